@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from luff import corrections, stop
@@ -19,6 +20,7 @@ from luff._hook import (
     RunOptions,
     Session,
     environment_document,
+    find_run,
     open_session,
     rank_from_environment,
     resume_point,
@@ -92,6 +94,7 @@ class BaseHook:
         correct: corrections.Corrections | None = None,
     ) -> None:
         self._options = options
+        self._run = options.path
         self._on_stop = on_stop
         self._correct_by = correct
         self.guard = Guard()
@@ -131,6 +134,7 @@ class BaseHook:
         session, forced = self.session, self.steps.forced
         self.lock = threading.RLock()
         self._options.join = True
+        self._run = self._options.path
         self.steps = self._make_writer()
         self.steps.forced = forced
         if session is not None:
@@ -141,8 +145,8 @@ class BaseHook:
 
     @property
     def run(self) -> str:
-        """Path of the run directory."""
-        return self._options.path
+        """Path of the run directory. Under ``luff run`` it is final once the session is open."""
+        return self._run
 
     @property
     def session(self) -> Session | None:
@@ -260,8 +264,9 @@ class BaseHook:
             return
         rank = self.rank()
         self.first_rank = rank is None or rank[0] == 0
-        point = resume_point(self._options.path) if self._options.resume else None
-        session = open_session(self._options, rank)
+        self._run = find_run(self._options, rank)
+        point = resume_point(self._run) if self._options.resume else None
+        session = open_session(replace(self._options, path=self._run), rank)
         stop.watch(self)
         session.accept_actions(self._corrections().kinds())
         corrections.listen(self._accept_corrections)
@@ -495,7 +500,7 @@ def choose_run(
     supervised = run_from_environment()
     if supervised is not None:
         merged = (merge or _merge)(supervised.config, dict(config)) if config else supervised.config
-        return RunOptions(supervised.path, supervised.resume, True, merged)
+        return replace(supervised, config=merged)
     if run is None:
         raise InvalidArgumentError(
             "no run was given; pass run=DIRECTORY, or start the script by `luff run -- ...`"

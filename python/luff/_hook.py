@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luff import _codes as codes
+from luff._world import world_name
 
 __all__ = [
     "Guard",
@@ -26,6 +27,7 @@ __all__ = [
     "Session",
     "StepClock",
     "environment_document",
+    "find_run",
     "open_session",
     "resume_point",
     "run_from_environment",
@@ -193,6 +195,8 @@ class RunOptions:
     resume: bool = False
     join: bool = False
     config: dict[str, Any] = field(default_factory=dict)
+    job: str = ""  # of `luff run`, which may start several trainings; `path` is the run of the first
+    supervisor: int = 0  # process number of that `luff run`
 
 
 def run_from_environment() -> RunOptions | None:
@@ -210,8 +214,10 @@ def run_from_environment() -> RunOptions | None:
             resume=bool(record.get("resume", False)),
             join=True,
             config=config if isinstance(config, dict) else {},
+            job=str(record.get("job", "")),
+            supervisor=int(record.get("supervisor_pid", 0)),
         )
-    except ValueError:
+    except (ValueError, TypeError):
         return None
 
 
@@ -240,6 +246,27 @@ def note_aside(path: str, error: BaseException) -> None:
         return
 
 
+def find_run(options: RunOptions, rank: tuple[int, int] | None) -> str:
+    """Returns the run that a new session of this process records into.
+
+    Each training of a `luff run` has a run of its own; the ranks of a world share one.
+
+    Raises
+    ------
+    LuffError
+        If a directory beside the run of the first training is needed and cannot be made.
+    """
+    if not options.job:
+        return options.path
+    from luff import _core
+
+    try:
+        return _core.find_run(options.path, options.job, world_name(rank, options.supervisor), options.resume)
+    except Exception as error:
+        note_aside(options.path, error)
+        raise
+
+
 def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     """Opens a session for this process.
 
@@ -257,35 +284,25 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     LuffError
         If the run cannot be created or joined.
     """
-    try:
-        return _open_session(options, rank)
-    except Exception as error:
-        if options.join and os.environ.get(ENVIRONMENT_VARIABLE):
-            note_aside(options.path, error)
-        raise
-
-
-def _open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     from luff import _core
 
-    arguments: dict[str, Any] = {
-        "resume": options.resume,
-        "config_json": json.dumps(options.config) if options.config else "",
-        "command_json": json.dumps([sys.executable, *sys.argv]),
-    }
     world = rank[1] if rank else 1
     join = options.join or world > 1
     opener: Any = _core.Session.open
-    if rank is not None:
-        try:
-            return opener(options.path, worker=rank[0], world_size=world, join=join, **arguments)  # type: ignore[no-any-return]
-        except Exception:
-            if not options.join:
-                raise
-            # Another process already has this rank (a training started by a training): become a separate worker.
-            return opener(options.path, worker=None, world_size=world, join=True, **arguments)  # type: ignore[no-any-return]
-    worker = None if options.join else 0
-    return opener(options.path, worker=worker, world_size=world, join=join, **arguments)  # type: ignore[no-any-return]
+    try:
+        return opener(  # type: ignore[no-any-return]
+            options.path,
+            worker=rank[0] if rank else None if join else 0,
+            world_size=world,
+            join=join,
+            resume=options.resume,
+            config_json=json.dumps(options.config) if options.config else "",
+            command_json=json.dumps([sys.executable, *sys.argv]),
+        )
+    except Exception as error:
+        if options.job:
+            note_aside(options.path, error)
+        raise
 
 
 def environment_document(**more: Any) -> str:

@@ -69,9 +69,11 @@ class Registry(Generic[H]):
     @property
     def living(self) -> list[H]:
         """The live hooks, newest first; the one that watches what no other does comes last."""
-        found = [
-            hook for hook in (reference() for reference in self._hooks) if hook is not None and hook.live
-        ]
+        hooks = self._hooks
+        if len(hooks) == 1:  # the usual case, at each call of the training
+            alone = hooks[0]()
+            return [alone] if alone is not None and alone.live else []
+        found = [hook for hook in (reference() for reference in hooks) if hook is not None and hook.live]
         default = self.default
         if default is not None and len(found) > 1 and found[-1] is not default:
             found = [hook for hook in found if hook is not default]

@@ -53,7 +53,7 @@ class StepHook(BaseHook):
         return self.guarded(place, self._told, function, arguments) if self.live else None
 
     def _told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        if not self.turn.here():
+        if not self.turn.keeps():
             if self.steps.mode and self.turn.lost():
                 self.abandon()  # its thread has ended
             elif self.steps.mode and self.turn.idle():

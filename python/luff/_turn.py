@@ -38,6 +38,14 @@ class Turn:
         """Whether the calling thread has the turn."""
         return self._owner is not None and self._owner() is _local.token
 
+    def keeps(self) -> bool:
+        """Like `here`; and the thread that has the turn is not idle."""
+        owner = self._owner
+        if owner is None or owner() is not _local.token:
+            return False
+        self._passed = 0
+        return True
+
     def vacant(self) -> bool:
         """Whether no thread has it: none ever had, or the thread has ended."""
         return self._owner is None or self._owner() is None
@@ -67,11 +75,9 @@ class Turn:
         between
             Whether no step is open, so that the turn can change without mixing two threads in one step.
         """
-        owner = None if self._owner is None else self._owner()
-        if owner is _local.token:
-            self._passed = 0
+        if self.keeps():
             return True
-        if owner is None or (between and self._passed >= IDLE):
+        if self.vacant() or (between and self.idle()):
             self.take()
             return True
         self.miss()

@@ -135,6 +135,17 @@ nb::dict HealthDict(const PySession& session) {
 void InitSession(nb::module_& m);
 void InitSession(nb::module_& m) {
   m.def(
+      "find_run",
+      [](const std::string& first_run, const std::string& job, const std::string& world, bool resume) {
+        auto found = [&] {
+          const nb::gil_scoped_release others_go_on;  // a dead network file system may take a minute
+          return capture::FindRun(first_run, job, world, resume);
+        }();
+        return Unwrap(std::move(found));
+      },
+      nb::arg("first_run"), nb::arg("job"), nb::arg("world"), nb::arg("resume"),
+      "Returns the run that this process's training records into, in a job that may start several.");
+  m.def(
       "check_config",
       [](const std::string& config_json) {
         return capture::DescribeCollections(Unwrap(capture::ParseConfigUntrusted(config_json)));

@@ -11,6 +11,7 @@ import sys
 import threading
 import types
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import luff
 import pytest
@@ -22,7 +23,7 @@ from luff._step_hook import StepHook
 from luff._turn import IDLE
 from luff._weak import Identities
 
-TRAIN = int(Mode.TRAIN)
+TRAIN, EVAL = int(Mode.TRAIN), int(Mode.EVAL)
 
 
 class Model:
@@ -166,6 +167,23 @@ def test_another_threads_calls_are_no_part_of_a_step(attach, tmp_path):
     assert told(tmp_path / "run")[0] == 2
     with luff.open_trial(str(tmp_path / "run")) as trial:
         assert {gap["reason"] for gap in trial.gaps()} == {"not seen"}
+
+
+def test_a_thread_that_trains_keeps_its_turn_however_often_others_call(attach, tmp_path):
+    hook = attach("run")
+
+    def step(mode):
+        hook.told("begin", hook.steps.begin, mode)
+        hook.told("end", hook.steps.end)
+
+    rounds = 2 * IDLE
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(rounds):
+            step(TRAIN)
+            other.submit(step, EVAL).result()
+    hook.close()
+    with luff.open_trial(str(tmp_path / "run")) as trial:
+        assert (len(trial.steps("TRAIN")), len(trial.steps("EVAL"))) == (rounds, 0)
 
 
 def test_a_thread_that_ended_within_a_step_leaves_nothing_to_the_next(attach, tmp_path):

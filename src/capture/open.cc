@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,6 +14,7 @@
 #include "capture/session_impl.h"
 #include "luff/base/env.h"
 #include "luff/store/control.h"
+#include "luff/store/trainings.h"
 
 namespace luff::capture {
 namespace {
@@ -102,30 +104,34 @@ Result<Opened> OpenRun(const SessionOptions& options) {
   return opened;
 }
 
-/// Calls OpenRun on the thread that will write, so that a disk that does not answer delays the training by a
-/// minute instead of hanging it.
-Result<Opened> OpenRunOn(FileThread& thread, const SessionOptions& options) {
-  struct Answer {
-    SessionOptions options;
-    Result<Opened> opened = Unavailable("not opened");
-  };
-  auto answer = std::make_shared<Answer>();
-  answer->options = options;
-  const auto open = [answer] {
+/// Calls `open` on the thread that will write, so that a disk that does not answer delays the training by a
+/// minute instead of hanging it. `open` must own what it refers to: it may outlive this call.
+template <typename T>
+Result<T> Within(FileThread& thread, const std::string& run_path, std::function<Result<T>()> open) {
+  auto answer = std::make_shared<Result<T>>(Unavailable("not opened"));
+  const auto task = [answer, open = std::move(open)] {
     try {
-      answer->opened = OpenRun(answer->options);
+      *answer = open();
     } catch (const std::exception& e) {
-      answer->opened = ResourceExhausted(std::string("the run cannot be opened: ") + e.what());
+      *answer = ResourceExhausted(std::string("the run cannot be opened: ") + e.what());
     }
   };
-  if (!thread.Run(open, kOpenWithin)) {
+  if (!thread.Run(task, kOpenWithin)) {
     return Unavailable("the run directory did not answer within " + std::to_string(kOpenWithin.count()) +
-                       " s: " + options.run_path);
+                       " s: " + run_path);
   }
-  return std::move(answer->opened);
+  return std::move(*answer);
 }
 
 }  // namespace
+
+Result<std::string> FindRun(const std::string& first_run, const std::string& job, const std::string& world,
+                            bool resume) {
+  const std::unique_ptr<FileThread> thread = FileThread::Start();
+  if (thread == nullptr) return ResourceExhausted("no thread can be started that looks for the run");
+  return Within<std::string>(*thread, first_run,
+                             [=] { return store::FindTraining(first_run, job, world, resume); });
+}
 
 Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& options) {
   std::unique_ptr<FileThread> thread;
@@ -133,7 +139,10 @@ Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& options) {
     thread = FileThread::Start();
     if (thread == nullptr) return ResourceExhausted("the writer thread cannot be started");
   }
-  LUFF_ASSIGN_OR_RETURN(Opened opened, thread != nullptr ? OpenRunOn(*thread, options) : OpenRun(options));
+  LUFF_ASSIGN_OR_RETURN(
+      Opened opened, thread == nullptr
+                         ? OpenRun(options)
+                         : Within<Opened>(*thread, options.run_path, [options] { return OpenRun(options); }));
   const auto read = [path = options.run_path](std::uint64_t after) {
     return store::ReadCommands(path, after);
   };

@@ -121,11 +121,10 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
   return ResourceExhausted("ten thousand runs began in this second: " + folder);
 }
 
-// Makes this process the only one that commands the job: checks that the user owns the run, takes the
-// supervisor's lock, and checks that no worker of an earlier part still uses the run.
+// Makes this process the only one that commands the job, and checks that no worker of an earlier part still
+// uses the run.
 Status TakeCommand(SuperviseOptions* options) {
-  LUFF_RETURN_IF_ERROR(store::CheckOwner(options->run));
-  LUFF_ASSIGN_OR_RETURN(options->lock, store::SupervisorLock::Take(options->run));
+  LUFF_RETURN_IF_ERROR(TakeRun(options));
   if (!options->resume) return Status::Ok();
   LUFF_ASSIGN_OR_RETURN(const auto trial, query::Trial::Open(options->run));
   for (const query::WorkerInfo& worker : trial->workers()) {
@@ -147,8 +146,10 @@ Result<std::vector<std::string>> FindNotifier(const std::string& package) {
   return PlainPythonCommand(script);
 }
 
-// Prints where the report is, or why there is none. Does not change the job's exit code.
-void TellReport(const std::string& run, const std::string& path) {
+// Prints where a training's report is, or why there is none. Does not change the job's exit code.
+void TellReport(const std::string& run, std::string path, std::size_t training) {
+  if (training > 1)
+    path = (fs::path(path).replace_extension() += fmt::format("-{}", training)) += fs::path(path).extension();
   const auto trial = query::Trial::Open(run);
   if (!trial.ok()) return;  // nothing was recorded, which the verdict reports
   const Status written = WriteReport(**trial, path, Existing::kReplace);  // a script may run again
@@ -256,9 +257,10 @@ void AddRun(CLI::App& app) {
         PrintError(options.status());
         ExitWith(kExitUsage);
       }
-      const int code = Supervise(options.value());
-      if (!report.empty()) TellReport(options->run, report);
-      ExitWith(code);
+      const Supervised done = Supervise(options.value());
+      for (std::size_t i = 0; !report.empty() && i < done.runs.size(); ++i)
+        TellReport(done.runs[i], report, i + 1);
+      ExitWith(done.code);
     } catch (const fs::filesystem_error& error) {
       PrintError(IoError(error.what()));
       ExitWith(kExitUsage);

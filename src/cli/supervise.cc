@@ -1,141 +1,121 @@
 #include "cli/supervise.h"
-#include "cli/json.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
-#include <unordered_map>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "base/bounded_read.h"
 #include "base/format.h"
 #include "base/json.h"
-#include "base/output_file.h"
 #include "base/process_tree.h"
-#include "cli/coverage.h"
 #include "cli/job_signals.h"
-#include "cli/kept_findings.h"
+#include "cli/json.h"
 #include "cli/report.h"
-#include "cli/run_place.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "cli/verdict.h"
-#include "luff/actions/runner.h"
+#include "cli/watch.h"
 #include "luff/base/env.h"
 #include "luff/base/process.h"
-#include "luff/query/trial.h"
+#include "luff/store/trainings.h"
 
 namespace luff::cli {
 namespace {
 
-constexpr const char* kEvaluator = "luff";
-constexpr int kRuleWorkerStarts = 4;  // the first and three more
-constexpr std::int64_t kNsPerMs = 1'000'000;
-constexpr double kFinishIdleSeconds =
-    60;  // how long the rule worker and the outputs may do nothing at the end
-constexpr std::int64_t kDeliveryQuietNs = 2'000 * kNsPerMs, kDeliveryNs = 30'000 * kNsPerMs;
 constexpr std::int64_t kGroupGraceNs = 500 * kNsPerMs, kGroupTermNs = 3'000 * kNsPerMs;
 
-std::int64_t FinishIdleNs() {
-  const char* text = std::getenv("LUFF_RULE_IDLE_S");
-  const Result<double> seconds = rules::ParseDouble(text != nullptr ? text : "");
-  const double wanted =
-      seconds.ok() && seconds.value() >= 0 && seconds.value() <= 86400 ? seconds.value() : kFinishIdleSeconds;
-  return static_cast<std::int64_t>(wanted * 1e9);
+std::string NewJobId() {
+  std::uint64_t id[2] = {static_cast<std::uint64_t>(getpid()),
+                         static_cast<std::uint64_t>(Env::Real().NowUnixNs())};
+  [[maybe_unused]] const ssize_t random = getrandom(id, sizeof(id), GRND_NONBLOCK);
+  return fmt::format("{:016x}{:016x}", id[0], id[1]);
 }
 
-class Supervisor {
+class Supervisor final : public Job {
  public:
   explicit Supervisor(const SuperviseOptions& options)
       : options_(options),
-        env_(Env::Real()),
-        findings_path_(options.run + "/rules/" + kEvaluator + "/findings.jsonl"),
-        place_(options.run),
-        runner_({options.run, options.job, options.actions, options.stop_on_finding, options.stop,
-                 options.notifier}),
+        job_id_(NewJobId()),
         terminal_(StderrIsTerminal()),
-        colour_(StderrHasColour()),
-        teller_(colour_, terminal_ ? TerminalWidth() : 100) {}
+        colour_(StderrHasColour()) {
+    watches_.push_back(std::make_unique<Watch>(*this, options));
+    for (const store::Training& earlier : store::ReadTrainings(options_.run, 0)) listed_ = earlier.number;
+  }
 
-  int Run() {
+  Supervised Run() {
     BecomeReaper();
-    TakeEarlierFindings();
     // Children that our process had before it became luff (`exec luff run` in a script) are not the job's.
     for (const BelowProcess& one : ProcessesBelow(getpid(), [this](pid_t pid) { return IsOurs(pid); }))
       inherited_.insert(one.pid);
     if (const JobSignals::Asked asked = signals_.Take(); asked.leave) {
       RemoveUnusedRun(options_);
-      return 128 + asked.number;
+      return {128 + asked.number, {}};
     }
     const Result<pid_t> started = StartTraining();
     if (!started.ok()) {
       PrintError(started.status());
       RemoveUnusedRun(options_);
-      return started.status().code() == StatusCode::kNotFound ? 127 : 126;
+      return {started.status().code() == StatusCode::kNotFound ? 127 : 126, {}};
     }
     training_ = started.value();
     signals_.Started(training_);
 
-    for (const std::string& line : outputs_.Start(options_.run, options_.outputs)) Say(line);
-    StartRuleWorker();
-    if (options_.resume) runner_.Begin(Now());
+    watches_.front()->Start();
     while (!exit_) Turn();
     WaitForWorkers();
-    runner_.JobEnded();
     EndJob();
     TellOfThoseLeft();
-    outputs_.JobEnded();
-    FinishRules();
-    FinishDeliveries();
-    FinishOutputs();
+    LookForTrainings();
+    for (const auto& watch : watches_) {
+      if (!watch->ended()) watch->End();
+    }
+    while (FinishThoseThatEnded()) Wait(100);
     ClearStatus();
-    place_.Look(train_step_);
-    const int code = Conclude({options_, *exit_, runner_, findings_, failed_rules_, place_, coverage_,
-                               train_step_, rules_failed_, signalled_});
+    const int code = Sum();
     if (exit_->signal != 0 && code == exit_->code) signals_.DieAsCommand(exit_->signal);
-    return code;
+    Supervised supervised{code, {}};
+    for (const auto& watch : watches_) supervised.runs.push_back(watch->run());
+    return supervised;
+  }
+
+  // ---- What the trainings have in common ----
+
+  // Deadlines do not pass while the job is stopped (Ctrl-Z).
+  std::int64_t Now() noexcept override { return signals_.RunningNs(); }
+
+  void Say(const std::string& text) override { SayAsItIs(EscapedLines(text)); }
+
+  void SayAsItIs(const std::string& text) override {
+    ClearStatus();
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  }
+
+  void Signal(int number, const std::vector<pid_t>& of_training) override {
+    if (watches_.size() == 1) return SignalAll(number);
+    const std::vector<BelowProcess> job = Processes();
+    for (const pid_t pid : of_training) {
+      if (std::none_of(job.begin(), job.end(), [pid](const BelowProcess& one) { return one.pid == pid; }))
+        continue;
+      std::vector<BelowProcess> below = ProcessesBelow(pid);
+      below.push_back({pid, true});
+      Send(number, below);
+    }
   }
 
  private:
-  // Findings of an earlier part of a resumed run are not reported again; open ones may escalate.
-  void TakeEarlierFindings() {
-    const auto text = ReadRegular(findings_path_, 256ULL << 20, kFindingsInRun);
-    if (!text.ok()) return;
-    std::map<std::string, rules::Finding> open;
-    std::size_t from = 0;
-    for (std::size_t end = 0; (end = text.value().find('\n', from)) != std::string::npos; from = end + 1) {
-      const auto parsed = rules::ParseFindingUntrusted(text.value().substr(from, end - from));
-      if (!parsed.ok()) continue;
-      const rules::Finding& finding = parsed.value().first;
-      before_[finding.id] = finding.severity;
-      teller_.Know(finding);
-      if (finding.healed) {
-        open.erase(finding.id);
-      } else {
-        open[finding.id] = finding;
-      }
-    }
-    findings_read_ = from;
-    std::vector<rules::Finding> left;
-    for (auto& [id, finding] : open) left.push_back(std::move(finding));
-    runner_.Resume(std::move(left));
-  }
-
   // ---- Starting ----
 
   Result<pid_t> StartTraining() {
@@ -143,6 +123,7 @@ class Supervisor {
     session["run"] = options_.run;
     session["resume"] = options_.resume;
     session["config"] = TryParseOrderedJson(options_.capture_json);
+    session["job"] = job_id_;
     session["supervisor_pid"] = getpid();
     std::string python_path = options_.bootstrap;
     if (const char* before = std::getenv("PYTHONPATH"); before != nullptr && *before != 0)
@@ -154,54 +135,68 @@ class Supervisor {
     return StartProcess(process);
   }
 
-  void StartRuleWorker() {
-    if (options_.choices.empty() || rule_worker_starts_ >= kRuleWorkerStarts) return;
-    ++rule_worker_starts_;
-    int to[2];
-    int from[2];
-    if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) return;
-    ProcessOptions process;
-    process.argv = {"/proc/self/exe",
-                    "_evaluate",
-                    options_.run,
-                    "--name",
-                    kEvaluator,
-                    "--rules",
-                    rules::ChoicesToText(options_.choices),
-                    "--parameters",
-                    std::string(rules::ParameterSetName(options_.set))};
-    process.new_session = true;
-    process.dies_with_parent = true;
-    process.stdin_fd = to[0];
-    process.stdout_fd = from[1];
-    const Result<pid_t> started = StartProcess(process);
-    close(to[0]);
-    close(from[1]);
-    if (!started.ok()) {
-      close(to[1]);
-      close(from[0]);
-      Say(fmt::format("luff: the rule worker cannot be started: {}\n", started.status().message()));
-      rule_worker_starts_ = kRuleWorkerStarts;
-      return;
+  // The job's first training has the run that was named; each other one that begins gets a watch of its own.
+  void LookForTrainings() {
+    for (const store::Training& training : store::ReadTrainings(options_.run, listed_)) {
+      listed_ = training.number;
+      if (training.job != job_id_ || training.run == options_.run) continue;
+      SuperviseOptions own = options_;
+      own.run = training.run;
+      own.training = watches_.size() + 1;
+      if (const Status mine = TakeRun(&own); !mine.ok()) {
+        Say(fmt::format("luff: a training is not watched: {}\n", mine.message()));
+        continue;
+      }
+      Say(fmt::format("luff: training {} of the job has a run of its own: {}\n", own.training, own.run));
+      for (LiveOutput& output : own.outputs) output.directory += fmt::format("-{}", own.training);
+      std::erase_if(own.outputs, [this](const LiveOutput& output) {
+        const Status usable = CheckLiveOutput(output, options_.resume);
+        if (!usable.ok()) Say(fmt::format("luff: {}\n", usable.message()));
+        return !usable.ok();
+      });
+      watches_.push_back(std::make_unique<Watch>(*this, own));
+      watches_.back()->Start();
     }
-    rule_worker_ = started.value();
-    rule_in_ = to[1];
-    rule_out_ = from[0];
-    fcntl(rule_out_, F_SETFL, O_NONBLOCK);
-    if (finishing_) TellFinish();
   }
-
-  // Deadlines do not pass while the job is stopped (Ctrl-Z).
-  std::int64_t Now() noexcept { return signals_.RunningNs(); }
 
   // ---- The loop ----
 
   void Turn() {
-    Wait(runner_.coordinator().busy() ? 20 : terminal_ ? 500 : 2000);
-    ReadFindings();
-    if (!exit_) Act();
-    place_.Look(train_step_);
+    const bool busy =
+        std::any_of(watches_.begin(), watches_.end(), [](const auto& watch) { return watch->busy(); });
+    Wait(busy ? 20 : terminal_ ? 500 : 2000);
+    LookForTrainings();
+    for (const auto& watch : watches_) {
+      if (watch->ended()) continue;
+      watch->Look(!exit_);
+      if (watches_.size() > 1 && !exit_ && watch->TrainingEnded()) watch->End();
+    }
+    FinishThoseThatEnded();
     ShowStatus();
+  }
+
+  // Prints verdicts in the order of the trainings. Returns whether any has not come to its end.
+  bool FinishThoseThatEnded() {
+    bool left = false;
+    for (std::size_t i = 0; i < watches_.size(); ++i) {
+      if (!watches_[i]->ended() || verdicts_.contains(i)) continue;
+      if (watches_[i]->Finish(interrupted_) && !left) {
+        ClearStatus();
+        verdicts_[i] = watches_[i]->Conclude(watches_.size() > 1 ? std::nullopt : exit_);
+      } else {
+        left = true;
+      }
+    }
+    return left;
+  }
+
+  // Waits at most `wait_ms`. Takes signals, ended children and the rule workers' lines, nothing else.
+  void Wait(int wait_ms) {
+    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+    for (const auto& watch : watches_) watch->AddTo(&fds);
+    poll(fds.data(), fds.size(), wait_ms);
+    for (const auto& watch : watches_) watch->Hear();
+    TakeSignals();
   }
 
   void TakeSignals() {
@@ -209,7 +204,7 @@ class Supervisor {
     interrupted_ = asked.leave || interrupted_;
     // The command is gone, so a scheduler's signal is forwarded to the workers that are left.
     if (asked.alone != 0 && workers_left_) {
-      for (const BelowProcess& one : Job()) kill(one.pid, asked.alone);
+      for (const BelowProcess& one : Processes()) kill(one.pid, asked.alone);
     }
     int status = 0;
     pid_t pid = 0;
@@ -224,169 +219,36 @@ class Supervisor {
       }
       inherited_.erase(pid);
       if (signals_.IsWitness(pid)) signals_.WitnessEnded();
-      if (pid == rule_worker_) RuleWorkerEnded(DecodeStatus(status));
-      runner_.deliveries().Ended(pid, DecodeStatus(status));
-      if (const std::string said = outputs_.Ended(pid, DecodeStatus(status)); !said.empty()) Say(said);
+      for (const auto& watch : watches_) {
+        if (watch->Owns(pid)) watch->ChildEnded(pid, DecodeStatus(status));
+      }
     }
     signals_.StopWithCommand([this] { ClearStatus(); });
   }
 
-  void HearRuleWorker() {
-    char buffer[4096];
-    ssize_t got = 0;
-    while ((got = read(rule_out_, buffer, sizeof(buffer))) > 0) {
-      heard_.append(buffer, static_cast<std::size_t>(got));
-      heard_ns_ = Now();
-    }
-    std::size_t end = 0;
-    while ((end = heard_.find('\n')) != std::string::npos) {
-      const std::string line = heard_.substr(0, end);
-      heard_.erase(0, end + 1);
-      long long steps = 0;
-      long long train_step = 0;
-      if (std::sscanf(line.c_str(), "progress %lld %lld", &steps, &train_step) == 2 && train_step >= 0)
-        train_step_ = train_step;
-      if (line == "done") rules_done_ = true;
-      TakeCoverageLine(line, &coverage_);
-      if (line.starts_with("note ")) HearNote(line.substr(5));
-    }
-    if (heard_.size() > (64U << 10)) heard_.clear();
-  }
-
-  // Reports a rule's note about itself.
-  void HearNote(const std::string& text) {
-    try {
-      const Json json = ParseOrderedJson(text);
-      const auto rule = json.at("rule").get<std::string>();
-      if (json.at("failed").get<bool>()) failed_rules_.insert(rule);
-      if (!notes_.insert(text).second) return;  // a restarted rule worker repeats it
-      const std::string said = Escaped(json.at("text").get<std::string>());
-      Say(fmt::format("luff: rule {}: {}\n", Escaped(rule),
-                      Wrapped(said, 6, terminal_ ? TerminalWidth() : 100)));
-    } catch (const std::exception&) {  // not a line of our rule worker
-    }
-  }
-
-  void RuleWorkerEnded(const ExitState& state) {
-    if (rule_out_ >= 0) HearRuleWorker();
-    close(rule_in_);
-    close(rule_out_);
-    rule_in_ = rule_out_ = -1;
-    rule_worker_ = -1;
-    if (rules_done_ || (finishing_ && state.code == 0)) return;
-    if (state.code == kExitUsage || rule_worker_starts_ >= kRuleWorkerStarts) {
-      rules_failed_ = true;
-      Say(fmt::format(
-          "luff: the rule worker ended ({}) and is not started again: rules are off, the training goes on. "
-          "`luff check {}` runs them later\n",
-          state.signal != 0 ? fmt::format("signal {}", state.signal)
-                            : fmt::format("exit code {}", state.code),
-          Escaped(options_.run)));
-      return;
-    }
-    StartRuleWorker();
-  }
-
-  void ReadFindings() {
-    const auto file = RegularFile::Open(findings_path_, kFindingsInRun);
-    if (!file.ok() || file.value()->size() <= findings_read_) return;
-    std::string text(
-        static_cast<std::size_t>(std::min<std::uint64_t>(file.value()->size() - findings_read_, 16U << 20)),
-        '\0');
-    const auto got =
-        file.value()->ReadAt({reinterpret_cast<std::byte*>(text.data()), text.size()}, findings_read_);
-    if (!got.ok()) return;
-    text.resize(got.value());
-    std::size_t from = 0;
-    std::vector<FindingEvent> events;
-    for (std::size_t end = 0; (end = text.find('\n', from)) != std::string::npos; from = end + 1) {
-      OnFinding(text.substr(from, end - from), &events);
-    }
-    findings_read_ += from;
-    if (const std::string news = teller_.Tell(events); !news.empty()) SayAsItIs(news);
-  }
-
-  void OnFinding(const std::string& line, std::vector<FindingEvent>* events) {
-    const auto parsed = rules::ParseFindingUntrusted(line);
-    if (!parsed.ok()) return;
-    const auto& [finding, event] = parsed.value();
-    if (const auto old = before_.find(finding.id); old != before_.end() && finding.severity <= old->second) {
-      events->push_back(parsed.value());
-      if (finding.healed) runner_.OnFinding(finding, event, false, train_step_, Now());
-      return;
-    }
-    const auto [place, is_new] = finding_at_.try_emplace(finding.id, findings_.size());
-    const bool worse =
-        is_new ? before_.contains(finding.id) : finding.severity > findings_[place->second].severity;
-    if (is_new) {
-      findings_.push_back(finding);
-    } else {
-      findings_[place->second] = finding;
-    }
-    events->push_back(parsed.value());
-    runner_.OnFinding(finding, event, worse, train_step_, Now());
-    if (is_new || worse) AppendFinding(line);
-  }
-
-  void AppendFinding(const std::string& line) {
-    if (options_.findings_file.empty()) return;
-    const Status written = AppendLine(options_.findings_file, JsonEscaped(line));
-    if (!written.ok() && !findings_file_failed_)
-      Say(fmt::format("luff: a finding cannot be written with --findings: {}\n", written.message()));
-    findings_file_failed_ = findings_file_failed_ || !written.ok();
-  }
-
-  // Returns false if there is nothing to read yet.
-  bool RefreshTrial() {
-    if (!trial_) {
-      auto opened = query::Trial::Open(options_.run);
-      if (opened.ok()) trial_ = std::move(opened).value();
-    }
-    if (!trial_) return false;
-    const Result<bool> news = trial_->Refresh();
-    static_cast<void>(news);  // what cannot be read now is read later; deadlines continue
-    return true;
-  }
-
-  void Act() {
-    std::vector<query::WorkerInfo> workers;
-    std::vector<std::pair<std::uint32_t, format::AckRow>> acks;
-    std::uint32_t world = 1;
-    if (runner_.coordinator().busy()) {
-      if (RefreshTrial()) {
-        workers = trial_->workers();
-        acks = trial_->Acks();
-        world = trial_->world_size();
-      }
-    }
-    const auto signal = runner_.Poll(Now(), train_step_, world, workers, acks);
-    for (const std::string& line : runner_.TakeSayings()) Say(line);
-    if (signal == actions::Coordinator::Signal::kNone) return;
-    Say(fmt::format("luff: {}\n", runner_.coordinator().remark()));
-    signalled_ = true;
-    SignalAll(signal == actions::Coordinator::Signal::kKill ? SIGKILL : SIGTERM);
-  }
-
   // All processes of the job: everything that the command started, wherever it is in the process tree now.
-  std::vector<BelowProcess> Job() const {
+  std::vector<BelowProcess> Processes() const {
     return ProcessesBelow(getpid(), [this](pid_t pid) { return IsOurs(pid); });
   }
 
-  void SignalAll(int number) const {
-    for (const BelowProcess& one : Job()) {
+  static void Send(int number, const std::vector<BelowProcess>& to) {
+    for (const BelowProcess& one : to) {
       kill(one.pid, number);
       if (one.stopped) kill(one.pid, SIGCONT);
     }
   }
 
+  void SignalAll(int number) const { Send(number, Processes()); }
+
   bool IsOurs(pid_t pid) const {
-    return pid == rule_worker_ || inherited_.contains(pid) || signals_.IsWitness(pid) ||
-           runner_.deliveries().Owns(pid) || outputs_.Owns(pid);
+    return inherited_.contains(pid) || signals_.IsWitness(pid) ||
+           std::any_of(watches_.begin(), watches_.end(),
+                       [pid](const auto& watch) { return watch->Owns(pid); });
   }
 
   // ---- The end ----
 
-  // The command has ended, but it left processes that record into the run (a launcher's workers). The job
+  // The command has ended, but it left processes that record into a run (a launcher's workers). The job
   // continues while steps come, or until Ctrl-C.
   void WaitForWorkers() {
     std::int64_t news_ns = Now();
@@ -402,34 +264,38 @@ class Supervisor {
             "leaves "
             "them\n");
       Wait(500);
-      ReadFindings();
-      Act();
+      LookForTrainings();
+      for (const auto& watch : watches_) {
+        if (!watch->ended()) watch->Look(true);
+      }
     }
   }
 
   // Total steps of recording workers; -1: no process of the job is left, or none records.
   std::int64_t StepsOfTheLiving() {
-    if (Job().empty() || !RefreshTrial()) return -1;
-    std::int64_t steps = -1;
-    for (const query::WorkerInfo& worker : trial_->workers()) {
-      if (worker.alive && !worker.ended)
-        steps = std::max<std::int64_t>(steps, 0) + worker.last_global_step + 1;
+    if (Processes().empty()) return -1;
+    std::int64_t sum = -1;
+    for (const auto& watch : watches_) {
+      const std::int64_t steps = watch->ended() ? -1 : watch->StepsOfTheLiving();
+      if (steps >= 0) sum = std::max<std::int64_t>(sum, 0) + steps;
     }
-    return steps;
+    return sum;
   }
 
   void TellOfThoseLeft() {
-    if (const std::size_t left = Job().size(); left > 0)
+    if (const std::size_t left = Processes().size(); left > 0)
       Say(fmt::format("luff: the command has left {} behind; no rule sees what they record from now on\n",
                       Plural(left, "process", "processes")));
   }
 
   // Ends all processes of a job that was asked to stop; otherwise leaves them alone, as without Luff.
   void EndJob() {
-    if (!runner_.coordinator().stopping()) return;
+    if (std::none_of(watches_.begin(), watches_.end(),
+                     [](const auto& watch) { return !watch->ended() && watch->stopping(); }))
+      return;
     const std::int64_t begin = Now();
     int sent = 0;
-    while (!Job().empty()) {
+    while (!Processes().empty()) {
       const std::int64_t passed = Now() - begin;
       if (sent == 0 && passed > kGroupGraceNs) SignalAll(sent = SIGTERM);
       if (sent == SIGTERM && passed > kGroupGraceNs + kGroupTermNs) SignalAll(sent = SIGKILL);
@@ -438,98 +304,51 @@ class Supervisor {
     }
   }
 
-  // Waits at most `wait_ms`. Takes signals, ended children and the rule worker's lines, nothing else.
-  void Wait(int wait_ms) {
-    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}, {rule_out_, POLLIN, 0}};  // poll ignores -1
-    runner_.deliveries().AddTo(&fds);
-    poll(fds.data(), fds.size(), wait_ms);
-    if (rule_out_ >= 0 && (fds[1].revents & (POLLIN | POLLHUP)) != 0) HearRuleWorker();
-    TakeSignals();
-  }
-
-  void TellFinish() {
-    const ssize_t written = write(rule_in_, "finish\n", 7);
-    static_cast<void>(written);  // RuleWorkerEnded handles a dead worker
-  }
-
-  void FinishRules() {
-    const std::int64_t idle_ns = FinishIdleNs();
-    finishing_ = true;
-    if (rule_worker_ > 0) TellFinish();
-    heard_ns_ = Now();
-    while (rule_worker_ > 0) {
-      Wait(200);
-      ReadFindings();
-      Act();
-      if (Now() - heard_ns_ > idle_ns) {
-        Say("luff: the rule worker does not come to an end and was killed\n");
-        rules_failed_ = true;
-        rule_worker_starts_ = kRuleWorkerStarts;
-        kill(rule_worker_, SIGKILL);
-        heard_ns_ = Now();
-      }
+  // Prints what the trainings' verdicts come to, if there are several. Returns luff's exit code.
+  int Sum() {
+    int code = exit_->code;
+    std::map<Verdict::Kind, std::size_t> kinds;
+    for (const auto& [index, verdict] : verdicts_) {
+      ++kinds[verdict.kind];
+      if (verdict.kind == Verdict::Kind::kStopped) code = kExitStopped;
     }
-    ReadFindings();
-  }
-
-  // Finishes deliveries that have begun, within bounds; Ctrl-C abandons them.
-  void FinishDeliveries() {
-    actions::Deliveries& deliveries = runner_.deliveries();
-    const std::int64_t begin = Now();
-    bool said = false;
-    bool cancelled = false;
-    while (true) {
-      Act();
-      if (deliveries.idle()) break;
-      const std::int64_t passed = Now() - begin;
-      if (!said && passed > kDeliveryQuietNs) {
-        said = true;
-        Say(fmt::format("luff: waiting for {}; Ctrl-C leaves {}\n",
-                        Plural(deliveries.unfinished(), "delivery", "deliveries"),
-                        deliveries.unfinished() == 1 ? "it" : "them"));
-      }
-      if (!cancelled && (interrupted_ || passed > kDeliveryNs)) {
-        cancelled = true;
-        deliveries.Cancel(Now(), interrupted_ ? "interrupted" : "the job has ended");
-      }
-      if (passed > kDeliveryNs + 2 * kGroupTermNs) break;
-      Wait(100);
+    if (verdicts_.size() < 2) return code;
+    std::vector<std::string> parts;
+    for (const auto& [kind, what] : {std::pair{Verdict::Kind::kOk, "ok"},
+                                     {Verdict::Kind::kNotOk, "not ok"},
+                                     {Verdict::Kind::kStopped, "stopped"},
+                                     {Verdict::Kind::kFailed, "failed"},
+                                     {Verdict::Kind::kNothing, "without a recorded step"}}) {
+      if (kinds[kind] > 0) parts.push_back(fmt::format("{} {}", kinds[kind], what));
     }
-  }
-
-  // Waits until the outputs have written the rest and ended. Ctrl-C kills them; so does a time in which they
-  // do nothing, because a disk is gone or somebody has stopped them.
-  void FinishOutputs() {
-    const std::int64_t begin = Now(), idle_ns = FinishIdleNs();
-    std::int64_t news_ns = begin, worked = -1;
-    bool said = false;
-    while (outputs_.living()) {
-      if (const std::int64_t now = outputs_.cpu_ns(); now != std::exchange(worked, now)) news_ns = Now();
-      if (interrupted_ || Now() - news_ns > idle_ns) {
-        for (const std::string& line : outputs_.Kill()) Say(line);
-        break;
-      }
-      if (!said && Now() - begin > kDeliveryQuietNs)
-        Say("luff: waiting for the outputs; Ctrl-C leaves them\n");
-      said = said || Now() - begin > kDeliveryQuietNs;
-      Wait(100);
-    }
+    std::string text = fmt::format("luff: {} trainings: {}", verdicts_.size(), fmt::join(parts, ", "));
+    if (exit_->code != 0) text += fmt::format("; {} {}", options_.command.front(), HowItEnded(*exit_));
+    Say(text + "\n");
+    return code;
   }
 
   // ---- The terminal ----
 
-  void Say(const std::string& text) { SayAsItIs(EscapedLines(text)); }
-
-  // For text that is already escaped, and may have colours.
-  void SayAsItIs(const std::string& text) {
-    ClearStatus();
-    std::fwrite(text.data(), 1, text.size(), stderr);
-    std::fflush(stderr);
-  }
-
   void ClearStatus() {
     if (!status_.empty()) std::fputs("\r\033[2K", stderr);
     status_.clear();
+  }
+
+  std::string StatusText() const {
+    const std::size_t done = verdicts_.size();
+    const Watch& newest = **std::find_if(watches_.rbegin(), std::prev(watches_.rend()),
+                                         [](const auto& watch) { return !watch->ended(); });
+    if (newest.train_step() < 0 && done == 0) return "luff: waiting for the first training step";
+    std::size_t findings = 0;
+    for (const auto& watch : watches_) findings += watch->findings();
+    std::string text = "luff: ";
+    if (watches_.size() > 1)
+      text += fmt::format("{} trainings, {} of them ended, newest at ", watches_.size(), done);
+    text += fmt::format("step {}, {}, {}", std::max<std::int64_t>(newest.train_step(), 0),
+                        Plural(options_.choices.size(), "rule", "rules"),
+                        findings == 0 ? "no findings" : Plural(findings, "finding", "findings"));
+    if (newest.stopping()) text += ", stopping";
+    return text;
   }
 
   // The cursor returns to the first column, so that the training's next output overwrites the line.
@@ -538,15 +357,7 @@ class Supervisor {
     const std::int64_t now = Now();
     if (now - status_ns_ < 500 * kNsPerMs) return;
     status_ns_ = now;
-    std::string text;
-    if (train_step_ < 0) {
-      text = "luff: waiting for the first training step";
-    } else {
-      text =
-          fmt::format("luff: step {}, {}, {}", train_step_, Plural(options_.choices.size(), "rule", "rules"),
-                      findings_.empty() ? "no findings" : Plural(findings_.size(), "finding", "findings"));
-      if (runner_.coordinator().stopping()) text += ", stopping";
-    }
+    const std::string text = StatusText();
     if (text == status_) return;
     ClearStatus();
     status_ = text;
@@ -555,36 +366,29 @@ class Supervisor {
   }
 
   const SuperviseOptions& options_;
-  Env& env_;
-  const std::string findings_path_;
-  RunPlace place_;
-  actions::Runner runner_;
-  LiveOutputs outputs_;
+  const std::string job_id_;
   const bool terminal_, colour_;
   JobSignals signals_;
-  int rule_in_ = -1, rule_out_ = -1;
-  pid_t training_ = -1, rule_worker_ = -1;
+  std::vector<std::unique_ptr<Watch>> watches_;  // of the trainings, in their order; never empty
+  std::map<std::size_t, Verdict> verdicts_;      // by place in watches_
+  std::uint32_t listed_ = 0;                     // the last training of the run's list that was read
+  pid_t training_ = -1;
   std::set<pid_t> inherited_;
-  int rule_worker_starts_ = 0;
-  bool workers_left_ = false, finishing_ = false, rules_done_ = false, rules_failed_ = false,
-       signalled_ = false, interrupted_ = false, findings_file_failed_ = false;
+  bool workers_left_ = false, interrupted_ = false;
   std::optional<ExitState> exit_;
-  std::string heard_, status_;
-  std::int64_t heard_ns_ = 0, status_ns_ = 0;
-  long long train_step_ = -1;
-  std::uint64_t findings_read_ = 0;
-  std::map<std::string, rules::Severity> before_;  // by id: findings of an earlier part of a resumed run
-  std::vector<rules::Finding> findings_;
-  std::unordered_map<std::string, std::size_t> finding_at_;  // by id: place in findings_
-  std::set<std::string> failed_rules_, notes_;
-  rules::CoverageSummary coverage_;
-  Teller teller_;
-  std::unique_ptr<query::Trial> trial_;
+  std::string status_;
+  std::int64_t status_ns_ = 0;
 };
 
 }  // namespace
 
-int Supervise(const SuperviseOptions& options) {
+Status TakeRun(SuperviseOptions* options) {
+  LUFF_RETURN_IF_ERROR(store::CheckOwner(options->run));
+  LUFF_ASSIGN_OR_RETURN(options->lock, store::SupervisorLock::Take(options->run));
+  return Status::Ok();
+}
+
+Supervised Supervise(const SuperviseOptions& options) {
   Supervisor supervisor(options);
   return supervisor.Run();
 }

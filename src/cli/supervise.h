@@ -28,9 +28,19 @@ struct SuperviseOptions {
   std::vector<LiveOutput> outputs;
   std::vector<std::string> notifier;            // argv of the program that sends webhooks and mails
   std::shared_ptr<store::SupervisorLock> lock;  // of the run
+  std::size_t training = 1;                     // of the job, which may start several
 };
 
-/// Runs the command to its end. Returns luff's exit code. Prints to stderr only.
-[[nodiscard]] int Supervise(const SuperviseOptions& options);
+struct Supervised {
+  int code = 0;                   // luff's exit code
+  std::vector<std::string> runs;  // of the trainings that were watched
+};
+
+/// Runs the command to its end, and watches each training that it starts. Prints to stderr only.
+[[nodiscard]] Supervised Supervise(const SuperviseOptions& options);
+
+/// Makes this process the only one that commands the run: checks that the user owns it, and takes the
+/// supervisor's lock.
+[[nodiscard]] Status TakeRun(SuperviseOptions* options);
 
 }  // namespace luff::cli

@@ -28,11 +28,6 @@ namespace {
 constexpr std::uint64_t kMaxAsideBytes = 1 << 16;
 constexpr std::size_t kShownAside = 4;
 
-std::string HowItEnded(const ExitState& exit) {
-  return exit.signal != 0 ? fmt::format("was ended by signal {} ({})", exit.signal, strsignal(exit.signal))
-                          : fmt::format("failed with exit code {}", exit.code);
-}
-
 void Tell(const std::string& text) {
   fmt::print(stderr, "luff: {}\n", Wrapped(text, 6, StderrIsTerminal() ? TerminalWidth() : 100));
 }
@@ -56,15 +51,25 @@ bool TellLostSteps(const query::Trial& trial) {
   return lost;
 }
 
-void WriteOutcome(const Ending& ending, bool stopped) {
+// How the training failed; "" if it completed. Where the command has started several trainings, its exit code
+// is none of theirs, and the workers know.
+std::string Failure(const Ending& ending, const query::Trial::Outcome& outcome) {
+  if (!ending.exit) return outcome.state == "failed" ? outcome.why : "";
+  if (ending.exit->code == 0) return "";
+  return fmt::format("{} {}", ending.options.command.front(), HowItEnded(*ending.exit));
+}
+
+void WriteOutcome(const Ending& ending, bool stopped, const std::string& failure) {
   const actions::Runner& runner = ending.runner;
   Json body;
-  body["state"] = stopped ? "stopped" : ending.exit.code == 0 ? "completed" : "failed";
-  body["exit_code"] = ending.exit.code;
-  body["signal"] = ending.exit.signal;
+  body["state"] = stopped ? "stopped" : failure.empty() ? "completed" : "failed";
+  if (ending.exit) {
+    body["exit_code"] = ending.exit->code;
+    body["signal"] = ending.exit->signal;
+  }
   body["why"] = stopped ? fmt::format("{}: {}", runner.stop_finding().rule, runner.stop_finding().what)
-                : ending.exit.code == 0 ? ""
-                                        : "the command " + HowItEnded(ending.exit);
+                : !failure.empty() && ending.exit ? "the command " + HowItEnded(*ending.exit)
+                                                  : failure;
   body["findings"] = ending.findings.size();
   if (stopped) {
     body["train_step"] = runner.coordinator().committed_step();
@@ -109,15 +114,16 @@ std::string WhyNoRun(const Ending& ending, const Status& error) {
          "`-S`, an emptied environment, or a Python that cannot import luff hide it";
 }
 
-int ConcludeWithoutRun(const Ending& ending, const std::string& aside, const Status& error) {
+Verdict ConcludeWithoutRun(const Ending& ending, const std::string& aside, const Status& error) {
   const bool lost = ending.place.state() != RunPlace::State::kHere || ending.place.began();
   std::string why = aside.empty() || lost ? WhyNoRun(ending, error) : "nothing was recorded";
   if (!ending.findings.empty()) why += fmt::format(" ({})", FindingsInShort(ending.findings));
   if (!lost) RemoveUnusedRun(ending.options);
-  if (ending.exit.code != 0)
-    fmt::print(stderr, "luff: {} {}\n", Escaped(ending.options.command.front()), HowItEnded(ending.exit));
+  const int code = ending.exit ? ending.exit->code : 0;
+  if (code != 0)
+    fmt::print(stderr, "luff: {} {}\n", Escaped(ending.options.command.front()), HowItEnded(*ending.exit));
   Tell(why);
-  return ending.exit.code;
+  return {Verdict::Kind::kNothing, code};
 }
 
 // Reports processes that Luff should have watched but could not, from their notes in the run's directory.
@@ -174,11 +180,17 @@ void RemoveUnusedRun(const SuperviseOptions& options) {
   std::error_code error;
   if (std::filesystem::exists(options.run + "/run.json", error)) return;
   std::filesystem::remove(options.run + "/aside.jsonl", error);
+  std::filesystem::remove_all(options.run + "/trainings", error);
   if (options.lock != nullptr) options.lock->Remove();
   std::filesystem::remove(options.run, error);  // fails unless it is empty
 }
 
-int Conclude(const Ending& ending) {
+std::string HowItEnded(const ExitState& exit) {
+  return exit.signal != 0 ? fmt::format("was ended by signal {} ({})", exit.signal, strsignal(exit.signal))
+                          : fmt::format("failed with exit code {}", exit.code);
+}
+
+Verdict Conclude(const Ending& ending) {
   const std::vector<rules::Finding>& findings = ending.findings;
   const std::string aside = TellAside(ending.place.path());
   const auto opened = query::Trial::Open(ending.place.path());
@@ -188,15 +200,17 @@ int Conclude(const Ending& ending) {
   const Result<bool> news = trial.Refresh();
   static_cast<void>(news);
   const bool stopped = WasStopped(ending, trial);
-  WriteOutcome(ending, stopped);
+  const std::string failure = Failure(ending, trial.outcome());
+  WriteOutcome(ending, stopped, failure);
   const bool lost = TellLostSteps(trial);
   const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
   const bool damaged = TellDamage(ending, trial, steps);
   // For a job that completed, `why` holds the hooks' notes on workers that ended before the training.
-  if (!stopped && ending.exit.code == 0) {
+  if (!stopped && failure.empty()) {
     if (const std::string why = trial.outcome().why; !why.empty()) Tell(Escaped(why));
   }
-  if (const std::string lacks = LacksText(ending.coverage); !lacks.empty() && steps > 0)
+  const bool first = ending.options.training == 1;  // those of the job's others lack much the same
+  if (const std::string lacks = LacksText(ending.coverage); first && !lacks.empty() && steps > 0)
     fmt::print(stderr, "luff: {} (`luff show` names them)\n", lacks);
   const std::string run = Escaped(ending.place.path());
   const std::string judged = ending.coverage.rules > 0
@@ -213,16 +227,15 @@ int Conclude(const Ending& ending) {
         findings.size() > 1 ? fmt::format(", {} in all", Plural(findings.size(), "finding", "findings")) : "";
     fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(ending.runner.stop_finding()),
                watched, others, partly, run);
-    return kExitStopped;
+    return {Verdict::Kind::kStopped, kExitStopped};
   }
-  if (ending.exit.code != 0) {
-    fmt::print(stderr, "luff: {} {} after {}{} — run: {}\n", Escaped(ending.options.command.front()),
-               HowItEnded(ending.exit), seen, partly, run);
-  } else {
-    const bool ok = findings.empty() && !damaged && !lost && steps > 0;
-    fmt::print(stderr, "luff: {}: {}{} — run: {}\n", ok ? "ok" : "done", seen, partly, run);
+  if (!failure.empty()) {
+    fmt::print(stderr, "luff: {} after {}{} — run: {}\n", Escaped(failure), seen, partly, run);
+    return {Verdict::Kind::kFailed, ending.exit ? ending.exit->code : 0};
   }
-  return ending.exit.code;
+  const bool ok = findings.empty() && !damaged && !lost && steps > 0;
+  fmt::print(stderr, "luff: {}: {}{} — run: {}\n", ok ? "ok" : "done", seen, partly, run);
+  return {ok ? Verdict::Kind::kOk : Verdict::Kind::kNotOk, 0};
 }
 
 }  // namespace luff::cli

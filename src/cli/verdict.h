@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@ namespace luff::cli {
 /// What the supervisor knows after the job has ended.
 struct Ending {
   const SuperviseOptions& options;
-  ExitState exit;
+  std::optional<ExitState> exit;  // of the command; nullopt if it has started several trainings
   const actions::Runner& runner;
   const std::vector<rules::Finding>& findings;
   const std::set<std::string>& failed_rules;  // did not judge the whole run
@@ -31,7 +32,21 @@ struct Ending {
 /// Removes the run's directory if the job has left it empty.
 void RemoveUnusedRun(const SuperviseOptions& options);
 
-/// Writes the outcome into the run and prints the verdict. Returns luff's exit code.
-[[nodiscard]] int Conclude(const Ending& ending);
+struct Verdict {
+  enum class Kind : std::uint8_t {
+    kOk,
+    kNotOk,    // it completed, with findings, damage or losses
+    kStopped,  // by a finding
+    kFailed,
+    kNothing,  // no run
+  } kind = Kind::kNothing;
+  int code = 0;  // luff's exit code for a job of this training alone
+};
+
+/// Writes the outcome into the run and prints the verdict.
+[[nodiscard]] Verdict Conclude(const Ending& ending);
+
+/// "failed with exit code 1", "was ended by signal 9 (Killed)".
+[[nodiscard]] std::string HowItEnded(const ExitState& exit);
 
 }  // namespace luff::cli

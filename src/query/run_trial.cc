@@ -315,7 +315,9 @@ std::vector<WorkerInfo> RunTrial::workers() const {
     info.ended = worker->ended();
     if (info.ended) info.reason = static_cast<format::EndReason>(worker->reader->end()->reason);
     info.alive = !info.ended && !worker->lost;
-    info.heartbeat_unix_ns = worker->reader->liveness().heartbeat_unix_ns;
+    const store::Liveness life = worker->reader->liveness();
+    info.heartbeat_unix_ns = life.heartbeat_unix_ns;
+    info.pid = life.pid;
     const std::uint64_t next = worker->reader->next_ordinal();
     const auto segments = worker->reader->segments();
     if (const auto last = next == 0 ? std::nullopt : worker->reader->FindStep(next - 1)) {

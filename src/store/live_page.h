@@ -59,6 +59,7 @@ class LivePageReader {
   [[nodiscard]] std::optional<format::LiveNews> Read() const;
   /// Whether the writer's process exists; nullopt if it cannot be seen from here, e.g. in another container.
   [[nodiscard]] std::optional<bool> WriterRuns() const noexcept;
+  [[nodiscard]] std::uint64_t pid() const noexcept { return pid_; }
 
  private:
   LivePageReader();

@@ -96,6 +96,7 @@ Liveness WorkerReader::liveness() const {
     if (const auto news = live_->Read())
       result.heartbeat_unix_ns = std::max(heartbeat_, news->heartbeat_unix_ns);
     result.process_exists = live_->WriterRuns();
+    if (result.process_exists.value_or(false)) result.pid = live_->pid();
   }
   return result;
 }

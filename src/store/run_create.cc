@@ -11,7 +11,9 @@ namespace luff::store {
 namespace {
 
 bool BelongsToARun(const std::string& name) {
-  if (name == "control" || name == "rules" || name == "supervisor" || name == "aside.jsonl") return true;
+  for (const char* own : {"control", "rules", "trainings", "supervisor", "aside.jsonl"}) {
+    if (name == own) return true;
+  }
   if (name.starts_with("run.json")) return true;
   return name.size() == 5 && name[0] == 'w' && name.find_first_not_of("0123456789", 1) == std::string::npos;
 }

@@ -90,6 +90,11 @@ struct GivenSummary {
   std::uint64_t zero_count = 0, nan_count = 0, inf_count = 0;
 };
 
+/// Returns the run that this process's training records into, in a job that may start several trainings:
+/// store::FindTraining, within a minute. Errors: kUnavailable when the directory does not answer.
+[[nodiscard]] Result<std::string> FindRun(const std::string& first_run, const std::string& job,
+                                          const std::string& world, bool resume);
+
 /// **Thread-safe** unless noted otherwise. The step calls (BeginStep … EndStep) must come from one thread at
 /// a time; captures may come from several. Create it only when the first step begins: before that, no file
 /// and no thread exists.

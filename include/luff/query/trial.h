@@ -128,6 +128,7 @@ struct WorkerInfo {
   std::int64_t last_global_step = -1;  // published
   std::int64_t last_train_step = -1;
   std::int64_t heartbeat_unix_ns = 0;
+  std::uint64_t pid = 0;  // if its process exists and can be seen from here
 };
 
 enum class StepState { kAvailable, kNotYetAvailable, kUnavailable };

@@ -157,6 +157,7 @@ struct ReaderOptions {
 struct Liveness {
   std::int64_t heartbeat_unix_ns = 0;  // the latest sign of life found
   std::optional<bool> process_exists;  // only on the same host and boot, and not from another container
+  std::uint64_t pid = 0;               // of the writer, if it exists and can be seen from here
 };
 
 /// One worker's folder.

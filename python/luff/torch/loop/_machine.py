@@ -82,9 +82,10 @@ class Machine(Steps):
         A thread may take over from another that has been idle for long. With a forward pass (of `module`), it may
         also take over if the other thread has ended, has not trained anything yet, or has called the same model.
         """
-        turn, step = self.turn, self.step
-        if turn.here():
-            return turn.mine(False)
+        turn = self.turn
+        if turn.keeps():
+            return True
+        step = self.step
         if self.calling is not None and not turn.vacant():
             if module is not None and not _part_of(module, self.calling):
                 turn.miss()

@@ -37,6 +37,8 @@ class Hooks(Registry[Hook]):
     def of_optimizer(self, optimizer: Any) -> Hook | None:
         """Returns the hook of an optimizer: if models share parameters, the one that owns most of them."""
         living = self.living
+        if len(living) == 1:
+            return living[0] if living[0].owns_optimizer(optimizer) else None
         owners = [hook for hook in living if not hook.on_all and hook.owns_optimizer(optimizer)]
         if len(owners) > 1:
             return max(owners, key=lambda hook: hook.held_of(optimizer))

@@ -1,0 +1,288 @@
+#include "cli/watch.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/bounded_read.h"
+#include "base/format.h"
+#include "base/output_file.h"
+#include "cli/kept_findings.h"
+#include "cli/terminal.h"
+#include "luff/base/env.h"
+
+namespace luff::cli {
+namespace {
+
+constexpr double kFinishIdleSeconds = 60;
+constexpr std::int64_t kDeliveryQuietNs = 2'000 * kNsPerMs, kDeliveryNs = 30'000 * kNsPerMs;
+constexpr std::int64_t kDeliveryGraceNs = 6'000 * kNsPerMs;  // for those that were cancelled
+constexpr std::int64_t kLookForEndNs = 2'000 * kNsPerMs, kRestartNs = 60'000 * kNsPerMs;
+
+}  // namespace
+
+std::int64_t FinishIdleNs() {
+  const char* text = std::getenv("LUFF_RULE_IDLE_S");
+  const Result<double> seconds = rules::ParseDouble(text != nullptr ? text : "");
+  const double wanted =
+      seconds.ok() && seconds.value() >= 0 && seconds.value() <= 86400 ? seconds.value() : kFinishIdleSeconds;
+  return static_cast<std::int64_t>(wanted * 1e9);
+}
+
+Watch::Watch(Job& job, SuperviseOptions options)
+    : job_(job),
+      options_(std::move(options)),
+      findings_path_(options_.run + "/rules/" + kEvaluator + "/findings.jsonl"),
+      place_(options_.run),
+      runner_({options_.run, options_.job, options_.actions, options_.stop_on_finding, options_.stop,
+               options_.notifier}),
+      rules_(options_.run, [&job](const std::string& text) { job.Say(text); }),
+      teller_(StderrHasColour(), StderrIsTerminal() ? TerminalWidth() : 100) {
+  TakeEarlierFindings();
+}
+
+// Findings of an earlier part of a resumed run are not reported again; open ones may escalate.
+void Watch::TakeEarlierFindings() {
+  const auto text = ReadRegular(findings_path_, 256ULL << 20, kFindingsInRun);
+  if (!text.ok()) return;
+  std::map<std::string, rules::Finding> open;
+  std::size_t from = 0;
+  for (std::size_t end = 0; (end = text.value().find('\n', from)) != std::string::npos; from = end + 1) {
+    const auto parsed = rules::ParseFindingUntrusted(text.value().substr(from, end - from));
+    if (!parsed.ok()) continue;
+    const rules::Finding& finding = parsed.value().first;
+    before_[finding.id] = finding.severity;
+    teller_.Know(finding);
+    if (finding.healed) {
+      open.erase(finding.id);
+    } else {
+      open[finding.id] = finding;
+    }
+  }
+  findings_read_ = from;
+  std::vector<rules::Finding> left;
+  for (auto& [id, finding] : open) left.push_back(std::move(finding));
+  runner_.Resume(std::move(left));
+}
+
+void Watch::Start() {
+  for (const std::string& line : outputs_.Start(options_.run, options_.outputs)) job_.Say(line);
+  rules_.Start(options_.choices, options_.set);
+  if (options_.resume) runner_.Begin(job_.Now());
+}
+
+// ---- While the job runs ----
+
+void Watch::Look(bool job_lives) {
+  ReadFindings();
+  if (job_lives) Act();
+  place_.Look(train_step());
+}
+
+void Watch::AddTo(std::vector<pollfd>* fds) {
+  rules_.AddTo(fds);
+  runner_.deliveries().AddTo(fds);
+}
+
+bool Watch::Owns(pid_t pid) const noexcept {
+  return pid == rules_.pid() || runner_.deliveries().Owns(pid) || outputs_.Owns(pid);
+}
+
+void Watch::ChildEnded(pid_t pid, const ExitState& state) {
+  if (pid == rules_.pid()) rules_.Ended(state, job_.Now());
+  runner_.deliveries().Ended(pid, state);
+  if (const std::string said = outputs_.Ended(pid, state); !said.empty()) job_.Say(said);
+}
+
+void Watch::ReadFindings() {
+  const auto file = RegularFile::Open(findings_path_, kFindingsInRun);
+  if (!file.ok() || file.value()->size() <= findings_read_) return;
+  std::string text(
+      static_cast<std::size_t>(std::min<std::uint64_t>(file.value()->size() - findings_read_, 16U << 20)),
+      '\0');
+  const auto got =
+      file.value()->ReadAt({reinterpret_cast<std::byte*>(text.data()), text.size()}, findings_read_);
+  if (!got.ok()) return;
+  text.resize(got.value());
+  std::size_t from = 0;
+  std::vector<FindingEvent> events;
+  for (std::size_t end = 0; (end = text.find('\n', from)) != std::string::npos; from = end + 1) {
+    OnFinding(text.substr(from, end - from), &events);
+  }
+  findings_read_ += from;
+  if (const std::string news = teller_.Tell(events); !news.empty()) {
+    if (options_.training > 1) job_.Say(fmt::format("luff: in training {}:\n", options_.training));
+    job_.SayAsItIs(news);
+  }
+}
+
+void Watch::OnFinding(const std::string& line, std::vector<FindingEvent>* events) {
+  const auto parsed = rules::ParseFindingUntrusted(line);
+  if (!parsed.ok()) return;
+  const auto& [finding, event] = parsed.value();
+  if (const auto old = before_.find(finding.id); old != before_.end() && finding.severity <= old->second) {
+    events->push_back(parsed.value());
+    if (finding.healed) runner_.OnFinding(finding, event, false, train_step(), job_.Now());
+    return;
+  }
+  const auto [place, is_new] = finding_at_.try_emplace(finding.id, findings_.size());
+  const bool worse =
+      is_new ? before_.contains(finding.id) : finding.severity > findings_[place->second].severity;
+  if (is_new) {
+    findings_.push_back(finding);
+  } else {
+    findings_[place->second] = finding;
+  }
+  events->push_back(parsed.value());
+  runner_.OnFinding(finding, event, worse, train_step(), job_.Now());
+  if (is_new || worse) AppendFinding(line);
+}
+
+void Watch::AppendFinding(const std::string& line) {
+  if (options_.findings_file.empty()) return;
+  const Status written = AppendLine(options_.findings_file, JsonEscaped(line));
+  if (!written.ok() && !findings_file_failed_)
+    job_.Say(fmt::format("luff: a finding cannot be written with --findings: {}\n", written.message()));
+  findings_file_failed_ = findings_file_failed_ || !written.ok();
+}
+
+// Returns false if there is nothing to read yet.
+bool Watch::RefreshTrial() {
+  if (!trial_) {
+    auto opened = query::Trial::Open(options_.run);
+    if (opened.ok()) trial_ = std::move(opened).value();
+  }
+  if (!trial_) return false;
+  const Result<bool> news = trial_->Refresh();
+  static_cast<void>(news);  // what cannot be read now is read later; deadlines continue
+  return true;
+}
+
+void Watch::Act() {
+  std::vector<query::WorkerInfo> workers;
+  std::vector<std::pair<std::uint32_t, format::AckRow>> acks;
+  std::uint32_t world = 1;
+  if (busy() && RefreshTrial()) {
+    workers = trial_->workers();
+    acks = trial_->Acks();
+    world = trial_->world_size();
+  }
+  const auto signal = runner_.Poll(job_.Now(), train_step(), world, workers, acks);
+  for (const std::string& line : runner_.TakeSayings()) job_.Say(line);
+  if (signal == actions::Coordinator::Signal::kNone) return;
+  job_.Say(fmt::format("luff: {}\n", runner_.coordinator().remark()));
+  signalled_ = true;
+  std::vector<pid_t> processes;
+  for (const query::WorkerInfo& worker : workers) {
+    if (worker.pid != 0 && !worker.ended) processes.push_back(static_cast<pid_t>(worker.pid));
+  }
+  job_.Signal(signal == actions::Coordinator::Signal::kKill ? SIGKILL : SIGTERM, processes);
+}
+
+// ---- The end ----
+
+std::int64_t Watch::StepsOfTheLiving() {
+  if (!RefreshTrial()) return -1;
+  std::int64_t steps = -1;
+  for (const query::WorkerInfo& worker : trial_->workers()) {
+    if (worker.alive && !worker.ended) steps = std::max<std::int64_t>(steps, 0) + worker.last_global_step + 1;
+  }
+  return steps;
+}
+
+bool Watch::TrainingEnded() {
+  const std::int64_t now = job_.Now();
+  if (now - looked_ns_ < kLookForEndNs) return false;
+  looked_ns_ = now;
+  if (!RefreshTrial()) return false;
+  const std::vector<query::WorkerInfo> workers = trial_->workers();
+  bool word = !workers.empty() && workers.size() >= trial_->world_size();
+  for (const query::WorkerInfo& worker : workers) {
+    if (worker.alive) return dead_since_ns_ = -1, false;
+    word = word && worker.ended;
+  }
+  if (word) return true;
+  if (dead_since_ns_ < 0) dead_since_ns_ = now;
+  return !workers.empty() && now - dead_since_ns_ > kRestartNs;
+}
+
+void Watch::Enter(Phase phase) {
+  phase_ = phase;
+  entered_ns_ = news_ns_ = job_.Now();
+  said_ = cancelled_ = false;
+}
+
+void Watch::End() {
+  runner_.JobEnded();
+  outputs_.JobEnded();
+  rules_.Finish(job_.Now());
+  Enter(Phase::kJudging);
+}
+
+bool Watch::Finish(bool interrupted) {
+  ReadFindings();
+  Act();
+  if (phase_ == Phase::kJudging) {
+    rules_.KillIfIdle(job_.Now(), FinishIdleNs());
+    if (rules_.living()) return false;
+    ReadFindings();
+    Enter(Phase::kDelivering);
+    Act();
+  }
+  if (phase_ == Phase::kDelivering) {
+    if (!Delivered(interrupted)) return false;
+    Enter(Phase::kWriting);
+  }
+  if (phase_ == Phase::kWriting) {
+    if (!Written(interrupted)) return false;
+    Enter(Phase::kDone);
+    trial_.reset();
+  }
+  return true;
+}
+
+// Finishes deliveries that have begun, within bounds; Ctrl-C abandons them.
+bool Watch::Delivered(bool interrupted) {
+  actions::Deliveries& deliveries = runner_.deliveries();
+  if (deliveries.idle()) return true;
+  const std::int64_t now = job_.Now();
+  const std::int64_t passed = now - entered_ns_;
+  if (!said_ && passed > kDeliveryQuietNs) {
+    said_ = true;
+    job_.Say(fmt::format("luff: waiting for {}; Ctrl-C leaves {}\n",
+                         Plural(deliveries.unfinished(), "delivery", "deliveries"),
+                         deliveries.unfinished() == 1 ? "it" : "them"));
+  }
+  if (!cancelled_ && (interrupted || passed > kDeliveryNs)) {
+    cancelled_ = true;
+    deliveries.Cancel(now, interrupted ? "interrupted" : "the job has ended");
+  }
+  return passed > kDeliveryNs + kDeliveryGraceNs;
+}
+
+// Waits until the outputs have written the rest and ended. Ctrl-C kills them; so does a time in which they do
+// nothing, because a disk is gone or somebody has stopped them.
+bool Watch::Written(bool interrupted) {
+  if (!outputs_.living()) return true;
+  const std::int64_t now = job_.Now();
+  if (const std::int64_t used = outputs_.cpu_ns(); used != std::exchange(outputs_cpu_ns_, used))
+    news_ns_ = now;
+  if (interrupted || now - news_ns_ > FinishIdleNs()) {
+    for (const std::string& line : outputs_.Kill()) job_.Say(line);
+    return true;
+  }
+  if (!said_ && now - entered_ns_ > kDeliveryQuietNs) {
+    said_ = true;
+    job_.Say("luff: waiting for the outputs; Ctrl-C leaves them\n");
+  }
+  return false;
+}
+
+Verdict Watch::Conclude(const std::optional<ExitState>& exit) {
+  place_.Look(train_step());
+  return cli::Conclude({options_, exit, runner_, findings_, rules_.failed_rules(), place_, rules_.coverage(),
+                        train_step(), rules_.failed(), signalled_});
+}
+
+}  // namespace luff::cli

@@ -1,0 +1,169 @@
+#include "luff/store/trainings.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/bounded_read.h"
+#include "base/json.h"
+
+namespace luff::store {
+namespace {
+
+using Json = nlohmann::json;
+constexpr std::uint32_t kMaxTrainings = 9999;
+constexpr std::uint64_t kMaxEntryBytes = 64 << 10;
+constexpr int kMaxAttempts = 20'000;  // each fails only because another training has taken the number
+constexpr const char* kFirst = ".";   // the first training's run, as the list names it
+
+std::string Folder(const std::string& first_run) { return first_run + "/trainings"; }
+
+std::string EntryName(std::uint32_t number) {
+  char name[16];
+  std::snprintf(name, sizeof(name), "%04u.json", number);
+  return name;
+}
+
+/// Returns 0 if the name is not that of an entry.
+std::uint32_t EntryNumber(const std::string& name) {
+  unsigned number = 0;
+  if (name.size() != 9 || std::sscanf(name.c_str(), "%4u", &number) != 1 || EntryName(number) != name)
+    return 0;
+  return number;
+}
+
+/// The directory in which `path` lies, with a slash at its end.
+std::string ParentOf(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
+
+std::string NameIn(const std::string& first_run, const std::string& run) {
+  return run == first_run ? kFirst : run.substr(ParentOf(run).size());
+}
+
+/// An entry names a run in the same directory, never a path that leads out of it.
+bool ParseUntrusted(std::string_view text, const std::string& first_run, Training* training) {
+  const Json json = TryParseJson(text, {kMaxEntryBytes, 4});
+  if (!json.is_object()) return false;
+  for (const auto& [key, to] :
+       {std::pair{"job", &training->job}, {"world", &training->world}, {"run", &training->run}}) {
+    const auto at = json.find(key);
+    if (at == json.end() || !at->is_string()) return false;
+    *to = at->get<std::string>();
+  }
+  if (training->run == kFirst) {
+    training->run = first_run;
+    return true;
+  }
+  const std::string stem = first_run.substr(ParentOf(first_run).size()) + "-";
+  if (!training->run.starts_with(stem) || training->run.size() == stem.size()) return false;
+  if (training->run.find_first_not_of("0123456789", stem.size()) != std::string::npos) return false;
+  training->run = ParentOf(first_run) + training->run;
+  return true;
+}
+
+/// Numbers of all entries, readable or not, up to one after which none existed when the call began. A listing
+/// may miss files that are created while it is read. Number N is taken after N - 1, so a second listing has
+/// all numbers up to the last of the first.
+std::set<std::uint32_t> Numbers(const std::string& first_run, Env& env) {
+  const auto list = [&] {
+    std::set<std::uint32_t> numbers;
+    if (const auto names = env.List(Folder(first_run)); names.ok()) {
+      for (const std::string& name : *names) numbers.insert(EntryNumber(name));
+    }
+    numbers.erase(0);
+    return numbers;
+  };
+  std::set<std::uint32_t> numbers = list();
+  if (numbers.empty() || *numbers.rbegin() == numbers.size()) return numbers;
+  const std::uint32_t last = *numbers.rbegin();
+  numbers = list();
+  numbers.erase(numbers.upper_bound(last), numbers.end());
+  return numbers;
+}
+
+std::vector<Training> Read(const std::string& first_run, const std::set<std::uint32_t>& numbers) {
+  std::vector<Training> found;
+  for (const std::uint32_t number : numbers) {
+    Training training;
+    training.number = number;
+    const auto text = ReadRegular(Folder(first_run) + "/" + EntryName(number), kMaxEntryBytes, 2);
+    if (text.ok() && ParseUntrusted(*text, first_run, &training)) found.push_back(std::move(training));
+  }
+  return found;
+}
+
+/// Makes a new directory beside the first run.
+Result<std::string> MakeBeside(const std::string& first_run, Env& env) {
+  for (std::uint32_t number = 2; number <= 2 * kMaxTrainings; ++number) {
+    std::string path = first_run + "-" + std::to_string(number);
+    const Status made = env.MakeDirectory(path);
+    if (made.ok()) return path;
+    if (made.code() != StatusCode::kAlreadyExists)
+      return made.WithContext(
+          "the job has begun another training, which needs a directory beside its first run");
+  }
+  return ResourceExhausted("no directory is free beside the job's first run: " + first_run);
+}
+
+/// The runs of a job's earlier parts that no training of this part has taken yet, in their order.
+std::vector<std::string> Earlier(const std::vector<Training>& known, const std::string& job) {
+  std::set<std::string> taken;
+  for (const Training& one : known) {
+    if (one.job == job) taken.insert(one.run);
+  }
+  std::vector<std::string> runs;
+  for (const Training& one : known) {
+    if (taken.insert(one.run).second) runs.push_back(one.run);
+  }
+  return runs;
+}
+
+}  // namespace
+
+std::vector<Training> ReadTrainings(const std::string& first_run, std::uint32_t after, Env& env) {
+  std::set<std::uint32_t> numbers = Numbers(first_run, env);
+  numbers.erase(numbers.begin(), numbers.upper_bound(after));
+  return Read(first_run, numbers);
+}
+
+Result<std::string> FindTraining(const std::string& first_run, const std::string& job,
+                                 const std::string& world, bool resume, Env& env) {
+  const Status made = env.MakeDirectory(Folder(first_run));
+  if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    const std::set<std::uint32_t> numbers = Numbers(first_run, env);
+    const std::vector<Training> known = Read(first_run, numbers);
+    bool first = true;
+    for (const Training& one : known) {
+      if (one.job == job && one.world == world) return one.run;
+      first = first && one.job != job;
+    }
+    std::string run = first_run;
+    bool new_directory = false;
+    if (!first) {
+      const std::vector<std::string> earlier = resume ? Earlier(known, job) : std::vector<std::string>();
+      new_directory = earlier.empty();
+      if (new_directory) {
+        LUFF_ASSIGN_OR_RETURN(run, MakeBeside(first_run, env));
+      } else {
+        run = earlier.front();
+      }
+    }
+    const std::uint32_t number = numbers.empty() ? 1 : *numbers.rbegin() + 1;
+    const Json entry{{"job", job}, {"world", world}, {"run", NameIn(first_run, run)}};
+    const Status written =
+        number > kMaxTrainings
+            ? ResourceExhausted("the job has begun 9999 trainings: " + first_run)
+            : WriteNewFile(env, Folder(first_run) + "/" + EntryName(number), JsonText(entry) + "\n");
+    if (written.ok()) return run;
+    if (new_directory) static_cast<void>(rmdir(run.c_str()));
+    if (written.code() != StatusCode::kAlreadyExists) return written;
+  }
+  return Unavailable("other trainings of the job keep taking the next number: " + first_run);
+}
+
+}  // namespace luff::store

@@ -1,0 +1,103 @@
+#include "luff/store/trainings.h"
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "store/test_run.h"
+
+namespace luff::store::trainings_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrainingsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fs::create_directory(run); }
+  std::string Find(const std::string& world, const std::string& job = "a", bool resume = false) const {
+    const auto found = FindTraining(run, job, world, resume);
+    return found.ok() ? *found : found.status().ToString();
+  }
+  void Write(const std::string& name, const std::string& text) const {
+    fs::create_directory(run + "/trainings");
+    std::ofstream(run + "/trainings/" + name) << text;
+  }
+
+  TemporaryDirectory directory;
+  const std::string run = directory.path() + "/run";
+};
+
+TEST_F(TrainingsTest, TheFirstHasTheNamedRunAndTheOthersRunsBesideIt) {
+  EXPECT_EQ(Find("p1"), run);
+  EXPECT_EQ(Find("p2"), run + "-2");
+  EXPECT_EQ(Find("p3"), run + "-3");
+  EXPECT_EQ(Find("p2"), run + "-2");  // another rank of the same world
+  EXPECT_TRUE(fs::is_directory(run + "-3"));
+  const std::vector<Training> listed = ReadTrainings(run, 1);
+  ASSERT_EQ(listed.size(), 2U);
+  EXPECT_EQ(listed[0].number, 2U);
+  EXPECT_EQ(listed[0].job, "a");
+  EXPECT_EQ(listed[0].world, "p2");
+  EXPECT_EQ(listed[1].run, run + "-3");
+}
+
+TEST_F(TrainingsTest, ADirectoryThatExistsIsNotTaken) {
+  fs::create_directory(run + "-2");
+  EXPECT_EQ(Find("p1"), run);
+  EXPECT_EQ(Find("p2"), run + "-3");
+}
+
+TEST_F(TrainingsTest, AResumedJobGoesOnWithItsRunsInTheirOrder) {
+  for (const char* world : {"p1", "p2", "p3"}) Find(world);
+  EXPECT_EQ(Find("q1", "b", true), run);
+  EXPECT_EQ(Find("q2", "b", true), run + "-2");
+  EXPECT_EQ(Find("r1", "c", true), run);  // a third part, before the second has come so far
+  EXPECT_EQ(Find("q3", "b", true), run + "-3");
+  EXPECT_EQ(Find("q4", "b", true), run + "-4");  // the job has more trainings now
+}
+
+TEST_F(TrainingsTest, TrainingsThatBeginAtOnceNeverShareARun) {
+  constexpr int kWorlds = 24;
+  constexpr int kRanks = 2;
+  std::vector<std::string> found(kWorlds * kRanks);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kWorlds * kRanks; ++i)
+    threads.emplace_back(
+        [&, i] { found[static_cast<std::size_t>(i)] = Find("w" + std::to_string(i / kRanks)); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::set<std::string>(found.begin(), found.end()).size(), std::size_t{kWorlds});
+  for (std::size_t i = 0; i < found.size(); i += kRanks) EXPECT_EQ(found[i], found[i + 1]);
+  std::size_t runs = 0;
+  for (const auto& entry : fs::directory_iterator(directory.path())) runs += entry.is_directory() ? 1 : 0;
+  EXPECT_EQ(runs, std::size_t{kWorlds});  // those that came too late for a number left nothing behind
+}
+
+TEST_F(TrainingsTest, EntriesThatAreNoneAreSkippedAndOverwriteNothing) {
+  EXPECT_EQ(Find("p1"), run);
+  Write("0002.json", "{");
+  Write("0003.json", R"({"job":"a","world":"x","run":"../elsewhere"})");
+  Write("0004.json", R"({"job":"a","world":"x","run":"/etc"})");
+  Write("0005.json", R"({"job":"a","world":"x","run":"run-2/../other"})");
+  Write("0006.json", R"({"job":"a","world":"x","run":"run-"})");
+  Write("0007.json", R"({"job":"a","world":7,"run":"run-2"})");
+  Write("0008.json", std::string(100 << 10, ' '));
+  Write("note.txt", "");
+  EXPECT_EQ(ReadTrainings(run, 0).size(), 1U);
+  EXPECT_EQ(Find("x"), run + "-2");
+  EXPECT_EQ(ReadTrainings(run, 0).back().number, 9U);
+}
+
+TEST_F(TrainingsTest, APlaceThatIsFullOrMissingIsAnError) {
+  Write("9999.json", "{}");
+  EXPECT_EQ(FindTraining(run, "a", "p1", false).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_FALSE(FindTraining(directory.path() + "/missing", "a", "p1", false).ok());
+  EXPECT_TRUE(ReadTrainings(directory.path() + "/missing", 0).empty());
+}
+
+}  // namespace
+}  // namespace luff::store::trainings_test
