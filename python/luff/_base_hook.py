@@ -141,6 +141,18 @@ class BaseHook:
             session.after_fork_in_child()
             session.close(int(EndReason.FAILED), 0.0)
 
+    def begin_again(self) -> None:
+        """Ends the run: the process begins another training, which gets its own one."""
+        self._finish()
+        session, forced = self.session, self.steps.forced
+        self._run = self._options.path
+        self.steps = self._make_writer()
+        self.steps.forced = forced
+        if session is not None:
+            if self.guard.unreported:
+                self.guard.report(session)
+            session.close(int(EndReason.COMPLETED), _CLOSE_S)
+
     # For users -------------------------------------------------------------------------------------------------
 
     @property

@@ -143,7 +143,9 @@ class Supervisor final : public Job {
       SuperviseOptions own = options_;
       own.run = training.run;
       own.training = watches_.size() + 1;
-      if (const Status mine = TakeRun(&own); !mine.ok()) {
+      Status mine = Env::Real().MakeDirectories(own.run);
+      if (mine.ok()) mine = TakeRun(&own);
+      if (!mine.ok()) {
         Say(fmt::format("luff: a training is not watched: {}\n", mine.message()));
         continue;
       }

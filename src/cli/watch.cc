@@ -175,7 +175,7 @@ void Watch::Act() {
   signalled_ = true;
   std::vector<pid_t> processes;
   for (const query::WorkerInfo& worker : workers) {
-    if (worker.pid != 0 && !worker.ended) processes.push_back(static_cast<pid_t>(worker.pid));
+    if (worker.pid != 0) processes.push_back(static_cast<pid_t>(worker.pid));
   }
   job_.Signal(signal == actions::Coordinator::Signal::kKill ? SIGKILL : SIGTERM, processes);
 }

@@ -1,7 +1,5 @@
 #include "luff/store/trainings.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <set>
@@ -96,17 +94,15 @@ std::vector<Training> Read(const std::string& first_run, const std::set<std::uin
   return found;
 }
 
-/// Makes a new directory beside the first run.
-Result<std::string> MakeBeside(const std::string& first_run, Env& env) {
+/// The first free name beside the first run.
+Result<std::string> NewBeside(const std::string& first_run, const std::vector<Training>& known, Env& env) {
   for (std::uint32_t number = 2; number <= 2 * kMaxTrainings; ++number) {
-    std::string path = first_run + "-" + std::to_string(number);
-    const Status made = env.MakeDirectory(path);
-    if (made.ok()) return path;
-    if (made.code() != StatusCode::kAlreadyExists)
-      return made.WithContext(
-          "the job has begun another training, which needs a directory beside its first run");
+    const std::string path = first_run + "-" + std::to_string(number);
+    const bool taken =
+        std::any_of(known.begin(), known.end(), [&](const Training& one) { return one.run == path; });
+    if (!taken && !env.Exists(path)) return path;
   }
-  return ResourceExhausted("no directory is free beside the job's first run: " + first_run);
+  return ResourceExhausted("no name is free beside the job's first run: " + first_run);
 }
 
 /// The runs of a job's earlier parts that no training of this part has taken yet, in their order.
@@ -143,25 +139,24 @@ Result<std::string> FindTraining(const std::string& first_run, const std::string
       first = first && one.job != job;
     }
     std::string run = first_run;
-    bool new_directory = false;
     if (!first) {
       const std::vector<std::string> earlier = resume ? Earlier(known, job) : std::vector<std::string>();
-      new_directory = earlier.empty();
-      if (new_directory) {
-        LUFF_ASSIGN_OR_RETURN(run, MakeBeside(first_run, env));
-      } else {
+      if (!earlier.empty()) {
         run = earlier.front();
+      } else {
+        LUFF_ASSIGN_OR_RETURN(run, NewBeside(first_run, known, env));
       }
     }
     const std::uint32_t number = numbers.empty() ? 1 : *numbers.rbegin() + 1;
+    if (number > kMaxTrainings) return ResourceExhausted("the job has begun 9999 trainings: " + first_run);
     const Json entry{{"job", job}, {"world", world}, {"run", NameIn(first_run, run)}};
     const Status written =
-        number > kMaxTrainings
-            ? ResourceExhausted("the job has begun 9999 trainings: " + first_run)
-            : WriteNewFile(env, Folder(first_run) + "/" + EntryName(number), JsonText(entry) + "\n");
-    if (written.ok()) return run;
-    if (new_directory) static_cast<void>(rmdir(run.c_str()));
-    if (written.code() != StatusCode::kAlreadyExists) return written;
+        WriteNewFile(env, Folder(first_run) + "/" + EntryName(number), JsonText(entry) + "\n");
+    if (written.code() == StatusCode::kAlreadyExists) continue;  // perhaps by a rank of the same world
+    if (!written.ok()) return written;
+    LUFF_RETURN_IF_ERROR(
+        env.MakeDirectories(run).WithContext("another training of the job needs a directory"));
+    return run;
   }
   return Unavailable("other trainings of the job keep taking the next number: " + first_run);
 }

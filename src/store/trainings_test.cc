@@ -74,7 +74,8 @@ TEST_F(TrainingsTest, TrainingsThatBeginAtOnceNeverShareARun) {
   for (std::size_t i = 0; i < found.size(); i += kRanks) EXPECT_EQ(found[i], found[i + 1]);
   std::size_t runs = 0;
   for (const auto& entry : fs::directory_iterator(directory.path())) runs += entry.is_directory() ? 1 : 0;
-  EXPECT_EQ(runs, std::size_t{kWorlds});  // those that came too late for a number left nothing behind
+  EXPECT_EQ(runs, std::size_t{kWorlds});
+  EXPECT_TRUE(fs::exists(run + "-" + std::to_string(kWorlds)));  // no name was left out
 }
 
 TEST_F(TrainingsTest, EntriesThatAreNoneAreSkippedAndOverwriteNothing) {

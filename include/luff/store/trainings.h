@@ -21,7 +21,7 @@ struct Training {
 /// it is new. The first training of a job has `first_run`, the others have the directories `first_run`-2, -3,
 /// ... With `resume`, the n-th training goes on with the n-th run of the job's earlier parts. Any number of
 /// processes may call it at once. Errors: kResourceExhausted after 9999 trainings; those of making a
-/// directory.
+/// directory. The list may name a directory a moment before it exists.
 [[nodiscard]] Result<std::string> FindTraining(const std::string& first_run, const std::string& job,
                                                const std::string& world, bool resume, Env& env = Env::Real());
 

@@ -63,6 +63,24 @@ def test_models_and_losses_from_the_first_step_on(watched, attached):
     assert kinds["sample/CrossEntropyLoss_input_1"] == (Role.SAMPLE, "", "CrossEntropyLoss")
 
 
+def test_a_pass_that_makes_the_targets_of_a_step_is_no_training_on_its_rows(watched):
+    _, session = watched(ROLES | {Role.OUTPUT})  # what was captured keeps the step open
+    model, target = cases.net(0.0), cases.net(0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, _ in cases.batches():
+        optimizer.zero_grad()
+        output = model(x)
+        with torch.no_grad():
+            wanted = target(x + 1)  # as of a target network
+        nn.MSELoss()(output, wanted).backward()
+        optimizer.step()
+    assert session.train()
+    for step in session.train():
+        assert [name for name in step.values if name.startswith("sample/Sequential")] == [
+            "sample/Sequential_input_0"
+        ]
+
+
 def test_outputs_that_are_gone_by_the_first_backward_pass(watched):
     _, session = watched(ROLES)
     model = cases.net(0.0)

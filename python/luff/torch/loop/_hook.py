@@ -16,6 +16,7 @@ from luff._weak import Identities
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import parameters_of
 from luff.torch.loop._machine import Machine
+from luff.torch.loop._next_training import NextTraining
 from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["Hook"]
@@ -136,8 +137,21 @@ class Hook(BaseHook):
         self.machine = self._machine(old.names, eager=False)
         self.machine.take_over(old)
 
+    def leave_for(self, model: Any) -> bool:
+        """Ends the run if the call of a model begins another training of this process, which gets its own run."""
+        optimizers = self.machine.others_train(model)
+        if optimizers is None:
+            return False
+        self.begin_again()
+        self.machine = self._machine(Names(), eager=False)
+        for optimizer in optimizers:
+            self.machine.optimizer_made(optimizer)
+        return True
+
     def _machine(self, names: Names, eager: bool) -> Machine:
         machine = Machine(names, self.steps, eager)
+        if self.on_all and self._options.job:
+            machine.next_training = NextTraining()
         config = self._options.config
         machine.samples.early = bool(config.get("save_all")) or '"sample"' in json.dumps(config, default=str)
         return machine

@@ -28,6 +28,7 @@ from luff.torch.capture._recorder import OptimizerRecord, Recorder
 from luff.torch.evidence._step import MAX_WAITING, Step
 from luff.torch.loop._corrections import lower_lr
 from luff.torch.loop._mode_flags import ModeFlags
+from luff.torch.loop._next_training import NextTraining
 from luff.torch.loop._steps import MAX_EVENTS, Steps
 from luff.torch.loop._writer import TensorWriter
 
@@ -63,6 +64,9 @@ class Machine(Steps):
         self.closure_depth = 0
         self._first_closure = False  # an update with a closure has not evaluated it yet
         self._eager = eager
+        self.next_training: NextTraining | None = (
+            None  # where each training of a process has a run of its own
+        )
         self.turn = Turn()
         self.calling: Any = None  # the model that the training thread is currently calling
         self._mode_flags = ModeFlags()
@@ -137,7 +141,9 @@ class Machine(Steps):
         if value is not None:
             self.event(_BATCH, number, value)
         if step.samples or self.session is None:
-            self.samples.model(step, module, args, kwargs)
+            # A pass without gradients within a TRAIN step makes its targets; the model is not trained on its inputs.
+            if step.mode != _TRAIN or self.by_hand or torch.is_grad_enabled():
+                self.samples.model(step, module, args, kwargs)
             if self.evidence.causal.due:
                 self.evidence.causal.model_called(module, args, kwargs)
         if self.session is None or not step.begun:
@@ -424,6 +430,33 @@ class Machine(Steps):
             raise LookupError("nothing was recorded yet")
         schedulers = [s for s in (reference() for reference in self.recorder.schedulers) if s is not None]
         lower_lr([optimizer for _, optimizer in self.recorder.living()], schedulers, factor)
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """Registers a new optimizer, unless it may belong to the process's next training."""
+        steps = self.clock.mode_steps[_TRAIN] - self.clock.first_train_step
+        if self.next_training is None or not self.next_training.made(optimizer, self.names, steps):
+            super().optimizer_made(optimizer)
+
+    def others_train(self, model: Any) -> list[Any] | None:
+        """Called when a model is about to be called, after optimizers were made that may belong to the next training.
+
+        Returns them if the call begins that training.
+        """
+        step = self.step
+        if (
+            self.next_training is None
+            or not model.training
+            or not torch.is_grad_enabled()
+            or not self._mine()
+        ):
+            return None
+        made, trains = self.next_training.take(model)
+        within = step is not None and step.mode == _TRAIN and step.forwards > 0 and not step.decided
+        if trains and not within and not self.by_hand and not self.held:
+            return made
+        for optimizer in made:
+            super().optimizer_made(optimizer)
+        return None
 
     # Steps counted by hand -----------------------------------------------------------------------------------------
 

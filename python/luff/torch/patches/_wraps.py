@@ -120,6 +120,8 @@ def _outer_call(
         return _loss_call(original, module, args, kwargs)
     if not _listens(hook):
         return original(module, *args, **kwargs)
+    if hook.machine.next_training:
+        hook.guarded("training", hook.leave_for, module)
     machine = hook.machine
     capture = hook.guarded("forward", machine.forward_begins, module, args, kwargs)
     if capture is False:

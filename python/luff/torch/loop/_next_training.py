@@ -1,0 +1,58 @@
+"""Recognises that a process begins another training: the next fold, the next point of a sweep in a loop.
+
+It does where a new optimizer holds only parameters that were never seen, and a model with some of them is trained
+while no model seen before is. Programs that make optimizers as they go are left alone: meta-learning makes one for
+each task.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from luff.torch.capture._names import Names
+from luff.torch.capture._recorder import parameters_of
+
+__all__ = ["NextTraining"]
+
+#: A shorter one is no training of its own. Inner loops of meta-learning have 1 to 10 steps (MAML, arXiv:1703.03400)
+#: or up to 32 (Reptile, arXiv:1803.02999).
+_STEPS = 100
+
+
+class NextTraining:
+    """Follows the optimizers that are made, under the hook's lock and guard. True while some may be of the next one."""
+
+    def __init__(self) -> None:
+        self._made: list[Any] = []  # weak references
+        self._as_it_goes = False
+
+    def __bool__(self) -> bool:
+        return bool(self._made)
+
+    def made(self, optimizer: Any, names: Names, steps: int) -> bool:
+        """Takes a new optimizer; returns whether it may belong to another training.
+
+        Parameters
+        ----------
+        steps
+            TRAIN steps so far.
+        """
+        if not steps or self._as_it_goes:
+            return False
+        if any(names.parameter(parameter) is not None for parameter in parameters_of(optimizer)):
+            return False
+        self._as_it_goes = steps < _STEPS
+        if not self._as_it_goes:
+            self._made.append(weakref.ref(optimizer))
+        return not self._as_it_goes
+
+    def take(self, model: Any) -> tuple[list[Any], bool]:
+        """Called when a model is about to be trained. Returns the new optimizers, and whether they train this model.
+
+        If they do not, they belong to the training that there is.
+        """
+        made, self._made = [optimizer for one in self._made if (optimizer := one()) is not None], []
+        known = {id(parameter) for parameter in model.parameters()}
+        trains = any(id(parameter) in known for optimizer in made for parameter in parameters_of(optimizer))
+        return made, trains
