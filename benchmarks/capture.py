@@ -428,10 +428,11 @@ def show(record: dict[str, Any]) -> None:
         if name in record:
             own = record[name]
             parts.append(
-                f"{name} x{own['slowdown']:.3f} (cpu x{own['cpu_ratio']:.3f}, +{own['extra_ms']:.2f} ms)"
+                f"{name} x{own['slowdown']:.3f} (cpu x{own['cpu_ratio']:.3f}, {own['extra_ms']:+.2f} ms)"
             )
     if "share" in record:
-        parts.append(f"share 1/{1 / max(record['share'], 1e-9):.1f}")
+        share = record["share"]
+        parts.append(f"share 1/{1 / share:.1f}" if share > 1e-3 else "share below 1/1000")
     if "ratio" in record:
         parts.append(
             f"x{record['ratio']:.4f} ({record['ns_per_call']:.0f} ns a call, {record['us_per_step']:.0f} us a step)"

@@ -10,6 +10,7 @@ from typing import Any
 
 from faultbench.score import wilson
 
+from mutants import training
 from mutants.halves import ORIGINAL
 from mutants.operators import OPERATORS
 
@@ -24,22 +25,28 @@ def findings_of(luff: str, run: Path) -> list[dict[str, Any]]:
     if done.returncode not in (0, 1, 3):
         raise RuntimeError(f"luff check ended with {done.returncode} for {run}: {done.stderr[-500:]}")
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    return sorted((f for f in found if not f.get("leader")), key=lambda f: f["global_step"])
+    return sorted((f for f in found if "rule" in f and not f.get("leader")), key=lambda f: f["global_step"])
 
 
-def judged(luff: str, folder: Path) -> dict[str, Any]:
-    """Judges one kept run."""
+def judged(luff: str, folder: Path, base: list[float]) -> dict[str, Any]:
+    """Judges one kept script; `base`: scores of its original. Its trainings may be several runs."""
     about: dict[str, Any] = json.loads((folder / "mutant.json").read_text())
-    found = findings_of(luff, folder / "run")
+    verdict = training.verdict(about["operator"], base, about["score"])
+    if verdict not in ("fault", "healthy"):
+        return about | {"dropped": verdict}
+    runs = sorted(path for path in folder.glob("run*") if (path / "run.json").exists())
+    by_run = [findings_of(luff, run) for run in runs]
+    found = [finding for findings in by_run for finding in findings]
     operator = OPERATORS.get(about["operator"])
-    rules = operator.rules if operator and about["operator"] != ORIGINAL else ()
+    rules = operator.rules if operator else ()
     own = [f for f in found if f["rule"] in rules]
     texts = " ".join(str(f.get("remedy", "")).lower() for f in own)
     return about | {
+        "dropped": "",
         "rules": [f["rule"] for f in found],
         "fault": bool(rules),
         "named": bool(own),
-        "first": bool(found) and found[0]["rule"] in rules,
+        "first": any(findings and findings[0]["rule"] in rules for findings in by_run),
         "remedy": bool(operator and any(word in texts for word in operator.remedy)),
         "alarm": bool(found),
         "stop": any(f["severity"] == "stop" for f in found),
@@ -47,12 +54,19 @@ def judged(luff: str, folder: Path) -> dict[str, Any]:
 
 
 def judge(luff: str, root: Path, *, apart: bool) -> list[dict[str, Any]]:
-    """Judges all kept runs in a folder; the half that is kept apart only if `apart`."""
-    folders = sorted(path.parent for path in root.glob("*/mutant.json"))
-    if not apart:
-        folders = [f for f in folders if json.loads((f / "mutant.json").read_text())["half"] == "develop"]
+    """Judges all kept runs in a folder: those of the half to develop on, or of the half that is kept apart."""
+    kept = {path.parent: json.loads(path.read_text()) for path in sorted(root.glob("*/mutant.json"))}
+    scores: dict[str, list[float]] = {}
+    for about in kept.values():
+        if about["operator"] == ORIGINAL and about["score"] is not None:
+            scores.setdefault(about["program"], []).append(about["score"])
+    wanted = [
+        (folder, scores[about["program"]])
+        for folder, about in kept.items()
+        if (about["half"] != "develop") == apart and about["seed"] == 0 and about["program"] in scores
+    ]
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda folder: judged(luff, folder), folders))
+        return list(pool.map(lambda one: judged(luff, *one), wanted))
 
 
 def share(hits: int, n: int) -> str:
@@ -63,22 +77,32 @@ def share(hits: int, n: int) -> str:
     return f"{hits} of {n}, {hits / n:.0%} ({low:.0%} to {high:.0%})"
 
 
-def table(rows: list[dict[str, Any]]) -> None:
-    """Prints the sums by half, and for each operator the rules that reported something else."""
+def table(rows: list[dict[str, Any]], *, apart: bool) -> None:
+    """Prints the sums by half; of the half to develop on, also each operator and what was said of it otherwise."""
     print(
         "| half | named | first alert right | remedy right | healthy with an alarm |\n| --- | --- | --- | --- | --- |"
     )
+    kept = [row for row in rows if not row["dropped"]]
     for half in ("develop", "program", "operator", "both"):
-        own = [row for row in rows if row["half"] == half]
+        own = [row for row in kept if row["half"] == half]
         faults, quiet = [r for r in own if r["fault"]], [r for r in own if not r["fault"]]
         if own:
             cells = [share(sum(r[key] for r in faults), len(faults)) for key in ("named", "first", "remedy")]
             print(f"| {half} | {' | '.join(cells)} | {share(sum(r['alarm'] for r in quiet), len(quiet))} |")
+    reasons = sorted({row["dropped"] for row in rows} - {""})
+    print("\ndropped: " + ", ".join(f"{sum(r['dropped'] == why for r in rows)} {why}" for why in reasons))
+    if apart:
+        return
     print("\n| operator | mutants | named | first | otherwise said |\n| --- | --- | --- | --- | --- |")
-    for operator in sorted({row["operator"] for row in rows}):
-        own = [row for row in rows if row["operator"] == operator]
+    for operator in sorted({row["operator"] for row in kept}):
+        own = [row for row in kept if row["operator"] == operator]
         others = sorted({rule for row in own if not (row["fault"] and row["named"]) for rule in row["rules"]})
         print(
             f"| {operator} | {len(own)} | {sum(r['named'] for r in own)} | {sum(r['first'] for r in own)} | "
             f"{', '.join(others) or 'nothing'} |"
         )
+    for row in kept:
+        if (row["fault"] and not row["named"]) or (not row["fault"] and row["alarm"]):
+            print(
+                f"{'missed' if row['fault'] else 'alarm'}: {row['program']} {row['operator']}: {row['rules']}"
+            )

@@ -72,8 +72,8 @@ void Print(const rules::Finding& finding, const std::vector<rules::Finding>& all
       line("because",
            fmt::format("of {} {}: {}", Escaped(other.rule), Escaped(other.id), Escaped(other.what)));
     if (other.leader == finding.id)
-      line("led to", fmt::format("{} {} at step {}: {}", Escaped(other.rule), Escaped(other.id), other.step,
-                                 Escaped(other.what)));
+      line("led to", fmt::format("{} {} at {}: {}", Escaped(other.rule), Escaped(other.id),
+                                 StepText(other.mode, other.step), Escaped(other.what)));
   }
   line("id", Escaped(finding.id));
 }
@@ -84,10 +84,10 @@ void Explain(const std::string& name, ReadOptions* options) {
   const std::vector<rules::Finding> findings = FindingsOfRun(trial->path()).findings;
   if (name.empty()) {
     for (const rules::Finding* finding : InGroups(findings)) {
-      fmt::print("{}{} {} {} at step {}: {}\n",
+      fmt::print("{}{} {} {} at {}: {}\n",
                  finding->leader.empty() ? "" : "  because of it: ", Escaped(finding->id),
                  finding->severity == rules::Severity::kStop ? "STOP" : "WARN", Escaped(finding->rule),
-                 finding->step, Escaped(finding->what));
+                 StepText(finding->mode, finding->step), Escaped(finding->what));
     }
     if (findings.empty()) fmt::print("no findings: {}\n", Escaped(options->run));
     return;

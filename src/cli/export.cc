@@ -59,7 +59,9 @@ class Export {
     choice_.regex = options_.regex;
     choice_.collection = options_.collection;
     choice_.worker = options_.worker;
-    LUFF_ASSIGN_OR_RETURN(choice_.mode, query::ParseMode(options_.mode));
+    if (!options_.mode.empty()) {
+      LUFF_ASSIGN_OR_RETURN(choice_.mode, query::ParseMode(options_.mode));
+    }
     LUFF_RETURN_IF_ERROR(choice_.Update(*trial_));
     if (!options_.follow &&
         std::find(choice_.wanted.begin(), choice_.wanted.end(), 1) == choice_.wanted.end())
@@ -108,7 +110,8 @@ class Export {
     std::optional<std::size_t> wanted;
     std::int64_t step = 0;
     if (options_.step) {
-      LUFF_ASSIGN_OR_RETURN(const query::StepInfo info, trial_->FindStep(*options_.step, choice_.mode));
+      LUFF_ASSIGN_OR_RETURN(const query::StepInfo info,
+                            trial_->FindStep(*options_.step, ModeOrExit(options_)));
       step = info.global_step;
     } else {  // the newest step that has values
       for (std::size_t n = steps; n-- > 0 && !wanted;) {
@@ -255,7 +258,8 @@ class Export {
 
 /// Becomes the Python program that writes Parquet.
 [[noreturn]] void ExportInPython(const ExportOptions& options) {
-  std::vector<std::string> words = {"--to=" + options.to, "--mode=" + options.mode};
+  std::vector<std::string> words = {"--to=" + options.to,
+                                    "--mode=" + std::string(options.mode.empty() ? "GLOBAL" : options.mode)};
   if (!options.regex.empty()) words.push_back("--tensors=" + options.regex);
   if (!options.collection.empty()) words.push_back("--collection=" + options.collection);
   if (options.worker) words.push_back("--worker=" + std::to_string(*options.worker));

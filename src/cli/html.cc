@@ -59,8 +59,9 @@ std::string Article(const rules::Finding& finding) {
   if (finding.other_count > 0) tensors += fmt::format(" and {} more", finding.other_count);
   html += Row("where", tensors);
   html +=
-      Row("since", fmt::format("step {}, seen at step {} ({}, update {}, worker {}){}", finding.since_step,
-                               finding.step, HtmlEscaped(finding.mode), finding.update, finding.worker,
+      Row("since", fmt::format("{}, seen at step {} (update {}, worker {}){}",
+                               HtmlEscaped(StepText(finding.mode, finding.since_step)), finding.step,
+                               finding.update, finding.worker,
                                finding.healed ? fmt::format("; healed at step {}", finding.last_step) : ""));
   if (finding.forecast && finding.lead_steps > 0)
     html += Row("expected", fmt::format("in about {} steps", finding.lead_steps));

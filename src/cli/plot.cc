@@ -28,15 +28,35 @@ struct Series {
 constexpr std::size_t kDefaultSeries = 6;
 constexpr double kLogFrom = 1000;  // a larger ratio of greatest to least value makes the axis logarithmic
 
+/// Numbers the steps of all modes by TRAIN steps: any other step is where so many TRAIN steps came before it.
+class TrainAxis {
+ public:
+  explicit TrainAxis(const query::Trial& trial) {
+    for (std::size_t n = 0; n < trial.step_count(); ++n) {
+      const query::StepInfo info = trial.step_at(n);
+      if (info.mode == query::Mode::kTrain && !info.superseded) trained_[info.global_step] = info.mode_step;
+    }
+  }
+  [[nodiscard]] std::int64_t Place(std::int64_t global_step) const {
+    const auto next = trained_.upper_bound(global_step);
+    if (next == trained_.begin()) return trained_.empty() ? global_step : 0;
+    const auto& [last, mode_step] = *std::prev(next);
+    return last == global_step ? mode_step : mode_step + 1;
+  }
+
+ private:
+  std::map<std::int64_t, std::int64_t> trained_;  // global step -> TRAIN step
+};
+
 /// Returns scalars as they are, one series for each mode; for tensors, the mean of a loss and the L2 norm of
-/// others. Steps are numbered as `mode` counts them.
+/// others. Steps are numbered as `mode` counts them, or placed on `axis` if there is one.
 std::vector<Series> SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
-                             std::optional<std::uint32_t> worker) {
+                             std::optional<std::uint32_t> worker, const TrainAxis* axis) {
   const std::string& name = trial.tensor(id).name;
   std::map<query::Mode, Series> modes;
   for (const auto& scalar : ValueOrExit(trial.Scalars(id, mode, worker))) {
     Series& series = modes[scalar.mode];
-    series.step.push_back(StepAs(mode, scalar));
+    series.step.push_back(axis != nullptr ? axis->Place(scalar.global_step) : StepAs(mode, scalar));
     series.value.push_back(scalar.value);
     series.bad.push_back(!std::isfinite(scalar.value));
   }
@@ -51,7 +71,7 @@ std::vector<Series> SeriesOf(const query::Trial& trial, query::TensorId id, quer
   Series series;
   series.name = loss ? name : name + " (l2 norm)";
   const auto& step = StepAs(mode, columns);
-  series.step.assign(step.begin(), step.end());
+  for (const std::int64_t one : step) series.step.push_back(axis != nullptr ? axis->Place(one) : one);
   for (std::size_t i = 0; i < columns.count.size(); ++i) {
     series.value.push_back(NothingFinite(columns, i) ? NAN : (loss ? columns.mean : columns.l2)[i]);
     series.bad.push_back(columns.nan_count[i] + columns.inf_count[i] != 0);
@@ -134,7 +154,8 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
 
 /// Becomes the Python program that draws the picture.
 [[noreturn]] void DrawPng(const PlotOptions& options) {
-  std::vector<std::string> words = {"--out=" + options.out, "--mode=" + options.mode};
+  std::vector<std::string> words = {"--out=" + options.out};
+  if (!options.mode.empty()) words.push_back("--mode=" + options.mode);
   if (options.worker) words.push_back("--worker=" + std::to_string(*options.worker));
   if (options.force) words.emplace_back("--force");
   words.insert(words.end(), {"--", options.run});
@@ -146,7 +167,9 @@ void Plot(const PlotOptions& options) {
   (void)ModeOrExit(options);
   if (options.out != "terminal") DrawPng(options);
   const auto trial = OpenOrExit(options);
-  const query::Mode mode = ModeOrExit(options);
+  const query::Mode mode = ModeOrExit(options, query::Mode::kGlobal);
+  const TrainAxis train_axis(*trial);
+  const TrainAxis* axis = options.mode.empty() ? &train_axis : nullptr;
   const auto names = options.names.empty() ? DefaultNames(*trial) : options.names;
   if (names.empty())
     fmt::print("the run has neither losses nor gradients; name a tensor (luff tensors {})\n",
@@ -156,15 +179,16 @@ void Plot(const PlotOptions& options) {
     const query::TensorId id = ValueOrExit(FindMeant(*trial, name));
     // Tensors given by name are drawn as whole distributions if histograms were recorded.
     if (!options.names.empty()) {
-      const std::string map = HeatMap(*trial, id, mode, options.worker, width, 12);
+      const std::string map =
+          HeatMap(*trial, id, ModeOfTensor(options, *trial, id), options.worker, width, 12);
       if (!map.empty()) {
-        const auto series = SeriesOf(*trial, id, mode, options.worker);
+        const auto series = SeriesOf(*trial, id, mode, options.worker, axis);
         fmt::print("{} (share of elements)\n{}{}\n", Escaped(trial->tensor(id).name), map,
                    StrangeText(series.front()));
         continue;
       }
     }
-    for (const Series& series : SeriesOf(*trial, id, mode, options.worker)) Draw(series, width, 8);
+    for (const Series& series : SeriesOf(*trial, id, mode, options.worker, axis)) Draw(series, width, 8);
   }
   ExitWith(kExitOk);
 }

@@ -33,6 +33,15 @@ void NameNonFinite(Json* json) {
   }
 }
 
+constexpr query::Mode kModes[] = {query::Mode::kTrain, query::Mode::kEval, query::Mode::kPredict,
+                                  query::Mode::kGlobal};
+
+std::size_t StepsOf(const query::Trial& trial, query::TensorId id, query::Mode mode) {
+  // Steps saved by hand alone have the mode GLOBAL, which here means those of all modes.
+  const auto steps = trial.TensorSteps(id, mode);
+  return steps.ok() ? steps->size() : 0;
+}
+
 }  // namespace
 
 void AddRunOption(CLI::App* verb, ReadOptions* options) {
@@ -41,8 +50,10 @@ void AddRunOption(CLI::App* verb, ReadOptions* options) {
 }
 
 void AddModeOption(CLI::App* verb, ReadOptions* options) {
-  verb->add_option("--mode", options->mode, "TRAIN, EVAL, PREDICT or GLOBAL: what step numbers count")
-      ->capture_default_str();
+  verb->add_option(
+      "--mode", options->mode,
+      "What step numbers count: TRAIN, EVAL, PREDICT, or GLOBAL for all of them; default: TRAIN, or "
+      "the mode that the tensor has");
   verb->add_option("--worker", options->worker, "Number of the worker; default: the first that has it");
 }
 
@@ -65,7 +76,30 @@ std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options) {
   return ValueOrExit(query::Trial::Open(options.run));
 }
 
-query::Mode ModeOrExit(const ReadOptions& options) { return ValueOrExit(query::ParseMode(options.mode)); }
+query::Mode ModeOrExit(const ReadOptions& options, query::Mode otherwise) {
+  return options.mode.empty() ? otherwise : ValueOrExit(query::ParseMode(options.mode));
+}
+
+query::Mode ModeOfTensor(const ReadOptions& options, const query::Trial& trial, query::TensorId id) {
+  if (!options.mode.empty()) return ModeOrExit(options);
+  for (const query::Mode mode : kModes) {
+    if (StepsOf(trial, id, mode) > 0) return mode;
+  }
+  return query::Mode::kTrain;
+}
+
+std::string OtherModes(const query::Trial& trial, query::TensorId id, query::Mode mode) {
+  std::string text;
+  for (const query::Mode other : kModes) {
+    if (mode == query::Mode::kGlobal || other == mode || other == query::Mode::kGlobal) continue;
+    const std::size_t steps = StepsOf(trial, id, other);
+    if (steps == 0) continue;
+    text += fmt::format("{}{} in {} (--mode {})", text.empty() ? "also at " : ", ",
+                        steps == 1 ? "1 step" : fmt::format("{} steps", steps), query::ModeName(other),
+                        query::ModeName(other));
+  }
+  return text;
+}
 
 void PrintJson(Json json, int indent) {
   NameNonFinite(&json);

@@ -16,7 +16,7 @@ namespace luff::cli {
 /// Options of a verb over one run. Lives as long as the callback that holds it.
 struct ReadOptions {
   std::string run;
-  std::string mode = "GLOBAL";
+  std::string mode;  // "": of a tensor, TRAIN if it has such steps, else the one that it has
   std::optional<std::uint32_t> worker;
   bool json = false;
 };
@@ -26,7 +26,13 @@ void AddModeOption(CLI::App* verb, ReadOptions* options);
 
 /// Opens the trial, or prints an error and ends the program with kExitUsage.
 [[nodiscard]] std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options);
-[[nodiscard]] query::Mode ModeOrExit(const ReadOptions& options);
+/// The mode that was given, or else `otherwise`.
+[[nodiscard]] query::Mode ModeOrExit(const ReadOptions& options, query::Mode otherwise = query::Mode::kTrain);
+/// The mode that was given, or else the tensor's. Findings name steps in the same way.
+[[nodiscard]] query::Mode ModeOfTensor(const ReadOptions& options, const query::Trial& trial,
+                                       query::TensorId id);
+/// Other modes in which the tensor has steps, as a line that names the option; "" if there are none.
+[[nodiscard]] std::string OtherModes(const query::Trial& trial, query::TensorId id, query::Mode mode);
 
 template <typename T>
 [[nodiscard]] T ValueOrExit(Result<T> result);

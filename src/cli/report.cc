@@ -24,6 +24,10 @@ std::string Plural(std::uint64_t count, const char* one, const char* many) {
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
+std::string StepText(std::string_view mode, std::int64_t step) {
+  return fmt::format("{}{}step {}", mode == "TRAIN" ? "" : Escaped(mode), mode == "TRAIN" ? "" : " ", step);
+}
+
 std::string FindingText(const rules::Finding& finding, bool colour, std::size_t width) {
   const bool stop = finding.severity == rules::Severity::kStop;
   const char* begin = !colour ? "" : stop ? "\033[1;31m" : "\033[1;33m";
@@ -43,7 +47,7 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
     }
     text += Line("tensor", tensor, width);
   }
-  std::string since = fmt::format("step {}", finding.since_step);
+  std::string since = StepText(finding.mode, finding.since_step);
   if (finding.step != finding.since_step) since += fmt::format(", seen at step {}", finding.step);
   since += fmt::format(" (update {})", finding.update);
   if (finding.worker != 0) since += fmt::format(", worker {}", finding.worker);
@@ -64,8 +68,8 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
 }
 
 std::string NameOf(const rules::Finding& finding) {
-  return fmt::format("{} ({}{}since step {})", Escaped(finding.rule), Escaped(finding.tensor),
-                     finding.tensor.empty() ? "" : ", ", finding.since_step);
+  return fmt::format("{} ({}{}since {})", Escaped(finding.rule), Escaped(finding.tensor),
+                     finding.tensor.empty() ? "" : ", ", StepText(finding.mode, finding.since_step));
 }
 
 std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
@@ -132,8 +136,9 @@ std::string Teller::Tell(const std::vector<FindingEvent>& events) {
       later += Short(finding, "more of");
     }
     if (event == "healed") {
-      later += fmt::format("luff: {}{}{} has healed at step {}\n", Escaped(finding.rule),
-                           finding.tensor.empty() ? "" : " ", Escaped(finding.tensor), finding.last_step);
+      later += fmt::format("luff: {}{}{} has healed at {}\n", Escaped(finding.rule),
+                           finding.tensor.empty() ? "" : " ", Escaped(finding.tensor),
+                           StepText(finding.mode, finding.last_step));
     }
   }
   std::stable_sort(fresh.begin(), fresh.end(), [](const auto* a, const auto* b) {

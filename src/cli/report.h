@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,9 @@ using FindingEvent = std::pair<rules::Finding, std::string>;
 [[nodiscard]] std::string FindingText(const rules::Finding& finding, bool colour, std::size_t width);
 /// "1 finding", "2 findings".
 [[nodiscard]] std::string Plural(std::uint64_t count, const char* one, const char* many);
+/// "step 40", or "EVAL step 3": each mode counts its own steps, and --mode of the reading verbs takes its
+/// name.
+[[nodiscard]] std::string StepText(std::string_view mode, std::int64_t step);
 /// The findings as a verdict shows them: "no findings", or their number and the gravest one with tensor and
 /// step. Consequences count with their leader.
 [[nodiscard]] std::string FindingsInShort(const std::vector<rules::Finding>& findings);

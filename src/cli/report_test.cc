@@ -41,6 +41,17 @@ TEST(Teller, FirstIsToldInFull_OthersOfItsStepInALine) {
   EXPECT_EQ(Count(teller.Tell({{Seen("relu1", 40), "new"}}), "luff rules explain DeadRelu"), 1U);
 }
 
+TEST(Report, StepsOfAnotherModeThanTrainAreNamedSo) {
+  rules::Finding finding = Seen("loss", 3);
+  finding.mode = "EVAL";
+  finding.step = 5;
+  EXPECT_NE(FindingText(finding, false, 100).find("since   EVAL step 3, seen at step 5 (update"),
+            std::string::npos);
+  EXPECT_EQ(FindingsInShort({finding}), "1 finding: WARN DeadRelu (loss, since EVAL step 3)");
+  EXPECT_EQ(StepText("TRAIN", 3), "step 3");
+  EXPECT_EQ(StepText("\033", 3).find('\033'), std::string::npos);
+}
+
 TEST(Teller, ManyOfOneStepAreCounted) {
   Teller teller(false, 100);
   std::vector<FindingEvent> events;

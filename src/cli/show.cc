@@ -160,6 +160,7 @@ Json Describe(const query::Trial& trial) {
                                     {"rule", f.rule},
                                     {"severity", f.severity == rules::Severity::kStop ? "stop" : "warn"},
                                     {"tensor", f.tensor},
+                                    {"mode", f.mode},
                                     {"since_step", f.since_step},
                                     {"step", f.step},
                                     {"healed", f.healed},
@@ -248,10 +249,10 @@ void Print(const query::Trial& trial, const Json& json) {
       break;
     }
     const auto tensor = f["tensor"].get<std::string>();
-    fmt::print("    {} {}{}{}, since step {}{}: {}\n", f["severity"] == "stop" ? "STOP" : "WARN",
+    fmt::print("    {} {}{}{}, since {}{}: {}\n", f["severity"] == "stop" ? "STOP" : "WARN",
                Escaped(f["rule"].get<std::string>()), tensor.empty() ? "" : " ", Escaped(tensor),
-               f["since_step"].get<std::int64_t>(), f["healed"].get<bool>() ? " (healed)" : "",
-               Escaped(f["what"].get<std::string>()));
+               StepText(f["mode"].get<std::string>(), f["since_step"].get<std::int64_t>()),
+               f["healed"].get<bool>() ? " (healed)" : "", Escaped(f["what"].get<std::string>()));
   }
   PrintRules(json["rules"]);
   PrintActions(ActionsOfRun(trial.path()));

@@ -11,38 +11,43 @@ struct SummaryOptions : ReadOptions {
   std::string name;
 };
 
-/// Steps are numbered as --mode counts them.
+std::string StepTitle(query::Mode mode) {
+  return mode == query::Mode::kGlobal ? "step" : fmt::format("{} step", query::ModeName(mode));
+}
+
+/// Steps are numbered as `mode` counts them.
 void PrintColumns(const query::SummaryColumns& columns, query::Mode mode) {
-  fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", "step", "min", "max", "mean",
-             "std", "l2", "zeros", "nan", "inf");
+  fmt::print("{:>12} {:>8} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", StepTitle(mode),
+             "update", "min", "max", "mean", "std", "l2", "zeros", "nan", "inf");
   const auto& step = StepAs(mode, columns);
   for (std::size_t i = 0; i < columns.count.size(); ++i) {
     const bool none = NothingFinite(columns, i);
     const auto text = [&](double value) { return none ? std::string("-") : NumberText(value); };
-    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", step[i],
-               text(columns.min[i]), text(columns.max[i]), text(columns.mean[i]), text(columns.std[i]),
-               text(columns.l2[i]), columns.zero_count[i], columns.nan_count[i], columns.inf_count[i]);
+    fmt::print("{:>12} {:>8} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", step[i],
+               columns.update[i], text(columns.min[i]), text(columns.max[i]), text(columns.mean[i]),
+               text(columns.std[i]), text(columns.l2[i]), columns.zero_count[i], columns.nan_count[i],
+               columns.inf_count[i]);
   }
 }
 
 void PrintScalars(const std::vector<query::ScalarAt>& scalars, query::Mode mode) {
   const bool global = mode == query::Mode::kGlobal;
-  fmt::print("{:>10} {:>12}{}\n", "step", "value", global ? "  mode" : "");
+  fmt::print("{:>12} {:>8} {:>12}{}\n", StepTitle(mode), "update", "value", global ? "  mode" : "");
   for (const auto& scalar : scalars) {
-    fmt::print("{:>10} {:>12}{}{}\n", StepAs(mode, scalar), NumberText(scalar.value), global ? "  " : "",
-               global ? query::ModeName(scalar.mode) : "");
+    fmt::print("{:>12} {:>8} {:>12}{}{}\n", StepAs(mode, scalar), scalar.update, NumberText(scalar.value),
+               global ? "  " : "", global ? query::ModeName(scalar.mode) : "");
   }
 }
 
 void Show(const SummaryOptions& options) {
   const auto trial = OpenOrExit(options);
-  const query::Mode mode = ModeOrExit(options);
   const auto id = ValueOrExit(FindMeant(*trial, options.name));
+  const query::Mode mode = ModeOfTensor(options, *trial, id);
   const std::string& name = trial->tensor(id).name;
   const auto columns = ValueOrExit(trial->Summaries(id, mode, options.worker));
   const auto scalars = ValueOrExit(trial->Scalars(id, mode, options.worker));
   if (options.json) {
-    Json json{{"name", name}, {"mode", options.mode}};
+    Json json{{"name", name}, {"mode", query::ModeName(mode)}};
     json["summaries"] = {{"step", columns.global_step},
                          {"mode_step", columns.mode_step},
                          {"update", columns.update},
@@ -79,6 +84,7 @@ void Show(const SummaryOptions& options) {
     PrintScalars(scalars, mode);
   else
     PrintColumns(columns, mode);
+  if (const std::string others = OtherModes(*trial, id, mode); !others.empty()) fmt::print("{}\n", others);
   ExitWith(kExitOk);
 }
 

@@ -61,10 +61,12 @@ class Printer {
         text += fmt::format("  {} {}", Escaped(name), shown);
       }
     }
-    if (!header_) fmt::print("{:>8} {:<7} {:>8} {:>8}\n", "step", "mode", "of mode", "seconds");
+    if (!header_)
+      fmt::print("{:<7} {:>8} {:>8} {:>8} {:>8}\n", "mode", "step", "update", "of all", "seconds");
     header_ = true;
-    fmt::print("{:>8} {:<7} {:>8} {:>8.3f}{}\n", rows_.info.global_step, query::ModeName(rows_.info.mode),
-               rows_.info.mode_step, static_cast<double>(rows_.info.duration_ns) * 1e-9, text);
+    fmt::print("{:<7} {:>8} {:>8} {:>8} {:>8.3f}{}\n", query::ModeName(rows_.info.mode), rows_.info.mode_step,
+               rows_.info.update, rows_.info.global_step, static_cast<double>(rows_.info.duration_ns) * 1e-9,
+               text);
   }
 
  private:

@@ -34,7 +34,8 @@ void Show(const ValueOptions& options) {
   const auto trial = OpenOrExit(options);
   const auto id = ValueOrExit(FindMeant(*trial, options.name));
   const std::string& name = trial->tensor(id).name;
-  const query::Value value = ValueOrExit(ValueAt(*trial, id, ModeOrExit(options), options));
+  const query::Mode mode = ModeOfTensor(options, *trial, id);
+  const query::Value value = ValueOrExit(ValueAt(*trial, id, mode, options));
   const std::size_t count = value.bytes.size() / std::max<std::size_t>(1, DTypeSize(value.dtype));
   const std::size_t shown = options.limit == 0 ? count : std::min(count, options.limit);
   std::vector<double> numbers;
@@ -46,9 +47,12 @@ void Show(const ValueOptions& options) {
     ToFloat64(value.dtype, value.bytes.data(), shown, numbers.data());
   }
   if (options.json) {
-    Json json{{"name", name},         {"step", options.step},
-              {"mode", options.mode}, {"dtype", DTypeName(value.dtype)},
-              {"shape", value.shape}, {"count", count}};
+    Json json{{"name", name},
+              {"step", options.step},
+              {"mode", query::ModeName(mode)},
+              {"dtype", DTypeName(value.dtype)},
+              {"shape", value.shape},
+              {"count", count}};
     if (value.dtype == DType::kString)
       json["text"] = text;
     else
@@ -60,8 +64,9 @@ void Show(const ValueOptions& options) {
     fmt::print("{}\n", Escaped(text));
     ExitWith(kExitOk);
   }
-  fmt::print("{} {} [{}]{}\n", Escaped(name), DTypeName(value.dtype), fmt::join(value.shape, ", "),
-             IsComplex(value.dtype) ? ", magnitudes" : "");
+  fmt::print("{} {} [{}]{}, {} step {}\n", Escaped(name), DTypeName(value.dtype),
+             fmt::join(value.shape, ", "), IsComplex(value.dtype) ? ", magnitudes" : "",
+             query::ModeName(mode), options.step);
   const std::size_t row =
       value.shape.empty() ? 1 : static_cast<std::size_t>(std::max<std::int64_t>(1, value.shape.back()));
   for (std::size_t i = 0; i < shown; ++i) {

@@ -48,6 +48,32 @@ def test_explain_lists_findings_and_tells_one_by_rule_id_and_first_letters(
     assert json.loads(as_json.out)["id"] == first["id"]
 
 
+def test_the_step_of_a_finding_can_be_typed_into_every_verb(
+    luff: Command, judged: Path, ids: list[dict[str, object]], tmp_path: Path
+) -> None:
+    seen = 0
+    for finding in ids:
+        for step in (finding["since_step"], finding["step"]):
+            given = () if finding["mode"] == "TRAIN" else ("--mode", finding["mode"])
+            listed = luff("tensors", judged, "--step", step, *given, "--json").out
+            for tensor in json.loads(listed):
+                drawn = luff("plot", judged, tensor["name"], *given)
+                assert drawn.code == 0, drawn.err
+                told = luff("summary", judged, tensor["name"], *given).out.splitlines()
+                assert told[0].split()[:2] == [finding["mode"], "step"]
+                assert str(step) in [line.split()[0] for line in told]
+                value = luff("value", judged, tensor["name"], step, *given)
+                assert value.code == 0 or "was not saved" in value.err, value.err
+                seen += value.code == 0
+            out = tmp_path / f"{finding['id']}-{step}.safetensors"
+            written = luff("export", judged, out, "--to", "safetensors", "--step", step, "--force", *given)
+            assert written.code == 0, written.err
+            with out.open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))["__metadata__"]
+            assert (header["mode"], header["mode_step"]) == (finding["mode"], str(step))
+    assert seen
+
+
 def test_explain_names_what_there_is(luff: Command, judged: Path, ids: list[dict[str, object]]) -> None:
     wrong = luff("explain", "NoSuchRule", "--run", judged)
     assert wrong.code == 2

@@ -21,7 +21,7 @@ WEIGHT = "Sequential_0.weight"
     ("arguments", "said"),
     [
         (["value", "{run}", "Sequential_0.wieght", 3], ["no tensor", WEIGHT, "Sequential_2.weight"]),
-        (["value", "{run}", WEIGHT, 9999], ["step 9999", "nearest saved: 21"]),
+        (["value", "{run}", WEIGHT, 9999], ["step 9999", "nearest saved: 19"]),
         (["value", "{run}", "gradient/" + WEIGHT, 3], ["was not saved", "its summary is there"]),
         (["value", "{run}", WEIGHT, 3, "--mode", "TRIAN"], ["TRIAN", "TRAIN, EVAL, PREDICT or GLOBAL"]),
         (["value", "{run}", WEIGHT, 3, "--worker", 7], ["no worker 7", "0"]),

@@ -76,9 +76,9 @@ def test_tensors(luff: Command, run: Path) -> None:
 
 
 def test_value(luff: Command, run: Path) -> None:
-    truth = library.open_trial(run).tensor(WEIGHT).value(3)
+    truth = library.open_trial(run).tensor(WEIGHT).value(3, "TRAIN")
     lines = luff("value", run, WEIGHT, 3).out.splitlines()
-    assert lines[0] == f"{WEIGHT} float32 [3, 4]"
+    assert lines[0] == f"{WEIGHT} float32 [3, 4], TRAIN step 3"
     assert np.allclose([[float(x) for x in line.split()] for line in lines[1:]], truth, rtol=1e-5)
     value = json.loads(luff("value", run, WEIGHT, 3, "--json").out)
     assert (value["dtype"], value["shape"], value["count"]) == ("float32", [3, 4], 12)
@@ -88,7 +88,19 @@ def test_value(luff: Command, run: Path) -> None:
 
 def test_summary(luff: Command, run: Path) -> None:
     lines = luff("summary", run, WEIGHT).out.splitlines()
-    assert lines[0].split() == ["step", "min", "max", "mean", "std", "l2", "zeros", "nan", "inf"]
+    assert lines[0].split() == [
+        "TRAIN",
+        "step",
+        "update",
+        "min",
+        "max",
+        "mean",
+        "std",
+        "l2",
+        "zeros",
+        "nan",
+        "inf",
+    ]
     assert len(lines) == 1 + 20
     columns = json.loads(luff("summary", run, WEIGHT, "--json").out)["summaries"]
     truth = library.open_trial(run).tensor(WEIGHT).summaries()
@@ -98,17 +110,19 @@ def test_summary(luff: Command, run: Path) -> None:
 
 def test_summary_of_a_scalar_is_its_values(luff: Command, run: Path) -> None:
     lines = luff("summary", run, LOSS).out.splitlines()
-    assert lines[0].split() == ["step", "value", "mode"]
-    assert len(lines) == 1 + 22
-    assert [line.split()[2] for line in lines[-2:]] == ["TRAIN", "EVAL"]
+    assert lines[0].split() == ["TRAIN", "step", "update", "value"]
+    assert [line.split()[:2] for line in lines[1:-1]] == [[str(step), str(step)] for step in range(20)]
+    assert lines[-1] == "also at 2 steps in EVAL (--mode EVAL)"
+    of_all = luff("summary", run, LOSS, "--mode", "GLOBAL").out.splitlines()
+    assert [line.split()[3] for line in of_all[-2:]] == ["TRAIN", "EVAL"]
     of_mode = luff("summary", run, LOSS, "--mode", "EVAL").out.splitlines()
-    assert [line.split()[0] for line in of_mode] == ["step", "0", "1"]
-    assert luff("value", run, LOSS, 1, "--mode", "EVAL").out.splitlines()[1] == of_mode[2].split()[1]
+    assert [line.split()[:2] for line in of_mode[:3]] == [["EVAL", "step"], ["0", "10"], ["1", "20"]]
+    assert luff("value", run, LOSS, 1, "--mode", "EVAL").out.splitlines()[1] == of_mode[2].split()[2]
 
 
 def test_statistics_of_nothing_finite_are_not_numbers(luff: Command, nan_run: Path) -> None:
     last = luff("summary", nan_run, WEIGHT).out.splitlines()[-1].split()
-    assert last == ["7", *["-"] * 5, "0", "12", "0"]
+    assert last == ["7", "7", *["-"] * 5, "0", "12", "0"]
     drawn = luff("plot", nan_run).out
     assert "NaN or Inf |" in drawn
     assert "NaN or Inf at 3 of 8 steps, the first is 5" in drawn
@@ -124,11 +138,11 @@ def test_what_is_not_finite_has_a_name_in_json(luff: Command, nan_run: Path) -> 
 
 def test_tail(luff: Command, run: Path) -> None:
     lines = luff("tail", run, "-n", 3).out.splitlines()
-    assert lines[0].split() == ["step", "mode", "of", "mode", "seconds"]
-    assert [line.split()[:3] for line in lines[1:4]] == [
-        ["19", "TRAIN", "18"],
-        ["20", "TRAIN", "19"],
-        ["21", "EVAL", "1"],
+    assert lines[0].split() == ["mode", "step", "update", "of", "all", "seconds"]
+    assert [line.split()[:4] for line in lines[1:4]] == [
+        ["TRAIN", "18", "18", "19"],
+        ["TRAIN", "19", "19", "20"],
+        ["EVAL", "1", "20", "21"],
     ]
     assert "optimizer/SGD.group0.lr 0.05" in lines[1]
     assert "optimizer/SGD.group0.lr" not in lines[2]  # unchanged, so not shown again

@@ -49,17 +49,45 @@ def _line(axis: Any, steps: NDArray[Any], values: NDArray[Any], bad: NDArray[Any
         axis.set_yscale("log")
 
 
-def _scalars(axis: Any, trial: luff.Trial, name: str, mode: str, worker: int | None) -> bool:
+class _Steps:
+    """Numbers the steps of the horizontal axis.
+
+    Parameters
+    ----------
+    mode
+        The mode that counts them. None: those of all modes are placed among the TRAIN steps; any other step is where so
+        many TRAIN steps came before it.
+    """
+
+    def __init__(self, trial: luff.Trial, mode: str | None) -> None:
+        self.mode = "GLOBAL" if mode is None else mode
+        self.title = "TRAIN step" if mode is None else "step" if mode == "GLOBAL" else f"{mode} step"
+        self.modes = trial.modes() if self.mode == "GLOBAL" else [self.mode]
+        self._trained = None
+        if mode is None and (steps := trial.steps("TRAIN")):
+            self._number = np.array(steps)
+            self._trained = np.array([trial.global_step(step, "TRAIN") for step in steps])
+
+    def of(self, columns: Any) -> Any:
+        """Returns the numbers of rows."""
+        if self._trained is None:
+            return columns["step" if self.mode == "GLOBAL" else "mode_step"]
+        last = np.searchsorted(self._trained, columns["step"], side="right") - 1
+        known = np.maximum(last, 0)
+        after = self._number[known] + (self._trained[known] != columns["step"])
+        return np.where(last < 0, 0, after)
+
+
+def _scalars(axis: Any, trial: luff.Trial, name: str, counted: _Steps, worker: int | None) -> bool:
     """Draws the values of a loss or another scalar, each mode separately; returns False if there are none."""
     drawn = False
-    for one in trial.modes() if mode == "GLOBAL" else [mode]:
+    for one in counted.modes:
         scalars = trial.scalars(name, one, worker)
         if not scalars["step"].size:
             continue
-        steps = scalars["step" if mode == "GLOBAL" else "mode_step"]
-        rare = one != "TRAIN" and mode == "GLOBAL"
+        rare = one != "TRAIN" and counted.mode == "GLOBAL"
         _line(
-            axis, steps, scalars["value"], ~np.isfinite(scalars["value"]), label=one,
+            axis, counted.of(scalars), scalars["value"], ~np.isfinite(scalars["value"]), label=one,
             marker="o" if rare else None, markersize=3,
         )  # fmt: skip
         drawn = True
@@ -101,8 +129,8 @@ def _heat_map(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> 
     return True
 
 
-def _norms(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> None:
-    columns = tensor.summaries(mode, worker)
+def _norms(axis: Any, tensor: luff.Tensor, counted: _Steps, worker: int | None) -> None:
+    columns = tensor.summaries(counted.mode, worker)
     if not columns["step"].size:
         axis.text(0.5, 0.5, "nothing recorded", transform=axis.transAxes, ha="center", va="center")
         return
@@ -110,7 +138,7 @@ def _norms(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> Non
     bad = (columns["nan_count"] + columns["inf_count"]) > 0
     none = columns["nan_count"] + columns["inf_count"] == columns["count"]
     values = np.where(none & (columns["count"] > 0), np.nan, columns["mean" if loss else "l2"])
-    _line(axis, columns["step" if mode == "GLOBAL" else "mode_step"], values, bad)
+    _line(axis, counted.of(columns), values, bad)
     axis.set_ylabel("value" if loss else "l2 norm")
 
 
@@ -118,7 +146,7 @@ def draw(
     run: str,
     names: list[str],
     out: str,
-    mode: str = "GLOBAL",
+    mode: str | None = None,
     worker: int | None = None,
     *,
     replace: bool = True,
@@ -127,6 +155,8 @@ def draw(
 
     Parameters
     ----------
+    mode
+        The mode whose steps are counted; by default all modes are placed among the TRAIN steps.
     replace
         Whether to replace an existing file.
     """
@@ -137,21 +167,23 @@ def draw(
 
     with luff.open_trial(run) as trial:
         named = bool(names)
+        counted = _Steps(trial, mode)
         names = names or _default_names(trial)
         if not names:
             raise luff.errors.NotFoundError("the run has neither losses nor gradients; name a tensor")
         figure, axes = plt.subplots(len(names), 1, figsize=(9, 2.2 * len(names)), squeeze=False, sharex=True)
         for axis, name in zip(axes[:, 0], names, strict=True):
             tensor = trial.tensor(name)
-            if _scalars(axis, trial, name, mode, worker):
+            own = mode or ("TRAIN" if tensor.steps("TRAIN") else "GLOBAL")
+            if _scalars(axis, trial, name, counted, worker):
                 axis.set_ylabel("value")
-            elif not (named and _heat_map(axis, tensor, mode, worker)):
-                _norms(axis, tensor, mode, worker)
+            elif not (named and _heat_map(axis, tensor, own, worker)):
+                _norms(axis, tensor, counted, worker)
             labels = axis.get_legend_handles_labels()[1]
             if labels and labels != ["TRAIN"]:
                 axis.legend(fontsize="small")
             axis.set_title(_core.escaped(name), fontsize="small", loc="left", parse_math=False)
-        axes[-1, 0].set_xlabel("step" if mode == "GLOBAL" else f"{mode} step")
+        axes[-1, 0].set_xlabel(counted.title)
         figure.tight_layout()
         picture = io.BytesIO()
         figure.savefig(picture, format=Path(out).suffix[1:] or None)
@@ -165,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--mode", default="GLOBAL")
+    parser.add_argument("--mode")
     parser.add_argument("--worker", type=int)
     parser.add_argument("--force", action="store_true")
     args = parser.parse_args(arguments)
