@@ -7,10 +7,16 @@ import importlib
 import json
 import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+
+def luff_command() -> str:
+    """Returns the luff command: that of `./dev bench`, else the one beside this Python."""
+    return os.environ.get("LUFF_EXECUTABLE") or str(Path(sys.executable).with_name("luff"))
 
 
 @dataclass

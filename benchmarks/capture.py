@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _gates import Measured, finish, gate, measured, say, verdict
+from _gates import Measured, finish, gate, luff_command, measured, say, verdict
 from torch import nn
 from workloads import models
 
@@ -42,8 +42,7 @@ def _forms(*forms: str) -> list[dict[str, Any]]:
 
 def _of_rules() -> dict[str, Any]:
     """Returns the settings that `luff run` captures with by default."""
-    luff = Path(sys.executable).parent / "luff"
-    done = subprocess.run([str(luff), "rules", "--capture"], capture_output=True, check=True)
+    done = subprocess.run([luff_command(), "rules", "--capture"], capture_output=True, check=True)
     return {**json.loads(done.stdout), "max_overhead": 0}
 
 

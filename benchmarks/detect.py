@@ -37,6 +37,7 @@ from typing import Any
 
 from _detect_cost import capture, cost
 from _detect_table import per_rule_table, tables, write_docs
+from _gates import luff_command
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 300
@@ -246,7 +247,7 @@ def main() -> int:
     parser.add_argument("--rules", help="as `luff run --rules`; default: all")
     parser.add_argument("--json", metavar="FILE", help="the scorer's results")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trainings side by side")
-    parser.add_argument("--luff", default=str(Path(sys.executable).parent / "luff"))
+    parser.add_argument("--luff", default=luff_command())
     parser.add_argument(
         "--table", metavar="FILE", help="prints Markdown tables of --json's file, runs nothing"
     )

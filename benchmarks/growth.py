@@ -28,6 +28,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from _gates import luff_command
+
 #: Bytes that one more step or training may cost permanently, by process. A million steps at 64 bytes are 64 MB: a
 #: reader's list of steps and the smoothed curves of rules are of that order; a row kept by mistake costs thousands.
 LIMITS = {
@@ -244,7 +246,7 @@ def main() -> int:
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="default: all")
     for name, count in counts.items():
         parser.add_argument(f"--{name}", type=int, default=count, metavar="N", help=f"default {count:,}")
-    parser.add_argument("--luff", default=str(Path(sys.executable).with_name("luff")), help="the command")
+    parser.add_argument("--luff", default=luff_command(), help="the command")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     unknown = [job for job in args.jobs if job not in counts]

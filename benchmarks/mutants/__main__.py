@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import hashlib
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from _gates import luff_command
 
 from mutants.halves import ORIGINAL, all_mutants, half, mutate, programs
 from mutants.judge import judge, table
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--share", type=int, default=1, metavar="N", help="one of N mutants")
     parser.add_argument("--develop", action="store_true", help="only the half to develop on")
     parser.add_argument("--apart", action="store_true", help="reads what is kept apart")
-    parser.add_argument("--luff", default=os.environ.get("LUFF_EXECUTABLE", "luff"))
+    parser.add_argument("--luff", default=luff_command())
     parser.add_argument("-j", type=int, default=2)
     options = parser.parse_intermixed_args()
     if options.command == "show":

@@ -55,6 +55,7 @@ def bench_main(args):
         "LUFF_BENCH_NO_PEERS": reason,
         "PYTHONPATH": str(ROOT / "benchmarks"),
         "LUFF_BENCH_ROOT": str(ROOT),
+        "LUFF_EXECUTABLE": str(VENV / "bin" / "luff"),  # the peers' environment has no command
     }
     if args.name in WITH_XGBOOST:
         try:
