@@ -26,10 +26,14 @@ from mutants.operators import OPERATORS
 from mutants.training import SEEDS, train
 
 
+def place(program: str, operator: str) -> int:
+    """Returns the place of a mutant in an order that is always the same and follows nothing; originals come first."""
+    return int.from_bytes(hashlib.sha256(f"{program}-{operator}".encode()).digest()[:4], "big")
+
+
 def chosen_share(program: str, operator: str, share: int) -> bool:
     """Returns whether a mutant is one of the share; all original programs are."""
-    name = f"{program}-{operator}".encode()
-    return operator == ORIGINAL or hashlib.sha256(name).digest()[1] % share == 0
+    return operator == ORIGINAL or place(program, operator) % share == 0
 
 
 def main() -> None:
@@ -73,6 +77,8 @@ def main() -> None:
         print(f"{len(programs())} programs, {len(OPERATORS)} operators, {len(chosen)} scripts")
         return
     root = Path(options.rest[0])
+    # An interrupted training leaves a sample of all programs.
+    chosen.sort(key=lambda one: (one[1] != ORIGINAL, place(*one)))
     wanted = [(p, o, seed) for p, o in chosen for seed in (SEEDS if o == ORIGINAL else SEEDS[:1])]
     with ThreadPoolExecutor(options.j) as pool:
         done = [pool.submit(train, options.luff, root, *one) for one in wanted]

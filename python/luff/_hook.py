@@ -277,7 +277,7 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     options
         Run and capture configuration.
     rank
-        Rank and world size, or None for a process without rank, which becomes a separate worker.
+        Rank and world size, or None for a process without rank.
 
     Raises
     ------
