@@ -26,9 +26,9 @@ std::string StepText(std::int64_t step, Mode mode) {
          std::to_string(step);
 }
 
-std::string NearestText(const StepTable::Neighbours& around) {
+std::string NearestText(const StepTable::Neighbours& around, std::string_view lead) {
   if (!around.before && !around.after) return "none was saved";
-  std::string text = "nearest saved: ";
+  std::string text(lead);
   if (around.before) text += std::to_string(*around.before);
   if (around.before && around.after) text += " and ";
   if (around.after) text += std::to_string(*around.after);

@@ -15,7 +15,8 @@ namespace luff::query {
 /// "TRAIN step 3", "global step 7", for messages.
 [[nodiscard]] std::string StepText(std::int64_t step, Mode mode);
 /// "nearest saved: 2 and 5".
-[[nodiscard]] std::string NearestText(const StepTable::Neighbours& around);
+[[nodiscard]] std::string NearestText(const StepTable::Neighbours& around,
+                                      std::string_view lead = "nearest saved: ");
 
 /// The base of trials over any kind of directory: tensors by number, complete steps in a table, waiting,
 /// errors that name the nearest steps and names, and a small cache of summary columns. A derived class fills

@@ -74,15 +74,18 @@ Status RunTrial::NotSaved(TensorId id, What what, std::int64_t step, Mode mode) 
     summary = summary || HasStep(rows->segment->Summaries(*rows->slot), rows->index);
     scalar = scalar || HasStep(rows->segment->Scalars(*rows->slot), rows->index);
   }
-  const auto steps = what == What::kValue || what == What::kShape ? ValueSteps(id, mode, std::nullopt)
-                                                                  : TensorSteps(id, mode);
+  const bool of_values = what == What::kValue || what == What::kShape;
+  const auto steps = of_values ? ValueSteps(id, mode, std::nullopt) : TensorSteps(id, mode);
   StepTable::Neighbours around;
   if (steps.ok()) {
     const auto at = std::lower_bound(steps->begin(), steps->end(), step);
     if (at != steps->begin()) around.before = *std::prev(at);
-    if (at != steps->end()) around.after = *at;
+    // The step itself may hold something else of the tensor.
+    const auto after = at != steps->end() && *at == step ? std::next(at) : at;
+    if (after != steps->end()) around.after = *after;
   }
-  std::string hint = NearestText(around);
+  std::string hint =
+      NearestText(around, of_values ? "nearest saved: " : "nearest steps that hold anything of it: ");
   if (scalar)
     hint += "; it is there as a scalar";
   else if (what != What::kSummary && summary)

@@ -237,7 +237,8 @@ TEST_P(TrialTest, ErrorsNameWhatIsNear) {
   EXPECT_THAT(std::string(value.status().message()), HasSubstr("its summary is there"));
   const auto summary = trial->ReadSummary(0, 1, Mode::kTrain);
   EXPECT_EQ(summary.status().code(), StatusCode::kOutOfRange);
-  EXPECT_THAT(std::string(summary.status().message()), HasSubstr("nearest saved: 0 and 2"));
+  EXPECT_THAT(std::string(summary.status().message()),
+              HasSubstr("nearest steps that hold anything of it: 0 and 2"));
   EXPECT_EQ(trial->ReadValue(0, 99, Mode::kTrain).status().code(), StatusCode::kOutOfRange);
   EXPECT_THAT(std::string(ParseMode("training").status().message()),
               HasSubstr("TRAIN, EVAL, PREDICT or GLOBAL"));

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,23 @@ def test_healthy_run_is_silent_and_has_a_verdict(luff: Luff) -> None:
     )
     assert judged, verdict
     assert lacks.startswith(f"luff: {rules - int(judged[1])} rules had nothing to look at: "), lacks
+
+
+def test_the_examples_of_docs_reading_run(luff: Luff) -> None:
+    config = luff.tmp / "luff.toml"
+    kept = '{name = "kept", include = ["Sequential_0.weight"], forms = ["raw"], save = {save_interval = 16}}'
+    config.write_text(f"[capture]\ncollections = [{kept}]\n")
+    text = (Path(__file__).parents[2] / "docs" / "reading.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    plain, values = luff.run("train.py"), luff.tmp / "values"
+    script = str(Path(__file__).parent / "scripts" / "train.py")
+    code, _, err = luff("run", "--run", str(values), "--config", str(config), "--", sys.executable, script)
+    assert (plain.code, code) == (0, 0), err
+    known: dict[str, Any] = {}
+    for block, run in zip(blocks, (plain.run, values), strict=True):
+        exec(re.sub(r"runs/\w", str(run), block).replace("Net_conv1", "Sequential_0"), known)
+    assert known["stack"].shape == (len(known["steps"]), 16, 8)
 
 
 def test_nan_is_found_and_told_and_the_job_goes_on(luff: Luff) -> None:
