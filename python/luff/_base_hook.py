@@ -144,6 +144,7 @@ class BaseHook:
     def begin_again(self) -> None:
         """Ends the run: the process begins another training, which gets its own one."""
         self._finish()
+        corrections.forget(self._accept_corrections)
         session, forced = self.session, self.steps.forced
         self._run = self._options.path
         self.steps = self._make_writer()

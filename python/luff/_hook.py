@@ -246,6 +246,10 @@ def note_aside(path: str, error: BaseException) -> None:
         return
 
 
+def _command() -> str:
+    return json.dumps([sys.executable, *sys.argv])
+
+
 def find_run(options: RunOptions, rank: tuple[int, int] | None) -> str:
     """Returns the run that a new session of this process records into.
 
@@ -261,7 +265,14 @@ def find_run(options: RunOptions, rank: tuple[int, int] | None) -> str:
     from luff import _core
 
     try:
-        return _core.find_run(options.path, options.job, world_name(rank, options.supervisor), options.resume)
+        return _core.find_run(
+            options.path,
+            options.job,
+            world_name(rank, options.supervisor),
+            _command(),
+            None if rank is None else rank[0],
+            options.resume,
+        )
     except Exception as error:
         note_aside(options.path, error)
         raise
@@ -297,7 +308,7 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
             join=join,
             resume=options.resume,
             config_json=json.dumps(options.config) if options.config else "",
-            command_json=json.dumps([sys.executable, *sys.argv]),
+            command_json=_command(),
         )
     except Exception as error:
         if options.job:

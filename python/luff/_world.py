@@ -8,16 +8,17 @@ import platform
 
 __all__ = ["world_name"]
 
-_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # as launchers set them
 _MAX_ANCESTORS = 64
 _numbers = itertools.count()
 
 
 def world_name(rank: tuple[int, int] | None, supervisor: int) -> str:
-    """Returns a name that all ranks of a world have in common, and no other training of the same job has.
+    """Returns a name that all ranks of a world have in common.
 
     A process without ranks is a world of its own, with a new name at each call. The n-th call of a rank names the
-    world's n-th training: all ranks run the same program. A restarted rank gets the name that it had before.
+    world's n-th training: all ranks run the same program. A restarted rank gets the name that it had before. Two worlds
+    that a process starts one after the other may have the same name: `luff._core.find_run` tells them apart, as
+    the ranks of the first one have completed.
 
     Parameters
     ----------
@@ -26,34 +27,38 @@ def world_name(rank: tuple[int, int] | None, supervisor: int) -> str:
     supervisor
         Process number of `luff run`.
     """
-    if rank is None or rank[1] < 2:
+    elastic = os.environ.get("TORCHELASTIC_RUN_ID")
+    if rank is None or (rank[1] < 2 and elastic is None):
         return f"process {os.getpid()} {os.urandom(8).hex()}"
-    size = rank[1]
-    keys = ["TORCHELASTIC_RUN_ID"] if "TORCHELASTIC_RUN_ID" in os.environ else ["MASTER_ADDR", "MASTER_PORT"]
-    parts = [os.environ.get(key, "") for key in (*keys, "SLURM_STEP_ID", "PMIX_NAMESPACE")]
-    if _on_one_machine(size, supervisor):
-        parent = os.getppid()
-        parts += [platform.node(), str(parent), _stat(parent)[-1]]
-    return f"world of {size}: {' '.join(parts)}, training {next(_numbers)}"[:1000]
+    parts = [os.environ.get(key, "") for key in ("SLURM_STEP_ID", "PMIX_NAMESPACE")]
+    if elastic is None:
+        parts += [str(rank[1]), os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")]
+    else:  # a restart may change size and port
+        parts.append(elastic)
+    if elastic is not None and os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):
+        launcher = os.getppid()  # torchrun's agent, the same for all ranks and after a restart
+    else:
+        launcher = _child_of(supervisor)
+    if launcher:
+        parts += [platform.node(), str(launcher), _stat(launcher)[1]]
+    return f"world {' '.join(parts)}, training {next(_numbers)}"[:1000]
 
 
-def _on_one_machine(size: int, supervisor: int) -> bool:
-    """Whether all ranks are on this machine, as children of one launcher.
+def _child_of(supervisor: int) -> int:
+    """Returns the process right below the supervisor that has started this one: the job's command.
 
-    A process that is not below the supervisor was started by a daemon, which may start ranks on several machines.
+    0 if this process is not below the supervisor: a daemon has started it, and ranks on other machines, too. Ranks need
+    not have the same parent: the first may have started the others, and each may have a wrapper.
     """
-    for key in _LOCAL_SIZES:
-        if os.environ.get(key):
-            return os.environ[key] == str(size)
     pid = os.getpid()
     for _ in range(_MAX_ANCESTORS):
-        if pid == supervisor:
-            return True
-        parent = _stat(pid)[0]
-        if not parent:
-            return False
-        pid = int(parent)
-    return False
+        parent = int(_stat(pid)[0] or 0)
+        if parent == supervisor:
+            return pid
+        if parent < 2:
+            break
+        pid = parent
+    return 0
 
 
 def _stat(pid: int) -> tuple[str, str]:

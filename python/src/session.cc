@@ -22,6 +22,7 @@
 #include "errors.h"
 #include "luff/capture/config.h"
 #include "luff/capture/session.h"
+#include "luff/store/trainings.h"
 #include "terminate.h"
 #include "text.h"
 
@@ -136,14 +137,17 @@ void InitSession(nb::module_& m);
 void InitSession(nb::module_& m) {
   m.def(
       "find_run",
-      [](const std::string& first_run, const std::string& job, const std::string& world, bool resume) {
+      [](const std::string& first_run, const std::string& job, const std::string& world,
+         const std::string& command_json, std::optional<std::uint32_t> rank, bool resume) {
         auto found = [&] {
           const nb::gil_scoped_release others_go_on;  // a dead network file system may take a minute
-          return capture::FindRun(first_run, job, world, resume);
+          return capture::FindRun(first_run, {0, job, world, command_json, ""}, rank.value_or(format::kNoId),
+                                  resume);
         }();
         return Unwrap(std::move(found));
       },
-      nb::arg("first_run"), nb::arg("job"), nb::arg("world"), nb::arg("resume"),
+      nb::arg("first_run"), nb::arg("job"), nb::arg("world"), nb::arg("command_json"), nb::arg("rank").none(),
+      nb::arg("resume"),
       "Returns the run that this process's training records into, in a job that may start several.");
   m.def(
       "check_config",

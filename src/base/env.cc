@@ -247,6 +247,10 @@ Status WriteNewFile(Env& env, const std::string& path, std::string_view text) {
   return WriteBeside(env, path, text, [&](const std::string& temporary) {
     Status linked = env.Link(temporary, path);
     if (!linked.ok() && IsSameFile(temporary, path)) linked = Status::Ok();
+    if (!linked.ok() && linked.code() != StatusCode::kAlreadyExists) {  // a file system without links
+      // Looks right before renaming, because a rename would replace another's file.
+      linked = env.Exists(path) ? AlreadyExists("created meanwhile: " + path) : env.Rename(temporary, path);
+    }
     (void)env.Remove(temporary);
     return linked;
   });

@@ -125,12 +125,12 @@ Result<T> Within(FileThread& thread, const std::string& run_path, std::function<
 
 }  // namespace
 
-Result<std::string> FindRun(const std::string& first_run, const std::string& job, const std::string& world,
+Result<std::string> FindRun(const std::string& first_run, const store::Training& wanted, std::uint32_t rank,
                             bool resume) {
   const std::unique_ptr<FileThread> thread = FileThread::Start();
   if (thread == nullptr) return ResourceExhausted("no thread can be started that looks for the run");
   return Within<std::string>(*thread, first_run,
-                             [=] { return store::FindTraining(first_run, job, world, resume); });
+                             [=] { return store::FindTraining(first_run, wanted, rank, resume); });
 }
 
 Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& options) {

@@ -111,7 +111,7 @@ class Export {
     std::int64_t step = 0;
     if (options_.step) {
       LUFF_ASSIGN_OR_RETURN(const query::StepInfo info,
-                            trial_->FindStep(*options_.step, ModeOrExit(options_)));
+                            trial_->FindStep(*options_.step, ModeOfRun(options_, *trial_)));
       step = info.global_step;
     } else {  // the newest step that has values
       for (std::size_t n = steps; n-- > 0 && !wanted;) {

@@ -164,10 +164,9 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
 }
 
 void Plot(const PlotOptions& options) {
-  (void)ModeOrExit(options);
+  const query::Mode mode = ModeOrExit(options, query::Mode::kGlobal);
   if (options.out != "terminal") DrawPng(options);
   const auto trial = OpenOrExit(options);
-  const query::Mode mode = ModeOrExit(options, query::Mode::kGlobal);
   const TrainAxis train_axis(*trial);
   const TrainAxis* axis = options.mode.empty() ? &train_axis : nullptr;
   const auto names = options.names.empty() ? DefaultNames(*trial) : options.names;

@@ -80,8 +80,13 @@ query::Mode ModeOrExit(const ReadOptions& options, query::Mode otherwise) {
   return options.mode.empty() ? otherwise : ValueOrExit(query::ParseMode(options.mode));
 }
 
+query::Mode ModeOfRun(const ReadOptions& options, const query::Trial& trial) {
+  const bool trains = options.mode.empty() && !trial.Steps(query::Mode::kTrain).empty();
+  return ModeOrExit(options, trains ? query::Mode::kTrain : query::Mode::kGlobal);
+}
+
 query::Mode ModeOfTensor(const ReadOptions& options, const query::Trial& trial, query::TensorId id) {
-  if (!options.mode.empty()) return ModeOrExit(options);
+  if (!options.mode.empty()) return ModeOrExit(options, query::Mode::kTrain);
   for (const query::Mode mode : kModes) {
     if (StepsOf(trial, id, mode) > 0) return mode;
   }

@@ -27,7 +27,9 @@ void AddModeOption(CLI::App* verb, ReadOptions* options);
 /// Opens the trial, or prints an error and ends the program with kExitUsage.
 [[nodiscard]] std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options);
 /// The mode that was given, or else `otherwise`.
-[[nodiscard]] query::Mode ModeOrExit(const ReadOptions& options, query::Mode otherwise = query::Mode::kTrain);
+[[nodiscard]] query::Mode ModeOrExit(const ReadOptions& options, query::Mode otherwise);
+/// The mode that was given, or else TRAIN if the run has such steps, or else GLOBAL.
+[[nodiscard]] query::Mode ModeOfRun(const ReadOptions& options, const query::Trial& trial);
 /// The mode that was given, or else the tensor's. Findings name steps in the same way.
 [[nodiscard]] query::Mode ModeOfTensor(const ReadOptions& options, const query::Trial& trial,
                                        query::TensorId id);

@@ -4,7 +4,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -49,11 +51,12 @@ void RuleWorker::StartAgain() {
   ++starts_;
   int to[2];
   int from[2];
-  if (pipe2(to, O_CLOEXEC) != 0) return;
+  if (pipe2(to, O_CLOEXEC) != 0) return CannotStart(std::strerror(errno));
   if (pipe2(from, O_CLOEXEC) != 0) {
+    const int error = errno;
     close(to[0]);
     close(to[1]);
-    return;
+    return CannotStart(std::strerror(error));
   }
   ProcessOptions process;
   process.argv = command_;
@@ -67,15 +70,19 @@ void RuleWorker::StartAgain() {
   if (!started.ok()) {
     close(to[1]);
     close(from[0]);
-    say_(fmt::format("luff: the rule worker cannot be started: {}\n", started.status().message()));
-    starts_ = kStarts;
-    return;
+    return CannotStart(started.status().message());
   }
   pid_ = started.value();
   in_ = to[1];
   out_ = from[0];
   fcntl(out_, F_SETFL, O_NONBLOCK);
   if (finishing_) TellFinish();
+}
+
+void RuleWorker::CannotStart(std::string_view why) {
+  say_(fmt::format("luff: the rule worker cannot be started: {}\n", why));
+  starts_ = kStarts;
+  failed_ = true;
 }
 
 void RuleWorker::Hear(std::int64_t now_ns) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "luff/base/process.h"
@@ -52,6 +53,7 @@ class RuleWorker {
 
  private:
   void StartAgain();
+  void CannotStart(std::string_view why);
   void HearNote(const std::string& text);
   void TellFinish() const;
 

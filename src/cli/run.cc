@@ -60,11 +60,18 @@ std::string JobName(const std::vector<std::string>& command) {
   return clean.substr(0, 40);
 }
 
+// An absolute path without a slash at its end, as tab completion makes it: other names are made beside it.
+std::string Absolute(const std::string& given) {
+  std::string path = fs::absolute(given).lexically_normal().string();
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 // Reserves the run directory. Creates a new one empty, so that two jobs can never share it.
 Result<std::string> ReserveRun(const RunOptions& wanted) {
   Env& env = Env::Real();
   if (!wanted.run.empty()) {
-    const std::string path = fs::absolute(wanted.run).lexically_normal().string();
+    const std::string path = Absolute(wanted.run);
     if (env.Exists(path)) {
       const Result<std::vector<std::string>> names = env.List(path);
       if (!names.ok()) return names.status().WithContext("--run names something that is no directory");
@@ -209,7 +216,7 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
       {"smdebug", !wanted.smdebug.empty() ? wanted.smdebug : file.smdebug}};
   for (const auto& [format, directory] : outputs) {
     if (directory.empty()) continue;
-    options.outputs.push_back({format, fs::absolute(directory).lexically_normal().string()});
+    options.outputs.push_back({format, Absolute(directory)});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
   }
   if (const std::string& wish = !wanted.report.empty() ? wanted.report : file.report; !wish.empty()) {

@@ -103,8 +103,9 @@ class Supervisor final : public Job {
     std::fflush(stderr);
   }
 
-  void Signal(int number, const std::vector<pid_t>& of_training) override {
-    if (watches_.size() == 1) return SignalAll(number);
+  bool Signal(int number, const std::vector<pid_t>& of_training) override {
+    if (watches_.size() == 1) return SignalAll(number), true;
+    bool reached = false;
     const std::vector<BelowProcess> job = Processes();
     for (const pid_t pid : of_training) {
       if (std::none_of(job.begin(), job.end(), [pid](const BelowProcess& one) { return one.pid == pid; }))
@@ -112,7 +113,9 @@ class Supervisor final : public Job {
       std::vector<BelowProcess> below = ProcessesBelow(pid);
       below.push_back({pid, true});
       Send(number, below);
+      reached = true;
     }
+    return reached;
   }
 
  private:
@@ -167,14 +170,18 @@ class Supervisor final : public Job {
     const bool busy =
         std::any_of(watches_.begin(), watches_.end(), [](const auto& watch) { return watch->busy(); });
     Wait(busy ? 20 : terminal_ ? 500 : 2000);
+    LookAtAll(!exit_);
+    ShowStatus();
+  }
+
+  void LookAtAll(bool job_lives) {
     LookForTrainings();
     for (const auto& watch : watches_) {
       if (watch->ended()) continue;
-      watch->Look(!exit_);
-      if (watches_.size() > 1 && !exit_ && watch->TrainingEnded()) watch->End();
+      watch->Look(job_lives);
+      if (watches_.size() > 1 && job_lives && watch->TrainingEnded()) watch->End();
     }
     FinishThoseThatEnded();
-    ShowStatus();
   }
 
   // Prints verdicts in the order of the trainings. Returns whether any has not come to its end.
@@ -182,7 +189,7 @@ class Supervisor final : public Job {
     bool left = false;
     for (std::size_t i = 0; i < watches_.size(); ++i) {
       if (!watches_[i]->ended() || verdicts_.contains(i)) continue;
-      if (watches_[i]->Finish(interrupted_) && !left) {
+      if (watches_[i]->Finish(interrupted_, !exit_ || waiting_) && !left) {
         ClearStatus();
         verdicts_[i] = watches_[i]->Conclude(watches_.size() > 1 ? std::nullopt : exit_);
       } else {
@@ -265,12 +272,11 @@ class Supervisor final : public Job {
         Say("luff: the command has ended, processes that it has left still record: the job goes on; Ctrl-C "
             "leaves "
             "them\n");
+      waiting_ = true;
       Wait(500);
-      LookForTrainings();
-      for (const auto& watch : watches_) {
-        if (!watch->ended()) watch->Look(true);
-      }
+      LookAtAll(true);
     }
+    waiting_ = false;
   }
 
   // Total steps of recording workers; -1: no process of the job is left, or none records.
@@ -376,7 +382,7 @@ class Supervisor final : public Job {
   std::uint32_t listed_ = 0;                     // the last training of the run's list that was read
   pid_t training_ = -1;
   std::set<pid_t> inherited_;
-  bool workers_left_ = false, interrupted_ = false;
+  bool workers_left_ = false, waiting_ = false, interrupted_ = false;
   std::optional<ExitState> exit_;
   std::string status_;
   std::int64_t status_ns_ = 0;

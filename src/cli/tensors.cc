@@ -15,8 +15,8 @@ struct TensorsOptions : ReadOptions {
 
 void List(const TensorsOptions& options) {
   const auto trial = OpenOrExit(options);
-  auto names =
-      ValueOrExit(trial->TensorNames({options.regex, options.collection, options.step, ModeOrExit(options)}));
+  auto names = ValueOrExit(
+      trial->TensorNames({options.regex, options.collection, options.step, ModeOfRun(options, *trial)}));
   const bool by_name_only = options.collection.empty() && !options.step;
   if (names.empty() && !options.regex.empty() && by_name_only) names = NamesMeantBy(*trial, options.regex);
   if (names.empty() && !options.regex.empty() && by_name_only && !options.json)

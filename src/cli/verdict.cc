@@ -21,12 +21,14 @@
 #include "luff/base/env.h"
 #include "luff/query/trial.h"
 #include "luff/store/control.h"
+#include "luff/store/trainings.h"
 
 namespace luff::cli {
 namespace {
 
 constexpr std::uint64_t kMaxAsideBytes = 1 << 16;
 constexpr std::size_t kShownAside = 4;
+constexpr const char* kStillAtWork = "the training has not ended";
 
 void Tell(const std::string& text) {
   fmt::print(stderr, "luff: {}\n", Wrapped(text, 6, StderrIsTerminal() ? TerminalWidth() : 100));
@@ -54,6 +56,7 @@ bool TellLostSteps(const query::Trial& trial) {
 // How the training failed; "" if it completed. Where the command has started several trainings, its exit code
 // is none of theirs, and the workers know.
 std::string Failure(const Ending& ending, const query::Trial::Outcome& outcome) {
+  if (!ending.exit && outcome.state == "running") return kStillAtWork;
   if (!ending.exit) return outcome.state == "failed" ? outcome.why : "";
   if (ending.exit->code == 0) return "";
   return fmt::format("{} {}", ending.options.command.front(), HowItEnded(*ending.exit));
@@ -119,11 +122,10 @@ Verdict ConcludeWithoutRun(const Ending& ending, const std::string& aside, const
   std::string why = aside.empty() || lost ? WhyNoRun(ending, error) : "nothing was recorded";
   if (!ending.findings.empty()) why += fmt::format(" ({})", FindingsInShort(ending.findings));
   if (!lost) RemoveUnusedRun(ending.options);
-  const int code = ending.exit ? ending.exit->code : 0;
-  if (code != 0)
+  if (ending.exit && ending.exit->code != 0)
     fmt::print(stderr, "luff: {} {}\n", Escaped(ending.options.command.front()), HowItEnded(*ending.exit));
   Tell(why);
-  return {Verdict::Kind::kNothing, code};
+  return {Verdict::Kind::kNothing};
 }
 
 // Reports processes that Luff should have watched but could not, from their notes in the run's directory.
@@ -180,7 +182,8 @@ void RemoveUnusedRun(const SuperviseOptions& options) {
   std::error_code error;
   if (std::filesystem::exists(options.run + "/run.json", error)) return;
   std::filesystem::remove(options.run + "/aside.jsonl", error);
-  std::filesystem::remove_all(options.run + "/trainings", error);
+  if (store::ReadTrainings(options.run, 1).empty())
+    std::filesystem::remove_all(options.run + "/trainings", error);
   if (options.lock != nullptr) options.lock->Remove();
   std::filesystem::remove(options.run, error);  // fails unless it is empty
 }
@@ -201,7 +204,7 @@ Verdict Conclude(const Ending& ending) {
   static_cast<void>(news);
   const bool stopped = WasStopped(ending, trial);
   const std::string failure = Failure(ending, trial.outcome());
-  WriteOutcome(ending, stopped, failure);
+  if (failure != kStillAtWork) WriteOutcome(ending, stopped, failure);
   const bool lost = TellLostSteps(trial);
   const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
   const bool damaged = TellDamage(ending, trial, steps);
@@ -227,15 +230,15 @@ Verdict Conclude(const Ending& ending) {
         findings.size() > 1 ? fmt::format(", {} in all", Plural(findings.size(), "finding", "findings")) : "";
     fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(ending.runner.stop_finding()),
                watched, others, partly, run);
-    return {Verdict::Kind::kStopped, kExitStopped};
+    return {Verdict::Kind::kStopped};
   }
   if (!failure.empty()) {
     fmt::print(stderr, "luff: {} after {}{} — run: {}\n", Escaped(failure), seen, partly, run);
-    return {Verdict::Kind::kFailed, ending.exit ? ending.exit->code : 0};
+    return {Verdict::Kind::kFailed};
   }
   const bool ok = findings.empty() && !damaged && !lost && steps > 0;
   fmt::print(stderr, "luff: {}: {}{} — run: {}\n", ok ? "ok" : "done", seen, partly, run);
-  return {ok ? Verdict::Kind::kOk : Verdict::Kind::kNotOk, 0};
+  return {ok ? Verdict::Kind::kOk : Verdict::Kind::kNotOk};
 }
 
 }  // namespace luff::cli

@@ -40,7 +40,6 @@ struct Verdict {
     kFailed,
     kNothing,  // no run
   } kind = Kind::kNothing;
-  int code = 0;  // luff's exit code for a job of this training alone
 };
 
 /// Writes the outcome into the run and prints the verdict.

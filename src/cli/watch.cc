@@ -7,7 +7,9 @@
 
 #include "base/bounded_read.h"
 #include "base/format.h"
+#include "base/json.h"
 #include "base/output_file.h"
+#include "cli/json.h"
 #include "cli/kept_findings.h"
 #include "cli/terminal.h"
 #include "luff/base/env.h"
@@ -34,7 +36,7 @@ Watch::Watch(Job& job, SuperviseOptions options)
     : job_(job),
       options_(std::move(options)),
       findings_path_(options_.run + "/rules/" + kEvaluator + "/findings.jsonl"),
-      place_(options_.run),
+      place_(std::in_place, options_.run),
       runner_({options_.run, options_.job, options_.actions, options_.stop_on_finding, options_.stop,
                options_.notifier}),
       rules_(options_.run, [&job](const std::string& text) { job.Say(text); }),
@@ -77,10 +79,11 @@ void Watch::Start() {
 void Watch::Look(bool job_lives) {
   ReadFindings();
   if (job_lives) Act();
-  place_.Look(train_step());
+  place_->Look(train_step());
 }
 
 void Watch::AddTo(std::vector<pollfd>* fds) {
+  if (phase_ == Phase::kDone) return;
   rules_.AddTo(fds);
   runner_.deliveries().AddTo(fds);
 }
@@ -141,7 +144,9 @@ void Watch::OnFinding(const std::string& line, std::vector<FindingEvent>* events
 
 void Watch::AppendFinding(const std::string& line) {
   if (options_.findings_file.empty()) return;
-  const Status written = AppendLine(options_.findings_file, JsonEscaped(line));
+  const std::string run = JsonText(Json{{"run", options_.run}});  // {"run":...}
+  const Status written =
+      AppendLine(options_.findings_file, JsonEscaped(run.substr(0, run.size() - 1) + "," + line.substr(1)));
   if (!written.ok() && !findings_file_failed_)
     job_.Say(fmt::format("luff: a finding cannot be written with --findings: {}\n", written.message()));
   findings_file_failed_ = findings_file_failed_ || !written.ok();
@@ -177,7 +182,8 @@ void Watch::Act() {
   for (const query::WorkerInfo& worker : workers) {
     if (worker.pid != 0) processes.push_back(static_cast<pid_t>(worker.pid));
   }
-  job_.Signal(signal == actions::Coordinator::Signal::kKill ? SIGKILL : SIGTERM, processes);
+  if (!job_.Signal(signal == actions::Coordinator::Signal::kKill ? SIGKILL : SIGTERM, processes))
+    job_.Say("luff: none of the training's processes can be reached from here\n");
 }
 
 // ---- The end ----
@@ -199,8 +205,10 @@ bool Watch::TrainingEnded() {
   const std::vector<query::WorkerInfo> workers = trial_->workers();
   bool word = !workers.empty() && workers.size() >= trial_->world_size();
   for (const query::WorkerInfo& worker : workers) {
-    if (worker.alive) return dead_since_ns_ = -1, false;
-    word = word && worker.ended;
+    // A process that was stopped may be told to leave until it is gone.
+    if (worker.alive || (stopping() && worker.pid != 0)) return dead_since_ns_ = -1, false;
+    word = word &&
+           (worker.reason == format::EndReason::kCompleted || worker.reason == format::EndReason::kStopped);
   }
   if (word) return true;
   if (dead_since_ns_ < 0) dead_since_ns_ = now;
@@ -220,7 +228,8 @@ void Watch::End() {
   Enter(Phase::kJudging);
 }
 
-bool Watch::Finish(bool interrupted) {
+bool Watch::Finish(bool interrupted, bool job_lives) {
+  if (phase_ == Phase::kDone) return true;
   ReadFindings();
   Act();
   if (phase_ == Phase::kJudging) {
@@ -231,6 +240,7 @@ bool Watch::Finish(bool interrupted) {
     Act();
   }
   if (phase_ == Phase::kDelivering) {
+    if (job_lives) entered_ns_ = job_.Now();
     if (!Delivered(interrupted)) return false;
     Enter(Phase::kWriting);
   }
@@ -257,6 +267,7 @@ bool Watch::Delivered(bool interrupted) {
   if (!cancelled_ && (interrupted || passed > kDeliveryNs)) {
     cancelled_ = true;
     deliveries.Cancel(now, interrupted ? "interrupted" : "the job has ended");
+    return false;  // what becomes of them is told in the next turn
   }
   return passed > kDeliveryNs + kDeliveryGraceNs;
 }
@@ -280,9 +291,13 @@ bool Watch::Written(bool interrupted) {
 }
 
 Verdict Watch::Conclude(const std::optional<ExitState>& exit) {
-  place_.Look(train_step());
-  return cli::Conclude({options_, exit, runner_, findings_, rules_.failed_rules(), place_, rules_.coverage(),
-                        train_step(), rules_.failed(), signalled_});
+  place_->Look(train_step());
+  const Verdict verdict = cli::Conclude({options_, exit, runner_, findings_, rules_.failed_rules(), *place_,
+                                         rules_.coverage(), train_step(), rules_.failed(), signalled_});
+  // A job may go on with many other trainings.
+  place_.reset();
+  options_.lock.reset();
+  return verdict;
 }
 
 }  // namespace luff::cli

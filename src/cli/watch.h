@@ -35,7 +35,8 @@ class Job {
   virtual void SayAsItIs(const std::string& text) = 0;
   /// Sends a signal to all processes of the job; if it has several trainings, only to these and those below
   /// them.
-  virtual void Signal(int number, const std::vector<pid_t>& of_training) = 0;
+  /// Returns false if none of them can be reached from here.
+  virtual bool Signal(int number, const std::vector<pid_t>& of_training) = 0;
 };
 
 inline constexpr std::int64_t kNsPerMs = 1'000'000;
@@ -62,14 +63,14 @@ class Watch {
 
   /// Steps of recording workers so far; -1 if none records.
   [[nodiscard]] std::int64_t StepsOfTheLiving();
-  /// True if all processes that recorded have ended. Those that ended without a word may be started again by
-  /// their launcher, which gets a minute for it.
+  /// True if all processes that recorded have completed the training or were stopped. Those that failed may
+  /// be started again by their launcher, which gets a minute for it.
   [[nodiscard]] bool TrainingEnded();
   /// The training has ended: no action begins any more.
   void End();
-  /// Goes on with what is left to do after `End`. `interrupted`: within bounds no more. True when all is
-  /// done.
-  [[nodiscard]] bool Finish(bool interrupted);
+  /// Goes on with what is left to do after `End`. `interrupted`: within bounds no more. `job_lives`:
+  /// deliveries have the time that they always have. True when all is done.
+  [[nodiscard]] bool Finish(bool interrupted, bool job_lives);
   /// Writes the outcome into the run and prints the verdict. `exit`: how the command ended; nullopt if it has
   /// started several trainings, whose workers say how each of them ended.
   [[nodiscard]] Verdict Conclude(const std::optional<ExitState>& exit);
@@ -94,9 +95,9 @@ class Watch {
   bool Written(bool interrupted);
 
   Job& job_;
-  const SuperviseOptions options_;
+  SuperviseOptions options_;
   const std::string findings_path_;
-  RunPlace place_;
+  std::optional<RunPlace> place_;  // until the verdict
   actions::Runner runner_;
   LiveOutputs outputs_;
   RuleWorker rules_;

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <string>
 
 #include "luff/base/env.h"
@@ -60,17 +58,7 @@ Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool j
     // Links a finished file to its final name: if several workers create the run at once, exactly one wins.
     const std::string target = path + "/" + std::string(kRunFileName);
     const std::string text = FormatRunFile(info);
-    Status status = WriteNewFile(env, target, text);
-    if (!status.ok() && status.code() != StatusCode::kAlreadyExists) {  // a file system without links
-      // Checks for the target right before renaming, because a rename would replace another worker's
-      // run.json.
-      const std::string finished =
-          target + ".tmp" + std::to_string(getpid()) + "-" + std::to_string(env.NowMonotonicNs()) + "n";
-      status = WriteWholeFile(env, finished, text);
-      if (status.ok())
-        status = env.Exists(target) ? AlreadyExists("run.json: " + path) : env.Rename(finished, target);
-      if (!status.ok()) static_cast<void>(env.Remove(finished));
-    }
+    const Status status = WriteNewFile(env, target, text);
     if (status.code() == StatusCode::kAlreadyExists) {
       if (!join && !resume) {
         return AlreadyExists("found a run that another process has just created; name another directory: " +

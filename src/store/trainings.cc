@@ -9,6 +9,9 @@
 
 #include "base/bounded_read.h"
 #include "base/json.h"
+#include "luff/format/layout.h"
+#include "luff/store/reader.h"
+#include "store/run_file.h"
 
 namespace luff::store {
 namespace {
@@ -46,8 +49,10 @@ std::string NameIn(const std::string& first_run, const std::string& run) {
 bool ParseUntrusted(std::string_view text, const std::string& first_run, Training* training) {
   const Json json = TryParseJson(text, {kMaxEntryBytes, 4});
   if (!json.is_object()) return false;
-  for (const auto& [key, to] :
-       {std::pair{"job", &training->job}, {"world", &training->world}, {"run", &training->run}}) {
+  for (const auto& [key, to] : {std::pair{"job", &training->job},
+                                {"world", &training->world},
+                                {"command", &training->command},
+                                {"run", &training->run}}) {
     const auto at = json.find(key);
     if (at == json.end() || !at->is_string()) return false;
     *to = at->get<std::string>();
@@ -105,17 +110,63 @@ Result<std::string> NewBeside(const std::string& first_run, const std::vector<Tr
   return ResourceExhausted("no name is free beside the job's first run: " + first_run);
 }
 
-/// The runs of a job's earlier parts that no training of this part has taken yet, in their order.
-std::vector<std::string> Earlier(const std::vector<Training>& known, const std::string& job) {
+/// The run of a job's earlier parts with which a training goes on: that of the same command, else the first,
+/// of those that no training of this part has taken. "" if there is none.
+std::string Earlier(const std::vector<Training>& known, const std::string& job, const std::string& command) {
   std::set<std::string> taken;
   for (const Training& one : known) {
     if (one.job == job) taken.insert(one.run);
   }
-  std::vector<std::string> runs;
+  std::string first;
   for (const Training& one : known) {
-    if (taken.insert(one.run).second) runs.push_back(one.run);
+    if (taken.contains(one.run)) continue;
+    if (one.command == command) return one.run;
+    if (first.empty()) first = one.run;
   }
-  return runs;
+  return first;
+}
+
+/// True if a worker of the run has written to its end. A launcher does not restart such a rank.
+bool HasCompleted(const std::string& run, std::uint32_t worker, Env& env) {
+  const auto info = ReadRunFile(env, run);
+  if (!info.ok()) return false;
+  char name[16];
+  std::snprintf(name, sizeof(name), "/w%04u", worker);
+  if (!env.Exists(run + name)) return false;
+  const auto reader = WorkerReader::Open(run + name, worker, *info, {});
+  if (!reader.ok() || !(*reader)->Refresh(true).ok() || !(*reader)->end()) return false;
+  return (*reader)->end()->reason == static_cast<std::uint32_t>(format::EndReason::kCompleted);
+}
+
+Result<std::string> FindOne(const std::string& first_run, const Training& wanted, bool resume, Env& env) {
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    const std::set<std::uint32_t> numbers = Numbers(first_run, env);
+    const std::vector<Training> known = Read(first_run, numbers);
+    bool first = true;
+    for (const Training& one : known) {
+      if (one.job == wanted.job && one.world == wanted.world) return one.run;
+      first = first && one.job != wanted.job;
+    }
+    std::string run = resume ? Earlier(known, wanted.job, wanted.command) : "";
+    if (run.empty() && first) run = first_run;
+    if (run.empty()) {
+      LUFF_ASSIGN_OR_RETURN(run, NewBeside(first_run, known, env));
+    }
+    const std::uint32_t number = numbers.empty() ? 1 : *numbers.rbegin() + 1;
+    if (number > kMaxTrainings) return ResourceExhausted("the job has begun 9999 trainings: " + first_run);
+    const Json entry{{"job", wanted.job},
+                     {"world", wanted.world},
+                     {"command", wanted.command},
+                     {"run", NameIn(first_run, run)}};
+    const Status written =
+        WriteNewFile(env, Folder(first_run) + "/" + EntryName(number), JsonText(entry) + "\n");
+    if (written.code() == StatusCode::kAlreadyExists) continue;  // perhaps by a rank of the same world
+    if (!written.ok()) return written;
+    LUFF_RETURN_IF_ERROR(
+        env.MakeDirectories(run).WithContext("another training of the job needs a directory"));
+    return run;
+  }
+  return Unavailable("other trainings of the job keep taking the next number: " + first_run);
 }
 
 }  // namespace
@@ -126,39 +177,18 @@ std::vector<Training> ReadTrainings(const std::string& first_run, std::uint32_t 
   return Read(first_run, numbers);
 }
 
-Result<std::string> FindTraining(const std::string& first_run, const std::string& job,
-                                 const std::string& world, bool resume, Env& env) {
-  const Status made = env.MakeDirectory(Folder(first_run));
-  if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
-  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    const std::set<std::uint32_t> numbers = Numbers(first_run, env);
-    const std::vector<Training> known = Read(first_run, numbers);
-    bool first = true;
-    for (const Training& one : known) {
-      if (one.job == job && one.world == world) return one.run;
-      first = first && one.job != job;
-    }
-    std::string run = first_run;
-    if (!first) {
-      const std::vector<std::string> earlier = resume ? Earlier(known, job) : std::vector<std::string>();
-      if (!earlier.empty()) {
-        run = earlier.front();
-      } else {
-        LUFF_ASSIGN_OR_RETURN(run, NewBeside(first_run, known, env));
-      }
-    }
-    const std::uint32_t number = numbers.empty() ? 1 : *numbers.rbegin() + 1;
-    if (number > kMaxTrainings) return ResourceExhausted("the job has begun 9999 trainings: " + first_run);
-    const Json entry{{"job", job}, {"world", world}, {"run", NameIn(first_run, run)}};
-    const Status written =
-        WriteNewFile(env, Folder(first_run) + "/" + EntryName(number), JsonText(entry) + "\n");
-    if (written.code() == StatusCode::kAlreadyExists) continue;  // perhaps by a rank of the same world
-    if (!written.ok()) return written;
-    LUFF_RETURN_IF_ERROR(
-        env.MakeDirectories(run).WithContext("another training of the job needs a directory"));
-    return run;
+Result<std::string> FindTraining(const std::string& first_run, const Training& wanted, std::uint32_t rank,
+                                 bool resume, Env& env) {
+  LUFF_RETURN_IF_ERROR(env.MakeDirectories(Folder(first_run)));
+  if (rank == format::kNoId) return FindOne(first_run, wanted, resume, env);
+  Training next = wanted;
+  for (std::uint32_t again = 2; again <= kMaxTrainings; ++again) {
+    LUFF_ASSIGN_OR_RETURN(const std::string run, FindOne(first_run, next, resume, env));
+    // In a resumed job a worker may have completed in the part before.
+    if (resume || !HasCompleted(run, rank, env)) return run;
+    next.world = wanted.world + ", time " + std::to_string(again);
   }
-  return Unavailable("other trainings of the job keep taking the next number: " + first_run);
+  return ResourceExhausted("the job has begun 9999 trainings: " + first_run);
 }
 
 }  // namespace luff::store

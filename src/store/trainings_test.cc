@@ -19,8 +19,9 @@ namespace fs = std::filesystem;
 class TrainingsTest : public ::testing::Test {
  protected:
   void SetUp() override { fs::create_directory(run); }
-  std::string Find(const std::string& world, const std::string& job = "a", bool resume = false) const {
-    const auto found = FindTraining(run, job, world, resume);
+  std::string Find(const std::string& world, const std::string& job = "a", bool resume = false,
+                   const std::string& command = "[]", std::uint32_t rank = format::kNoId) const {
+    const auto found = FindTraining(run, {0, job, world, command, ""}, rank, resume);
     return found.ok() ? *found : found.status().ToString();
   }
   void Write(const std::string& name, const std::string& text) const {
@@ -61,6 +62,31 @@ TEST_F(TrainingsTest, AResumedJobGoesOnWithItsRunsInTheirOrder) {
   EXPECT_EQ(Find("q4", "b", true), run + "-4");  // the job has more trainings now
 }
 
+TEST_F(TrainingsTest, AResumedTrainingGoesOnWithTheRunOfItsCommand) {
+  Find("p1", "a", false, "one");
+  Find("p2", "a", false, "two");
+  Find("p3", "a", false, "two");
+  EXPECT_EQ(Find("q2", "b", true, "two"), run + "-2");  // the script has skipped the first
+  EXPECT_EQ(Find("q3", "b", true, "two"), run + "-3");
+  EXPECT_EQ(Find("q1", "b", true, "changed"), run);
+}
+
+TEST_F(TrainingsTest, ARankThatHasCompletedBeginsAnotherTrainingAndOneThatFailedGoesOn) {
+  for (const auto reason : {format::EndReason::kException, format::EndReason::kCompleted}) {
+    EXPECT_EQ(Find("w", "a", false, "[]", 0), run);
+    const auto info = CreateRun(run, TestRun(), true, false);
+    ASSERT_TRUE(info.ok());
+    WriterOptions options;
+    options.run_path = run;
+    const auto writer = WorkerWriter::Open(options, *info);
+    ASSERT_TRUE(writer.ok());
+    ASSERT_TRUE((*writer)->Close(reason).ok());
+  }
+  EXPECT_EQ(Find("w", "a", false, "[]", 0), run + "-2");
+  EXPECT_EQ(Find("w", "a", false, "[]", 0), run + "-2");
+  EXPECT_EQ(Find("w", "a", false, "[]", 1), run);  // a rank that has not begun
+}
+
 TEST_F(TrainingsTest, TrainingsThatBeginAtOnceNeverShareARun) {
   constexpr int kWorlds = 24;
   constexpr int kRanks = 2;
@@ -81,11 +107,11 @@ TEST_F(TrainingsTest, TrainingsThatBeginAtOnceNeverShareARun) {
 TEST_F(TrainingsTest, EntriesThatAreNoneAreSkippedAndOverwriteNothing) {
   EXPECT_EQ(Find("p1"), run);
   Write("0002.json", "{");
-  Write("0003.json", R"({"job":"a","world":"x","run":"../elsewhere"})");
-  Write("0004.json", R"({"job":"a","world":"x","run":"/etc"})");
-  Write("0005.json", R"({"job":"a","world":"x","run":"run-2/../other"})");
-  Write("0006.json", R"({"job":"a","world":"x","run":"run-"})");
-  Write("0007.json", R"({"job":"a","world":7,"run":"run-2"})");
+  Write("0003.json", R"({"job":"a","world":"x","command":"[]","run":"../elsewhere"})");
+  Write("0004.json", R"({"job":"a","world":"x","command":"[]","run":"/etc"})");
+  Write("0005.json", R"({"job":"a","world":"x","command":"[]","run":"run-2/../other"})");
+  Write("0006.json", R"({"job":"a","world":"x","command":"[]","run":"run-"})");
+  Write("0007.json", R"({"job":"a","world":7,"command":"[]","run":"run-2"})");
   Write("0008.json", std::string(100 << 10, ' '));
   Write("note.txt", "");
   EXPECT_EQ(ReadTrainings(run, 0).size(), 1U);
@@ -95,9 +121,13 @@ TEST_F(TrainingsTest, EntriesThatAreNoneAreSkippedAndOverwriteNothing) {
 
 TEST_F(TrainingsTest, APlaceThatIsFullOrMissingIsAnError) {
   Write("9999.json", "{}");
-  EXPECT_EQ(FindTraining(run, "a", "p1", false).status().code(), StatusCode::kResourceExhausted);
-  EXPECT_FALSE(FindTraining(directory.path() + "/missing", "a", "p1", false).ok());
+  EXPECT_EQ(FindTraining(run, {0, "a", "p1", "", ""}, 0, false).status().code(),
+            StatusCode::kResourceExhausted);
   EXPECT_TRUE(ReadTrainings(directory.path() + "/missing", 0).empty());
+  std::ofstream(directory.path() + "/file") << "";
+  EXPECT_FALSE(FindTraining(directory.path() + "/file", {0, "a", "p1", "", ""}, 0, false).ok());
+  fs::remove_all(run);  // while the job runs
+  EXPECT_EQ(Find("p2"), run);
 }
 
 }  // namespace

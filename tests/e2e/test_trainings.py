@@ -73,16 +73,17 @@ def test_a_stop_ends_the_training_that_it_is_about(luff: Luff) -> None:
     assert err.splitlines()[-1] == "luff: 3 trainings: 2 ok, 1 stopped"
 
 
-def test_a_stop_leaves_trainings_beside_it_alone(luff: Luff) -> None:
+def test_a_stop_is_enforced_and_leaves_trainings_beside_it_alone(luff: Luff) -> None:
     stubborn = _training("--steps", "3000", "--sleep", "0.01", "--nan-at", "20", "--swallow", "--stubborn")
     config = luff.tmp / "luff.toml"
-    config.write_text("[stop]\nleave_s = 0.5\nkill_s = 0.5\n")
-    command = f"{_training('--steps', '400', '--sleep', '0.01')} & {stubborn} & wait"
-    code, err = _job(luff, command, "--on-finding", "stop", "--config", str(config))
+    config.write_text("[stop]\nleave_s = 4\nkill_s = 0.5\n")  # when the run has long ended
+    command = f"{_training('--steps', '700', '--sleep', '0.01')} & {stubborn} & wait"
+    run = ("--run", str(luff.tmp / "run"), "--on-finding", "stop", "--config", str(config))
+    code, out, err = luff("run", *run, "--", "sh", "-c", command)
     assert code == 76, err
-    steps = sorted(_steps(luff, number) for number in (1, 2))
-    assert 400 in steps
-    assert max(steps) == 400
+    assert "and was killed" in err
+    assert out.count("done ") == 1  # of the other one
+    assert 700 in (_steps(luff, 1), _steps(luff, 2))
     assert "1 ok, 1 stopped" in err.splitlines()[-1], err
 
 
@@ -193,12 +194,12 @@ def test_a_job_of_one_training_says_nothing_of_others(luff: Luff) -> None:
     assert sorted(path.name for path in luff.tmp.glob("run*")) == ["run"]
 
 
-def _torchrun(_folder: Path, *arguments: str) -> str:
+def _torchrun(_folder: Path, _port: int, *arguments: str) -> str:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     return shlex.join([*launcher, str(SCRIPTS / "ranks.py"), *arguments])
 
 
-def _launcher(folder: Path, *arguments: str) -> str:
+def _launcher(folder: Path, port: int, *arguments: str) -> str:
     """Returns the command of a launcher of two ranks that need no torch."""
     script = folder / "launch.py"
     script.write_text(
@@ -206,21 +207,23 @@ def _launcher(folder: Path, *arguments: str) -> str:
 import os, subprocess, sys
 ranks = [
     subprocess.Popen(
-        [sys.executable, {str(SCRIPTS / "steps.py")!r}, *sys.argv[1:]],
-        env=os.environ | {{"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}},
+        [sys.executable, {str(SCRIPTS / "steps.py")!r}, *sys.argv[2:]],
+        env=os.environ
+        | {{"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": sys.argv[1]}},
     )
     for rank in (0, 1)
 ]
 sys.exit(max(rank.wait() for rank in ranks))
 """
     )
-    return shlex.join([sys.executable, str(script), *arguments])
+    return shlex.join([sys.executable, str(script), str(port), *arguments])
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["one after the other", "at once"])
 @pytest.mark.parametrize("launcher", [_launcher, pytest.param(_torchrun, marks=pytest.mark.thorough)])
 def test_worlds_of_ranks(luff: Luff, launcher: Callable[..., str], apart: bool) -> None:
-    worlds = [launcher(luff.tmp, "--steps", steps) for steps in ("30", "40")]
+    ports = (29500, 29500) if apart else (29500, 29501)  # only one world at a time can have a port
+    worlds = [launcher(luff.tmp, port, "--steps", n) for port, n in zip(ports, ("30", "40"), strict=True)]
     code, err = _job(luff, "; ".join(worlds) if apart else f"{worlds[0]} & {worlds[1]} & wait", timeout_s=240)
     assert code == 0, err
     seen = []

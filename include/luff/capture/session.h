@@ -20,6 +20,10 @@
 /// memory because of us; the cost is low; what is missing is recorded as a gap. So nothing here throws,
 /// prints, exits or blocks without a bound. After a broken invariant the session accepts nothing more, and
 /// health() says why.
+namespace luff::store {
+struct Training;
+}
+
 namespace luff::capture {
 
 using TensorId = std::uint32_t;
@@ -92,8 +96,8 @@ struct GivenSummary {
 
 /// Returns the run that this process's training records into, in a job that may start several trainings:
 /// store::FindTraining, within a minute. Errors: kUnavailable when the directory does not answer.
-[[nodiscard]] Result<std::string> FindRun(const std::string& first_run, const std::string& job,
-                                          const std::string& world, bool resume);
+[[nodiscard]] Result<std::string> FindRun(const std::string& first_run, const store::Training& wanted,
+                                          std::uint32_t rank, bool resume);
 
 /// **Thread-safe** unless noted otherwise. The step calls (BeginStep … EndStep) must come from one thread at
 /// a time; captures may come from several. Create it only when the first step begins: before that, no file

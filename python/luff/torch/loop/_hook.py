@@ -142,8 +142,11 @@ class Hook(BaseHook):
         optimizers = self.machine.others_train(model)
         if optimizers is None:
             return False
+        recorder = self.machine.recorder
+        before = [optimizer for _, optimizer in recorder.living()] if recorder is not None else []
         self.begin_again()
         self.machine = self._machine(Names(), eager=False)
+        self.machine.next_training = NextTraining(before)
         for optimizer in optimizers:
             self.machine.optimizer_made(optimizer)
         return True

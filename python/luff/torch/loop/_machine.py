@@ -336,6 +336,8 @@ class Machine(Steps):
         if self.ensure_session() is None or self.recorder is None:
             return
         record = self.recorder.optimizer(optimizer)
+        if self.next_training is not None and self.next_training.former:
+            self.next_training.updated(optimizer)
         self._first_closure = has_closure
         if has_closure:
             return
@@ -452,7 +454,7 @@ class Machine(Steps):
             return None
         made, trains = self.next_training.take(model)
         within = step is not None and step.mode == _TRAIN and step.forwards > 0 and not step.decided
-        if trains and not within and not self.by_hand and not self.held:
+        if trains and not (within or self.by_hand or self.held or self.called.knows(model)):
             return made
         for optimizer in made:
             super().optimizer_made(optimizer)

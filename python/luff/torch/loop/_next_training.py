@@ -1,15 +1,17 @@
 """Recognises that a process begins another training: the next fold, the next point of a sweep in a loop.
 
-It does where a new optimizer holds only parameters that were never seen, and a model with some of them is trained
-while no model seen before is. Programs that make optimizers as they go are left alone: meta-learning makes one for
-each task.
+It does where a new optimizer holds only parameters that were never seen, and the next model that is trained has some of
+them and was never called. Programs that make optimizers as they go are left alone: meta-learning makes one for each
+task. So are those that train an earlier model again after another training has begun, from then on.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
+from luff._weak import Identities
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import parameters_of
 
@@ -18,14 +20,18 @@ __all__ = ["NextTraining"]
 #: A shorter one is no training of its own. Inner loops of meta-learning have 1 to 10 steps (MAML, arXiv:1703.03400)
 #: or up to 32 (Reptile, arXiv:1803.02999).
 _STEPS = 100
+_MADE = 64  # optimizers that may belong to the next training
 
 
 class NextTraining:
     """Follows the optimizers that are made, under the hook's lock and guard. True while some may be of the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, former: Iterable[Any] = ()) -> None:
         self._made: list[Any] = []  # weak references
         self._as_it_goes = False
+        self.former: Identities[None] = Identities()  # optimizers of the process's trainings before this one
+        for optimizer in former:
+            self.former[optimizer] = None
 
     def __bool__(self) -> bool:
         return bool(self._made)
@@ -43,9 +49,16 @@ class NextTraining:
         if any(names.parameter(parameter) is not None for parameter in parameters_of(optimizer)):
             return False
         self._as_it_goes = steps < _STEPS
-        if not self._as_it_goes:
-            self._made.append(weakref.ref(optimizer))
-        return not self._as_it_goes
+        if self._as_it_goes:
+            return False
+        self._made = [*(one for one in self._made[1 - _MADE :] if one() is not None), weakref.ref(optimizer)]
+        return True
+
+    def updated(self, optimizer: Any) -> None:
+        """Called when an optimizer updates: one of a training before shows that this was no other training."""
+        if optimizer in self.former:
+            self._as_it_goes = True
+            self.former.clear()
 
     def take(self, model: Any) -> tuple[list[Any], bool]:
         """Called when a model is about to be trained. Returns the new optimizers, and whether they train this model.
