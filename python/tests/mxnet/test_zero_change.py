@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import luff
 import pytest
 
 TRAINING = """
@@ -78,7 +79,7 @@ def test_two_lines_in_a_watched_script_take_its_run(luff_run):
     assert trial.tensor("net_dense0_relu_output_0").value_steps("TRAIN") == [0, 2]
 
 
-def test_a_forked_child_is_a_worker_of_its_own(luff_run):
+def test_a_forked_child_has_a_run_of_its_own(luff_run):
     _, trial = luff_run(
         TRAINING + "import multiprocessing\n"
         "train(2)\n"
@@ -87,8 +88,8 @@ def test_a_forked_child_is_a_worker_of_its_own(luff_run):
         "assert child.exitcode == 0\n"
         "train(1)\n"
     )
-    assert len(trial.workers()) == 2
-    assert trial.tensor("loss_output_0").workers(0, "TRAIN") == [0, 1]
+    with luff.open_trial(f"{trial.path}-2") as other:
+        assert [len(one.tensor("loss_output_0").steps("TRAIN")) for one in (trial, other)] == [3, 1]
 
 
 def test_a_loop_without_blocks(luff_run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import luff
 import pytest
 import xgboost as xgb
 
@@ -49,7 +50,7 @@ def test_a_hook_of_the_script_is_taken_instead(luff_run):
     assert trial.scalars("average_shap/f1", "TRAIN")["mode_step"].tolist() == [0, 2, 4]
 
 
-def test_forked_children_are_workers_of_their_own(luff_run):
+def test_forked_children_have_runs_of_their_own(luff_run):
     _, trial = luff_run(
         DATA + "import multiprocessing\n"
         "def one(seed):\n"
@@ -59,8 +60,10 @@ def test_forked_children_are_workers_of_their_own(luff_run):
         "[job.start() for job in jobs]; [job.join() for job in jobs]\n"
         "assert all(job.exitcode == 0 for job in jobs)\n"
     )
-    assert len(trial.workers()) == 2
-    assert trial.tensor("train-logloss").workers(2, "TRAIN") == [0, 1]
+    with luff.open_trial(f"{trial.path}-2") as other:
+        for one in (trial, other):
+            assert one.tensor("train-logloss").workers(2, "TRAIN") == [0]
+            assert one.steps("TRAIN") == [0, 1, 2]
 
 
 def test_two_workers_of_the_collective_are_two_workers_of_one_run(luff_run):
@@ -159,8 +162,10 @@ def test_both_frameworks_in_one_script(luff_run):
         "    o.zero_grad(); model(torch.zeros(4, 8)).sum().backward(); o.step()\n"
         "xgb.train(parameters, dtrain, 5, evals=[(dtrain, 'train')], verbose_eval=False)\n"
     )
-    assert len(trial.workers()) == 2
-    assert "train-logloss" in trial.tensors() and "Linear_weight" in trial.tensors()
+    with luff.open_trial(f"{trial.path}-2") as boosted:  # they are two trainings
+        assert [len(one.steps("TRAIN")) for one in (trial, boosted)] == [3, 5]
+        assert "train-logloss" in boosted.tensors()
+        assert "Linear_weight" in trial.tensors()
 
 
 def test_a_finding_stops_the_training_after_a_round(luff_run):
