@@ -21,6 +21,9 @@ constexpr const char* kName = "OptimizerStateReset";
 constexpr std::size_t kMaxSets = 64;
 constexpr std::size_t kMaxEarlier = 1024;  // optimizers of one set
 
+// Optimizers that keep a sum of squared gradients whatever their settings are (torch.optim).
+constexpr std::string_view kAlwaysWithState[] = {"Adagrad", "RMSprop", "Adadelta", "Rprop", "Adafactor"};
+
 struct Limits {
   std::int64_t resets;
 };
@@ -108,6 +111,10 @@ class OptimizerStateReset final : public KeptRule {
       const std::size_t dot = tensor.name.find(".group");
       if (dot == std::string::npos) continue;
       const std::string setting = tensor.name.substr(dot + 1);
+      for (const std::string_view type : kAlwaysWithState) {
+        if (setting.ends_with(".lr") && tensor.name.starts_with(fmt::format("optimizer/{}", type)))
+          settings["state"] = 1;
+      }
       if (setting.ends_with(".momentum") || setting.ends_with(".beta1") || setting.ends_with(".beta2"))
         settings[setting] = entry.value;
     }
