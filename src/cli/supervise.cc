@@ -321,6 +321,7 @@ class Supervisor final : public Job {
       if (verdict.kind == Verdict::Kind::kStopped) code = kExitStopped;
     }
     if (verdicts_.size() < 2) return code;
+    TellAside(options_.run);
     std::vector<std::string> parts;
     for (const auto& [kind, what] : {std::pair{Verdict::Kind::kOk, "ok"},
                                      {Verdict::Kind::kNotOk, "not ok"},

@@ -128,27 +128,6 @@ Verdict ConcludeWithoutRun(const Ending& ending, const std::string& aside, const
   return {Verdict::Kind::kNothing};
 }
 
-// Reports processes that Luff should have watched but could not, from their notes in the run's directory.
-std::string TellAside(const std::string& run) {
-  const Result<std::string> text = ReadRegular(run + "/aside.jsonl", kMaxAsideBytes, 1);
-  if (!text.ok()) return "";
-  std::string first;
-  std::size_t told = 0;
-  std::size_t from = 0;
-  for (std::size_t end = 0; (end = text->find('\n', from)) != std::string::npos; from = end + 1) {
-    const Json json = TryParseOrderedJson(std::string_view(*text).substr(from, end - from));
-    if (!json.is_object() || !json.contains("pid") || !json.contains("error")) continue;
-    if (!json["pid"].is_number_integer() || !json["error"].is_string()) continue;
-    if (told++ >= kShownAside) continue;
-    const std::string line = fmt::format("process {} was not watched: {}", json["pid"].get<std::int64_t>(),
-                                         Escaped(json["error"].get<std::string>()));
-    Tell(line);
-    if (first.empty()) first = line;
-  }
-  if (told > kShownAside) Tell(fmt::format("so were {} more", told - kShownAside));
-  return first;
-}
-
 // Reports damage, and returns true if there is any: the run holds less than was recorded.
 bool TellDamage(const Ending& ending, const query::Trial& trial, std::uint64_t steps) {
   if (ending.place.state() == RunPlace::State::kMoved)
@@ -177,6 +156,26 @@ bool WasStopped(const Ending& ending, const query::Trial& trial) {
 
 }  // namespace
 
+std::string TellAside(const std::string& run) {
+  const Result<std::string> text = ReadRegular(run + "/aside.jsonl", kMaxAsideBytes, 1);
+  if (!text.ok()) return "";
+  std::string first;
+  std::size_t told = 0;
+  std::size_t from = 0;
+  for (std::size_t end = 0; (end = text->find('\n', from)) != std::string::npos; from = end + 1) {
+    const Json json = TryParseOrderedJson(std::string_view(*text).substr(from, end - from));
+    if (!json.is_object() || !json.contains("pid") || !json.contains("error")) continue;
+    if (!json["pid"].is_number_integer() || !json["error"].is_string()) continue;
+    if (told++ >= kShownAside) continue;
+    const std::string line = fmt::format("process {} was not watched: {}", json["pid"].get<std::int64_t>(),
+                                         Escaped(json["error"].get<std::string>()));
+    Tell(line);
+    if (first.empty()) first = line;
+  }
+  if (told > kShownAside) Tell(fmt::format("so were {} more", told - kShownAside));
+  return first;
+}
+
 void RemoveUnusedRun(const SuperviseOptions& options) {
   if (options.resume) return;
   std::error_code error;
@@ -195,7 +194,9 @@ std::string HowItEnded(const ExitState& exit) {
 
 Verdict Conclude(const Ending& ending) {
   const std::vector<rules::Finding>& findings = ending.findings;
-  const std::string aside = TellAside(ending.place.path());
+  // Later trainings of a job leave their notes in its first run, too: they are told at its end.
+  const bool later = !ending.exit && ending.options.training == 1;
+  const std::string aside = later ? "" : TellAside(ending.place.path());
   const auto opened = query::Trial::Open(ending.place.path());
   const bool another = ending.place.state() == RunPlace::State::kReplaced;
   if (!opened.ok() || another) return ConcludeWithoutRun(ending, aside, opened.status());

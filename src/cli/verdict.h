@@ -29,6 +29,10 @@ struct Ending {
   bool signalled = false;                  // the job was sent a signal because it would not leave
 };
 
+/// Reports processes that Luff should have watched but could not, from their notes in the run's directory.
+/// Returns the first of them, "" if there is none.
+std::string TellAside(const std::string& run);
+
 /// Removes the run's directory if the job has left it empty.
 void RemoveUnusedRun(const SuperviseOptions& options);
 

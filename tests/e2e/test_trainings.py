@@ -97,6 +97,15 @@ def test_a_training_that_fails_and_one_that_is_killed(luff: Luff) -> None:
     assert err.splitlines()[-1] == "luff: 3 trainings: 1 ok, 2 failed; sh failed with exit code 137"
 
 
+def test_a_training_that_cannot_be_watched_is_told_at_the_end(luff: Luff) -> None:
+    full = f"echo {{}} > {luff.tmp}/run/trainings/9999.json"
+    code, err = _job(luff, "; ".join([*[_training("--steps", "20")] * 2, full, _training("--steps", "20")]))
+    assert code == 0, err
+    assert "was not watched" in err
+    assert "the job has begun 9999 trainings" in err
+    assert err.splitlines()[-1] == "luff: 2 trainings: 2 ok"
+
+
 def test_folds_by_subprocesses_and_by_forks(luff: Luff) -> None:
     script = luff.tmp / "folds.py"
     script.write_text(
