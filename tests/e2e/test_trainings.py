@@ -169,6 +169,39 @@ for fold in range({folds}):
     ), err
 
 
+def test_weights_loaded_after_a_training_belong_to_the_next_one(luff: Luff) -> None:
+    script = luff.tmp / "load.py"
+    script.write_text(
+        """
+import torch
+from torch import nn
+torch.manual_seed(0)
+x = torch.randn(256, 8)
+y = x @ torch.randn(8, 1)
+def net():
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+def train(model, parameters):
+    optimizer = torch.optim.Adam(parameters, lr=0.01)
+    for step in range(120):
+        optimizer.zero_grad()
+        rows = torch.randperm(256)[:32]
+        nn.functional.mse_loss(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+first = net()
+train(first, first.parameters())
+second = net()
+second.load_state_dict({"module." + name: value for name, value in first.state_dict().items()}, strict=False)
+for parameter in second[0].parameters():
+    parameter.requires_grad_(False)
+train(second, second[2].parameters())
+"""
+    )
+    code, _, err = luff("run", "--run", str(luff.tmp / "run"), "--", sys.executable, str(script))
+    assert code == 0, err
+    findings = luff.assert_check_gives_what_was_seen(luff.tmp / "run-2")
+    assert "FrozenAtInit" in {finding["rule"] for finding in findings}, err
+
+
 def test_a_resumed_sweep_goes_on_with_each_of_its_runs(luff: Luff) -> None:
     def part(until: int, *options: str) -> str:
         saved = [luff.tmp / name for name in ("a.npz", "b.npz")]

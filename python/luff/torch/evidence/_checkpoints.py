@@ -25,6 +25,13 @@ class Loads(WaitingEvents):
         self._count = 0
         self._models: dict[int, list[Any]] = {}  # id -> [weak reference to the model, number of loads so far]
 
+    def hand_over(self) -> Loads:
+        """Returns what waits, for the run of the process's next training."""
+        later = Loads()
+        later._waiting, self._waiting = self._waiting, []
+        later._count = len(later._waiting)
+        return later
+
     def loaded(self, model: Any, state: Any, strict: Any, result: Any) -> None:
         """Called when `load_state_dict` has returned.
 
