@@ -299,17 +299,28 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
 
     world = rank[1] if rank else 1
     join = options.join or world > 1
-    opener: Any = _core.Session.open
-    try:
+
+    def opened(worker: int | None) -> Session:
+        opener: Any = _core.Session.open
         return opener(  # type: ignore[no-any-return]
             options.path,
-            worker=rank[0] if rank else None if join else 0,
+            worker=worker,
             world_size=world,
             join=join,
             resume=options.resume,
             config_json=json.dumps(options.config) if options.config else "",
             command_json=_command(),
         )
+
+    try:
+        if rank is None:
+            return opened(None if join else 0)
+        try:
+            return opened(rank[0])
+        except Exception:
+            if not options.join:
+                raise
+            return opened(None)  # another process has this rank: this one is a child of a rank
     except Exception as error:
         if options.job:
             note_aside(options.path, error)

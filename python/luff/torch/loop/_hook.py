@@ -144,9 +144,7 @@ class Hook(BaseHook):
             return False
         recorder = self.machine.recorder
         before = [optimizer for _, optimizer in recorder.living()] if recorder is not None else []
-        loads = (
-            self.machine.evidence.loads.hand_over()
-        )  # since the last step: into models of the next training
+        loads = self.machine.evidence.loads.hand_over()  # since the last step, for the next training
         self.begin_again()
         self.machine = self._machine(Names(), eager=False)
         self.machine.evidence.loads = loads

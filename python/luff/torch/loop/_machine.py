@@ -64,9 +64,7 @@ class Machine(Steps):
         self.closure_depth = 0
         self._first_closure = False  # an update with a closure has not evaluated it yet
         self._eager = eager
-        self.next_training: NextTraining | None = (
-            None  # where each training of a process has a run of its own
-        )
+        self.next_training: NextTraining | None = None  # set where each training of a process has a run
         self.turn = Turn()
         self.calling: Any = None  # the model that the training thread is currently calling
         self._mode_flags = ModeFlags()
