@@ -142,7 +142,10 @@ def processes() -> dict[int, tuple[int, str]]:
         if entry.name.isdigit():
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                found[int(entry.name)] = (parent, (entry / "cmdline").read_text().replace("\0", " "))
+                found[int(entry.name)] = (
+                    parent,
+                    (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "),
+                )
             except OSError:
                 continue
     return found
