@@ -20,7 +20,8 @@ ROOMS = {
     "query": ["base", "tensor", "format", "store"],
     "rules": ["base", "tensor", "format", "store", "query"],
     "actions": ["base", "tensor", "format", "store", "query", "rules"],
-    "cli": ["base", "tensor", "format", "store", "capture", "query", "rules", "actions"],
+    "catalog": ["base", "tensor", "format", "store", "query", "rules"],
+    "cli": ["base", "tensor", "format", "store", "capture", "query", "rules", "actions", "catalog"],
 }
 # Folders of src/rules -> those that they may include in addition to themselves. Tests may include all of them.
 RULES = {
@@ -35,13 +36,14 @@ BORROWED = {
     "hwy": ["tensor"],
     "xxhash.h": ["base", "tensor", "format", "store", "rules"],
     "pcre2.h": ["base"],
-    "nlohmann": ["base", "format", "store", "capture", "query", "rules", "actions", "cli"],
+    "nlohmann": ["base", "format", "store", "capture", "query", "rules", "actions", "catalog", "cli"],
     "fmt": list(ROOMS),
     "fmt/format.h": ["base"],  # compiled only once, by base/format.h
     "protozero": ["format"],
     "toml++": ["cli"],
     "CLI": ["cli"],
     "spdlog": ["cli"],
+    "sqlite3.h": ["catalog"],
     "httplib.h": ["cli"],
 }
 # Calls that only the room `base` may make, and their replacements elsewhere. Tests may make them.
@@ -56,8 +58,8 @@ ONE_DOOR = [
     (r"\bfopen\s*\(", "opens whatever a path leads to: use base/bounded_read.h"),
 ]
 TEST_HEADERS = {"gtest", "gmock", "rapidcheck", "rapidcheck.h", "benchmark"}
-# The Python module may bind every room except that of the executable.
-CORE_ROOMS = [room for room in ROOMS if room != "cli"]
+# The Python module may bind every room except those of the executable.
+CORE_ROOMS = [room for room in ROOMS if room not in ("catalog", "cli")]
 
 # Python: which of our modules may import what, in addition to the standard library, numpy, ml_dtypes and luff itself.
 # A name that ends in "/" is a folder.

@@ -1,10 +1,10 @@
-"""Typed dictionaries that a trial returns for steps, workers, gaps and events."""
+"""Typed dictionaries that a trial returns for steps, workers, gaps, events and findings."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
-__all__ = ["Event", "Gap", "StepInfo", "Worker"]
+__all__ = ["Event", "Finding", "Gap", "StepInfo", "Worker"]
 
 
 class StepInfo(TypedDict):
@@ -56,3 +56,34 @@ class Event(_Happened, total=False):
     subject: int  # number of a module, an optimizer or the like, depending on the kind
     argument: int
     since_step_ns: int
+
+
+class Finding(TypedDict):
+    """What a rule found (docs/spec/findings.md). Numbers that are not finite are texts: ``"NaN"``, ``"Infinity"``."""
+
+    id: str
+    rule: str
+    cause: str
+    severity: str  # "stop": further training is wasted; "warn": somebody should know
+    tensor: str  # the one that leads; empty if it is not about one
+    other_tensors: list[str]  # also affected, at most 20
+    other_count: int  # affected beyond those
+    mode: str
+    worker: int
+    step: int  # of the mode, at which it was seen first
+    global_step: int
+    update: int
+    since_step: int  # of the mode, at which it began
+    last_step: int  # newest step of the mode at which it held
+    healed: bool
+    leader: str  # id of the finding that this one follows from; empty if it leads
+    forecast: bool
+    lead_steps: int
+    what: str
+    why: str
+    remedy: str
+    causes: list[str]
+    evidence: dict[str, Any]
+    series: list[list[Any]]  # pairs of step and value
+    threshold: str
+    page: str

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from luff._records import Event, Gap, StepInfo, Worker
+    from luff._records import Event, Finding, Gap, StepInfo, Worker
 
 __all__ = ["REDUCTIONS", "Tensor", "Trial", "open_trial"]
 
@@ -127,6 +127,12 @@ class Trial:
 
     def __repr__(self) -> str:
         return f"<luff.Trial {self.path!r}, {self._core.step_count} steps, {self.outcome}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: outcome, steps, losses, findings that stand."""
+        from luff._notebook import trial_html
+
+        return trial_html(self)
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self.tensor(name) for name in self.tensors())
@@ -286,6 +292,26 @@ class Trial:
                     found.append(cast("Event", {"kind": "", **item, "step": step, "worker": worker}))
         return found
 
+    def findings(self, *, healed: bool = True) -> list[Finding]:
+        """Returns what rules found, in the order in which it appeared.
+
+        Parameters
+        ----------
+        healed
+            False leaves out what is over.
+
+        Returns
+        -------
+        list of Finding
+            A dictionary each, with the members of docs/spec/findings.md but `event`: ``rule``, ``severity``, ``what``,
+            ``why``, ``remedy``, ``tensor``, ``mode``, ``step``, ``since_step``, ... Empty if no rule looked at the run.
+        """
+        texts, _ = self._core.findings()
+        found = [cast("Finding", parse_json(text)) for text in texts]
+        for finding in found:
+            finding.pop("event", None)  # type: ignore[misc]  # is no member of what is kept
+        return [finding for finding in found if healed or not finding["healed"]]
+
     def gaps(self) -> list[Gap]:
         """Returns what was not recorded, and why."""
         return self._core.gaps()
@@ -315,6 +341,12 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<luff.Tensor {self.name!r} of {self.trial.path!r}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: role, module, steps, the latest statistics or scalars."""
+        from luff._notebook import tensor_html
+
+        return tensor_html(self)
 
     @property
     def role(self) -> str:

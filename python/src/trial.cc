@@ -18,6 +18,7 @@
 
 #include "errors.h"
 #include "luff/query/trial.h"
+#include "luff/rules/kept_findings.h"
 #include "text.h"
 
 namespace luff::python {
@@ -479,6 +480,18 @@ void InitTrial(nb::module_& m) {
         });
       },
       nb::arg("id"), nb::arg("step"), nb::arg("q"), nb::arg("mode"), nb::arg("worker").none());
+  trial.def("findings", [](SharedTrial& shared) {
+    const std::string run = shared.With([](const Trial& t) { return t.path(); });
+    rules::KeptFindings kept;
+    {
+      const nb::gil_scoped_release released;
+      kept = rules::FindingsOfRun(run);
+    }
+    nb::list list;
+    for (const rules::Finding& finding : kept.findings)
+      list.append(finding.healed ? rules::ToJson(finding, "healed") : rules::ToJson(finding, "new"));
+    return nb::make_tuple(list, kept.problems);
+  });
   trial.def("gaps", [](SharedTrial& shared) {
     nb::list list;
     for (const auto& gap : shared.With([](const Trial& t) { return t.Gaps(); })) {

@@ -135,6 +135,19 @@ void Producer::CaptureOne(const TensorRef& ref, double factor) {
   CaptureView(ref.id, ref.layout, tensor, view, layout->bytes, key, due, forms);
 }
 
+std::uint64_t Producer::TooSmallFor(std::uint64_t bytes, std::uint64_t collections) const {
+  std::uint64_t found = 0;
+  for (std::uint64_t rest = collections; rest != 0; rest &= rest - 1) {
+    const int at = std::countr_zero(rest);
+    const CollectionConfig& c = context_.plan->collection(at);
+    // What retention keeps of other collections is bounded by it, and `max_bytes` does not apply.
+    if (c.keep.kind == store::Retention::Kind::kAll && c.max_bytes != 0 && bytes > c.max_bytes) {
+      found |= std::uint64_t{1} << at;
+    }
+  }
+  return found;
+}
+
 void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                            std::uint64_t bytes, std::uint64_t key, std::uint64_t due, std::uint32_t forms) {
   ChunkRecord record;
@@ -147,11 +160,16 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
   if (raw) {
     const std::uint64_t wanted = due & context_.plan->raw_collections();
     std::uint64_t allowed = wanted;
-    if (bytes > kUngoverned) allowed &= ~context_.step->raw_denied.load(std::memory_order_relaxed);
+    auto reason = static_cast<GapReason>(context_.step->deny_reason.load(std::memory_order_relaxed));
+    if (bytes > kUngoverned) {
+      allowed &= ~context_.step->raw_denied.load(std::memory_order_relaxed);
+      const std::uint64_t roomy = allowed & ~TooSmallFor(bytes, allowed);
+      if (roomy == 0 && allowed != 0) reason = GapReason::kByteBudget;
+      allowed = roomy;
+    }
     if (allowed == 0) {
-      AddGap(format::kNoId, static_cast<std::uint32_t>(std::countr_zero(wanted)),
-             static_cast<GapReason>(context_.step->deny_reason.load(std::memory_order_relaxed)),
-             Bit(Form::kRaw), bytes);
+      AddGap(format::kNoId, static_cast<std::uint32_t>(std::countr_zero(wanted)), reason, Bit(Form::kRaw),
+             bytes);
       raw = false;
     } else {
       const int first = std::countr_zero(allowed);

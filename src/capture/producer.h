@@ -89,6 +89,8 @@ class Producer {
   };
 
   void CaptureOne(const TensorRef& ref, double factor) LUFF_REQUIRES(mutex_);
+  /// The collections among these that a value of this size alone would exceed.
+  [[nodiscard]] std::uint64_t TooSmallFor(std::uint64_t bytes, std::uint64_t collections) const;
   void CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                    std::uint64_t bytes, std::uint64_t key, std::uint64_t due, std::uint32_t forms)
       LUFF_REQUIRES(mutex_);

@@ -316,6 +316,29 @@ TEST_F(SessionTest, AFullDiskIsAGapAndNothingElse) {
   EXPECT_THAT(session_->health().first_error, ::testing::HasSubstr("no space"));
 }
 
+TEST_F(SessionTest, AValueThatTheBytesOfItsCollectionCannotHoldIsAGap) {
+  Start(R"({"defaults":false,"collections":[{"name":"inputs","roles":["input"],
+            "save":{"save_interval":1},"forms":["summary","raw"],"max_bytes":1000}]})");
+  const TensorId large = session_->DefineTensor("a_input_0", Role::kInput, "", "");
+  const TensorId small = session_->DefineTensor("b_input_0", Role::kInput, "", "");
+  const std::vector<float> values(300, 1);
+  const TensorRef refs[] = {
+      {large, session_->DefineLayout(MakeLayout(DType::kFloat32, {300})), Bytes(values), 0, 0},
+      {small, session_->DefineLayout(MakeLayout(DType::kFloat32, {200})), Bytes(values), 0, 0}};
+  session_->BeginStep(Mode::kTrain, 0);
+  session_->Capture(refs);
+  End(0);
+  ASSERT_TRUE(session_->Flush(seconds(10)));
+  const auto steps = disk_->Steps();
+  ASSERT_EQ(steps.size(), 1U);
+  ASSERT_EQ(steps[0].batch.index.size(), 1U);
+  EXPECT_EQ(steps[0].batch.index[0].tensor, small);
+  EXPECT_EQ(steps[0].batch.summaries.size(), 2U);
+  ASSERT_EQ(steps[0].batch.gaps.size(), 1U);
+  EXPECT_EQ(steps[0].batch.gaps[0].reason, static_cast<std::uint16_t>(format::GapReason::kByteBudget));
+  EXPECT_EQ(steps[0].batch.gaps[0].bytes, 1200U);
+}
+
 TEST_F(SessionTest, TensorsLargerThanABlockComeInParts) {
   Start(kRawWeights);
   const TensorId a = session_->DefineTensor("a.weight", Role::kWeight, "", "");

@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "cli/config_file.h"
 #include "cli/coverage.h"
+#include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -131,18 +132,22 @@ int Check(const CheckOptions& wanted) {
 void AddCheck(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("check", "Run rules over a finished or a live run");
   static CheckOptions wanted;
-  verb->add_option("RUN", wanted.run, "Run directory")->required();
+  verb->add_option("RUN", wanted.run, kRunHelp)->required();
   verb->add_option("--rules", wanted.rules_text, "NAME[:parameter=value...],... or none; default: all");
   verb->add_option("--config", wanted.config, "Configuration file (TOML): its rules");
   verb->add_option("--parameters", wanted.set_text, "Parameter set: luff or original");
-  verb->add_option("--other", wanted.other, "Run directory to compare with (rule SimilarAcrossRuns)");
+  verb->add_option("--other", wanted.other, "The run to compare with (rule SimilarAcrossRuns)");
   verb->add_flag("--json", wanted.json, "Findings as JSON lines");
   verb->add_flag("--follow", wanted.follow, "Until the run ends");
   verb->footer(
       "Exit code: 0 no findings, 1 findings, or a run that is damaged or empty, 3 a finding of severity "
       "stop, 2 wrong "
       "usage or no run there.");
-  verb->callback([] { ExitWith(Check(wanted)); });
+  verb->callback([] {
+    FindRunOrExit(&wanted.run);
+    FindRunOrExit(&wanted.other);
+    ExitWith(Check(wanted));
+  });
 }
 
 }  // namespace luff::cli

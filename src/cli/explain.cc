@@ -5,11 +5,11 @@
 
 #include "base/format.h"
 #include "base/json.h"
-#include "cli/kept_findings.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/rules/kept_findings.h"
 
 /// `luff explain FINDING`: everything that a run holds about one finding.
 namespace luff::cli {
@@ -79,11 +79,10 @@ void Print(const rules::Finding& finding, const std::vector<rules::Finding>& all
 }
 
 void Explain(const std::string& name, ReadOptions* options) {
-  if (options->run.empty()) options->run = ValueOrExit(NewestRun());
   const auto trial = OpenOrExit(*options);  // reports an error if it is not a run
-  const std::vector<rules::Finding> findings = FindingsOfRun(trial->path()).findings;
+  const std::vector<rules::Finding> findings = rules::FindingsOfRun(trial->path()).findings;
   if (name.empty()) {
-    for (const rules::Finding* finding : InGroups(findings)) {
+    for (const rules::Finding* finding : rules::InGroups(findings)) {
       fmt::print("{}{} {} {} at {}: {}\n",
                  finding->leader.empty() ? "" : "  because of it: ", Escaped(finding->id),
                  finding->severity == rules::Severity::kStop ? "STOP" : "WARN", Escaped(finding->rule),
@@ -115,9 +114,11 @@ void AddExplain(CLI::App& app) {
   static ReadOptions options;
   static std::string name;
   verb->add_option("FINDING", name, "Its id (or the first letters), or a rule; without it all are listed");
-  verb->add_option("--run", options.run, "Run directory; default: the newest of $LUFF_HOME/runs");
+  verb->add_option("--run", options.run, "The run; default: @1, the newest of $LUFF_HOME/runs");
   verb->add_flag("--json", options.json, "The finding as JSON");
   verb->callback([] {
+    if (options.run.empty()) options.run = "@1";
+    FindRunOrExit(&options.run);
     Explain(name, &options);
     ExitWith(kExitOk);
   });

@@ -294,7 +294,7 @@ Status ExportChoice::Update(const query::Trial& trial) {
 void AddExport(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("export", "Write a run in the format of another program");
   auto options = std::make_shared<ExportOptions>();
-  verb->add_option("RUN", options->run, "The run directory")->required();
+  verb->add_option("RUN", options->run, kRunHelp)->required();
   verb->add_option("OUT", options->out, "The directory to write; of safetensors the file")->required();
   verb->add_option("--to", options->to, "smdebug, tensorboard, csv, parquet or safetensors")->required();
   verb->add_option("--tensors", options->regex, "Only tensors whose names match this expression");
@@ -306,6 +306,7 @@ void AddExport(CLI::App& app) {
   AddModeOption(verb, options.get());
   verb->footer("After an interruption, the same command continues where it stopped.");
   verb->callback([options] {
+    FindRunOrExit(&options->run);
     const auto known = std::find(std::begin(kFormats), std::end(kFormats), options->to);
     if (known == std::end(kFormats)) {
       ExitWithError(InvalidArgument(fmt::format(

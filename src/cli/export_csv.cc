@@ -3,7 +3,7 @@
 #include "base/format.h"
 #include "base/text_escape.h"
 #include "cli/export.h"
-#include "cli/kept_findings.h"
+#include "luff/rules/kept_findings.h"
 
 namespace luff::cli {
 namespace {
@@ -71,7 +71,7 @@ class CsvExporter final : public Exporter {
     std::string text =
         "id,rule,cause,severity,tensor,mode,worker,step,global_step,update,since_step,last_step,healed,what,"
         "why,remedy\r\n";
-    for (const rules::Finding& f : FindingsOfRun(trial.path()).findings) {
+    for (const rules::Finding& f : rules::FindingsOfRun(trial.path()).findings) {
       text += fmt::format(
           "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\r\n", CsvField(f.id), CsvField(f.rule),
           CsvField(f.cause), f.severity == rules::Severity::kStop ? "stop" : "warn", CsvField(f.tensor),

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <string>
 
-#include "cli/kept_findings.h"
 #include "cli/report.h"
+#include "luff/rules/kept_findings.h"
 
 namespace {
 
@@ -32,8 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace luff::cli;
   std::ofstream(Folder() / "rules" / "luff" / "findings.jsonl", std::ios::binary | std::ios::trunc)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
-  const KeptFindings kept = FindingsOfRun(Folder().string());
-  if (InGroups(kept.findings).size() != kept.findings.size()) std::abort();
+  const luff::rules::KeptFindings kept = luff::rules::FindingsOfRun(Folder().string());
+  if (luff::rules::InGroups(kept.findings).size() != kept.findings.size()) std::abort();
   (void)FindingsInShort(kept.findings).size();
   std::vector<FindingEvent> events;
   for (const auto& finding : kept.findings) events.emplace_back(finding, "new");

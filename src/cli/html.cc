@@ -10,11 +10,11 @@
 #include "base/text_escape.h"
 #include "cli/boosting_report.h"
 #include "cli/charts.h"
-#include "cli/kept_findings.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/rules/kept_findings.h"
 
 /// `luff report RUN`: one self-contained HTML file with the findings and the losses around them.
 namespace luff::cli {
@@ -113,7 +113,7 @@ std::string Losses(const query::Trial& trial, const std::vector<rules::Finding>&
   return html;
 }
 
-std::string Page(const query::Trial& trial, const KeptFindings& kept) {
+std::string Page(const query::Trial& trial, const rules::KeptFindings& kept) {
   const auto outcome = trial.outcome();
   const bool stop = std::any_of(kept.findings.begin(), kept.findings.end(), Stops);
   const char* verdict = kept.findings.empty() ? "ok" : stop ? "stop" : "warn";
@@ -135,7 +135,7 @@ std::string Page(const query::Trial& trial, const KeptFindings& kept) {
       verdict, HtmlEscaped(FindingsInShort(kept.findings)));
   if (!kept.findings.empty()) {
     html += "<h2>Findings</h2>\n";
-    for (const rules::Finding* finding : InGroups(kept.findings)) html += Article(*finding);
+    for (const rules::Finding* finding : rules::InGroups(kept.findings)) html += Article(*finding);
   }
   if (const std::string boosting = BoostingSections(trial); !boosting.empty()) {
     html += boosting;
@@ -159,7 +159,7 @@ std::string Page(const query::Trial& trial, const KeptFindings& kept) {
 }  // namespace
 
 Status WriteReport(const query::Trial& trial, const std::string& out, Existing existing) {
-  const std::string page = Page(trial, FindingsOfRun(trial.path()));
+  const std::string page = Page(trial, rules::FindingsOfRun(trial.path()));
   if (out == "-") {
     fmt::print("{}", page);
     return Status::Ok();
@@ -177,10 +177,11 @@ void AddReport(CLI::App& app) {
   static ReadOptions options;
   static std::string out = "luff-report.html";
   static bool force = false;
-  verb->add_option("RUN", options.run, "The run directory")->required();
+  verb->add_option("RUN", options.run, kRunHelp)->required();
   verb->add_option("-o,--out", out, "File; - for standard output");
   verb->add_flag("--force", force, "Replace an existing file");
   verb->callback([] {
+    FindRunOrExit(&options.run);
     const auto trial = OpenOrExit(options);
     if (const Status written = WriteReport(*trial, out, force ? Existing::kReplace : Existing::kRefuse);
         !written.ok())

@@ -63,6 +63,8 @@ int main(int argc, char** argv) {
     AddExplain(app);
     AddReport(app);
     AddRules(app);
+    AddRuns(app);
+    AddTag(app);
     AddShow(app);
     AddTensors(app);
     AddValue(app);

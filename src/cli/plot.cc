@@ -197,13 +197,16 @@ void Plot(const PlotOptions& options) {
 void AddPlot(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("plot", "Draw losses, gradient norms or named tensors over the steps");
   auto options = std::make_shared<PlotOptions>();
-  verb->add_option("RUN", options->run, "The run directory")->required();
+  verb->add_option("RUN", options->run, kRunHelp)->required();
   verb->add_option("NAME", options->names, "Tensors; default: losses and gradients");
   verb->add_option("--out", options->out, "A file ending in .png, .svg or .pdf, or \"terminal\"")
       ->capture_default_str();
   verb->add_flag("--force", options->force, "Replace an existing file");
   AddModeOption(verb, options.get());
-  verb->callback([options] { Plot(*options); });
+  verb->callback([options] {
+    FindRunOrExit(&options->run);
+    Plot(*options);
+  });
 }
 
 }  // namespace luff::cli

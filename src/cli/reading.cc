@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/python_child.h"
 #include "base/text_escape.h"
+#include "catalog/catalog.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/process.h"
@@ -44,8 +45,12 @@ std::size_t StepsOf(const query::Trial& trial, query::TensorId id, query::Mode m
 
 }  // namespace
 
+void FindRunOrExit(std::string* run) {
+  if (!run->empty()) *run = ValueOrExit(catalog::FindRun(*run));
+}
+
 void AddRunOption(CLI::App* verb, ReadOptions* options) {
-  verb->add_option("RUN", options->run, "The run directory")->required();
+  verb->add_option("RUN", options->run, kRunHelp)->required();
   verb->add_flag("--json", options->json, "JSON on stdout");
 }
 

@@ -21,6 +21,10 @@ struct ReadOptions {
   bool json = false;
 };
 
+inline constexpr const char* kRunHelp = "The run: its directory, its name, or @1 for the newest (luff runs)";
+/// Replaces what a person calls a run by its path (catalog::FindRun). Leaves "" alone. Not while options are
+/// parsed: another mistake in them comes first.
+void FindRunOrExit(std::string* run);
 void AddRunOption(CLI::App* verb, ReadOptions* options);
 void AddModeOption(CLI::App* verb, ReadOptions* options);
 

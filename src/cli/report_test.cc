@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/kept_findings.h"
 #include "cli/terminal.h"
+#include "luff/rules/kept_findings.h"
 #include "query/testing/work.h"
 
 // The text that people read: each finding once in full, then one line for each change of it.
@@ -148,10 +148,10 @@ TEST(InGroups, LeadersComeBeforeWhatFollowsFromThem) {
   findings[2].leader = findings[0].id;  // c follows from a follower
   findings[4].leader = findings[3].id;
   std::string order;
-  for (const rules::Finding* finding : InGroups(findings)) order += finding->tensor;
+  for (const rules::Finding* finding : rules::InGroups(findings)) order += finding->tensor;
   EXPECT_EQ(order, "bdaec");
   for (rules::Finding& finding : findings) finding.id = finding.leader = "";  // as in a hostile file
-  EXPECT_EQ(InGroups(findings).size(), 5U);
+  EXPECT_EQ(rules::InGroups(findings).size(), 5U);
 }
 
 /// Returns `count` findings of one rule at different steps; every second one follows from the one before it.
@@ -167,7 +167,7 @@ std::vector<rules::Finding> Many(std::size_t count) {
 double SecondsToTell(std::size_t count) {
   const std::vector<rules::Finding> findings = Many(count);
   return query::testing::CpuSeconds([&] {
-    EXPECT_EQ(InGroups(findings).size(), count);
+    EXPECT_EQ(rules::InGroups(findings).size(), count);
     EXPECT_FALSE(FindingsInShort(findings).empty());
     std::vector<FindingEvent> events;
     for (const rules::Finding& finding : findings) events.emplace_back(finding, "new");

@@ -44,6 +44,7 @@ void Cost(const std::string& run, bool json) {
   if (!run.empty()) {
     ReadOptions options;
     options.run = run;
+    FindRunOrExit(&options.run);
     trial = OpenOrExit(options);
     model = std::make_unique<CostModel>(*trial);
   }

@@ -16,6 +16,8 @@
 #include "base/format.h"
 #include "base/output_file.h"
 #include "base/python_child.h"
+#include "catalog/catalog.h"
+#include "catalog/tags.h"
 #include "cli/config_file.h"
 #include "cli/html.h"
 #include "cli/job_file.h"
@@ -37,7 +39,7 @@ struct RunOptions {
   std::string run, rules_text, set_text, on_finding, findings, config, compat;
   std::string tensorboard, smdebug, report;
   bool resume = false;
-  std::vector<std::string> command;
+  std::vector<std::string> tags, command;
 };
 
 // The job's name for people, taken from its script.
@@ -106,14 +108,12 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
     return path;
   }
   if (wanted.resume) return InvalidArgument("--resume needs --run DIR");
-  const char* home = std::getenv("LUFF_HOME");
-  const char* user = std::getenv("HOME");
-  if ((home == nullptr || *home == 0) && (user == nullptr || *user == 0)) {
+  const std::string home = catalog::Home();
+  if (home.empty()) {
     return InvalidArgument(
         "neither LUFF_HOME nor HOME is set, so there is no place for the run; give --run DIR");
   }
-  const fs::path base = home != nullptr && *home != 0 ? fs::absolute(home) : fs::path(user) / ".luff";
-  const std::string folder = (base / "runs").string();
+  const std::string folder = home + "/runs";
   if (const Status made = env.MakeDirectories(folder); !made.ok())
     return made.WithContext("no run can be made there; give --run DIR, or set LUFF_HOME");
   const auto now = static_cast<std::time_t>(env.NowUnixNs() / 1'000'000'000);
@@ -194,6 +194,10 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
   options.capture_json = file.capture_json;
   options.command = wanted.command;
   options.resume = wanted.resume;
+  options.tags = wanted.tags;
+  for (const std::string& tag : wanted.tags) {
+    if (const Status good = catalog::CheckTag(tag); !good.ok()) return good.WithContext("--tag");
+  }
   LUFF_ASSIGN_OR_RETURN(const std::string config,
                         rules::CaptureConfigFor(options.choices, options.capture_json));
   if (const auto tried = capture::ParseConfigUntrusted(config); !tried.ok())
@@ -249,6 +253,8 @@ void AddRun(CLI::App& app) {
   verb->add_option("--smdebug", wanted.smdebug, "Also write in smdebug's format into this directory");
   verb->add_option("--report", wanted.report,
                    "At the end, also write the report (`luff report`) into this file");
+  verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
+      ->allow_extra_args(false);
   verb->add_option("--config", wanted.config, "Configuration file (TOML, or the JSON of a SageMaker job)");
   verb->add_option("--compat", wanted.compat, "smdebug: `import smdebug` finds Luff's package of its API");
   verb->add_option("COMMAND", wanted.command, "After --: the command and its arguments")->required();

@@ -6,12 +6,13 @@
 
 #include "base/format.h"
 #include "cli/kept_actions.h"
-#include "cli/kept_findings.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/rules/coverage.h"
 #include "luff/rules/finding.h"
+#include "luff/rules/kept_findings.h"
 
 namespace luff::cli {
 namespace {
@@ -100,7 +101,7 @@ std::string BegunText(const query::Trial& trial) {
 }
 
 Json DescribeRules(const std::string& run) {
-  const std::vector<rules::RuleCoverage> coverage = CoverageOfRun(run);
+  const std::vector<rules::RuleCoverage> coverage = rules::CoverageOfRun(run);
   const rules::CoverageSummary summary = rules::Summarize(coverage);
   Json json{{"count", summary.rules}, {"judged", summary.judged}};
   json["lacks"] = Json::object();
@@ -152,7 +153,7 @@ Json Describe(const query::Trial& trial) {
                                {"last_train_step", w.last_train_step},
                                {"heartbeat_unix_ns", w.heartbeat_unix_ns}});
   }
-  const KeptFindings found = FindingsOfRun(trial.path());
+  const rules::KeptFindings found = rules::FindingsOfRun(trial.path());
   json["findings"] = found.findings.size();
   json["finding_list"] = Json::array();
   for (const rules::Finding& f : found.findings) {
@@ -273,6 +274,7 @@ void AddShow(CLI::App& app) {
   auto options = std::make_shared<ReadOptions>();
   AddRunOption(verb, options.get());
   verb->callback([options] {
+    FindRunOrExit(&options->run);
     const auto trial = OpenOrExit(*options);
     const Json json = Describe(*trial);
     if (options->json)

@@ -96,7 +96,10 @@ void AddSummary(CLI::App& app) {
   AddRunOption(verb, options.get());
   verb->add_option("NAME", options->name, "Name of the tensor or scalar")->required();
   AddModeOption(verb, options.get());
-  verb->callback([options] { Show(*options); });
+  verb->callback([options] {
+    FindRunOrExit(&options->run);
+    Show(*options);
+  });
 }
 
 }  // namespace luff::cli

@@ -26,6 +26,7 @@ struct SuperviseOptions {
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
   std::vector<LiveOutput> outputs;
+  std::vector<std::string> tags;                // of the run of each training
   std::vector<std::string> notifier;            // argv of the program that sends webhooks and mails
   std::shared_ptr<store::SupervisorLock> lock;  // of the run
   std::size_t training = 1;                     // of the job, which may start several

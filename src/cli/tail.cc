@@ -105,7 +105,10 @@ void AddTail(CLI::App& app) {
   AddRunOption(verb, options.get());
   verb->add_option("-n,--steps", options->count, "Steps shown of what is there")->capture_default_str();
   verb->add_flag("--follow,!--no-follow", options->follow, "Wait for more (default)");
-  verb->callback([options] { Follow(*options); });
+  verb->callback([options] {
+    FindRunOrExit(&options->run);
+    Follow(*options);
+  });
 }
 
 }  // namespace luff::cli

@@ -55,7 +55,10 @@ void AddTensors(CLI::App& app) {
   verb->add_option("--collection", options->collection, "Only tensors of this collection");
   verb->add_option("--step", options->step, "Only tensors that have anything at this step");
   AddModeOption(verb, options.get());
-  verb->callback([options] { List(*options); });
+  verb->callback([options] {
+    FindRunOrExit(&options->run);
+    List(*options);
+  });
 }
 
 }  // namespace luff::cli

@@ -87,7 +87,10 @@ void AddValue(CLI::App& app) {
   verb->add_option("STEP", options->step, "Step")->required();
   verb->add_option("--limit", options->limit, "Elements shown at most; 0: all")->capture_default_str();
   AddModeOption(verb, options.get());
-  verb->callback([options] { Show(*options); });
+  verb->callback([options] {
+    FindRunOrExit(&options->run);
+    Show(*options);
+  });
 }
 
 }  // namespace luff::cli

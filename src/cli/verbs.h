@@ -22,6 +22,8 @@ void AddEvaluate(CLI::App& app);
 void AddRuleChild(CLI::App& app);
 void AddCheck(CLI::App& app);
 void AddRules(CLI::App& app);
+void AddRuns(CLI::App& app);
+void AddTag(CLI::App& app);
 void AddShow(CLI::App& app);
 void AddTensors(CLI::App& app);
 void AddValue(CLI::App& app);

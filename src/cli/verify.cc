@@ -94,7 +94,10 @@ void AddVerify(CLI::App& app) {
   verb->add_option("--max-bytes", options->max_bytes,
                    "Bytes to decode at most of values that repeat one number; only for Luff's own runs")
       ->capture_default_str();
-  verb->callback([options] { Verify(*options); });
+  verb->callback([options] {
+    FindRunOrExit(&options->run);
+    Verify(*options);
+  });
 }
 
 }  // namespace luff::cli

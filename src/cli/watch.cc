@@ -1,4 +1,5 @@
 #include "cli/watch.h"
+#include "catalog/tags.h"
 
 #include <signal.h>
 
@@ -10,9 +11,9 @@
 #include "base/json.h"
 #include "base/output_file.h"
 #include "cli/json.h"
-#include "cli/kept_findings.h"
 #include "cli/terminal.h"
 #include "luff/base/env.h"
+#include "luff/rules/kept_findings.h"
 
 namespace luff::cli {
 namespace {
@@ -46,7 +47,7 @@ Watch::Watch(Job& job, SuperviseOptions options)
 
 // Findings of an earlier part of a resumed run are not reported again; open ones may escalate.
 void Watch::TakeEarlierFindings() {
-  const auto text = ReadRegular(findings_path_, 256ULL << 20, kFindingsInRun);
+  const auto text = ReadRegular(findings_path_, 256ULL << 20, rules::kFindingsInRun);
   if (!text.ok()) return;
   std::map<std::string, rules::Finding> open;
   std::size_t from = 0;
@@ -69,6 +70,10 @@ void Watch::TakeEarlierFindings() {
 }
 
 void Watch::Start() {
+  if (!options_.tags.empty()) {
+    const Status tagged = catalog::ChangeTags(options_.run, options_.tags, {});
+    if (!tagged.ok()) job_.Say(fmt::format("luff: no tags: {}\n", tagged.message()));
+  }
   for (const std::string& line : outputs_.Start(options_.run, options_.outputs)) job_.Say(line);
   rules_.Start(options_.choices, options_.set);
   if (options_.resume) runner_.Begin(job_.Now());
@@ -99,7 +104,7 @@ void Watch::ChildEnded(pid_t pid, const ExitState& state) {
 }
 
 void Watch::ReadFindings() {
-  const auto file = RegularFile::Open(findings_path_, kFindingsInRun);
+  const auto file = RegularFile::Open(findings_path_, rules::kFindingsInRun);
   if (!file.ok() || file.value()->size() <= findings_read_) return;
   std::string text(
       static_cast<std::size_t>(std::min<std::uint64_t>(file.value()->size() - findings_read_, 16U << 20)),

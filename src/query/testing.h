@@ -124,12 +124,12 @@ class Writing {
       batch.index.push_back(row);
     }
   }
-  /// Publishes the step and moves on to the next global step.
-  void Step(format::Mode mode = format::Mode::kTrain) {
+  /// Publishes the step and moves on to the next global step. `update`: -1 counts the steps of the mode.
+  void Step(format::Mode mode = format::Mode::kTrain, std::int64_t update = -1) {
     std::int64_t& mode_step = mode_steps[static_cast<std::size_t>(mode)];
     batch.mark.global_step = global_step++;
     batch.mark.mode_step = mode_step++;
-    batch.mark.update = batch.mark.mode_step;
+    batch.mark.update = update < 0 ? batch.mark.mode_step : update;
     batch.mark.mode = static_cast<std::uint8_t>(mode);
     batch.mark.wall_unix_ns = 1'000'000'000LL * global_step;
     batch.mark.duration_ns = 1000;

@@ -24,14 +24,21 @@ ENVIRONMENT = {**os.environ, "LUFF_PYTHON": sys.executable, "TERM": "xterm", "CO
 def call(*words: object, cwd: Path, terminal: bool = False) -> tuple[int, bytes]:
     """Returns exit code and all output, written into pipes or onto a terminal."""
     command = [executable(), *map(str, words)]
+    environment = ENVIRONMENT | {"LUFF_HOME": str(cwd.parent / "home")}
     if not terminal:
         done = subprocess.run(
-            command, cwd=cwd, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        command, cwd=cwd, env=ENVIRONMENT, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
     ) as process:
         os.close(theirs)
         told = b""
@@ -53,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("hostile") / "run\x1b[31m\u202e")
 
 
-RUN = "the run"
+RUN, FOLDER = "the run", "the folder of the run"
 READING = {
     "show": [[RUN], [RUN, "--json"]],
     "tensors": [[RUN], [RUN, "--json"], [RUN, "bidi"]],
@@ -64,6 +71,14 @@ READING = {
         [RUN, NAMES[3] + ".loss", 1],
         [RUN, "nothing\x1b", 1],
     ],
+    "runs": [
+        [FOLDER],
+        [FOLDER, "--json"],
+        [FOLDER, "--where", "no = \x1b"],
+        [FOLDER, "--sort", "\x9b"],
+        ["no\x1b"],
+    ],
+    "tag": [[RUN], ["no\x1b"], [RUN, "\x1b[31m"]],
     "tail": [[RUN, "--no-follow"], [RUN, "--no-follow", "--json"]],
     "plot": [[RUN], *([RUN, name] for name in NAMES[:10])],
     "verify": [[RUN], [RUN, "--json"]],
@@ -90,7 +105,10 @@ READING = {
 def test_what_is_read_steers_no_terminal(run: Path, tmp_path: Path, verb: str, terminal: bool) -> None:
     for words in READING[verb]:
         code, told = call(
-            verb, *(run if word == RUN else word for word in words), cwd=tmp_path, terminal=terminal
+            verb,
+            *({RUN: run, FOLDER: run.parent}.get(word, word) for word in words),
+            cwd=tmp_path,
+            terminal=terminal,
         )
         assert code in (0, 1, 2, 3), told
         assert b"internal error" not in told

@@ -25,6 +25,7 @@ PARTS = (
         "protozero/pbf_reader.hpp",
     ),
     ("toml++", "MIT", "https://marzer.github.io/tomlplusplus", "libtomlplusplus-dev", "toml++/toml.h"),
+    ("SQLite", "blessing", "https://sqlite.org", "libsqlite3-dev", "sqlite3.h"),
     ("CLI11", "BSD-3-Clause", "https://github.com/CLIUtils/CLI11", "libcli11-dev", "CLI/CLI.hpp"),
     ("nanobind", "BSD-3-Clause", "https://github.com/wjakob/nanobind", None, "nanobind"),
     ("robin-map", "MIT", "https://github.com/Tessil/robin-map", "inside nanobind", "robin-map"),

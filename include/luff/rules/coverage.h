@@ -26,4 +26,7 @@ struct CoverageSummary {
 /// Reads coverage from a checkpoint (rules/NAME/checkpoint.json). Errors: kCorruption.
 [[nodiscard]] Result<std::vector<RuleCoverage>> ParseCoverageUntrusted(std::string_view checkpoint);
 
+/// The coverage of the rules of `luff run`; nothing if it was not stored.
+[[nodiscard]] std::vector<RuleCoverage> CoverageOfRun(const std::string& run);
+
 }  // namespace luff::rules

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_read.h"
 #include "base/json.h"
 #include "rules/engine/state_check.h"
 
@@ -44,6 +45,15 @@ Result<std::vector<RuleCoverage>> ParseCoverageUntrusted(std::string_view checkp
   } catch (const std::exception& error) {
     return Corruption(std::string("a checkpoint of rules: ") + error.what());
   }
+}
+
+std::vector<RuleCoverage> CoverageOfRun(const std::string& run) {
+  constexpr std::uint64_t kMaxBytes = 64ULL << 20;
+  constexpr std::size_t kNamesInRun = 3;  // of the path
+  const auto text = ReadRegular(run + "/rules/luff/checkpoint.json", kMaxBytes, kNamesInRun);
+  if (!text.ok()) return {};
+  auto coverage = ParseCoverageUntrusted(*text);
+  return coverage.ok() ? std::move(coverage).value() : std::vector<RuleCoverage>{};
 }
 
 }  // namespace luff::rules

@@ -4,31 +4,24 @@
 #include <vector>
 
 #include "luff/base/result.h"
-#include "luff/rules/coverage.h"
 #include "luff/rules/finding.h"
 
 /// Findings stored in a run.
-namespace luff::cli {
+namespace luff::rules {
 
 /// How many names of RUN/rules/EVALUATOR/findings.jsonl lie in the run (base/bounded_read.h).
 inline constexpr std::size_t kFindingsInRun = 3;
 
 /// Findings of all evaluators of a run in their newest form, in the order in which they appeared.
 struct KeptFindings {
-  std::vector<rules::Finding> findings;
+  std::vector<Finding> findings;
   /// What is missing: lines that are not findings, files that cannot be read, findings beyond kMaxFindings.
   std::vector<std::string> problems;
 };
 inline constexpr std::size_t kMaxFindings = 100'000;
 [[nodiscard]] KeptFindings FindingsOfRun(const std::string& run);
 
-/// The coverage of the rules of `luff run`; nothing if it was not stored.
-[[nodiscard]] std::vector<rules::RuleCoverage> CoverageOfRun(const std::string& run);
-
-/// The newest run below $LUFF_HOME/runs (or ~/.luff/runs). Errors: kNotFound.
-[[nodiscard]] Result<std::string> NewestRun();
-
 /// All findings: leaders in their order, each followed by its consequences.
-[[nodiscard]] std::vector<const rules::Finding*> InGroups(const std::vector<rules::Finding>& findings);
+[[nodiscard]] std::vector<const Finding*> InGroups(const std::vector<Finding>& findings);
 
-}  // namespace luff::cli
+}  // namespace luff::rules

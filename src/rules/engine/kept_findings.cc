@@ -1,7 +1,6 @@
-#include "cli/kept_findings.h"
+#include "luff/rules/kept_findings.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <unordered_map>
@@ -12,7 +11,7 @@
 #include "base/format.h"
 #include "luff/base/env.h"
 
-namespace luff::cli {
+namespace luff::rules {
 namespace fs = std::filesystem;
 
 namespace {
@@ -56,12 +55,12 @@ class Collector {
  private:
   void Line(std::string_view line, bool whole) {
     if (line.empty()) return;
-    auto parsed = rules::ParseFindingUntrusted(line);
+    auto parsed = ParseFindingUntrusted(line);
     if (!parsed.ok()) {
       unreadable_ += whole ? 1 : 0;
       return;
     }
-    rules::Finding& finding = parsed.value().first;
+    Finding& finding = parsed.value().first;
     const auto known = place_.find(finding.id);
     if (known != place_.end()) {
       kept_.findings[known->second] = std::move(finding);
@@ -93,58 +92,29 @@ KeptFindings FindingsOfRun(const std::string& run) {
   return std::move(collector).Kept();
 }
 
-std::vector<rules::RuleCoverage> CoverageOfRun(const std::string& run) {
-  constexpr std::uint64_t kMaxBytes = 64ULL << 20;
-  const auto text = ReadRegular(run + "/rules/luff/checkpoint.json", kMaxBytes, kFindingsInRun);
-  if (!text.ok()) return {};
-  auto coverage = rules::ParseCoverageUntrusted(*text);
-  return coverage.ok() ? std::move(coverage).value() : std::vector<rules::RuleCoverage>{};
-}
-
-Result<std::string> NewestRun() {
-  const char* home = std::getenv("LUFF_HOME");
-  const char* user = std::getenv("HOME");
-  const std::string runs = home != nullptr   ? std::string(home) + "/runs"
-                           : user != nullptr ? std::string(user) + "/.luff/runs"
-                                             : std::string();
-  std::error_code error;
-  std::string newest;
-  fs::file_time_type newest_time{};
-  for (fs::directory_iterator it(runs, error), end; !error && it != end; it.increment(error)) {
-    std::error_code failed;
-    const std::string file = it->path().string() + "/run.json";
-    const fs::file_time_type time = fs::last_write_time(file, failed);
-    if (failed || (!newest.empty() && time <= newest_time)) continue;
-    newest = it->path().string();
-    newest_time = time;
-  }
-  if (newest.empty()) return NotFound(fmt::format("there is no run; name one with --run: {}", runs));
-  return newest;
-}
-
-std::vector<const rules::Finding*> InGroups(const std::vector<rules::Finding>& findings) {
+std::vector<const Finding*> InGroups(const std::vector<Finding>& findings) {
   std::unordered_set<std::string_view> known;
-  std::unordered_map<std::string_view, std::vector<const rules::Finding*>> followers;  // by leader
-  for (const rules::Finding& finding : findings) {
+  std::unordered_map<std::string_view, std::vector<const Finding*>> followers;  // by leader
+  for (const Finding& finding : findings) {
     known.insert(finding.id);
     if (!finding.leader.empty()) followers[finding.leader].push_back(&finding);
   }
-  std::vector<const rules::Finding*> ordered;
-  std::unordered_set<const rules::Finding*> taken;
-  const auto take = [&](const rules::Finding* finding) {
+  std::vector<const Finding*> ordered;
+  std::unordered_set<const Finding*> taken;
+  const auto take = [&](const Finding* finding) {
     if (taken.insert(finding).second) ordered.push_back(finding);
   };
-  for (const rules::Finding& leader : findings) {
+  for (const Finding& leader : findings) {
     if (!leader.leader.empty() && known.contains(leader.leader)) continue;
     take(&leader);
     if (const auto at = followers.find(leader.id); at != followers.end()) {
-      for (const rules::Finding* follower : at->second) take(follower);
+      for (const Finding* follower : at->second) take(follower);
       at->second.clear();
     }
   }
   // Adds the rest: followers of followers, whose former leader now follows another finding.
-  for (const rules::Finding& finding : findings) take(&finding);
+  for (const Finding& finding : findings) take(&finding);
   return ordered;
 }
 
-}  // namespace luff::cli
+}  // namespace luff::rules

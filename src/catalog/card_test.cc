@@ -1,0 +1,156 @@
+#include "catalog/card.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "catalog/tags.h"
+#include "query/testing.h"
+
+namespace luff::catalog {
+namespace {
+
+using format::Mode;
+using query::testing::TempRun;
+using query::testing::Writing;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Card Read(const std::string& run) {
+  auto card = ReadCard(run);
+  EXPECT_TRUE(card.ok()) << card.status().ToString();
+  return card.ok() ? *card : Card();
+}
+
+double Number(const std::map<std::string, Parameter>& of, const std::string& name) {
+  const auto at = of.find(name);
+  return at == of.end() || !std::holds_alternative<double>(at->second) ? -1 : std::get<double>(at->second);
+}
+
+TEST(ParametersOf, ReadsOptionsOfACommand) {
+  const auto found = ParametersOf({"python", "train.py", "--lr", "0.01", "--batch-size=32", "model=resnet",
+                                   "--amp", "--shift", "-1", "-v", "data.csv", "--name", "x y"});
+  EXPECT_DOUBLE_EQ(Number(found, "lr"), 0.01);
+  EXPECT_DOUBLE_EQ(Number(found, "batch_size"), 32);
+  EXPECT_DOUBLE_EQ(Number(found, "shift"), -1);
+  EXPECT_EQ(found.at("model"), Parameter(std::string("resnet")));
+  EXPECT_EQ(found.at("amp"), Parameter(true));
+  EXPECT_EQ(found.at("name"), Parameter(std::string("x y")));
+  EXPECT_EQ(found.size(), 6U);
+}
+
+TEST(ParametersOf, LeavesOutSecretsAndStrangeNames) {
+  EXPECT_TRUE(
+      ParametersOf({"a", "--api-key", "123", "--hf_token=abc", "=", "--=", "https://x?a=b", "--a b=1"})
+          .empty());
+  EXPECT_TRUE(ParametersOf({}).empty());
+}
+
+TEST(ReadCard, HasStepsAndScalarsByMode) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1);
+  w.Define(0, "loss", 1, format::Role::kLoss);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int i = 0; i < 4; ++i) {
+      w.AddScalar(0, 10.0 - epoch - i * 0.1);
+      w.Step(Mode::kTrain);
+    }
+    for (int i = 0; i < 2; ++i) {
+      w.AddScalar(0, 20.0);
+      w.Step(Mode::kEval);
+    }
+  }
+  w.Close();
+  const Card card = Read(run.path());
+  EXPECT_EQ(card.verdict, "ok");
+  EXPECT_EQ(card.outcome, "completed");
+  EXPECT_EQ(card.steps.at("TRAIN"), 12U);
+  EXPECT_EQ(card.steps.at("EVAL"), 6U);
+  EXPECT_EQ(card.loss, "loss");
+  EXPECT_EQ(card.eval_loss, "loss");
+  const Scalar* loss = FindScalar(card, "loss", false);
+  ASSERT_NE(loss, nullptr);
+  EXPECT_EQ(loss->count, 12U);
+  EXPECT_DOUBLE_EQ(loss->first, 10.0);
+  EXPECT_DOUBLE_EQ(loss->last, 7.7);
+  EXPECT_DOUBLE_EQ(loss->min, 7.7);
+  EXPECT_EQ(loss->min_step, 11);
+  EXPECT_DOUBLE_EQ(loss->max, 10.0);
+  EXPECT_EQ(loss->max_step, 0);
+}
+
+TEST(ReadCard, HasTheMeanOfEachEvaluation) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1);
+  w.Define(0, "loss", 1, format::Role::kLoss);
+  std::int64_t updates = 0;
+  const auto step = [&](Mode mode, double loss) {
+    w.AddScalar(0, loss);
+    w.Step(mode, updates);
+    updates += mode == Mode::kTrain ? 1 : 0;
+  };
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int i = 0; i < 4; ++i) step(Mode::kTrain, 1.0);
+    for (int i = 0; i < 2; ++i) step(Mode::kEval, 20.0 - epoch + i);
+  }
+  w.Close();
+  const Card card = Read(run.path());
+  const Scalar* loss = FindScalar(card, "loss", true);
+  ASSERT_NE(loss, nullptr);
+  EXPECT_EQ(loss->count, 3U);
+  EXPECT_DOUBLE_EQ(loss->first, 20.5);
+  EXPECT_DOUBLE_EQ(loss->last, 18.5);
+  EXPECT_EQ(loss->last_step, 5);
+}
+
+TEST(ReadCard, SaysThatARunIsEmptyOrDamaged) {
+  const TempRun empty;
+  Writing(empty.path(), 0, 1).Close();
+  EXPECT_EQ(Read(empty.path()).verdict, "empty");
+  const TempRun damaged;
+  {
+    Writing w(damaged.path(), 0, 1);
+    w.Step();
+    w.Close();
+  }
+  std::ofstream(damaged.path() + "/run.json") << "{";
+  const Card card = Read(damaged.path());
+  EXPECT_EQ(card.verdict, "damaged");
+  EXPECT_THAT(card.problems, ElementsAre(HasSubstr("run.json")));
+  EXPECT_EQ(ReadCard(damaged.path() + "/nowhere").status().code(), StatusCode::kNotFound);
+}
+
+TEST(ToJson, IsJsonWithoutNumbersThatJsonLacks) {
+  Card card;
+  card.name = "a\x01\xff";
+  card.parameters = {{"lr", 0.1}, {"amp", true}, {"model", std::string("m")}};
+  Scalar bad;
+  bad.name = "loss";
+  bad.last = std::nan("");
+  card.scalars = {bad};
+  const auto json = ParseJson(ToJson(card));
+  EXPECT_EQ(json.at("scalars").at(0).at("last"), "NaN");
+  EXPECT_EQ(json.at("parameters").at("amp"), true);
+  EXPECT_EQ(json.at("findings").at("count"), 0);
+}
+
+TEST(Tags, AreASortedSetOfWords) {
+  const TempRun run;
+  Writing(run.path(), 0, 1).Close();
+  EXPECT_TRUE(ChangeTags(run.path(), {"b", "a", "b"}, {}).ok());
+  EXPECT_THAT(TagsOf(run.path()), ElementsAre("a", "b"));
+  EXPECT_TRUE(ChangeTags(run.path(), {"c"}, {"a", "nothing"}).ok());
+  EXPECT_THAT(TagsOf(run.path()), ElementsAre("b", "c"));
+  for (const std::string bad : {"", "two words", "a,b", "-x", "\n"})
+    EXPECT_EQ(ChangeTags(run.path(), {bad}, {}).code(), StatusCode::kInvalidArgument) << bad;
+  std::ofstream(run.path() + "/tags.json") << "[1, {}, \"ok\", \"not ok\"";
+  EXPECT_TRUE(TagsOf(run.path()).empty());
+}
+
+}  // namespace
+}  // namespace luff::catalog

@@ -1,0 +1,218 @@
+#include "catalog/index.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "base/format.h"
+#include "catalog/card.h"
+#include "catalog/fields.h"
+#include "catalog/select.h"
+#include "luff/store/owner.h"
+
+namespace luff::catalog {
+namespace {
+
+constexpr int kVersion = 1;          // raised when cards or tables change
+constexpr std::size_t kBatch = 100;  // runs in a transaction: an interrupted refresh keeps what it read
+
+constexpr const char* kTables = R"(
+CREATE TABLE run(id INTEGER PRIMARY KEY, path TEXT UNIQUE NOT NULL, stamp INTEGER NOT NULL, begun INTEGER, took REAL,
+                 steps INTEGER, loss REAL, best_loss REAL, verdict TEXT, why TEXT, headline TEXT, findings INTEGER);
+CREATE TABLE card(run INTEGER PRIMARY KEY, json TEXT NOT NULL);
+CREATE TABLE field_name(id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE field(run INTEGER, name INTEGER, place INTEGER, number REAL, text TEXT,
+                   PRIMARY KEY(run, name, place)) WITHOUT ROWID;
+CREATE INDEX run_by_age ON run(begun DESC, path DESC);
+)";
+
+std::string HeadlineOf(const Card& card) {
+  const Headline& head = card.headline;
+  if (head.rule.empty()) return {};
+  const std::string step = head.mode == "TRAIN" ? fmt::format("step {}", head.since_step)
+                                                : fmt::format("{} step {}", head.mode, head.since_step);
+  return head.tensor.empty() ? fmt::format("{} (since {})", head.rule, step)
+                             : fmt::format("{} ({}, since {})", head.rule, head.tensor, step);
+}
+
+std::uint64_t StepsOf(const Card& card) {
+  if (const auto train = card.steps.find("TRAIN"); train != card.steps.end()) return train->second;
+  std::uint64_t all = 0;
+  for (const auto& [mode, count] : card.steps) all += count;
+  return all;
+}
+
+}  // namespace
+
+Result<Index> Index::Open(const std::string& path) {
+  LUFF_ASSIGN_OR_RETURN(Database database, Database::Open(path));
+  std::int64_t version = 0;
+  {
+    LUFF_ASSIGN_OR_RETURN(Statement asked, database.Prepare("PRAGMA user_version"));
+    LUFF_ASSIGN_OR_RETURN(const bool row, asked.Row());
+    version = row ? asked.Integer(0) : 0;
+  }
+  if (version != 0 && version != kVersion) return Corruption("the catalog has another version: " + path);
+  LUFF_RETURN_IF_ERROR(database.Run("PRAGMA cache_size=-16000; PRAGMA trusted_schema=OFF"));
+  if (version == 0) {
+    LUFF_RETURN_IF_ERROR(
+        database.Run(fmt::format("BEGIN IMMEDIATE; {} PRAGMA user_version={}; COMMIT", kTables, kVersion)));
+  }
+  return Index(std::move(database));
+}
+
+Result<std::int64_t> Index::IdOfName(const std::string& name) {
+  LUFF_ASSIGN_OR_RETURN(Statement known, database_.Prepare("SELECT id FROM field_name WHERE name=?"));
+  LUFF_ASSIGN_OR_RETURN(const bool row, known.With({name}).Row());
+  if (row) return known.Integer(0);
+  LUFF_ASSIGN_OR_RETURN(Statement add, database_.Prepare("INSERT INTO field_name(name) VALUES(?)"));
+  LUFF_RETURN_IF_ERROR(add.With({name}).Run());
+  return database_.LastId();
+}
+
+Status Index::Forget(std::int64_t run) {
+  for (const char* sql :
+       {"DELETE FROM field WHERE run=?", "DELETE FROM card WHERE run=?", "DELETE FROM run WHERE id=?"}) {
+    LUFF_ASSIGN_OR_RETURN(Statement remove, database_.Prepare(sql));
+    LUFF_RETURN_IF_ERROR(remove.With({run}).Run());
+  }
+  return Status::Ok();
+}
+
+Status Index::PutFields(std::int64_t run, const Card& card) {
+  LUFF_ASSIGN_OR_RETURN(
+      Statement add,
+      database_.Prepare("INSERT INTO field(run, name, place, number, text) VALUES(?,?,?,?,?)"));
+  std::int64_t place = 0;
+  for (const Field& field : FieldsOf(card)) {
+    LUFF_ASSIGN_OR_RETURN(const std::int64_t name, IdOfName(field.name));
+    const Bound number = field.is_number ? Bound(field.number) : Bound::Null();
+    LUFF_RETURN_IF_ERROR(add.With({run, name, place++, number, field.text}).Run());
+  }
+  return Status::Ok();
+}
+
+Status Index::Put(const std::string& run, std::uint64_t stamp) {
+  LUFF_ASSIGN_OR_RETURN(Statement known, database_.Prepare("SELECT id FROM run WHERE path=?"));
+  LUFF_ASSIGN_OR_RETURN(const bool old, known.With({run}).Row());
+  if (old) LUFF_RETURN_IF_ERROR(Forget(known.Integer(0)));
+  const Result<Card> read = ReadCard(run);
+  if (!read.ok()) return Status::Ok();  // it has just been removed, or is no run after all
+  const Card& card = *read;
+  // While somebody writes or judges, the run is read each time.
+  const bool settled = card.outcome != "running" && !store::SupervisorLock::IsTaken(run);
+  const Scalar* loss = FindScalar(card, card.loss, false);
+  LUFF_ASSIGN_OR_RETURN(
+      Statement add,
+      database_.Prepare(
+          "INSERT INTO run(path, stamp, begun, took, steps, loss, best_loss, verdict, why, headline, "
+          "findings) VALUES(?,?,?,?,?,?,?,?,?,?,?)"));
+  LUFF_RETURN_IF_ERROR(add.With({run, settled ? static_cast<std::int64_t>(stamp) : std::int64_t{0},
+                                 card.begun_unix_ns, card.took_s, static_cast<std::int64_t>(StepsOf(card)),
+                                 loss != nullptr ? Bound(loss->last) : Bound::Null(),
+                                 loss != nullptr ? Bound(loss->min) : Bound::Null(), card.verdict,
+                                 card.verdict == "damaged" ? card.problems.front() : card.why,
+                                 HeadlineOf(card), static_cast<std::int64_t>(card.findings)})
+                           .Run());
+  const std::int64_t id = database_.LastId();
+  LUFF_ASSIGN_OR_RETURN(Statement keep, database_.Prepare("INSERT INTO card(run, json) VALUES(?,?)"));
+  LUFF_RETURN_IF_ERROR(keep.With({id, ToJson(card)}).Run());
+  return PutFields(id, card);
+}
+
+Status Index::Refresh(const std::string& folder, const Found& found, const Progress& progress) {
+  struct Known {
+    std::int64_t id, stamp;
+    bool seen = false;
+  };
+  std::unordered_map<std::string, Known> known;
+  {
+    LUFF_ASSIGN_OR_RETURN(Statement all,
+                          database_.Prepare("SELECT path, id, stamp FROM run WHERE path>? AND path<?"));
+    all.With({folder + "/", folder + "0"});  // '0' follows '/'
+    while (true) {
+      LUFF_ASSIGN_OR_RETURN(const bool row, all.Row());
+      if (!row) break;
+      known.emplace(all.Text(0), Known{all.Integer(1), all.Integer(2)});
+    }
+  }
+  std::vector<const FoundRun*> changed;
+  for (const FoundRun& run : found.runs) {
+    const auto at = known.find(run.path);
+    if (at != known.end()) at->second.seen = true;
+    if (at == known.end() || at->second.stamp != static_cast<std::int64_t>(run.stamp))
+      changed.push_back(&run);
+  }
+  std::vector<std::int64_t> gone;
+  for (const auto& [path, one] : known) {
+    if (!one.seen && found.left_out.empty()) gone.push_back(one.id);
+  }
+  if (changed.empty() && gone.empty()) return Status::Ok();
+  for (std::size_t i = 0; i < std::max<std::size_t>(changed.size(), 1); i += kBatch) {
+    LUFF_RETURN_IF_ERROR(database_.Run("BEGIN IMMEDIATE"));
+    Status done = Status::Ok();
+    if (i == 0) {
+      for (const std::int64_t id : gone) done = done.ok() ? Forget(id) : done;
+    }
+    for (std::size_t k = i; done.ok() && k < std::min(i + kBatch, changed.size()); ++k) {
+      done = Put(changed[k]->path, changed[k]->stamp);
+      if (progress) progress(k + 1, changed.size());
+    }
+    LUFF_RETURN_IF_ERROR(done.ok() ? database_.Run("COMMIT") : done);
+  }
+  return Status::Ok();
+}
+
+Result<std::vector<std::int64_t>> Index::Ids(const std::string& sql, const std::vector<Bound>& bound) {
+  LUFF_ASSIGN_OR_RETURN(Statement rows, database_.Prepare(sql));
+  rows.With(bound);
+  std::vector<std::int64_t> ids;
+  while (true) {
+    LUFF_ASSIGN_OR_RETURN(const bool row, rows.Row());
+    if (!row) return ids;
+    ids.push_back(rows.Integer(0));
+  }
+}
+
+Status Index::Find(const Question& question, Answer* answer) {
+  const std::string from = "SELECT id FROM run r WHERE path>? AND path<?";
+  const std::vector<Bound> folder = {question.folder + "/", question.folder + "0"};
+  LUFF_ASSIGN_OR_RETURN(const std::vector<std::int64_t> by_age,
+                        Ids(from + " ORDER BY begun DESC, path DESC", folder));
+  LUFF_ASSIGN_OR_RETURN(const Selection selection, Select(&database_, question));
+  std::vector<Bound> bound = folder;
+  bound.insert(bound.end(), selection.bound.begin(), selection.bound.end());
+  LUFF_ASSIGN_OR_RETURN(const std::vector<std::int64_t> found,
+                        Ids(from + selection.where + selection.order, bound));
+  answer->all = by_age.size();
+  answer->matching = found.size();
+  std::unordered_map<std::int64_t, std::size_t> age;
+  for (std::size_t i = 0; i < by_age.size(); ++i) age[by_age[i]] = i + 1;
+  LUFF_ASSIGN_OR_RETURN(
+      Statement row,
+      database_.Prepare(
+          "SELECT path, begun, took, steps, loss, best_loss, verdict, why, headline, findings, json "
+          "FROM run JOIN card ON card.run=run.id WHERE run.id=?"));
+  for (std::size_t i = 0; i < std::min(found.size(), question.limit); ++i) {
+    LUFF_ASSIGN_OR_RETURN(const bool there, row.With({found[i]}).Row());
+    if (!there) continue;
+    Entry entry;
+    entry.path = row.Text(0);
+    entry.name = entry.path.substr(question.folder.size() + 1);
+    entry.age = age[found[i]];
+    entry.begun_unix_ns = row.Integer(1);
+    entry.took_s = row.Real(2);
+    entry.steps = static_cast<std::uint64_t>(row.Integer(3));
+    if (!row.IsNull(4)) entry.loss = row.Real(4);
+    if (!row.IsNull(5)) entry.best_loss = row.Real(5);
+    entry.verdict = row.Text(6);
+    entry.why = row.Text(7);
+    entry.headline = row.Text(8);
+    entry.findings = static_cast<std::uint64_t>(row.Integer(9));
+    entry.card = row.Text(10);
+    answer->entries.push_back(std::move(entry));
+  }
+  return Status::Ok();
+}
+
+}  // namespace luff::catalog

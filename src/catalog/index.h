@@ -1,0 +1,34 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "catalog/card.h"
+#include "catalog/catalog.h"
+#include "catalog/database.h"
+#include "catalog/walk.h"
+
+/// Cards in a SQLite file: one row a run, and one for each field of its card.
+namespace luff::catalog {
+
+class Index {
+ public:
+  /// Opens or makes the file. Errors: kCorruption also for a file of another version.
+  [[nodiscard]] static Result<Index> Open(const std::string& path);
+
+  /// Reads the runs that have changed, and forgets those that are gone.
+  [[nodiscard]] Status Refresh(const std::string& folder, const Found& found, const Progress& progress);
+  [[nodiscard]] Status Find(const Question& question, Answer* answer);
+
+ private:
+  explicit Index(Database database) : database_(std::move(database)) {}
+  [[nodiscard]] Status Put(const std::string& run, std::uint64_t stamp);
+  [[nodiscard]] Status PutFields(std::int64_t run, const Card& card);
+  [[nodiscard]] Status Forget(std::int64_t run);
+  [[nodiscard]] Result<std::vector<std::int64_t>> Ids(const std::string& sql,
+                                                      const std::vector<Bound>& bound);
+  [[nodiscard]] Result<std::int64_t> IdOfName(const std::string& name);
+
+  Database database_;
+};
+
+}  // namespace luff::catalog

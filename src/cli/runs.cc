@@ -1,0 +1,138 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+
+#include "base/format.h"
+#include "base/text_escape.h"
+#include "catalog/catalog.h"
+#include "cli/reading.h"
+#include "cli/report.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+
+namespace luff::cli {
+namespace {
+
+struct RunsOptions {
+  std::string folder, where, sort = "-begun";
+  std::vector<std::string> tags;
+  std::size_t limit = 20;
+  bool all = false, json = false;
+};
+
+// "today 18:30:12" or "2026-11-23 18:30:12", local time.
+std::string WhenText(std::int64_t unix_ns) {
+  if (unix_ns <= 0) return "-";
+  const auto seconds = static_cast<std::time_t>(unix_ns / 1'000'000'000);
+  const std::time_t now = std::time(nullptr);
+  std::tm then{};
+  std::tm today{};
+  char text[32];
+  if (localtime_r(&seconds, &then) == nullptr || localtime_r(&now, &today) == nullptr) return "-";
+  const bool same = then.tm_year == today.tm_year && then.tm_yday == today.tm_yday;
+  std::strftime(text, sizeof(text), same ? "today %H:%M:%S" : "%Y-%m-%d %H:%M", &then);
+  return text;
+}
+
+// "0.4 s", "12 s", "3 min", "2.1 h", "3.5 d".
+std::string TookText(double seconds) {
+  if (seconds < 10) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 120) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 7200) return fmt::format("{:.0f} min", seconds / 60);
+  if (seconds < 48 * 3600) return fmt::format("{:.1f} h", seconds / 3600);
+  return fmt::format("{:.1f} d", seconds / 86400);
+}
+
+std::string VerdictText(const catalog::Entry& run) {
+  std::string text = run.verdict;
+  if (run.verdict == "findings") text = Plural(run.findings, "finding", "findings");
+  const std::string& more =
+      run.verdict == "failed" || run.verdict == "damaged" || run.headline.empty() ? run.why : run.headline;
+  if (run.verdict == "ok" || run.verdict == "empty" || more.empty()) return text;
+  return fmt::format("{}: {}", text, more);
+}
+
+std::string LossText(const std::optional<double>& loss) { return loss ? fmt::format("{:.4g}", *loss) : "-"; }
+
+void PrintTable(const catalog::Answer& answer) {
+  std::size_t width = 4;
+  for (const catalog::Entry& run : answer.entries) width = std::max(width, Escaped(run.name).size());
+  fmt::print("{:>6}  {:<{}}  {:<16}  {:>7}  {:>8}  {:>9}  {:>9}  {}\n", "", "name", width, "begun", "took",
+             "steps", "loss", "best", "verdict");
+  for (const catalog::Entry& run : answer.entries) {
+    fmt::print("{:>6}  {:<{}}  {:<16}  {:>7}  {:>8}  {:>9}  {:>9}  {}\n", fmt::format("@{}", run.age),
+               Escaped(run.name), width, WhenText(run.begun_unix_ns), TookText(run.took_s), run.steps,
+               LossText(run.loss), LossText(run.best_loss), Escaped(VerdictText(run)));
+  }
+}
+
+void PrintProgress(std::size_t done, std::size_t all) {
+  constexpr std::size_t kWorthTelling = 200;
+  if (all < kWorthTelling || !StderrIsTerminal() || (done % 50 != 0 && done != all)) return;
+  fmt::print(stderr, "\rluff: reading {} of {} runs{}", done, all, done == all ? "\n" : "");
+}
+
+void List(const RunsOptions& options) {
+  const std::string home = catalog::Home();
+  catalog::Question question;
+  if (options.folder.empty() && home.empty())
+    ExitWithError(InvalidArgument("neither LUFF_HOME nor HOME is set; name the directory of the runs"));
+  const std::string folder = options.folder.empty() ? home + "/runs" : options.folder;
+  std::error_code error;
+  if (options.folder.empty() && !std::filesystem::exists(folder, error)) {
+    if (!options.json) fmt::print("no runs yet: {}\n", Escaped(folder));
+    ExitWith(kExitOk);
+  }
+  question.folder = std::filesystem::absolute(folder).lexically_normal().string();
+  while (question.folder.size() > 1 && question.folder.back() == '/') question.folder.pop_back();
+  if (!options.where.empty()) question.where = ValueOrExit(catalog::ParseCondition(options.where));
+  question.tags = options.tags;
+  question.ascending = !options.sort.starts_with('-');
+  question.sort = question.ascending ? options.sort : options.sort.substr(1);
+  question.limit = options.all || options.json ? SIZE_MAX : options.limit;
+  const std::string index = home.empty() ? std::string() : home + "/catalog.sqlite3";
+  const catalog::Answer answer = ValueOrExit(catalog::Ask(index, question, PrintProgress));
+  for (const std::string& note : answer.notes) fmt::print(stderr, "luff: {}\n", Escaped(note));
+  if (options.json) {
+    for (const catalog::Entry& run : answer.entries) fmt::print("{}\n", JsonEscaped(run.card));
+    ExitWith(kExitOk);
+  }
+  if (answer.entries.empty()) {
+    fmt::print("{}: {}\n", answer.all == 0 ? "no runs" : fmt::format("none of {} runs matches", answer.all),
+               Escaped(question.folder));
+    ExitWith(kExitOk);
+  }
+  PrintTable(answer);
+  if (answer.matching > answer.entries.size())
+    fmt::print("and {} more (--all)\n", answer.matching - answer.entries.size());
+  ExitWith(kExitOk);
+}
+
+}  // namespace
+
+void AddRuns(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("runs", "The runs of a directory: when, how long, loss, verdict");
+  auto options = std::make_shared<RunsOptions>();
+  verb->add_option("DIR", options->folder, "The directory; default: $LUFF_HOME/runs, or ~/.luff/runs");
+  verb->add_option("--where", options->where,
+                   "Only runs for which this holds, e.g. 'verdict = stopped and lr > 0.01'");
+  verb->add_option("--tag", options->tags, "Only runs with this tag; may be repeated")
+      ->allow_extra_args(false);
+  verb->add_option("--sort", options->sort, "A field, e.g. loss; -loss: the greatest first")
+      ->capture_default_str();
+  verb->add_option("-n,--limit", options->limit, "Runs shown")->capture_default_str();
+  verb->add_flag("--all", options->all, "Show all of them");
+  verb->add_flag("--json", options->json, "The card of each run, a line of JSON (docs/spec/catalog.md)");
+  verb->footer(
+      "Every verb that reads a run takes the name in this table, the beginning of it, or @1 for the newest.\n"
+      "Fields: name, begun, took, steps, loss, eval_loss, verdict, findings, rule, tag, host, framework, "
+      "command,\n"
+      "outcome, version.NAME, parameters (lr) and scalars (accuracy, accuracy.max). Joined by and, or, not, "
+      "( ).");
+  verb->callback([options] { List(*options); });
+}
+
+}  // namespace luff::cli
