@@ -23,7 +23,7 @@ from _gates import luff_command
 from mutants.halves import ORIGINAL, all_mutants, half, mutate, programs
 from mutants.judge import judge, table
 from mutants.operators import OPERATORS
-from mutants.training import SEEDS, train
+from mutants.training import SEEDS, interpreter, needed, train
 
 
 def place(program: str, operator: str) -> int:
@@ -77,6 +77,10 @@ def main() -> None:
         print(f"{len(programs())} programs, {len(OPERATORS)} operators, {len(chosen)} scripts")
         return
     root = Path(options.rest[0])
+    lacking = {p for p, _ in chosen if interpreter(p) is None}
+    for name in sorted({needed(p) for p in lacking}):
+        print(f"skipped {sum(needed(p) == name for p, _ in chosen)} scripts: ./dev setup --with {name}")
+    chosen = [one for one in chosen if one[0] not in lacking]
     # An interrupted training leaves a sample of all programs.
     chosen.sort(key=lambda one: (one[1] != ORIGINAL, place(*one)))
     wanted = [(p, o, seed) for p, o in chosen for seed in (SEEDS if o == ORIGINAL else SEEDS[:1])]

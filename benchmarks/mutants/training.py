@@ -13,10 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mutants.halves import ORIGINAL, half, mutate
+from mutants.halves import ORIGINAL, PROGRAMS, half, mutate
 from mutants.operators import OPERATORS
 
-__all__ = ["SEEDS", "environment", "train", "verdict"]
+__all__ = ["SEEDS", "environment", "interpreter", "needed", "train", "verdict"]
 
 SEEDS = (
     0,
@@ -24,6 +24,20 @@ SEEDS = (
     2,
 )  # an original is trained with each, and shows how far healthy scores spread; a mutant with the first
 TIMEOUT_S = 180
+ROOT = Path(os.environ.get("LUFF_BENCH_ROOT") or Path(__file__).resolve().parents[2])
+
+
+def needed(program: str) -> str:
+    """Returns the environment that a program names in a comment, e.g. ``tensorflow``; empty if it names none."""
+    named = re.search(r"^# environment: (\w+)$", (PROGRAMS / f"{program}.py").read_text(), re.MULTILINE)
+    return named[1] if named else ""
+
+
+def interpreter(program: str) -> str | None:
+    """Returns the Python that runs a program; None if its environment was not made."""
+    name = needed(program)
+    python = ROOT / ".venvs" / name / "bin" / "python" if name else Path(sys.executable)
+    return str(python) if python.exists() else None
 
 
 def environment(seed: int) -> dict[str, str]:
@@ -44,7 +58,15 @@ def train(luff: str, root: Path, program: str, operator: str, seed: int) -> floa
     folder.mkdir(parents=True)
     script = folder / "train.py"
     script.write_text(mutate(program, operator) or "")
-    command = [luff, "run", "--run", str(folder / "run"), "--", sys.executable, str(script)]
+    command = [
+        luff,
+        "run",
+        "--run",
+        str(folder / "run"),
+        "--",
+        interpreter(program) or sys.executable,
+        str(script),
+    ]
     with (folder / "output.txt").open("wb") as output:
         try:
             code = subprocess.run(

@@ -63,6 +63,16 @@ def bench_main(args):
             env["PYTHONPATH"] += f"{os.pathsep}{site}"
         except Failed as failure:
             say(f"  XGBoost skipped: {str(failure).splitlines()[0]}")
+    if args.rest[:1] == ["--mutants"] and "train" in args.rest:
+        for name in (
+            "lightning",
+            "tensorflow",
+            "xgboost3",
+        ):  # of some programs; the bench skips what is not there
+            try:
+                setup.environment(name)
+            except Failed as failure:
+                say(f"  {name} skipped: {str(failure).splitlines()[0]}")
     if args.name in PROGRAMS:
         folder = build.build("dev", PROGRAMS[args.name])
         env["LUFF_BENCH_PROGRAMS"] = str(folder / "benchmarks" / "cpp")
