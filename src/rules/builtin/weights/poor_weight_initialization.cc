@@ -22,6 +22,7 @@ namespace {
 using format::Form;
 using format::Role;
 constexpr const char* kName = "PoorWeightInitialization";
+constexpr double kTwiceHe = 2.83;  // He's initialisation has a gain of 1.41
 
 struct Limits {
   std::string inputs;
@@ -40,7 +41,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::steps, "steps", "10", "steps that are looked at (original)", AtLeast(0)},  // smdebug: a float
     {&Limits::one, "one", "100", "gain of one layer (Luff)"},
     {&Limits::all, "all", "10", "median gain of all layers (Luff)"},
-    {&Limits::layers, "layers", "3", "layers for a median (Luff)", AtLeast(1)},
+    {&Limits::layers, "layers", "2", "layers for a median (Luff)", AtLeast(1)},
     {&Limits::captures, "captures", "4",
      "captures before it is said, so that what names the cause better speaks first (Luff)", AtLeast(1)},
 };
@@ -186,10 +187,10 @@ class Luff final : public KeptRule {
     finding.tensor = lead_;
     finding.since_step = first_step_;
     finding.other_tensors = others_;
-    finding.what =
-        others_.empty()
-            ? fmt::format("{} is initialised {:.2g} times too large", lead_, gain_ / 1.41)
-            : fmt::format("half of the layers multiply the size of what they get by {:.2g} and more", gain_);
+    finding.what = others_.empty()
+                       ? fmt::format("{} is initialised {:.2g} times too large", lead_, gain_ / 1.41)
+                       : fmt::format("{} layers multiply the size of what they get by about {:.2g}",
+                                     others_.size() + 1, gain_);
     finding.why =
         "what a layer gets should leave it at about the same size; gains multiply from layer to layer, and "
         "so do "
@@ -228,16 +229,17 @@ class Luff final : public KeptRule {
   void Judge(const StepView& view, std::vector<std::pair<double, query::TensorId>> gains) {
     first_step_ = view.rows.info.mode_step;
     std::sort(gains.rbegin(), gains.rend());
-    const double median = gains[gains.size() / 2].first;
+    // Gains multiply, so the median of an even number is the geometric mean of the middle two.
+    const double median = std::sqrt(gains[(gains.size() - 1) / 2].first * gains[gains.size() / 2].first);
     const bool one = gains.front().first > limits_.one;
     const bool all = gains.size() >= static_cast<std::size_t>(limits_.layers) && median > limits_.all &&
                      !Normalises(view.memo.Facts(view.trial));
     if (!one && !all) return;
     lead_ = view.trial.tensor(gains.front().second).name;
-    gain_ = one ? gains.front().first : median;
-    const double bound = one ? limits_.one : limits_.all;
+    const double bound = one ? limits_.one : kTwiceHe;
     for (std::size_t i = 1; i < gains.size() && gains[i].first > bound; ++i)
       others_.push_back(view.trial.tensor(gains[i].second).name);
+    gain_ = one || others_.empty() ? gains.front().first : median;
     if (others_.size() > 20) others_.resize(20);
   }
 

@@ -73,6 +73,23 @@ TEST(PoorWeightInitialization, OneLayerFarTooLarge_WarnsAtTheFourthCapture) {
               1e-9);
 }
 
+TEST(PoorWeightInitialization, TwoLayersTooLargeTogether_AreFound_OneWithAUsualOneIsNot) {
+  FakeTrial both;
+  FakeTrial first;
+  for (int step = 0; step < 4; ++step) {
+    Matrix(both.Step(), "a.weight", {{12, -11}, {-13, 12}});
+    Matrix(both, "b.weight", {{7, -6}, {-6, 7}});
+    Matrix(first.Step(), "a.weight", {{12, -11}, {-13, 12}});
+    Matrix(first, "b.weight", {{0.4, -0.4}, {0.4, -0.4}});
+  }
+  const auto findings = FindingsOf(both, "PoorWeightInitialization", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].tensor, "a.weight");
+  EXPECT_EQ(findings[0].other_tensors, std::vector<std::string>{"b.weight"});
+  EXPECT_EQ(findings[0].what, "2 layers multiply the size of what they get by about 13");
+  EXPECT_TRUE(FindingsOf(first, "PoorWeightInitialization", ParameterSet::kLuff).empty());
+}
+
 TEST(PoorWeightInitialization, LoadedWeights_AndUsualGains_AreSilent) {
   FakeTrial loaded;
   FakeTrial usual;
