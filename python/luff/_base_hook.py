@@ -5,6 +5,7 @@ Each framework's hook derives from `BaseHook` and defines what it watches.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -27,12 +28,15 @@ from luff._hook import (
     run_from_environment,
 )
 from luff._plain import plain, shown
+from luff._rules_beside import needs_of, take_rules, watch_beside
+from luff._run_place import new_run, warn_of_another_place
 from luff._step_writer import StepWriter
-from luff.errors import InvalidArgumentError
+from luff.errors import AlreadyExistsError, InvalidArgumentError
 
 __all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
 
 STOP, ACT = 2, 3  # what Session.at_step_boundary returns
+MAX_BESIDE = 9999  # runs of one name
 MAX_ERRORS = 1000  # a hook gives up after more errors than this
 _CLOSE_S = 2.0  # deadline for closing a run that the user did not close
 SCHEDULE = ("save_interval", "start_step", "end_step", "save_steps")
@@ -271,7 +275,7 @@ class BaseHook:
         Raises
         ------
         LuffError
-            When the run exists already, cannot be created, or the configuration is wrong.
+            When the run cannot be created, or the configuration is wrong.
         """
         if self.session is not None:
             return
@@ -279,7 +283,7 @@ class BaseHook:
         self.first_rank = rank is None or rank[0] == 0
         self._run = find_run(self._options, rank)
         point = resume_point(self._run) if self._options.resume else None
-        session = open_session(replace(self._options, path=self._run), rank)
+        session = self._open_session(rank)
         stop.watch(self)
         session.accept_actions(self._corrections().kinds())
         corrections.listen(self._accept_corrections)
@@ -290,6 +294,29 @@ class BaseHook:
             "environment", environment_document(framework=self.framework, rank=rank, **self.versions())
         )
         self.opened(session)
+        if self._options.rules and self.first_rank:
+            self.guarded("rules", watch_beside, self._run, self._options.rules, self._options.on_finding)
+
+    def _open_session(self, rank: tuple[int, int] | None) -> Session:
+        """Opens the run, or one beside it if that place is taken: a script or a notebook's cell may run again."""
+        options = replace(self._options, path=self._run)
+        try:
+            return open_session(options, rank)
+        except AlreadyExistsError:
+            if options.join or options.resume or (rank is not None and rank[1] > 1):
+                raise
+        for number in itertools.count(2):
+            path = f"{options.path}-{number}"
+            try:
+                session = open_session(replace(options, path=path), rank)
+            except AlreadyExistsError:
+                if number == MAX_BESIDE:
+                    raise
+                continue
+            warn_of_another_place(options.path, path)
+            self._run = path
+            break
+        return session
 
     def ensure_session(self) -> Session | None:
         """Returns the session, which the first step opens. None if that fails: the training continues unwatched."""
@@ -497,7 +524,7 @@ def choose_run(
     config: Mapping[str, Any],
     merge: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] | None = None,
 ) -> RunOptions:
-    """Chooses the run that a hook records into: the supervisor's under ``luff run``, else the given one.
+    """Chooses the run of a hook: the supervisor's under ``luff run``, else the given one, else a new one.
 
     Parameters
     ----------
@@ -505,20 +532,17 @@ def choose_run(
         Merges the hook's configuration, the second argument, into the supervisor's. By default the hook's keys win
         and its collections are added.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no supervisor and no run is given.
     """
+    config = dict(config)
+    rules, on_finding = take_rules(config)
     supervised = run_from_environment()
-    if supervised is not None:
+    if supervised is not None:  # whose rules were chosen on its command line
         merged = (merge or _merge)(supervised.config, dict(config)) if config else supervised.config
         return replace(supervised, config=merged)
-    if run is None:
-        raise InvalidArgumentError(
-            "no run was given; pass run=DIRECTORY, or start the script by `luff run -- ...`"
-        )
-    return RunOptions(os.path.abspath(os.fspath(run)), resume, False, dict(config))
+    path = new_run(rank_from_environment()) if run is None else os.path.abspath(os.fspath(run))
+    if rules:
+        config = (merge or _merge)(needs_of(rules), config)
+    return RunOptions(path, resume, False, config, rules=rules, on_finding=on_finding)
 
 
 def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

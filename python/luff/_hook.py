@@ -197,6 +197,8 @@ class RunOptions:
     config: dict[str, Any] = field(default_factory=dict)
     job: str = ""  # of `luff run`, which may start several trainings; `path` is the run of the first
     supervisor: int = 0  # process number of that `luff run`
+    rules: str = ""  # to run beside a training that no `luff run` watches; empty for none
+    on_finding: str = "warn"
 
 
 def run_from_environment() -> RunOptions | None:

@@ -75,7 +75,7 @@ def tensor_html(tensor: Tensor) -> str:
     path, kind = tensor.module
     module = f" of {path} ({kind})" if path else ""
     html = f"<p><b>{_text(tensor.name)}</b><br>{_text(tensor.role + module)}</p>"
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for mode in tensor.trial.modes():
         summaries, scalars = tensor.summaries(mode), tensor.trial.scalars(tensor.name, mode)
         if len(scalars["value"]):

@@ -70,6 +70,8 @@ class CaptureOptions(TypedDict, total=False):
     direct_io: str
     sync: str
     events: bool
+    rules: bool | str
+    on_finding: str
 
 
 @dataclass(eq=True)

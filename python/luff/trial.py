@@ -307,10 +307,9 @@ class Trial:
             ``why``, ``remedy``, ``tensor``, ``mode``, ``step``, ``since_step``, ... Empty if no rule looked at the run.
         """
         texts, _ = self._core.findings()
-        found = [cast("Finding", parse_json(text)) for text in texts]
-        for finding in found:
-            finding.pop("event", None)  # type: ignore[misc]  # is no member of what is kept
-        return [finding for finding in found if healed or not finding["healed"]]
+        found = [parse_json(text) for text in texts]
+        kept = [{key: value for key, value in finding.items() if key != "event"} for finding in found]
+        return [cast("Finding", finding) for finding in kept if healed or not finding["healed"]]
 
     def gaps(self) -> list[Gap]:
         """Returns what was not recorded, and why."""

@@ -59,6 +59,7 @@ int main(int argc, char** argv) {
   app.failure_message(UsageError);
   try {
     AddRun(app);
+    AddWatch(app);
     AddCheck(app);
     AddExplain(app);
     AddReport(app);

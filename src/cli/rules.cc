@@ -168,10 +168,11 @@ void AddRules(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("rules", "List the built-in rules, or explain one");
   static bool json = false;
   static bool cost = false, capture = false;
-  static std::string name, run;
+  static std::string name, run, capture_rules = "all";
   verb->add_flag("--json", json, "Machine-readable");
   verb->add_flag("--cost", cost, "What each rule needs captured");
-  verb->add_flag("--capture", capture, "The capture configuration that all rules together ask for, as JSON");
+  verb->add_flag("--capture", capture, "The capture configuration that the rules together ask for, as JSON");
+  verb->add_option("--rules", capture_rules, "With --capture: these rules instead of all");
   verb->add_option("--run", run, "With --cost: a run that gives the sizes of tensors");
   CLI::App* explain = verb->add_subcommand("explain", "Parameters and page of one rule");
   explain->add_option("NAME", name, "The rule; one of yours: path/to/file.py:Rule")->required();
@@ -180,7 +181,7 @@ void AddRules(CLI::App& app) {
     if (*explain) {
       Explain(name, json);
     } else if (capture) {
-      const auto choices = ValueOrExit(rules::ParseChoices("all", rules::ParameterSet::kLuff));
+      const auto choices = ValueOrExit(rules::ParseChoices(capture_rules, rules::ParameterSet::kLuff));
       fmt::print("{}\n", ValueOrExit(rules::CaptureConfigFor(choices)));
     } else if (cost) {
       Cost(run, json);

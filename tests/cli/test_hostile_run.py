@@ -120,7 +120,7 @@ def test_no_command_is_forgotten(tmp_path: Path) -> None:
     told = call("--help", cwd=tmp_path)[1].decode()
     verbs = set(re.findall(r"^  ([a-z]+) ", told.split("\nSUBCOMMANDS:\n")[-1], re.MULTILINE))
     assert verbs, told
-    assert verbs == set(READING) | {"run", "export"}
+    assert verbs == set(READING) | {"run", "watch", "export"}
 
 
 def test_exports_write_below_their_target_only(run: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from luff.compat.sagemaker import CollectionConfig, DebuggerHookConfig, Estimator, Job, Rule, rule_configs
 from luff.compat.sagemaker.exceptions import UnexpectedStatusException
@@ -89,6 +90,116 @@ def test_an_unchanged_script_writes_smdebugs_files_and_luff_looks_on(luff: Luff)
     assert len(recorded.steps(modes.TRAIN)) == 60
     mean = recorded.tensor("Sequential_0.weight").reduction_value(20, "mean", mode=modes.TRAIN)
     assert abs(mean - written.tensor("Sequential_0.weight").value(20).mean()) < 1e-6
+
+
+NOTEBOOK = """
+import sys
+
+import numpy as np
+from smdebug.core.modes import ModeKeys
+from smdebug.trials import create_trial
+
+trial = create_trial(sys.argv[1])
+losses = trial.tensor(trial.tensor_names(collection="losses")[0])
+for mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
+    values = np.stack(list(losses.values(mode=mode).values()))
+    print(mode.name, losses.steps(mode=mode)[-1], values.shape, values.dtype)
+print(f"{losses.value(0, mode=ModeKeys.TRAIN):.3f}")
+for name in ("inputs", "outputs", "labels"):
+    for tensor_name in trial.tensor_names(collection=name):
+        tensor = trial.tensor(tensor_name)
+        print(tensor_name, tensor.steps(mode=ModeKeys.TRAIN), tensor.value(0, mode=ModeKeys.TRAIN).shape)
+print(trial.tensor_names(regex="^gradient"))
+try:
+    trial.tensor("Sequential_0.weigth")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+EVALUATES = (
+    BARE
+    + """
+    if step % 20 == 19:
+        with torch.no_grad():
+            loss(model(torch.randn(8, 4)), torch.randint(0, 3, (8,)))
+"""
+)
+
+
+@pytest.mark.parametrize("rules", ["all", "none"])
+def test_a_notebook_reads_what_a_plain_run_recorded(luff: Luff, rules: str):
+    """Values of one shape; and inputs, outputs and labels of the first step, which opened the run."""
+    (luff.cwd / "train.py").write_text(EVALUATES)
+    (luff.cwd / "notebook.py").write_text(NOTEBOOK)
+    run = str(luff.tmp / "run")
+    code, _, stderr = luff("run", "--rules", rules, "--run", run, "--", sys.executable, "train.py")
+    assert code == 0, stderr
+    read = subprocess.run(
+        [sys.executable, "-m", "luff.compat.smdebug", "notebook.py", run],
+        cwd=luff.cwd, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert read.returncode == 0, read.stderr
+    shown = read.stdout.splitlines()
+    assert shown[:2] == ["TRAIN 59 (60,) float64", "EVAL 2 (3,) float64"]
+    assert 0 < float(shown[2]) < 5
+    assert {
+        "Sequential_input_0 [0] (8, 4)",
+        "Sequential_output_0 [0] (8, 3)",
+        "1_output_0 [0] (8, 8)",
+        "CrossEntropyLoss_input_1 [0] (8,)",
+    } <= set(shown)
+    assert "'gradient/Sequential_2.weight'" in shown[-2]
+    assert shown[-1].startswith("TensorUnavailable tensor 'Sequential_0.weigth' was not saved")
+    assert "nearest: 'Sequential_0.weight', 'Sequential_2.weight'" in shown[-1]
+
+
+def test_what_the_first_step_opens_with_is_what_it_computed(luff: Luff):
+    """The values of step 0 are those of the program, also where it changes them in place."""
+    script = BARE.replace("nn.ReLU()", "nn.ReLU(inplace=True)").replace(
+        "loss(model(torch.randn(8, 4)),",
+        "x = torch.randn(8, 4); step or torch.save((x, model(x)), 'first.pt'); loss(model(x),",
+    )
+    (luff.cwd / "train.py").write_text(script)
+    run = str(luff.tmp / "run")
+    code, _, stderr = luff("run", "--rules", "none", "--run", run, "--", sys.executable, "train.py")
+    assert code == 0, stderr
+    import torch
+
+    x, y = torch.load(luff.cwd / "first.pt")
+    trial = create_trial(run)
+    # The model was called twice before the first backward pass: the calls are numbered.
+    for call in (0, 1):
+        np.testing.assert_array_equal(trial.tensor(f"Sequential_input_{call}").value(0), x)
+        np.testing.assert_array_equal(trial.tensor(f"Sequential_output_{call}").value(0), y.detach())
+        assert (trial.tensor(f"0_output_{call}").value(0) < 0).any()
+        assert (trial.tensor(f"1_output_{call}").value(0) >= 0).all()
+
+
+def test_set_mode_is_heard_by_the_run_beside_the_hook(luff: Luff):
+    """An evaluation with a backward pass is one in smdebug's files and in the run."""
+    script = SCRIPT.replace(
+        "    optimizer.step()\n",
+        """    optimizer.step()
+    if step % 20 == 19:
+        hook.set_mode(smd.modes.EVAL)
+        x = torch.randn(8, 4, requires_grad=True)
+        loss(model(x), torch.randint(0, 3, (8,))).backward()
+        hook.set_mode(smd.modes.TRAIN)
+""",
+    ).replace("for step in range(60):", "hook.set_mode(smd.modes.TRAIN)\nfor step in range(60):")
+    (luff.cwd / "train.py").write_text(script)
+    run, out = luff.tmp / "run", luff.tmp / "out"
+    code, _, stderr = luff(
+        "run", "--compat", "smdebug", "--run", str(run), "--", sys.executable, "train.py", str(out)
+    )
+    assert code == 0, stderr
+    for trial in (create_trial(str(run)), create_trial(str(out))):
+        assert trial.steps(modes.EVAL)[0] == 0
+    recorded = create_trial(str(run))
+    assert len(recorded.steps(modes.TRAIN)) == 60
+    assert recorded.steps(modes.EVAL) == [0, 1, 2]
+    assert recorded.steps()[20] == 20
+    assert recorded.mode(20) is modes.EVAL
 
 
 def test_another_name_is_refused(luff: Luff):

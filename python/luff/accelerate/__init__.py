@@ -63,7 +63,8 @@ def attach(
     accelerator
         The accelerator, after its `prepare`.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     checkpoint
         Directory for `accelerator.save_state`, called in all processes before a finding stops the training.
     collections, resume, on_stop, correct, **options
@@ -72,7 +73,7 @@ def attach(
     Raises
     ------
     LuffError
-        When nothing was prepared, when the run exists already or cannot be created, or a setting is wrong.
+        When nothing was prepared, when the run cannot be created, or a setting is wrong.
     """
     models = list(getattr(accelerator, "_models", ()))
     if not models:

@@ -29,15 +29,16 @@ class Tracker(GeneralTracker):  # type: ignore[misc, unused-ignore]
     Parameters
     ----------
     run
-        Directory of the run, created by `init_trackers`; it must not exist unless `resume`. Under ``luff run`` the
-        supervisor's is taken.
+        Directory of the run, created by `init_trackers`. If it holds a run and `resume` is not set, a new one is
+        made beside it: ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is
+        used.
     collections, resume, **options
         As in `luff.torch.attach`.
 
     Raises
     ------
     LuffError
-        When no run is named or a setting is wrong; out of `init_trackers` when the run exists already or cannot be
+        When a setting is wrong; out of `init_trackers` when the run cannot be
         created.
     """
 

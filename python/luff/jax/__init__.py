@@ -77,7 +77,7 @@ def attach(
     Raises
     ------
     LuffError
-        When the run exists already, cannot be created, or the configuration is wrong.
+        When the run cannot be created, or the configuration is wrong.
     """
     hook = Hook(choose_run(run, resume, make_config(collections, options)), on_stop, correct)
     hook.open_now()

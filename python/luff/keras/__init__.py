@@ -62,15 +62,15 @@ def attach(
     model
         A `keras.Model`.
     run
-        Directory of the run, created; it must not exist unless ``resume``. Under ``luff run`` the supervisor's is
-        used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     collections, resume, on_stop, correct, **options
         As in `Callback`.
 
     Raises
     ------
     LuffError
-        When the run exists already or cannot be created, or a setting is wrong.
+        When the run cannot be created, or a setting is wrong.
     """
     import keras
 

@@ -42,7 +42,8 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     Parameters
     ----------
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     collections
         What is saved in addition to the default: names of collections (raw values and summaries), or settings by
         name.
@@ -60,7 +61,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     Raises
     ------
     LuffError
-        When the run exists already or cannot be created, or a setting is wrong.
+        When the run cannot be created, or a setting is wrong.
     """
 
     framework = "keras"

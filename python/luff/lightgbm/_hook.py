@@ -40,7 +40,8 @@ class Callback(StepHook):
     Parameters
     ----------
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     collections
         What is saved in addition to the metrics: names of collections (``feature_importance``, ``trees``,
         ``predictions``, ``labels``, ``average_shap``, ``full_shap``, ``hyperparameters``), or settings by name.
@@ -65,7 +66,7 @@ class Callback(StepHook):
     Raises
     ------
     LuffError
-        When the run exists already or cannot be created, or a setting is wrong.
+        When the run cannot be created, or a setting is wrong.
     """
 
     framework = "lightgbm"

@@ -52,7 +52,8 @@ def attach(
     trainer
         Trainer or trainers, if they exist already; later ones are found by the parameters that they hold.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     collections
         What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
     resume
@@ -73,7 +74,7 @@ def attach(
     Raises
     ------
     LuffError
-        When the run exists already or cannot be created, or a setting is wrong.
+        When the run cannot be created, or a setting is wrong.
     """
     nets = [net] if isinstance(net, _gluon.Block) else list(net)
     for each in nets:

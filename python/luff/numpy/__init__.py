@@ -59,7 +59,8 @@ def attach(
     settings
         Numbers by name that updates use, e.g. ``{"lr": 0.1}``; recorded with each update.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     collections
         What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
     resume
@@ -81,7 +82,7 @@ def attach(
     Raises
     ------
     LuffError
-        When the run exists already or cannot be created, or a setting is wrong.
+        When the run cannot be created, or a setting is wrong.
     """
     if not isinstance(weights, Mapping):
         raise InvalidArgumentError(f"weights is a {type(weights).__name__}; expected arrays by name")

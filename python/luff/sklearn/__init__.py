@@ -59,7 +59,8 @@ def attach(
     estimator
         An estimator that trains step by step, or a pipeline that ends with one.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     collections
         What is saved beyond the defaults: names (``weights``, ``gradients``, ``outputs``, ``feature_importance``,
         ``trees``, …), or settings by name.
@@ -78,7 +79,7 @@ def attach(
     InvalidArgumentError
         If the estimator does not train step by step, as far as Luff knows.
     LuffError
-        When the run exists already or cannot be created, or a setting is wrong.
+        When the run cannot be created, or a setting is wrong.
     """
     last = estimator.steps[-1][1] if isinstance(getattr(estimator, "steps", None), list) else estimator
     if not _wraps.listen_to(last):

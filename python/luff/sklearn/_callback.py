@@ -41,7 +41,7 @@ class Callback:
     Raises
     ------
     LuffError
-        When the run exists already or cannot be created, or a setting is wrong.
+        When the run cannot be created, or a setting is wrong.
     """
 
     def __init__(

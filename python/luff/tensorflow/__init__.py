@@ -50,7 +50,8 @@ def attach(
     model
         A Keras model, if it exists already: names its variables. Models that a loop calls are found.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     collections, resume, on_stop, correct, **options
         As in `luff.keras.Callback`.
 
@@ -62,7 +63,7 @@ def attach(
     Raises
     ------
     LuffError
-        When the run exists already or cannot be created, a setting is wrong, or Keras uses another backend.
+        When the run cannot be created, a setting is wrong, or Keras uses another backend.
     """
     if keras.backend.backend() != "tensorflow":
         raise InvalidArgumentError(

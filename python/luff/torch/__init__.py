@@ -56,7 +56,8 @@ def attach(
     loss_fn
         The loss, for the run's description. Calls of loss modules and roots of backward passes are seen anyway.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     collections
         What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
     resume
@@ -77,7 +78,7 @@ def attach(
     Raises
     ------
     LuffError
-        When the run exists already or cannot be created, or a setting is wrong.
+        When the run cannot be created, or a setting is wrong.
     """
     if not isinstance(model, _torch.nn.Module):
         raise InvalidArgumentError(f"model is a {type(model).__name__}; expected a torch.nn.Module")

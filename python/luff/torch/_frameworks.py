@@ -170,7 +170,7 @@ class Run:
         Raises
         ------
         LuffError
-            When the run exists already or cannot be created.
+            When the run cannot be created.
         """
         if self._shared:
             self.hook = luff.torch.attach_to_all()

@@ -27,7 +27,8 @@ class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ign
     Parameters
     ----------
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
+        Directory of the run, created. If it holds a run and `resume` is not set, a new one is made beside it:
+        ``RUN-2``. None: a new one below ``$LUFF_HOME/runs``. Under ``luff run`` the supervisor's is used.
     checkpoint
         Whether the Trainer saves a checkpoint when a finding stops it; by default if it saves any.
     collections, resume, on_stop, correct, **options
@@ -36,7 +37,7 @@ class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ign
     Raises
     ------
     LuffError
-        When no run is named or a setting is wrong; when the training begins, if the run exists already or cannot be
+        When a setting is wrong; when the training begins, if the run cannot be
         created. Later errors inside Luff are counted, never raised.
     """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-NEEDS_TORCH = ("test_pytorch_hook.py", "test_json_config.py", "test_alias.py")
+NEEDS_TORCH = ("test_pytorch_hook.py", "test_hook_methods.py", "test_json_config.py", "test_alias.py")
 collect_ignore = [] if importlib.util.find_spec("torch") is not None else list(NEEDS_TORCH)
 
 

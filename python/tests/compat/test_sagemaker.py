@@ -213,3 +213,8 @@ def test_the_command_says_what_is_wrong(tmp_path: Path):
     assert done.returncode == 2
     assert done.stderr.startswith("luff: found no JSON")
     assert str(path) in done.stderr
+
+
+def test_an_unknown_rule_names_the_nearest_ones():
+    with pytest.raises(AttributeError, match="no rule 'vanishing_gradiant'; nearest: 'vanishing_gradient'"):
+        _ = rule_configs.vanishing_gradiant

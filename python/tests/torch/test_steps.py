@@ -210,6 +210,58 @@ def test_modes_by_hand(watched):
         hook.set_mode("TEST")
 
 
+@pytest.mark.parametrize("mode", ["EVAL", "PREDICT"])
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_backward_pass_of_an_evaluation_by_hand_is_no_training(watched, mode, attached):
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook, session = watched(model=model if attached else None)
+    target = torch.zeros(1, 3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.mse_loss(model(torch.ones(1, 6)), target).backward()
+        optimizer.step()
+        hook.set_mode(mode)
+        x = torch.ones(1, 6, requires_grad=True)
+        nn.MSELoss()(model(x), target).backward()  # for a saliency map
+        assert x.grad is not None
+        hook.set_mode(None)
+    hook.close()
+    evaluation = {"EVAL": 2, "PREDICT": 3}[mode]
+    assert [step.mode for step in session.steps] == [1, evaluation, 1, evaluation]
+    assert [step.kinds.count(BACKWARD) for step in session.steps] == [1, 0, 1, 0]
+    for step in session.steps[1::2]:
+        assert "MSELoss_output_0" in step.scalars
+        assert not [name for name in step.values if name.startswith("gradient/")]
+
+
+def test_the_first_step_may_be_an_evaluation_with_a_backward_pass(watched):
+    hook, session = watched()
+    model = nn.Linear(6, 3)
+    hook.set_mode("EVAL")
+    nn.MSELoss()(model(torch.ones(1, 6)), torch.zeros(1, 3)).backward()
+    hook.set_mode(None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    F.mse_loss(model(torch.ones(1, 6)), torch.zeros(1, 3)).backward()
+    optimizer.step()
+    assert [step.mode for step in session.steps] == [2, 1]
+    assert session.steps[0].scalars.keys() == {"MSELoss_output_0"}
+
+
+def test_an_update_is_training_whatever_the_mode_by_hand(watched):
+    hook, session = watched()
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook.set_mode("EVAL")
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.mse_loss(model(torch.ones(1, 6)), torch.zeros(1, 3)).backward()
+        optimizer.step()
+    assert [step.mode for step in session.steps] == [2, 1, 2, 1]
+    assert {"gradient/Linear_weight", "Linear_weight"} <= session.steps[1].values.keys()
+
+
 def test_steps_by_hand(watched):
     model = nn.Linear(6, 3)
     hook, session = watched(model=model)

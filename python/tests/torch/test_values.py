@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from luff._codes import GapReason, Mode, Role
+from luff.torch.capture._early import asks_for_values
 from torch import nn
 
 ALL = frozenset(Role)
@@ -454,16 +455,87 @@ def test_a_model_is_not_kept_alive(watched):
     assert gone() is None
 
 
-@pytest.mark.parametrize("role", [Role.INPUT, Role.OUTPUT])
-@pytest.mark.parametrize("asked", [True, False])
-def test_modules_of_the_step_that_opened_the_run_are_a_gap(watched, role, asked):
-    """Under `luff run`, the first backward pass opens the run, so the forward pass before it was not seen."""
-    _, session = watched({Role.WEIGHT, role} if asked else {Role.WEIGHT})
-    cases.plain()
-    not_seen = [("", 8) in step.gaps for step in session.train()]
-    assert not_seen == [asked] + [False] * 5
-    name = "0_input_0" if role == Role.INPUT else "0_output_0"
-    assert [name in step.values for step in session.train()] == [False] + [asked] * 5
+_SEEN = {Role.INPUT, Role.OUTPUT, Role.LOSS_INPUT, Role.LABEL}
+
+
+def _in_place():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3))
+    return model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_the_step_that_opens_the_run_has_its_inputs_outputs_and_labels(watched):
+    """Under `luff run` the first backward pass opens the run; the forward pass before it is recorded as well."""
+    steps = []
+    for attached in (True, False):
+        torch.manual_seed(0)
+        model, loss_fn, optimizer = _in_place()
+        hook, session = watched(_SEEN, **({"model": model} if attached else {}))
+        session.roles = {int(role) for role in _SEEN}
+        for x, y in cases.batches(2):
+            optimizer.zero_grad()
+            loss_fn(model(x), y).backward()
+            optimizer.step()
+        hook.close()
+        steps.append(session.train())
+    for seen, opened in zip(*steps, strict=True):
+        assert {
+            "Sequential_input_0",
+            "0_output_0",
+            "1_output_0",
+            "CrossEntropyLoss_input_1",
+        } <= seen.values.keys()
+        assert seen.values.keys() == opened.values.keys()
+        for name, value in seen.values.items():
+            np.testing.assert_array_equal(value, opened.values[name], name)
+    assert (opened.values["0_output_0"] < 0).any()
+    assert (opened.values["1_output_0"] >= 0).all()
+    first, later = steps[1]
+    assert first.gaps == later.gaps == []
+
+
+def test_what_does_not_fit_before_the_run_is_open_is_a_gap(watched, monkeypatch):
+    from luff.torch.capture import _early
+
+    monkeypatch.setattr(_early, "_MAX_BYTES", 6 * 8 * 4)
+    _, session = watched(_SEEN)
+    model, loss_fn, optimizer = _in_place()
+    for x, y in cases.batches(2):
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+    first, later = session.train()
+    lost = later.values.keys() - first.values.keys()
+    assert lost
+    assert {name for name, reason in first.gaps if reason == GapReason.NOT_SEEN} == lost
+    assert later.gaps == []
+
+
+def test_passes_that_no_backward_pass_follows_are_copied_a_few_times_only(watched):
+    hook, session = watched(_SEEN)
+    model, loss_fn, optimizer = _in_place()
+    model.eval()
+    kept = []
+    for x, _ in cases.batches(12):
+        model(x)
+        kept.append(hook.machine.step.kept is not None)
+    assert kept == [True] * 8 + [False] * 4
+    x, y = next(iter(cases.batches(1)))
+    loss_fn(model(x), y).backward()
+    optimizer.step()
+    assert session.train()[0].gaps == [("", int(GapReason.NOT_SEEN))]
+
+
+def test_nothing_is_kept_unless_a_collection_can_take_it(watched):
+    hook, session = watched({Role.WEIGHT})
+    hook.machine.early = asks_for_values(
+        {"defaults": False, "collections": [{"name": "w", "roles": ["weight"]}]}
+    )
+    model, loss_fn, optimizer = _in_place()
+    x, y = next(iter(cases.batches(1)))
+    loss = loss_fn(model(x), y)
+    assert hook.machine.step.kept is None
+    loss.backward()
+    optimizer.step()
+    assert session.train()[0].gaps == []
 
 
 @pytest.mark.parametrize("coalesce", [False, True])

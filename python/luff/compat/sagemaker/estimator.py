@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from luff._rules_beside import luff_command
 from luff.compat.sagemaker.config import DebuggerHookConfig, TensorBoardOutputConfig
 from luff.compat.sagemaker.exceptions import UnexpectedStatusException
 from luff.compat.sagemaker.inputs import TrainingInput, local_path
@@ -24,16 +24,6 @@ from luff.errors import InvalidArgumentError, NotFoundError
 __all__ = ["Estimator", "TrainingJob"]
 
 _STOPPED = 76  # exit code of `luff run` when a finding has stopped the job
-
-
-def _command() -> str:
-    """Returns the command `luff` of this environment."""
-    given = os.environ.get("LUFF_EXECUTABLE")
-    beside = Path(sys.executable).with_name("luff")
-    found = given or (str(beside) if beside.exists() else shutil.which("luff"))
-    if not found:
-        raise NotFoundError(f"no luff beside {sys.executable} or on PATH; install Luff in this environment")
-    return found
 
 
 class TrainingJob:
@@ -242,7 +232,14 @@ class Estimator:
         command = [sys.executable if script.suffix == ".py" else "/bin/sh", str(script), *self._arguments()]
         if self.debugger_hook_config is not False or self.rules:
             compat = ["--compat", "smdebug"] if _uses_smdebug(source) else []
-            watch = [_command(), "run", "--config", str(folder / "job.json"), "--run", str(folder / "run")]
+            watch = [
+                luff_command(),
+                "run",
+                "--config",
+                str(folder / "job.json"),
+                "--run",
+                str(folder / "run"),
+            ]
             command = [*watch, *compat, "--", *command]
         with open(folder / "log", "wb") as log:
             process = subprocess.Popen(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from luff.compat.smdebug.core.nearest import hint
 from luff.errors import InvalidArgumentError
 
 __all__ = [
@@ -193,3 +194,8 @@ def listed(actions: Any) -> list[dict[str, str]]:
             f"found {type(actions).__name__} as an action, expected StopTraining, Email, SMS or an ActionList"
         )
     return [one.to_dict() for one in (actions.actions if isinstance(actions, ActionList) else [actions])]
+
+
+def __getattr__(name: str) -> Any:
+    known = [one for one in __all__ if one[0].islower()]
+    raise AttributeError(f"rule_configs has no rule {name!r}{hint(name, known)}")

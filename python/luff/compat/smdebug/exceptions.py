@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
 from luff.compat.smdebug.core.modes import ModeKeys
+from luff.compat.smdebug.core.nearest import hint
 
 __all__ = [
     "IndexReaderException",
@@ -29,9 +29,6 @@ __all__ = [
     "TensorUnavailable",
     "TensorUnavailableForStep",
 ]
-
-
-_SEARCHED = 20_000  # names that are compared with one that does not exist
 
 
 def _mode(mode: Any) -> str:
@@ -126,8 +123,7 @@ class TensorUnavailable(SMDebugError):
         self._names = names
 
     def __str__(self) -> str:
-        found = difflib.get_close_matches(self.tname, self._names[:_SEARCHED], n=3, cutoff=0.4)
-        near = f"; nearest: {', '.join(map(repr, found))}" if found else ""
+        near = hint(self.tname, self._names)
         return f"tensor {self.tname!r} was not saved at any step{near}; trial.tensor_names() names those that were"
 
 

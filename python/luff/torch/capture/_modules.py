@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,9 @@ from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch.capture._memory import Layouts, is_readable
 from luff.torch.capture._names import Names, class_name
+
+if TYPE_CHECKING:
+    from luff.torch.capture._early import KeptValue
 
 __all__ = ["ModuleCapture", "tensors_in"]
 
@@ -89,7 +92,18 @@ class ModuleCapture:
         if self.outputs_due:
             self._capture_all(module, tensors_in(output), 1)
 
-    def _capture_all(self, module: Any, tensors: Iterator[Any], side: int) -> None:
+    def capture_kept(self, module: Any, values: Iterable[KeptValue], side: int) -> None:
+        """Captures what a call took (side 0) or returned (1) before the session was open."""
+        if self.outputs_due if side else self.inputs_due:
+            self._capture_all(module, values, side, self.kept)
+
+    def _capture_all(
+        self,
+        module: Any,
+        tensors: Iterable[Any],
+        side: int,
+        capture: Callable[[int, Any], None] | None = None,
+    ) -> None:
         calls = self._known.get(id(module))
         if calls is None or calls.module() is not module:
             # A compiled model calls none of its modules visibly, so its own call stands for the model's.
@@ -101,6 +115,7 @@ class ModuleCapture:
         if calls.step != self._step:
             calls.step, calls.used = self._step, [0, 0]
         numbers, used = calls.numbers[side], calls.used
+        capture = capture or self.capture
         for tensor in tensors:
             index = used[side]
             if index >= _MAX_CALLS:
@@ -109,7 +124,7 @@ class ModuleCapture:
             if index == len(numbers):
                 name = f"{calls.name}_{_SIDES[side]}_{index}"
                 numbers.append(self._session.define_tensor(name, _ROLES[side], calls.name, calls.type))
-            self.capture(numbers[index], tensor)
+            capture(numbers[index], tensor)
             used[side] = index + 1
 
     def capture(self, number: int, tensor: Any) -> None:
@@ -126,6 +141,25 @@ class ModuleCapture:
             self._session.gap(number, _UNSUPPORTED, forms, 1)
             return
         self._session.capture_one(number, layout, address, self._key(tensor))
+
+    def kept(self, number: int, value: KeptValue) -> None:
+        """Captures a value that was kept before the session was open, if it is due."""
+        forms = self._session.due_tensor(number)
+        if not forms:
+            return
+        layout, reason = -1, value.reason
+        if not reason:
+            layout = self._layouts.find_rows(
+                value.dtype, value.shape, value.strides, value.shape[0] if value.shape else 1
+            )
+        if layout < 0:
+            self._session.gap(number, reason or _UNSUPPORTED, forms, 1)
+            return
+        known = self._alive.get(id(value))
+        if known is None:
+            self._next_key += 1
+            known = self._alive[id(value)] = (value, 0, self._next_key)
+        self._session.capture_one(number, layout, value.address, known[2])
 
     def hidden(self, reason: GapReason) -> None:
         """Records a gap because modules inside a compiled or scripted graph are not visible."""

@@ -147,15 +147,20 @@ class Losses:
 
     def _loss_inputs(self, step: Step, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         session, modules, recorder = self._context.session, self._context.modules, self._context.recorder
-        if session is None or modules is None or recorder is None or not step.begun:
-            return
-        if not self._inputs_due():
-            return
+        early = step.kept if session is None else None
+        if early is None:
+            if session is None or modules is None or recorder is None or not step.begun:
+                return
+            if not self._inputs_due():
+                return
         first = 2 * (step.losses.get(kind, 1) - 1)
         for index, tensor in enumerate(islice(tensors_in((args, kwargs)), 8)):
-            role = _LOSS_INPUT if index == 0 else _LABEL
-            modules.capture(recorder.number(f"{kind}_input_{first + index}", role, "", kind), tensor)
-        step.captured = True
+            name, role = f"{kind}_input_{first + index}", _LOSS_INPUT if index == 0 else _LABEL
+            if early is not None:
+                early.loss(name, role, kind, tensor)
+            elif modules is not None and recorder is not None:
+                modules.capture(recorder.number(name, role, "", kind), tensor)
+        step.captured |= early is None
 
     def _record_loss(self, step: Step, kind: str, value: float | None, tensor: Any) -> None:
         index = step.losses.get(kind, 0)

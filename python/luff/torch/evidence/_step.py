@@ -8,6 +8,7 @@ from luff import _codes as codes
 from luff._codes import Mode
 from luff._hook import Session, StepClock
 from luff.torch.capture._called import CalledModels
+from luff.torch.capture._early import EarlyValues
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import Recorder
@@ -43,6 +44,7 @@ class Step:
     may_train = False  # eval mode, but with gradients: a backward pass makes it a TRAIN step
     clips = 0  # calls that clipped gradients
     samples = False  # whether samples are taken
+    kept: EarlyValues | None = None  # inputs, outputs and labels from before the session was open
     root: Any = None  # weak reference to the model that an EVAL step called
 
     def __init__(self, mode: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from luff._base_hook import ACT, BaseHook, mode_of
 from luff._codes import Mode
 from luff._hook import RunOptions, Session, rank_from_environment
 from luff._weak import Identities
+from luff.torch.capture._early import asks_for_values
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import parameters_of
+from luff.torch.loop._first_step import with_first_step
 from luff.torch.loop._machine import Machine
 from luff.torch.loop._next_training import NextTraining
 from luff.torch.loop._writer import TensorWriter
@@ -36,6 +39,8 @@ class Hook(BaseHook):
         on_stop: Callable[[], object] | None = None,
         correct: corrections.Corrections | None = None,
     ) -> None:
+        if model is None:
+            options = replace(options, config=with_first_step(options.config))
         super().__init__(options, on_stop, correct)
         self._owned: Identities[bool] = Identities()  # module or optimizer -> whether it is the hook's
         self._parameters: Identities[None] = Identities()
@@ -158,6 +163,7 @@ class Hook(BaseHook):
         if self.on_all and self._options.job:
             machine.next_training = NextTraining()
         config = self._options.config
+        machine.early = asks_for_values(config)
         machine.samples.early = bool(config.get("save_all")) or '"sample"' in json.dumps(config, default=str)
         return machine
 
@@ -175,7 +181,7 @@ class Hook(BaseHook):
         Raises
         ------
         LuffError
-            When the run exists already, cannot be created, or the configuration is wrong.
+            When the run cannot be created, or the configuration is wrong.
         """
         for optimizer in optimizers:
             self.machine.optimizer_made(optimizer)

@@ -21,6 +21,7 @@ from luff._codes import EventKind, GapReason, Mode, Role
 from luff._turn import Turn
 from luff._weak import Identities
 from luff.torch.capture._batch import LaterBatch, batch_hash
+from luff.torch.capture._early import EarlyValues
 from luff.torch.capture._memory import read_scalar
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
@@ -35,16 +36,24 @@ from luff.torch.loop._writer import TensorWriter
 __all__ = ["Machine"]
 
 _TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
+_EVALUATIONS = (int(Mode.EVAL), int(Mode.PREDICT))
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
 _ZERO_GRAD = int(EventKind.ZERO_GRAD)
 _MODE_CHANGE = int(EventKind.MODE_CHANGE)
 _INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
+_EARLY_STEPS = 8  # most steps whose values are kept in vain before a backward pass opens the session
 
 
 def _part_of(module: Any, model: Any) -> bool:
     """Returns whether a module is part of the model, or of a copy that DataParallel made of it."""
     return "_is_replica" in module.__dict__ or any(module is one for one in model.modules())
+
+
+def _is_compiled(module: Any) -> bool:
+    return (
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+    )
 
 
 class Machine(Steps):
@@ -71,6 +80,8 @@ class Machine(Steps):
         self._trains_in_eval: Identities[bool] = Identities()
         self._last_mode = 0
         self._trained = False  # whether a backward pass was seen
+        self.early = True  # if False, no collection wants values from before the session is open
+        self._early_steps = _EARLY_STEPS
 
     # Threads -------------------------------------------------------------------------------------------------------
 
@@ -111,7 +122,7 @@ class Machine(Steps):
 
     def forward_begins(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ModuleCapture | bool | None:
+    ) -> ModuleCapture | EarlyValues | bool | None:
         """Begins an outermost call.
 
         Returns the capture of the model's modules if anything is due; False if the module is not a model.
@@ -144,7 +155,9 @@ class Machine(Steps):
                 self.samples.model(step, module, args, kwargs)
             if self.evidence.causal.due:
                 self.evidence.causal.model_called(module, args, kwargs)
-        if self.session is None or not step.begun:
+        if self.session is None:
+            return self._keep_early(step, module)
+        if not step.begun:
             return None
         modules = self.modules
         if modules is None:
@@ -154,11 +167,23 @@ class Machine(Steps):
             return None
         if self.recorder is not None and self.recorder.stale:
             self.name_now()
-        kind = type(module).__name__
-        if kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+        if _is_compiled(module):
             modules.hidden(GapReason.COMPILED_GRAPH)
         step.captured = True
         return modules
+
+    def _keep_early(self, step: Step, module: Any) -> EarlyValues | None:
+        """Returns what keeps the values of a forward pass that the first backward pass may follow."""
+        if not self.early or (step.mode != _TRAIN and not step.may_train):
+            return None
+        if step.kept is None:
+            if not self._early_steps:
+                return None
+            self._early_steps -= 1
+            step.kept = EarlyValues()
+        if _is_compiled(module):
+            step.kept.hidden(GapReason.COMPILED_GRAPH)
+        return step.kept
 
     def _number_of(self, module: Any) -> Any:
         """Returns the number of a called module; before the session is open, a weak
@@ -247,6 +272,11 @@ class Machine(Steps):
         self.evidence.accumulated.weighted = weighted
         if self.ensure_session() is None:
             return
+        if self._evaluates():
+            if self.step is not None:
+                self._begin(self.step)  # its forward pass may have come before the session
+                self._flush(self.step)
+            return
         step = self._train_step()
         if self.recorder is not None and self.recorder.stale:
             self.name_now()
@@ -254,6 +284,15 @@ class Machine(Steps):
         if len(roots) == 1:
             self.losses.root(step, roots[0])
         self.evidence.backward_begins(roots)
+
+    def _evaluates(self) -> bool:
+        """Returns whether the last forward pass was, by the user's word, an evaluation.
+
+        A backward pass then belongs to it: it computes a saliency map, or an attack.
+        """
+        if self.by_hand or self.writer.forced not in _EVALUATIONS:
+            return False
+        return self.step is None or self.step.mode != _TRAIN or bool(self.losses.waiting)
 
     def _train_step(self) -> Step:
         """Returns the TRAIN step that a backward pass or an update belongs to."""
@@ -271,6 +310,7 @@ class Machine(Steps):
                 step.forwards += 1
                 step.events.extend(converted.events[: MAX_EVENTS - len(step.events)])
                 step.early.extend(converted.early)
+                step.kept = step.kept or converted.kept
                 if step.begun and self.session is not None and converted.captured:
                     self.session.gap(codes.NO_ID, _NOT_SEEN, 0, 1)
             else:
@@ -285,7 +325,11 @@ class Machine(Steps):
         if step.decided:
             return
         session = self.session
-        if session is not None and step.forwards and self.modules is not None and not step.captured:
+        kept, step.kept = step.kept, None
+        if kept is not None and step.begun and self.modules is not None and self.recorder is not None:
+            kept.capture(self.modules, self.recorder)
+            step.captured = True
+        elif session is not None and step.forwards and self.modules is not None and not step.captured:
             forms = session.due_role(_INPUT) | session.due_role(_OUTPUT)
             if forms and self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager:
                 # the session was opened after the first forward pass
@@ -299,7 +343,7 @@ class Machine(Steps):
     def backward_ended(self) -> None:
         """Called when a backward pass has returned."""
         step = self.step
-        if step is None or self.session is None or self.recorder is None:
+        if step is None or self.session is None or self.recorder is None or self._evaluates():
             return
         self.event(_BACKWARD)
         self.evidence.backward_ended()
@@ -367,7 +411,7 @@ class Machine(Steps):
     def closure_returned(self, optimizer: Any) -> None:
         """Called when a closure given to an optimizer has been evaluated: the optimizer uses its gradients."""
         step = self.step
-        if self.recorder is None or step is None or not step.decided:
+        if self.recorder is None or step is None or not step.decided or self._evaluates():
             return
         record = self.recorder.optimizer(optimizer)
         if self.recorder.stale or record.gradients is None:

@@ -15,8 +15,10 @@ __all__ = ["CallbackHook"]
 class CallbackHook(FrameworkHook):
     """A hook whose framework calls it with the inputs and outputs of modules."""
 
-    _input_suffix = "_input_"
-    _output_suffix = "_output_"
+    INPUT_TENSOR_SUFFIX = "_input_"
+    OUTPUT_TENSOR_SUFFIX = "_output_"
+    GRADIENT_PREFIX = "gradient/"
+    SCALAR_PREFIX = "scalar/"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -70,8 +72,20 @@ class CallbackHook(FrameworkHook):
     def _is_tensor(self, value: Any) -> bool:
         raise NotImplementedError
 
+    # Scripts call these two, and hooks derived from this one override them, so frameworks go through them.
+
+    def _write_inputs(self, name: str, inputs: Any) -> None:
+        """Saves the tensors in `inputs` as <name>_input_<k>, if a collection that is due wants them."""
+        self._record(name, self.INPUT_TENSOR_SUFFIX, inputs)
+
+    def _write_outputs(self, name: str, outputs: Any) -> None:
+        """Saves the tensors in `outputs` as <name>_output_<k>, if a collection that is due wants them."""
+        self._record(name, self.OUTPUT_TENSOR_SUFFIX, outputs)
+
     def _record(self, module_name: str, suffix: str, values: Any) -> None:
         """Saves values as <module_name><suffix><k>; k continues when the module is called again in the step."""
+        if self._asleep():
+            return
         key = module_name + suffix
         number = self._counts.get(key, 0)
         for value in self._flat(values):

@@ -11,6 +11,7 @@ from luff._bounded import parse_json, read_regular
 from luff.compat.smdebug.core.access_layer.file import write_text
 from luff.compat.smdebug.core.collection import Collection
 from luff.compat.smdebug.core.locations import get_path_to_collections
+from luff.compat.smdebug.core.nearest import hint
 from luff.compat.smdebug.exceptions import SMDebugError, SMDebugTypeError, SMDebugValueError
 
 __all__ = ["CollectionManager"]
@@ -51,9 +52,7 @@ class CollectionManager:
         """Returns a collection. If there is none and `create` is set, adds an empty one."""
         if name not in self.collections:
             if not create:
-                raise SMDebugError(
-                    f"there is no collection {name!r}; there are: {', '.join(sorted(self.collections))}"
-                )
+                raise SMDebugError(f"there is no collection {name!r}{hint(name, self.collections)}")
             self.create_collection(name)
         return self.collections[name]
 

@@ -28,6 +28,7 @@ from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
 from luff.compat.smdebug.core.hook_utils import verify_and_get_out_dir
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.core.modes import ALLOWED_MODES, ModeKeys
+from luff.compat.smdebug.core.nearest import hint
 from luff.compat.smdebug.core.reduction_config import ReductionConfig
 from luff.compat.smdebug.core.reductions import reduce_value, reduction_name
 from luff.compat.smdebug.core.sagemaker_utils import is_sagemaker_job
@@ -222,7 +223,9 @@ class BaseHook:
         chosen = set(every) if CollectionKeys.ALL in self.include_collections else self.include_collections
         self._collections_to_save = {collection for name, collection in every.items() if name in chosen}
         for name in sorted(self.include_collections - set(every)):
-            self.logger.warning("there is no collection %s; nothing is saved for it", name)
+            self.logger.warning(
+                "there is no collection %r, nothing is saved for it%s", name, hint(name, every)
+            )
         for collection in every.values():
             if collection.name in NON_HISTOGRAM_COLLECTIONS:
                 collection.save_histogram = False
@@ -456,14 +459,14 @@ class BaseHook:
         due = self._due_of(name) if collections is None else collections
         if not due or self.writer is None:
             return
-        array = self._make_numpy_array(value)
         configs = [c.reduction_config for c in due if c.reduction_config is not None]
         try:
+            array = self._make_numpy_array(value)
             if any(config.save_shape for config in configs):
                 self._write_shape(name, array)
             self._write_reductions(name, array, due)
-            if any(config.save_raw_tensor for config in configs) and array.nbytes:
-                self._write_raw(name, array)
+            if any(config.save_raw_tensor for config in configs):
+                self._write_raw_tensor_simple(name, array)
             if self._board is not None:
                 self._to_board(name, array, due)
         except OSError as error:
@@ -475,9 +478,39 @@ class BaseHook:
         if self.writer is not None:
             self.writer.write_shape(name, array.shape, **self._at)
 
-    def _write_raw(self, name: str, array: np.ndarray[Any, Any], timestamp: float | None = None) -> None:
-        if self.writer is not None:
-            self.writer.write_tensor(tdata=array, tname=name, timestamp=timestamp, **self._at)
+    def _write_raw_tensor_simple(
+        self,
+        tensor_name: str,
+        tensor_value: Any,
+        tensor_ref: Any = None,  # noqa: ARG002
+        timestamp: float | None = None,
+    ) -> None:
+        """Writes a value into the open step, whatever the collections say; drops it if there is no open file.
+
+        Scripts call this, and hooks derived from this one override it: every value and reduction passes here.
+
+        Parameters
+        ----------
+        tensor_name
+            The name, as it is.
+        tensor_value
+            An array, a tensor of the framework, a number or a text. One without elements is dropped.
+        tensor_ref
+            TensorFlow's; ignored.
+        timestamp
+            In seconds; by default now.
+        """
+        # Not `_asleep`: closing the hook still writes the numbers that wait.
+        if not self.__dict__ or self._process != os.getpid() or self.writer is None:
+            return
+        try:
+            array = self._make_numpy_array(tensor_value)
+            if array.nbytes:
+                self.writer.write_tensor(tdata=array, tname=tensor_name, timestamp=timestamp, **self._at)
+        except OSError as error:
+            self._cannot_write(error)
+        except SMDebugTypeError as error:
+            self.logger.warning("a value is left out: %s", error)
 
     def _write_reductions(self, name: str, array: np.ndarray[Any, Any], due: list[Collection]) -> None:
         done: set[tuple[str, bool]] = set()
@@ -488,7 +521,8 @@ class BaseHook:
                 if key in done or array.size == 0 or array.dtype.kind not in "biufc":
                     continue
                 done.add(key)
-                self._write_raw(self._reduction_name(name, *key), np.asarray(reduce_value(array, *key)))
+                reduced = np.asarray(reduce_value(array, *key))
+                self._write_raw_tensor_simple(self._reduction_name(name, *key), reduced)
 
     def _reduction_name(self, tensor: str, reduction: str, magnitudes: bool) -> str:
         return reduction_name(tensor, reduction, magnitudes)
@@ -547,7 +581,7 @@ class BaseHook:
             return
         try:
             for name, array, at in waiting:
-                self._write_raw(name, array, at)
+                self._write_raw_tensor_simple(name, array, timestamp=at)
                 if self._board is not None and array.dtype.kind in "biuf":
                     self._board.scalar(
                         self._at["mode"].name, max(self.step, 0), name, float(array.ravel()[0]), at

@@ -113,8 +113,8 @@ class Hook(CallbackHook):
     def _block_called(self, block: gluon.Block, inputs: Any, outputs: Any) -> None:
         if self._asleep() or self.writer is None or not self._of_step:
             return
-        self._record(block.name, self._input_suffix, inputs)
-        self._record(block.name, self._output_suffix, outputs)
+        self._write_inputs(block.name, inputs)
+        self._write_outputs(block.name, outputs)
         self.last_saved_step = self.step
 
     def _end_step(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn.modules.loss import _Loss
 from luff.compat.smdebug.core.callback_hook import CallbackHook
 from luff.compat.smdebug.core.collection import CollectionKeys
 from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
+from luff.compat.smdebug.core.modes import ModeKeys
 from luff.compat.smdebug.exceptions import SMDebugError, SMDebugTypeError
 from luff.compat.smdebug.pytorch.collection import (
     DEFAULT_PYTORCH_COLLECTIONS,
@@ -49,6 +51,19 @@ class Hook(CallbackHook):
 
     def _get_num_workers(self) -> int:
         return rank_and_size()[1]
+
+    # ---- modes --------------------------------------------------------------------------------------------------
+
+    def set_mode(self, mode: ModeKeys) -> None:
+        """Sets the mode of the following steps, also in the run that ``luff run`` records of the script.
+
+        There an evaluation needs the word only if a backward pass follows; training shows by itself.
+        """
+        super().set_mode(mode)
+        watching = sys.modules.get("luff.torch")
+        hook = watching.get_hook() if watching is not None else None
+        if hook is not None:
+            hook.set_mode(mode.name if mode in (ModeKeys.EVAL, ModeKeys.PREDICT) else None)
 
     # ---- registration -------------------------------------------------------------------------------------------
 
@@ -122,9 +137,9 @@ class Hook(CallbackHook):
         """Saves the inputs and outputs of a module."""
         if self._asleep() or self.writer is None or not self._due():
             return
-        name = module._module_name
-        self._record(str(name), self._input_suffix, inputs)
-        self._record(str(name), self._output_suffix, outputs)
+        name = str(module._module_name)
+        self._write_inputs(name, inputs)
+        self._write_outputs(name, outputs)
         self._flush_custom_tensors()
         self.last_saved_step = self.step
 
@@ -134,7 +149,7 @@ class Hook(CallbackHook):
         @error_handling_agent.catch_smdebug_errors()
         def save_gradient(gradient: torch.Tensor) -> None:
             if not self._asleep() and self.writer is not None and self._due():
-                self._save_for_tensor(f"gradient/{tname}", gradient)
+                self._save_for_tensor(self.GRADIENT_PREFIX + tname, gradient)
                 self._flush_custom_tensors()
 
         return save_gradient
@@ -147,7 +162,7 @@ class Hook(CallbackHook):
                 f"tensor {tensor_name!r}: found {type(tensor_value).__name__}, expected a torch.Tensor"
             )
         if not self._asleep() and self.writer is not None and self._due():
-            self._record(tensor_name, self._output_suffix, tensor_value)
+            self._write_outputs(tensor_name, tensor_value)
             self.last_saved_step = self.step
 
     def _is_tensor(self, value: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from luff.compat.smdebug.core.modes import ModeKeys
-from luff.compat.smdebug.exceptions import TensorUnavailable
 
 __all__ = ["RequiredTensors"]
 
@@ -29,12 +28,8 @@ class RequiredTensors:
     def add(self, name: str, steps: list[int], trial: Any = None, should_match_regex: bool = False) -> None:
         """Requires a tensor, or all tensors whose name matches, at some steps."""
         trial = self._trial(trial)
-        if should_match_regex:
-            names = trial.tensor_names(regex=name)
-        else:
-            if not trial.has_tensor(name):
-                raise TensorUnavailable(name)
-            names = [name]
+        # `tensor` raises TensorUnavailable.
+        names = trial.tensor_names(regex=name) if should_match_regex else [trial.tensor(name).name]
         for each in names:
             known = self._wanted.setdefault(trial, {}).setdefault(each, [])
             known += [step for step in steps if step not in known]

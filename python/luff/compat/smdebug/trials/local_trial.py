@@ -172,7 +172,7 @@ class LocalTrial(Trial):
     def _tensor_steps(self, name: str, mode: ModeKeys) -> list[int]:
         if mode is ModeKeys.GLOBAL:
             return sorted(step for step in self._entries if self._has(name, step))
-        return sorted(s for s, step in self._global_of.get(mode, {}).items() if self._has(name, step))
+        return sorted(s for s, step in self._mode_to_global.get(mode, {}).items() if self._has(name, step))
 
     def _tensor_workers(self, name: str, step: int) -> list[str]:
         return sorted(

@@ -14,6 +14,7 @@ from luff.compat.smdebug.core.collection import Collection, flatten
 from luff.compat.smdebug.core.collection_manager import CollectionManager
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.core.modes import ModeKeys
+from luff.compat.smdebug.core.nearest import hint
 from luff.compat.smdebug.core.tensor import StepState, Tensor
 from luff.compat.smdebug.exceptions import (
     InvalidWorker,
@@ -53,8 +54,9 @@ class Trial:
         self.last_complete_step = -1
         self.last_index_token: str | None = None
         self.workers_for_global_step: dict[int, set[str]] = {}
-        self._mode_of: dict[int, tuple[ModeKeys, int]] = {}
-        self._global_of: dict[ModeKeys, dict[int, int]] = {}
+        # Notebooks read these two, under these names.
+        self._global_to_mode: dict[int, tuple[ModeKeys, int]] = {}
+        self._mode_to_global: dict[ModeKeys, dict[int, int]] = {}
         self._tensors: dict[str, Tensor] = {}
 
     # ---- provided by derived classes ----------------------------------------------------------------------------
@@ -76,8 +78,12 @@ class Trial:
         raise NotImplementedError
 
     def _tensor_steps(self, name: str, mode: ModeKeys) -> list[int]:
-        """Returns the steps of a mode that have anything of a tensor."""
+        """Returns the steps of a mode that hold a tensor."""
         raise NotImplementedError
+
+    def _in_mode(self, name: str, mode: ModeKeys) -> bool:
+        """Returns whether a step of a mode has anything of a tensor."""
+        return bool(self._tensor_steps(name, mode))
 
     def _tensor_workers(self, name: str, step: int) -> list[str]:
         """Returns the workers that have anything of a tensor at a global step, sorted."""
@@ -124,10 +130,10 @@ class Trial:
 
     def _see(self, step: int, worker: str, mode: ModeKeys, mode_step: int) -> None:
         self.workers_for_global_step.setdefault(step, set()).add(worker)
-        if step not in self._mode_of:
-            self._mode_of[step] = (mode, mode_step)
+        if step not in self._global_to_mode:
+            self._global_to_mode[step] = (mode, mode_step)
             if mode is not ModeKeys.GLOBAL:
-                self._global_of.setdefault(mode, {})[mode_step] = step
+                self._mode_to_global.setdefault(mode, {})[mode_step] = step
 
     def _is_complete(self, step: int | None) -> bool:
         if step is None:
@@ -141,11 +147,11 @@ class Trial:
     def _global(self, mode: ModeKeys, step: int) -> int | None:
         if mode is ModeKeys.GLOBAL:
             return step
-        return self._global_of.get(mode, {}).get(step)
+        return self._mode_to_global.get(mode, {}).get(step)
 
     def _all_steps(self, mode: ModeKeys) -> list[int]:
         return sorted(
-            self.workers_for_global_step if mode is ModeKeys.GLOBAL else self._global_of.get(mode, ())
+            self.workers_for_global_step if mode is ModeKeys.GLOBAL else self._mode_to_global.get(mode, ())
         )
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
@@ -159,13 +165,13 @@ class Trial:
     def modes(self) -> KeysView[ModeKeys]:
         """Returns the modes that have steps."""
         self.maybe_refresh()
-        return self._global_of.keys()
+        return self._mode_to_global.keys()
 
     def mode_modestep(self, step_num: int) -> tuple[ModeKeys | None, int | None]:
         """Returns the mode, and the step of the mode, of a global step."""
-        if step_num not in self._mode_of:
+        if step_num not in self._global_to_mode:
             self.maybe_refresh()
-        return self._mode_of.get(step_num, (None, None))
+        return self._global_to_mode.get(step_num, (None, None))
 
     def mode(self, step_num: int) -> ModeKeys | None:
         """Returns the mode of a global step."""
@@ -246,20 +252,27 @@ class Trial:
             at = self._global(mode, step)
             names = [name for name in names if at is not None and self._has(name, at)]
         elif mode is not ModeKeys.GLOBAL:
-            names = [name for name in names if self._tensor_steps(name, mode)]
+            names = [name for name in names if self._in_mode(name, mode)]
         if regex is not None:
             names = _matching(names, regex)
+            if not names:
+                self.logger.warning("no tensor of the trial matches %s", regex)
         if collection is not None:
-            if isinstance(collection, str):
-                collection = self.collection(collection)
-            if not isinstance(collection, Collection):
-                raise TypeError(f"found {type(collection).__name__}, expected a Collection or its name")
-            matched = self._matching_bounded(names, collection.include_regex)
-            names = [name for name in names if name in matched or collection.has_tensor_name(name)]
-        if not names and (regex is not None or collection is not None):
-            self.logger.warning(
-                "no tensor of the trial matches %s", regex if regex is not None else collection
-            )
+            names = self._of_collection(names, collection)
+        return names
+
+    def _of_collection(self, names: list[str], collection: Any) -> list[str]:
+        near = ""
+        if isinstance(collection, str):
+            if collection not in self.collections():
+                near = hint(collection, self.collections())
+            collection = self.collection(collection)
+        if not isinstance(collection, Collection):
+            raise TypeError(f"found {type(collection).__name__}, expected a Collection or its name")
+        matched = self._matching_bounded(names, collection.include_regex)
+        names = [name for name in names if name in matched or collection.has_tensor_name(name)]
+        if not names:
+            self.logger.warning("the trial has no tensor of the collection %r%s", collection.name, near)
         return names
 
     def _matching_bounded(self, names: list[str], expressions: list[str]) -> set[str]:

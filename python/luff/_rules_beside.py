@@ -1,0 +1,89 @@
+"""Rules beside a training that attached itself: `attach(..., rules=True)` starts `luff watch`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from luff.errors import InvalidArgumentError, NotFoundError
+
+__all__ = ["luff_command", "needs_of", "take_rules", "watch_beside"]
+
+_TIMEOUT_S = 30
+
+
+def luff_command() -> str:
+    """Returns the command `luff` of this environment.
+
+    Raises
+    ------
+    NotFoundError
+        If there is none.
+    """
+    given = os.environ.get("LUFF_EXECUTABLE")
+    beside = Path(sys.executable).with_name("luff")
+    found = given or (str(beside) if beside.exists() else shutil.which("luff"))
+    if not found:
+        raise NotFoundError(f"no luff beside {sys.executable} or on PATH; install Luff in this environment")
+    return found
+
+
+def take_rules(config: dict[str, Any]) -> tuple[str, str]:
+    """Removes ``rules`` and ``on_finding`` from the options of `attach`; returns the rules as text, and the answer.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If one of them is not what it may be.
+    """
+    rules, on_finding = config.pop("rules", False), config.pop("on_finding", "warn")
+    if on_finding not in ("warn", "stop"):
+        raise InvalidArgumentError(f"on_finding is {on_finding!r}; expected 'warn' or 'stop'")
+    if isinstance(rules, bool):
+        rules = "all" if rules else ""
+    if not isinstance(rules, str):
+        raise InvalidArgumentError(f"rules is {rules!r}; expected True, or rules as for `luff run --rules`")
+    if on_finding == "stop" and not rules:
+        raise InvalidArgumentError("on_finding='stop' without rules=: nothing would find anything")
+    return rules, on_finding
+
+
+def needs_of(rules: str) -> dict[str, Any]:
+    """Returns the capture configuration that rules need.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there is no such rule or parameter; the message is that of `luff run --rules`.
+    """
+    done = subprocess.run(
+        [luff_command(), "rules", "--capture", "--rules", rules],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise InvalidArgumentError(done.stderr.strip().removeprefix("luff: "))
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def watch_beside(run: str, rules: str, on_finding: str) -> None:
+    """Starts `luff watch` in the background, as a process that is not our child. It ends with this process.
+
+    It prints to this process's stderr.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it does not start.
+    """
+    words = [luff_command(), "watch", run, "--rules", rules, "--on-finding", on_finding]
+    done = subprocess.run(
+        [*words, "--while", str(os.getpid()), "--detach"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise InvalidArgumentError(f"luff watch ended with exit code {done.returncode}: {run}")

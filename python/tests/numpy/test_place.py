@@ -1,0 +1,97 @@
+"""Where a run goes that no `luff run` has chosen: a script, or a cell of a notebook, may run twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import luff
+import luff.numpy
+import numpy as np
+import pytest
+from luff import _run_place
+from luff.errors import FailedPreconditionError
+
+
+def attach(run: Path | None = None, **options: object) -> luff.numpy.Hook:
+    return luff.numpy.attach({"w": np.zeros(3, np.float32)}, run=run, **options)  # type: ignore[arg-type]
+
+
+def test_a_run_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUFF_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "argv", ["/some/where/my train.py", "--lr", "1"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing to warn of: no name was given
+        with attach() as first, attach() as second:
+            pass
+    assert first.run != second.run
+    for hook in (first, second):
+        assert Path(hook.run).parent == tmp_path / "home" / "runs"
+        assert "my-train" in Path(hook.run).name
+        assert luff.open_trial(hook.run).outcome == "completed"
+
+
+def test_a_place_that_is_taken(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            hook = attach(tmp_path / "run")
+        hook.close()
+        assert hook.run == str(tmp_path / ("run" if number == 1 else f"run-{number}"))
+        assert [w.filename for w in said] == [__file__] * (number > 1)
+        assert luff.open_trial(hook.run).outcome == "completed"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attach(tmp_path / "run").close()  # raises nothing
+    assert (tmp_path / "run-4" / "run.json").exists()
+
+
+def test_a_run_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    with attach(tmp_path / "run") as first, pytest.warns(UserWarning, match="holds a run already"):
+        second = attach(tmp_path / "run")
+    second.close()
+    assert (Path(first.run).name, Path(second.run).name) == ("run", "run-2")
+
+
+def test_resume_goes_on_and_other_mistakes_stay_errors(tmp_path: Path) -> None:
+    attach(tmp_path / "run").close()
+    again = attach(tmp_path / "run", resume=True)
+    again.close()
+    assert again.run == str(tmp_path / "run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(FailedPreconditionError, match="mine"):
+        attach(tmp_path / "mine")
+    assert not (tmp_path / "mine-2").exists()
+
+
+def test_ranks_of_a_world_get_one_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LUFF_HOME", str(tmp_path))
+    code = "from luff._run_place import new_run; print(new_run(({rank}, 2)))"
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    paths = {
+        subprocess.run(
+            [sys.executable, "-c", code.format(rank=rank)], check=True, capture_output=True, text=True
+        ).stdout
+        for rank in (0, 1)
+    }
+    assert len(paths) == 1
+    assert _run_place.new_run(None) not in paths
+
+
+def test_a_script_that_runs_twice(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import numpy as np\nimport luff.numpy\nluff.numpy.attach({'w': np.zeros(3)}, run='runs/x')\n"
+    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert f"{script}:3: UserWarning" in done.stderr
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["x", "x-2"]

@@ -1,0 +1,167 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include "base/format.h"
+#include "base/interrupted.h"
+#include "cli/reading.h"
+#include "cli/supervise.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+#include "cli/watch.h"
+#include "luff/base/env.h"
+#include "luff/query/trial.h"
+
+/// `luff watch RUN`: rules beside a training that attached itself. It judges, prints, stops (by commands that
+/// the training obeys; it sends no signals) and says how the training ended, as `luff run` does.
+namespace luff::cli {
+namespace {
+
+struct WatchOptions {
+  std::string run, rules_text, set_text = "luff", on_finding = "warn";
+  pid_t while_pid = 0;
+  bool detach = false;
+};
+
+volatile std::sig_atomic_t g_leave = 0;
+
+void Leave(int) { g_leave = 1; }
+
+class Beside final : public Job {
+ public:
+  std::int64_t Now() noexcept override { return Env::Real().NowMonotonicNs(); }
+  void Say(const std::string& text) override { SayAsItIs(EscapedLines(text)); }
+  void SayAsItIs(const std::string& text) override {
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  }
+  bool Signal(int, const std::vector<pid_t>&) override { return false; }
+};
+
+void Turn(Watch* watch, int wait_ms) {
+  std::vector<pollfd> fds;
+  watch->AddTo(&fds);
+  poll(fds.data(), fds.size(), wait_ms);
+  watch->Hear();
+  int status = 0;
+  pid_t pid = 0;
+  while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    if (watch->Owns(pid)) watch->ChildEnded(pid, DecodeStatus(status));
+  }
+}
+
+int ExitCodeOf(Verdict::Kind kind) {
+  switch (kind) {
+    case Verdict::Kind::kOk: return kExitOk;
+    case Verdict::Kind::kStopped: return kExitStopFindings;
+    case Verdict::Kind::kNothing: return kExitUsage;
+    default: return kExitFindings;
+  }
+}
+
+Result<SuperviseOptions> Prepare(const WatchOptions& wanted) {
+  SuperviseOptions options;
+  LUFF_ASSIGN_OR_RETURN(options.set, rules::ParseParameterSet(wanted.set_text));
+  LUFF_ASSIGN_OR_RETURN(options.choices, rules::ParseChoices(wanted.rules_text, options.set));
+  if (wanted.on_finding != "warn" && wanted.on_finding != "stop") {
+    return InvalidArgument(
+        fmt::format("'{}' is no answer to a finding; there are warn and stop", wanted.on_finding));
+  }
+  options.stop_on_finding = wanted.on_finding == "stop";
+  LUFF_ASSIGN_OR_RETURN(const auto trial, query::Trial::Open(wanted.run));
+  if (!Env::Real().Exists(wanted.run + "/run.json"))
+    return FailedPrecondition("rules can run beside Luff's own runs only: " + wanted.run);
+  options.run = trial->path();
+  options.job = "a training";
+  options.resume = Env::Real().Exists(wanted.run + "/rules/luff/findings.jsonl");
+  LUFF_RETURN_IF_ERROR(TakeRun(&options));
+  return options;
+}
+
+int WatchToTheEnd(const SuperviseOptions& options, pid_t while_pid) {
+  struct sigaction leave{};
+  leave.sa_handler = Leave;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &leave, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  const std::uint64_t began = while_pid > 0 ? ProcessStartTicks(static_cast<std::uint64_t>(while_pid)) : 0;
+  const auto is_over = [&] {
+    return while_pid > 0 && (began == 0 || ProcessStartTicks(static_cast<std::uint64_t>(while_pid)) != began);
+  };
+  Beside job;
+  Watch watch(job, options);
+  watch.Start();
+  while (g_leave == 0 && !watch.TrainingEnded() && !is_over()) {
+    Turn(&watch, watch.busy() ? 20 : 200);
+    watch.Look(true);
+  }
+  watch.End();
+  while (!watch.Finish(g_leave != 0, false)) {
+    Turn(&watch, 100);
+    watch.Look(false);
+  }
+  return ExitCodeOf(watch.Conclude(std::nullopt).kind);
+}
+
+/// Goes on in a process of its own, which is nobody's child and in no one's session. Returns in both: true in
+/// the new one.
+bool Detached() {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child != 0) return false;
+  setsid();
+  const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO}) {
+    if (nothing >= 0) dup2(nothing, fd);
+  }
+  return true;
+}
+
+int WatchRun(const WatchOptions& wanted) {
+  // Before the options: the supervisor's lock belongs to the process that takes it.
+  int ready[2] = {-1, -1};
+  if (wanted.detach) {
+    if (pipe2(ready, O_CLOEXEC) != 0) return PrintError(IoError("no pipe")), kExitUsage;
+    if (!Detached()) {
+      close(ready[1]);
+      char code = kExitUsage;
+      const ssize_t got = Uninterrupted([&] { return read(ready[0], &code, 1); });
+      return got == 1 ? code : kExitUsage;
+    }
+    close(ready[0]);
+  }
+  const Result<SuperviseOptions> options = Prepare(wanted);
+  if (!options.ok()) PrintError(options.status());
+  if (wanted.detach) {
+    const char code = options.ok() ? kExitOk : kExitUsage;
+    [[maybe_unused]] const ssize_t told = write(ready[1], &code, 1);
+    close(ready[1]);
+  }
+  return options.ok() ? WatchToTheEnd(*options, wanted.while_pid) : kExitUsage;
+}
+
+}  // namespace
+
+void AddWatch(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("watch", "Rules beside a training that attached itself, until it ends");
+  auto options = std::make_shared<WatchOptions>();
+  verb->add_option("RUN", options->run, kRunHelp)->required();
+  verb->add_option("--rules", options->rules_text, "NAME[:parameter=value...],... or none; default: all");
+  verb->add_option("--parameters", options->set_text, "Parameter set: luff (default) or original");
+  verb->add_option("--on-finding", options->on_finding,
+                   "warn (default), or stop: a finding of severity stop asks the training to end");
+  verb->add_option("--while", options->while_pid, "Ends with the process of this number, too");
+  verb->add_flag("--detach", options->detach, "Goes on in the background, and prints to stderr there");
+  verb->footer("Exit code: 0 ok, 1 findings or a failed training, 3 stopped by a finding, 2 not a run.");
+  verb->callback([options] {
+    FindRunOrExit(&options->run);
+    ExitWith(WatchRun(*options));
+  });
+}
+
+}  // namespace luff::cli

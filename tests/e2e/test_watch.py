@@ -1,0 +1,141 @@
+"""Rules beside a training that attached itself: `attach(..., rules=True)` and `luff watch`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import luff as package
+import pytest
+
+from .conftest import Luff, processes_with
+
+_SCRIPT = """
+import sys, time
+import numpy as np
+import luff.numpy
+
+weights = {{"w": np.ones(4, np.float32)}}
+hook = luff.numpy.attach(weights, run={run!r}, {options})
+for number in range({steps}):
+    with hook.step() as step:
+        step.gradients({{"w": np.full(4, 0.1, np.float32)}})
+        step.loss(float("nan") if number >= {nan_at} else 1.0 / (number + 1))
+    time.sleep(0.005)
+print("trained")
+"""
+
+
+def train(
+    luff: Luff, options: str, *, steps: int = 30, nan_at: int = 10**9, run: str = "run"
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script that attaches itself; waits for it and for the rules beside it, which hold its stderr."""
+    script = luff.tmp / "train.py"
+    script.write_text(_SCRIPT.format(run=str(luff.tmp / run), options=options, steps=steps, nan_at=nan_at))
+    environment = luff.environment | {
+        "LUFF_EXECUTABLE": str(luff.executable),
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
+    return subprocess.run(
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_rules_beside_a_training(luff: Luff) -> None:
+    done = train(luff, "rules=True")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "trained\n"
+    assert "luff: ok: 30 steps" in done.stderr
+    with package.open_trial(luff.tmp / "run") as trial:
+        assert (trial.outcome, trial.findings()) == ("completed", [])
+
+
+def test_a_finding_stops_the_training_that_asked_for_it(luff: Luff) -> None:
+    done = train(luff, "rules='NonFinite', on_finding='stop'", steps=4000, nan_at=20)
+    assert (done.returncode, done.stdout) == (76, "")
+    assert "STOP NonFinite: the loss is NaN since step 20" in done.stderr
+    with package.open_trial(luff.tmp / "run") as trial:
+        assert trial.outcome == "stopped"
+        assert [finding["rule"] for finding in trial.findings()] == ["NonFinite"]
+        assert trial.findings()[0]["since_step"] == 20
+
+
+def test_a_finding_alone_stops_nothing(luff: Luff) -> None:
+    done = train(luff, "rules='NonFinite'", steps=60, nan_at=20)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "NonFinite" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("rules='DeadRelo'", "nearest: DeadRelu"),
+        ("rules=3", "rules is 3; expected True, or rules as for `luff run --rules`"),
+        ("on_finding='stop'", "on_finding='stop' without rules="),
+        ("rules=True, on_finding='halt'", "on_finding is 'halt'; expected 'warn' or 'stop'"),
+    ],
+)
+def test_a_mistake_is_an_error_at_once(luff: Luff, options: str, said: str) -> None:
+    done = train(luff, options)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert not (luff.tmp / "run").exists()
+
+
+def test_under_luff_run_its_rules_count(luff: Luff) -> None:
+    script = luff.tmp / "train.py"
+    script.write_text(_SCRIPT.format(run="elsewhere", options="rules=True", steps=30, nan_at=10**9))
+    code, out, err = luff("run", "--rules", "NonFinite", "--", sys.executable, str(script))
+    assert (code, out) == (0, "trained\n"), err
+    assert err.count("luff: ok") == 1
+    assert not processes_with(f"watch {luff.tmp}")
+
+
+def test_the_rules_end_with_a_training_that_is_killed(luff: Luff) -> None:
+    script = luff.tmp / "train.py"
+    script.write_text(
+        _SCRIPT.format(run=str(luff.tmp / "run"), options="rules=True", steps=100_000, nan_at=10**9)
+    )
+    environment = luff.environment | {
+        "LUFF_EXECUTABLE": str(luff.executable),
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as training:
+        deadline = time.monotonic() + 60
+        while not processes_with(f"watch {luff.tmp / 'run'}"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        training.send_signal(signal.SIGKILL)
+        _, err = training.communicate(timeout=60)  # until the rules have let go of it
+    assert "luff: " in err
+    assert not processes_with(f"watch {luff.tmp / 'run'}")
+
+
+def test_watch_by_hand(luff: Luff) -> None:
+    done = train(luff, "", nan_at=12)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = str(luff.tmp / "run")
+    code, out, err = luff("watch", run, "--rules", "NonFinite")
+    assert (code, out) == (1, "")
+    assert "NonFinite" in err
+    code, _, err = luff("watch", run, "--on-finding", "maybe")
+    assert code == 2
+    assert "there are warn and stop" in err
+    code, _, err = luff("watch", str(luff.tmp))
+    assert code == 2
+    assert Path(run).exists()
