@@ -131,9 +131,11 @@ def test_a_mode_that_is_none_is_refused(tmp_path: Path) -> None:
         assert trial.steps("EVAL") == [0]
 
 
-def test_no_run_is_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(InvalidArgumentError, match="run=DIRECTORY"):
-        choose_run(None, False, {})
+def test_without_a_run_a_new_one_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUFF_HOME", str(tmp_path))
+    chosen = choose_run(None, False, {})
+    assert Path(chosen.path).parent == tmp_path / "runs"
+    assert not tmp_path.joinpath("runs").exists()  # nothing is made before the run is opened
 
 
 def test_types_by_name() -> None:

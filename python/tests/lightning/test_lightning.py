@@ -123,8 +123,11 @@ def test_a_training_goes_on_in_its_run(tmp_path):
     fit.fit(Net(), loader())
     fit.save_checkpoint(tmp_path / "one.ckpt")
     first.close()
-    with pytest.raises(luff.LuffError, match="found a run"):
-        trainer(luff.lightning.Callback(tmp_path / "run")).fit(Net(), loader())
+    beside = luff.lightning.Callback(tmp_path / "run")
+    with pytest.warns(UserWarning, match="holds a run already"):
+        trainer(beside, max_epochs=1).fit(Net(), loader())
+    beside.close()
+    assert beside.hook.run == str(tmp_path / "run-2")
     second = luff.lightning.Callback(tmp_path / "run", resume=True)
     trainer(second, max_epochs=2).fit(Net(), loader(), ckpt_path=tmp_path / "one.ckpt")
     second.close()

@@ -130,8 +130,11 @@ def test_a_training_goes_on_in_its_run(tmp_path):
     first = luff.transformers.Callback(tmp_path / "run")
     trainer(tmp_path / "out", first, save_strategy="epoch", num_train_epochs=1).train()
     first.close()
-    with pytest.raises(luff.LuffError, match="found a run"):
-        trainer(tmp_path / "other", luff.transformers.Callback(tmp_path / "run")).train()
+    beside = luff.transformers.Callback(tmp_path / "run")
+    with pytest.warns(UserWarning, match="holds a run already"):
+        trainer(tmp_path / "other", beside).train()
+    beside.close()
+    assert beside.hook.run == str(tmp_path / "run-2")
     second = luff.transformers.Callback(tmp_path / "run", resume=True)
     trainer(tmp_path / "out", second, num_train_epochs=2).train(resume_from_checkpoint=True)
     second.close()

@@ -59,8 +59,12 @@ def test_values_losses_and_settings(tmp_path):
 def test_a_run_is_not_overwritten(tmp_path):
     model = nn.Linear(2, 2)
     luff.torch.attach(model, run=tmp_path / "run").close()
-    with pytest.raises(luff.LuffError):
-        luff.torch.attach(model, run=tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.warns(UserWarning, match="holds a run already"):
+        hook = luff.torch.attach(model, run=tmp_path / "run")
+    hook.close()
+    assert hook.run == str(tmp_path / "run-2")
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
 def test_a_wrong_setting_is_refused_at_once(tmp_path):
