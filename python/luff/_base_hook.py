@@ -281,6 +281,10 @@ class BaseHook:
             return
         rank = self.rank()
         self.first_rank = rank is None or rank[0] == 0
+        if self._options.unnamed and rank is not None and rank[1] > 1:
+            raise InvalidArgumentError(
+                "ranks that train together need one run; pass run=DIRECTORY, or start the script by `luff run -- ...`"
+            )
         self._run = find_run(self._options, rank)
         point = resume_point(self._run) if self._options.resume else None
         session = self._open_session(rank)
@@ -315,6 +319,7 @@ class BaseHook:
                 continue
             warn_of_another_place(options.path, path)
             self._run = path
+            self._options = replace(self._options, path=path)  # also for a forked child
             break
         return session
 
@@ -539,10 +544,10 @@ def choose_run(
     if supervised is not None:  # whose rules were chosen on its command line
         merged = (merge or _merge)(supervised.config, dict(config)) if config else supervised.config
         return replace(supervised, config=merged)
-    path = new_run(rank_from_environment()) if run is None else os.path.abspath(os.fspath(run))
+    path = new_run() if run is None else os.path.abspath(os.fspath(run))
     if rules:
         config = (merge or _merge)(needs_of(rules), config)
-    return RunOptions(path, resume, False, config, rules=rules, on_finding=on_finding)
+    return RunOptions(path, resume, False, config, rules=rules, on_finding=on_finding, unnamed=run is None)
 
 
 def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -199,6 +199,7 @@ class RunOptions:
     supervisor: int = 0  # process number of that `luff run`
     rules: str = ""  # to run beside a training that no `luff run` watches; empty for none
     on_finding: str = "warn"
+    unnamed: bool = False  # nobody chose `path`
 
 
 def run_from_environment() -> RunOptions | None:

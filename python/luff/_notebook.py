@@ -67,6 +67,8 @@ def trial_html(trial: Trial) -> str:
         html += _table(("", "finding", "since step", "tensor", "what"), rows) + _more(len(found))
     else:
         html += "<p>no findings</p>"
+    for problem in trial.problems()[:_SHOWN]:
+        html += f"<p>damage: {_text(problem)}</p>"
     return html
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from luff._bounded import parse_json
 from luff.errors import InvalidArgumentError, NotFoundError
 
 __all__ = ["luff_command", "needs_of", "take_rules", "watch_beside"]
@@ -61,13 +61,17 @@ def needs_of(rules: str) -> dict[str, Any]:
     InvalidArgumentError
         If there is no such rule or parameter; the message is that of `luff run --rules`.
     """
-    done = subprocess.run(
-        [luff_command(), "rules", "--capture", "--rules", rules],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise InvalidArgumentError(done.stderr.strip().removeprefix("luff: "))
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    command = [luff_command(), "rules", "--capture", "--rules", rules]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InvalidArgumentError(f"{command[0]} cannot be run: {error}") from error
+    try:  # the exit code is unknown where the program ignores SIGCHLD
+        return parse_json(done.stdout)  # type: ignore[no-any-return]
+    except ValueError:
+        raise InvalidArgumentError(done.stderr.strip().removeprefix("luff: ")) from None
 
 
 def watch_beside(run: str, rules: str, on_finding: str) -> None:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
 import time
 import warnings
 
-from luff._world import world_name
-
 __all__ = ["new_run", "warn_of_another_place"]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
-def new_run(rank: tuple[int, int] | None) -> str:
-    """Returns a path for a run that nobody named: ``$LUFF_HOME/runs/DATE-TIME-SCRIPT``, below ``~/.luff`` by default.
-
-    The ranks of a world get the same path: a name of the world takes the place of date and time.
-    """
+def new_run() -> str:
+    """Returns a path for a run that nobody named: ``$LUFF_HOME/runs/DATE-TIME-SCRIPT``, by default in ``~/.luff``."""
     home = os.environ.get("LUFF_HOME") or os.path.join(os.path.expanduser("~"), ".luff")
-    script = os.path.basename(sys.argv[0]) if sys.argv else ""
+    script = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
     name = "notebook" if "ipykernel" in script or "colab" in script else script.removesuffix(".py")
     name = re.sub(r"[^A-Za-z0-9_.]", "-", name)[:40].strip("-.") or "python"
-    if rank is not None and rank[1] > 1:
-        world = hashlib.blake2s(world_name(rank, 0).encode(), digest_size=4).hexdigest()
-        return os.path.join(os.path.abspath(home), "runs", f"{name}-world-{world}")
     return os.path.join(os.path.abspath(home), "runs", f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
 
 

@@ -316,8 +316,8 @@ class Trial:
         return self._core.gaps()
 
     def problems(self) -> list[str]:
-        """Returns the damage found so far: file, place, what is lost."""
-        return self._core.problems()
+        """Returns the damage found so far, also in the files of findings: file, place, what is lost."""
+        return [*self._core.problems(), *self._core.findings()[1]]
 
     def document(self, name: str) -> Any:
         """Returns a document of the run, e.g. ``"model"``, ``"collections"``, ``"environment"``; None if there is

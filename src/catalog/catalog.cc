@@ -35,6 +35,7 @@ Status AskIndex(const std::string& index, const Question& question, const Found&
   MakePrivate(index);
   LUFF_ASSIGN_OR_RETURN(Index opened, Index::Open(index));
   LUFF_RETURN_IF_ERROR(opened.Refresh(question.folder, found, progress));
+  answer->notes.insert(answer->notes.end(), opened.notes().begin(), opened.notes().end());
   return opened.Find(question, answer);
 }
 

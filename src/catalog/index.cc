@@ -17,13 +17,13 @@ constexpr int kVersion = 1;          // raised when cards or tables change
 constexpr std::size_t kBatch = 100;  // runs in a transaction: an interrupted refresh keeps what it read
 
 constexpr const char* kTables = R"(
-CREATE TABLE run(id INTEGER PRIMARY KEY, path TEXT UNIQUE NOT NULL, stamp INTEGER NOT NULL, begun INTEGER, took REAL,
+CREATE TABLE IF NOT EXISTS run(id INTEGER PRIMARY KEY, path TEXT UNIQUE NOT NULL, stamp INTEGER NOT NULL, begun INTEGER, took REAL,
                  steps INTEGER, loss REAL, best_loss REAL, verdict TEXT, why TEXT, headline TEXT, findings INTEGER);
-CREATE TABLE card(run INTEGER PRIMARY KEY, json TEXT NOT NULL);
-CREATE TABLE field_name(id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
-CREATE TABLE field(run INTEGER, name INTEGER, place INTEGER, number REAL, text TEXT,
+CREATE TABLE IF NOT EXISTS card(run INTEGER PRIMARY KEY, json TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS field_name(id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE IF NOT EXISTS field(run INTEGER, name INTEGER, place INTEGER, number REAL, text TEXT,
                    PRIMARY KEY(run, name, place)) WITHOUT ROWID;
-CREATE INDEX run_by_age ON run(begun DESC, path DESC);
+CREATE INDEX IF NOT EXISTS run_by_age ON run(begun DESC, path DESC);
 )";
 
 std::string HeadlineOf(const Card& card) {
@@ -96,11 +96,18 @@ Status Index::Put(const std::string& run, std::uint64_t stamp) {
   LUFF_ASSIGN_OR_RETURN(Statement known, database_.Prepare("SELECT id FROM run WHERE path=?"));
   LUFF_ASSIGN_OR_RETURN(const bool old, known.With({run}).Row());
   if (old) LUFF_RETURN_IF_ERROR(Forget(known.Integer(0)));
+  // Asked first: who leaves while the run is read may have written after that.
+  const bool judged = store::SupervisorLock::IsTaken(run);
   const Result<Card> read = ReadCard(run);
-  if (!read.ok()) return Status::Ok();  // it has just been removed, or is no run after all
+  if (!read.ok()) {
+    const StatusCode code = read.status().code();
+    const bool no_run = code == StatusCode::kNotFound || code == StatusCode::kFailedPrecondition;
+    if (!no_run) notes_.push_back("a run cannot be read: " + std::string(read.status().message()));
+    return Status::Ok();
+  }
   const Card& card = *read;
   // While somebody writes or judges, the run is read each time.
-  const bool settled = card.outcome != "running" && !store::SupervisorLock::IsTaken(run);
+  const bool settled = card.outcome != "running" && !judged;
   const Scalar* loss = FindScalar(card, card.loss, false);
   LUFF_ASSIGN_OR_RETURN(
       Statement add,
@@ -145,7 +152,7 @@ Status Index::Refresh(const std::string& folder, const Found& found, const Progr
   }
   std::vector<std::int64_t> gone;
   for (const auto& [path, one] : known) {
-    if (!one.seen && found.left_out.empty()) gone.push_back(one.id);
+    if (!one.seen && (found.left_out.empty() || StampOf(path) == 0)) gone.push_back(one.id);
   }
   if (changed.empty() && gone.empty()) return Status::Ok();
   for (std::size_t i = 0; i < std::max<std::size_t>(changed.size(), 1); i += kBatch) {

@@ -18,6 +18,8 @@ class Index {
   /// Reads the runs that have changed, and forgets those that are gone.
   [[nodiscard]] Status Refresh(const std::string& folder, const Found& found, const Progress& progress);
   [[nodiscard]] Status Find(const Question& question, Answer* answer);
+  /// Runs that could not be read, and why.
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
   explicit Index(Database database) : database_(std::move(database)) {}
@@ -29,6 +31,7 @@ class Index {
   [[nodiscard]] Result<std::int64_t> IdOfName(const std::string& name);
 
   Database database_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace luff::catalog

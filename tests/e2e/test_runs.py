@@ -51,7 +51,7 @@ def test_a_night_of_runs(luff: Luff) -> None:
     assert "small" not in luff("tag", "@2")[1]
     assert luff("tag", "@2", "odd")[0] == 0
     assert luff("tag", "@2") == (0, "odd\n", "")
-    assert rows(luff, "--tag", "odd") == [listed[1]]
+    assert [line.split() for line in rows(luff, "--tag", "odd")] == [listed[1].split()]
     by_loss = [line.split() for line in rows(luff, "--sort", "loss", "--where", "verdict = ok")]
     assert float(by_loss[0][7]) <= float(by_loss[1][7]), by_loss
 
@@ -125,10 +125,16 @@ def test_findings_from_python(luff: Luff) -> None:
         assert found[0]["since_step"] == 12
         assert "event" not in found[0]
         html = trial._repr_html_()
+        assert "damage" not in html
         assert "NonFinite" in html
         assert "<script" not in html
         loss = trial.tensor(trial.tensors(collection="losses")[0])
         assert "TRAIN" in loss._repr_html_()
+    with (job.run / "rules" / "luff" / "findings.jsonl").open("a") as file:
+        file.write("no finding\n")
+    with package.open_trial(job.run) as trial:
+        assert any("no findings" in problem for problem in trial.problems())
+        assert "damage" in trial._repr_html_()
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "\udcff"])
@@ -137,7 +143,7 @@ def test_a_notebook_escapes_what_a_run_says(luff: Luff, name: str) -> None:
 
     class Hostile:
         path, outcome, outcome_reason = name, name, name
-        tensors = steps = modes = staticmethod(lambda *_, **__: [])
+        problems = tensors = steps = modes = staticmethod(lambda *_, **__: [])
         findings = staticmethod(
             lambda **_: [
                 {

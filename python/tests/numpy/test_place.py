@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -11,8 +12,7 @@ import luff
 import luff.numpy
 import numpy as np
 import pytest
-from luff import _run_place
-from luff.errors import FailedPreconditionError
+from luff.errors import FailedPreconditionError, InvalidArgumentError
 
 
 def attach(run: Path | None = None, **options: object) -> luff.numpy.Hook:
@@ -67,20 +67,29 @@ def test_resume_goes_on_and_other_mistakes_stay_errors(tmp_path: Path) -> None:
     assert not (tmp_path / "mine-2").exists()
 
 
-def test_ranks_of_a_world_get_one_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_need_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LUFF_HOME", str(tmp_path))
-    code = "from luff._run_place import new_run; print(new_run(({rank}, 2)))"
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
-    for key, value in environment.items():
-        monkeypatch.setenv(key, value)
-    paths = {
-        subprocess.run(
-            [sys.executable, "-c", code.format(rank=rank)], check=True, capture_output=True, text=True
-        ).stdout
-        for rank in (0, 1)
-    }
-    assert len(paths) == 1
-    assert _run_place.new_run(None) not in paths
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InvalidArgumentError, match="pass run=DIRECTORY, or start the script by `luff run"):
+        attach()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_forked_child_records_into_its_parents_run(tmp_path: Path) -> None:
+    attach(tmp_path / "run").close()
+    with pytest.warns(UserWarning, match="holds a run already"):
+        hook = attach(tmp_path / "run")
+    child = os.fork()
+    if child == 0:
+        with hook.step() as step:
+            step.loss(1.0)
+        hook.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    hook.close()
+    assert [worker["worker"] for worker in luff.open_trial(tmp_path / "run").workers()] == [0]
+    assert [worker["worker"] for worker in luff.open_trial(tmp_path / "run-2").workers()] == [0, 1]
 
 
 def test_a_script_that_runs_twice(tmp_path: Path) -> None:

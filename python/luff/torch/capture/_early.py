@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from luff._codes import GapReason
+from luff._codes import NO_ID, GapReason
 from luff.torch.capture._memory import bytes_spanned, is_readable
 from luff.torch.capture._modules import ModuleCapture, tensors_in
 from luff.torch.capture._recorder import Recorder
@@ -58,7 +58,8 @@ class EarlyValues:
         self._hidden: set[GapReason] = set()
         self._alive: dict[int, tuple[Any, int, KeptValue]] = {}
         self._bytes = 0
-        self._values = 0
+        self._values = self._dropped = 0
+        self.forwards = 0  # outermost calls
 
     def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called when a module is about to run."""
@@ -76,6 +77,8 @@ class EarlyValues:
         """Keeps what a loss takes; `name`, `role` and `kind` as for `Recorder.number`."""
         if self._values < _MAX_VALUES:
             self._losses.append((name, role, kind, self._keep(tensor)))
+        else:
+            self._dropped += 1
 
     def capture(self, modules: ModuleCapture, recorder: Recorder) -> None:
         """Captures what is due in the step that the session has begun, and lets go of everything."""
@@ -89,6 +92,8 @@ class EarlyValues:
                     modules.capture_kept(module, values, side)
         for name, role, kind, value in self._losses:
             modules.kept(recorder.number(name, role, "", kind), value)
+        if self._dropped:
+            recorder.session.gap(NO_ID, int(GapReason.NOT_SEEN), 0, self._dropped)
         self._calls.clear()
         self._losses.clear()
         self._alive.clear()
@@ -97,6 +102,7 @@ class EarlyValues:
 
     def _keep_all(self, module: Any, tensors: Iterator[Any], side: int) -> None:
         if self._values >= _MAX_VALUES:
+            self._dropped += 1
             return
         values = [self._keep(tensor) for tensor in tensors]
         if values:
@@ -117,6 +123,11 @@ class EarlyValues:
         if known is not None and known[0]() is tensor and known[1] == version >= 0:
             return known[2]
         size = bytes_spanned(tensor)
+        first = tensor.storage_offset() * tensor.element_size()
+        if size and (not tensor.data_ptr() or tensor.untyped_storage().nbytes() < first + size):
+            return KeptValue(
+                tensor, 0, GapReason.UNSUPPORTED
+            )  # zeros without memory, or memory that was given back
         if self._bytes + size > _MAX_BYTES:
             return KeptValue(tensor, 0, GapReason.NOT_SEEN)
         kept = KeptValue(tensor, size)

@@ -42,6 +42,7 @@ _ZERO_GRAD = int(EventKind.ZERO_GRAD)
 _MODE_CHANGE = int(EventKind.MODE_CHANGE)
 _INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
+_EARLY_FORWARDS = 256  # most outermost calls of a step whose values are kept
 _EARLY_STEPS = 8  # most steps whose values are kept in vain before a backward pass opens the session
 
 
@@ -181,6 +182,10 @@ class Machine(Steps):
                 return None
             self._early_steps -= 1
             step.kept = EarlyValues()
+        step.kept.forwards += 1
+        if step.kept.forwards > _EARLY_FORWARDS:  # no backward pass is in sight
+            step.kept, self._early_steps = None, 0
+            return None
         if _is_compiled(module):
             step.kept.hidden(GapReason.COMPILED_GRAPH)
         return step.kept
