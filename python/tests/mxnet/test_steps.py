@@ -231,8 +231,6 @@ def test_two_hooks_of_two_trainings(data, tmp_path):
 def test_what_is_no_block_is_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"expected a mxnet\.gluon\.Block"):
         luff.mxnet.attach([3], run=tmp_path / "run")
-    with pytest.raises(InvalidArgumentError, match="run=DIRECTORY"):
-        luff.mxnet.attach(dense("net"))
 
 
 def test_an_error_of_the_training_reaches_the_training(data, tmp_path):
