@@ -46,7 +46,10 @@ CONFIG = """
 name = "weights"
 forms = ["summary", "raw", "histogram"]
 save = {save_interval = 1}
-"""
+""" + "".join(  # the page draws the first cards only: the default values of step 0 are left out
+    f'[[capture.collections]]\nname = "{name}"\nsave = {{start_step = 1000000}}\n'
+    for name in ("inputs", "outputs", "labels")
+)
 
 # Collects all text of the page, including shadow trees, and counts the charts of each kind.
 DRAWN = """(() => {
