@@ -11,6 +11,7 @@
 
 #include "base/bounded_read.h"
 #include "base/json.h"
+#include "base/json_nonfinite.h"
 #include "catalog/tags.h"
 #include "luff/query/trial.h"
 #include "luff/rules/kept_findings.h"
@@ -251,19 +252,6 @@ Json ToJson(const Scalar& one) {
           {"last", one.last},   {"last_step", one.last_step},
           {"min", one.min},     {"min_step", one.min_step},
           {"max", one.max},     {"max_step", one.max_step}};
-}
-
-// JSON has no numbers for NaN and infinities.
-void NameNonFinite(Json* json) {
-  if (json->is_structured()) {
-    for (Json& item : *json) NameNonFinite(&item);
-  } else if (json->is_number_float()) {
-    const auto number = json->get<double>();
-    if (std::isnan(number))
-      *json = "NaN";
-    else if (std::isinf(number))
-      *json = number > 0 ? "Infinity" : "-Infinity";
-  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "base/json_nonfinite.h"
 #include "base/python_child.h"
 #include "base/text_escape.h"
 #include "catalog/catalog.h"
@@ -21,18 +22,6 @@
 
 namespace luff::cli {
 namespace {
-
-void NameNonFinite(Json* json) {
-  if (json->is_structured()) {
-    for (Json& item : *json) NameNonFinite(&item);
-  } else if (json->is_number_float()) {
-    const auto number = json->get<double>();
-    if (std::isnan(number))
-      *json = "NaN";
-    else if (std::isinf(number))
-      *json = number > 0 ? "Infinity" : "-Infinity";
-  }
-}
 
 constexpr query::Mode kModes[] = {query::Mode::kTrain, query::Mode::kEval, query::Mode::kPredict,
                                   query::Mode::kGlobal};

@@ -13,11 +13,11 @@ struct TagOptions : ReadOptions {
 };
 
 void Tag(const TagOptions& options) {
+  (void)OpenOrExit(options);  // reports an error if it is not a run
   if (options.add.empty() && options.remove.empty()) {
     for (const std::string& tag : catalog::TagsOf(options.run)) fmt::print("{}\n", Escaped(tag));
     ExitWith(kExitOk);
   }
-  (void)OpenOrExit(options);  // reports an error if it is not a run
   if (const Status changed = catalog::ChangeTags(options.run, options.add, options.remove); !changed.ok())
     ExitWithError(changed);
   ExitWith(kExitOk);

@@ -89,6 +89,9 @@ def test_a_question_with_a_mistake(luff: Luff) -> None:
     assert err.startswith("luff: no run has a field 'los'; nearest: "), err
     code, _, err = luff("runs", "nowhere")
     assert (code, err) == (2, f"luff: there is no such directory: {luff.cwd}/nowhere\n")
+    code, _, err = luff("tag", str(luff.cwd))
+    assert code == 2, "that is no run"
+    assert str(luff.cwd) in err
     code, _, err = luff("run", "--tag", "two words", "--", "true")
     assert code == 2
     assert "--tag: a tag is a word" in err

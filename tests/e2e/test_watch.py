@@ -30,19 +30,21 @@ print("trained")
 """
 
 
+def _environment(luff: Luff) -> dict[str, str]:
+    """Returns that of a script which starts the command itself."""
+    own = {"LUFF_EXECUTABLE": str(luff.executable), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    return luff.environment | own
+
+
 def train(
     luff: Luff, options: str, *, steps: int = 30, nan_at: int = 10**9, run: str = "run"
 ) -> subprocess.CompletedProcess[str]:
     """Runs a script that attaches itself; waits for it and for the rules beside it, which hold its stderr."""
     script = luff.tmp / "train.py"
     script.write_text(_SCRIPT.format(run=str(luff.tmp / run), options=options, steps=steps, nan_at=nan_at))
-    environment = luff.environment | {
-        "LUFF_EXECUTABLE": str(luff.executable),
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-    }
     return subprocess.run(
         [sys.executable, str(script)],
-        env=environment,
+        env=_environment(luff),
         capture_output=True,
         text=True,
         timeout=120,
@@ -105,13 +107,9 @@ def test_the_rules_end_with_a_training_that_is_killed(luff: Luff) -> None:
     script.write_text(
         _SCRIPT.format(run=str(luff.tmp / "run"), options="rules=True", steps=100_000, nan_at=10**9)
     )
-    environment = luff.environment | {
-        "LUFF_EXECUTABLE": str(luff.executable),
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-    }
     with subprocess.Popen(
         [sys.executable, str(script)],
-        env=environment,
+        env=_environment(luff),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
