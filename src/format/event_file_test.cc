@@ -188,6 +188,21 @@ TEST(SmdebugIndex, TakesAnyOrderUnknownKeysAndEscapes) {
   EXPECT_EQ(python, R"("a\u00e4\"\ud83d\ude00")");
 }
 
+TEST(SmdebugIndex, BytesThatAreNoTextAreWrittenSoThatTheyCanBeReadAgain) {
+  SmdebugIndex index;
+  // Half of a surrogate pair, and two characters in more bytes than they need.
+  for (const char* bytes : {"\xED\xA0\x80", "\xC1\x81", "\xE0\x80\x81", "\xF0\x80\x80\x81", "\xFF"}) {
+    std::string name;
+    AppendPythonJson(bytes, &name);
+    EXPECT_EQ(name.rfind("\"\\ufffd", 0), 0U) << name;
+    const Status parsed = ParseSmdebugIndexUntrusted(
+        R"({"meta": {"mode": "EVAL"}, "tensor_payload": [{"start_idx": 0, "length": 1, "tensorname": )" +
+            name + "}]}",
+        &index);
+    EXPECT_TRUE(parsed.ok()) << parsed.message();
+  }
+}
+
 TEST(SmdebugIndex, NamesWhatIsWrongAndWhere) {
   SmdebugIndex index;
   const auto told = [&](std::string_view json) {

@@ -186,7 +186,9 @@ void AppendPythonJson(std::string_view text, std::string* to) {
         good = (next & 0xC0U) == 0x80U;
         code = code << 6 | (next & 0x3FU);
       }
-      if (!good || code > 0x10FFFF) {
+      constexpr std::uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};  // by number of further bytes
+      const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
+      if (!good || code < kLeast[more] || code > 0x10FFFF || surrogate) {
         escape(0xFFFD);
         continue;
       }

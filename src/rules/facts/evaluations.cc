@@ -10,6 +10,7 @@ namespace luff::rules {
 
 namespace {
 
+constexpr std::size_t kMaxSeen = 1024;  // optimizers
 constexpr std::size_t kMaxStepped = 64;  // optimizers
 
 }  // namespace
@@ -64,6 +65,10 @@ void OptimizerTurns::OnTrainStep(const StepView& view) {
   }
   if (stepped.empty()) return;
   if (!last_.empty() && stepped != last_) taken_ = true;
+  for (const std::uint32_t optimizer : stepped) {
+    alternate_ = alternate_ || (seen_.contains(optimizer) && !last_.contains(optimizer));
+    if (seen_.size() < kMaxSeen) seen_.insert(optimizer);
+  }
   last_ = std::move(stepped);
 }
 
@@ -146,7 +151,9 @@ void ValidationCurve::VisitFields(Fields& io) {
 
 void OptimizerTurns::VisitFields(Fields& io) {
   io("taken", taken_);
+  io("alternate", alternate_);
   io("last", last_, kMaxStepped);
+  io("seen", seen_, kMaxSeen);
 }
 
 void Evaluations::VisitFields(Fields& io) {

@@ -57,12 +57,16 @@ class ValidationCurve {
 class OptimizerTurns {
  public:
   void OnTrainStep(const StepView& view);
+  /// An optimizer has stepped after another one: adversaries, or a phase that follows another.
   [[nodiscard]] bool taken() const noexcept { return taken_; }
+  /// One has come back after another: adversaries.
+  [[nodiscard]] bool alternate() const noexcept { return alternate_; }
   void VisitFields(Fields& io);
 
  private:
-  bool taken_ = false;
+  bool taken_ = false, alternate_ = false;
   std::set<std::uint32_t> last_;  // optimizers of the last step that had any update
+  std::set<std::uint32_t> seen_;
 };
 
 /// **Thread-compatible.** The curves of a run, from the first worker that reports losses in a step.

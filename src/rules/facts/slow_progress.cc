@@ -16,10 +16,10 @@ namespace {
 using format::Role;
 
 constexpr std::size_t kMaxWeights = 1 << 17, kMaxOptimizers = 1024;
-constexpr std::int64_t kLooks = 32;         // steps with gradients after which eps is judged
-constexpr std::int64_t kLeastMeasured = 8;  // captures before the sum is judged
-constexpr double kMoved = 0.01;             // of a weight's size, by all updates
-constexpr double kFaintRate = 1e-5;         // rate times factor of the loss, for optimizers without eps
+constexpr std::int64_t kGradientLooks = 32;  // steps with gradients after which eps is judged
+constexpr std::int64_t kLeastMeasured = 8;   // captures before the sum is judged
+constexpr double kMoved = 0.01;              // of a weight's size, by all updates
+constexpr double kFaintRate = 1e-5;          // rate times factor of the loss, for optimizers without eps
 constexpr double kUsualRate = 0.01;  // lr / eps, the rate of the equivalent gradient descent, if not raised
 
 Finding Begin(const StepView& view, const char* cause) {
@@ -133,7 +133,7 @@ bool SlowProgress::MeasureGradients(const StepView& view, const ModelFacts& fact
     if (largest_.size() >= kMaxOptimizers && !largest_.contains(optimizer)) continue;
     double& largest = largest_[optimizer];
     if (gradients.count > 0) largest = std::max(largest, std::sqrt(gradients.sum_sq / gradients.count));
-    due = ++seen_[optimizer] == kLooks || due;
+    due = ++seen_[optimizer] == kGradientLooks || due;
   }
   return due;
 }
@@ -175,7 +175,7 @@ bool SlowProgress::Damped(const StepView& view, const OptimizerFacts& optimizer,
   finding.evidence = {{"eps", optimizer.eps}, {"gradient_rms", gradient}, {"lr", optimizer.lr}};
   finding.threshold =
       fmt::format("gradients below {:g} of eps in {} steps, and a rate below {:g} of it (Luff)",
-                  limits_.damped, kLooks, kUsualRate);
+                  limits_.damped, kGradientLooks, kUsualRate);
   sink.Report(std::move(finding));
   return true;
 }
@@ -188,8 +188,7 @@ bool SlowProgress::Faint(const StepView& view, const OptimizerFacts& optimizer, 
     return false;
   Finding finding = Begin(view, "faint");
   finding.tensor = optimizer.name;
-  finding.what =
-      fmt::format("the loss is multiplied by {:.1g} before the backward pass", factor);
+  finding.what = fmt::format("the loss is multiplied by {:.1g} before the backward pass", factor);
   finding.why =
       normalises
           ? fmt::format(

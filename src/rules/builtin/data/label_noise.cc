@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -7,9 +8,11 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/dependence.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_modules.h"
+#include "rules/facts/passes.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -24,10 +27,15 @@ constexpr std::size_t kMaxClasses = 1000;
 constexpr std::size_t kMaxRows = 1 << 14;
 constexpr std::size_t kMaxLevels = 8;  // distinct values in a row that cannot repeat by chance
 constexpr double kStillLearning = 0.03;
+constexpr std::size_t kMaxLosses = 16;
+constexpr double kEnoughRows = 8192;  // later ones add little
 
 struct Limits {
   double share, contradicted, z;
   std::int64_t rows, evaluations;
+  double unrelated;
+  std::int64_t unrelated_rows;
+  double passes;
 };
 constexpr Param<Limits> kParams[] = {
     {&Limits::share, "share", "0.1", "rows that are wrong each time, beyond the evaluation's error (Luff)",
@@ -37,6 +45,10 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::z, "z", "5", "standard errors (Luff)", Above(0)},
     {&Limits::rows, "rows", "100", "rows on either side (Luff)", AtLeast(10)},
     {&Limits::evaluations, "evaluations", "2", "evaluations in a row that must say so (Luff)", AtLeast(1)},
+    {&Limits::unrelated, "unrelated", "3", "standard errors by which targets may depend on inputs (Luff)",
+     Above(0)},
+    {&Limits::unrelated_rows, "unrelated_rows", "1024", "rows that are compared for it (Luff)", AtLeast(64)},
+    {&Limits::passes, "passes", "3", "passes over the data before it is said (Luff)", AtLeast(2)},
 };
 
 class LabelNoise final : public KeptRule {
@@ -51,9 +63,12 @@ class LabelNoise final : public KeptRule {
       if (eval_rows_ > 0) Judge(sink);
       last_.Take(view.rows.info);
       Training(view, sink);
+      passes_.OnTrainStep(view);
     } else {
       Evaluation(view);
     }
+    Compare(view, *train);
+    if (*train) Unrelated(view, sink);
   }
   void VisitFields(Fields& io) override {
     io("seen", seen_, kMaxRows);
@@ -67,6 +82,8 @@ class LabelNoise final : public KeptRule {
     io("other", other_);
     io("last", last_);
     io("reader", reader_);
+    io("passes", passes_);
+    io("dependences", dependences_, kMaxLosses);
     io.Check(classes_ > 0 || eval_rows_ == 0, "of a number of classes");
   }
 
@@ -224,6 +241,57 @@ class LabelNoise final : public KeptRule {
     });
   }
 
+  // Adds what the losses of a step tell about the dependence of their targets on inputs. A model's answers
+  // count only where it has not been trained on these rows: in the first pass, and in evaluations.
+  void Compare(const StepView& view, bool train) {
+    const std::uint32_t worker = view.index.first_worker();
+    const auto seed = static_cast<std::uint64_t>(view.rows.info.global_step);
+    for (const LossCall& call : LossReader::Read(view)) {
+      if (call.worker != worker || !call.value || reader_.Recognise(call).broadcast) continue;
+      const std::string& name = view.trial.tensor(call.loss).name;
+      const auto known = dependences_.find(name);
+      if (known == dependences_.end() && (!train || dependences_.size() >= kMaxLosses)) continue;
+      Dependence& dependence = dependences_[name];
+      const bool fresh = passes_.count() <= 1;
+      if (!train || fresh) dependence.AddAnswers(call.output, call.target, seed);
+      if (!train || dependence.rows() >= kEnoughRows) continue;
+      for (const ModelInput& input : ModelInputsOf(view)) {
+        const auto sample = LoadSample(view, *input.entry);
+        if (sample != nullptr) dependence.Add(*sample, call.target, fresh, seed);
+      }
+    }
+  }
+
+  void Unrelated(const StepView& view, Sink& sink) {
+    if (passes_.count() < limits_.passes || passes_.drawn_at_random()) return;
+    for (const auto& [name, dependence] : dependences_) {
+      if (dependence.rows() < static_cast<double>(limits_.unrelated_rows) ||
+          dependence.z() > limits_.unrelated || !told_.insert("unrelated\n" + name).second)
+        continue;
+      Finding finding = Begin(view.rows.info, "unrelated");
+      finding.tensor = name;
+      finding.what = fmt::format("the targets of {} have nothing to do with the inputs", name);
+      finding.why = fmt::format(
+          "in {:.0f} rows the targets of inputs that are alike are no more alike than any others ({:.1f} "
+          "standard "
+          "errors), and of rows that it had not been trained on the model told nothing either: what it "
+          "learns, it "
+          "learns by heart",
+          dependence.rows(), dependence.z());
+      finding.remedy =
+          "check that inputs and targets belong together: look at some samples after all shuffling, joining "
+          "and "
+          "slicing";
+      finding.causes = {"inputs and targets shuffled apart", "targets shifted by a row",
+                        "a wrong join or index", "targets that the inputs do not tell"};
+      finding.evidence = {
+          {"rows", dependence.rows()}, {"dependence_z", dependence.z()}, {"passes", passes_.count()}};
+      finding.threshold = fmt::format("{} rows, dependence below {:g} standard errors, {:g} passes (Luff)",
+                                      limits_.unrelated_rows, limits_.unrelated, limits_.passes);
+      sink.Report(std::move(finding));
+    }
+  }
+
   static Finding Begin(const query::StepInfo& info, const char* cause) {
     Finding finding;
     finding.rule = kName;
@@ -245,13 +313,16 @@ class LabelNoise final : public KeptRule {
   double eval_rows_ = 0, eval_wrong_ = 0, best_ = 0, again_ = 0, other_ = 0;
   std::int64_t in_a_row_ = 0;
   std::set<std::string> told_;
+  Passes passes_;
+  std::map<std::string, Dependence> dependences_;  // by name of the loss
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.summary = "labels of the training that contradict each other, or all that was learned";
+  spec.version = 2;  // 2: cause "unrelated"
+  spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

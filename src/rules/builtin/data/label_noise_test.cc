@@ -19,6 +19,9 @@ struct Story {
   bool coarse = false;       // inputs have two levels only
   bool flipped_there_too = false;
   bool random_errors = false;  // as under dropout: different rows each time
+  bool unrelated =
+      false;        // labels have nothing to do with inputs; they are learnt by heart in the third pass
+  double hint = 0;  // added to one input, times the label: all that an input of noise tells
   std::string module = "Linear";
 };
 
@@ -38,15 +41,23 @@ std::vector<Finding> Told(const Story& story) {
   std::vector<bool> flipped(kRows);
   for (int row = 0; row < kRows; ++row)
     flipped[static_cast<std::size_t>(row)] = uniform(random) < story.flipped;
+  int epoch = 0;
   const auto step = [&](const std::vector<int>& rows, bool train) {
     std::vector<double> inputs;
     std::vector<double> scores;
     std::vector<double> labels;
     double loss = 0;
     for (const int row : rows) {
-      const std::vector<double> input = input_of(train ? row : row + 5000);
+      std::vector<double> input = input_of(train ? row : row + 5000);
+      int truth = row % kClasses;
+      if (story.unrelated) {
+        std::mt19937 own(static_cast<unsigned>(row + (train ? 0 : 5000)));
+        truth = static_cast<int>(own() / 7 % kClasses);
+        std::normal_distribution<double> normal;
+        for (double& value : input) value = normal(own);
+        input[0] += story.hint * truth;
+      }
       inputs.insert(inputs.end(), input.begin(), input.end());
-      const int truth = row % kClasses;
       bool other = false;
       if (train && story.drawn_anew) other = uniform(random) < story.flipped;
       if (train && !story.drawn_anew && !story.random_errors) other = flipped[static_cast<std::size_t>(row)];
@@ -55,6 +66,7 @@ std::vector<Finding> Told(const Story& story) {
       int answer = truth;
       if (train && story.random_errors && uniform(random) < story.flipped) answer = (truth + 2) % kClasses;
       if (!train && uniform(random) < story.eval_wrong) answer = (truth + 2) % kClasses;
+      if (story.unrelated && (!train || epoch < 2)) answer = static_cast<int>(random() % kClasses);
       double sum = 0;
       for (int c = 0; c < kClasses; ++c) {
         scores.push_back(c == answer ? 2 : 0);
@@ -72,7 +84,7 @@ std::vector<Finding> Told(const Story& story) {
   };
   std::vector<int> order(kRows);
   for (int i = 0; i < kRows; ++i) order[static_cast<std::size_t>(i)] = i;
-  for (int epoch = 0; epoch < 8; ++epoch) {
+  for (; epoch < 8; ++epoch) {
     std::shuffle(order.begin(), order.end(), random);
     for (int at = 0; at < kRows; at += kBatch) step({order.begin() + at, order.begin() + at + kBatch}, true);
     if (epoch % 2 == 1) step({order.begin(), order.begin() + 200}, false);
@@ -105,6 +117,18 @@ TEST(LabelNoise, LabelsDrawnAnew_ContradictEachOther) {
   ASSERT_FALSE(findings.empty());
   EXPECT_EQ(findings[0].cause, "contradiction");
   EXPECT_TRUE(Told({.flipped = 0.005, .drawn_anew = true}).empty());
+}
+
+TEST(LabelNoise, TargetsThatHaveNothingToDoWithInputs_AreTold) {
+  const auto findings = Told({.flipped = 0, .unrelated = true});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "unrelated");
+  EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
+  EXPECT_LT(findings[0].evidence[1].value, 3);  // standard errors
+}
+
+TEST(LabelNoise, OneValueThatTellsALittle_IsEnoughToBeSilent) {
+  EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .hint = 1}).empty());
 }
 
 TEST(LabelNoise, EqualRowsOfFewLevels_AreNoContradiction) {

@@ -10,6 +10,7 @@
 #include "rules/facts/correlations.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/features.h"
+#include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -49,6 +50,11 @@ class TrainValSkew final : public KeptRule {
       Judge(view.trial, sink);
       last_.Take(view.rows.info);
       turns_.OnTrainStep(view);
+      if (phases_.OnStep(view)) {  // fine-tuning has other data
+        inputs_.clear();
+        steps_ = 0;
+      }
+      ++steps_;
     }
     for (const ModelInput& input : ModelInputsOf(view)) {
       if (!IsFloating(input.entry->dtype)) continue;
@@ -57,6 +63,12 @@ class TrainValSkew final : public KeptRule {
       Input& one = inputs_[view.trial.tensor(input.entry->tensor).name];
       (*train ? one.training : one.evaluation).Add(*sample);
       (*train ? one.together : one.evaluated_together).Add(*sample);
+      // A channel of an image is one feature; lost are single places.
+      const Rows rows = RowsOf(*sample);
+      if (sample->shape.size() < 4 || rows.width > Features::kMaxFeatures) continue;
+      SampleValues flat = *sample;
+      flat.shape = {static_cast<std::int64_t>(rows.count), static_cast<std::int64_t>(rows.width)};
+      (*train ? one.places : one.evaluated_places).Add(flat);
     }
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
@@ -65,16 +77,21 @@ class TrainValSkew final : public KeptRule {
     io("open", open_);
     io("last", last_);
     io("turns", turns_);
+    io("phases", phases_);
+    io("steps", steps_);
     io("inputs", inputs_, kMaxInputs);
   }
 
  private:
   struct Input {
     Features training, evaluation;
+    Features places, evaluated_places;  // the same of images, each place a feature
     Correlations together, evaluated_together;
     void VisitFields(Fields& io) {
       io("training", training);
       io("evaluation", evaluation);
+      io("places", places);
+      io("evaluated_places", evaluated_places);
       io("together", together);
       io("evaluated_together", evaluated_together);
     }
@@ -84,12 +101,16 @@ class TrainValSkew final : public KeptRule {
   void Judge(const query::Trial& trial, Sink& sink) {
     for (auto& [name, input] : inputs_) {
       if (input.evaluation.rows() == 0) continue;
-      if (!turns_.taken()) {
+      if (!turns_.alternate() && steps_ >= kSteps) {
         Compare(trial, name, input, sink);
+        const bool image = input.places.rows() > 0;
+        Absent(trial, name, image ? input.places : input.training,
+               image ? input.evaluated_places : input.evaluation, sink);
         Mixed(trial, name, input, sink);
       }
       input.evaluation.Clear();
       input.evaluated_together.Clear();
+      input.evaluated_places.Clear();
     }
   }
 
@@ -101,12 +122,10 @@ class TrainValSkew final : public KeptRule {
     if (t.kind() != e.kind() || t.rows() < rows || e.rows() < rows) return;
     std::size_t judged = 0;
     std::size_t unlike = 0;
-    std::size_t absent = 0;
     double worst_shift = 0;
     double worst_spread = 1;
     for (std::size_t i = 0; i < t.size(); ++i) {
       if (e.count(i) == 0) continue;
-      if (!t.varies(i) && e.varies(i) && e.kurtosis(i) <= kMaxKurtosis) ++absent;
       if (!t.varies(i) || t.kurtosis(i) > kMaxKurtosis) continue;
       ++judged;
       const double deviation = std::sqrt(t.variance(i));
@@ -117,7 +136,6 @@ class TrainValSkew final : public KeptRule {
       if (std::abs(std::log(std::max(spread, 1e-9))) > std::abs(std::log(std::max(worst_spread, 1e-9))))
         worst_spread = spread;
     }
-    if (t.rows() >= kAbsentRows) Absent(trial, name, t, absent, judged + absent, sink);
     const double share = judged == 0 ? 0 : static_cast<double>(unlike) / static_cast<double>(judged);
     if (!IsOpen("skew", name, judged > 0 && share >= limits_.share, sink)) return;
     Finding finding = FindingOn("skew", name, trial);
@@ -150,13 +168,24 @@ class TrainValSkew final : public KeptRule {
   // Reports features that are constant in training. Among kAbsentRows rows, even a flag that is set in one
   // row of twenty would have shown.
   void Absent(const query::Trial& trial, const std::string& name, const Features& training,
-              std::size_t absent, std::size_t all, Sink& sink) {
+              const Features& evaluation, Sink& sink) {
+    if (training.kind() != evaluation.kind() || training.rows() < kAbsentRows ||
+        evaluation.rows() < limits_.rows)
+      return;
+    std::size_t absent = 0;
+    std::size_t all = 0;
+    for (std::size_t i = 0; i < training.size(); ++i) {
+      if (evaluation.count(i) == 0) continue;
+      const bool lost = !training.varies(i) && evaluation.varies(i) && evaluation.kurtosis(i) <= kMaxKurtosis;
+      absent += lost ? 1 : 0;
+      all += lost || (training.varies(i) && training.kurtosis(i) <= kMaxKurtosis) ? 1 : 0;
+    }
     const bool enough = static_cast<double>(absent) >= limits_.absent * static_cast<double>(all);
     if (!IsOpen("absent", name, absent >= 2 && enough, sink)) return;
     Finding finding = FindingOn("absent", name, trial);
     finding.what =
-        fmt::format("{} of the {} features of {} have one value in all training rows and vary in evaluations",
-                    absent, all, name);
+        fmt::format("{} of the {} {} of {} have one value in all training rows and vary in evaluations",
+                    absent, all, &training == &inputs_[name].places ? "places" : "features", name);
     finding.why =
         "what these features say cannot be learnt, and the model was never shown what evaluations give it";
     finding.remedy =
@@ -249,6 +278,7 @@ class TrainValSkew final : public KeptRule {
     return 2 * std::min(variance, other_variance) >= larger && 4 * std::pow(mean - other_mean, 2) <= larger;
   }
 
+  static constexpr std::int64_t kSteps = 8;  // by then, optimizers of adversaries have taken turns
   static constexpr std::int64_t kAbsentRows = 128;
   static constexpr std::size_t kPairs = 3;  // of a table: one or two may go together by chance
   static constexpr double kErrors = 5;      // standard errors of Fisher's transformed correlation
@@ -256,6 +286,8 @@ class TrainValSkew final : public KeptRule {
   const Limits limits_;
   Anchor last_;
   OptimizerTurns turns_;
+  Phases phases_;
+  std::int64_t steps_ = 0;  // TRAIN steps of this phase
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
 };
@@ -264,7 +296,7 @@ class TrainValSkew final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
-  spec.version = 3;
+  spec.version = 4;  // 4: phases
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

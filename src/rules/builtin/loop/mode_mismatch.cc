@@ -17,6 +17,7 @@ using format::EventKind;
 using format::Role;
 constexpr const char* kName = "ModeMismatch";
 constexpr std::size_t kMaxModels = 256;
+constexpr std::int64_t kMasks = 3;  // times that a batch comes again: its mean over dropout masks is wanted
 
 // Bits of the event `forward` (docs/spec/evidence.md).
 constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kSomeEval = 1U << 10,
@@ -48,6 +49,9 @@ class ModeMismatch final : public KeptRule {
     }
   }
 
+  // What is evaluated when the training is over is no check before it: one such evaluation is enough.
+  void OnEnd(const query::Trial& trial, Sink& sink) override { JudgeWithoutLoss(trial, 1, sink); }
+
   void VisitFields(Fields& io) override {
     io("models", models_, kMaxModels);
     io("steps", steps_);
@@ -69,7 +73,7 @@ class ModeMismatch final : public KeptRule {
     // Evaluation: the steps between two TRAIN steps.
     std::int64_t last_eval_at = -1;                   // `steps_` at the newest evaluation
     std::int64_t in_training = 0, in_evaluation = 0;  // its passes, by mode of the model
-    bool repeated = false;                            // a batch came several times: a mean over dropout masks
+    std::int64_t repeated = 0;                        // times that a batch came again
     bool of_training = false;                         // it looks at a batch that was just trained on
     std::uint64_t batch = 0;                          // 52 bits of the last batch's hash
     std::uint64_t trained_batch = 0;                  // the same, of the newest TRAIN step
@@ -106,13 +110,17 @@ class ModeMismatch final : public KeptRule {
     return number != format::kNoId && models_.size() < kMaxModels ? &models_[number] : nullptr;
   }
 
-  void Train(const StepView& view, Sink& sink) {
-    // Judges an evaluation without a loss once it is over, when all of its passes are known.
+  // Judges an evaluation without a loss once it is over, when all of its passes are known.
+  void JudgeWithoutLoss(const query::Trial& trial, std::int64_t evaluations, Sink& sink) {
     for (auto& [number, model] : models_) {
       const bool without_loss = model.last_eval_at == steps_ && model.trained && !model.counted;
       if (without_loss && !model.ever_in_evaluation && !model.of_training && !phases_.several())
-        JudgeEvaluation(view, model, sink);
+        JudgeEvaluation(trial, model, evaluations, sink);
     }
+  }
+
+  void Train(const StepView& view, Sink& sink) {
+    JudgeWithoutLoss(view.trial, limits_.evaluations, sink);
     phases_.OnStep(view);
     ++steps_;
     last_.Take(view.rows.info);
@@ -204,7 +212,7 @@ class ModeMismatch final : public KeptRule {
         if (it == models_.end()) continue;
         Model& seen = it->second;
         const std::uint64_t batch = BatchOf(event);
-        seen.repeated = seen.repeated || (batch == seen.batch && seen.last_eval_at == steps_);
+        if (batch == seen.batch && seen.last_eval_at == steps_) ++seen.repeated;
         seen.of_training = seen.of_training || batch == seen.trained_batch;
         seen.batch = batch;
         continue;
@@ -225,7 +233,8 @@ class ModeMismatch final : public KeptRule {
     }
     if (!loss) return;
     for (auto& [number, model] : models_) {
-      if (model.last_eval_at == steps_ && model.trained && !model.counted) JudgeEvaluation(view, model, sink);
+      if (model.last_eval_at == steps_ && model.trained && !model.counted)
+        JudgeEvaluation(view.trial, model, limits_.evaluations, sink);
     }
   }
 
@@ -236,7 +245,8 @@ class ModeMismatch final : public KeptRule {
     if (model.last_eval_at >= 0 && steps_ - model.last_eval_at < limits_.between) model.bad_evaluations = 0;
     model.last_eval_at = steps_;
     model.in_training = model.in_evaluation = 0;
-    model.counted = model.repeated = model.of_training = false;
+    model.counted = model.of_training = false;
+    model.repeated = 0;
     model.batch = 0;
   }
 
@@ -244,8 +254,8 @@ class ModeMismatch final : public KeptRule {
     return event.row.argument & ((1ULL << 52) - 1);
   }
 
-  void JudgeEvaluation(const StepView& view, Model& model, Sink& sink) const {
-    if (model.in_training == 0 || model.in_evaluation > 0 || model.repeated) {
+  void JudgeEvaluation(const query::Trial& trial, Model& model, std::int64_t evaluations, Sink& sink) const {
+    if (model.in_training == 0 || model.in_evaluation > 0 || model.repeated >= kMasks) {
       if (model.in_evaluation > 0) {
         model.bad_evaluations = 0;
         if (model.open_eval) sink.Heal("evaluation", "", last_.mode_step);
@@ -255,12 +265,14 @@ class ModeMismatch final : public KeptRule {
     }
     model.counted = true;
     if (model.bad_evaluations++ == 0) model.first_bad = std::max<std::int64_t>(last_.mode_step, 0);
-    if (model.bad_evaluations < limits_.evaluations) return;
+    if (model.bad_evaluations < evaluations) return;
     model.open_eval = true;
-    Finding finding = FindingAt(kName, "evaluation", view.trial, format::kNoId, 0, last_.Info());
+    Finding finding = FindingAt(kName, "evaluation", trial, format::kNoId, 0, last_.Info());
     finding.since_step = model.first_bad;
-    finding.what = fmt::format("the model is evaluated in training mode, {} evaluations in a row",
-                               model.bad_evaluations);
+    finding.what = model.bad_evaluations == 1
+                       ? "the trained model is evaluated in training mode"
+                       : fmt::format("the model is evaluated in training mode, {} evaluations in a row",
+                                     model.bad_evaluations);
     finding.why =
         "dropout acts on what is measured, and batch normalisation takes and updates the statistics of the "
         "evaluation's own batches";
@@ -284,7 +296,7 @@ class ModeMismatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
-  spec.version = 2;
+  spec.version = 3;  // 3: an evaluation after the training
   spec.aliases = {"BatchNormStats"};
   spec.summary = "training in evaluation mode, or evaluation in training mode";
   return spec;
