@@ -82,6 +82,7 @@ class RunTrial final : public StepTrial {
   std::optional<TensorId> TensorNamed(std::string_view name) const override;
   std::vector<std::string> CollectionNames() const override;
   std::string Document(std::string_view name) const override;
+  std::string DocumentAt(std::string_view name, std::size_t n) const override;
 
   Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const override;
   Result<std::vector<std::int64_t>> ValueSteps(TensorId id, Mode mode,

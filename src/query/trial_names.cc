@@ -29,4 +29,13 @@ std::string RunTrial::Document(std::string_view name) const {
   return {};
 }
 
+std::string RunTrial::DocumentAt(std::string_view name, std::size_t n) const {
+  for (const auto& worker : workers_) {
+    const std::uint64_t ordinal = worker->OrdinalOf(n);
+    if (ordinal == kNoOrdinal) continue;
+    if (const std::string* at = worker->reader->DocumentAt(std::string(name), ordinal)) return *at;
+  }
+  return Document(name);
+}
+
 }  // namespace luff::query

@@ -241,6 +241,30 @@ void WorkerReader::TakeDefs(SegmentReader& segment) {
   }
 }
 
+void WorkerReader::TakeDocument(const std::string& name, std::string json, std::uint64_t ordinal) {
+  constexpr std::uint64_t kMaxBytes = 16ULL << 20;
+  last_ordinal_ = ordinal == format::kLooseOrdinal ? last_ordinal_ : std::max(last_ordinal_, ordinal);
+  std::vector<Version>& versions = versions_[name];
+  if (versions.size() < kMaxVersions && version_bytes_ + json.size() <= kMaxBytes) {
+    version_bytes_ += json.size();
+    versions.push_back({last_ordinal_, json});
+  }
+  documents_[name] = std::move(json);
+}
+
+const std::string* WorkerReader::DocumentAt(const std::string& name, std::uint64_t ordinal) const {
+  const auto latest = documents_.find(name);
+  if (latest == documents_.end()) return nullptr;
+  const auto known = versions_.find(name);
+  if (known == versions_.end() || known->second.empty()) return &latest->second;
+  const std::vector<Version>& versions = known->second;
+  std::size_t at = 0;
+  while (at + 1 < versions.size() && versions[at + 1].ordinal <= ordinal + 1) ++at;
+  // Versions that were not kept lie behind the last one that was.
+  const bool last = at + 1 == versions.size() && versions[at].json != latest->second;
+  return last ? &latest->second : &versions[at].json;
+}
+
 void WorkerReader::TakeFrames(SegmentReader& segment) {
   if ((segment.frame_kinds() & kLooseKinds) == 0) return;
   const auto frames = segment.Frames();
@@ -269,7 +293,7 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
     switch (static_cast<format::FrameKind>(entry.kind)) {
       case format::FrameKind::kDocument:
         if (const auto document = format::ParseDocumentUntrusted(*body); document.ok()) {
-          documents_[std::string(document->name)] = document->json;
+          TakeDocument(std::string(document->name), std::string(document->json), entry.ordinal);
         }
         break;
       case format::FrameKind::kGapRows:

@@ -198,6 +198,11 @@ class WorkerReader {
   [[nodiscard]] const LayoutDef* FindLayout(std::uint32_t epoch, std::uint32_t id) const;
   /// Latest document of each name.
   [[nodiscard]] const std::map<std::string, std::string>& documents() const noexcept { return documents_; }
+  /// The document as it was when a step was published; that of the next step counts too, since what a step does may be
+  /// described after it. The first one, for steps before it. Of more than kMaxVersions versions, or 16 MiB of them, the
+  /// later ones count as the latest. Null if there is none.
+  [[nodiscard]] const std::string* DocumentAt(const std::string& name, std::uint64_t ordinal) const;
+  static constexpr std::size_t kMaxVersions = 64;
   struct Gap {
     std::uint32_t epoch = 0;
     format::GapRow row{};
@@ -280,7 +285,14 @@ class WorkerReader {
   std::vector<EpochTensorDef> definitions_;
   std::unordered_set<std::uint64_t> defined_;  // epoch << 32 | id
   std::unordered_map<std::uint64_t, LayoutDef> layouts_;
+  void TakeDocument(const std::string& name, std::string json, std::uint64_t ordinal);
+  struct Version {
+    std::uint64_t ordinal = 0;
+    std::string json;
+  };
   std::map<std::string, std::string> documents_;
+  std::map<std::string, std::vector<Version>> versions_;  // of each name, the first ones
+  std::uint64_t version_bytes_ = 0, last_ordinal_ = 0;    // of a step whose document was read
   std::map<std::pair<std::uint64_t, std::uint64_t>, Gap> gaps_;
   std::vector<format::AckRow> acks_;
   std::optional<format::EndMark> end_;

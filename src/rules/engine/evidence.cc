@@ -257,7 +257,7 @@ void Evidence::OnSamples(const StepView& view) {
 
 void Evidence::OnDocuments(const StepView& view) {
   if (!view.trial.Document("boosting").empty()) seen_ |= Bit(kBoosting);
-  for (const ModuleFacts& module : view.memo.Facts(view.trial).modules())
+  for (const ModuleFacts& module : view.memo.Facts(view).modules())
     if (module.type.find("Dropout") != std::string::npos) seen_ |= Bit(kDropout);
 }
 

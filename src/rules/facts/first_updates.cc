@@ -144,7 +144,7 @@ bool FirstUpdates::Hopeless(const StepView& view, double loss, std::string* open
     return false;
   }
   if (said_ || !any || hopeless_ < limits_.first || !constant_ || rates_.empty() ||
-      view.memo.Facts(view.trial).has_scheduler())
+      view.memo.Facts(view).has_scheduler())
     return false;
   said_ = said_small_ = true;
   *open_small = lead;

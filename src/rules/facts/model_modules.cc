@@ -14,7 +14,7 @@ bool ModelModules::OnStep(const StepView& view) {
   const bool due = !looked_ || IsLookStep(info.mode_step) || (modules().empty() && info.mode_step < 64);
   if (!due) return false;
   looked_ = true;
-  std::shared_ptr<const ModelFacts> now = view.memo.SharedFacts(view.trial);
+  std::shared_ptr<const ModelFacts> now = view.memo.SharedFacts(view);
   if (now->missing() || now == facts_) return false;
   facts_ = std::move(now);
   return true;

@@ -139,7 +139,7 @@ bool SlowProgress::MeasureGradients(const StepView& view, const ModelFacts& fact
 }
 
 bool SlowProgress::JudgeGradients(const StepView& view, Sink& sink) {
-  const ModelFacts& facts = view.memo.Facts(view.trial);
+  const ModelFacts& facts = view.memo.Facts(view);
   if (facts.missing()) return false;
   const bool due = MeasureGradients(view, facts);
   damped_over_ = due;

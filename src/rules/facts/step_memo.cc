@@ -121,10 +121,10 @@ std::optional<query::TensorId> StepMemo::LossNamed(const query::Trial& trial, co
   return id && trial.tensor(*id).role == Role::kLoss ? id : std::nullopt;
 }
 
-const std::shared_ptr<const ModelFacts>& StepMemo::SharedFacts(const query::Trial& trial) {
+const std::shared_ptr<const ModelFacts>& StepMemo::SharedFacts(const StepView& view) {
   if (facts_fresh_) return facts_;
   facts_fresh_ = true;
-  const std::string text = trial.Document("model");
+  const std::string text = view.trial.DocumentAt("model", view.number);
   const std::uint64_t now = HashBytes(text.data(), text.size());
   if (now != facts_of_) facts_ = std::make_shared<const ModelFacts>(ModelFacts::ParseUntrusted(text));
   facts_of_ = now;

@@ -28,8 +28,8 @@ class StepMemo {
   [[nodiscard]] const Summary* SummaryOf(const StepView& view, query::TensorId tensor, std::uint32_t worker);
   /// The facts of the run's document "model" as of this step; parsed again only when it has changed. Valid
   /// until Clear.
-  [[nodiscard]] const ModelFacts& Facts(const query::Trial& trial) { return *SharedFacts(trial); }
-  [[nodiscard]] const std::shared_ptr<const ModelFacts>& SharedFacts(const query::Trial& trial);
+  [[nodiscard]] const ModelFacts& Facts(const StepView& view) { return *SharedFacts(view); }
+  [[nodiscard]] const std::shared_ptr<const ModelFacts>& SharedFacts(const StepView& view);
   /// See ModelInputsOf. Valid until Clear.
   [[nodiscard]] const std::vector<ModelInput>& ModelInputs(const StepView& view);
   /// See LossReader::Read. Valid until Clear.

@@ -78,7 +78,7 @@ class RepeatedBatch final : public KeptRule {
       return;
     }
     if (info.mode != query::Mode::kTrain) return;
-    if (modules_.OnStep(view)) facts_ = view.memo.Facts(view.trial);
+    if (modules_.OnStep(view)) facts_ = view.memo.Facts(view);
     rows_ = std::max(rows_, InputRows(view));
     TakeWeights(view);
     TakeBatches(view, sink);

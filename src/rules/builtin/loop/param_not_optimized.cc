@@ -103,7 +103,7 @@ class ParamNotOptimized final : public KeptRule {
 
   void Judge(const StepView& view, const ReachFacts& reach, Sink& sink) {
     if (total_ == 0) return;
-    const ModelFacts& facts = view.memo.Facts(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view);
     const bool any_optimized = facts.AnyOptimized();
     bool all_foreign = !facts.optimizers().empty();
     for (const OptimizerFacts& optimizer : facts.optimizers())

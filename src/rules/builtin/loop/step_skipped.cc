@@ -138,7 +138,7 @@ class StepSkipped final : public KeptRule {
   }
 
   static bool HasClosures(const StepView& view) {  // clears and computes gradients many times per update
-    const auto& optimizers = view.memo.Facts(view.trial).optimizers();
+    const auto& optimizers = view.memo.Facts(view).optimizers();
     return std::any_of(optimizers.begin(), optimizers.end(),
                        [](const OptimizerFacts& one) { return one.type == "LBFGS"; });
   }

@@ -94,7 +94,7 @@ class FrozenAtInit final : public KeptRule {
   }
 
   void Judge(const StepView& view, Sink& sink) {
-    const ModelFacts& facts = view.memo.Facts(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view);
     std::map<std::string, std::vector<std::string>> still;  // by type of the model that was loaded
     std::map<std::string, std::size_t> frozen;
     for (const auto& [name, parameter] : facts.parameters()) {

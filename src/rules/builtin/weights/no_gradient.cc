@@ -116,7 +116,7 @@ class NoGradient final : public KeptRule {
   }
 
   void Judge(const StepView& view, Sink& sink) {
-    const ModelFacts& facts = view.memo.Facts(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view);
     std::vector<One> none;
     std::vector<One> zero;
     std::int64_t first = INT64_MAX;  // first and last place of the modules with gradients

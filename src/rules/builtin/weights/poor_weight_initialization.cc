@@ -233,7 +233,7 @@ class Luff final : public KeptRule {
     const double median = std::sqrt(gains[(gains.size() - 1) / 2].first * gains[gains.size() / 2].first);
     const bool one = gains.front().first > limits_.one;
     const bool all = gains.size() >= static_cast<std::size_t>(limits_.layers) && median > limits_.all &&
-                     !Normalises(view.memo.Facts(view.trial));
+                     !Normalises(view.memo.Facts(view));
     if (!one && !all) return;
     lead_ = view.trial.tensor(gains.front().second).name;
     const double bound = one ? limits_.one : kTwiceHe;

@@ -174,7 +174,7 @@ class ReplicaDivergence final : public KeptRule {
   // began equal. The weights of a step are those before its updates, so the first steps still show the
   // initial ones.
   void Look(const StepView& view) {
-    const ModelFacts& facts = view.memo.Facts(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view);
     struct Model {
       std::string form, optimizer;
       std::vector<std::string> weights;

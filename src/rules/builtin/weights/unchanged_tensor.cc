@@ -183,7 +183,7 @@ class Luff final : public KeptRule {
       open_.clear();
       return;
     }
-    const ModelFacts& facts = view.memo.Facts(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view);
     Group group;
     std::size_t trainable = 0;
     for (const auto& [name, weight] : weights_) {
