@@ -49,8 +49,10 @@ class WriterTest : public testing::Test {
     batch.summaries = {SummaryOf(0, step), SummaryOf(1, step)};
     batch.scalars = {{1, 0, static_cast<double>(step)}};
     batch.mark = MarkOf(step);
+    if (!document_.empty()) batch.documents = {{"model", std::exchange(document_, {})}};
     return writer_->PublishStep(batch);
   }
+  std::string document_;  // goes with the next step
   std::unique_ptr<RunReader> Read() {
     auto reader = RunReader::Open(run());
     EXPECT_TRUE(reader.ok()) << reader.status().ToString();
@@ -145,6 +147,24 @@ TEST_F(WriterTest, SegmentsAreSealedAndReadTheSame) {
   EXPECT_EQ(worker.definitions().size(), 2U);
   EXPECT_EQ(worker.documents().at("model"), "{\"x\":1}");
   EXPECT_TRUE(worker.problems().empty());
+}
+
+TEST_F(WriterTest, ADocumentIsReadAsItWasAtAStep) {
+  Open();
+  for (std::int64_t step = 0; step < 30; ++step) {
+    if (step % 10 == 5) document_ = "{\"x\":" + std::to_string(step) + "}";
+    ASSERT_TRUE(Step(step).ok());
+  }
+  ASSERT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+  const auto reader = Read();
+  const auto at = [&](std::uint64_t ordinal) { return *reader->workers()[0]->DocumentAt("model", ordinal); };
+  EXPECT_EQ(at(0), "{\"x\":1}");
+  EXPECT_EQ(at(3), "{\"x\":1}");
+  EXPECT_EQ(at(4), "{\"x\":5}");  // what a step does may be described in the next one
+  EXPECT_EQ(at(13), "{\"x\":5}");
+  EXPECT_EQ(at(14), "{\"x\":15}");
+  EXPECT_EQ(at(29), "{\"x\":25}");
+  EXPECT_EQ(reader->workers()[0]->DocumentAt("other", 0), nullptr);
 }
 
 TEST_F(WriterTest, BigBlocksGoRoundThePageCacheAndReadTheSame) {
