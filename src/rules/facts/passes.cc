@@ -8,18 +8,30 @@
 namespace luff::rules {
 namespace {
 constexpr std::int64_t kMarkSteps = 16;  // samples are dense in these steps
+constexpr std::uint64_t kMix = 0x9E3779B97F4A7C15;
+constexpr std::uint64_t kPassBits = (1ULL << 52) - 1;
 }
 
 void Passes::OnTrainStep(const StepView& view) {
   const std::vector<ModelInput>& inputs = ModelInputsOf(view);
   if (inputs.empty()) return;
-  const auto sample = LoadSample(view, *inputs.front().entry);
-  if (sample == nullptr) return;
+  std::vector<std::uint64_t> hashes;
+  for (const ModelInput& input : inputs) {
+    // A row is what all inputs of the model hold: users and items alone come again all the time.
+    if (input.model != inputs.front().model || input.entry->worker != inputs.front().entry->worker) continue;
+    const auto sample = LoadSample(view, *input.entry);
+    if (sample == nullptr) continue;
+    const std::vector<std::uint64_t> more = RowHashes(*sample);
+    if (hashes.empty()) hashes = more;
+    if (&input == &inputs.front() || more.size() != hashes.size()) continue;
+    for (std::size_t i = 0; i < hashes.size(); ++i) hashes[i] = (hashes[i] * kMix + more[i]) & kPassBits;
+  }
+  if (hashes.empty()) return;
   const std::int64_t step = view.rows.info.mode_step;
   const double weight =
       last_step_ < 0 ? 1.0 : static_cast<double>(std::clamp<std::int64_t>(step - last_step_, 1, 1024));
   last_step_ = step;
-  for (const std::uint64_t hash : RowHashes(*sample)) {
+  for (const std::uint64_t hash : hashes) {
     if (marks_.contains(hash)) {
       hits_ += weight;
       if (step < kMarkSteps && marks_.size() < kMarks) ++early_;

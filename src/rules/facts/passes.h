@@ -8,7 +8,7 @@
 namespace luff::rules {
 
 /// **Thread-compatible.** Counts how often the training has gone through its data: marks rows of the model's
-/// input in the first steps, and counts how often they come again. Constant memory.
+/// inputs in the first steps, and counts how often they come again. Constant memory.
 class Passes {
  public:
   static constexpr std::size_t kMarks = 1024;

@@ -18,6 +18,7 @@ using format::Role;
 constexpr std::size_t kMaxWeights = 1 << 17, kMaxOptimizers = 1024;
 constexpr std::int64_t kGradientLooks = 32;  // steps with gradients after which eps is judged
 constexpr std::int64_t kLeastMeasured = 8;   // captures before the sum is judged
+constexpr double kBegun = 1e-6;             // squared norm of a weight beside the heaviest one
 constexpr double kMoved = 0.01;              // of a weight's size, by all updates
 constexpr double kFaintRate = 1e-5;          // rate times factor of the loss, for optimizers without eps
 constexpr double kUsualRate = 0.01;  // lr / eps, the rate of the equivalent gradient descent, if not raised
@@ -55,11 +56,15 @@ void SlowProgress::Add(const StepView& view, double loss) {
   double gain = 0;
   double largest = 0;
   bool any = false;
+  double heaviest = 0;  // norm of a weight
+  for (const WeightChange& change : view.index.weight_changes())
+    heaviest = std::max(heaviest, change.previous_sum_sq);
   for (const WeightChange& change : view.index.weight_changes()) {
     const auto gradient = gradients_.find(change.name);
     if (gradient == gradients_.end() || !std::isfinite(change.sum_sq)) continue;
     gain += gradient->second * std::sqrt(change.sum_sq);
-    if (change.previous_sum_sq > 0)
+    // A weight that began at zero leaves it at any rate.
+    if (change.previous_sum_sq > kBegun * heaviest)
       largest = std::max(largest, std::sqrt(change.sum_sq / change.previous_sum_sq));
     if (lead_.empty()) lead_ = change.name;
     any = true;
@@ -109,7 +114,15 @@ bool SlowProgress::Creeping(const StepView& view, Sink& sink) {
   return true;
 }
 
-// Root mean square of all gradients of an optimizer, at their largest; 0 if it has none.
+// Root mean square of all gradients of an optimizer, in the steps looked at: what Adam divides by; 0 if it has none.
+double SlowProgress::UsualGradient(const OptimizerFacts& optimizer) const {
+  const auto squares = squares_.find(optimizer.name);
+  const auto seen = seen_.find(optimizer.name);
+  if (squares == squares_.end() || seen == seen_.end() || seen->second == 0) return 0;
+  return std::sqrt(squares->second / static_cast<double>(seen->second));
+}
+
+// The same in the step in which it was largest.
 double SlowProgress::LargestGradient(const OptimizerFacts& optimizer) const {
   const auto largest = largest_.find(optimizer.name);
   return largest == largest_.end() ? 0 : largest->second;
@@ -132,6 +145,7 @@ bool SlowProgress::MeasureGradients(const StepView& view, const ModelFacts& fact
   for (const auto& [optimizer, gradients] : now) {
     if (largest_.size() >= kMaxOptimizers && !largest_.contains(optimizer)) continue;
     double& largest = largest_[optimizer];
+    if (gradients.count > 0) squares_[optimizer] += gradients.sum_sq / gradients.count;
     if (gradients.count > 0) largest = std::max(largest, std::sqrt(gradients.sum_sq / gradients.count));
     due = ++seen_[optimizer] == kGradientLooks || due;
   }
@@ -156,14 +170,14 @@ bool SlowProgress::JudgeGradients(const StepView& view, Sink& sink) {
 }
 
 bool SlowProgress::Damped(const StepView& view, const OptimizerFacts& optimizer, Sink& sink) {
-  const double gradient = LargestGradient(optimizer);
+  const double gradient = UsualGradient(optimizer);
   if (!(gradient > 0) || !IsAdam(optimizer.type) || !(gradient < limits_.damped * optimizer.eps) ||
       !(optimizer.lr < kUsualRate * optimizer.eps))
     return false;
   Finding finding = Begin(view, "damped");
   finding.tensor = optimizer.name;
   finding.what = fmt::format(
-      "the eps of {} ({:g}) is {:.0f} times its gradients, at their largest (root mean square {:.1g})",
+      "the eps of {} ({:g}) is {:.0f} times its gradients (root mean square {:.1g})",
       optimizer.name, optimizer.eps, optimizer.eps / gradient, gradient);
   finding.why = fmt::format(
       "it divides by the gradients' size plus eps, so it divides by eps alone: a plain gradient descent "
@@ -218,6 +232,7 @@ void SlowProgress::VisitFields(Fields& io) {
   io("measured", measured_);
   io("lead", lead_);
   io("largest", largest_, kMaxOptimizers);
+  io("squares", squares_, kMaxOptimizers);
   io("seen", seen_, kMaxOptimizers);
   io("over", over_);
   io("damped_over", damped_over_);

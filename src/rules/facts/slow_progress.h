@@ -43,6 +43,7 @@ class SlowProgress {
   bool Creeping(const StepView& view, Sink& sink);
   bool MeasureGradients(const StepView& view, const ModelFacts& facts);
   bool JudgeGradients(const StepView& view, Sink& sink);
+  double UsualGradient(const OptimizerFacts& optimizer) const;
   double LargestGradient(const OptimizerFacts& optimizer) const;
   bool Damped(const StepView& view, const OptimizerFacts& optimizer, Sink& sink);
   bool Faint(const StepView& view, const OptimizerFacts& optimizer, double factor, Sink& sink);
@@ -57,6 +58,7 @@ class SlowProgress {
   std::int64_t measured_ = 0;                 // captures that gained_ counts
   std::string lead_;                          // the weight that moved first
   std::map<std::string, double> largest_;     // largest root mean square of all gradients, by optimizer
+  std::map<std::string, double> squares_;     // sum of the mean squares
   std::map<std::string, std::int64_t> seen_;  // steps with gradients, by optimizer
   bool over_ = false, damped_over_ = false;
 };

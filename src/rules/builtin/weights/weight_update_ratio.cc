@@ -63,7 +63,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::passes, "passes", "3", "passes over the data, the one that has begun too (Luff)", AtLeast(2)},
     {&Limits::gained, "gained", "0.01",
      "share of the loss that all updates of them can at best take away (Luff)"},
-    {&Limits::damped, "damped", "0.1", "root mean square of all gradients beside Adam's eps (Luff)"},
+    {&Limits::damped, "damped", "0.2", "root mean square of all gradients beside Adam's eps (Luff)"},
 };
 
 // smdebug's rule: mean |W_s - W_p| / (mean |W_s| + epsilon).
@@ -391,7 +391,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 6;  // 6: cause "faint"
+  spec.version = 7;  // 7: gradients beside eps in all steps looked at
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
