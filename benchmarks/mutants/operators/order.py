@@ -71,8 +71,7 @@ def schedule_of_epochs_on_every_batch(source: Source) -> bool:
     return True
 
 
-# No rule detects a warm-up that never ends.
-@fault("WeightUpdateRatio", "Underfit", remedy=("raise the learning rate", "schedul"))
+@fault("ScheduleCollapse", "WeightUpdateRatio", "Underfit", remedy=("raise the learning rate", "schedul"))
 def schedule_of_updates_once_per_epoch(source: Source) -> bool:
     """A scheduler that counts updates is stepped once per epoch and never leaves its first phase."""
     own, step = scheduler_step(source), source.update()

@@ -41,7 +41,7 @@ std::vector<std::string> Names(const Json& from, const char* key) {
   return names;
 }
 
-// A setting of an optimizer's group; 0 if it is missing.
+// A setting of an optimizer's group, or of a scheduler; 0 if it is missing.
 double SettingOf(const Json& group, const char* key) {
   const auto settings = group.is_object() ? group.find("settings") : group.end();
   if (!group.is_object() || settings == group.end() || !settings->is_object()) return 0;
@@ -164,7 +164,13 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
     facts.optimizers_[one.name] = one.number;
     facts.optimizer_facts_.push_back(std::move(one));
   }
-  facts.has_scheduler_ = !List(json, "schedulers").empty();
+  for (const Json& scheduler : List(json, "schedulers")) {
+    if (!scheduler.is_object() || facts.schedulers_.size() >= kMaxNames) continue;
+    SchedulerFacts& one = facts.schedulers_.emplace_back();
+    one.type = Word(scheduler, "type");
+    for (const char* length : {"total_steps", "T_max", "total_iters"})
+      if (one.length == 0) one.length = static_cast<std::int64_t>(SettingOf(scheduler, length));
+  }
   return facts;
 }
 

@@ -51,6 +51,13 @@ struct ModuleFacts {
   [[nodiscard]] std::optional<double> Number(const std::string& key) const;
 };
 
+/// A learning rate scheduler that has stepped.
+struct SchedulerFacts {
+  std::string type;  // "OneCycleLR"
+  std::int64_t length =
+      0;  // steps that it is planned for (total_steps, T_max, total_iters); 0: it does not say
+};
+
 /// The part of the run's document "model" that rules need. Everything in the document is optional.
 class ModelFacts {
  public:
@@ -78,12 +85,14 @@ class ModelFacts {
   /// The modules of all models, in the order in which they were registered.
   [[nodiscard]] const std::vector<ModuleFacts>& modules() const noexcept { return modules_; }
   [[nodiscard]] bool HasModule(ModuleKind kind) const noexcept;
-  [[nodiscard]] bool has_scheduler() const noexcept { return has_scheduler_; }
+  [[nodiscard]] bool has_scheduler() const noexcept { return !schedulers_.empty(); }
+  [[nodiscard]] const std::vector<SchedulerFacts>& schedulers() const noexcept { return schedulers_; }
   /// Types of the modules of a model by path, "" for the model itself.
   [[nodiscard]] const std::map<std::string, std::string>& ModuleTypes(const std::string& model) const;
 
  private:
-  bool missing_ = true, has_scheduler_ = false;
+  bool missing_ = true;
+  std::vector<SchedulerFacts> schedulers_;
   std::map<std::string, ParameterFacts> parameters_;
   std::map<std::string, std::uint32_t> optimizers_;
   std::vector<OptimizerFacts> optimizer_facts_;

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -13,6 +15,7 @@
 namespace luff::rules::schedule_collapse {
 namespace {
 
+using format::EventKind;
 using format::Role;
 constexpr const char* kName = "ScheduleCollapse";
 constexpr const char* kCause = "collapse";
@@ -48,7 +51,15 @@ class ScheduleCollapse final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
+    const std::uint32_t worker = view.index.first_worker();
+    for (const query::EventAt& event : view.rows.events) {
+      if (event.worker != worker || info.superseded) continue;
+      const auto kind = static_cast<EventKind>(event.row.kind);
+      if (kind == EventKind::kSchedulerStep) ++scheduled_;
+      if (kind == EventKind::kOptimizerStep) ++updates_;
+    }
     if (info.mode != query::Mode::kTrain) return;
+    last_.Take(info);
     bool any = false;
     for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting)) {
       if (!tensor.name.ends_with(".lr") || !std::isfinite(entry.value)) continue;
@@ -60,9 +71,35 @@ class ScheduleCollapse final : public KeptRule {
     Judge(view, sink);
   }
 
+  // A schedule that is planned for all updates and has hardly begun when they are made was stepped at another
+  // level of the loop.
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    const ModelFacts facts = ModelFacts::Of(trial);
+    if (facts.schedulers().size() != 1 || scheduled_ < 1) return;
+    const SchedulerFacts& scheduler = facts.schedulers().front();
+    // As many updates as planned, but for those that a scaler or a rest of the data leaves out.
+    const bool for_updates =
+        std::abs(scheduler.length - updates_) * 20 <= std::max<std::int64_t>(updates_, 40);
+    if (updates_ < limits_.updates || !for_updates || scheduled_ * 4 > scheduler.length) return;
+    Finding finding = FindingAt(kName, "hardly_begun", trial, format::kNoId, 0, last_.Info());
+    finding.since_step = 0;
+    finding.what = fmt::format("{} is planned for {} steps and has made {} of them in {} updates",
+                               scheduler.type, scheduler.length, scheduled_, updates_);
+    finding.why = "it counts updates and is stepped more rarely: the learning rate never left its beginning";
+    finding.remedy = "step the scheduler after each update, or plan it for as many steps as it makes";
+    finding.causes = {"scheduler stepped per epoch instead of per batch", "schedule planned for updates"};
+    finding.evidence = {{"planned", scheduler.length}, {"made", scheduled_}, {"updates", updates_}};
+    finding.threshold =
+        "planned for the number of updates, within 5 %; a quarter of the plan at the end (Luff)";
+    sink.Report(std::move(finding));
+  }
+
   void VisitFields(Fields& io) override {
     io("groups", groups_, kMaxGroups);
     io("open", open_);
+    io("last", last_);
+    io("scheduled", scheduled_);
+    io("updates", updates_);
   }
 
  private:
@@ -181,13 +218,17 @@ class ScheduleCollapse final : public KeptRule {
   const Limits limits_;
   std::map<std::string, Group> groups_;
   std::string open_;
+  Anchor last_;
+  std::int64_t scheduled_ = 0, updates_ = 0;  // steps of schedulers and of optimizers
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
-  spec.summary = "the learning rate has fallen to next to nothing, long before the training ends";
+  spec.version = 2;                                          // 2: cause "hardly_begun"
+  spec.summary =
+      "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";
   return spec;
 }
 

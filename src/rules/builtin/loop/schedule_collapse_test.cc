@@ -52,6 +52,26 @@ TEST(ScheduleCollapse, OneGroupOfTwo_IsSilent) {
   EXPECT_TRUE(FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff).empty());
 }
 
+TEST(ScheduleCollapse, ASchedulePlannedForUpdatesAndSteppedPerEpoch_IsNamedAtTheEnd) {
+  const auto told = [](int planned, int every, int updates) {
+    FakeTrial trial;
+    trial.SetDocument("model", R"({"schedulers": [{"type": "OneCycleLR", "settings": {"total_steps": )" +
+                                   std::to_string(planned) + "}}]}");
+    for (int step = 0; step < updates; ++step) {
+      trial.Step().Event(format::EventKind::kOptimizerStep, 0, 0);
+      if (step % every == every - 1) trial.Event(format::EventKind::kSchedulerStep, 0, 0);
+    }
+    return FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
+  };
+  const auto findings = told(100, 20, 100);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "hardly_begun");
+  EXPECT_EQ(findings[0].step, 99);
+  EXPECT_TRUE(told(100, 1, 100).empty());    // as planned
+  EXPECT_TRUE(told(5, 20, 100).empty());     // planned for epochs
+  EXPECT_TRUE(told(1000, 20, 100).empty());  // stopped early
+}
+
 // ---- ClipSaturated, which reads settings as well
 
 FakeTrial Clips(double norm, double slope) {
