@@ -169,6 +169,10 @@ std::size_t ElementsOf(const std::vector<std::int64_t>& shape) noexcept {
   return elements;
 }
 
+std::string KeyOfCall(const std::string& kind, std::size_t n) {
+  return n == 0 ? kind : fmt::format("{} {}", kind, n);
+}
+
 double LogSumExp(const double* row, std::size_t count, std::size_t stride) noexcept {
   double top = -HUGE_VAL;
   for (std::size_t i = 0; i < count; ++i) top = std::max(top, row[i * stride]);
@@ -348,13 +352,13 @@ Recognition LossReader::Recognise(const LossCall& call) {
   }
   const double tolerance = ToleranceOf(call.output.dtype);
   if (positive <= 200 * tolerance * (positive + negative)) {
-    if (const auto it = kinds_.find(call.kind); it == kinds_.end() || it->second.agreed == 0) return found;
+    if (const auto it = kinds_.find(call.key); it == kinds_.end() || it->second.agreed == 0) return found;
   } else if (found.by_value) {
     found.weights = Weights::kNone;
     return found;
   }
-  if (kinds_.size() >= kMaxKinds && !kinds_.contains(call.kind)) return found;
-  Kind& kind = kinds_[call.kind];
+  if (kinds_.size() >= kMaxKinds && !kinds_.contains(call.key)) return found;
+  Kind& kind = kinds_[call.key];
   const double count = static_cast<double>(scores->scores.size());
   if (positive > 200 * tolerance * (positive + negative)) {
     const double implied = (*call.value * count - negative) / positive;

@@ -70,9 +70,13 @@ struct Recognition {
   std::vector<double> per_sample;  // the terms of the sum or mean, for the kept rows
 };
 
+/// Names a call across steps, in training and evaluation: the n-th of its kind in a step.
+[[nodiscard]] std::string KeyOfCall(const std::string& kind, std::size_t n);
+
 /// One call of a loss, with both samples.
 struct LossCall {
   std::string kind;      // class or function, e.g. "CrossEntropyLoss"
+  std::string key;       // KeyOfCall
   query::TensorId loss;  // KIND_output_n, or KIND_part_n where it is a part of the loss
   std::uint32_t worker = 0;
   std::optional<double> value;

@@ -200,6 +200,7 @@ const std::vector<LossCall>& StepMemo::LossCalls(const StepView& view) {
     if (output == nullptr || target == nullptr) continue;
     LossCall call;
     call.kind = kind;
+    call.key = KeyOfCall(kind, index);
     call.loss = loss ? *loss : *part;
     call.worker = worker;
     call.settings = SettingsOf(view.trial, kind);

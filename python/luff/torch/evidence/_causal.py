@@ -1,7 +1,8 @@
 """Detects a model that predicts the next token but can see it, by evaluating it in a forked child.
 
 If the targets of a loss are the model's own input, shifted by one place, the model predicts next tokens. Its outputs
-up to a place must then not depend on later tokens. The child evaluates the model on a few rows, in evaluation mode
+up to a place must then not depend on later tokens. If the targets are the input itself, a model that sees no later tokens
+has nothing to predict. In neither case may the outputs of a row depend on other rows. The child evaluates the model on a few rows, in evaluation mode
 and without gradients, with other tokens after that place, and compares. The training process forks and continues.
 docs/adr/0010.
 """
@@ -24,7 +25,7 @@ from luff.torch.capture._memory import array_view, is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.replay._replay import Replay
 
-__all__ = ["Causal", "evaluate", "shifted"]
+__all__ = ["Causal", "evaluate", "matched"]
 
 _ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer initialized to zero shows nothing at first
 _LARGEST = 2 << 30  # largest process in bytes: memory written while the child lives is copied
@@ -44,7 +45,7 @@ class Causal:
         self._due = True
         self._step = -1
         self._call: tuple[Any, tuple[Any, ...], dict[str, Any], Any] | None = None
-        self._match: tuple[int, Ids] | None = None
+        self._match: tuple[int, Ids, bool] | None = None
         self._waiting: list[tuple[int, Replay]] = []
         self._ended: list[Replay] = []
         self._no_replay = ""  # why a child could not be started
@@ -84,7 +85,7 @@ class Causal:
             return
         if target.dtype not in _KINDS or not is_readable(target):
             return
-        self._match = shifted(self._call[3], target)
+        self._match = matched(self._call[3], target)
 
     def backward_begins(self) -> None:
         """Starts the child: the step is one of training."""
@@ -128,8 +129,8 @@ def _ids(tensor: Any) -> Ids | None:
         return None
 
 
-def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
-    """Returns the time axis and the places that count, if targets are the input shifted by one place.
+def matched(given: Any, target: Any) -> tuple[int, Ids, bool] | None:
+    """Returns the time axis and the places that count, if targets are the input shifted by one place, or the input.
 
     Parameters
     ----------
@@ -140,7 +141,8 @@ def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
     Returns
     -------
     tuple or None
-        Time axis, and a mask (rows, time) of the places whose target is the next token and counts.
+        Time axis, a mask (rows, time) of the places whose target is the next token (or the token itself) and counts,
+        and whether it is the token itself.
     """
     x, y = _ids(given), _ids(target)
     if x is None or y is None:
@@ -165,7 +167,14 @@ def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
                 continue  # the targets equal the input itself
             mask = np.zeros((count, length), bool)
             mask[:some, : length - 1] = counts & right
-            return axis, mask
+            return axis, mask, False
+        if y.size == x.size:
+            places = y.reshape(rows.shape) if axis == 1 else y.reshape(length, count).T
+            counts = places >= 0
+            # Of masked tokens, only some keep their id in the input; padding counts nowhere.
+            if counts.mean() > 0.5 and (places == rows)[counts].mean() >= 0.999 and np.unique(rows).size >= 4:
+                if (rows[:, :-1] == rows[:, 1:]).mean() <= 0.9:
+                    return axis, counts, True
     return None
 
 
@@ -206,10 +215,10 @@ def _scores(result: Any, count: int, length: int, axis: int) -> Any:
 
 
 def evaluate(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids]
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids, bool]
 ) -> dict[str, Any] | None:
     """Evaluates the model with other tokens after a place. Only for a forked child: modes and buffers change."""
-    axis, mask = match
+    axis, mask, copied = match
     batch = 0 if axis == 1 else 1
     count, length = mask.shape
     model.eval()
@@ -225,7 +234,8 @@ def evaluate(
                 return _scores(model(*new_args, **new_kwargs), taken, length, axis)
 
         try:
-            return _compared(outputs, ids, counts, length, axis)
+            answer = _compared(outputs, ids, counts, length, axis)
+            return answer | {"copied": copied} if answer else None
         except Exception:
             if rows is None or rows == count:
                 raise
@@ -241,9 +251,9 @@ def _compared(
         return None
     cut = int(places[(places.numel() - 1) // 2])  # outputs up to this place are compared
 
-    def other(first: int, end: int) -> Any:
+    def other(first: int, end: int, along: int = axis) -> Any:
         changed = ids.clone()
-        part = changed.narrow(axis, first, end - first)
+        part = changed.narrow(along, first, end - first)
         part.copy_(known[(torch.searchsorted(known, part.contiguous()) + 1) % known.numel()])
         return changed
 
@@ -257,6 +267,7 @@ def _compared(
     behind = (outputs(other(cut + 1, length)) - plain).abs().amax(2)[:, : cut + 1]
     behind = torch.where(counts[:, : cut + 1], behind, torch.zeros_like(behind))
     change = float(behind.max()) / spread
+    across = float((outputs(other(1, ids.shape[1 - axis], 1 - axis)) - plain)[0].abs().max()) / spread
     return {
         "length": length,
         "place": cut,
@@ -265,4 +276,5 @@ def _compared(
         "itself": itself / spread,
         "places": int((behind.amax(0) > _SEEN * spread).sum()),
         "sees": change > _SEEN,
+        "across": across,
     }

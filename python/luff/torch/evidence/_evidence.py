@@ -131,7 +131,13 @@ class Evidence:
         if self.nonfinite and step.mode == _TRAIN:
             self.nonfinite.publish(session)
         if step.mode == _TRAIN:
-            for evidence in (self._graph_values, self._rounding, self.accumulated, self.causal):
+            for evidence in (
+                self._graph_values,
+                self._rounding,
+                self.accumulated,
+                self.causal,
+                self.losses.inputs,
+            ):
                 if evidence:
                     evidence.record(session)
         if self._reach and step.mode == _TRAIN and self._context.recorder is not None:

@@ -18,8 +18,9 @@ from luff.torch.capture._called import is_loss
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
+from luff.torch.evidence._loss_inputs import LossInputs
 from luff.torch.evidence._nonfinite import NonFinite
-from luff.torch.evidence._samples import Samples
+from luff.torch.evidence._samples import Samples, of_loss
 from luff.torch.evidence._step import FunctionLoss, Step, StepContext
 
 __all__ = ["Losses"]
@@ -43,6 +44,7 @@ class Losses:
         self._context = context
         self._samples = samples
         self._nonfinite = nonfinite
+        self.inputs = LossInputs()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs.
         self.waiting: deque[list[tuple[int, float]]] = deque()
         self.last_scaled: tuple[Any, float | None, float | None] | None = None  # product, loss, scale
@@ -90,6 +92,7 @@ class Losses:
             step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
             if output.grad_fn is not None and is_loss(module) and len(step.loss_nodes) < _MAX_LOSSES:
                 step.loss_nodes[output.grad_fn._sequence_nr()] = kind
+            self._made_by(step, kind, of_loss(args, kwargs))
         self._record_loss(step, kind, read_scalar(output), output)
         self._loss_inputs(step, kind, args, kwargs)
         self._samples.loss(step, kind, args, kwargs)
@@ -127,6 +130,7 @@ class Losses:
                 step.function_losses.append(
                     FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, read_scalar(output))
                 )
+            self._made_by(step, kind, of_loss(args, kwargs, names))
             self._samples.loss(step, kind, args, kwargs, names)
         elif self.waiting:
             self._wait(kind, output)
@@ -137,7 +141,15 @@ class Losses:
         """Samples a loss with a value for each sample; its reduced value comes from the graph."""
         step = self._context.step
         if step is not None and (step.mode != _TRAIN or output.requires_grad):
+            if output.requires_grad:
+                self._made_by(step, kind, of_loss(args, kwargs, names))
             self._samples.loss(step, kind, args, kwargs, names)
+
+    def _made_by(self, step: Step, kind: str, tensors: list[Any]) -> None:
+        """Notes which operation made the output that a loss gets; before its samples are taken."""
+        if tensors:
+            call = step.sampled_losses.get(kind, 0)
+            self.inputs.loss_called(self._context.clock.mode_steps[_TRAIN], kind, call, tensors[0])
 
     def _wait(self, kind: str, output: Any) -> None:
         """Keeps the loss of an evaluation within a TRAIN step."""

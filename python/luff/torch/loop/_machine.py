@@ -10,6 +10,7 @@ All methods are called under the hook's lock and inside its guard; none computes
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +37,7 @@ from luff.torch.loop._writer import TensorWriter
 __all__ = ["Machine"]
 
 _TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
+_DROPPING = 8  # evaluation steps with dropout that are told
 _EVALUATIONS = (int(Mode.EVAL), int(Mode.PREDICT))
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
 _ZERO_GRAD = int(EventKind.ZERO_GRAD)
@@ -83,6 +85,7 @@ class Machine(Steps):
         self._trained = False  # whether a backward pass was seen
         self.early = True  # if False, no collection wants values from before the session is open
         self._early_steps = _EARLY_STEPS
+        self._dropping_evaluations = _DROPPING  # that may still be told
 
     # Threads -------------------------------------------------------------------------------------------------------
 
@@ -172,6 +175,16 @@ class Machine(Steps):
             modules.hidden(GapReason.COMPILED_GRAPH)
         step.captured = True
         return modules
+
+    def drops(self, share: float) -> None:
+        """Called when a function is about to drop a share of its input without a graph, as in an evaluation."""
+        step, session = self.step, self.session
+        if step is None or session is None or step.mode != _EVAL or step.dropped or not step.begun:
+            return
+        step.dropped = True
+        if self._dropping_evaluations and self._mode_flags.evaluates:
+            self._dropping_evaluations -= 1
+            session.event_json(json.dumps({"kind": "dropout_in_evaluation", "p": float(share)}))
 
     def _keep_early(self, step: Step, module: Any) -> EarlyValues | None:
         """Returns what keeps the values of a forward pass that the first backward pass may follow."""

@@ -61,6 +61,12 @@ class ModeFlags:
 
     def __init__(self) -> None:
         self._watched: dict[int, _Watched] = {}
+        self._last = 0  # the answer for the newest call
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the newest call was of a model in evaluation mode, with all of its modules that depend on it."""
+        return not self._last & (_TRAINING | _SOME_TRAIN)
 
     def bits(self, model: Any) -> int:
         """Returns the bits for a call, which begins now, of a model or of its wrapper."""
@@ -74,6 +80,7 @@ class ModeFlags:
         watched.calls = calls = watched.calls + 1
         if model.training is not watched.training or calls <= _ALWAYS or not calls % _EVERY:
             self._look(watched, model)
+        self._last = watched.answer
         return watched.answer | _GRADIENTS if torch.is_grad_enabled() else watched.answer
 
     @staticmethod

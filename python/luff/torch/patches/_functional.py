@@ -1,4 +1,5 @@
-"""Functional losses: their values in evaluations, where there is no graph, and samples of their arguments.
+"""Functional losses: their values in evaluations, where there is no graph, and samples of their arguments. Dropout that
+evaluations apply by a function.
 
 Only under ``luff run``, which installs the wrappers before the script's first line. The result of a function does not
 change; `torch.jit.script` and torch.compile get the original.
@@ -45,7 +46,9 @@ _KINDS = {
 
 @once
 def install() -> None:
-    """Wraps the losses of `torch.nn.functional`; once per process."""
+    """Wraps the losses and dropouts of `torch.nn.functional`; once per process."""
+    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
+        wrap(torch.nn.functional, name, _dropping)
     for name, kind in _KINDS.items():
         if hasattr(torch.nn.functional, name):
             wrap(torch.nn.functional, name, functools.partial(_telling, kind))
@@ -69,3 +72,15 @@ def _telling(kind: str, original: Method) -> Method:
 
     loss.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
     return loss
+
+
+def _dropping(original: Method) -> Method:
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if training and p and not torch.is_grad_enabled() and hooks and not is_compiling():
+            hook = hooks.current()
+            if hook is not None and hook.live and not hook.asleep and not busy():
+                hook.told("dropout", hook.machine.drops, p)
+        return original(input, p, training, inplace)
+
+    dropout.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
+    return dropout

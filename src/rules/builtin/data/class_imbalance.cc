@@ -132,8 +132,8 @@ class Luff final : public KeptRule {
     if (mode != query::Mode::kTrain && mode != query::Mode::kEval) return;
     if (mode == query::Mode::kTrain) passes_.OnTrainStep(view);
     for (const LossCall& call : reader_.Read(view)) {
-      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
-      Kind& kind = kinds_[call.kind];
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
+      Kind& kind = kinds_[call.key];
       const Recognition found = reader_.Recognise(call);
       if (mode == query::Mode::kEval) {
         if (const auto rows = LabelledRowsOf(call, found, kMaxClasses); rows)

@@ -9,6 +9,7 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_modules.h"
 #include "rules/kit/kept_rule.h"
@@ -23,6 +24,7 @@ using format::Role;
 constexpr const char* kName = "SampleMixing";
 constexpr std::size_t kMaxCauses = 64;
 constexpr std::int64_t kLastStep = 64;
+constexpr double kAcross = 1e-3;  // of the outputs' spread: more than rounding
 
 struct Limits {
   std::int64_t times;
@@ -46,6 +48,7 @@ class SampleMixing final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain || info.superseded || info.mode_step > kLastStep) return;
     modules_.OnStep(view);
+    Asked(view, sink);
     const std::vector<LossCall>& calls = reader_.Read(view);
     if (calls.empty()) return;
     for (const LossCall& call : calls) Normalised(view, call, sink);
@@ -72,6 +75,27 @@ class SampleMixing final : public KeptRule {
     if (++seen_[key] < limits_.times) return false;
     told_.insert(key);
     return true;
+  }
+
+  // Reports a model of tokens whose answer for a row changes with other rows: it was asked, in evaluation mode.
+  void Asked(const StepView& view, Sink& sink) {
+    for (const auto& answer : view.index.json_events("causal")) {
+      const double across = NumberIn(*answer, "across");
+      if (!(across > kAcross) || !told_.insert("asked").second) continue;
+      Finding finding = FindingAt(kName, "rows", view, TensorAt{format::kNoId});
+      finding.since_step = 0;
+      finding.what = "the model's outputs for a sample depend on the other samples of the batch";
+      finding.why = fmt::format(
+          "with other tokens in the other rows, outputs of the first row change by {:.2g} of their spread, in "
+          "evaluation mode too",
+          across);
+      finding.remedy = "set batch_first=True where inputs are (batch, time, features), or transpose them";
+      finding.causes = {"batch_first=True is missing", "a transposition that is missing or doubled",
+                        "a reshape that moves values to other samples"};
+      finding.evidence = {{"change", across}};
+      finding.threshold = fmt::format("more than {:g} of the outputs' spread, asked of the model itself (Luff)", kAcross);
+      sink.Report(std::move(finding));
+    }
   }
 
   // Reports a module whose time axis is as long as the target has rows, while no axis of the target fits the

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/loss_input.h"
 #include "rules/facts/model_tail.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -42,6 +43,14 @@ std::optional<Range> RangeOf(const std::string& type) {
   return std::nullopt;
 }
 
+// The outputs that an operation can give, named as in the event `loss_input`.
+std::optional<Range> RangeOfOperation(const std::string& name) {
+  if (name == "tanh") return RangeOf("Tanh");
+  if (name == "sigmoid" || name == "softmax") return RangeOf("Sigmoid");
+  if (name == "relu" || name == "softplus" || name == "exp") return RangeOf("ReLU");
+  return std::nullopt;
+}
+
 // Bounds that a function after the last module can set: a sigmoid, a ReLU, an exponential, a tanh.
 struct End {
   double at, side;  // side -1: outputs stay above `at`; 1: below it
@@ -56,6 +65,7 @@ class TargetRange final : public KeptRule {
     const bool train = view.rows.info.mode == query::Mode::kTrain;
     if (!train && view.rows.info.mode != query::Mode::kEval) return;
     if (train) modules_.OnStep(view);
+    if (train) makers_.OnStep(view);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
       if (call.target.values.empty()) continue;
@@ -77,6 +87,7 @@ class TargetRange final : public KeptRule {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
     io("anchor", anchor_);
+    io("makers", makers_);
   }
 
  private:
@@ -220,8 +231,12 @@ class TargetRange final : public KeptRule {
                   Sink& sink) const {
     const bool regression = found.formula == Formula::kMse || found.formula == Formula::kL1 ||
                             found.formula == Formula::kSmoothL1 || found.formula == Formula::kHuber;
-    const ModelTail tail = regression ? TailOf(modules_) : ModelTail();
-    const std::optional<Range> range = RangeOf(tail.type);
+    ModelTail tail = regression ? TailOf(modules_) : ModelTail();
+    std::optional<Range> range = RangeOf(tail.type);
+    if (const std::string maker = makers_.Of(call); regression && RangeOfOperation(maker)) {
+      range = RangeOfOperation(maker);  // the graph says so
+      tail = {maker, true};
+    }
     if (regression && !range) JudgeHeld(view, call, kind, sink);
     if (!range || !kind->inside) return;
     const double span = std::isfinite(range->high) ? range->high - range->low : 0;
@@ -297,6 +312,7 @@ class TargetRange final : public KeptRule {
   const Limits limits_;
   LossReader reader_;
   ModelModules modules_;  // read from the run, not saved
+  LossInputMakers makers_;
   Anchor anchor_;         // the last TRAIN step
   std::map<std::string, Kind> kinds_;
 };
@@ -305,7 +321,7 @@ class TargetRange final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
-  spec.version = 2;
+  spec.version = 3;  // 3: what the graph says of the outputs' range
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/format.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -59,6 +60,9 @@ class ModeMismatch final : public KeptRule {
     io("other_phase", other_phase_);
     io("last", last_);
     io("phases", phases_);
+    io("dropping", dropping_);
+    io("dropped_at", dropped_at_);
+    io("dropping_told", dropping_told_);
   }
 
  private:
@@ -200,7 +204,33 @@ class ModeMismatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Reports dropout that a function applies in evaluation mode. Where batches come again, its masks are wanted.
+  void Dropped(const StepView& view, Sink& sink) {
+    if (view.index.json_events("dropout_in_evaluation").empty() || steps_ == 0) return;
+    if (dropped_at_ != steps_) ++dropping_;
+    dropped_at_ = steps_;
+    const bool masks = std::any_of(models_.begin(), models_.end(),
+                                   [](const auto& model) { return model.second.repeated > 0; });
+    if (masks) dropping_ = -limits_.between;
+    if (dropping_ < limits_.evaluations || dropping_told_) return;
+    dropping_told_ = true;
+    Finding finding = FindingAt(kName, "dropout", view.trial, format::kNoId, 0, last_.Info());
+    finding.since_step = 0;
+    const double p = NumberIn(*view.index.json_events("dropout_in_evaluation").front(), "p");
+    finding.what = fmt::format("dropout of {:g} acts in evaluations, though the model is in evaluation mode", p);
+    finding.why =
+        "torch.nn.functional.dropout drops values unless it is told not to (its argument training is True by "
+        "default); "
+        "model.eval() does not reach it";
+    finding.remedy = "give it training=self.training, or use the module nn.Dropout, which eval() switches off";
+    finding.causes = {"F.dropout(x, p) without training=self.training"};
+    finding.evidence = {{"evaluations", static_cast<double>(dropping_)}, {"p", p}};
+    finding.threshold = fmt::format("{} evaluations (Luff)", limits_.evaluations);
+    sink.Report(std::move(finding));
+  }
+
   void Evaluate(const StepView& view, Sink& sink) {
+    Dropped(view, sink);
     const std::uint32_t worker = view.index.first_worker();
     const bool loss = !view.index.scalars(Role::kLoss).empty() || !view.index.summaries(Role::kLoss).empty();
     for (const query::EventAt& event : view.rows.events) {
@@ -290,13 +320,15 @@ class ModeMismatch final : public KeptRule {
   Anchor last_;
   Phases phases_;
   bool loaded_ = false, other_phase_ = false;
+  std::int64_t dropping_ = 0, dropped_at_ = -1;  // evaluations with functional dropout; `steps_` at the newest
+  bool dropping_told_ = false;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
-  spec.version = 3;  // 3: an evaluation after the training
+  spec.version = 4;  // 4: cause "dropout"
   spec.aliases = {"BatchNormStats"};
   spec.summary = "training in evaluation mode, or evaluation in training mode";
   return spec;

@@ -81,7 +81,7 @@ class RunningStatistics final : public KeptRule {
     double momentum = 1, layers = 0;
     for (const ModuleFacts& module : modules_.modules()) {
       const std::optional<double> own = module.Number("momentum");
-      if (!IsBatchNorm(module.type) || !module.training || !own.has_value() || !(*own > 0 && *own < 1))
+      if (!IsBatchNorm(module.type) || !module.training || !own.has_value() || !(*own >= 0 && *own < 1))
         continue;
       if (module.Number("track_running_stats").value_or(1) == 0) continue;
       ++layers;

@@ -1,4 +1,5 @@
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -32,6 +33,10 @@ class CausalLeak final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain || told_) return;
     for (const auto& answer : view.index.json_events("causal")) {
+      if (FlagIn(*answer, "copied")) {
+        if (!FlagIn(*answer, "sees") && NumberIn(*answer, "itself") > limits_.change) TellCopied(view, *answer, sink);
+        continue;  // a model that sees all tokens may be an autoencoder
+      }
       if (!FlagIn(*answer, "sees")) continue;
       const double change = NumberIn(*answer, "change");
       const double length = NumberIn(*answer, "length");
@@ -45,6 +50,23 @@ class CausalLeak final : public KeptRule {
   void VisitFields(Fields& io) override { io("told", told_); }
 
  private:
+  void TellCopied(const StepView& view, const Json& answer, Sink& sink) {
+    if (std::exchange(told_, true)) return;
+    Finding finding = FindingAt(kName, "not_shifted", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = "the targets of a model that sees no later tokens are its own input";
+    finding.why =
+        "each place has its own token for a target, and sees it: it learns to repeat it, and nothing of the next "
+        "one";
+    finding.remedy =
+        "shift the targets by one place: inputs tokens[:, :-1], targets tokens[:, 1:] (a model that shifts by "
+        "itself wants labels=tokens)";
+    finding.causes = {"targets taken without the shift to the next token"};
+    finding.evidence = {{"itself", NumberIn(answer, "itself")}, {"length", NumberIn(answer, "length")}};
+    finding.threshold = "a fact, asked of the model itself (Luff)";
+    sink.Report(std::move(finding));
+  }
+
   void Tell(const StepView& view, const Json& answer, double change, Sink& sink) {
     told_ = true;
     Finding finding = FindingAt(kName, "next_token", view, TensorAt{format::kNoId});
@@ -88,6 +110,7 @@ class CausalLeak final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<CausalLeak>(kName, kParams);
+  spec.version = 2;  // 2: cause "not_shifted"
   spec.summary = "a model of next tokens that sees them";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

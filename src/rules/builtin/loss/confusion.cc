@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -7,6 +10,7 @@
 #include "rules/facts/common_needs.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/passes.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -99,14 +103,16 @@ class Luff final : public KeptRule {
     if (info.mode == query::Mode::kTrain) {
       Close(view.trial, sink);
       last_.Take(info);
+      passes_.OnTrainStep(view);
+      CountTrained(view);
       return;
     }
     if (info.mode != query::Mode::kEval || last_.mode_step < 0) return;
     for (const LossCall& call : reader_.Read(view)) {
-      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
       const auto rows = LabelledRowsOf(call, reader_.Recognise(call), kMaxClasses);
       if (!rows) continue;
-      Kind& kind = kinds_[call.kind];
+      Kind& kind = kinds_[call.key];
       kind.loss = view.trial.tensor(call.loss).name;
       if (kind.classes != rows->classes) {
         kind.classes = rows->classes;
@@ -126,6 +132,7 @@ class Luff final : public KeptRule {
     io("reader", reader_);
     io("last", last_);
     io("evaluating", evaluating_);
+    io("passes", passes_);
   }
 
  private:
@@ -134,6 +141,9 @@ class Luff final : public KeptRule {
     std::size_t classes = 0;
     std::vector<double> matrix;  // label x prediction, of the current evaluation
     std::int64_t pair = -1, hits = 0, since = -1;
+    std::vector<double> trained;  // targets of the training by class
+    std::int64_t renumbered = 0, taken = 0;  // evaluations in a row
+    std::int64_t taken_pair = -1;
     void VisitFields(Fields& io) {
       io("loss", loss);
       io("classes", classes);
@@ -142,16 +152,127 @@ class Luff final : public KeptRule {
       io("pair", pair);
       io("hits", hits);
       io("since", since);
+      io("trained", trained, kMaxClasses);
+      io("renumbered", renumbered);
+      io("taken", taken);
+      io("taken_pair", taken_pair);
     }
   };
+
+  void CountTrained(const StepView& view) {
+    for (const LossCall& call : reader_.Read(view)) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
+      const auto rows = LabelledRowsOf(call, reader_.Recognise(call), kMaxClasses);
+      if (!rows) continue;
+      std::vector<double>& trained = kinds_[call.key].trained;
+      if (trained.size() != rows->classes) trained.assign(rows->classes, 0);
+      for (const std::int64_t label : rows->labels) ++trained[static_cast<std::size_t>(label)];
+    }
+  }
 
   void Close(const query::Trial& trial, Sink& sink) {
     if (!evaluating_) return;
     evaluating_ = false;
     for (auto& [name, kind] : kinds_) {
       Judge(trial, &kind, sink);
+      JudgeNumbers(trial, &kind, sink);
+      JudgeTaken(trial, &kind, sink);
       std::fill(kind.matrix.begin(), kind.matrix.end(), 0);
     }
+  }
+
+  Finding Begin(const query::Trial& trial, const Kind& kind, const char* cause) const {
+    Finding finding =
+        FindingAt(kName, cause, trial, trial.TensorNamed(kind.loss).value_or(format::kNoId), 0, last_.Info());
+    finding.since_step = 0;
+    return finding;
+  }
+
+  // Reports classes that evaluations tell apart, but number otherwise: most of them have one answer each, and
+  // it is another class.
+  void JudgeNumbers(const query::Trial& trial, Kind* kind, Sink& sink) const {
+    const std::size_t n = kind->classes;
+    std::set<std::size_t> answers;
+    std::size_t known = 0, moved = 0;
+    double right = 0, all = 0;
+    std::string example;
+    for (std::size_t a = 0; n > 2 && a < n; ++a) {
+      const double* row = &kind->matrix[a * n];
+      const double rows = std::accumulate(row, row + n, 0.0);
+      all += rows;
+      right += row[a];
+      if (rows < kLeastRows) continue;
+      ++known;
+      const auto b = static_cast<std::size_t>(std::max_element(row, row + n) - row);
+      if (b == a || row[b] < kOneAnswer * rows || !answers.insert(b).second) continue;
+      if (moved++ < 3) example += fmt::format("{}{} as {}", example.empty() ? "" : ", ", a, b);
+    }
+    const bool renumbered = moved >= 3 && 2 * moved > known && right < 0.5 * all;
+    kind->renumbered = renumbered ? kind->renumbered + 1 : 0;
+    if (kind->renumbered < limits_.evaluations) return;
+    Finding finding = Begin(trial, *kind, "renumbered");
+    finding.what = fmt::format("evaluations number {} of {} classes otherwise than the training", moved, known);
+    finding.why = fmt::format(
+        "nearly all rows of each of them get one answer, and each another one ({}): the classes are told "
+        "apart, but not numbered alike; {:.0f} % of all answers are right",
+        example, 100 * right / all);
+    finding.remedy = "compare how class names become numbers in the training's and the evaluation's data";
+    finding.causes = {"labels that begin at 0 in one set and at 1 in the other",
+                      "class names sorted or gathered from each set by itself"};
+    finding.evidence = {{"classes", static_cast<double>(known)},
+                        {"renumbered", static_cast<double>(moved)},
+                        {"right", right / all}};
+    finding.threshold = fmt::format("{:g} % of the rows with one answer, {} evaluations (Luff)",
+                                    100 * kOneAnswer, limits_.evaluations);
+    sink.Report(std::move(finding));
+  }
+
+  // Reports a class that evaluations take for another, not the reverse, where the training has fewer targets of
+  // it than evaluations, and of the other more: part of its rows are labelled as the other.
+  void JudgeTaken(const query::Trial& trial, Kind* kind, Sink& sink) const {
+    const std::size_t n = kind->classes;
+    if (n < 3 || kind->trained.size() != n || passes_.count() < 2) return;
+    std::vector<double> rows(n);
+    for (std::size_t a = 0; a < n; ++a)
+      rows[a] = std::accumulate(&kind->matrix[a * n], &kind->matrix[a * n] + n, 0.0);
+    const double all = std::accumulate(rows.begin(), rows.end(), 0.0);
+    const double trained = std::accumulate(kind->trained.begin(), kind->trained.end(), 0.0);
+    const double once = trained / passes_.count();  // rows that come again say nothing new
+    // How far the training's share of a class lies above that of evaluations, in standard errors.
+    const auto excess = [&](std::size_t c) {
+      const double pooled = (kind->trained[c] / passes_.count() + rows[c]) / (once + all);
+      const double error = std::sqrt(std::max(pooled * (1 - pooled), 1e-9) * (1 / once + 1 / all));
+      return (kind->trained[c] / trained - rows[c] / all) / error;
+    };
+    std::int64_t pair = -1;
+    for (std::size_t a = 0; a < n; ++a) {
+      const double* row = &kind->matrix[a * n];
+      const auto b = static_cast<std::size_t>(std::max_element(row, row + n) - row);
+      if (rows[a] < kLeastRows || b == a || row[b] < limits_.exchanged * rows[a] || rows[b] < kLeastRows ||
+          kind->matrix[b * n + b] < kOthersRight * rows[b] || excess(a) > -kErrors || excess(b) < kErrors)
+        continue;
+      pair = static_cast<std::int64_t>(a * n + b);
+    }
+    kind->taken = pair >= 0 && pair == kind->taken_pair ? kind->taken + 1 : pair >= 0 ? 1 : 0;
+    kind->taken_pair = pair;
+    if (pair < 0 || kind->taken < limits_.evaluations) return;
+    const auto a = static_cast<std::size_t>(pair) / n;
+    const auto b = static_cast<std::size_t>(pair) % n;
+    Finding finding = Begin(trial, *kind, "taken");
+    finding.what = fmt::format("evaluations take class {} for class {}, not the reverse", a, b);
+    finding.why = fmt::format(
+        "{:.0f} % of class {} get the answer {}. The training has {:.2g} % of class {} and {:.2g} % of class {}, "
+        "evaluations {:.2g} and {:.2g} %: rows of the one seem to be labelled as the other in training",
+        100 * kind->matrix[a * n + b] / rows[a], a, b, 100 * kind->trained[a] / trained, a,
+        100 * kind->trained[b] / trained, b, 100 * rows[a] / all, 100 * rows[b] / all);
+    finding.remedy = fmt::format("look at the labels of training rows of class {}: which of them are class {}?", b, a);
+    finding.causes = {"wrong labels of one class", "a mapping that joins two class names"};
+    finding.evidence = {{"class", static_cast<double>(a)},
+                        {"taken_for", static_cast<double>(b)},
+                        {"share", kind->matrix[a * n + b] / rows[a]}};
+    finding.threshold = fmt::format("{:g} % of its rows, shares {:g} standard errors apart, {} evaluations (Luff)",
+                                    100 * limits_.exchanged, kErrors, limits_.evaluations);
+    sink.Report(std::move(finding));
   }
 
   void Judge(const query::Trial& trial, Kind* kind, Sink& sink) const {
@@ -212,7 +333,12 @@ class Luff final : public KeptRule {
 
   const Limits limits_;
   LossReader reader_;
+  static constexpr double kLeastRows = 10;    // of a class in an evaluation
+  static constexpr double kOneAnswer = 0.7;   // share of a class that gets the same answer
+  static constexpr double kOthersRight = 0.7;
+  static constexpr double kErrors = 3;  // each of two shares; both by chance: 1 in 500,000
   Anchor last_;
+  Passes passes_;
   bool evaluating_ = false;
   std::map<std::string, Kind> kinds_;
 };
@@ -232,6 +358,7 @@ RuleSpec Spec() {
     if (!IsOriginal(all)) return std::unique_ptr<Rule>(new Luff(limits));
     return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), categories, limits));
   });
+  spec.version = 2;  // 2: causes "renumbered" and "taken"
   spec.summary = "classes that are taken for each other";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return SampleNeeds();

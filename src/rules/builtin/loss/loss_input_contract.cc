@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/loss_input.h"
 #include "rules/facts/model_tail.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -70,6 +71,12 @@ constexpr Breach kLogitsIntoBce = {"logits_into_bce",
                                    "the logarithm of such a value is none",
                                    "apply a sigmoid, or use the loss for raw scores (WithLogits)", true};
 
+constexpr Breach kActivationFirst = {
+    "activation_before_scores", "gets scores that an activation has limited",
+    "scores need both signs and any size: what the activation cuts off cannot be said, and units that it "
+    "has silenced get no gradient",
+    "leave out the activation behind the last layer: this loss takes raw scores", false};
+
 double Tolerance(DType dtype) {
   return dtype == DType::kBFloat16 ? 3e-2 : dtype == DType::kFloat16 ? 5e-3 : 2e-4;
 }
@@ -100,9 +107,10 @@ class LossInputContract final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
     modules_.OnStep(view);
+    makers_.OnStep(view);
     for (const LossCall& call : reader_.Read(view)) {
-      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
-      Kind& kind = kinds_[call.kind];
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
+      Kind& kind = kinds_[call.key];
       if (kind.clean >= kClean && kind.outside) continue;
       const Recognition found = reader_.Recognise(call);
       const Breach breach = BreachOf(call, found, &kind);
@@ -121,6 +129,7 @@ class LossInputContract final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
+    io("makers", makers_);
   }
 
  private:
@@ -160,7 +169,7 @@ class LossInputContract final : public KeptRule {
             ((*low >= 0 && AllSumsAre(rows, false, false, 1, tolerance)) ||
              AllSumsAre(rows, false, true, 0, tolerance)))
           return kBatchAxis;
-        return Squashed(*low, *high, values.size(), kind) ? kSigmoidFirst : Breach();
+        return Limited(call, *low, *high, values.size(), kind);
       }
       case Formula::kNll: {
         const ClassRows rows = RowsOf(call);
@@ -174,11 +183,20 @@ class LossInputContract final : public KeptRule {
         return {};
       }
       case Formula::kBceWithLogits:
-        return Squashed(*low, *high, values.size(), kind) ? kSigmoidFirst : Breach();
+        return Limited(call, *low, *high, values.size(), kind);
       case Formula::kBce: return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
       case Formula::kKlDivergence: return named && *high > 0.01 ? kSharesIntoKl : Breach();
       default: return {};
     }
+  }
+
+  // What the graph says is a fact; without it, the values must tell.
+  Breach Limited(const LossCall& call, double low, double high, std::size_t count, Kind* kind) const {
+    const std::string maker = makers_.Of(call);
+    if (maker == "sigmoid" || maker == "softmax") return kSigmoidFirst;
+    if (maker == "relu" || maker == "tanh" || maker == "gelu" || maker == "silu" || maker == "softplus")
+      return kActivationFirst;
+    return Squashed(low, high, count, kind) ? kSigmoidFirst : Breach();
   }
 
   // Logits of a young model may lie in [0, 1] for a while. So either the model's last module must squash
@@ -219,8 +237,11 @@ class LossInputContract final : public KeptRule {
     finding.severity = breach.stop ? Severity::kStop : Severity::kWarn;
     finding.since_step = kind.since;
     finding.what = fmt::format("{} {}", call.kind, breach.what);
-    finding.why = fmt::format("the loss is the {}{}; {}", FormulaName(found.formula),
-                              found.by_value ? " (its value says so)" : "", breach.why);
+    const std::string maker = makers_.Of(call);
+    finding.why = fmt::format("the loss is the {}{}{}; {}", FormulaName(found.formula),
+                              found.by_value ? " (its value says so)" : "",
+                              maker.empty() ? std::string() : fmt::format(", of what {} gives", maker),
+                              breach.why);
     finding.remedy = breach.remedy;
     finding.causes = {breach.what};
     finding.evidence = {{"calls", kind.hits}, {"lowest_input", *low}, {"highest_input", *high}};
@@ -232,13 +253,15 @@ class LossInputContract final : public KeptRule {
   const Limits limits_;
   LossReader reader_;
   ModelModules modules_;  // read from the run, not saved
-  std::map<std::string, Kind> kinds_;
+  LossInputMakers makers_;
+  std::map<std::string, Kind> kinds_;  // by key of the call
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
+  spec.version = 2;  // 2: each call of a step by itself; cause "activation_before_scores"
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

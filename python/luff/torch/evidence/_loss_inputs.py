@@ -1,0 +1,78 @@
+"""Finds which operation made what a loss gets as its output of the model, in the graph of the forward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from luff.torch.evidence._events import WaitingEvents
+
+__all__ = ["LossInputs"]
+
+_LOOKED = 16  # TRAIN steps at which calls are looked at; later those that are powers of two
+_MOST = 64  # calls that are remembered, and events of a run
+_NODES = 8  # that are followed from the loss's argument
+#: Operations that only move or copy values.
+_MOVES = frozenset(
+    {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "T", "Permute", "Clone", "ToCopy"}
+    | {"Slice", "Select", "Index", "Alias", "Contiguous"}
+)
+#: Names of operations that limit values, as docs/spec/evidence.md lists them.
+_LIMITS = {
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "Sigmoid": "sigmoid",
+    "Hardsigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Hardtanh": "tanh",
+    "Relu": "relu",
+    "Gelu": "gelu",
+    "Silu": "silu",
+    "Softplus": "softplus",
+    "Exp": "exp",
+}
+
+
+def _maker(tensor: Any) -> str:
+    """Returns the operation that made a tensor's values; "" for one that does not limit them."""
+    node = tensor.grad_fn
+    for _ in range(_NODES):
+        if node is None:
+            return ""
+        name = node.name().rstrip("0123456789").removesuffix("Backward")
+        if name not in _MOVES:
+            return _LIMITS.get(name, "")
+        node = node.next_functions[0][0]
+    return ""
+
+
+class LossInputs(WaitingEvents):
+    """Tells of each call of a loss in a step which operation made its first argument, whenever that changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[tuple[str, int], str] = {}
+        self._told = 0
+
+    def loss_called(self, step: int, kind: str, call: int, tensor: Any) -> None:
+        """Called when a loss with a gradient was called.
+
+        Parameters
+        ----------
+        step
+            TRAIN steps of the process before this one.
+        call
+            Its place among the calls of its kind in the step, as for its samples.
+        tensor
+            Its first tensor argument.
+        """
+        if (step >= _LOOKED and step & (step - 1)) or self._told >= _MOST:
+            return
+        key = kind, call
+        if key not in self._known and len(self._known) >= _MOST:
+            return
+        made_by = _maker(tensor)
+        if made_by == self._known.get(key, ""):
+            return
+        self._known[key] = made_by
+        self._told += 1
+        self._waiting.append({"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by})

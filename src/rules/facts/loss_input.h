@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/format.h"
+#include "luff/rules/rule.h"
+#include "rules/facts/json_event.h"
+#include "rules/facts/loss_call.h"
+#include "rules/kit/fields.h"
+
+namespace luff::rules {
+
+/// **Thread-compatible.** Which operation made the output that a loss gets, as the graph of the forward pass
+/// shows it: event `loss_input` (docs/spec/evidence.md).
+class LossInputMakers {
+ public:
+  void OnStep(const StepView& view) {
+    for (const auto& event : view.index.json_events("loss_input")) {
+      const double call = NumberIn(*event, "call");
+      const auto kind = event->find("loss");
+      const auto made_by = event->find("made_by");
+      if (!(call >= 0 && call < 64) || kind == event->end() || !kind->is_string() ||
+          made_by == event->end() || !made_by->is_string())
+        continue;
+      const std::string key = KeyOfCall(kind->get<std::string>(), static_cast<std::size_t>(call));
+      if (makers_.size() < kMost || makers_.contains(key)) makers_[key] = made_by->get<std::string>();
+    }
+  }
+  /// The operation, e.g. "softmax"; "" if it does not limit values, or is not known.
+  [[nodiscard]] std::string Of(const LossCall& call) const {
+    const auto found = makers_.find(call.key);
+    return found == makers_.end() ? std::string() : found->second;
+  }
+  void VisitFields(Fields& io) { io("makers", makers_, kMost); }
+
+ private:
+  static constexpr std::size_t kMost = 64;
+  std::map<std::string, std::string> makers_;  // by key of the call
+};
+
+}  // namespace luff::rules
