@@ -20,9 +20,10 @@ from luff.torch.capture._gradients import Watch
 from luff.torch.capture._memory import bytes_spanned, is_readable
 from luff.torch.capture._modules import ModuleCapture, tensors_in
 from luff.torch.capture._names import topmost
+from luff.torch.capture._places import Places
 from luff.torch.capture._recorder import Recorder
 
-__all__ = ["EarlyValues", "KeptValue", "asks_for_gradients", "asks_for_values"]
+__all__ = ["EarlyValues", "KeptValue", "asks_for_attention", "asks_for_gradients", "asks_for_values"]
 
 _MAX_BYTES = 64 << 20  # of all copies
 _MAX_VALUES = 4096
@@ -42,6 +43,12 @@ def asks_for_gradients(config: Mapping[str, Any]) -> bool:
     """Returns False if no collection of the configuration can take gradients of inputs or outputs."""
     text = json.dumps(config, default=str)
     return any(word in text for word in ("put_gradient", '"gradient/'))
+
+
+def asks_for_attention(config: Mapping[str, Any]) -> bool:
+    """Returns False if no collection of the configuration can take weights of attention."""
+    text = json.dumps(config, default=str)
+    return '"attention"' in text or '"attention/' in text
 
 
 class KeptValue:
@@ -69,6 +76,7 @@ class EarlyValues:
     def __init__(self, values: bool = True, gradients: bool = False) -> None:
         self._of_values, self._of_gradients = values, gradients
         self._calls: list[tuple[Any, int, list[tuple[KeptValue | None, Watch | None]]]] = []
+        self._places = Places()
         self._losses: list[tuple[str, int, str, KeptValue]] = []
         self._hidden: set[GapReason] = set()
         self._alive: dict[int, tuple[Any, int, KeptValue]] = {}
@@ -83,12 +91,14 @@ class EarlyValues:
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outermost: bool = False
     ) -> None:
         """Called when a module is about to run; `outermost` if no other module calls it."""
+        self._places.before(module)
         gradients = self._of_gradients and (outermost or topmost(module) is module)
         tensors = tensors_in((args, kwargs), -1) if kwargs else tensors_in(args)
         self._keep_all(module, tensors, 0, gradients)
 
     def after(self, module: Any, output: Any) -> None:
         """Called when a module has returned."""
+        self._places.after(module)
         self._keep_all(module, tensors_in(output), 1, self._of_gradients)
 
     def hidden(self, reason: GapReason) -> None:
@@ -109,6 +119,7 @@ class EarlyValues:
         due = modules.begin_step()
         for reason in self._hidden:
             modules.hidden(reason)
+        modules.places = self._places
         if due:
             for reference, side, values in self._calls:
                 module = reference()

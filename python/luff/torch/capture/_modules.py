@@ -14,6 +14,7 @@ from luff._hook import Session
 from luff.torch.capture._gradients import GradientCapture, Watch
 from luff.torch.capture._memory import Layouts, is_readable
 from luff.torch.capture._names import Names, class_name
+from luff.torch.capture._places import Places
 
 if TYPE_CHECKING:
     from luff.torch.capture._early import KeptValue
@@ -25,6 +26,7 @@ _MAX_DEPTH = 8
 _MAX_CALLS = 256  # of one module in one step
 _ROLES = _INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
 _GRADIENT_ROLES = int(Role.INPUT_GRADIENT), int(Role.OUTPUT_GRADIENT)
+_ATTENTION = int(Role.ATTENTION)
 _SIDES = "input", "output"
 _UNSUPPORTED = int(GapReason.UNSUPPORTED)
 
@@ -82,6 +84,8 @@ class ModuleCapture:
         self._next_key = 16
         self._values_due = [False, False]  # of inputs, of outputs
         self._gradients_due = [False, False]
+        self._attention_due = False
+        self.places = Places()
         self.due = False
 
     def begin_step(self) -> bool:
@@ -92,13 +96,15 @@ class ModuleCapture:
         self.gradients.end_step(published=False)
         self._values_due = [self._session.due_role(role) != 0 for role in _ROLES]
         self._gradients_due = [self._session.due_role(role) != 0 for role in _GRADIENT_ROLES]
-        self.due = any(self._values_due) or any(self._gradients_due)
+        self._attention_due = self._session.due_role(_ATTENTION) != 0
+        self.places = Places()
+        self.due = any(self._values_due) or any(self._gradients_due) or self._attention_due
         return self.due
 
     def due_forms(self) -> int:
-        """Returns the forms that are due of inputs, outputs or their gradients in the session's open step."""
+        """Returns the forms that are due of inputs, outputs, their gradients or attention in the session's open step."""
         forms = 0
-        for role in (*_ROLES, *_GRADIENT_ROLES):
+        for role in (*_ROLES, *_GRADIENT_ROLES, _ATTENTION):
             forms |= self._session.due_role(role)
         return forms
 
@@ -106,6 +112,8 @@ class ModuleCapture:
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outermost: bool = False
     ) -> None:
         """Called when a module is about to run; `outermost` if no other module calls it."""
+        if self._attention_due:
+            self.places.before(module)
         gradients = self._gradients_due[0] and (outermost or self._is_model(module))
         if gradients or self._values_due[0]:
             tensors = tensors_in((args, kwargs), -1) if kwargs else tensors_in(args)
@@ -113,8 +121,16 @@ class ModuleCapture:
 
     def after(self, module: Any, output: Any) -> None:
         """Called when a module has returned."""
+        if self._attention_due:
+            self.places.after(module)
         if self._values_due[1] or self._gradients_due[1]:
             self._capture_all(module, tensors_in(output), 1, self._gradients_due[1])
+
+    def module_at(self, node: int) -> tuple[str, str]:
+        """Returns name and type of the module whose call made a node of the graph; "" if none is known."""
+        module = self.places.at(node)
+        calls = None if module is None else self._calls_of(module)
+        return ("", "") if calls is None else (calls.name, calls.type)
 
     def capture_kept(
         self, module: Any, values: Iterable[tuple[KeptValue | None, Watch | None]], side: int

@@ -14,7 +14,7 @@ from luff._base_hook import ACT, BaseHook, mode_of
 from luff._codes import Mode
 from luff._hook import RunOptions, Session, rank_from_environment
 from luff._weak import Identities
-from luff.torch.capture._early import asks_for_gradients, asks_for_values
+from luff.torch.capture._early import asks_for_attention, asks_for_gradients, asks_for_values
 from luff.torch.capture._gradients import GradientCapture, Watch
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import parameters_of
@@ -166,6 +166,7 @@ class Hook(BaseHook):
         config = self._options.config
         machine.early = asks_for_values(config)
         machine.early_gradients = asks_for_gradients(config)
+        machine.early_attention = asks_for_attention(config)
         machine.samples.early = bool(config.get("save_all")) or '"sample"' in json.dumps(config, default=str)
         return machine
 

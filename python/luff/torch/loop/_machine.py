@@ -81,7 +81,7 @@ class Machine(Steps):
         self._last_mode = 0
         self._trained = False  # whether a backward pass was seen
         self.early = True  # if False, no collection wants values from before the session is open
-        self.early_gradients = False  # likewise for gradients with respect to inputs and outputs
+        self.early_gradients = self.early_attention = False  # likewise for these
         self._early_steps = _EARLY_STEPS
 
     # Threads -------------------------------------------------------------------------------------------------------
@@ -175,7 +175,8 @@ class Machine(Steps):
 
     def _keep_early(self, step: Step, module: Any) -> EarlyValues | None:
         """Returns what keeps the values of a forward pass that the first backward pass may follow."""
-        if not (self.early or self.early_gradients) or (step.mode != _TRAIN and not step.may_train):
+        wanted = self.early or self.early_gradients or self.early_attention
+        if not wanted or (step.mode != _TRAIN and not step.may_train):
             return None
         if step.kept is None:
             if not self._early_steps:
@@ -281,7 +282,7 @@ class Machine(Steps):
             if self.step is not None:
                 self._begin(self.step)  # its forward pass may have come before the session
                 self._flush(self.step)
-                self._gradients_begin(roots)
+                self._values_begin(roots)
             return
         step = self._train_step()
         if self.recorder is not None and self.recorder.stale:
@@ -289,12 +290,14 @@ class Machine(Steps):
         self._decide(step)
         if len(roots) == 1:
             self.losses.root(step, roots[0])
-        self._gradients_begin(roots)
+        self._values_begin(roots)
         self.evidence.backward_begins(roots)
 
-    def _gradients_begin(self, roots: list[Any]) -> None:
+    def _values_begin(self, roots: list[Any]) -> None:
+        """Prepares to capture what a backward pass has in memory, or frees."""
         if self.modules is not None:
             self.modules.gradients.backward_begins(self.losses.unscaling(roots))
+            self.evidence.attention.backward_begins(roots)
 
     def backward_left(self) -> None:
         """Called when a backward pass has returned or raised."""
