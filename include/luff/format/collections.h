@@ -41,8 +41,8 @@ inline constexpr std::array<BuiltInCollection, 17> kBuiltInCollections{{
 /// module called "weight_norm" is no weight.
 inline constexpr std::uint32_t kFreeRoles = RoleBit(Role::kOther) | RoleBit(Role::kCustom);
 
-/// Tensors of these roles cost the training something more than a copy. They are recorded only where a collection
-/// names the role or the tensor, not by expressions or types of modules alone.
+/// Tensors of these roles cost the training something more than a copy. They are recorded only where a
+/// collection names the role or the tensor, not by expressions or types of modules alone.
 inline constexpr std::uint32_t kOnRequestRoles =
     RoleBit(Role::kOutputGradient) | RoleBit(Role::kInputGradient) | RoleBit(Role::kAttention);
 

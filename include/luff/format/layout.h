@@ -42,7 +42,7 @@ enum class Role : std::uint8_t {
   kScalar = 11,
   kCustom = 12,
   kLabel = 13,
-  kSample = 14,  // first rows of the inputs of a model or a loss; docs/spec/evidence.md
+  kSample = 14,          // first rows of the inputs of a model or a loss; docs/spec/evidence.md
   kOutputGradient = 15,  // of the loss, with respect to a module's output
   kInputGradient = 16,   // with respect to a model's input
   kAttention = 17,       // weights of attention

@@ -381,7 +381,9 @@ def test_read_back(tmp_path):
         assert set(trial.tensors(collection="output_gradients")) == {
             f"gradient/{name}_output_0" for name in ("0", "1", "2", "Sequential")
         }
-        assert not set(trial.tensors(collection="gradients")) & set(trial.tensors(collection="output_gradients"))
+        assert not set(trial.tensors(collection="gradients")) & set(
+            trial.tensors(collection="output_gradients")
+        )
         last = trial.tensor("gradient/2_output_0")
         assert last.role == "output_gradient" and last.module_type == "Linear"
         steps, gradients = last.stacked("TRAIN")

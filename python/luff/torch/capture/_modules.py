@@ -102,7 +102,7 @@ class ModuleCapture:
         return self.due
 
     def due_forms(self) -> int:
-        """Returns the forms that are due of inputs, outputs, their gradients or attention in the session's open step."""
+        """Returns the forms that are due of inputs, outputs, their gradients or attention in the open step."""
         forms = 0
         for role in (*_ROLES, *_GRADIENT_ROLES, _ATTENTION):
             forms |= self._session.due_role(role)

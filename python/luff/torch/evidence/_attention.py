@@ -36,7 +36,9 @@ class Attention:
 
     def __init__(self, context: StepContext) -> None:
         self._context = context
-        self._known: set[int] = set()  # sequence numbers of the nodes that the step has recorded, or a gap for
+        self._known: set[int] = (
+            set()
+        )  # sequence numbers of the nodes that the step has recorded, or a gap for
         self._counts: dict[str, int] = {}  # name of a module -> its maps in the step
         self._left = _PRODUCTS
 
