@@ -47,9 +47,9 @@ struct CollectionConfig {
   std::vector<std::string> tensor_names;      // exact
   std::vector<std::string> module_types;
   std::uint32_t roles = 0;  // bit per Role
-  std::uint32_t include_roles =
-      ~format::kOnRequestRoles;  // `include` is tried only on tensors of these roles
-  std::uint32_t forms = 0;       // Form bits
+  // `include` is tried only on tensors of these roles
+  std::uint32_t include_roles = ~format::kOnRequestRoles;
+  std::uint32_t forms = 0;  // Form bits
   UnitAxis unit_axis = UnitAxis::kChannel;
   std::array<SaveMode, kModeCount> save;
   store::Retention keep;

@@ -114,7 +114,7 @@ def test_an_encoder_has_weights_in_training_and_a_gap_in_evaluation(watched):
     hook.close()
     assert set(session.train()[0].values) == {f"attention/0.layers.{n}.self_attn_0" for n in (0, 1)}
     (evaluation,) = session.eval()
-    assert not evaluation.values and evaluation.gaps == [("", NOT_SEEN)]
+    assert not evaluation.values and evaluation.gaps == [("attention", NOT_SEEN)]
 
 
 def test_results_and_random_state_are_those_of_the_bare_training(watched):
@@ -160,7 +160,7 @@ def test_what_cannot_be_seen_is_a_gap(watched):
     _, session = watched(ASKED)
     train(Recomputed(), torch.randn(2, 6, 16))
     train(nn.Linear(16, 1), torch.randn(2, 16))
-    assert [step.gaps for step in session.train()] == [[("", NOT_SEEN)]] * 2
+    assert [step.gaps for step in session.train()] == [[("attention", NOT_SEEN)]] * 2
     assert not any(step.values for step in session.train())
 
 

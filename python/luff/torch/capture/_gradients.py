@@ -77,12 +77,12 @@ def _reason(tensor: Any) -> int:
 
 
 def _telling(watch: Watch) -> Callable[[Any], None]:
-    @torch.utils.hooks.unserializable_hook  # saving the tensor prints no warning
     def arrived(gradient: Any) -> None:
         owner = None if watch.owner is None else watch.owner()
         if owner is not None:
             owner.tell(watch, gradient)
 
+    arrived.__torch_unserializable__ = True  # type: ignore[attr-defined]  # saving the tensor prints no warning
     return arrived
 
 

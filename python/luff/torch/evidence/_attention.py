@@ -36,9 +36,7 @@ class Attention:
 
     def __init__(self, context: StepContext) -> None:
         self._context = context
-        self._known: set[int] = (
-            set()
-        )  # sequence numbers of the nodes that the step has recorded, or a gap for
+        self._known: set[int] = set()  # sequence numbers of the nodes of the step that were looked at
         self._counts: dict[str, int] = {}  # name of a module -> its maps in the step
         self._left = _PRODUCTS
 
@@ -76,7 +74,9 @@ class Attention:
     def record(self, session: Session, step: Step) -> None:
         """Called at the end of a step: if the weights were due and none was seen, that is a gap."""
         if not self._known and step.forwards and (forms := session.due_role(_ATTENTION)):
-            session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
+            recorder = self._context.recorder
+            number = codes.NO_ID if recorder is None else recorder.number("attention", _ATTENTION)
+            session.gap(number, _NOT_SEEN, forms, 1)
         self._known.clear()
         self._counts.clear()
         self._left = _PRODUCTS
