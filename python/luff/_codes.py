@@ -39,6 +39,9 @@ class Role(IntEnum):
     CUSTOM = 12
     LABEL = 13
     SAMPLE = 14
+    OUTPUT_GRADIENT = 15
+    INPUT_GRADIENT = 16
+    ATTENTION = 17
 
 
 class Form(IntEnum):
@@ -76,6 +79,8 @@ class GapReason(IntEnum):
     TOO_MANY = 16
     RECORDING_FAILED = 17
     FILE_LOST = 18
+    NO_GRADIENT = 19
+    FUSED_ATTENTION = 20
 
 
 class EventKind(IntEnum):

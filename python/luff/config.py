@@ -262,12 +262,13 @@ class Collection(Mapping[str, Any]):
     ----------
     name
         Must be unique. ``weights``, ``biases``, ``gradients``, ``losses``, ``inputs``, ``outputs``, ``buffers``,
-        ``optimizer_state``, ``labels``, ``metrics``, ``optimizer_variables``, ``predictions`` and ``all`` need no
-        expression.
+        ``optimizer_state``, ``labels``, ``metrics``, ``optimizer_variables``, ``predictions``, ``output_gradients``,
+        ``input_gradients``, ``attention`` and ``all`` need no expression.
     include, exclude
         Regular expressions, searched anywhere in the tensor's name.
     include_roles
-        Roles of the tensors that `include` is matched against; default: all. If an expression may match inputs or
+        Roles of the tensors that `include` is matched against; default: all but ``output_gradient``,
+        ``input_gradient`` and ``attention``. If an expression may match inputs or
         outputs of modules, the hook looks at each of their calls.
     tensor_names
         Exact names.

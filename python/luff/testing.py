@@ -36,7 +36,10 @@ _CLOSE_S = 60.0
 _FLUSH_STEPS = 64
 # Roles that the hooks give to tensors, by name.
 _ROLES = (
+    (r"^gradient/.*_output_\d+$", Role.OUTPUT_GRADIENT),
+    (r"^gradient/.*_input_\d+$", Role.INPUT_GRADIENT),
     (r"^gradient/", Role.GRADIENT),
+    (r"^attention/", Role.ATTENTION),
     (r"^sample/", Role.SAMPLE),
     (r"^optimizer/|^clip/", Role.OPTIMIZER_SETTING),
     (r"^loss$|Loss_output_\d+$", Role.LOSS),

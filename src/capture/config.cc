@@ -243,7 +243,7 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
               !json.value("module_types", Json::array()).empty();
     if (!json.value("include", Json::array()).empty() || !json.value("roles", Json::array()).empty()) {
       out->include.clear();
-      out->include_roles = ~0U;
+      out->include_roles = ~format::kOnRequestRoles;
       out->roles = 0;
     }
   }
@@ -486,7 +486,7 @@ std::string DescribeCollections(const Config& config) {
                    {"keep", std::move(keep)},
                    {"max_bytes", c.max_bytes},
                    {"policy", kPolicies[static_cast<std::size_t>(c.policy)].name}};
-      if (!c.include.empty() && c.include_roles != ~0U) {
+      if (!c.include.empty() && c.include_roles != ~format::kOnRequestRoles) {
         item["include_roles"] = DescribeBits(c.include_roles, kRoles, true);
       }
       out.push_back(std::move(item));

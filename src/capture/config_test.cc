@@ -144,6 +144,35 @@ TEST(PlanTest, AnExpressionMayBeAskedOfSomeRolesOnly) {
               HasSubstr("\"output\""));
 }
 
+TEST(PlanTest, RolesOnRequestMustBeNamed) {
+  using ::testing::ElementsAre;
+  const auto possible = [](const char* json) {
+    Result<Config> config = ParseConfigUntrusted(json);
+    EXPECT_TRUE(config.ok()) << config.status().ToString();
+    return Plan::Make(*config)->PossibleFor(Role::kOutputGradient) != 0;
+  };
+  constexpr const char* kName = "gradient/conv1_output_0";
+  for (
+      const char* silent :
+      {R"({"save_all":true})", R"({"include_regex":["^gradient/"]})",
+       R"({"collections":[{"name":"x","module_types":["Conv2d"]},{"name":"y","tensor_names":["conv1_output_0"]}]})",
+       R"({"collections":[{"name":"gradients"},{"name":"outputs"}]})"}) {
+    EXPECT_FALSE(possible(silent)) << silent;
+    EXPECT_THAT(CollectionsOf(silent, kName, Role::kOutputGradient, "Conv2d"), ElementsAre()) << silent;
+  }
+  for (
+      const char* asks :
+      {R"({"defaults":false,"collections":[{"name":"output_gradients"}]})",
+       R"({"defaults":false,"collections":[{"name":"x","roles":["output_gradient"],"module_types":["Conv2d"]}]})",
+       R"({"defaults":false,"collections":[{"name":"x","include":["conv"],"include_roles":["output_gradient"]}]})",
+       R"({"defaults":false,"collections":[{"name":"x","tensor_names":["gradient/conv1_output_0"]}]})"}) {
+    EXPECT_TRUE(possible(asks)) << asks;
+    EXPECT_EQ(CollectionsOf(asks, kName, Role::kOutputGradient, "Conv2d").size(), 1U) << asks;
+  }
+  EXPECT_TRUE(Plan::RoleSavedIn(Role::kInputGradient, Mode::kEval));  // a saliency map
+  EXPECT_FALSE(Plan::RoleSavedIn(Role::kGradient, Mode::kEval));
+}
+
 TEST(PlanTest, ARoleIsAskedForOnlyIfSomethingMayMatch) {
   Result<Plan> plan = Plan::Make(*ParseConfigUntrusted(""));
   EXPECT_EQ(plan->PossibleFor(Role::kOutput), 0U);

@@ -11,9 +11,16 @@ namespace {
 // expression anchored there cannot match the other roles.
 std::uint32_t RolesOfExpression(std::string_view pattern) {
   constexpr std::uint32_t kGradients =
-      RoleBit(format::Role::kGradient) | RoleBit(format::Role::kCustom) | RoleBit(format::Role::kOther);
+      RoleBit(format::Role::kGradient) | RoleBit(format::Role::kOutputGradient) |
+      RoleBit(format::Role::kInputGradient) | RoleBit(format::Role::kCustom) | RoleBit(format::Role::kOther);
   const bool alternatives = pattern.find('|') != std::string_view::npos;
   return pattern.starts_with("^gradient/") && !alternatives ? kGradients : ~0U;
+}
+
+// Returns the roles that a tensor of this name can have.
+std::uint32_t RolesOfName(std::string_view name) {
+  const bool on_request = name.starts_with("gradient/") || name.starts_with("attention/");
+  return on_request ? ~0U : ~format::kOnRequestRoles;
 }
 
 }  // namespace
@@ -25,8 +32,8 @@ Result<Plan> Plan::Make(Config config) {
   for (const CollectionConfig& c : plan.config_.collections) {
     Matcher matcher;
     std::uint32_t roles = c.roles;
-    if (!c.tensor_names.empty()) roles = ~0U;
-    if (!c.module_types.empty() && c.roles == 0) roles = ~0U;
+    for (const std::string& name : c.tensor_names) roles |= RolesOfName(name);
+    if (!c.module_types.empty() && c.roles == 0) roles |= ~format::kOnRequestRoles;
     for (const std::string& pattern : c.include) {
       LUFF_ASSIGN_OR_RETURN(Regex regex, Regex::Compile(pattern));
       matcher.include.push_back(std::move(regex));
@@ -57,7 +64,7 @@ std::uint64_t Plan::Match(std::string_view name, format::Role role, std::string_
     if (!in) {
       in = (c.include_roles & RoleBit(role)) != 0 && std::any_of(m.include.begin(), m.include.end(), matches);
       if (!in && (c.roles != 0 || !c.module_types.empty())) {
-        in = (c.roles == 0 || (c.roles & RoleBit(role)) != 0) &&
+        in = ((c.roles == 0 ? ~format::kOnRequestRoles : c.roles) & RoleBit(role)) != 0 &&
              (c.module_types.empty() ||
               std::find(c.module_types.begin(), c.module_types.end(), module_type) != c.module_types.end());
       }

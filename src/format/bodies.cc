@@ -5,6 +5,7 @@
 
 #include "luff/base/bytes.h"
 #include "luff/format/frames.h"
+#include "luff/format/names.h"
 
 namespace luff::format {
 namespace {
@@ -167,8 +168,7 @@ Result<std::vector<TensorDefView>> ParseTensorDefsUntrusted(std::span<const std:
                         " bytes, expected at most " + std::to_string(kMaxNameBytes));
     }
     def.id = head.id;
-    def.role =
-        head.role <= static_cast<std::uint16_t>(Role::kSample) ? static_cast<Role>(head.role) : Role::kOther;
+    def.role = head.role < kRoleNames.size() ? static_cast<Role>(head.role) : Role::kOther;
     def.collections = {reinterpret_cast<const std::uint32_t*>(collections.data()), head.collections};
     defs.push_back(def);
   }

@@ -24,7 +24,7 @@ std::string ReasonName(std::uint16_t reason) {
       "none",           "pool full",   "overhead budget", "byte budget", "disk full", "input/output error",
       "compiled graph", "unsupported", "not seen",        "hook error",  "retired",   "merged",
       "worker lost",    "fork",        "scripted",        "closing",     "too many",  "recording failed",
-      "file lost"};
+      "file lost",      "no gradient", "fused attention"};
   return reason < std::size(kNames) ? kNames[reason] : "reason " + std::to_string(reason);
 }
 

@@ -46,9 +46,10 @@ struct CollectionConfig {
   std::vector<std::string> include, exclude;  // regexes, searched anywhere in the name
   std::vector<std::string> tensor_names;      // exact
   std::vector<std::string> module_types;
-  std::uint32_t roles = 0;            // bit per Role
-  std::uint32_t include_roles = ~0U;  // `include` is tried only on tensors of these roles
-  std::uint32_t forms = 0;            // Form bits
+  std::uint32_t roles = 0;  // bit per Role
+  // `include` is tried only on tensors of these roles
+  std::uint32_t include_roles = ~format::kOnRequestRoles;
+  std::uint32_t forms = 0;  // Form bits
   UnitAxis unit_axis = UnitAxis::kChannel;
   std::array<SaveMode, kModeCount> save;
   store::Retention keep;

@@ -18,7 +18,7 @@ struct BuiltInCollection {
   std::string_view include;  // "": no tensor by its name
   std::uint32_t roles;       // RoleBit; 0: no tensor by its role
 };
-inline constexpr std::array<BuiltInCollection, 14> kBuiltInCollections{{
+inline constexpr std::array<BuiltInCollection, 17> kBuiltInCollections{{
     {"weights", "^(?!gradient).*weight", RoleBit(Role::kWeight)},
     {"biases", "^(?!gradient).*bias", RoleBit(Role::kBias)},
     {"gradients", "^gradient", RoleBit(Role::kGradient)},
@@ -33,10 +33,18 @@ inline constexpr std::array<BuiltInCollection, 14> kBuiltInCollections{{
     {"metrics", "", RoleBit(Role::kScalar)},  // these three: smdebug's names for TensorFlow and Keras
     {"optimizer_variables", "", RoleBit(Role::kOptimizerState)},
     {"predictions", "", RoleBit(Role::kOutput)},
+    {"output_gradients", "", RoleBit(Role::kOutputGradient)},
+    {"input_gradients", "", RoleBit(Role::kInputGradient)},
+    {"attention", "", RoleBit(Role::kAttention)},
 }};
 /// Tensors that an expression of a built-in collection may match, besides those of its roles: the output of a
 /// module called "weight_norm" is no weight.
 inline constexpr std::uint32_t kFreeRoles = RoleBit(Role::kOther) | RoleBit(Role::kCustom);
+
+/// Tensors of these roles cost the training something more than a copy. They are recorded only where a
+/// collection names the role or the tensor, not by expressions or types of modules alone.
+inline constexpr std::uint32_t kOnRequestRoles =
+    RoleBit(Role::kOutputGradient) | RoleBit(Role::kInputGradient) | RoleBit(Role::kAttention);
 
 /// Null if there is none of that name.
 [[nodiscard]] constexpr const BuiltInCollection* FindBuiltInCollection(std::string_view name) {

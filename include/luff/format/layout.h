@@ -42,7 +42,10 @@ enum class Role : std::uint8_t {
   kScalar = 11,
   kCustom = 12,
   kLabel = 13,
-  kSample = 14,  // first rows of the inputs of a model or a loss; docs/spec/evidence.md
+  kSample = 14,          // first rows of the inputs of a model or a loss; docs/spec/evidence.md
+  kOutputGradient = 15,  // of the loss, with respect to a module's output
+  kInputGradient = 16,   // with respect to a model's input
+  kAttention = 17,       // weights of attention
 };
 
 enum class FrameKind : std::uint16_t {
@@ -98,6 +101,8 @@ enum class GapReason : std::uint16_t {
   kTooMany = 16,          // more tensors or names than the limit
   kRecordingFailed = 17,  // an error inside Luff, e.g. no memory, ended the recording or lost a step
   kFileLost = 18,         // a file of the run was removed, cut off, or its descriptor closed by the training
+  kNoGradient = 19,       // the value required no gradient, or no backward pass of the step reached it
+  kFusedAttention = 20,   // weights of attention that a fused kernel never had in memory
 };
 
 enum class EventKind : std::uint16_t {

@@ -11,7 +11,7 @@ namespace luff::format {
 
 inline constexpr std::array<const char*, 4> kModeNames = {"TRAIN", "EVAL", "PREDICT",
                                                           "GLOBAL"};  // from mode 1
-inline constexpr std::array<const char*, 15> kRoleNames = {"other",
+inline constexpr std::array<const char*, 18> kRoleNames = {"other",
                                                            "weight",
                                                            "bias",
                                                            "gradient",
@@ -25,7 +25,10 @@ inline constexpr std::array<const char*, 15> kRoleNames = {"other",
                                                            "scalar",
                                                            "custom",
                                                            "label",
-                                                           "sample"};
+                                                           "sample",
+                                                           "output_gradient",
+                                                           "input_gradient",
+                                                           "attention"};
 inline constexpr std::array<std::pair<Form, const char*>, 8> kFormNames = {{{Form::kSummary, "summary"},
                                                                             {Form::kRaw, "raw"},
                                                                             {Form::kHistogram, "histogram"},

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def reasons(kept: _early.EarlyValues) -> list[int]:
-    return [value.reason for _, _, values in kept._calls for value in values]
+    return [value.reason for _, _, values in kept._calls for value, _ in values]
 
 
 def test_memory_that_is_not_there_is_a_gap() -> None:

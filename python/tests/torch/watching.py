@@ -13,7 +13,10 @@ from luff._codes import Role
 
 def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
     """Starts watching; the returned function ends it and reports what happened."""
-    config: dict[str, Any] = {"save_all": True, "save": {"save_interval": 1}} if roles == "all" else {}
+    config: dict[str, Any] = {}
+    if roles == "all":
+        on_request = [{"name": name} for name in ("output_gradients", "input_gradients", "attention")]
+        config = {"save_all": True, "save": {"save_interval": 1}, "collections": on_request}
     os.environ["LUFF_SESSION"] = json.dumps({"run": run or "/nowhere", "config": config})
     import luff.torch
     from luff import _base_hook

@@ -12,10 +12,24 @@ using format::kFormNames;
 using format::kRoleNames;
 
 // Plural names of roles, for messages.
-inline constexpr std::array<const char*, 15> kRolePlurals = {
-    "others", "weights",     "biases",          "gradients",          "buffers", "inputs",         "outputs",
-    "losses", "loss inputs", "optimizer state", "optimizer settings", "scalars", "custom tensors", "labels",
-    "samples"};
+inline constexpr std::array<const char*, 18> kRolePlurals = {"others",
+                                                             "weights",
+                                                             "biases",
+                                                             "gradients",
+                                                             "buffers",
+                                                             "inputs",
+                                                             "outputs",
+                                                             "losses",
+                                                             "loss inputs",
+                                                             "optimizer state",
+                                                             "optimizer settings",
+                                                             "scalars",
+                                                             "custom tensors",
+                                                             "labels",
+                                                             "samples",
+                                                             "output gradients",
+                                                             "input gradients",
+                                                             "attention weights"};
 inline constexpr std::array<const char*, 3> kAxisNames = {"channel", "last", "all_but_first"};
 
 /// Name of a role for messages, e.g. "loss input"; "other" for a role of a newer version.

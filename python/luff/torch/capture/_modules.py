@@ -1,4 +1,4 @@
-"""Captures inputs and outputs of module calls if a collection wants them."""
+"""Captures inputs and outputs of module calls, and watches their gradients, if a collection wants them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch
 from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
+from luff.torch.capture._gradients import GradientCapture, Watch
 from luff.torch.capture._memory import Layouts, is_readable
 from luff.torch.capture._names import Names, class_name
+from luff.torch.capture._places import Places
 
 if TYPE_CHECKING:
     from luff.torch.capture._early import KeptValue
@@ -23,6 +25,8 @@ _MAX_TENSORS = 64  # in one call
 _MAX_DEPTH = 8
 _MAX_CALLS = 256  # of one module in one step
 _ROLES = _INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
+_GRADIENT_ROLES = int(Role.INPUT_GRADIENT), int(Role.OUTPUT_GRADIENT)
+_ATTENTION = int(Role.ATTENTION)
 _SIDES = "input", "output"
 _UNSUPPORTED = int(GapReason.UNSUPPORTED)
 
@@ -48,13 +52,14 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
 class _Calls:
     """What is known of one module: its name, and the numbers of its inputs and outputs."""
 
-    __slots__ = ("module", "name", "numbers", "step", "type", "used")
+    __slots__ = ("gradients", "module", "name", "numbers", "step", "type", "used")
 
     def __init__(self, module: Any, name: str) -> None:
         self.module = weakref.ref(module)
         self.name = name
         self.type = class_name(module)
         self.numbers: tuple[list[int], list[int]] = ([], [])
+        self.gradients: tuple[dict[int, int], dict[int, int]] = ({}, {})  # index -> number
         self.step = -1
         self.used = [0, 0]  # how many of them were used in the step
 
@@ -62,70 +67,142 @@ class _Calls:
 class ModuleCapture:
     """Captures inputs and outputs of modules. One per hook."""
 
-    def __init__(self, session: Session, layouts: Layouts, names: Names) -> None:
+    def __init__(
+        self,
+        session: Session,
+        layouts: Layouts,
+        names: Names,
+        tell: Callable[..., object] | None = None,
+    ) -> None:
         self._session = session
         self._layouts = layouts
         self._names = names
+        self.gradients = GradientCapture(session, layouts, tell)
         self._known: dict[int, _Calls] = {}
         self._step = 0
         self._alive: dict[int, tuple[Any, int, int]] = {}
         self._next_key = 16
-        self.inputs_due = False
-        self.outputs_due = False
+        self._values_due = [False, False]  # of inputs, of outputs
+        self._gradients_due = [False, False]
+        self._attention_due = False
+        self.places = Places()
+        self.due = False
 
     def begin_step(self) -> bool:
-        """Looks up what is due in the current step; returns True if inputs or outputs are."""
+        """Looks up what is due in the current step; returns whether anything is."""
         self._step += 1
         self._alive.clear()
         self._next_key = 16
-        self.inputs_due = self._session.due_role(_INPUT) != 0
-        self.outputs_due = self._session.due_role(_OUTPUT) != 0
-        return self.inputs_due or self.outputs_due
+        self.gradients.end_step(published=False)
+        self._values_due = [self._session.due_role(role) != 0 for role in _ROLES]
+        self._gradients_due = [self._session.due_role(role) != 0 for role in _GRADIENT_ROLES]
+        self._attention_due = self._session.due_role(_ATTENTION) != 0
+        self.places = Places()
+        self.due = any(self._values_due) or any(self._gradients_due) or self._attention_due
+        return self.due
 
-    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called when a module is about to run."""
-        if self.inputs_due:
-            self._capture_all(module, tensors_in((args, kwargs), -1) if kwargs else tensors_in(args), 0)
+    def due_forms(self) -> int:
+        """Returns the forms that are due of inputs, outputs, their gradients or attention in the open step."""
+        forms = 0
+        for role in (*_ROLES, *_GRADIENT_ROLES, _ATTENTION):
+            forms |= self._session.due_role(role)
+        return forms
+
+    def before(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outermost: bool = False
+    ) -> None:
+        """Called when a module is about to run; `outermost` if no other module calls it."""
+        if self._attention_due:
+            self.places.before(module)
+        gradients = self._gradients_due[0] and (outermost or self._is_model(module))
+        if gradients or self._values_due[0]:
+            tensors = tensors_in((args, kwargs), -1) if kwargs else tensors_in(args)
+            self._capture_all(module, tensors, 0, gradients)
 
     def after(self, module: Any, output: Any) -> None:
         """Called when a module has returned."""
-        if self.outputs_due:
-            self._capture_all(module, tensors_in(output), 1)
+        if self._attention_due:
+            self.places.after(module)
+        if self._values_due[1] or self._gradients_due[1]:
+            self._capture_all(module, tensors_in(output), 1, self._gradients_due[1])
 
-    def capture_kept(self, module: Any, values: Iterable[KeptValue], side: int) -> None:
-        """Captures what a call took (side 0) or returned (1) before the session was open."""
-        if self.outputs_due if side else self.inputs_due:
-            self._capture_all(module, values, side, self.kept)
+    def module_at(self, node: int) -> tuple[str, str]:
+        """Returns name and type of the module whose call made a node of the graph; "" if none is known."""
+        module = self.places.at(node)
+        calls = None if module is None else self._calls_of(module)
+        return ("", "") if calls is None else (calls.name, calls.type)
 
-    def _capture_all(
-        self,
-        module: Any,
-        tensors: Iterable[Any],
-        side: int,
-        capture: Callable[[int, Any], None] | None = None,
+    def capture_kept(
+        self, module: Any, values: Iterable[tuple[KeptValue | None, Watch | None]], side: int
     ) -> None:
+        """Captures what a call took (side 0) or returned (1) before the session was open."""
+        calls = self._calls_of(module)
+        if calls is None or not (self._values_due[side] or self._gradients_due[side]):
+            return
+        for value, watch in values:
+            index = self._next_index(calls, side)
+            if index < 0:
+                return
+            if value is not None and self._values_due[side]:
+                self.kept(self._number(calls, side, index), value)
+            if watch is not None and self._gradients_due[side]:
+                self.gradients.adopt(self._gradient_number(calls, side, index), watch)
+
+    def _is_model(self, module: Any) -> bool:
+        return any(reference() is module for reference, _ in self._names.roots)
+
+    def _calls_of(self, module: Any) -> _Calls | None:
+        """Returns what is known of a module, with nothing used in this step yet if it is its first call."""
         calls = self._known.get(id(module))
         if calls is None or calls.module() is not module:
             # A compiled model calls none of its modules visibly, so its own call stands for the model's.
             inner = module._orig_mod if type(module).__name__ == "OptimizedModule" else module
             found = self._names.module(inner)
             if found is None:
-                return
+                return None
             calls = self._known[id(module)] = _Calls(module, found[0])
         if calls.step != self._step:
             calls.step, calls.used = self._step, [0, 0]
-        numbers, used = calls.numbers[side], calls.used
-        capture = capture or self.capture
+        return calls
+
+    def _next_index(self, calls: _Calls, side: int) -> int:
+        """Returns the place of the module's next tensor in this step; -1, with a gap, if there are too many."""
+        index = calls.used[side]
+        if index >= _MAX_CALLS:
+            number = (calls.numbers[side] or [codes.NO_ID])[0]
+            self._session.gap(number, int(GapReason.TOO_MANY), 0, 1)
+            return -1
+        calls.used[side] = index + 1
+        return index
+
+    def _number(self, calls: _Calls, side: int, index: int) -> int:
+        numbers = calls.numbers[side]
+        while index >= len(numbers):
+            name = f"{calls.name}_{_SIDES[side]}_{len(numbers)}"
+            numbers.append(self._session.define_tensor(name, _ROLES[side], calls.name, calls.type))
+        return numbers[index]
+
+    def _gradient_number(self, calls: _Calls, side: int, index: int) -> int:
+        number = calls.gradients[side].get(index)
+        if number is None:
+            name = f"gradient/{calls.name}_{_SIDES[side]}_{index}"
+            number = self._session.define_tensor(name, _GRADIENT_ROLES[side], calls.name, calls.type)
+            calls.gradients[side][index] = number
+        return number
+
+    def _capture_all(self, module: Any, tensors: Iterable[Any], side: int, gradients: bool) -> None:
+        calls = self._calls_of(module)
+        if calls is None:
+            return
+        values = self._values_due[side]
         for tensor in tensors:
-            index = used[side]
-            if index >= _MAX_CALLS:
-                self._session.gap(numbers[0], int(GapReason.TOO_MANY), 0, 1)
+            index = self._next_index(calls, side)
+            if index < 0:
                 return
-            if index == len(numbers):
-                name = f"{calls.name}_{_SIDES[side]}_{index}"
-                numbers.append(self._session.define_tensor(name, _ROLES[side], calls.name, calls.type))
-            capture(numbers[index], tensor)
-            used[side] = index + 1
+            if values:
+                self.capture(self._number(calls, side, index), tensor)
+            if gradients:
+                self.gradients.watch(self._gradient_number(calls, side, index), tensor)
 
     def capture(self, number: int, tensor: Any) -> None:
         """Captures a tensor, which may be freed at any time, if it is due."""
@@ -163,7 +240,7 @@ class ModuleCapture:
 
     def hidden(self, reason: GapReason) -> None:
         """Records a gap because modules inside a compiled or scripted graph are not visible."""
-        forms = self._session.due_role(_INPUT) | self._session.due_role(_OUTPUT)
+        forms = self.due_forms()
         if forms:
             self._session.gap(codes.NO_ID, int(reason), forms, 1)
 

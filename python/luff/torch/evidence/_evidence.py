@@ -12,6 +12,7 @@ from luff._hook import Session
 from luff.torch.capture._memory import float_bits, read_scalar
 from luff.torch.capture._recorder import OptimizerRecord
 from luff.torch.evidence._accumulated import Accumulated
+from luff.torch.evidence._attention import Attention
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._checkpoints import Loads
 from luff.torch.evidence._graph_values import GraphValues
@@ -47,6 +48,7 @@ class Evidence:
         self.samples = Samples(context, self.causal)
         self.losses = Losses(context, self.samples, self.nonfinite)
         self.accumulated = Accumulated()
+        self.attention = Attention(context)
         self._graph_values = GraphValues()
         self._rounding = Rounding()
 
@@ -128,6 +130,7 @@ class Evidence:
         """Records evidence at the end of a step."""
         if self.loads:
             self.loads.record(session)
+        self.attention.record(session, step)
         if self.nonfinite and step.mode == _TRAIN:
             self.nonfinite.publish(session)
         if step.mode == _TRAIN:

@@ -16,8 +16,9 @@ import numpy as np
 from luff._hook import Session
 from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import Array, array_of
+from luff.torch.evidence._fused import Fused
 
-__all__ = ["GraphValues", "attention_of", "code_of"]
+__all__ = ["GraphValues", "attention_of", "code_of", "multiplies_values", "users_of"]
 
 _MAX_NODES = 8192
 _MAX_MAPS = 16
@@ -73,19 +74,13 @@ class GraphValues:
 
 
 def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    users: dict[int, list[Any]] = {}
-    candidates = []
     nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))  # keeps all nodes alive: users are known by id
+    users = users_of(nodes)
+    candidates = []
     for node in nodes:
         name = node.name()
         if name.startswith(("Softmax", "SafeSoftmax", "ScaledDotProduct")) or name == "AddBackward0":
             candidates.append((name, node))
-        for following, _ in node.next_functions:
-            if following is None:
-                continue
-            used = users.setdefault(id(following), [])
-            if len(used) < 8:
-                used.append(node)
     maps: list[dict[str, Any]] = []
     codes: list[dict[str, Any]] = []
     for name, node in candidates:
@@ -103,6 +98,19 @@ def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, An
     return maps, codes
 
 
+def users_of(nodes: Iterable[Any]) -> dict[int, list[Any]]:
+    """Returns for each node, by id, up to eight of the nodes that use its result."""
+    users: dict[int, list[Any]] = {}
+    for node in nodes:
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            used = users.setdefault(id(following), [])
+            if len(used) < 8:
+                used.append(node)
+    return users
+
+
 # Attention ---------------------------------------------------------------------------------------------------------
 
 
@@ -111,7 +119,7 @@ def attention_of(name: str, node: Any, users: dict[int, list[Any]]) -> dict[str,
     if name.startswith("ScaledDotProduct"):
         weights = _of_query_and_key(node)
     else:
-        weights = _of_softmax(node) if _multiplies_values(node, users) else None
+        weights = _of_softmax(node) if multiplies_values(node, users) else None
     if weights is None:
         return None
     blocks, queries, keys = weights
@@ -171,44 +179,20 @@ def _of_softmax(node: Any) -> _Blocks | None:
 
 
 def _of_query_and_key(node: Any) -> _Blocks | None:
-    query, key, mask = array_of(node._saved_query), array_of(node._saved_key), node._saved_attn_mask
-    if query is None or key is None or query.ndim != 4 or key.ndim != 4 or not query.size:
+    fused = Fused.of(node)
+    if fused is None or not _FEW <= fused.shape[3] <= _KEYS or node._saved_key.shape[1] != fused.shape[1]:
         return None
-    keys = key.shape[2]
-    if not _FEW <= keys <= _KEYS or query.shape[1] != key.shape[1]:
-        return None
-    added = None
-    if mask is not None:
-        added = array_of(mask)
-        if added is None:
+    samples, heads, queries, keys = fused.shape
+    places, blocks = _places(queries), []
+    for sample in _few(samples, 2):
+        block = np.stack([fused.weights(sample, head, places) for head in _few(heads, _HEADS // 2)])
+        if not block.any(axis=-1).all():  # a query that may look at nothing
             return None
-        added = np.broadcast_to(added, (query.shape[0], query.shape[1], query.shape[2], keys))
-    scale = node._saved_scale
-    factor = float(scale) if isinstance(scale, int | float) else 1.0 / math.sqrt(query.shape[3])
-    places, blocks = _places(query.shape[2]), []
-    for sample in _few(query.shape[0], 2):
-        rows = []
-        for head in _few(query.shape[1], _HEADS // 2):
-            scores = _product(query[sample, head][places], key[sample, head]) * factor
-            if added is not None:
-                scores = scores + added[sample, head][places]
-            if node._saved_is_causal:
-                for row, place in enumerate(places):
-                    scores[row, place + 1 :] = -np.inf
-            scores -= scores.max(axis=1, keepdims=True)
-            weights = np.exp(scores)
-            rows.append(weights / weights.sum(axis=1, keepdims=True))
-        blocks.append((np.stack(rows), places))
-    return blocks, query.shape[2], keys
+        blocks.append((block, places))
+    return blocks, queries, keys
 
 
-def _product(left: Array, right: Array) -> Array:
-    """Computes left times transposed right, without a library that would start threads."""
-    product: Array = np.einsum("ij,kj->ik", left.astype(np.float64), right.astype(np.float64), optimize=False)
-    return product
-
-
-def _multiplies_values(node: Any, users: dict[int, list[Any]]) -> bool:
+def multiplies_values(node: Any, users: dict[int, list[Any]]) -> bool:
     """Whether the result is used, through views and dropout, in a matrix product."""
     reached = [node]
     for position in range(32):

@@ -212,6 +212,15 @@ class Losses:
         self.last_scaled = (weakref.ref(result), value, scale)
         self._context.event(int(EventKind.SCALE_LOSS), codes.NO_ID, 0 if scale is None else float_bits(scale))
 
+    def unscaling(self, roots: list[Any]) -> float | None:
+        """Returns what the gradients of a backward pass are to be multiplied by, since its loss was scaled; None if
+        the scale is not known.
+        """
+        if self.last_scaled is None or not any(self.last_scaled[0]() is root for root in roots):
+            return 1.0
+        scale = self.last_scaled[2]
+        return 1.0 / scale if scale and len(roots) == 1 else None
+
     def readable(self, step: Step | None) -> bool:
         """Returns whether saved values between a step's loss and the root of its backward pass can be read.
 

@@ -14,7 +14,8 @@ from luff._base_hook import ACT, BaseHook, mode_of
 from luff._codes import Mode
 from luff._hook import RunOptions, Session, rank_from_environment
 from luff._weak import Identities
-from luff.torch.capture._early import asks_for_values
+from luff.torch.capture._early import asks_for_attention, asks_for_gradients, asks_for_values
+from luff.torch.capture._gradients import GradientCapture, Watch
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import parameters_of
 from luff.torch.loop._first_step import with_first_step
@@ -164,6 +165,8 @@ class Hook(BaseHook):
             machine.next_training = NextTraining()
         config = self._options.config
         machine.early = asks_for_values(config)
+        machine.early_gradients = asks_for_gradients(config)
+        machine.early_attention = asks_for_attention(config)
         machine.samples.early = bool(config.get("save_all")) or '"sample"' in json.dumps(config, default=str)
         return machine
 
@@ -196,7 +199,13 @@ class Hook(BaseHook):
 
     def opened(self, session: Session) -> None:
         """Called when the session is open."""
-        self.machine.opened(session)
+        self.machine.opened(session, self.gradient_arrived)
+
+    def gradient_arrived(self, gradients: GradientCapture, watch: Watch, gradient: Any) -> None:
+        """Called inside a backward pass, in the thread that runs it, with a gradient that was watched for."""
+        modules = self.machine.modules
+        if self.live and not self.asleep and modules is not None and modules.gradients is gradients:
+            self.guarded("gradient", gradients.arrived, watch, gradient)
 
     def rank(self) -> tuple[int, int] | None:
         """Returns rank and world size from torch.distributed or from a launcher, or None."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from luff import _codes as codes
-from luff._codes import EventKind, GapReason, Mode, Role
+from luff._codes import EventKind, GapReason, Mode
 from luff._turn import Turn
 from luff._weak import Identities
 from luff.torch.capture._batch import LaterBatch, batch_hash
@@ -42,7 +42,6 @@ _EVALUATIONS = (int(Mode.EVAL), int(Mode.PREDICT))
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
 _ZERO_GRAD = int(EventKind.ZERO_GRAD)
 _MODE_CHANGE = int(EventKind.MODE_CHANGE)
-_INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 _EARLY_FORWARDS = 256  # most outermost calls of a step whose values are kept
 _EARLY_STEPS = 8  # most steps whose values are kept in vain before a backward pass opens the session
@@ -84,6 +83,7 @@ class Machine(Steps):
         self._last_mode = 0
         self._trained = False  # whether a backward pass was seen
         self.early = True  # if False, no collection wants values from before the session is open
+        self.early_gradients = self.early_attention = False  # likewise for these
         self._early_steps = _EARLY_STEPS
         self._dropping_evaluations = _DROPPING  # that may still be told
 
@@ -166,7 +166,7 @@ class Machine(Steps):
         modules = self.modules
         if modules is None:
             return None
-        due = modules.inputs_due or modules.outputs_due if step.forwards > 1 else modules.begin_step()
+        due = modules.due if step.forwards > 1 else modules.begin_step()
         if not due:
             return None
         if self.recorder is not None and self.recorder.stale:
@@ -188,13 +188,14 @@ class Machine(Steps):
 
     def _keep_early(self, step: Step, module: Any) -> EarlyValues | None:
         """Returns what keeps the values of a forward pass that the first backward pass may follow."""
-        if not self.early or (step.mode != _TRAIN and not step.may_train):
+        wanted = self.early or self.early_gradients or self.early_attention
+        if not wanted or (step.mode != _TRAIN and not step.may_train):
             return None
         if step.kept is None:
             if not self._early_steps:
                 return None
             self._early_steps -= 1
-            step.kept = EarlyValues()
+            step.kept = EarlyValues(self.early, self.early_gradients)
         step.kept.forwards += 1
         if step.kept.forwards > _EARLY_FORWARDS:  # no backward pass is in sight
             step.kept, self._early_steps = None, 0
@@ -294,6 +295,7 @@ class Machine(Steps):
             if self.step is not None:
                 self._begin(self.step)  # its forward pass may have come before the session
                 self._flush(self.step)
+                self._values_begin(roots)
             return
         step = self._train_step()
         if self.recorder is not None and self.recorder.stale:
@@ -301,7 +303,19 @@ class Machine(Steps):
         self._decide(step)
         if len(roots) == 1:
             self.losses.root(step, roots[0])
+        self._values_begin(roots)
         self.evidence.backward_begins(roots)
+
+    def _values_begin(self, roots: list[Any]) -> None:
+        """Prepares to capture what a backward pass has in memory, or frees."""
+        if self.modules is not None:
+            self.modules.gradients.backward_begins(self.losses.unscaling(roots))
+            self.evidence.attention.backward_begins(roots)
+
+    def backward_left(self) -> None:
+        """Called when a backward pass has returned or raised."""
+        if self.modules is not None:
+            self.modules.gradients.backward_ended()
 
     def _evaluates(self) -> bool:
         """Returns whether the last forward pass was, by the user's word, an evaluation.
@@ -348,7 +362,7 @@ class Machine(Steps):
             kept.capture(self.modules, self.recorder)
             step.captured = True
         elif session is not None and step.forwards and self.modules is not None and not step.captured:
-            forms = session.due_role(_INPUT) | session.due_role(_OUTPUT)
+            forms = self.modules.due_forms()
             if forms and self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager:
                 # the session was opened after the first forward pass
                 session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)

@@ -6,6 +6,7 @@ All methods are called under the hook's lock and inside its guard; none computes
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from luff import _codes as codes
@@ -22,7 +23,7 @@ __all__ = ["MAX_EVENTS", "Steps"]
 
 MAX_EVENTS = 256  # of one step while it is undecided
 _TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
-_INPUT, _OUTPUT, _GRADIENT = int(Role.INPUT), int(Role.OUTPUT), int(Role.GRADIENT)
+_GRADIENT = int(Role.GRADIENT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 _OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
@@ -81,12 +82,12 @@ class Steps(StepContext):
         """
         return self.session or self.writer.open()
 
-    def opened(self, session: Session) -> None:
-        """Records into `session` from now on."""
+    def opened(self, session: Session, tell_gradient: Callable[..., object] | None = None) -> None:
+        """Records into `session` from now on. `tell_gradient`: as `tell` of `GradientCapture`."""
         self.session = session
         layouts = self.writer.memories.layouts
         self.recorder = Recorder(session, layouts, self.names)
-        self.modules = ModuleCapture(session, layouts, self.names)
+        self.modules = ModuleCapture(session, layouts, self.names, tell_gradient)
         self.evidence.opened(session)
         for reference in self._optimizers:
             optimizer = reference()
@@ -204,6 +205,8 @@ class Steps(StepContext):
         self.step = None
         self.writer.provisional = True  # what users save from now on belongs to the next step
         if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
+            if self.modules is not None:
+                self.modules.gradients.end_step(published=False)
             self.writer.abandon()
             if step.mode == _TRAIN and step.events:
                 self._early = step.events[:MAX_EVENTS]
@@ -217,6 +220,8 @@ class Steps(StepContext):
                 recorder.settings(step)
             if step.events or step.pending:
                 self._flush(step)
+            if self.modules is not None:
+                self.modules.gradients.end_step(published=True)
             if self.writer.guard.unreported:
                 self.writer.guard.report(session)
             self.evidence.publish(step, session)
@@ -247,7 +252,8 @@ class Steps(StepContext):
         self.writer.begin_as(session, _EVAL)
         for number, value in losses:
             session.scalar(number, value)
-        forms = session.due_role(_INPUT) | session.due_role(_OUTPUT) | session.due_role(int(Role.SAMPLE))
+        forms = session.due_role(int(Role.SAMPLE))
+        forms |= 0 if self.modules is None else self.modules.due_forms()
         if forms:
             session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
         self.writer.update = self.clock.latest_update()

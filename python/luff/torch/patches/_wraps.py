@@ -137,7 +137,7 @@ def _outer_call(
     try:
         if capture is None:
             return original(module, *args, **kwargs)
-        hook.told("input", capture.before, module, args, kwargs)
+        hook.told("input", capture.before, module, args, kwargs, True)
         output = original(module, *args, **kwargs)
         hook.told("output", capture.after, module, output)
         return output
@@ -194,7 +194,11 @@ def _telling_backward(original: Method) -> Method:
         for hook in (called := [hook for hook in hooks.of_backward() if _awake(hook)]):
             hook.told("backward", hook.machine.backward_begins, roots, gradients is not None)
         del roots
-        result = original(tensors, *args, **kwargs)
+        try:
+            result = original(tensors, *args, **kwargs)
+        finally:
+            for hook in called:
+                hook.told("backward left", hook.machine.backward_left)
         for hook in called:
             hook.told("backward end", hook.machine.backward_ended)
         return result
