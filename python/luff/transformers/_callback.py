@@ -99,6 +99,7 @@ class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ign
         optimizer = getattr(optimizer, "optimizer", optimizer)  # unwraps that of Accelerate
         scheduler = getattr(scheduler, "scheduler", scheduler)
         self._loop.begin(kwargs.get("model"), () if optimizer is None else (optimizer,), (scheduler,))
+        self._loop.plan(state.max_steps - state.global_step)
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Ends a TRAIN step: a backward pass without an update is one, too."""

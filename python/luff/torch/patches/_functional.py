@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from luff._patch import Method, once, wrap
+from luff._patch import Method, once, unseen, wrap
 from luff.torch.patches._registry import hooks
 from luff.torch.patches._wraps import busy, local
 
@@ -69,3 +69,6 @@ def _telling(kind: str, original: Method) -> Method:
 
     loss.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
     return loss
+
+
+unseen(globals())
