@@ -55,9 +55,11 @@ const rules::Finding* Find(const std::vector<rules::Finding>& findings, const st
 
 /// An arrow below the sparkline where the trouble began, if the line shows what was before.
 void PrintOnset(const std::vector<std::pair<std::int64_t, double>>& points, std::int64_t since) {
-  const auto at = std::find_if(points.begin(), points.end(), [&](const auto& point) { return point.first >= since; });
+  const auto at =
+      std::find_if(points.begin(), points.end(), [&](const auto& point) { return point.first >= since; });
   if (at == points.begin() || at == points.end()) return;
-  fmt::print("luff:   {:<8}{}▲ step {}\n", "", std::string(static_cast<std::size_t>(at - points.begin()), ' '), since);
+  fmt::print("luff:   {:<8}{}▲ step {}\n", "",
+             std::string(static_cast<std::size_t>(at - points.begin()), ' '), since);
 }
 
 void Print(const query::Trial& trial, const rules::Finding& finding, const std::vector<rules::Finding>& all) {

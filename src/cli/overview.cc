@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "base/format.h"
+#include "cli/report.h"
 
 namespace luff::cli {
 namespace {
@@ -65,19 +65,27 @@ class Chooser {
   std::vector<std::string> names_;
 };
 
-const char* Kind(Role role) {
+// Roles that no person knows count as kOther.
+Role KnownRole(Role role) {
+  const bool unknown =
+      role == Role::kLossInput || role == Role::kCustom || role == Role::kLabel || role > Role::kSample;
+  return unknown ? Role::kOther : role;
+}
+
+std::string Counted(Role role, std::size_t count) {
+  const auto plural = [count](const char* one, const char* many) { return Plural(count, one, many); };
   switch (role) {
-    case Role::kWeight: return "weights";
-    case Role::kBias: return "biases";
-    case Role::kGradient: return "gradients";
-    case Role::kLoss: return "losses";
-    case Role::kInput: return "inputs";
-    case Role::kOutput: return "outputs";
-    case Role::kOptimizerSetting: return "settings of optimizers";
-    case Role::kOptimizerState: return "states of optimizers";
-    case Role::kScalar: return "scalars";
-    case Role::kSample: return "samples";
-    default: return "others";
+    case Role::kWeight: return plural("weight", "weights");
+    case Role::kBias: return plural("bias", "biases");
+    case Role::kGradient: return plural("gradient", "gradients");
+    case Role::kLoss: return plural("loss", "losses");
+    case Role::kInput: return plural("input", "inputs");
+    case Role::kOutput: return plural("output", "outputs");
+    case Role::kOptimizerSetting: return plural("setting of optimizers", "settings of optimizers");
+    case Role::kOptimizerState: return plural("state of optimizers", "states of optimizers");
+    case Role::kScalar: return plural("scalar", "scalars");
+    case Role::kSample: return plural("sample", "samples");
+    default: return plural("other tensor", "other tensors");
   }
 }
 
@@ -101,7 +109,8 @@ Overview OverviewOf(const query::Trial& trial, const std::vector<rules::Finding>
   std::vector<std::pair<std::size_t, TensorId>> by_steps;
   for (std::size_t i = 0; i < std::min(losses.size(), kMaxLooked); ++i)
     by_steps.emplace_back(chooser.Steps(losses[i]), losses[i]);
-  std::stable_sort(by_steps.begin(), by_steps.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::stable_sort(by_steps.begin(), by_steps.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<TensorId> ordered;
   for (const auto& [steps, id] : by_steps) ordered.push_back(id);
   chooser.TakeSome(ordered, kMaxLossCharts);
@@ -110,7 +119,8 @@ Overview OverviewOf(const query::Trial& trial, const std::vector<rules::Finding>
   for (const rules::Finding& finding : findings) {
     if (finding.leader.empty()) named.push_back(&finding);
   }
-  std::stable_sort(named.begin(), named.end(), [](const auto* a, const auto* b) { return a->severity > b->severity; });
+  std::stable_sort(named.begin(), named.end(),
+                   [](const auto* a, const auto* b) { return a->severity > b->severity; });
   std::vector<TensorId> found;
   for (std::size_t i = 0; i < std::min(named.size(), kMaxLooked); ++i) {
     if (const auto id = trial.TensorNamed(named[i]->tensor)) found.push_back(*id);
@@ -130,19 +140,21 @@ Overview OverviewOf(const query::Trial& trial, const std::vector<rules::Finding>
 
   Overview overview;
   for (const auto& [role, ids] : of) {
-    const auto left = std::count_if(ids.begin(), ids.end(), [&](TensorId id) { return !chooser.taken().contains(id); });
-    if (left > 0) overview.left[Kind(role)] += static_cast<std::size_t>(left);
+    const auto left =
+        std::count_if(ids.begin(), ids.end(), [&](TensorId id) { return !chooser.taken().contains(id); });
+    if (left > 0) overview.left[KnownRole(role)] += static_cast<std::size_t>(left);
   }
   overview.names = std::move(chooser).names();
   return overview;
 }
 
 std::string LeftText(const Overview& overview) {
-  std::vector<std::pair<std::size_t, std::string>> kinds;
-  for (const auto& [kind, count] : overview.left) kinds.emplace_back(count, kind);
-  std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::pair<std::size_t, Role>> kinds;
+  for (const auto& [role, count] : overview.left) kinds.emplace_back(count, role);
+  std::stable_sort(kinds.begin(), kinds.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text;
-  for (const auto& [count, kind] : kinds) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, kind);
+  for (const auto& [count, role] : kinds) text += (text.empty() ? "" : ", ") + Counted(role, count);
   return text;
 }
 

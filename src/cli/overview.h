@@ -11,13 +11,12 @@
 namespace luff::cli {
 
 struct Overview {
-  std::vector<std::string> names;  // tensors, what matters first
-  /// Tensors with data that are not drawn, by what they are: "gradients" -> 12.
-  std::map<std::string, std::size_t> left;
+  std::vector<std::string> names;           // tensors, what matters first
+  std::map<query::Role, std::size_t> left;  // how many are not drawn
 };
 
-/// Losses, tensors that findings name, learning rate, norms of gradients, then the training's own scalars. `charts`: how
-/// many there may be; a tensor with values in training and evaluation takes two.
+/// Losses, tensors that findings name, learning rate, norms of gradients, then the training's own scalars.
+/// `charts`: how many there may be; a tensor with values in training and evaluation takes two.
 [[nodiscard]] Overview OverviewOf(const query::Trial& trial, const std::vector<rules::Finding>& findings,
                                   std::size_t charts);
 

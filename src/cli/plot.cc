@@ -47,8 +47,8 @@ struct Mark {
 /// Draws a series in Braille, with four rows of dots for each line of text. A row of crosses marks NaN and
 /// Inf, since an empty column would look harmless.
 /// `axis`: the first and the last step of the axis. Values that are rarer than columns are joined by a line.
-void Draw(const Series& series, std::pair<std::int64_t, std::int64_t> axis, std::size_t width, std::size_t height,
-          const std::vector<Mark>& marks) {
+void Draw(const Series& series, std::pair<std::int64_t, std::int64_t> axis, std::size_t width,
+          std::size_t height, const std::vector<Mark>& marks) {
   double low = INFINITY;
   double high = -INFINITY;
   for (const double v : series.value) {
@@ -68,7 +68,9 @@ void Draw(const Series& series, std::pair<std::int64_t, std::int64_t> axis, std:
     const double x = (static_cast<double>(step) - first) / span * static_cast<double>(columns - 1);
     return std::min(static_cast<std::size_t>(std::max(0.0, x)), columns - 1);
   };
-  const auto column_of = [&](std::size_t i, std::size_t columns) { return place_of(series.step[i], columns); };
+  const auto column_of = [&](std::size_t i, std::size_t columns) {
+    return place_of(series.step[i], columns);
+  };
   const auto height_of = [log](double value) { return log ? std::log(value) : value; };
   const double range = high > low ? height_of(high) - height_of(low) : 1;
   std::vector<std::uint8_t> cells(width * height, 0);
@@ -76,7 +78,8 @@ void Draw(const Series& series, std::pair<std::int64_t, std::int64_t> axis, std:
   const bool strange = std::find(series.bad.begin(), series.bad.end(), true) != series.bad.end();
   static constexpr std::uint8_t kDots[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
   const auto dot = [&](std::size_t x, double value) {
-    const auto y = static_cast<std::size_t>((height_of(high) - value) / range * static_cast<double>(height * 4 - 1));
+    const auto y =
+        static_cast<std::size_t>((height_of(high) - value) / range * static_cast<double>(height * 4 - 1));
     if (x / 2 < width && y / 4 < height) cells[y / 4 * width + x / 2] |= kDots[y % 4][x % 2];
   };
   for (std::size_t i = 0; i < series.value.size(); ++i) {
@@ -89,7 +92,8 @@ void Draw(const Series& series, std::pair<std::int64_t, std::int64_t> axis, std:
     const std::size_t before = column_of(i - 1, width * 2);
     const double from = height_of(series.value[i - 1]);
     for (std::size_t between = before + 1; between < x; ++between)
-      dot(between, from + (value - from) * static_cast<double>(between - before) / static_cast<double>(x - before));
+      dot(between,
+          from + (value - from) * static_cast<double>(between - before) / static_cast<double>(x - before));
   }
   for (std::size_t row = 0; row < height && low <= high; ++row) {
     const std::string label = row == 0 ? NumberText(high) : row + 1 == height ? NumberText(low) : "";
@@ -111,14 +115,15 @@ void Draw(const Series& series, std::pair<std::int64_t, std::int64_t> axis, std:
     const std::size_t room = right ? width - at : at + 1;
     std::string text = mark.text.size() + 2 > room ? "" : mark.text;
     if (!text.empty()) text = right ? " " + text : text + " ";
-    fmt::print("{:>12}  {}{}{}{}\n", "", std::string(right ? at : at - text.size(), ' '), right ? "" : text, "▲",
-               right ? text : "");
+    fmt::print("{:>12}  {}{}{}{}\n", "", std::string(right ? at : at - text.size(), ' '), right ? "" : text,
+               "▲", right ? text : "");
   }
   fmt::print("\n");
 }
 
 /// From the first to the last step of a run.
-std::pair<std::int64_t, std::int64_t> WholeAxis(const query::Trial& trial, query::Mode mode, const TrainAxis* axis) {
+std::pair<std::int64_t, std::int64_t> WholeAxis(const query::Trial& trial, query::Mode mode,
+                                                const TrainAxis* axis) {
   const auto steps = trial.Steps(mode);
   if (steps.empty()) return {0, 0};
   if (axis == nullptr) return {steps.front(), steps.back()};
@@ -166,9 +171,8 @@ std::string ChooseNames(const query::Trial& trial, const std::vector<rules::Find
     return fmt::format("the run has neither losses nor gradients; name a tensor (luff tensors {})\n", run);
   const std::string left = LeftText(overview);
   if (left.empty()) return "";
-  return Wrapped(fmt::format("not drawn: {}. `luff plot {} NAME` draws one, `luff tensors {}` lists them", left, run, run), 2,
-                 TerminalWidth(), 1) +
-         "\n";
+  return fmt::format("not drawn: {}\n  luff plot {} NAME draws one, luff tensors {} lists them\n",
+                     Wrapped(left, 2, TerminalWidth(), 11), run, run);
 }
 
 void Plot(const PlotOptions& options) {
@@ -222,7 +226,8 @@ void AddPlot(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("plot", "Draw what matters in a run, or named tensors, over the steps");
   auto options = std::make_shared<PlotOptions>();
   verb->add_option("RUN", options->run, kRunHelp)->required();
-  verb->add_option("NAME", options->names, "Tensors; default: losses, what findings name, learning rate, gradients");
+  verb->add_option("NAME", options->names,
+                   "Tensors; default: losses, what findings name, learning rate, gradients");
   verb->add_option("--out", options->out, "A file ending in .png, .svg or .pdf, or \"terminal\"")
       ->capture_default_str();
   verb->add_flag("--force", options->force, "Replace an existing file");

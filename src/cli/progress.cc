@@ -16,8 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kLookBack = 32;               // steps in which a TRAIN step is looked for
-constexpr std::int64_t kSpeedNs = 10'000'000'000;   // that a speed is measured over
+constexpr std::size_t kLookBack = 32;                 // steps in which a TRAIN step is looked for
+constexpr std::int64_t kSpeedNs = 10'000'000'000;     // that a speed is measured over
 constexpr std::int64_t kLeftAfterNs = 3'000'000'000;  // of the training, before a time is said
 constexpr double kStallSeconds = 15, kStallSteps = 20;
 constexpr std::size_t kMaxName = 32;
@@ -48,7 +48,8 @@ std::string ProgressLine(const Progress& progress) {
     line["updates"] = progress.updates;
   }
   if (progress.has_loss) {
-    line["loss"] = std::isfinite(progress.loss) ? json(progress.loss) : json(fmt::format("{}", progress.loss));
+    line["loss"] =
+        std::isfinite(progress.loss) ? json(progress.loss) : json(fmt::format("{}", progress.loss));
     line["loss_name"] = progress.loss_name;
   }
   put("lr_low", progress.lr_low);
@@ -113,7 +114,8 @@ void ProgressReader::ReadNumbers(const query::Trial& trial, std::size_t n) {
   if (low <= high) now_.lr_low = low, now_.lr_high = high;
   if (losses.empty()) return;
   // Replicas record one loss each under one name; the first speaks for them.
-  const bool one = std::all_of(losses.begin(), losses.end(), [&](const auto& it) { return it.first == losses[0].first; });
+  const bool one =
+      std::all_of(losses.begin(), losses.end(), [&](const auto& it) { return it.first == losses[0].first; });
   now_.has_loss = true;
   now_.loss = losses[0].second;
   now_.loss_name = one ? "" : losses[0].first.substr(0, kMaxName);
@@ -147,7 +149,8 @@ void ProgressReader::Measure(const query::StepInfo& info) {
   while (samples_.size() > 2 && now.wall_ns - samples_[1].wall_ns > kSpeedNs) samples_.pop_front();
   const Sample& then = samples_.front();
   if (now.wall_ns > then.wall_ns)
-    now_.per_second = static_cast<double>(now.step - then.step) * 1e9 / static_cast<double>(now.wall_ns - then.wall_ns);
+    now_.per_second =
+        static_cast<double>(now.step - then.step) * 1e9 / static_cast<double>(now.wall_ns - then.wall_ns);
   if (now_.planned < 0) return;
   // The step of an update is recorded with the number of updates before it.
   now_.done = (now_.updates ? info.update : info.mode_step) + 1 - begin_;
@@ -157,7 +160,8 @@ void ProgressReader::Measure(const query::StepInfo& info) {
   now_.left_s = NAN;
   if (passed < kLeftAfterNs || made <= 0 || now_.done > now_.planned) return;
   // Over the whole training, since evaluations and checkpoints between its steps take time as well.
-  now_.left_s = static_cast<double>(now_.planned - now_.done) * static_cast<double>(passed) * 1e-9 / static_cast<double>(made);
+  now_.left_s = static_cast<double>(now_.planned - now_.done) * static_cast<double>(passed) * 1e-9 /
+                static_cast<double>(made);
 }
 
 // ---- In the supervisor ----
@@ -172,7 +176,8 @@ std::string SpanText(double seconds) {
 }
 
 std::string SpeedText(double per_second) {
-  if (per_second >= 1) return fmt::format("{:.3g} steps/s", per_second >= 100 ? std::round(per_second) : per_second);
+  if (per_second >= 1)
+    return fmt::format("{:.3g} steps/s", per_second >= 100 ? std::round(per_second) : per_second);
   return fmt::format("{} a step", SpanText(1 / per_second));
 }
 
@@ -189,13 +194,15 @@ std::string Cut(const std::string& text, std::size_t width) {
 
 }  // namespace
 
-std::string StatusLine(const Progress& progress, const StatusParts& parts, std::int64_t now_unix_ns, std::size_t width) {
+std::string StatusLine(const Progress& progress, const StatusParts& parts, std::int64_t now_unix_ns,
+                       std::size_t width) {
   struct Part {
     int rank;  // the higher, the sooner it is left out
     std::string text;
   };
   std::vector<Part> all;
-  if (progress.step < 0 && parts.before.empty()) return Cut("luff: waiting for the first training step", width);
+  if (progress.step < 0 && parts.before.empty())
+    return Cut("luff: waiting for the first training step", width);
   const std::int64_t step = std::max<std::int64_t>(progress.step, 0);
   std::string where = fmt::format("step {}", step);
   if (progress.planned > 0 && progress.done <= progress.planned && !progress.updates)
@@ -214,13 +221,14 @@ std::string StatusLine(const Progress& progress, const StatusParts& parts, std::
   }
   const double silent_s = static_cast<double>(now_unix_ns - progress.wall_unix_ns) * 1e-9;
   const bool moves = progress.per_second > 0 && std::isfinite(progress.per_second);
-  if (progress.wall_unix_ns > 0 && silent_s > kStallSeconds && (!moves || silent_s > kStallSteps / progress.per_second)) {
+  if (progress.wall_unix_ns > 0 && silent_s > kStallSeconds &&
+      (!moves || silent_s > kStallSteps / progress.per_second)) {
     all.push_back({3, fmt::format("no step for {}", SpanText(silent_s))});
   } else {
     if (moves) all.push_back({4, SpeedText(progress.per_second)});
     if (std::isfinite(progress.left_s)) all.push_back({3, SpanText(progress.left_s) + " left"});
   }
-  all.push_back({1, !parts.rules              ? "no rules"
+  all.push_back({1, !parts.rules          ? "no rules"
                     : parts.findings == 0 ? "no findings"
                                           : Plural(parts.findings, "finding", "findings")});
   if (parts.stopping) all.push_back({0, "stopping"});
@@ -231,7 +239,8 @@ std::string StatusLine(const Progress& progress, const StatusParts& parts, std::
   };
   std::string text = joined();
   while (text.size() > width) {
-    const auto last = std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    const auto last = std::max_element(all.begin(), all.end(),
+                                       [](const auto& a, const auto& b) { return a.rank < b.rank; });
     if (last->rank == 0) return Cut(text, width);
     all.erase(last);
     text = joined();

@@ -11,12 +11,13 @@
 namespace luff::cli {
 
 struct Progress {
-  std::int64_t step = -1;     // the newest TRAIN step; -1: none yet
-  std::int64_t planned = -1;  // TRAIN steps or updates that the framework said it makes in all; -1: it did not
-  bool updates = false;       // `planned` counts updates, `done` too
-  std::int64_t done = 0;      // of those planned
-  std::string loss_name;      // "" if the step has one loss only
-  double loss = NAN;          // NaN: unknown, unless `has_loss`
+  std::int64_t step = -1;  // the newest TRAIN step; -1: none yet
+  std::int64_t planned =
+      -1;                 // TRAIN steps or updates that the framework said it makes in all; -1: it did not
+  bool updates = false;   // `planned` counts updates, `done` too
+  std::int64_t done = 0;  // of those planned
+  std::string loss_name;  // "" if the step has one loss only
+  double loss = NAN;      // NaN: unknown, unless `has_loss`
   bool has_loss = false;
   double lr_low = NAN, lr_high = NAN;  // NaN: unknown
   double per_second = NAN;             // TRAIN steps, over the last ten seconds of them
@@ -53,14 +54,15 @@ class ProgressReader {
   query::Trial::StepRows rows_;
 };
 
-/// The status line: "step 420 of 1000, loss 0.312, lr 0.001, 112 steps/s, 5 s left, no findings". What matters least
-/// is left out until it has at most `width` columns. `now_unix_ns`: tells how long no step has come.
+/// The status line: "step 420 of 1000, loss 0.312, lr 0.001, 112 steps/s, 5 s left, no findings". What
+/// matters least is left out until it has at most `width` columns. `now_unix_ns`: tells how long no step has
+/// come.
 struct StatusParts {
   std::string before = {};  // e.g. "3 trainings, 2 of them ended, newest at "
   std::size_t findings = 0;
   bool rules = true, stopping = false;
 };
-[[nodiscard]] std::string StatusLine(const Progress& progress, const StatusParts& parts, std::int64_t now_unix_ns,
-                                     std::size_t width);
+[[nodiscard]] std::string StatusLine(const Progress& progress, const StatusParts& parts,
+                                     std::int64_t now_unix_ns, std::size_t width);
 
 }  // namespace luff::cli

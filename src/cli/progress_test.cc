@@ -31,7 +31,8 @@ TEST(StatusLine, SaysWhatIsKnown) {
   bare.step = 7;
   EXPECT_EQ(StatusLine(bare, {.findings = 2}, kNow, 200), "luff: step 7, 2 findings");
   EXPECT_EQ(StatusLine({}, {}, kNow, 200), "luff: waiting for the first training step");
-  EXPECT_EQ(StatusLine(bare, {.rules = false, .stopping = true}, kNow, 200), "luff: step 7, no rules, stopping");
+  EXPECT_EQ(StatusLine(bare, {.rules = false, .stopping = true}, kNow, 200),
+            "luff: step 7, no rules, stopping");
 }
 
 TEST(StatusLine, NumbersOfAllKinds) {
@@ -42,17 +43,20 @@ TEST(StatusLine, NumbersOfAllKinds) {
   progress.per_second = 0.01;
   progress.left_s = 7000;
   EXPECT_EQ(StatusLine(progress, {}, kNow, 200),
-            "luff: step 420 of 1000, MSELoss_output_0\\x0a NaN, lr 0.001 to 0.01, 2 min a step, 1.9 h left, no findings");
+            "luff: step 420 of 1000, MSELoss_output_0\\x0a NaN, lr 0.001 to 0.01, 2 min a step, 1.9 h left, "
+            "no findings");
   progress.updates = true;
   progress.done = 105;
-  EXPECT_TRUE(StatusLine(progress, {}, kNow, 200).starts_with("luff: step 420, update 105 of 1000, ")) << "of updates";
+  EXPECT_TRUE(StatusLine(progress, {}, kNow, 200).starts_with("luff: step 420, update 105 of 1000, "))
+      << "of updates";
 }
 
 TEST(StatusLine, ATrainingThatGoesOnBeyondItsPlanHasNone) {
   Progress progress = Known();
   progress.done = 1001;
   progress.left_s = NAN;
-  EXPECT_EQ(StatusLine(progress, {}, kNow, 200), "luff: step 420, loss 0.3123, lr 0.001, 112 steps/s, no findings");
+  EXPECT_EQ(StatusLine(progress, {}, kNow, 200),
+            "luff: step 420, loss 0.3123, lr 0.001, 112 steps/s, no findings");
 }
 
 TEST(StatusLine, SaysThatNoStepComes) {
@@ -90,7 +94,8 @@ TEST(ProgressLine, StrangeLinesChangeNothing) {
     TakeProgressLine(line, &known);
     EXPECT_EQ(known.step, 420) << line;
   }
-  TakeProgressLine(R"(status {"step": "x", "loss": {}, "lr_low": "1", "planned": 1e300, "loss_name": 7})", &known);
+  TakeProgressLine(R"(status {"step": "x", "loss": {}, "lr_low": "1", "planned": 1e300, "loss_name": 7})",
+                   &known);
   EXPECT_EQ(known.step, -1);
   EXPECT_FALSE(std::isfinite(known.lr_low));
 }

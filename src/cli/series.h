@@ -40,8 +40,8 @@ struct FindingCurve {
   std::string name;  // of the tensor and what is drawn of it; "": what the rule looked at
   std::vector<std::pair<std::int64_t, double>> points;
 };
-/// The rule's own curve, if it shows values from before the onset or there are none; otherwise what the run holds
-/// of the finding's tensor around the onset. No points if neither exists.
+/// The rule's own curve, if it shows values from before the onset or there are none; otherwise what the run
+/// holds of the finding's tensor around the onset. No points if neither exists.
 [[nodiscard]] FindingCurve CurveOf(const query::Trial& trial, const rules::Finding& finding);
 
 }  // namespace luff::cli

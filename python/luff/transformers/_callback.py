@@ -92,7 +92,7 @@ class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ign
 
     # Called by the Trainer -------------------------------------------------------------------------------------
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begins when everything is built, and before any training."""
         self._arguments, self._control = args, control
         optimizer, scheduler = kwargs.get("optimizer"), kwargs.get("lr_scheduler")
