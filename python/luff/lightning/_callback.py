@@ -198,10 +198,11 @@ class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
 
 def _updates_left(trainer: Any) -> float:
     """Returns how many updates the trainer means to make, as far as it knows; infinity: it does not."""
-    left = math.inf if trainer.max_steps < 0 else trainer.max_steps - trainer.global_step
+    left: float = math.inf if trainer.max_steps < 0 else trainer.max_steps - trainer.global_step
     if len(trainer.optimizers) != 1:  # it counts the updates of all of them
         return math.inf
     if trainer.max_epochs is None or trainer.max_epochs < 0 or math.isinf(trainer.num_training_batches):
         return left
-    in_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
-    return min(left, in_epoch * (trainer.max_epochs - trainer.current_epoch))
+    in_epoch: int = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+    of_epochs: float = in_epoch * (trainer.max_epochs - trainer.current_epoch)
+    return min(left, of_epochs)
