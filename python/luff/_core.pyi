@@ -40,9 +40,11 @@ def search(pattern: str, texts: Sequence[str]) -> list[int]:
     Places of the texts in which an expression of Python's dialect matches. Its matching is bounded: beyond the bound it counts as no match.
     """
 
-def find_run(
-    first_run: str, job: str, world: str, command_json: str, rank: int | None, resume: bool
-) -> str: ...
+def find_run(first_run: str, job: str, world: str, command_json: str, rank: int | None, resume: bool) -> str:
+    """
+    Returns the run that this process's training records into, in a job that may start several.
+    """
+
 def check_config(config_json: str) -> str:
     """
     The collections that a capture configuration means, as JSON; raises what is wrong with it.

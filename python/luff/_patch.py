@@ -11,9 +11,10 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
-__all__ = ["Method", "once", "unwrapped", "wrap"]
+__all__ = ["Method", "once", "unseen", "unwrapped", "wrap"]
 
 Method = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., None])
@@ -63,6 +64,27 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+# `warnings` and `logging` do not count frames whose file's name holds both words: those of the import system.
+_UNCOUNTED = " (importlib _bootstrap)"
+
+
+def unseen(module: dict[str, Any]) -> None:
+    """Keeps a module's functions out of the frames that ``stacklevel`` counts.
+
+    A warning names the line that its ``stacklevel`` leads to, and the default filter shows it once for each line. A
+    wrapper in between would make that line Luff's. Called at the end of a module that wraps, with its ``globals()``.
+    """
+    for value in list(module.values()):
+        if isinstance(value, FunctionType) and value.__module__ == module["__name__"]:
+            value.__code__ = _uncounted(value.__code__)
+
+
+def _uncounted(code: CodeType) -> CodeType:
+    inner = tuple(_uncounted(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    name = code.co_filename
+    return code.replace(co_filename=name if name.endswith(_UNCOUNTED) else name + _UNCOUNTED, co_consts=inner)
 
 
 def once(install: F) -> F:

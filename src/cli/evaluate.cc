@@ -14,6 +14,7 @@
 #include "base/interrupted.h"
 #include "base/json.h"
 #include "cli/coverage.h"
+#include "cli/progress.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/query/trial.h"
@@ -21,8 +22,9 @@
 
 /// The rule worker of `luff run`, a separate process. Stdin: a line "finish" when the job has ended; end of
 /// file without it means that the supervisor is gone. Stdout: one line "progress STEPS TRAIN_STEP" at most
-/// every 100 ms, "finding" when findings.jsonl has new lines, "note JSON" for a rule's note about itself, and
-/// at the end which rules judged (CoverageLines) and "done".
+/// every 100 ms, "status JSON" (ProgressLine) at most twice a second where a status line is shown, "finding"
+/// when findings.jsonl has new lines, "note JSON" for a rule's note about itself, and at the end which rules
+/// judged (CoverageLines) and "done".
 namespace luff::cli {
 namespace {
 
@@ -52,7 +54,7 @@ void Say(const std::string& line) {
 }
 
 int Evaluate(const std::string& run, const std::string& name, const std::string& rules_text,
-             const std::string& set_text) {
+             const std::string& set_text, bool shown) {
   const Result<rules::ParameterSet> set = rules::ParseParameterSet(set_text);
   if (!set.ok()) return PrintError(set.status()), kExitUsage;
   Result<std::vector<rules::Choice>> choices = rules::ParseChoices(rules_text, set.value());
@@ -79,7 +81,8 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
       rules::Evaluator::Open(options, [&found](const rules::Finding&, const std::string&) { found = true; });
   if (!evaluator.ok()) return PrintError(evaluator.status()), kExitUsage;
 
-  auto last_said = Clock::now() - milliseconds(1000);
+  auto last_said = Clock::now() - milliseconds(1000), last_status = last_said;
+  ProgressReader progress;
   while (true) {
     const Result<bool> news = trial.Refresh();
     Result<std::size_t> done = evaluator.value()->Advance(trial, 1000);
@@ -92,6 +95,11 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
         train_step = std::max(train_step, worker.last_train_step);
       Say(fmt::format("progress {} {}", evaluator.value()->steps_done(), train_step));
       last_said = now;
+    }
+    if (shown && done.value() > 0 && now - last_status > milliseconds(450)) {
+      progress.Look(trial);
+      Say(ProgressLine(progress.progress()));
+      last_status = now;
     }
     if (done.value() > 0 && told == Told::kNothing) {
       told = Listen(milliseconds(5));  // lets steps gather: one pass over many is cheaper than many passes
@@ -126,11 +134,13 @@ void AddEvaluate(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("_evaluate", "The rule worker of luff run");
   verb->group("");  // hidden
   static std::string run, name = "luff", rules_text, set_text = "luff";
+  static bool shown = false;
   verb->add_option("RUN", run)->required();
   verb->add_option("--name", name);
   verb->add_option("--rules", rules_text);
   verb->add_option("--parameters", set_text);
-  verb->callback([] { ExitWith(Evaluate(run, name, rules_text, set_text)); });
+  verb->add_flag("--status", shown);
+  verb->callback([] { ExitWith(Evaluate(run, name, rules_text, set_text, shown)); });
 }
 
 }  // namespace luff::cli

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "cli/reading.h"
 #include "cli/report.h"
+#include "cli/series.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/rules/kept_findings.h"
@@ -52,7 +53,16 @@ const rules::Finding* Find(const std::vector<rules::Finding>& findings, const st
   return found;
 }
 
-void Print(const rules::Finding& finding, const std::vector<rules::Finding>& all) {
+/// An arrow below the sparkline where the trouble began, if the line shows what was before.
+void PrintOnset(const std::vector<std::pair<std::int64_t, double>>& points, std::int64_t since) {
+  const auto at =
+      std::find_if(points.begin(), points.end(), [&](const auto& point) { return point.first >= since; });
+  if (at == points.begin() || at == points.end()) return;
+  fmt::print("luff:   {:<8}{}▲ step {}\n", "",
+             std::string(static_cast<std::size_t>(at - points.begin()), ' '), since);
+}
+
+void Print(const query::Trial& trial, const rules::Finding& finding, const std::vector<rules::Finding>& all) {
   const bool colour = isatty(STDOUT_FILENO) != 0 && StderrHasColour();
   fmt::print("{}", FindingText(finding, colour, TerminalWidth()));
   const auto line = [](const char* label, const std::string& text) {
@@ -61,9 +71,11 @@ void Print(const rules::Finding& finding, const std::vector<rules::Finding>& all
   if (!finding.threshold.empty()) line("limit", Escaped(finding.threshold));
   for (const auto& [name, value] : finding.evidence)
     line("found", fmt::format("{} = {}", Escaped(name), NumberText(value)));
-  if (finding.series.size() > 1) {
-    fmt::print("luff:   {:<8}{}  steps {} to {}\n", "series", Sparkline(finding.series),
-               finding.series.front().first, finding.series.back().first);
+  if (const FindingCurve curve = CurveOf(trial, finding); curve.points.size() > 1) {
+    fmt::print("luff:   {:<8}{}  steps {} to {}{}{}\n", "series", Sparkline(curve.points),
+               curve.points.front().first, curve.points.back().first, curve.name.empty() ? "" : ", ",
+               Escaped(curve.name));
+    PrintOnset(curve.points, finding.since_step);
   }
   line("lasted", finding.healed ? fmt::format("until step {}, then it healed", finding.last_step)
                                 : fmt::format("to step {} at least", finding.last_step));
@@ -103,7 +115,7 @@ void Explain(const std::string& name, ReadOptions* options) {
   if (options->json) {
     PrintJson(ParseJson(rules::ToJson(*finding, "state")));
   } else {
-    Print(*finding, findings);
+    Print(*trial, *finding, findings);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "cli/charts.h"
 #include "cli/reading.h"
 #include "cli/report.h"
+#include "cli/series.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/rules/kept_findings.h"
@@ -42,7 +43,7 @@ std::string Row(const char* label, const std::string& html) {
   return html.empty() ? "" : fmt::format("<dt>{}</dt><dd>{}</dd>", label, html);
 }
 
-std::string Article(const rules::Finding& finding) {
+std::string Article(const query::Trial& trial, const rules::Finding& finding) {
   std::string classes = Stops(finding) ? "stop" : "warn";
   if (!finding.leader.empty()) classes += " follows";
   if (finding.healed) classes += " healed";
@@ -76,8 +77,10 @@ std::string Article(const rules::Finding& finding) {
   html += Row("found", evidence);
   html += Row("limit", HtmlEscaped(finding.threshold));
   html += "</dl>";
+  const FindingCurve curve = CurveOf(trial, finding);
   html += CurvesSvg({.title = finding.rule + " around the finding",
-                     .curves = {{"", {finding.series.begin(), finding.series.end()}}},
+                     .x_name = curve.name,
+                     .curves = {{"", {curve.points.begin(), curve.points.end()}}},
                      .mark = static_cast<double>(finding.since_step),
                      .width = 520,
                      .height = 120});
@@ -135,7 +138,7 @@ std::string Page(const query::Trial& trial, const rules::KeptFindings& kept) {
       verdict, HtmlEscaped(FindingsInShort(kept.findings)));
   if (!kept.findings.empty()) {
     html += "<h2>Findings</h2>\n";
-    for (const rules::Finding* finding : rules::InGroups(kept.findings)) html += Article(*finding);
+    for (const rules::Finding* finding : rules::InGroups(kept.findings)) html += Article(trial, *finding);
   }
   if (const std::string boosting = BoostingSections(trial); !boosting.empty()) {
     html += boosting;

@@ -1,95 +1,33 @@
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <cstdio>
+#include <optional>
+#include <utility>
 
 #include "base/format.h"
 #include "cli/heat_map.h"
+#include "cli/overview.h"
 #include "cli/reading.h"
+#include "cli/report.h"
+#include "cli/series.h"
 #include "cli/tensor_names.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/rules/kept_findings.h"
 
 namespace luff::cli {
 namespace {
 
 struct PlotOptions : ReadOptions {
+  std::string given;  // the run, as it was typed
   std::vector<std::string> names;
   std::string out = "terminal";
   bool force = false;
 };
 
-struct Series {
-  std::string name;
-  std::vector<std::int64_t> step;
-  std::vector<double> value;
-  std::vector<bool> bad;  // some elements are NaN or Inf
-};
-
-constexpr std::size_t kDefaultSeries = 6;
+constexpr std::size_t kCharts = 6, kPictureCharts = 10;  // if nothing is named
+constexpr std::size_t kRows = 8, kOverviewRows = 5;      // of text in a chart
 constexpr double kLogFrom = 1000;  // a larger ratio of greatest to least value makes the axis logarithmic
-
-/// Numbers the steps of all modes by TRAIN steps: any other step is where so many TRAIN steps came before it.
-class TrainAxis {
- public:
-  explicit TrainAxis(const query::Trial& trial) {
-    for (std::size_t n = 0; n < trial.step_count(); ++n) {
-      const query::StepInfo info = trial.step_at(n);
-      if (info.mode == query::Mode::kTrain && !info.superseded) trained_[info.global_step] = info.mode_step;
-    }
-  }
-  [[nodiscard]] std::int64_t Place(std::int64_t global_step) const {
-    const auto next = trained_.upper_bound(global_step);
-    if (next == trained_.begin()) return trained_.empty() ? global_step : 0;
-    const auto& [last, mode_step] = *std::prev(next);
-    return last == global_step ? mode_step : mode_step + 1;
-  }
-
- private:
-  std::map<std::int64_t, std::int64_t> trained_;  // global step -> TRAIN step
-};
-
-/// Returns scalars as they are, one series for each mode; for tensors, the mean of a loss and the L2 norm of
-/// others. Steps are numbered as `mode` counts them, or placed on `axis` if there is one.
-std::vector<Series> SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
-                             std::optional<std::uint32_t> worker, const TrainAxis* axis) {
-  const std::string& name = trial.tensor(id).name;
-  std::map<query::Mode, Series> modes;
-  for (const auto& scalar : ValueOrExit(trial.Scalars(id, mode, worker))) {
-    Series& series = modes[scalar.mode];
-    series.step.push_back(axis != nullptr ? axis->Place(scalar.global_step) : StepAs(mode, scalar));
-    series.value.push_back(scalar.value);
-    series.bad.push_back(!std::isfinite(scalar.value));
-  }
-  std::vector<Series> all;
-  for (auto& [of, series] : modes) {
-    series.name = modes.size() > 1 ? fmt::format("{} ({})", name, query::ModeName(of)) : name;
-    all.push_back(std::move(series));
-  }
-  if (!all.empty()) return all;
-  const auto columns = ValueOrExit(trial.Summaries(id, mode, worker));
-  const bool loss = trial.tensor(id).role == query::Role::kLoss;
-  Series series;
-  series.name = loss ? name : name + " (l2 norm)";
-  const auto& step = StepAs(mode, columns);
-  for (const std::int64_t one : step) series.step.push_back(axis != nullptr ? axis->Place(one) : one);
-  for (std::size_t i = 0; i < columns.count.size(); ++i) {
-    series.value.push_back(NothingFinite(columns, i) ? NAN : (loss ? columns.mean : columns.l2)[i]);
-    series.bad.push_back(columns.nan_count[i] + columns.inf_count[i] != 0);
-  }
-  return {std::move(series)};
-}
-
-/// Names of losses, then of gradients; at most kDefaultSeries.
-std::vector<std::string> DefaultNames(const query::Trial& trial) {
-  std::vector<std::string> names;
-  for (const query::Role role : {query::Role::kLoss, query::Role::kGradient}) {
-    for (std::size_t id = 0; id < trial.tensor_count() && names.size() < kDefaultSeries; ++id) {
-      const auto& info = trial.tensor(static_cast<query::TensorId>(id));
-      if (info.role == role) names.push_back(info.name);
-    }
-  }
-  return names;
-}
 
 /// A line that lists the steps with NaN or Inf; "" if there are none.
 std::string StrangeText(const Series& series) {
@@ -100,9 +38,17 @@ std::string StrangeText(const Series& series) {
                      series.step[static_cast<std::size_t>(first - series.bad.begin())]);
 }
 
+/// Where a finding began in a chart.
+struct Mark {
+  std::int64_t step = 0;
+  std::string text;
+};
+
 /// Draws a series in Braille, with four rows of dots for each line of text. A row of crosses marks NaN and
 /// Inf, since an empty column would look harmless.
-void Draw(const Series& series, std::size_t width, std::size_t height) {
+/// `axis`: the first and the last step of the axis. Values that are rarer than columns are joined by a line.
+void Draw(const Series& series, std::pair<std::int64_t, std::int64_t> axis, std::size_t width,
+          std::size_t height, const std::vector<Mark>& marks) {
   double low = INFINITY;
   double high = -INFINITY;
   for (const double v : series.value) {
@@ -116,11 +62,14 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
     fmt::print("  nothing recorded\n\n");
     return;
   }
-  const auto first = static_cast<double>(series.step.front());
-  const double span = std::max(1.0, static_cast<double>(series.step.back()) - first);
-  const auto column_of = [&](std::size_t i, std::size_t columns) {
-    const double x = (static_cast<double>(series.step[i]) - first) / span * static_cast<double>(columns - 1);
+  const auto first = static_cast<double>(axis.first);
+  const double span = std::max(1.0, static_cast<double>(axis.second) - first);
+  const auto place_of = [&](std::int64_t step, std::size_t columns) {
+    const double x = (static_cast<double>(step) - first) / span * static_cast<double>(columns - 1);
     return std::min(static_cast<std::size_t>(std::max(0.0, x)), columns - 1);
+  };
+  const auto column_of = [&](std::size_t i, std::size_t columns) {
+    return place_of(series.step[i], columns);
   };
   const auto height_of = [log](double value) { return log ? std::log(value) : value; };
   const double range = high > low ? height_of(high) - height_of(low) : 1;
@@ -128,14 +77,23 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
   std::string crosses(width, ' ');
   const bool strange = std::find(series.bad.begin(), series.bad.end(), true) != series.bad.end();
   static constexpr std::uint8_t kDots[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+  const auto dot = [&](std::size_t x, double value) {
+    const auto y =
+        static_cast<std::size_t>((height_of(high) - value) / range * static_cast<double>(height * 4 - 1));
+    if (x / 2 < width && y / 4 < height) cells[y / 4 * width + x / 2] |= kDots[y % 4][x % 2];
+  };
   for (std::size_t i = 0; i < series.value.size(); ++i) {
     if (series.bad[i]) crosses[column_of(i, width)] = 'x';
     if (!std::isfinite(series.value[i])) continue;
     const std::size_t x = column_of(i, width * 2);
-    const auto y = static_cast<std::size_t>((height_of(high) - height_of(series.value[i])) / range *
-                                            static_cast<double>(height * 4 - 1));
-    if (x / 2 >= width || y / 4 >= height) continue;
-    cells[y / 4 * width + x / 2] |= kDots[y % 4][x % 2];
+    const double value = height_of(series.value[i]);
+    dot(x, value);
+    if (i == 0 || !std::isfinite(series.value[i - 1])) continue;
+    const std::size_t before = column_of(i - 1, width * 2);
+    const double from = height_of(series.value[i - 1]);
+    for (std::size_t between = before + 1; between < x; ++between)
+      dot(between,
+          from + (value - from) * static_cast<double>(between - before) / static_cast<double>(x - before));
   }
   for (std::size_t row = 0; row < height && low <= high; ++row) {
     const std::string label = row == 0 ? NumberText(high) : row + 1 == height ? NumberText(low) : "";
@@ -149,61 +107,133 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
     fmt::print("{:>12} |{}\n", label, line);
   }
   if (strange) fmt::print("{:>12} |{}\n", "NaN or Inf", crosses);
-  fmt::print("{}\n{}\n", StepAxis(series.step.front(), series.step.back(), width), StrangeText(series));
+  fmt::print("{}\n{}", StepAxis(axis.first, axis.second, width), StrangeText(series));
+  for (const Mark& mark : marks) {
+    // The text stands on the side of the arrow that has more room.
+    const std::size_t at = place_of(mark.step, width);
+    const bool right = at < width / 2;
+    const std::size_t room = right ? width - at : at + 1;
+    std::string text = mark.text.size() + 2 > room ? "" : mark.text;
+    if (!text.empty()) text = right ? " " + text : text + " ";
+    fmt::print("{:>12}  {}{}{}{}\n", "", std::string(right ? at : at - text.size(), ' '), right ? "" : text,
+               "▲", right ? text : "");
+  }
+  fmt::print("\n");
 }
 
-/// Becomes the Python program that draws the picture.
-[[noreturn]] void DrawPng(const PlotOptions& options) {
+/// From the first to the last step of a run.
+std::pair<std::int64_t, std::int64_t> WholeAxis(const query::Trial& trial, query::Mode mode,
+                                                const TrainAxis* axis) {
+  const auto steps = trial.Steps(mode);
+  if (steps.empty()) return {0, 0};
+  if (axis == nullptr) return {steps.front(), steps.back()};
+  return {axis->Place(steps.front()), axis->Place(steps.back())};
+}
+
+/// Where the findings about a tensor began, at most three.
+std::vector<Mark> MarksOf(const std::vector<rules::Finding>& findings, const std::string& tensor,
+                          const query::Trial& trial, query::Mode mode, const TrainAxis* axis) {
+  std::vector<Mark> marks;
+  for (const rules::Finding& finding : findings) {
+    if (finding.tensor != tensor || marks.size() >= 3) continue;
+    const auto of = query::ParseMode(finding.mode);
+    if (!of.ok() || (axis == nullptr && *of != mode)) continue;
+    std::int64_t step = finding.since_step;
+    if (axis != nullptr && *of != query::Mode::kTrain) {
+      const auto info = trial.FindStep(step, *of);
+      if (!info.ok()) continue;
+      step = axis->Place(info->global_step);
+    }
+    marks.push_back({step, Escaped(finding.rule) + ", " + StepText(finding.mode, finding.since_step)});
+  }
+  return marks;
+}
+
+/// Becomes the Python program that draws the picture. `overview`: the names were chosen here.
+[[noreturn]] void DrawPng(const PlotOptions& options, const std::vector<std::string>& names, bool overview) {
   std::vector<std::string> words = {"--out=" + options.out};
   if (!options.mode.empty()) words.push_back("--mode=" + options.mode);
   if (options.worker) words.push_back("--worker=" + std::to_string(*options.worker));
   if (options.force) words.emplace_back("--force");
+  if (overview) words.emplace_back("--overview");
   words.insert(words.end(), {"--", options.run});
-  words.insert(words.end(), options.names.begin(), options.names.end());
+  words.insert(words.end(), names.begin(), names.end());
   BecomePython("plot", words, "a picture needs matplotlib, --out terminal does not");
+}
+
+/// Chooses what to draw if nothing is named; says what is left out.
+std::string ChooseNames(const query::Trial& trial, const std::vector<rules::Finding>& findings,
+                        const PlotOptions& options, std::vector<std::string>* names) {
+  const Overview overview = OverviewOf(trial, findings, options.out == "terminal" ? kCharts : kPictureCharts);
+  *names = overview.names;
+  const std::string run = Escaped(options.given);
+  if (names->empty())
+    return fmt::format("the run has neither losses nor gradients; name a tensor (luff tensors {})\n", run);
+  const std::string left = LeftText(overview);
+  if (left.empty()) return "";
+  return fmt::format("not drawn: {}\n  luff plot {} NAME draws one, luff tensors {} lists them\n",
+                     Wrapped(left, 2, TerminalWidth(), 11), run, run);
 }
 
 void Plot(const PlotOptions& options) {
   const query::Mode mode = ModeOrExit(options, query::Mode::kGlobal);
-  if (options.out != "terminal") DrawPng(options);
+  const bool terminal = options.out == "terminal", named = !options.names.empty();
+  if (!terminal && named) DrawPng(options, options.names, false);
   const auto trial = OpenOrExit(options);
+  const auto findings = rules::FindingsOfRun(trial->path()).findings;
+  std::vector<std::string> names = options.names;
+  std::string left;
+  if (!named) left = ChooseNames(*trial, findings, options, &names);
+  if (!terminal && !names.empty()) {
+    fmt::print(stderr, "{}", left);
+    DrawPng(options, names, true);
+  }
+  if (!terminal) ExitWithError(NotFound("the run has neither losses nor gradients; name a tensor"));
   const TrainAxis train_axis(*trial);
   const TrainAxis* axis = options.mode.empty() ? &train_axis : nullptr;
-  const auto names = options.names.empty() ? DefaultNames(*trial) : options.names;
-  if (names.empty())
-    fmt::print("the run has neither losses nor gradients; name a tensor (luff tensors {})\n",
-               Escaped(options.run));
   const std::size_t width = std::clamp<std::size_t>(TerminalWidth(), 40, 120) - 16;
+  // All charts of an overview have one axis, so that they can be compared.
+  std::optional<std::pair<std::int64_t, std::int64_t>> common;
+  if (!named) common = WholeAxis(*trial, mode, axis);
   for (const std::string& name : names) {
     const query::TensorId id = ValueOrExit(FindMeant(*trial, name));
-    // Tensors given by name are drawn as whole distributions if histograms were recorded.
-    if (!options.names.empty()) {
+    const auto all = ValueOrExit(SeriesOf(*trial, id, mode, options.worker, axis));
+    if (named) {
       const std::string map =
           HeatMap(*trial, id, ModeOfTensor(options, *trial, id), options.worker, width, 12);
       if (!map.empty()) {
-        const auto series = SeriesOf(*trial, id, mode, options.worker, axis);
         fmt::print("{} (share of elements)\n{}{}\n", Escaped(trial->tensor(id).name), map,
-                   StrangeText(series.front()));
+                   StrangeText(all.front()));
         continue;
       }
     }
-    for (const Series& series : SeriesOf(*trial, id, mode, options.worker, axis)) Draw(series, width, 8);
+    // A finding is about one mode; a chart of another one does not show it.
+    const auto marks = MarksOf(findings, trial->tensor(id).name, *trial, mode, axis);
+    for (const Series& series : all) {
+      std::pair<std::int64_t, std::int64_t> range{0, 0};
+      if (!series.step.empty()) range = {series.step.front(), series.step.back()};
+      if (common) range = {std::min(common->first, range.first), std::max(common->second, range.second)};
+      Draw(series, range, width, named ? kRows : kOverviewRows, marks);
+    }
   }
+  fmt::print("{}", left);
   ExitWith(kExitOk);
 }
 
 }  // namespace
 
 void AddPlot(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("plot", "Draw losses, gradient norms or named tensors over the steps");
+  CLI::App* verb = app.add_subcommand("plot", "Draw what matters in a run, or named tensors, over the steps");
   auto options = std::make_shared<PlotOptions>();
   verb->add_option("RUN", options->run, kRunHelp)->required();
-  verb->add_option("NAME", options->names, "Tensors; default: losses and gradients");
+  verb->add_option("NAME", options->names,
+                   "Tensors; default: losses, what findings name, learning rate, gradients");
   verb->add_option("--out", options->out, "A file ending in .png, .svg or .pdf, or \"terminal\"")
       ->capture_default_str();
   verb->add_flag("--force", options->force, "Replace an existing file");
   AddModeOption(verb, options.get());
   verb->callback([options] {
+    options->given = options->run;
     FindRunOrExit(&options->run);
     Plot(*options);
   });

@@ -43,6 +43,7 @@ void RuleWorker::Start(const std::vector<rules::Choice>& choices, rules::Paramet
               rules::ChoicesToText(choices),
               "--parameters",
               std::string(rules::ParameterSetName(set))};
+  if (StderrIsTerminal()) command_.emplace_back("--status");
   StartAgain();
 }
 
@@ -101,6 +102,7 @@ void RuleWorker::Hear(std::int64_t now_ns) {
     long long train_step = 0;
     if (std::sscanf(line.c_str(), "progress %lld %lld", &steps, &train_step) == 2 && train_step >= 0)
       train_step_ = train_step;
+    TakeProgressLine(line, &progress_);
     if (line == "done") done_ = true;
     TakeCoverageLine(line, &coverage_);
     if (line.starts_with("note ")) HearNote(line.substr(5));

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/progress.h"
 #include "luff/base/process.h"
 #include "luff/rules/choice.h"
 #include "luff/rules/coverage.h"
@@ -45,6 +46,8 @@ class RuleWorker {
 
   /// The newest TRAIN step it has seen; -1 if none.
   [[nodiscard]] std::int64_t train_step() const noexcept { return train_step_; }
+  /// The same and more, for the status line; empty off terminals.
+  [[nodiscard]] const Progress& progress() const noexcept { return progress_; }
   [[nodiscard]] const rules::CoverageSummary& coverage() const noexcept { return coverage_; }
   /// Rules that did not judge the whole run.
   [[nodiscard]] const std::set<std::string>& failed_rules() const noexcept { return failed_rules_; }
@@ -67,6 +70,7 @@ class RuleWorker {
   std::string heard_;
   std::int64_t heard_ns_ = 0, train_step_ = -1;
   std::set<std::string> failed_rules_, notes_;
+  Progress progress_;
   rules::CoverageSummary coverage_;
 };
 

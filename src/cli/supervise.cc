@@ -343,21 +343,19 @@ class Supervisor final : public Job {
     status_.clear();
   }
 
-  std::string StatusText() const {
+  std::string StatusText() {
     const std::size_t done = verdicts_.size();
-    const Watch& newest = **std::find_if(watches_.rbegin(), std::prev(watches_.rend()),
-                                         [](const auto& watch) { return !watch->ended(); });
-    if (newest.train_step() < 0 && done == 0) return "luff: waiting for the first training step";
-    std::size_t findings = 0;
-    for (const auto& watch : watches_) findings += watch->findings();
-    std::string text = "luff: ";
+    Watch& newest = **std::find_if(watches_.rbegin(), std::prev(watches_.rend()),
+                                   [](const auto& watch) { return !watch->ended(); });
+    const Progress& progress = newest.progress();
+    const std::size_t width = StatusWidth();
+    StatusParts parts;
+    for (const auto& watch : watches_) parts.findings += watch->findings();
+    parts.rules = newest.has_rules();
+    parts.stopping = newest.stopping();
     if (watches_.size() > 1)
-      text += fmt::format("{} trainings, {} of them ended, newest at ", watches_.size(), done);
-    text += fmt::format("step {}, {}, {}", std::max<std::int64_t>(newest.train_step(), 0),
-                        Plural(options_.choices.size(), "rule", "rules"),
-                        findings == 0 ? "no findings" : Plural(findings, "finding", "findings"));
-    if (newest.stopping()) text += ", stopping";
-    return text;
+      parts.before = fmt::format("{} trainings, {} of them ended, newest at ", watches_.size(), done);
+    return StatusLine(progress, parts, Env::Real().NowUnixNs(), width);
   }
 
   // The cursor returns to the first column, so that the training's next output overwrites the line.

@@ -40,6 +40,12 @@ std::size_t TerminalWidth() {
   return 100;
 }
 
+std::size_t StatusWidth() {
+  winsize size{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col - 1U : 79;
+}
+
 std::string Wrapped(std::string_view text, std::size_t indent, std::size_t width, std::size_t used) {
   std::string out;
   std::size_t column = used > 0 ? used : indent;

@@ -19,6 +19,8 @@ void PrintNote(const std::string& rule, const std::string& text);
 /// blanks. `used`: columns already used in the first line; 0: as many as the indent.
 [[nodiscard]] std::string Wrapped(std::string_view text, std::size_t indent, std::size_t width,
                                   std::size_t used = 0);
+/// Columns that a line may have which is written over again: one less than the terminal's, whatever that is.
+[[nodiscard]] std::size_t StatusWidth();
 /// Columns of the terminal on stderr; 100 if there is none.
 [[nodiscard]] std::size_t TerminalWidth();
 

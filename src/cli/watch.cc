@@ -169,6 +169,12 @@ bool Watch::RefreshTrial() {
   return true;
 }
 
+const Progress& Watch::progress() {
+  if (has_rules()) return rules_.progress();
+  if (RefreshTrial()) progress_.Look(*trial_);
+  return progress_.progress();
+}
+
 void Watch::Act() {
   std::vector<query::WorkerInfo> workers;
   std::vector<std::pair<std::uint32_t, format::AckRow>> acks;

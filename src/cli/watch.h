@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/live_outputs.h"
+#include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/rule_worker.h"
 #include "cli/run_place.h"
@@ -79,6 +80,9 @@ class Watch {
   [[nodiscard]] bool busy() const noexcept { return runner_.coordinator().busy(); }
   [[nodiscard]] bool stopping() const noexcept { return runner_.coordinator().stopping(); }
   [[nodiscard]] std::int64_t train_step() const noexcept { return rules_.train_step(); }
+  /// For the status line of a terminal. Without rules it is read here, otherwise by their process.
+  [[nodiscard]] const Progress& progress();
+  [[nodiscard]] bool has_rules() const noexcept { return !options_.choices.empty(); }
   [[nodiscard]] std::size_t findings() const noexcept { return findings_.size(); }
   [[nodiscard]] const std::string& run() const noexcept { return options_.run; }
 
@@ -111,6 +115,7 @@ class Watch {
   std::vector<rules::Finding> findings_;
   std::unordered_map<std::string, std::size_t> finding_at_;  // by id: place in findings_
   std::unique_ptr<query::Trial> trial_;
+  ProgressReader progress_;
 };
 
 }  // namespace luff::cli

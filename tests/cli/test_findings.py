@@ -48,6 +48,28 @@ def test_explain_lists_findings_and_tells_one_by_rule_id_and_first_letters(
     assert json.loads(as_json.out)["id"] == first["id"]
 
 
+def test_charts_of_findings_begin_before_the_onset(
+    luff: Command, judged: Path, ids: list[dict[str, object]], tmp_path: Path
+) -> None:
+    since = ids[0]["since_step"]
+    told = luff("explain", ids[0]["id"], "--run", judged).out
+    shown = re.search(r"series  (\S+)  steps (\d+) to (\d+)", told)
+    assert shown, told
+    assert int(shown[2]) < int(str(since)) < int(shown[3])
+    assert "x" in shown[1]
+    assert "x" not in shown[1][: int(str(since)) - int(shown[2])], "the healthy level is seen"
+    below = told.splitlines()[
+        [line.startswith("luff:   series") for line in told.splitlines()].index(True) + 1
+    ]
+    assert below.index("▲") == len("luff:   series  ") + int(str(since)) - int(shown[2])
+    page = tmp_path / "report.html"
+    assert luff("report", judged, "--out", page).code == 0
+    chart = re.search(r"NonFinite around the finding.*?</svg>", page.read_text(), re.DOTALL)
+    assert chart
+    assert 'class="mark"' in chart[0]
+    assert luff("plot", judged).out.count("▲") >= 1
+
+
 def test_the_step_of_a_finding_can_be_typed_into_every_verb(
     luff: Command, judged: Path, ids: list[dict[str, object]], tmp_path: Path
 ) -> None:

@@ -71,7 +71,7 @@ def test_the_folder_is_harmful(folder: Path) -> None:
 
 def test_pictures_and_tables(folder: Path) -> None:
     code, told = call(folder, "plot", ".", "--out", "../x.png")
-    assert (code, told) == (0, "../x.png\n") or "needs matplotlib" in told
+    assert (code, told.splitlines()[-1]) == (0, "../x.png") or "needs matplotlib" in told
     code, told = call(folder, "export", ".", "../tables", "--to", "parquet")
     assert code == 0 or "needs pyarrow" in told, told
 

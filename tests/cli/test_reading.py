@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -162,6 +163,19 @@ def test_plot_in_the_terminal(luff: Command, run: Path) -> None:
     histogram = luff("plot", run, WEIGHT).out
     assert histogram.startswith(f"{WEIGHT} (share of elements)")
     assert "▓" in histogram or "█" in histogram
+
+
+def test_plot_draws_what_matters_first_and_says_what_it_left_out(luff: Command, run: Path) -> None:
+    lines = luff("plot", run).out.splitlines()
+    # The names of charts: neither rows of one, nor its axis.
+    titles = [one for one in lines if one[:1].strip() and not one.startswith("not drawn")]
+    assert titles[:3] == [f"{LOSS} (TRAIN)", f"{LOSS} (EVAL)", "optimizer/SGD.group0.lr"]
+    assert titles[3].startswith("gradient/")
+    assert len(titles) <= 6
+    axes = {line.split()[-1] for line in lines if line.split()[:1] == ["step"]}
+    assert axes == {"20"}, "all charts have one axis"
+    assert re.match(r"not drawn: .*\d+ (gradient|weight)s?", lines[-2]), lines[-2]
+    assert lines[-1] == f"  luff plot {run} NAME draws one, luff tensors {run} lists them"
 
 
 @pytest.mark.parametrize("names", [[], [WEIGHT, LOSS]])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import pty
+import re
 import signal
+import struct
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -160,6 +165,40 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(luff: Luff) -> None:
     assert b"ready True" in text, text
     assert b"interrupts 1\r\n" in text, text
     assert os.waitstatus_to_exitcode(status) == 5, text
+
+
+def _in_a_terminal(luff: Luff, columns: int, *arguments: str) -> list[str]:
+    """Runs luff in a terminal; returns what was written into its last line, without colours."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        os.chdir(luff.cwd)
+        os.execve(str(luff.executable), [str(luff.executable), *arguments], luff.environment)
+    text = b""
+    with contextlib.suppress(OSError):  # the last user of the terminal has closed it
+        while got := os.read(terminal, 4096):
+            text += got
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    parts = re.split(r"\r\x1b\[2K|\r", text.decode())
+    return [plain for part in parts if (plain := re.sub(r"\x1b\[[0-9;]*m", "", part).strip())]
+
+
+@pytest.mark.parametrize("rules", ["", "none"])
+def test_the_status_line_shows_loss_and_speed_and_is_never_too_wide(luff: Luff, rules: str) -> None:
+    script = str(Path(__file__).parent / "scripts" / "steps.py")
+    command = ["--", sys.executable, script, "--steps", "60", "--sleep", "0.04"]
+    options = [] if not rules else ["--rules", rules]
+    wide = _in_a_terminal(luff, 120, "run", "--run", str(luff.tmp / "wide"), *options, *command)
+    shown = [line for line in wide if line.startswith("luff: step ")]
+    assert any(
+        re.fullmatch(r"luff: step \d+, loss \S+,.* \S+ steps/s, no (findings|rules)", line) for line in shown
+    ), wide
+    assert not any(" left" in line for line in shown), "nobody has said how long it takes"
+    narrow = _in_a_terminal(luff, 24, "run", "--run", str(luff.tmp / "narrow"), *options, *command)
+    shown = [line for line in narrow if line.startswith(("luff: step ", "luff: waiting"))]
+    assert shown
+    assert max(map(len, shown)) < 24
 
 
 def test_signal_to_the_whole_group_reaches_the_command_once(luff: Luff) -> None:

@@ -17,17 +17,9 @@ from luff import _core
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_DEFAULT_SERIES = 12
 _MAX_COLUMNS = 200  # of a histogram over time
 _ROWS = 64
 _LOG_FROM = 1000  # ratio of the greatest to the least value above which a curve has a logarithmic axis
-
-
-def _default_names(trial: luff.Trial) -> list[str]:
-    roles: dict[str, list[str]] = {"loss": [], "gradient": []}
-    for name in trial.tensors():
-        roles.setdefault(trial.tensor(name).role, []).append(name)
-    return roles["loss"] + roles["gradient"][: _DEFAULT_SERIES - len(roles["loss"])]
 
 
 def _ranges(steps: NDArray[Any], bad: NDArray[Any]) -> list[tuple[float, float]]:
@@ -149,6 +141,7 @@ def draw(
     mode: str | None = None,
     worker: int | None = None,
     *,
+    overview: bool = False,
     replace: bool = True,
 ) -> None:
     """Draws scalars, norms and, for named tensors, histograms over the steps into the file `out`.
@@ -157,6 +150,8 @@ def draw(
     ----------
     mode
         The mode whose steps are counted; by default all modes are placed among the TRAIN steps.
+    overview
+        Whether the names were chosen by the caller, not by a person: norms are drawn, not histograms.
     replace
         Whether to replace an existing file.
     """
@@ -166,18 +161,14 @@ def draw(
     import matplotlib.pyplot as plt
 
     with luff.open_trial(run) as trial:
-        named = bool(names)
         counted = _Steps(trial, mode)
-        names = names or _default_names(trial)
-        if not names:
-            raise luff.errors.NotFoundError("the run has neither losses nor gradients; name a tensor")
         figure, axes = plt.subplots(len(names), 1, figsize=(9, 2.2 * len(names)), squeeze=False, sharex=True)
         for axis, name in zip(axes[:, 0], names, strict=True):
             tensor = trial.tensor(name)
             own = mode or ("TRAIN" if tensor.steps("TRAIN") else "GLOBAL")
             if _scalars(axis, trial, name, counted, worker):
                 axis.set_ylabel("value")
-            elif not (named and _heat_map(axis, tensor, own, worker)):
+            elif overview or not _heat_map(axis, tensor, own, worker):
                 _norms(axis, tensor, counted, worker)
             labels = axis.get_legend_handles_labels()[1]
             if labels and labels != ["TRAIN"]:
@@ -195,17 +186,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="luff plot")
     parser.add_argument("run")
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="+")
     parser.add_argument("--out", required=True)
     parser.add_argument("--mode")
     parser.add_argument("--worker", type=int)
     parser.add_argument("--force", action="store_true")
+    parser.add_argument("--overview", action="store_true")
     args = parser.parse_args(arguments)
     run, out = os.path.abspath(args.run), os.path.abspath(args.out)
     # Matplotlib reads settings from the working directory
     os.chdir(os.path.dirname(os.path.abspath(__file__)))
     try:
-        draw(run, args.names, out, args.mode, args.worker, replace=args.force)
+        draw(run, args.names, out, args.mode, args.worker, overview=args.overview, replace=args.force)
     except ImportError as error:
         print(f"luff: {error}; a picture needs matplotlib: pip install matplotlib", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -120,6 +121,7 @@ class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
         training.
         """
         self._begin(trainer, pl_module, True)
+        self._loop.plan(_updates_left(trainer))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Records the metrics of the previous epoch: they are computed now, and asking earlier would compute them."""
@@ -192,3 +194,15 @@ class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
         """Records the signal of Ctrl-C, which Lightning turns into a normal exit."""
         if isinstance(exception, KeyboardInterrupt) and self._run.hook is not None:
             self._run.hook.close(int(EndReason.SIGNAL))
+
+
+def _updates_left(trainer: Any) -> float:
+    """Returns how many updates the trainer means to make, as far as it knows; infinity: it does not."""
+    left: float = math.inf if trainer.max_steps < 0 else trainer.max_steps - trainer.global_step
+    if len(trainer.optimizers) != 1:  # it counts the updates of all of them
+        return math.inf
+    if trainer.max_epochs is None or trainer.max_epochs < 0 or math.isinf(trainer.num_training_batches):
+        return left
+    in_epoch: int = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+    of_epochs: float = in_epoch * (trainer.max_epochs - trainer.current_epoch)
+    return min(left, of_epochs)

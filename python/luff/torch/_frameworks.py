@@ -7,6 +7,7 @@ mode, what is logged, and how to leave the loop in the framework's own way.
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ import luff.torch
 from luff import stop
 from luff._base_hook import ACT, STOP, choose_run, make_config, thinned
 from luff._hook import run_from_environment
+from luff._patch import unseen
 from luff.corrections import Corrections
 from luff.errors import LuffError
 from luff.torch.capture._memory import read_scalar
@@ -221,6 +223,12 @@ class Loop:
             hook.machine.held = True
             hook.deferred = training
 
+    def plan(self, updates: float) -> None:
+        """Notes how many updates the framework means to make from here on; infinite or less than one: unknown."""
+        hook = self.hook
+        if hook is not None and 1 <= updates < 2**53:
+            hook.guarded("plan", self._plan, hook, int(updates))
+
     def failed(self, place: str, error: BaseException) -> None:
         """Counts an error of a call-back."""
         if self._run.hook is not None:
@@ -302,8 +310,18 @@ class Loop:
                 hook.steps.save_scalar(str(name), float(number))
 
     @staticmethod
+    def _plan(hook: Hook, updates: int) -> None:
+        session = hook.machine.session
+        if session is not None:
+            plan = {"updates": updates, "first_update": hook.machine.clock.latest_update()}
+            session.set_document("plan", json.dumps(plan))
+
+    @staticmethod
     def _know(hook: Hook, schedulers: Iterable[Any]) -> None:
         """Registers schedulers that have not stepped yet: a correction of the rate must change them too."""
         for scheduler in schedulers:
             if hook.machine.recorder is not None and scheduler is not None:
                 hook.machine.recorder.scheduler(scheduler)
+
+
+unseen(globals())

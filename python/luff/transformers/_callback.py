@@ -92,13 +92,14 @@ class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ign
 
     # Called by the Trainer -------------------------------------------------------------------------------------
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begins when everything is built, and before any training."""
         self._arguments, self._control = args, control
         optimizer, scheduler = kwargs.get("optimizer"), kwargs.get("lr_scheduler")
         optimizer = getattr(optimizer, "optimizer", optimizer)  # unwraps that of Accelerate
         scheduler = getattr(scheduler, "scheduler", scheduler)
         self._loop.begin(kwargs.get("model"), () if optimizer is None else (optimizer,), (scheduler,))
+        self._loop.plan(state.max_steps - state.global_step)
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Ends a TRAIN step: a backward pass without an update is one, too."""

@@ -285,9 +285,9 @@ class _Walk:
         if not reason:
             known = any(isinstance(value, torch.Tensor) for value in self.saved[node].values())
             reason = (
-                "its arguments are finite, its result is not"
+                f"the result of {operator} is not finite though its arguments are"
                 if known
-                else f"made by {operator} or by what comes before it"
+                else f"{operator}, or an operation just before it, made it"
             )
         phase = "forward" if forward or self._owns_weights(node) else "loss"
         return Producer(phase, operator, reason, count, module=self._module(node))

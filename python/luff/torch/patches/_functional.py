@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from luff._patch import Method, once, wrap
+from luff._patch import Method, once, unseen, wrap
 from luff.torch.patches._registry import hooks
 from luff.torch.patches._wraps import busy, local
 
@@ -84,3 +84,6 @@ def _dropping(original: Method) -> Method:
 
     dropout.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
     return dropout
+
+
+unseen(globals())

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason
-from luff._patch import Method, once, wrap
+from luff._patch import Method, once, unseen, wrap
 from luff.torch.capture import _names
 from luff.torch.capture._memory import read_scalar
 from luff.torch.loop._hook import Hook
@@ -425,3 +425,6 @@ def _loading(original: Method) -> Method:
         return result
 
     return load_state_dict
+
+
+unseen(globals())

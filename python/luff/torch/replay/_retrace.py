@@ -158,7 +158,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not reason:
             array = array_of(output)
             overflow = array is not None and not (array != array).any()
-            reason = "overflow" if overflow else "its arguments are finite, its result is not"
+            reason = (
+                "overflow"
+                if overflow
+                else f"the result of {op.strip('_')} is not finite though its arguments are"
+            )
         phase = "forward" if self.modules else "loss"
         found = {**_made_by(op.strip("_"), phase, reason, count, output), **place()}
         if self.modules:

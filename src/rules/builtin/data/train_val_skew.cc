@@ -231,7 +231,7 @@ class TrainValSkew final : public KeptRule {
     Finding finding = FindingOn("mixed", name, trial);
     const bool in_training = std::abs(training) > std::abs(evaluation);
     finding.what = fmt::format(
-        "{} of {} go together in {} and not in {}",
+        "{} of {} are correlated in {} but not in {}",
         t.pairs() == 1 ? "neighbouring values" : fmt::format("{} of {} pairs of features", lost, strong),
         name, in_training ? "training" : "evaluations", in_training ? "evaluations" : "training");
     finding.why = fmt::format(

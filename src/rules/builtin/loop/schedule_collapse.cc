@@ -178,8 +178,9 @@ class ScheduleCollapse final : public KeptRule {
     finding.series = group.picture;
     if (collapsed) {
       finding.since_step = group.since;
-      finding.what = fmt::format("the learning rate is {:.1g} of its peak, and was so for {} of {} updates",
-                                 left, group.low, group.values);
+      finding.what =
+          fmt::format("the learning rate has all but vanished: {:.1g} times its peak, in {} of {} updates",
+                      left, group.low, group.values);
       finding.why =
           "at such a rate nothing more is learnt: the schedule has run out long before the training";
     } else {
@@ -188,7 +189,7 @@ class ScheduleCollapse final : public KeptRule {
       finding.lead_steps = static_cast<std::int64_t>(
           std::ceil(std::log(limits_.share * group.peak / group.last) / std::log(group.ratio)));
       finding.what = fmt::format(
-          "the learning rate falls to {:.3g} of itself with every update: in {} more it is {:g} of its peak",
+          "every update multiplies the learning rate by {:.3g}: in {} more it is {:g} times its peak",
           group.ratio, finding.lead_steps, limits_.share);
       finding.why =
           "a decay meant for each epoch is applied to each batch: the training ends before it has begun";

@@ -250,7 +250,7 @@ class Luff final : public KeptRule {
     finding.since_step = view.rows.info.mode_step - static_cast<std::int64_t>(3 * kBlock);
     const double left = std::log(std::max(limits_.growth * top_gradient_ / c, 1.0));
     finding.lead_steps = static_cast<std::int64_t>(kBlock * left / std::log(c / b));
-    finding.what = fmt::format("gradients grow {:.2g} times in {} steps, again and again", c / b, kBlock);
+    finding.what = fmt::format("gradients keep growing: {:.2g} times as large every {} steps", c / b, kBlock);
     finding.why = fmt::format(
         "their norm is {:.3g}, at most {:.3g} before, and the loss does not fall: at this "
         "pace it is {:g} times that in {} steps",

@@ -308,12 +308,27 @@ class NonFinite final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Where a phase of docs/rules/non_finite.md is, in a person's words.
+  static std::string Arose(const std::string& phase) {
+    if (phase == "input") return "came in with the batch or the targets";
+    if (phase == "weights") return "was in a parameter or buffer before any update";
+    if (phase == "forward") return "arose inside the model, in the forward pass";
+    if (phase == "loss") return "arose where the loss is computed";
+    if (phase == "backward") return "arose in the backward pass: the loss is finite, its derivative is not";
+    if (phase == "optimizer") return "arose in the optimizer: an update has made weights not finite";
+    return "arose in the phase " + phase;
+  }
+
   [[nodiscard]] std::string ProducerText() const {
     std::string text = producer_.reason.empty() ? producer_.op + " made it" : producer_.reason;
     if (!producer_.reason.empty() && !producer_.op.empty() &&
         producer_.reason.find(producer_.op) == std::string::npos)
       text += fmt::format(" ({})", producer_.op);
-    if (!producer_.module.empty()) text += " in " + producer_.module;
+    if (producer_.module.starts_with("after ")) {
+      text += ", " + producer_.module;
+    } else if (!producer_.module.empty()) {
+      text += " in " + producer_.module;
+    }
     if (!producer_.place.empty()) text += ", " + producer_.place;
     return text;
   }
@@ -321,14 +336,14 @@ class NonFinite final : public KeptRule {
   [[nodiscard]] std::string WhyText(const Streak& lead, bool lost) const {
     std::string why;
     if (!producer_.phase.empty()) {
-      why = fmt::format("the first value that is not finite was made in the phase {}; ", producer_.phase);
+      why = "the first value that is not finite " + Arose(producer_.phase) + "; ";
     } else if (!bad_input_.empty()) {
-      why = fmt::format("{} holds NaN: the data did; ", bad_input_);
+      why = fmt::format("{} holds NaN, so the data did already; ", bad_input_);
     }
     if (&lead == &weights_) return why + "every later step computes with them and is lost";
     if (weights_.steps > 0)
       return why + "its gradients were applied, and now weights are not finite: every later step is lost";
-    if (!lost) return why + "an update has used it: the weights are lost with the next step";
+    if (!lost) return why + "an update has used it, which usually makes the weights NaN with the next step";
     if (&lead == &loss_) return why + fmt::format("it was so in {} steps in a row", lead.steps);
     return why + fmt::format("it was so in {} updates in a row, so none of them can teach the model anything",
                              lead.steps);

@@ -226,9 +226,10 @@ class Luff final : public KeptRule {
     finding.severity = Severity::kStop;
     finding.since_step = 0;
     finding.what = fmt::format(
-        "the gradient vanishes on its way through {} layers: each passes on about {:.2g} of it, {:.1g} in "
-        "all",
-        line.size(), std::exp(-xy / xx), ratio);
+        "the gradient vanishes on its way back through {} layers: each passes on {:.0f} % of what it gets, "
+        "and "
+        "{:.1g} of it arrives at the first",
+        line.size(), 100 * std::exp(-xy / xx), ratio);
     finding.why =
         "it is so from the start on: the first layers get next to nothing and learn next to nothing, "
         "whatever "

@@ -308,9 +308,8 @@ class Luff final : public KeptRule {
     Finding finding = FindingAt(kName, "large", view, change);
     finding.severity = tracker_.AnyImproved(0.02) ? Severity::kWarn : Severity::kStop;
     finding.since_step = weight.since;
-    finding.what = fmt::format(
-        "the weights of {} changed by {:.2g} times their own size within a few updates, again and again",
-        finding.tensor, ratio);
+    finding.what = fmt::format("every few updates change the weights of {} by {:.2g} times their own size",
+                               finding.tensor, ratio);
     finding.why = "updates overwrite what was learnt instead of adjusting it, and the loss gets no better";
     finding.remedy = "lower the learning rate (by ten), cap the warm-up, or clip gradients";
     finding.causes = {"learning rate too high", "learning rate schedule without a cap",
