@@ -24,6 +24,9 @@ _TRAIN = int(Mode.TRAIN)
 _OTHER, _LABEL = int(Role.OTHER), int(Role.LABEL)
 _OPTIMIZER_STEP = int(EventKind.OPTIMIZER_STEP)
 _MAX_TRAININGS = 64
+#: A training of fewer rounds goes on in the run of the one before. A round is a pass over the data, and many trainings
+#: are stopped early, so it is less than for batches.
+_SHORT = 20
 _FLUSH_S = 2.0
 
 
@@ -212,6 +215,8 @@ class Trainings:
             return  # another thread is training: the run's steps are its rounds
         self.publish()
         self._training = None
+        if rounds == 0:  # otherwise a model is trained further
+            hook.trains(model, anew=True, short=_SHORT)
         if (
             len(self._document) >= _MAX_TRAININGS
             or hook.ensure_session() is None
@@ -373,6 +378,11 @@ class Trainings:
     def forked(self, steps: StepWriter) -> None:
         """Drops the parent's training and its rounds in a forked child. `steps` is the child's writer."""
         self._steps, self._training, self._waiting = steps, None, []
+
+    def begin_again(self, steps: StepWriter) -> None:
+        """Forgets the trainings of the run that has ended. `steps` is the writer of the next run."""
+        self._steps, self._training, self._ended, self._waiting = steps, None, None, []
+        self._trainings, self._document, self._unwatched = 0, [], 0
 
     # Describing ------------------------------------------------------------------------------------------------
 
