@@ -177,7 +177,7 @@ class BaseHook:
             if self.guard.unreported:
                 self.guard.report(session)
             session.close(int(EndReason.COMPLETED), _CLOSE_S)
-        self._following.runs += 1
+        self._following.next_run()
         if self._following.runs > MAX_RUNS:
             why = f"{MAX_RUNS} trainings of the process have runs, those after them are not recorded"
             note_aside(self._options.path, ResourceExhaustedError(why))

@@ -26,7 +26,7 @@ class NextTraining:
     Attributes
     ----------
     runs
-        How many runs the hook has had, with the one that there is. The hook counts them.
+        How many runs the hook has had, with the one that there is.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class NextTraining:
         self._as_it_goes = False
 
     def begins(self, steps: int, things: Iterable[Any], anew: bool, short: int) -> bool:
-        """Called when a training begins; returns whether it has a run of its own.
+        """Called when a training begins; returns whether it has a run of its own. Then call `next_run`.
 
         Parameters
         ----------
@@ -55,12 +55,17 @@ class NextTraining:
         own = False
         if not before or anew:
             own = self._began is not None and steps - self._began >= self._short and not self._as_it_goes
-            self._began, self._short = 0 if own else steps, short
+            self._began, self._short = steps, short
         elif min(before) < self.runs:  # trained again after another training has begun: they belong together
             self._as_it_goes = True
         for thing in things:
             self._runs_of[thing] = self.runs + own
         return own
+
+    def next_run(self) -> None:
+        """Called when a run has ended because another training begins."""
+        self.runs += 1
+        self._began = 0
 
     def knows(self, thing: Any) -> bool:
         """Whether a thing was trained in the run that there is."""

@@ -211,11 +211,12 @@ class Trainings:
     def _begin(self, hook: StepHook, key: Any, model: Any, rounds: int, planned: int | None) -> None:
         running = self._training
         thread = threading.get_ident()
-        if running is not None and running.key() is not None and running.thread != thread:
+        under_way = running is not None and running.key() is not None
+        if running is not None and under_way and running.thread != thread:
             return  # another thread is training: the run's steps are its rounds
         self.publish()
         self._training = None
-        if rounds == 0:  # otherwise a model is trained further
+        if rounds == 0 and not under_way:  # neither a model that is trained further, nor a training within another
             hook.trains(model, anew=True, short=_SHORT)
         if (
             len(self._document) >= _MAX_TRAININGS

@@ -112,7 +112,7 @@ class Hook(StepHook):
             return None
         model = self._models.get(estimator)
         if model is None or fresh:
-            if not self._depth:
+            if not self._depth and self.trainings.thread is None:  # no training within another
                 self.trains(estimator, anew=fresh)
             kind = type(estimator).__name__
             count = self._counts.get(kind, 0) + 1
