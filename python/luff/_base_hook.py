@@ -150,7 +150,12 @@ class BaseHook:
             session.close(int(EndReason.FAILED), 0.0)
 
     def trains(
-        self, model: Any, parts: Callable[[], Iterable[Any]] = tuple, *, anew: bool = False, short: int = SHORT
+        self,
+        model: Any,
+        parts: Callable[[], Iterable[Any]] = tuple,
+        *,
+        anew: bool = False,
+        short: int = SHORT,
     ) -> None:
         """Called under the lock when a training begins: its run may end that of the one before (`NextTraining`).
 

@@ -16,7 +16,9 @@ class Thing:
     """A model, or a part of one."""
 
 
-def begins(trainings: NextTraining, steps: int, *things: Thing, anew: bool = False, short: int = SHORT) -> bool:
+def begins(
+    trainings: NextTraining, steps: int, *things: Thing, anew: bool = False, short: int = SHORT
+) -> bool:
     own = trainings.begins(steps, things, anew, short)
     if own:
         trainings.next_run()
@@ -98,7 +100,9 @@ def test_too_many_runs_are_told(start_luff: Any, tmp_path: Path) -> None:
             assert trial.outcome == "completed"
             assert trial.steps("TRAIN") == list(range(count))
     assert len(list(tmp_path.glob("run*"))) == 3
-    assert "3 trainings of the process have runs, those after them are not recorded" in " ".join(done.stderr.split())
+    assert "3 trainings of the process have runs, those after them are not recorded" in " ".join(
+        done.stderr.split()
+    )
     assert done.stderr.splitlines()[-1] == "luff: 3 trainings: 3 ok"
 
 
@@ -114,7 +118,8 @@ def test_a_forked_child_counts_its_own(start_luff: Any, tmp_path: Path) -> None:
 
 def test_a_hook_that_was_attached_keeps_its_run(tmp_path: Path) -> None:
     script = PROGRAM.format(most=9, trainings="train(100); train(100)")
-    script = script.replace("hooks.attach_to_all()", f"StepHook(base.choose_run({str(tmp_path / 'run')!r}, False, {{}}))")
+    mine = f"StepHook(base.choose_run({str(tmp_path / 'run')!r}, False, {{}}))"
+    script = script.replace("hooks.attach_to_all()", mine)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("LUFF_")}
     subprocess.run([sys.executable, "-c", script + "hook.close()\n"], env=environment, check=True, timeout=60)
     with luff.open_trial(tmp_path / "run") as trial:

@@ -216,7 +216,9 @@ class Trainings:
             return  # another thread is training: the run's steps are its rounds
         self.publish()
         self._training = None
-        if rounds == 0 and not under_way:  # neither a model that is trained further, nor a training within another
+        if (
+            rounds == 0 and not under_way
+        ):  # neither a model that is trained further, nor a training within another
             hook.trains(model, anew=True, short=_SHORT)
         if (
             len(self._document) >= _MAX_TRAININGS
