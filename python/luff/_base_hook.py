@@ -28,7 +28,7 @@ from luff._hook import (
     resume_point,
     run_from_environment,
 )
-from luff._next_training import MAX_RUNS, SHORT, NextTraining
+from luff._next_training import MAX_RUNS, NextTraining
 from luff._plain import plain, shown
 from luff._rules_beside import needs_of, take_rules, watch_beside
 from luff._run_place import new_run, warn_of_another_place
@@ -149,25 +149,17 @@ class BaseHook:
             session.after_fork_in_child()
             session.close(int(EndReason.FAILED), 0.0)
 
-    def trains(
-        self,
-        model: Any,
-        parts: Callable[[], Iterable[Any]] = tuple,
-        *,
-        anew: bool = False,
-        short: int = SHORT,
-    ) -> None:
+    def trains(self, model: Any, parts: Callable[[], Iterable[Any]] = tuple, **how: Any) -> None:
         """Called under the lock when a training begins: its run may end that of the one before (`NextTraining`).
 
-        `parts` returns what of the model is trained, if that tells models apart. A hook that a user has attached keeps
-        its run.
+        `parts` returns what is trained of the model, if that tells models apart. An attached hook keeps its run.
         """
         if not self._options.job or self.registry is None or self.registry.default is not self:
             return
-        if anew or not self._following.knows(model):
+        if how.get("anew") or not self._following.knows(model):
             clock = self.steps.clock
             steps = clock.mode_steps[int(Mode.TRAIN)] - clock.first_train_step
-            if self._following.begins(steps, [model, *parts()], anew, short):
+            if self._following.begins(steps, [model, *parts()], **how):
                 self.begin_again()
 
     def begin_again(self) -> None:

@@ -36,7 +36,7 @@ class NextTraining:
         self._runs_of: Identities[int] = Identities()  # what was trained -> in which run
         self._as_it_goes = False
 
-    def begins(self, steps: int, things: Iterable[Any], anew: bool, short: int) -> bool:
+    def begins(self, steps: int, things: Iterable[Any], anew: bool = False, short: int = SHORT) -> bool:
         """Called when a training begins; returns whether it has a run of its own. Then call `next_run`.
 
         Parameters
