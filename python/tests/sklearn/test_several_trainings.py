@@ -38,7 +38,9 @@ def test_each_training_from_scratch_has_a_run(luff_trainings, tmp_path):
 
 def test_what_belongs_together_shares_a_run(luff_trainings):
     _, steps = luff_trainings(
-        START + "model = network(max_iter=10, warm_start=True)\n"
+        START + "def probe(*_): network(max_iter=1).fit(x[:100], y[:100])\n"  # inside of another training
+        "GradientBoostingRegressor(n_estimators=60).fit(x[:300], y[:300], monitor=probe)\n"
+        "model = network(max_iter=10, warm_start=True)\n"
         "for _ in range(3): model.fit(x[:1000], y[:1000])\n"
         "for _ in range(20): model.partial_fit(x[:200], y[:200])\n"
         "grown = GradientBoostingRegressor(n_estimators=30, warm_start=True).fit(x[:300], y[:300])\n"
@@ -50,4 +52,4 @@ def test_what_belongs_together_shares_a_run(luff_trainings):
         "            model.partial_fit(x[begin:begin + 10], y[begin:begin + 10], classes=np.arange(10))\n"
         "network(max_iter=12).fit(x[:1000], y[:1000])\n"
     )
-    assert steps == [340, 60, 110, 330 + 120]
+    assert steps == [60 + 60, 340, 60, 110, 330 + 120]
