@@ -22,16 +22,18 @@ from luff._hook import (
     Session,
     environment_document,
     find_run,
+    note_aside,
     open_session,
     rank_from_environment,
     resume_point,
     run_from_environment,
 )
+from luff._next_training import MAX_RUNS, NextTraining
 from luff._plain import plain, shown
 from luff._rules_beside import needs_of, take_rules, watch_beside
 from luff._run_place import new_run, warn_of_another_place
 from luff._step_writer import StepWriter
-from luff.errors import AlreadyExistsError, InvalidArgumentError
+from luff.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
 
 __all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
 
@@ -108,6 +110,7 @@ class BaseHook:
         self.registry: Any = None
         self.steps = self._make_writer()
         self.first_rank = True
+        self._following = NextTraining()
         _living.add(self)
 
     def _make_writer(self) -> StepWriter:
@@ -137,6 +140,7 @@ class BaseHook:
         """Drops the parent's session in a forked child, which trains as a worker of its own. Overrides call this."""
         session, forced = self.session, self.steps.forced
         self.lock = threading.RLock()
+        self._following = NextTraining()
         self._options.join = True
         self._run = self._options.path
         self.steps = self._make_writer()
@@ -145,8 +149,21 @@ class BaseHook:
             session.after_fork_in_child()
             session.close(int(EndReason.FAILED), 0.0)
 
+    def trains(self, model: Any, parts: Callable[[], Iterable[Any]] = tuple, **how: Any) -> None:
+        """Called under the lock when a training begins: its run may end that of the one before (`NextTraining`).
+
+        `parts` returns what is trained of the model, if that tells models apart. An attached hook keeps its run.
+        """
+        if not self._options.job or self.registry is None or self.registry.default is not self:
+            return
+        if how.get("anew") or not self._following.knows(model):
+            clock = self.steps.clock
+            steps = clock.mode_steps[int(Mode.TRAIN)] - clock.first_train_step
+            if self._following.begins(steps, [model, *parts()], **how):
+                self.begin_again()
+
     def begin_again(self) -> None:
-        """Ends the run: the process begins another training, which gets its own one."""
+        """Ends the run: another training begins, which gets one, unless there were too many. Overrides call this."""
         self._finish()
         corrections.forget(self._accept_corrections)
         session, forced = self.session, self.steps.forced
@@ -157,6 +174,11 @@ class BaseHook:
             if self.guard.unreported:
                 self.guard.report(session)
             session.close(int(EndReason.COMPLETED), _CLOSE_S)
+        self._following.next_run()
+        if self._following.runs > MAX_RUNS:
+            why = f"{MAX_RUNS} trainings of the process have runs, those after them are not recorded"
+            note_aside(self._options.path, ResourceExhaustedError(why))
+            self._end_run(int(EndReason.COMPLETED), "")
 
     # For users -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ __all__ = [
     "StepClock",
     "environment_document",
     "find_run",
+    "note_aside",
     "open_session",
     "resume_point",
     "run_from_environment",
@@ -234,7 +235,7 @@ def rank_from_environment() -> tuple[int, int] | None:
 
 
 def note_aside(path: str, error: BaseException) -> None:
-    """Notes in the supervisor's run why this process is not watched; never raises."""
+    """Notes in the supervisor's run why this process, or what it trains from now on, is not watched; never raises."""
     try:
         text = f"{type(error).__name__}: {error}"[:1000]
         line = json.dumps({"pid": os.getpid(), "error": text}) + "\n"

@@ -63,3 +63,38 @@ def luff_findings(start_luff, tmp_path):
         return done, rules, luff.open_trial(tmp_path / "run")
 
     return run
+
+
+@pytest.fixture
+def luff_trainings(start_luff, tmp_path):
+    """Runs a script, given as text, of several trainings under `luff run`.
+
+    Returns what `luff run` said, and for each run its number of TRAIN steps. `same`: runs the script, which prints what
+    it has learnt, alone too; the results must not differ.
+    """
+
+    def run(script, same=False):
+        import luff
+
+        done = start_luff(script)
+        if same:
+            alone = subprocess.run(
+                [sys.executable, "train.py"], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
+                capture_output=True, text=True, timeout=180, check=True,
+            )  # fmt: skip
+            assert done.stdout == alone.stdout != ""
+        steps = []
+        for number in range(1, len(list(tmp_path.glob("run*"))) + 1):
+            with luff.open_trial(tmp_path / ("run" if number == 1 else f"run-{number}")) as trial:
+                assert trial.outcome == "completed"
+                assert len(trial.workers()) == 1
+                steps.append(trial.steps("TRAIN"))
+        lines = done.stderr.splitlines()
+        verdicts = [line for line in lines if " — run: " in line]
+        assert len(verdicts) == len(steps), done.stderr
+        if len(steps) > 1:
+            assert lines[-1].startswith(f"luff: {len(steps)} trainings: "), done.stderr
+        assert all(each == list(range(len(each))) for each in steps)
+        return done.stderr, [len(each) for each in steps]
+
+    return run

@@ -24,6 +24,9 @@ _TRAIN = int(Mode.TRAIN)
 _OTHER, _LABEL = int(Role.OTHER), int(Role.LABEL)
 _OPTIMIZER_STEP = int(EventKind.OPTIMIZER_STEP)
 _MAX_TRAININGS = 64
+#: A training of fewer rounds goes on in the run of the one before. A round is a pass over the data, and many trainings
+#: are stopped early, so it is less than for batches.
+_SHORT = 20
 _FLUSH_S = 2.0
 
 
@@ -208,10 +211,15 @@ class Trainings:
     def _begin(self, hook: StepHook, key: Any, model: Any, rounds: int, planned: int | None) -> None:
         running = self._training
         thread = threading.get_ident()
-        if running is not None and running.key() is not None and running.thread != thread:
+        under_way = running is not None and running.key() is not None
+        if running is not None and under_way and running.thread != thread:
             return  # another thread is training: the run's steps are its rounds
         self.publish()
         self._training = None
+        if (
+            rounds == 0 and not under_way
+        ):  # neither a model that is trained further, nor a training within another
+            hook.trains(model, anew=True, short=_SHORT)
         if (
             len(self._document) >= _MAX_TRAININGS
             or hook.ensure_session() is None
@@ -373,6 +381,11 @@ class Trainings:
     def forked(self, steps: StepWriter) -> None:
         """Drops the parent's training and its rounds in a forked child. `steps` is the child's writer."""
         self._steps, self._training, self._waiting = steps, None, []
+
+    def begin_again(self, steps: StepWriter) -> None:
+        """Forgets the trainings of the run that has ended. `steps` is the writer of the next run."""
+        self._steps, self._training, self._ended, self._waiting = steps, None, None, []
+        self._trainings, self._document, self._unwatched = 0, [], 0
 
     # Describing ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import keras
 
 from luff import corrections
 from luff._base_hook import Collections, choose_run, make_config, thinned
-from luff._codes import GapReason
+from luff._codes import GapReason, Mode
 from luff._hook import RunOptions, Session, run_from_environment
 from luff._registry import Registry
 from luff._step_hook import StepHook
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "Hooks", "hooks"]
 
 _NOT_SEEN = int(GapReason.NOT_SEEN)
+_TRAIN = int(Mode.TRAIN)
 
 
 class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
@@ -120,11 +121,20 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
 
             self.loops = Loops(self, self.values)  # type: ignore[arg-type]
 
+    def begin_again(self) -> None:
+        """Ends the run before another training, which has its own."""
+        super().begin_again()
+        self._forget()
+        self.names = Names()
+
     def forked(self) -> None:
         """Makes the hook of a forked child a worker of its own."""
         super().forked()
+        self._forget()
+
+    def _forget(self) -> None:
         self.values, self.loops, self._training = None, None, None
-        self._document = Document()
+        self._document, self._described = Document(), -1
 
     @property
     def _model(self) -> Any:
@@ -204,6 +214,8 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     def _begin_batch(self, model: Any, mode: int) -> None:
         if self.training_model() is model and self.steps.begin_again(mode, model, ARRAYS):
             return
+        if mode == _TRAIN:
+            self.trains(model, lambda: model.trainable_variables)
         if self.loops is not None:
             self.loops.end()
         if self.steps.mode:

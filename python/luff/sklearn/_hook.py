@@ -112,6 +112,8 @@ class Hook(StepHook):
             return None
         model = self._models.get(estimator)
         if model is None or fresh:
+            if not self._depth and self.trainings.thread is None:  # no training within another
+                self.trains(estimator, anew=fresh)
             kind = type(estimator).__name__
             count = self._counts.get(kind, 0) + 1
             if sum(self._counts.values()) >= _MAX_MODELS:
@@ -236,10 +238,19 @@ class Hook(StepHook):
         """Returns scikit-learn's version."""
         return {"sklearn": sklearn.__version__}
 
+    def begin_again(self) -> None:
+        """Ends the run before another training, which has its own."""
+        super().begin_again()
+        self.trainings.begin_again(self.steps)
+        self._forget()
+
     def forked(self) -> None:
         """Drops everything of the parent's session, in a forked child."""
         super().forked()
         self.trainings.forked(self.steps)
+        self._forget()
+
+    def _forget(self) -> None:
         self._models = weakref.WeakKeyDictionary()
         self._counts, self._depth, self._thread, self._updates = {}, 0, 0, False
         self._descriptions, self._optimizers, self._schedules = [], [], []

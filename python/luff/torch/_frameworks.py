@@ -177,6 +177,7 @@ class Run:
         if self._shared:
             self.hook = luff.torch.attach_to_all()
             if self.hook is not None and training:
+                self.hook.told("training", self.hook.loop_begins, model, optimizers)
                 self.hook.watch(model)
                 self.hook.guarded("open", self.hook.machine.ensure_session)
         elif self.hook is None:

@@ -181,6 +181,11 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
         """Records the rounds that are waiting."""
         self.trainings.publish()
 
+    def begin_again(self) -> None:
+        """Ends the run before another training, which has its own."""
+        super().begin_again()
+        self.trainings.begin_again(self.steps)
+
     def forked(self) -> None:
         """Drops everything of the parent's session, in a forked child."""
         super().forked()

@@ -148,16 +148,30 @@ class Hook(BaseHook):
         optimizers = self.machine.others_train(model)
         if optimizers is None:
             return False
-        recorder = self.machine.recorder
-        before = [optimizer for _, optimizer in recorder.living()] if recorder is not None else []
-        loads = self.machine.evidence.loads.hand_over()  # since the last step, for the next training
         self.begin_again()
-        self.machine = self._machine(Names(), eager=False)
-        self.machine.evidence.loads = loads
-        self.machine.next_training = NextTraining(before)
         for optimizer in optimizers:
             self.machine.optimizer_made(optimizer)
         return True
+
+    def loop_begins(self, model: Any, optimizers: Iterable[Any]) -> None:
+        """Called where a framework's loop begins to train a model: its run may end that of the training before."""
+        machine = self.machine
+        if any(machine.names.parameter(parameter) is not None for parameter in model.parameters()):
+            return
+        self.trains(model, model.parameters)
+        if self.machine is not machine:
+            for optimizer in optimizers:
+                self.machine.optimizer_made(optimizer)
+
+    def begin_again(self) -> None:
+        """Ends the run before another training, which has its own."""
+        recorder = self.machine.recorder
+        before = [optimizer for _, optimizer in recorder.living()] if recorder is not None else []
+        loads = self.machine.evidence.loads.hand_over()  # since the last step, for the next training
+        super().begin_again()
+        self.machine = self._machine(Names(), eager=False)
+        self.machine.evidence.loads = loads
+        self.machine.next_training = NextTraining(before)
 
     def _machine(self, names: Names, eager: bool) -> Machine:
         machine = Machine(names, self.steps, eager)

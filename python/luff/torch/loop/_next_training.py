@@ -11,15 +11,13 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from luff._next_training import SHORT
 from luff._weak import Identities
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import parameters_of
 
 __all__ = ["NextTraining"]
 
-#: A shorter one is no training of its own. Inner loops of meta-learning have 1 to 10 steps (MAML, arXiv:1703.03400)
-#: or up to 32 (Reptile, arXiv:1803.02999).
-_STEPS = 100
 _MADE = 64  # optimizers that may belong to the next training
 
 
@@ -48,7 +46,7 @@ class NextTraining:
             return False
         if any(names.parameter(parameter) is not None for parameter in parameters_of(optimizer)):
             return False
-        self._as_it_goes = steps < _STEPS
+        self._as_it_goes = steps < SHORT
         if self._as_it_goes:
             return False
         self._made = [*(one for one in self._made[1 - _MADE :] if one() is not None), weakref.ref(optimizer)]
