@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/format.h"
+#include "catalog/card.h"
 #include "cli/heat_map.h"
 #include "cli/reading.h"
 #include "cli/tensor_names.h"
@@ -49,25 +50,31 @@ class TrainAxis {
 };
 
 /// Returns scalars as they are, one series for each mode; for tensors, the mean of a loss and the L2 norm of
-/// others. Steps are numbered as `mode` counts them, or placed on `axis` if there is one.
+/// others. Steps are numbered as `mode` counts them, or placed on `axis` if there is one: there an evaluation
+/// has one place, and of a loss its mean.
 std::vector<Series> SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
                              std::optional<std::uint32_t> worker, const TrainAxis* axis) {
   const std::string& name = trial.tensor(id).name;
-  std::map<query::Mode, Series> modes;
-  for (const auto& scalar : ValueOrExit(trial.Scalars(id, mode, worker))) {
-    Series& series = modes[scalar.mode];
-    series.step.push_back(axis != nullptr ? axis->Place(scalar.global_step) : StepAs(mode, scalar));
-    series.value.push_back(scalar.value);
-    series.bad.push_back(!std::isfinite(scalar.value));
-  }
+  const bool loss = trial.tensor(id).role == query::Role::kLoss;
+  std::map<query::Mode, std::vector<query::ScalarAt>> modes;
+  for (const auto& scalar : ValueOrExit(trial.Scalars(id, mode, worker)))
+    modes[scalar.mode].push_back(scalar);
   std::vector<Series> all;
-  for (auto& [of, series] : modes) {
-    series.name = modes.size() > 1 ? fmt::format("{} ({})", name, query::ModeName(of)) : name;
+  for (const auto& [of, scalars] : modes) {
+    const bool means = loss && axis != nullptr && of == query::Mode::kEval;
+    Series series;
+    for (const auto& scalar : means ? catalog::MeansOfEvaluations(scalars) : scalars) {
+      series.step.push_back(axis != nullptr ? axis->Place(scalar.global_step) : StepAs(mode, scalar));
+      series.value.push_back(scalar.value);
+      series.bad.push_back(!std::isfinite(scalar.value));
+    }
+    series.name = modes.size() > 1 ? fmt::format("{} ({}{})", name, query::ModeName(of),
+                                                 means ? ", mean of each evaluation" : "")
+                                   : name;
     all.push_back(std::move(series));
   }
   if (!all.empty()) return all;
   const auto columns = ValueOrExit(trial.Summaries(id, mode, worker));
-  const bool loss = trial.tensor(id).role == query::Role::kLoss;
   Series series;
   series.name = loss ? name : name + " (l2 norm)";
   const auto& step = StepAs(mode, columns);
