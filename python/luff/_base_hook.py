@@ -30,7 +30,7 @@ from luff._hook import (
 )
 from luff._next_training import MAX_RUNS, NextTraining
 from luff._plain import plain, shown
-from luff._rules_beside import needs_of, take_rules, watch_beside
+from luff._rules_beside import needs_of, open_when_judged, take_rules, watch_beside
 from luff._run_place import new_run, warn_of_another_place
 from luff._step_writer import StepWriter
 from luff.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
@@ -329,8 +329,10 @@ class BaseHook:
         try:
             return open_session(options, rank)
         except AlreadyExistsError:
-            if options.join or options.resume or (rank is not None and rank[1] > 1):
+            if options.join or (rank is not None and rank[1] > 1):
                 raise
+            if options.resume:
+                return open_when_judged(options, rank)
         for number in itertools.count(2):
             path = f"{options.path}-{number}"
             try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from luff._evaluations import means_of_evaluations
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -38,7 +40,7 @@ def _step(mode: str, step: int) -> str:
 
 
 def trial_html(trial: Trial) -> str:
-    """Returns a run at a glance: outcome, steps, losses, findings that stand."""
+    """Returns a run at a glance: outcome, steps, losses (of an evaluation its mean), findings that stand."""
     steps = ", ".join(f"{len(trial.steps(mode))} {mode}" for mode in trial.modes()) or "no"
     why = f": {trial.outcome_reason}" if trial.outcome_reason else ""
     html = f"<p><b>{_text(trial.path)}</b><br>{_text(trial.outcome + why)}, {_text(steps)} steps</p>"
@@ -46,6 +48,8 @@ def trial_html(trial: Trial) -> str:
     for name in trial.tensors(collection="losses"):
         for mode in ("TRAIN", "EVAL"):
             scalars = trial.scalars(name, mode)
+            if mode == "EVAL":
+                scalars = means_of_evaluations(scalars)
             if len(scalars["value"]):
                 losses.append(
                     (

@@ -6,15 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from luff._bounded import parse_json
-from luff.errors import InvalidArgumentError, NotFoundError
+from luff._hook import RunOptions, Session, open_session
+from luff.errors import AlreadyExistsError, InvalidArgumentError, LuffError, NotFoundError
 
-__all__ = ["luff_command", "needs_of", "take_rules", "watch_beside"]
+__all__ = ["luff_command", "needs_of", "open_when_judged", "take_rules", "watch_beside"]
 
 _TIMEOUT_S = 30
+_LET_GO_S = 20.0  # how long rules may hold a run after its training
 
 
 def luff_command() -> str:
@@ -91,3 +94,31 @@ def watch_beside(run: str, rules: str, on_finding: str) -> None:
     )  # fmt: skip
     if done.returncode != 0:
         raise InvalidArgumentError(f"luff watch ended with exit code {done.returncode}: {run}")
+
+
+def open_when_judged(options: RunOptions, rank: tuple[int, int] | None) -> Session:
+    """Opens a resumed run; waits, at most 20 s, for the rules beside its earlier part, which still judge its end.
+
+    Raises
+    ------
+    AlreadyExistsError
+        If it is held for longer, or its training has not ended.
+    """
+    deadline = time.monotonic() + _LET_GO_S
+    while True:
+        try:
+            return open_session(options, rank)
+        except AlreadyExistsError:
+            if time.monotonic() > deadline or not _has_ended(options.path):
+                raise
+        time.sleep(0.1)
+
+
+def _has_ended(run: str) -> bool:
+    from luff.trial import open_trial
+
+    try:
+        with open_trial(run) as trial:
+            return trial.outcome != "running"
+    except LuffError:
+        return False

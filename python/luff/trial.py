@@ -264,9 +264,11 @@ class Trial:
     def scalars(
         self, name: str, mode: str | int = "GLOBAL", worker: int | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Returns the scalars of one name: arrays ``step`` (global), ``mode_step`` and ``value``."""
-        step, mode_step, value = self._core.scalars(self._core.find(name), _mode(mode), worker)
-        return {"step": step, "mode_step": mode_step, "value": value}
+        """Returns the scalars of one name: arrays ``step`` (global), ``mode_step``, ``update`` (those before the step)
+        and ``value``.
+        """
+        step, mode_step, update, value = self._core.scalars(self._core.find(name), _mode(mode), worker)
+        return {"step": step, "mode_step": mode_step, "update": update, "value": value}
 
     def events(self, mode: str | int = "GLOBAL") -> list[Event]:
         """Returns the events of the training loop, each with at least ``step``, ``worker`` and ``kind``."""

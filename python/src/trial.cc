@@ -439,14 +439,16 @@ void InitTrial(nb::module_& m) {
   at_step("summary", &Trial::ReadSummaryAt, SummaryDict);
   over_steps("summaries", &Trial::SharedSummaries, Columns);
   over_steps("scalars", &Trial::Scalars, [](const std::vector<query::ScalarAt>& scalars) {
-    std::vector<std::int64_t> steps, mode_steps;
+    std::vector<std::int64_t> steps, mode_steps, updates;
     std::vector<double> values;
     for (const auto& scalar : scalars) {
       steps.push_back(scalar.global_step);
       mode_steps.push_back(scalar.mode_step);
+      updates.push_back(scalar.update);
       values.push_back(scalar.value);
     }
-    return nb::make_tuple(Owned(std::move(steps)), Owned(std::move(mode_steps)), Owned(std::move(values)));
+    return nb::make_tuple(Owned(std::move(steps)), Owned(std::move(mode_steps)), Owned(std::move(updates)),
+                          Owned(std::move(values)));
   });
   trial.def(
       "form",

@@ -116,14 +116,8 @@ std::optional<Scalar> ReadScalar(const query::Trial& trial, const std::string& n
   scalar.name = name;
   scalar.eval = mode == Mode::kEval;
   scalar.min = scalar.max = std::nan("");
-  for (std::size_t i = 0; i < rows->size();) {
-    std::size_t end = i + 1;
-    double sum = (*rows)[i].value;
-    for (; scalar.eval && end < rows->size() && (*rows)[end].update == (*rows)[i].update; ++end)
-      sum += (*rows)[end].value;
-    Add(sum / static_cast<double>(end - i), (*rows)[end - 1].mode_step, &scalar);
-    i = end;
-  }
+  for (const query::ScalarAt& row : scalar.eval ? MeansOfEvaluations(*rows) : *rows)
+    Add(row.value, row.mode_step, &scalar);
   return scalar;
 }
 
@@ -321,6 +315,19 @@ Result<Card> ReadCard(const std::string& run) {
   }
   card.verdict = Verdict(card);
   return card;
+}
+
+std::vector<query::ScalarAt> MeansOfEvaluations(const std::vector<query::ScalarAt>& values) {
+  std::vector<query::ScalarAt> means;
+  for (std::size_t i = 0; i < values.size();) {
+    std::size_t end = i;
+    double sum = 0;
+    for (; end < values.size() && values[end].update == values[i].update; ++end) sum += values[end].value;
+    means.push_back(values[end - 1]);
+    means.back().value = sum / static_cast<double>(end - i);
+    i = end;
+  }
+  return means;
 }
 
 const Scalar* FindScalar(const Card& card, const std::string& name, bool eval) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "luff/base/result.h"
+#include "luff/query/trial.h"
 
 /// What is worth knowing of a run at a glance (docs/spec/catalog.md). Made from the run alone.
 namespace luff::catalog {
@@ -22,6 +23,10 @@ struct Scalar {
   double first = 0, last = 0, min = 0, max = 0;
   std::int64_t last_step = 0, min_step = 0, max_step = 0;  // mode steps; of an evaluation its last one
 };
+
+/// The values of EVAL steps as one value for each evaluation: its mean, at its last step. An evaluation is
+/// the EVAL steps between two updates.
+[[nodiscard]] std::vector<query::ScalarAt> MeansOfEvaluations(const std::vector<query::ScalarAt>& values);
 
 /// The finding that a verdict shows: of those that stand and lead, the gravest, then the earliest.
 struct Headline {

@@ -81,9 +81,10 @@ Result<SafetensorsWritten> ExportSafetensors(const query::Trial& trial, const Ex
     at += bytes;
   }
   if (items.empty()) {
-    return OutOfRange(fmt::format(
-        "no value of what is wanted was saved at step {}; `luff tensors RUN` tells which there are",
-        info.global_step));
+    return OutOfRange(
+        fmt::format("no value of what is wanted was saved at {} step {} ({} of all); `luff tensors RUN` "
+                    "tells which there are",
+                    query::ModeName(info.mode), info.mode_step, info.global_step));
   }
   std::string head;
   try {

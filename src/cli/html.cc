@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "base/output_file.h"
 #include "base/text_escape.h"
+#include "catalog/card.h"
 #include "cli/boosting_report.h"
 #include "cli/charts.h"
 #include "cli/reading.h"
@@ -102,8 +103,11 @@ std::string Losses(const query::Trial& trial, const std::vector<rules::Finding>&
       const auto scalars = trial.Scalars(id, mode);
       if (!scalars.ok()) continue;
       Curve curve;
-      for (const auto& scalar : scalars.value()) curve.points.emplace_back(scalar.mode_step, scalar.value);
-      const std::string title = fmt::format("{} ({})", trial.tensor(id).name, query::ModeName(mode));
+      const bool eval = mode == query::Mode::kEval;
+      for (const auto& scalar : eval ? catalog::MeansOfEvaluations(*scalars) : *scalars)
+        curve.points.emplace_back(scalar.mode_step, scalar.value);
+      const std::string title = fmt::format("{} ({}{})", trial.tensor(id).name, query::ModeName(mode),
+                                            eval ? ", mean of each evaluation" : "");
       const std::string svg = CurvesSvg({.title = title,
                                          .curves = {std::move(curve)},
                                          .mark = mode == query::Mode::kTrain ? mark : std::nullopt,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "catalog/card.h"
 #include "cli/reading.h"
 
 namespace luff::cli {
@@ -67,22 +68,26 @@ std::int64_t TrainAxis::Place(std::int64_t global_step) const {
 Result<std::vector<Series>> SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
                                      std::optional<std::uint32_t> worker, const TrainAxis* axis) {
   const std::string& name = trial.tensor(id).name;
-  std::map<query::Mode, Series> modes;
-  LUFF_ASSIGN_OR_RETURN(const auto scalars, trial.Scalars(id, mode, worker));
-  for (const auto& scalar : scalars) {
-    Series& series = modes[scalar.mode];
-    series.step.push_back(axis != nullptr ? axis->Place(scalar.global_step) : StepAs(mode, scalar));
-    series.value.push_back(scalar.value);
-    series.bad.push_back(!std::isfinite(scalar.value));
-  }
+  const bool loss = trial.tensor(id).role == query::Role::kLoss;
+  std::map<query::Mode, std::vector<query::ScalarAt>> modes;
+  LUFF_ASSIGN_OR_RETURN(const auto found, trial.Scalars(id, mode, worker));
+  for (const auto& scalar : found) modes[scalar.mode].push_back(scalar);
   std::vector<Series> all;
-  for (auto& [of, series] : modes) {
-    series.name = modes.size() > 1 ? fmt::format("{} ({})", name, query::ModeName(of)) : name;
+  for (const auto& [of, scalars] : modes) {
+    const bool means = loss && axis != nullptr && of == query::Mode::kEval;
+    Series series;
+    for (const auto& scalar : means ? catalog::MeansOfEvaluations(scalars) : scalars) {
+      series.step.push_back(axis != nullptr ? axis->Place(scalar.global_step) : StepAs(mode, scalar));
+      series.value.push_back(scalar.value);
+      series.bad.push_back(!std::isfinite(scalar.value));
+    }
+    series.name = modes.size() > 1 ? fmt::format("{} ({}{})", name, query::ModeName(of),
+                                                 means ? ", mean of each evaluation" : "")
+                                   : name;
     all.push_back(std::move(series));
   }
   if (!all.empty()) return all;
   LUFF_ASSIGN_OR_RETURN(const auto columns, trial.Summaries(id, mode, worker));
-  const bool loss = trial.tensor(id).role == query::Role::kLoss;
   Series series = EmptySeries(trial, id);
   const auto& step = StepAs(mode, columns);
   for (const std::int64_t one : step) series.step.push_back(axis != nullptr ? axis->Place(one) : one);

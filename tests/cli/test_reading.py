@@ -157,7 +157,7 @@ def test_plot_in_the_terminal(luff: Command, run: Path) -> None:
     done = luff("plot", run)
     assert done.code == 0
     assert done.out.startswith(f"{LOSS} (TRAIN)\n")  # each mode has a line of its own
-    assert f"\n{LOSS} (EVAL)\n" in done.out
+    assert f"\n{LOSS} (EVAL, mean of each evaluation)\n" in done.out
     assert "gradient/Sequential_0.weight (l2 norm)" in done.out
     assert any(0x2800 < ord(c) < 0x2900 for c in done.out)
     histogram = luff("plot", run, WEIGHT).out

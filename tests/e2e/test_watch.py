@@ -124,6 +124,39 @@ def test_the_rules_end_with_a_training_that_is_killed(luff: Luff) -> None:
     assert not processes_with(f"watch {luff.tmp / 'run'}")
 
 
+_AGAIN = """
+import numpy as np
+import luff.numpy
+
+def train(rules, nan_at):
+    with luff.numpy.attach({{"w": np.ones(4, np.float32)}}, run={run!r}, resume=True, rules=rules) as hook:
+        for number in range(20):
+            with hook.step() as step:
+                step.loss(float("nan") if number == nan_at else 1.0 / (number + 1))
+        return hook.health()["hook_errors"]
+
+print(train("LossNotDecreasing", -1), train("NonFinite", 5), train(False, -1))
+"""
+
+
+def test_a_run_is_resumed_as_soon_as_the_earlier_rules_have_let_go_of_it(luff: Luff) -> None:
+    script = luff.tmp / "again.py"
+    script.write_text(_AGAIN.format(run=str(luff.tmp / "run")))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=_environment(luff),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0 0 0\n"
+    with package.open_trial(luff.tmp / "run") as trial:
+        assert (trial.outcome, len(trial.steps("TRAIN"))) == ("completed", 60)
+        assert [(f["rule"], f["since_step"]) for f in trial.findings()] == [("NonFinite", 25)]
+
+
 def test_watch_by_hand(luff: Luff) -> None:
     done = train(luff, "", nan_at=12)
     assert (done.returncode, done.stderr) == (0, "")

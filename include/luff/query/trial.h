@@ -162,8 +162,8 @@ class TrialNames {
   [[nodiscard]] virtual std::vector<std::string> CollectionNames() const = 0;
   /// JSON of a document: "model", "collections", "environment"; "" if absent.
   [[nodiscard]] virtual std::string Document(std::string_view name) const = 0;
-  /// The document as it was at the n-th step (see step_at): a model that is described anew has other optimizers then.
-  /// The latest where versions are not kept.
+  /// The document as it was at the n-th step (see step_at): a model that is described anew has other
+  /// optimizers then. The latest where versions are not kept.
   [[nodiscard]] virtual std::string DocumentAt(std::string_view name, std::size_t n) const {
     (void)n;
     return Document(name);

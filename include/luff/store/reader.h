@@ -198,9 +198,9 @@ class WorkerReader {
   [[nodiscard]] const LayoutDef* FindLayout(std::uint32_t epoch, std::uint32_t id) const;
   /// Latest document of each name.
   [[nodiscard]] const std::map<std::string, std::string>& documents() const noexcept { return documents_; }
-  /// The document as it was when a step was published; that of the next step counts too, since what a step does may be
-  /// described after it. The first one, for steps before it. Of more than kMaxVersions versions, or 16 MiB of them, the
-  /// later ones count as the latest. Null if there is none.
+  /// The document as it was when a step was published; that of the next step counts too, since what a step
+  /// does may be described after it. The first one, for steps before it. Of more than kMaxVersions versions,
+  /// or 16 MiB of them, the later ones count as the latest. Null if there is none.
   [[nodiscard]] const std::string* DocumentAt(const std::string& name, std::uint64_t ordinal) const;
   static constexpr std::size_t kMaxVersions = 64;
   struct Gap {

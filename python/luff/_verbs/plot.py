@@ -13,6 +13,7 @@ import numpy as np
 
 import luff
 from luff import _core
+from luff._evaluations import means_of_evaluations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,8 +79,12 @@ def _scalars(axis: Any, trial: luff.Trial, name: str, counted: _Steps, worker: i
         if not scalars["step"].size:
             continue
         rare = one != "TRAIN" and counted.mode == "GLOBAL"
+        means = one == "EVAL" and rare and trial.tensor(name).role == "loss"
+        if means:
+            scalars = means_of_evaluations(scalars)
         _line(
-            axis, counted.of(scalars), scalars["value"], ~np.isfinite(scalars["value"]), label=one,
+            axis, counted.of(scalars), scalars["value"], ~np.isfinite(scalars["value"]),
+            label="EVAL, mean of each evaluation" if means else one,
             marker="o" if rare else None, markersize=3,
         )  # fmt: skip
         drawn = True

@@ -10,7 +10,7 @@ namespace luff::rules {
 
 namespace {
 
-constexpr std::size_t kMaxSeen = 1024;  // optimizers
+constexpr std::size_t kMaxSeen = 1024;   // optimizers
 constexpr std::size_t kMaxStepped = 64;  // optimizers
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 constexpr std::int64_t kMarkSteps = 16;  // samples are dense in these steps
 constexpr std::uint64_t kMix = 0x9E3779B97F4A7C15;
 constexpr std::uint64_t kPassBits = (1ULL << 52) - 1;
-}
+}  // namespace
 
 void Passes::OnTrainStep(const StepView& view) {
   const std::vector<ModelInput>& inputs = ModelInputsOf(view);

@@ -18,7 +18,7 @@ using format::Role;
 constexpr std::size_t kMaxWeights = 1 << 17, kMaxOptimizers = 1024;
 constexpr std::int64_t kGradientLooks = 32;  // steps with gradients after which eps is judged
 constexpr std::int64_t kLeastMeasured = 8;   // captures before the sum is judged
-constexpr double kBegun = 1e-6;             // squared norm of a weight beside the heaviest one
+constexpr double kBegun = 1e-6;              // squared norm of a weight beside the heaviest one
 constexpr double kMoved = 0.01;              // of a weight's size, by all updates
 constexpr double kFaintRate = 1e-5;          // rate times factor of the loss, for optimizers without eps
 constexpr double kUsualRate = 0.01;  // lr / eps, the rate of the equivalent gradient descent, if not raised
@@ -114,7 +114,8 @@ bool SlowProgress::Creeping(const StepView& view, Sink& sink) {
   return true;
 }
 
-// Root mean square of all gradients of an optimizer, in the steps looked at: what Adam divides by; 0 if it has none.
+// Root mean square of all gradients of an optimizer, in the steps looked at: what Adam divides by; 0 if it
+// has none.
 double SlowProgress::UsualGradient(const OptimizerFacts& optimizer) const {
   const auto squares = squares_.find(optimizer.name);
   const auto seen = seen_.find(optimizer.name);
@@ -176,9 +177,8 @@ bool SlowProgress::Damped(const StepView& view, const OptimizerFacts& optimizer,
     return false;
   Finding finding = Begin(view, "damped");
   finding.tensor = optimizer.name;
-  finding.what = fmt::format(
-      "the eps of {} ({:g}) is {:.0f} times its gradients (root mean square {:.1g})",
-      optimizer.name, optimizer.eps, optimizer.eps / gradient, gradient);
+  finding.what = fmt::format("the eps of {} ({:g}) is {:.0f} times its gradients (root mean square {:.1g})",
+                             optimizer.name, optimizer.eps, optimizer.eps / gradient, gradient);
   finding.why = fmt::format(
       "it divides by the gradients' size plus eps, so it divides by eps alone: a plain gradient descent "
       "with the rate "

@@ -13,7 +13,18 @@ _MOST = 64  # calls that are remembered, and events of a run
 _NODES = 8  # that are followed from the loss's argument
 #: Operations that only move or copy values.
 _MOVES = frozenset(
-    {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "T", "Permute", "Clone", "ToCopy"}
+    {
+        "View",
+        "UnsafeView",
+        "ReshapeAlias",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "T",
+        "Permute",
+        "Clone",
+        "ToCopy",
+    }
     | {"Slice", "Select", "Index", "Alias", "Contiguous"}
 )
 #: Names of operations that limit values, as docs/spec/evidence.md lists them.

@@ -22,7 +22,8 @@ namespace {
 using format::Role;
 constexpr const char* kName = "InputScale";
 constexpr std::size_t kMaxInputs = 16;
-constexpr std::int64_t kLastStep = 16;  // last TRAIN step that is looked at
+constexpr std::int64_t kLastStep = 16;    // last TRAIN step that is looked at
+constexpr std::int64_t kOffsetRows = 32;  // rows whose means and deviations are believed
 
 // Modules that multiply their input by a weight matrix.
 const std::vector<std::string>& Layers() {
@@ -33,15 +34,45 @@ const std::vector<std::string>& Layers() {
 }
 
 struct Limits {
-  double large, small;
+  double large, small, offset, level;
   std::int64_t rows;
 };
 constexpr Param<Limits> kParams[] = {
     {&Limits::large, "large", "50", "root mean square of a feature from which it is too large (Luff)"},
     {&Limits::small, "small", "0.001",
      "root mean square of all features below which they are too small (Luff)"},
+    {&Limits::offset, "offset", "5", "means in units of the deviations from which they are too far (Luff)"},
+    {&Limits::level, "level", "10", "mean of a feature below which it is not far from 0 (Luff)"},
     {&Limits::rows, "rows", "8", "rows that are looked at, at least (Luff)"},
 };
+
+// Means of the features that vary, beside their deviations.
+struct Offset {
+  double means = 0, variances = 0;  // sums of their squares
+  double mean = 0, deviation = 0;   // of the feature that is furthest from 0, of those that are far
+  std::size_t far = 0, varying = 0;
+
+  // What the units of a layer have in common for all rows, in units of what they tell rows apart by.
+  [[nodiscard]] double ratio() const noexcept { return std::sqrt(means / variances); }
+};
+
+Offset OffsetOf(const Features& features, const Limits& limits) {
+  Offset offset;
+  for (std::size_t i = 0; i < features.size(); ++i) {
+    if (!features.varies(i)) continue;
+    const double mean = features.mean(i);
+    const double deviation = std::sqrt(features.variance(i));
+    ++offset.varying;
+    offset.means += mean * mean;
+    offset.variances += deviation * deviation;
+    if (std::abs(mean) < limits.level || std::abs(mean) < limits.offset * deviation) continue;
+    ++offset.far;
+    if (std::abs(mean) <= std::abs(offset.mean)) continue;
+    offset.mean = mean;
+    offset.deviation = deviation;
+  }
+  return offset;
+}
 
 class InputScale final : public KeptRule {
  public:
@@ -60,7 +91,8 @@ class InputScale final : public KeptRule {
       Features& features = inputs_[name];
       features.Add(*sample);
       if (features.rows() < limits_.rows) continue;
-      Judge(view, input, *sample, features, sink);
+      if (!JudgeScale(view, input, *sample, features, sink))
+        JudgeOffset(view, input, *sample, features, sink);
     }
   }
   void VisitFields(Fields& io) override {
@@ -69,8 +101,8 @@ class InputScale final : public KeptRule {
   }
 
  private:
-  void Judge(const StepView& view, const ModelInput& input, const SampleValues& sample,
-             const Features& features, Sink& sink) {
+  bool JudgeScale(const StepView& view, const ModelInput& input, const SampleValues& sample,
+                  const Features& features, Sink& sink) {
     double largest = 0;
     double smallest = HUGE_VAL;
     std::size_t large = 0;
@@ -83,16 +115,11 @@ class InputScale final : public KeptRule {
       smallest = std::min(smallest, rms);
       large += rms >= limits_.large ? 1 : 0;
     }
-    if (varying == 0 || (large == 0 && largest >= limits_.small)) return;
+    if (varying == 0 || (large == 0 && largest >= limits_.small)) return false;
     const std::string layer = LayerThatGets(view, *input.entry, sample);
-    if (layer.empty()) return;
-    const std::string& name = view.trial.tensor(input.entry->tensor).name;
-    told_.insert(name);
+    if (layer.empty()) return false;
     const bool mixed = large > 0 && largest >= 1000 * smallest;
-    Finding finding = FindingAt(kName, "scale", view, *input.entry);
-    finding.since_step = 0;
-    finding.other_tensors = {layer};
-    finding.other_count = 1;
+    Finding finding = Named("scale", view, input, layer);
     finding.what =
         mixed ? fmt::format(
                     "the features of the input of {} differ in scale by {:.1g} times: from {:.2g} to {:.3g}",
@@ -115,6 +142,47 @@ class InputScale final : public KeptRule {
     finding.threshold = fmt::format("root mean square of a feature {:g} or more, or of all below {:g} (Luff)",
                                     limits_.large, limits_.small);
     sink.Report(std::move(finding));
+    return true;
+  }
+
+  void JudgeOffset(const StepView& view, const ModelInput& input, const SampleValues& sample,
+                   const Features& features, Sink& sink) {
+    if (features.rows() < kOffsetRows) return;
+    const Offset offset = OffsetOf(features, limits_);
+    if (offset.far == 0 || 2 * offset.far < offset.varying || !(offset.ratio() >= limits_.offset)) return;
+    const std::string layer = LayerThatGets(view, *input.entry, sample);
+    if (layer.empty()) return;
+    Finding finding = Named("offset", view, input, layer);
+    finding.what = fmt::format(
+        "the input of {} is not normalised: features have means such as {:.3g}, with a deviation of {:.2g}",
+        input.model, offset.mean, offset.deviation);
+    finding.why = fmt::format(
+        "{} gets them as they are: what all rows have in common is {:.3g} times what tells them apart, so "
+        "units are "
+        "on or off for all rows alike, and a learning rate that the common part bears is small for the rest",
+        layer, offset.ratio());
+    finding.remedy =
+        "subtract the mean of the training data from each feature and divide by its deviation, or begin "
+        "the model with a normalisation layer";
+    finding.causes = {"inputs were not standardised", "the mean was not subtracted, or with the wrong sign"};
+    finding.evidence = {{"ratio", offset.ratio()},
+                        {"mean", offset.mean},
+                        {"deviation", offset.deviation},
+                        {"far_features", offset.far},
+                        {"features", offset.varying}};
+    finding.threshold = fmt::format("means {:g} times the deviations or more, of {:g} or more (Luff)",
+                                    limits_.offset, limits_.level);
+    sink.Report(std::move(finding));
+  }
+
+  // A finding about an input that `layer` gets. An input has one.
+  Finding Named(const char* cause, const StepView& view, const ModelInput& input, const std::string& layer) {
+    told_.insert(view.trial.tensor(input.entry->tensor).name);
+    Finding finding = FindingAt(kName, cause, view, *input.entry);
+    finding.since_step = 0;
+    finding.other_tensors = {layer};
+    finding.other_count = 1;
+    return finding;
   }
 
   // Name of the input of a layer with weights that gets the model's input unchanged: with the same
@@ -160,7 +228,7 @@ class InputScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputScale>(kName, kParams);
-  spec.summary = "inputs of a model that are far from unit scale";
+  spec.summary = "inputs of a model that are far from unit scale, or far from 0";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();
     needs.push_back({.collection = "first_layer_inputs",

@@ -11,8 +11,14 @@ namespace {
 using format::Role;
 using testing::FakeTrial;
 
-// Rows whose features have the given scales; the first layer gets the input times `passed`.
-FakeTrial Story(const std::vector<double>& scales, double passed = 1, DType dtype = DType::kFloat32) {
+// What a feature is like.
+struct Feature {
+  double mean = 0, deviation = 1;
+};
+
+// Eight rows of features a step; the first layer gets the input times `passed`, less `taken`.
+FakeTrial Rows(const std::vector<Feature>& features, double passed = 1, DType dtype = DType::kFloat32,
+               double taken = 0) {
   FakeTrial trial;
   std::mt19937 noise(3);
   std::normal_distribution<double> normal(0, 1);
@@ -21,16 +27,22 @@ FakeTrial Story(const std::vector<double>& scales, double passed = 1, DType dtyp
     std::vector<double> values;
     std::vector<double> inside;
     for (int row = 0; row < 8; ++row) {
-      for (const double scale : scales) {
-        values.push_back(scale * normal(noise));
-        inside.push_back(passed * values.back());
+      for (const auto& [mean, deviation] : features) {
+        values.push_back(mean + deviation * normal(noise));
+        inside.push_back(passed * values.back() - taken);
       }
     }
-    trial.Step().Loss(1).Sample("sample/Net_input_0", {8, static_cast<std::int64_t>(scales.size())}, values,
+    trial.Step().Loss(1).Sample("sample/Net_input_0", {8, static_cast<std::int64_t>(features.size())}, values,
                                 dtype);
     if (step > 0) trial.Tensor("0_input_0", Role::kInput, inside);  // the hook does not see step 0
   }
   return trial;
+}
+
+FakeTrial Story(const std::vector<double>& scales, double passed = 1, DType dtype = DType::kFloat32) {
+  std::vector<Feature> features;
+  for (const double scale : scales) features.push_back({0, scale});
+  return Rows(features, passed, dtype);
 }
 
 std::vector<Finding> Findings(const FakeTrial& trial) {
@@ -55,8 +67,8 @@ TEST(InputScale, OrdinaryInputs_Ids_AndInputsThatTheModelScales_AreSilent) {
 }
 
 TEST(InputScale, LayerThatIsFollowedByANorm_IsSilent) {
-  const auto with = [](const std::string& next) {
-    FakeTrial trial = Story({200, 200});
+  const auto with = [](const std::string& next, const std::vector<Feature>& features) {
+    FakeTrial trial = Rows(features);
     trial.SetDocument("model",
                       R"({"models": [{"name": "Net", "modules": [{"path": "0", "name": "0", "type": "Linear"},
       {"path": "1", "name": "1", "type": ")" +
@@ -64,8 +76,41 @@ TEST(InputScale, LayerThatIsFollowedByANorm_IsSilent) {
       "parameters": [{"path": "0.weight"}, {"path": "2.weight"}]}]})");
     return Findings(trial);
   };
-  EXPECT_TRUE(with("BatchNorm1d").empty());
-  EXPECT_EQ(with("ReLU").size(), 1U);
+  for (const Feature feature : {Feature{0, 200}, Feature{20, 3}}) {
+    EXPECT_TRUE(with("BatchNorm1d", {feature, feature}).empty());
+    EXPECT_EQ(with("ReLU", {feature, feature}).size(), 1U);
+  }
+}
+
+TEST(InputScale, MeansOfTwentyAndDeviationsOfThree_AreNamedOnce) {
+  for (const double sign : {1.0, -1.0}) {
+    const auto findings = Findings(Rows({{20, 3}, {sign * 20, 3}, {20, 3}}));
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "offset");
+    EXPECT_EQ(findings[0].severity, Severity::kWarn);
+    EXPECT_EQ(findings[0].step, 3);  // 32 rows
+    EXPECT_EQ(findings[0].other_tensors, std::vector<std::string>{"0_input_0"});
+    EXPECT_NE(findings[0].what.find("is not normalised"), std::string::npos);
+    EXPECT_NEAR(findings[0].evidence[0].value, 6.7, 0.7);
+  }
+}
+
+TEST(InputScale, MeansThatAreUsual_OrThatTheModelTakesAway_AreSilent) {
+  const std::vector<std::vector<Feature>> usual = {
+      {{0.13, 0.3}, {0.5, 0.3}},              // images of 0 to 1
+      {{0.97, 0.12}, {0.99, 0.02}},           // white paper
+      {{8, 4.6}, {12, 4}},                    // images of 0 to 16
+      {{40, 12}, {45, 14}},                   // ages
+      {{-25, 9}, {-20, 12}},                  // decibels
+      {{9, 3}, {30, 5.6}, {0.2, 0.4}},        // counts
+      {{37, 0.7}, {0, 1}, {0, 1}, {0, 1}},    // one column
+      {{20, 3}, {20, 3}, {0, 15}, {-1, 12}},  // others vary as much
+      {{5, 0.1}, {6, 0.01}},                  // logarithms
+  };
+  for (const auto& features : usual) EXPECT_TRUE(Findings(Rows(features)).empty()) << features[0].mean;
+  EXPECT_TRUE(Findings(Rows({{20, 3}, {20, 3}}, 1, DType::kFloat32, 20)).empty());
+  EXPECT_TRUE(Findings(Rows({{20, 3}, {20, 3}}, 1, DType::kInt64)).empty());
+  EXPECT_TRUE(Findings(Rows({{20, 0}, {0, 1}})).empty());  // a constant
 }
 
 }  // namespace

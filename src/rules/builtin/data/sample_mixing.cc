@@ -77,7 +77,8 @@ class SampleMixing final : public KeptRule {
     return true;
   }
 
-  // Reports a model of tokens whose answer for a row changes with other rows: it was asked, in evaluation mode.
+  // Reports a model of tokens whose answer for a row changes with other rows: it was asked, in evaluation
+  // mode.
   void Asked(const StepView& view, Sink& sink) {
     for (const auto& answer : view.index.json_events("causal")) {
       const double across = NumberIn(*answer, "across");
@@ -86,14 +87,16 @@ class SampleMixing final : public KeptRule {
       finding.since_step = 0;
       finding.what = "the model's outputs for a sample depend on the other samples of the batch";
       finding.why = fmt::format(
-          "with other tokens in the other rows, outputs of the first row change by {:.2g} of their spread, in "
+          "with other tokens in the other rows, outputs of the first row change by {:.2g} of their spread, "
+          "in "
           "evaluation mode too",
           across);
       finding.remedy = "set batch_first=True where inputs are (batch, time, features), or transpose them";
       finding.causes = {"batch_first=True is missing", "a transposition that is missing or doubled",
                         "a reshape that moves values to other samples"};
       finding.evidence = {{"change", across}};
-      finding.threshold = fmt::format("more than {:g} of the outputs' spread, asked of the model itself (Luff)", kAcross);
+      finding.threshold =
+          fmt::format("more than {:g} of the outputs' spread, asked of the model itself (Luff)", kAcross);
       sink.Report(std::move(finding));
     }
   }

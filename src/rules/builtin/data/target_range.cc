@@ -313,7 +313,7 @@ class TargetRange final : public KeptRule {
   LossReader reader_;
   ModelModules modules_;  // read from the run, not saved
   LossInputMakers makers_;
-  Anchor anchor_;         // the last TRAIN step
+  Anchor anchor_;  // the last TRAIN step
   std::map<std::string, Kind> kinds_;
 };
 

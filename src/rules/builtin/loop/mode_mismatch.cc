@@ -204,7 +204,8 @@ class ModeMismatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Reports dropout that a function applies in evaluation mode. Where batches come again, its masks are wanted.
+  // Reports dropout that a function applies in evaluation mode. Where batches come again, its masks are
+  // wanted.
   void Dropped(const StepView& view, Sink& sink) {
     if (view.index.json_events("dropout_in_evaluation").empty() || steps_ == 0) return;
     if (dropped_at_ != steps_) ++dropping_;
@@ -217,12 +218,14 @@ class ModeMismatch final : public KeptRule {
     Finding finding = FindingAt(kName, "dropout", view.trial, format::kNoId, 0, last_.Info());
     finding.since_step = 0;
     const double p = NumberIn(*view.index.json_events("dropout_in_evaluation").front(), "p");
-    finding.what = fmt::format("dropout of {:g} acts in evaluations, though the model is in evaluation mode", p);
+    finding.what =
+        fmt::format("dropout of {:g} acts in evaluations, though the model is in evaluation mode", p);
     finding.why =
         "torch.nn.functional.dropout drops values unless it is told not to (its argument training is True by "
         "default); "
         "model.eval() does not reach it";
-    finding.remedy = "give it training=self.training, or use the module nn.Dropout, which eval() switches off";
+    finding.remedy =
+        "give it training=self.training, or use the module nn.Dropout, which eval() switches off";
     finding.causes = {"F.dropout(x, p) without training=self.training"};
     finding.evidence = {{"evaluations", static_cast<double>(dropping_)}, {"p", p}};
     finding.threshold = fmt::format("{} evaluations (Luff)", limits_.evaluations);
@@ -320,7 +323,8 @@ class ModeMismatch final : public KeptRule {
   Anchor last_;
   Phases phases_;
   bool loaded_ = false, other_phase_ = false;
-  std::int64_t dropping_ = 0, dropped_at_ = -1;  // evaluations with functional dropout; `steps_` at the newest
+  std::int64_t dropping_ = 0,
+               dropped_at_ = -1;  // evaluations with functional dropout; `steps_` at the newest
   bool dropping_told_ = false;
 };
 

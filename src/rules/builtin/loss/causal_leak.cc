@@ -34,7 +34,8 @@ class CausalLeak final : public KeptRule {
     if (view.rows.info.mode != query::Mode::kTrain || told_) return;
     for (const auto& answer : view.index.json_events("causal")) {
       if (FlagIn(*answer, "copied")) {
-        if (!FlagIn(*answer, "sees") && NumberIn(*answer, "itself") > limits_.change) TellCopied(view, *answer, sink);
+        if (!FlagIn(*answer, "sees") && NumberIn(*answer, "itself") > limits_.change)
+          TellCopied(view, *answer, sink);
         continue;  // a model that sees all tokens may be an autoencoder
       }
       if (!FlagIn(*answer, "sees")) continue;
@@ -56,10 +57,12 @@ class CausalLeak final : public KeptRule {
     finding.since_step = 0;
     finding.what = "the targets of a model that sees no later tokens are its own input";
     finding.why =
-        "each place has its own token for a target, and sees it: it learns to repeat it, and nothing of the next "
+        "each place has its own token for a target, and sees it: it learns to repeat it, and nothing of the "
+        "next "
         "one";
     finding.remedy =
-        "shift the targets by one place: inputs tokens[:, :-1], targets tokens[:, 1:] (a model that shifts by "
+        "shift the targets by one place: inputs tokens[:, :-1], targets tokens[:, 1:] (a model that shifts "
+        "by "
         "itself wants labels=tokens)";
     finding.causes = {"targets taken without the shift to the next token"};
     finding.evidence = {{"itself", NumberIn(answer, "itself")}, {"length", NumberIn(answer, "length")}};

@@ -141,7 +141,7 @@ class Luff final : public KeptRule {
     std::size_t classes = 0;
     std::vector<double> matrix;  // label x prediction, of the current evaluation
     std::int64_t pair = -1, hits = 0, since = -1;
-    std::vector<double> trained;  // targets of the training by class
+    std::vector<double> trained;             // targets of the training by class
     std::int64_t renumbered = 0, taken = 0;  // evaluations in a row
     std::int64_t taken_pair = -1;
     void VisitFields(Fields& io) {
@@ -211,7 +211,8 @@ class Luff final : public KeptRule {
     kind->renumbered = renumbered ? kind->renumbered + 1 : 0;
     if (kind->renumbered < limits_.evaluations) return;
     Finding finding = Begin(trial, *kind, "renumbered");
-    finding.what = fmt::format("evaluations number {} of {} classes otherwise than the training", moved, known);
+    finding.what =
+        fmt::format("evaluations number {} of {} classes otherwise than the training", moved, known);
     finding.why = fmt::format(
         "nearly all rows of each of them get one answer, and each another one ({}): the classes are told "
         "apart, but not numbered alike; {:.0f} % of all answers are right",
@@ -227,8 +228,8 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Reports a class that evaluations take for another, not the reverse, where the training has fewer targets of
-  // it than evaluations, and of the other more: part of its rows are labelled as the other.
+  // Reports a class that evaluations take for another, not the reverse, where the training has fewer targets
+  // of it than evaluations, and of the other more: part of its rows are labelled as the other.
   void JudgeTaken(const query::Trial& trial, Kind* kind, Sink& sink) const {
     const std::size_t n = kind->classes;
     if (n < 3 || kind->trained.size() != n || passes_.count() < 2) return;
@@ -261,17 +262,20 @@ class Luff final : public KeptRule {
     Finding finding = Begin(trial, *kind, "taken");
     finding.what = fmt::format("evaluations take class {} for class {}, not the reverse", a, b);
     finding.why = fmt::format(
-        "{:.0f} % of class {} get the answer {}. The training has {:.2g} % of class {} and {:.2g} % of class {}, "
+        "{:.0f} % of class {} get the answer {}. The training has {:.2g} % of class {} and {:.2g} % of class "
+        "{}, "
         "evaluations {:.2g} and {:.2g} %: rows of the one seem to be labelled as the other in training",
         100 * kind->matrix[a * n + b] / rows[a], a, b, 100 * kind->trained[a] / trained, a,
         100 * kind->trained[b] / trained, b, 100 * rows[a] / all, 100 * rows[b] / all);
-    finding.remedy = fmt::format("look at the labels of training rows of class {}: which of them are class {}?", b, a);
+    finding.remedy =
+        fmt::format("look at the labels of training rows of class {}: which of them are class {}?", b, a);
     finding.causes = {"wrong labels of one class", "a mapping that joins two class names"};
     finding.evidence = {{"class", static_cast<double>(a)},
                         {"taken_for", static_cast<double>(b)},
                         {"share", kind->matrix[a * n + b] / rows[a]}};
-    finding.threshold = fmt::format("{:g} % of its rows, shares {:g} standard errors apart, {} evaluations (Luff)",
-                                    100 * limits_.exchanged, kErrors, limits_.evaluations);
+    finding.threshold =
+        fmt::format("{:g} % of its rows, shares {:g} standard errors apart, {} evaluations (Luff)",
+                    100 * limits_.exchanged, kErrors, limits_.evaluations);
     sink.Report(std::move(finding));
   }
 
@@ -333,8 +337,8 @@ class Luff final : public KeptRule {
 
   const Limits limits_;
   LossReader reader_;
-  static constexpr double kLeastRows = 10;    // of a class in an evaluation
-  static constexpr double kOneAnswer = 0.7;   // share of a class that gets the same answer
+  static constexpr double kLeastRows = 10;   // of a class in an evaluation
+  static constexpr double kOneAnswer = 0.7;  // share of a class that gets the same answer
   static constexpr double kOthersRight = 0.7;
   static constexpr double kErrors = 3;  // each of two shares; both by chance: 1 in 500,000
   Anchor last_;

@@ -182,8 +182,7 @@ class LossInputContract final : public KeptRule {
         if (named && *high > 0.01) return kLogitsIntoNll;
         return {};
       }
-      case Formula::kBceWithLogits:
-        return Limited(call, *low, *high, values.size(), kind);
+      case Formula::kBceWithLogits: return Limited(call, *low, *high, values.size(), kind);
       case Formula::kBce: return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
       case Formula::kKlDivergence: return named && *high > 0.01 ? kSharesIntoKl : Breach();
       default: return {};
@@ -238,10 +237,10 @@ class LossInputContract final : public KeptRule {
     finding.since_step = kind.since;
     finding.what = fmt::format("{} {}", call.kind, breach.what);
     const std::string maker = makers_.Of(call);
-    finding.why = fmt::format("the loss is the {}{}{}; {}", FormulaName(found.formula),
-                              found.by_value ? " (its value says so)" : "",
-                              maker.empty() ? std::string() : fmt::format(", of what {} gives", maker),
-                              breach.why);
+    finding.why =
+        fmt::format("the loss is the {}{}{}; {}", FormulaName(found.formula),
+                    found.by_value ? " (its value says so)" : "",
+                    maker.empty() ? std::string() : fmt::format(", of what {} gives", maker), breach.why);
     finding.remedy = breach.remedy;
     finding.causes = {breach.what};
     finding.evidence = {{"calls", kind.hits}, {"lowest_input", *low}, {"highest_input", *high}};

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/facts/loss_call.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -16,6 +17,7 @@ namespace {
 
 using format::Form;
 constexpr const char* kName = "CheckInputImages";
+constexpr const char* kNameInMxnet = ".*hybridsequential0_input_0";
 constexpr std::size_t kMaxTensors = 16;
 constexpr std::size_t kMaxChannels = 4096;
 
@@ -26,8 +28,9 @@ struct Limits {
 };
 constexpr Param<Limits> kParams[] = {
     {nullptr, "regex", "None",
-     "tensors of images (original: the name that MXNet gives); without it the rule is silent", Bound(),
-     ".*hybridsequential0_input_0"},
+     "tensors of images (original: the name that MXNet gives, or inputs of models); without it the rule is "
+     "silent",
+     Bound(), kNameInMxnet},
     {&Limits::mean, "threshold_mean", "0.2", "largest absolute mean of a channel (original)"},
     {&Limits::variance, "threshold_variance", "None",
      "largest distance of a channel's variance from 1 (paper)"},
@@ -47,23 +50,19 @@ struct Channel {
 
 class CheckInputImages final : public KeptRule {
  public:
-  CheckInputImages(TensorSelector selector, const Limits& limits)
+  CheckInputImages(TensorSelector selector, const Limits& limits, bool inputs)
       : selector_(std::move(selector)),
         limits_(limits),
-        variance_(limits.variance.value_or(0)) {}
+        variance_(limits.variance.value_or(0)),
+        inputs_(inputs) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (selector_.empty() || view.rows.info.superseded) return;
-    for (const auto& entry : view.rows.summaries) {
-      if (!selector_.Selects(view.trial, entry.tensor)) continue;
-      const std::string& name = view.trial.tensor(entry.tensor).name;
-      if (told_.contains(name) || (!images_.contains(name) && images_.size() >= kMaxTensors)) continue;
-      const auto values = LoadSample(view, entry);
-      if (values == nullptr) continue;
-      Images& images = images_[name];
-      if (!Take(*values, images) || images.count < limits_.samples) continue;
-      Judge(view, entry, images, sink);
-    }
+    for (const auto& entry : view.rows.summaries)
+      if (selector_.Selects(view.trial, entry.tensor)) Look(view, entry, sink);
+    if (!inputs_ || view.rows.info.mode != query::Mode::kTrain) return;
+    for (const ModelInput& input : ModelInputsOf(view))
+      if (IsFloating(input.entry->dtype)) Look(view, *input.entry, sink);
   }
   void VisitFields(Fields& io) override {
     io("told", told_);
@@ -79,6 +78,15 @@ class CheckInputImages final : public KeptRule {
       io("channels", channels, kMaxChannels);
     }
   };
+
+  void Look(const StepView& view, const query::Trial::SummaryEntry& entry, Sink& sink) {
+    const std::string& name = view.trial.tensor(entry.tensor).name;
+    if (told_.contains(name) || (!images_.contains(name) && images_.size() >= kMaxTensors)) return;
+    const auto values = LoadSample(view, entry);
+    if (values == nullptr) return;
+    Images& images = images_[name];
+    if (Take(*values, images) && images.count >= limits_.samples) Judge(view, entry, images, sink);
+  }
 
   [[nodiscard]] bool Take(const SampleValues& values, Images& images) const {
     const auto axis = static_cast<std::size_t>(limits_.channel);
@@ -130,9 +138,13 @@ class CheckInputImages final : public KeptRule {
   TensorSelector selector_;
   const Limits limits_;
   const double variance_;  // tolerance of the variance around 1; 0: not checked
+  const bool inputs_;      // samples of models' inputs are images, too
   std::set<std::string> told_;
   std::map<std::string, Images> images_;
 };
+
+// MXNet's name means the input of the model, which has another name in other frameworks.
+bool MeansInputs(const Parameters& parameters) { return TextOf(parameters, "regex") == kNameInMxnet; }
 
 Parameters WithSelector(const Parameters& parameters) {
   Parameters chosen = parameters;
@@ -145,12 +157,13 @@ Parameters WithSelector(const Parameters& parameters) {
 RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(WithSelector(all), false));
-    return std::unique_ptr<Rule>(new CheckInputImages(std::move(selector), limits));
+    return std::unique_ptr<Rule>(new CheckInputImages(std::move(selector), limits, MeansInputs(all)));
   });
   spec.summary = "input images whose mean (or variance) was not normalised";
   spec.needs = [](const Parameters& all) {
     auto needs = SelectedNeeds(WithSelector(all), "input_image", Bit(Form::kSummary) | Bit(Form::kRaw));
     for (Need& need : needs) need.save_interval = IntervalOf(all);
+    if (MeansInputs(all)) needs.push_back(SampleNeeds().front());
     return needs;
   };
   return spec;
