@@ -30,8 +30,8 @@ class TrainAxis {
 };
 
 /// Returns scalars as they are, one series for each mode; for tensors, the mean of a loss and the L2 norm of
-/// others. Steps are numbered as `mode` counts them, or placed on `axis` if there is one: there an evaluation has one
-/// place, and of a loss its mean.
+/// others. Steps are numbered as `mode` counts them, or placed on `axis` if there is one: there an evaluation
+/// has one place, and of a loss its mean.
 [[nodiscard]] Result<std::vector<Series>> SeriesOf(const query::Trial& trial, query::TensorId id,
                                                    query::Mode mode, std::optional<std::uint32_t> worker,
                                                    const TrainAxis* axis);

@@ -1,9 +1,10 @@
 """Detects a model that predicts the next token but can see it, by evaluating it in a forked child.
 
 If the targets of a loss are the model's own input, shifted by one place, the model predicts next tokens. Its outputs
-up to a place must then not depend on later tokens. If the targets are the input itself, a model that sees no later tokens
-has nothing to predict. In neither case may the outputs of a row depend on other rows. The child evaluates the model on a few rows, in evaluation mode
-and without gradients, with other tokens after that place, and compares. The training process forks and continues.
+up to a place must then not depend on later tokens. If the targets are the input itself, a model that sees no later
+tokens has nothing to predict. In neither case may the outputs of a row depend on other rows. The child evaluates the
+model on a few rows, in evaluation mode and without gradients, with other tokens, and compares. The training process
+forks and continues.
 docs/adr/0010.
 """
 
@@ -169,7 +170,7 @@ def matched(given: Any, target: Any) -> tuple[int, Ids, bool] | None:
             mask[:some, : length - 1] = counts & right
             return axis, mask, False
         if y.size == x.size:
-            places = y.reshape(rows.shape) if axis == 1 else y.reshape(length, count).T
+            places = y.reshape(count, length) if axis == 1 else y.reshape(length, count).T
             counts = places >= 0
             # Of masked tokens, only some keep their id in the input; padding counts nowhere.
             if counts.mean() > 0.5 and (places == rows)[counts].mean() >= 0.999 and np.unique(rows).size >= 4:

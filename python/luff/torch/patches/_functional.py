@@ -75,12 +75,14 @@ def _telling(kind: str, original: Method) -> Method:
 
 
 def _dropping(original: Method) -> Method:
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        if training and p and not torch.is_grad_enabled() and hooks and not is_compiling():
-            hook = hooks.current()
+    def dropout(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled() and hooks and not is_compiling():
+            share = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+            training = args[2] if len(args) > 2 else kwargs.get("training", True)
+            hook = hooks.current() if training and share else None
             if hook is not None and hook.live and not hook.asleep and not busy():
-                hook.told("dropout", hook.machine.drops, p)
-        return original(input, p, training, inplace)
+                hook.told("dropout", hook.machine.drops, share)
+        return original(*args, **kwargs)
 
     dropout.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
     return dropout
