@@ -88,6 +88,34 @@ def test_a_model_that_computes_its_loss_by_a_function_is_asked_too(watched, mask
     assert event["sees"] is not masked
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_model_whose_targets_are_its_input_is_asked_too(watched, masked):
+    hook, session = watched({SAMPLE})
+    model = Speaker(masked)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ids, _ in tokens(6):
+        optimizer.zero_grad()
+        nn.CrossEntropyLoss()(model(ids).flatten(0, 1), ids.reshape(-1)).backward()
+        optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert (event["copied"], event["sees"]) == (True, not masked)
+
+
+def test_a_model_that_mixes_the_rows_of_a_batch_is_found(watched):
+    class Mixing(Speaker):
+        def forward(self, ids):
+            return super().forward(ids.T).transpose(0, 1)
+
+    for model, mixes in ((Speaker(True), False), (Mixing(True), True)):
+        hook, session = watched({SAMPLE})
+        speak(model, 6)
+        hook.close()
+        (event,) = told(session, "causal")
+        assert event["copied"] is False
+        assert (event["across"] > 1e-3) is mixes
+
+
 def test_targets_that_are_no_next_tokens_raise_no_question(watched):
     hook, session = watched({SAMPLE})
     model = Speaker(masked=False)

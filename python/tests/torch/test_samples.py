@@ -22,7 +22,7 @@ def array(tensor):
 @pytest.fixture
 def functional(monkeypatch):
     """Wraps the functional losses for one test, as ``luff run`` does."""
-    for name in _functional._KINDS:
+    for name in (*_functional._KINDS, *_functional._DROPOUTS):
         monkeypatch.setattr(F, name, getattr(F, name), raising=False)
     _functional.install.__wrapped__()
 
@@ -388,3 +388,82 @@ def test_nothing_is_kept_where_nobody_asks(watched):
     _, session = watched()
     train(cases.net(0.0), nn.CrossEntropyLoss(), cases.batches())
     assert not [name for name in session.names if name.startswith("sample/")]
+
+
+# Facts about calls of losses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["module", "function"])
+@pytest.mark.parametrize(
+    ("last", "made_by"),
+    [
+        (nn.Identity(), []),
+        (nn.ReLU(), ["relu"]),
+        (nn.Softmax(dim=1), ["softmax"]),
+        (nn.Sequential(nn.Tanh(), nn.Flatten()), ["tanh"]),
+        (nn.Sequential(nn.ReLU(), nn.LayerNorm(3)), []),
+    ],
+)
+def test_what_made_the_input_of_a_loss(watched, functional, form, last, made_by):
+    _, session = watched(ROLES)
+    model = nn.Sequential(nn.Linear(6, 3), last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loss_of = F.cross_entropy if form == "function" else nn.CrossEntropyLoss()
+    for x, y in cases.batches(6):
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        optimizer.step()
+    events = [event for event in session.json_events if event["kind"] == "loss_input"]
+    assert [event["made_by"] for event in events] == made_by  # said once
+    assert all((event["loss"], event["call"]) == ("CrossEntropyLoss", 0) for event in events)
+
+
+def test_what_made_the_input_of_each_call(watched, functional):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for n, (x, y) in enumerate(cases.batches(6)):
+        optimizer.zero_grad()
+        second = model(x).relu() if n < 4 else model(x)
+        (F.cross_entropy(model(x), y) + F.cross_entropy(second, y)).backward()
+        optimizer.step()
+    events = [event for event in session.json_events if event["kind"] == "loss_input"]
+    assert [(event["call"], event["made_by"]) for event in events] == [(1, "relu"), (1, "")]
+
+
+@pytest.mark.parametrize("by_function", [True, False])
+def test_dropout_in_an_evaluation(watched, functional, by_function):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.drop = nn.Linear(6, 3), nn.Dropout(0.5)
+
+        def forward(self, x):
+            return self.layer(F.dropout(x, p=0.25) if by_function else self.drop(x))
+
+    _, session = watched(ROLES)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(12):
+        model.train()
+        for x, y in cases.batches(2):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            F.cross_entropy(model(x), y)
+    events = [event for event in session.json_events if event["kind"] == "dropout_in_evaluation"]
+    assert [event["p"] for event in events] == ([0.25] * 8 if by_function else [])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_wrapped_dropout_draws_as_before_and_can_be_scripted(watched, functional):
+    watched(ROLES)
+    x, state = torch.ones(64), torch.get_rng_state()
+    with torch.no_grad():
+        ours = F.dropout(x, 0.5, training=True)
+        torch.set_rng_state(state)
+        assert torch.equal(ours, torch.dropout(x, 0.5, True))
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)).eval())
+    assert scripted(torch.ones(2, 6)).shape == (2, 3)

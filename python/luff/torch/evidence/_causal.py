@@ -268,7 +268,10 @@ def _compared(
     behind = (outputs(other(cut + 1, length)) - plain).abs().amax(2)[:, : cut + 1]
     behind = torch.where(counts[:, : cut + 1], behind, torch.zeros_like(behind))
     change = float(behind.max()) / spread
-    across = float((outputs(other(1, ids.shape[1 - axis], 1 - axis)) - plain)[0].abs().max()) / spread
+    across, rows = 0.0, ids.shape[1 - axis]
+    for row, first, end in ((0, 1, rows), (rows - 1, 0, rows - 1)) if rows > 1 else ():
+        changed = outputs(other(first, end, 1 - axis))
+        across = max(across, float((changed - plain)[row].abs().max()) / spread)
     return {
         "length": length,
         "place": cut,

@@ -42,12 +42,13 @@ _KINDS = {
     "soft_margin_loss": "SoftMarginLoss",
     "triplet_margin_loss": "TripletMarginLoss",
 }
+_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
 
 
 @once
 def install() -> None:
     """Wraps the losses and dropouts of `torch.nn.functional`; once per process."""
-    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
+    for name in _DROPOUTS:
         wrap(torch.nn.functional, name, _dropping)
     for name, kind in _KINDS.items():
         if hasattr(torch.nn.functional, name):

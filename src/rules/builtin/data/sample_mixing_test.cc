@@ -83,5 +83,21 @@ TEST(SampleMixing, SoftmaxOverTheBatch_IsNamed_OverClassesIsNot) {
   EXPECT_TRUE(Softmax(false).empty());
 }
 
+TEST(SampleMixing, AModelThatAnswersOtherwiseWithOtherRows_IsTold) {
+  const auto asked = [](const char* across) {
+    FakeTrial trial;
+    for (int step = 0; step < 6; ++step) {
+      trial.Step().Loss(2);
+      if (step == 3)
+        trial.EventJson(std::string(R"({"kind": "causal", "step": 2, "sees": false, "across": )") + across + "}");
+    }
+    return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+  };
+  ASSERT_EQ(asked("0.5").size(), 1U);
+  EXPECT_EQ(asked("0.5")[0].cause, "rows");
+  EXPECT_TRUE(asked("1e-6").empty());
+  EXPECT_TRUE(asked("null").empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::sample_mixing_test

@@ -64,7 +64,8 @@ FakeTrial RegressionStory(const char* last, double scale) {
 }
 
 // A regression whose outputs are `output` of a normal number. Its last module is unknown.
-std::vector<Finding> Bounded(const std::function<double(double)>& output, double scale) {
+std::vector<Finding> Bounded(const std::function<double(double)>& output, double scale,
+                             const std::string& made_by = "") {
   FakeTrial trial;
   std::mt19937 random(3);
   std::normal_distribution<double> normal;
@@ -76,8 +77,20 @@ std::vector<Finding> Bounded(const std::function<double(double)>& output, double
       targets[i] = scale * normal(random);
     }
     testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
+    if (step == 0 && !made_by.empty())
+      trial.EventJson(R"({"kind": "loss_input", "loss": "MSELoss", "call": 0, "made_by": ")" + made_by + "\"}");
   }
   return FindingsOf(trial);
+}
+
+TEST(TargetRange, TargetsThatTheLastOperationCannotGive_AreTold) {
+  const auto softplus = [](double x) { return std::log1p(std::exp(x)); };
+  const auto findings = Bounded(softplus, 3, "softplus");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "out_of_reach");
+  EXPECT_NE(findings[0].why.find("softplus"), std::string::npos);
+  EXPECT_TRUE(Bounded(softplus, 3).empty());  // nobody knows what bounds them
+  EXPECT_TRUE(Bounded([](double x) { return x; }, 3, "softplus").empty());  // an event of another call
 }
 
 TEST(TargetRange, OutputsThatAFunctionBounds_AreTold_OthersAreSilent) {

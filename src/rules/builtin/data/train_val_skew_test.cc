@@ -144,7 +144,7 @@ TEST(TrainValSkew, RowsThatHoldValuesOfSeveralSamples_AreNamed) {
       const auto findings = Findings(Together(mixed, image));
       ASSERT_EQ(findings.size(), 1U) << image;
       EXPECT_EQ(findings[0].cause, "mixed");
-      const std::string where = mixed == Mixed::kTraining ? "and not in training" : "and not in evaluations";
+      const std::string where = mixed == Mixed::kTraining ? "but not in training" : "but not in evaluations";
       EXPECT_NE(findings[0].what.find(where), std::string::npos) << findings[0].what;
     }
   }

@@ -29,6 +29,7 @@ TEST(RunningStatistics, AMomentumOfAnotherLibrary_WarnsAtTheSecondEvaluation) {
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_NE(findings[0].what.find("98 %"), std::string::npos) << findings[0].what;
   EXPECT_NE(findings[0].remedy.find("momentum"), std::string::npos);
+  EXPECT_EQ(With(R"("BatchNorm1d", "training": true, "settings": {"momentum": 0})").size(), 1U);
 }
 
 TEST(RunningStatistics, Ordinary_Loaded_Untracked_AndFrozenLayers_AreSilent) {

@@ -282,5 +282,26 @@ TEST(OptimizerStateReset, OptimizersThatTakeTurns_AreSilent) {
   EXPECT_TRUE(FindingsOf(trial, "OptimizerStateReset").empty());
 }
 
+TEST(ModeMismatch, DropoutByAFunctionInEvaluations_Warns_WantedMasksAreSilent) {
+  FakeTrial wrong;
+  FakeTrial masks;
+  for (int step = 0; step < 150; ++step) {
+    TrainStep(wrong, kTraining | kSomeTrain);
+    TrainStep(masks, kTraining | kSomeTrain);
+    if (step % 50 != 49) continue;
+    for (std::uint64_t pass = 0; pass < 4; ++pass) {
+      EvalStep(wrong, kSomeEval, true, 10 + pass);
+      wrong.EventJson(R"({"kind": "dropout_in_evaluation", "p": 0.5})");
+      EvalStep(masks, kSomeEval, true, 10);
+      masks.EventJson(R"({"kind": "dropout_in_evaluation", "p": 0.5})");
+    }
+  }
+  const auto findings = FindingsOf(wrong, "ModeMismatch");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "dropout");
+  EXPECT_EQ(findings[0].step, 99);
+  EXPECT_TRUE(FindingsOf(masks, "ModeMismatch").empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::training_loop_test

@@ -55,5 +55,17 @@ TEST(CausalLeak, MalformedAnswers_AreLeftOut) {
   EXPECT_TRUE(After(R"(["causal"])").empty());
 }
 
+TEST(CausalLeak, TargetsThatAreTheInput_AreToldOfAModelThatSeesNoLaterTokens) {
+  const auto copied = [](const char* sees) {
+    return std::string(R"({"kind": "causal", "step": 2, "length": 16, "place": 7, "rows": 2, "change": 0, "itself": 1.5,
+      "places": 0, "copied": true, "sees": )") +
+           sees + "}";
+  };
+  const auto findings = After(copied("false"));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "not_shifted");
+  EXPECT_TRUE(After(copied("true")).empty());  // an autoencoder
+}
+
 }  // namespace
 }  // namespace luff::rules::causal_leak_test

@@ -63,5 +63,49 @@ TEST(Confusion, HardClassesAndOneAnswerForAll_AreSilent) {
   EXPECT_TRUE(Evaluated([](int label, int) { return label; }).empty());
 }
 
+// Trainings on 4 classes of which `trained(i)` is the label of row i; evaluations of as many rows of each class.
+std::vector<Finding> Trained(const std::function<int(int)>& trained, const std::function<int(int, int)>& answer) {
+  FakeTrial trial;
+  for (int round = 0; round < 4; ++round) {
+    for (int step = 0; step < 10; ++step) {
+      Batch batch;
+      for (int i = 0; i < 40; ++i) {
+        batch.inputs.push_back(step * 40 + i);  // the same rows in each pass
+        batch.ids.push_back(trained(i));
+        for (int c = 0; c < 4; ++c) batch.scores.push_back(c == trained(i) ? 2 : 0);
+      }
+      testing::TellClasses(&trial, batch, 4);
+    }
+    Batch batch;
+    for (int i = 0; i < 160; ++i) {
+      batch.ids.push_back(i % 4);
+      const int predicted = answer(i % 4, i / 4);
+      for (int c = 0; c < 4; ++c) batch.scores.push_back(c == predicted ? 2 : 0);
+    }
+    testing::TellClasses(&trial, batch, 4, query::Mode::kEval);
+  }
+  return testing::FindingsOf(trial, "Confusion", ParameterSet::kLuff);
+}
+
+TEST(Confusion, ClassesNumberedFromAnotherStart_AreTold) {
+  const auto findings = Evaluated([](int label, int) { return (label + 1) % 4; });
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "renumbered");
+  EXPECT_TRUE(Evaluated([](int label, int) { return (label + 1) % 4; }, 1).empty());
+  EXPECT_TRUE(Evaluated([](int label, int i) { return (label + i) % 4; }).empty());
+}
+
+TEST(Confusion, AClassThatIsLabelledAsAnother_IsToldWithBoth) {
+  // Of ten rows of class 0, eight have label 1.
+  const auto mostly = [](int i) { return i % 4 == 0 && i < 32 ? 1 : i % 4; };
+  const auto findings = Trained(mostly, [](int label, int) { return label == 0 ? 1 : label; });
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "taken");
+  EXPECT_NE(findings[0].what.find("class 0 for class 1"), std::string::npos);
+  // Alike classes, as many in training as in evaluations; and labels that differ, but are predicted.
+  EXPECT_TRUE(Trained([](int i) { return i % 4; }, [](int label, int) { return label == 0 ? 1 : label; }).empty());
+  EXPECT_TRUE(Trained(mostly, [](int label, int) { return label; }).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::confusion_test

@@ -137,5 +137,54 @@ TEST(LossInputContract, OnePartialBatchOfOneSampleIsNoEvidence) {
   EXPECT_TRUE(FindingsOf(trial).empty());
 }
 
+// Two calls of one kind in each step; `change` makes the scores of the first.
+FakeTrial TwoHeads(const std::function<void(std::vector<double>*)>& change, const std::string& event = "") {
+  FakeTrial trial;
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 8; ++step) {
+    trial.Step();
+    if (step == 0 && !event.empty()) trial.EventJson(event);
+    for (int call = 0; call < 2; ++call) {
+      std::vector<double> scores(18);
+      const std::vector<double> ids = {0, 1, 2, 0, 1, 2};
+      for (double& score : scores) score = normal(random);
+      if (call == 0) change(&scores);
+      const std::string name = "CrossEntropyLoss_output_" + std::to_string(call);
+      trial.Loss(testing::CrossEntropy(scores, ids, 3), name)
+          .Sample("sample/CrossEntropyLoss_input_" + std::to_string(2 * call), {6, 3}, scores)
+          .Sample("sample/CrossEntropyLoss_input_" + std::to_string(2 * call + 1), {6}, ids, DType::kInt64);
+    }
+  }
+  return trial;
+}
+
+TEST(LossInputContract, ACorrectCallBesideIt_DoesNotHideAFaultyOne) {
+  const auto findings = FindingsOf(TwoHeads([](auto* scores) { Normalise(scores, true, false); }));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "softmax_before_cross_entropy");
+  EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
+}
+
+std::string MadeBy(const std::string& operation, int call = 0) {
+  return R"({"kind": "loss_input", "loss": "CrossEntropyLoss", "call": )" + std::to_string(call) +
+         R"(, "made_by": ")" + operation + "\"}";
+}
+
+TEST(LossInputContract, WhatTheGraphSays_IsAFact) {
+  const auto plain = [](auto*) {};
+  for (const std::string operation : {"relu", "tanh", "gelu"}) {
+    const auto findings = FindingsOf(TwoHeads(plain, MadeBy(operation)));
+    ASSERT_EQ(findings.size(), 1U) << operation;
+    EXPECT_EQ(findings[0].cause, "activation_before_scores");
+    EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
+  }
+  EXPECT_EQ(FindingsOf(TwoHeads(plain, MadeBy("relu", 1))).at(0).tensor, "CrossEntropyLoss_output_1");
+  EXPECT_EQ(FindingsOf(TwoHeads(plain, MadeBy("sigmoid"))).at(0).cause, "sigmoid_before_logits");
+  for (const std::string& event : {MadeBy(""), MadeBy("exp"), MadeBy("relu", 5), MadeBy("relu", -1),
+                                   std::string(R"({"kind": "loss_input", "made_by": 3})")})
+    EXPECT_TRUE(FindingsOf(TwoHeads(plain, event)).empty()) << event;
+}
+
 }  // namespace
 }  // namespace luff::rules::loss_input_contract_test
