@@ -41,9 +41,7 @@ def test_the_examples_of_docs_reading_run(luff: Luff) -> None:
     config = luff.tmp / "luff.toml"
     kept = '{name = "kept", include = ["Sequential_0.weight"], forms = ["raw"], save = {save_interval = 16}}'
     config.write_text(f"[capture]\ncollections = [{kept}]\n")
-    text = (Path(__file__).parents[2] / "docs" / "reading.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    blocks = _examples_of_reading()[:2]
     plain, values = luff.run("train.py"), luff.tmp / "values"
     script = str(Path(__file__).parent / "scripts" / "train.py")
     code, _, err = luff("run", "--run", str(values), "--config", str(config), "--", sys.executable, script)
@@ -52,6 +50,52 @@ def test_the_examples_of_docs_reading_run(luff: Luff) -> None:
     for block, run in zip(blocks, (plain.run, values), strict=True):
         exec(re.sub(r"runs/\w", str(run), block).replace("Net_conv1", "Sequential_0"), known)
     assert known["stack"].shape == (len(known["steps"]), 16, 8)
+
+
+def _examples_of_reading() -> list[str]:
+    text = (Path(__file__).parents[2] / "docs" / "reading.md").read_text()
+    blocks: list[str] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 5
+    return blocks
+
+
+_GRADIENTS = """
+import luff, luff.torch, numpy, torch
+from luff.config import Collection
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(self.conv1(x).relu().mean(dim=(2, 3)))
+
+model, images = Net(), torch.randn(5, 3, 9, 9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+asked = [Collection(name) for name in ("outputs", "output_gradients", "input_gradients")]
+hook = luff.torch.attach(model, optimizer=optimizer, run="runs/y", collections=asked)
+for _ in range(3):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(images), torch.arange(5) % 4).backward()
+    optimizer.step()
+{saliency}
+hook.close()
+{pruning}
+{read}
+assert score.shape == (8,) and numpy.isfinite(score).all() and score.any(), score
+assert saliency.shape == (5, 9, 9) and numpy.array_equal(saliency, abs(images.grad.numpy()).max(axis=1))
+"""
+
+
+def test_the_examples_on_gradients_of_activations_run(tmp_path: Path) -> None:
+    pruning, saliency, read = _examples_of_reading()[2:]
+    script = _GRADIENTS.format(saliency=saliency, pruning=pruning, read=read)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_nan_is_found_and_told_and_the_job_goes_on(luff: Luff) -> None:
