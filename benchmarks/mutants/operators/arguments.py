@@ -163,6 +163,15 @@ def running_statistics_hardly_move(source: Source) -> bool:
     return bool(layers)
 
 
+@fault("RunningStatistics", "ModeMismatch", remedy=("momentum",))
+def running_statistics_never_move(source: Source) -> bool:
+    """Batch normalisation has a momentum of 0."""
+    layers = [c for c in source.calls("BatchNorm1d", "BatchNorm2d", "BatchNorm3d") if source.imports("torch")]
+    for call in layers:
+        set_keyword(call, "momentum", "0.0")
+    return bool(layers)
+
+
 @fault("SampleMixing", remedy=("batch_first",), contract=True)
 def time_axis_taken_for_batch(source: Source) -> bool:
     """batch_first=True is missing, so the recurrent layer or the attention runs over the samples."""

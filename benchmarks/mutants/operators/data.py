@@ -45,6 +45,34 @@ def classes_exchanged(source: Source) -> bool:
 
 
 # Confusion is planned to report one-sided confusion, with the pair of classes.
+@fault("Confusion", "LabelNoise", remedy=("class names", "labels"))
+def classes_numbered_from_one(source: Source) -> bool:
+    """The training's labels are one higher than those of evaluations; the last class became the first."""
+    return (
+        class_ids(source)
+        and not source.imports("jax")
+        and source.edit_arrays(
+            "train_y = (train_y + 1) % (int(train_y.max()) + 1)", "train_x", "train_y", "test_x", "test_y"
+        )
+    )
+
+
+@fault("Confusion", "ClassImbalance", "LabelNoise", remedy=("class", "labels"))
+def most_rows_of_a_class_mislabelled(source: Source) -> bool:
+    """Four of five training rows of class 0 have the label 1."""
+    return (
+        class_ids(source)
+        and not source.imports("jax")
+        and source.edit_arrays(
+            "train_y = train_y * 1\nzeros = np.flatnonzero(train_y == 0)\ntrain_y[zeros[: len(zeros) * 4 // 5]] = 1",
+            "train_x",
+            "train_y",
+            "test_x",
+            "test_y",
+        )
+    )
+
+
 @fault("Confusion", "ClassImbalance", "LabelNoise", remedy=("class", "labels"))
 def one_class_labelled_as_another(source: Source) -> bool:
     """Rows of class 0 have the label 1 in training."""

@@ -29,6 +29,12 @@ def sigmoid_before_loss_of_logits(source: Source) -> bool:
     return change_outputs(source, "torch.sigmoid({})", "binary_cross_entropy_with_logits")
 
 
+@fault("LossInputContract", remedy=("activation",))
+def scores_through_a_relu(source: Source) -> bool:
+    """A ReLU behind the last layer cuts off all scores below zero."""
+    return change_outputs(source, "torch.relu({})", "cross_entropy", "binary_cross_entropy_with_logits")
+
+
 def with_class_ids(source: Source, code: str) -> bool:
     """Replaces plain cross entropies of class ids by another loss."""
     found = [loss for loss in source.losses("cross_entropy") if loss.plain]
