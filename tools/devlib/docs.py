@@ -5,7 +5,7 @@ import re
 import subprocess
 import urllib.parse
 
-from devlib import build, setup
+from devlib import build, pictures, setup
 from devlib.check import files
 from devlib.term import ROOT, VENV, say
 
@@ -19,11 +19,15 @@ def docs_arguments(parser):
     parser.add_argument(
         "--no-commands", action="store_true", help="do not ask the installed luff which verbs it has"
     )
+    parser.add_argument("--pictures", action="store_true", help="draw the pictures of the terminal again")
 
 
 def docs_main(args):
     setup.ensure_packages(optional=False)
     setup.ensure_venv()
+    if args.pictures:
+        build.ensure_all()
+        return pictures.draw()
     verbs = None
     if not args.no_commands:
         build.ensure_product()
