@@ -169,7 +169,11 @@ def test_plot_draws_what_matters_first_and_says_what_it_left_out(luff: Command, 
     lines = luff("plot", run).out.splitlines()
     # The names of charts: neither rows of one, nor its axis.
     titles = [one for one in lines if one[:1].strip() and not one.startswith("not drawn")]
-    assert titles[:3] == [f"{LOSS} (TRAIN)", f"{LOSS} (EVAL, mean of each evaluation)", "optimizer/SGD.group0.lr"]
+    assert titles[:3] == [
+        f"{LOSS} (TRAIN)",
+        f"{LOSS} (EVAL, mean of each evaluation)",
+        "optimizer/SGD.group0.lr",
+    ]
     assert titles[3].startswith("gradient/")
     assert len(titles) <= 6
     axes = {line.split()[-1] for line in lines if line.split()[:1] == ["step"]}

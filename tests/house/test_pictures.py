@@ -1,5 +1,6 @@
 """`./dev docs --pictures` draws what a terminal shows: colours, what was overwritten, lines that wrap."""
 
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -41,4 +42,4 @@ def test_the_pictures_of_the_documentation_are_there() -> None:
     for name, typed, _ in pictures.SHOWN:
         picture = (ROOT / "docs" / "images" / f"terminal-{name}.svg").read_text()
         assert ET.fromstring(picture)[0].text == typed
-        assert "/root/" not in picture and "/tmp/" not in picture
+        assert not re.search(r"[ >](/\w+){2}", picture), "a path of the machine that drew it"

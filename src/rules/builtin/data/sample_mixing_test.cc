@@ -89,7 +89,8 @@ TEST(SampleMixing, AModelThatAnswersOtherwiseWithOtherRows_IsTold) {
     for (int step = 0; step < 6; ++step) {
       trial.Step().Loss(2);
       if (step == 3)
-        trial.EventJson(std::string(R"({"kind": "causal", "step": 2, "sees": false, "across": )") + across + "}");
+        trial.EventJson(std::string(R"({"kind": "causal", "step": 2, "sees": false, "across": )") + across +
+                        "}");
     }
     return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
   };

@@ -78,7 +78,8 @@ std::vector<Finding> Bounded(const std::function<double(double)>& output, double
     }
     testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
     if (step == 0 && !made_by.empty())
-      trial.EventJson(R"({"kind": "loss_input", "loss": "MSELoss", "call": 0, "made_by": ")" + made_by + "\"}");
+      trial.EventJson(R"({"kind": "loss_input", "loss": "MSELoss", "call": 0, "made_by": ")" + made_by +
+                      "\"}");
   }
   return FindingsOf(trial);
 }
@@ -89,7 +90,7 @@ TEST(TargetRange, TargetsThatTheLastOperationCannotGive_AreTold) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "out_of_reach");
   EXPECT_NE(findings[0].why.find("softplus"), std::string::npos);
-  EXPECT_TRUE(Bounded(softplus, 3).empty());  // nobody knows what bounds them
+  EXPECT_TRUE(Bounded(softplus, 3).empty());                                // nobody knows what bounds them
   EXPECT_TRUE(Bounded([](double x) { return x; }, 3, "softplus").empty());  // an event of another call
 }
 

@@ -57,7 +57,8 @@ TEST(CausalLeak, MalformedAnswers_AreLeftOut) {
 
 TEST(CausalLeak, TargetsThatAreTheInput_AreToldOfAModelThatSeesNoLaterTokens) {
   const auto copied = [](const char* sees) {
-    return std::string(R"({"kind": "causal", "step": 2, "length": 16, "place": 7, "rows": 2, "change": 0, "itself": 1.5,
+    return std::string(
+               R"({"kind": "causal", "step": 2, "length": 16, "place": 7, "rows": 2, "change": 0, "itself": 1.5,
       "places": 0, "copied": true, "sees": )") +
            sees + "}";
   };

@@ -63,8 +63,10 @@ TEST(Confusion, HardClassesAndOneAnswerForAll_AreSilent) {
   EXPECT_TRUE(Evaluated([](int label, int) { return label; }).empty());
 }
 
-// Trainings on 4 classes of which `trained(i)` is the label of row i; evaluations of as many rows of each class.
-std::vector<Finding> Trained(const std::function<int(int)>& trained, const std::function<int(int, int)>& answer) {
+// Trainings on 4 classes of which `trained(i)` is the label of row i; evaluations of as many rows of each
+// class.
+std::vector<Finding> Trained(const std::function<int(int)>& trained,
+                             const std::function<int(int, int)>& answer) {
   FakeTrial trial;
   for (int round = 0; round < 4; ++round) {
     for (int step = 0; step < 10; ++step) {
@@ -103,7 +105,8 @@ TEST(Confusion, AClassThatIsLabelledAsAnother_IsToldWithBoth) {
   EXPECT_EQ(findings[0].cause, "taken");
   EXPECT_NE(findings[0].what.find("class 0 for class 1"), std::string::npos);
   // Alike classes, as many in training as in evaluations; and labels that differ, but are predicted.
-  EXPECT_TRUE(Trained([](int i) { return i % 4; }, [](int label, int) { return label == 0 ? 1 : label; }).empty());
+  EXPECT_TRUE(
+      Trained([](int i) { return i % 4; }, [](int label, int) { return label == 0 ? 1 : label; }).empty());
   EXPECT_TRUE(Trained(mostly, [](int label, int) { return label; }).empty());
 }
 
