@@ -64,20 +64,20 @@ class LossInputs(WaitingEvents):
         self._known: dict[tuple[str, int], str] = {}
         self._told = 0
 
-    def loss_called(self, step: int, kind: str, call: int, tensor: Any) -> None:
+    def due(self, step: int) -> bool:
+        """Returns whether calls are looked at; `step`: TRAIN steps of the process before this one."""
+        return self._told < _MOST and (step < _LOOKED or not step & (step - 1))
+
+    def loss_called(self, kind: str, call: int, tensor: Any) -> None:
         """Called when a loss with a gradient was called.
 
         Parameters
         ----------
-        step
-            TRAIN steps of the process before this one.
         call
             Its place among the calls of its kind in the step, as for its samples.
         tensor
             Its first tensor argument.
         """
-        if (step >= _LOOKED and step & (step - 1)) or self._told >= _MOST:
-            return
         key = kind, call
         if key not in self._known and len(self._known) >= _MOST:
             return

@@ -92,7 +92,7 @@ class Losses:
             step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
             if output.grad_fn is not None and is_loss(module) and len(step.loss_nodes) < _MAX_LOSSES:
                 step.loss_nodes[output.grad_fn._sequence_nr()] = kind
-            self._made_by(step, kind, of_loss(args, kwargs))
+            self._made_by(step, kind, args, kwargs)
         self._record_loss(step, kind, read_scalar(output), output)
         self._loss_inputs(step, kind, args, kwargs)
         self._samples.loss(step, kind, args, kwargs)
@@ -130,7 +130,7 @@ class Losses:
                 step.function_losses.append(
                     FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, read_scalar(output))
                 )
-            self._made_by(step, kind, of_loss(args, kwargs, names))
+            self._made_by(step, kind, args, kwargs, names)
             self._samples.loss(step, kind, args, kwargs, names)
         elif self.waiting:
             self._wait(kind, output)
@@ -142,14 +142,22 @@ class Losses:
         step = self._context.step
         if step is not None and (step.mode != _TRAIN or output.requires_grad):
             if output.requires_grad:
-                self._made_by(step, kind, of_loss(args, kwargs, names))
+                self._made_by(step, kind, args, kwargs, names)
             self._samples.loss(step, kind, args, kwargs, names)
 
-    def _made_by(self, step: Step, kind: str, tensors: list[Any]) -> None:
+    def _made_by(
+        self,
+        step: Step,
+        kind: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        names: tuple[str, ...] = (),
+    ) -> None:
         """Notes which operation made the output that a loss gets; before its samples are taken."""
-        if tensors:
-            call = step.sampled_losses.get(kind, 0)
-            self.inputs.loss_called(self._context.clock.mode_steps[_TRAIN], kind, call, tensors[0])
+        if not self.inputs.due(self._context.clock.mode_steps[_TRAIN]):
+            return
+        for tensor in of_loss(args, kwargs, names)[:1]:
+            self.inputs.loss_called(kind, step.sampled_losses.get(kind, 0), tensor)
 
     def _wait(self, kind: str, output: Any) -> None:
         """Keeps the loss of an evaluation within a TRAIN step."""
