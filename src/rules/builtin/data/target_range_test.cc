@@ -65,7 +65,7 @@ FakeTrial RegressionStory(const char* last, double scale) {
 
 // A regression whose outputs are `output` of a normal number. Its last module is unknown.
 std::vector<Finding> Bounded(const std::function<double(double)>& output, double scale,
-                             const std::string& made_by = "") {
+                             const std::string& made_by = "", int call = 0) {
   FakeTrial trial;
   std::mt19937 random(3);
   std::normal_distribution<double> normal;
@@ -77,9 +77,9 @@ std::vector<Finding> Bounded(const std::function<double(double)>& output, double
       targets[i] = scale * normal(random);
     }
     testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
-    if (step == 0 && !made_by.empty())
-      trial.EventJson(R"({"kind": "loss_input", "loss": "MSELoss", "call": 0, "made_by": ")" + made_by +
-                      "\"}");
+    if (step == 0)
+      trial.EventJson(R"({"kind": "loss_input", "loss": "MSELoss", "call": )" + std::to_string(call) +
+                      R"(, "made_by": ")" + made_by + "\"}");
   }
   return FindingsOf(trial);
 }
@@ -91,7 +91,8 @@ TEST(TargetRange, TargetsThatTheLastOperationCannotGive_AreTold) {
   EXPECT_EQ(findings[0].cause, "out_of_reach");
   EXPECT_NE(findings[0].why.find("softplus"), std::string::npos);
   EXPECT_TRUE(Bounded(softplus, 3).empty());                                // nobody knows what bounds them
-  EXPECT_TRUE(Bounded([](double x) { return x; }, 3, "softplus").empty());  // an event of another call
+  EXPECT_TRUE(Bounded([](double x) { return x; }, 3, "softplus").empty());  // outputs beyond its range
+  EXPECT_TRUE(Bounded(softplus, 3, "softplus", 1).empty());                 // an event of another call
 }
 
 TEST(TargetRange, OutputsThatAFunctionBounds_AreTold_OthersAreSilent) {

@@ -229,7 +229,8 @@ class Luff final : public KeptRule {
   }
 
   // Reports a class that evaluations take for another, not the reverse, where the training has fewer targets
-  // of it than evaluations, and of the other more: part of its rows are labelled as the other.
+  // of it than evaluations, and of the other as many more: part of its rows are labelled as the other. In a
+  // training with rare and frequent classes, both together have another share than in evaluations.
   void JudgeTaken(const query::Trial& trial, Kind* kind, Sink& sink) const {
     const std::size_t n = kind->classes;
     if (n < 3 || kind->trained.size() != n || passes_.count() < 2) return;
@@ -239,18 +240,24 @@ class Luff final : public KeptRule {
     const double all = std::accumulate(rows.begin(), rows.end(), 0.0);
     const double trained = std::accumulate(kind->trained.begin(), kind->trained.end(), 0.0);
     const double once = trained / passes_.count();  // rows that come again say nothing new
-    // How far the training's share of a class lies above that of evaluations, in standard errors.
-    const auto excess = [&](std::size_t c) {
-      const double pooled = (kind->trained[c] / passes_.count() + rows[c]) / (once + all);
+    double right = 0;
+    for (std::size_t c = 0; c < n; ++c) right += kind->matrix[c * n + c];
+    // How far the training's share of rows lies above that of evaluations, in standard errors.
+    const auto excess = [&](double ours, double theirs) {
+      const double pooled = (ours / passes_.count() + theirs) / (once + all);
       const double error = std::sqrt(std::max(pooled * (1 - pooled), 1e-9) * (1 / once + 1 / all));
-      return (kind->trained[c] / trained - rows[c] / all) / error;
+      return (ours / trained - theirs / all) / error;
     };
     std::int64_t pair = -1;
     for (std::size_t a = 0; a < n; ++a) {
       const double* row = &kind->matrix[a * n];
       const auto b = static_cast<std::size_t>(std::max_element(row, row + n) - row);
       if (rows[a] < kLeastRows || b == a || row[b] < limits_.exchanged * rows[a] || rows[b] < kLeastRows ||
-          kind->matrix[b * n + b] < kOthersRight * rows[b] || excess(a) > -kErrors || excess(b) < kErrors)
+          kind->matrix[b * n + b] < kOthersRight * rows[b] || right - row[a] < kOthersRight * (all - rows[a]))
+        continue;
+      const double* seen = kind->trained.data();
+      if (excess(seen[a], rows[a]) > -kErrors || excess(seen[b], rows[b]) < kErrors ||
+          std::abs(excess(seen[a] + seen[b], rows[a] + rows[b])) > kSameErrors)
         continue;
       pair = static_cast<std::int64_t>(a * n + b);
     }
@@ -340,7 +347,8 @@ class Luff final : public KeptRule {
   static constexpr double kLeastRows = 10;   // of a class in an evaluation
   static constexpr double kOneAnswer = 0.7;  // share of a class that gets the same answer
   static constexpr double kOthersRight = 0.7;
-  static constexpr double kErrors = 3;  // each of two shares; both by chance: 1 in 500,000
+  static constexpr double kErrors = 3;      // each of two shares; both by chance: 1 in 500,000
+  static constexpr double kSameErrors = 2;  // shares that are equal lie closer 19 times of 20
   Anchor last_;
   Passes passes_;
   bool evaluating_ = false;

@@ -63,10 +63,10 @@ TEST(Confusion, HardClassesAndOneAnswerForAll_AreSilent) {
   EXPECT_TRUE(Evaluated([](int label, int) { return label; }).empty());
 }
 
-// Trainings on 4 classes of which `trained(i)` is the label of row i; evaluations of as many rows of each
+// Trainings on 4 classes of which `trained(i)` is the label of row i; evaluations of `each` rows of each
 // class.
 std::vector<Finding> Trained(const std::function<int(int)>& trained,
-                             const std::function<int(int, int)>& answer) {
+                             const std::function<int(int, int)>& answer, int each = 40) {
   FakeTrial trial;
   for (int round = 0; round < 4; ++round) {
     for (int step = 0; step < 10; ++step) {
@@ -79,7 +79,7 @@ std::vector<Finding> Trained(const std::function<int(int)>& trained,
       testing::TellClasses(&trial, batch, 4);
     }
     Batch batch;
-    for (int i = 0; i < 160; ++i) {
+    for (int i = 0; i < 4 * each; ++i) {
       batch.ids.push_back(i % 4);
       const int predicted = answer(i % 4, i / 4);
       for (int c = 0; c < 4; ++c) batch.scores.push_back(c == predicted ? 2 : 0);
@@ -108,6 +108,23 @@ TEST(Confusion, AClassThatIsLabelledAsAnother_IsToldWithBoth) {
   EXPECT_TRUE(
       Trained([](int i) { return i % 4; }, [](int label, int) { return label == 0 ? 1 : label; }).empty());
   EXPECT_TRUE(Trained(mostly, [](int label, int) { return label; }).empty());
+}
+
+TEST(Confusion, RareClassesOfATrainingThatIsNotBalanced_AreNotLabelledAsAnother) {
+  const auto rare = [](int i) { return i < 2 ? 0 : i < 26 ? 1 : i < 34 ? 2 : 3; };
+  const auto mostly = [](int i) { return i % 4 == 0 && i < 32 ? 1 : i % 4; };
+  // Nothing is learned but the most frequent class.
+  EXPECT_TRUE(Trained(rare, [](int, int) { return 1; }).empty());
+  EXPECT_TRUE(Trained(mostly, [](int, int) { return 1; }).empty());
+  // A rare class is taken for a frequent one: together they are more than in evaluations.
+  EXPECT_TRUE(Trained(rare, [](int label, int) { return label == 0 ? 1 : label; }).empty());
+}
+
+TEST(Confusion, FewRowsOfTheClassThatIsTaken_AreSilent) {
+  const auto mostly = [](int i) { return i % 4 == 0 && i < 32 ? 1 : i % 4; };
+  const auto taken = [](int label, int) { return label == 0 ? 1 : label; };
+  EXPECT_EQ(Trained(mostly, taken, 40).size(), 1U);
+  EXPECT_TRUE(Trained(mostly, taken, 9).empty());
 }
 
 }  // namespace
