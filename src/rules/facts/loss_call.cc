@@ -338,6 +338,31 @@ std::shared_ptr<const SampleValues> LoadSample(const StepView& view,
 }
 
 Recognition LossReader::Recognise(const LossCall& call) {
+  Recognition found = OfValue(call);
+  if (!call.value) {
+    Recall(call, &found);
+  } else if (kinds_.size() < kMaxKinds || kinds_.contains(call.key)) {
+    Kind& kind = kinds_[call.key];
+    kind.by_value = found.by_value && found.formula == FormulaOfKind(call.kind);
+    kind.weighted = found.weights == Weights::kSome;
+  }
+  return found;
+}
+
+void LossReader::Recall(const LossCall& call, Recognition* found) const {
+  const auto known = kinds_.find(call.key);
+  if (known == kinds_.end() || !known->second.by_value || found->formula == Formula::kUnknown) return;
+  const Kind& kind = known->second;
+  found->by_value = true;
+  found->weights = kind.weighted ? Weights::kSome : Weights::kNone;
+  if (!kind.weighted || found->formula != Formula::kBceWithLogits) return;
+  const std::optional<ScoreRows> scores = ScoreRowsOf(call);
+  if (!scores) return;
+  found->pos_weight = kind.pos_weight;
+  found->per_sample = BinaryTerms(*scores, true, kind.pos_weight).each;
+}
+
+Recognition LossReader::OfValue(const LossCall& call) {
   if (call.recognition == nullptr) call.recognition = std::make_shared<const Recognition>(OfCallAlone(call));
   Recognition found = *call.recognition;
   if (found.formula != Formula::kUnknown && found.formula != Formula::kBceWithLogits) return found;

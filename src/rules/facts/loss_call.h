@@ -119,6 +119,8 @@ class LossReader {
   /// Calls of a step in order of worker and name, found once for all rules. Superseded steps have none.
   [[nodiscard]] static const std::vector<LossCall>& Read(const StepView& view);
   /// A formula fits if it yields the value up to the error of the output's type (float32: 2e-5 of the terms).
+  /// A call without a value, as of an evaluation that only counts right answers, is as the last one with a
+  /// value.
   [[nodiscard]] Recognition Recognise(const LossCall& call);
   void VisitFields(Fields& io);
 
@@ -126,11 +128,17 @@ class LossReader {
   struct Kind {
     double pos_weight = 0;    // the weight that calls imply; 0: none yet
     std::int64_t agreed = 0;  // calls in a row that implied the same weight
+    bool by_value = false;    // the last call with a value had the formula that its name says
+    bool weighted = false;    // and weights of classes
     void VisitFields(Fields& io) {
       io("pos_weight", pos_weight);
       io("agreed", agreed);
+      io("by_value", by_value);
+      io("weighted", weighted);
     }
   };
+  [[nodiscard]] Recognition OfValue(const LossCall& call);
+  void Recall(const LossCall& call, Recognition* found) const;
   std::map<std::string, Kind> kinds_;
 };
 

@@ -129,6 +129,49 @@ TEST(LossCall, BinaryLossesBySqueezedValues_AndTheirWeightFromTheSecondCallOn) {
   EXPECT_NEAR(found.pos_weight, 25, 1e-6);
 }
 
+TEST(LossCall, ACallWithoutAValueIsAsTheLastOneWithAValue) {
+  const Pair balanced{{4, 1}, {0.5, -1, 2, 0}, {4, 1}, {1, 0, 1, 0}};
+  const auto weighted = [](double weight) {
+    return (weight * (std::log1p(std::exp(-0.5)) + std::log1p(std::exp(-2))) + std::log1p(std::exp(-1)) +
+            std::log(2)) /
+           4;
+  };
+  for (const double weight : {1.0, 5.0}) {
+    FakeTrial trial;
+    for (int i = 0; i < 3; ++i) Tell(&trial, "BCEWithLogitsLoss", weighted(weight), balanced);
+    trial.Step(query::Mode::kEval)
+        .Sample("sample/BCEWithLogitsLoss_input_0", balanced.output_shape, balanced.output)
+        .Sample("sample/BCEWithLogitsLoss_input_1", balanced.target_shape, balanced.target);
+    Looked rows;
+    LossReader reader;
+    Recognition found;
+    for (std::size_t step = 0; step < 4; ++step) {
+      const auto calls = reader.Read(View(trial, &rows, step));
+      ASSERT_EQ(calls.size(), 1U);
+      EXPECT_EQ(calls[0].value.has_value(), step < 3);
+      found = reader.Recognise(calls[0]);
+    }
+    EXPECT_TRUE(found.by_value);
+    EXPECT_EQ(found.weights, weight == 1 ? Weights::kNone : Weights::kSome);
+    EXPECT_NEAR(found.pos_weight, weight, 1e-6);
+    ASSERT_EQ(found.per_sample.size(), 4U);
+    EXPECT_NEAR(found.per_sample[0], weight * std::log1p(std::exp(-0.5)), 1e-6);
+  }
+  // Where training has another formula than its name says, nothing is known.
+  FakeTrial trial;
+  Tell(&trial, "BCEWithLogitsLoss", 7, balanced);
+  trial.Step(query::Mode::kEval)
+      .Sample("sample/BCEWithLogitsLoss_input_0", balanced.output_shape, balanced.output)
+      .Sample("sample/BCEWithLogitsLoss_input_1", balanced.target_shape, balanced.target);
+  Looked rows;
+  LossReader reader;
+  for (std::size_t step = 0; step < 2; ++step) {
+    const auto calls = reader.Read(View(trial, &rows, step));
+    ASSERT_EQ(calls.size(), 1U);
+    EXPECT_FALSE(reader.Recognise(calls[0]).by_value);
+  }
+}
+
 TEST(LossCall, ProbabilitiesAndTheirShares) {
   EXPECT_EQ(RecognitionOf("Mine", -std::log(0.25), {{2}, {0.25, 0.75}, {2}, {1, 0}}).formula, Formula::kBce);
   const Recognition shares =

@@ -12,6 +12,7 @@ from luff._hook import Session
 from luff.torch.capture._memory import float_bits, read_scalar
 from luff.torch.capture._recorder import OptimizerRecord
 from luff.torch.evidence._accumulated import Accumulated
+from luff.torch.evidence._answers import Answers
 from luff.torch.evidence._attention import Attention
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._checkpoints import Loads
@@ -45,7 +46,8 @@ class Evidence:
         self.nonfinite = NonFinite(context)
         self.loads = Loads()
         self.causal = Causal()
-        self.samples = Samples(context, self.causal)
+        self.answers = Answers(context)
+        self.samples = Samples(context, self.causal, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite)
         self.accumulated = Accumulated()
         self.attention = Attention(context)
@@ -131,6 +133,8 @@ class Evidence:
         if self.loads:
             self.loads.record(session)
         self.attention.record(session, step)
+        if self.answers:
+            self.answers.record(step)
         if self.nonfinite and step.mode == _TRAIN:
             self.nonfinite.publish(session)
         if step.mode == _TRAIN:

@@ -21,6 +21,7 @@ from luff._rows import MAX_CALLS, MAX_TENSORS, WHOLE_BYTES, rows_that_fit
 from luff.torch.capture._memory import is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import class_name
+from luff.torch.evidence._answers import Answers
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._step import Step, StepContext
 
@@ -73,9 +74,10 @@ class _Early:
 class Samples:
     """Takes samples, under the hook's lock and guard."""
 
-    def __init__(self, context: StepContext, causal: Causal) -> None:
+    def __init__(self, context: StepContext, causal: Causal, answers: Answers) -> None:
         self._context = context
         self._causal = causal
+        self._answers = answers
         self.early = True  # if False, no collection wants samples: none are kept before the session is open
 
     def begin(self, step: Step) -> None:
@@ -112,6 +114,8 @@ class Samples:
         tensors = of_loss(args, kwargs, names)
         if len(tensors) == 2 and self._causal.due:
             self._causal.loss_called(tensors[1])
+        if len(tensors) == 2 and step.mode == _TRAIN:
+            self._answers.loss_called(kind, call, *tensors)
         rows = [rows_to_keep(tensor) for tensor in tensors]
         if len(tensors) == 2 and all(is_readable(t) for t in tensors) and _as_many_rows(*tensors):
             rows = [min(rows)] * 2

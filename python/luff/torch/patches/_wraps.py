@@ -21,6 +21,7 @@ from luff._codes import EventKind, GapReason
 from luff._patch import Method, once, unseen, wrap
 from luff.torch.capture import _names
 from luff.torch.capture._memory import read_scalar
+from luff.torch.evidence._answers import compares
 from luff.torch.loop._hook import Hook
 from luff.torch.patches import _dynamo
 from luff.torch.patches._registry import hooks
@@ -61,6 +62,8 @@ def install() -> None:
     wrap(torch.autograd.graph.saved_tensors_hooks, "__enter__", _entering_saved_hooks)
     wrap(torch.autograd.graph.saved_tensors_hooks, "__exit__", _leaving_saved_hooks)
     os.register_at_fork(after_in_child=_after_fork)
+    for name in ("__eq__", "__ne__", "eq", "ne"):
+        wrap(torch.Tensor, name, _comparing)
     wrap(torch.nn.Module, "__call__", _telling_call)
     _dynamo.leave_out()
 
@@ -135,11 +138,13 @@ def _outer_call(
     if trains:
         machine.calling = module
     try:
-        if capture is None:
-            return original(module, *args, **kwargs)
-        hook.told("input", capture.before, module, args, kwargs, True)
+        if capture is not None:
+            hook.told("input", capture.before, module, args, kwargs, True)
         output = original(module, *args, **kwargs)
-        hook.told("output", capture.after, module, output)
+        if capture is not None:
+            hook.told("output", capture.after, module, output)
+        if trains and (answers := machine.evidence.answers).due:
+            hook.told("answers", answers.model_returned, module, output)
         return output
     finally:
         local.inside = 0
@@ -178,6 +183,17 @@ def _loss_call(
         local.inside, local.in_loss = 0, False
     hook.told("loss", hook.machine.losses.module_returned, module, args, kwargs, output)
     return output
+
+
+def _comparing(original: Method) -> Method:
+    def compare(self: Any, other: Any) -> Any:
+        if compares.on and hooks and not busy():
+            hook = hooks.current()
+            if _listens(hook):
+                hook.told("answers", hook.machine.evidence.answers.compared, self, other)
+        return original(self, other)
+
+    return compare
 
 
 # Backward ----------------------------------------------------------------------------------------------------------

@@ -247,7 +247,8 @@ class LabelNoise final : public KeptRule {
     const std::uint32_t worker = view.index.first_worker();
     const auto seed = static_cast<std::uint64_t>(view.rows.info.global_step);
     for (const LossCall& call : LossReader::Read(view)) {
-      if (call.worker != worker || !call.value || reader_.Recognise(call).broadcast) continue;
+      const Recognition known_call = reader_.Recognise(call);
+      if (call.worker != worker || !(call.value || known_call.by_value) || known_call.broadcast) continue;
       const std::string& name = view.trial.tensor(call.loss).name;
       const auto known = dependences_.find(name);
       if (known == dependences_.end() && (!train || dependences_.size() >= kMaxLosses)) continue;
@@ -321,7 +322,7 @@ class LabelNoise final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.version = 2;  // 2: cause "unrelated"
+  spec.version = 3;  // 3: evaluations that only count right answers
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -1,0 +1,201 @@
+"""Labels of evaluations that only count right answers: what the model's answers are compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from fake_session import DEFAULT_ROLES
+from luff._codes import Role
+from torch import nn
+
+ROLES = DEFAULT_ROLES | {Role.SAMPLE}
+
+
+class Conv(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layer = nn.Conv2d(1, classes, 3, padding=1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def rows(count=24, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 6, generator=generator), torch.randint(4, (count,), generator=generator)
+
+
+def train(model, loss_fn, x, y, steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.train()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+
+
+def evaluate(model, x, compare):
+    model.eval()
+    with torch.no_grad():
+        compare(model(x))
+
+
+def finish(model, x):
+    """Ends the last step of an evaluation."""
+    with torch.no_grad():
+        model(x)
+
+
+COUNTS = {
+    "argmax": lambda z, y: (z.argmax(1) == y).sum(),
+    "labels first": lambda z, y: y == z.argmax(dim=-1),
+    "eq": lambda z, y: z.max(1)[1].eq(y).float().mean(),
+    "wrong": lambda z, y: (torch.max(z, 1).indices != y).sum(),
+    "ne": lambda z, y: z.argmax(1).ne(y).sum(),
+    "probabilities": lambda z, y: (z.softmax(1).argmax(1) == y).tolist(),
+    "kept axis": lambda z, y: z.argmax(1, keepdim=True).eq(y.view(-1, 1)).sum(),
+    "another type": lambda z, y: z.argmax(1).int() == y.short(),
+}
+
+
+@pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
+def test_labels_are_what_the_answers_are_compared_with(watched, count):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    x, y = rows()
+    train(model, nn.CrossEntropyLoss(), x, y)
+    test_x, test_y = rows(32, seed=1)
+    seen = []
+    evaluate(model, test_x, lambda z: (seen.append(z.numpy().copy()), count(z, test_y)))
+    finish(model, test_x)
+    step = session.eval()[0]
+    np.testing.assert_array_equal(step.values["sample/CrossEntropyLoss_input_0"], seen[0])
+    np.testing.assert_array_equal(step.values["sample/CrossEntropyLoss_input_1"], test_y.numpy())
+    assert "CrossEntropyLoss_output_0" not in step.scalars
+
+
+def test_answers_of_two_classes_are_scores_above_a_limit(watched):
+    model = nn.Linear(6, 1)
+    _, session = watched(ROLES)
+    x, y = rows()
+    target = (y > 1).float()[:, None]
+    train(model, nn.BCEWithLogitsLoss(), x, target)
+    evaluate(model, x, lambda z: ((z > 0).float().squeeze(1) == target[:, 0]).sum())
+    finish(model, x)
+    step = session.eval()[0]
+    assert step.values["sample/BCEWithLogitsLoss_input_1"].shape == (24, 1)  # as in training
+    np.testing.assert_array_equal(step.values["sample/BCEWithLogitsLoss_input_1"], target.numpy())
+
+
+def test_each_place_of_an_image_has_an_answer(watched):
+    model = Conv(3)
+    _, session = watched(ROLES)
+    x, y = torch.randn(4, 1, 5, 5), torch.randint(3, (4, 5, 5))
+    train(model, nn.CrossEntropyLoss(), x, y)
+    evaluate(model, x, lambda z: (z.argmax(1) == y).float().mean())
+    finish(model, x)
+    np.testing.assert_array_equal(session.eval()[0].values["sample/CrossEntropyLoss_input_1"], y.numpy())
+
+
+def test_only_the_first_rows_of_many_are_kept(watched):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    x, y = rows(8192)
+    train(model, nn.CrossEntropyLoss(), x[:24], y[:24])
+    evaluate(model, x, lambda z: (z.argmax(1) == y).sum())
+    finish(model, x)
+    values = session.eval()[0].values
+    assert values["sample/CrossEntropyLoss_input_0"].shape == (4096, 4)
+    np.testing.assert_array_equal(values["sample/CrossEntropyLoss_input_1"], y[:4096].numpy())
+
+
+def test_a_loss_of_the_same_step_is_sampled_once(watched):
+    model, loss_fn = nn.Linear(6, 4), nn.CrossEntropyLoss()
+    _, session = watched(ROLES)
+    x, y = rows()
+    train(model, loss_fn, x, y)
+    evaluate(model, x, lambda z: ((z.argmax(1) == y).sum(), loss_fn(z, y)))
+    finish(model, x)
+    step = session.eval()[0]
+    assert "CrossEntropyLoss_output_0" in step.scalars
+    assert not any(name.startswith("sample/CrossEntropyLoss_input_2") for name in step.values)
+
+
+NO_LABELS = {
+    "a number": lambda model, z, y: z.argmax(1) == 2,
+    "one class": lambda model, z, y: z.argmax(1) == torch.tensor(2),
+    "no answers": lambda model, z, y: z.argmin(1) == y,
+    "numbers of rows": lambda model, z, y: torch.arange(24) == torch.arange(24),
+    "other rows": lambda model, z, y: z.argmax(1)[:12] == y[:12],
+}
+
+
+@pytest.mark.parametrize("compare", NO_LABELS.values(), ids=NO_LABELS)
+def test_other_comparisons_show_no_labels(watched, compare):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    x, y = rows()
+    train(model, nn.CrossEntropyLoss(), x, y)
+    evaluate(model, x, lambda z: compare(model, z, y))
+    finish(model, x)
+    assert not any("CrossEntropyLoss" in name for name in session.eval()[0].values)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_agreement_of_two_models_shows_no_labels(watched, trained):
+    teacher, student = nn.Linear(6, 4), nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    x, y = rows()
+    if trained:
+        train(teacher, nn.CrossEntropyLoss(), x, y)
+    train(student, nn.CrossEntropyLoss(), x, y)
+    for first, second in ((teacher, student), (student, teacher)):
+        with torch.no_grad():
+            assert (first(x).argmax(1) == second(x).argmax(1)).numel() == 24
+    finish(student, x)
+    assert not any("CrossEntropyLoss" in name for step in session.eval() for name in step.values)
+
+
+def test_a_pass_compared_with_the_one_before_shows_no_labels(watched):
+    model = nn.Linear(6, 4)
+    _, session = watched(ROLES)
+    x, y = rows()
+    train(model, nn.CrossEntropyLoss(), x, y)
+    with torch.no_grad():
+        before = model(x).argmax(1)
+        assert torch.equal(before, y) or (model(x + 0.01).argmax(1) == before).sum() > 0
+    finish(model, x)
+    assert not any("CrossEntropyLoss" in name for step in session.eval() for name in step.values)
+
+
+def test_answers_in_training_are_no_evaluation(watched):
+    model = nn.Linear(6, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    _, session = watched(ROLES)
+    x, y = rows()
+    for _ in range(3):
+        optimizer.zero_grad()
+        z = model(x)
+        F.cross_entropy(z, y).backward()
+        (z.argmax(1) == y).sum()
+        optimizer.step()
+    assert len(session.train()) == 3
+    assert session.eval() == []
+
+
+def test_results_of_comparisons_are_untouched(watched):
+    model = nn.Linear(6, 4)
+    watched(ROLES)
+    x, y = rows()
+    train(model, nn.CrossEntropyLoss(), x, y)
+    model.eval()
+    with torch.no_grad():
+        z = model(x)
+        assert torch.equal(z.argmax(1) == y, torch.eq(z.argmax(1), y))
+        assert (z == None) is False  # noqa: E711
+        assert (z != "text") is True
+        with pytest.raises(RuntimeError, match="must match"):
+            z.argmax(1).eq(y[:5])
+        assert {y: 1}[y] == 1
