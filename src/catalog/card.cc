@@ -317,16 +317,22 @@ Result<Card> ReadCard(const std::string& run) {
   return card;
 }
 
-std::vector<query::ScalarAt> MeansOfEvaluations(const std::vector<query::ScalarAt>& values) {
-  std::vector<query::ScalarAt> means;
+std::vector<Evaluation> EvaluationsOf(const std::vector<query::ScalarAt>& values) {
+  std::vector<Evaluation> evaluations;
   for (std::size_t i = 0; i < values.size();) {
     std::size_t end = i;
     double sum = 0;
     for (; end < values.size() && values[end].update == values[i].update; ++end) sum += values[end].value;
-    means.push_back(values[end - 1]);
-    means.back().value = sum / static_cast<double>(end - i);
+    evaluations.push_back({values[end - 1], values[i].mode_step, end - i});
+    evaluations.back().mean.value = sum / static_cast<double>(end - i);
     i = end;
   }
+  return evaluations;
+}
+
+std::vector<query::ScalarAt> MeansOfEvaluations(const std::vector<query::ScalarAt>& values) {
+  std::vector<query::ScalarAt> means;
+  for (const Evaluation& one : EvaluationsOf(values)) means.push_back(one.mean);
   return means;
 }
 

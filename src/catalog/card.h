@@ -24,8 +24,14 @@ struct Scalar {
   std::int64_t last_step = 0, min_step = 0, max_step = 0;  // mode steps; of an evaluation its last one
 };
 
-/// The values of EVAL steps as one value for each evaluation: its mean, at its last step. An evaluation is
-/// the EVAL steps between two updates.
+/// The EVAL steps between two updates: the mean of a scalar over them, at the last one.
+struct Evaluation {
+  query::ScalarAt mean;
+  std::int64_t first_step = 0;  // mode step
+  std::size_t steps = 0;        // that hold the scalar
+};
+[[nodiscard]] std::vector<Evaluation> EvaluationsOf(const std::vector<query::ScalarAt>& values);
+/// Only the means.
 [[nodiscard]] std::vector<query::ScalarAt> MeansOfEvaluations(const std::vector<query::ScalarAt>& values);
 
 /// The finding that a verdict shows: of those that stand and lead, the gravest, then the earliest.

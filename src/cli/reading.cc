@@ -100,6 +100,19 @@ std::string OtherModes(const query::Trial& trial, query::TensorId id, query::Mod
   return text;
 }
 
+std::string StepsText(const catalog::Evaluation& evaluation) {
+  if (evaluation.steps == 1) return fmt::format("step {}", evaluation.first_step);
+  return fmt::format("steps {} to {}", evaluation.first_step, evaluation.mean.mode_step);
+}
+
+Json EvaluationJson(const catalog::Evaluation& evaluation) {
+  return {{"first_step", evaluation.first_step},
+          {"last_step", evaluation.mean.mode_step},
+          {"update", evaluation.mean.update},
+          {"steps", evaluation.steps},
+          {"mean", evaluation.mean.value}};
+}
+
 void PrintJson(Json json, int indent) {
   NameNonFinite(&json);
   fmt::print("{}\n", JsonEscaped(JsonText(json, indent)));

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "catalog/card.h"
 #include "cli/json.h"
 #include "luff/query/trial.h"
 
@@ -45,6 +46,11 @@ template <typename T>
 /// Replaces this process by the Python that runs `luff._verbs.VERB`. `needs`: the message if there is none.
 [[noreturn]] void BecomePython(std::string_view verb, std::vector<std::string> words, std::string_view needs);
 [[noreturn]] void ExitWithError(const Status& status);
+
+/// "steps 4 to 7", or "step 4".
+[[nodiscard]] std::string StepsText(const catalog::Evaluation& evaluation);
+/// For JSON: first and last step in EVAL, update, number of steps, and mean.
+[[nodiscard]] Json EvaluationJson(const catalog::Evaluation& evaluation);
 
 /// Prints one line of JSON; replaces invalid UTF-8. JSON has no numbers for NaN and infinities; they become
 /// the strings "NaN", "Infinity" and "-Infinity".

@@ -30,13 +30,33 @@ void PrintColumns(const query::SummaryColumns& columns, query::Mode mode) {
   }
 }
 
+/// An evaluation of several steps is followed by its mean.
 void PrintScalars(const std::vector<query::ScalarAt>& scalars, query::Mode mode) {
   const bool global = mode == query::Mode::kGlobal;
   fmt::print("{:>12} {:>8} {:>12}{}\n", StepTitle(mode), "update", "value", global ? "  mode" : "");
+  const auto evaluations =
+      mode == query::Mode::kEval ? catalog::EvaluationsOf(scalars) : std::vector<catalog::Evaluation>();
+  auto next = evaluations.begin();
   for (const auto& scalar : scalars) {
     fmt::print("{:>12} {:>8} {:>12}{}{}\n", StepAs(mode, scalar), scalar.update, NumberText(scalar.value),
                global ? "  " : "", global ? query::ModeName(scalar.mode) : "");
+    if (next == evaluations.end() || next->mean.mode_step != scalar.mode_step) continue;
+    if (next->steps > 1)
+      fmt::print("{:>12} {:>8} {:>12}  mean of {}\n", "", next->mean.update, NumberText(next->mean.value),
+                 StepsText(*next));
+    ++next;
   }
+}
+
+/// The newest evaluation of a scalar that is shown in another mode.
+std::string NewestEvaluation(const query::Trial& trial, query::TensorId id, const SummaryOptions& options,
+                             query::Mode mode) {
+  if (mode == query::Mode::kEval || mode == query::Mode::kGlobal) return "";
+  const auto scalars = trial.Scalars(id, query::Mode::kEval, options.worker);
+  if (!scalars.ok() || scalars->empty()) return "";
+  const catalog::Evaluation newest = catalog::EvaluationsOf(*scalars).back();
+  return fmt::format("{} in the newest evaluation (EVAL {}, update {})", NumberText(newest.mean.value),
+                     StepsText(newest), newest.mean.update);
 }
 
 void Show(const SummaryOptions& options) {
@@ -72,6 +92,9 @@ void Show(const SummaryOptions& options) {
     }
     json["scalars"] = {
         {"step", std::move(steps)}, {"mode_step", std::move(mode_steps)}, {"value", std::move(values)}};
+    json["evaluations"] = Json::array();
+    if (mode == query::Mode::kEval)
+      for (const auto& one : catalog::EvaluationsOf(scalars)) json["evaluations"].push_back(EvaluationJson(one));
     PrintJson(json, -1);
     ExitWith(kExitOk);
   }
@@ -84,6 +107,8 @@ void Show(const SummaryOptions& options) {
     PrintScalars(scalars, mode);
   else
     PrintColumns(columns, mode);
+  if (const std::string newest = NewestEvaluation(*trial, id, options, mode); !newest.empty())
+    fmt::print("{}\n", newest);
   if (const std::string others = OtherModes(*trial, id, mode); !others.empty()) fmt::print("{}\n", others);
   ExitWith(kExitOk);
 }

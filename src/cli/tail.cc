@@ -36,12 +36,22 @@ class Printer {
  public:
   Printer(const query::Trial& trial, bool json) : trial_(trial), json_(json) {}
 
+  /// Takes the steps of the evaluation that step `n` goes on, so that its mean is of all of them.
+  void Begin(std::size_t n) {
+    std::size_t first = n;
+    while (first > 0 && Goes(first - 1, n)) --first;
+    for (; first < n; ++first)
+      if (trial_.ReadStepRows(first, &rows_).ok()) Add();
+  }
+
   void Print(std::size_t n) {
     const Status status = trial_.ReadStepRows(n, &rows_);
     if (!status.ok()) {
       PrintError(status);
       return;
     }
+    if (rows_.info.mode != query::Mode::kEval || rows_.info.update != evaluated_.update) PrintMeans();
+    Add();
     Named named;
     for (const auto& scalar : rows_.scalars)
       named[trial_.tensor(scalar.tensor).name].emplace_back(scalar.worker, scalar.value);
@@ -69,7 +79,41 @@ class Printer {
                text);
   }
 
+  /// Prints the means of an evaluation of several steps that has ended.
+  void PrintMeans() {
+    std::string text;
+    for (const auto& [name, values] : losses_)
+      if (values.size() > 1)
+        text += fmt::format("  {} {}", Escaped(name), NumberText(catalog::EvaluationsOf(values)[0].mean.value));
+    if (!text.empty() && !json_)
+      fmt::print("{:<7} {:>8} {:>8} {:>8} {:>8}{}  (mean of steps {} to {})\n", "EVAL", "mean",
+                 evaluated_.update, "", "", text, first_, evaluated_.mode_step);
+    losses_.clear();
+  }
+
  private:
+  /// Whether both are EVAL steps of one evaluation.
+  [[nodiscard]] bool Goes(std::size_t one, std::size_t other) const {
+    const query::StepInfo a = trial_.step_at(one);
+    const query::StepInfo b = trial_.step_at(other);
+    return a.mode == query::Mode::kEval && b.mode == query::Mode::kEval && a.update == b.update;
+  }
+
+  /// Adds the losses of an EVAL step, of the first worker that has them.
+  void Add() {
+    if (rows_.info.mode != query::Mode::kEval) return;
+    if (losses_.empty()) first_ = rows_.info.mode_step;
+    evaluated_ = rows_.info;
+    for (const auto& scalar : rows_.scalars) {
+      const query::TensorInfo& tensor = trial_.tensor(scalar.tensor);
+      if (tensor.role != query::Role::kLoss) continue;
+      std::vector<query::ScalarAt>& values = losses_[tensor.name];
+      if (!values.empty() && values.back().mode_step == evaluated_.mode_step) continue;
+      values.push_back(
+          {evaluated_.global_step, evaluated_.mode_step, evaluated_.update, evaluated_.mode, scalar.value});
+    }
+  }
+
   [[nodiscard]] bool IsSetting(const std::string& name) const {
     const auto id = trial_.FindTensor(name);
     return id.ok() && trial_.tensor(*id).role == query::Role::kOptimizerSetting;
@@ -80,12 +124,16 @@ class Printer {
   bool header_ = false;
   query::Trial::StepRows rows_;
   std::map<std::string, std::string> settings_;
+  query::StepInfo evaluated_;   // the last EVAL step
+  std::int64_t first_ = 0;      // of its evaluation
+  std::map<std::string, std::vector<query::ScalarAt>> losses_;  // of this evaluation
 };
 
 void Follow(const TailOptions& options) {
   const auto trial = OpenOrExit(options);
   std::size_t next = trial->step_count() > options.count ? trial->step_count() - options.count : 0;
   Printer printer(*trial, options.json);
+  if (next < trial->step_count()) printer.Begin(next);
   for (;;) {
     for (; next < trial->step_count(); ++next) printer.Print(next);
     std::fflush(stdout);
@@ -93,6 +141,7 @@ void Follow(const TailOptions& options) {
     const auto news = trial->WaitForNews(std::chrono::seconds(1));
     if (!news.ok()) ExitWithError(news.status());
   }
+  if (trial->loaded_all_steps()) printer.PrintMeans();
   if (!options.json && trial->loaded_all_steps()) fmt::print("{}\n", Escaped(trial->outcome().state));
   ExitWith(kExitOk);
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "base/format.h"
 #include "cli/reading.h"
@@ -30,12 +31,24 @@ Result<query::Value> ValueAt(const query::Trial& trial, query::TensorId id, quer
   return value;
 }
 
+/// The evaluation that a step of a scalar belongs to; nothing for other values.
+std::optional<catalog::Evaluation> EvaluationAt(const query::Trial& trial, query::TensorId id,
+                                                query::Mode mode, const ValueOptions& options) {
+  if (mode != query::Mode::kEval) return std::nullopt;
+  const auto scalars = trial.Scalars(id, mode, options.worker);
+  if (!scalars.ok()) return std::nullopt;
+  for (const catalog::Evaluation& one : catalog::EvaluationsOf(*scalars))
+    if (one.first_step <= options.step && options.step <= one.mean.mode_step) return one;
+  return std::nullopt;
+}
+
 void Show(const ValueOptions& options) {
   const auto trial = OpenOrExit(options);
   const auto id = ValueOrExit(FindMeant(*trial, options.name));
   const std::string& name = trial->tensor(id).name;
   const query::Mode mode = ModeOfTensor(options, *trial, id);
   const query::Value value = ValueOrExit(ValueAt(*trial, id, mode, options));
+  const auto evaluation = EvaluationAt(*trial, id, mode, options);
   const std::size_t count = value.bytes.size() / std::max<std::size_t>(1, DTypeSize(value.dtype));
   const std::size_t shown = options.limit == 0 ? count : std::min(count, options.limit);
   std::vector<double> numbers;
@@ -57,6 +70,7 @@ void Show(const ValueOptions& options) {
       json["text"] = text;
     else
       json["values"] = numbers;
+    if (evaluation) json["evaluation"] = EvaluationJson(*evaluation);
     PrintJson(json, -1);
     ExitWith(kExitOk);
   }
@@ -73,6 +87,9 @@ void Show(const ValueOptions& options) {
     fmt::print("{}{}", NumberText(numbers[i]),
                (i + 1) % std::min<std::size_t>(row, 10) == 0 || i + 1 == shown ? "\n" : " ");
   }
+  if (evaluation && evaluation->steps > 1)
+    fmt::print("{} is the mean of this evaluation (EVAL {}, update {})\n", NumberText(evaluation->mean.value),
+               StepsText(*evaluation), evaluation->mean.update);
   if (shown < count) fmt::print("... {} more (--limit 0 shows all)\n", count - shown);
   ExitWith(kExitOk);
 }
