@@ -94,7 +94,8 @@ void Show(const SummaryOptions& options) {
         {"step", std::move(steps)}, {"mode_step", std::move(mode_steps)}, {"value", std::move(values)}};
     json["evaluations"] = Json::array();
     if (mode == query::Mode::kEval)
-      for (const auto& one : catalog::EvaluationsOf(scalars)) json["evaluations"].push_back(EvaluationJson(one));
+      for (const auto& one : catalog::EvaluationsOf(scalars))
+        json["evaluations"].push_back(EvaluationJson(one));
     PrintJson(json, -1);
     ExitWith(kExitOk);
   }

@@ -84,7 +84,8 @@ class Printer {
     std::string text;
     for (const auto& [name, values] : losses_)
       if (values.size() > 1)
-        text += fmt::format("  {} {}", Escaped(name), NumberText(catalog::EvaluationsOf(values)[0].mean.value));
+        text +=
+            fmt::format("  {} {}", Escaped(name), NumberText(catalog::EvaluationsOf(values)[0].mean.value));
     if (!text.empty() && !json_)
       fmt::print("{:<7} {:>8} {:>8} {:>8} {:>8}{}  (mean of steps {} to {})\n", "EVAL", "mean",
                  evaluated_.update, "", "", text, first_, evaluated_.mode_step);
@@ -124,8 +125,8 @@ class Printer {
   bool header_ = false;
   query::Trial::StepRows rows_;
   std::map<std::string, std::string> settings_;
-  query::StepInfo evaluated_;   // the last EVAL step
-  std::int64_t first_ = 0;      // of its evaluation
+  query::StepInfo evaluated_;                                   // the last EVAL step
+  std::int64_t first_ = 0;                                      // of its evaluation
   std::map<std::string, std::vector<query::ScalarAt>> losses_;  // of this evaluation
 };
 

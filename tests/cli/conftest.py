@@ -50,8 +50,8 @@ def luff() -> Command:
     return call
 
 
-def train(run: Path, *, steps: int = 20, nan_at: int = -1) -> None:
-    """Runs a small training: raw weights and histograms at every step, one evaluation step after every ten."""
+def train(run: Path, *, steps: int = 20, nan_at: int = -1, evaluated: int = 1) -> None:
+    """Runs a small training: raw weights and histograms at every step, an evaluation after every ten."""
     import luff.torch
     from luff.config import Collection
 
@@ -74,7 +74,9 @@ def train(run: Path, *, steps: int = 20, nan_at: int = -1) -> None:
         if step % 10 == 9:
             model.eval()
             with torch.no_grad():
-                loss_fn(model(x), x[:, :1])
+                for _ in range(evaluated):
+                    loss_fn(model(x), x[:, :1])
+                    x = x + 1
             model.train()
     hook.close()
 

@@ -11,7 +11,7 @@ import luff as library
 import numpy as np
 import pytest
 
-from .conftest import Command
+from .conftest import Command, train
 
 WEIGHT = "Sequential_0.weight"
 LOSS = "MSELoss_output_0"
@@ -112,7 +112,7 @@ def test_summary(luff: Command, run: Path) -> None:
 def test_summary_of_a_scalar_is_its_values(luff: Command, run: Path) -> None:
     lines = luff("summary", run, LOSS).out.splitlines()
     assert lines[0].split() == ["TRAIN", "step", "update", "value"]
-    assert [line.split()[:2] for line in lines[1:-1]] == [[str(step), str(step)] for step in range(20)]
+    assert [line.split()[:2] for line in lines[1:-2]] == [[str(step), str(step)] for step in range(20)]
     assert lines[-1] == "also at 2 steps in EVAL (--mode EVAL)"
     of_all = luff("summary", run, LOSS, "--mode", "GLOBAL").out.splitlines()
     assert [line.split()[3] for line in of_all[-2:]] == ["TRAIN", "EVAL"]
@@ -189,3 +189,41 @@ def test_plot_as_a_picture(run: Path, tmp_path: Path, names: list[str], luff: Co
     done = luff("plot", run, *names, "--out", picture)
     assert done.code == 0, done.err
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_evaluation_has_a_mean(luff: Command, tmp_path: Path) -> None:
+    """Two evaluations of two batches: `value`, `summary` and `tail` show their means beside their steps."""
+    run = tmp_path / "run"
+    train(run, evaluated=2)
+    steps = json.loads(luff("summary", run, LOSS, "--mode", "EVAL", "--json").out)
+    values, evaluations = steps["scalars"]["value"], steps["evaluations"]
+    assert [one["mean"] for one in evaluations] == [sum(values[:2]) / 2, sum(values[2:]) / 2]
+    assert [[one[key] for key in ("first_step", "last_step", "steps", "update")] for one in evaluations] == [
+        [0, 1, 2, 10],
+        [2, 3, 2, 20],
+    ]
+    means = [f"{one['mean']:.6g}" for one in evaluations]
+
+    rows = [row.split() for row in luff("summary", run, LOSS, "--mode", "EVAL").out.splitlines()]
+    assert rows[3] == ["10", means[0], *["mean", "of", "steps", "0", "to", "1"]]
+    assert rows[6] == ["20", means[1], *["mean", "of", "steps", "2", "to", "3"]]
+    newest = f"{means[1]} in the newest evaluation (EVAL steps 2 to 3, update 20)"
+    assert newest in luff("summary", run, LOSS).out.splitlines()
+    value = luff("value", run, LOSS, 1, "--mode", "EVAL").out
+    assert (
+        value.splitlines()[-1] == f"{means[0]} is the mean of this evaluation (EVAL steps 0 to 1, update 10)"
+    )
+    given = json.loads(luff("value", run, LOSS, 3, "--mode", "EVAL", "--json").out)
+    assert given["evaluation"] == evaluations[1]
+    assert "evaluation" not in json.loads(luff("value", run, LOSS, 1, "--json").out)
+
+    for shown, count in (
+        (1, 1),
+        (2, 1),
+        (13, 2),
+        (14, 2),
+        (24, 2),
+    ):  # also where it begins within an evaluation
+        rows = [row.split() for row in luff("tail", run, "-n", shown).out.splitlines() if " mean " in row]
+        wanted = [["10", LOSS, means[0], "1)"], ["20", LOSS, means[1], "3)"]]
+        assert [[row[2], row[3], row[4], row[-1]] for row in rows] == wanted[-count:]
