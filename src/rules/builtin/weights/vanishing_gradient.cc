@@ -243,8 +243,6 @@ class Luff final : public KeptRule {
                         {"layers", n},
                         {"correlation", correlation},
                         {"first_layer_moves", first_layer_moved_}};
-    for (std::size_t i = 0; i < line.size() && i < 64; ++i)
-      finding.series.emplace_back(static_cast<std::int64_t>(i), std::exp(line[i].second));
     finding.threshold = fmt::format(
         "a straight line (correlation {:g}) over {} layers or more that falls below {:g}, in each of the "
         "first "
