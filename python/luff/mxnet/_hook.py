@@ -111,6 +111,13 @@ class Hook(StepHook):
         for parameter in self._models.parameters.values():
             parameter.value = parameter.gradient = -1
 
+    def begin_again(self) -> None:
+        """Ends the run before another training, which has its own."""
+        super().begin_again()
+        self._models, self._optimizers, self._optimizer_names = Models(), Identities(), []
+        self._evidence, self._losses, self._kinds = Evidence(), {}, Identities()
+        self._stale, self._descriptions, self._accumulates = True, 0, False
+
     def hand_on(self) -> None:
         """Raises an error of the training itself: MXNet reports it only once, at the first wait for the array.
 
@@ -165,15 +172,15 @@ class Hook(StepHook):
 
     # Forward ---------------------------------------------------------------------------------------------------
 
-    def forward_comes(self) -> None:
+    def forward_comes(self, block: Any) -> None:
         """Called before an outermost call of a model: publishes the previous step, if it is over."""
         step = self._step
-        if step is None:
-            return
-        if step.backward or not step.recording:
+        if step is not None and (step.backward or not step.recording):
             if step.recording and not autograd.is_recording() and self._awaits_update(step):
                 return
             self._publish()
+        if self._step is None and autograd.is_recording():
+            self.trains(block, lambda: block.collect_params().values())
 
     def turn_backward(self) -> bool:
         """Called before a backward pass. In a loop without blocks each one is a step. True if it published a step."""

@@ -119,7 +119,7 @@ def _call(original: Method) -> Method:
             hook.hand_on()
             return output
         hooks.enter(hook)
-        hook.told("step", hook.forward_comes)
+        hook.told("step", hook.forward_comes, self)
         hook.boundary()
         watch = hook.told("forward", hook.forward_begins, self, args)
         hook.hand_on()
