@@ -123,6 +123,15 @@ TEST(FindingsInShort, WhatFollowsCountsWithItsLeader) {
             "1 finding and 1 that follows: STOP InitialLoss (loss, since step 0)");
 }
 
+TEST(FindingsInShort, WhatHasHealedDoesNotStand) {
+  rules::Finding healed = Seen("a", 3, rules::Severity::kStop);
+  healed.id = "1";
+  healed.healed = true;
+  EXPECT_EQ(FindingsInShort({healed}), "1 finding, healed: STOP DeadRelu (a, since step 3)");
+  EXPECT_EQ(FindingsInShort({healed, Seen("b", 9)}),
+            "2 findings, 1 healed: first WARN DeadRelu (b, since step 9)");
+}
+
 TEST(Teller, WhatFollowsIsOneLine_AndMoreDetailIsTold) {
   Teller teller(false, 100);
   rules::Finding leader = Seen("loss", 0, rules::Severity::kWarn, "NonFinite");
