@@ -69,8 +69,14 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
 }
 
 std::string NameOf(const rules::Finding& finding) {
-  return fmt::format("{} ({}{}since {})", Escaped(finding.rule), Escaped(finding.tensor),
-                     finding.tensor.empty() ? "" : ", ", StepText(finding.mode, finding.since_step));
+  // The trouble of a model that was better before begins after its best evaluation.
+  const bool best = std::any_of(finding.evidence.begin(), finding.evidence.end(), [&](const auto& one) {
+    const auto& [name, value] = one;
+    return name == "best_step" && value == static_cast<double>(finding.since_step);
+  });
+  return fmt::format("{} ({}{}{} {})", Escaped(finding.rule), Escaped(finding.tensor),
+                     finding.tensor.empty() ? "" : ", ", best ? "best evaluation after" : "since",
+                     StepText(finding.mode, finding.since_step));
 }
 
 std::string FindingsInShort(const std::vector<rules::Finding>& findings) {

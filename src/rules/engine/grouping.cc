@@ -70,6 +70,7 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"DeadRelu", "", "NoGradient", "zero_gradient"},
     {"LabelNoise", "", "Overfit", ""},
     {"LabelNoise", "", "Overtraining", ""},
+    {"Overfit", "", "Overtraining", ""},
     {"NLPSequenceRatio", "", "DeadEmbeddingRows", ""},
     // InitialLoss speaks of the output layer, PoorWeightInitialization names the layers.
     {"PoorWeightInitialization", "scale", "InitialLoss", "too_high"},
