@@ -138,7 +138,9 @@ def _program_table(results: dict[str, Any]) -> str:
                 remedies.append("right" if row["remedy_right"] else "wrong")
             twin = twins.get((program, row["seed"]))
             repaired.append("-" if twin is None else ", ".join(twin["alerts"]) or "silent")
-        columns = ("; ".join(dict.fromkeys(column)) or "-" for column in (verdicts, firsts, remedies, repaired))
+        columns = (
+            "; ".join(dict.fromkeys(column)) or "-" for column in (verdicts, firsts, remedies, repaired)
+        )
         lines.append(f"| {program} | {labels[program]['title']} | {' | '.join(columns)} |")
     return "\n".join(lines)
 

@@ -77,7 +77,9 @@ def mark_remedies(results: dict[str, Any], folders: Path) -> None:
     """
     faults = [row for row in results["faults"] if row["id"] in EDITS]
     for row in faults:
-        alerts = map(json.loads, (folders / f"{row['id']}-{row['seed']}" / "alerts.jsonl").read_text().splitlines())
+        alerts = map(
+            json.loads, (folders / f"{row['id']}-{row['seed']}" / "alerts.jsonl").read_text().splitlines()
+        )
         own = [alert for alert in alerts if row["rule"] and alert["rule"] == row["rule"]]
         named = min(own, key=lambda alert: (alert["step"] < row["step"], alert["step"])) if own else None
         row["remedy"] = named["remedy"] if named else ""

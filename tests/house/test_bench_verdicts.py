@@ -11,7 +11,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from _remedies import EDITS, mark_remedies, names_the_edit  # noqa: E402
-
 from mutants.judge import headline  # noqa: E402
 
 
@@ -38,13 +37,18 @@ def test_every_fault_has_an_edit_and_no_phrase_is_empty() -> None:
     labels = json.loads((ROOT / "benchmarks/faultbench/public/labels.json").read_text())
     labels += json.loads((ROOT / "benchmarks/faultbench/public/xgb_labels.json").read_text())
     assert {label["id"] for label in labels if label["kind"] == "fault"} == set(EDITS)
-    assert all(phrase == phrase.lower() and len(phrase) > 2 for _, phrases in EDITS.values() for phrase in phrases)
+    assert all(
+        phrase == phrase.lower() and len(phrase) > 2 for _, phrases in EDITS.values() for phrase in phrases
+    )
     assert not any(names_the_edit(program, "look at the training") for program in EDITS)
 
 
 def test_the_remedy_of_the_finding_that_names_the_fault_is_judged(tmp_path: Path) -> None:
     for program, alerts in {
-        "pf07": [("LossSpike", 1, "lower the learning rate"), ("WeightUpdateRatio", 4, "raise the learning rate")],
+        "pf07": [
+            ("LossSpike", 1, "lower the learning rate"),
+            ("WeightUpdateRatio", 4, "raise the learning rate"),
+        ],
         "pf08": [("WeightUpdateRatio", 6, "raise the learning rate (by a thousand and more)")],
         "pf09": [],
     }.items():
@@ -63,4 +67,8 @@ def test_the_remedy_of_the_finding_that_names_the_fault_is_judged(tmp_path: Path
     }
     mark_remedies(results, tmp_path)
     assert [fault["remedy_right"] for fault in results["faults"]] == [False, True, False]
-    assert results["summary"]["faults"]["remedy_right"] == results["summary"]["groups"]["numeric"]["remedy_right"] == 1 / 3
+    assert (
+        results["summary"]["faults"]["remedy_right"]
+        == results["summary"]["groups"]["numeric"]["remedy_right"]
+        == 1 / 3
+    )

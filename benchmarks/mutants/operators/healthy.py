@@ -347,10 +347,14 @@ def thaws_in_stages(source: Source) -> bool:
 
 @healthy
 def slow_first_layers(source: Source) -> bool:
-    """The first layer has a thousandth of the learning rate, as when pre-trained layers are kept close to what they were."""
+    """The first layer has a thousandth of the learning rate, to stay close to what it was."""
     made = source.model()
     given = keyword(made[0], "lr") if made is not None else None
-    if made is None or given is None or ast.unparse(made[0].args[0]) != f"{ast.unparse(made[1])}.parameters()":
+    if (
+        made is None
+        or given is None
+        or ast.unparse(made[0].args[0]) != f"{ast.unparse(made[1])}.parameters()"
+    ):
         return False
     if len(source.calls("Linear", "Conv1d", "Conv2d", "Embedding", "LSTM", "GRU")) < 3:
         return False
@@ -380,9 +384,7 @@ def learns_codes_beside(source: Source) -> bool:
     )
     source.after(
         step,
-        "coder.zero_grad()\n"
-        "torch.nn.functional.mse_loss(decoder(codes), aims).backward()\n"
-        "coder.step()",
+        "coder.zero_grad()\ntorch.nn.functional.mse_loss(decoder(codes), aims).backward()\ncoder.step()",
     )
     return True
 
