@@ -102,7 +102,8 @@ def _group_table(results: dict[str, Any]) -> str:
         lines.append(
             f"| {name} | {part['programs']} | {part['trainings']} | {_interval(part['recall'], part['recall_95'])} "
             f"| {_percent(part.get('recall_with_silent_twin'))} | {_percent(part['first_alert_right'])} "
-            f"| {_percent(part.get('remedy_right'))} | {_number(part['median_latency'])} | {_number(part['latency_90'])} |"
+            f"| {_percent(part.get('remedy_right'))} | {_number(part['median_latency'])} "
+            f"| {_number(part['latency_90'])} |"
         )
     lines += [
         "",

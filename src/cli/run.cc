@@ -176,7 +176,8 @@ Result<actions::ActionSpec> StopOn(const std::string& names, const std::vector<r
     std::string name = names.substr(begin, end - begin);
     begin = end + 1;
     const auto chosen = [&] {
-      return std::any_of(choices.begin(), choices.end(), [&](const auto& one) { return one.spec->name == name; });
+      return std::any_of(choices.begin(), choices.end(),
+                         [&](const auto& one) { return one.spec->name == name; });
     };
     if (!chosen()) {
       LUFF_ASSIGN_OR_RETURN(const rules::RuleSpec* rule, rules::FindRule(name));

@@ -110,8 +110,7 @@ TEST(Grouping, OneOfARulesCausesLeadsAnother) {
     return LeaderOf(second, std::vector{first}) == first.id && TakesOver(first, second) &&
            !TakesOver(second, first);
   };
-  EXPECT_TRUE(
-      leads(Caused("WeightUpdateRatio", "damped", 31), Caused("WeightUpdateRatio", "creeping", 124)));
+  EXPECT_TRUE(leads(Caused("WeightUpdateRatio", "damped", 31), Caused("WeightUpdateRatio", "creeping", 124)));
   EXPECT_TRUE(leads(Caused("WeightUpdateRatio", "faint", 16), Caused("WeightUpdateRatio", "small", 60)));
   EXPECT_TRUE(leads(Caused("TrainValSkew", "absent", 19), Caused("TrainValSkew", "mixed", 19)));
   EXPECT_FALSE(leads(Caused("TrainValSkew", "skew", 19), Caused("TrainValSkew", "mixed", 19)));

@@ -20,8 +20,8 @@ constexpr std::size_t kMaxOptimizers = 1024;
 // has been added to. The hook looks at each of the first kAlways updates, then at every kEvery-th.
 constexpr std::int64_t kAlways = 64, kEvery = 16;
 // A zero_grad() that is called once an epoch clears one update and mends nothing, so a finding heals after as
-// many clean updates in a row as its longest row of stained ones has had, or as many as kHeals; where the hook
-// looks at some only, three that it has looked at.
+// many clean updates in a row as its longest row of stained ones has had, or as many as kHeals; where the
+// hook looks at some only, three that it has looked at.
 constexpr std::int64_t kHeals = 1000, kLooks = 4 * kEvery;
 
 struct Limits {

@@ -49,8 +49,9 @@ TEST(NonFinite, BeforeAnyUpdate_NoRateAndNoCheckpointIsToBlame) {
     FakeTrial trial;
     for (int step = 0; step < good; ++step) Updated(trial, 1);
     Updated(trial, kNan, 1, kNan);
-    trial.EventJson(R"({"kind":"nonfinite","step":)" + std::to_string(good) +
-                    R"(,"from":"replay","phase":"forward","operator":"exp","reason":"exponential overflows"})");
+    trial.EventJson(
+        R"({"kind":"nonfinite","step":)" + std::to_string(good) +
+        R"(,"from":"replay","phase":"forward","operator":"exp","reason":"exponential overflows"})");
     const auto findings = FindingsOf(trial);
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].remedy.find("smaller weights") != std::string::npos, good == 0);

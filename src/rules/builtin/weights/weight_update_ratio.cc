@@ -119,8 +119,8 @@ class Luff final : public KeptRule {
     WeightMove move;
     bool any = false;
     bool all_small = true;
-    bool all_rest = true;      // the same, with weights that began at zero measured by the size of all
-    double from_zero = 0;      // largest move per update of a weight that began at zero
+    bool all_rest = true;  // the same, with weights that began at zero measured by the size of all
+    double from_zero = 0;  // largest move per update of a weight that began at zero
     double trained_sq = 0;
     double largest = 0;
     std::string lead;
