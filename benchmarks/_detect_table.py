@@ -94,15 +94,16 @@ def _number(value: float | None) -> str:
 def _group_table(results: dict[str, Any]) -> str:
     summary = results["summary"]
     lines = [
-        "| group | programs | trainings | recall (95 %) | with a silent twin | first alert right | median latency "
-        "| 90 % |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| group | programs | trainings | recall (95 %) | with a silent twin | first alert right | remedy right "
+        "| median latency | 90 % |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, part in [("all", summary["faults"]), *((g, summary["groups"][g]) for g in GROUPS)]:
         lines.append(
             f"| {name} | {part['programs']} | {part['trainings']} | {_interval(part['recall'], part['recall_95'])} "
             f"| {_percent(part.get('recall_with_silent_twin'))} | {_percent(part['first_alert_right'])} "
-            f"| {_number(part['median_latency'])} | {_number(part['latency_90'])} |"
+            f"| {_percent(part.get('remedy_right'))} | {_number(part['median_latency'])} "
+            f"| {_number(part['latency_90'])} |"
         )
     lines += [
         "",
@@ -122,18 +123,25 @@ def _group_table(results: dict[str, Any]) -> str:
 def _program_table(results: dict[str, Any]) -> str:
     labels = _labels()
     twins = {(t["id"], t["seed"]): t for t in results["twins"]}
-    lines = ["| fault | what | verdict | first alert | repaired |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| fault | what | verdict | first alert | remedy | repaired |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for program in sorted({f["id"] for f in results["faults"]}):
-        verdicts, firsts, repaired = [], [], []
+        verdicts, firsts, remedies, repaired = [], [], [], []
         for row in (f for f in results["faults"] if f["id"] == program):
             said = f"{row['outcome']}: {row['rule']} at {row['step']}" if row["rule"] else row["outcome"]
             verdicts.append(said)
             if row["alerts"]:
                 at = min(row["alerts"].values())
                 firsts.append(", ".join(r for r, s in row["alerts"].items() if s == at))
+            if "remedy_right" in row:
+                remedies.append("right" if row["remedy_right"] else "wrong")
             twin = twins.get((program, row["seed"]))
             repaired.append("-" if twin is None else ", ".join(twin["alerts"]) or "silent")
-        columns = ("; ".join(dict.fromkeys(column)) or "-" for column in (verdicts, firsts, repaired))
+        columns = (
+            "; ".join(dict.fromkeys(column)) or "-" for column in (verdicts, firsts, remedies, repaired)
+        )
         lines.append(f"| {program} | {labels[program]['title']} | {' | '.join(columns)} |")
     return "\n".join(lines)
 

@@ -38,6 +38,7 @@ from typing import Any
 from _detect_cost import capture, cost
 from _detect_table import per_rule_table, tables, write_docs
 from _gates import luff_command
+from _remedies import mark_remedies
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 300
@@ -145,8 +146,9 @@ def train_step(run_path: Path, finding: dict[str, Any]) -> int:
 def translate(folder: Path, built: int, batches: list[int] | None) -> None:
     """Writes alerts.jsonl in the scorer's format."""
     lines = []
-    for line in (folder / "raw.jsonl").read_text().splitlines():
-        finding = json.loads(line)
+    found = [json.loads(line) for line in (folder / "raw.jsonl").read_text().splitlines()]
+    newest = {finding["id"]: finding for finding in found}
+    for finding in found:
         if finding.get("leader"):
             continue
         step = train_step(folder / "run", finding) - built
@@ -155,6 +157,7 @@ def translate(folder: Path, built: int, batches: list[int] | None) -> None:
             step, unit = batches[step], "batch"
         alert = {"rule": finding["rule"], "step": max(0, step), "severity": finding["severity"], "unit": unit}
         alert |= {"tensor": finding["tensor"], "cause": finding["cause"], "what": finding["what"]}
+        alert["remedy"] = newest[finding["id"]]["remedy"]
         lines.append(json.dumps(alert))
     (folder / "alerts.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
@@ -281,6 +284,13 @@ def main() -> int:
         out = Path(options.json) if options.json else root / "score.json"
         score(root, options, out)
         results = json.loads(out.read_text())
+        mark_remedies(results, root)
+        out.write_text(json.dumps(results, indent=1) + "\n")
+        right = results["summary"]["faults"]["remedy_right"]
+        print(f"remedy names the edit that mends: {'-' if right is None else format(right, '.0%')}")
+        for row in results["faults"]:
+            if row["rule"] and not row.get("remedy_right", True):
+                print(f"  not {row['id']}, seed {row['seed']}: {row['rule']}: {row['remedy']}")
         print(per_rule_table(results))
         alarms = results["summary"]["healthy"]["with_alarm"]
         return 1 if results["summary"]["errors"] or alarms else 0

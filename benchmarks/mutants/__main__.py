@@ -4,6 +4,7 @@
     show PROGRAM OPERATOR       prints the diff of a mutant
     train DIR                   trains each under a plain `luff run`, keeps the runs and scores in DIR
     judge DIR [--apart]         judges kept runs with today's rules; --apart: the half that is kept apart, as sums only
+    keep [DIR]                  trains a few small ones and packs their runs into DIR (testdata/mutants)
 
 `--program`, `--operator`, `--develop` and `--share N` (one of N, by a hash) select some of them; `-j` sets how many
 train at once. An interrupted `train` goes on where it stopped.
@@ -22,8 +23,9 @@ from _gates import luff_command
 
 from mutants.halves import ORIGINAL, all_mutants, half, mutate, programs
 from mutants.judge import judge, table
+from mutants.kept import keep
 from mutants.operators import OPERATORS
-from mutants.training import SEEDS, interpreter, needed, train
+from mutants.training import ROOT, SEEDS, interpreter, needed, train
 
 
 def place(program: str, operator: str) -> int:
@@ -40,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["list", "show", "train", "judge"])
+    parser.add_argument("command", choices=["list", "show", "train", "judge", "keep"])
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--program", action="append", default=[])
     parser.add_argument("--operator", action="append", default=[])
@@ -61,6 +63,9 @@ def main() -> None:
         return
     if options.command == "judge":
         table(judge(options.luff, Path(options.rest[0]), apart=options.apart), apart=options.apart)
+        return
+    if options.command == "keep":
+        keep(options.luff, Path(options.rest[0]) if options.rest else ROOT / "testdata" / "mutants")
         return
     chosen = [
         (program, operator)

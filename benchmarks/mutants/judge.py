@@ -18,14 +18,25 @@ TIMEOUT_S = 120
 
 
 def findings_of(luff: str, run: Path) -> list[dict[str, Any]]:
-    """Returns the leading findings of a run, ordered by step."""
+    """Returns all that is told of the findings of a run, ordered by step."""
     done = subprocess.run(
         [luff, "check", str(run), "--json"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     if done.returncode not in (0, 1, 3):
         raise RuntimeError(f"luff check ended with {done.returncode} for {run}: {done.stderr[-500:]}")
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    return sorted((f for f in found if "rule" in f and not f.get("leader")), key=lambda f: f["global_step"])
+    return sorted((f for f in found if "rule" in f), key=lambda f: f["global_step"])
+
+
+def headline(told: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns the finding that the verdict names (`FindingsInShort` in src/cli/report.cc), in its newest form."""
+    newest = {finding["id"]: finding for finding in told}
+    groups: dict[str, tuple[bool, bool, int]] = {}
+    for finding in newest.values():
+        leader = newest.get(finding["leader"], finding)
+        rank = leader["healed"], finding["severity"] != "stop", leader["since_step"]
+        groups[leader["id"]] = min(rank, groups.get(leader["id"], rank))
+    return newest[min(groups, key=lambda one: groups[one])] if groups else None
 
 
 def judged(luff: str, folder: Path, base: list[float]) -> dict[str, Any]:
@@ -35,19 +46,23 @@ def judged(luff: str, folder: Path, base: list[float]) -> dict[str, Any]:
     if verdict not in ("fault", "healthy"):
         return about | {"dropped": verdict}
     runs = sorted(path for path in folder.glob("run*") if (path / "run.json").exists())
-    by_run = [findings_of(luff, run) for run in runs]
+    told = [findings_of(luff, run) for run in runs]
+    by_run = [[f for f in findings if not f["leader"]] for findings in told]
     found = [finding for findings in by_run for finding in findings]
     operator = OPERATORS.get(about["operator"])
     rules = operator.rules if operator else ()
     own = [f for f in found if f["rule"] in rules]
-    texts = " ".join(str(f.get("remedy", "")).lower() for f in own)
+    heads = [one for one in map(headline, told) if one is not None]
+    # The finding that names the fault first must also say what mends it; a later one does not make up for it.
+    remedy = str(own[0]["remedy"]).lower() if own else ""
     return about | {
         "dropped": "",
-        "rules": [f["rule"] for f in found],
+        "rules": list(dict.fromkeys(f["rule"] for f in found)),
         "fault": bool(rules),
         "named": bool(own),
         "first": any(findings and findings[0]["rule"] in rules for findings in by_run),
-        "remedy": bool(operator and any(word in texts for word in operator.remedy)),
+        "headline": any(one["rule"] in rules for one in heads),
+        "remedy": bool(operator and any(word in remedy for word in operator.remedy)),
         "alarm": bool(found),
         "stop": any(f["severity"] == "stop" for f in found),
     }
@@ -80,14 +95,16 @@ def share(hits: int, n: int) -> str:
 def table(rows: list[dict[str, Any]], *, apart: bool) -> None:
     """Prints the sums by half; of the half to develop on, also each operator and what was said of it otherwise."""
     print(
-        "| half | named | first alert right | remedy right | healthy with an alarm |\n| --- | --- | --- | --- | --- |"
+        "| half | named | first alert right | headline right | remedy right | healthy with an alarm |\n"
+        "| --- | --- | --- | --- | --- | --- |"
     )
     kept = [row for row in rows if not row["dropped"]]
     for half in ("develop", "program", "operator", "both"):
         own = [row for row in kept if row["half"] == half]
         faults, quiet = [r for r in own if r["fault"]], [r for r in own if not r["fault"]]
         if own:
-            cells = [share(sum(r[key] for r in faults), len(faults)) for key in ("named", "first", "remedy")]
+            keys = ("named", "first", "headline", "remedy")
+            cells = [share(sum(r[key] for r in faults), len(faults)) for key in keys]
             print(f"| {half} | {' | '.join(cells)} | {share(sum(r['alarm'] for r in quiet), len(quiet))} |")
     reasons = sorted({row["dropped"] for row in rows} - {""})
     print("\ndropped: " + ", ".join(f"{sum(r['dropped'] == why for r in rows)} {why}" for why in reasons))
@@ -102,6 +119,9 @@ def table(rows: list[dict[str, Any]], *, apart: bool) -> None:
             f"{', '.join(others) or 'nothing'} |"
         )
     for row in kept:
+        wrong = [key for key in ("headline", "remedy") if row["fault"] and row["named"] and not row[key]]
+        if wrong:
+            print(f"wrong {' and '.join(wrong)}: {row['program']} {row['operator']}: {row['rules']}")
         if (row["fault"] and not row["named"]) or (not row["fault"] and row["alarm"]):
             print(
                 f"{'missed' if row['fault'] else 'alarm'}: {row['program']} {row['operator']}: {row['rules']}"

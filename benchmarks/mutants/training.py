@@ -45,7 +45,9 @@ def environment(seed: int) -> dict[str, str]:
     return {"SEED": str(seed), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
-def train(luff: str, root: Path, program: str, operator: str, seed: int) -> float | None:
+def train(
+    luff: str, root: Path, program: str, operator: str, seed: int, python: str | None = None
+) -> float | None:
     """Trains a mutant, unless it was; returns its score. None if the script fails.
 
     Writes into a folder of `root`: the runs of its trainings, its output, and what is known of it.
@@ -64,7 +66,7 @@ def train(luff: str, root: Path, program: str, operator: str, seed: int) -> floa
         "--run",
         str(folder / "run"),
         "--",
-        interpreter(program) or sys.executable,
+        python or interpreter(program) or sys.executable,
         str(script),
     ]
     with (folder / "output.txt").open("wb") as output:

@@ -162,7 +162,7 @@ Coordinator::Signal Coordinator::Proposed(std::int64_t now_ns, std::uint32_t wor
       return Signal::kNone;
     }
   }
-  if (!stop) Tell(ActionNews::What::kAborted, why);
+  Tell(ActionNews::What::kAborted, why);
   if (answers == Answers::kRefused || (!stop && (stopping_ || proposals_ >= settings_.proposals))) {
     End(ActionNews::What::kRefused, why);
   } else if (proposals_ >= settings_.proposals) {

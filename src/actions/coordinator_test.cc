@@ -112,6 +112,8 @@ TEST_F(CoordinatorTest, OneWorkerTooLate_AbortsAndProposesFurtherAhead) {
   EXPECT_EQ(records[2].phase, "propose");
   EXPECT_GT(records[2].train_step, 9);
   EXPECT_EQ(coordinator.state(), State::kProposed);
+  // The audit explains why a stop was proposed twice.
+  EXPECT_EQ(News(), "PA(every proposed step was too late)P");
 }
 
 TEST_F(CoordinatorTest, WorkersThatNeverAnswer_AreEndedBySignals) {

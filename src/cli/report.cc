@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/format.h"
@@ -68,13 +69,20 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
 }
 
 std::string NameOf(const rules::Finding& finding) {
-  return fmt::format("{} ({}{}since {})", Escaped(finding.rule), Escaped(finding.tensor),
-                     finding.tensor.empty() ? "" : ", ", StepText(finding.mode, finding.since_step));
+  // The trouble of a model that was better before begins after its best evaluation.
+  const bool best = std::any_of(finding.evidence.begin(), finding.evidence.end(), [&](const auto& one) {
+    const auto& [name, value] = one;
+    return name == "best_step" && value == static_cast<double>(finding.since_step);
+  });
+  return fmt::format("{} ({}{}{} {})", Escaped(finding.rule), Escaped(finding.tensor),
+                     finding.tensor.empty() ? "" : ", ", best ? "best evaluation after" : "since",
+                     StepText(finding.mode, finding.since_step));
 }
 
 std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
   if (findings.empty()) return "no findings";
-  // A finding that follows from another counts with its leader, which is as grave as the gravest of them.
+  // A finding that follows from another counts with its leader, which is as grave as the gravest of them. One
+  // that stands comes before all that have healed.
   std::unordered_map<std::string_view, const rules::Finding*> by_id;
   for (const rules::Finding& finding : findings) by_id.try_emplace(finding.id, &finding);
   const auto leader_of = [&](const rules::Finding& finding) -> const rules::Finding& {
@@ -83,12 +91,16 @@ std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
   };
   const rules::Finding* first = nullptr;
   bool stop = false;
-  std::uint64_t leaders = 0;
+  std::uint64_t leaders = 0, healed = 0;
   for (const rules::Finding& finding : findings) {
     const rules::Finding& leader = leader_of(finding);
     leaders += &leader == &finding ? 1 : 0;
+    healed += &leader == &finding && finding.healed ? 1 : 0;
     const bool stops = finding.severity == rules::Severity::kStop;
-    if (first == nullptr || (stops && !stop) || (stops == stop && leader.since_step < first->since_step)) {
+    const auto rank = [](const rules::Finding& of, bool grave) {
+      return std::tuple(of.healed, !grave, of.since_step);
+    };
+    if (first == nullptr || rank(leader, stops) < rank(*first, stop)) {
       first = &leader;
       stop = stops;
     }
@@ -96,6 +108,7 @@ std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
   const std::uint64_t followers = findings.size() - leaders;
   std::string count = Plural(leaders, "finding", "findings");
   if (followers > 0) count += fmt::format(" and {} that follow{}", followers, followers == 1 ? "s" : "");
+  if (healed > 0) count += healed == leaders ? ", healed" : fmt::format(", {} healed", healed);
   return fmt::format("{}: {}{} {}", count, leaders > 1 ? "first " : "", stop ? "STOP" : "WARN",
                      NameOf(*first));
 }

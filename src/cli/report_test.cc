@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/format.h"
 #include "cli/terminal.h"
 #include "luff/rules/kept_findings.h"
 #include "query/testing/work.h"
@@ -121,6 +122,22 @@ TEST(FindingsInShort, WhatFollowsCountsWithItsLeader) {
   follower.leader = "1";
   EXPECT_EQ(FindingsInShort({leader, follower}),
             "1 finding and 1 that follows: STOP InitialLoss (loss, since step 0)");
+}
+
+TEST(FindingsInShort, NamesTheStepOfTheBestModel) {
+  rules::Finding past = Seen("loss", 65, rules::Severity::kWarn, "Overfit");
+  past.evidence = {{"best_step", past.since_step}};
+  EXPECT_EQ(FindingsInShort({past}),
+            fmt::format("1 finding: WARN Overfit (loss, best evaluation after step {})", past.since_step));
+}
+
+TEST(FindingsInShort, WhatHasHealedDoesNotStand) {
+  rules::Finding healed = Seen("a", 3, rules::Severity::kStop);
+  healed.id = "1";
+  healed.healed = true;
+  EXPECT_EQ(FindingsInShort({healed}), "1 finding, healed: STOP DeadRelu (a, since step 3)");
+  EXPECT_EQ(FindingsInShort({healed, Seen("b", 9)}),
+            "2 findings, 1 healed: first WARN DeadRelu (b, since step 9)");
 }
 
 TEST(Teller, WhatFollowsIsOneLine_AndMoreDetailIsTold) {

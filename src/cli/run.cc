@@ -36,7 +36,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct RunOptions {
-  std::string run, rules_text, set_text, on_finding, findings, config, compat;
+  std::string run, rules_text, set_text, on_finding, stop_on, findings, config, compat;
   std::string tensorboard, smdebug, report;
   bool resume = false;
   std::vector<std::string> tags, command;
@@ -164,6 +164,31 @@ void TellReport(const std::string& run, std::string path, std::size_t training) 
              Escaped(written.ok() ? path : std::string(written.message())));
 }
 
+// The action of --stop-on: a stop for findings of the named rules, whatever their severity.
+Result<actions::ActionSpec> StopOn(const std::string& names, const std::vector<rules::Choice>& choices) {
+  actions::ActionSpec stop;
+  stop.name = "--stop-on";
+  stop.kind = actions::ActionKind::kStop;
+  stop.limit = 0;
+  stop.dry_run = false;
+  for (std::size_t begin = 0; begin <= names.size();) {
+    const std::size_t end = std::min(names.find(',', begin), names.size());
+    std::string name = names.substr(begin, end - begin);
+    begin = end + 1;
+    const auto chosen = [&] {
+      return std::any_of(choices.begin(), choices.end(),
+                         [&](const auto& one) { return one.spec->name == name; });
+    };
+    if (!chosen()) {
+      LUFF_ASSIGN_OR_RETURN(const rules::RuleSpec* rule, rules::FindRule(name));
+      name = rule->name;  // it may have been an older name
+      if (!chosen()) return InvalidArgument(fmt::format("{} is not among the rules of --rules", name));
+    }
+    stop.rules.push_back(std::move(name));
+  }
+  return stop;
+}
+
 /// `report`: file of the report at the end, "" if none is wanted.
 Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) {
   if (!wanted.compat.empty()) {
@@ -190,6 +215,11 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
   options.stop_on_finding = on_finding == "stop";
   options.stop = file.stop;
   options.actions = file.actions;
+  if (!wanted.stop_on.empty()) {
+    Result<actions::ActionSpec> stop = StopOn(wanted.stop_on, options.choices);
+    if (!stop.ok()) return stop.status().WithContext("--stop-on");
+    options.actions.insert(options.actions.begin(), std::move(*stop));
+  }
   options.job = JobName(wanted.command);
   options.capture_json = file.capture_json;
   options.command = wanted.command;
@@ -248,6 +278,8 @@ void AddRun(CLI::App& app) {
   verb->add_option("--parameters", wanted.set_text, "Parameter set: luff (default) or original");
   verb->add_option("--on-finding", wanted.on_finding,
                    "warn (default), or stop: a finding of severity stop ends the job");
+  verb->add_option("--stop-on", wanted.stop_on,
+                   "NAME,...: any finding of these rules ends the job, e.g. Overfit,Overtraining");
   verb->add_option("--findings", wanted.findings, "Also write findings to this file, as JSON lines");
   verb->add_option("--tensorboard", wanted.tensorboard, "Also write for TensorBoard into this directory");
   verb->add_option("--smdebug", wanted.smdebug, "Also write in smdebug's format into this directory");

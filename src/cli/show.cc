@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "cli/kept_actions.h"
 #include "cli/reading.h"
 #include "cli/report.h"
@@ -165,7 +166,9 @@ Json Describe(const query::Trial& trial) {
                                     {"since_step", f.since_step},
                                     {"step", f.step},
                                     {"healed", f.healed},
-                                    {"what", f.what}});
+                                    {"leader", f.leader},
+                                    {"what", f.what},
+                                    {"evidence", TryParseOrderedJson(rules::ToJson(f, "new"))["evidence"]}});
   }
   const KeptActions acted = ActionsOfRun(trial.path());
   json["actions"] = Json::array();

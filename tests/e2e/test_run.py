@@ -37,6 +37,42 @@ def test_healthy_run_is_silent_and_has_a_verdict(luff: Luff) -> None:
     assert lacks.startswith(f"luff: {rules - int(judged[1])} rules had nothing to look at: "), lacks
 
 
+def test_a_job_that_is_past_its_best_evaluation_is_stopped_when_the_user_says_so(luff: Luff) -> None:
+    report = luff.tmp / "report.html"
+    job = luff.run("overfits.py", "--stop-on", "Overfit,Overtraining", "--report", str(report))
+    assert job.code == 76, job.stderr
+    told = re.fullmatch(r"best after step (\d+) of (\d+)", job.stdout.strip())
+    assert told, job.stdout
+    best, last = map(int, told.groups())
+    assert last < 2000  # of 3900
+    named = f"Overfit (CrossEntropyLoss_output_0, best evaluation after step {best})"
+    assert f"luff: stopped by {named}" in job.stderr
+    assert [f["evidence"]["best_step"] for f in job.findings if f["rule"] == "Overfit"] == [best]
+    code, shown, _ = luff("show", str(job.run), "--json")
+    assert code == 0
+    assert json.loads(shown)["finding_list"][0]["evidence"]["best_step"] == best
+    assert "best_step" in report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--stop-on", "Overfitt"), "--stop-on: there is no rule 'Overfitt'; nearest: Overfit"),
+        (
+            ("--rules", "NonFinite", "--stop-on", "Overfit"),
+            "--stop-on: Overfit is not among the rules of --rules",
+        ),
+    ],
+)
+def test_a_mistake_in_stop_on_is_told_before_the_job_begins(
+    luff: Luff, options: tuple[str, ...], message: str
+) -> None:
+    job = luff.run("train.py", *options)
+    assert (job.code, job.stdout) == (2, "")
+    assert message in job.stderr
+    assert not job.run.exists()
+
+
 def test_the_examples_of_docs_reading_run(luff: Luff) -> None:
     config = luff.tmp / "luff.toml"
     kept = '{name = "kept", include = ["Sequential_0.weight"], forms = ["raw"], save = {save_interval = 16}}'

@@ -4,8 +4,9 @@ import ast
 import re
 
 from mutants.operators import healthy
+from mutants.operators.data import ROW_LABEL, class_ids
 from mutants.source import OPTIMIZERS, SCHEDULERS, Source
-from mutants.tree import base_text, keyword, name_of, set_keyword
+from mutants.tree import Loop, base_text, keyword, name_of, set_keyword
 
 
 @healthy
@@ -288,4 +289,134 @@ def loads_its_own_weights(source: Source) -> bool:
         return False
     source.need("import copy")
     source.after(loops[0], f"kept = copy.deepcopy({name}.state_dict())\n{name}.load_state_dict(kept)")
+    return True
+
+
+# What looks like a fault and is planned.
+
+
+def _epochs(source: Source) -> tuple[Loop, str] | None:
+    """Returns the outermost loop around the only update, and how often it runs, if that is a plain `range(N)`."""
+    step = source.update()
+    outer = source.loops(step)[-1] if step is not None else None
+    counted = outer.iter if isinstance(outer, ast.For) and isinstance(outer.target, ast.Name) else None
+    if outer is None or not isinstance(counted, ast.Call) or name_of(counted.func) != "range":
+        return None
+    return (outer, ast.unparse(counted.args[0])) if len(counted.args) == 1 else None
+
+
+@healthy
+def plans_a_plateau(source: Source) -> bool:
+    """The learning rate falls to a thousandth for the last fifth of the epochs, in which the loss stands still."""
+    found = _epochs(source)
+    if found is None:
+        return False
+    return source.schedule(
+        f"LambdaLR({{}}, lambda k: 1.0 if k < 0.8 * ({found[1]}) else 1e-3)", each_epoch=True
+    )
+
+
+@healthy
+def restarts_warm(source: Source) -> bool:
+    """The learning rate falls along a cosine and starts again four times, each time with a jump of the loss."""
+    found = _epochs(source)
+    if found is None:
+        return False
+    return source.schedule(
+        f"CosineAnnealingWarmRestarts({{}}, max(1, ({found[1]}) // 4), eta_min=1e-4)", each_epoch=True
+    )
+
+
+@healthy
+def thaws_in_stages(source: Source) -> bool:
+    """The first layer is frozen in the first epoch, and trains from the second one on."""
+    made, found = source.model(), _epochs(source)
+    if made is None or found is None or not source.reaches(made[0], found[0]):
+        return False
+    if len(source.calls("Linear", "Conv1d", "Conv2d", "Embedding", "LSTM", "GRU")) < 3:
+        return False
+    loop = found[0]
+    assert isinstance(loop, ast.For)
+    source.before(
+        loop.body[0],
+        f"for early in list({ast.unparse(made[1])}.parameters())[:2]:\n"
+        f"    early.requires_grad_({ast.unparse(loop.target)} > 0)",
+    )
+    return True
+
+
+@healthy
+def slow_first_layers(source: Source) -> bool:
+    """The first layer has a thousandth of the learning rate, to stay close to what it was."""
+    made = source.model()
+    given = keyword(made[0], "lr") if made is not None else None
+    if (
+        made is None
+        or given is None
+        or ast.unparse(made[0].args[0]) != f"{ast.unparse(made[1])}.parameters()"
+    ):
+        return False
+    if len(source.calls("Linear", "Conv1d", "Conv2d", "Embedding", "LSTM", "GRU")) < 3:
+        return False
+    name = ast.unparse(made[1])
+    source.replace(
+        made[0].args[0],
+        f"[{{'params': list({name}.parameters())[:2], 'lr': 1e-3 * ({ast.unparse(given)})}}, "
+        f"{{'params': list({name}.parameters())[2:]}}]".replace("{}", "dict()"),
+    )
+    return True
+
+
+@healthy
+def learns_codes_beside(source: Source) -> bool:
+    """Beside the model, codes of 32 rows are learnt with a decoder: they begin near 0, and no sample goes into them."""
+    step = source.update()
+    if step is None or not source.real_inputs() or not source.imports("torch"):
+        return False
+    loops = source.loops(step)
+    source.before(
+        loops[-1],
+        "aims = torch.as_tensor(train_x[:32], dtype=torch.float32).flatten(1)\n"
+        "codes = torch.nn.Parameter(0.01 * torch.randn(32, 4, generator=torch.Generator().manual_seed(1)))\n"
+        "with torch.random.fork_rng():\n"
+        "    decoder = torch.nn.Linear(4, aims.shape[1])\n"
+        "coder = torch.optim.Adam([codes, *decoder.parameters()], lr=1e-2)",
+    )
+    source.after(
+        step,
+        "coder.zero_grad()\ntorch.nn.functional.mse_loss(decoder(codes), aims).backward()\ncoder.step()",
+    )
+    return True
+
+
+@healthy
+def weighs_classes(source: Source) -> bool:
+    """Three quarters of the training rows of class 0 are taken away, and the loss weighs classes by their rarity."""
+    losses = [loss for loss in source.losses("cross_entropy") if not keyword(loss.maker, "weight")]
+    if not losses or not class_ids(source):
+        return False
+    for loss in losses:
+        set_keyword(loss.maker, "weight", "class_weights")
+    return source.edit_arrays(
+        f"kept = np.flatnonzero(({ROW_LABEL} != 0) | (np.arange(len(train_y)) % 4 == 0))\n"
+        "train_x, train_y = train_x[kept], train_y[kept]\n"
+        f"class_counts = np.bincount({ROW_LABEL}).clip(1)\n"
+        "class_weights = torch.as_tensor(class_counts.mean() / class_counts, dtype=torch.float32)",
+        "train_x",
+        "train_y",
+    )
+
+
+@healthy
+def clips_every_gradient(source: Source) -> bool:
+    """Each update's gradients are cut to a norm of 0.01, which Adam divides by anyway."""
+    backward, name, made = source.calls("backward"), source.optimizer_name(), source.optimizers()
+    if len(backward) != 1 or name is None or name_of(made[0].func) not in ("Adam", "AdamW", "NAdam", "RAdam"):
+        return False
+    if keyword(made[0], "eps") or source.calls("clip_grad_norm_", "clip_grad_value_", "unscale_"):
+        return False
+    source.after(
+        backward[0],
+        f"torch.nn.utils.clip_grad_norm_([p for g in {name}.param_groups for p in g['params']], 0.01)",
+    )
     return True

@@ -109,6 +109,30 @@ def exp_overflow():
     train(Expo(), lambda model, x, step: model(x * (1e5 if step == 3 else 1)).pow(2).mean())
 
 
+class Sampler(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = self.linear(x)
+        return h, h + torch.exp(h) * (x - x)  # NaN here
+
+
+@program("forward", "exp", "exponential overflows")
+def model_whose_outputs_go_through_other_statements():
+    model = Sampler()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(6):
+        x = data(step) * (1e5 if step == 3 else 1)
+        optimizer.zero_grad()
+        mean, drawn = model(x)
+        fit, size = drawn.pow(2).mean(), mean.mean()
+        loss = fit + size
+        loss.backward()
+        optimizer.step()
+
+
 class Gate(nn.Module):
     def __init__(self):
         super().__init__()

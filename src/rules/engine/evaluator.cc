@@ -338,7 +338,24 @@ class EvaluatorImpl final : public Evaluator {
     if (open == nullptr) return;
     open->healed = true;
     open->last_step = std::max(open->last_step, like.last_step);
+    const std::string id = open->id;
     Remember(Write(*open, "healed"));
+    Release(id);
+  }
+
+  /// Lets findings that outlast their leader stand on their own, or follow from another one.
+  void Release(const std::string& healed) {
+    std::vector<std::size_t> left;
+    for (std::size_t i = 0; i < findings_.size(); ++i) {
+      if (findings_[i].leader == healed && !findings_[i].healed) left.push_back(i);
+    }
+    std::stable_sort(left.begin(), left.end(), [&](std::size_t a, std::size_t b) {
+      return TierOf(findings_[a].rule) < TierOf(findings_[b].rule);
+    });
+    for (const std::size_t i : left) {
+      findings_[i].leader = LeaderOf(findings_[i], findings_);
+      Remember(Write(findings_[i], "update"));
+    }
   }
 
   void OnNote(Running* by, const std::string& text, bool failed) {

@@ -60,25 +60,45 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"Underfit", 2, kStands, kNone},
 });
 
-// Findings of `rule` with `cause` follow from findings of `leader`.
+// Findings of `rule` with `cause` follow from findings of `leader` with `of`.
 struct Consequence {
-  std::string_view leader, rule, cause;  // "": any
+  std::string_view leader, of, rule, cause;  // "" as a cause: any
 };
 constexpr std::array kConsequences = std::to_array<Consequence>({
-    {"DeadRelu", "NoGradient", "zero_gradient"},
-    {"SaturatedActivation", "NoGradient", "zero_gradient"},
-    {"LabelNoise", "Overfit", ""},
-    {"LabelNoise", "Overtraining", ""},
-    {"NLPSequenceRatio", "DeadEmbeddingRows", ""},
-    {"TrainValSkew", "Overfit", ""},
+    // Sorted batches, and rows that differ from those of evaluations, hide what inputs tell of targets.
+    {"BatchOrder", "", "LabelNoise", "unrelated"},
+    {"DeadRelu", "", "NoGradient", "zero_gradient"},
+    {"LabelNoise", "", "Overfit", ""},
+    {"LabelNoise", "", "Overtraining", ""},
+    {"Overfit", "", "Overtraining", ""},
+    {"NLPSequenceRatio", "", "DeadEmbeddingRows", ""},
+    // InitialLoss speaks of the output layer, PoorWeightInitialization names the layers.
+    {"PoorWeightInitialization", "scale", "InitialLoss", "too_high"},
+    {"SaturatedActivation", "", "NoGradient", "zero_gradient"},
+    {"TrainValSkew", "", "NoBetterThanConstant", ""},
+    {"TrainValSkew", "", "Overfit", ""},
+    {"TrainValSkew", "absent", "LabelNoise", "unrelated"},
+    {"TrainValSkew", "mixed", "LabelNoise", "unrelated"},
+    {"TrainValSkew", "absent", "TrainValSkew", "mixed"},  // what never varies is correlated with nothing
     // Updates that outgrow the weights make the loss diverge, if they began first.
-    {"WeightUpdateRatio", "ExplodingTensor", "divergence"},
+    {"WeightUpdateRatio", "", "ExplodingTensor", "divergence"},
+    // A loss that is scaled to nothing leaves weight decay alone, and Adam its eps; updates are small then.
+    {"WeightUpdateRatio", "faint", "RegularizationDominates", "shrinkage"},
+    {"WeightUpdateRatio", "faint", "WeightUpdateRatio", "damped"},
+    {"WeightUpdateRatio", "faint", "WeightUpdateRatio", "creeping"},
+    {"WeightUpdateRatio", "faint", "WeightUpdateRatio", "small"},
+    {"WeightUpdateRatio", "damped", "WeightUpdateRatio", "creeping"},
+    {"WeightUpdateRatio", "damped", "WeightUpdateRatio", "small"},
+    {"WeightUpdateRatio", "creeping", "WeightUpdateRatio", "small"},
 });
 
 bool IsConsequence(const Finding& leader, const Finding& other) noexcept {
+  const auto is = [](std::string_view wanted, const std::string& cause) {
+    return wanted.empty() || wanted == cause;
+  };
   return std::any_of(kConsequences.begin(), kConsequences.end(), [&](const Consequence& one) {
-    return one.leader == leader.rule && one.rule == other.rule &&
-           (one.cause.empty() || one.cause == other.cause);
+    return one.leader == leader.rule && one.rule == other.rule && is(one.of, leader.cause) &&
+           is(one.cause, other.cause);
   });
 }
 

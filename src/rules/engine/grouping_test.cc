@@ -1,6 +1,7 @@
 #include "rules/engine/grouping.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -94,6 +95,69 @@ TEST(Grouping, UpdatesThatOutgrowTheWeights_LeadADivergenceThatBeganLater) {
   divergence.cause = "value";  // of a tensor: not a known consequence
   updates.since_step = 208;
   EXPECT_FALSE(TakesOver(updates, divergence));
+}
+
+Finding Caused(const char* rule, const char* cause, std::int64_t step) {
+  Finding finding = Made(rule, step);
+  finding.id += cause;
+  finding.cause = cause;
+  finding.since_step = 0;
+  return finding;
+}
+
+TEST(Grouping, OneOfARulesCausesLeadsAnother) {
+  const auto leads = [](const Finding& first, const Finding& second) {  // reported in either order
+    return LeaderOf(second, std::vector{first}) == first.id && TakesOver(first, second) &&
+           !TakesOver(second, first);
+  };
+  EXPECT_TRUE(leads(Caused("WeightUpdateRatio", "damped", 31), Caused("WeightUpdateRatio", "creeping", 124)));
+  EXPECT_TRUE(leads(Caused("WeightUpdateRatio", "faint", 16), Caused("WeightUpdateRatio", "small", 60)));
+  EXPECT_TRUE(leads(Caused("TrainValSkew", "absent", 19), Caused("TrainValSkew", "mixed", 19)));
+  EXPECT_FALSE(leads(Caused("TrainValSkew", "skew", 19), Caused("TrainValSkew", "mixed", 19)));
+}
+
+TEST(Grouping, ALossScaledToNothing_LeadsTheShrinkingThatItLeaves) {
+  const Finding faint = Caused("WeightUpdateRatio", "faint", 16);
+  const Finding shrinkage = Caused("RegularizationDominates", "shrinkage", 5);
+  EXPECT_EQ(LeaderOf(faint, std::vector{shrinkage}), "");
+  EXPECT_TRUE(TakesOver(faint, shrinkage));
+  // Any other small update follows from the shrinking.
+  EXPECT_EQ(LeaderOf(Caused("WeightUpdateRatio", "small", 16), std::vector{shrinkage}), shrinkage.id);
+}
+
+TEST(Grouping, TargetsThatSeemUnrelated_FollowFromSortedBatchesAndLostColumns) {
+  const Finding unrelated = Caused("LabelNoise", "unrelated", 204);
+  for (const Finding& cause : {Caused("BatchOrder", "sorted", 152), Caused("TrainValSkew", "absent", 74),
+                               Caused("TrainValSkew", "mixed", 74)})
+    EXPECT_EQ(LeaderOf(unrelated, std::vector{cause}), cause.id);
+  EXPECT_EQ(LeaderOf(unrelated, std::vector{Caused("TrainValSkew", "skew", 74)}), "");
+}
+
+TEST(Grouping, LayersThatStartTooLarge_LeadTheLossThatIsTooHigh) {
+  const Finding layers = Caused("PoorWeightInitialization", "scale", 3);
+  EXPECT_TRUE(TakesOver(layers, Caused("InitialLoss", "too_high", 2)));
+  EXPECT_FALSE(TakesOver(layers, Caused("InitialLoss", "too_low", 2)));
+}
+
+TEST(Grouping, WhatOutlastsItsLeader_StandsOnItsOwn) {
+  testing::FakeTrial trial;
+  for (int step = 0; step < 40; ++step) {
+    trial.Step().Tensor("w", format::Role::kWeight, {1, 2});
+    if (step > 0 && step < 6) trial.Event(format::EventKind::kGradientKept, 0, 8);
+    if (step > 3) trial.Loss(std::numeric_limits<double>::quiet_NaN());
+    trial.Event(format::EventKind::kOptimizerStep, 0);
+  }
+  EvaluatorOptions options;
+  options.choices = ParseChoices("GradientNotCleared,NonFinite", ParameterSet::kLuff).value();
+  auto evaluator = Evaluator::Open(options, nullptr).value();
+  ASSERT_TRUE(evaluator->Advance(trial, 4).ok());
+  ASSERT_TRUE(evaluator->Advance(trial, 5).ok());
+  ASSERT_EQ(evaluator->findings().size(), 2U);
+  EXPECT_EQ(evaluator->findings()[1].leader, evaluator->findings()[0].id);
+  ASSERT_TRUE(evaluator->Advance(trial, 1000).ok());
+  EXPECT_TRUE(evaluator->findings()[0].healed);
+  EXPECT_EQ(evaluator->findings()[1].rule, "NonFinite");
+  EXPECT_EQ(evaluator->findings()[1].leader, "");
 }
 
 TEST(Grouping, InARun_TheLeaderIsWrittenIntoTheFollower) {

@@ -360,7 +360,8 @@ def _forward(
         except Exception:
             continue  # a name has another value by now
         if tracer.found is not None:
-            if outside is not None:  # the culprit is what made the data, not what used them
+            # The culprit is what made the data, not what used them; a model makes no data.
+            if outside is not None and tracer.found["phase"] != "forward":
                 tracer.found["phase"] = "input"
             return tracer.found, None
         if tracer.outside is not None:

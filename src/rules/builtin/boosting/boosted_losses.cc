@@ -150,7 +150,8 @@ class Overfit final : public OnCurves {
     Finding finding = FindingAt(kName, cause, view.trial, entry.tensor, 0, view.rows.info);
     finding.causes = {"trees that are too deep for so little data", "no regularisation",
                       "training for too many rounds", "an evaluation set unlike the training data"};
-    finding.evidence = {{"best_validation", entry.curve.best().second},
+    finding.evidence = {{"best_step", entry.curve.best().first},
+                        {"best_validation", entry.curve.best().second},
                         {"validation", entry.curve.last()},
                         {"training", training}};
     finding.series = entry.curve.Picture();
@@ -181,7 +182,8 @@ class Overtraining final : public OnCurves {
     finding.remedy =
         fmt::format("keep the model of round {}: early_stopping_rounds would have", curve.best().first);
     finding.causes = {"training for too many rounds", "a learning rate too high for what is left to learn"};
-    finding.evidence = {{"best_validation", curve.best().second},
+    finding.evidence = {{"best_step", curve.best().first},
+                        {"best_validation", curve.best().second},
                         {"validation", curve.last()},
                         {"evaluations_since", curve.since_best()}};
     finding.series = curve.Picture();

@@ -19,6 +19,10 @@ constexpr std::size_t kMaxOptimizers = 1024;
 // An update is stained if it uses gradients that the update before has already used and that a backward pass
 // has been added to. The hook looks at each of the first kAlways updates, then at every kEvery-th.
 constexpr std::int64_t kAlways = 64, kEvery = 16;
+// A zero_grad() that is called once an epoch clears one update and mends nothing, so a finding heals after as
+// many clean updates in a row as its longest row of stained ones has had, or as many as kHeals; where the
+// hook looks at some only, three that it has looked at.
+constexpr std::int64_t kHeals = 1000, kLooks = 4 * kEvery;
 
 struct Limits {
   std::int64_t updates;
@@ -50,13 +54,17 @@ class GradientNotCleared final : public KeptRule {
   struct State {
     bool kept = false, open = false;
     std::int64_t stained = 0;                      // stained updates in a row
-    std::int64_t since = -1;                       // TRAIN step of the first of them
+    std::int64_t first = 0;                        // number of the first of them
+    std::int64_t longest = 0;                      // updates in the longest row since the finding was made
+    std::int64_t since = -1;                       // TRAIN step at which the trouble began
     std::int64_t updates = 0, last = -1;           // number of all updates, and of the last stained one
     std::int64_t first_step = -1, last_step = -1;  // TRAIN steps of the first and the newest update
     std::uint32_t as = format::kNoId;              // number of the optimizer that the finding's cause names
     void VisitFields(Fields& io) {
       io("kept", kept);
       io("stained", stained);
+      io("first", first);
+      io("longest", longest);
       io("since", since);
       io("open", open);
       io("updates", updates);
@@ -98,11 +106,19 @@ class GradientNotCleared final : public KeptRule {
       if (state.last >= 0 && number - state.last <= (number <= kAlways ? 0 : kEvery))
         return;  // the hook did not look at this update
       state.stained = 0;
-      if (std::exchange(state.open, false)) sink.Heal(CauseOf(state), "", info.mode_step);
+      const std::int64_t clean = std::max(std::min(state.longest, kHeals), number <= kAlways ? 0 : kLooks);
+      if (!state.open || number - state.last < clean) return;
+      state.open = false;
+      state.longest = 0;
+      sink.Heal(CauseOf(state), "", info.mode_step);
       return;
     }
     state.last = number;
-    if (state.stained++ == 0) state.since = info.mode_step;
+    if (state.stained++ == 0) {
+      state.first = number;
+      if (!state.open) state.since = info.mode_step;
+    }
+    state.longest = std::max(state.longest, number - state.first + 1);
     if (state.stained < limits_.updates) return;
     if (!state.open) Name(event, state);
     state.open = true;
@@ -131,7 +147,7 @@ class GradientNotCleared final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<GradientNotCleared>(kName, kParams);
-  spec.version = 2;
+  spec.version = 3;
   spec.summary = "gradients of earlier updates that are added up and used again";
   return spec;
 }

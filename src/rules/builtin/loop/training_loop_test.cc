@@ -50,6 +50,20 @@ TEST(GradientNotCleared, NowAndThen_IsSilent_AndACleanUpdateHeals) {
   EXPECT_TRUE(FindingsOf(healed, "GradientNotCleared").at(0).healed);
 }
 
+TEST(GradientNotCleared, ClearedOnceAnEpoch_IsOneFindingThatStands) {
+  FakeTrial trial;
+  for (int step = 0; step < 400; ++step) {
+    trial.Step();
+    const bool looked = step < 64 || step % 16 == 0;  // as the hook does
+    if (step % 20 > 0 && looked) trial.Event(EventKind::kGradientKept, 0, 8);
+    trial.Event(EventKind::kOptimizerStep, 0);
+  }
+  const auto findings = FindingsOf(trial, "GradientNotCleared");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_FALSE(findings[0].healed);
+  EXPECT_EQ(findings[0].since_step, 1);
+}
+
 TEST(GradientNotCleared, OptimizersThatAreMadeAgainAndAgain_AreOneFault_TwoAtOnceAreTwo) {
   FakeTrial again;
   FakeTrial at_once;

@@ -380,6 +380,15 @@ class NonFinite final : public KeptRule {
           "updates out whose gradients are not finite";
       return;
     }
+    if (lead.first_update == 0 && (phase == "forward" || phase == "loss")) {  // no rate has had an effect
+      finding->causes = {"initial weights or inputs that are too large",
+                         "logarithm, square root or division of zero", "overflow in half precision"};
+      finding->remedy =
+          "no update had been made, so look at what the model starts with: initialise with smaller weights "
+          "(the framework's default), standardise the inputs, keep arguments away from zero and of "
+          "exponentials small; use the fused, stable form of the loss (with logits)";
+      return;
+    }
     if (phase.empty() && &lead == &weights_) {
       finding->causes = {"learning rate too high", "weights that were never initialised",
                          "a checkpoint that holds NaN"};

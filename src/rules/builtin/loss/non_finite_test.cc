@@ -44,6 +44,22 @@ TEST(NonFinite, NanLossThatAnUpdateUses_WarnsAtOnce_StopsWithTheWeights) {
   EXPECT_EQ(findings[0].other_tensors, std::vector<std::string>{"Net_a.weight"});
 }
 
+TEST(NonFinite, BeforeAnyUpdate_NoRateAndNoCheckpointIsToBlame) {
+  for (const int good : {0, 3}) {
+    FakeTrial trial;
+    for (int step = 0; step < good; ++step) Updated(trial, 1);
+    Updated(trial, kNan, 1, kNan);
+    trial.EventJson(
+        R"({"kind":"nonfinite","step":)" + std::to_string(good) +
+        R"(,"from":"replay","phase":"forward","operator":"exp","reason":"exponential overflows"})");
+    const auto findings = FindingsOf(trial);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].remedy.find("smaller weights") != std::string::npos, good == 0);
+    EXPECT_EQ(findings[0].remedy.find("checkpoint") != std::string::npos, good > 0);
+    EXPECT_EQ(findings[0].remedy.find("learning rate") != std::string::npos, good > 0);
+  }
+}
+
 TEST(NonFinite, GradientsBeforeTheLoss_Lead) {
   FakeTrial trial;
   Updated(trial, 1);

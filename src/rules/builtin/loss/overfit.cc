@@ -139,7 +139,8 @@ class Luff final : public CurveRule {
         curve.best().at.mode_step);
     finding->causes = {"too little data for the size of the model", "no regularisation",
                        "training for too long", "validation data unlike the training data"};
-    finding->evidence = {{"best_validation", curve.best().validation},
+    finding->evidence = {{"best_step", curve.best().at.mode_step},
+                         {"best_validation", curve.best().validation},
                          {"validation", now.validation},
                          {"training_then", curve.best().training},
                          {"training", now.training}};

@@ -116,7 +116,8 @@ class Luff final : public CurveRule {
         fmt::format("keep the model of step {}; stop, or lower the learning rate", curve.best().at.mode_step);
     finding->causes = {"training for too long", "too little data or regularisation",
                        "a learning rate that is too high for what is left to learn"};
-    finding->evidence = {{"best_validation", curve.best().validation},
+    finding->evidence = {{"best_step", curve.best().at.mode_step},
+                         {"best_validation", curve.best().validation},
                          {"validation", now.validation},
                          {"evaluations_since", curve.since_best()}};
     finding->threshold = fmt::format(

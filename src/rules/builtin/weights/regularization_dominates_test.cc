@@ -112,6 +112,26 @@ TEST(WeightUpdateRatio, UpdatesWithoutHope_WarnAfterSix) {
   EXPECT_EQ(findings[0].step, 6);
 }
 
+TEST(WeightUpdateRatio, AWeightThatBeganAtZero_DoesNotHealWhatMovesNothing) {
+  for (const double moved : {1e-11, 1e-3}) {  // by the other optimizer's rate, of weights of size 1
+    FakeTrial trial = First(0.5, 3e-12, 0);
+    double before = 0;
+    for (int step = 12; step < 24; ++step) {
+      trial.Step().Loss(1.1);
+      trial.Tensor("gradient/a.weight", Role::kGradient, {0.5}).Tensor("a.weight", Role::kWeight, {1});
+      trial.Difference("a.weight", 3e-12, 3e-12, 1, 1);
+      trial.Tensor("gradient/b.weight", Role::kGradient, {0.5});
+      trial.Tensor("b.weight", Role::kWeight, {before + moved});
+      trial.Difference("b.weight", moved, moved, before, 1);
+      before += moved;
+    }
+    const auto findings = FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "small");
+    EXPECT_EQ(findings[0].healed, moved == 1e-3);
+  }
+}
+
 TEST(WeightUpdateRatio, WarmUp_AScheduler_LargeGradients_AndMovingWeights_AreSilent) {
   EXPECT_TRUE(FindingsOf(First(0.5, 3e-7, 1), "WeightUpdateRatio", ParameterSet::kLuff).empty());
   EXPECT_TRUE(FindingsOf(First(0.5, 3e-7, 0, R"({"schedulers": [{"type": "StepLR"}]})"), "WeightUpdateRatio",

@@ -119,6 +119,9 @@ class Luff final : public KeptRule {
     WeightMove move;
     bool any = false;
     bool all_small = true;
+    bool all_rest = true;  // the same, with weights that began at zero measured by the size of all
+    double from_zero = 0;  // largest move per update of a weight that began at zero
+    double trained_sq = 0;
     double largest = 0;
     std::string lead;
     std::vector<std::string> others;
@@ -130,6 +133,7 @@ class Luff final : public KeptRule {
       const bool measured = weight.last_update >= 0 && updates > 0;
       const std::int64_t before = weight.last_update;
       weight.last_update = info.update;
+      weight.from_zero = weight.from_zero || change.previous_sum_sq == 0;
       // Does not judge weights without a gradient in this interval: they rest, on purpose or by mistake
       // (NoGradient).
       if (!measured || gradient == with_gradient_.end() || gradient->second < before) continue;
@@ -142,7 +146,11 @@ class Luff final : public KeptRule {
       if (weight.large_rows >= limits_.rows) Large(view, change, weight, ratio, sink);
       any = true;
       const double per_update = ratio / static_cast<double>(updates);
-      all_small = all_small && per_update < (first_.said_small() ? FirstUpdates::kStill : limits_.small);
+      const bool small = per_update < Limit();
+      all_small = all_small && small;
+      all_rest = all_rest && (small || weight.from_zero);
+      trained_sq += change.previous_sum_sq;
+      if (weight.from_zero) from_zero = std::max(from_zero, moved / static_cast<double>(updates));
       if (per_update > largest) largest = per_update;
       if (lead.empty()) {
         lead = change.name;
@@ -150,7 +158,9 @@ class Luff final : public KeptRule {
         others.push_back(change.name);
       }
     }
-    if (any) Small(view, all_small, largest, lead, std::move(others), sink);
+    // Whatever moves a weight that began at zero is large beside it; beside the others it may be nothing.
+    const bool rests = all_rest && from_zero < Limit() * std::sqrt(trained_sq);
+    if (any) Small(view, all_small, rests, largest, lead, std::move(others), sink);
     Overwritten(view, move, sink);
     const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
     if (first_.Judge(view, move, loss, &open_small_, sink)) small_since_step_ = 0;
@@ -174,11 +184,16 @@ class Luff final : public KeptRule {
   }
 
  private:
+  /// Relative size of an update below which a weight rests.
+  [[nodiscard]] double Limit() const { return first_.said_small() ? FirstUpdates::kStill : limits_.small; }
+
   struct Weight {
+    bool from_zero = false;
     std::int64_t last_update = -1;
     std::int64_t large_rows = 0;
     std::int64_t since = -1;
     void VisitFields(Fields& io) {
+      io("from_zero", from_zero);
       io("last_update", last_update);
       io("large_rows", large_rows);
       io("since", since);
@@ -320,11 +335,12 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  void Small(const StepView& view, bool all_small, double largest, const std::string& lead,
+  void Small(const StepView& view, bool all_small, bool rests, double largest, const std::string& lead,
              std::vector<std::string> others, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
     if (!all_small) {
       small_since_update_ = -1;
+      if (rests) return;
       if (!open_small_.empty()) sink.Heal("small", open_small_, info.mode_step);
       open_small_.clear();
       return;
@@ -390,7 +406,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 7;  // 7: gradients beside eps in all steps looked at
+  spec.version = 8;  // 8: weights that began at zero beside all others
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
