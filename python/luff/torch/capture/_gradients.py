@@ -182,6 +182,9 @@ class GradientCapture:
 
     def end_step(self, published: bool) -> None:
         """Removes the hooks of a step. What did not come is a gap if the step is published and had a backward pass."""
+        if not self._watched:
+            self._passed = self._passing = False
+            return
         watched, self._watched = self._watched, []
         told = published and (self._passed or any(watch.reason == _NOT_SEEN for watch in watched))
         for watch in watched:

@@ -94,11 +94,13 @@ class ModuleCapture:
         self._alive.clear()
         self._next_key = 16
         self.gradients.end_step(published=False)
-        self._values_due = [self._session.due_role(role) != 0 for role in _ROLES]
-        self._gradients_due = [self._session.due_role(role) != 0 for role in _GRADIENT_ROLES]
-        self._attention_due = self._session.due_role(_ATTENTION) != 0
-        self.places = Places()
-        self.due = any(self._values_due) or any(self._gradients_due) or self._attention_due
+        due = self._session.due_role
+        self._values_due = due(_ROLES[0]), due(_ROLES[1])
+        self._gradients_due = due(_GRADIENT_ROLES[0]), due(_GRADIENT_ROLES[1])
+        self._attention_due = due(_ATTENTION)
+        if self._attention_due:
+            self.places = Places()
+        self.due = bool(max(self._values_due) or max(self._gradients_due) or self._attention_due)
         return self.due
 
     def due_forms(self) -> int:

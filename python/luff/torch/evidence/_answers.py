@@ -112,16 +112,6 @@ class Answers:
             maxlen=_OTHERS
         )  # answers of other forward passes: no labels
 
-    def __bool__(self) -> bool:
-        """Returns whether the step has something to record."""
-        return bool(self._scores)
-
-    @property
-    def due(self) -> bool:
-        """Returns whether the result of the model that is being called is looked at."""
-        step = self._context.step
-        return step is not None and step.samples and step.mode in (_TRAIN, _EVAL)
-
     def model_returned(self, module: Any, output: Any) -> None:
         """Called when the outermost call of a model has returned."""
         step = self._context.step
@@ -224,6 +214,8 @@ class Answers:
 
     def record(self, step: Step) -> None:
         """Records scores and labels at the end of a step, unless the step has called the loss."""
+        if not self._scores:
+            return
         scores, self._scores = self._scores, []
         compares.on = False
         session, recorder = self._context.session, self._context.recorder

@@ -133,21 +133,21 @@ class Evidence:
         if self.loads:
             self.loads.record(session)
         self.attention.record(session, step)
-        if self.answers:
+        if step.mode != _TRAIN:
             self.answers.record(step)
-        if self.nonfinite and step.mode == _TRAIN:
+            return
+        if self.nonfinite:
             self.nonfinite.publish(session)
-        if step.mode == _TRAIN:
-            for evidence in (
-                self._graph_values,
-                self._rounding,
-                self.accumulated,
-                self.causal,
-                self.losses.inputs,
-            ):
-                if evidence:
-                    evidence.record(session)
-        if self._reach and step.mode == _TRAIN and self._context.recorder is not None:
+        for evidence in (
+            self._graph_values,
+            self._rounding,
+            self.accumulated,
+            self.causal,
+            self.losses.inputs,
+        ):
+            if evidence:
+                evidence.record(session)
+        if self._reach and self._context.recorder is not None:
             self._reach.record(session, self._context.names, self._context.recorder.living())
 
     def finish(self, session: Session) -> None:

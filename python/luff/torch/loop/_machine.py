@@ -362,8 +362,8 @@ class Machine(Steps):
             kept.capture(self.modules, self.recorder)
             step.captured = True
         elif session is not None and step.forwards and self.modules is not None and not step.captured:
-            forms = self.modules.due_forms()
-            if forms and self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager:
+            first = self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager
+            if first and (forms := self.modules.due_forms()):
                 # the session was opened after the first forward pass
                 session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
         step.decided = self._trained = True

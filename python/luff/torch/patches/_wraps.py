@@ -143,8 +143,8 @@ def _outer_call(
         output = original(module, *args, **kwargs)
         if capture is not None:
             hook.told("output", capture.after, module, output)
-        if trains and (answers := machine.evidence.answers).due:
-            hook.told("answers", answers.model_returned, module, output)
+        if trains and (step := machine.step) is not None and step.samples:
+            hook.told("answers", machine.evidence.answers.model_returned, module, output)
         return output
     finally:
         local.inside = 0
