@@ -100,7 +100,7 @@ class LossFormula final : public KeptRule {
       return;
     }
     if (!told_.empty() || updates.empty() || ++updates_ < limits_.updates) return;
-    Finding finding = FindingAt(kName, fault_, view, TensorAt{format::kNoId});
+    Finding finding = FindingAt(kName, fault_.c_str(), view, TensorAt{format::kNoId});
     finding.severity = fault->stop ? Severity::kStop : Severity::kWarn;
     finding.since_step = 0;
     finding.what = fault->what;
