@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import cases
 import pytest
 import torch
+from fake_session import DEFAULT_ROLES
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -152,3 +154,29 @@ def test_a_root_without_the_fault_takes_it_back_for_good() -> None:
         gain = F.log_softmax(z, 1)[ROW, CLASS].mean()
         found.root(-gain if right else gain)
     assert [event["fault"] for event in found._waiting] == ["likelihood_minimised", ""]
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_the_hook_tells_a_fault_once_and_not_of_an_ascent(watched, maximize: bool) -> None:
+    _, session = watched(DEFAULT_ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, maximize=maximize)
+    for x, y in cases.batches(4):
+        optimizer.zero_grad()
+        model(x).log_softmax(1)[torch.arange(len(y)), y].mean().backward()
+        optimizer.step()
+    told = [event["fault"] for event in session.json_events if event["kind"] == "loss_formula"]
+    assert told == ([] if maximize else ["likelihood_minimised"])
+
+
+def test_graphs_whose_tensors_a_hook_packs_are_left_alone(watched) -> None:
+    _, session = watched(DEFAULT_ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            loss = model(x).log_softmax(1)[torch.arange(len(y)), y].mean()
+        loss.backward()
+        optimizer.step()
+    assert not [event for event in session.json_events if event["kind"] == "loss_formula"]
