@@ -33,7 +33,7 @@ def of_one(formula: Formula) -> str:
 
 
 def taken(p: Tensor) -> Tensor:
-    return p.gather(1, CLASS[:, None]).squeeze(1)
+    return p.gather(1, CLASS[:, None])[:, 0]
 
 
 def shares(z: Tensor, axis: int) -> Tensor:
@@ -83,6 +83,7 @@ def test_faults_of_binary_formulas_are_found() -> None:
     assert of_one(lambda z: binary(z.sigmoid()).mean()) == "likelihood_minimised"
     assert of_one(lambda z: -(YES * z.sigmoid().log()).mean()) == "half_of_bce"
     assert of_one(lambda z: dice(z.sigmoid())) == "overlap_minimised"
+    assert graph(lambda z: dice(z.sigmoid().squeeze(1)), outputs=1) == "overlap_minimised"
     assert of_one(lambda z: iou(z.sigmoid())) == "overlap_minimised"
     assert of_one(lambda z: 1 + iou(z.sigmoid())) == "overlap_minimised"
 

@@ -22,7 +22,9 @@ __all__ = ["LossFormula", "fault_of"]
 _NODES = 64  # that are followed from a root
 _DEPTH = 16  # nodes of a term
 _ELEMENTS = 1 << 16  # of a target that is read
-_MOVES = frozenset(("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "ToCopy", "Alias"))
+_MOVES = frozenset(
+    ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "ToCopy", "Alias", "Select", "Slice")
+)
 _LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
 _INTEGERS = {torch.int64: np.int64, torch.int32: np.int32, torch.bool: np.bool_}
 
@@ -110,7 +112,7 @@ def _of_one(term: _Term, choice: _Choice | None) -> str:
     if choice is not None:
         alone = choice.logarithm and choice.binary and not choice.complement
         if alone and term.sign < 0 and term.averaged and choice.sigmoid is not None:
-            return "half_of_bce" if _name(_past(choice.sigmoid)) in _LINEAR else ""
+            return "half_of_bce" if _name(_past(choice.sigmoid.next_functions[0][0])) in _LINEAR else ""
         return ""
     if term.averaged and term.shifted and name in _LINEAR:
         return "mean_error"
@@ -154,12 +156,14 @@ def _is_overlap(node: Any) -> bool:
     if len(shared) != 1:
         return False
     target, inside = _constant_of(shared[0].node)
+    inside = _past(inside)
     whole = [term for term in _terms(bottom) if term.node is inside and term.averaged and term.sign > 0]
     if target is None or len(whole) != 1 or _name(inside) != "Sigmoid" or not _is_binary(target):
         return False
     shares, size = array_of(inside._saved_result), array_of(node._saved_other)
-    if shares is None or size is None or shares.shape != target.shape:
+    if shares is None or size is None or shares.size != target.size:
         return False
+    shares = shares.reshape(target.shape)
     both, sizes = float((shares * target).sum()), float(shares.sum()) + float(target.sum())
     small = 1e-3 * sizes
     return float(size.sum()) >= sizes - small or abs(float(size.sum()) - sizes + both) <= small
@@ -173,11 +177,11 @@ def _name(node: Any) -> str:
 
 
 def _past(node: Any) -> Any:
-    """Returns the node behind one, past those that only move values."""
+    """Returns a node, or the first one behind it that does more than move values."""
     for _ in range(_DEPTH):
-        node = node.next_functions[0][0]
         if _name(node) not in _MOVES:
             break
+        node = node.next_functions[0][0]
     return node
 
 
