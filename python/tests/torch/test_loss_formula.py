@@ -8,10 +8,9 @@ import cases
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
-
 from luff.torch.evidence._loss_formula import LossFormula, fault_of
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 ROWS, CLASSES = 8, 3
 CLASS = torch.tensor([0, 2, 1, 1, 0, 2, 2, 0])
@@ -95,7 +94,10 @@ def test_faults_of_errors_are_found() -> None:
 
 
 def test_a_focal_factor_that_is_upside_down_is_found() -> None:
-    assert graph(lambda z: -(taken(F.softmax(z, 1)) ** 2 * taken(F.softmax(z, 1)).log()).mean()) == "focal_upside_down"
+    assert (
+        graph(lambda z: -(taken(F.softmax(z, 1)) ** 2 * taken(F.softmax(z, 1)).log()).mean())
+        == "focal_upside_down"
+    )
 
 
 @pytest.mark.parametrize(

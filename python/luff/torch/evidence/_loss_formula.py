@@ -23,7 +23,18 @@ _NODES = 64  # that are followed from a root
 _DEPTH = 16  # nodes of a term
 _ELEMENTS = 1 << 16  # of a target that is read
 _MOVES = frozenset(
-    ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "ToCopy", "Alias", "Select", "Slice")
+    (
+        "View",
+        "UnsafeView",
+        "ReshapeAlias",
+        "Squeeze",
+        "Unsqueeze",
+        "Clone",
+        "ToCopy",
+        "Alias",
+        "Select",
+        "Slice",
+    )
 )
 _LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
 _INTEGERS = {torch.int64: np.int64, torch.int32: np.int32, torch.bool: np.bool_}

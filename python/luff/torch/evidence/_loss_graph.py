@@ -18,7 +18,16 @@ import torch
 from luff.torch.capture._graphs import nodes_behind
 from luff.torch.capture._memory import array_view, is_readable, read_scalar
 
-__all__ = ["LossNode", "analyse", "behind", "constant_factor", "counted_targets", "is_square", "is_squared_error", "parts"]
+__all__ = [
+    "LossNode",
+    "analyse",
+    "behind",
+    "constant_factor",
+    "counted_targets",
+    "is_square",
+    "is_squared_error",
+    "parts",
+]
 
 _KINDS = {
     "NllLossBackward0": "NLLLoss",
