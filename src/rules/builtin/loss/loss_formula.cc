@@ -34,42 +34,36 @@ struct Fault {
 };
 
 constexpr std::array kFaults = std::to_array<Fault>({
-    {"softmax_axis",
-     "the softmax of the loss runs over another axis than that of the classes",
+    {"softmax_axis", "the softmax of the loss runs over another axis than that of the classes",
      "probabilities of a target are taken along one axis, but they sum to 1 along another: over the samples "
      "of "
      "the batch, say, which then compete with each other, and classes do not",
      "give the softmax (or the sum of exponentials) the axis of the classes: dim=1, or dim=-1",
      "dim=0 where dim=1 is meant", false},
-    {"likelihood_minimised",
-     "the training makes the logarithm of the targets' probabilities small",
+    {"likelihood_minimised", "the training makes the logarithm of the targets' probabilities small",
      "the loss is a mean of these logarithms without a minus: it falls without bound while targets become "
      "improbable",
      "put a minus before it: loss = -log_probability.mean()", "the minus of the loss is missing", true},
-    {"half_of_bce",
-     "the loss is the first half of a binary cross entropy",
-     "it is -y * log(p) alone: where y is 0 it is 0 whatever the output is, so that the answer 1 for all rows "
+    {"half_of_bce", "the loss is the first half of a binary cross entropy",
+     "it is -y * log(p) alone: where y is 0 it is 0 whatever the output is, so that the answer 1 for all "
+     "rows "
      "is the best",
      "add the other half, - (1 - y) * log(1 - p), or use binary_cross_entropy_with_logits",
      "the term of targets that are 0 is missing", false},
-    {"mean_error",
-     "the loss is the mean of signed errors",
+    {"mean_error", "the loss is the mean of signed errors",
      "neither a square nor an absolute value stands between outputs minus targets and their mean: its "
      "gradient is the same whatever the targets are, and it falls without bound",
      "take the square or the absolute value of the errors before the mean: ((output - target) ** 2).mean()",
      "a missing square, or a missing abs()", true},
-    {"squared_mean",
-     "the loss is the square of the mean error, not the mean of squared errors",
+    {"squared_mean", "the loss is the square of the mean error, not the mean of squared errors",
      "errors of opposite signs cancel out before they are squared: any outputs with the right mean are the "
      "best",
      "square before the mean: ((output - target) ** 2).mean()", "square and mean in the wrong order", false},
-    {"focal_upside_down",
-     "the focal loss weights samples by p instead of 1 - p",
+    {"focal_upside_down", "the focal loss weights samples by p instead of 1 - p",
      "it is -p**g * log(p) of the targets' probabilities p: it is 0 not only where p is 1, but where p is 0, "
      "too, so that wrong answers are the best",
      "weight by (1 - p) ** gamma", "p where 1 - p is meant", true},
-    {"overlap_minimised",
-     "the training makes the overlap of output and target small",
+    {"overlap_minimised", "the training makes the overlap of output and target small",
      "the loss is a Dice coefficient or an intersection over union itself, which is 1 for the right answer",
      "minimise 1 - overlap", "the coefficient in the place of the loss", true},
 });

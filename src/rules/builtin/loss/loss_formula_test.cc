@@ -21,7 +21,8 @@ struct Story {
 std::vector<Finding> Told(const Story& story) {
   FakeTrial trial;
   for (int step = 0; step < story.steps; ++step) {
-    trial.Step().Loss(2).Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step % story.optimizers));
+    trial.Step().Loss(2).Event(EventKind::kOptimizerStep,
+                               static_cast<std::uint32_t>(step % story.optimizers));
     if (step == 0) trial.EventJson(story.event);
     if (step == story.taken_back) trial.EventJson(Event(""));
   }
@@ -37,8 +38,7 @@ TEST(LossFormula, EachFault_IsToldOnceAfterSixteenUpdates) {
     EXPECT_EQ(findings[0].since_step, 0);
     EXPECT_EQ(findings[0].severity, Severity::kWarn);
   }
-  for (const char* fault :
-       {"likelihood_minimised", "mean_error", "focal_upside_down", "overlap_minimised"}) {
+  for (const char* fault : {"likelihood_minimised", "mean_error", "focal_upside_down", "overlap_minimised"}) {
     const auto findings = Told({.event = Event(fault)});
     ASSERT_EQ(findings.size(), 1U) << fault;
     EXPECT_EQ(findings[0].severity, Severity::kStop) << fault;
