@@ -121,6 +121,7 @@ constexpr Look kLooks[] = {
     {"InitialLoss", Bit(kLossCalls)},
     {"InputScale", Bit(kInputs)},
     {"LabelNoise", Bit(kLossCalls)},
+    {"LossFormula", Bit(kUpdates)},
     {"LossInputContract", Bit(kLossCalls)},
     {"LossNotDecreasing", Bit(kLosses)},
     {"LossShapeMismatch", Bit(kLossCalls)},

@@ -28,6 +28,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"HighDropout", 0, kNone, kStands},
     {"InitialLoss", 0, kBlowsUp, kBoth},
     {"InputScale", 0, kNone, kBoth},
+    {"LossFormula", 0, kNone, kBoth},
     {"LossInputContract", 0, kNone, kBoth},
     {"LossShapeMismatch", 0, kNone, kStands},
     {"NoGradient", 0, kNone, kStands},

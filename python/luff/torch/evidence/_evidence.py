@@ -144,6 +144,7 @@ class Evidence:
             self.accumulated,
             self.causal,
             self.losses.inputs,
+            self.losses.formula,
         ):
             if evidence:
                 evidence.record(session)

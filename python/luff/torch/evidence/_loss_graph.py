@@ -18,7 +18,16 @@ import torch
 from luff.torch.capture._graphs import nodes_behind
 from luff.torch.capture._memory import array_view, is_readable, read_scalar
 
-__all__ = ["LossNode", "analyse", "behind", "counted_targets", "is_square", "is_squared_error", "parts"]
+__all__ = [
+    "LossNode",
+    "analyse",
+    "behind",
+    "constant_factor",
+    "counted_targets",
+    "is_square",
+    "is_squared_error",
+    "parts",
+]
 
 _KINDS = {
     "NllLossBackward0": "NLLLoss",
@@ -82,7 +91,8 @@ def counted_targets(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return max(int(np.count_nonzero(counted)), 1)
 
 
-def _constant_factor(node: Any, divide: bool) -> float | None:
+def constant_factor(node: Any, divide: bool) -> float | None:
+    """Returns the number by which a product or quotient multiplies its first argument; None if it is none."""
     following = node.next_functions
     if len(following) == 2 and following[1][0] is not None:
         return None
@@ -115,7 +125,7 @@ def analyse(root: Any, saved_ok: bool, search: bool = True) -> LossNode:
             return result
         name = node.name()
         if name in ("DivBackward0", "MulBackward0") and saved_ok:
-            factor = _constant_factor(node, name == "DivBackward0")
+            factor = constant_factor(node, name == "DivBackward0")
             if factor is None:
                 break
             result.factor *= factor
@@ -211,7 +221,7 @@ def _weight(node: Any, place: int) -> float | None:
     if name == "NegBackward" or (name == "SubBackward" and place == 1):
         return -1.0
     if name in ("MulBackward", "DivBackward"):
-        return _constant_factor(node, name == "DivBackward")
+        return constant_factor(node, name == "DivBackward")
     if name == "SumBackward":
         return _terms(node)
     return 1.0 if name in _SUMS else None

@@ -18,6 +18,7 @@ from luff.torch.capture._called import is_loss
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
+from luff.torch.evidence._loss_formula import LossFormula
 from luff.torch.evidence._loss_inputs import LossInputs
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._samples import Samples, of_loss
@@ -45,6 +46,7 @@ class Losses:
         self._samples = samples
         self._nonfinite = nonfinite
         self.inputs = LossInputs()
+        self.formula = LossFormula()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs.
         self.waiting: deque[list[tuple[int, float]]] = deque()
         self.last_scaled: tuple[Any, float | None, float | None] | None = None  # product, loss, scale
@@ -294,6 +296,8 @@ class Losses:
         parts = _loss_graph.parts(root, step.loss_nodes)
         self._scale(session, root, [abs(weight) for _, weight in parts], count)
         self._sign(session, step, parts)
+        if not self._context.saved_hooks and not self._ascends():
+            self.formula.root(root)
 
     def _scale(self, session: Any, root: Any, weights: list[float], count: int) -> None:
         """Reports a training of which all losses are scaled down to nearly nothing, once it has been so in `_SIGNED`

@@ -1,0 +1,372 @@
+"""Reads the formula of a loss that a script writes itself in the graph of a backward pass, and finds what cannot be
+meant: a softmax over another axis than that of the classes, a missing minus, half of a formula.
+
+A bounded walk before the graph is freed. Tensors are read as memory; nothing is computed with torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from luff.torch.capture._memory import Array, array_of, array_view, is_readable
+from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._loss_graph import constant_factor, is_square
+
+__all__ = ["LossFormula", "fault_of"]
+
+_NODES = 64  # that are followed from a root
+_DEPTH = 16  # nodes of a term
+_ELEMENTS = 1 << 16  # of a target that is read
+_MOVES = frozenset(
+    (
+        "View",
+        "UnsafeView",
+        "ReshapeAlias",
+        "Squeeze",
+        "Unsqueeze",
+        "Clone",
+        "ToCopy",
+        "Alias",
+        "Select",
+        "Slice",
+    )
+)
+_LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
+_INTEGERS = {torch.int64: np.int64, torch.int32: np.int32, torch.bool: np.bool_}
+
+
+class LossFormula(WaitingEvents):
+    """Follows what is wrong with the formula of all roots of a training, until one of them is without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fault: str | None = None  # None before the first root
+
+    def root(self, root: Any) -> None:
+        """Called with the root of a backward pass, of which saved tensors can be read."""
+        if self._fault == "":
+            return
+        fault = fault_of(root.grad_fn)
+        if fault == self._fault:
+            return
+        if self._fault is not None:
+            fault = ""  # roots of two kinds: an adversary, or tasks that take turns
+        if fault or self._fault is not None:
+            self._waiting.append({"kind": "loss_formula", "fault": fault})
+        self._fault = fault
+
+
+@dataclass(slots=True)
+class _Term:
+    """A part of a loss that is no sum, mean or product with a constant."""
+
+    node: Any
+    sign: float
+    averaged: bool  # it is a mean or a sum
+    shifted: bool  # what is averaged is a difference to something without a gradient
+    weighted: bool = False  # by a number that the script may have worked out: a gain of either sign
+
+
+@dataclass(slots=True)
+class _Choice:
+    """A probability, or its logarithm, of targets."""
+
+    axis: int | None = None  # along which targets choose
+    repeated: bool = False  # two rows of a matrix choose the same
+    hot: Array | None = None  # the targets, as rows of zeros and a one
+    normalised: int | None = None  # axis of the softmax
+    square: bool = False  # as many classes as rows: either axis may be that of the classes
+    logarithm: bool = False
+    binary: bool = False  # multiplied by zeros and ones
+    complement: bool = False  # one minus the probability
+    sigmoid: Any = None  # node that made it
+
+
+def fault_of(node: Any) -> str:
+    """Returns what is wrong with the formula behind a root's node, as docs/spec/evidence.md lists it; "" if nothing
+    is known.
+    """
+    try:
+        terms = _terms(node)
+        if not terms:
+            return ""
+        choices = [_choice(term.node) for term in terms]
+        for choice in choices:
+            if choice is not None and choice.logarithm and _other_axis(choice):
+                return "softmax_axis"
+        if len(terms) == 1 and (fault := _of_one(terms[0], choices[0])):
+            return fault
+        return _of_all(terms, choices)
+    except (RuntimeError, AttributeError, IndexError):  # changed in place since, or saved under another name
+        return ""
+
+
+def _of_all(terms: list[_Term], choices: list[_Choice | None]) -> str:
+    """Returns what is wrong with a sum of logarithms of probabilities."""
+    known = [choice for choice in choices if choice is not None and choice.logarithm]
+    doubtful = any(term.sign < 0 or term.weighted or term.shifted for term in terms)
+    if len(known) < len(terms) or doubtful:
+        return ""
+    classes = all(c.axis is not None and c.axis == c.normalised and not c.complement for c in known)
+    halves = len(known) == 2 and known[0].sigmoid is not None and known[0].sigmoid is known[1].sigmoid
+    both = halves and all(c.binary for c in known) and known[0].complement != known[1].complement
+    return "likelihood_minimised" if classes or both else ""
+
+
+def _of_one(term: _Term, choice: _Choice | None) -> str:
+    name = _name(term.node)
+    if choice is not None:
+        alone = choice.logarithm and choice.binary and not choice.complement
+        if alone and term.sign < 0 and term.averaged and choice.sigmoid is not None:
+            return "half_of_bce" if _name(_past(choice.sigmoid.next_functions[0][0])) in _LINEAR else ""
+        return ""
+    if term.averaged and term.shifted and name in _LINEAR:
+        return "mean_error"
+    if is_square(term.node) and not term.averaged:
+        inner = _terms(term.node.next_functions[0][0])
+        if len(inner) == 1 and inner[0].averaged and inner[0].shifted and _name(inner[0].node) in _LINEAR:
+            return "squared_mean"
+    if name == "Mul":
+        return _of_focal(term)
+    if name == "Div" and term.sign > 0 and _is_overlap(term.node):
+        return "overlap_minimised"
+    return ""
+
+
+def _of_focal(term: _Term) -> str:
+    """Returns what is wrong with a focal loss: the logarithm of a probability times a power of its rest."""
+    children = [child for child, _ in term.node.next_functions]
+    if len(children) != 2 or None in children:
+        return ""
+    for power, other in (children, children[::-1]):
+        choice = _choice(other)
+        if choice is None or not choice.logarithm or choice.axis is None or choice.axis != choice.normalised:
+            continue
+        if _name(power) != "Pow":
+            continue
+        weight = _choice(power.next_functions[0][0])
+        if weight is None or weight.logarithm or weight.axis != choice.axis:
+            continue
+        if weight.complement:
+            return "likelihood_minimised" if term.sign > 0 else ""
+        return "focal_upside_down" if term.sign < 0 else ""
+    return ""
+
+
+def _is_overlap(node: Any) -> bool:
+    """Returns whether a quotient is an overlap, as Dice's: what two sets share, over the sum of their sizes."""
+    top, bottom = (child for child, _ in node.next_functions)
+    if top is None or bottom is None:
+        return False
+    shared = [term for term in _terms(top) if term.averaged and _name(term.node) == "Mul"]
+    if len(shared) != 1:
+        return False
+    target, inside = _constant_of(shared[0].node)
+    inside = _past(inside)
+    whole = [term for term in _terms(bottom) if term.node is inside and term.averaged and term.sign > 0]
+    if target is None or len(whole) != 1 or _name(inside) != "Sigmoid" or not _is_binary(target):
+        return False
+    shares, size = array_of(inside._saved_result), array_of(node._saved_other)
+    if shares is None or size is None or shares.size != target.size:
+        return False
+    shares = shares.reshape(target.shape)
+    both, sizes = float((shares * target).sum()), float(shares.sum()) + float(target.sum())
+    small = 1e-3 * sizes
+    return float(size.sum()) >= sizes - small or abs(float(size.sum()) - sizes + both) <= small
+
+
+# Graph -------------------------------------------------------------------------------------------------------------
+
+
+def _name(node: Any) -> str:
+    return "" if node is None else node.name().rstrip("0123456789").removesuffix("Backward")
+
+
+def _past(node: Any) -> Any:
+    """Returns a node, or the first one behind it that does more than move values."""
+    for _ in range(_DEPTH):
+        if _name(node) not in _MOVES:
+            break
+        node = node.next_functions[0][0]
+    return node
+
+
+def _parts_of(term: _Term) -> Iterator[_Term] | None:
+    """Returns what a sum, mean or product with a constant is made of; None for another operation."""
+    name, following = _name(term.node), [child for child, _ in term.node.next_functions]
+    if name in _MOVES:
+        return iter([replace(term, node=following[0])])
+    if name in ("Mean", "Sum"):
+        return iter([replace(term, node=following[0], averaged=True)])
+    if name in ("Neg", "Rsub"):
+        return iter([replace(term, node=following[0], sign=-term.sign)])
+    if name in ("Add", "Sub"):
+        shifted = term.shifted or (name == "Sub" and None in following and term.averaged)
+        signs = (term.sign, -term.sign if name == "Sub" else term.sign)
+        pairs = zip(following, signs, strict=False)
+        return (replace(term, node=n, sign=sign, shifted=shifted) for n, sign in pairs if n is not None)
+    if name in ("Mul", "Div"):
+        factor = constant_factor(term.node, name == "Div")
+        if factor is not None and following[0] is not None:
+            sign, weighted = term.sign if factor > 0 else -term.sign, term.weighted or name == "Mul"
+            return iter([replace(term, node=following[0], sign=sign, weighted=weighted)])
+    return None
+
+
+def _terms(node: Any) -> list[_Term]:
+    """Returns what a node sums up; nothing if that is too much."""
+    found: list[_Term] = []
+    queue = [] if node is None else [_Term(node, 1.0, False, False)]
+    for count, term in enumerate(queue):  # grows during the loop
+        if count >= _NODES:
+            return []
+        parts = _parts_of(term)
+        if parts is None:
+            found.append(term)
+        else:
+            queue.extend(parts)
+    return found
+
+
+def _choice(node: Any) -> _Choice | None:
+    """Follows a term to the softmax or sigmoid behind it; None if it has none, or an operation lies between that
+    has no place in a likelihood.
+    """
+    choice = _Choice()
+    for _ in range(_DEPTH):
+        name = _name(node)
+        following = [child for child, _ in node.next_functions] if node is not None else []
+        if name in ("Softmax", "LogSoftmax"):
+            choice.logarithm |= name == "LogSoftmax"
+            result = node._saved_result
+            choice.normalised = _axis(node._saved_dim, result.dim())
+            choice.square |= result.dim() == 2 and result.shape[0] == result.shape[1]
+            return choice
+        if name == "Sigmoid":
+            choice.sigmoid = node
+            return choice
+        if name == "Div":
+            return choice if _normalised(node, choice) else None
+        if name in ("Log", "Log2", "Log10"):
+            if choice.logarithm:
+                return None
+            choice.logarithm = True
+        elif name in ("Gather", "Index") or name == "Mul":
+            if choice.axis is not None or choice.binary or not _chooses(node, name, choice):
+                return None
+            if name == "Mul":
+                node = next((child for child in following if child is not None), None)
+                continue
+        elif name == "Rsub" or (name == "Sub" and following[0] is None):
+            choice.complement = not choice.complement
+            node = next((child for child in following if child is not None), None)
+            continue
+        elif name in _MOVES:
+            if choice.axis is not None and name not in ("Clone", "ToCopy", "Alias"):
+                return None  # axes have other numbers
+        elif not (name in ("Clamp", "ClampMin") or (name == "Add" and None in following)):
+            return None
+        node = following[0] if following else None
+    return None
+
+
+def _axis(dim: int, count: int) -> int:
+    dim -= 1 << 64 if dim >> 63 and dim > 0 else 0
+    return dim + count if dim < 0 else dim
+
+
+def _chooses(node: Any, name: str, choice: _Choice) -> bool:
+    """Notes along which axis an operation takes the entries of targets."""
+    if name == "Gather":
+        index = node._saved_index
+        axis = _axis(node._saved_dim, index.dim())
+        places = _read(index)
+        if places is None or index.shape[axis] != 1 or _counts(places.reshape(-1)):
+            return False
+        choice.axis = axis
+        choice.repeated = places.ndim == 2 and _repeats(places)
+        return True
+    if name == "Index":
+        indices = [_read(index) for index in node._saved_indices]
+        if len(indices) != 2 or any(index is None or index.ndim != 1 for index in indices):
+            return False
+        rows, classes = indices
+        if rows is None or not _counts(rows) or classes is None or _counts(classes):
+            return False
+        choice.axis, choice.repeated = 1, _repeats(classes)
+        return True
+    target, _ = _constant_of(node)
+    if target is None or not _is_binary(target):
+        return False
+    if target.ndim >= 2 and target.shape[-1] > 1 and (target.sum(axis=-1) == 1).all():
+        choice.axis, choice.hot = target.ndim - 1, target
+    else:
+        choice.binary = True
+    return True
+
+
+def _constant_of(node: Any) -> tuple[Array | None, Any]:
+    """Returns the factor of a product that has no gradient, and the node of the other."""
+    following = [child for child, _ in node.next_functions]
+    if len(following) != 2 or (following[0] is None) == (following[1] is None):
+        return None, None
+    tensor = node._saved_other if following[1] is None else node._saved_self
+    return _read(tensor), following[0] or following[1]
+
+
+def _read(tensor: Any) -> Array | None:
+    """Returns the memory of targets as an array; None if it cannot be read, or there is too much of it."""
+    if not isinstance(tensor, torch.Tensor) or tensor.numel() > _ELEMENTS:
+        return None
+    kind = _INTEGERS.get(tensor.dtype)
+    if kind is None:
+        return array_of(tensor)
+    return array_view(tensor, kind) if is_readable(tensor) else None
+
+
+def _is_binary(values: Array) -> bool:
+    """Whether the values are zeros and ones, some of each."""
+    ones = int(np.count_nonzero(values == 1))
+    return 0 < ones < values.size and ones + int(np.count_nonzero(values == 0)) == values.size
+
+
+def _counts(values: Array) -> bool:
+    """Whether the values are 0, 1, 2, …: each row and its own number."""
+    return bool(values.size > 1 and (values == np.arange(values.size)).all())
+
+
+def _repeats(values: Array) -> bool:
+    return bool(np.unique(values).size < values.size)
+
+
+def _normalised(node: Any, choice: _Choice) -> bool:
+    """Notes the axis of a softmax that is written as a quotient of exponentials and their sum."""
+    top, total = (child for child, _ in node.next_functions)
+    if _name(top) != "Exp" or _name(total) != "Sum":
+        return False
+    summed = total.next_functions[0][0]
+    if summed is not top and (_name(summed) != "Exp" or summed.next_functions != top.next_functions):
+        return False
+    sizes, dims = total._saved_self_sym_sizes, total._saved_dim
+    if len(dims) != 1:
+        return False
+    choice.normalised = _axis(dims[0], len(sizes))
+    choice.square = len(sizes) == 2 and sizes[0] == sizes[1]
+    return True
+
+
+def _other_axis(choice: _Choice) -> bool:
+    """Whether targets choose along another axis than that over which the probabilities sum to 1, and two of them
+    choose the same: of pairs, each may choose but one.
+    """
+    axis = choice.normalised
+    if choice.axis is None or axis is None or choice.axis == axis or choice.square:
+        return False
+    if choice.hot is None:
+        return choice.repeated
+    return axis < choice.hot.ndim and bool((choice.hot.sum(axis=axis) > 1).any())

@@ -1,0 +1,185 @@
+"""Formulas of losses that scripts write themselves, read in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cases
+import pytest
+import torch
+from fake_session import DEFAULT_ROLES
+from luff.torch.evidence._loss_formula import LossFormula, fault_of
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ROWS, CLASSES = 8, 3
+CLASS = torch.tensor([0, 2, 1, 1, 0, 2, 2, 0])
+HOT = F.one_hot(CLASS, CLASSES)
+YES = torch.tensor([1.0, 0, 0, 1, 1, 0, 1, 0])
+VALUE = torch.linspace(-1, 2, ROWS)
+ROW = torch.arange(ROWS)
+Formula = Callable[[Tensor], Tensor]
+
+
+def graph(formula: Formula, outputs: int = CLASSES, inputs: int = 4) -> str:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(inputs, 6), nn.Tanh(), nn.Linear(6, outputs))
+    return fault_of(formula(model(torch.randn(ROWS, inputs))).grad_fn)
+
+
+def of_one(formula: Formula) -> str:
+    return graph(lambda z: formula(z.squeeze(1)), outputs=1)
+
+
+def taken(p: Tensor) -> Tensor:
+    return p.gather(1, CLASS[:, None])[:, 0]
+
+
+def shares(z: Tensor, axis: int) -> Tensor:
+    return z.exp() / z.exp().sum(axis, keepdim=True)
+
+
+def binary(s: Tensor, y: Tensor = YES) -> Tensor:
+    return y * torch.log(s + 1e-7) + (1 - y) * torch.log(1 - s + 1e-7)
+
+
+def dice(s: Tensor) -> Tensor:
+    return (2 * (s * YES).sum() + 1) / (s.sum() + YES.sum() + 1)
+
+
+def iou(s: Tensor) -> Tensor:
+    shared = (s * YES).sum()
+    return shared / (s.sum() + YES.sum() - shared)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: -torch.log(taken(F.softmax(z, 0)) + 1e-9).mean(),
+        lambda z: -taken(F.softmax(z, 0).clamp(min=1e-9).log()).mean(),
+        lambda z: -shares(z, 0)[ROW, CLASS].log().mean(),
+        lambda z: -(HOT * F.log_softmax(z, 0)).sum(1).mean(),
+        lambda z: F.cross_entropy(z, CLASS) - taken(F.log_softmax(z, 0)).sum(),
+    ],
+)
+def test_a_softmax_over_the_batch_is_found(formula: Formula) -> None:
+    assert graph(formula) == "softmax_axis"
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: F.log_softmax(z, 1)[ROW, CLASS].mean(),
+        lambda z: (HOT * F.softmax(z, -1).log()).sum(),
+        lambda z: ((1 - taken(F.softmax(z, 1))) ** 2 * taken(F.softmax(z, 1)).log()).mean(),
+    ],
+)
+def test_a_missing_minus_is_found(formula: Formula) -> None:
+    assert graph(formula) == "likelihood_minimised"
+
+
+def test_faults_of_binary_formulas_are_found() -> None:
+    assert of_one(lambda z: binary(z.sigmoid()).mean()) == "likelihood_minimised"
+    assert of_one(lambda z: -(YES * z.sigmoid().log()).mean()) == "half_of_bce"
+    assert of_one(lambda z: dice(z.sigmoid())) == "overlap_minimised"
+    assert graph(lambda z: dice(z.sigmoid().squeeze(1)), outputs=1) == "overlap_minimised"
+    assert of_one(lambda z: iou(z.sigmoid())) == "overlap_minimised"
+    assert of_one(lambda z: 1 + iou(z.sigmoid())) == "overlap_minimised"
+
+
+def test_faults_of_errors_are_found() -> None:
+    assert of_one(lambda z: (z - VALUE).mean()) == "mean_error"
+    assert of_one(lambda z: (VALUE - z).sum() / ROWS) == "mean_error"
+    assert of_one(lambda z: (z - VALUE).mean() ** 2) == "squared_mean"
+
+
+def test_a_focal_factor_that_is_upside_down_is_found() -> None:
+    assert (
+        graph(lambda z: -(taken(F.softmax(z, 1)) ** 2 * taken(F.softmax(z, 1)).log()).mean())
+        == "focal_upside_down"
+    )
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: -torch.log(taken(F.softmax(z, 1)) + 1e-9).mean(),
+        lambda z: -shares(z, 1)[ROW, CLASS].log().mean(),
+        lambda z: -(HOT * F.log_softmax(z, -1)).sum(1).mean(),
+        lambda z: -((1 - taken(F.softmax(z, 1))) ** 2 * taken(F.softmax(z, 1)).log()).mean(),
+        lambda z: (F.softmax(z, 1) * F.log_softmax(z, 1)).sum(1).mean(),  # entropy that is to be large
+        lambda z: (F.log_softmax(z, 1)[ROW, CLASS] * VALUE).mean(),  # policy: gains of either sign
+        lambda z: (F.softmax(z, 1)[:, 0] * VALUE).mean(),  # expected cost
+        lambda z: torch.log(1 - taken(F.softmax(z, 1))).mean(),  # unlikelihood
+        lambda z: -F.log_softmax(z @ z.T, 0)[ROW, ROW].mean(),  # contrast: pairs on the diagonal
+        lambda z: -F.log_softmax(z @ z.T, 0).gather(1, ROW[:, None]).mean(),
+        lambda z: -F.log_softmax(z @ z.T, 0)[ROW, CLASS].mean(),  # pairs of a batch: either axis may be meant
+        lambda z: -F.log_softmax(z.T, 0)[CLASS, ROW].mean(),  # classes along axis 0
+        lambda z: -(torch.eye(3, CLASSES + 2) * F.log_softmax(z[:3] @ torch.randn(3, 5), 0)).sum(),  # matches
+        lambda z: -F.log_softmax(z[:2], 0).gather(1, torch.tensor([[2], [1]])).mean(),  # each its own
+        lambda z: -F.log_softmax(z, 1)[ROW, CLASS].mean() * -3.0,  # a gain below zero
+        lambda z: F.log_softmax(z, 1)[ROW, CLASS].mean() * 3.0,  # a cost
+        lambda z: (F.log_softmax(z, 1)[ROW, CLASS] - VALUE).mean(),  # divergence of what was drawn
+        lambda z: F.cross_entropy(z, CLASS),
+    ],
+)
+def test_formulas_of_classes_that_are_meant_are_not_told(formula: Formula) -> None:
+    assert graph(formula) == ""
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: -binary(z.sigmoid()).mean(),
+        lambda z: 1 - dice(z.sigmoid()),
+        lambda z: -iou(z.sigmoid()),
+        lambda z: (z.sigmoid() * YES).sum() / z.sigmoid().sum(),
+        lambda z: 1 - dice(z.sigmoid()) - binary(z.sigmoid()).mean(),
+        lambda z: ((z - VALUE) ** 2).mean(),
+        lambda z: (z - VALUE).abs().mean(),
+        lambda z: ((z - VALUE) ** 2).mean() + 0.1 * (z - 1).mean() ** 2,  # a penalty on the mean
+        lambda z: torch.max(0.9 * (VALUE - z), 0.1 * (z - VALUE)).mean(),  # quantile
+        lambda z: -z.mean(),  # a gain
+        lambda z: z[:4].mean() - z[4:].mean(),  # a critic
+        lambda z: torch.log(1 - z.sigmoid()).mean(),  # a generator
+        lambda z: -(YES[:4] * (z[:4] - z[4:]).sigmoid().log()).mean(),  # ranks of pairs
+        lambda z: ((z - VALUE).abs().mean() - 0.1).abs() + 0.1,  # flooding
+    ],
+)
+def test_formulas_of_one_output_that_are_meant_are_not_told(formula: Formula) -> None:
+    assert of_one(formula) == ""
+
+
+def test_a_root_without_the_fault_takes_it_back_for_good() -> None:
+    z = torch.randn(ROWS, CLASSES, requires_grad=True)
+    found = LossFormula()
+    for right in (False, False, True, False):
+        gain = F.log_softmax(z, 1)[ROW, CLASS].mean()
+        found.root(-gain if right else gain)
+    assert [event["fault"] for event in found._waiting] == ["likelihood_minimised", ""]
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_the_hook_tells_a_fault_once_and_not_of_an_ascent(watched, maximize: bool) -> None:
+    _, session = watched(DEFAULT_ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, maximize=maximize)
+    for x, y in cases.batches(4):
+        optimizer.zero_grad()
+        model(x).log_softmax(1)[torch.arange(len(y)), y].mean().backward()
+        optimizer.step()
+    told = [event["fault"] for event in session.json_events if event["kind"] == "loss_formula"]
+    assert told == ([] if maximize else ["likelihood_minimised"])
+
+
+def test_graphs_whose_tensors_a_hook_packs_are_left_alone(watched) -> None:
+    _, session = watched(DEFAULT_ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            loss = model(x).log_softmax(1)[torch.arange(len(y)), y].mean()
+        loss.backward()
+        optimizer.step()
+    assert not [event for event in session.json_events if event["kind"] == "loss_formula"]

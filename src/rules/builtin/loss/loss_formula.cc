@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// LossFormula: docs/rules/loss_formula.md.
+namespace luff::rules::loss_formula {
+namespace {
+
+constexpr const char* kName = "LossFormula";
+
+struct Limits {
+  std::int64_t updates;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "16", "updates of one optimizer by such a loss (Luff)", AtLeast(1)},
+};
+
+struct Fault {
+  std::string_view name;
+  const char* what;
+  const char* why;
+  const char* remedy;
+  const char* cause;
+  bool stop;  // the training can only go wrong
+};
+
+constexpr std::array kFaults = std::to_array<Fault>({
+    {"softmax_axis", "the softmax of the loss runs over another axis than that of the classes",
+     "probabilities of a target are taken along one axis, but they sum to 1 along another: over the samples "
+     "of "
+     "the batch, say, which then compete with each other, and classes do not",
+     "give the softmax (or the sum of exponentials) the axis of the classes: dim=1, or dim=-1",
+     "dim=0 where dim=1 is meant", false},
+    {"likelihood_minimised", "the training makes the logarithm of the targets' probabilities small",
+     "the loss is a mean of these logarithms without a minus: it falls without bound while targets become "
+     "improbable",
+     "put a minus before it: loss = -log_probability.mean()", "the minus of the loss is missing", true},
+    {"half_of_bce", "the loss is the first half of a binary cross entropy",
+     "it is -y * log(p) alone: where y is 0 it is 0 whatever the output is, so that the answer 1 for all "
+     "rows "
+     "is the best",
+     "add the other half, - (1 - y) * log(1 - p), or use binary_cross_entropy_with_logits",
+     "the term of targets that are 0 is missing", false},
+    {"mean_error", "the loss is the mean of signed errors",
+     "neither a square nor an absolute value stands between outputs minus targets and their mean: its "
+     "gradient is the same whatever the targets are, and it falls without bound",
+     "take the square or the absolute value of the errors before the mean: ((output - target) ** 2).mean()",
+     "a missing square, or a missing abs()", true},
+    {"squared_mean", "the loss is the square of the mean error, not the mean of squared errors",
+     "errors of opposite signs cancel out before they are squared: any outputs with the right mean are the "
+     "best",
+     "square before the mean: ((output - target) ** 2).mean()", "square and mean in the wrong order", false},
+    {"focal_upside_down", "the focal loss weights samples by p instead of 1 - p",
+     "it is -p**g * log(p) of the targets' probabilities p: it is 0 not only where p is 1, but where p is 0, "
+     "too, so that wrong answers are the best",
+     "weight by (1 - p) ** gamma", "p where 1 - p is meant", true},
+    {"overlap_minimised", "the training makes the overlap of output and target small",
+     "the loss is a Dice coefficient or an intersection over union itself, which is 1 for the right answer",
+     "minimise 1 - overlap", "the coefficient in the place of the loss", true},
+});
+
+class LossFormula final : public KeptRule {
+ public:
+  explicit LossFormula(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain || info.superseded) return;
+    const auto& updates = view.index.events(format::EventKind::kOptimizerStep);
+    for (const query::EventAt& event : updates) {
+      if (event.row.subject < 64) optimizers_ |= std::uint64_t{1} << event.row.subject;
+    }
+    for (const auto& event : view.index.json_events("loss_formula")) {
+      const auto fault = event->find("fault");
+      if (fault == event->end() || !fault->is_string()) continue;
+      const auto& name = fault->get_ref<const std::string&>();
+      fault_ = Known(name) == nullptr ? "" : name;
+      updates_ = 0;
+    }
+    const Fault* fault = Known(fault_);
+    // Adversaries, whose optimizers take turns, have losses that fit no target.
+    if (fault == nullptr || (optimizers_ & (optimizers_ - 1)) != 0) {
+      if (!told_.empty()) sink.Heal(told_, "", info.mode_step);
+      told_.clear();
+      return;
+    }
+    if (!told_.empty() || updates.empty() || ++updates_ < limits_.updates) return;
+    Finding finding = FindingAt(kName, fault_.c_str(), view, TensorAt{format::kNoId});
+    finding.severity = fault->stop ? Severity::kStop : Severity::kWarn;
+    finding.since_step = 0;
+    finding.what = fault->what;
+    finding.why = fmt::format("the graph of the backward pass says so: {}", fault->why);
+    finding.remedy = fault->remedy;
+    finding.causes = {fault->cause};
+    finding.evidence = {{"updates", static_cast<double>(updates_)}};
+    finding.threshold = fmt::format("a fact of the graph, {} updates (Luff)", limits_.updates);
+    sink.Report(std::move(finding));
+    told_ = fault_;
+  }
+
+  void VisitFields(Fields& io) override {
+    io("optimizers", optimizers_);
+    io("updates", updates_);
+    io("fault", fault_, kMaxName);
+    io("told", told_, kMaxName);
+  }
+
+ private:
+  static constexpr std::size_t kMaxName = 64;
+
+  static const Fault* Known(std::string_view name) noexcept {
+    const auto* found =
+        std::find_if(kFaults.begin(), kFaults.end(), [&](const Fault& one) { return one.name == name; });
+    return found == kFaults.end() ? nullptr : found;
+  }
+
+  const Limits limits_;
+  std::uint64_t optimizers_ = 0;
+  std::int64_t updates_ = 0;
+  std::string fault_, told_;
+};
+
+}  // namespace
+
+RuleSpec Spec() {
+  RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
+  spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
+  return spec;
+}
+
+}  // namespace luff::rules::loss_formula

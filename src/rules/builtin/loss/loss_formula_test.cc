@@ -1,0 +1,63 @@
+#include <gtest/gtest.h>
+
+#include "base/format.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules::loss_formula_test {
+namespace {
+
+using format::EventKind;
+using testing::FakeTrial;
+
+std::string Event(const std::string& fault) {
+  return fmt::format(R"({{"kind": "loss_formula", "fault": "{}"}})", fault);
+}
+
+struct Story {
+  std::string event;
+  int steps = 24, optimizers = 1, taken_back = -1;
+};
+
+std::vector<Finding> Told(const Story& story) {
+  FakeTrial trial;
+  for (int step = 0; step < story.steps; ++step) {
+    trial.Step().Loss(2).Event(EventKind::kOptimizerStep,
+                               static_cast<std::uint32_t>(step % story.optimizers));
+    if (step == 0) trial.EventJson(story.event);
+    if (step == story.taken_back) trial.EventJson(Event(""));
+  }
+  return testing::FindingsOf(trial, "LossFormula", ParameterSet::kLuff);
+}
+
+TEST(LossFormula, EachFault_IsToldOnceAfterSixteenUpdates) {
+  for (const char* fault : {"softmax_axis", "half_of_bce", "squared_mean"}) {
+    const auto findings = Told({.event = Event(fault)});
+    ASSERT_EQ(findings.size(), 1U) << fault;
+    EXPECT_EQ(findings[0].cause, fault);
+    EXPECT_EQ(findings[0].step, 15);
+    EXPECT_EQ(findings[0].since_step, 0);
+    EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  }
+  for (const char* fault : {"likelihood_minimised", "mean_error", "focal_upside_down", "overlap_minimised"}) {
+    const auto findings = Told({.event = Event(fault)});
+    ASSERT_EQ(findings.size(), 1U) << fault;
+    EXPECT_EQ(findings[0].severity, Severity::kStop) << fault;
+  }
+}
+
+TEST(LossFormula, AFewUpdates_AnotherRootAndAdversaries_AreSilent) {
+  EXPECT_TRUE(Told({.event = Event("mean_error"), .steps = 15}).empty());
+  EXPECT_TRUE(Told({.event = Event("mean_error"), .taken_back = 8}).empty());
+  EXPECT_TRUE(Told({.event = Event("mean_error"), .optimizers = 2}).empty());
+}
+
+TEST(LossFormula, UnknownAndMalformedEvents_AreLeftOut) {
+  EXPECT_TRUE(Told({.event = Event("")}).empty());
+  EXPECT_TRUE(Told({.event = Event("another")}).empty());
+  EXPECT_TRUE(Told({.event = R"({"kind": "loss_formula"})"}).empty());
+  EXPECT_TRUE(Told({.event = R"({"kind": "loss_formula", "fault": 1})"}).empty());
+  EXPECT_TRUE(Told({.event = R"({"kind": "loss_formula", "fault": "mean_error")"}).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules::loss_formula_test
