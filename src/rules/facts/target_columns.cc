@@ -37,7 +37,9 @@ void TargetColumns::Add(const SampleValues& input, const SampleValues& target) {
   const std::vector<double>& y = target.values;
   const Bounds bounds = BoundsOf(y);
   if (!(bounds.high > bounds.low) || !std::isfinite(bounds.high - bounds.low)) return;
-  const auto value = [&](std::size_t row, std::size_t column) { return input.values[row * rows.width + column]; };
+  const auto value = [&](std::size_t row, std::size_t column) {
+    return input.values[row * rows.width + column];
+  };
   if (columns_ == 0) {
     columns_ = rows.width;
     for (std::size_t j = 0; j < rows.width; ++j) {

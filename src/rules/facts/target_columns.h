@@ -8,8 +8,8 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** Columns of an input of (N, F) that hold the target: in each row so far, the target is
-/// the column's value times one factor plus one number, up to rounding. Constant memory.
+/// **Thread-compatible.** Columns of an input of (N, F) that hold the target: in each row so far, the target
+/// is the column's value times one factor plus one number, up to rounding. Constant memory.
 class TargetColumns {
  public:
   static constexpr std::size_t kMaxColumns = 1024;

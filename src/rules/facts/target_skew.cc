@@ -28,7 +28,8 @@ Change ChangeOf(const Features& from, const Features& to, std::size_t i, double 
 void TargetSkew::Add(const StepView& view, bool train) {
   std::set<std::string> seen;
   for (const LossCall& call : LossReader::Read(view)) {
-    if (!call.target.is_float() || call.target.shape != call.output.shape || call.target.shape.empty()) continue;
+    if (!call.target.is_float() || call.target.shape != call.output.shape || call.target.shape.empty())
+      continue;
     const bool known = kinds_.contains(call.kind);
     if (!known && (!train || kinds_.size() >= LossReader::kMaxKinds)) continue;
     const Recognition found = reader_.Recognise(call);

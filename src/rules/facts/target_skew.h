@@ -29,8 +29,8 @@ class TargetSkew {
   };
 
   void Add(const StepView& view, bool train);
-  /// Losses whose targets are unlike, while the model's outputs do not follow them: those of an evaluation that
-  /// turns outputs and targets back into units of its own would.
+  /// Losses whose targets are unlike, while the model's outputs do not follow them: those of an evaluation
+  /// that turns outputs and targets back into units of its own would.
   [[nodiscard]] std::vector<Unlike> Compare(const Limits& limits) const;
   /// Call after an evaluation.
   void Next();

@@ -219,9 +219,11 @@ class DataLeak final : public KeptRule {
       told_ = true;
       Finding finding = FindingAt(kName, "target", view, *input.entry);
       finding.since_step = 0;
-      finding.what = fmt::format("column {} of {} is the target of {}", found.front(), name, calls.front().kind);
+      finding.what =
+          fmt::format("column {} of {} is the target of {}", found.front(), name, calls.front().kind);
       finding.why = fmt::format(
-          "in all {} rows the target is this column, up to a scale: the model learns to copy it, and where the "
+          "in all {} rows the target is this column, up to a scale: the model learns to copy it, and where "
+          "the "
           "target is not known beforehand it has nothing to copy",
           columns.rows());
       finding.remedy = "drop the target's column before the inputs are made";

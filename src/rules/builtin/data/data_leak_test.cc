@@ -146,9 +146,11 @@ TEST(DataLeak, TargetThatIsAColumnOfTheInput_IsToldUpToAScale) {
 TEST(DataLeak, ColumnsThatOnlyTellOfTheTarget_AreSilent) {
   EXPECT_TRUE(TargetAmong([](double y, double x) { return y + 0.01 * x; }).empty());  // last week's value
   EXPECT_TRUE(TargetAmong([](double y, double) { return y > 0 ? y : 0; }).empty());
-  EXPECT_TRUE(TargetAmong([](double y, double x) { return x > 0.3 ? 0 : y; }).empty());  // masked now and then
-  EXPECT_TRUE(TargetAmong([](double y, double) { return 2 * y; }, 2).empty());           // a toy of two columns
-  EXPECT_TRUE(TargetAmong([](double y, double) { return 2 * y; }, 4, 2).empty());        // conditions of a generator
+  EXPECT_TRUE(
+      TargetAmong([](double y, double x) { return x > 0.3 ? 0 : y; }).empty());  // masked now and then
+  EXPECT_TRUE(TargetAmong([](double y, double) { return 2 * y; }, 2).empty());   // a toy of two columns
+  EXPECT_TRUE(
+      TargetAmong([](double y, double) { return 2 * y; }, 4, 2).empty());  // conditions of a generator
 }
 
 }  // namespace

@@ -194,11 +194,11 @@ class InputScale final : public KeptRule {
     const double ratio = LargestOverOthers(features);
     if (features.rows() < kOffsetRows || largest < limits_.large || ratio < kDrowns) return false;
     Finding finding = Named("drowned", view, input, layer);
-    finding.what =
-        fmt::format("one feature of the input of {} is {:.1g} times as large as all others together",
-                    input.model, ratio);
+    finding.what = fmt::format(
+        "one feature of the input of {} is {:.1g} times as large as all others together", input.model, ratio);
     finding.why = fmt::format(
-        "{} adds the features up before a normalisation follows: it undoes the scale of the sum, in which the "
+        "{} adds the features up before a normalisation follows: it undoes the scale of the sum, in which "
+        "the "
         "others are a share of {:.1g}",
         layer, 1 / ratio);
     finding.remedy = "standardise each feature with the mean and the deviation of the training data";

@@ -93,12 +93,12 @@ TEST(InputScale, OneFeatureThatDrownsTheOthers_IsNamedThoughANormFollows) {
   const auto findings = with({{0, 1}, {0, 1e5}, {0, 1}, {0, 2}});
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "drowned");
-  EXPECT_EQ(findings[0].step, 3);                                    // 32 rows
-  EXPECT_TRUE(with({{0, 1}, {0, 1e5}, {0, 3e4}, {0, 1}}).empty());   // two of them
-  EXPECT_TRUE(with({{0, 1}, {0, 300}, {0, 1}, {0, 2}}).empty());     // a norm and an optimizer cope
-  EXPECT_TRUE(with({{0, 0.0001}, {0, 1}, {0, 0.0001}}).empty());     // others that are hardly there
-  EXPECT_TRUE(with({{0, 1}, {1e5, 1}, {0, 1}, {0, 2}}).empty());     // far from 0: the norm takes it away
-  EXPECT_TRUE(with({{0, 1e5}, {3, 0}, {0, 0}}).empty());             // nothing else varies
+  EXPECT_EQ(findings[0].step, 3);                                   // 32 rows
+  EXPECT_TRUE(with({{0, 1}, {0, 1e5}, {0, 3e4}, {0, 1}}).empty());  // two of them
+  EXPECT_TRUE(with({{0, 1}, {0, 300}, {0, 1}, {0, 2}}).empty());    // a norm and an optimizer cope
+  EXPECT_TRUE(with({{0, 0.0001}, {0, 1}, {0, 0.0001}}).empty());    // others that are hardly there
+  EXPECT_TRUE(with({{0, 1}, {1e5, 1}, {0, 1}, {0, 2}}).empty());    // far from 0: the norm takes it away
+  EXPECT_TRUE(with({{0, 1e5}, {3, 0}, {0, 0}}).empty());            // nothing else varies
 }
 
 // Twelve steps of a model's inputs whose targets are `targets`.

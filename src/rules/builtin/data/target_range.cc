@@ -290,20 +290,24 @@ class TargetRange final : public KeptRule {
     finding.since_step = 0;
     finding.what = fmt::format("{} has targets of the order of {:.2g}", call.kind, targets);
     finding.why = overshot
-                      ? fmt::format("outputs began near 0 and are {:.2g} now: errors of this size make updates "
-                                    "that overshoot, with a rate that is made for targets near 1",
-                                    outputs)
-                      : fmt::format("outputs are {:.2g} after {} steps: a step of an optimizer is made for targets "
-                                    "near 1, and the way is over {:g} times as long as what they have gone",
-                                    outputs, step + 1, kBehind);
+                      ? fmt::format(
+                            "outputs began near 0 and are {:.2g} now: errors of this size make updates "
+                            "that overshoot, with a rate that is made for targets near 1",
+                            outputs)
+                      : fmt::format(
+                            "outputs are {:.2g} after {} steps: a step of an optimizer is made for targets "
+                            "near 1, and the way is over {:g} times as long as what they have gone",
+                            outputs, step + 1, kBehind);
     finding.remedy =
         "standardise the targets with the mean and the deviation of the training data, and turn outputs back "
         "where they are used";
     finding.causes = {"targets in units that make them large", "a year, an id or a price as target"};
     finding.evidence.emplace_back("target_rms", targets);
     if (std::isfinite(outputs)) finding.evidence.emplace_back("output_rms", outputs);
-    finding.threshold = fmt::format("targets of {:g}, {:g} times the outputs at first, and still after {} steps, or outputs 10 times as large (Luff)",
-                                    kThousand, kBehind, kSettle);
+    finding.threshold = fmt::format(
+        "targets of {:g}, {:g} times the outputs at first, and still after {} steps, or outputs 10 times as "
+        "large (Luff)",
+        kThousand, kBehind, kSettle);
     sink.Report(std::move(finding));
     kind->began_behind = false;  // told once
   }

@@ -147,14 +147,17 @@ class TrainValSkew final : public KeptRule {
       if (!open_.insert(one.loss + "\ntargets").second) continue;
       const double spread = one.spread >= 1 ? one.spread : 1 / one.spread;
       Finding finding = FindingOn("targets", one.loss, trial);
-      finding.what = fmt::format("the targets of {} are scaled otherwise in evaluations than in training", one.loss);
+      finding.what =
+          fmt::format("the targets of {} are scaled otherwise in evaluations than in training", one.loss);
       finding.why = fmt::format(
-          "their means lie {:.3g} deviations of the training apart, and their deviations differ {:.3g} times, "
+          "their means lie {:.3g} deviations of the training apart, and their deviations differ {:.3g} "
+          "times, "
           "while inputs and outputs are distributed as in training: what these evaluations say is no measure "
           "of the model",
           std::abs(one.shift), spread);
       finding.remedy =
-          "prepare the targets of both by the same steps; if evaluations use original units, turn the outputs "
+          "prepare the targets of both by the same steps; if evaluations use original units, turn the "
+          "outputs "
           "back before they are compared";
       finding.causes = {"targets that were scaled in the training data only", "another column as target",
                         "a transformation that is undone on one side only"};

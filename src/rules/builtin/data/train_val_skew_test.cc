@@ -160,7 +160,7 @@ TEST(TrainValSkew, RowsAsTheyAre_Noise_FewRows_AndOtherSamples_AreSilent) {
 }
 
 struct TargetSide {
-  double shift = 0, scale = 1;        // of evaluations' targets
+  double shift = 0, scale = 1;  // of evaluations' targets
   double outputs_shift = 0, outputs_scale = 1;
   double inputs_shift = 0;
   double learnt = 0.9;  // share of the targets that outputs have
@@ -207,11 +207,11 @@ TEST(TrainValSkew, TargetsThatAreScaledOtherwise_AreToldOnce) {
 TEST(TrainValSkew, TargetsThatOutputsOrInputsFollow_AreSilent) {
   EXPECT_TRUE(TargetStory({}).empty());
   EXPECT_TRUE(TargetStory({0, 1.5}).empty());
-  EXPECT_TRUE(TargetStory({300, 50, 300, 50}).empty());   // turned back into units
-  EXPECT_TRUE(TargetStory({3, 1, 2, 1}).empty());         // another season that the model foresees
-  EXPECT_TRUE(TargetStory({3, 1, 0, 1, 1}).empty());      // other data
+  EXPECT_TRUE(TargetStory({300, 50, 300, 50}).empty());       // turned back into units
+  EXPECT_TRUE(TargetStory({3, 1, 2, 1}).empty());             // another season that the model foresees
+  EXPECT_TRUE(TargetStory({3, 1, 0, 1, 1}).empty());          // other data
   EXPECT_TRUE(TargetStory({0, 0.25, 0, 1, 0, 0.1}).empty());  // nothing learnt yet
-  EXPECT_TRUE(TargetStory({0, 0.25}, 2).empty());         // which of the two is evaluated?
+  EXPECT_TRUE(TargetStory({0, 0.25}, 2).empty());             // which of the two is evaluated?
 }
 
 }  // namespace
