@@ -73,9 +73,10 @@ std::optional<TargetSkew::Unlike> TargetSkew::UnlikeOf(const Kind& kind, const L
         std::abs(targets.shift) >= limits.shift && std::abs(outputs.shift) <= std::abs(targets.shift) / 4;
     const bool scaled = std::abs(targets.log_spread) >= std::log(limits.spread) &&
                         std::abs(outputs.log_spread) <= std::abs(targets.log_spread) / 4;
-    unlike += shifted || scaled ? 1 : 0;
-    if (shifted && std::abs(targets.shift) > std::abs(worst.shift)) worst.shift = targets.shift;
-    if (scaled && std::abs(targets.log_spread) > std::abs(std::log(worst.spread)))
+    if (!shifted && !scaled) continue;
+    ++unlike;
+    if (std::abs(targets.shift) > std::abs(worst.shift)) worst.shift = targets.shift;
+    if (std::abs(targets.log_spread) > std::abs(std::log(worst.spread)))
       worst.spread = std::exp(targets.log_spread);
   }
   if (judged == 0 || unlike < limits.share * judged) return std::nullopt;
