@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 // Losses that boosting lowers smoothly, by the names that libraries give them. `error` is a count and may
 // stand still, areas under curves rise. XGBoost's names come first.
-constexpr std::array<std::string_view, 30> kLosses = {
+constexpr std::array<std::string_view, 30> kLossNames = {
     "rmse", "rmsle", "mae", "mape", "mphe", "logloss", "mlogloss", "quantile", "expectile", "poisson-nloglik",
     "gamma-nloglik", "gamma-deviance", "cox-nloglik", "aft-nloglik",
     // LightGBM's own names
@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 30> kLosses = {
 constexpr std::array<std::string_view, 3> kTrainingNames = {"train", "training", "dtrain"};
 
 bool IsLoss(std::string_view metric) {
-  return std::find(kLosses.begin(), kLosses.end(), metric) != kLosses.end() ||
+  return std::find(kLossNames.begin(), kLossNames.end(), metric) != kLossNames.end() ||
          metric.starts_with("tweedie-nloglik");
 }
 

@@ -9,7 +9,9 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/target_columns.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -125,6 +127,7 @@ class DataLeak final : public KeptRule {
       Judge(view.trial, sink);
       last_.Take(view.rows.info);
       trained_on_ = batches;
+      Targets(view, sink);
     } else {
       TakePass();
       looked_at_ = batches;
@@ -160,6 +163,8 @@ class DataLeak final : public KeptRule {
     io("open", open_);
     io("last", last_);
     io("inputs", inputs_, kMaxInputs);
+    io("targets", targets_, kMaxInputs);
+    io("told", told_);
     io("looked_at", looked_at_, kMaxBatches);
     io("trained_on", trained_on_, kMaxBatches);
   }
@@ -194,6 +199,44 @@ class DataLeak final : public KeptRule {
   void DropPass() {
     for (auto& [name, input] : inputs_) input.pass_rows = input.pass_found = 0;
     looked_at_.clear();
+  }
+
+  // Looks for the target among the columns of the input, where a step calls one model and one loss.
+  void Targets(const StepView& view, Sink& sink) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    const std::vector<ModelInput>& inputs = ModelInputsOf(view);
+    if (told_ || calls.size() != 1) return;
+    for (const ModelInput& input : inputs)
+      if (input.model != inputs.front().model) return;
+    for (const ModelInput& input : inputs) {
+      const auto sample = LoadRows(view, input, targets_, kMaxInputs);
+      if (sample == nullptr) continue;
+      const std::string& name = view.trial.tensor(input.entry->tensor).name;
+      TargetColumns& columns = targets_[name];
+      columns.Add(*sample, calls.front().target);
+      const std::vector<std::size_t> found = columns.Found();
+      if (found.empty() || columns.rows() < kTargetRows || columns.batches() < kTargetBatches) continue;
+      told_ = true;
+      Finding finding = FindingAt(kName, "target", view, *input.entry);
+      finding.since_step = 0;
+      finding.what =
+          fmt::format("column {} of {} is the target of {}", found.front(), name, calls.front().kind);
+      finding.why = fmt::format(
+          "in all {} rows the target is this column, up to a scale: the model learns to copy it, and where "
+          "the "
+          "target is not known beforehand it has nothing to copy",
+          columns.rows());
+      finding.remedy = "drop the target's column before the inputs are made";
+      finding.causes = {"the target was not taken out of the table", "a column that is made from the target",
+                        "a wrong column as target"};
+      finding.evidence = {{"column", found.front()},
+                          {"columns_that_are", found.size()},
+                          {"columns", columns.columns()},
+                          {"rows", columns.rows()}};
+      finding.threshold = fmt::format("all of {} rows in {} batches (Luff)", kTargetRows, kTargetBatches);
+      sink.Report(std::move(finding));
+      return;
+    }
   }
 
   struct Input {
@@ -258,8 +301,11 @@ class DataLeak final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  static constexpr std::int64_t kTargetRows = 256, kTargetBatches = 8;
   const Limits limits_;
   Anchor last_;
+  bool told_ = false;                             // of a target
+  std::map<std::string, TargetColumns> targets_;  // by input
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
   std::set<std::uint64_t> looked_at_, trained_on_;  // batches of the newest pass, and of the last TRAIN step
@@ -269,8 +315,8 @@ class DataLeak final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
-  spec.version = 2;
-  spec.summary = "rows of evaluations that are rows of the training";
+  spec.version = 3;  // 3: targets
+  spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <functional>
 #include <random>
 
@@ -107,6 +108,49 @@ TEST(DataLeak, RowsThatRepeatByChance_AreSilent) {
 
 TEST(DataLeak, TrainingSetEvaluatedBeside_IsSilent) {
   EXPECT_TRUE(Findings(Story(Measured, [](int i) { return i < 20 ? i : 1000 + i; })).empty());
+}
+
+// Sixteen batches of 32 rows of four columns; column 2 is made from the target and a new number.
+std::vector<Finding> TargetAmong(const std::function<double(double target, double other)>& column,
+                                 std::int64_t columns = 4, int models = 1, bool classes = false) {
+  FakeTrial trial;
+  std::mt19937 noise(5);
+  std::normal_distribution<double> normal(0, 1);
+  for (int step = 0; step < 16; ++step) {
+    std::vector<double> values;
+    std::vector<double> targets;
+    for (int row = 0; row < 32; ++row) {
+      targets.push_back(classes ? std::floor(3 * std::abs(std::sin(normal(noise)))) : normal(noise));
+      for (std::int64_t j = 0; j < columns; ++j)
+        values.push_back(j == columns - 2 ? column(targets.back(), normal(noise)) : normal(noise));
+    }
+    trial.Step().Loss(1, "MSELoss_output_0");
+    for (int model = 0; model < models; ++model)
+      trial.Sample("sample/Net" + std::to_string(model) + "_input_0", {32, columns}, values);
+    trial.Sample("sample/MSELoss_input_0", {32, 1}, std::vector<double>(32, 0));
+    trial.Sample("sample/MSELoss_input_1", {32, 1}, targets, classes ? DType::kInt64 : DType::kFloat32);
+  }
+  return Findings(trial);
+}
+
+TEST(DataLeak, TargetThatIsAColumnOfTheInput_IsToldUpToAScale) {
+  for (const bool classes : {false, true}) {
+    const auto findings = TargetAmong([](double y, double) { return 3 * y - 20; }, 4, 1, classes);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "target");
+    EXPECT_EQ(findings[0].step, 7);
+    EXPECT_EQ(findings[0].what, "column 2 of sample/Net0_input_0 is the target of MSELoss");
+  }
+}
+
+TEST(DataLeak, ColumnsThatOnlyTellOfTheTarget_AreSilent) {
+  EXPECT_TRUE(TargetAmong([](double y, double x) { return y + 0.01 * x; }).empty());  // last week's value
+  EXPECT_TRUE(TargetAmong([](double y, double) { return y > 0 ? y : 0; }).empty());
+  EXPECT_TRUE(
+      TargetAmong([](double y, double x) { return x > 0.3 ? 0 : y; }).empty());  // masked now and then
+  EXPECT_TRUE(TargetAmong([](double y, double) { return 2 * y; }, 2).empty());   // a toy of two columns
+  EXPECT_TRUE(
+      TargetAmong([](double y, double) { return 2 * y; }, 4, 2).empty());  // conditions of a generator
 }
 
 }  // namespace

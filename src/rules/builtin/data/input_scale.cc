@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -9,6 +10,7 @@
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/features.h"
+#include "rules/facts/loss_call.h"
 #include "rules/facts/model_modules.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -24,6 +26,9 @@ constexpr const char* kName = "InputScale";
 constexpr std::size_t kMaxInputs = 16;
 constexpr std::int64_t kLastStep = 16;    // last TRAIN step that is looked at
 constexpr std::int64_t kOffsetRows = 32;  // rows whose means and deviations are believed
+constexpr std::int64_t kZeroRows = 64, kZeroSteps = 8;
+// A weight that moves by a thousandth of its size a step cannot make up for more.
+constexpr double kDrowns = 1000;
 
 // Modules that multiply their input by a weight matrix.
 const std::vector<std::string>& Layers() {
@@ -74,6 +79,39 @@ Offset OffsetOf(const Features& features, const Limits& limits) {
   return offset;
 }
 
+// How many times as large the deviation of one feature is as that of all others together, which is what they
+// add to a unit whose weights are drawn alike. 0 with fewer than three features that vary.
+double LargestOverOthers(const Features& features) {
+  double largest = 0;
+  double all = 0;
+  std::size_t varying = 0;
+  for (std::size_t i = 0; i < features.size(); ++i) {
+    if (!features.varies(i)) continue;
+    ++varying;
+    largest = std::max(largest, features.variance(i));
+    all += features.variance(i);
+  }
+  double others = 0;  // added up without the largest: beside it, they would be lost
+  bool skipped = false;
+  for (std::size_t i = 0; i < features.size(); ++i) {
+    if (!features.varies(i)) continue;
+    const bool first = !skipped && features.variance(i) == largest;
+    skipped = skipped || first;
+    others += first ? 0 : features.variance(i);
+  }
+  return varying < 3 || !(others > 0) || !std::isfinite(all) ? 0 : std::sqrt(largest / others);
+}
+
+// Whether some loss of the step has targets that differ between rows.
+bool TargetsVary(const StepView& view) {
+  for (const LossCall& call : LossReader::Read(view)) {
+    const std::vector<double>& targets = call.target.values;
+    if (std::adjacent_find(targets.begin(), targets.end(), std::not_equal_to<>()) != targets.end())
+      return true;
+  }
+  return false;
+}
+
 class InputScale final : public KeptRule {
  public:
   explicit InputScale(const Limits& limits) : limits_(limits) {}
@@ -82,6 +120,7 @@ class InputScale final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain || info.mode_step > kLastStep) return;
     modules_.OnStep(view);
+    JudgeZero(view, sink);
     for (const ModelInput& input : ModelInputsOf(view)) {
       if (!IsFloating(input.entry->dtype)) continue;
       const std::string& name = view.trial.tensor(input.entry->tensor).name;
@@ -98,6 +137,9 @@ class InputScale final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("told", told_);
     io("inputs", inputs_, kMaxInputs);
+    io("only_zeros", only_zeros_);
+    io("zero_rows", zero_rows_);
+    io("zero_steps", zero_steps_);
   }
 
  private:
@@ -116,8 +158,9 @@ class InputScale final : public KeptRule {
       large += rms >= limits_.large ? 1 : 0;
     }
     if (varying == 0 || (large == 0 && largest >= limits_.small)) return false;
-    const std::string layer = LayerThatGets(view, *input.entry, sample);
+    const auto [layer, normed] = LayerThatGets(view, *input.entry, sample);
     if (layer.empty()) return false;
+    if (normed) return JudgeDrowned(view, input, layer, features, largest, sink);
     const bool mixed = large > 0 && largest >= 1000 * smallest;
     Finding finding = Named("scale", view, input, layer);
     finding.what =
@@ -145,13 +188,71 @@ class InputScale final : public KeptRule {
     return true;
   }
 
+  // A normalisation behind the layer undoes the scale of its units, but not of the features in them.
+  bool JudgeDrowned(const StepView& view, const ModelInput& input, const std::string& layer,
+                    const Features& features, double largest, Sink& sink) {
+    const double ratio = LargestOverOthers(features);
+    if (features.rows() < kOffsetRows || largest < limits_.large || ratio < kDrowns) return false;
+    Finding finding = Named("drowned", view, input, layer);
+    finding.what = fmt::format(
+        "one feature of the input of {} is {:.1g} times as large as all others together", input.model, ratio);
+    finding.why = fmt::format(
+        "{} adds the features up before a normalisation follows: it undoes the scale of the sum, in which "
+        "the "
+        "others are a share of {:.1g}",
+        layer, 1 / ratio);
+    finding.remedy = "standardise each feature with the mean and the deviation of the training data";
+    finding.causes = {"inputs were not standardised", "a unit, an id or a date in a column",
+                      "a missing value code"};
+    finding.evidence = {{"ratio", ratio}, {"largest_rms", largest}, {"features", features.size()}};
+    finding.threshold = fmt::format("{:g} times the deviation of all others (Luff)", kDrowns);
+    sink.Report(std::move(finding));
+    return true;
+  }
+
+  // Inputs of which nothing but zeros arrives, while the targets of the rows differ.
+  void JudgeZero(const StepView& view, Sink& sink) {
+    if (!only_zeros_) return;
+    const std::vector<ModelInput>& inputs = ModelInputsOf(view);
+    const ModelInput* widest = nullptr;
+    std::size_t rows = 0;
+    for (const ModelInput& input : inputs) {
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr) return;
+      only_zeros_ = only_zeros_ && std::all_of(sample->values.begin(), sample->values.end(),
+                                               [](double value) { return value == 0; });
+      if (RowsOf(*sample).count <= rows || sample->shape.size() < 2 || !IsFloating(input.entry->dtype))
+        continue;
+      rows = RowsOf(*sample).count;
+      widest = &input;
+    }
+    if (!only_zeros_ || widest == nullptr || !TargetsVary(view)) return;
+    zero_rows_ += static_cast<std::int64_t>(rows);
+    if (++zero_steps_ < kZeroSteps || zero_rows_ < kZeroRows) return;
+    only_zeros_ = false;  // told once
+    const std::string& name = view.trial.tensor(widest->entry->tensor).name;
+    told_.insert(name);
+    Finding finding = FindingAt(kName, "zero", view, *widest->entry);
+    finding.since_step = 0;
+    finding.what = fmt::format("all inputs of {} are 0, in each of {} rows", widest->model, zero_rows_);
+    finding.why =
+        "the targets of these rows differ, and nothing that the model gets tells them apart: it can learn "
+        "their mean only";
+    finding.remedy = "look at a batch right before the model: where do its values become 0?";
+    finding.causes = {"values below 1 that were cast to integers, or divided by //",
+                      "a mask or a selection that is the wrong way round", "a buffer that was never filled"};
+    finding.evidence = {{"rows", zero_rows_}, {"steps", zero_steps_}};
+    finding.threshold = fmt::format("{} rows in {} steps (Luff)", kZeroRows, kZeroSteps);
+    sink.Report(std::move(finding));
+  }
+
   void JudgeOffset(const StepView& view, const ModelInput& input, const SampleValues& sample,
                    const Features& features, Sink& sink) {
     if (features.rows() < kOffsetRows) return;
     const Offset offset = OffsetOf(features, limits_);
     if (offset.far == 0 || 2 * offset.far < offset.varying || !(offset.ratio() >= limits_.offset)) return;
-    const std::string layer = LayerThatGets(view, *input.entry, sample);
-    if (layer.empty()) return;
+    const auto [layer, normed] = LayerThatGets(view, *input.entry, sample);
+    if (layer.empty() || normed) return;
     Finding finding = Named("offset", view, input, layer);
     finding.what = fmt::format(
         "the input of {} is not normalised: features have means such as {:.3g}, with a deviation of {:.2g}",
@@ -185,12 +286,19 @@ class InputScale final : public KeptRule {
     return finding;
   }
 
-  // Name of the input of a layer with weights that gets the model's input unchanged: with the same
-  // statistics, or, if the sample is only a part of the input, with values of about the same size. "" if
-  // there is none, or if a normalisation follows the layer.
-  [[nodiscard]] std::string LayerThatGets(const StepView& view, const query::Trial::SummaryEntry& given,
-                                          const SampleValues& sample) const {
-    if (given.summary.count == 0) return {};
+  // The input of a layer with weights.
+  struct Layer {
+    std::string name;     // "" if there is none
+    bool normed = false;  // a normalisation follows the layer
+  };
+
+  // The layer with weights that gets the model's input unchanged: with the same statistics, or, if the sample
+  // is only a part of the input, with values of about the same size. One that no normalisation follows, if
+  // there is one.
+  [[nodiscard]] Layer LayerThatGets(const StepView& view, const query::Trial::SummaryEntry& given,
+                                    const SampleValues& sample) const {
+    Layer normed;
+    if (given.summary.count == 0) return normed;
     const double mean = given.summary.abs_sum / static_cast<double>(given.summary.count);
     for (const auto& [entry, tensor] : view.index.summaries(Role::kInput)) {
       if (entry.worker != given.worker || entry.summary.count == 0 ||
@@ -200,9 +308,11 @@ class InputScale final : public KeptRule {
       const bool same =
           sample.whole() ? entry.summary.count == given.summary.count && std::abs(got - mean) <= 1e-4 * mean
                          : got < 1.5 * mean && got > mean / 1.5;
-      if (same && !NormFollows(tensor)) return tensor.name;
+      if (!same) continue;
+      if (!NormFollows(tensor)) return {tensor.name, false};
+      if (normed.name.empty()) normed = {tensor.name, true};
     }
-    return {};
+    return normed;
   }
 
   [[nodiscard]] bool NormFollows(const query::TensorInfo& tensor) const {
@@ -222,12 +332,15 @@ class InputScale final : public KeptRule {
   ModelModules modules_;
   std::set<std::string> told_;
   std::map<std::string, Features> inputs_;
+  bool only_zeros_ = true;  // all inputs so far
+  std::int64_t zero_rows_ = 0, zero_steps_ = 0;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputScale>(kName, kParams);
+  spec.version = 2;  // 2: only zeros
   spec.summary = "inputs of a model that are far from unit scale, or far from 0";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();

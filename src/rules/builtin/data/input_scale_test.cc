@@ -82,6 +82,49 @@ TEST(InputScale, LayerThatIsFollowedByANorm_IsSilent) {
   }
 }
 
+TEST(InputScale, OneFeatureThatDrownsTheOthers_IsNamedThoughANormFollows) {
+  const auto with = [](const std::vector<Feature>& features) {
+    FakeTrial trial = Rows(features);
+    trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [
+      {"path": "0", "name": "0", "type": "Linear"}, {"path": "1", "name": "1", "type": "LayerNorm"}],
+      "parameters": [{"path": "0.weight"}]}]})");
+    return Findings(trial);
+  };
+  const auto findings = with({{0, 1}, {0, 1e5}, {0, 1}, {0, 2}});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "drowned");
+  EXPECT_EQ(findings[0].step, 3);                                   // 32 rows
+  EXPECT_TRUE(with({{0, 1}, {0, 1e5}, {0, 3e4}, {0, 1}}).empty());  // two of them
+  EXPECT_TRUE(with({{0, 1}, {0, 300}, {0, 1}, {0, 2}}).empty());    // a norm and an optimizer cope
+  EXPECT_TRUE(with({{0, 0.0001}, {0, 1}, {0, 0.0001}}).empty());    // others that are hardly there
+  EXPECT_TRUE(with({{0, 1}, {1e5, 1}, {0, 1}, {0, 2}}).empty());    // far from 0: the norm takes it away
+  EXPECT_TRUE(with({{0, 1e5}, {3, 0}, {0, 0}}).empty());            // nothing else varies
+}
+
+// Twelve steps of a model's inputs whose targets are `targets`.
+std::vector<Finding> Zeros(double other, double target) {
+  FakeTrial trial;
+  for (int step = 0; step < 12; ++step) {
+    std::vector<double> targets(16, 1);
+    targets[3] = target;
+    trial.Step().Loss(1, "MSELoss_output_0");
+    trial.Sample("sample/Net_input_0", {16, 2}, std::vector<double>(32, 0));
+    trial.Sample("sample/Net_input_1", {16, 1}, std::vector<double>(16, step == 5 ? other : 0));
+    trial.Sample("sample/MSELoss_input_0", {16}, std::vector<double>(16, 0));
+    trial.Sample("sample/MSELoss_input_1", {16}, targets);
+  }
+  return Findings(trial);
+}
+
+TEST(InputScale, InputsThatAreAllZero_AreNamed_UnlessAnotherInputIsThere) {
+  const auto findings = Zeros(0, 2);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "zero");
+  EXPECT_EQ(findings[0].step, 7);
+  EXPECT_TRUE(Zeros(1, 2).empty());  // the other input says something
+  EXPECT_TRUE(Zeros(0, 1).empty());  // all rows shall give the same
+}
+
 TEST(InputScale, MeansOfTwentyAndDeviationsOfThree_AreNamedOnce) {
   for (const double sign : {1.0, -1.0}) {
     const auto findings = Findings(Rows({{20, 3}, {sign * 20, 3}, {20, 3}}));

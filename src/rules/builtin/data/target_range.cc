@@ -79,6 +79,7 @@ class TargetRange final : public KeptRule {
       JudgeShares(view, call, found, &kind, sink);
       JudgeIgnored(view, call, found, &kind, sink);
       JudgeReach(view, call, found, &kind, sink);
+      JudgeScale(view, call, found, &kind, sink);
       anchor_.Take(view.rows.info);
     }
   }
@@ -113,6 +114,8 @@ class TargetRange final : public KeptRule {
     std::int64_t reach_targets = 0, beyond = 0, at_bound = 0;
     bool inside = true;  // all outputs lay within the module's range
     std::array<Held, kEnds.size()> held;
+    std::int64_t first_step = -1, behind = 0;  // consecutive calls whose outputs are far below the targets
+    bool began_behind = false;                 // the first of them was
     void VisitFields(Fields& io) {
       io("seen", seen);
       io("calls", calls);
@@ -127,6 +130,9 @@ class TargetRange final : public KeptRule {
       io("beyond", beyond);
       io("at_bound", at_bound);
       io("held", held);
+      io("first_step", first_step);
+      io("behind", behind);
+      io("began_behind", began_behind);
       io("inside", inside);
     }
   };
@@ -229,8 +235,7 @@ class TargetRange final : public KeptRule {
   // Reports targets that the model's last module can never give.
   void JudgeReach(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
                   Sink& sink) const {
-    const bool regression = found.formula == Formula::kMse || found.formula == Formula::kL1 ||
-                            found.formula == Formula::kSmoothL1 || found.formula == Formula::kHuber;
+    const bool regression = IsRegression(found.formula);
     ModelTail tail = regression ? TailOf(modules_) : ModelTail();
     std::optional<Range> range = RangeOf(tail.type);
     if (const std::string maker = makers_.Of(call); regression && RangeOfOperation(maker)) {
@@ -263,6 +268,58 @@ class TargetRange final : public KeptRule {
     finding.evidence.emplace_back("share_beyond", share);
     finding.threshold = fmt::format("{:g} % of {} targets (Luff)", 100 * limits_.share, limits_.targets);
     sink.Report(std::move(finding));
+  }
+
+  // Reports targets of thousands that outputs near 1 have hardly begun to approach, or have overshot.
+  void JudgeScale(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
+                  Sink& sink) const {
+    if (!IsRegression(found.formula) || found.broadcast) return;
+    const double targets = RootMeanSquare(call.target.values);
+    const double outputs = RootMeanSquare(call.output.values);
+    const std::int64_t step = view.rows.info.mode_step;
+    const bool far = targets >= kThousand && kBehind * outputs <= targets;
+    if (kind->first_step < 0) {
+      kind->first_step = step;
+      kind->began_behind = far;
+    }
+    kind->behind = far ? kind->behind + 1 : 0;
+    const bool overshot = !(outputs < 10 * targets);
+    const bool stuck = kind->behind >= limits_.calls && step - kind->first_step >= kSettle;
+    if (!kind->began_behind || !(targets >= kThousand) || (!overshot && !stuck)) return;
+    Finding finding = Make(view, call, "scale");
+    finding.since_step = 0;
+    finding.what = fmt::format("{} has targets of the order of {:.2g}", call.kind, targets);
+    finding.why = overshot
+                      ? fmt::format(
+                            "outputs began near 0 and are {:.2g} now: errors of this size make updates "
+                            "that overshoot, with a rate that is made for targets near 1",
+                            outputs)
+                      : fmt::format(
+                            "outputs are {:.2g} after {} steps: a step of an optimizer is made for targets "
+                            "near 1, and the way is over {:g} times as long as what they have gone",
+                            outputs, step + 1, kBehind);
+    finding.remedy =
+        "standardise the targets with the mean and the deviation of the training data, and turn outputs back "
+        "where they are used";
+    finding.causes = {"targets in units that make them large", "a year, an id or a price as target"};
+    finding.evidence.emplace_back("target_rms", targets);
+    if (std::isfinite(outputs)) finding.evidence.emplace_back("output_rms", outputs);
+    finding.threshold = fmt::format(
+        "targets of {:g}, {:g} times the outputs at first, and still after {} steps, or outputs 10 times as "
+        "large (Luff)",
+        kThousand, kBehind, kSettle);
+    sink.Report(std::move(finding));
+    kind->began_behind = false;  // told once
+  }
+
+  static bool IsRegression(Formula formula) {
+    return formula == Formula::kMse || formula == Formula::kL1 || formula == Formula::kSmoothL1 ||
+           formula == Formula::kHuber;
+  }
+  static double RootMeanSquare(const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value * value;
+    return std::sqrt(sum / static_cast<double>(std::max<std::size_t>(values.size(), 1)));
   }
 
   // Reports targets beyond a bound that no module shows, but that the outputs do: many reach it, and none
@@ -309,6 +366,9 @@ class TargetRange final : public KeptRule {
   static constexpr double kNear = 0.02, kBeyond = 0.05, kSpread = 10 * kNear;
   static constexpr std::int64_t kPile = 32;
   static constexpr double kHeldShare = 0.2;
+  // A step of 0.001 in 64 weights behind outputs of about 0.5 moves an output by 0.03: 30,000 steps to 1,000.
+  static constexpr double kThousand = 1000, kBehind = 100;
+  static constexpr std::int64_t kSettle = 64;
   const Limits limits_;
   LossReader reader_;
   ModelModules modules_;  // read from the run, not saved
@@ -321,7 +381,7 @@ class TargetRange final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
-  spec.version = 3;  // 3: what the graph says of the outputs' range
+  spec.version = 4;  // 4: scale
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -121,6 +121,44 @@ TEST(TargetRange, TargetsBeyondATanh_AreTold) {
   EXPECT_TRUE(FindingsOf(RegressionStory("Linear", 3)).empty());
 }
 
+// A regression on targets of this mean and deviation; outputs are `share` of the targets, as of the step.
+std::vector<Finding> Scaled(double mean, double deviation, const std::function<double(int)>& share) {
+  FakeTrial trial;
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 100; ++step) {
+    std::vector<double> outputs(32);
+    std::vector<double> targets(32);
+    for (std::size_t i = 0; i < 32; ++i) {
+      targets[i] = mean + deviation * normal(random);
+      outputs[i] = 0.3 * normal(random) + share(step) * targets[i];
+    }
+    testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
+  }
+  return FindingsOf(trial);
+}
+
+TEST(TargetRange, TargetsOfThousandsThatOutputsDoNotApproach_AreTold) {
+  const auto still = [](int step) { return 1e-5 * step; };
+  for (const double mean : {0.0, 2e5}) {
+    const auto findings = Scaled(mean, 3e4, still);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "scale");
+    EXPECT_EQ(findings[0].step, 64);
+    EXPECT_NE(findings[0].remedy.find("standardise the targets"), std::string::npos);
+  }
+  const auto overshot = Scaled(0, 3e4, [](int step) { return step < 3 ? 0 : -std::pow(30, step - 2); });
+  ASSERT_EQ(overshot.size(), 1U);
+  EXPECT_EQ(overshot[0].step, 3);
+}
+
+TEST(TargetRange, LargeTargetsThatAreLearnt_AndSmallOnes_AreSilent) {
+  EXPECT_TRUE(Scaled(2e5, 3e4, [](int step) { return 0.001 * step; }).empty());  // on its way
+  EXPECT_TRUE(Scaled(2e5, 3e4, [](int) { return 0.9; }).empty());                // a bias that was set
+  EXPECT_TRUE(Scaled(20, 8, [](int) { return 0.0; }).empty());                   // a small rate
+  EXPECT_TRUE(Scaled(2e5, 3e4, [](int step) { return step < 40 ? 0.9 : 1e-4; }).empty());
+}
+
 FakeTrial ConstantStory(bool evaluations_vary) {
   FakeTrial trial;
   for (int step = 0; step < 20; ++step) {

@@ -12,6 +12,7 @@
 #include "rules/facts/features.h"
 #include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/target_skew.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -52,10 +53,12 @@ class TrainValSkew final : public KeptRule {
       turns_.OnTrainStep(view);
       if (phases_.OnStep(view)) {  // fine-tuning has other data
         inputs_.clear();
+        targets_ = TargetSkew();
         steps_ = 0;
       }
       ++steps_;
     }
+    targets_.Add(view, *train);
     for (const ModelInput& input : ModelInputsOf(view)) {
       if (!IsFloating(input.entry->dtype)) continue;
       const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
@@ -80,6 +83,7 @@ class TrainValSkew final : public KeptRule {
     io("phases", phases_);
     io("steps", steps_);
     io("inputs", inputs_, kMaxInputs);
+    io("targets", targets_);
   }
 
  private:
@@ -99,6 +103,8 @@ class TrainValSkew final : public KeptRule {
 
   // Called when an evaluation may have ended. Compares its features with those of the training so far.
   void Judge(const query::Trial& trial, Sink& sink) {
+    if (!turns_.alternate() && steps_ >= kSteps) Targets(trial, sink);
+    targets_.Next();
     for (auto& [name, input] : inputs_) {
       if (input.evaluation.rows() == 0) continue;
       if (!turns_.alternate() && steps_ >= kSteps) {
@@ -111,6 +117,55 @@ class TrainValSkew final : public KeptRule {
       input.evaluation.Clear();
       input.evaluated_together.Clear();
       input.evaluated_places.Clear();
+    }
+  }
+
+  // Whether evaluations have inputs like those of the training, as far as the rows can tell: of means, half a
+  // deviation is more than four standard errors.
+  [[nodiscard]] bool InputsAlike() const {
+    double judged = 0;
+    double unlike = 0;
+    for (const auto& [name, input] : inputs_) {
+      const Features& t = input.training;
+      const Features& e = input.evaluation;
+      if (t.kind() != e.kind() || t.rows() < 4 * limits_.rows || e.rows() < 4 * limits_.rows) return false;
+      for (std::size_t i = 0; i < t.size(); ++i) {
+        if (e.count(i) == 0 || (!t.varies(i) && !e.varies(i))) continue;
+        ++judged;
+        unlike += Alike(t.mean(i), t.variance(i), e.mean(i), e.variance(i)) ? 0 : 1;
+      }
+    }
+    return judged > 0 && unlike <= 0.1 * judged;
+  }
+
+  // Reports targets of evaluations that differ from those of the training though inputs and outputs do not.
+  void Targets(const query::Trial& trial, Sink& sink) {
+    const std::vector<TargetSkew::Unlike> all =
+        targets_.Compare({limits_.shift, limits_.spread, limits_.share, 4 * limits_.rows});
+    if (all.empty() || !InputsAlike()) return;
+    for (const TargetSkew::Unlike& one : all) {
+      if (!open_.insert(one.loss + "\ntargets").second) continue;
+      const double spread = one.spread >= 1 ? one.spread : 1 / one.spread;
+      Finding finding = FindingOn("targets", one.loss, trial);
+      finding.what =
+          fmt::format("the targets of {} are scaled otherwise in evaluations than in training", one.loss);
+      finding.why = fmt::format(
+          "their means lie {:.3g} deviations of the training apart, and their deviations differ {:.3g} "
+          "times, "
+          "while inputs and outputs are distributed as in training: what these evaluations say is no measure "
+          "of the model",
+          std::abs(one.shift), spread);
+      finding.remedy =
+          "prepare the targets of both by the same steps; if evaluations use original units, turn the "
+          "outputs "
+          "back before they are compared";
+      finding.causes = {"targets that were scaled in the training data only", "another column as target",
+                        "a transformation that is undone on one side only"};
+      finding.evidence = {{"shift", one.shift}, {"spread_ratio", one.spread}, {"evaluation_rows", one.rows}};
+      finding.threshold =
+          fmt::format("means {:g} deviations apart or deviations {:g} times as large or small (Luff)",
+                      limits_.shift, limits_.spread);
+      sink.Report(std::move(finding));
     }
   }
 
@@ -290,13 +345,14 @@ class TrainValSkew final : public KeptRule {
   std::int64_t steps_ = 0;  // TRAIN steps of this phase
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
+  TargetSkew targets_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
-  spec.version = 4;  // 4: phases
+  spec.version = 5;  // 5: targets
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

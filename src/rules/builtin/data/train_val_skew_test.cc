@@ -159,5 +159,60 @@ TEST(TrainValSkew, RowsAsTheyAre_Noise_FewRows_AndOtherSamples_AreSilent) {
   }
 }
 
+struct TargetSide {
+  double shift = 0, scale = 1;  // of evaluations' targets
+  double outputs_shift = 0, outputs_scale = 1;
+  double inputs_shift = 0;
+  double learnt = 0.9;  // share of the targets that outputs have
+};
+
+// A regression whose targets, in evaluations, are scaled otherwise.
+std::vector<Finding> TargetStory(const TargetSide& side, int calls = 1) {
+  FakeTrial trial;
+  std::mt19937 noise(5);
+  std::normal_distribution<double> normal(0, 1);
+  for (int step = 0; step < 60; ++step) {
+    const bool train = step % 20 < 16;
+    trial.Step(train ? Mode::kTrain : Mode::kEval);
+    std::vector<double> inputs;
+    std::vector<double> outputs;
+    std::vector<double> targets;
+    for (int row = 0; row < 40; ++row) {
+      const double value = normal(noise);
+      inputs.push_back(value + (train ? 0 : side.inputs_shift));
+      targets.push_back(train ? value : side.shift + side.scale * value);
+      const double output = side.learnt * value;
+      outputs.push_back(train ? output : side.outputs_shift + side.outputs_scale * output);
+    }
+    trial.Sample("sample/Net_input_0", {40, 1}, inputs);
+    for (int call = 0; call < (train ? calls : 1); ++call) {
+      trial.Sample("sample/MSELoss_input_" + std::to_string(2 * call), {40}, outputs);
+      trial.Sample("sample/MSELoss_input_" + std::to_string(2 * call + 1), {40}, targets);
+      trial.Loss(1, "MSELoss_output_" + std::to_string(call));
+    }
+  }
+  return Findings(trial);
+}
+
+TEST(TrainValSkew, TargetsThatAreScaledOtherwise_AreToldOnce) {
+  for (const TargetSide side : {TargetSide{0, 0.25}, TargetSide{300, 50}, TargetSide{3, 1}}) {
+    const auto findings = TargetStory(side);
+    ASSERT_EQ(findings.size(), 1U) << side.shift;
+    EXPECT_EQ(findings[0].cause, "targets");
+    EXPECT_EQ(findings[0].tensor, "MSELoss");
+    EXPECT_EQ(findings[0].step, 15);
+  }
+}
+
+TEST(TrainValSkew, TargetsThatOutputsOrInputsFollow_AreSilent) {
+  EXPECT_TRUE(TargetStory({}).empty());
+  EXPECT_TRUE(TargetStory({0, 1.5}).empty());
+  EXPECT_TRUE(TargetStory({300, 50, 300, 50}).empty());       // turned back into units
+  EXPECT_TRUE(TargetStory({3, 1, 2, 1}).empty());             // another season that the model foresees
+  EXPECT_TRUE(TargetStory({3, 1, 0, 1, 1}).empty());          // other data
+  EXPECT_TRUE(TargetStory({0, 0.25, 0, 1, 0, 0.1}).empty());  // nothing learnt yet
+  EXPECT_TRUE(TargetStory({0, 0.25}, 2).empty());             // which of the two is evaluated?
+}
+
 }  // namespace
 }  // namespace luff::rules::train_val_skew_test
