@@ -82,9 +82,9 @@ class ModuleCapture:
         self._step = 0
         self._alive: dict[int, tuple[Any, int, int]] = {}
         self._next_key = 16
-        self._values_due = [False, False]  # of inputs, of outputs
-        self._gradients_due = [False, False]
-        self._attention_due = False
+        self._values_due = 0, 0  # forms: of inputs, of outputs
+        self._gradients_due = 0, 0
+        self._attention_due = 0
         self.places = Places()
         self.due = False
 
@@ -116,7 +116,7 @@ class ModuleCapture:
         """Called when a module is about to run; `outermost` if no other module calls it."""
         if self._attention_due:
             self.places.before(module)
-        gradients = self._gradients_due[0] and (outermost or self._is_model(module))
+        gradients = bool(self._gradients_due[0]) and (outermost or self._is_model(module))
         if gradients or self._values_due[0]:
             tensors = tensors_in((args, kwargs), -1) if kwargs else tensors_in(args)
             self._capture_all(module, tensors, 0, gradients)
@@ -126,7 +126,7 @@ class ModuleCapture:
         if self._attention_due:
             self.places.after(module)
         if self._values_due[1] or self._gradients_due[1]:
-            self._capture_all(module, tensors_in(output), 1, self._gradients_due[1])
+            self._capture_all(module, tensors_in(output), 1, self._gradients_due[1] != 0)
 
     def module_at(self, node: int) -> tuple[str, str]:
         """Returns name and type of the module whose call made a node of the graph; "" if none is known."""
