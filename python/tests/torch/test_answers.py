@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from fake_session import DEFAULT_ROLES
 from luff._codes import Role
+from luff._turn import IDLE
 from torch import nn
 
 ROLES = DEFAULT_ROLES | {Role.SAMPLE}
@@ -183,6 +186,48 @@ def test_answers_in_training_are_no_evaluation(watched):
         optimizer.step()
     assert len(session.train()) == 3
     assert session.eval() == []
+
+
+def test_tensors_inside_a_transform_show_nothing(watched):
+    model = nn.Linear(6, 4)
+    hook, session = watched(ROLES)
+    x, y = rows()
+    train(model, nn.CrossEntropyLoss(), x, y)
+    model.eval()
+    with torch.no_grad():
+        z = model(x)
+        right = torch.func.vmap(lambda a, b: (model(a).argmax(1) == b).sum())(x.view(4, 6, 6), y.view(4, 6))
+        inside = torch.func.vmap(lambda a, b: a == b)(z.argmax(1), y)
+    finish(model, x)
+    assert int(right.sum()) == int(inside.sum())
+    assert hook.guard.count == 0
+
+
+def test_another_thread_that_compares_takes_no_turn(watched):
+    model = nn.Linear(6, 4)
+    hook, session = watched(ROLES)
+    x, y = rows()
+    train(model, nn.CrossEntropyLoss(), x, y)
+    evaluate(model, x, lambda z: None)
+    turn = hook.machine.turn
+    other = threading.Thread(target=lambda: [y == y for _ in range(IDLE + 2)])
+    other.start()
+    other.join()
+    assert turn.here()
+    assert turn.missed == 0
+
+
+def test_labels_are_shown_also_where_all_answers_were_right_before(watched):
+    x = torch.eye(4).repeat(3, 1)
+    y = torch.arange(4).repeat(3)
+    model = nn.Linear(4, 4)
+    _, session = watched(ROLES)
+    for _ in range(2):
+        train(model, nn.CrossEntropyLoss(), x, y, steps=200)
+        evaluate(model, x, lambda z: (z.argmax(1) == y).sum())
+    finish(model, x)
+    for step in (session.eval()[0], session.eval()[1]):
+        np.testing.assert_array_equal(step.values["sample/CrossEntropyLoss_input_1"], y.numpy())
 
 
 def test_results_of_comparisons_are_untouched(watched):

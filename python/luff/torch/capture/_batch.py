@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from luff._hook import Session
-from luff.torch.capture._memory import is_readable
+from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.capture._modules import tensors_in
 
 __all__ = ["LaterBatch", "batch_hash"]
@@ -25,7 +25,7 @@ def batch_hash(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     for tensor in args[:1] if args and type(args[0]) is torch.Tensor else tensors_in((args, kwargs)):
         if not is_readable(tensor) or not tensor.is_contiguous():
             return None
-        address, size = tensor.data_ptr(), tensor.nbytes
+        address, size = address_of(tensor), tensor.nbytes
         if not address or not size:
             return None
         value = hash(tuple(tensor.shape)) & _MASK

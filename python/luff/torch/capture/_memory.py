@@ -18,15 +18,19 @@ from luff._codes import DType
 from luff._hook import Session
 
 __all__ = [
+    "INTEGERS",
     "Array",
     "Budget",
     "Layouts",
+    "address_of",
     "array_of",
     "array_view",
     "bytes_spanned",
+    "copy_of_rows",
     "float_bits",
     "is_readable",
     "local_part",
+    "numbers_in",
     "read_scalar",
 ]
 
@@ -133,6 +137,15 @@ def is_readable(tensor: Any) -> bool:
     return type(tensor) in _PLAIN and tensor.is_cpu and tensor.layout is torch.strided
 
 
+INTEGERS = {
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int16: np.int16,
+    torch.int8: np.int8,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _NUMPY = {
     torch.float16: np.float16,
     torch.float32: np.float32,
@@ -140,6 +153,14 @@ _NUMPY = {
     torch.complex64: np.complex64,
     torch.complex128: np.complex128,
 }
+
+
+def address_of(tensor: Any) -> int:
+    """Returns where the memory of a readable tensor begins; 0 if it has none, as inside a transform (vmap, grad)."""
+    try:
+        return int(tensor.data_ptr())
+    except RuntimeError:
+        return 0
 
 
 class Budget:
@@ -159,6 +180,8 @@ def array_of(tensor: Any, budget: Budget | None = None) -> Array | None:
         return None
     if (dtype.is_complex and tensor.is_conj()) or tensor.is_neg():
         return None
+    if tensor.numel() and not address_of(tensor):
+        return None
     if budget is not None:
         budget.left -= tensor.numel() * tensor.element_size()
         if budget.left < 0:
@@ -176,6 +199,31 @@ def array_view(tensor: Any, kind: Any) -> Array:
     strides = tuple(step * size for step in tensor.stride())
     array: Array = np.ndarray(tuple(tensor.shape), kind, memory, 0, strides)
     return array
+
+
+def copy_of_rows(tensor: Any, rows: int) -> Array | None:
+    """Returns a copy of the memory of the first rows (axis 0), as words of the values' size; None if it cannot be
+    read.
+    """
+    if not is_readable(tensor) or not tensor.shape:
+        return None
+    word = _WORDS.get(tensor.element_size())
+    if (
+        word is None
+        or not address_of(tensor)
+        or tensor.is_neg()
+        or (tensor.is_complex() and tensor.is_conj())
+    ):
+        return None
+    return array_view(tensor, word)[:rows].copy()
+
+
+def numbers_in(words: Array, dtype: Any) -> Array | None:
+    """Returns the real numbers that such words hold (bfloat16: as float32); None for another type."""
+    if dtype is torch.bfloat16:
+        return (words.astype(np.uint32) << 16).view(np.float32)
+    kind = INTEGERS.get(dtype) or (None if dtype.is_complex else _NUMPY.get(dtype))
+    return None if kind is None else words.view(kind)
 
 
 def bytes_spanned(tensor: Any) -> int:
@@ -198,10 +246,7 @@ def read_scalar(tensor: Any) -> float | None:
     """Returns the value of a dense CPU tensor with one element, read from memory; None if it cannot be read."""
     if not is_readable(tensor) or tensor.numel() != 1:
         return None
-    try:
-        address = tensor.data_ptr()
-    except RuntimeError:  # a tensor inside a transform (vmap, grad) has no memory
-        return None
+    address = address_of(tensor)
     if not address:
         return None
     kind = _NUMBERS.get(tensor.dtype)

@@ -12,7 +12,7 @@ from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch.capture._gradients import GradientCapture, Watch
-from luff.torch.capture._memory import Layouts, is_readable
+from luff.torch.capture._memory import Layouts, address_of, is_readable
 from luff.torch.capture._names import Names, class_name
 from luff.torch.capture._places import Places
 
@@ -215,7 +215,7 @@ class ModuleCapture:
             layout = self._layouts.find(tensor)
         else:
             layout, tensor = self._layouts.find_local(tensor)
-        address = tensor.data_ptr() if layout >= 0 else 0
+        address = address_of(tensor) if layout >= 0 else 0
         if layout < 0 or (not address and tensor.numel()):
             self._session.gap(number, _UNSUPPORTED, forms, 1)
             return

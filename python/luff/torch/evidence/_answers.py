@@ -7,6 +7,7 @@ answers shows the labels. Both become a sample of that loss, without a value.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -20,27 +21,16 @@ from numpy.typing import NDArray
 from luff._codes import Mode, Role
 from luff._rows import rows_that_fit
 from luff._weak import Identities
-from luff.torch.capture._memory import array_of, array_view, is_readable
+from luff.torch.capture._memory import address_of, copy_of_rows, is_readable, numbers_in
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence._step import Step, StepContext
 
 __all__ = ["Answers", "compares"]
 
-_SAMPLE, _TRAIN, _EVAL = int(Role.SAMPLE), int(Mode.TRAIN), int(Mode.EVAL)
+_SAMPLE, _TRAIN = int(Role.SAMPLE), int(Mode.TRAIN)
 _OUTPUTS = 8  # tensors of a model's result that are looked at
 _LEAST = 2  # rows: one is right by chance too often
 _OTHERS = 8  # answers that are remembered
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_LABELS = {
-    torch.int64: np.int64,
-    torch.int32: np.int32,
-    torch.int16: np.int16,
-    torch.int8: np.int8,
-    torch.uint8: np.uint8,
-    torch.bool: np.bool_,
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-}
 #: Losses of classes, and from which score on a row is positive; None: the largest score of several is the answer.
 _LIMITS: dict[str, float | None] = {
     "CrossEntropyLoss": None,
@@ -63,7 +53,7 @@ class _Head:
 
     kind: str
     call: int  # its place among the calls of its kind in a step
-    dtype: Any  # of the targets
+    shown: bool = False  # labels were compared with its answers
 
 
 @dataclass(slots=True)
@@ -72,7 +62,8 @@ class _Rows:
 
     dtype: Any
     shape: tuple[int, ...]  # of the whole tensor
-    array: NDArray[Any]  # its memory, as words of the same size
+    words: NDArray[Any]  # its memory
+    numbers: NDArray[Any]
 
 
 @dataclass(slots=True)
@@ -87,15 +78,36 @@ class _Scores:
 
 
 def _first_rows(tensor: Any, rows: int) -> _Rows | None:
-    word = _WORDS.get(tensor.element_size())
-    if word is None or tensor.is_neg() or tensor.is_conj():
+    words = copy_of_rows(tensor, rows)
+    numbers = None if words is None else numbers_in(words, tensor.dtype)
+    return (
+        None if words is None or numbers is None else _Rows(tensor.dtype, tuple(tensor.shape), words, numbers)
+    )
+
+
+def _scores_in(tensor: Any) -> _Rows | None:
+    """Returns as many rows of an output as a sample holds; None if they are none to compare."""
+    if not is_readable(tensor) or not tensor.shape or not tensor.dtype.is_floating_point:
         return None
-    return _Rows(tensor.dtype, tuple(tensor.shape), array_view(tensor, word)[:rows].copy())
+    kept = min(rows_that_fit(tensor.shape, tensor.nbytes), tensor.shape[0])
+    return _first_rows(tensor, kept) if kept >= _LEAST else None
+
+
+def _has_classes(rows: _Rows) -> bool:
+    return len(rows.shape) > 1 and rows.shape[1] > 1
 
 
 def _agree(labels: NDArray[Any], answers: NDArray[Any]) -> bool:
     rows = min(len(labels), len(answers))
-    return bool(np.array_equal(labels[:rows], answers[:rows].reshape(rows, -1)))
+    return bool(np.array_equal(labels[:rows].reshape(rows, -1), answers[:rows].reshape(rows, -1)))
+
+
+def _same_values(one: Any, other: Any) -> bool:
+    """Whether two tensors are the same memory: one may be a view of the other."""
+    if one is other or one is None or not (is_readable(one) and is_readable(other)):
+        return one is other
+    address = address_of(one)
+    return bool(address and address == address_of(other) and one.numel() == other.numel())
 
 
 class Answers:
@@ -104,13 +116,12 @@ class Answers:
     def __init__(self, context: StepContext) -> None:
         self._context = context
         self._heads: Identities[dict[int, _Head]] = Identities()  # of a model, by place in its result
-        self._trained: tuple[Any, list[Any]] | None = (
-            None  # the model called last in training, and what it returned
-        )
+        #: The model called last in training, and what it returned.
+        self._trained: tuple[Any, list[Any]] | None = None
+        self._evaluation = 0  # evaluations that training has ended
         self._scores: list[_Scores] = []
-        self._others: deque[NDArray[Any]] = deque(
-            maxlen=_OTHERS
-        )  # answers of other forward passes: no labels
+        #: Answers of other forward passes, which are no labels, and in which evaluation they were given.
+        self._others: deque[tuple[int, NDArray[Any]]] = deque(maxlen=_OTHERS)
 
     def model_returned(self, module: Any, output: Any) -> None:
         """Called when the outermost call of a model has returned."""
@@ -119,72 +130,42 @@ class Answers:
             return
         tensors = list(islice(tensors_in(output), _OUTPUTS))
         if step.mode == _TRAIN:
+            self._evaluation += 1
             if torch.is_grad_enabled():
                 self._trained = weakref.ref(module), [weakref.ref(tensor) for tensor in tensors]
             return
         self._scores = []
         heads = self._heads.get(module) or {}
         for place, tensor in enumerate(tensors):
-            if place not in heads:
-                self._keep_other(tensor)
-            elif (scores := self._scores_of(heads[place], tensor)) is not None:
-                self._scores.append(scores)
+            rows, head = _scores_in(tensor), heads.get(place)
+            if rows is None:
+                continue
+            limit = None if head is None else _LIMITS[head.kind]
+            if head is not None and limit is not None:
+                self._scores.append(_Scores(head, rows, rows.numbers > limit, rows.shape))
+            elif head is not None and _has_classes(rows):
+                shape = (rows.shape[0], *rows.shape[2:])
+                self._scores.append(_Scores(head, rows, rows.numbers.argmax(axis=1), shape))
+            elif head is None and _has_classes(rows) and len(rows.shape) == 2:
+                self._others.append((self._evaluation, rows.numbers.argmax(axis=1)))
         compares.on = bool(self._scores)
 
-    def loss_called(self, kind: str, call: int, output: Any, target: Any) -> None:
-        """Called when a loss was called in training with these two tensors."""
+    def loss_called(self, kind: str, call: int, output: Any) -> None:
+        """Called when a loss of targets was called in training with this output of a model."""
         if kind not in _LIMITS or self._trained is None:
             return
-        reference, outputs = self._trained
-        module = reference()
+        module, outputs = self._trained[0](), self._trained[1]
         if module is None:
             return
-        for place, tensor in enumerate(one() for one in outputs):
-            if tensor is output or (
-                tensor is not None
-                and is_readable(tensor)
-                and is_readable(output)
-                and tensor.data_ptr() == output.data_ptr()
-                and tensor.numel() == output.numel()
-            ):
+        for place, reference in enumerate(outputs):
+            if _same_values(reference(), output):
                 heads = self._heads.get(module)
                 if heads is None:
                     heads = self._heads[module] = {}
-                heads[place] = _Head(kind, call, target.dtype)
+                known = heads.get(place)
+                if known is None or (known.kind, known.call) != (kind, call):
+                    heads[place] = _Head(kind, call)
                 return
-
-    @staticmethod
-    def _scores_of(head: _Head, tensor: Any) -> _Scores | None:
-        limit = _LIMITS[head.kind]
-        if not is_readable(tensor) or not tensor.shape or tensor.shape[0] < _LEAST:
-            return None
-        kept = min(rows_that_fit(tensor.shape, tensor.nbytes), tensor.shape[0])
-        values = array_of(tensor)
-        if (
-            kept < _LEAST
-            or values is None
-            or not (limit is not None or (values.ndim > 1 and values.shape[1] > 1))
-        ):
-            return None
-        rows = _first_rows(tensor, kept)
-        if rows is None:
-            return None
-        values = values[:kept]
-        if limit is None:
-            shape = (rows.shape[0], *rows.shape[2:])
-            return _Scores(head, rows, values.argmax(axis=1), shape)
-        return _Scores(head, rows, values > limit, rows.shape)
-
-    def _keep_other(self, tensor: Any) -> None:
-        if (
-            is_readable(tensor)
-            and len(tensor.shape) == 2
-            and tensor.shape[0] >= _LEAST
-            and tensor.shape[1] > 1
-        ):
-            values = array_of(tensor)
-            if values is not None and (kept := rows_that_fit(tensor.shape, tensor.nbytes)) >= _LEAST:
-                self._others.append(values[:kept].argmax(axis=1))
 
     def compared(self, one: Any, other: Any) -> None:
         """Called when two tensors were compared for equality."""
@@ -196,21 +177,30 @@ class Answers:
 
     def _shows(self, scores: _Scores, answers: Any, labels: Any) -> bool:
         """Takes the labels, if `answers` are those of the scores."""
-        rows = len(scores.answers)
         for tensor in (answers, labels):
-            if not (is_readable(tensor) and tensor.dtype in _LABELS and tensor.shape):
+            if not is_readable(tensor) or not tensor.shape or tensor.shape[0] != scores.shape[0]:
                 return False
-            if tensor.shape[0] != scores.shape[0] or tensor.numel() != int(np.prod(scores.shape)):
+            if tensor.numel() != math.prod(scores.shape):
                 return False
-        given = array_view(answers, _LABELS[answers.dtype])[:rows].reshape(rows, -1)
-        if not np.array_equal(given, scores.answers.reshape(rows, -1)):
+        rows = len(scores.answers)
+        given = _first_rows(answers, rows)
+        if given is None or not _agree(given.numbers, scores.answers):
             return False
-        shown = array_view(labels, _LABELS[labels.dtype])[:rows].reshape(rows, -1)
-        others = [one.answers for one in self._scores if one is not scores] + list(self._others)
-        if any(_agree(shown, answers) for answers in others):
-            return False  # two models are compared, or two passes
-        scores.labels = _first_rows(labels, rows)
-        return scores.labels is not None
+        shown = _first_rows(labels, rows)
+        if shown is None:
+            return False
+        # Where these are answers, too, two models are compared, or two passes. Labels that were right in an earlier
+        # evaluation are the same as the answers of then.
+        others = [one.answers for one in self._scores if one is not scores]
+        others += [
+            given
+            for evaluation, given in self._others
+            if evaluation == self._evaluation or not scores.head.shown
+        ]
+        if any(_agree(shown.numbers, one) for one in others):
+            return False
+        scores.labels, scores.head.shown = shown, True
+        return True
 
     def record(self, step: Step) -> None:
         """Records scores and labels at the end of a step, unless the step has called the loss."""
@@ -221,17 +211,19 @@ class Answers:
         session, recorder = self._context.session, self._context.recorder
         if session is None or recorder is None or not step.begun:
             return
-        self._others.extend(one.answers for one in scores)
+        self._others.extend((self._evaluation, one.answers) for one in scores)
         for one in scores:
             kind, call = one.head.kind, one.head.call
             if one.labels is None or step.sampled_losses.get(kind, 0) > call:
                 continue
-            array = one.labels.array.reshape((-1, *one.shape[1:]))
-            for index, rows in enumerate((one.rows, _Rows(one.labels.dtype, one.shape, array))):
+            labels = one.labels.words.reshape((-1, *one.shape[1:]))  # as the training has them
+            for index, (dtype, shape, words) in enumerate(
+                ((one.rows.dtype, one.rows.shape, one.rows.words), (one.labels.dtype, one.shape, labels))
+            ):
                 number = recorder.number(f"sample/{kind}_input_{2 * call + index}", _SAMPLE, "", kind)
                 if not session.due_tensor(number):
                     continue
-                strides = tuple(size // rows.array.itemsize for size in rows.array.strides)
-                layout = recorder.layouts.find_rows(rows.dtype, rows.shape, strides, len(rows.array))
+                strides = tuple(size // words.itemsize for size in words.strides)
+                layout = recorder.layouts.find_rows(dtype, shape, strides, len(words))
                 if layout >= 0:
-                    session.capture_one(number, layout, int(rows.array.__array_interface__["data"][0]))
+                    session.capture_one(number, layout, int(words.__array_interface__["data"][0]))

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from luff._hook import Session
-from luff.torch.capture._memory import array_view, is_readable
+from luff.torch.capture._memory import address_of, array_view, is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.replay._replay import Replay
 
@@ -124,10 +124,7 @@ class Causal:
 
 def _ids(tensor: Any) -> Ids | None:
     """Returns the memory of ids as an array; None if there is none."""
-    try:
-        return array_view(tensor, _KINDS[tensor.dtype]) if tensor.data_ptr() and tensor.numel() else None
-    except RuntimeError:  # a tensor inside a transform (vmap, grad)
-        return None
+    return array_view(tensor, _KINDS[tensor.dtype]) if address_of(tensor) and tensor.numel() else None
 
 
 def matched(given: Any, target: Any) -> tuple[int, Ids, bool] | None:

@@ -115,7 +115,7 @@ class Samples:
         if len(tensors) == 2 and self._causal.due:
             self._causal.loss_called(tensors[1])
         if len(tensors) == 2 and step.mode == _TRAIN:
-            self._answers.loss_called(kind, call, *tensors)
+            self._answers.loss_called(kind, call, tensors[0])
         rows = [rows_to_keep(tensor) for tensor in tensors]
         if len(tensors) == 2 and all(is_readable(t) for t in tensors) and _as_many_rows(*tensors):
             rows = [min(rows)] * 2

@@ -189,7 +189,8 @@ def _comparing(original: Method) -> Method:
     def compare(self: Any, other: Any) -> Any:
         if compares.on and hooks and not busy():
             hook = hooks.current()
-            if _listens(hook):
+            # A call of another thread, which may compare anything, would count as training, and take the turn.
+            if _listens(hook) and hook.machine.turn.here():
                 hook.told("answers", hook.machine.evidence.answers.compared, self, other)
         return original(self, other)
 
