@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["nodes_behind", "nodes_of"]
+__all__ = ["nodes_behind", "nodes_of", "operation_of"]
+
+
+def operation_of(node: Any) -> str:
+    """Returns the name of a node's operation, e.g. ``LogSoftmax`` of a ``LogSoftmaxBackward0``; "" for None."""
+    return "" if node is None else str(node.name()).rstrip("0123456789").removesuffix("Backward")
 
 
 def nodes_of(roots: Iterable[Any]) -> list[Any]:

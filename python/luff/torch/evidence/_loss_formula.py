@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from luff.torch.capture._memory import Array, array_of, array_view, is_readable
+from luff.torch.capture._graphs import operation_of
+from luff.torch.capture._memory import INTEGERS, Array, address_of, array_of, array_view, is_readable
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._loss_graph import constant_factor, is_square
 
@@ -37,7 +38,6 @@ _MOVES = frozenset(
     )
 )
 _LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
-_INTEGERS = {torch.int64: np.int64, torch.int32: np.int32, torch.bool: np.bool_}
 
 
 class LossFormula(WaitingEvents):
@@ -119,17 +119,24 @@ def _of_all(terms: list[_Term], choices: list[_Choice | None]) -> str:
 
 
 def _of_one(term: _Term, choice: _Choice | None) -> str:
-    name = _name(term.node)
+    name = operation_of(term.node)
     if choice is not None:
         alone = choice.logarithm and choice.binary and not choice.complement
         if alone and term.sign < 0 and term.averaged and choice.sigmoid is not None:
-            return "half_of_bce" if _name(_past(choice.sigmoid.next_functions[0][0])) in _LINEAR else ""
+            return (
+                "half_of_bce" if operation_of(_past(choice.sigmoid.next_functions[0][0])) in _LINEAR else ""
+            )
         return ""
     if term.averaged and term.shifted and name in _LINEAR:
         return "mean_error"
     if is_square(term.node) and not term.averaged:
         inner = _terms(term.node.next_functions[0][0])
-        if len(inner) == 1 and inner[0].averaged and inner[0].shifted and _name(inner[0].node) in _LINEAR:
+        if (
+            len(inner) == 1
+            and inner[0].averaged
+            and inner[0].shifted
+            and operation_of(inner[0].node) in _LINEAR
+        ):
             return "squared_mean"
     if name == "Mul":
         return _of_focal(term)
@@ -147,7 +154,7 @@ def _of_focal(term: _Term) -> str:
         choice = _choice(other)
         if choice is None or not choice.logarithm or choice.axis is None or choice.axis != choice.normalised:
             continue
-        if _name(power) != "Pow":
+        if operation_of(power) != "Pow":
             continue
         weight = _choice(power.next_functions[0][0])
         if weight is None or weight.logarithm or weight.axis != choice.axis:
@@ -163,13 +170,13 @@ def _is_overlap(node: Any) -> bool:
     top, bottom = (child for child, _ in node.next_functions)
     if top is None or bottom is None:
         return False
-    shared = [term for term in _terms(top) if term.averaged and _name(term.node) == "Mul"]
+    shared = [term for term in _terms(top) if term.averaged and operation_of(term.node) == "Mul"]
     if len(shared) != 1:
         return False
     target, inside = _constant_of(shared[0].node)
     inside = _past(inside)
     whole = [term for term in _terms(bottom) if term.node is inside and term.averaged and term.sign > 0]
-    if target is None or len(whole) != 1 or _name(inside) != "Sigmoid" or not _is_binary(target):
+    if target is None or len(whole) != 1 or operation_of(inside) != "Sigmoid" or not _is_binary(target):
         return False
     shares, size = array_of(inside._saved_result), array_of(node._saved_other)
     if shares is None or size is None or shares.size != target.size:
@@ -183,14 +190,10 @@ def _is_overlap(node: Any) -> bool:
 # Graph -------------------------------------------------------------------------------------------------------------
 
 
-def _name(node: Any) -> str:
-    return "" if node is None else node.name().rstrip("0123456789").removesuffix("Backward")
-
-
 def _past(node: Any) -> Any:
     """Returns a node, or the first one behind it that does more than move values."""
     for _ in range(_DEPTH):
-        if _name(node) not in _MOVES:
+        if operation_of(node) not in _MOVES:
             break
         node = node.next_functions[0][0]
     return node
@@ -198,7 +201,7 @@ def _past(node: Any) -> Any:
 
 def _parts_of(term: _Term) -> Iterator[_Term] | None:
     """Returns what a sum, mean or product with a constant is made of; None for another operation."""
-    name, following = _name(term.node), [child for child, _ in term.node.next_functions]
+    name, following = operation_of(term.node), [child for child, _ in term.node.next_functions]
     if name in _MOVES:
         return iter([replace(term, node=following[0])])
     if name in ("Mean", "Sum"):
@@ -239,7 +242,7 @@ def _choice(node: Any) -> _Choice | None:
     """
     choice = _Choice()
     for _ in range(_DEPTH):
-        name = _name(node)
+        name = operation_of(node)
         following = [child for child, _ in node.next_functions] if node is not None else []
         if name in ("Softmax", "LogSoftmax"):
             choice.logarithm |= name == "LogSoftmax"
@@ -323,10 +326,10 @@ def _read(tensor: Any) -> Array | None:
     """Returns the memory of targets as an array; None if it cannot be read, or there is too much of it."""
     if not isinstance(tensor, torch.Tensor) or tensor.numel() > _ELEMENTS:
         return None
-    kind = _INTEGERS.get(tensor.dtype)
+    kind = INTEGERS.get(tensor.dtype)
     if kind is None:
         return array_of(tensor)
-    return array_view(tensor, kind) if is_readable(tensor) else None
+    return array_view(tensor, kind) if is_readable(tensor) and address_of(tensor) else None
 
 
 def _is_binary(values: Array) -> bool:
@@ -347,10 +350,10 @@ def _repeats(values: Array) -> bool:
 def _normalised(node: Any, choice: _Choice) -> bool:
     """Notes the axis of a softmax that is written as a quotient of exponentials and their sum."""
     top, total = (child for child, _ in node.next_functions)
-    if _name(top) != "Exp" or _name(total) != "Sum":
+    if operation_of(top) != "Exp" or operation_of(total) != "Sum":
         return False
     summed = total.next_functions[0][0]
-    if summed is not top and (_name(summed) != "Exp" or summed.next_functions != top.next_functions):
+    if summed is not top and (operation_of(summed) != "Exp" or summed.next_functions != top.next_functions):
         return False
     sizes, dims = total._saved_self_sym_sizes, total._saved_dim
     if len(dims) != 1:

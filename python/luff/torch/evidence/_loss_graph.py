@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from luff.torch.capture._graphs import nodes_behind
-from luff.torch.capture._memory import array_view, is_readable, read_scalar
+from luff.torch.capture._memory import address_of, array_view, is_readable, read_scalar
 
 __all__ = [
     "LossNode",
@@ -85,7 +85,7 @@ def counted_targets(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return 1
     if not (isinstance(target, torch.Tensor) and target.dtype is torch.int64 and is_readable(target)):
         return 1
-    if not target.is_contiguous() or not target.numel():
+    if not target.is_contiguous() or not target.numel() or not address_of(target):
         return 1
     counted = array_view(target, np.int64) != kwargs.get("ignore_index", -100)
     return max(int(np.count_nonzero(counted)), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from luff.torch.capture._graphs import operation_of
 from luff.torch.evidence._events import WaitingEvents
 
 __all__ = ["LossInputs"]
@@ -49,7 +50,7 @@ def _maker(tensor: Any) -> str:
     for _ in range(_NODES):
         if node is None:
             return ""
-        name = node.name().rstrip("0123456789").removesuffix("Backward")
+        name = operation_of(node)
         if name not in _MOVES:
             return _LIMITS.get(name, "")
         node = node.next_functions[0][0]
