@@ -179,8 +179,10 @@ class Hook(StepHook):
             if step.recording and not autograd.is_recording() and self._awaits_update(step):
                 return
             self._publish()
-        if self._step is None and autograd.is_recording():
-            self.trains(block, lambda: block.collect_params().values())
+        if self._step is None and autograd.is_recording() and not self._following.knows(block):
+            parameters = list(block.collect_params().values())
+            if any(parameter.grad_req != "null" for parameter in parameters):  # else a part of another's loss
+                self.trains(block, lambda: parameters)
 
     def turn_backward(self) -> bool:
         """Called before a backward pass. In a loop without blocks each one is a step. True if it published a step."""

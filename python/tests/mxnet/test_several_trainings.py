@@ -92,6 +92,18 @@ for step in range(120):
         loss = binary(critic(generator(a)), mx.nd.ones(32))
     loss.backward()
     one.step(32)
+frozen = net()
+frozen.collect_params().setattr("grad_req", "null")  # of a perceptual loss: not trained
+pupil = net()  # a training of its own
+fit(pupil)
+trainer = trainer_of(pupil)
+for step in range(20):
+    a, b = batch(step)
+    with autograd.record():
+        far = frozen(a)
+        loss = loss_of(pupil(a), b) + 0.01 * ((pupil(a) - far) ** 2).mean(axis=1)
+    loss.backward()
+    trainer.step(32)
 student = net()  # a training of its own, of a student whose teacher was trained before: all belong together
 trainer = trainer_of(student)
 for step in range(120):
@@ -103,4 +115,4 @@ for step in range(120):
     trainer.step(32)
 """
     )
-    assert steps == [40 + 120 + 80, 240, 120]
+    assert steps == [40 + 120 + 80, 240, 140, 120]
