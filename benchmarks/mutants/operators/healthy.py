@@ -305,26 +305,22 @@ def _epochs(source: Source) -> tuple[Loop, str] | None:
     return (outer, ast.unparse(counted.args[0])) if len(counted.args) == 1 else None
 
 
+def _schedules(source: Source, code: str) -> bool:
+    """Adds a scheduler that is stepped each epoch; ``{epochs}`` in `code` stands for how many there are."""
+    found = _epochs(source)
+    return found is not None and source.schedule(code.replace("{epochs}", f"({found[1]})"), each_epoch=True)
+
+
 @healthy
 def plans_a_plateau(source: Source) -> bool:
     """The learning rate falls to a thousandth for the last fifth of the epochs, in which the loss stands still."""
-    found = _epochs(source)
-    if found is None:
-        return False
-    return source.schedule(
-        f"LambdaLR({{}}, lambda k: 1.0 if k < 0.8 * ({found[1]}) else 1e-3)", each_epoch=True
-    )
+    return _schedules(source, "LambdaLR({}, lambda k: 1.0 if k < 0.8 * {epochs} else 1e-3)")
 
 
 @healthy
 def restarts_warm(source: Source) -> bool:
     """The learning rate falls along a cosine and starts again four times, each time with a jump of the loss."""
-    found = _epochs(source)
-    if found is None:
-        return False
-    return source.schedule(
-        f"CosineAnnealingWarmRestarts({{}}, max(1, ({found[1]}) // 4), eta_min=1e-4)", each_epoch=True
-    )
+    return _schedules(source, "CosineAnnealingWarmRestarts({}, max(1, {epochs} // 4), eta_min=1e-4)")
 
 
 @healthy
