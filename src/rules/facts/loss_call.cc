@@ -265,6 +265,11 @@ std::string_view FormulaName(Formula formula) noexcept {
   }
 }
 
+bool IsRegression(Formula formula) noexcept {
+  return formula == Formula::kMse || formula == Formula::kL1 || formula == Formula::kSmoothL1 ||
+         formula == Formula::kHuber;
+}
+
 Formula FormulaOfKind(std::string_view kind) noexcept {
   if (kind == "CrossEntropyLoss") return Formula::kCrossEntropy;
   if (kind == "NLLLoss") return Formula::kNll;
@@ -290,9 +295,8 @@ Recognition OfCallAlone(const LossCall& call) {
   constexpr double kAbsolute = 1e-6;  // error of logarithms near 0 in float32
   const auto fits = [&](Formula formula) {
     Terms terms = TermsOf(call, formula, classes, scores);
-    const bool distance = formula == Formula::kMse || formula == Formula::kL1 ||
-                          formula == Formula::kSmoothL1 || formula == Formula::kHuber;
-    if (!call.whole() || !Fits(terms, call, distance ? 0 : kAbsolute, formula == Formula::kMse)) return false;
+    if (!call.whole() || !Fits(terms, call, IsRegression(formula) ? 0 : kAbsolute, formula == Formula::kMse))
+      return false;
     found.formula = formula;
     found.by_value = true;
     found.per_sample = std::move(terms.each);

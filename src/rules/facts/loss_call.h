@@ -59,6 +59,9 @@ enum class Formula : std::uint8_t {
 /// The formula of torch's loss of this name; kUnknown for other names.
 [[nodiscard]] Formula FormulaOfKind(std::string_view kind) noexcept;
 
+/// Of numbers that are to be met, elementwise: squared, absolute, smooth absolute and Huber's errors.
+[[nodiscard]] bool IsRegression(Formula formula) noexcept;
+
 enum class Weights : std::uint8_t { kUnknown, kNone, kSome };  // of classes or positives
 
 struct Recognition {

@@ -10,11 +10,6 @@ namespace {
 // Outputs that vary less have not learnt the targets yet: they follow nothing.
 constexpr double kLearnt = 0.3;
 
-bool IsRegression(Formula formula) {
-  return formula == Formula::kMse || formula == Formula::kL1 || formula == Formula::kSmoothL1 ||
-         formula == Formula::kHuber;
-}
-
 struct Change {
   double shift, log_spread;  // in deviations of `unit`; logarithm of the ratio of deviations
 };

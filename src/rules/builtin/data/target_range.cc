@@ -312,10 +312,6 @@ class TargetRange final : public KeptRule {
     kind->began_behind = false;  // told once
   }
 
-  static bool IsRegression(Formula formula) {
-    return formula == Formula::kMse || formula == Formula::kL1 || formula == Formula::kSmoothL1 ||
-           formula == Formula::kHuber;
-  }
   static double RootMeanSquare(const std::vector<double>& values) {
     double sum = 0;
     for (const double value : values) sum += value * value;

@@ -191,8 +191,7 @@ class NoBetterThanConstant final : public KeptRule {
       const double positives = weight * share + 1 / prior.count;
       const double p = positives / (positives + 1 - share + 1 / prior.count);
       for (const double y : targets) constant.push_back(-weight * y * std::log(p) - (1 - y) * std::log1p(-p));
-    } else if (found.formula == Formula::kMse || found.formula == Formula::kL1 ||
-               found.formula == Formula::kSmoothL1 || found.formula == Formula::kHuber) {
+    } else if (IsRegression(found.formula)) {
       const double scale = prior.scale > 0 ? prior.scale : 1;
       const double mean = prior.sum * scale / prior.count;
       const double delta = call.settings.delta > 0 ? call.settings.delta : 1;
