@@ -257,9 +257,9 @@ def test_loads_are_bounded():
     for model in models:
         for _ in range(10):
             loads.loaded(model, {f"x{n}": None for n in range(1000)}, False, None)
-    assert len(loads._waiting) == _checkpoints._MAX_LOADS
-    assert len(loads._waiting[0]["unexpected"]) == 64
-    assert loads._waiting[0]["unexpected_count"] == 1000
+    assert len(loads.waiting) == _checkpoints._MAX_LOADS
+    assert len(loads.waiting[0]["unexpected"]) == 64
+    assert loads.waiting[0]["unexpected_count"] == 1000
     assert len(loads._models) <= _checkpoints._MAX_LOADS
 
 

@@ -156,7 +156,7 @@ def test_a_root_without_the_fault_takes_it_back_for_good() -> None:
     for right in (False, False, True, False):
         gain = F.log_softmax(z, 1)[ROW, CLASS].mean()
         found.root(-gain if right else gain)
-    assert [event["fault"] for event in found._waiting] == ["likelihood_minimised", ""]
+    assert [event["fault"] for event in found.waiting] == ["likelihood_minimised", ""]
 
 
 @pytest.mark.parametrize("maximize", [False, True])

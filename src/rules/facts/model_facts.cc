@@ -155,6 +155,7 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
     one.name = Word(optimizer, "name");
     one.type = Word(optimizer, "type");
     one.foreign = NumberOf(optimizer, "foreign", -1);
+    one.scheduled = Flag(optimizer, "scheduled", false);
     for (const Json& group : List(optimizer, "groups")) {
       one.parameters += NumberOf(group, "parameters", 0);
       const double eps = SettingOf(group, "eps");

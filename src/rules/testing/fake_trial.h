@@ -120,9 +120,11 @@ class FakeTrial final : public query::Trial {
     return *this;
   }
   /// Sets the module of a tensor.
-  FakeTrial& Place(const std::string& name, const std::string& module_path) {
+  FakeTrial& Place(const std::string& name, const std::string& module_path, const std::string& type = "") {
     for (query::TensorInfo& tensor : tensors_) {
-      if (tensor.name == name) tensor.module_path = module_path;
+      if (tensor.name != name) continue;
+      tensor.module_path = module_path;
+      if (!type.empty()) tensor.module_type = type;
     }
     return *this;
   }

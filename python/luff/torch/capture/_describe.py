@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from luff.torch.capture._memory import read_scalar
@@ -31,14 +31,27 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 def settings_of(thing: Any) -> dict[str, Any]:
     """Returns numbers, words and short tuples among an object's public attributes."""
+    return plain_settings(vars(thing))
+
+
+def plain_settings(of: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns numbers, words and short tuples among named values."""
     found = {}
-    for key, value in list(vars(thing).items())[:256]:
+    for key, value in list(of.items())[:256]:
         if key.startswith("_") or key in _HIDDEN:
             continue
         plain = _plain(value)
         if plain is not None or value is None:
             found[key] = plain
     return found
+
+
+def _has_scheduler(optimizer: Any) -> bool:
+    """Whether a scheduler of torch was made for the optimizer: it counts the calls of `step`."""
+    step = getattr(optimizer, "step", None)
+    return hasattr(step, "_wrapped_by_lr_sched") or hasattr(
+        step, "_with_counter"
+    )  # the latter in older versions
 
 
 def _numbers(mapping: dict[str, Any]) -> dict[str, Any]:
@@ -139,6 +152,7 @@ def describe(
                 "name": name,
                 "type": type(optimizer).__name__,
                 "defaults": _numbers(optimizer.defaults),
+                "scheduled": _has_scheduler(optimizer),
                 "groups": [
                     {"settings": _numbers(group), "parameters": len(group["params"])}
                     for group in optimizer.param_groups

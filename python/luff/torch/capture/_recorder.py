@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -176,10 +176,11 @@ class Recorder:
         )
         self.describe()
 
-    def loss(self, kind: str, module: Any = None) -> None:
-        """Adds a loss to the document; `module` is None for a function."""
+    def loss(self, kind: str, module: Any = None, given: Mapping[str, Any] | None = None) -> None:
+        """Adds a loss to the document; `module` is None for a function, which was called with the settings `given`."""
         if len(self.losses) < _MAX_LOSSES:
-            self.losses[kind] = {"functional": True} if module is None else settings_of(module)
+            of_call = {"functional": True, **(given or {})}
+            self.losses[kind] = of_call if module is None else settings_of(module)
             if not self.stale:
                 self.describe()
 

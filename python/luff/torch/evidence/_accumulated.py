@@ -14,6 +14,7 @@ import torch
 from luff.torch.capture._memory import is_readable
 from luff.torch.evidence import _loss_graph
 from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._losses import Losses
 from luff.torch.evidence._step import Step
 
 __all__ = ["Accumulated"]
@@ -39,15 +40,17 @@ class Accumulated(WaitingEvents):
         self._alone = 0  # number of consecutive updates with a single pass
         self._watched: Any = None  # a parameter
 
-    def backward_begins(
-        self, step: Step | None, roots: list[Any], last_scaled: Any, saved_ok: bool, models: Any
-    ) -> None:
+    def backward_begins(self, step: Step | None, roots: list[Any], losses: Losses, models: Any) -> None:
         """Called when a backward pass begins; its graph still exists."""
         self._count += 1
+        if self._count == 1 and self._alone >= _ALONE:
+            self._factors.append(None)
+            return
         if self._count > _PASSES or not self._due():
             return
-        expected = self._count > 1 or self._alone < _ALONE
-        factor = None if self.weighted or not expected else self._factor(step, roots, last_scaled, saved_ok)
+        factor = None
+        if not self.weighted:
+            factor = self._factor(step, roots, losses.last_scaled, losses.readable(step))
         self._factors.append(factor)
         if self._count > 1:
             if self._watched is None:
@@ -62,9 +65,9 @@ class Accumulated(WaitingEvents):
 
     def update_begins(self, number: int) -> None:
         """Called when an optimizer is about to use the accumulated gradients."""
-        if self._count > 1 and self._due() and self._count <= _PASSES and len(self._waiting) < _PENDING:
+        if self._count > 1 and self._due() and self._count <= _PASSES and len(self.waiting) < _PENDING:
             untouched = bool(self._last) and self._last == _bytes_of(getattr(self._watched, "grad", None))
-            self._waiting.append(
+            self.waiting.append(
                 {
                     "kind": "accumulation",
                     "optimizer": number,
@@ -80,10 +83,11 @@ class Accumulated(WaitingEvents):
         if self._count > 1:
             self._windows += 1
             self._alone = 0
+            self._added, self._last, self._watched = True, b"", None
         else:
             self._alone += 1
         self._count = 0
-        self._factors, self._added, self._last, self._watched = [], True, b"", None
+        self._factors.clear()
 
     def _due(self) -> bool:
         return self._windows < _WINDOWS or not self._windows & (self._windows - 1)

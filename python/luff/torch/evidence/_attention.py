@@ -43,10 +43,11 @@ class Attention:
     def backward_begins(self, roots: list[Any]) -> None:
         """Called when a backward pass begins; its graph still exists."""
         context = self._context
-        session, modules, step = context.session, context.modules, context.step
-        if session is None or modules is None or step is None or not step.begun or context.saved_hooks:
+        session = context.session
+        if session is None or not session.due_role(_ATTENTION):
             return
-        if not session.due_role(_ATTENTION):
+        step = context.step
+        if context.modules is None or step is None or not step.begun or context.saved_hooks:
             return
         nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))
         users = users_of(nodes)
@@ -73,7 +74,10 @@ class Attention:
 
     def record(self, session: Session, step: Step) -> None:
         """Called at the end of a step: if the weights were due and none was seen, that is a gap."""
-        if not self._known and step.forwards and (forms := session.due_role(_ATTENTION)):
+        forms = session.due_role(_ATTENTION)
+        if not forms:
+            return
+        if not self._known and step.forwards:
             recorder = self._context.recorder
             number = codes.NO_ID if recorder is None else recorder.number("attention", _ATTENTION)
             session.gap(number, _NOT_SEEN, forms, 1)

@@ -28,8 +28,8 @@ class Loads(WaitingEvents):
     def hand_over(self) -> Loads:
         """Returns what waits, for the run of the process's next training."""
         later = Loads()
-        later._waiting, self._waiting = self._waiting, []
-        later._count = len(later._waiting)
+        later.waiting, self.waiting = self.waiting, []
+        later._count = len(later.waiting)
         return later
 
     def loaded(self, model: Any, state: Any, strict: Any, result: Any) -> None:
@@ -62,7 +62,7 @@ class Loads(WaitingEvents):
             missing = [name for name in own if name not in state]
             unexpected = [name for name in given if name not in own]
         missing = [name for name in missing if name in own]  # without extra state of modules
-        self._waiting.append(
+        self.waiting.append(
             {
                 "kind": "load_state_dict",
                 "model": class_name(unwrap(model)),

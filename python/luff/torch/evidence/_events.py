@@ -11,16 +11,19 @@ __all__ = ["WaitingEvents"]
 
 
 class WaitingEvents:
-    """Buffers the JSON events of one kind of evidence until they are recorded. False if it is empty."""
+    """Buffers the JSON events of one kind of evidence until they are recorded.
+
+    Attributes
+    ----------
+    waiting
+        The events; each step looks at it, so it is no property.
+    """
 
     def __init__(self) -> None:
-        self._waiting: list[dict[str, Any]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: list[dict[str, Any]] = []
 
     def record(self, session: Session) -> None:
         """Records the buffered events."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for event in waiting:
             session.event_json(json.dumps(event))

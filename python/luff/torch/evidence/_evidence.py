@@ -53,6 +53,7 @@ class Evidence:
         self.attention = Attention(context)
         self._graph_values = GraphValues()
         self._rounding = Rounding()
+        self._events = (self._rounding, self.accumulated, self.losses.inputs, self.losses.formula)
 
     def opened(self, session: Session) -> None:
         """Called when the session is open."""
@@ -75,10 +76,7 @@ class Evidence:
         since = step - self._changed
         if self._reach or not since & (since - 1):
             self._reach.begins(roots, context.called.models())
-        readable = self.losses.readable(context.step)
-        self.accumulated.backward_begins(
-            context.step, roots, self.losses.last_scaled, readable, context.called.models
-        )
+        self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if context.step is not None and context.step.samples:
             if self._graph_values.due(step) and not context.saved_hooks:
                 self._graph_values.backward_begins(roots)
@@ -130,7 +128,7 @@ class Evidence:
 
     def publish(self, step: Step, session: Session) -> None:
         """Records evidence at the end of a step."""
-        if self.loads:
+        if self.loads.waiting:
             self.loads.record(session)
         self.attention.record(session, step)
         if step.mode != _TRAIN:
@@ -138,15 +136,12 @@ class Evidence:
             return
         if self.nonfinite:
             self.nonfinite.publish(session)
-        for evidence in (
-            self._graph_values,
-            self._rounding,
-            self.accumulated,
-            self.causal,
-            self.losses.inputs,
-            self.losses.formula,
-        ):
-            if evidence:
+        if self._graph_values:
+            self._graph_values.record(session)
+        if self.causal:
+            self.causal.record(session)
+        for evidence in self._events:
+            if evidence.waiting:
                 evidence.record(session)
         if self._reach and self._context.recorder is not None:
             self._reach.record(session, self._context.names, self._context.recorder.living())

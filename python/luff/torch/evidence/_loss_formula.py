@@ -57,7 +57,7 @@ class LossFormula(WaitingEvents):
         if self._fault is not None:
             fault = ""  # roots of two kinds: an adversary, or tasks that take turns
         if fault or self._fault is not None:
-            self._waiting.append({"kind": "loss_formula", "fault": fault})
+            self.waiting.append({"kind": "loss_formula", "fault": fault})
         self._fault = fault
 
 

@@ -87,4 +87,4 @@ class LossInputs(WaitingEvents):
             return
         self._known[key] = made_by
         self._told += 1
-        self._waiting.append({"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by})
+        self.waiting.append({"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by})

@@ -15,6 +15,7 @@ import torch
 from luff import _codes as codes
 from luff._codes import DType, EventKind, GapReason, Mode, Role
 from luff.torch.capture._called import is_loss
+from luff.torch.capture._describe import plain_settings
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
@@ -125,12 +126,16 @@ class Losses:
             self._samples.loss(step, kind, args, kwargs, names)
         elif output.requires_grad:
             step.plain_loss = not self._context.saving
+            recorder = self._context.recorder  # None before the first backward pass
+            told = recorder is not None and kind in recorder.losses
             node = output.grad_fn
             if node is not None and len(step.function_losses) < _MAX_LOSSES:
                 call = step.sampled_losses.get(kind, 0)
                 step.loss_nodes[node._sequence_nr()] = kind
+                given = {} if told else plain_settings(kwargs)
+                value = read_scalar(output)
                 step.function_losses.append(
-                    FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, read_scalar(output))
+                    FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, value, given)
                 )
             self._made_by(step, kind, args, kwargs, names)
             self._samples.loss(step, kind, args, kwargs, names)
@@ -244,7 +249,7 @@ class Losses:
         if not isinstance(root, torch.Tensor) or root.numel() != 1:
             return
         self._weights(step, root)
-        if any(reference() is root for reference in step.loss_outputs):
+        if step.loss_outputs and any(reference() is root for reference in step.loss_outputs):
             return
         plain = not self._context.saved_hooks
         inputs_due = plain and not step.module_losses and self._inputs_due()
@@ -252,9 +257,13 @@ class Losses:
         node = _loss_graph.analyse(
             root, self.readable(step), inputs_due or sampled or bool(step.loss_outputs)
         )
-        if node.node is not None and any(
-            output is not None and output.grad_fn is node.node
-            for output in (reference() for reference in step.loss_outputs)
+        if (
+            node.node is not None
+            and step.loss_outputs
+            and any(
+                output is not None and output.grad_fn is node.node
+                for output in (reference() for reference in step.loss_outputs)
+            )
         ):
             return
         kind = node.kind or self._of_function(step, root, node.base)
@@ -280,8 +289,12 @@ class Losses:
         modules, recorder = self._context.modules, self._context.recorder
         if node.compiled and modules is not None:
             modules.hidden(GapReason.COMPILED_GRAPH)
-        if kind and recorder is not None and kind not in recorder.losses:
-            recorder.loss(kind)
+        if recorder is not None:
+            for loss in step.function_losses:
+                if loss.kind not in recorder.losses:
+                    recorder.loss(loss.kind, given=loss.given)
+            if kind and kind not in recorder.losses:
+                recorder.loss(kind)
         if node.node is not None and (inputs_due or sampled):
             self._graph_inputs(step, node, inputs_due)
 
@@ -342,6 +355,8 @@ class Losses:
 
     def _parts(self, step: Step, root: Any) -> None:
         """Records the values of functional losses that a root sums up. They explain samples; the loss is the root."""
+        if not step.function_losses:
+            return
         losses = [loss for loss in step.function_losses if loss.node not in step.known_functions]
         session, recorder = self._context.session, self._context.recorder
         if not losses or session is None or recorder is None or not step.begun:

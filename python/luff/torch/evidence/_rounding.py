@@ -58,7 +58,7 @@ class Rounding(WaitingEvents):
 
     def _compare(self, number: int, names: Names) -> None:
         rate, found = self._before.pop(number, (0.0, []))
-        if not found or len(self._waiting) >= _PENDING:
+        if not found or len(self.waiting) >= _PENDING:
             return
         parameters = []
         for reference, before, moving in found:
@@ -68,7 +68,7 @@ class Rounding(WaitingEvents):
                 parameters.append(
                     _compared(names.parameter(parameter) or "", parameter, before, after, moving)
                 )
-        self._waiting.append({"kind": "rounding", "optimizer": number, "lr": rate, "parameters": parameters})
+        self.waiting.append({"kind": "rounding", "optimizer": number, "lr": rate, "parameters": parameters})
 
 
 def _few(optimizer: Any) -> list[Any]:

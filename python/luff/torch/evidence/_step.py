@@ -27,6 +27,7 @@ class FunctionLoss(NamedTuple):
     node: int  # sequence number of the node that made it
     call: int  # its place among the calls of its kind in the step, as for its samples
     value: float | None  # None where it cannot be read
+    given: dict[str, Any]  # settings that it was called with by name; empty once its kind is in the document
 
 
 class Step:

@@ -91,7 +91,7 @@ class Machine(Steps):
 
     def told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Calls `function` if the steps belong to this thread; otherwise returns None."""
-        return function(*arguments) if self._mine() else None
+        return function(*arguments) if self.turn.keeps() or self._mine() else None
 
     def _mine(self, module: Any = None) -> bool:
         """Returns whether the steps belong to this thread, or do from now on; otherwise only counts its call.

@@ -16,15 +16,29 @@ namespace {
 constexpr const char* kName = "ClipSaturated";
 constexpr const char* kCause = "always";
 constexpr const char* kNorm = "clip/norm";
+constexpr const char* kOneSided = "one_sided";
 
 struct Limits {
   double factor;
-  std::int64_t steps;
+  std::int64_t steps, updates, tensors;
 };
 constexpr Param<Limits> kParams[] = {
     {&Limits::factor, "factor", "50", "norm of the gradients over the limit (Luff)", Above(0)},
     {&Limits::steps, "steps", "64", "clipped steps in a row (Luff)", AtLeast(1)},
+    {&Limits::updates, "updates", "24", "one_sided: steps in a row with gradients of one sign (Luff)",
+     AtLeast(1)},
+    {&Limits::tensors, "tensors", "3", "one_sided: gradients of at least 16 elements (Luff)", AtLeast(1)},
 };
+
+// A gradient whose elements are cut at zero from one side: some are exactly zero, the others have one sign.
+// Of n elements that are free to have either, all have one with probability 2^(1 - n).
+int SideOf(const query::Trial::SummaryEntry& entry) {
+  const Summary& s = entry.summary;
+  if (s.finite_count() != s.count || s.count < 16 || s.zero_count == s.count || s.zero_count * 8 < s.count)
+    return 0;
+  if (s.min(entry.dtype) == 0) return 1;
+  return s.max(entry.dtype) == 0 ? -1 : 0;
+}
 
 // Every one of the last `steps` clipped gradients was more than `factor` times too large, and no loss has
 // improved.
@@ -36,6 +50,7 @@ class ClipSaturated final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     tracker_.OnStep(view);
+    JudgeSides(view, sink);
     const query::Trial::ScalarEntry* norm = nullptr;
     for (const auto& entry : view.rows.scalars) {
       const std::string& name = view.trial.tensor(entry.tensor).name;
@@ -81,21 +96,78 @@ class ClipSaturated final : public KeptRule {
     io("since", since_);
     io("least", least_);
     io("open", open_);
+    io("sided", sided_);
+    io("sided_since", sided_since_);
+    io("sided_open", sided_open_);
   }
 
  private:
+  // Every gradient of a step has one side. Dead ReLUs make zeros, too, but leave both signs.
+  void JudgeSides(const StepView& view, Sink& sink) {
+    std::int64_t tensors = 0;
+    int side = 0;
+    bool all = true;
+    const query::Trial::SummaryEntry* lead = nullptr;
+    for (const auto& [entry, tensor] : view.index.summaries(format::Role::kGradient)) {
+      if (entry.summary.count < 16) continue;
+      const int own = SideOf(entry);
+      all = all && own != 0 && (side == 0 || own == side);
+      side = own;
+      ++tensors;
+      if (lead == nullptr) lead = &entry;
+    }
+    if (tensors == 0) return;
+    if (!all || tensors < limits_.tensors) {
+      sided_ = 0;
+      if (!sided_open_.empty()) sink.Heal(kOneSided, sided_open_, view.rows.info.mode_step);
+      sided_open_.clear();
+      return;
+    }
+    if (sided_++ == 0) sided_since_ = view.rows.info.mode_step;
+    if (sided_ < limits_.updates) return;
+    Finding finding = FindingAt(kName, kOneSided, view, *lead);
+    if (sided_open_.empty()) sided_open_ = finding.tensor;
+    finding.tensor = sided_open_;
+    finding.since_step = sided_since_;
+    finding.what =
+        fmt::format("no gradient has an element {} zero, and many are exactly zero, in {} steps in a row",
+                    side > 0 ? "below" : "above", sided_);
+    finding.why =
+        fmt::format("something cuts them off at zero: weights can only become {}, whatever the loss asks for",
+                    side > 0 ? "smaller" : "larger");
+    finding.remedy =
+        "clip gradients from both sides (clamp_(-limit, limit), clip_grad_norm_), not with clamp_(min=0), "
+        "relu or abs";
+    finding.causes = {"grad.clamp_(min=0) instead of a limit on both sides",
+                      "a hook that applies relu to gradients"};
+    finding.evidence = {{"gradients", tensors}, {"steps", sided_}};
+    finding.threshold = fmt::format(
+        "a fact: {} gradients or more of at least 16 elements, all of one sign with an eighth at zero, in {} "
+        "steps in a row "
+        "(Luff)",
+        limits_.tensors, limits_.updates);
+    sink.Report(std::move(finding));
+  }
+
   const Limits limits_;
   LossTracker tracker_;
   double limit_ = 0, least_ = 0;
-  std::int64_t row_ = 0, since_ = 0;
+  std::int64_t row_ = 0, since_ = 0, sided_ = 0, sided_since_ = 0;
   bool open_ = false;
+  std::string sided_open_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
-  RuleSpec spec = SpecOf<ClipSaturated>(kName, kParams);  // settings are always recorded
-  spec.summary = "gradient clipping cuts every step by a large factor, and nothing is learnt";
+  RuleSpec spec = SpecOf<ClipSaturated>(kName, kParams);
+  spec.version = 2;
+  spec.summary = "clipping cuts every gradient by a large factor and nothing is learnt, or cuts one side off";
+  spec.needs = [](const Parameters&) -> std::vector<Need> {  // settings are always recorded
+    return {{.collection = "gradients",
+             .roles = {format::Role::kGradient},
+             .forms = Bit(format::Form::kSummary)}};
+  };
   return spec;
 }
 

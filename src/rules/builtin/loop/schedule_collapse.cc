@@ -58,7 +58,10 @@ class ScheduleCollapse final : public KeptRule {
       if (kind == EventKind::kSchedulerStep) ++scheduled_;
       if (kind == EventKind::kOptimizerStep) ++updates_;
     }
-    if (info.mode != query::Mode::kTrain) return;
+    loaded_ = loaded_ || LoadsWeights(view.index);
+    evaluations_ += info.mode == query::Mode::kEval && trained_ ? 1 : 0;
+    trained_ = info.mode == query::Mode::kTrain;
+    if (!trained_) return;
     last_.Take(info);
     bool any = false;
     for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting)) {
@@ -75,6 +78,9 @@ class ScheduleCollapse final : public KeptRule {
   // level of the loop.
   void OnEnd(const query::Trial& trial, Sink& sink) override {
     const ModelFacts facts = ModelFacts::Of(trial);
+    JudgeNeverStepped(trial, facts, sink);
+    JudgeZeroRate(trial, sink);
+    JudgeOverrun(trial, facts, sink);
     if (facts.schedulers().size() != 1 || scheduled_ < 1) return;
     const SchedulerFacts& scheduler = facts.schedulers().front();
     // As many updates as planned, but for those that a scaler or a rest of the data leaves out.
@@ -100,9 +106,86 @@ class ScheduleCollapse final : public KeptRule {
     io("last", last_);
     io("scheduled", scheduled_);
     io("updates", updates_);
+    io("evaluations", evaluations_);
+    io("trained", trained_);
+    io("loaded", loaded_);
   }
 
  private:
+  // That a scheduler was made is a fact of the optimizer. One that steps once per epoch must have stepped by
+  // the second evaluation, or in so many updates.
+  void JudgeNeverStepped(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
+    constexpr std::int64_t kManyUpdates = 1000;
+    const bool made = std::any_of(facts.optimizers().begin(), facts.optimizers().end(),
+                                  [](const OptimizerFacts& one) { return one.scheduled; });
+    const bool constant =
+        std::all_of(groups_.begin(), groups_.end(), [](const auto& g) { return g.second.Constant(); });
+    if (!made || scheduled_ > 0 || !facts.schedulers().empty() || groups_.empty() || !constant ||
+        updates_ < limits_.updates || (evaluations_ < 2 && updates_ < kManyUpdates))
+      return;
+    Finding finding = FindingAt(kName, "never_stepped", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = groups_.begin()->first;
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("a learning rate scheduler was made and never stepped, in {} updates", updates_);
+    finding.why = "the rate is the same in all of them: the schedule has no effect";
+    finding.remedy = "call scheduler.step() after each epoch, or after each update if it counts these";
+    finding.causes = {"scheduler.step() is missing", "scheduler.step without parentheses"};
+    finding.evidence = {{"updates", updates_}, {"evaluations", evaluations_}};
+    finding.threshold = "a fact, told after two evaluations or 1000 updates (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  // A cosine that was planned for as many steps as there are evaluations, that is, epochs, and stepped after
+  // each update: beyond its length it rises again, and so on.
+  void JudgeOverrun(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
+    if (facts.schedulers().size() != 1 || evaluations_ < 3) return;
+    const SchedulerFacts& scheduler = facts.schedulers().front();
+    const bool for_epochs = std::abs(scheduler.length - evaluations_) <= 1;
+    const bool each_update = std::abs(scheduled_ - updates_) * 20 <= updates_;
+    if (scheduler.type != "CosineAnnealingLR" || !for_epochs || !each_update ||
+        scheduled_ < 4 * scheduler.length)
+      return;
+    Finding finding = FindingAt(kName, "overrun", trial, format::kNoId, 0, last_.Info());
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("{} is planned for {} steps and has made {}: the rate falls and rises {} times",
+                    scheduler.type, scheduler.length, scheduled_, scheduled_ / (2 * scheduler.length));
+    finding.why = fmt::format("there are {} evaluations: it counts epochs and is stepped after each batch",
+                              evaluations_);
+    finding.remedy = "step the scheduler once per epoch, or set T_max to the number of updates";
+    finding.causes = {"scheduler.step() inside the loop over batches", "T_max in epochs instead of updates"};
+    finding.evidence = {{"planned", scheduler.length}, {"made", scheduled_}, {"evaluations", evaluations_}};
+    finding.threshold =
+        "planned for the number of evaluations, and stepped at each update, four times as often (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  // Groups whose rate was 0 at every update, beside others. Weights that were loaded may be frozen so.
+  void JudgeZeroRate(const query::Trial& trial, Sink& sink) {
+    constexpr std::int64_t kSureUpdates = 100;  // stages that thaw have thawed by the end
+    std::vector<std::string> zero;
+    for (const auto& [name, group] : groups_) {
+      if (group.peak == 0 && group.values >= kSureUpdates) zero.push_back(name);
+    }
+    if (zero.empty() || zero.size() == groups_.size() || loaded_) return;
+    Finding finding = FindingAt(kName, "zero_rate", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = zero.front();
+    finding.other_tensors.assign(zero.begin() + 1, zero.end());
+    finding.since_step = 0;
+    finding.what = fmt::format("the learning rate of {} parameter group{} was 0 in every update", zero.size(),
+                               zero.size() == 1 ? "" : "s");
+    finding.why = "these parameters stay as they were drawn at random, while the others learn";
+    finding.remedy =
+        "give the group a learning rate; freeze with requires_grad_(False) what is not meant to be trained";
+    finding.causes = {"a group with lr=0", "an integer division in the rate, as 1 // 10",
+                      "a warm-up that never began"};
+    finding.evidence = {{"groups", zero.size()}, {"updates", updates_}};
+    finding.threshold =
+        "a fact, told at the end of the run after 100 updates, if no weights were loaded (Luff)";
+    sink.Report(std::move(finding));
+  }
+
   struct Group {
     std::int64_t values = 0;  // updates
     double peak = 0, last = 0;
@@ -145,6 +228,9 @@ class ScheduleCollapse final : public KeptRule {
       const bool is_low = rate < limits.share * peak;
       if (is_low && low == 0) since = step;
       low = is_low ? low + 1 : 0;
+    }
+    [[nodiscard]] bool Constant() const {
+      return values > 0 && equal == values - 1 && (equal == 0 || ratio == 1);
     }
     [[nodiscard]] bool Collapsed(const Limits& limits) const {
       return low >= limits.updates && low >= values - low;
@@ -221,13 +307,15 @@ class ScheduleCollapse final : public KeptRule {
   std::string open_;
   Anchor last_;
   std::int64_t scheduled_ = 0, updates_ = 0;  // steps of schedulers and of optimizers
+  std::int64_t evaluations_ = 0;
+  bool trained_ = false, loaded_ = false;  // trained_: the step before was one of TRAIN
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
-  spec.version = 2;                                          // 2: cause "hardly_begun"
+  spec.version = 3;  // 3: causes "never_stepped", "zero_rate", "overrun"
   spec.summary =
       "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";
   return spec;

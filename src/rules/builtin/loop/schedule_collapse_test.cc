@@ -72,6 +72,75 @@ TEST(ScheduleCollapse, ASchedulePlannedForUpdatesAndSteppedPerEpoch_IsNamedAtThe
   EXPECT_TRUE(told(1000, 20, 100).empty());  // stopped early
 }
 
+TEST(ScheduleCollapse, ACosineOfEpochsSteppedPerBatch_IsNamedAtTheEnd) {
+  const auto told = [](int planned, int step_every, const char* type) {
+    FakeTrial trial;
+    trial.SetDocument("model", std::string(R"({"schedulers": [{"type": ")") + type +
+                                   R"(", "settings": {"T_max": )" + std::to_string(planned) + "}}]}");
+    for (int step = 0; step < 200; ++step) {
+      trial.Step().Event(format::EventKind::kOptimizerStep, 0, 0);
+      if (step % step_every == step_every - 1) trial.Event(format::EventKind::kSchedulerStep, 0, 0);
+      if (step % 20 == 19) trial.Step(query::Mode::kEval);
+    }
+    return FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
+  };
+  const auto findings = told(10, 1, "CosineAnnealingLR");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "overrun");
+  EXPECT_TRUE(told(10, 20, "CosineAnnealingLR").empty());  // once per epoch, as planned
+  EXPECT_TRUE(told(200, 1, "CosineAnnealingLR").empty());  // planned for updates
+  EXPECT_TRUE(told(40, 1, "CosineAnnealingLR").empty());   // cycles of another length: meant so
+  EXPECT_TRUE(told(10, 1, "CosineAnnealingWarmRestarts").empty());
+}
+
+/// A scheduler was made for the optimizer of two groups; `rate` of the first one.
+template <typename Rate>
+std::vector<Finding> Unstepped(int updates, int evaluate_every, int step_every, Rate rate,
+                               double other = 1e-3, bool loads = false, bool scheduled = true) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    R"({"optimizers": [{"name": "Adam", "number": 0, "type": "Adam", "scheduled": )" +
+                        std::string(scheduled ? "true" : "false") + R"(, "groups": [
+      {"settings": {"lr": 0.001, "initial_lr": 0.001}, "parameters": 2}]}]})");
+  for (int step = 0; step < updates; ++step) {
+    trial.Step().Event(format::EventKind::kOptimizerStep, 0, 0);
+    if (loads && step == 0) trial.EventJson(R"({"kind": "load_state_dict", "matched": 2})");
+    if (step_every > 0 && step % step_every == step_every - 1)
+      trial.Event(format::EventKind::kSchedulerStep, 0, 0);
+    trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, rate(step));
+    trial.Scalar("optimizer/Adam.group1.lr", Role::kOptimizerSetting, other);
+    if (step % evaluate_every == evaluate_every - 1) trial.Step(query::Mode::kEval);
+  }
+  return FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
+}
+
+TEST(ScheduleCollapse, ASchedulerThatNeverSteps_IsNamedAtTheEnd) {
+  const auto constant = [](int) { return 1e-3; };
+  const auto findings = Unstepped(100, 30, 0, constant);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "never_stepped");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].remedy.find("scheduler.step()"), std::string::npos);
+  EXPECT_TRUE(Unstepped(100, 30, 30, constant).empty());  // stepped; its milestones are later
+  // Another library's schedule, or an optimizer's state that a checkpoint gave, leaves initial rates, too.
+  EXPECT_TRUE(Unstepped(100, 30, 0, constant, 1e-3, false, false).empty());
+  EXPECT_TRUE(Unstepped(100, 70, 0, constant).empty());  // ended in its second epoch
+  EXPECT_TRUE(
+      Unstepped(100, 30, 0, [](int step) { return 1e-3 / (1 + step); }).empty());  // another's schedule
+}
+
+TEST(ScheduleCollapse, AGroupOfRateZero_IsNamedAtTheEnd) {
+  const auto zero = [](int) { return 0.0; };
+  const auto findings = Unstepped(200, 30, 10, zero);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "zero_rate");
+  EXPECT_EQ(findings[0].tensor, "optimizer/Adam.group0.lr");
+  EXPECT_TRUE(Unstepped(50, 30, 10, zero).empty());
+  EXPECT_TRUE(Unstepped(200, 30, 10, zero, 1e-3, true).empty());  // weights that were loaded
+  EXPECT_TRUE(
+      Unstepped(200, 30, 10, [](int step) { return step < 150 ? 0.0 : 1e-3; }).empty());  // thawed later
+}
+
 // ---- ClipSaturated, which reads settings as well
 
 FakeTrial Clips(double norm, double slope) {
@@ -93,6 +162,48 @@ TEST(ClipSaturated, EveryStepCutByMuchAndNothingLearnt_Warns) {
 TEST(ClipSaturated, CutByLess_OrALossThatFalls_IsSilent) {
   EXPECT_TRUE(FindingsOf(Clips(50, 0), "ClipSaturated", ParameterSet::kLuff).empty());
   EXPECT_TRUE(FindingsOf(Clips(500, 0.02), "ClipSaturated", ParameterSet::kLuff).empty());
+}
+
+// Gradients of three weights, of 32 elements each; `cut` sets what is below zero to zero, `ends` at that
+// step.
+FakeTrial OneSided(bool cut, double zeros, int tensors, int steps, int ends) {
+  FakeTrial trial;
+  for (int step = 0; step < steps; ++step) {
+    trial.Step().Loss(2.3);
+    for (int k = 0; k < tensors; ++k) {
+      std::vector<double> values;
+      for (int i = 0; i < 32; ++i) {
+        const double value = std::sin(1.0 + step * 7 + k * 13 + i);
+        values.push_back(i < 32 * zeros ? 0 : cut && step < ends ? std::max(value, 0.0) : value);
+      }
+      trial.Tensor("gradient/w" + std::to_string(k), Role::kGradient, values);
+    }
+  }
+  return trial;
+}
+
+TEST(ClipSaturated, GradientsCutOffAtZero_AreTold) {
+  const auto findings = FindingsOf(OneSided(true, 0, 3, 40, 40), "ClipSaturated", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "one_sided");
+  EXPECT_EQ(findings[0].step, 23);
+  EXPECT_EQ(findings[0].since_step, 0);
+  EXPECT_NE(findings[0].what.find("below zero"), std::string::npos);
+  EXPECT_TRUE(FindingsOf(OneSided(true, 0, 3, 60, 40), "ClipSaturated", ParameterSet::kLuff).at(0).healed);
+}
+
+TEST(ClipSaturated, BothSigns_DeadUnits_OneFactorOrTwo_AndGradientsOfOneSignWithoutZeros_AreSilent) {
+  EXPECT_TRUE(FindingsOf(OneSided(false, 0, 3, 60, 0), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(OneSided(false, 0.5, 3, 60, 0), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(OneSided(true, 0, 2, 60, 60), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(OneSided(true, 0, 3, 60, 20), "ClipSaturated", ParameterSet::kLuff).empty());
+  FakeTrial factors;  // a factorisation far from its target: every element asks for more
+  for (int step = 0; step < 60; ++step) {
+    factors.Step().Loss(2.3);
+    for (const char* name : {"gradient/a", "gradient/b", "gradient/c"})
+      factors.Tensor(name, Role::kGradient, std::vector<double>(32, -1.0 - step));
+  }
+  EXPECT_TRUE(FindingsOf(factors, "ClipSaturated", ParameterSet::kLuff).empty());
 }
 
 }  // namespace

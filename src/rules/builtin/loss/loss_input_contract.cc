@@ -77,6 +77,12 @@ constexpr Breach kActivationFirst = {
     "has silenced get no gradient",
     "leave out the activation behind the last layer: this loss takes raw scores", false};
 
+constexpr Breach kSmoothedAway = {"smoothed_away", "smooths its labels away",
+                                  "the target of a row keeps less than half of its weight: the loss asks for "
+                                  "nearly the same score of every class",
+                                  "lower label_smoothing: 0.1 is usual", false};
+constexpr double kSmoothing = 0.5;  // above it, what is smoothed in outweighs the label
+
 double Tolerance(DType dtype) {
   return dtype == DType::kBFloat16 ? 3e-2 : dtype == DType::kFloat16 ? 5e-3 : 2e-4;
 }
@@ -165,6 +171,7 @@ class LossInputContract final : public KeptRule {
         const ClassRows rows = RowsOf(call);
         if (rows.rows == 0) return {};
         if (*low >= 0 && AllSumsAre(rows, true, false, 1, tolerance)) return kSoftmaxFirst;
+        if (call.settings.label_smoothing > kSmoothing) return kSmoothedAway;
         if (two_axes && rows.rows > 2 && rows.rows != rows.classes &&
             ((*low >= 0 && AllSumsAre(rows, false, false, 1, tolerance)) ||
              AllSumsAre(rows, false, true, 0, tolerance)))
@@ -260,7 +267,7 @@ class LossInputContract final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
-  spec.version = 2;  // 2: each call of a step by itself; cause "activation_before_scores"
+  spec.version = 3;  // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

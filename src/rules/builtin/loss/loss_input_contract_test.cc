@@ -78,6 +78,18 @@ TEST(LossInputContract, LogitsAndLogSoftmax_AreSilentBeforeCrossEntropy) {
   EXPECT_TRUE(FindingsOf(Story([](auto* scores) { Normalise(scores, true, true); })).empty());
 }
 
+TEST(LossInputContract, LabelsThatAreSmoothedAway_AreNamed_AndUsualSmoothingIsSilent) {
+  for (const char* smoothing : {"0.9", "0.1"}) {
+    FakeTrial trial = Story([](auto*) {});
+    trial.SetDocument(
+        "model", std::string(R"({"losses": [{"type": "CrossEntropyLoss", "settings": {"label_smoothing": )") +
+                     smoothing + "}}]}");
+    const auto findings = FindingsOf(trial);
+    ASSERT_EQ(findings.size(), std::string_view(smoothing) == "0.9" ? 1U : 0U);
+    for (const Finding& finding : findings) EXPECT_EQ(finding.cause, "smoothed_away");
+  }
+}
+
 TEST(LossInputContract, SoftmaxOverTheBatch_IsNamed) {
   for (const bool logarithm : {true, false}) {
     const auto findings = FindingsOf(Story([&](auto* scores) { Normalise(scores, false, logarithm); }));

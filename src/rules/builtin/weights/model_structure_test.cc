@@ -102,7 +102,7 @@ TEST(ParamNotOptimized, LeavesOutsideOfTheModel_Warn_InputsAndHeldOnesAreSilent)
 }
 
 // The encoder and the head in the order in which they run.
-FakeTrial Ran(const std::vector<std::string>& modules) {
+FakeTrial Ran(const std::vector<std::string>& modules, double gradient = 1) {
   FakeTrial trial;
   trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));
   for (int step = 0; step < 70; ++step) {
@@ -113,7 +113,7 @@ FakeTrial Ran(const std::vector<std::string>& modules) {
     }
     trial.Tensor("Net_enc.weight", Role::kWeight, {1, 2}).Place("Net_enc.weight", "enc");
     trial.Tensor("Net_head.weight", Role::kWeight, {1, 2}).Place("Net_head.weight", "head");
-    trial.Tensor("gradient/Net_head.weight", Role::kGradient, {1, 1});
+    trial.Tensor("gradient/Net_head.weight", Role::kGradient, {gradient, gradient});
   }
   return trial;
 }
@@ -164,6 +164,9 @@ TEST(NoGradient, EveryGradientIsZeroFromTheStart_Warns_AFirstRewardLaterIsSilent
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_EQ(findings[0].step, 47);
   EXPECT_TRUE(story(30).empty());
+  const auto beside = FindingsOf(Ran({"head"}, 0), "NoGradient");  // a part that rests has none at all
+  ASSERT_EQ(beside.size(), 1U);
+  EXPECT_EQ(beside[0].cause, "all_zero");
 }
 
 TEST(NoGradient, NothingIsReached_Stops) {

@@ -155,7 +155,7 @@ class NoGradient final : public KeptRule {
       }
     }
     JudgeNone(view, none, held, first, last, sink);
-    if (!moving && none.empty()) {
+    if (!moving) {
       JudgeAllZero(view, zero, sink);
     } else {
       Heal("all_zero", view, sink);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,15 @@ using format::Form;
 using format::Role;
 constexpr const char* kName = "RegularizationDominates";
 constexpr const char* kCause = "shrinkage";
+constexpr const char* kCoupled = "coupled_decay";
+constexpr std::size_t kMaxParts = 16;
 
 struct Limits {
   double share;
   std::int64_t rows;
   double shrunk;
   std::int64_t updates, interval;
+  double ratio, lost;
 };
 constexpr Param<Limits> kParams[] = {
     {&Limits::share, "share", "0.6", "of an update's length that the norm of all weights loses (Luff)"},
@@ -35,7 +39,19 @@ constexpr Param<Limits> kParams[] = {
      AtLeast(1)},
     {&Limits::interval, "interval", "8", "TRAIN steps between two captures after the first eight (Luff)",
      AtLeast(1)},
+    {&Limits::ratio, "ratio", "3", "coupled_decay: norm of decay x weights over that of the gradient (Luff)",
+     AtLeast(1)},
+    {&Limits::lost, "lost", "0.3", "coupled_decay: of the weights' norm that has to be gone (Luff)"},
 };
+
+// Optimizers that add decay x weight to the gradient and then divide by its usual size: however small the
+// decay, what dominates the sum is what they follow.
+bool IsCoupled(std::string_view optimizer) {
+  for (const char* name : {"Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad"}) {
+    if (optimizer == name) return true;
+  }
+  return false;
+}
 
 // Takes all weights of a worker as one vector W. An update that only shrinks them moves W by exactly what its
 // norm loses: s = (|W_p| - |W_s|) / |W_s - W_p| is 1 for pure shrinkage and about 0 for a gradient, which is
@@ -55,8 +71,15 @@ class RegularizationDominates final : public KeptRule {
       }
       if (view.trial.tensor(loss.tensor).name == loss_) loss_now_ = loss.value;
     }
+    for (const auto& [entry, tensor] : view.index.scalars(Role::kOther)) {
+      if (!std::isfinite(entry.value) || tensor.name.find("_part_") == std::string::npos) continue;
+      if (parts_.size() < kMaxParts || parts_.contains(tensor.name))
+        parts_.try_emplace(tensor.name, Part{entry.value, 0}).first->second.now = entry.value;
+    }
     for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting)) {
       if (tensor.name.ends_with(".weight_decay")) {
+        const std::string_view name = std::string_view(tensor.name).substr(tensor.name.find('/') + 1);
+        coupled_ = IsCoupled(name.substr(0, name.find('.')));
         decay_ = std::max(decay_at_ == info.mode_step ? decay_ : 0.0, entry.value);
         decay_at_ = info.mode_step;
       }
@@ -75,6 +98,8 @@ class RegularizationDominates final : public KeptRule {
       if (now == nullptr || now->finite_count() != now->count || !std::isfinite(change.sum_sq) ||
           !std::isfinite(change.previous_sum_sq))
         continue;
+      // Scales of normalisations start at one: large, and no direction that anything is learnt in.
+      if (view.trial.tensor(change.tensor).module_type.find("Norm") != std::string::npos) continue;
       if (lead == format::kNoId) worker = change.worker;
       if (change.worker != worker) continue;
       moved_sq += change.sum_sq;
@@ -90,8 +115,8 @@ class RegularizationDominates final : public KeptRule {
     }
     if (lead == format::kNoId || !(before_sq > 0) || !(moved_sq > 0)) return;
     const double share = (std::sqrt(before_sq) - std::sqrt(now_sq)) / std::sqrt(moved_sq);
-    // If the loss has fallen by a fifth, the model learns, whatever the weights do.
-    const bool learning = !loss_.empty() && first_loss_ > 0 && loss_now_ < 0.8 * first_loss_;
+    const bool learning = Learning();
+    JudgeCoupled(view, {lead, worker}, std::sqrt(before_sq), std::sqrt(now_sq), learning, sink);
     // Without weight decay, only a penalty in the loss can be the cause: not where the loss is a cross
     // entropy or another of a known formula and nothing else. A penalty shrinks many weights, not one.
     const bool pure =
@@ -160,6 +185,13 @@ class RegularizationDominates final : public KeptRule {
   }
 
   void VisitFields(Fields& io) override {
+    io("parts", parts_, kMaxParts);
+    io("coupled", coupled_);
+    io("coupled_rows", coupled_rows_);
+    io("coupled_norm", coupled_norm_);
+    io("coupled_least", coupled_least_);
+    io("coupled_since", coupled_since_);
+    io("coupled_open", coupled_open_);
     io("loss", loss_);
     io("first_loss", first_loss_);
     io("loss_now", loss_now_);
@@ -178,7 +210,81 @@ class RegularizationDominates final : public KeptRule {
   }
 
  private:
+  struct Part {  // of a loss that is a sum: a call of a known formula
+    double first = 0, now = 0;
+    void VisitFields(Fields& io) {
+      io("first", first);
+      io("now", now);
+    }
+  };
+
+  // If the loss has fallen by a fifth, the model learns, whatever the weights do. A sum falls when its
+  // penalty does, so where parts of known formulas are seen, one of them must have fallen.
+  [[nodiscard]] bool Learning() const {
+    const auto fell = [](double first, double now) { return first > 0 && now < 0.8 * first; };
+    if (parts_.empty()) return !loss_.empty() && fell(first_loss_, loss_now_);
+    return std::any_of(parts_.begin(), parts_.end(),
+                       [&](const auto& part) { return fell(part.second.first, part.second.now); });
+  }
+
+  // Coupled decay adds d w to the gradient g. Where |d w| is far above |g| at each capture and the weights
+  // shrink, the optimizer minimises the penalty alone; it does so by steps of its own size, which need not
+  // point at zero.
+  void JudgeCoupled(const StepView& view, TensorAt lead, double before, double now, bool learning,
+                    Sink& sink) {
+    double gradient_sq = 0;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+      if (entry.worker == lead.worker) gradient_sq += entry.summary.sum_sq;
+    }
+    const std::int64_t step = view.rows.info.mode_step;
+    const double ratio = gradient_sq > 0 ? decay_ * now / std::sqrt(gradient_sq) : 0;
+    if (!coupled_ || !(ratio >= limits_.ratio) || learning) {
+      coupled_rows_ = 0;
+      if (learning && !coupled_open_.empty()) {
+        sink.Heal(kCoupled, coupled_open_, step);
+        coupled_open_.clear();
+      }
+      return;
+    }
+    if (coupled_rows_++ == 0) {
+      coupled_norm_ = before;
+      coupled_least_ = ratio;
+      coupled_since_ = step;
+    }
+    coupled_least_ = std::min(coupled_least_, ratio);
+    const double kept = now / coupled_norm_;
+    if (coupled_rows_ < limits_.rows || 1 - kept < limits_.lost || !open_.empty()) return;
+    Finding finding = FindingAt(kName, kCoupled, view, lead);
+    if (coupled_open_.empty()) coupled_open_ = finding.tensor;
+    finding.tensor = coupled_open_;
+    finding.since_step = coupled_since_;
+    finding.what = fmt::format(
+        "weight decay outweighs the loss: {:g} times the weights is {:.0f} times the gradient and more, and "
+        "{:.0f} % of "
+        "the weights' norm is gone",
+        decay_, coupled_least_, 100 * (1 - kept));
+    finding.why =
+        "this optimizer adds the decay to the gradient and divides by the size of the sum, so that it "
+        "follows the "
+        "larger of the two; the loss does not fall";
+    finding.remedy =
+        "lower weight_decay (1e-5 to 1e-2 are usual), or use AdamW, whose decay is apart from the gradient";
+    finding.causes = {"a weight_decay meant for AdamW", "weight decay far too large"};
+    finding.evidence = {{"ratio", coupled_least_}, {"norm_kept", kept}, {"weight_decay", decay_}};
+    finding.threshold = fmt::format(
+        "decay x weights at least {:g} times the gradient in {} captures in a row, and {:g} % of the norm "
+        "gone, without a "
+        "fall of the loss by a fifth (Luff)",
+        limits_.ratio, limits_.rows, 100 * limits_.lost);
+    sink.Report(std::move(finding));
+  }
+
   const Limits limits_;
+  std::map<std::string, Part> parts_;
+  bool coupled_ = false;
+  std::int64_t coupled_rows_ = 0, coupled_since_ = 0;
+  double coupled_norm_ = 0, coupled_least_ = 0;
+  std::string coupled_open_;
   std::string loss_;
   double first_loss_ = 0, loss_now_ = 0;
   double decay_ = 0, rate_ = 0;
@@ -193,9 +299,13 @@ class RegularizationDominates final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RegularizationDominates>(kName, kParams);
-  spec.version = 2;
+  spec.version = 3;
   spec.summary = "weight decay or a penalty outweighs the gradient: updates only shrink the weights";
-  spec.needs = [](const Parameters& all) { return std::vector{WeightChangeNeed(IntervalOf(all), 8)}; };
+  spec.needs = [](const Parameters& all) {
+    return std::vector{
+        WeightChangeNeed(IntervalOf(all), 8),
+        Need{.collection = "gradients", .roles = {Role::kGradient}, .forms = Bit(Form::kSummary)}};
+  };
   return spec;
 }
 

@@ -226,5 +226,78 @@ TEST(WeightUpdateRatio, WeightsThrownAwayAndALossThatLeavesItsLevel_Stop) {
   }
 }
 
+// Adam with a decay of 0.5: steps of one size for each element, while the norm falls from 4 by `factor` a
+// step.
+FakeTrial Coupled(const std::string& optimizer, double factor, double gradient, double loss_slope) {
+  FakeTrial trial;
+  double norm = 4;
+  for (int step = 0; step < 16; ++step) {
+    trial.Step().Loss(2.3 - loss_slope * step);
+    const double before = norm;
+    if (step > 0) norm *= factor;
+    // The step is longer than what the norm loses: its direction is that of signs.
+    if (step > 0) trial.Difference("a.weight", 1, 2 * (before - norm), before, 4);
+    trial.Tensor("a.weight", Role::kWeight, {norm});
+    trial.Tensor("gradient/a.weight", Role::kGradient, {gradient});
+    trial.Scalar("optimizer/" + optimizer + ".group0.lr", Role::kOptimizerSetting, 0.1)
+        .Scalar("optimizer/" + optimizer + ".group0.weight_decay", Role::kOptimizerSetting, 0.5);
+  }
+  return trial;
+}
+
+TEST(RegularizationDominates, CoupledDecayThatOutweighsTheGradient_IsTold) {
+  const auto findings =
+      FindingsOf(Coupled("Adam", 0.95, 0.1, 0), "RegularizationDominates", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "coupled_decay");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].remedy.find("AdamW"), std::string::npos);
+}
+
+TEST(RegularizationDominates, DecoupledDecay_ALargerGradient_AndAFallingLoss_AreNoCoupledDecay) {
+  for (const FakeTrial& trial : {Coupled("AdamW", 0.95, 0.1, 0), Coupled("Adam", 0.95, 1, 0),
+                                 Coupled("Adam", 0.95, 0.1, 0.1), Coupled("Adam", 0.99, 0.1, 0)})
+    EXPECT_TRUE(FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff).empty());
+}
+
+// The sum falls with the penalty that it contains; the part that a call of cross_entropy gave does not.
+TEST(RegularizationDominates, ASumThatFallsWithItsPenalty_IsNoLearning) {
+  for (const double part_slope : {0.0, 0.2}) {
+    FakeTrial trial;
+    double norm = 4;
+    for (int step = 0; step < 8; ++step) {
+      const double before = norm;
+      if (step > 0) norm *= 0.8;
+      trial.Step().Loss(2.3 + 100 * norm, "loss_output_0");
+      trial.Scalar("CrossEntropyLoss_part_0", Role::kOther, 2.3 - part_slope * step);
+      for (const char* name : {"a.weight", "b.weight"}) {
+        if (step > 0) trial.Difference(name, 1, before - norm, before, 4);
+        trial.Tensor(name, Role::kWeight, {norm});
+      }
+    }
+    const auto findings = FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff);
+    EXPECT_EQ(findings.size(), part_slope > 0 ? 0U : 1U);
+  }
+}
+
+TEST(RegularizationDominates, ScalesOfNormalisations_HideNothing) {
+  for (const char* type : {"BatchNorm1d", "Linear"}) {
+    FakeTrial both;
+    double norm = 4;
+    for (int step = 0; step < 8; ++step) {
+      both.Step().Loss(2.3);
+      const double before = norm;
+      if (step > 0) norm *= 0.9;
+      if (step > 0)
+        both.Difference("a.weight", 1, before - norm, before, 4).Difference("n.weight", 1, 1, 40, 4);
+      both.Tensor("a.weight", Role::kWeight, {norm}).Tensor("n.weight", Role::kWeight, {40});
+      both.Place("n.weight", "n", type);
+      both.Scalar("optimizer/SGD.group0.weight_decay", Role::kOptimizerSetting, 1);
+    }
+    EXPECT_EQ(FindingsOf(both, "RegularizationDominates", ParameterSet::kLuff).size(),
+              std::string_view(type) == "Linear" ? 0U : 1U);
+  }
+}
+
 }  // namespace
 }  // namespace luff::rules::regularization_dominates_test
