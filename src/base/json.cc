@@ -36,6 +36,12 @@ T TryParse(std::string_view text, JsonLimits limits) {
 }
 
 template <typename T>
+std::string Member(const T& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_string() ? at->template get<std::string>() : std::string();
+}
+
+template <typename T>
 std::string Text(const T& json, int indent, bool ascii) {
   return json.dump(indent, ' ', ascii, T::error_handler_t::replace);
 }
@@ -72,6 +78,9 @@ OrderedJson ParseOrderedJson(std::string_view text, JsonLimits limits) {
 OrderedJson TryParseOrderedJson(std::string_view text, JsonLimits limits) {
   return TryParse<OrderedJson>(text, limits);
 }
+
+std::string TextMember(const Json& object, const char* key) { return Member(object, key); }
+std::string TextMember(const OrderedJson& object, const char* key) { return Member(object, key); }
 
 std::string JsonText(const Json& json, int indent) { return Text(json, indent, false); }
 std::string JsonText(const OrderedJson& json, int indent) { return Text(json, indent, false); }

@@ -31,6 +31,10 @@ struct JsonLimits {
 [[nodiscard]] nlohmann::ordered_json ParseOrderedJson(std::string_view text, JsonLimits limits = {});
 [[nodiscard]] nlohmann::ordered_json TryParseOrderedJson(std::string_view text, JsonLimits limits = {});
 
+/// A member that is a text; "" if the object has none of that name, or it is something else.
+[[nodiscard]] std::string TextMember(const nlohmann::json& object, const char* key);
+[[nodiscard]] std::string TextMember(const nlohmann::ordered_json& object, const char* key);
+
 /// Writes one line, or indents each level by `indent` blanks. Replaces bytes that are not UTF-8.
 [[nodiscard]] std::string JsonText(const nlohmann::json& json, int indent = -1);
 [[nodiscard]] std::string JsonText(const nlohmann::ordered_json& json, int indent = -1);

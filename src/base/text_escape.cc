@@ -67,21 +67,6 @@ std::string ValidUtf8(std::string_view text) {
   return Replaced(text, [](char32_t) { return true; });
 }
 
-std::string HtmlEscaped(std::string_view text) {
-  std::string out;
-  for (const char c : Escaped(text)) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
-
 std::string CsvField(std::string_view text) {
   std::string field = Escaped(text);
   // Spreadsheets skip blanks before a formula.

@@ -13,8 +13,6 @@ namespace luff {
 [[nodiscard]] std::string Escaped(std::string_view text);
 /// The same, but keeps line feeds.
 [[nodiscard]] std::string EscapedLines(std::string_view text);
-/// For HTML: as Escaped, with & < > " ' as entities.
-[[nodiscard]] std::string HtmlEscaped(std::string_view text);
 /// A field of a CSV file: as Escaped, with an apostrophe in front of what a spreadsheet would take for a
 /// formula (= + - @), quoted where RFC 4180 requires it.
 [[nodiscard]] std::string CsvField(std::string_view text);

@@ -110,6 +110,8 @@ class RunTrial final : public StepTrial {
 
   Status ReadStepRows(std::size_t n, StepRows* out) const override;
   Status ReadStepContents(std::size_t n, StepContents* out) const override;
+  Status VisitSummaries(std::size_t from, std::size_t to,
+                        const std::function<void(const SummaryStretch&)>& use) const override;
   std::vector<GapInfo> Gaps() const override;
   std::vector<EventAt> Events(Mode mode) const override;
   std::vector<JsonEvent> JsonEvents() const override;

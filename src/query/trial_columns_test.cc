@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "luff/query/trial.h"
 #include "query/testing.h"
@@ -96,6 +97,39 @@ TEST(TrialColumnsTest, SayWhatSingleSummariesSay) {
     WriteSteps(w, kSteps / 2);
     w.Close();
     ASSERT_TRUE((*trial)->Refresh().ok());
+  }
+}
+
+// All rows of a stretch of steps, read as they lie, are those that single steps have.
+TEST(TrialColumnsTest, VisitsShowWhatStepsHold) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1, false, true, 64 << 10);
+  for (TensorId id = 0; id < 4; ++id) w.Define(id, "t" + std::to_string(id), 2);
+  WriteSteps(w, kSteps);
+  const auto trial = Trial::Open(run.path());
+  ASSERT_TRUE(trial.ok()) << trial.status().ToString();
+  for (const auto& [from, to] :
+       {std::pair<std::size_t, std::size_t>{0, 5000}, {17, 18}, {900, 1900}, {5, 5}}) {
+    std::map<std::pair<std::size_t, TensorId>, std::pair<double, std::uint64_t>> visited;
+    const Status status = (*trial)->VisitSummaries(from, to, [&](const TrialRows::SummaryStretch& s) {
+      for (std::size_t i = 0; i < s.count.size(); ++i) {
+        EXPECT_TRUE(visited.try_emplace({s.first + i, s.tensor}, s.sum[i], s.nan_count[i]).second);
+        EXPECT_EQ(s.worker, 0U);
+      }
+    });
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    std::size_t expected = 0;
+    TrialRows::StepRows rows;
+    for (std::size_t n = from; n < std::min(to, (*trial)->step_count()); ++n) {
+      ASSERT_TRUE((*trial)->ReadStepRows(n, &rows).ok());
+      for (const auto& entry : rows.summaries) {
+        const auto at = visited.find({n, entry.tensor});
+        ASSERT_NE(at, visited.end()) << n << " " << entry.tensor;
+        EXPECT_EQ(at->second, std::pair(entry.summary.sum, entry.summary.nan_count));
+        ++expected;
+      }
+    }
+    EXPECT_EQ(visited.size(), expected);
   }
 }
 

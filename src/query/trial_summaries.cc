@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "query/run_trial.h"
+#include "query/stretches.h"
 
 namespace luff::query {
 namespace {
@@ -100,20 +101,6 @@ void Reserve(SummaryColumns* out, std::size_t rows) {
     column->Reserve(rows);
 }
 
-/// Returns how many values from `first` on ascend by one each.
-template <typename T>
-std::size_t Ascending(std::span<const T> values, std::size_t first) noexcept {
-  const std::size_t size = values.size() - first;
-  const T* v = values.data() + first;
-  // Columns nearly always continue to their end without a hole; this loop checks that without a branch.
-  bool whole = true;
-  for (std::size_t i = 1; i < size; ++i) whole &= v[i] == static_cast<T>(v[i - 1] + 1);
-  if (whole) return size;
-  std::size_t n = 1;
-  while (n < size && v[n] == static_cast<T>(v[n - 1] + 1)) ++n;
-  return n;
-}
-
 }  // namespace
 
 Result<SummaryAt> RunTrial::ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
@@ -178,7 +165,7 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
                                  SummaryColumns* out) const {
   const bool uniform = steps_.Uniform(mode);
   const auto counts = [&](std::uint32_t n) {
-    return uniform || (!steps_.superseded(n) && (mode == Mode::kGlobal || steps_.mode(n) == mode));
+    return !steps_.superseded(n) && (mode == Mode::kGlobal || steps_.mode(n) == mode);
   };
   std::vector<std::pair<std::uint32_t, std::size_t>> positions;  // in the step table: first, how many
   const auto append = [&](const Stretch& s) {
@@ -203,27 +190,18 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
     const auto slot = segment->FindSlot(local->second);
     if (!slot) continue;
     LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(*slot, store::Again::kNo));
-    const auto ordinals = segment->steps().ordinal;
-    for (std::size_t first = 0; first < block.size();) {
-      const std::uint32_t n = worker.StepOf(ordinals[block.step[first]]);
-      const bool repeated = first + 1 < block.size() && block.step[first + 1] == block.step[first];
-      if (repeated || n == kNoStep || !counts(n)) {
-        ++first;  // if a tensor was written twice in one step, the last one counts
-        continue;
-      }
-      // Rows are copied at once as long as rows, ordinals and positions have no hole.
-      std::size_t rows = Ascending(block.step, first);
-      rows = std::min(rows, Ascending(ordinals.first(block.step[first] + rows), block.step[first]));
-      const auto position = static_cast<std::size_t>(ordinals[block.step[first]] - worker.first_ordinal);
-      rows = std::min(rows, worker.step_of.size() - position);
-      rows = std::min(rows, Ascending(std::span(worker.step_of).first(position + rows), position));
-      if (first + rows < block.size() && block.step[first + rows] == block.step[first + rows - 1]) --rows;
-      for (std::uint32_t i = 1; !uniform && i < rows; ++i) {
-        if (!counts(n + i)) rows = i;
-      }
-      append({block, first, rows, n});
-      first += rows;
-    }
+    EachStretch(worker, *segment, block, 0, block.size(),
+                [&](std::size_t first, std::size_t rows, std::uint32_t n) {
+                  if (uniform) {
+                    append({block, first, rows, n});
+                    return;
+                  }
+                  for (std::uint32_t i = 0, begin = 0; i <= rows; ++i) {
+                    if (i < rows && counts(n + i)) continue;
+                    if (i > begin) append({block, first + begin, i - begin, n + begin});
+                    begin = i + 1;
+                  }
+                });
   }
   AppendNumbers(positions, out);
   return Status::Ok();

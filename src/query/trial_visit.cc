@@ -1,0 +1,75 @@
+#include <algorithm>
+
+#include "query/run_trial.h"
+#include "query/stretches.h"
+
+namespace luff::query {
+
+Status TrialRows::VisitSummaries(std::size_t from, std::size_t to,
+                                 const std::function<void(const SummaryStretch&)>& use) const {
+  StepRows rows;
+  for (std::size_t n = from; n < to; ++n) {
+    LUFF_RETURN_IF_ERROR(ReadStepRows(n, &rows));
+    for (const SummaryEntry& entry : rows.summaries) {
+      const Summary& s = entry.summary;
+      const auto dtype = static_cast<std::uint8_t>(entry.dtype);
+      use({entry.tensor,
+           entry.worker,
+           n,
+           {&s.count, 1},
+           {&s.min_bits, 1},
+           {&s.max_bits, 1},
+           {&s.zero_count, 1},
+           {&s.nan_count, 1},
+           {&s.inf_count, 1},
+           {&s.sum, 1},
+           {&s.sum_sq, 1},
+           {&s.abs_sum, 1},
+           {&dtype, 1}});
+    }
+  }
+  return Status::Ok();
+}
+
+Status RunTrial::VisitSummaries(std::size_t from, std::size_t to,
+                                const std::function<void(const SummaryStretch&)>& use) const {
+  to = std::min(to, steps_.size());
+  for (const auto& worker : workers_) {
+    for (const auto& segment : worker->reader->segments()) {
+      // The steps of the segment that are wanted.
+      const auto ordinals = segment->steps().ordinal;
+      const auto wanted = [&](std::uint64_t ordinal) {
+        const std::uint32_t n = worker->StepOf(ordinal);
+        return n != kNoStep && n >= from && n < to;
+      };
+      const auto first = std::ranges::find_if(ordinals, wanted);
+      if (first == ordinals.end()) continue;
+      auto last = ordinals.end() - 1;
+      while (!wanted(*last)) --last;
+      const auto low = static_cast<std::uint32_t>(first - ordinals.begin());
+      const auto high = static_cast<std::uint32_t>(last - ordinals.begin());
+      for (std::size_t slot = 0; slot < segment->slot_count(); ++slot) {
+        const auto id = worker->trial_id.find(ScopedId(segment->header().epoch, segment->slot_tensor(slot)));
+        if (id == worker->trial_id.end()) continue;
+        LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(slot, store::Again::kNo));
+        const auto begin = std::ranges::lower_bound(block.step, low) - block.step.begin();
+        const auto end = std::ranges::upper_bound(block.step, high) - block.step.begin();
+        EachStretch(
+            *worker, *segment, block, static_cast<std::size_t>(begin), static_cast<std::size_t>(end),
+            [&](std::size_t row, std::size_t rows, std::uint32_t n) {
+              // Positions ascend, but a resumed run may have others between them.
+              const std::size_t skip = n < from ? std::min(from - n, rows) : 0;
+              const std::size_t stop = n >= to ? 0 : std::min<std::size_t>(rows, to - n);
+              if (skip >= stop) return;
+              const auto part = [&](const auto& column) { return column.subspan(row + skip, stop - skip); };
+              use({id->second, worker->reader->worker(), n + skip, part(block.count), part(block.min_bits),
+                   part(block.max_bits), part(block.zero_count), part(block.nan_count), part(block.inf_count),
+                   part(block.sum), part(block.sum_sq), part(block.abs_sum), part(block.dtype)});
+            });
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace luff::query
