@@ -31,11 +31,6 @@ bool IsSilence(const AuditLine& line) {
   return line.event == "silenced" || line.event == "limited" || line.event == "dropped";
 }
 
-std::string Text(const Json& json, const char* key) {
-  const auto at = json.find(key);
-  return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
-}
-
 template <typename T>
 T Whole(const Json& json, const char* key, T otherwise) {
   const auto at = json.find(key);
@@ -51,15 +46,15 @@ Result<AuditLine> ParseAuditLineUntrusted(std::string_view text) {
     if (!json.is_object()) return Corruption("a line of the audit is no JSON object, or too deep");
     AuditLine line;
     line.unix_ns = Whole<std::int64_t>(json, "unix_ns", 0);
-    line.id = Text(json, "id");
-    line.action = Text(json, "action");
-    line.kind = Text(json, "kind");
-    line.finding = Text(json, "finding");
-    line.cause = Text(json, "cause");
-    line.event = Text(json, "event");
+    line.id = TextMember(json, "id");
+    line.action = TextMember(json, "action");
+    line.kind = TextMember(json, "kind");
+    line.finding = TextMember(json, "finding");
+    line.cause = TextMember(json, "cause");
+    line.event = TextMember(json, "event");
     line.attempt = Whole<int>(json, "attempt", 0);
     line.train_step = Whole<std::int64_t>(json, "train_step", -1);
-    line.detail = Text(json, "detail");
+    line.detail = TextMember(json, "detail");
     if (const auto at = json.find("document"); at != json.end() && at->is_object())
       line.document = JsonText(*at);
     if (line.event.empty()) return Corruption("a line of the audit without an event");

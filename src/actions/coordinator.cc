@@ -36,8 +36,8 @@ ControlLog LogOf(const std::string& run_path) {
           [run_path](const store::ControlRecord& record) { return store::DecideControl(run_path, record); }};
 }
 
-void Coordinator::Request(ActionRequest request) {
-  if (stopping_) return;
+bool Coordinator::Request(ActionRequest request) {
+  if (stopping_) return false;
   if (request.kind == "stop") {
     stopping_ = true;
     waiting_.clear();  // actions that are not proposed yet are pointless now
@@ -46,11 +46,12 @@ void Coordinator::Request(ActionRequest request) {
     const auto same = [&](const ActionRequest& other) { return other.id == request.id; };
     if (waiting_.size() >= kMaxWaiting || std::any_of(waiting_.begin(), waiting_.end(), same) ||
         (state_ != State::kIdle && same(current_))) {
-      return;
+      return false;
     }
   }
   waiting_.push_back(std::move(request));
   if (state_ == State::kIdle) Next();
+  return true;
 }
 
 void Coordinator::Next() {
@@ -117,7 +118,13 @@ Coordinator::Answers Coordinator::Count(std::uint32_t world, std::span<const que
     if (worker.ended || (stop && !Lives(worker))) continue;
     const std::uint32_t verdict = VerdictOf(worker.worker, proposal_, acks);
     if (verdict == kRefused && !stop) {
-      *why = fmt::format("the training of worker {} has not opted in to {}", worker.worker, current_.kind);
+      *why =
+          current_.kind == "capture"
+              ? fmt::format(
+                    "worker {} cannot record that: something in it is wrong, or the run has no room "
+                    "for more collections",
+                    worker.worker)
+              : fmt::format("the training of worker {} has not opted in to {}", worker.worker, current_.kind);
       return Answers::kRefused;
     }
     if (verdict == kTooLate || verdict == kRefused || verdict == kAlone) {

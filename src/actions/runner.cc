@@ -17,6 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr const char* kOnFinding = "--on-finding";
+constexpr std::int64_t kOldNs = 60'000'000'000;  // of a request that nobody was there to answer
 constexpr double kGraceS = 5;  // a notifier that exceeds its own limit by this much is ended
 
 double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
@@ -42,9 +43,7 @@ std::vector<ActionSpec> WithOnFinding(std::vector<ActionSpec> specs, bool stop_o
 std::string RunId(const std::string& run) {
   const Result<std::string> text = ReadRegular(run + "/run.json", 1U << 20, 1);
   if (!text.ok()) return "";
-  const Json json = TryParseOrderedJson(*text);
-  const auto at = json.is_object() ? json.find("run_id") : json.end();
-  return json.is_object() && at != json.end() && at->is_string() ? at->get<std::string>() : "";
+  return TextMember(TryParseOrderedJson(*text), "run_id");
 }
 
 std::string Because(const rules::Finding& finding) {
@@ -69,7 +68,8 @@ const char* WhatItDoes(ActionKind kind) {
 Runner::Runner(RunnerOptions options)
     : options_(std::move(options)),
       policy_(WithOnFinding(options_.specs, options_.stop_on_finding)),
-      coordinator_(options_.stop, LogOf(options_.run)) {}
+      coordinator_(options_.stop, LogOf(options_.run)),
+      inbox_(options_.run) {}
 
 void Runner::Begin(std::int64_t now_ns) {
   if (audit_) return;
@@ -81,8 +81,8 @@ void Runner::Begin(std::int64_t now_ns) {
     for (const store::ControlRecord& record : *records) {
       if (record.phase == "propose") {
         const Json body = TryParseOrderedJson(record.body);
-        if (body.is_object() && body.contains("action") && body["action"].is_string())
-          proposed[record.number] = body["action"].get<std::string>();
+        if (const std::string action = TextMember(body, "action"); !action.empty())
+          proposed[record.number] = action;
       } else if (record.proposal != 0 && decided.insert(record.proposal).second && record.phase == "commit") {
         committed_.insert(proposed[record.proposal]);
       }
@@ -136,6 +136,10 @@ Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, s
     for (const rules::Finding& finding : std::exchange(resumed_, {}))
       policy_.Resume(finding, Seconds(now_ns), train_step);
   }
+  for (const Asked& asked : inbox_.Look(now_ns)) {
+    Begin(now_ns);
+    Take(asked);
+  }
   if (policy_.waits()) {
     for (const Decision& decision : policy_.Tick(Seconds(now_ns), train_step)) Carry(decision, train_step);
   }
@@ -187,6 +191,13 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
       return;
     case Decision::What::kAct: break;
   }
+  const Mark* mark = inbox_.MarkOfFinding(decision.finding.id);
+  if (IsDelivery(spec.kind) && mark != nullptr && mark->mutes(train_step)) {
+    AuditLine line = LineOf(decision, id, "silenced");
+    line.detail = "muted by " + mark->author;
+    Write(std::move(line));
+    return;
+  }
   const bool stop = spec.kind == ActionKind::kStop;
   if (!IsDelivery(spec.kind) && (ended_ || committed_.contains(id) || coordinator_.stopping())) return;
   AuditLine begun = LineOf(decision, id, "begun");
@@ -205,8 +216,56 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
   body["name"] = spec.name;
   if (spec.kind == ActionKind::kLowerLr) body["factor"] = spec.factor;
   if (spec.kind == ActionKind::kRollback) body["step"] = decision.finding.since_step;
-  coordinator_.Request(
+  (void)coordinator_.Request(
       {std::string(KindName(spec.kind)), id, Because(decision.finding), decision.finding.id, Dump(body)});
+}
+
+void Runner::Take(const Asked& asked) {
+  const std::string id = rules::FindingId(run_id_ + "/request", std::to_string(asked.number), "", 0);
+  asked_[id] = asked.number;
+  if (committed_.contains(id))
+    return Reply(id, Asked::State::kDone, -1, "it was carried out before the last supervisor ended");
+  AuditLine line;
+  line.id = id;
+  line.action = fmt::format("request {}", asked.number);
+  line.kind = asked.action;
+  line.event = "begun";
+  line.detail = asked.author + (asked.reason.empty() ? "" : ": " + asked.reason);
+  Write(line);
+  begun_[id] = line;
+  const auto refuse = [&](const std::string& why) {
+    AuditLine end = begun_[id];
+    end.event = "refused";
+    end.detail = why;
+    Write(std::move(end));
+    begun_.erase(id);
+    Reply(id, Asked::State::kRefused, -1, why);
+  };
+  if (const Status good = CheckRequest(asked); !good.ok()) return refuse(std::string(good.message()));
+  if (Env::Real().NowUnixNs() - asked.asked_unix_ns > kOldNs)
+    return refuse("it was asked more than a minute before anybody could answer");
+  if (ended_) return refuse("the job has ended");
+  if (coordinator_.stopping()) return refuse("the job is being stopped already");
+  Json body = asked.arguments.empty() ? Json::object() : TryParseOrderedJson(asked.arguments);
+  body["action"] = id;
+  body["name"] = line.action;
+  body["request"] = asked.number;
+  const std::string reason =
+      fmt::format("asked by {}{}{}", asked.author, asked.reason.empty() ? "" : ": ", asked.reason);
+  if (!coordinator_.Request({asked.action, id, reason, "", Dump(body)}))
+    return refuse("too many actions wait");
+  if (asked.action == "stop") stop_asked_ = reason;
+}
+
+void Runner::Reply(const std::string& id, Asked::State state, std::int64_t train_step,
+                   const std::string& why) {
+  const auto asked = asked_.find(id);
+  if (asked == asked_.end()) return;
+  const Status written = inbox_.Reply(asked->second, state, train_step, why);
+  if (!written.ok())
+    sayings_.push_back(fmt::format("luff: the answer to request {} cannot be written into the run: {}\n",
+                                   asked->second, written.message()));
+  asked_.erase(asked);
 }
 
 std::string Runner::Document(const Decision& decision, const std::string& id, std::int64_t train_step) const {
@@ -283,18 +342,22 @@ void Runner::HearCoordinator() {
       case What::kCommitted:
         line.event = "committed";
         committed_.insert(line.id);
+        if (stop) Reply(line.id, Asked::State::kDone, news.train_step, "");
         break;
       case What::kAborted: line.event = "aborted"; break;
       case What::kCarriedOut:
         line.event = "carried_out";
+        Reply(line.id, Asked::State::kDone, news.train_step, "");
         sayings_.push_back(fmt::format("luff: {} carried out after step {}\n", name, news.train_step));
         break;
       case What::kRefused:
         line.event = "refused";
+        Reply(line.id, Asked::State::kRefused, -1, news.detail);
         sayings_.push_back(fmt::format("luff: {} was not carried out, in no rank: {}\n", name, news.detail));
         break;
       case What::kFailed:
         line.event = "failed";
+        Reply(line.id, Asked::State::kFailed, news.train_step, news.detail);
         if (!stop) sayings_.push_back(fmt::format("luff: {} failed: {}\n", name, news.detail));
         break;
     }
@@ -308,13 +371,14 @@ void Runner::JobEnded() {
   HearCoordinator();
   for (auto& [id, begun] : begun_) {
     const ActionSpec* spec = policy_.Find(begun.action);
-    if (spec == nullptr || IsDelivery(spec->kind)) continue;
-    const bool stop = spec->kind == ActionKind::kStop;
+    if (!asked_.contains(id) && (spec == nullptr || IsDelivery(spec->kind))) continue;
+    const bool stop = begun.kind == KindName(ActionKind::kStop);
     if (stop && committed_.contains(id)) continue;
     AuditLine line = begun;
     line.unix_ns = 0;
     line.event = stop ? "aborted" : "failed";
     line.detail = "the job ended before all ranks had agreed, or answered";
+    Reply(id, Asked::State::kRefused, -1, line.detail);
     Write(std::move(line));
   }
 }

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "actions/testing.h"
 #include "luff/base/env.h"
 
 namespace luff::actions::runner_test {
@@ -50,19 +51,8 @@ std::vector<ActionSpec> LowerThenStopAfter10Steps() {
   return {Spec(ActionKind::kLowerLr), stop};
 }
 
-class RunnerTest : public ::testing::Test {
+class RunnerTest : public testing::RunFolderTest {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "luff-runner-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    run_ = name;
-    std::filesystem::create_directory(run_ + "/control");
-    std::ofstream(run_ + "/run.json") << R"({"run_id":"00ff"})";
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(run_, ignored);
-  }
   RunnerOptions Options(std::vector<ActionSpec> specs) const {
     return {run_, "train", std::move(specs), false, {}, {}};
   }
@@ -75,7 +65,7 @@ class RunnerTest : public ::testing::Test {
         workers[n].worker = n;
         workers[n].alive = true;
         workers[n].last_train_step = 20;
-        for (const store::ControlRecord& record : Control()) {
+        for (const store::ControlRecord& record : Log()) {
           format::AckRow row{};
           row.control = record.number;
           row.verdict = i < 2 ? 1 : 3;
@@ -96,10 +86,6 @@ class RunnerTest : public ::testing::Test {
     }
     static_cast<void>(runner->Poll(now_ms_ * kMs, 20, 2, {}, {}));
   }
-  std::vector<store::ControlRecord> Control() const {
-    auto records = store::ReadControl(run_, 0, nullptr);
-    return records.ok() ? std::move(records).value() : std::vector<store::ControlRecord>{};
-  }
   std::vector<std::string> Events() const {
     std::vector<std::string> events;
     const Audit audit(run_ + "/rules/luff/actions.jsonl");
@@ -107,7 +93,6 @@ class RunnerTest : public ::testing::Test {
     return events;
   }
 
-  std::string run_;
   std::int64_t now_ms_ = 0;
 };
 
@@ -122,7 +107,7 @@ TEST_F(RunnerTest, ACorrectionIsCarriedOutOnceAlsoByTheNextSupervisor) {
   }
   EXPECT_EQ(Events(), (std::vector<std::string>{"begun", "begun", "proposed", "committed", "carried_out",
                                                 "proposed", "committed", "carried_out"}));
-  const auto records = Control();
+  const auto records = Log();
   ASSERT_EQ(records.size(), 4U);
   EXPECT_EQ(nlohmann::json::parse(records[0].body)["factor"], 0.5);
   EXPECT_EQ(nlohmann::json::parse(records[2].body)["step"], 17);
@@ -130,11 +115,11 @@ TEST_F(RunnerTest, ACorrectionIsCarriedOutOnceAlsoByTheNextSupervisor) {
   Runner second(Options(specs));
   second.OnFinding(MakeFinding("f1"), "new", false, 30, 0);
   Obey(&second);
-  EXPECT_EQ(Control().size(), 4U);
+  EXPECT_EQ(Log().size(), 4U);
   second.OnFinding(MakeFinding("f2"), "new", false, 30, 0);
   Obey(&second);
   Obey(&second);
-  EXPECT_EQ(Control().size(), 8U);  // two actions, each proposed and committed
+  EXPECT_EQ(Log().size(), 8U);  // two actions, each proposed and committed
 }
 
 TEST_F(RunnerTest, WhatWasBegunAndNotCommittedIsNotTakenUpAgain) {
@@ -148,11 +133,11 @@ TEST_F(RunnerTest, WhatWasBegunAndNotCommittedIsNotTakenUpAgain) {
     }());
     static_cast<void>(first.Poll(0, 20, 1, workers, {}));
   }
-  EXPECT_EQ(Control().size(), 1U);
+  EXPECT_EQ(Log().size(), 1U);
   Runner second(Options({Spec(ActionKind::kLowerLr)}));
   second.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
   Obey(&second);
-  EXPECT_EQ(Control().size(), 1U);
+  EXPECT_EQ(Log().size(), 1U);
 }
 
 TEST_F(RunnerTest, ACommandGetsTheFindingAndItsEndIsAudited) {

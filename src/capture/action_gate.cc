@@ -57,9 +57,14 @@ void ActionGate::Take(const store::ControlRecord& record, std::int64_t unix_ns,
     return;
   }
   if (record.phase == "propose") {
-    const bool known = record.kind == "stop" || kinds_.contains(record.kind);
+    const bool known = record.kind == "stop" || kinds_.contains(record.kind) ||
+                       (record.kind == "capture" && change_.prepare);
     if (!known || state_.load(std::memory_order_relaxed) != StopState::kNone || !(record.deadline_s > 0) ||
         closed_) {
+      answer(Verdict::kRefused, finished);
+      return;
+    }
+    if (record.kind == "capture" && !change_.prepare(record)) {
       answer(Verdict::kRefused, finished);
       return;
     }
@@ -119,6 +124,12 @@ StopState ActionGate::AtBoundary(std::int64_t train_step, const std::function<vo
     state_.store(StopState::kStop, std::memory_order_seq_cst);
     Answer(Verdict::kCarriedOut, train_step);
     return StopState::kStop;
+  }
+  if (open_.kind == "capture") {
+    change_.use();
+    Answer(Verdict::kCarriedOut, train_step);
+    Reset();
+    return StopState::kNone;
   }
   pending_ = PendingAction{open_.number, open_.kind, open_.body, open_.reason};
   Reset();

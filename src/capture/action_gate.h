@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "luff/base/mutex.h"
@@ -45,7 +46,15 @@ class ActionGate {
     return finished_.load(std::memory_order_relaxed);
   }
 
-  /// Kinds that the training has opted into, besides "stop".
+  /// What the kind "capture" does, which needs no consent of the training. `prepare` gets a proposal, on the
+  /// thread that calls Take; false refuses it. `use` is called after a commit, at the step, by AtBoundary.
+  /// Set it before anything else.
+  struct Change {
+    std::function<bool(const store::ControlRecord& proposal)> prepare;
+    std::function<void()> use;
+  };
+  void OnCapture(Change change) { change_ = std::move(change); }
+  /// Kinds that the training has opted into, besides "stop" and "capture".
   void Accept(std::span<const std::string> kinds);
   /// Returns the action for which AtBoundary returned kAct, once.
   [[nodiscard]] std::optional<PendingAction> TakeAction();
@@ -69,6 +78,7 @@ class ActionGate {
   void Reset() LUFF_REQUIRES(mutex_);
 
   const double settle_s_;
+  Change change_;
   std::atomic<StopState> state_{StopState::kNone};
   std::atomic<std::int64_t> finished_{0};
   Mutex mutex_;

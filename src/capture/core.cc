@@ -31,13 +31,23 @@ constexpr std::size_t kFirstTouch = 2U << 20;
 Core::Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory,
            std::uint64_t control_after, ControlPoll::Read read, ControlPoll::Decide decide,
            const QueueLimits& limits)
-    : plan(std::move(p)),
-      registry(&plan),
-      pool(plan.config().pool_max_bytes),
+    : plans(std::move(p)),
+      registry(plans.now()),
+      pool(plans.now().config().pool_max_bytes),
       queue(limits),
-      governor(plan.config().max_overhead),
-      publisher(std::move(writer), &plan, &pool, &counters),
-      control(std::move(control_directory), control_after, std::move(read), std::move(decide), &gate) {}
+      governor(plans.now().config().max_overhead),
+      publisher(std::move(writer), &plans, &pool, &counters),
+      control(std::move(control_directory), control_after, std::move(read), std::move(decide), &gate) {
+  gate.OnCapture({[this](const store::ControlRecord& proposal) { return PrepareChange(proposal); },
+                  [this] { plans.Use(); }});
+}
+
+bool Core::PrepareChange(const store::ControlRecord& proposal) {
+  const Result<const Plan*> plan = plans.Prepare(proposal.body, proposal.train_step);
+  if (!plan.ok()) return false;
+  registry.Adopt(**plan, plans.now().config().collections.size());
+  return true;
+}
 
 bool Core::Tick(std::int64_t now_ns) noexcept {
   try {
@@ -45,6 +55,8 @@ bool Core::Tick(std::int64_t now_ns) noexcept {
       next_poll_ns_ = now_ns + (gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs);
       control.Poll(now_ns, &loose_.acks);
       TellFailure();
+      if (auto collections = plans.TakeDescription(); collections && !failed.load(std::memory_order_relaxed))
+        loose_.documents.emplace_back("collections", *std::move(collections));
       if (!publisher.PublishLoose(&loose_, false)) return false;
     }
     if (now_ns >= next_heartbeat_ns_) {

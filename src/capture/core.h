@@ -12,7 +12,7 @@
 #include "capture/block_pool.h"
 #include "capture/control_poll.h"
 #include "capture/governor.h"
-#include "capture/plan.h"
+#include "capture/plans.h"
 #include "capture/producer.h"
 #include "capture/publisher.h"
 #include "capture/registry.h"
@@ -40,7 +40,7 @@ struct Core {
   /// Counts a step that ends after GiveUp and is not recorded.
   void NotRecorded(std::int64_t global_step) noexcept;
 
-  const Plan plan;
+  Plans plans;
   Registry registry;
   BlockPool pool;
   WorkQueue queue;
@@ -68,6 +68,8 @@ struct Core {
  private:
   [[nodiscard]] bool Tick(std::int64_t now_ns) noexcept;
   [[nodiscard]] bool ProcessNext(std::unique_ptr<Work> work);
+  /// Prepares what a proposal of a change asks for. False if it cannot be recorded.
+  [[nodiscard]] bool PrepareChange(const store::ControlRecord& proposal);
   /// Counts consecutive errors, and gives up after too many.
   void Judge(bool ok) noexcept;
   /// Records why the recording failed, and the number of steps since then as one gap.

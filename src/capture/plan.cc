@@ -54,9 +54,10 @@ Result<Plan> Plan::Make(Config config) {
   return plan;
 }
 
-std::uint64_t Plan::Match(std::string_view name, format::Role role, std::string_view module_type) const {
+std::uint64_t Plan::Match(std::string_view name, format::Role role, std::string_view module_type,
+                          std::size_t first) const {
   std::uint64_t mask = 0;
-  for (std::size_t i = 0; i < matchers_.size(); ++i) {
+  for (std::size_t i = first; i < matchers_.size(); ++i) {
     const CollectionConfig& c = config_.collections[i];
     const Matcher& m = matchers_[i];
     const auto matches = [&](const Regex& regex) { return regex.Search(name); };

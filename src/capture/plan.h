@@ -16,9 +16,9 @@ class Plan {
  public:
   [[nodiscard]] static Result<Plan> Make(Config config);
 
-  /// Returns the collections of a tensor. Slow (regexes): once per name.
-  [[nodiscard]] std::uint64_t Match(std::string_view name, format::Role role,
-                                    std::string_view module_type) const;
+  /// Returns the collections of a tensor, of those from number `first` on. Slow (regexes): once per name.
+  [[nodiscard]] std::uint64_t Match(std::string_view name, format::Role role, std::string_view module_type,
+                                    std::size_t first = 0) const;
   /// Returns the collections to save in this mode step.
   [[nodiscard]] std::uint64_t DueCollections(format::Mode mode, std::int64_t mode_step) const noexcept;
   /// Returns the form bits of collections.

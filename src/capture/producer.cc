@@ -61,10 +61,10 @@ void Producer::CaptureSummary(TensorId id, LayoutId layout_id, const GivenSummar
   TensorState* tensor = context_.registry->tensor(id);
   if (tensor == nullptr) return;
   const format::Mode mode = context_.step->mode.load(std::memory_order_relaxed);
-  const std::uint64_t due = context_.step->due.load(std::memory_order_relaxed) &
+  const std::uint64_t due = context_.step->due.load(std::memory_order_acquire) &
                             tensor->collections.load(std::memory_order_relaxed);
   if (due == 0 || !Plan::RoleSavedIn(tensor->role, mode)) return;
-  std::uint32_t forms = context_.plan->FormsOf(due);
+  std::uint32_t forms = context_.plans->now().FormsOf(due);
   const LayoutState* layout = context_.registry->layout(layout_id);
   const std::uint64_t count = layout == nullptr ? 0 : layout->layout.element_count();
   if (layout == nullptr || given.zero_count > count || given.nan_count > count - given.zero_count ||
@@ -96,10 +96,10 @@ void Producer::CaptureOne(const TensorRef& ref, double factor) {
   TensorState* tensor = context_.registry->tensor(ref.id);
   if (tensor == nullptr) return;
   const format::Mode mode = context_.step->mode.load(std::memory_order_relaxed);
-  const std::uint64_t due = context_.step->due.load(std::memory_order_relaxed) &
+  const std::uint64_t due = context_.step->due.load(std::memory_order_acquire) &
                             tensor->collections.load(std::memory_order_relaxed);
   if (due == 0 || !Plan::RoleSavedIn(tensor->role, mode)) return;
-  std::uint32_t forms = context_.plan->FormsOf(due);
+  std::uint32_t forms = context_.plans->now().FormsOf(due);
   const LayoutState* layout = context_.registry->layout(ref.layout);
   if (layout == nullptr || (ref.data == nullptr && layout->bytes != 0)) {
     AddGap(ref.id, format::kNoId, GapReason::kUnsupported, forms, layout == nullptr ? 0 : layout->bytes);
@@ -139,7 +139,7 @@ std::uint64_t Producer::TooSmallFor(std::uint64_t bytes, std::uint64_t collectio
   std::uint64_t found = 0;
   for (std::uint64_t rest = collections; rest != 0; rest &= rest - 1) {
     const int at = std::countr_zero(rest);
-    const CollectionConfig& c = context_.plan->collection(at);
+    const CollectionConfig& c = context_.plans->now().collection(at);
     // What retention keeps of other collections is bounded by it, and `max_bytes` does not apply.
     if (c.keep.kind == store::Retention::Kind::kAll && c.max_bytes != 0 && bytes > c.max_bytes) {
       found |= std::uint64_t{1} << at;
@@ -158,7 +158,7 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
   Policy policy = Policy::kDegrade;
   bool raw = (forms & Bit(Form::kRaw)) != 0;
   if (raw) {
-    const std::uint64_t wanted = due & context_.plan->raw_collections();
+    const std::uint64_t wanted = due & context_.plans->now().raw_collections();
     std::uint64_t allowed = wanted;
     auto reason = static_cast<GapReason>(context_.step->deny_reason.load(std::memory_order_relaxed));
     if (bytes > kUngoverned) {
@@ -174,10 +174,10 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
     } else {
       const int first = std::countr_zero(allowed);
       record.collection = static_cast<std::uint32_t>(first);
-      record.keep = context_.plan->collection(first).keep;
-      policy = context_.plan->collection(first).policy;
+      record.keep = context_.plans->now().collection(first).keep;
+      policy = context_.plans->now().collection(first).policy;
       for (std::uint64_t rest = allowed & (allowed - 1); rest != 0; rest &= rest - 1) {  // keep the longest
-        const store::Retention other = context_.plan->collection(std::countr_zero(rest)).keep;
+        const store::Retention other = context_.plans->now().collection(std::countr_zero(rest)).keep;
         using Kind = store::Retention::Kind;
         if (record.keep.kind == Kind::kAll || other.kind == Kind::kAll) {
           record.keep = {};
@@ -310,7 +310,7 @@ void Producer::CaptureLarge(const ChunkRecord& base, const TensorView& view, boo
   std::uint32_t part = 0;
   bool complete = true;
   bool any = false;
-  const Policy policy = context_.plan->collection(static_cast<int>(base.collection)).policy;
+  const Policy policy = context_.plans->now().collection(static_cast<int>(base.collection)).policy;
   // The analysis does not see that the lambda runs with the lock that this function requires.
   ForEachPiece(view, kLargestPart, [&](const TensorView& piece) LUFF_NO_THREAD_SAFETY_ANALYSIS {
     const std::uint64_t bytes = piece.layout.byte_count();
@@ -374,7 +374,7 @@ void Producer::OtherForms(TensorId id, LayoutId layout_id, TensorState* tensor, 
   if ((forms & Bit(Form::kUnits)) != 0) {
     UnitAxis axis = UnitAxis::kChannel;
     for (std::uint64_t rest = due; rest != 0; rest &= rest - 1) {
-      const CollectionConfig& c = context_.plan->collection(std::countr_zero(rest));
+      const CollectionConfig& c = context_.plans->now().collection(std::countr_zero(rest));
       if ((c.forms & Bit(Form::kUnits)) == 0) continue;
       axis = c.unit_axis;
       break;

@@ -34,7 +34,7 @@ struct StepPlan {
 };
 
 struct ProducerContext {
-  const Plan* plan = nullptr;
+  const Plans* plans = nullptr;
   Registry* registry = nullptr;
   BlockPool* pool = nullptr;
   WorkQueue* queue = nullptr;

@@ -35,13 +35,13 @@ bool MayHaveManyZeros(const std::byte* data, std::uint64_t bytes, std::size_t wi
 
 }  // namespace
 
-Publisher::Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plan* plan, BlockPool* pool,
+Publisher::Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plans* plans, BlockPool* pool,
                      Counters* counters)
     : writer_(std::move(writer)),
-      plan_(plan),
+      plans_(plans),
       pool_(pool),
       counters_(counters),
-      spent_(plan->config().collections.size()) {}
+      spent_(kMaxCollections) {}
 
 std::string Publisher::first_error() {
   MutexLock lock(error_mutex_);
@@ -83,7 +83,7 @@ Publisher::Last& Publisher::LastOf(TensorId id) {
 void Publisher::Charge(std::uint32_t collection, std::uint64_t bytes) {
   if (collection >= spent_.size()) return;
   spent_[collection] += bytes;
-  const CollectionConfig& c = plan_->config().collections[collection];
+  const CollectionConfig& c = plans_->now().config().collections[collection];
   if (c.max_bytes != 0 && c.keep.kind == store::Retention::Kind::kAll && spent_[collection] >= c.max_bytes) {
     over_budget.fetch_or(std::uint64_t{1} << collection, std::memory_order_relaxed);
   }

@@ -16,7 +16,7 @@ namespace luff::capture {
 /// publishes steps. What fails becomes a gap. **Owned by the writer thread**, except the atomics.
 class Publisher {
  public:
-  Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plan* plan, BlockPool* pool,
+  Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plans* plans, BlockPool* pool,
             Counters* counters);
 
   /// Processes the work and releases its block. Returns false after an unexpected error, such as no memory;
@@ -83,7 +83,7 @@ class Publisher {
   void Charge(std::uint32_t collection, std::uint64_t bytes);
 
   std::unique_ptr<store::WorkerWriter> writer_;
-  const Plan* plan_;
+  const Plans* plans_;
   BlockPool* pool_;
   Counters* counters_;
   store::LossLedger ledger_;

@@ -40,12 +40,25 @@ TensorId Registry::DefineTensor(std::string_view name, format::Role role, std::s
   def.name = key;
   def.module_path = Bounded(module_path);
   def.module_type = Bounded(module_type);
-  for (std::uint32_t i = 0; i < kMaxCollections; ++i) {
+  for (std::uint32_t i = 0; i < listed_; ++i) {
     if ((collections >> i & 1U) != 0) def.collections.push_back(i);
   }
   new_tensors_.push_back(std::move(def));
   names_.push_back(&by_name_.emplace(std::move(key), id).first->first);
+  type_of_.push_back(&*types_.emplace(module_type).first);
   return id;
+}
+
+void Registry::Adopt(const Plan& plan, std::size_t first) {
+  MutexLock lock(mutex_);
+  plan_ = &plan;
+  const std::uint64_t kept = first >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << first) - 1;
+  for (std::size_t id = 0; id < names_.size(); ++id) {
+    TensorState& state = *tensors_.Find(id);
+    const std::uint64_t more = plan.Match(*names_[id], state.role, *type_of_[id], first);
+    state.collections.store((state.collections.load(std::memory_order_relaxed) & kept) | more,
+                            std::memory_order_relaxed);
+  }
 }
 
 LayoutId Registry::DefineLayout(const Layout& layout, std::vector<std::int64_t> global_shape,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -71,12 +72,15 @@ struct LayoutState {
 /// Names, layouts and their ids. **Thread-safe.** Holds new definitions until the next step takes them.
 class Registry {
  public:
-  explicit Registry(const Plan* plan) : plan_(plan) {}
+  explicit Registry(const Plan& plan) : plan_(&plan), listed_(plan.config().collections.size()) {}
 
   [[nodiscard]] TensorId DefineTensor(std::string_view name, format::Role role, std::string_view module_path,
                                       std::string_view module_type);
   [[nodiscard]] LayoutId DefineLayout(const Layout& layout, std::vector<std::int64_t> global_shape,
                                       std::vector<std::int64_t> global_offset);
+  /// Finds the collections of all tensors, from number `first` on, in a plan that may come into force, and
+  /// uses it from now on for new ones. Slow (regexes): never on the training's thread.
+  void Adopt(const Plan& plan, std::size_t first);
   /// Moves definitions that no step has taken yet to the batch.
   void TakeDefinitions(store::StepBatch* batch);
   [[nodiscard]] TensorState* tensor(TensorId id) const noexcept { return tensors_.Find(id); }
@@ -89,11 +93,14 @@ class Registry {
   std::uint64_t difference_bytes LUFF_GUARDED_BY(difference_mutex) = 0;
 
  private:
-  const Plan* plan_;
   Mutex mutex_;
+  const Plan* plan_ LUFF_GUARDED_BY(mutex_);
+  const std::size_t listed_;  // collections that definitions name
   std::unordered_map<std::string, TensorId> by_name_ LUFF_GUARDED_BY(mutex_);
   std::unordered_map<std::string, LayoutId> by_layout_ LUFF_GUARDED_BY(mutex_);
   std::vector<const std::string*> names_ LUFF_GUARDED_BY(mutex_);
+  std::set<std::string> types_ LUFF_GUARDED_BY(mutex_);  // of modules
+  std::vector<const std::string*> type_of_ LUFF_GUARDED_BY(mutex_);
   std::vector<store::TensorDef> new_tensors_ LUFF_GUARDED_BY(mutex_);
   std::vector<store::LayoutDef> new_layouts_ LUFF_GUARDED_BY(mutex_);
   StableArray<TensorState> tensors_;

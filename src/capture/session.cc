@@ -151,7 +151,7 @@ void SessionImpl::Fail(const char* where) noexcept {
 ProducerContext SessionImpl::MakeContext() const {
   Core* core = core_.get();
   ProducerContext context;
-  context.plan = &core->plan;
+  context.plans = &core->plans;
   context.registry = &core->registry;
   context.pool = &core->pool;
   context.queue = &core->queue;
@@ -249,7 +249,7 @@ void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept 
   in_step_ = true;
   step_begin_ns_.store(Env::Real().NowMonotonicNs(), std::memory_order_relaxed);
   capture_ns_.store(0, std::memory_order_relaxed);
-  const Plan& plan = core_->plan;
+  const Plan& plan = core_->plans.now();
   StepPlan& step = core_->step;
   const std::uint64_t due = plan.DueCollections(mode, mode_step);
   const std::uint64_t raw_due = due & plan.raw_collections();
@@ -271,7 +271,7 @@ void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept 
   }
   step.raw_denied.store(denied, std::memory_order_relaxed);
   step.mode.store(mode, std::memory_order_relaxed);
-  step.due.store(due, std::memory_order_relaxed);
+  step.due.store(due, std::memory_order_release);
   if (due == planned_due_ && mode == planned_mode_) return;
   planned_due_ = due;
   planned_mode_ = mode;
@@ -292,8 +292,8 @@ std::uint32_t SessionImpl::DueForms(TensorId id) const noexcept {
   const TensorState* tensor = core_->registry.tensor(id);
   if (tensor == nullptr || !Plan::RoleSavedIn(tensor->role, core_->step.mode.load(std::memory_order_relaxed)))
     return 0;
-  return core_->plan.FormsOf(core_->step.due.load(std::memory_order_relaxed) &
-                             tensor->collections.load(std::memory_order_relaxed));
+  const std::uint64_t due = core_->step.due.load(std::memory_order_acquire);
+  return core_->plans.now().FormsOf(due & tensor->collections.load(std::memory_order_relaxed));
 }
 
 bool SessionImpl::WorthReleasing(std::span<const TensorRef> refs) const noexcept {
@@ -363,7 +363,7 @@ void SessionImpl::Text(TensorId id, std::string_view utf8) noexcept {
 }
 
 void SessionImpl::Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept {
-  if (!core_->plan.config().events) return;
+  if (!core_->plans.now().config().events) return;
   const std::int64_t begin = step_begin_ns_.load(std::memory_order_relaxed);
   Add(0, [&](store::StepBatch* rows) {
     rows->events.push_back({static_cast<std::uint16_t>(kind), 0, subject, argument,
@@ -372,7 +372,7 @@ void SessionImpl::Event(format::EventKind kind, std::uint32_t subject, std::uint
 }
 
 void SessionImpl::EventJson(std::string_view json) noexcept {
-  if (!core_->plan.config().events) return;
+  if (!core_->plans.now().config().events) return;
   Add(json.size(), [&](store::StepBatch* rows) { rows->event_json.emplace_back(json); });
 }
 

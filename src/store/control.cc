@@ -77,11 +77,6 @@ Result<std::vector<ControlRecord>> ReadLog(const List& list, const Read& read, s
   return records;
 }
 
-std::string Text(const Json& json, const char* key) {
-  const auto at = json.find(key);
-  return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
-}
-
 }  // namespace
 
 Result<ControlRecord> ParseControlUntrusted(std::string_view text) {
@@ -92,9 +87,9 @@ Result<ControlRecord> ParseControlUntrusted(std::string_view text) {
     ControlRecord record;
     if (!json.contains("number")) return Corruption("control record without a number");
     record.number = WholeNumber<std::uint64_t>(json, "number", 0);
-    record.kind = Text(json, "kind");
+    record.kind = TextMember(json, "kind");
     if (record.kind.empty()) return Corruption("control record without a kind");
-    record.phase = Text(json, "phase");
+    record.phase = TextMember(json, "phase");
     record.proposal = WholeNumber(json, "proposal", record.proposal);
     record.train_step = WholeNumber(json, "train_step", record.train_step);
     record.created_unix_ns = WholeNumber(json, "created_unix_ns", record.created_unix_ns);
@@ -105,9 +100,9 @@ Result<ControlRecord> ParseControlUntrusted(std::string_view text) {
         return Corruption("control record with a deadline outside of 0 to 3600 s");
       }
     }
-    record.reason = Text(json, "reason");
-    record.finding = Text(json, "finding");
-    record.author = Text(json, "author");
+    record.reason = TextMember(json, "reason");
+    record.finding = TextMember(json, "finding");
+    record.author = TextMember(json, "author");
     if (const auto at = json.find("body"); at != json.end() && !at->is_null()) record.body = JsonText(*at);
     return record;
   } catch (const std::exception& error) {

@@ -38,7 +38,7 @@ struct ControlLog {
 
 /// What all workers should do.
 struct ActionRequest {
-  std::string kind = "stop";  // "stop", "lower_lr", "skip_batch", "rollback"
+  std::string kind = "stop";  // "stop", "capture", "lower_lr", "skip_batch", "rollback"
   std::string id;             // of the action; goes into the proposal
   std::string reason;         // for people
   std::string finding;        // id, or ""
@@ -65,8 +65,8 @@ class Coordinator {
   Coordinator(const StopSettings& settings, ControlLog log) : settings_(settings), log_(std::move(log)) {}
 
   /// Requests an action. The first stop counts, and nothing comes after it; other actions run once for each
-  /// id.
-  void Request(ActionRequest request);
+  /// id. False if it is not taken: after a stop, a second time, or because too many wait.
+  bool Request(ActionRequest request);
   /// Call it often (every 20 ms while busy). `now_ns` is monotonic, `world` the number of ranks. Returns the
   /// signal that the caller must now send to all processes of the job; it asks for each signal once.
   Signal Poll(std::int64_t now_ns, std::uint32_t world, std::span<const query::WorkerInfo> workers,

@@ -12,6 +12,7 @@
 #include "luff/actions/audit.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/delivery.h"
+#include "luff/actions/inbox.h"
 #include "luff/actions/policy.h"
 
 /// Runs all actions of one run: passes what the policy decides to the coordinator or to a process, and
@@ -52,11 +53,16 @@ class Runner {
   [[nodiscard]] const Coordinator& coordinator() const noexcept { return coordinator_; }
   [[nodiscard]] Deliveries& deliveries() noexcept { return deliveries_; }
   [[nodiscard]] const Deliveries& deliveries() const noexcept { return deliveries_; }
-  /// The finding that caused the stop.
+  /// The finding that caused the stop; its id is "" if there is none.
   [[nodiscard]] const rules::Finding& stop_finding() const noexcept { return stop_finding_; }
+  /// Who asked for the stop, and why; "" if nobody did.
+  [[nodiscard]] const std::string& stop_asked() const noexcept { return stop_asked_; }
 
  private:
   void Carry(const Decision& decision, std::int64_t train_step);
+  void Take(const Asked& asked);
+  /// Answers the request behind an action, if there is one that has no answer.
+  void Reply(const std::string& id, Asked::State state, std::int64_t train_step, const std::string& why);
   void Deliver(const ActionSpec& spec, const std::string& id, const std::string& document);
   void HearDeliveries();
   void HearCoordinator();
@@ -76,6 +82,9 @@ class Runner {
   std::vector<std::string> sayings_;
   std::vector<rules::Finding> resumed_;
   rules::Finding stop_finding_;
+  Inbox inbox_;
+  std::map<std::string, std::uint64_t> asked_;  // by id of the action: the request behind it
+  std::string stop_asked_;
   bool ended_ = false, audit_failed_ = false;
 };
 
