@@ -21,7 +21,8 @@ ROOMS = {
     "rules": ["base", "tensor", "format", "store", "query"],
     "actions": ["base", "tensor", "format", "store", "query", "rules"],
     "catalog": ["base", "tensor", "format", "store", "query", "rules"],
-    "cli": ["base", "tensor", "format", "store", "capture", "query", "rules", "actions", "catalog"],
+    "server": ["base", "tensor", "format", "store", "query", "rules", "actions", "catalog"],
+    "cli": ["base", "tensor", "format", "store", "capture", "query", "rules", "actions", "catalog", "server"],
 }
 # Folders of src/rules -> those that they may include in addition to themselves. Tests may include all of them.
 RULES = {
@@ -36,7 +37,18 @@ BORROWED = {
     "hwy": ["tensor"],
     "xxhash.h": ["base", "tensor", "format", "store", "rules"],
     "pcre2.h": ["base"],
-    "nlohmann": ["base", "format", "store", "capture", "query", "rules", "actions", "catalog", "cli"],
+    "nlohmann": [
+        "base",
+        "format",
+        "store",
+        "capture",
+        "query",
+        "rules",
+        "actions",
+        "catalog",
+        "server",
+        "cli",
+    ],
     "fmt": list(ROOMS),
     "fmt/format.h": ["base"],  # compiled only once, by base/format.h
     "protozero": ["format"],
@@ -44,7 +56,8 @@ BORROWED = {
     "CLI": ["cli"],
     "spdlog": ["cli"],
     "sqlite3.h": ["catalog"],
-    "httplib.h": ["cli"],
+    "boost": ["server"],
+    "sodium.h": ["server"],
 }
 # Calls that only the room `base` may make, and their replacements elsewhere. Tests may make them.
 ONE_DOOR = [
@@ -59,7 +72,7 @@ ONE_DOOR = [
 ]
 TEST_HEADERS = {"gtest", "gmock", "rapidcheck", "rapidcheck.h", "benchmark"}
 # The Python module may bind every room except those of the executable.
-CORE_ROOMS = [room for room in ROOMS if room not in ("catalog", "cli")]
+CORE_ROOMS = [room for room in ROOMS if room not in ("catalog", "server", "cli")]
 
 # Python: which of our modules may import what, in addition to the standard library, numpy, ml_dtypes and luff itself.
 # A name that ends in "/" is a folder.

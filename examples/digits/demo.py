@@ -139,6 +139,7 @@ def main() -> int:
     shown = {path: os.path.relpath(path) for path in (picture, healthy_run, faulty_run)}
     command = os.path.relpath(luff)
     print(f"Picture: {shown[picture]}\n\nTry next:")
+    print(f"  {command} serve {os.path.relpath(out)}")
     print(f"  {command} show {shown[faulty_run]}")
     print(f"  {command} tensors {shown[healthy_run]}")
     print(f"  {command} summary {shown[healthy_run]} gradient/DigitNet_conv1.weight")

@@ -10,6 +10,7 @@
 #include "cli/series.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/actions/marks.h"
 #include "luff/rules/kept_findings.h"
 
 /// `luff explain FINDING`: everything that a run holds about one finding.
@@ -86,6 +87,11 @@ void Print(const query::Trial& trial, const rules::Finding& finding, const std::
     if (other.leader == finding.id)
       line("led to", fmt::format("{} {} at {}: {}", Escaped(other.rule), Escaped(other.id),
                                  StepText(other.mode, other.step), Escaped(other.what)));
+  }
+  if (const auto records = store::ReadControl(trial.path(), 0, nullptr); records.ok()) {
+    const auto marks = actions::MarksIn(*records);
+    if (const auto mark = marks.find(finding.id); mark != marks.end())
+      line("marked", Escaped(actions::SaidOf(mark->second)));
   }
   line("id", Escaped(finding.id));
 }

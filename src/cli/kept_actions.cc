@@ -28,6 +28,7 @@ KeptActions ActionsOfRun(const std::string& run) {
       one.rule = line.cause.substr(0, line.cause.find('/'));
       one.finding = line.finding;
       one.begun_unix_ns = line.unix_ns;
+      if (line.finding.empty()) one.asked = line.detail;
       kept.actions.push_back(std::move(one));
     }
     KeptAction& action = kept.actions[known->second];

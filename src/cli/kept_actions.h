@@ -10,6 +10,7 @@ namespace luff::cli {
 struct KeptAction {
   std::string id, action, kind;  // action, kind: name and kind of the configuration entry
   std::string rule, finding;     // what caused it; `finding` is an id
+  std::string asked;             // who asked for it, and why; "" if a finding caused it
   std::string state;             // the last event of the audit: "done", "dry_run", "carried_out", ...
   std::string detail;            // the latest message
   std::int64_t begun_unix_ns = 0, unix_ns = 0;  // its first and its last line

@@ -65,6 +65,10 @@ int main(int argc, char** argv) {
     AddReport(app);
     AddRules(app);
     AddRuns(app);
+    AddServe(app);
+    AddStop(app);
+    AddCapture(app);
+    AddMark(app);
     AddTag(app);
     AddShow(app);
     AddTensors(app);

@@ -19,16 +19,17 @@
 #include "catalog/catalog.h"
 #include "catalog/tags.h"
 #include "cli/config_file.h"
-#include "cli/html.h"
 #include "cli/job_file.h"
 #include "cli/supervise.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "cli/verdict.h"
+#include "cli/write_report.h"
 #include "luff/base/env.h"
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
 #include "luff/store/owner.h"
+#include "server/report.h"
 
 namespace luff::cli {
 namespace {
@@ -38,7 +39,7 @@ namespace fs = std::filesystem;
 struct RunOptions {
   std::string run, rules_text, set_text, on_finding, stop_on, findings, config, compat;
   std::string tensorboard, smdebug, report;
-  bool resume = false;
+  bool resume = false, serve = false;
   std::vector<std::string> tags, command;
 };
 
@@ -159,7 +160,8 @@ void TellReport(const std::string& run, std::string path, std::size_t training) 
     path = (fs::path(path).replace_extension() += fmt::format("-{}", training)) += fs::path(path).extension();
   const auto trial = query::Trial::Open(run);
   if (!trial.ok()) return;  // nothing was recorded, which the verdict reports
-  const Status written = WriteReport(**trial, path, Existing::kReplace);  // a script may run again
+  // A script may run again.
+  const Status written = WriteReport(run, path, Existing::kReplace, server::kReportBytes);
   fmt::print(stderr, "luff: {}{}\n", written.ok() ? "report: " : "",
              Escaped(written.ok() ? path : std::string(written.message())));
 }
@@ -187,6 +189,21 @@ Result<actions::ActionSpec> StopOn(const std::string& names, const std::vector<r
     stop.rules.push_back(std::move(name));
   }
   return stop;
+}
+
+// Starts the server of --serve: a process of its own, which ends with this one and is no part of the job.
+void StartServer(const std::string& run) {
+  const std::string home = catalog::Home();
+  const std::string runs = home + "/runs";
+  ProcessOptions process;
+  // Runs of the usual place are shown together; another one alone.
+  const bool usual = !home.empty() && run.starts_with(runs + "/");
+  process.argv = {"/proc/self/exe", "serve", "--beside-job", "--", usual ? runs : run};
+  process.new_session = true;  // Ctrl-C is meant for the training
+  process.stdout_fd = STDERR_FILENO;
+  process.dies_with_parent = true;
+  if (const Result<pid_t> started = StartProcess(process); !started.ok())
+    PrintError(started.status().WithContext("--serve"));
 }
 
 /// `report`: file of the report at the end, "" if none is wanted.
@@ -285,6 +302,7 @@ void AddRun(CLI::App& app) {
   verb->add_option("--smdebug", wanted.smdebug, "Also write in smdebug's format into this directory");
   verb->add_option("--report", wanted.report,
                    "At the end, also write the report (`luff report`) into this file");
+  verb->add_flag("--serve", wanted.serve, "Show the run in a browser while it trains (`luff serve`)");
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);
   verb->add_option("--config", wanted.config, "Configuration file (TOML, or the JSON of a SageMaker job)");
@@ -302,6 +320,7 @@ void AddRun(CLI::App& app) {
         PrintError(options.status());
         ExitWith(kExitUsage);
       }
+      if (wanted.serve) StartServer(options->run);  // first: the job's children are those that come after it
       const Supervised done = Supervise(options.value());
       for (std::size_t i = 0; !report.empty() && i < done.runs.size(); ++i)
         TellReport(done.runs[i], report, i + 1);

@@ -178,6 +178,7 @@ Json Describe(const query::Trial& trial) {
                                {"kind", a.kind},
                                {"rule", a.rule},
                                {"finding", a.finding},
+                               {"asked", a.asked},
                                {"state", a.state},
                                {"dry_run", a.state == "dry_run"},
                                {"begun_unix_ns", a.begun_unix_ns},
@@ -215,9 +216,11 @@ void PrintActions(const KeptActions& kept) {
   for (std::size_t i = 0; i < kept.actions.size() && i < kShownActions; ++i) {
     const KeptAction& action = kept.actions[i];
     const bool named = action.action != action.kind;
-    fmt::print("    {} {}{} because of {} {}: {}\n", TimeText(action.begun_unix_ns), Escaped(action.kind),
-               named ? fmt::format(" '{}'", Escaped(action.action)) : std::string(), Escaped(action.rule),
-               Escaped(action.finding), StateText(action));
+    const std::string why = action.finding.empty() ? "asked by " + Escaped(action.asked)
+                                                   : fmt::format("because of {} {}", Escaped(action.rule),
+                                                                 Escaped(action.finding));
+    fmt::print("    {} {}{} {}: {}\n", TimeText(action.begun_unix_ns), Escaped(action.kind),
+               named ? fmt::format(" '{}'", Escaped(action.action)) : std::string(), why, StateText(action));
   }
   if (kept.actions.size() > kShownActions)
     fmt::print("    and {} more (--json)\n", kept.actions.size() - kShownActions);

@@ -62,6 +62,11 @@ std::string Failure(const Ending& ending, const query::Trial::Outcome& outcome) 
   return fmt::format("{} {}", ending.options.command.front(), HowItEnded(*ending.exit));
 }
 
+std::string WhyStopped(const actions::Runner& runner) {
+  if (runner.stop_finding().id.empty()) return runner.stop_asked();
+  return fmt::format("{}: {}", runner.stop_finding().rule, runner.stop_finding().what);
+}
+
 void WriteOutcome(const Ending& ending, bool stopped, const std::string& failure) {
   const actions::Runner& runner = ending.runner;
   Json body;
@@ -70,7 +75,7 @@ void WriteOutcome(const Ending& ending, bool stopped, const std::string& failure
     body["exit_code"] = ending.exit->code;
     body["signal"] = ending.exit->signal;
   }
-  body["why"] = stopped ? fmt::format("{}: {}", runner.stop_finding().rule, runner.stop_finding().what)
+  body["why"] = stopped                           ? WhyStopped(runner)
                 : !failure.empty() && ending.exit ? "the command " + HowItEnded(*ending.exit)
                                                   : failure;
   body["findings"] = ending.findings.size();
@@ -230,8 +235,13 @@ Verdict Conclude(const Ending& ending) {
   if (stopped) {
     const std::string others =
         findings.size() > 1 ? fmt::format(", {} in all", Plural(findings.size(), "finding", "findings")) : "";
-    fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(ending.runner.stop_finding()),
-               watched, others, partly, run);
+    if (ending.runner.stop_finding().id.empty()) {
+      fmt::print(stderr, "luff: stopped, {}, after {}{} — run: {}\n", Escaped(ending.runner.stop_asked()),
+                 seen, partly, run);
+    } else {
+      fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(ending.runner.stop_finding()),
+                 watched, others, partly, run);
+    }
     return {Verdict::Kind::kStopped};
   }
   if (!failure.empty()) {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.report import Report, skip_without_page
 
 from .conftest import Command, train
 
@@ -49,7 +49,7 @@ def test_explain_lists_findings_and_tells_one_by_rule_id_and_first_letters(
 
 
 def test_charts_of_findings_begin_before_the_onset(
-    luff: Command, judged: Path, ids: list[dict[str, object]], tmp_path: Path
+    luff: Command, judged: Path, ids: list[dict[str, object]]
 ) -> None:
     since = ids[0]["since_step"]
     told = luff("explain", ids[0]["id"], "--run", judged).out
@@ -62,11 +62,6 @@ def test_charts_of_findings_begin_before_the_onset(
         [line.startswith("luff:   series") for line in told.splitlines()].index(True) + 1
     ]
     assert below.index("▲") == len("luff:   series  ") + int(str(since)) - int(shown[2])
-    page = tmp_path / "report.html"
-    assert luff("report", judged, "--out", page).code == 0
-    chart = re.search(r"NonFinite around the finding.*?</svg>", page.read_text(), re.DOTALL)
-    assert chart
-    assert 'class="mark"' in chart[0]
     assert luff("plot", judged).out.count("▲") >= 1
 
 
@@ -106,24 +101,23 @@ def test_report_is_one_file_that_needs_nothing_else(
     luff: Command, judged: Path, ids: list[dict[str, object]], tmp_path: Path
 ) -> None:
     out = tmp_path / "report.html"
-    assert luff("report", judged, "-o", out).code == 0
+    done = luff("report", judged, "-o", out)
+    skip_without_page(done.err)
+    assert (done.code, done.out) == (0, f"{out}\n")
     page = out.read_text()
-    assert "<script" not in page
-    assert not re.search(r"(src|href)=\"(?!#)", page)
-    assert "a &lt;run&gt; &amp; more" in page
-    assert str(ids[0]["rule"]) in page
-    assert "<svg" in page
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no browser; install chromium")
-    shown = subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--dump-dom",
-         out.as_uri()],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert shown.returncode == 0, shown.stderr[-500:]
-    assert shown.stdout.count("<article") == page.count("<article")
-    assert shown.stdout.count("<svg") == page.count("<svg")
+    assert not re.search(r'(?:src|href)="(?!data:)', page.split('<script type="module">')[0])
+    assert str(judged.name) not in page, "names stand in the archive alone"
+    report = Report(page)
+    assert [finding["id"] for finding in report.json("findings")["findings"]].count(ids[0]["id"]) == 1
+    assert report.json("")["card"]["place"] == judged.name
+    for finding in report.json("findings")["findings"]:
+        tensors = [
+            tensor for tensor in report.json("tensors")["tensors"] if tensor["name"] == finding["tensor"]
+        ]
+        for tensor in tensors:
+            assert report.answer(f"columns?tensor={tensor['id']}&stat=auto")
+        assert report.answer(f"at/{finding['global_step']}")
+    assert luff("report", judged, "-o", out, "--max-bytes", "no").code == 2
 
 
 def test_rules_explain_prints_the_page_and_finds_aliases(luff: Command) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.report import Report, skip_without_page
+
 from .conftest import executable
 from .hostile import NAMES, assert_steers_nothing, make_run
 
@@ -78,6 +80,9 @@ READING = {
         [FOLDER, "--sort", "\x9b"],
         ["no\x1b"],
     ],
+    "stop": [[RUN], ["no\x1b"]],
+    "capture": [[RUN, "--include", "\x1b(", "--for-steps", 1], [RUN, "--include", "x", "--for-steps", 1]],
+    "mark": [[RUN], [RUN, "\x1b[31m", "mute"], [RUN, "id1", "\x9b"]],
     "tag": [[RUN], ["no\x1b"], [RUN, "\x1b[31m"]],
     "tail": [[RUN, "--no-follow"], [RUN, "--no-follow", "--json"]],
     "plot": [[RUN], *([RUN, name] for name in NAMES[:10])],
@@ -120,7 +125,8 @@ def test_no_command_is_forgotten(tmp_path: Path) -> None:
     told = call("--help", cwd=tmp_path)[1].decode()
     verbs = set(re.findall(r"^  ([a-z]+) ", told.split("\nSUBCOMMANDS:\n")[-1], re.MULTILINE))
     assert verbs, told
-    assert verbs == set(READING) | {"run", "watch", "export"}
+    # serve: tests/serve
+    assert verbs == set(READING) | {"run", "watch", "export", "serve"}
 
 
 def test_exports_write_below_their_target_only(run: Path, tmp_path: Path) -> None:
@@ -158,17 +164,21 @@ def test_exports_write_below_their_target_only(run: Path, tmp_path: Path) -> Non
     assert all(set(one) == {"dtype", "shape", "data_offsets"} for one in header.values())
 
 
-def test_the_report_is_text_only(run: Path, tmp_path: Path) -> None:
+def test_the_report_holds_the_run_in_its_archive_alone(run: Path, tmp_path: Path) -> None:
     code, told = call("report", run, cwd=tmp_path)
+    skip_without_page(told.decode(errors="replace"))
     assert code == 0, told
     page = (tmp_path / "luff-report.html").read_bytes()
     assert_steers_nothing(page)
-    assert b"<script" not in page
+    assert b"alert(1)" not in page
+    names = [tensor["name"] for tensor in Report(page.decode()).json("tensors")["tensors"]]
+    assert "<script>alert(1)</script>" in names
 
 
 def test_nothing_is_written_through_links_or_over_files(run: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
+    skip_without_page(call("report", run, "-o", "/dev/null", cwd=tmp_path)[1].decode(errors="replace"))
     writers = {
         "link.html": ("report", run, "-o"), "link.safetensors": ("export", run, "--to", "safetensors"),
     }  # fmt: skip
@@ -244,5 +254,6 @@ def test_findings_of_a_training_steer_no_terminal(tmp_path: Path, terminal: bool
     assert code == 0, told
     assert b"NonFinite" in told
     assert_steers_nothing(re.sub(rb"(luff: (?:step|waiting)[^\r\n\x1b]*)(?:\x1b\[0m)?\r", rb"\1", told))
+    skip_without_page(told.decode(errors="replace"))
     for name in ("found.jsonl", "report.html"):
         assert_steers_nothing((tmp_path / name).read_bytes())

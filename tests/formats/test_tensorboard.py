@@ -21,7 +21,8 @@ import luff as library
 import numpy as np
 import pytest
 
-from .browser import Browser, executable
+from tests.browser import Browser, executable
+
 from .conftest import Command
 
 LIMIT_S = 60

@@ -195,8 +195,8 @@ def test_missing_optional_packages_do_not_stop_and_are_said(
 def test_every_package_names_its_part() -> None:
     parts = set(setup.packages().values())
     assert "required" in parts
-    checks = {"sanitizers-and-fuzzing", "format-check", "lint", "instruction-counts", "browser-tests"}
-    assert parts <= {"required"} | checks
+    checks = {"sanitizers-and-fuzzing", "format-check", "lint", "instruction-counts"}
+    assert parts <= {"required", "browser-tests", "metrics-tests"} | checks
 
 
 # --- wheels ---

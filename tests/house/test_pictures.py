@@ -43,3 +43,5 @@ def test_the_pictures_of_the_documentation_are_there() -> None:
         picture = (ROOT / "docs" / "images" / f"terminal-{name}.svg").read_text()
         assert ET.fromstring(picture)[0].text == typed
         assert not re.search(r"[ >](/\w+){2}", picture), "a path of the machine that drew it"
+    for name in pictures.PAGES:
+        assert (ROOT / "docs" / "images" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from devlib import setup, stamp
+from devlib import setup, stamp, web
 from devlib.term import ROOT, VENV, Failed, held, output_of, run, say
 
 # The files that the installed product is made of.
@@ -19,6 +19,7 @@ PRODUCT = [
     "src",
     "python/src",
     "python/luff",
+    "web/dist",
     "README.md",
     "LICENSE",
     "THIRD_PARTY_NOTICES.md",
@@ -71,6 +72,7 @@ def configure(preset):
 
 def build(preset, *targets):
     """Builds a preset (all of it, or `targets`); returns its folder."""
+    web.ensure_page()
     with stamp.lock(f"build-{preset}"):
         folder = configure(preset)
         command = ["cmake", "--build", folder, "-j", jobs()]
@@ -106,6 +108,7 @@ def prepare_product():
 
 
 def _product_digest():
+    web.ensure_page()
     machine = (platform.machine(), *platform.libc_ver())
     return stamp.digest(PRODUCT, setup.python_version(VENV / "bin" / "python"), *machine)
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import html
+import json
 import os
 import pty
 import re
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import urllib.request
 from pathlib import Path
 
 from devlib.term import ROOT, VENV, say
@@ -42,6 +44,9 @@ SHOWN = (
     ("plot", "luff plot @2 CrossEntropyLoss_output_0", ["plot", "@2", "CrossEntropyLoss_output_0"]),
 )
 
+#: name of the picture, and the view of the page
+PAGES = {"page-verdict": "", "page-heat": "heat"}
+
 
 def draw():
     """Makes all pictures anew from two real trainings."""
@@ -54,7 +59,33 @@ def draw():
             text = output(home, arguments).replace(f"{home}/.luff", "~/.luff").replace(str(home), "~")
             (FOLDER / f"terminal-{name}.svg").write_text(svg(typed, screen(text)))
             say(f"  docs/images/terminal-{name}.svg: {typed}")
+        _draw_pages(home)
     return 0
+
+
+def _draw_pages(home):
+    """Draws views of the page of `luff serve` over the newest run, in a browser."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(home), "LUFF_HOME": str(home / ".luff")}
+    server = subprocess.Popen(
+        [VENV / "bin" / "luff", "serve"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    try:
+        base, token = server.stdout.readline().strip().split("/#token=")
+        request = urllib.request.Request(f"{base}/api/v1/runs", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            run = json.load(answer)["runs"][0]["id"]
+        files = [f"{FOLDER / name}.png=/run/{run}?view={view}" for name, view in PAGES.items()]
+        python = [VENV / "bin" / "python", "-m", "tests.browser", f"{base}/#token={token}"]
+        subprocess.run([*python, *files], check=True, cwd=ROOT, timeout=120)
+        for name in PAGES:
+            say(f"  docs/images/{name}.png: luff serve")
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def output(home, arguments):

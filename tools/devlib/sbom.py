@@ -12,6 +12,7 @@ import zipfile
 
 from devlib.term import ROOT, VENV, output_of
 
+PAGE = "inside the page"  # of `luff serve`
 # Name, licence (SPDX), origin, Debian package or None (a Python package of the build), name in CMake or in an
 # #include. THIRD_PARTY_NOTICES.md contains the licences' texts; tests/house/test_sbom.py compares.
 PARTS = (
@@ -27,6 +28,10 @@ PARTS = (
     ("toml++", "MIT", "https://marzer.github.io/tomlplusplus", "libtomlplusplus-dev", "toml++/toml.h"),
     ("SQLite", "blessing", "https://sqlite.org", "libsqlite3-dev", "sqlite3.h"),
     ("CLI11", "BSD-3-Clause", "https://github.com/CLIUtils/CLI11", "libcli11-dev", "CLI/CLI.hpp"),
+    ("Boost", "BSL-1.0", "https://www.boost.org", "libboost1.81-dev", "boost/beast/version.hpp"),
+    ("libsodium", "ISC", "https://libsodium.org", "libsodium-dev", "sodium.h"),
+    ("Svelte", "MIT", "https://svelte.dev", PAGE, "svelte"),
+    ("uPlot", "MIT", "https://github.com/leeoniya/uPlot", PAGE, "uplot"),
     ("nanobind", "BSD-3-Clause", "https://github.com/wjakob/nanobind", None, "nanobind"),
     ("robin-map", "MIT", "https://github.com/Tessil/robin-map", "inside nanobind", "robin-map"),
 )  # fmt: skip
@@ -36,6 +41,8 @@ def _version(name, package):
     if package is None:
         code = f"import importlib.metadata as m; print(m.version({name!r}))"
         return (output_of([VENV / "bin" / "python", "-c", code]) or "").strip()
+    if package == PAGE:
+        return json.loads((ROOT / "web/package.json").read_text())["dependencies"][name.lower()]
     if " " in package:
         return ""
     done = subprocess.run(
@@ -55,7 +62,13 @@ def _component(name, licence, home, package):
         "externalReferences": [{"type": "website", "url": home}],
     }
     if version:
-        kind = f"deb/debian/{package}" if package else f"pypi/{name}"
+        kind = (
+            f"npm/{name.lower()}"
+            if package == PAGE
+            else f"deb/debian/{package}"
+            if package
+            else f"pypi/{name}"
+        )
         one["purl"] = f"pkg:{kind}@{version.replace('+', '%2B').replace(':', '%3A')}"
     return one
 

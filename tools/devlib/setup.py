@@ -99,7 +99,7 @@ def ensure_packages(verbose=False, optional=True):
                 f"As root:  apt-get update && apt-get install -y --no-install-recommends {' '.join(missing)}"
             )
     else:
-        env = {"DEBIAN_FRONTEND": "noninteractive"}
+        env = {"DEBIAN_FRONTEND": "noninteractive", "SYSTEMD_OFFLINE": "1"}  # no package starts a service
         run("apt-get update", [*prefix, "apt-get", "update"], log="setup/apt-update", env=env, check=False)
         available = [p for p in missing if _candidate(p)]
         run("Debian packages", [*prefix, *command, *available], log="setup/apt-install", env=env, check=False)

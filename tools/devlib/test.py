@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from devlib import build, fuzz, results, setup, times
+from devlib import build, fuzz, results, setup, times, web
 from devlib.term import (
     LOGS,
     ROOT,
@@ -319,14 +319,18 @@ def _framework(name, environment, what, folder=""):
 STAGES = {
     "cpp": Stage(_ctest("dev"), "C++ tests, optimised"),
     "headers": Stage(_headers, "public headers compile alone; with --thorough, every source"),
+    "page": Stage(web.check, "the page of `luff serve`: types, and what it computes", True, budget=False),
     "python": Stage(
         _pytest("python", "python/tests", ignore=[f"python/tests/{name}" for name in FRAMEWORKS]),
         "the package and PyTorch",
         True,
     ),
     "e2e": Stage(
-        _pytest("e2e", "tests", ignore=["tests/package", "tests/formats"]), "the command, end to end", True
+        _pytest("e2e", "tests", ignore=["tests/package", "tests/formats", "tests/serve"]),
+        "the command, end to end",
+        True,
     ),
+    "serve": Stage(_pytest("serve", "tests/serve"), "`luff serve` and reports, in a real browser too", True),
     "xgboost2": _framework("xgboost2", "xgboost2", "XGBoost 2", "xgboost"),
     **{name: _framework(name, where, f"{name}, and the hook on it") for name, where in FRAMEWORKS.items()},
     "formats": Stage(

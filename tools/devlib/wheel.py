@@ -4,7 +4,7 @@ Linux of that age or newer, adds its SBOM, and installs and tries it in a new en
 
 import shutil
 
-from devlib import sbom, setup, stamp
+from devlib import sbom, setup, stamp, web
 from devlib.build import PRODUCT, product_environment
 from devlib.term import ROOT, VENV, Failed, run, say
 
@@ -57,6 +57,7 @@ def tag(version):
 
 def build_wheel(version):
     """Builds and repairs a wheel; returns the file in dist/. Does nothing if no input has changed."""
+    web.ensure_page()
     value = stamp.digest([*PRODUCT, "tools/devlib/sbom.py", "tools/devlib/wheel.py"])
     mark = ROOT / "build" / "stamps" / f"wheel-{tag(version)}"
     ready = sorted(DIST.glob(f"luff-*-{tag(version)}-*manylinux*.whl"))

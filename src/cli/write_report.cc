@@ -1,0 +1,53 @@
+#include "cli/write_report.h"
+
+#include <cstdio>
+
+#include "base/format.h"
+#include "cli/reading.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+#include "server/report.h"
+
+/// `luff report RUN`: the page of `luff serve` as one file.
+namespace luff::cli {
+
+Status WriteReport(const std::string& run, const std::string& out, Existing existing, std::size_t max_bytes) {
+  const auto write = [&]() -> Status {
+    LUFF_ASSIGN_OR_RETURN(const std::string page, server::ReportTemplate());
+    LUFF_ASSIGN_OR_RETURN(const std::string report, server::MakeReport(run, page, max_bytes));
+    if (out == "-") {
+      fmt::print("{}", report);
+      return Status::Ok();
+    }
+    LUFF_ASSIGN_OR_RETURN(const auto file, OutputFile::Create(out, existing));
+    LUFF_RETURN_IF_ERROR(file->Append(report));
+    return file->Commit();
+  };
+  return write().WithContext("the report cannot be written");
+}
+
+void AddReport(CLI::App& app) {
+  CLI::App* verb =
+      app.add_subcommand("report", "A run as one HTML file: the page of luff serve, to keep or to mail");
+  static std::string run;
+  static std::string out = "luff-report.html";
+  static std::size_t max_bytes = server::kReportBytes;
+  static bool force = false;
+  verb->add_option("RUN", run, kRunHelp)->required();
+  verb->add_option("-o,--out", out, "File; - for standard output");
+  verb->add_option("--max-bytes", max_bytes,
+                   "Largest file: 5MB, 25MB (default). What does not fit is left out, and the page says so")
+      ->transform(CLI::AsSizeValue(true));
+  verb->add_flag("--force", force, "Replace an existing file");
+  verb->callback([] {
+    FindRunOrExit(&run);
+    if (const Status written =
+            WriteReport(run, out, force ? Existing::kReplace : Existing::kRefuse, max_bytes);
+        !written.ok())
+      ExitWithError(written);
+    if (out != "-") fmt::print("{}\n", Escaped(out));
+    ExitWith(kExitOk);
+  });
+}
+
+}  // namespace luff::cli

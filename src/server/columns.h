@@ -1,0 +1,29 @@
+#pragma once
+#include "luff/query/trial.h"
+#include "server/payload.h"
+#include "server/statistic.h"
+
+namespace luff::server {
+
+/// One curve: what is shown of a tensor, and where.
+struct CurveQuestion {
+  query::TensorId tensor = 0;
+  Statistic statistic = Statistic::kAuto;
+  std::optional<query::Mode> mode = {};  // none: the tensor's own, TRAIN before others
+  std::optional<std::uint32_t> worker = {};
+  std::int64_t from = 0, to = INT64_MAX;  // global steps, both included
+  std::size_t points = 1024;              // at least 1
+  // As files hold it (docs/spec/report.md): without what follows from other arrays, and in 32 bits.
+  bool brief = false, single = false;
+};
+inline constexpr std::size_t kMaxPoints = 4096;  // of an answer
+
+/// Adds the arrays of docs/spec/http-api.md, section 4. Buckets of 2^k steps begin at multiples of that, so
+/// what a chart shows never depends on when it was asked for. Returns whether every step has its own.
+[[nodiscard]] Result<bool> AddCurve(const query::Trial& trial, const CurveQuestion& question,
+                                    Payload* payload);
+
+/// The mode that is shown of a tensor unless another is asked for: the first in which it has steps.
+[[nodiscard]] query::Mode ModeShown(const query::Trial& trial, query::TensorId id);
+
+}  // namespace luff::server

@@ -1,0 +1,84 @@
+#include "server/gzip.h"
+
+#include <array>
+#include <cstdint>
+
+#include <boost/beast/zlib/deflate_stream.hpp>
+#include <boost/beast/zlib/inflate_stream.hpp>
+
+namespace luff::server {
+namespace {
+
+namespace zlib = boost::beast::zlib;
+
+constexpr std::size_t kHead = 10, kTail = 8;
+constexpr int kLevel = 6, kWindowBits = 15, kMemory = 8;
+
+constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < table.size(); ++i) {
+    std::uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1U) != 0 ? 0xEDB88320U : 0U);
+    table[i] = crc;
+  }
+  return table;
+}();
+
+std::uint32_t Crc32(std::string_view bytes) {
+  std::uint32_t crc = ~0U;
+  for (const char byte : bytes) crc = kCrcTable[(crc ^ static_cast<std::uint8_t>(byte)) & 0xFFU] ^ (crc >> 8);
+  return ~crc;
+}
+
+void PutNumber32(std::size_t number, std::string* to) {
+  for (int shift = 0; shift < 32; shift += 8) to->push_back(static_cast<char>((number >> shift) & 0xFFU));
+}
+
+}  // namespace
+
+std::string Gzipped(std::string_view bytes) {
+  std::string gzip("\x1f\x8b\x08\0\0\0\0\0\0\xff", kHead);  // no name, no time: equal bytes, equal result
+  zlib::deflate_stream stream;
+  stream.reset(kLevel, kWindowBits, kMemory, zlib::Strategy::normal);
+  gzip.resize(kHead + stream.upper_bound(bytes.size()));
+  zlib::z_params state;
+  state.next_in = bytes.data();
+  state.avail_in = bytes.size();
+  state.next_out = gzip.data() + kHead;
+  state.avail_out = gzip.size() - kHead;
+  boost::beast::error_code error;
+  stream.write(state, zlib::Flush::finish, error);  // the room is that of the worst case
+  gzip.resize(kHead + state.total_out);
+  PutNumber32(Crc32(bytes), &gzip);
+  PutNumber32(bytes.size(), &gzip);
+  return gzip;
+}
+
+Result<std::string> Gunzipped(std::string_view gzip, std::size_t most) {
+  if (gzip.size() < kHead + kTail || !gzip.starts_with("\x1f\x8b\x08") || gzip[3] != 0)
+    return Corruption("this is no gzip member without optional fields");
+  zlib::inflate_stream stream;
+  zlib::z_params state;
+  state.next_in = gzip.data() + kHead;
+  state.avail_in = gzip.size() - kHead;  // with the tail: the stream's last code may end within its last byte
+  std::string bytes;
+  boost::beast::error_code error;
+  while (!error) {
+    const std::size_t done = bytes.size();
+    bytes.resize(done + (std::size_t{1} << 16));
+    state.next_out = bytes.data() + done;
+    state.avail_out = bytes.size() - done;
+    stream.write(state, zlib::Flush::sync, error);
+    bytes.resize(bytes.size() - state.avail_out);
+    if (bytes.size() > most) return Corruption("the gzip member is larger than it may be");
+  }
+  std::string tail;
+  PutNumber32(Crc32(bytes), &tail);
+  PutNumber32(bytes.size(), &tail);
+  if (error != zlib::error::end_of_stream || state.avail_in != kTail ||
+      tail != gzip.substr(gzip.size() - kTail))
+    return Corruption("the gzip member is damaged");
+  return bytes;
+}
+
+}  // namespace luff::server

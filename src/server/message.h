@@ -1,0 +1,64 @@
+#pragma once
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "luff/base/result.h"
+
+/// Requests and answers without sockets, so that routes and guards can be tested as tables.
+namespace luff::server {
+
+/// What the server reads of a request. Header values as they came; "" if absent.
+struct Request {
+  std::string method;                                      // "GET"
+  std::string path;                                        // decoded: "/api/v1/runs"
+  std::vector<std::pair<std::string, std::string>> query;  // decoded, in their order
+  std::string host, origin, fetch_site, fetch_mode, cookie, authorization, csrf, content_type, if_none_match;
+  bool accepts_gzip = false;
+  std::string body;
+
+  /// The last parameter of the name; "" if there is none.
+  [[nodiscard]] std::string_view Parameter(std::string_view name) const;
+};
+
+struct Response {
+  int status = 200;
+  std::string type = "application/json";
+  std::string body = {};
+  std::vector<std::pair<std::string, std::string>> headers = {};  // made by the server, never from data
+  bool gzipped = false;
+  std::vector<std::string> live = {};  // runs of an event stream; its route answers with nothing else
+  bool is_stream = false;
+};
+
+/// Splits and decodes the target of a request. Errors: kInvalidArgument for anything but a path of the form
+/// that routes have: absolute, without "..", "//", backslashes, ";", control characters and escapes that hide
+/// them.
+[[nodiscard]] Status ParseTarget(std::string_view target, Request* request);
+
+/// The whole number that a text is. Errors: kInvalidArgument, which names `what`, for anything else.
+template <typename T>
+[[nodiscard]] Result<T> WholeNumber(std::string_view text, std::string_view what) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size())
+    return InvalidArgument(std::string(what) + " is no number in its range");
+  return number;
+}
+/// The number in a parameter; `otherwise` if it is absent.
+template <typename T>
+[[nodiscard]] Result<T> NumberIn(const Request& request, std::string_view name, T otherwise) {
+  const std::string_view text = request.Parameter(name);
+  if (text.empty()) return otherwise;
+  return WholeNumber<T>(text, name);
+}
+
+/// RFC 9457. `remedy`: "" if there is none.
+[[nodiscard]] Response Problem(int status, std::string_view title, std::string_view detail,
+                               std::string_view remedy = "");
+/// The answer for an error of the rooms below.
+[[nodiscard]] Response ProblemOf(const Status& status);
+
+}  // namespace luff::server

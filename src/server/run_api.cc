@@ -1,0 +1,381 @@
+#include "server/run_api.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "base/json_nonfinite.h"
+#include "luff/rules/kept_findings.h"
+#include "server/acting.h"
+#include "server/boosting.h"
+#include "server/columns.h"
+#include "server/histogram.h"
+
+namespace luff::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using query::Mode;
+using query::Trial;
+
+constexpr std::size_t kMaxSteps = 100'000, kMaxGaps = 100, kMaxCurves = 64, kMaxLosses = 64;
+
+Response JsonResponse(Json json) {
+  NameNonFinite(&json);
+  return {.body = JsonText(json)};
+}
+
+Response Numbers(const Payload& payload) {
+  return {.type = "application/vnd.safetensors", .body = payload.Bytes()};
+}
+
+template <typename T>
+Result<std::vector<T>> NumbersIn(std::string_view text, char between) {
+  std::vector<T> numbers;
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(between));
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+    LUFF_ASSIGN_OR_RETURN(const T number, WholeNumber<T>(item, "an item"));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+Result<std::optional<Mode>> ModeIn(const Request& request) {
+  const std::string_view text = request.Parameter("mode");
+  if (text.empty()) return std::optional<Mode>();
+  LUFF_ASSIGN_OR_RETURN(const Mode mode, query::ParseMode(text));
+  return std::optional<Mode>(mode);
+}
+
+const char* RoleText(query::Role role) {
+  const auto number = static_cast<std::size_t>(role);
+  return format::kRoleNames[number < format::kRoleNames.size() ? number : 0];
+}
+
+/// Tensors that are losses, the ones with the most training steps first; then scalars that are called like
+/// one.
+Json LossesOf(const Trial& trial) {
+  struct Loss {
+    query::TensorId id;
+    Mode mode;
+    std::size_t steps;
+  };
+  std::vector<Loss> losses;
+  std::size_t looked = 0;
+  for (query::TensorId id = 0; id < trial.tensor_count() && looked < kMaxLosses; ++id) {
+    if (trial.tensor(id).role != query::Role::kLoss) continue;
+    ++looked;
+    for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
+      const auto steps = trial.TensorSteps(id, mode);
+      if (steps.ok() && !steps->empty()) losses.push_back({id, mode, steps->size()});
+    }
+  }
+  std::ranges::stable_sort(losses, [](const Loss& a, const Loss& b) {
+    return std::pair(a.mode, b.steps) < std::pair(b.mode, a.steps);
+  });
+  Json list = Json::array();
+  for (const Loss& loss : losses) {
+    list.push_back(
+        {{"tensor", loss.id}, {"name", trial.tensor(loss.id).name}, {"mode", query::ModeName(loss.mode)}});
+  }
+  return list;
+}
+
+Json GapsOf(const Trial& trial) {
+  auto gaps = trial.Gaps();
+  std::ranges::stable_sort(gaps, std::greater<>(), &query::GapInfo::count);
+  Json list = Json::array();
+  for (std::size_t i = 0; i < std::min(gaps.size(), kMaxGaps); ++i) {
+    const query::GapInfo& gap = gaps[i];
+    list.push_back({{"reason", gap.reason},
+                    {"tensor", gap.tensor},
+                    {"collection", gap.collection},
+                    {"forms", gap.forms},
+                    {"count", gap.count},
+                    {"first_step", gap.first_step},
+                    {"last_step", gap.last_step}});
+  }
+  return list;
+}
+
+Result<Response> Document(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)request;
+  const Trial& trial = run.trial();
+  Json json{{"id", listed.id}, {"card", TryParseOrderedJson(listed.card)}};
+  if (json["card"].is_object()) json["card"]["place"] = listed.name;
+  const auto outcome = trial.outcome();
+  json["outcome"] = {{"state", outcome.state}, {"why", outcome.why}};
+  json["workers"] = Json::array();
+  for (const query::WorkerInfo& worker : trial.workers()) {
+    json["workers"].push_back({{"worker", worker.worker},
+                               {"alive", worker.alive},
+                               {"ended", worker.ended},
+                               {"last_step", worker.last_global_step},
+                               {"heartbeat_unix_ns", worker.heartbeat_unix_ns}});
+  }
+  const std::size_t count = trial.step_count();
+  json["steps"] = {{"count", count},
+                   {"first", count == 0 ? 0 : trial.step_at(0).global_step},
+                   {"last", count == 0 ? -1 : trial.step_at(count - 1).global_step},
+                   {"modes", ModesOf(trial)}};
+  json["tensors"] = trial.tensor_count();
+  for (const char* name : {"model", "environment"}) {
+    const Json document = TryParseOrderedJson(trial.Document(name));
+    json[name] = document.is_discarded() ? Json() : document;
+  }
+  json["boosting"] = IsBoosted(trial);
+  json["gaps"] = GapsOf(trial);
+  json["problems"] = trial.Problems();
+  json["losses"] = LossesOf(trial);
+  json["statistics"] = Json::array();
+  for (const NamedStatistic& one : kStatistics) json["statistics"].push_back(one.name);
+  return JsonResponse(std::move(json));
+}
+
+Result<Response> Tensors(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)listed, (void)request;
+  Json list = Json::array();
+  for (query::TensorId id = 0; id < run.trial().tensor_count(); ++id) {
+    const query::TensorInfo& info = run.trial().tensor(id);
+    list.push_back({{"id", id},
+                    {"name", info.name},
+                    {"role", RoleText(info.role)},
+                    {"module", info.module_path},
+                    {"type", info.module_type},
+                    {"collections", info.collections}});
+  }
+  return JsonResponse({{"tensors", std::move(list)}});
+}
+
+Result<Response> Steps(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)listed;
+  const Trial& trial = run.trial();
+  LUFF_ASSIGN_OR_RETURN(const auto from, NumberIn<std::size_t>(request, "from", 0));
+  std::vector<std::int64_t> global, mode_step, update, wall, duration;
+  std::vector<std::uint8_t> mode;
+  for (std::size_t n = from; n < trial.step_count() && global.size() < kMaxSteps; ++n) {
+    const query::StepInfo info = trial.step_at(n);
+    global.push_back(info.global_step);
+    mode_step.push_back(info.mode_step);
+    update.push_back(info.update);
+    wall.push_back(info.wall_unix_ns);
+    duration.push_back(info.duration_ns);
+    mode.push_back(static_cast<std::uint8_t>(info.mode));
+  }
+  Payload payload;
+  payload.Add("global_step", global);
+  payload.Add("mode_step", mode_step);
+  payload.Add("update", update);
+  payload.Add("wall_unix_ns", wall);
+  payload.Add("duration_ns", duration);
+  payload.Add("mode", mode);
+  return Numbers(payload);
+}
+
+Result<Response> Columns(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)listed;
+  LUFF_ASSIGN_OR_RETURN(const auto tensors, NumbersIn<query::TensorId>(request.Parameter("tensor"), ','));
+  if (tensors.empty() || tensors.size() > kMaxCurves)
+    return InvalidArgument(fmt::format("expected 1 to {} tensors: tensor=3,7", kMaxCurves));
+  CurveQuestion question;
+  if (const std::string_view name = request.Parameter("stat"); !name.empty()) {
+    const auto statistic = FindStatistic(name);
+    if (!statistic) return NotFound("there is no such statistic; the run's document names them");
+    question.statistic = statistic->statistic;
+  }
+  LUFF_ASSIGN_OR_RETURN(question.mode, ModeIn(request));
+  if (!request.Parameter("worker").empty()) {
+    LUFF_ASSIGN_OR_RETURN(question.worker, NumberIn<std::uint32_t>(request, "worker", 0));
+  }
+  LUFF_ASSIGN_OR_RETURN(question.from, NumberIn<std::int64_t>(request, "from", 0));
+  LUFF_ASSIGN_OR_RETURN(question.to, NumberIn<std::int64_t>(request, "to", INT64_MAX));
+  LUFF_ASSIGN_OR_RETURN(question.points, NumberIn<std::size_t>(request, "points", 1024));
+  if (question.points == 0 || question.points > kMaxPoints)
+    return InvalidArgument(fmt::format("points is {}, expected 1 to {}", question.points, kMaxPoints));
+  Payload payload;
+  for (const query::TensorId tensor : tensors) {
+    question.tensor = tensor;
+    LUFF_RETURN_IF_ERROR(AddCurve(run.trial(), question, &payload).status());
+  }
+  return Numbers(payload);
+}
+
+constexpr std::size_t kPartSteps = 1024;  // read of a heat map at a time: tens of milliseconds of a large run
+
+/// The heat map that a request asks for, with what is new taken in.
+Result<HeatMap*> HeatFor(OpenRun& run, std::string_view name, const Request& request) {
+  const auto statistic = FindStatistic(name.empty() ? "l2" : name);
+  if (!statistic || !statistic->heat)
+    return NotFound(
+        "there is no heat map of such a statistic; there are l2, std, abs_mean, abs_max, zero_share");
+  LUFF_ASSIGN_OR_RETURN(const auto mode, ModeIn(request));
+  HeatMap& map = run.Heat(*statistic, mode.value_or(Mode::kTrain));
+  if (!map.Covers(run.trial())) {
+    LUFF_RETURN_IF_ERROR(map.Read(run.trial(), kPartSteps).status());
+  }
+  return &map;
+}
+
+Result<Response> Heat(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)listed;
+  LUFF_ASSIGN_OR_RETURN(const HeatMap* map, HeatFor(run, request.Parameter("stat"), request));
+  Json levels = Json::array();
+  for (const HeatMap::Level& level : map->Levels())
+    levels.push_back({{"bucket_steps", level.bucket_steps}, {"columns", level.columns}});
+  return JsonResponse({{"stat", map->statistic().name},
+                       {"scale", map->statistic().share ? "share" : "ratio"},
+                       {"rows", map->rows()},
+                       {"levels", std::move(levels)},
+                       {"complete", map->Covers(run.trial())},
+                       {"version", map->version()}});
+}
+
+/// heat/STAT/LEVEL/X/Y
+Result<Response> Tile(const ListedRun& listed, OpenRun& run, const Request& request) {
+  const std::string_view rest = std::string_view(request.path).substr(request.path.find("/heat/") + 6);
+  const std::size_t slash = rest.find('/');
+  const auto numbers = NumbersIn<std::size_t>(
+      slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1), '/');
+  if (!numbers.ok() || numbers->size() != 3) return NotFound("a tile is heat/STATISTIC/LEVEL/X/Y");
+  LUFF_ASSIGN_OR_RETURN(HeatMap * map, HeatFor(run, rest.substr(0, slash), request));
+  const auto& [level, x, y] = std::tie((*numbers)[0], (*numbers)[1], (*numbers)[2]);
+  const auto levels = map->Levels();
+  if (level >= levels.size() || x * HeatMap::kTile >= levels[level].columns ||
+      y * HeatMap::kTile >= map->rows())
+    return NotFound("there is no such tile; heat names the levels");
+  Response response{.type = "application/octet-stream"};
+  const std::string tag = fmt::format("\"{}-{}\"", listed.id.substr(0, 8), map->version());
+  response.headers.emplace_back("ETag", tag);
+  if (request.if_none_match == tag)
+    response.status = 304;
+  else
+    response.body = map->Tile(level, x, y);
+  return response;
+}
+
+/// Adds a member whose value is a number, or the text for one that is not finite.
+void PutNumber(std::string_view name, double value, std::string* to) {
+  if (std::isfinite(value))
+    fmt::format_to(std::back_inserter(*to), R"(,"{}":{})", name, value);
+  else
+    fmt::format_to(std::back_inserter(*to), R"(,"{}":"{}")", name,
+                   std::isnan(value) ? "NaN"
+                   : value > 0       ? "Infinity"
+                                     : "-Infinity");
+}
+
+Result<Response> At(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)listed;
+  const Trial& trial = run.trial();
+  const std::string_view text = std::string_view(request.path).substr(request.path.rfind('/') + 1);
+  LUFF_ASSIGN_OR_RETURN(const auto step, WholeNumber<std::int64_t>(text, "the step"));
+  LUFF_ASSIGN_OR_RETURN(const query::StepInfo found, trial.FindStep(step, Mode::kGlobal));
+  std::size_t n = trial.step_count();
+  while (n > 0 && trial.step_at(n - 1).global_step != step) --n;  // a later one supersedes
+  if (n == 0) return NotFound("the step is not complete");
+  Trial::StepRows rows;
+  LUFF_RETURN_IF_ERROR(trial.ReadStepRows(n - 1, &rows));
+  const Json json{{"global_step", found.global_step},
+                  {"mode", query::ModeName(found.mode)},
+                  {"mode_step", found.mode_step},
+                  {"update", found.update},
+                  {"wall_unix_ns", found.wall_unix_ns}};
+  // Thousands of rows: written directly, since building them as a tree takes four times as long.
+  std::string rows_text;
+  for (const Trial::SummaryEntry& entry : rows.summaries) {
+    const Summary& s = entry.summary;
+    rows_text += rows_text.empty() ? "" : ",";
+    fmt::format_to(std::back_inserter(rows_text),
+                   R"({{"tensor":{},"worker":{},"dtype":"{}","count":{},"zero":{},"nan":{},"inf":{})",
+                   entry.tensor, entry.worker, DTypeName(entry.dtype), s.count, s.zero_count, s.nan_count,
+                   s.inf_count);
+    PutNumber("min", s.min(entry.dtype), &rows_text);
+    PutNumber("max", s.max(entry.dtype), &rows_text);
+    PutNumber("mean", s.mean(), &rows_text);
+    PutNumber("std", s.std(), &rows_text);
+    PutNumber("l2", s.l2(), &rows_text);
+    PutNumber("abs_mean", s.abs_mean(), &rows_text);
+    rows_text += "}";
+  }
+  std::string scalars_text;
+  for (const Trial::ScalarEntry& entry : rows.scalars) {
+    scalars_text += scalars_text.empty() ? "" : ",";
+    fmt::format_to(std::back_inserter(scalars_text), R"({{"tensor":{},"worker":{})", entry.tensor,
+                   entry.worker);
+    PutNumber("value", entry.value, &scalars_text);
+    scalars_text += "}";
+  }
+  return Response{.body = fmt::format(R"({{"step":{},"rows":[{}],"scalars":[{}]}})", JsonText(json),
+                                      rows_text, scalars_text)};
+}
+
+constexpr std::size_t kBins = 64;
+
+Result<Response> Histogram(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)listed;
+  const Trial& trial = run.trial();
+  LUFF_ASSIGN_OR_RETURN(const auto id, NumberIn<query::TensorId>(request, "tensor", UINT32_MAX));
+  if (id >= trial.tensor_count()) return NotFound("there is no such tensor");
+  LUFF_ASSIGN_OR_RETURN(const auto step, NumberIn<std::int64_t>(request, "step", -1));
+  LUFF_ASSIGN_OR_RETURN(const SparseHistogram bins, trial.Histogram(id, step, Mode::kGlobal));
+  Json json{{"low", nullptr}, {"high", nullptr}, {"counts", Json::array()}};
+  if (const auto equal = InEqualBins(bins, kBins)) {
+    json["low"] = equal->low;
+    json["high"] = equal->high;
+    json["counts"] = equal->counts;
+  }
+  if (const auto summary = trial.ReadSummary(id, step, Mode::kGlobal); summary.ok()) {
+    json["nan"] = summary->nan_count;
+    json["inf"] = summary->inf_count;
+  }
+  return JsonResponse(std::move(json));
+}
+
+Result<Response> Findings(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)run, (void)request;
+  const rules::KeptFindings kept = rules::FindingsOfRun(listed.path);
+  std::string list;  // each is JSON already
+  for (const rules::Finding* finding : rules::InGroups(kept.findings))
+    list += (list.empty() ? "" : ",") + rules::ToJson(*finding, finding->healed ? "healed" : "new");
+  return Response{
+      .body = fmt::format(R"({{"findings":[{}],"problems":{}}})", list, JsonText(Json(kept.problems)))};
+}
+
+Result<Response> Boosting(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)listed, (void)request;
+  return JsonResponse(BoostingOf(run.trial()));
+}
+
+}  // namespace
+
+nlohmann::ordered_json ModesOf(const Trial& trial) {
+  Json modes = Json::object();
+  for (const Mode mode : {Mode::kTrain, Mode::kEval, Mode::kPredict}) {
+    const auto steps = trial.Steps(mode);
+    if (steps.empty()) continue;
+    modes[std::string(query::ModeName(mode))] = {
+        {"count", steps.size()}, {"first", steps.front()}, {"last", steps.back()}};
+  }
+  return modes;
+}
+
+RunRoute FindRunRoute(std::string_view rest) {
+  if (rest.empty()) return Document;
+  if (rest == "tensors") return Tensors;
+  if (rest == "steps") return Steps;
+  if (rest == "columns") return Columns;
+  if (rest == "heat") return Heat;
+  if (rest.starts_with("heat/")) return Tile;
+  if (rest.starts_with("at/")) return At;
+  if (rest == "histogram") return Histogram;
+  if (rest == "findings") return Findings;
+  if (rest == "requests") return RequestsOf;
+  if (rest == "boosting") return Boosting;
+  return nullptr;
+}
+
+}  // namespace luff::server

@@ -1,0 +1,188 @@
+#include "server/run_list.h"
+
+#include <algorithm>
+
+#include <sodium.h>
+#include <nlohmann/json.hpp>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "catalog/card.h"
+#include "catalog/walk.h"
+
+namespace luff::server {
+namespace {
+
+constexpr std::size_t kIdLetters = 32, kMaxPage = 1000;
+
+bool IsId(std::string_view text) {
+  return text.size() == kIdLetters && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::string IdOfPath(const std::string& path) {
+  unsigned char hash[kIdLetters / 2];
+  crypto_generichash(hash, sizeof(hash), reinterpret_cast<const unsigned char*>(path.data()), path.size(),
+                     nullptr, 0);
+  std::string text;
+  for (const unsigned char byte : hash) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+/// The run's own id from its card; "" if it has none.
+std::string OwnId(const std::string& card) {
+  std::string id = TextMember(TryParseJson(card), "run_id");
+  return IsId(id) ? id : "";
+}
+
+/// Whether a directory that is served is a run itself: it may have become one since.
+bool IsRun(const std::string& root) { return catalog::StampOf(root) != 0; }
+
+}  // namespace
+
+Result<ListedRun> DescribeRun(const std::string& path) {
+  LUFF_ASSIGN_OR_RETURN(const catalog::Card card, catalog::ReadCard(path));
+  ListedRun run{"", path, card.name, catalog::ToJson(card)};
+  run.id = OwnId(run.card);
+  if (run.id.empty()) run.id = IdOfPath(path);
+  return run;
+}
+
+Result<bool> RunList::Refresh() {
+  struct Found {
+    std::string name, card;
+  };
+  std::map<std::string, Found> cards;  // by path
+  for (const std::string& root : roots_) {
+    if (IsRun(root)) {
+      const auto card = catalog::ReadCard(root);
+      if (card.ok()) cards.insert_or_assign(root, Found{card->name, catalog::ToJson(*card)});
+      continue;
+    }
+    catalog::Question question;
+    question.folder = root;
+    question.limit = SIZE_MAX;
+    LUFF_ASSIGN_OR_RETURN(catalog::Answer answer, catalog::Ask(index_, question));
+    for (catalog::Entry& entry : answer.entries)
+      cards.emplace(std::move(entry.path), Found{std::move(entry.name), std::move(entry.card)});
+  }
+  const MutexLock lock(mutex_);
+  bool changed = cards.size() != by_path_.size();
+  std::map<std::string, ListedRun> next;
+  std::map<std::string, std::string, std::less<>> paths;
+  for (auto& [path, found] : cards) {
+    const auto known = by_path_.find(path);
+    ListedRun run;
+    if (known != by_path_.end() && known->second.card == found.card) {
+      run = std::move(known->second);
+    } else {
+      changed = true;
+      run = {OwnId(found.card), path, std::move(found.name), std::move(found.card)};
+    }
+    // A copy of a run has the same id: the first path keeps it.
+    if (run.id.empty() || paths.contains(run.id)) run.id = IdOfPath(path);
+    paths.emplace(run.id, path);
+    next.emplace(path, std::move(run));
+  }
+  by_path_ = std::move(next);
+  path_of_ = std::move(paths);
+  return changed;
+}
+
+std::vector<ListedRun> RunList::All() const {
+  const MutexLock lock(mutex_);
+  std::vector<ListedRun> runs;
+  for (const auto& [path, run] : by_path_) runs.push_back(run);
+  return runs;
+}
+
+std::optional<ListedRun> RunList::Find(std::string_view id) const {
+  const MutexLock lock(mutex_);
+  const auto path = path_of_.find(id);
+  if (path == path_of_.end()) return std::nullopt;
+  return by_path_.at(path->second);
+}
+
+bool RunList::Holds(const std::string& path, const std::string& card) const {
+  const MutexLock lock(mutex_);
+  const auto at = by_path_.find(path);
+  return at != by_path_.end() && at->second.card == card;
+}
+
+Response RunList::List(const Request& request) {
+  catalog::Question question;
+  if (const std::string_view where = request.Parameter("where"); !where.empty()) {
+    auto condition = catalog::ParseCondition(where);
+    if (!condition.ok()) return ProblemOf(condition.status());
+    question.where = std::move(*condition);
+  }
+  for (const auto& [name, value] : request.query) {
+    if (name == "tag") question.tags.push_back(value);
+  }
+  const std::string sort =
+      request.Parameter("sort").empty() ? "-begun" : std::string(request.Parameter("sort"));
+  question.ascending = !sort.starts_with('-');
+  question.sort = question.ascending ? sort : sort.substr(1);
+  const auto limit = NumberIn<std::size_t>(request, "limit", 200);
+  if (!limit.ok()) return ProblemOf(limit.status());
+  const auto after = NumberIn<std::size_t>(request, "after", 0);
+  if (!after.ok()) return ProblemOf(after.status());
+  const std::size_t last = std::min(*after, SIZE_MAX / 2) + std::min(*limit, kMaxPage);
+  question.limit = roots_.size() == 1 ? last : SIZE_MAX;
+
+  std::vector<catalog::Answer> answers;
+  bool alone = false;  // a run that is served by itself, which is read each time
+  for (const std::string& root : roots_) {
+    if (IsRun(root)) {
+      alone = true;
+      continue;
+    }
+    question.folder = root;
+    auto answer = catalog::Ask(index_, question);
+    if (!answer.ok()) return ProblemOf(answer.status());
+    answers.push_back(std::move(*answer));
+  }
+  const auto is_new = [&](const catalog::Entry& entry) { return !Holds(entry.path, entry.card); };
+  if (alone || std::ranges::any_of(
+                   answers, [&](const auto& one) { return std::ranges::any_of(one.entries, is_new); })) {
+    if (const auto changed = Refresh(); !changed.ok()) return ProblemOf(changed.status());
+  }
+  return Page(answers, *after, last, question.where.has_value());
+}
+
+Response RunList::Page(const std::vector<catalog::Answer>& answers, std::size_t first, std::size_t last,
+                       bool filtered) const {
+  nlohmann::ordered_json runs = nlohmann::ordered_json::array();
+  nlohmann::ordered_json notes = nlohmann::ordered_json::array();
+  std::size_t place = 0;
+  const MutexLock lock(mutex_);
+  std::vector<const ListedRun*> shown;
+  const auto put = [&](const ListedRun& run) {
+    if (place++ >= first && place <= last) shown.push_back(&run);
+  };
+  for (const std::string& root : roots_) {  // runs that are served by themselves
+    if (const auto at = by_path_.find(root); at != by_path_.end()) put(at->second);
+  }
+  std::size_t matching = place;
+  std::size_t all = place;
+  if (place > 0 && filtered) notes.push_back("a run that is served by itself is shown whatever the filter");
+  for (const catalog::Answer& answer : answers) {
+    matching += answer.matching;
+    all += answer.all;
+    for (const std::string& note : answer.notes) notes.push_back(note);
+    for (const catalog::Entry& entry : answer.entries) {
+      if (const auto at = by_path_.find(entry.path); at != by_path_.end()) put(at->second);
+    }
+  }
+  for (const ListedRun* run : shown) {
+    nlohmann::ordered_json card = TryParseOrderedJson(run->card);
+    if (!card.is_object()) continue;
+    card["id"] = run->id;
+    card["place"] = run->name;
+    runs.push_back(std::move(card));
+  }
+  const nlohmann::ordered_json json{
+      {"runs", std::move(runs)}, {"matching", matching}, {"all", all}, {"notes", std::move(notes)}};
+  return {.body = JsonText(json)};
+}
+
+}  // namespace luff::server

@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "luff/base/mutex.h"
+#include "luff/base/result.h"
+#include "server/message.h"
+
+/// The runs below the directories that are served, and their ids.
+namespace luff::server {
+
+struct ListedRun {
+  std::string id;    // 32 hexadecimal digits: the run's own, or a hash of its path where that is not unique
+  std::string path;  // absolute
+  std::string name;  // the path below the directory that is served
+  std::string card;  // JSON
+};
+
+/// A run that is not listed, by its absolute path. Errors: those of catalog::ReadCard.
+[[nodiscard]] Result<ListedRun> DescribeRun(const std::string& path);
+
+/// **Thread-safe.** Paths never come from requests: only ids do.
+class RunList {
+ public:
+  /// `roots`: absolute directories, of runs or runs themselves, which may still be empty. `index`: file of
+  /// the catalogue's index, "" for none.
+  RunList(std::vector<std::string> roots, std::string index)
+      : roots_(std::move(roots)),
+        index_(std::move(index)) {}
+
+  /// Looks for runs again. Returns true if the list or a card has changed.
+  [[nodiscard]] Result<bool> Refresh() LUFF_EXCLUDES(mutex_);
+  [[nodiscard]] std::vector<ListedRun> All() const LUFF_EXCLUDES(mutex_);
+  [[nodiscard]] std::optional<ListedRun> Find(std::string_view id) const LUFF_EXCLUDES(mutex_);
+  /// The answer of GET runs.
+  [[nodiscard]] Response List(const Request& request) LUFF_EXCLUDES(mutex_);
+
+ private:
+  [[nodiscard]] Response Page(const std::vector<catalog::Answer>& answers, std::size_t first,
+                              std::size_t last, bool filtered) const LUFF_EXCLUDES(mutex_);
+  /// Whether the list has the run with this card: it may have changed, or another may have taken its place.
+  [[nodiscard]] bool Holds(const std::string& path, const std::string& card) const LUFF_EXCLUDES(mutex_);
+
+  const std::vector<std::string> roots_;
+  const std::string index_;
+  mutable Mutex mutex_;
+  std::map<std::string, ListedRun> by_path_ LUFF_GUARDED_BY(mutex_);
+  std::map<std::string, std::string, std::less<>> path_of_ LUFF_GUARDED_BY(mutex_);  // by id
+};
+
+}  // namespace luff::server

@@ -1,0 +1,247 @@
+// Routes over real runs, without sockets.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "luff/store/control.h"
+#include "luff/store/owner.h"
+#include "query/testing.h"
+#include "server/service.h"
+
+namespace luff::server::service_test {
+namespace {
+
+using query::testing::TempRun;
+using query::testing::Writing;
+
+struct House {
+  House() : writing(run.path(), 0, 1) {
+    secrets.Add("secret", Role::kAdmin);
+    secrets.Add("look", Role::kViewer);
+    writing.Define(0, "loss", 1, format::Role::kLoss);
+    writing.Define(1, "fc.weight<img src=x>", 2, format::Role::kWeight);
+    Write(20);
+  }
+  void Write(int count) {
+    for (int i = 0; i < count; ++i) {
+      writing.AddScalar(0, 1.0 / static_cast<double>(writing.global_step + 1));
+      const float values[] = {1, 2};
+      writing.AddSummary(1, values);
+      writing.Step();
+    }
+  }
+  Response Get(const std::string& target) {
+    Request request;
+    request.method = "GET";
+    if (const Status parsed = ParseTarget(target, &request); !parsed.ok()) return ProblemOf(parsed);
+    request.host = "127.0.0.1:1";
+    request.authorization = "Bearer secret";
+    return service.Answer(request);
+  }
+  nlohmann::json Json(const std::string& target) {
+    const Response response = Get(target);
+    EXPECT_EQ(response.status, 200) << target << response.body;
+    return TryParseJson(response.body);
+  }
+  Response Post(const std::string& target, const std::string& body, const std::string& token = "secret") {
+    Request request;
+    request.method = "POST";
+    if (const Status parsed = ParseTarget(target, &request); !parsed.ok()) return ProblemOf(parsed);
+    request.host = "127.0.0.1:1";
+    request.authorization = "Bearer " + token;
+    request.content_type = "application/json";
+    request.body = body;
+    return service.Answer(request);
+  }
+  std::string Id() { return Json("/api/v1/runs")["runs"][0]["id"]; }
+
+  TempRun run;
+  Writing writing;
+  Secrets secrets;
+  Service service{LoopbackPlace(1), &secrets, {std::filesystem::path(run.path()).parent_path().string()}, ""};
+};
+
+TEST(Service, ShowsARunOnEveryRoute) {
+  House house;
+  const auto list = house.Json("/api/v1/runs?sort=-begun&where=verdict+%3D+running");
+  ASSERT_EQ(list["runs"].size(), 1U) << JsonText(list);
+  const std::string at = "/api/v1/runs/" + house.Id();
+  const auto document = house.Json(at);
+  EXPECT_EQ(document["steps"]["count"], 20);
+  EXPECT_EQ(document["steps"]["modes"]["TRAIN"]["last"], 19);
+  EXPECT_EQ(document["losses"][0]["tensor"], 0);
+  EXPECT_EQ(document["workers"][0]["alive"], true);
+  const auto tensors = house.Json(at + "/tensors");
+  EXPECT_EQ(tensors["tensors"][1]["name"], "fc.weight<img src=x>");
+  EXPECT_EQ(tensors["tensors"][1]["role"], "weight");
+  EXPECT_EQ(house.Get(at + "/steps").status, 200);
+  EXPECT_EQ(house.Get(at + "/columns?tensor=0,1&stat=auto&points=8").status, 200);
+  EXPECT_EQ(house.Json(at + "/heat?stat=std")["rows"], 2);
+  const Response tile = house.Get(at + "/heat/l2/0/0/0");
+  EXPECT_EQ(tile.body.size(), 65536U);
+  EXPECT_EQ(house.Json(at + "/at/7")["rows"][0]["l2"].get<double>(), std::sqrt(5.0));
+  EXPECT_TRUE(house.Json(at + "/findings")["findings"].empty());
+  EXPECT_EQ(document["boosting"], false);
+  EXPECT_TRUE(house.Json(at + "/boosting")["trainings"].empty());
+  EXPECT_TRUE(house.Get("/api/v1/live?runs=" + house.Id()).is_stream);
+}
+
+TEST(Service, TakesRequestsOfThoseWhoMayActAndShowsThem) {
+  House house;
+  const std::string at = "/api/v1/runs/" + house.Id();
+  EXPECT_EQ(house.Post(at + "/requests", R"({"action":"stop"})", "look").status, 403);
+  EXPECT_EQ(house.Post(at + "/marks", R"({"finding":"0a","as":"mute"})", "look").status, 403);
+  EXPECT_EQ(house.Post(at + "/heat", "{}").status, 405);
+  EXPECT_EQ(house.Post(at + "/nothing", "{}").status, 404);
+  for (const char* body :
+       {"", "[]", "{}", R"({"action":7})", R"({"action":"fly"})", R"({"action":"capture"})"})
+    EXPECT_EQ(house.Post(at + "/requests", body).status, 400) << body;
+  EXPECT_EQ(house.Post(at + "/marks", R"({"finding":"0a","as":"mute"})").status, 404);  // no such finding
+  EXPECT_EQ(house.Post(at + "/marks", R"({"finding":"0a","as":"love"})").status, 400);
+  EXPECT_EQ(house.Post(at + "/marks", R"({"finding":"0a","as":"mute","until_step":"x"})").status, 400);
+  store::ControlRecord strange;  // of another's run, or of a hand
+  strange.kind = "mark";
+  strange.body = R"({"as":"mute","until_step":1.5})";
+  ASSERT_TRUE(store::WriteControl(house.run.path(), strange).ok());
+  EXPECT_TRUE(house.Json(at + "/requests")["requests"].empty());
+  // A supervisor watches: it answers, the server only writes.
+  const auto lock = store::SupervisorLock::Take(house.run.path());
+  ASSERT_TRUE(lock.ok());
+  const Response asked = house.Post(at + "/requests", R"({"action":"stop","reason":"enough"})");
+  ASSERT_EQ(asked.status, 202) << asked.body;
+  const auto list = house.Json(at + "/requests");
+  ASSERT_EQ(list["requests"].size(), 1U);
+  EXPECT_EQ(list["requests"][0]["action"], "stop");
+  EXPECT_EQ(list["requests"][0]["state"], "asked");
+  EXPECT_EQ(list["requests"][0]["reason"], "enough");
+  EXPECT_NE(list["requests"][0]["author"].get<std::string>().find("luff serve"), std::string::npos);
+}
+
+TEST(Service, CoordinatesAJobThatNobodyWatchesAndEndsInTime) {
+  House house;
+  const std::string at = "/api/v1/runs/" + house.Id();
+  ASSERT_EQ(house.Post(at + "/requests", R"({"action":"stop"})").status, 202);
+  for (int i = 0; i < 200 && house.Json(at + "/requests")["requests"][0]["state"] != "proposed"; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(house.Json(at + "/requests")["requests"][0]["state"], "proposed");
+  // The worker never answers; the house closes all the same.
+}
+
+TEST(Service, RefusesWithAReason) {
+  House house;
+  const std::string at = "/api/v1/runs/" + house.Id();
+  const std::vector<std::pair<std::string, int>> table = {
+      {"/api/v1/runs/..", 400},
+      {"/api/v1/runs/%2e%2e%2f%2e%2e", 400},
+      {"/api/v1/runs/0123", 404},
+      {"/api/v1/runs/" + std::string(8000, 'a'), 404},
+      {"/api/v1/runs/" + house.run.path().substr(1), 404},  // a path is no id
+      {"/api/v1/nothing", 404},
+      {at + "/nothing", 404},
+      {at + "/columns", 400},
+      {at + "/columns?tensor=99", 404},
+      {at + "/columns?tensor=-1", 400},
+      {at + "/columns?tensor=0&stat=evil", 404},
+      {at + "/columns?tensor=0&points=1000000000000", 400},
+      {at + "/columns?tensor=0&from=5&to=1", 400},
+      {at + "/columns?tensor=0&from=nan", 400},
+      {at + "/columns?tensor=0&mode=SLEEP", 400},
+      {at + "/heat?stat=mean", 404},
+      {at + "/heat/l2/9/0/0", 404},
+      {at + "/heat/l2/0/99999999999/0", 404},
+      {at + "/heat/l2/0/18446744073709551615/0", 404},
+      {at + "/heat/l2/0/0", 404},
+      {at + "/at/20", 409},  // it may come
+      {at + "/at/x", 400},
+      {at + "/histogram?tensor=1&step=3", 404},
+      {"/api/v1/runs?where=lr+%3E", 400},
+      {"/api/v1/runs?where=losss+%3C+1", 400},
+      {"/api/v1/runs?limit=-1", 400},
+      {"/api/v1/live?runs=evil", 404},
+      {"/assets/../secret", 400},
+      {"/nothing", 404},
+  };
+  for (const auto& [target, status] : table) {
+    const Response response = house.Get(target);
+    EXPECT_EQ(response.status, status) << target << " " << response.body;
+    EXPECT_EQ(response.type, "application/problem+json") << target;
+    EXPECT_TRUE(TryParseJson(response.body)["detail"].is_string());
+  }
+}
+
+TEST(Service, TellsStreamsWhatIsNew) {
+  House house;
+  Told told;
+  told.runs = {house.Id()};
+  Live& live = house.service.live();
+  live.Watch(told);
+  live.Look();
+  std::string news = live.News(&told);
+  EXPECT_NE(news.find("\"step_count\":20,"), std::string::npos) << news;
+  EXPECT_EQ(live.News(&told), "");
+  house.Write(5);
+  std::this_thread::sleep_for(std::chrono::milliseconds(120));  // a run is read at most ten times a second
+  live.Look();
+  news = live.News(&told);
+  EXPECT_NE(news.find("\"step_count\":25,"), std::string::npos) << news;
+  live.Leave(told);
+  EXPECT_FALSE(live.anybody());
+}
+
+TEST(Service, AStrangersOutcomeMakesNoEventsOfItsOwn) {
+  House house;
+  store::ControlRecord record;
+  record.kind = "outcome";
+  record.body = R"({"state": "x\"}\n\nevent: run\ndata: {\"id\":\"evil\"", "why": ""})";
+  ASSERT_TRUE(store::WriteControl(house.run.path(), record).ok());
+  Told told;
+  told.runs = {house.Id()};
+  Live& live = house.service.live();
+  live.Watch(told);
+  live.Look();
+  const std::string news = live.News(&told);
+  live.Leave(told);
+  const std::size_t data = news.find("data: ") + 6;
+  EXPECT_EQ(news.find("\n\n", data) + 2, news.size()) << news;  // one event
+  const auto event = TryParseJson(news.substr(data, news.size() - data - 2));
+  ASSERT_TRUE(event.is_object()) << news;
+  EXPECT_EQ(event["id"], told.runs.front());
+}
+
+TEST(Service, IsUsedByManyThreads) {
+  House house;
+  const std::string at = "/api/v1/runs/" + house.Id();
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int k = 0; k < 20; ++k) {
+        const char* const route[] = {"/heat/l2/0/0/0", "/columns?tensor=1", "", "/at/3"};
+        if (house.Get(at + route[(i + k) % 4]).status != 200) ++wrong;
+        if (house.Get("/api/v1/runs").status != 200) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Service, ACopyOfARunHasItsOwnId) {
+  House house;
+  std::filesystem::copy(house.run.path(), house.run.path() + "-copy",
+                        std::filesystem::copy_options::recursive);
+  const auto runs = house.Json("/api/v1/runs")["runs"];
+  ASSERT_EQ(runs.size(), 2U);
+  EXPECT_NE(runs[0]["id"], runs[1]["id"]);
+  for (const auto& run : runs)
+    EXPECT_EQ(house.Json("/api/v1/runs/" + run["id"].get<std::string>())["id"], run["id"]);
+  std::filesystem::remove_all(house.run.path() + "-copy");
+  EXPECT_EQ(house.Json("/api/v1/runs")["runs"].size(), 1U);
+}
+
+}  // namespace
+}  // namespace luff::server::service_test

@@ -1,0 +1,83 @@
+import * as api from "../api/client";
+import type { Asked, Finding, Mark, RunDocument, Tensor } from "../api/types";
+import { live } from "../api/live.svelte";
+import { route } from "./route.svelte";
+
+/** The run that is open, and the one cursor over its steps. */
+export class OpenRun {
+  document = $state.raw<RunDocument>();
+  tensors = $state.raw<Tensor[]>([]);
+  findings = $state.raw<Finding[]>([]);
+  requests = $state.raw<Asked[]>([]);
+  marks = $state.raw<Mark[]>([]);
+  problem = $state<unknown>();
+  #asked = 0;
+
+  constructor(readonly id: string) {}
+
+  /** Newest global step. */
+  get last(): number {
+    return Math.max(live.run?.last_step ?? -1, this.document?.steps.last ?? -1, 0);
+  }
+  get state(): string {
+    return live.run?.state ?? this.document?.outcome.state ?? "";
+  }
+  /** Step under the cursor: the newest, until somebody moves it. */
+  get cursor(): number {
+    return Math.min(Math.max(route.number("step", this.last), 0), this.last);
+  }
+  set cursor(step: number) {
+    route.set({ step: Math.round(Math.min(Math.max(step, 0), this.last)) });
+  }
+  /** Steps that charts show; the whole run if nobody zoomed in. */
+  get from(): number {
+    return Math.max(0, route.number("from", 0));
+  }
+  get to(): number {
+    return Math.max(this.from + 1, route.number("to", this.last));
+  }
+  get zoomed(): boolean {
+    return route.get("from") !== "" || route.get("to") !== "";
+  }
+  zoom(from: number, to: number): void {
+    route.set({ from: Math.max(0, Math.floor(from)), to: Math.ceil(to) });
+  }
+  fit(): void {
+    route.set({ from: "", to: "" });
+  }
+
+  async load(): Promise<void> {
+    const asked = ++this.#asked;
+    try {
+      const document = await api.run(this.id);
+      const all = document.tensors !== this.tensors.length;
+      const tensors = all ? await api.tensors(this.id) : this.tensors;
+      const findings = await api.findings(this.id);
+      const said = await api.requests(this.id);
+      // One whose leader is not there leads itself.
+      const ids = new Set(findings.map((finding) => finding.id));
+      for (const finding of findings) if (!ids.has(finding.leader)) finding.leader = "";
+      if (asked !== this.#asked) return;
+      this.document = document;
+      this.tensors = tensors;
+      this.findings = findings;
+      this.requests = said.requests;
+      this.marks = said.marks;
+      this.problem = undefined;
+    } catch (error) {
+      if (asked === this.#asked) this.problem = error;
+    }
+  }
+  /** Asks the job for something, or marks a finding; what becomes of it is in `requests` and `marks`. */
+  async post(what: "requests" | "marks", body: Record<string, unknown>): Promise<void> {
+    await api.post(this.id, what, body);
+    await this.load();
+  }
+  find(name: string): Tensor | undefined {
+    return this.tensors.find((tensor) => tensor.name === name);
+  }
+  /** The global step of a finding's onset: mode steps and global steps differ by the other modes' steps. */
+  onset(finding: Finding): number {
+    return Math.max(0, finding.global_step - (finding.step - finding.since_step));
+  }
+}
