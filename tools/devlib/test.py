@@ -70,7 +70,6 @@ def test_main(args):
     took.show()
     if args.write_times:
         took.write([name for name in chosen if STAGES[name].beside and STAGES[name].budget])
-    total.add(took.judge())
     if len(chosen) > 1:
         results.show(total)
     say(total.line())

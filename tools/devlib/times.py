@@ -5,11 +5,10 @@ import json
 import math
 import statistics
 
-from devlib import results
 from devlib.term import ROOT, Failed, say, seconds
 
 BUDGET = ROOT / "benchmarks" / "test_times.json"
-MOST = 1.5  # a stage may take this many times its budget
+MOST = 1.5  # a stage that takes this many times its budget is named
 LONGEST = 20
 
 
@@ -38,6 +37,8 @@ class Times:
             say(f"\n  the {min(LONGEST, len(self.cases))} longest tests")
         for took_s, name in sorted(self.cases, reverse=True)[:LONGEST]:
             say(f"  {seconds(took_s):>14}  {name}")
+        for sentence in self.over_budget():
+            say(f"\n  slow: {sentence}")
 
     def write(self, names):
         """Writes the times of these stages as the budget."""
@@ -47,8 +48,8 @@ class Times:
         BUDGET.write_text(json.dumps({"cpu_s": budget}, indent=2) + "\n")
         say(f"  written: {BUDGET.name}")
 
-    def judge(self):
-        """Returns a failure for each stage over its budget.
+    def over_budget(self):
+        """Returns a sentence for each stage over its budget. No failure: the time of a test run is no fact of the code.
 
         The budget is CPU time, and a slow machine is slow in all stages: what counts is how much a stage exceeds its
         share. Stages that compile are not in it, since their time depends on the content of the cache.
@@ -56,18 +57,13 @@ class Times:
         budget = _budget()
         ratios = {name: self.stages[name][1] / budget[name] for name in budget if name in self.stages}
         if not self.whole or not ratios:
-            return results.Tally()
+            return []
         usual = max(statistics.median(ratios.values()), 1e-9)
-        tally = results.Tally()
-        for name, ratio in ratios.items():
-            if ratio > MOST * usual:
-                more = f"{ratio / usual:.2f} times its budget in {BUDGET.name}"
-                tally.add(
-                    results.failed(f"time of {name}", f"{self.stages[name][1]:.0f} CPU seconds, {more}")
-                )
-            else:
-                tally.passed += 1
-        return tally
+        return [
+            f"{name}: {self.stages[name][1]:.0f} CPU seconds, {ratio / usual:.2f} times its budget in {BUDGET.name}"
+            for name, ratio in ratios.items()
+            if ratio > MOST * usual
+        ]
 
 
 def _budget():
