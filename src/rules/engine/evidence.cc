@@ -126,6 +126,7 @@ constexpr Look kLooks[] = {
     {"LossNotDecreasing", Bit(kLosses)},
     {"LossShapeMismatch", Bit(kLossCalls)},
     {"LossSpike", Bit(kLosses)},
+    {"MissingActivation", Bit(kUpdates)},
     {"ModeCollapse", Bit(kTwoModels)},
     {"ModeMismatch", Bit(kModes)},
     {"NLPSequenceRatio", Bit(kIds)},

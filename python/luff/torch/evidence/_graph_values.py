@@ -16,7 +16,9 @@ import numpy as np
 from luff._hook import Session
 from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import Array, array_of
+from luff.torch.capture._names import Names
 from luff.torch.evidence._fused import Fused
+from luff.torch.evidence._linear_layers import LinearLayers
 
 __all__ = ["GraphValues", "attention_of", "code_of", "multiplies_values", "users_of"]
 
@@ -51,6 +53,7 @@ class GraphValues:
     def __init__(self) -> None:
         self._found: dict[str, Any] | None = None
         self._worth = False  # whether the last look has found something
+        self.layers = LinearLayers()
 
     def __bool__(self) -> bool:
         return self._found is not None
@@ -59,9 +62,13 @@ class GraphValues:
         """Returns whether the step (counted from the first of the process) is examined."""
         return not step & (step - 1) or (self._worth and step % _EVERY == 0 and step <= _UNTIL)
 
-    def backward_begins(self, roots: Iterable[Any]) -> None:
+    def backward_begins(self, roots: Iterable[Any], names: Names) -> None:
         """Called when a backward pass of a due step begins."""
-        maps, codes = _look(roots)
+        nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))  # keeps all alive: users are known by id
+        users = users_of(nodes)
+        if len(nodes) < _MAX_NODES:
+            self.layers.look(nodes, users, names)
+        maps, codes = _look(nodes, users)
         self._worth = bool(maps or codes)
         if self._worth and self._found is None:
             self._found = {"kind": "inside", "attention": maps, "codes": codes}
@@ -73,9 +80,9 @@ class GraphValues:
             session.event_json(json.dumps(found))
 
 
-def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))  # keeps all nodes alive: users are known by id
-    users = users_of(nodes)
+def _look(
+    nodes: list[Any], users: dict[int, list[Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     candidates = []
     for node in nodes:
         name = node.name()
