@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES
+from luff.torch.patches import _functional
 from torch import nn
 from torch.nn import functional as F
 
@@ -16,6 +17,7 @@ SIGNS = 2 * ONES - 1
 
 def told(watched: Any, loss: Any, steps: int = 3) -> list[dict[str, Any]]:
     _, session = watched(DEFAULT_ROLES)
+    _functional.install()
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(steps):
