@@ -23,7 +23,9 @@ def look(found: LinearLayers, model: Any, output: Tensor) -> None:
     found.look(nodes, users_of(nodes), names)
 
 
-def told(model: Any, *shape: int, forward: Callable[[Any, Tensor], Tensor] = lambda model, x: model(x)) -> Any:
+def told(
+    model: Any, *shape: int, forward: Callable[[Any, Tensor], Tensor] = lambda model, x: model(x)
+) -> Any:
     found = LinearLayers()
     look(found, model, forward(model, torch.randn(*(shape or (5, 6)))))
     if not found.waiting:

@@ -70,7 +70,10 @@ def test_weights_of_classes_are_told_whenever_they_change(watched) -> None:
 @pytest.mark.parametrize(
     ("loss", "given"),
     [
-        (lambda z, k: F.cross_entropy(z, torch.tensor([0, 1, 2, 0]), torch.tensor([1.0, 2, 3 + k])), "weight"),
+        (
+            lambda z, k: F.cross_entropy(z, torch.tensor([0, 1, 2, 0]), torch.tensor([1.0, 2, 3 + k])),
+            "weight",
+        ),
         (
             lambda z, k: F.binary_cross_entropy_with_logits(z[:, 0], ONES, pos_weight=torch.tensor(2.0 + k)),
             "pos_weight",

@@ -143,7 +143,7 @@ def test_quantile_losses_that_fall_without_bound_are_found() -> None:
         lambda z: torch.max(0.9 * (VALUE - z), -0.1 * (VALUE - z)).mean(),
         lambda z: torch.max((VALUE - z) * 0.1, (VALUE - z) * -0.9).mean(),
         lambda z: torch.where(z > VALUE, 0.1 * (z - VALUE), 0.9 * (VALUE - z)).mean(),
-        lambda z: ((0.9 - (VALUE < z).float()) * (VALUE - z)).mean(),
+        lambda z: ((0.9 - (z > VALUE).float()) * (VALUE - z)).mean(),
         lambda z: -torch.where(z > 0, z, 0.1 * z).mean(),  # a gain
         lambda z: torch.max((z - VALUE) ** 2, (z - VALUE - 1) ** 2).mean(),
         lambda z: ((VALUE.abs() + 1) * (z - VALUE).abs()).mean(),

@@ -39,7 +39,9 @@ class LossArguments(WaitingEvents):
         self._known: dict[tuple[str, str, int], Any] = {}
         self._told = 0
 
-    def called(self, kind: str, call: int, args: tuple[Any, ...], kwargs: dict[str, Any], module: Any) -> None:
+    def called(
+        self, kind: str, call: int, args: tuple[Any, ...], kwargs: dict[str, Any], module: Any
+    ) -> None:
         """Called when a loss with a gradient was called.
 
         Parameters

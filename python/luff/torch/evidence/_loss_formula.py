@@ -158,7 +158,12 @@ def _divergence_grows(terms: list[_Term]) -> bool:
     rising = [_core(term.node) for term in terms if term.sign > 0 and not term.shifted]
     for term in terms:
         name, following = operation_of(term.node), term.node.next_functions
-        if name == "Exp" and term.sign < 0 and squares and any(_core(following[0][0]) is one for one in rising):
+        if (
+            name == "Exp"
+            and term.sign < 0
+            and squares
+            and any(_core(following[0][0]) is one for one in rising)
+        ):
             return True
         if name == "Log" and term.sign > 0 and len(squares) > 1:
             inside = _past(following[0][0])
@@ -222,7 +227,11 @@ def _of_margin(term: _Term) -> str:
     if len(products) != 1:
         return ""
     target, output = _constant_of(products[0].node)
-    if target is None or not _is_binary(-products[0].sign * target) or operation_of(_past(output)) not in _LINEAR:
+    if (
+        target is None
+        or not _is_binary(-products[0].sign * target)
+        or operation_of(_past(output)) not in _LINEAR
+    ):
         return ""
     return "margin_of_zeros"
 

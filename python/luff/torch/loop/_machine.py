@@ -515,12 +515,7 @@ class Machine(Steps):
         Returns them if the call begins that training.
         """
         step = self.step
-        if (
-            self.next_training is None
-            or not model.training
-            or not torch.is_grad_enabled()
-            or not self.mine()
-        ):
+        if self.next_training is None or not model.training or not torch.is_grad_enabled() or not self.mine():
             return None
         made, trains = self.next_training.take(model)
         within = step is not None and step.mode == _TRAIN and step.forwards > 0 and not step.decided
