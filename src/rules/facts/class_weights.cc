@@ -8,10 +8,10 @@
 namespace luff::rules {
 namespace {
 
-constexpr double kUneven = 2;     // largest class over smallest, from which frequencies say something
-constexpr double kEqual = 0.1;    // of a weight, beside what chance does to the counts
+constexpr double kUneven = 2;   // largest class over smallest, from which frequencies say something
+constexpr double kEqual = 0.1;  // of a weight, beside what chance does to the counts
 constexpr double kMostSlack = 1.4;
-constexpr double kFewest = 30;    // targets of a class
+constexpr double kFewest = 30;  // targets of a class
 
 }  // namespace
 
@@ -53,11 +53,11 @@ std::string ClassWeights::Known::Fault(std::int64_t samples) const {
     if (weights.size() != 1 || counts.size() != 2) return {};
     const double share = counts[1] / total;
     const double odds = counts[1] / counts[0];
-    const auto near = [&](double value) {
-      return weights[0] < value * slack && weights[0] > value / slack;
-    };
-    if (near(odds)) return fmt::format("pos_weight={:.3g} is the number of positives over that of negatives", weights[0]);
-    if (near(share) && share < 0.5) return fmt::format("pos_weight={:.3g} is the share of positives", weights[0]);
+    const auto near = [&](double value) { return weights[0] < value * slack && weights[0] > value / slack; };
+    if (near(odds))
+      return fmt::format("pos_weight={:.3g} is the number of positives over that of negatives", weights[0]);
+    if (near(share) && share < 0.5)
+      return fmt::format("pos_weight={:.3g} is the share of positives", weights[0]);
     return {};
   }
   if (weights.size() != counts.size()) return {};

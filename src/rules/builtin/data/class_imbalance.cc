@@ -182,14 +182,16 @@ class Luff final : public KeptRule {
     finding.since_step = 0;
     finding.what = "the loss weighs rare classes down: its weights follow how often a class comes";
     finding.why = fmt::format(
-        "the most frequent class has {:.3g} times the targets of the rarest, and {}: what is seldom counts even "
+        "the most frequent class has {:.3g} times the targets of the rarest, and {}: what is seldom counts "
+        "even "
         "less",
         *most / *least, fault);
     finding.remedy = known->positive ? "use pos_weight = negatives / positives"
                                      : "weight by the inverse of the frequency: total / (classes * count)";
     finding.causes = {"counts or shares of classes given as weights, without the inverse"};
     finding.evidence = {{"ratio", *most / *least}, {"weight", known->weights.front()}};
-    finding.threshold = "weights in proportion to the counts, or pos_weight the share or odds of positives (Luff)";
+    finding.threshold =
+        "weights in proportion to the counts, or pos_weight the share or odds of positives (Luff)";
     sink.Report(std::move(finding));
   }
 

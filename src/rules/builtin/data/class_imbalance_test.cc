@@ -65,8 +65,8 @@ std::string WeighedPositives(double share, double pos_weight) {
       targets.push_back(uniform(random) < share ? 1 : 0);
       scores.push_back(uniform(random) - 0.5);
     }
-    testing::TellPairs(&trial, "BCEWithLogitsLoss", testing::BceWithLogits(scores, targets, pos_weight), scores,
-                       targets);
+    testing::TellPairs(&trial, "BCEWithLogitsLoss", testing::BceWithLogits(scores, targets, pos_weight),
+                       scores, targets);
     if (step == 0)
       trial.EventJson(R"({"kind": "loss_weights", "loss": "BCEWithLogitsLoss", "call": 0, "pos_weight": [)" +
                       std::to_string(pos_weight) + "]}");
@@ -98,8 +98,8 @@ std::string WeighedClasses(const std::vector<double>& shares, const std::string&
     }
     testing::TellClasses(&trial, batch, shares.size(), query::Mode::kTrain, 0.37);
     if (step == 0)
-      trial.EventJson(R"({"kind": "loss_weights", "loss": "CrossEntropyLoss", "call": 0, "weight": )" + weights +
-                      "}");
+      trial.EventJson(R"({"kind": "loss_weights", "loss": "CrossEntropyLoss", "call": 0, "weight": )" +
+                      weights + "}");
   }
   const auto findings = FindingsOf(trial);
   return findings.empty() ? "" : findings[0].cause;

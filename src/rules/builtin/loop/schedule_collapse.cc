@@ -162,8 +162,8 @@ class ScheduleCollapse final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // A warm-up that has not come to its end when the training has: the rates rose in a straight line from next to
-  // nothing at each update, and stay below what the optimizer was given. A range test ends above it.
+  // A warm-up that has not come to its end when the training has: the rates rose in a straight line from next
+  // to nothing at each update, and stay below what the optimizer was given. A range test ends above it.
   void JudgeWarmUp(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
     constexpr std::int64_t kSureUpdates = 100;
     constexpr double kReached = 0.9;  // of the rate
@@ -179,17 +179,19 @@ class ScheduleCollapse final : public KeptRule {
     finding.tensor = name;
     finding.since_step = 0;
     finding.series = group.picture;
-    finding.what = fmt::format("the warm-up of the learning rate outlasts the training: it has come to {:.2g} % in {} "
-                               "updates",
-                               100 * group.last / base, group.values);
-    finding.why = fmt::format("the rate rose at each update and ended at {:.3g}; the optimizer was given {:.3g}",
-                              group.last, base);
+    finding.what = fmt::format(
+        "the warm-up of the learning rate outlasts the training: it has come to {:.2g} % in {} "
+        "updates",
+        100 * group.last / base, group.values);
+    finding.why = fmt::format(
+        "the rate rose at each update and ended at {:.3g}; the optimizer was given {:.3g}", group.last, base);
     finding.remedy = "count the steps of the warm-up in updates that are made: a few per cent of all";
     finding.causes = {"warm-up steps meant for a longer training", "warm-up in samples instead of updates"};
     finding.evidence = {{"learning_rate", group.last}, {"given", base}, {"updates", group.values}};
-    finding.threshold = fmt::format("a straight rise from below a tenth over all of {} or more updates, that ends below "
-                                    "{:g} times the given rate (Luff)",
-                                    kSureUpdates, kReached);
+    finding.threshold = fmt::format(
+        "a straight rise from below a tenth over all of {} or more updates, that ends below "
+        "{:g} times the given rate (Luff)",
+        kSureUpdates, kReached);
     sink.Report(std::move(finding));
   }
 

@@ -135,7 +135,9 @@ TEST(ScheduleCollapse, AWarmUpThatOutlastsTheTraining_IsNamedAtTheEnd) {
     trial.SetDocument("model", R"({"optimizers": [{"name": "Adam", "number": 0, "type": "Adam", "groups": [
       {"settings": {"lr": 1e-6, "initial_lr": 0.001}, "parameters": 2}]}]})");
     for (int step = 0; step < updates; ++step) {
-      trial.Step().Event(format::EventKind::kOptimizerStep, 0, 0).Event(format::EventKind::kSchedulerStep, 0, 0);
+      trial.Step()
+          .Event(format::EventKind::kOptimizerStep, 0, 0)
+          .Event(format::EventKind::kSchedulerStep, 0, 0);
       trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, rate(step));
       if (step % evaluate_every == evaluate_every - 1) trial.Step(query::Mode::kEval);
     }
@@ -152,7 +154,7 @@ TEST(ScheduleCollapse, AWarmUpThatOutlastsTheTraining_IsNamedAtTheEnd) {
   EXPECT_TRUE(told(80, over(1000)).empty());        // too short to say
   EXPECT_TRUE(told(200, over(1000), 300).empty());  // ended in its first epoch
   EXPECT_TRUE(told(200, [](int step) { return 1e-7 * std::pow(1.04, step); }).empty());  // a range test
-  EXPECT_TRUE(told(200, [](int step) { return 1e-3 * (step + 1); }).empty());            // one that goes beyond
+  EXPECT_TRUE(told(200, [](int step) { return 1e-3 * (step + 1); }).empty());  // one that goes beyond
   EXPECT_TRUE(told(200, [](int) { return 1e-4; }).empty());
 }
 

@@ -205,11 +205,11 @@ class LossInputContract final : public KeptRule {
       finding.tensor = sign.kind;
       finding.since_step = sign.since;
       finding.what = fmt::format("{} gets targets of 0 and 1 where it needs -1 and 1", sign.kind);
-      finding.why =
-          sign.kind == "HingeEmbeddingLoss"
-              ? "a row with the target 0 is pulled together and pushed apart at once"
-              : "a row with the target 0 adds nothing that depends on the outputs: what it should teach, that "
-                "two are unlike or that an answer is no, is never learnt";
+      finding.why = sign.kind == "HingeEmbeddingLoss"
+                        ? "a row with the target 0 is pulled together and pushed apart at once"
+                        : "a row with the target 0 adds nothing that depends on the outputs: what it should "
+                          "teach, that "
+                          "two are unlike or that an answer is no, is never learnt";
       finding.remedy = "give it targets of -1 and 1: 2 * y - 1";
       finding.causes = {"labels of 0 and 1"};
       finding.evidence = {{"calls", sign.steps}};

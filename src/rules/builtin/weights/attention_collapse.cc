@@ -94,12 +94,14 @@ class AttentionCollapse final : public KeptRule {
     finding.since_step = 0;
     finding.what = "the softmax of attention runs over another axis than that of the keys";
     finding.why =
-        "the graph shows weights that sum to 1 along one axis, over queries, heads or samples, and that weigh the "
+        "the graph shows weights that sum to 1 along one axis, over queries, heads or samples, and that "
+        "weigh the "
         "values along another: queries compete for a key, and what a query gets is no mean of values";
     finding.remedy = "give the softmax the axis of the keys, the last one: dim=-1";
     finding.causes = {"softmax(dim=1), or none, on scores of three or four dimensions"};
     finding.evidence = {{"layers", count}};
-    finding.threshold = fmt::format("a fact of the graph, in each of the first {} looks (Luff)", kLooksAtFirst);
+    finding.threshold =
+        fmt::format("a fact of the graph, in each of the first {} looks (Luff)", kLooksAtFirst);
     sink.Report(std::move(finding));
   }
 

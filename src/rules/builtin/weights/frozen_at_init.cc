@@ -20,7 +20,8 @@ using format::EventKind;
 constexpr const char* kName = "FrozenAtInit";
 constexpr std::size_t kMaxLoads = 64;
 constexpr std::int64_t kUnloaded = 16;  // updates after which nothing is loaded any more
-constexpr std::size_t kLayers = 3;      // frozen weights as drawn: fewer may be features that are random on purpose
+constexpr std::size_t kLayers =
+    3;  // frozen weights as drawn: fewer may be features that are random on purpose
 
 struct Limits {
   std::int64_t updates;
@@ -38,8 +39,8 @@ bool SamePlace(const std::string& a, const std::string& b) {
          longer.ends_with("." + shorter);
 }
 
-// Reports weights that are frozen although nothing was loaded, and frozen weights that a file should have given and did not, so that they keep their initial random
-// values.
+// Reports weights that are frozen although nothing was loaded, and frozen weights that a file should have
+// given and did not, so that they keep their initial random values.
 class FrozenAtInit final : public KeptRule {
  public:
   explicit FrozenAtInit(const Limits& limits) : updates_(limits.updates) {}
@@ -120,17 +121,20 @@ class FrozenAtInit final : public KeptRule {
           "the values of the frozen layers are spread as an initialisation draws them, to the bounds of its "
           "formula: the rest learns on random features";
       finding.remedy =
-          "load the weights before they are frozen (load_state_dict, weights=...), or train these layers, too";
+          "load the weights before they are frozen (load_state_dict, weights=...), or train these layers, "
+          "too";
       finding.causes = {"a model made without its pre-trained weights", "layers frozen by mistake"};
-      finding.evidence = {{"layers", share.drawn.size()}, {"frozen", share.frozen}, {"parameters", share.all}};
-      finding.threshold = fmt::format(
-          "half of the parameters, {} layers, all as drawn; {} updates without a file (Luff)", kLayers, kUnloaded);
+      finding.evidence = {
+          {"layers", share.drawn.size()}, {"frozen", share.frozen}, {"parameters", share.all}};
+      finding.threshold =
+          fmt::format("half of the parameters, {} layers, all as drawn; {} updates without a file (Luff)",
+                      kLayers, kUnloaded);
       sink.Report(std::move(finding));
     }
   }
 
-  // A frozen weight with trained parameters beside it (an adapter, a mask), or with a trained twin whose copy it is
-  // (a target network), is meant to stay.
+  // A frozen weight with trained parameters beside it (an adapter, a mask), or with a trained twin whose copy
+  // it is (a target network), is meant to stay.
   static bool IsMeant(const ModelFacts& facts, const ParameterFacts& frozen) {
     const auto parent = [](const std::string& path) {
       const std::size_t dot = path.rfind('.');
@@ -146,7 +150,8 @@ class FrozenAtInit final : public KeptRule {
       const ParameterFacts& other = entry.second;
       if (!other.requires_grad || other.model != frozen.model) return false;
       if (other.shape == frozen.shape && behind(other.path) == behind(frozen.path)) return true;
-      const bool adapts = other.shape.size() > 1;  // a bias or a scale alone is tuned beside pre-trained weights
+      const bool adapts =
+          other.shape.size() > 1;  // a bias or a scale alone is tuned beside pre-trained weights
       return adapts && (parent(other.path) == module || (!around.empty() && parent(other.path) == around) ||
                         other.path.starts_with(module + "."));
     });

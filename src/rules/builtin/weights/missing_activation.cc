@@ -123,28 +123,29 @@ class MissingActivation final : public KeptRule {
   }
 
   void Tell(const StepView& view, const std::vector<Pair>& found, Sink& sink) {
-    Finding finding = FindingAt(kName, linear_ ? "linear_model" : "linear_pair", view, TensorAt{format::kNoId});
+    Finding finding =
+        FindingAt(kName, linear_ ? "linear_model" : "linear_pair", view, TensorAt{format::kNoId});
     finding.since_step = 0;
     told_ = finding.tensor = found.front().first;
     linear_told_ = linear_;
     for (const auto& [first, second] : found) {
       for (const std::string& name : {first, second}) {
-        if (name != finding.tensor &&
-            std::find(finding.other_tensors.begin(), finding.other_tensors.end(), name) ==
-                finding.other_tensors.end())
+        if (name != finding.tensor && std::find(finding.other_tensors.begin(), finding.other_tensors.end(),
+                                                name) == finding.other_tensors.end())
           finding.other_tensors.push_back(name);
       }
     }
     const auto& [first, second] = found.front();
-    finding.what = linear_ ? fmt::format("the model has {} layers and no activation: it is linear in its input",
-                                         finding.other_tensors.size() + 1)
-                           : fmt::format("no activation stands between {} and {}", first, second);
+    finding.what = linear_
+                       ? fmt::format("the model has {} layers and no activation: it is linear in its input",
+                                     finding.other_tensors.size() + 1)
+                       : fmt::format("no activation stands between {} and {}", first, second);
     finding.why = fmt::format(
         "the graph of the backward pass shows that {} gets what {} gives and that nothing else does: two "
         "linear layers in a row can say no more than one",
         second, first);
-    finding.remedy = fmt::format("apply an activation (ReLU, GELU) to what {} gives, or leave one layer out",
-                                 first);
+    finding.remedy =
+        fmt::format("apply an activation (ReLU, GELU) to what {} gives, or leave one layer out", first);
     finding.causes = {"an activation that is defined and never called", "an activation that was left out"};
     finding.evidence = {{"pairs", found.size()}, {"updates", updates_}};
     finding.threshold = fmt::format("a fact of the graph, {} updates (Luff)", limits_.updates);

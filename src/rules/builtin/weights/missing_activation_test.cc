@@ -46,7 +46,8 @@ std::vector<Finding> Told(const Story& story) {
       trial.EventJson(fmt::format(
           R"({{"kind": "linear_layers", "linear": {}, "pairs": [["Net_{}.weight", "Net_{}.weight"]]}})",
           story.linear, story.first, story.second));
-    if (step == story.taken_back) trial.EventJson(R"({"kind": "linear_layers", "linear": false, "pairs": []})");
+    if (step == story.taken_back)
+      trial.EventJson(R"({"kind": "linear_layers", "linear": false, "pairs": []})");
   }
   return testing::FindingsOf(trial, "MissingActivation", ParameterSet::kLuff);
 }

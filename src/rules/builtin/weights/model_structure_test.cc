@@ -256,16 +256,19 @@ TEST(FrozenAtInit, LoadedTrainedAndRandomOnPurpose_AreSilent) {
     return std::uniform_real_distribution<double>(-0.25, 0.25)(random);
   };
   EXPECT_TRUE(Frozen(even, true).empty());
-  EXPECT_TRUE(Frozen(even, false, "", 2).empty());  // random features
+  EXPECT_TRUE(Frozen(even, false, "", 2).empty());                                        // random features
   EXPECT_TRUE(Frozen([&](auto& random, int) { return even(random, 0) * 1.1; }).empty());  // trained since
-  EXPECT_TRUE(Frozen([](auto& random, int) { return std::normal_distribution<double>(0, 0.2)(random); }).empty());
-  EXPECT_TRUE(Frozen([&](auto& random, int layer) { return even(random, 0) * (layer == 2 ? 0.5 : 1); }).empty());
+  EXPECT_TRUE(
+      Frozen([](auto& random, int) { return std::normal_distribution<double>(0, 0.2)(random); }).empty());
+  EXPECT_TRUE(
+      Frozen([&](auto& random, int layer) { return even(random, 0) * (layer == 2 ? 0.5 : 1); }).empty());
   EXPECT_TRUE(Frozen(even, false,
                      R"(, {"path": "online.0.weight", "name": "Net_online.0.weight", "shape": [32, 16]},
                         {"path": "online.1.weight", "name": "Net_online.1.weight", "shape": [32, 16]})")
                   .empty());  // copies of what is trained
   EXPECT_TRUE(
-      Frozen(even, false, R"(, {"path": "body.0.mask", "name": "Net_body.0.mask", "shape": [32, 16]})").empty());
+      Frozen(even, false, R"(, {"path": "body.0.mask", "name": "Net_body.0.mask", "shape": [32, 16]})")
+          .empty());
   EXPECT_TRUE(
       Frozen(even, false, R"(, {"path": "body.down", "name": "Net_body.down", "shape": [8, 16]})").empty());
 }
