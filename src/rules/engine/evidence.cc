@@ -115,7 +115,7 @@ constexpr Look kLooks[] = {
     {"DeadRelu", Bit(kReluUnits)},
     {"ExplodingTensor", Bit(kLosses)},
     {"FeatureImportanceOverweight", Bit(kBoosting)},
-    {"FrozenAtInit", Bit(kLoaded)},
+    {"FrozenAtInit", Bit(kLoaded), Bit(kWeights)},
     {"GradientNotCleared", Bit(kUpdates)},
     {"HighDropout", Bit(kDropout)},
     {"InitialLoss", Bit(kLossCalls)},
