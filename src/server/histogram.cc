@@ -73,7 +73,8 @@ SharedBins::SharedBins(std::span<const SparseHistogram* const> all, std::size_t 
   if (range.low > range.high || count == 0) return;
   if (!log) {
     for (std::size_t i = 0; i <= count; ++i)
-      edges_.push_back(range.low + (range.high - range.low) * static_cast<double>(i) / static_cast<double>(count));
+      edges_.push_back(range.low +
+                       (range.high - range.low) * static_cast<double>(i) / static_cast<double>(count));
     return;
   }
   int largest = 0;

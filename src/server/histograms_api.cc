@@ -13,9 +13,9 @@ namespace {
 
 using query::Mode;
 
-constexpr std::size_t kMost = 512;                                     // points, and bins
-constexpr std::uint64_t kMostRead = std::uint64_t{1} << 30;            // bytes of rows of all tensors
-constexpr std::uint64_t kMostValues = std::uint64_t{256} << 20;        // bytes of raw values
+constexpr std::size_t kMost = 512;                               // points, and bins
+constexpr std::uint64_t kMostRead = std::uint64_t{1} << 30;      // bytes of rows of all tensors
+constexpr std::uint64_t kMostValues = std::uint64_t{256} << 20;  // bytes of raw values
 constexpr double kLevels[] = {0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1};
 
 /// Histograms by buckets of 2^k steps, k being the smallest for which there are at most `limit` buckets.
@@ -68,7 +68,8 @@ Status AddOfValues(const query::Trial& trial, const HistogramsQuestion& q, Bucke
     const auto value = trial.ReadValue(q.tensor, step, Mode::kGlobal);
     if (!value.ok()) continue;  // deleted meanwhile
     read += value->bytes.size();
-    if (read > kMostValues) return ResourceExhausted("the values of these steps are more than is read at once");
+    if (read > kMostValues)
+      return ResourceExhausted("the values of these steps are more than is read at once");
     const auto layout = Layout::Contiguous(value->dtype, value->shape);
     if (!layout.ok() || value->dtype == DType::kString || value->dtype == DType::kInvalid) continue;
     std::ranges::fill(dense, 0);
@@ -85,9 +86,10 @@ Status AddHistograms(const query::Trial& trial, const HistogramsQuestion& q, Pay
     return NotFound(fmt::format("there is no tensor {}; the run has {}", q.tensor, trial.tensor_count()));
   if (q.from > q.to || q.from < 0) return InvalidArgument("from must be at least 0 and at most to");
   Buckets buckets(q.points);
-  LUFF_RETURN_IF_ERROR(query::VisitHistograms(
-      trial, q.tensor, q.from, q.to, kMostRead,
-      [&](const query::StepInfo& info, const SparseHistogram& bins) { buckets.Add(info.global_step, bins); }));
+  LUFF_RETURN_IF_ERROR(query::VisitHistograms(trial, q.tensor, q.from, q.to, kMostRead,
+                                              [&](const query::StepInfo& info, const SparseHistogram& bins) {
+                                                buckets.Add(info.global_step, bins);
+                                              }));
   std::string source = "histogram";
   if (buckets.all().empty()) {
     LUFF_RETURN_IF_ERROR(AddOfValues(trial, q, &buckets));
@@ -134,8 +136,7 @@ Result<Response> HistogramsRoute(const ListedRun& listed, OpenRun& run, const Re
   if (q.points == 0 || q.points > kMost || q.bins == 0 || q.bins > kMost)
     return InvalidArgument(fmt::format("points and bins are 1 to {}", kMost));
   const std::string_view scale = request.Parameter("scale");
-  if (!scale.empty() && scale != "linear" && scale != "log")
-    return InvalidArgument("scale is linear or log");
+  if (!scale.empty() && scale != "linear" && scale != "log") return InvalidArgument("scale is linear or log");
   q.log = scale == "log";
   Payload payload;
   LUFF_RETURN_IF_ERROR(AddHistograms(run.trial(), q, &payload));

@@ -12,8 +12,8 @@ struct HistogramsQuestion {
   bool log = false;
 };
 
-/// Adds the arrays of docs/spec/http-api.md, section 4. Histograms of a bucket of 2^k steps are summed up. Where
-/// none were recorded they are made from raw values, one for each bucket.
+/// Adds the arrays of docs/spec/http-api.md, section 4. Histograms of a bucket of 2^k steps are summed up.
+/// Where none were recorded they are made from raw values, one for each bucket.
 [[nodiscard]] Status AddHistograms(const query::Trial& trial, const HistogramsQuestion& question,
                                    Payload* payload);
 

@@ -12,11 +12,11 @@
 namespace luff::server {
 namespace {
 
-using query::Role;
+using TensorRole = query::Role;  // the server has roles of its own
 using query::Trial;
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr std::size_t kMostPoints = 1024;
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+constexpr std::size_t kMostRankPoints = 1024;
 constexpr std::size_t kMostRanks = 1024;
 constexpr std::size_t kMostRows = 4'000'000;  // compared in one answer
 
@@ -25,17 +25,18 @@ constexpr std::size_t kMostRows = 4'000'000;  // compared in one answer
 enum Group : std::size_t { kParameters, kGradients, kLosses, kGroups };
 constexpr const char* kGroupNames[kGroups] = {"parameters", "gradients", "losses"};
 
-std::optional<Group> GroupOf(Role role) {
-  if (role == Role::kWeight || role == Role::kBias || role == Role::kBuffer || role == Role::kOptimizerState)
+std::optional<Group> GroupOf(TensorRole role) {
+  if (role == TensorRole::kWeight || role == TensorRole::kBias || role == TensorRole::kBuffer ||
+      role == TensorRole::kOptimizerState)
     return kParameters;
-  if (role == Role::kGradient) return kGradients;
-  if (role == Role::kLoss) return kLosses;
+  if (role == TensorRole::kGradient) return kGradients;
+  if (role == TensorRole::kLoss) return kLosses;
   return std::nullopt;
 }
 
 /// Numbers of ranks x buckets, row by row.
 struct Table {
-  Table(std::size_t rows, std::size_t columns, double value) : columns(columns), values(rows * columns, value) {}
+  Table(std::size_t rows, std::size_t wide, double value) : columns(wide), values(rows * wide, value) {}
   double& at(std::size_t row, std::size_t column) { return values[row * columns + column]; }
   std::size_t columns;
   std::vector<double> values;
@@ -72,7 +73,7 @@ std::vector<Bucket> BucketsOf(const Trial& trial, const RanksQuestion& q, int* b
 
 /// The norms, hashes and losses of one tensor at one step, by rank.
 struct Seen {
-  std::vector<std::pair<std::size_t, double>> norms;         // rank, value
+  std::vector<std::pair<std::size_t, double>> norms;  // rank, value
   std::vector<std::pair<std::size_t, std::uint64_t>> hashes;
 };
 
@@ -89,19 +90,21 @@ void Distances(const std::vector<std::pair<std::size_t, double>>& values, auto u
   const double median = finite.size() % 2 == 1 ? finite[half] : (finite[half - 1] + finite[half]) / 2;
   const double size = std::max(std::fabs(median), std::numeric_limits<double>::min());
   for (const auto& [rank, value] : values)
-    use(rank, std::isfinite(value) ? std::fabs(value - median) / size : std::numeric_limits<double>::infinity());
+    use(rank,
+        std::isfinite(value) ? std::fabs(value - median) / size : std::numeric_limits<double>::infinity());
 }
 
 /// Compares the ranks at single steps.
 class Comparison {
  public:
-  Comparison(const Trial& trial, const std::vector<std::uint32_t>& ranks, std::size_t columns) : trial_(trial) {
+  Comparison(const Trial& trial, const std::vector<std::uint32_t>& ranks, std::size_t columns)
+      : trial_(trial) {
     for (std::size_t i = 0; i < ranks.size(); ++i) row_of_[ranks[i]] = i;
     for (std::size_t g = 0; g < kGroups; ++g) {
-      distance_.emplace_back(ranks.size(), columns, kNaN);
+      distance_.emplace_back(ranks.size(), columns, kNothing);
       tensor_.emplace_back(ranks.size(), columns, -1);
     }
-    hashes_.emplace_back(ranks.size(), columns, kNaN);
+    hashes_.emplace_back(ranks.size(), columns, kNothing);
   }
 
   /// Returns how many rows were read.
@@ -145,7 +148,7 @@ class Comparison {
  private:
   static double NormOf(const Trial::SummaryEntry& one) {
     const Summary& s = one.summary;
-    return s.nan_count + s.inf_count != 0 ? kNaN : s.l2();
+    return s.nan_count + s.inf_count != 0 ? kNothing : s.l2();
   }
   /// Counts a tensor for each rank whose hash is not the most frequent one.
   void CountHashes(const std::vector<std::pair<std::size_t, std::uint64_t>>& hashes, std::size_t column) {
@@ -188,7 +191,7 @@ Status AddRanks(const Trial& trial, const RanksQuestion& q, Payload* payload) {
     if (found != last.end() && at >= step[static_cast<std::size_t>(found - last.begin())])
       column_of[n] = static_cast<std::size_t>(found - last.begin());
   }
-  Table duration(ranks.size(), buckets.size(), kNaN), behind(ranks.size(), buckets.size(), kNaN);
+  Table duration(ranks.size(), buckets.size(), kNothing), behind(ranks.size(), buckets.size(), kNothing);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     LUFF_ASSIGN_OR_RETURN(const auto passed, query::WorkerSteps(trial, ranks[rank]));
     for (const auto& one : passed) {
@@ -197,7 +200,8 @@ Status AddRanks(const Trial& trial, const RanksQuestion& q, Payload* payload) {
       longest = std::fmax(longest, static_cast<double>(one.duration_ns) * 1e-9);
       // The step table has the time of the first rank that passed.
       double& latest = behind.at(rank, column_of[one.n]);
-      latest = std::fmax(latest, static_cast<double>(one.wall_unix_ns - trial.step_at(one.n).wall_unix_ns) * 1e-9);
+      latest =
+          std::fmax(latest, static_cast<double>(one.wall_unix_ns - trial.step_at(one.n).wall_unix_ns) * 1e-9);
     }
   }
   Comparison comparison(trial, ranks, buckets.size());
@@ -207,7 +211,8 @@ Status AddRanks(const Trial& trial, const RanksQuestion& q, Payload* payload) {
     for (std::size_t i = buckets.size(); i-- > 0;) {
       if ((buckets.size() - 1 - i) % every != 0) continue;
       LUFF_ASSIGN_OR_RETURN(const std::size_t rows, comparison.Compare(buckets[i].n, i));
-      if (i == buckets.size() - 1) every = std::max<std::size_t>(1, (rows * buckets.size() + kMostRows - 1) / kMostRows);
+      if (i == buckets.size() - 1)
+        every = std::max<std::size_t>(1, (rows * buckets.size() + kMostRows - 1) / kMostRows);
     }
   }
   payload->Add("rank", std::vector<std::int64_t>(ranks.begin(), ranks.end()));
@@ -227,8 +232,8 @@ Result<Response> RanksRoute(const ListedRun& listed, OpenRun& run, const Request
   LUFF_ASSIGN_OR_RETURN(q.from, NumberIn<std::int64_t>(request, "from", 0));
   LUFF_ASSIGN_OR_RETURN(q.to, NumberIn<std::int64_t>(request, "to", INT64_MAX));
   LUFF_ASSIGN_OR_RETURN(q.points, NumberIn<std::size_t>(request, "points", q.points));
-  if (q.points == 0 || q.points > kMostPoints)
-    return InvalidArgument(fmt::format("points is {}, expected 1 to {}", q.points, kMostPoints));
+  if (q.points == 0 || q.points > kMostRankPoints)
+    return InvalidArgument(fmt::format("points is {}, expected 1 to {}", q.points, kMostRankPoints));
   Payload payload;
   LUFF_RETURN_IF_ERROR(AddRanks(run.trial(), q, &payload));
   return Response{.type = "application/vnd.safetensors", .body = payload.Bytes()};

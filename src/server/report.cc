@@ -29,13 +29,13 @@ using query::Mode;
 using query::TensorId;
 
 constexpr std::size_t kAll = SIZE_MAX;
-constexpr std::size_t kGroup = 64;               // curves a pack
-constexpr std::size_t kReportPartSteps = 4096;   // of a heat map, read at a time
-constexpr std::size_t kFewPoints = 64;           // of curves, at least
-constexpr std::size_t kNamedSteps = 256;         // steps that findings name
-constexpr std::size_t kSpreadBytes = 2'000'000;  // of steps that nothing points to
-constexpr std::size_t kHistograms = 20'000;      // of a step
-constexpr std::size_t kLookedForHistograms = 64; // newest steps
+constexpr std::size_t kGroup = 64;                // curves a pack
+constexpr std::size_t kReportPartSteps = 4096;    // of a heat map, read at a time
+constexpr std::size_t kFewPoints = 64;            // of curves, at least
+constexpr std::size_t kNamedSteps = 256;          // steps that findings name
+constexpr std::size_t kSpreadBytes = 2'000'000;   // of steps that nothing points to
+constexpr std::size_t kHistograms = 20'000;       // of a step
+constexpr std::size_t kLookedForHistograms = 64;  // newest steps
 constexpr std::size_t kMaxTemplate = std::size_t{16} << 20;
 
 struct WantedCurve {
@@ -367,7 +367,8 @@ void Filling::AddHistograms() {
     for (const auto& one : contents.values) some.insert(one.tensor);
   }
   for (const rules::Finding* finding : rules::InGroups(findings_.findings)) {
-    if (const auto tensor = trial_.TensorNamed(finding->tensor); tensor && some.contains(*tensor)) want(*tensor);
+    if (const auto tensor = trial_.TensorNamed(finding->tensor); tensor && some.contains(*tensor))
+      want(*tensor);
   }
   for (const TensorId tensor : some) want(tensor);
   const std::size_t end = archive_.left() * 4 / 5;

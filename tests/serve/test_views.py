@@ -308,7 +308,9 @@ def test_the_palette_leads_everywhere_by_keyboard(browser: Browser, rich: str) -
     browser.until("document.querySelector('.map canvas') !== null")
 
     def command(typed: str) -> None:
-        browser.evaluate("dispatchEvent(new KeyboardEvent('keydown', { key: 'k', ctrlKey: true, cancelable: true }))")
+        browser.evaluate(
+            "dispatchEvent(new KeyboardEvent('keydown', { key: 'k', ctrlKey: true, cancelable: true }))"
+        )
         browser.until("document.activeElement?.getAttribute('role') === 'combobox'")
         for letter in typed:
             browser.press(letter)
@@ -341,6 +343,38 @@ def test_curves_go_by_wall_time_too(browser: Browser, rich: str) -> None:
     browser.evaluate("document.querySelector('figure details summary').click()")
     says(browser, "time since the first step")
     browser.until("document.querySelectorAll('figure tbody tr').length === 80")
+
+
+def test_a_file_holds_the_views_too(
+    browser: Browser, root: Path, server: Server, ids: dict[str, str], tmp_path: Path
+) -> None:
+    for name in ("rich", "ranks"):
+        command = [executable(), "report", str(root / name), "-o", str(tmp_path / f"{name}.html")]
+        subprocess.run(command, check=True, capture_output=True)
+    tensor = tensor_of(server, ids["rich"], "h.0.q.weight")
+    expected = [
+        ("rich", f"view=tensors&t={tensor}&step=60", "float32"),
+        ("rich", f"view=histograms&t={tensor}&step=40", "At step 40: half of the elements"),
+        ("rich", f"view=histograms&t={tensor}&step=40&scale=log", "At step 40: half of the elements"),
+        ("rich", f"view=histograms&t={tensor + 1}", "No histogram of"),
+        ("rich", "view=findings", "About NonFinite"),
+        ("rich", "view=curves&x=wall", "every value"),
+        ("ranks", "view=ranks", "Slow: rank 2,"),
+        ("ranks", "view=profile", "Longest pauses"),
+    ]
+    opened = ""
+    for name, view, text in expected:
+        if name != opened:
+            browser.open("about:blank")
+            browser.open(f"{(tmp_path / name).as_uri()}.html")
+            browser.until("document.querySelector('main h1') !== null")
+            opened = name
+        browser.evaluate(f"location.hash = '#/?{view}'")
+        says(browser, text)
+    assert browser.evaluate("window.problems") == []
+    browser.open("about:blank")
+    browser.open(server.base)
+    browser.until("document.querySelectorAll('tbody tr').length === 2")
 
 
 def test_new_views_are_accessible_in_both_themes_and_narrow(

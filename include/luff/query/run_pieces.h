@@ -5,8 +5,8 @@
 
 #include "luff/query/trial.h"
 
-/// What run directories hold beyond what every trial shows: the steps of each worker, and histograms over many
-/// steps. A trial over another kind of directory has none of it.
+/// What run directories hold beyond what every trial shows: the steps of each worker, and histograms over
+/// many steps. A trial over another kind of directory has none of it.
 namespace luff::query {
 
 /// A step as one worker passed it.
@@ -19,9 +19,9 @@ struct WorkerStep {
 [[nodiscard]] Result<std::vector<WorkerStep>> WorkerSteps(const Trial& trial, std::uint32_t worker);
 
 using HistogramVisitor = std::function<void(const StepInfo&, const SparseHistogram&)>;
-/// Calls `use` for each complete step from `from` to `to` (global steps) that holds a histogram of the tensor, of
-/// the first worker that has it there; superseded steps are left out. kResourceExhausted when more than
-/// `max_bytes` would have to be read: histograms of all tensors of a step lie together.
+/// Calls `use` for each complete step from `from` to `to` (global steps) that holds a histogram of the
+/// tensor, of the first worker that has it there; superseded steps are left out. kResourceExhausted when more
+/// than `max_bytes` would have to be read: histograms of all tensors of a step lie together.
 [[nodiscard]] Status VisitHistograms(const Trial& trial, TensorId id, std::int64_t from, std::int64_t to,
                                      std::uint64_t max_bytes, const HistogramVisitor& use);
 

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Tensor } from "../api/types";
-import { modulesOf, openModules, parameterOf, sizeText } from "./model";
+import { modulesOf, openAtFirst, openModules, parameterOf, sizeText } from "./model";
 
 let id = 0;
 const tensor = (module: string, name: string, role = "weight", type = ""): Tensor => ({ id: id++, name, role, module, type, collections: [] });
@@ -24,8 +24,16 @@ test("the hierarchy comes from the model and from what the tensors say", () => {
     ["h.0", "Block", 12, [0]],
     ["h.1", "", 0, [1]],
   ]);
+  expect([...openAtFirst(root, 3)]).toEqual(["h"]);
+  expect([...openAtFirst(root, 2)]).toEqual([]);
   expect(openModules(root, new Set(["h", "h.1"])).map((one) => one.path)).toEqual(["", "h", "h.0", "h.1", "h.1.fc"]);
   expect(root.children[0]!.children[1]!.children[0]!.type).toBe("Linear");
+});
+
+test("blocks stand by their numbers", () => {
+  id = 0;
+  const root = modulesOf(null, ["h.0", "h.10", "h.2"].map((path) => tensor(path, `${path}.w`)));
+  expect(root.children[0]!.children.map((one) => one.label)).toEqual(["0", "2", "10"]);
 });
 
 test("a document of anything at all is read", () => {

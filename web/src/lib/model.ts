@@ -78,6 +78,8 @@ export function modulesOf(model: ModelDocument | null | undefined, tensors: read
     up(path, (module) => module.tensors.push(tensor.id));
     if (tensor.type && known.get(path)!.type === "") known.get(path)!.type = tensor.type;
   }
+  // Blocks by number: some documents name them by their letters, 10 before 2.
+  for (const module of known.values()) if (module.children.every((child) => /^\d+$/.test(child.label))) module.children.sort((a, b) => Number(a.label) - Number(b.label));
   return root;
 }
 
@@ -90,6 +92,20 @@ export function openModules(root: Module, open: ReadonlySet<string>): Module[] {
   };
   walk(root);
   return rows;
+}
+
+/** Opens modules from the top as long as not more than `limit` boxes are shown. */
+export function openAtFirst(root: Module, limit: number): Set<string> {
+  const open = new Set<string>();
+  let level = root.children;
+  for (let shown = level.length; level.length; ) {
+    const next = level.flatMap((module) => module.children);
+    if (next.length === 0 || shown + next.length > limit) break;
+    for (const module of level) if (module.children.length) open.add(module.path);
+    shown += next.length;
+    level = next;
+  }
+  return open;
 }
 
 export function sizeText(count: number): string {
