@@ -93,7 +93,8 @@ def test_every_view_is_drawn_from_the_file_alone(browser: Browser, page: Path) -
     expected = {
         "": "block.1.weight, since TRAIN step", "curves": "TRAIN, every value", "heat": "not recorded",
         "findings": "Likely causes", "step": "TRAIN step 59", "info": "numpy",
-        "tensors": "block.0.weight", "model": "recorded tensors", "profile": "Longest pauses", "data": "the finest values that this file holds",
+        "tensors": "block.0.weight", "model": "recorded tensors", "profile": "Longest pauses",
+        "data": "the finest values that this file holds",
     }  # fmt: skip
     for view in VIEWS:
         browser.evaluate(f"location.hash = '#/?view={view}'")

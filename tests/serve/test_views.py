@@ -1,4 +1,4 @@
-"""The views of one run in a real browser, over runs that have something to show: histograms, findings, several ranks."""
+"""The views of one run in a real browser, over runs with histograms, findings and several ranks."""
 
 from __future__ import annotations
 
@@ -160,7 +160,10 @@ def tensor_of(server: Server, run: str, name: str) -> int:
 
 
 def click(browser: Browser, name: str) -> None:
-    found = f"[...document.querySelectorAll('main button')].find(b => b.textContent.trim() === {json.dumps(name)} && !b.disabled)"
+    found = (
+        "[...document.querySelectorAll('main button')]"
+        f".find(b => b.textContent.trim() === {json.dumps(name)} && !b.disabled)"
+    )
     browser.until(f"{found} !== undefined")
     browser.evaluate(f"{found}.click()")
 
@@ -251,7 +254,7 @@ def test_ranks_name_who_is_slow_and_where_weights_part(
     assert np.all(distance[:, :30] < 1e-9)
     assert abs(distance[1, 30] - 0.5) < 1e-6
     go(browser, ids["ranks"], "view=ranks")
-    says(browser, "Slow: rank 2,", "Weights part: at step 30 rank 1’s norm of net.1.weight is 50 % apart")
+    says(browser, "Slow: rank 2,", "Weights part: at step 30 rank 1", "norm of net.1.weight is 50 % apart")
     picture(browser, "ranks")
     go(browser, ids["ranks"], "view=ranks&measure=parameters")
     says(browser, "100 % and more")
