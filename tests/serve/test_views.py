@@ -53,7 +53,7 @@ with luff.numpy.attach(weights, run=sys.argv[1]) as hook:
             if rank == 1 and number >= 30:
                 weights["net.1.weight"] *= 1.5
             step.loss(1.0 / (number + 1))
-            time.sleep(0.02 if rank == 2 else 0.002)
+            time.sleep(0.06 if rank == 2 else 0.002)
 """
 
 
@@ -65,7 +65,7 @@ def record(path: Path) -> dict[str, np.ndarray]:
         for i in range(3)
         for part in ("q", "k")
     }
-    weights[f"h.2.{FORMULA}"] = np.ones(4, np.float32)
+    weights[FORMULA] = np.ones(4, np.float32)
     collections = [
         "losses", "gradients", "weights",
         Collection("looked_at", include=r"^h\.0\.q\.weight$", forms=["summary", "histogram"],
@@ -188,7 +188,7 @@ def test_tensors_are_found_ordered_and_described(browser: Browser, server: Serve
     for key in ("End", "Enter"):
         browser.press(key)
     browser.until("document.querySelector('aside h2')?.innerText.startsWith('h.0.') === true")
-    says(browser, "float32", "64 elements")
+    says(browser, "float32", "[8, 8]")
     go(browser, rich, f"view=tensors&step=70&t={tensor_of(server, rich, 'h.0.q.weight')}")
     browser.until("document.querySelector('aside svg[role=img]') !== null")
     picture(browser, "tensor")
@@ -224,7 +224,8 @@ def test_histograms_hold_what_was_recorded(
     middle = list(got["levels"]).index(0.5)
     for row, step in enumerate(got["step"]):
         values = kept[int(step)]
-        assert got["quantiles"][row, 0] <= values.min() < got["quantiles"][row, -1] * 1.001
+        assert got["quantiles"][row, 0] <= values.min()
+        assert got["quantiles"][row, -1] >= values.max()
         assert abs(got["quantiles"][row, middle] - np.median(values)) < 0.2
     go(browser, rich, f"view=histograms&t={tensor}&step=40")
     says(browser, "At step 40: half of the elements lie between", "Against step 0 it differs by")
@@ -249,7 +250,7 @@ def test_ranks_name_who_is_slow_and_where_weights_part(
 ) -> None:
     got = numbers(server.ask("GET", f"/api/v1/runs/{ids['ranks']}/ranks").body)
     assert got["duration_s"].shape == (3, 40)
-    assert np.median(got["duration_s"][2]) > 2 * np.median(got["duration_s"][0])
+    assert np.median(got["duration_s"][2]) > 1.5 * np.median(got["duration_s"][0])
     distance = got["parameters.distance"]
     assert np.all(distance[:, :30] < 1e-9)
     assert abs(distance[1, 30] - 0.5) < 1e-6
@@ -265,15 +266,15 @@ def test_the_model_is_a_tree_of_boxes(browser: Browser, rich: str) -> None:
     go(browser, rich, "view=model&step=70&role=gradient")
     says(browser, "not finite, gradient/h.1.q.weight")
     picture(browser, "model")
-    browser.evaluate("document.querySelector('button[aria-expanded=false]').click()")
-    browser.until("location.hash.includes('open=h')")
-    says(browser, "▸ 1 ▲")
+    browser.evaluate("document.querySelector('button[aria-expanded=true]').click()")
+    browser.until("location.hash.includes('open=h.0')")
+    says(browser, "▸ h ▲")
 
 
 def test_downloads_are_exact_and_no_cell_is_a_formula(
     browser: Browser, server: Server, rich: str, kept: dict[str, np.ndarray]
 ) -> None:
-    tensors = [tensor_of(server, rich, "h.0.q.weight"), tensor_of(server, rich, f"h.2.{FORMULA}")]
+    tensors = [tensor_of(server, rich, "h.0.q.weight"), tensor_of(server, rich, FORMULA)]
     go(browser, rich, f"view=data&t={','.join(map(str, tensors))}&stat=l2")
     for name in ("CSV", "JSON", "safetensors"):
         click(browser, name)
@@ -283,7 +284,7 @@ def test_downloads_are_exact_and_no_cell_is_a_formula(
         if name == "CSV":
             rows = list(csv.reader(io.StringIO(body.decode(), newline="")))
             assert kind == "text/csv"
-            assert rows[0] == ["step", "h.0.q.weight (l2)", f"h.2.{FORMULA} (l2)"]
+            assert rows[0] == ["step", "h.0.q.weight (l2)", f"'{FORMULA} (l2)"]
             assert len(rows) == STEPS + 1
             assert abs(float(rows[8][1]) - np.linalg.norm(kept[7].astype(np.float64))) < 1e-9
         elif name == "JSON":
