@@ -220,8 +220,14 @@ def test_beside_a_training(tmp_path: Path) -> None:
 def test_every_route_answers_as_openapi_says(server: Server) -> None:
     document = server.get("/api/v1/openapi.json")
     run = server.get("/api/v1/runs")["runs"][0]["id"]
-    values = {"run": run, "step": "31", "stat": "l2", "level": "0", "x": "0", "y": "0"}
-    queries = {"columns": "?tensor=0,1", "histogram": "?tensor=0&step=31", "live": f"?runs={run}"}
+    values = {"run": run, "step": "31", "stat": "l2", "level": "0", "x": "0", "y": "0", "tensor": "0"}
+    queries = {
+        "columns": "?tensor=0,1",
+        "rows": "?tensor=0",
+        "histograms": "?tensor=0",
+        "histogram": "?tensor=0&step=31",
+        "live": f"?runs={run}",
+    }
     checked = 0
     for path, methods in document["paths"].items():
         if "get" not in methods or path.endswith("/live"):
