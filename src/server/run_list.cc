@@ -138,7 +138,8 @@ Response RunList::List(const Request& request, const Visitor& visitor) {
   question.limit = roots_.size() == 1 && !visitor.restricted() ? last : SIZE_MAX;
 
   std::vector<catalog::Answer> answers;
-  bool alone = false;  // a run that is served by itself, which is read each time
+  std::vector<std::string> folders;  // of the answers
+  bool alone = false;                // a run that is served by itself, which is read each time
   for (const std::string& root : roots_) {
     if (IsRun(root)) {
       alone = true;
@@ -151,16 +152,18 @@ Response RunList::List(const Request& request, const Visitor& visitor) {
       std::erase_if(answer->entries,
                     [&](const catalog::Entry& one) { return !visitor.May(Role::kViewer, one.path); });
       answer->matching = answer->entries.size();
-      answer->all = CountOf(root, visitor);
       answer->notes.clear();
     }
     answers.push_back(std::move(*answer));
+    folders.push_back(root);
   }
   const auto is_new = [&](const catalog::Entry& entry) { return !Holds(entry.path, entry.card); };
   if (alone || std::ranges::any_of(
                    answers, [&](const auto& one) { return std::ranges::any_of(one.entries, is_new); })) {
     if (const auto changed = Refresh(); !changed.ok()) return ProblemOf(changed.status());
   }
+  for (std::size_t i = 0; visitor.restricted() && i < answers.size(); ++i)
+    answers[i].all = CountOf(folders[i], visitor);
   return Page(answers, *after, last, question.where.has_value(), visitor);
 }
 
