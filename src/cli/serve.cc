@@ -6,6 +6,7 @@
 #include "catalog/catalog.h"
 #include "cli/reading.h"
 #include "cli/report.h"
+#include "cli/serve.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/env.h"
@@ -23,8 +24,9 @@ struct ServeOptions {
   bool beside_job = false;
 };
 
-/// "127.0.0.1:6006", "[::1]:6006", "6006" -> address and port.
-std::pair<std::string, std::uint16_t> AddressOrExit(const std::string& text) {
+}  // namespace
+
+std::pair<std::string, std::uint16_t> AddressOrExit(const std::string& text, const char* option) {
   const std::size_t colon = text.rfind(':');
   std::string address = colon == std::string::npos ? "127.0.0.1" : text.substr(0, colon);
   if (address.starts_with('[') && address.ends_with(']')) address = address.substr(1, address.size() - 2);
@@ -32,9 +34,11 @@ std::pair<std::string, std::uint16_t> AddressOrExit(const std::string& text) {
   std::uint16_t port = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), port);
   if (error != std::errc() || end != number.data() + number.size())
-    ExitWithError(InvalidArgument(fmt::format("--listen is '{}', expected ADDRESS:PORT", text)));
+    ExitWithError(InvalidArgument(fmt::format("{} is '{}', expected ADDRESS:PORT", option, text)));
   return {address, port};
 }
+
+namespace {
 
 /// The directories that are served, absolute. A run may be called by its name.
 std::vector<std::string> RootsOrExit(const std::vector<std::string>& given) {
@@ -58,7 +62,7 @@ std::vector<std::string> RootsOrExit(const std::vector<std::string>& given) {
 
 void Serve(const ServeOptions& options) {
   const auto roots = RootsOrExit(options.roots);
-  const auto [address, port] = AddressOrExit(options.listen);
+  const auto [address, port] = AddressOrExit(options.listen, "--listen");
   const auto listener = ValueOrExit(server::Listener::Open(address, port));
   server::Secrets secrets;
   const std::string token = server::NewToken();

@@ -187,6 +187,7 @@ void RemoveUnusedRun(const SuperviseOptions& options) {
   if (std::filesystem::exists(options.run + "/run.json", error)) return;
   std::filesystem::remove(options.run + "/aside.jsonl", error);
   std::filesystem::remove(options.run + "/tags.json", error);
+  if (options.log_bytes > 0) std::filesystem::remove_all(options.run + "/log", error);
   if (store::ReadTrainings(options.run, 1).empty())
     std::filesystem::remove_all(options.run + "/trainings", error);
   if (options.lock != nullptr) options.lock->Remove();

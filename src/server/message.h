@@ -16,6 +16,7 @@ struct Request {
   std::string path;                                        // decoded: "/api/v1/runs"
   std::vector<std::pair<std::string, std::string>> query;  // decoded, in their order
   std::string host, origin, fetch_site, fetch_mode, cookie, authorization, csrf, content_type, if_none_match;
+  std::string accept;
   bool accepts_gzip = false;
   std::string body;
 

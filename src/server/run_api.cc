@@ -13,6 +13,7 @@
 #include "server/boosting.h"
 #include "server/columns.h"
 #include "server/histogram.h"
+#include "server/log_api.h"
 
 namespace luff::server {
 namespace {
@@ -375,6 +376,7 @@ RunRoute FindRunRoute(std::string_view rest) {
   if (rest == "findings") return Findings;
   if (rest == "requests") return RequestsOf;
   if (rest == "boosting") return Boosting;
+  if (rest == "log") return LogOf;
   return nullptr;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "luff/base/env.h"
+#include "luff/base/version.h"
 #include "server/assets.h"
 #include "server/metrics.h"
 #include "server/run_api.h"
@@ -77,13 +78,26 @@ Response Service::Stream(const Request& request) {
   return response;
 }
 
+Response Service::Exposed(const Request& request) {
+  const std::vector<ListedRun> runs = list_.All();
+  Exposition exposition;
+  metrics_.Put(runs, Env::Real().NowUnixNs(), &exposition);
+  exposition.Put(Metric::kServeInfo, {{"version", std::string(Version())}}, 1);
+  exposition.Put(Metric::kServeRuns, {}, static_cast<double>(runs.size()));
+  exposition.Put(Metric::kServeOpenRuns, {}, static_cast<double>(runs_.size()));
+  exposition.Put(Metric::kServeStreams, {}, static_cast<double>(live_.streams()));
+  counts_.Put(&exposition);
+  const bool open = PrefersOpenMetrics(request.accept);
+  return {.type = std::string(open ? kOpenMetricsType : kPrometheusType),
+          .body = open ? exposition.OpenMetrics() : exposition.Prometheus()};
+}
+
 Response Service::Route(const Request& request, const std::optional<Visitor>& visitor) {
   const std::string_view path = request.path;
   if (path == "/healthz") return {.type = "text/plain", .body = "ok\n"};
   if (path == "/metrics") {
     if (const auto changed = list_.Refresh(); !changed.ok()) return ProblemOf(changed.status());
-    return {.type = "text/plain; version=0.0.4; charset=utf-8",
-            .body = Metrics(list_.All(), runs_.size(), Env::Real().NowUnixNs())};
+    return Exposed(request);
   }
   if (!path.starts_with(kApi)) return PageFile(request);
   const std::string_view rest = path.substr(kApi.size());
@@ -96,6 +110,13 @@ Response Service::Route(const Request& request, const std::optional<Visitor>& vi
 }
 
 Response Service::Answer(const Request& request) noexcept {
+  const std::int64_t begin = Env::Real().NowMonotonicNs();
+  Response response = AnswerUncounted(request);
+  counts_.Count(response.status, Env::Real().NowMonotonicNs() - begin);
+  return response;
+}
+
+Response Service::AnswerUncounted(const Request& request) noexcept {
   try {
     std::optional<Visitor> visitor;
     if (auto refused = guard_.Check(request, Env::Real().NowMonotonicNs(), &visitor))

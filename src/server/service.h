@@ -6,6 +6,7 @@
 #include "server/guard.h"
 #include "server/live.h"
 #include "server/message.h"
+#include "server/metrics.h"
 #include "server/open_runs.h"
 #include "server/run_list.h"
 
@@ -23,8 +24,12 @@ class Service {
   [[nodiscard]] Response Answer(const Request& request) noexcept;
   [[nodiscard]] Live& live() noexcept { return live_; }
   [[nodiscard]] RunList& list() noexcept { return list_; }
+  [[nodiscard]] Metrics& metrics() noexcept { return metrics_; }
 
  private:
+  [[nodiscard]] Response AnswerUncounted(const Request& request) noexcept;
+  /// GET /metrics.
+  [[nodiscard]] Response Exposed(const Request& request);
   [[nodiscard]] Response Route(const Request& request, const std::optional<Visitor>& visitor);
   [[nodiscard]] Response OfRun(const Request& request, std::string_view rest,
                                const std::optional<Visitor>& visitor);
@@ -35,6 +40,8 @@ class Service {
   OpenRuns runs_;
   Acting acting_;
   Live live_;
+  Metrics metrics_;
+  RequestCounts counts_;
 };
 
 }  // namespace luff::server

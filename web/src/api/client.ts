@@ -1,8 +1,8 @@
 import { parseHarmless } from "../lib/harmless";
 import { Archive } from "./archive";
-import { readNumbers, type Numbers } from "./numbers";
+import { asNumbers, readNumbers, type Numbers } from "./numbers";
 import { Problem } from "./problem";
-import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, Mark, RunDocument, RunsAnswer, StepAnswer, Tensor } from "./types";
+import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, LogAnswer, Mark, RunDocument, RunsAnswer, StepAnswer, Tensor } from "./types";
 
 export { Problem };
 
@@ -66,6 +66,15 @@ export const histogram = (id: string, tensor: number, step: number, signal?: Abo
 
 export async function tile(id: string, stat: string, level: number, x: number, y: number): Promise<Uint8Array> {
   return new Uint8Array(await (await send(`runs/${id}/heat/${stat}/${level}/${x}/${y}`)).arrayBuffer());
+}
+
+/** What the job has printed: the newest part, what came after `offset`, or what came before `before`. */
+export const log = (id: string, from: { offset?: string; before?: string } = {}, signal?: AbortSignal) => json<LogAnswer>(`runs/${id}/log${query(from)}`, signal);
+
+/** Global steps and the wall times (Unix ns) at which they began, from the place `from` in the run on. */
+export async function steps(id: string, from: number, signal?: AbortSignal): Promise<{ step: number[]; wall: number[] }> {
+  const { arrays } = readNumbers(await (await send(`runs/${id}/steps${query({ from })}`, { signal })).arrayBuffer());
+  return { step: asNumbers(arrays.get("global_step")), wall: asNumbers(arrays.get("wall_unix_ns")) };
 }
 
 export const requests = (id: string) => json<{ requests: Asked[]; marks: Mark[] }>(`runs/${id}/requests`);
