@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "query/testing.h"
 
 namespace luff::server::metrics_test {

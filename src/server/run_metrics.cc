@@ -26,12 +26,11 @@ namespace fs = std::filesystem;
 using query::Mode;
 using query::Role;
 
-constexpr std::size_t kLookBack = 32;  // steps whose rows are read for the newest values of each kind
+constexpr std::size_t kLookBack = 20;  // steps whose rows are read for the newest values of each kind
 constexpr std::size_t kMaxScalars = 8, kMaxGroups = 4, kMaxWorkers = 4, kMaxRules = 8, kMaxReasons = 6,
                       kMaxActions = 6;
 constexpr std::uint64_t kMaxAudit = 256ULL << 20, kMaxCheckpoint = 64ULL << 20;
 constexpr std::string_view kOther = "other", kAll = "all";
-constexpr std::uint8_t kSummaries = 1, kGradients = 2, kChanges = 4, kRates = 8, kEverything = 15;
 
 /// A number of a card; its texts for what is not finite.
 double NumberOf(const nlohmann::json& json) {
@@ -222,7 +221,8 @@ void RunMetrics::ReadModel() {
   if (model == model_) return;
   model_ = std::move(model);
   groups_.clear();
-  for (const auto& [name, parameter] : rules::ModelFacts::ParseUntrusted(model_).parameters()) {
+  const rules::ModelFacts facts = rules::ModelFacts::ParseUntrusted(model_);
+  for (const auto& [name, parameter] : facts.parameters()) {
     if (!parameter.optimizer.empty())
       groups_[name] = fmt::format("{}.group{}", parameter.optimizer, std::max<std::int64_t>(parameter.group, 0));
   }
@@ -233,9 +233,7 @@ std::string RunMetrics::GroupOf(const std::string& parameter) const {
   return at == groups_.end() ? std::string(kAll) : at->second;
 }
 
-void RunMetrics::TakeRows(const query::Trial::StepRows& rows, const std::optional<Regex>& tensors,
-                          Newest* newest) {
-  std::uint8_t* const found = &newest->found;
+void RunMetrics::TakeRows(const query::Trial::StepRows& rows, const std::optional<Regex>& tensors) {
   std::map<query::TensorId, std::uint32_t> first;  // worker whose rows count
   for (const auto& row : rows.summaries) {
     const auto [at, added] = first.emplace(row.tensor, row.worker);
@@ -250,40 +248,31 @@ void RunMetrics::TakeRows(const query::Trial::StepRows& rows, const std::optiona
     const std::uint64_t nonfinite = row.summary.nan_count + row.summary.inf_count;
     bad[std::string(KindOf(info.role))] += nonfinite > 0 ? 1 : 0;
     if (info.role == Role::kGradient)
-      squares[GroupOf(rules::ParameterOfGradient(info.name))] +=
-          nonfinite > 0 ? std::nan("") : l2 * l2;
+      squares[GroupOf(rules::ParameterOfGradient(info.name))] += nonfinite > 0 ? std::nan("") : l2 * l2;
     if (!tensors) continue;
-    const auto wanted = wanted_.find(info.name);
-    const bool is_wanted =
-        wanted != wanted_.end()
-            ? wanted->second
-            : wanted_.emplace(info.name, tensors->Search(info.name)).first->second;
-    if (is_wanted && (tensors_.contains(info.name) || tensors_.size() < kMaxTensors) &&
-        newest->tensors.insert(row.tensor).second)
+    auto wanted = wanted_.find(row.tensor);
+    if (wanted == wanted_.end()) wanted = wanted_.emplace(row.tensor, tensors->Search(info.name)).first;
+    if (wanted->second && (tensors_.contains(info.name) || tensors_.size() < kMaxTensors))
       tensors_[info.name] = {l2, nonfinite};
   }
-  if (!bad.empty() && (*found & kSummaries) == 0) nonfinite_ = std::move(bad);
-  if (!rows.summaries.empty()) *found |= kSummaries;
-  if (!squares.empty() && (*found & kGradients) == 0) {
+  if (!bad.empty()) nonfinite_ = std::move(bad);
+  if (!squares.empty()) {
     norms_.clear();
     for (const auto& [group, sum] : squares) norms_[group] = std::sqrt(sum);
-    *found |= kGradients;
   }
-  std::map<std::string, Ratios> ratios;
   for (const auto& entry : rows.forms) {
     const auto& values = entry.row.values;  // [1]: squares of the change, [5]: of the weight before
-    if (entry.row.form != static_cast<std::uint16_t>(format::Form::kDifference) || !(values[5] > 0) ||
-        !std::isfinite(values[1]))
+    if (entry.row.form != static_cast<std::uint16_t>(format::Form::kDifference) ||
+        trial_->tensor(entry.tensor).role != Role::kWeight)
       continue;
-    const query::TensorInfo& info = trial_->tensor(entry.tensor);
-    if (info.role != Role::kWeight) continue;
-    const double ratio = std::sqrt(values[1] / values[5]);
-    const auto [at, added] = ratios.emplace(GroupOf(info.name), Ratios{ratio, ratio});
-    if (!added) at->second = {std::max(at->second.max, ratio), std::min(at->second.min, ratio)};
-  }
-  if (!ratios.empty() && (*found & kChanges) == 0) {
-    ratios_ = std::move(ratios);
-    *found |= kChanges;
+    // A difference is that from the value captured before, which may lie several updates back.
+    Change& change = changes_[entry.tensor];
+    const std::int64_t updates = rows.info.update - change.update;
+    if (updates == 0) continue;  // of another worker
+    change.ratio = change.update >= 0 && updates > 0 && values[5] > 0
+                       ? std::sqrt(values[1] / values[5]) / static_cast<double>(updates)
+                       : std::nan("");
+    change.update = changed_ = rows.info.update;
   }
   ByGroup rates;
   for (const auto& entry : rows.scalars) {
@@ -292,24 +281,22 @@ void RunMetrics::TakeRows(const query::Trial::StepRows& rows, const std::optiona
     if (name.starts_with(kBegin) && name.ends_with(kEnd))
       rates.emplace(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size()), entry.value);
   }
-  if (!rates.empty() && (*found & kRates) == 0) {
-    rates_ = std::move(rates);
-    *found |= kRates;
-  }
+  if (!rates.empty()) rates_ = std::move(rates);
 }
 
-/// Newest values of each kind: reads rows of the newest TRAIN steps, from the last one back to `from`.
+/// Newest values of each kind: reads the rows of the newest TRAIN steps since `from`.
 void RunMetrics::ReadNewest(std::size_t from, const std::optional<Regex>& tensors) {
   ReadModel();
-  Newest newest;
-  query::Trial::StepRows rows;
-  std::size_t looked = 0;
-  for (std::size_t n = trial_->step_count(); n > from && looked < kLookBack; --n) {
-    if (newest.found == kEverything && !tensors) return;
+  std::size_t n = trial_->step_count();
+  for (std::size_t looked = 0; n > from && looked < kLookBack; --n) {
     const query::StepInfo info = trial_->step_at(n - 1);
-    if (info.mode != Mode::kTrain || info.superseded) continue;
-    ++looked;
-    if (trial_->ReadStepRows(n - 1, &rows).ok()) TakeRows(rows, tensors, &newest);
+    looked += info.mode == Mode::kTrain && !info.superseded ? 1 : 0;
+  }
+  query::Trial::StepRows rows;
+  for (; n < trial_->step_count(); ++n) {
+    const query::StepInfo info = trial_->step_at(n);
+    if (info.mode == Mode::kTrain && !info.superseded && trial_->ReadStepRows(n, &rows).ok())
+      TakeRows(rows, tensors);
   }
 }
 
@@ -360,8 +347,15 @@ void RunMetrics::PutNewest(Exposition* to) const {
   const auto same = [](double one) { return one; };
   put(Metric::kGradientNorm, norms_, same);
   put(Metric::kLearningRate, rates_, same);
-  put(Metric::kUpdateRatioMax, ratios_, [](const Ratios& one) { return one.max; });
-  put(Metric::kUpdateRatioMin, ratios_, [](const Ratios& one) { return one.min; });
+  std::map<std::string, Ratios> ratios;
+  for (const auto& [tensor, change] : changes_) {
+    if (change.update != changed_ || !std::isfinite(change.ratio)) continue;
+    const auto [at, added] =
+        ratios.emplace(GroupOf(trial_->tensor(tensor).name), Ratios{change.ratio, change.ratio});
+    if (!added) at->second = {std::max(at->second.max, change.ratio), std::min(at->second.min, change.ratio)};
+  }
+  put(Metric::kUpdateRatioMax, ratios, [](const Ratios& one) { return one.max; });
+  put(Metric::kUpdateRatioMin, ratios, [](const Ratios& one) { return one.min; });
   for (const auto& [role, count] : nonfinite_)
     to->Put(Metric::kNonFiniteTensors, {{"role", role}}, static_cast<double>(count));
 }

@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "luff/base/regex.h"
@@ -37,15 +36,15 @@ class RunMetrics {
     std::uint64_t nonfinite = 0;
   };
   using ByGroup = std::map<std::string, double>;
-  struct Newest {  // what was found already, going back from the newest step
-    std::uint8_t found = 0;
-    std::set<query::TensorId> tensors;
+  struct Change {
+    std::int64_t update = -1;
+    double ratio = 0;
   };
 
   explicit RunMetrics(std::unique_ptr<query::Trial> trial) : trial_(std::move(trial)) {}
   void ReadNew(const std::optional<Regex>& tensors);
   void ReadNewest(std::size_t from, const std::optional<Regex>& tensors);
-  void TakeRows(const query::Trial::StepRows& rows, const std::optional<Regex>& tensors, Newest* newest);
+  void TakeRows(const query::Trial::StepRows& rows, const std::optional<Regex>& tensors);
   [[nodiscard]] std::string GroupOf(const std::string& parameter) const;
   void ReadModel();
   void PutWorkers(std::int64_t now_unix_ns, Exposition* to) const;
@@ -57,10 +56,11 @@ class RunMetrics {
   std::int64_t updates_ = 0, last_step_ns_ = 0;
   StepHistogram durations_;
   ByGroup norms_, rates_;
-  std::map<std::string, Ratios> ratios_;
+  std::map<query::TensorId, Change> changes_;
+  std::int64_t changed_ = -1;  // update of the newest change
   std::map<std::string, std::uint64_t> nonfinite_;  // by role
   std::map<std::string, Tensor> tensors_;
-  std::map<std::string, bool> wanted_;  // by name of a tensor: whether it has series of its own
+  std::map<query::TensorId, bool> wanted_;  // whether a tensor has series of its own
   std::string model_;                   // the document that groups_ comes from
   std::map<std::string, std::string> groups_;  // by name of a parameter
 };

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -26,7 +27,7 @@ import json, sys
 import luff.numpy
 import numpy as np
 random = np.random.default_rng(0)
-weights = {{"a.weight": random.normal(size=(40, 40)), "b.weight": random.normal(size=30)}}
+weights = {{"a.weight": random.normal(size=(200, 200)), "b.weight": random.normal(size=30)}}
 settings = {{"lr": 0.1}}
 hook = luff.numpy.attach(weights, settings)
 for i in range({STEPS}):
@@ -49,8 +50,9 @@ kind = "command"
 argv = ["true"]
 
 [capture]
-save_all = true
-max_bytes = 200000
+save_interval = 1
+max_bytes = 3000000
+collections = [{ name = "weights", forms = ["summary", "raw"] }]
 """
 
 
@@ -99,8 +101,8 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Rich:
     luff("run", "--run", folder / "rich", "--config", folder / "luff.toml", "--", sys.executable,
          folder / "train.py", folder / "truth.json", home=folder)  # fmt: skip
     with package.open_trial(folder / "rich") as trial:
-        muted = next(finding for finding in trial.findings() if not finding.leader)
-    luff("mark", folder / "rich", muted.id, "mute", home=folder)
+        muted = next(finding for finding in trial.findings() if not finding["leader"])
+    luff("mark", folder / "rich", muted["id"], "mute", home=folder)
     return Rich(folder / "rich", folder, json.loads((folder / "truth.json").read_text())["norm"])
 
 
@@ -122,7 +124,7 @@ def test_the_samples_are_true(rich: Rich, samples: list[Sample]) -> None:
     with package.open_trial(rich.run) as trial:
         gaps: dict[tuple[str, ...], float] = {}
         for gap in trial.gaps():
-            gaps[(gap.reason,)] = gaps.get((gap.reason,), 0) + gap.count
+            gaps[(gap["reason"],)] = gaps.get((gap["reason"],), 0) + gap["count"]
         durations = len(trial.steps("TRAIN"))
         findings = trial.findings()
     assert gaps and values(samples, "luff_gaps_total") == gaps
@@ -145,12 +147,13 @@ def test_the_samples_are_true(rich: Rich, samples: list[Sample]) -> None:
     [rate] = values(samples, "luff_learning_rate").items()
     assert rate == (norm[0], 0.1)
     for name in ("luff_update_ratio_max", "luff_update_ratio_min"):
-        assert values(samples, name) == {norm[0]: pytest.approx(0.01)}
+        # Under luff run weights are compared with those of eight updates before.
+        assert values(samples, name) == {norm[0]: pytest.approx((1 - 0.99**8) / 8)}
     assert values(samples, "luff_nonfinite_tensors")[("weight",)] == 0
     l2 = values(samples, "luff_tensor_l2")
     assert set(l2) == {("gradient/a.weight",), ("gradient/b.weight",)}
     assert math.hypot(*l2.values()) == pytest.approx(rich.norm)
-    leading = [finding for finding in findings if not finding.leader and not finding.healed]
+    leading = [finding for finding in findings if not finding["leader"] and not finding["healed"]]
     open_findings = values(samples, "luff_findings")
     assert sum(open_findings.values()) == len(leading)
     assert sum(value for labels, value in open_findings.items() if labels[-1] == "true") == 1
@@ -292,8 +295,12 @@ hook.close()
             except urllib.error.HTTPError as error:
                 return error.code, ""
 
-        status, text = ask(place, token)
-        assert status == 200 and values(parse(text), "luff_train_steps_total") == {(): 5}
+        end = time.monotonic() + LIMIT_S
+        text = ""
+        while values(parse(text), "luff_train_steps_total") != {(): 5}:
+            assert time.monotonic() < end, text
+            status, text = ask(place, token)
+            assert status == 200
         assert values(parse(text), "luff_run_state")[("running",)] == 1
         assert ask(place, "wrong" * 9)[0] == 401
         assert ask(place.replace("/metrics", "/api/v1/runs"), token)[0] == 403
