@@ -99,7 +99,8 @@ void PutLosses(const nlohmann::json& card, Exposition* to) {
   }
 }
 
-/// By rule, severity and whether it is muted: findings that stand and lead. Then how many there were.
+/// By rule, severity and whether it is muted: findings that stand, also those that follow from another one,
+/// since a stop may follow from a warning. Then how many there were.
 void PutFindings(const std::string& run, const std::map<std::string, actions::Mark>& marks,
                  std::int64_t train_step, Exposition* to) {
   struct Key {
@@ -114,7 +115,7 @@ void PutFindings(const std::string& run, const std::map<std::string, actions::Ma
   const rules::KeptFindings kept = rules::FindingsOfRun(run);
   for (const rules::Finding& finding : kept.findings) {
     ++(finding.severity == rules::Severity::kStop ? stops : warns);
-    if (!finding.healed && finding.leader.empty()) ++rules[finding.rule];
+    if (!finding.healed) ++rules[finding.rule];
   }
   std::vector<std::pair<std::uint64_t, std::string>> most;
   for (const auto& [rule, count] : rules) most.emplace_back(count, rule);
@@ -125,7 +126,7 @@ void PutFindings(const std::string& run, const std::map<std::string, actions::Ma
                        [&](const auto& one) { return one.second == rule; });
   };
   for (const rules::Finding& finding : kept.findings) {
-    if (finding.healed || !finding.leader.empty()) continue;
+    if (finding.healed) continue;
     const auto mark = marks.find(finding.id);
     ++open[{is_named(finding.rule) ? finding.rule : std::string(kOther),
             finding.severity == rules::Severity::kStop ? "stop" : "warn",
