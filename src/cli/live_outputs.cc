@@ -15,7 +15,8 @@ namespace luff::cli {
 namespace {
 
 std::string Again(const std::string& run, const LiveOutput& output) {
-  if (output.format == kOtlp) return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
+  if (output.format == kOtlp)
+    return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
 }

@@ -87,13 +87,15 @@ void AddLog(CLI::App& app) {
   verb->add_option("--tail", options->tail, "Only the last so many bytes of each stream: 4KB, 1MB")
       ->transform(CLI::AsSizeValue(true));
   verb->add_option("--find", options->find, "Only lines that match this regular expression");
-  verb->add_option("--stream", options->stream, "Only this one: out or err")->check(CLI::IsMember({"out", "err"}));
+  verb->add_option("--stream", options->stream, "Only this one: out or err")
+      ->check(CLI::IsMember({"out", "err"}));
   verb->add_flag("--times", options->times, "With the time at which each line was seen");
   verb->add_flag("--follow", options->follow, "Go on until the job has ended");
   verb->add_flag("--json", options->json, "One JSON object a line");
   verb->add_option("--keep", options->keep, "Started by luff run --log")->group("");
   verb->add_option("--log-bytes", options->bytes, "With --keep")->group("");
-  verb->footer("Lines of both streams by the time at which they were seen, without what controls a terminal.");
+  verb->footer(
+      "Lines of both streams by the time at which they were seen, without what controls a terminal.");
   verb->callback([options] {
     if (options->keep > 0) {
       const Status kept = KeepLog(options->run, options->keep, options->bytes);

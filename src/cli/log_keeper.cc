@@ -136,13 +136,16 @@ class Keeper {
     const server::LogPlace size = {SizeOf(files_[0].get()), SizeOf(files_[1].get())};
     const std::int64_t now = Env::Real().NowUnixNs();
     const bool grown = marks_.empty() ? size != server::LogPlace{} : size != marks_.back().size;
-    if (grown && (last || marks_.empty() || now - marks_.back().unix_ns >= kMarkNs || now < marks_.back().unix_ns))
+    if (grown &&
+        (last || marks_.empty() || now - marks_.back().unix_ns >= kMarkNs || now < marks_.back().unix_ns))
       Mark({now, size});
     for (std::size_t i = 0; i < 2; ++i) Bound(i, size[i], last);
   }
 
   [[nodiscard]] int file(std::size_t i) const noexcept { return files_[i].get(); }
-  [[nodiscard]] const std::atomic<std::uint64_t>& dropped(std::size_t i) const noexcept { return dropped_[i]; }
+  [[nodiscard]] const std::atomic<std::uint64_t>& dropped(std::size_t i) const noexcept {
+    return dropped_[i];
+  }
 
  private:
   static std::string Line(const server::LogMark& mark) {
@@ -177,7 +180,8 @@ class Keeper {
       dropped_[i].store(until, std::memory_order_release);
       const std::string text = fmt::format("{} {}\n", dropped_[0].load(), dropped_[1].load());
       (void)WriteWholeFile(Env::Real(), folder_ + "dropped", text).ok();
-      const int punched = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(until));
+      const int punched =
+          fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(until));
       if (punched != 0 && !std::exchange(said_, true))
         fmt::print(stderr, "luff: --log: this file system gives nothing back, the log grows with the job\n");
     }
@@ -216,9 +220,8 @@ Status LogKeeper::Start(const std::string& run, pid_t job, std::uint64_t bytes) 
   to_ = OwnedFd(to[1]);
   const OwnedFd from(to[0]);
   ProcessOptions process;
-  process.argv = {"/proc/self/exe",        "log",   "--keep",
-                  fmt::format("{}", job), "--log-bytes", fmt::format("{}", bytes),
-                  "--",                    run};
+  process.argv = {"/proc/self/exe",         "log", "--keep", fmt::format("{}", job), "--log-bytes",
+                  fmt::format("{}", bytes), "--",  run};
   process.new_session = true;  // Ctrl-C is meant for the training, whose last words are shown
   process.stdin_fd = from.get();
   LUFF_ASSIGN_OR_RETURN(pid_, StartProcess(process));

@@ -229,7 +229,8 @@ void Do(MetricsVerb verb) {
   }
   if (verb.run.empty()) ExitWithError(InvalidArgument("which run? `luff runs` lists them"));
   if (verb.follow && !verb.otlp && (verb.out.empty() || verb.out == "-") && verb.format != "json")
-    ExitWithError(InvalidArgument("--follow writes a file again and again: name it with -o, or push with --otlp"));
+    ExitWithError(
+        InvalidArgument("--follow writes a file again and again: name it with -o, or push with --otlp"));
   if (!verb.beside_job) FindRunOrExit(&verb.run);
   verb.run = fs::absolute(verb.run).lexically_normal().string();
   if (!verb.listen.empty()) Listen(verb);
@@ -259,8 +260,9 @@ void AddMetrics(CLI::App& app) {
   verb->add_option("--metrics-token", options->token_file,
                    "--listen: file with the token that it must send, made if absent; default: "
                    "$LUFF_HOME/metrics.token");
-  verb->add_flag("--otlp", options->otlp,
-                 "Push to an OpenTelemetry collector (pip install 'luff[otlp]'; OTEL_EXPORTER_OTLP_ENDPOINT)");
+  verb->add_flag(
+      "--otlp", options->otlp,
+      "Push to an OpenTelemetry collector (pip install 'luff[otlp]'; OTEL_EXPORTER_OTLP_ENDPOINT)");
   verb->add_option("--metrics-tensors", options->tensors,
                    "Regular expression: at most 20 tensors that get series of their own");
   verb->add_option("--public-url", options->public_url, "Where people find luff serve, for links to the run");

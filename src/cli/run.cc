@@ -91,8 +91,9 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
             "--run names a run that exists already; give --resume to go on with it, or another directory: " +
             path);
       }
-      const bool used = std::any_of(names->begin(), names->end(),
-                                    [](const std::string& name) { return name != "supervisor" && name != "log"; });
+      const bool used = std::any_of(names->begin(), names->end(), [](const std::string& name) {
+        return name != "supervisor" && name != "log";
+      });
       if (used) {
         return FailedPrecondition("--run names a directory that is not empty and no run; give another one: " +
                                   path);
@@ -324,15 +325,17 @@ void AddRun(CLI::App& app) {
   verb->add_option("--report", wanted.report,
                    "At the end, also write the report (`luff report`) into this file");
   verb->add_flag("--serve", wanted.serve, "Show the run in a browser while it trains (`luff serve`)");
-  verb->add_flag("--log", wanted.log,
-                 "Keep what the command prints in the run (`luff log`): its streams are files then, no terminal");
+  verb->add_flag(
+      "--log", wanted.log,
+      "Keep what the command prints in the run (`luff log`): its streams are files then, no terminal");
   verb->add_option("--log-bytes", wanted.log_bytes,
                    "Keep so much of each stream, the newest: 64MB, 256MB (default)")
       ->transform(CLI::AsSizeValue(true));
   verb->add_option("--metrics", wanted.metrics,
                    "Answer Prometheus at this ADDRESS:PORT while the job runs (`luff metrics`)");
-  verb->add_option("--metrics-token", wanted.metrics_token,
-                   "File with the token that it must send, made if absent; default: $LUFF_HOME/metrics.token");
+  verb->add_option(
+      "--metrics-token", wanted.metrics_token,
+      "File with the token that it must send, made if absent; default: $LUFF_HOME/metrics.token");
   verb->add_flag("--otlp", wanted.otlp,
                  "Push metrics to an OpenTelemetry collector (pip install 'luff[otlp]')");
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")

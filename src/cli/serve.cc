@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 struct ServeOptions {
   std::vector<std::string> roots;
   std::string listen = "127.0.0.1:0";
+  std::string metrics_tensors;
   bool beside_job = false;
 };
 
@@ -70,6 +71,11 @@ void Serve(const ServeOptions& options) {
   const std::string home = catalog::Home();
   server::Service service(server::LoopbackPlace(listener->port()), &secrets, roots,
                           home.empty() ? std::string() : home + "/catalog.sqlite3");
+  if (!options.metrics_tensors.empty()) {
+    auto regex = Regex::Compile(options.metrics_tensors);
+    if (!regex.ok()) ExitWithError(regex.status().WithContext("--metrics-tensors"));
+    service.metrics().Configure({"", *std::move(regex)});
+  }
   const std::string host = address.find(':') == std::string::npos ? address : "[" + address + "]";
   const std::string link = fmt::format("http://{}:{}/#token={}", host, listener->port(), token);
   if (options.beside_job) {
@@ -95,6 +101,8 @@ void AddServe(CLI::App& app) {
                    "Directories of runs, or runs; default: $LUFF_HOME/runs, or ~/.luff/runs");
   verb->add_option("--listen", options->listen, "ADDRESS:PORT of this machine itself; port 0 is any")
       ->capture_default_str();
+  verb->add_option("--metrics-tensors", options->metrics_tensors,
+                   "Regular expression: at most 20 tensors of each run that get metrics of their own");
   verb->add_flag("--beside-job", options->beside_job, "Say only where, as luff run --serve does")->group("");
   verb->footer(
       "Prints a link with a token; the server answers nobody without it, and ends with SIGTERM or Ctrl-C.\n"

@@ -143,7 +143,8 @@ class Supervisor final : public Job {
       process.stdout_fd = log.out.get();
       process.stderr_fd = log.err.get();
       // Into a file, Python would write in blocks of 8 KiB: what it prints would be seen late.
-      if (std::getenv("PYTHONUNBUFFERED") == nullptr) process.environment.emplace_back("PYTHONUNBUFFERED", "1");
+      if (std::getenv("PYTHONUNBUFFERED") == nullptr)
+        process.environment.emplace_back("PYTHONUNBUFFERED", "1");
     }
     const Result<pid_t> started = StartProcess(process);
     if (started.ok() && options_.log_bytes > 0) KeepLog(*started);
@@ -158,7 +159,8 @@ class Supervisor final : public Job {
       PrintError(kept.WithContext("what the job prints is in " + options_.run + "/log, but not shown"));
   }
 
-  // Waits until all that the job has printed is shown: a pipe that nobody empties holds us as it would the job.
+  // Waits until all that the job has printed is shown: a pipe that nobody empties holds us as it would the
+  // job.
   void EndLog() {
     if (keeper_.pid() < 0) return;
     ClearStatus();

@@ -253,8 +253,10 @@ std::string Exposition::Json(std::int64_t unix_ns) const {
                        {"help", info.help},
                        {"points", std::move(points)}});
   }
-  return JsonText(
-      Json{{"unix_ns", unix_ns}, {"version", Version()}, {"bounds", kStepBounds}, {"metrics", std::move(metrics)}});
+  return JsonText(Json{{"unix_ns", unix_ns},
+                       {"version", Version()},
+                       {"bounds", kStepBounds},
+                       {"metrics", std::move(metrics)}});
 }
 
 bool PrefersOpenMetrics(std::string_view accept) noexcept {

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-
 /// Metrics for machines: the table of docs/spec/metrics.md, and the formats in which its samples are written.
 namespace luff::server {
 
@@ -68,8 +67,7 @@ struct MetricInfo {
 using Labels = std::vector<std::pair<std::string_view, std::string>>;  // names are literals
 
 /// Upper bounds of the histogram of step durations, in seconds; the twelfth bucket has none.
-inline constexpr std::array<double, 11> kStepBounds = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3,
-                                                       1,     3,     10,   30,   100};
+inline constexpr std::array<double, 11> kStepBounds = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100};
 
 struct StepHistogram {
   std::array<std::uint64_t, kStepBounds.size() + 1> counts{};  // not cumulative

@@ -35,7 +35,8 @@ TEST(Exposition, WritesBothTexts) {
     EXPECT_TRUE(Has(text, line)) << line << text;
   }
   const std::string open = exposition.OpenMetrics();
-  EXPECT_TRUE(Has(open, "# TYPE luff_train_steps counter\nluff_train_steps_total{run=\"mine\"} 41\n")) << open;
+  EXPECT_TRUE(Has(open, "# TYPE luff_train_steps counter\nluff_train_steps_total{run=\"mine\"} 41\n"))
+      << open;
   EXPECT_TRUE(open.ends_with("\n# EOF\n"));
 }
 

@@ -34,8 +34,8 @@ std::string Cut(std::string text) {
 
 /// When the byte was there.
 std::int64_t TimeOf(const std::vector<LogMark>& marks, std::uint8_t stream, std::uint64_t offset) {
-  const auto at =
-      std::ranges::upper_bound(marks, offset, {}, [stream](const LogMark& mark) { return mark.size[stream]; });
+  const auto at = std::ranges::upper_bound(marks, offset, {},
+                                           [stream](const LogMark& mark) { return mark.size[stream]; });
   return at == marks.end() ? 0 : at->unix_ns;
 }
 
@@ -44,8 +44,7 @@ Result<std::uint64_t> AddLines(const RegularFile& file, std::uint8_t stream, std
                                std::uint64_t end, std::uint64_t size, bool skip_first,
                                const std::vector<LogMark>& marks, std::vector<LogLine>* lines) {
   std::string bytes(end - begin, '\0');
-  LUFF_ASSIGN_OR_RETURN(const std::size_t read,
-                        file.ReadAt(std::as_writable_bytes(std::span(bytes)), begin));
+  LUFF_ASSIGN_OR_RETURN(const std::size_t read, file.ReadAt(std::as_writable_bytes(std::span(bytes)), begin));
   bytes.resize(read);
   std::size_t at = 0;
   if (skip_first) {
@@ -75,9 +74,9 @@ std::vector<LogMark> ParseLogTimesUntrusted(std::string_view text) {
     std::array<std::uint64_t, 3> numbers{};
     if (Numbers(text.substr(0, end), &numbers) && numbers[0] < (std::uint64_t{1} << 63)) {
       LogMark mark{static_cast<std::int64_t>(numbers[0]), {numbers[1], numbers[2]}};
-      const bool ascends = marks.empty() || (mark.unix_ns >= marks.back().unix_ns &&
-                                             mark.size[0] >= marks.back().size[0] &&
-                                             mark.size[1] >= marks.back().size[1]);
+      const bool ascends =
+          marks.empty() || (mark.unix_ns >= marks.back().unix_ns && mark.size[0] >= marks.back().size[0] &&
+                            mark.size[1] >= marks.back().size[1]);
       if (ascends) marks.push_back(mark);
     }
     text.remove_prefix(end + 1);
@@ -141,9 +140,8 @@ Result<LogPage> ReadLog(const std::string& run, std::optional<LogPlace> from, bo
       page.from[stream] = at->offset;
   }
   // By time; lines that no mark covers are the newest ones.
-  std::ranges::stable_sort(page.lines, {}, [](const LogLine& line) {
-    return line.unix_ns == 0 ? INT64_MAX : line.unix_ns;
-  });
+  std::ranges::stable_sort(page.lines, {},
+                           [](const LogLine& line) { return line.unix_ns == 0 ? INT64_MAX : line.unix_ns; });
   return page;
 }
 

@@ -29,8 +29,8 @@ struct LogLine {
   std::uint8_t stream = 0;   // 0: standard output, 1: standard error
   std::uint64_t offset = 0;  // of its first byte
   std::int64_t unix_ns = 0;  // when it was seen, at most a second after it was written; 0: not known
-  std::string text;          // harmless: without control characters and escape sequences, at most kMaxLine bytes
-  bool whole = true;         // false: the job may go on with this line
+  std::string text;   // harmless: without control characters and escape sequences, at most kMaxLine bytes
+  bool whole = true;  // false: the job may go on with this line
 };
 
 struct LogPage {

@@ -97,7 +97,8 @@ TEST(JobLog, LinesCannotControlWhoShowsThem) {
 }
 
 TEST(JobLog, TakesAnythingForTimes) {
-  const auto marks = ParseLogTimesUntrusted("x\n10 1 1\n5 2 2\n20 0 5\n18446744073709551615 9 9\n30 3 3 3\n40 4 4\n50 5");
+  const auto marks =
+      ParseLogTimesUntrusted("x\n10 1 1\n5 2 2\n20 0 5\n18446744073709551615 9 9\n30 3 3 3\n40 4 4\n50 5");
   ASSERT_EQ(marks.size(), 2U);
   EXPECT_EQ(marks[1].unix_ns, 40);
   EXPECT_EQ(ParseLogDroppedUntrusted("nonsense"), (LogPlace{0, 0}));

@@ -81,8 +81,7 @@ void RequestCounts::Put(Exposition* to) const {
   for (std::size_t i = 0; i < by_class_.size(); ++i)
     to->Put(Metric::kServeRequests, {{"code", fmt::format("{}xx", i + 2)}},
             static_cast<double>(by_class_[i].load(std::memory_order_relaxed)));
-  to->Put(Metric::kServeRequestSeconds, {},
-          static_cast<double>(ns_.load(std::memory_order_relaxed)) / 1e9);
+  to->Put(Metric::kServeRequestSeconds, {}, static_cast<double>(ns_.load(std::memory_order_relaxed)) / 1e9);
 }
 
 }  // namespace luff::server

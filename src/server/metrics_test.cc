@@ -59,10 +59,10 @@ TEST(Metrics, FollowARun) {
   }
   step(NAN);
   text = Text(metrics, runs);
-  for (const char* line : {"luff_train_steps_total{run=\"mine\"} 2\n",
-                           "luff_gradient_norm{run=\"mine\",group=\"all\"} NaN\n",
-                           "luff_nonfinite_tensors{run=\"mine\",role=\"weight\"} 1\n",
-                           "luff_tensor_nonfinite{run=\"mine\",tensor=\"fc.weight\"} 1\n"}) {
+  for (const char* line :
+       {"luff_train_steps_total{run=\"mine\"} 2\n", "luff_gradient_norm{run=\"mine\",group=\"all\"} NaN\n",
+        "luff_nonfinite_tensors{run=\"mine\",role=\"weight\"} 1\n",
+        "luff_tensor_nonfinite{run=\"mine\",tensor=\"fc.weight\"} 1\n"}) {
     EXPECT_TRUE(Has(text, line)) << line << text;
   }
 }
@@ -71,10 +71,11 @@ TEST(Metrics, LeaveOutWhatEndedLongAgoAndCountWhatCannotBeRead) {
   TempRun run;
   Writing writing(run.path(), 0, 1);
   Metrics metrics;
-  const std::string text = Text(metrics, {{"a", run.path(), "old", Card("completed", 1)},
-                                          {"b", run.path(), "fresh", Card("failed", kNow / 1'000'000'000 - 60)},
-                                          {"c", "/nowhere", "gone", Card("running", 1)},
-                                          {"d", "/nowhere", "text", "no JSON"}});
+  const std::string text =
+      Text(metrics, {{"a", run.path(), "old", Card("completed", 1)},
+                     {"b", run.path(), "fresh", Card("failed", kNow / 1'000'000'000 - 60)},
+                     {"c", "/nowhere", "gone", Card("running", 1)},
+                     {"d", "/nowhere", "text", "no JSON"}});
   EXPECT_FALSE(Has(text, "\"old\"")) << text;
   EXPECT_TRUE(Has(text, "run=\"fresh\""));
   EXPECT_FALSE(Has(text, "\"gone\""));

@@ -79,8 +79,10 @@ void PutCard(const ListedRun& listed, const nlohmann::json& card, const std::str
   std::string version;
   if (const auto versions = card.find("versions"); versions != card.end() && versions->is_object())
     version = TextMember(*versions, framework.c_str());
-  Labels labels = {
-      {"run_id", listed.id}, {"framework", framework}, {"version", version}, {"host", TextMember(card, "host")}};
+  Labels labels = {{"run_id", listed.id},
+                   {"framework", framework},
+                   {"version", version},
+                   {"host", TextMember(card, "host")}};
   if (!page.empty()) labels.emplace_back("page", page);
   to->Put(Metric::kRunInfo, std::move(labels), 1);
   for (const char* one : {"running", "completed", "stopped", "failed", "lost"})
@@ -121,9 +123,8 @@ void PutFindings(const std::string& run, const std::map<std::string, actions::Ma
   for (const auto& [rule, count] : rules) most.emplace_back(count, rule);
   std::ranges::sort(most, std::greater<>());
   const auto is_named = [&](const std::string& rule) {
-    return most.size() <= kMaxRules ||
-           std::any_of(most.begin(), most.begin() + kMaxRules - 1,
-                       [&](const auto& one) { return one.second == rule; });
+    return most.size() <= kMaxRules || std::any_of(most.begin(), most.begin() + kMaxRules - 1,
+                                                   [&](const auto& one) { return one.second == rule; });
   };
   for (const rules::Finding& finding : kept.findings) {
     if (finding.healed) continue;
@@ -225,7 +226,8 @@ void RunMetrics::ReadModel() {
   const rules::ModelFacts facts = rules::ModelFacts::ParseUntrusted(model_);
   for (const auto& [name, parameter] : facts.parameters()) {
     if (!parameter.optimizer.empty())
-      groups_[name] = fmt::format("{}.group{}", parameter.optimizer, std::max<std::int64_t>(parameter.group, 0));
+      groups_[name] =
+          fmt::format("{}.group{}", parameter.optimizer, std::max<std::int64_t>(parameter.group, 0));
   }
 }
 
@@ -386,7 +388,8 @@ void RunMetrics::Put(const ListedRun& listed, const std::string& label, const st
   to->Put(Metric::kStepDuration, {}, durations_);
   PutWorkers(now_unix_ns, to);
   PutRules(listed.path, trial_->step_count(), to);
-  to->Put(Metric::kRunProblems, {}, static_cast<double>(card.value("problems", nlohmann::json::array()).size()));
+  to->Put(Metric::kRunProblems, {},
+          static_cast<double>(card.value("problems", nlohmann::json::array()).size()));
   std::map<std::string, std::uint64_t> gaps;
   for (const query::GapInfo& gap : trial_->Gaps()) gaps[gap.reason] += gap.count;
   PutLargest(Metric::kGaps, "reason", gaps, kMaxReasons, to);

@@ -57,11 +57,11 @@ class RunMetrics {
   StepHistogram durations_;
   ByGroup norms_, rates_;
   std::map<query::TensorId, Change> changes_;
-  std::int64_t changed_ = -1;  // update of the newest change
+  std::int64_t changed_ = -1;                       // update of the newest change
   std::map<std::string, std::uint64_t> nonfinite_;  // by role
   std::map<std::string, Tensor> tensors_;
-  std::map<query::TensorId, bool> wanted_;  // whether a tensor has series of its own
-  std::string model_;                   // the document that groups_ comes from
+  std::map<query::TensorId, bool> wanted_;     // whether a tensor has series of its own
+  std::string model_;                          // the document that groups_ comes from
   std::map<std::string, std::string> groups_;  // by name of a parameter
 };
 

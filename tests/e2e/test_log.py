@@ -112,7 +112,9 @@ open(sys.argv[0] + ".done", "w").close()
     assert job.stdout
     pid = int(job.stdout.readline())
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    keeper = next(int(child) for child in children if b"--keep" in Path(f"/proc/{child}/cmdline").read_bytes())
+    keeper = next(
+        int(child) for child in children if b"--keep" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
     os.kill(job.pid if victim == "supervisor" else keeper, signal.SIGKILL)
     (tmp_path / "train.py.go").touch()
     until("the job did not end", (tmp_path / "train.py.done").exists)
@@ -181,7 +183,10 @@ print("é" * 3000)
         assert texts["err"] == "<script>alert(1)</script>red"
         assert texts["out"].startswith("éé") and len(texts["out"].encode()) <= 4096
         assert answer["next"] == answer["size"] and answer["dropped"] == [0, 0]
-        assert server.get(f"/api/v1/runs/{run}/log?offset={answer['next'][0]},{answer['next'][1]}")["lines"] == []
+        assert (
+            server.get(f"/api/v1/runs/{run}/log?offset={answer['next'][0]},{answer['next'][1]}")["lines"]
+            == []
+        )
         for bad in ("offset=1", "offset=-1,0", "offset=1,2&before=1,2", "bytes=x"):
             assert server.ask("GET", f"/api/v1/runs/{run}/log?{bad}").status == 400
     finally:
@@ -192,5 +197,7 @@ def test_a_run_without_a_log_says_how_to_record_one(tmp_path: Path) -> None:
     import luff.numpy
 
     luff.numpy.attach({}, run=tmp_path / "job").close()
-    done = subprocess.run([executable(), "log", str(tmp_path / "job")], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [executable(), "log", str(tmp_path / "job")], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2 and "luff run --log" in done.stderr

@@ -99,7 +99,9 @@ def call(port: int, *words: object, **more: str) -> tuple[subprocess.CompletedPr
 
 def train(port: int, folder: Path, **more: str) -> tuple[subprocess.CompletedProcess[str], float]:
     (folder / "train.py").write_text(SCRIPT)
-    return call(port, "run", "--run", folder / "job", "--otlp", "--", sys.executable, folder / "train.py", **more)
+    return call(
+        port, "run", "--run", folder / "job", "--otlp", "--", sys.executable, folder / "train.py", **more
+    )
 
 
 def metrics(request: Any) -> dict[str, Any]:
@@ -166,7 +168,7 @@ def test_without_a_collector_the_job_is_as_without_luff(tmp_path: Path) -> None:
 
 def test_a_collector_that_hangs_holds_nobody(tmp_path: Path) -> None:
     hang = threading.Event()
-    with collector(lambda _: (hang.wait(LIMIT_S) and 200 or 500, {})) as server:
+    with collector(lambda _: ((hang.wait(LIMIT_S) and 200) or 500, {})) as server:
         done, took = train(server.server_port, tmp_path)
         hang.set()
     assert done.returncode == 0 and done.stdout == "trained\n"
@@ -204,7 +206,10 @@ def test_samples_that_wait_are_bounded_and_counted(tmp_path: Path) -> None:
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     plain = Path(__file__).parents[2] / ".venv" / "bin" / "python"
-    if not plain.exists() or subprocess.run([plain, "-c", "import opentelemetry"], capture_output=True).returncode == 0:
+    if (
+        not plain.exists()
+        or subprocess.run([plain, "-c", "import opentelemetry"], capture_output=True).returncode == 0
+    ):
         pytest.skip("no environment without OpenTelemetry")
     done, _ = train(1, tmp_path, LUFF_PYTHON=str(plain))
     assert done.returncode == 0 and done.stdout == "trained\n"

@@ -134,13 +134,20 @@ def test_the_samples_are_true(rich: Rich, samples: list[Sample]) -> None:
     assert list(buckets.values()) == sorted(buckets.values())
     assert values(samples, "luff_step_duration_seconds_count") == {(): STEPS}
     assert values(samples, "luff_run_state") == {
-        (state,): float(state == "completed") for state in ("running", "completed", "stopped", "failed", "lost")
+        (state,): float(state == "completed")
+        for state in ("running", "completed", "stopped", "failed", "lost")
     }
     assert values(samples, "luff_workers") == {("alive",): 0, ("ended",): 1, ("lost",): 0}
     assert values(samples, "luff_updates_skipped_total") == {(): 0}
-    losses = {labels[-1]: value for labels, value in values(samples, "luff_loss").items() if "loss" in labels[0]}
+    losses = {
+        labels[-1]: value for labels, value in values(samples, "luff_loss").items() if "loss" in labels[0]
+    }
     assert math.isnan(losses["TRAIN"]) and losses["EVAL"] == 3.0  # the mean of the evaluation
-    bad = {labels[-1]: value for labels, value in values(samples, "luff_loss_nonfinite").items() if "loss" in labels[0]}
+    bad = {
+        labels[-1]: value
+        for labels, value in values(samples, "luff_loss_nonfinite").items()
+        if "loss" in labels[0]
+    }
     assert bad == {"TRAIN": 1, "EVAL": 0}
     [norm] = values(samples, "luff_gradient_norm").items()
     assert norm[0][0].endswith(".group0") and norm[1] == pytest.approx(rich.norm)
@@ -165,7 +172,9 @@ def test_the_samples_are_true(rich: Rich, samples: list[Sample]) -> None:
     size = sum(file.stat().st_blocks * 512 for file in rich.run.glob("w*/*"))
     assert values(samples, "luff_run_size_bytes") == {(): size}
     free = os.statvfs(rich.run)
-    assert values(samples, "luff_disk_free_bytes")[()] == pytest.approx(free.f_bavail * free.f_frsize, rel=0.2)
+    assert values(samples, "luff_disk_free_bytes")[()] == pytest.approx(
+        free.f_bavail * free.f_frsize, rel=0.2
+    )
 
 
 def test_the_table_is_what_is_exported(rich: Rich, samples: list[Sample], tmp_path: Path) -> None:
@@ -189,7 +198,9 @@ def test_the_table_is_what_is_exported(rich: Rich, samples: list[Sample], tmp_pa
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
     sampled: dict[str, set[str]] = {}
     for sample in everything:
-        family = re.sub("_(bucket|sum|count)$", "", sample.name) if "_seconds_" in sample.name else sample.name
+        family = (
+            re.sub("_(bucket|sum|count)$", "", sample.name) if "_seconds_" in sample.name else sample.name
+        )
         family = family if family in rows else sample.name
         sampled.setdefault(family, set()).update(sample.labels)
     assert set(sampled) == set(rows) - {"luff_push_dropped_total"}
@@ -224,13 +235,17 @@ def test_the_server_chooses_the_format(rich: Rich) -> None:
     server = Server(rich.home, rich.run)
     try:
         plain = server.ask("GET", "/metrics")
-        opened = server.ask("GET", "/metrics", {"Accept": "application/openmetrics-text;version=1.0.0,*/*;q=0.1"})
+        opened = server.ask(
+            "GET", "/metrics", {"Accept": "application/openmetrics-text;version=1.0.0,*/*;q=0.1"}
+        )
     finally:
         server.end()
     assert plain.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert opened.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     assert opened.body.endswith(b"# EOF\n")
-    parser = pytest.importorskip("prometheus_client.openmetrics.parser", reason="pip install prometheus-client")
+    parser = pytest.importorskip(
+        "prometheus_client.openmetrics.parser", reason="pip install prometheus-client"
+    )
     families = {family.name: family for family in parser.text_string_to_metric_families(opened.body.decode())}
     assert families["luff_train_steps"].type == "counter"
     assert families["luff_step_duration_seconds"].type == "histogram"
@@ -258,9 +273,9 @@ def test_mistakes_are_named(rich: Rich, tmp_path: Path) -> None:
 
 
 def test_a_job_answers_scrapers_while_it_runs(tmp_path: Path) -> None:
-    script = f"""
+    script = """
 import luff.numpy, sys
-hook = luff.numpy.attach({{}}, {{"lr": 0.1}})
+hook = luff.numpy.attach({}, {"lr": 0.1})
 for i in range(5):
     with hook.step() as step:
         step.loss(1.0)
@@ -313,4 +328,9 @@ hook.close()
 
 def test_the_files_are_installed() -> None:
     folder = Path(luff("metrics", "--files", home=ROOT).strip())
-    assert {path.name for path in folder.rglob("*.*")} >= {"alerts.yml", "scrape.yml", "runs.json", "run.json"}
+    assert {path.name for path in folder.rglob("*.*")} >= {
+        "alerts.yml",
+        "scrape.yml",
+        "runs.json",
+        "run.json",
+    }
