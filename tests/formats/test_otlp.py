@@ -1,5 +1,5 @@
-"""`--otlp`: what a collector on loopback receives, decoded by OpenTelemetry's own classes; and collectors that are down,
-slow or busy.
+"""`--otlp`: what a collector on loopback receives, decoded by OpenTelemetry's own classes; and collectors that are
+down, slow or busy.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The shipped rules and dashboards: unit tests by promtool, every expression in a real Prometheus over real runs, and an
-alert of a faulty run that goes through a real Alertmanager and is resolved.
+"""The shipped rules and dashboards: unit tests by promtool, every expression in a real Prometheus over real runs,
+and an alert of a faulty run that goes through a real Alertmanager and is resolved.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def configuration(folder: Path, server: Server, alertmanager: int = 0) -> Path:
     text = text.replace("/etc/prometheus/luff-jobs.token", f"{folder}/token")
     text = "global: { evaluation_interval: 1s }\n" + text
     if alertmanager:
-        text += f'alerting: {{ alertmanagers: [ {{ static_configs: [ {{ targets: ["127.0.0.1:{alertmanager}"] }} ] }} ] }}\n'
+        target = f'{{ targets: ["127.0.0.1:{alertmanager}"] }}'
+        text += f"alerting: {{ alertmanagers: [ {{ static_configs: [ {target} ] }} ] }}\n"
     (folder / "prometheus.yml").write_text(text)
     return folder / "prometheus.yml"
 

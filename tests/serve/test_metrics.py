@@ -1,4 +1,4 @@
-"""What machines are told of runs: the table of docs/spec/metrics.md, both texts, files, ports, and whether it is true."""
+"""What machines are told of runs: the table of docs/spec/metrics.md, both texts, files, ports, and their truth."""
 
 from __future__ import annotations
 
