@@ -84,7 +84,9 @@ class Bench:
                 print(f"  {name:<46} {min(values):10.4g}  {tail}", flush=True)
 
     def gates(self) -> list[dict[str, Any]]:
-        return [gate_of_best(name, values, LIMITS[name]) for name, values in self.found.items() if name in LIMITS]
+        return [
+            gate_of_best(name, values, LIMITS[name]) for name, values in self.found.items() if name in LIMITS
+        ]
 
     def large(self) -> Path:
         """Returns the folder that holds the large run."""

@@ -35,8 +35,11 @@ class TracingBrowser(Browser):
         return self._call(method, parameters)
 
     def begin_trace(self) -> None:
-        self._call("Tracing.start", {"transferMode": "ReturnAsStream", "traceConfig": {
-            "includedCategories": ["toplevel", "devtools.timeline"], "recordMode": "recordAsMuchAsPossible"}})  # fmt: skip
+        config = {
+            "includedCategories": ["toplevel", "devtools.timeline"],
+            "recordMode": "recordAsMuchAsPossible",
+        }
+        self._call("Tracing.start", {"transferMode": "ReturnAsStream", "traceConfig": config})
 
     def end_trace(self) -> list[float]:
         """Returns CPU milliseconds of each task of the page's main thread, ascending."""
@@ -53,7 +56,11 @@ class TracingBrowser(Browser):
         events = json.loads("".join(parts))["traceEvents"]
         main = {(e["pid"], e["tid"]) for e in events
                 if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"}  # fmt: skip
-        tasks = [e for e in events if e["name"].endswith("RunTask") and (e["pid"], e["tid"]) in main and "tdur" in e]
+        tasks = [
+            e
+            for e in events
+            if e["name"].endswith("RunTask") and (e["pid"], e["tid"]) in main and "tdur" in e
+        ]
         if not tasks:
             return []
         page = Counter(e["pid"] for e in tasks).most_common(1)[0][0]

@@ -47,8 +47,12 @@ def measure(bench: Bench) -> None:
             tiles = [f"{run}/heat/l2/0/{x}/{y}" for y in range(bench.tensors // 256) for x in across]
             bench.note("tile, CPU ms", server.each_ms(tiles, 200))
             ids = ",".join(str(i) for i in range(1, 9))
-            bench.note("8 curves of 1,024 points, CPU ms", server.each_ms([f"{run}/columns?tensor={ids}"], 100))
-            bench.note("all tensors at one step, CPU ms", server.each_ms([f"{run}/at/{bench.steps // 2}"], 40))
+            bench.note(
+                "8 curves of 1,024 points, CPU ms", server.each_ms([f"{run}/columns?tensor={ids}"], 100)
+            )
+            bench.note(
+                "all tensors at one step, CPU ms", server.each_ms([f"{run}/at/{bench.steps // 2}"], 40)
+            )
             bench.note("large run open, anonymous MB", server.anonymous_mb())
     step(bench)
 

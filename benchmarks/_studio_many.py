@@ -54,7 +54,9 @@ def viewers(bench: Bench) -> None:
                 time.sleep(0.25)
                 for client in clients:
                     client.recv(1 << 16)
-            bench.note("200 viewers at 4 Hz, of a core", (server.cpu_s() - before) / (time.monotonic() - begun))
+            bench.note(
+                "200 viewers at 4 Hz, of a core", (server.cpu_s() - before) / (time.monotonic() - begun)
+            )
         bench.note("200 viewers, anonymous MB", server.anonymous_mb())
         for client in clients:
             client.close()
@@ -79,7 +81,9 @@ def live(bench: Bench) -> None:
                 with hook.step() as one:
                     one.loss(1)
                 time.sleep(1)
-            bench.note("500 live runs watched, of a core", (server.cpu_s() - before) / (time.monotonic() - begun))
+            bench.note(
+                "500 live runs watched, of a core", (server.cpu_s() - before) / (time.monotonic() - begun)
+            )
         bench.note("500 live runs, anonymous MB", server.anonymous_mb())
         stream.close()
     hook.close()

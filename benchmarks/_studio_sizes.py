@@ -16,7 +16,9 @@ def measure(bench: Bench) -> None:
         bench.found["bundle gzip, KB"] = [sum(bench.found["bundle gzip, KB"])]
     else:
         bench.skip("bundle gzip, KB", "web/dist holds no page")
-    bench.skip("wheel growth, MB", "needs two wheels: ./dev wheel, with and without the page, compared by hand")
+    bench.skip(
+        "wheel growth, MB", "needs two wheels: ./dev wheel, with and without the page, compared by hand"
+    )
     root = bench.folder / "small"
     root.mkdir()
     record(root / "run", 10, 10)

@@ -12,7 +12,7 @@ from typing import Any
 
 import luff.numpy
 import numpy as np
-from _studio import Bench, Skipped, anonymous_mb, browser
+from _studio import Bench, Skipped, anonymous_mb, browser, wait
 
 TAGS, STEPS = 1000, 2000
 WRITE = """
@@ -22,7 +22,9 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 writer = EventFileWriter(sys.argv[1])
 for step in range(int(sys.argv[3])):
-    values = [Summary.Value(tag=f"h{i // 10}/part{i % 10}", simple_value=1 / (step + i + 1)) for i in range(int(sys.argv[2]))]
+    values = [
+        Summary.Value(tag=f"h{i // 10}/part{i % 10}", simple_value=1 / (step + i + 1)) for i in range(int(sys.argv[2]))
+    ]
     writer.add_event(Event(step=step, wall_time=1e9 + step, summary=Summary(value=values)))
 writer.close()
 """
@@ -41,7 +43,9 @@ def measure(bench: Bench) -> None:
             for i in range(TAGS):
                 luff.numpy.save_scalar(f"h{i // 10}/part{i % 10}", 1 / (step + i + 1))
     hook.close()
-    found: dict[str, dict[bool, list[float]]] = {name: {True: [], False: []} for name in ("list", "first chart", "memory")}
+    found: dict[str, dict[bool, list[float]]] = {
+        name: {True: [], False: []} for name in ("list", "first chart", "memory")
+    }
     for number in range(bench.rounds):
         for name, value in ours(bench, folder / "ours", number).items():
             found[name][True].append(value)
@@ -55,8 +59,7 @@ def measure(bench: Bench) -> None:
 
 
 def drawn(view: Any, condition: str, begun: float) -> float:
-    while not view.evaluate(condition):
-        time.sleep(0.01)
+    wait(lambda: view.evaluate(condition))
     return time.monotonic() - begun
 
 
@@ -68,7 +71,7 @@ def ours(bench: Bench, root: Path, number: int) -> dict[str, float]:
         view.open(server.link)
         view.until("document.querySelector('tbody tr') !== null")
         begun = time.monotonic()
-        view.evaluate(f"location.hash = '#/run/{run}?view=curves'")
+        view.evaluate(f"location.hash = '#/run/{run}?view=curves&t=1'")
         listed = drawn(view, "document.body.innerText.includes('part')", begun)
         chart = drawn(view, "document.querySelector('canvas') !== null", begun)
         memory = anonymous_mb(server.pid)

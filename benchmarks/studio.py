@@ -54,7 +54,9 @@ def main() -> int:
     by_name = {str(gate["name"]): gate for gate in gates}
     for name, values in bench.found.items():
         gate = by_name.get(name)
-        print(f"| {name} | {min(values):.4g} | {gate['limit'] if gate else '–'} | {say(gate['ok']) if gate else ''} |")
+        print(
+            f"| {name} | {min(values):.4g} | {gate['limit'] if gate else ''} | {say(gate['ok']) if gate else ''} |"
+        )
     for name, reason in bench.skipped.items():
         print(f"skipped: {name}: {reason}")
     return finish(results, gates, args.json)

@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 struct ServeOptions {
   std::vector<std::string> roots;
   std::string listen = "127.0.0.1:0";
+  std::uint64_t cache_bytes = server::OverviewCache::kDefaultBytes;
   bool beside_job = false;
 };
 
@@ -64,8 +65,9 @@ void Serve(const ServeOptions& options) {
   const std::string token = server::NewToken();
   secrets.Add(token, server::Role::kAdmin);
   const std::string home = catalog::Home();
+  const server::OverviewCache cache(server::OverviewCache::DefaultFolder(), options.cache_bytes);
   server::Service service(server::LoopbackPlace(listener->port()), &secrets, roots,
-                          home.empty() ? std::string() : home + "/catalog.sqlite3");
+                          home.empty() ? std::string() : home + "/catalog.sqlite3", &cache);
   const std::string host = address.find(':') == std::string::npos ? address : "[" + address + "]";
   const std::string link = fmt::format("http://{}:{}/#token={}", host, listener->port(), token);
   if (options.beside_job) {
@@ -91,6 +93,10 @@ void AddServe(CLI::App& app) {
                    "Directories of runs, or runs; default: $LUFF_HOME/runs, or ~/.luff/runs");
   verb->add_option("--listen", options->listen, "ADDRESS:PORT of this machine itself; port 0 is any")
       ->capture_default_str();
+  verb->add_option("--cache-bytes", options->cache_bytes,
+                   "What overviews of runs may take below $XDG_CACHE_HOME/luff; 0: keep none")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("4GiB");
   verb->add_flag("--beside-job", options->beside_job, "Say only where, as luff run --serve does")->group("");
   verb->footer(
       "Prints a link with a token; the server answers nobody without it, and ends with SIGTERM or Ctrl-C.\n"

@@ -34,6 +34,7 @@ double ValueOf(const query::SummaryColumns& c, std::size_t i, Statistic statisti
     case Statistic::kZeroShare: return share(c.zero_count[i]);
     case Statistic::kNonFinite: return share(c.nan_count[i] + c.inf_count[i]);
     case Statistic::kAuto:
+    case Statistic::kUpdateRatio:  // no curves show it
     case Statistic::kL2: break;
   }
   return c.l2[i];

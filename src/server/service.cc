@@ -32,6 +32,26 @@ Response PageFile(const Request& request) {
   return response;
 }
 
+/// What to do about a run that does not open.
+Response CannotOpen(const Status& why, const ListedRun& run) {
+  const std::string verify =
+      fmt::format("luff verify {} names every damaged place, and what is left.", run.path);
+  switch (why.code()) {
+    case StatusCode::kNotFound:
+    case StatusCode::kFailedPrecondition:
+      return Problem(404, "Gone", "the run was removed or moved: " + run.path,
+                     "Go back to the list of runs, or put the directory back.");
+    case StatusCode::kUnsupportedVersion:
+      return Problem(422, "Newer than this server", why.message(),
+                     "A newer Luff has written the run. Update the one that serves it: pip install -U luff.");
+    case StatusCode::kCorruption: return Problem(422, "Damaged", why.message(), verify);
+    case StatusCode::kResourceExhausted: return ProblemOf(why);
+    default:
+      return Problem(422, "Cannot be read", why.message(),
+                     "Let the user who runs luff serve read the directory and all in it, or see " + verify);
+  }
+}
+
 }  // namespace
 
 Response Service::OfRun(const Request& request, std::string_view rest,
@@ -54,11 +74,14 @@ Response Service::OfRun(const Request& request, std::string_view rest,
   }
   if (acts) return acting_.Post(*listed, what, request, visitor.value_or(Visitor{Role::kMetrics, ""}));
   Response response;
+  bool opened = false;
   const Status used = runs_.Use(*listed, [&](OpenRun& run) -> Status {
+    opened = true;
     LUFF_ASSIGN_OR_RETURN(response, route(*listed, run, request));
     return Status::Ok();
   });
-  return used.ok() ? std::move(response) : ProblemOf(used);
+  if (used.ok()) return response;
+  return opened ? ProblemOf(used) : CannotOpen(used, *listed);
 }
 
 Response Service::Stream(const Request& request) {

@@ -14,9 +14,12 @@ namespace luff::server {
 /// What the server answers: guard, then route. Without sockets. **Thread-safe.**
 class Service {
  public:
-  Service(Place place, Secrets* secrets, const std::vector<std::string>& roots, std::string index)
+  /// `cache`: of overviews, outlives it; null for none.
+  Service(Place place, Secrets* secrets, const std::vector<std::string>& roots, std::string index,
+          const OverviewCache* cache = nullptr)
       : guard_(std::move(place), secrets),
         list_(roots, std::move(index)),
+        runs_(cache),
         live_(&list_, &runs_) {}
 
   /// Never throws. An answer with `is_stream` is an event stream over `live`.
