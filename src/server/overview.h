@@ -26,7 +26,7 @@ class Overview {
   explicit Overview(query::Mode mode) : mode_(mode) {}
 
   /// Takes in what is new and then older steps, at least one part of `steps` steps. Returns true once it
-  /// covers all complete steps. Starts again if the run records steps anew that it has read. Errors:
+  /// covers all complete steps. Starts again if the run records steps again that it has read. Errors:
   /// kResourceExhausted beyond kMaxTensors tensors; those of reading.
   [[nodiscard]] Result<bool> Read(const query::Trial& trial, std::size_t steps);
   [[nodiscard]] bool Covers(const query::Trial& trial) const noexcept {
@@ -85,7 +85,7 @@ class Overview {
   };
   struct Extremes;
   void Clear();
-  /// Whether steps that were read have been recorded anew since.
+  /// Whether steps that were read have been recorded again since.
   [[nodiscard]] bool TakenBack(const query::Trial& trial) const;
   void Fit(const query::Trial& trial);
   void Widen(std::size_t tensors);
