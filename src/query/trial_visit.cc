@@ -43,11 +43,6 @@ Status VisitSteps(const Trial& trial, std::size_t from, std::size_t to, const Us
 
 }  // namespace
 
-Status TrialRows::VisitSummaries(std::size_t, std::size_t,
-                                 const std::function<void(const SummaryStretch&)>&) const {
-  return Status::Ok();
-}
-
 Status VisitRows(const Trial& trial, std::size_t from, std::size_t to, const UseStretch& use,
                  const UseDifference& difference) {
   to = std::min(to, trial.step_count());
