@@ -20,6 +20,7 @@ struct Question {
   std::string sort = "begun";     // a field
   bool ascending = false;
   std::size_t limit = 20;
+  std::vector<std::string> fields = {};  // whose values are told of each run
 };
 
 /// One run, as a table shows it.
@@ -33,7 +34,8 @@ struct Entry {
   std::optional<double> loss, best_loss;
   std::string verdict, why, headline;  // headline: rule and step of the gravest finding
   std::uint64_t findings = 0;
-  std::string card;  // JSON
+  std::string card;                 // JSON
+  std::vector<std::string> fields;  // as asked for: their texts; "" for a run without it
 };
 
 struct Answer {

@@ -37,7 +37,7 @@ std::uint64_t StampAt(int folder, const std::string& name) {
   };
   if (!has("/w0000/live") && !has("/run.json")) return 0;
   hash = Mixed(hash, info);
-  for (const char* part : {"", "/rules/luff/findings.jsonl"}) {
+  for (const char* part : {"", "/control", "/rules/luff/findings.jsonl"}) {
     if (fstatat(folder, (name + part).c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) hash = Mixed(hash, info);
   }
   return std::max<std::uint64_t>(hash, 1);

@@ -65,10 +65,12 @@ int main(int argc, char** argv) {
     AddReport(app);
     AddRules(app);
     AddRuns(app);
+    AddCompare(app);
     AddServe(app);
     AddStop(app);
     AddCapture(app);
     AddMark(app);
+    AddLabel(app);
     AddTag(app);
     AddShow(app);
     AddTensors(app);

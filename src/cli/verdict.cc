@@ -186,7 +186,6 @@ void RemoveUnusedRun(const SuperviseOptions& options) {
   std::error_code error;
   if (std::filesystem::exists(options.run + "/run.json", error)) return;
   std::filesystem::remove(options.run + "/aside.jsonl", error);
-  std::filesystem::remove(options.run + "/tags.json", error);
   if (store::ReadTrainings(options.run, 1).empty())
     std::filesystem::remove_all(options.run + "/trainings", error);
   if (options.lock != nullptr) options.lock->Remove();
