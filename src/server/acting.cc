@@ -13,6 +13,7 @@
 #include "luff/actions/requests.h"
 #include "luff/base/env.h"
 #include "luff/store/owner.h"
+#include "server/label_api.h"
 
 namespace luff::server {
 namespace {
@@ -88,6 +89,7 @@ Response Acting::Post(const ListedRun& listed, std::string_view what, const Requ
   if (visitor.role < Role::kOperator)
     return Problem(403, "Not allowed", "this visitor may look, but not act",
                    "Ask for a token of an operator.");
+  if (what == "labels") return PostLabel(listed, request, AuthorHere());
   return what == "requests" ? PostRequest(listed, request) : PostMark(listed, request);
 }
 

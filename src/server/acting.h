@@ -24,8 +24,8 @@ class Acting {
   Acting(const Acting&) = delete;
   Acting& operator=(const Acting&) = delete;
 
-  /// POST runs/RUN/requests and runs/RUN/marks. `what`: "requests" or "marks". Visitors need the role
-  /// operator.
+  /// POST runs/RUN/requests, runs/RUN/marks and runs/RUN/labels. `what`: the last word. Visitors need the
+  /// role operator.
   [[nodiscard]] Response Post(const ListedRun& listed, std::string_view what, const Request& request,
                               const Visitor& visitor) LUFF_EXCLUDES(mutex_);
 

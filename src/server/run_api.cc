@@ -14,7 +14,9 @@
 #include "server/columns.h"
 #include "server/histogram.h"
 #include "server/histograms_api.h"
+#include "server/label_api.h"
 #include "server/ranks_api.h"
+#include "server/samples.h"
 #include "server/tensor_api.h"
 
 namespace luff::server {
@@ -351,6 +353,9 @@ RunRoute FindRunRoute(std::string_view rest) {
   if (rest == "findings") return Findings;
   if (rest == "requests") return RequestsOf;
   if (rest == "boosting") return Boosting;
+  if (rest == "labels") return LabelsOf;
+  if (rest == "samples") return SamplesOf;
+  if (rest == "confusion") return ConfusionOf;
   return nullptr;
 }
 

@@ -19,6 +19,7 @@ struct ListedRun {
   std::string path;  // absolute
   std::string name;  // the path below the directory that is served
   std::string card;  // JSON
+  std::string brief = {};  // JSON members: what the list shows of the card
 };
 
 /// A run that is not listed, by its absolute path. Errors: those of catalog::ReadCard.
@@ -39,10 +40,12 @@ class RunList {
   [[nodiscard]] std::optional<ListedRun> Find(std::string_view id) const LUFF_EXCLUDES(mutex_);
   /// The answer of GET runs.
   [[nodiscard]] Response List(const Request& request) LUFF_EXCLUDES(mutex_);
+  /// The answer of GET fields: names that questions may have.
+  [[nodiscard]] Response Fields() const LUFF_EXCLUDES(mutex_);
 
  private:
   [[nodiscard]] Response Page(const std::vector<catalog::Answer>& answers, std::size_t first,
-                              std::size_t last, bool filtered) const LUFF_EXCLUDES(mutex_);
+                              std::size_t last, const Request& request) const LUFF_EXCLUDES(mutex_);
   /// Whether the list has the run with this card: it may have changed, or another may have taken its place.
   [[nodiscard]] bool Holds(const std::string& path, const std::string& card) const LUFF_EXCLUDES(mutex_);
 

@@ -40,7 +40,7 @@ Response Service::OfRun(const Request& request, std::string_view rest,
   const std::string_view id = rest.substr(0, slash);
   const std::string_view what = slash == std::string_view::npos ? "" : rest.substr(slash + 1);
   const RunRoute route = FindRunRoute(what);
-  const bool acts = request.method == "POST" && (what == "requests" || what == "marks");
+  const bool acts = request.method == "POST" && (what == "requests" || what == "marks" || what == "labels");
   if (route == nullptr && !acts) return NoRoute();
   if (request.method != "GET" && !acts) return Problem(405, "Not allowed", "read it with GET");
   auto listed = list_.Find(id);
@@ -89,9 +89,12 @@ Response Service::Route(const Request& request, const std::optional<Visitor>& vi
   const std::string_view rest = path.substr(kApi.size());
   if (rest == "session") return guard_.Session(request, Env::Real().NowMonotonicNs(), visitor);
   if (rest.starts_with("runs/")) return OfRun(request, rest.substr(5), visitor);
-  if (rest != "runs" && rest != "live") return NoRoute();
+  const bool compares = rest == "compare" || rest == "compare/tensors" || rest == "compare/map";
+  if (rest != "runs" && rest != "live" && rest != "fields" && !compares) return NoRoute();
   if (request.method != "GET") return Problem(405, "Not allowed", "read it with GET");
   if (rest == "live") return Stream(request);
+  if (compares) return compare_.Answer(rest.substr(std::min<std::size_t>(rest.size(), 8)), request);
+  if (rest == "fields") return list_.Fields();
   return list_.List(request);
 }
 

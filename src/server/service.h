@@ -3,6 +3,7 @@
 #include <string>
 
 #include "server/acting.h"
+#include "server/compare_api.h"
 #include "server/guard.h"
 #include "server/live.h"
 #include "server/message.h"
@@ -34,6 +35,7 @@ class Service {
   RunList list_;
   OpenRuns runs_;
   Acting acting_;
+  CompareApi compare_{&list_};
   Live live_;
 };
 
