@@ -12,8 +12,8 @@
 #include "base/bounded_read.h"
 #include "base/json.h"
 #include "base/json_nonfinite.h"
+#include "catalog/labels.h"
 #include "catalog/secret_words.h"
-#include "catalog/tags.h"
 #include "luff/query/trial.h"
 #include "luff/rules/kept_findings.h"
 
@@ -173,6 +173,32 @@ void ReadOptimizer(const query::Trial& trial, Card* card) {
   }
 }
 
+// The main loss at a glance, for a picture of the size of a word.
+void ReadCourse(const query::Trial& trial, Card* card) {
+  const bool eval = card->loss.empty();
+  const auto id = trial.TensorNamed(eval ? card->eval_loss : card->loss);
+  const auto rows = id ? trial.Scalars(*id, eval ? Mode::kEval : Mode::kTrain)
+                       : Result<std::vector<query::ScalarAt>>(NotFound(""));
+  if (!rows.ok()) return;
+  const std::vector<query::ScalarAt> values = eval ? MeansOfEvaluations(*rows) : *rows;
+  const std::size_t points = std::min(kCoursePoints, values.size());
+  for (std::size_t i = 0; i < points; ++i) {
+    const std::size_t from = i * values.size() / points;
+    const std::size_t to = (i + 1) * values.size() / points;
+    double sum = 0;
+    for (std::size_t k = from; k < to; ++k) sum += values[k].value;
+    card->course.push_back(std::isfinite(sum) ? sum / static_cast<double>(to - from) : std::nan(""));
+  }
+}
+
+// Four digits are more than a picture shows.
+double Rounded(double value) {
+  if (!std::isfinite(value) || value == 0) return value;
+  const double scale = std::pow(10.0, 3 - std::floor(std::log10(std::fabs(value))));
+  const double rounded = std::round(value * scale) / scale;
+  return std::isfinite(rounded) ? rounded : value;
+}
+
 void ReadSteps(const query::Trial& trial, Card* card) {
   for (const Mode mode : {Mode::kTrain, Mode::kEval, Mode::kPredict}) {
     if (const std::size_t count = trial.Steps(mode).size(); count > 0)
@@ -247,6 +273,16 @@ const std::vector<std::string>& VerdictWords() {
   return words;
 }
 
+bool SoundsSecret(const std::string& name) {
+  std::string lower = name;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const char* word : {"token", "secret", "password", "passwd", "api_key", "apikey", "credential"}) {
+    if (lower.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
 std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& command) {
   std::map<std::string, Parameter> found;
   const auto add = [&](std::string_view word, const std::string& value) {
@@ -292,7 +328,10 @@ Result<Card> ReadCard(const std::string& run) {
   ReadEnvironment(trial, &card);
   card.parameters = ParametersOf(card.command);
   ReadOptimizer(trial, &card);
-  card.tags = TagsOf(run);
+  Label label = LabelOf(run);
+  card.tags = std::move(label.tags);
+  card.title = Cut(std::move(label.title));
+  card.note = Cut(std::move(label.note));
   const query::Trial::Outcome outcome = trial.outcome();
   card.outcome = outcome.state;
   card.why = Cut(outcome.why);
@@ -300,6 +339,7 @@ Result<Card> ReadCard(const std::string& run) {
   card.workers = trial.workers().size();
   ReadSteps(trial, &card);
   ReadScalars(trial, &card);
+  ReadCourse(trial, &card);
   ReadFindings(run, &card);
   for (const std::string& problem : trial.Problems()) {
     if (card.problems.size() < kMaxProblems) card.problems.push_back(Cut(problem));
@@ -344,6 +384,8 @@ std::string ToJson(const Card& card) {
             {"framework", card.framework},
             {"versions", card.versions},
             {"tags", card.tags},
+            {"title", card.title},
+            {"note", card.note},
             {"outcome", card.outcome},
             {"why", card.why},
             {"verdict", card.verdict},
@@ -366,6 +408,8 @@ std::string ToJson(const Card& card) {
     std::visit([&, &key = name](const auto& of) { json["parameters"][key] = of; }, value);
   json["scalars"] = Json::array();
   for (const Scalar& one : card.scalars) json["scalars"].push_back(ToJson(one));
+  json["course"] = Json::array();
+  for (const double value : card.course) json["course"].push_back(Rounded(value));
   NameNonFinite(&json);
   return JsonText(json);
 }

@@ -48,22 +48,26 @@ struct Card {
   std::map<std::string, std::string> versions;  // of the framework and its like
   std::map<std::string, Parameter> parameters;  // at most kMaxParameters
   std::vector<std::string> tags;                // sorted
+  std::string title, note;                      // what people call it and say of it, or ""
   std::string outcome, why;                     // of the job: running, completed, stopped, failed
   std::string verdict;                          // one of VerdictWords()
   std::int64_t begun_unix_ns = 0;
   double took_s = 0;                           // to the last step
   std::map<std::string, std::uint64_t> steps;  // by mode
   std::uint64_t workers = 0;
-  std::uint64_t findings = 0;         // that stand and lead
-  std::vector<std::string> rules;     // of these, sorted, each once
-  Headline headline;                  // rule is "" without findings
-  std::string loss, eval_loss;        // names of the main ones in TRAIN and EVAL; "" if none
-  std::vector<Scalar> scalars;        // losses first; at most kMaxScalars
+  std::uint64_t findings = 0;      // that stand and lead
+  std::vector<std::string> rules;  // of these, sorted, each once
+  Headline headline;               // rule is "" without findings
+  std::string loss, eval_loss;     // names of the main ones in TRAIN and EVAL; "" if none
+  std::vector<Scalar> scalars;     // losses first; at most kMaxScalars
+  std::vector<double>
+      course;  // of `loss`, or else of `eval_loss`: means of kCoursePoints equal stretches; NaN: not finite
   std::vector<std::string> problems;  // damage
 };
 
 inline constexpr std::size_t kMaxParameters = 256;
 inline constexpr std::size_t kMaxScalars = 128;
+inline constexpr std::size_t kCoursePoints = 32;
 /// Longest text of a card, in bytes; longer ones end with "...".
 inline constexpr std::size_t kMaxText = 1024;
 
@@ -79,6 +83,9 @@ inline constexpr std::size_t kMaxText = 1024;
 /// "lr", "0.01" and the like from the words of a command: `--name value`, `--name=value`, `name=value`.
 /// Leaves out the values of names that sound like secrets.
 [[nodiscard]] std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& command);
+
+/// Whether a name is that of a secret, whose value is never shown.
+[[nodiscard]] bool SoundsSecret(const std::string& name);
 
 /// Returns the scalar of a name and mode; nullptr if there is none.
 [[nodiscard]] const Scalar* FindScalar(const Card& card, const std::string& name, bool eval);

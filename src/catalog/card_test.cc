@@ -9,7 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "catalog/tags.h"
+#include "catalog/labels.h"
+#include "luff/store/control.h"
 #include "query/testing.h"
 
 namespace luff::catalog {
@@ -139,17 +140,43 @@ TEST(ToJson, IsJsonWithoutNumbersThatJsonLacks) {
   EXPECT_EQ(json.at("findings").at("count"), 0);
 }
 
-TEST(Tags, AreASortedSetOfWords) {
+TEST(Label, IsWhatAllChangesTogetherSay) {
   const TempRun run;
   Writing(run.path(), 0, 1).Close();
-  EXPECT_TRUE(ChangeTags(run.path(), {"b", "a", "b"}, {}).ok());
-  EXPECT_THAT(TagsOf(run.path()), ElementsAre("a", "b"));
-  EXPECT_TRUE(ChangeTags(run.path(), {"c"}, {"a", "nothing"}).ok());
-  EXPECT_THAT(TagsOf(run.path()), ElementsAre("b", "c"));
+  EXPECT_TRUE(ChangeLabel(run.path(), {.add = {"b", "a", "b"}, .title = "first", .author = "me@here"}).ok());
+  EXPECT_THAT(LabelOf(run.path()).tags, ElementsAre("a", "b"));
+  EXPECT_TRUE(ChangeLabel(run.path(), {.add = {"c"}, .remove = {"a", "nothing"}, .note = "two\nlines"}).ok());
+  const Label label = LabelOf(run.path());
+  EXPECT_THAT(label.tags, ElementsAre("b", "c"));
+  EXPECT_EQ(label.title, "first");
+  EXPECT_EQ(label.note, "two\nlines");
+  EXPECT_EQ(LabelChangesOf(run.path()).front().author, "me@here");
+  EXPECT_TRUE(ChangeLabel(run.path(), {.title = ""}).ok());
+  EXPECT_EQ(Read(run.path()).title, "");
+  EXPECT_EQ(Read(run.path()).note, "two\nlines");
+}
+
+TEST(Label, RefusesWhatIsNone) {
+  const TempRun run;
+  Writing(run.path(), 0, 1).Close();
   for (const std::string bad : {"", "two words", "a,b", "-x", "\n"})
-    EXPECT_EQ(ChangeTags(run.path(), {bad}, {}).code(), StatusCode::kInvalidArgument) << bad;
-  std::ofstream(run.path() + "/tags.json") << "[1, {}, \"ok\", \"not ok\"";
-  EXPECT_TRUE(TagsOf(run.path()).empty());
+    EXPECT_EQ(ChangeLabel(run.path(), {.add = {bad}}).status().code(), StatusCode::kInvalidArgument) << bad;
+  EXPECT_EQ(ChangeLabel(run.path(), {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ChangeLabel(run.path(), {.title = "a\nb"}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ChangeLabel(run.path(), {.note = std::string(kMaxNoteBytes + 1, 'x')}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(ChangeLabel(run.path() + "/nowhere", {.add = {"a"}}).status().code(), StatusCode::kNotFound);
+  LabelChange many;
+  for (std::size_t i = 0; i <= kMaxTags; ++i) many.add.push_back("t" + std::to_string(i));
+  EXPECT_FALSE(ChangeLabel(run.path(), many).ok());
+  for (const char* bad :
+       {"", "[]", R"({"add": "a"})", R"({"add": [1]})", R"({"title": 3})", R"({"tags": ["a"]})"})
+    EXPECT_EQ(ParseLabelUntrusted(bad).status().code(), StatusCode::kInvalidArgument) << bad;
+  store::ControlRecord strange;  // of a hand
+  strange.kind = "label";
+  strange.body = R"({"add": ["ok", "not ok"]})";
+  ASSERT_TRUE(store::WriteControl(run.path(), strange).ok());
+  EXPECT_TRUE(LabelOf(run.path()).tags.empty());
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct Question {
   /// Asked of a run that has changed since, and was running when it was read last: true if what is known of
   /// it will do. Empty: all that has changed is read.
   std::function<bool(const std::string& path)> leave;
+  std::vector<std::string> fields = {};  // whose values are told of each run
 };
 
 /// One run, as a table shows it.
@@ -36,7 +37,8 @@ struct Entry {
   std::optional<double> loss, best_loss;
   std::string verdict, why, headline;  // headline: rule and step of the gravest finding
   std::uint64_t findings = 0;
-  std::string card;  // JSON
+  std::string card;                 // JSON
+  std::vector<std::string> fields;  // as asked for: their texts; "" for a run without it
 };
 
 struct Answer {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "catalog/tags.h"
+#include "catalog/labels.h"
 #include "query/testing.h"
 
 namespace luff::catalog {
@@ -88,7 +88,7 @@ TEST_F(CatalogTest, ListsTheNewestFirstAndReadsEachOnce) {
 TEST_F(CatalogTest, SelectsByFields) {
   Make("a", 3);
   Make("b", 1, format::EndReason::kException);
-  ASSERT_TRUE(ChangeTags(Path("a"), {"good", "Night"}, {}).ok());
+  ASSERT_TRUE(ChangeLabel(Path("a"), {.add = {"good", "Night"}}).ok());
   EXPECT_THAT(Names("loss < 2"), ElementsAre("b"));
   EXPECT_THAT(Names("verdict = failed and loss = 1"), ElementsAre("b"));
   EXPECT_THAT(Names("not verdict = failed"), ElementsAre("a"));
@@ -127,9 +127,10 @@ TEST_F(CatalogTest, SeesWhatChanges) {
   Make("a", 3);
   Make("b", 1);
   EXPECT_EQ(Names().size(), 2U);
-  ASSERT_TRUE(ChangeTags(Path("a"), {"late"}, {}).ok());
+  ASSERT_TRUE(ChangeLabel(Path("a"), {.add = {"late"}, .title = "the last one"}).ok());
   EXPECT_THAT(Names("tag = late"), ElementsAre("a"));
   EXPECT_EQ(read_, 1U);
+  EXPECT_THAT(Names("title ~ last"), ElementsAre("a"));
   fs::remove_all(Path("b"));
   EXPECT_THAT(Names(), ElementsAre("a"));
   Make("b", 7);

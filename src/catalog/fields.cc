@@ -40,6 +40,8 @@ std::vector<Field> FieldsOf(const Card& card) {
   Collector fields;
   fields.Text("name", card.name);
   fields.Text("run", card.run);
+  fields.Text("title", card.title);
+  fields.Text("note", card.note);
   fields.Text("outcome", card.outcome);
   fields.Text("verdict", card.verdict);
   fields.Text("why", card.why);

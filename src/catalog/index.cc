@@ -13,7 +13,7 @@
 namespace luff::catalog {
 namespace {
 
-constexpr int kVersion = 1;          // raised when cards or tables change
+constexpr int kVersion = 2;          // raised when cards or tables change
 constexpr std::size_t kBatch = 100;  // runs in a transaction: an interrupted refresh keeps what it read
 
 constexpr const char* kTables = R"(
@@ -183,6 +183,28 @@ Result<std::vector<std::int64_t>> Index::Ids(const std::string& sql, const std::
   }
 }
 
+Result<std::vector<std::string>> Index::ValuesOf(std::int64_t run,
+                                                 const std::vector<std::vector<std::int64_t>>& names) {
+  std::vector<std::string> values;
+  if (names.empty()) return values;
+  LUFF_ASSIGN_OR_RETURN(Statement texts,
+                        database_.Prepare("SELECT text FROM field WHERE run=? AND name=? ORDER BY place"));
+  for (const auto& meant : names) {
+    std::string value;
+    for (const std::int64_t name : meant) {
+      if (!value.empty()) break;  // the first that it may stand for
+      texts.With({run, name});
+      while (true) {
+        LUFF_ASSIGN_OR_RETURN(const bool more, texts.Row());
+        if (!more) break;
+        value += (value.empty() ? "" : " ") + texts.Text(0);
+      }
+    }
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
 Status Index::Find(const Question& question, Answer* answer) {
   const std::string from = "SELECT id FROM run r WHERE path>? AND path<?";
   const std::vector<Bound> folder = {question.folder + "/", question.folder + "0"};
@@ -197,6 +219,14 @@ Status Index::Find(const Question& question, Answer* answer) {
   answer->matching = found.size();
   std::unordered_map<std::int64_t, std::size_t> age;
   for (std::size_t i = 0; i < by_age.size(); ++i) age[by_age[i]] = i + 1;
+  std::vector<std::vector<std::int64_t>> names;  // of each field: what it may stand for
+  for (const std::string& field : question.fields) {
+    names.emplace_back();
+    for (const std::string& name : MeantBy(field)) {
+      LUFF_ASSIGN_OR_RETURN(const auto ids, Ids("SELECT id FROM field_name WHERE name=?", {name}));
+      names.back().insert(names.back().end(), ids.begin(), ids.end());
+    }
+  }
   LUFF_ASSIGN_OR_RETURN(
       Statement row,
       database_.Prepare(
@@ -219,6 +249,7 @@ Status Index::Find(const Question& question, Answer* answer) {
     entry.headline = row.Text(8);
     entry.findings = static_cast<std::uint64_t>(row.Integer(9));
     entry.card = row.Text(10);
+    LUFF_ASSIGN_OR_RETURN(entry.fields, ValuesOf(found[i], names));
     answer->entries.push_back(std::move(entry));
   }
   return Status::Ok();

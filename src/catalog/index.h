@@ -30,6 +30,9 @@ class Index {
   [[nodiscard]] Status Forget(std::int64_t run);
   [[nodiscard]] Result<std::vector<std::int64_t>> Ids(const std::string& sql,
                                                       const std::vector<Bound>& bound);
+  /// Texts of fields of a run, several joined by blanks. `names`: what each field may stand for.
+  [[nodiscard]] Result<std::vector<std::string>> ValuesOf(
+      std::int64_t run, const std::vector<std::vector<std::int64_t>>& names);
   [[nodiscard]] Result<std::int64_t> IdOfName(const std::string& name);
 
   Database database_;

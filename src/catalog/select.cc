@@ -16,8 +16,8 @@ namespace {
 // Fields of every card, also where no run has one yet.
 const std::vector<std::string>& OwnFields() {
   static const std::vector<std::string> names = {
-      "name", "run",     "outcome",  "verdict", "why", "host", "framework", "command",  "begun",
-      "took", "workers", "findings", "steps",   "tag", "rule", "loss",      "eval_loss"};
+      "name",  "title", "note",    "run",      "outcome", "verdict", "why",  "host", "framework", "command",
+      "begun", "took",  "workers", "findings", "steps",   "tag",     "rule", "loss", "eval_loss"};
   return names;
 }
 

@@ -51,7 +51,8 @@ std::uint64_t StampAt(int folder, const std::string& name) {
   if (!own && !IsSmdebugs(folder, name)) return 0;
   if (own) hash = Mixed(hash, info);
   for (const char* part :
-       {"", "/rules/luff/findings.jsonl", "/index", "/collections/000000000", "/training_job_end.ts"}) {
+       {"", "/control", "/rules/luff/findings.jsonl", "/index", "/collections/000000000",
+                           "/training_job_end.ts"}) {
     if (fstatat(folder, (name + part).c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) hash = Mixed(hash, info);
   }
   return std::max<std::uint64_t>(hash, 1);

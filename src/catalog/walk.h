@@ -27,9 +27,9 @@ inline constexpr std::size_t kMaxFolders = 20'000;
 /// `folder`.
 [[nodiscard]] Result<Found> FindRuns(const std::string& folder);
 
-/// A hash of times and sizes: of the run directory, its first worker's live page and the findings of its
-/// rules; of a directory of smdebug (docs/spec/smdebug.md), of its folders and its end. It changes when a
-/// settled run is resumed, tagged, moved or replaced. 0 if there is no run.
+/// A hash of times and sizes: of the run directory, its control log, its first worker's live page and the
+/// findings of its rules; of a directory of smdebug (docs/spec/smdebug.md), of its folders and its end. It
+/// changes when a settled run is resumed, labelled, moved or replaced. 0 if there is no run.
 [[nodiscard]] std::uint64_t StampOf(const std::string& run);
 
 /// Whether the first worker of a run says that it has ended. Reads one page.

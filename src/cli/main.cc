@@ -65,12 +65,14 @@ int main(int argc, char** argv) {
     AddReport(app);
     AddRules(app);
     AddRuns(app);
+    AddCompare(app);
     AddServe(app);
     AddMetrics(app);
     AddLog(app);
     AddStop(app);
     AddCapture(app);
     AddMark(app);
+    AddLabel(app);
     AddTag(app);
     AddShow(app);
     AddTensors(app);

@@ -17,7 +17,7 @@
 #include "base/output_file.h"
 #include "base/python_child.h"
 #include "catalog/catalog.h"
-#include "catalog/tags.h"
+#include "catalog/labels.h"
 #include "cli/config_file.h"
 #include "cli/job_file.h"
 #include "cli/log_keeper.h"

@@ -186,7 +186,6 @@ void RemoveUnusedRun(const SuperviseOptions& options) {
   std::error_code error;
   if (std::filesystem::exists(options.run + "/run.json", error)) return;
   std::filesystem::remove(options.run + "/aside.jsonl", error);
-  std::filesystem::remove(options.run + "/tags.json", error);
   // What the job has printed stays, even if it recorded nothing.
   const auto is_empty = [&](const char* name) {
     return std::filesystem::file_size(options.run + name, error) == 0 || error;

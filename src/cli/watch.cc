@@ -1,5 +1,5 @@
 #include "cli/watch.h"
-#include "catalog/tags.h"
+#include "catalog/labels.h"
 
 #include <signal.h>
 
@@ -12,6 +12,7 @@
 #include "base/output_file.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
+#include "luff/actions/requests.h"
 #include "luff/base/env.h"
 #include "luff/rules/kept_findings.h"
 
@@ -70,10 +71,6 @@ void Watch::TakeEarlierFindings() {
 }
 
 void Watch::Start() {
-  if (!options_.tags.empty()) {
-    const Status tagged = catalog::ChangeTags(options_.run, options_.tags, {});
-    if (!tagged.ok()) job_.Say(fmt::format("luff: no tags: {}\n", tagged.message()));
-  }
   for (const std::string& line : outputs_.Start(options_.run, options_.outputs)) job_.Say(line);
   rules_.Start(options_.choices, options_.set);
   if (options_.resume) runner_.Begin(job_.Now());
@@ -81,7 +78,19 @@ void Watch::Start() {
 
 // ---- While the job runs ----
 
+void Watch::Tag() {
+  if (options_.tags.empty()) return;
+  catalog::LabelChange change;
+  change.add = options_.tags;
+  change.author = actions::Author() + " (luff run)";
+  const auto tagged = catalog::ChangeLabel(options_.run, change);
+  if (!tagged.ok() && tagged.status().code() == StatusCode::kNotFound) return;  // nobody has recorded yet
+  if (!tagged.ok()) job_.Say(fmt::format("luff: no tags: {}\n", tagged.status().message()));
+  options_.tags.clear();
+}
+
 void Watch::Look(bool job_lives) {
+  Tag();
   ReadFindings();
   if (job_lives) Act();
   place_->Look(train_step());
@@ -241,6 +250,7 @@ void Watch::End() {
 
 bool Watch::Finish(bool interrupted, bool job_lives) {
   if (phase_ == Phase::kDone) return true;
+  Tag();
   ReadFindings();
   Act();
   if (phase_ == Phase::kJudging) {

@@ -88,6 +88,8 @@ class Watch {
 
  private:
   enum class Phase : std::uint8_t { kWatching, kJudging, kDelivering, kWriting, kDone };
+  /// Writes the tags of the command line as soon as there is a run to write them into.
+  void Tag();
   void TakeEarlierFindings();
   void ReadFindings();
   void OnFinding(const std::string& line, std::vector<FindingEvent>* events);

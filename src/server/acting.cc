@@ -13,6 +13,7 @@
 #include "luff/actions/requests.h"
 #include "luff/base/env.h"
 #include "luff/store/owner.h"
+#include "server/label_api.h"
 
 namespace luff::server {
 namespace {
@@ -90,6 +91,7 @@ Acting::~Acting() {
 Response Acting::Post(const ListedRun& listed, std::string_view what, const Request& request,
                       const Visitor& visitor) {
   const std::string author = AuthorOf(visitor);
+  if (what == "labels") return PostLabel(listed, request, author);
   return what == "requests" ? PostRequest(listed, request, author) : PostMark(listed, request, author);
 }
 

@@ -24,7 +24,7 @@ class Acting {
   Acting(const Acting&) = delete;
   Acting& operator=(const Acting&) = delete;
 
-  /// POST runs/RUN/requests and runs/RUN/marks, of somebody who may. `what`: "requests" or "marks".
+  /// POST runs/RUN/requests, runs/RUN/marks and runs/RUN/labels, of somebody who may. `what`: the last word.
   [[nodiscard]] Response Post(const ListedRun& listed, std::string_view what, const Request& request,
                               const Visitor& visitor) LUFF_EXCLUDES(mutex_);
 

@@ -15,8 +15,10 @@
 #include "server/hide_secrets.h"
 #include "server/histogram.h"
 #include "server/histograms_api.h"
+#include "server/label_api.h"
 #include "server/log_api.h"
 #include "server/ranks_api.h"
+#include "server/samples.h"
 #include "server/tensor_api.h"
 
 namespace luff::server {
@@ -378,6 +380,10 @@ std::span<const Route> Routes() noexcept {
       {"GET", "openapi.json", Role::kMetrics},
       {"GET", "live", Role::kViewer},
       {"GET", "runs", Role::kViewer},
+      {"GET", "fields", Role::kViewer},
+      {"GET", "compare", Role::kViewer},
+      {"GET", "compare/tensors", Role::kViewer},
+      {"GET", "compare/map", Role::kViewer},
       {"GET", "runs/*", Role::kViewer, !kValues, Document},
       {"GET", "runs/*/tensors", Role::kViewer, !kValues, Tensors},
       {"GET", "runs/*/tensors/*", Role::kViewer, !kValues, TensorRoute},
@@ -397,6 +403,10 @@ std::span<const Route> Routes() noexcept {
       {"POST", "runs/*/requests", Role::kOperator},
       {"POST", "runs/*/marks", Role::kOperator},
       {"GET", "runs/*/boosting", Role::kViewer, kValues, Boosting},
+      {"GET", "runs/*/labels", Role::kViewer, !kValues, LabelsOf},
+      {"POST", "runs/*/labels", Role::kOperator},
+      {"GET", "runs/*/samples", Role::kViewer, kValues, SamplesOf},
+      {"GET", "runs/*/confusion", Role::kViewer, kValues, ConfusionOf},
       {"GET", "runs/*/log", Role::kViewer, kValues, LogOf},
   };
   return kRoutes;

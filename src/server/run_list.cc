@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <set>
 
 #include <sodium.h>
 #include <nlohmann/json.hpp>
@@ -12,12 +13,13 @@
 #include "catalog/walk.h"
 #include "luff/base/env.h"
 #include "luff/store/trainings.h"
+#include "server/brief.h"
 #include "server/hide_secrets.h"
 
 namespace luff::server {
 namespace {
 
-constexpr std::size_t kIdLetters = 32, kMaxPage = 1000;
+constexpr std::size_t kIdLetters = 32, kMaxPage = 1000, kMaxRows = 10'000, kMaxFields = 16;
 
 bool IsId(std::string_view text) {
   return text.size() == kIdLetters && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -55,6 +57,28 @@ std::int64_t ThreadCpuNs() {
   timespec used{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
   return static_cast<std::int64_t>(used.tv_sec) * 1'000'000'000 + used.tv_nsec;
+}
+
+/// The card with `id` and `place`.
+std::string CardText(const ListedRun& run) {
+  nlohmann::ordered_json card = TryParseOrderedJson(run.card);
+  if (!card.is_object()) card = nlohmann::ordered_json::object();
+  HideSecrets(&card);
+  card["id"] = run.id;
+  card["place"] = run.name;
+  return JsonText(card);
+}
+
+/// fields=lr,tag
+std::vector<std::string> FieldsIn(const Request& request) {
+  std::vector<std::string> fields;
+  std::string_view text = request.Parameter("fields");
+  while (!text.empty()) {
+    const std::string_view field = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), field.size() + 1));
+    if (!field.empty()) fields.emplace_back(field);
+  }
+  return fields;
 }
 
 /// Whether a directory that is served is a run itself: it may have become one since.
@@ -123,6 +147,7 @@ Result<bool> RunList::Refresh() {
     } else {
       changed = true;
       run = {OwnId(found.card), path, std::move(found.name), std::move(found.card)};
+      run.brief = BriefOf(run.card);
     }
     // A copy of a run has the same id: the first path keeps it.
     if (run.id.empty() || paths.contains(run.id)) run.id = IdOfPath(path);
@@ -161,6 +186,23 @@ std::size_t RunList::CountOf(const std::string& root, const Visitor& visitor) co
   }));
 }
 
+Response RunList::Fields(const Visitor& visitor) const {
+  std::set<std::string> names = {"name",      "title", "outcome", "verdict", "host",
+                                 "framework", "tag",   "rule",    "workers"};
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [path, run] : by_path_) {
+      if (!visitor.May(Role::kViewer, path)) continue;
+      const nlohmann::json card = TryParseJson(run.card);
+      for (const auto& [member, prefix] : {std::pair("parameters", ""), std::pair("versions", "version.")}) {
+        if (!card.is_object() || !card.contains(member) || !card[member].is_object()) continue;
+        for (const auto& [name, value] : card[member].items()) names.insert(prefix + name);
+      }
+    }
+  }
+  return {.body = JsonText(nlohmann::json{{"fields", names}})};
+}
+
 Response RunList::List(const Request& request, const Visitor& visitor) {
   catalog::Question question;
   if (const std::string_view where = request.Parameter("where"); !where.empty()) {
@@ -179,7 +221,11 @@ Response RunList::List(const Request& request, const Visitor& visitor) {
   if (!limit.ok()) return ProblemOf(limit.status());
   const auto after = NumberIn<std::size_t>(request, "after", 0);
   if (!after.ok()) return ProblemOf(after.status());
-  const std::size_t last = std::min(*after, SIZE_MAX / 2) + std::min(*limit, kMaxPage);
+  const bool brief = request.Parameter("brief") == "1";
+  question.fields = FieldsIn(request);
+  if (question.fields.size() > kMaxFields)
+    return Problem(400, "Bad request", fmt::format("an answer has at most {} fields", kMaxFields));
+  const std::size_t last = std::min(*after, SIZE_MAX / 2) + std::min(*limit, brief ? kMaxRows : kMaxPage);
   question.limit = roots_.size() == 1 && !visitor.restricted() ? last : SIZE_MAX;
 
   std::vector<catalog::Answer> answers;
@@ -216,45 +262,40 @@ Response RunList::List(const Request& request, const Visitor& visitor) {
   }
   for (std::size_t i = 0; visitor.restricted() && i < answers.size(); ++i)
     answers[i].all = CountOf(folders[i], visitor);
-  return Page(answers, *after, last, question.where.has_value(), visitor);
+  return Page(answers, *after, last, request, visitor);
 }
 
 Response RunList::Page(const std::vector<catalog::Answer>& answers, std::size_t first, std::size_t last,
-                       bool filtered, const Visitor& visitor) const {
-  nlohmann::ordered_json runs = nlohmann::ordered_json::array();
+                       const Request& request, const Visitor& visitor) const {
   nlohmann::ordered_json notes = nlohmann::ordered_json::array();
   std::size_t place = 0;
   const MutexLock lock(mutex_);
-  std::vector<const ListedRun*> shown;
-  const auto put = [&](const ListedRun& run) {
-    if (place++ >= first && place <= last) shown.push_back(&run);
+  const bool brief = request.Parameter("brief") == "1";
+  const catalog::Entry none;
+  std::string rows;
+  const auto put = [&](const ListedRun& run, const catalog::Entry& entry) {
+    if (place++ < first || place > last) return;
+    rows += rows.empty() ? "" : ",";
+    rows += brief ? RowOf(run, entry.fields) : CardText(run);
   };
   for (const std::string& root : roots_) {  // runs that are served by themselves
     const auto at = by_path_.find(root);
-    if (at != by_path_.end() && visitor.May(Role::kViewer, root)) put(at->second);
+    if (at != by_path_.end() && visitor.May(Role::kViewer, root)) put(at->second, none);
   }
   std::size_t matching = place;
   std::size_t all = place;
-  if (place > 0 && filtered) notes.push_back("a run that is served by itself is shown whatever the filter");
+  if (place > 0 && !request.Parameter("where").empty())
+    notes.push_back("a run that is served by itself is shown whatever the filter");
   for (const catalog::Answer& answer : answers) {
     matching += answer.matching;
     all += answer.all;
     for (const std::string& note : answer.notes) notes.push_back(note);
     for (const catalog::Entry& entry : answer.entries) {
-      if (const auto at = by_path_.find(entry.path); at != by_path_.end()) put(at->second);
+      if (const auto at = by_path_.find(entry.path); at != by_path_.end()) put(at->second, entry);
     }
   }
-  for (const ListedRun* run : shown) {
-    nlohmann::ordered_json card = TryParseOrderedJson(run->card);
-    if (!card.is_object()) continue;
-    HideSecrets(&card);
-    card["id"] = run->id;
-    card["place"] = run->name;
-    runs.push_back(std::move(card));
-  }
-  const nlohmann::ordered_json json{
-      {"runs", std::move(runs)}, {"matching", matching}, {"all", all}, {"notes", std::move(notes)}};
-  return {.body = JsonText(json)};
+  return {.body = fmt::format(R"({{"runs":[{}],"matching":{},"all":{},"notes":{}}})", rows, matching, all,
+                              JsonText(notes))};
 }
 
 }  // namespace luff::server

@@ -21,6 +21,7 @@ struct ListedRun {
   std::string path;  // absolute
   std::string name;  // the path below the directory that is served
   std::string card;  // JSON
+  std::string brief = {};  // JSON members: what the list shows of the card
 };
 
 /// A run that is not listed, by its absolute path. Errors: those of catalog::ReadCard.
@@ -41,10 +42,13 @@ class RunList {
   [[nodiscard]] std::optional<ListedRun> Find(std::string_view id) const LUFF_EXCLUDES(mutex_);
   /// The answer of GET runs: those that the visitor may see.
   [[nodiscard]] Response List(const Request& request, const Visitor& visitor) LUFF_EXCLUDES(mutex_);
+  /// The answer of GET fields: names that questions may have, of the runs that the visitor may see.
+  [[nodiscard]] Response Fields(const Visitor& visitor) const LUFF_EXCLUDES(mutex_);
 
  private:
   [[nodiscard]] Response Page(const std::vector<catalog::Answer>& answers, std::size_t first,
-                              std::size_t last, bool filtered, const Visitor& visitor) const
+                              std::size_t last, const Request& request,
+                              const Visitor& visitor) const
       LUFF_EXCLUDES(mutex_);
   /// How many of the runs below `root` the visitor may see.
   [[nodiscard]] std::size_t CountOf(const std::string& root, const Visitor& visitor) const

@@ -13,7 +13,7 @@
 namespace luff::server {
 namespace {
 
-constexpr std::string_view kRuns = "runs/";
+constexpr std::string_view kRuns = "runs/", kCompare = "compare";
 
 Response NotAllowed(Role least, const Visitor& visitor) {
   return Problem(
@@ -142,6 +142,11 @@ Response Service::Dispatch(const Request& request, const std::optional<Visitor>&
   if (rest == "openapi.json") return {.body = std::string(OpenApiText())};
   if (rest == "/metrics") return MetricsOf(request, *visitor);
   if (rest == "live") return Stream(request, *visitor);
+  if (rest == "fields") return list_.Fields(*visitor);
+  if (rest.starts_with(kCompare)) {
+    return compare_.Answer(rest.substr(std::min(rest.size(), kCompare.size() + 1)), request,
+                           [&](std::string_view id) { return FindRun(id, *visitor); });
+  }
   return rest == "runs" ? list_.List(request, *visitor) : OfRun(request, *route, *visitor);
 }
 

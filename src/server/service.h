@@ -4,6 +4,7 @@
 
 #include "server/acting.h"
 #include "server/audit.h"
+#include "server/compare_api.h"
 #include "server/guard.h"
 #include "server/live.h"
 #include "server/message.h"
@@ -65,6 +66,7 @@ class Service {
   RunList list_;
   OpenRuns runs_;
   Acting acting_;
+  CompareApi compare_;
   Live live_;
   Metrics metrics_;
   RequestCounts counts_;

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -62,7 +63,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("hostile") / "run\x1b[31m\u202e")
 
 
-RUN, FOLDER = "the run", "the folder of the run"
+@pytest.fixture(scope="module")
+def twin(run: Path) -> Path:
+    """A copy of it, which may be changed."""
+    return Path(shutil.copytree(run, run.parent / "twin\x1b[31m"))
+
+
+RUN, TWIN, FOLDER = "the run", "its copy", "the folder of the run"
 READING = {
     "show": [[RUN], [RUN, "--json"]],
     "tensors": [[RUN], [RUN, "--json"], [RUN, "bidi"]],
@@ -84,6 +91,15 @@ READING = {
     "capture": [[RUN, "--include", "\x1b(", "--for-steps", 1], [RUN, "--include", "x", "--for-steps", 1]],
     "mark": [[RUN], [RUN, "\x1b[31m", "mute"], [RUN, "id1", "\x9b"]],
     "tag": [[RUN], ["no\x1b"], [RUN, "\x1b[31m"]],
+    "label": [
+        ["no\x1b"],
+        [RUN, "--tag", "\x1b[31m"],
+        [RUN, "--name", "\x1b[31m"],
+        [TWIN, "--note", "\x1b[31m\u202e"],
+        [TWIN],
+        [TWIN, "--json"],
+    ],
+    "compare": [[RUN, RUN], [RUN, "no\x1b"], [RUN, TWIN], [RUN, TWIN, "--json"]],
     "tail": [[RUN, "--no-follow"], [RUN, "--no-follow", "--json"]],
     "plot": [[RUN], *([RUN, name] for name in NAMES[:10])],
     "verify": [[RUN], [RUN, "--json"]],
@@ -107,11 +123,13 @@ READING = {
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("verb", READING)
-def test_what_is_read_steers_no_terminal(run: Path, tmp_path: Path, verb: str, terminal: bool) -> None:
+def test_what_is_read_steers_no_terminal(
+    run: Path, twin: Path, tmp_path: Path, verb: str, terminal: bool
+) -> None:
     for words in READING[verb]:
         code, told = call(
             verb,
-            *({RUN: run, FOLDER: run.parent}.get(word, word) for word in words),
+            *({RUN: run, TWIN: twin, FOLDER: run.parent}.get(word, word) for word in words),
             cwd=tmp_path,
             terminal=terminal,
         )

@@ -2,7 +2,7 @@ import { parseHarmless } from "../lib/harmless";
 import { Archive } from "./archive";
 import { readNumbers, type Numbers } from "./numbers";
 import { Problem } from "./problem";
-import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, LogAnswer, Mark, RunDocument, RunsAnswer, StepAnswer, Tensor, TensorFacts } from "./types";
+import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, LogAnswer, Mark, RunDocument, StepAnswer, Tensor, TensorFacts } from "./types";
 
 export { Problem };
 
@@ -13,7 +13,7 @@ export const openFile = () => archive;
 const base = new URL("./api/v1/", location.href.split("#")[0]);
 let csrf = "";
 
-async function send(path: string, init: RequestInit = {}): Promise<Response> {
+export async function send(path: string, init: RequestInit = {}): Promise<Response> {
   if (archive) return (await archive).answer(path);
   let response: Response;
   try {
@@ -27,11 +27,11 @@ async function send(path: string, init: RequestInit = {}): Promise<Response> {
   throw new Problem(response.status, body.detail ?? `The server answered ${response.status}.`, body.remedy);
 }
 
-async function json<T>(path: string, signal?: AbortSignal): Promise<T> {
+export async function json<T>(path: string, signal?: AbortSignal): Promise<T> {
   return parseHarmless(await (await send(path, { signal })).text()) as T;
 }
 
-function query(values: Record<string, string | number | undefined>): string {
+export function query(values: Record<string, string | number | undefined>): string {
   const text = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) if (value !== undefined && value !== "") text.set(name, `${value}`);
   return text.size ? `?${text}` : "";
@@ -53,8 +53,6 @@ export async function endSession(): Promise<void> {
   await send("session", { method: "DELETE", headers: { "X-Luff-CSRF": csrf } });
 }
 
-export const runs = (where: string, sort: string, after: number, signal?: AbortSignal) =>
-  json<RunsAnswer>(`runs${query({ where, sort, after: after || undefined })}`, signal);
 export const run = (id: string) => json<RunDocument>(`runs/${id}`);
 export const tensors = async (id: string) => (await json<{ tensors: Tensor[] }>(`runs/${id}/tensors`)).tensors;
 export const findings = async (id: string) => (await json<{ findings: Finding[] }>(`runs/${id}/findings`)).findings;
@@ -95,8 +93,8 @@ export const log = (id: string, from: { offset?: string; before?: string } = {},
 
 export const requests = (id: string) => json<{ requests: Asked[]; marks: Mark[] }>(`runs/${id}/requests`);
 
-/** Asks the job for something (`action`), or marks a finding. */
-export async function post(id: string, what: "requests" | "marks", body: Record<string, unknown>): Promise<void> {
+/** Asks the job for something (`action`), marks a finding, or says something of a run. */
+export async function post(id: string, what: "requests" | "marks" | "labels", body: Record<string, unknown>): Promise<void> {
   await send(`runs/${id}/${what}`, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-Luff-CSRF": csrf },

@@ -25,6 +25,8 @@ export interface Card {
   versions: Record<string, string>;
   parameters: Record<string, boolean | number | string>;
   tags: string[];
+  title: string;
+  note: string;
   outcome: string;
   why: string;
   verdict: string;
@@ -37,13 +39,6 @@ export interface Card {
   eval_loss: string;
   scalars: Scalar[];
   problems: string[];
-}
-
-export interface RunsAnswer {
-  runs: Card[];
-  matching: number;
-  all: number;
-  notes: string[];
 }
 
 export interface ModeSteps {
