@@ -101,6 +101,7 @@ FRAMEWORKS = {
     "sklearn": ["sklearn/"],
     "matplotlib": ["_verbs/"],
     "pyarrow": ["_verbs/export.py"],
+    "opentelemetry": ["_verbs/otlp.py"],
 }
 # Rooms of our Python packages: folder of python/luff -> room -> rooms that it may import, in addition to itself. A
 # file beside the rooms may import all of them; no room imports such a file.

@@ -15,6 +15,8 @@ namespace luff::cli {
 namespace {
 
 std::string Again(const std::string& run, const LiveOutput& output) {
+  if (output.format == kOtlp)
+    return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
 }
@@ -23,7 +25,7 @@ std::string Again(const std::string& run, const LiveOutput& output) {
 
 Status CheckLiveOutput(const LiveOutput& output, bool resume) {
   Env& env = Env::Real();
-  if (!env.Exists(output.directory)) return Status::Ok();
+  if (output.format == kOtlp || !env.Exists(output.directory)) return Status::Ok();
   const auto names = env.List(output.directory);
   if (!names.ok())
     return names.status().WithContext("--" + output.format + " names something that is no directory");
@@ -41,6 +43,8 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
     ProcessOptions process;
     process.argv = {"/proc/self/exe", "export", "--to", output.format,   "--follow",
                     "--until-closed", "--",     run,    output.directory};
+    if (output.format == kOtlp)
+      process.argv = {"/proc/self/exe", "metrics", "--otlp", "--beside-job", "--", run};
     process.new_session = true;  // Ctrl-C is meant for the training
     process.stdin_fd = to[0];
     const Result<pid_t> started = StartProcess(process);

@@ -8,14 +8,16 @@
 #include "luff/base/process.h"
 #include "luff/base/result.h"
 
-/// Outputs in other programs' formats, written while a job runs. A process `luff export --follow` writes each
-/// one beside the training, never inside it.
+/// Outputs in other programs' formats, written while a job runs. A process `luff export --follow` (`luff
+/// metrics --otlp`) writes each one beside the training, never inside it.
 namespace luff::cli {
 
 struct LiveOutput {
-  std::string format;     // smdebug or tensorboard
-  std::string directory;  // absolute
+  std::string format;     // smdebug, tensorboard, or kOtlp
+  std::string directory;  // absolute; "" for kOtlp
 };
+/// Not files, but metrics that are pushed while the job runs.
+inline constexpr const char* kOtlp = "otlp";
 
 /// Errors: kFailedPrecondition for a directory that holds something else, before the job begins.
 [[nodiscard]] Status CheckLiveOutput(const LiveOutput& output, bool resume);

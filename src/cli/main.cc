@@ -66,6 +66,8 @@ int main(int argc, char** argv) {
     AddRules(app);
     AddRuns(app);
     AddServe(app);
+    AddMetrics(app);
+    AddLog(app);
     AddStop(app);
     AddCapture(app);
     AddMark(app);

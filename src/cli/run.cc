@@ -20,6 +20,7 @@
 #include "catalog/tags.h"
 #include "cli/config_file.h"
 #include "cli/job_file.h"
+#include "cli/log_keeper.h"
 #include "cli/supervise.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -38,8 +39,9 @@ namespace fs = std::filesystem;
 
 struct RunOptions {
   std::string run, rules_text, set_text, on_finding, stop_on, findings, config, compat;
-  std::string tensorboard, smdebug, report;
-  bool resume = false, serve = false;
+  std::string tensorboard, smdebug, report, metrics, metrics_token;
+  bool resume = false, serve = false, otlp = false, log = false;
+  std::uint64_t log_bytes = kLogBytes;
   std::vector<std::string> tags, command;
 };
 
@@ -89,8 +91,9 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
             "--run names a run that exists already; give --resume to go on with it, or another directory: " +
             path);
       }
-      const bool used = std::any_of(names->begin(), names->end(),
-                                    [](const std::string& name) { return name != "supervisor"; });
+      const bool used = std::any_of(names->begin(), names->end(), [](const std::string& name) {
+        return name != "supervisor" && name != "log";
+      });
       if (used) {
         return FailedPrecondition("--run names a directory that is not empty and no run; give another one: " +
                                   path);
@@ -206,6 +209,23 @@ void StartServer(const std::string& run) {
     PrintError(started.status().WithContext("--serve"));
 }
 
+/// Starts the process of --metrics, which answers scrapers while the job runs; it is no part of the job.
+void StartMetrics(const std::string& run, const RunOptions& wanted) {
+  ProcessOptions process;
+  process.argv = {"/proc/self/exe", "metrics", "--beside-job", "--listen", wanted.metrics};
+  if (!wanted.metrics_token.empty()) {
+    process.argv.emplace_back("--metrics-token");
+    process.argv.push_back(wanted.metrics_token);
+  }
+  process.argv.emplace_back("--");
+  process.argv.push_back(run);
+  process.new_session = true;  // Ctrl-C is meant for the training
+  process.stdout_fd = STDERR_FILENO;
+  process.dies_with_parent = true;
+  if (const Result<pid_t> started = StartProcess(process); !started.ok())
+    PrintError(started.status().WithContext("--metrics"));
+}
+
 /// `report`: file of the report at the end, "" if none is wanted.
 Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) {
   if (!wanted.compat.empty()) {
@@ -270,6 +290,8 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
     options.outputs.push_back({format, Absolute(directory)});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
   }
+  if (wanted.log) options.log_bytes = std::max<std::uint64_t>(wanted.log_bytes, 1 << 20);
+  if (wanted.otlp) options.outputs.push_back({kOtlp, ""});
   if (const std::string& wish = !wanted.report.empty() ? wanted.report : file.report; !wish.empty()) {
     *report = fs::absolute(wish).lexically_normal().string();
     fs::create_directories(fs::path(*report).parent_path());
@@ -303,6 +325,19 @@ void AddRun(CLI::App& app) {
   verb->add_option("--report", wanted.report,
                    "At the end, also write the report (`luff report`) into this file");
   verb->add_flag("--serve", wanted.serve, "Show the run in a browser while it trains (`luff serve`)");
+  verb->add_flag(
+      "--log", wanted.log,
+      "Keep what the command prints in the run (`luff log`): its streams are files then, no terminal");
+  verb->add_option("--log-bytes", wanted.log_bytes,
+                   "Keep so much of each stream, the newest: 64MB, 256MB (default)")
+      ->transform(CLI::AsSizeValue(true));
+  verb->add_option("--metrics", wanted.metrics,
+                   "Answer Prometheus at this ADDRESS:PORT while the job runs (`luff metrics`)");
+  verb->add_option(
+      "--metrics-token", wanted.metrics_token,
+      "File with the token that it must send, made if absent; default: $LUFF_HOME/metrics.token");
+  verb->add_flag("--otlp", wanted.otlp,
+                 "Push metrics to an OpenTelemetry collector (pip install 'luff[otlp]')");
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);
   verb->add_option("--config", wanted.config, "Configuration file (TOML, or the JSON of a SageMaker job)");
@@ -321,6 +356,7 @@ void AddRun(CLI::App& app) {
         ExitWith(kExitUsage);
       }
       if (wanted.serve) StartServer(options->run);  // first: the job's children are those that come after it
+      if (!wanted.metrics.empty()) StartMetrics(options->run, wanted);
       const Supervised done = Supervise(options.value());
       for (std::size_t i = 0; !report.empty() && i < done.runs.size(); ++i)
         TellReport(done.runs[i], report, i + 1);

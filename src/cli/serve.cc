@@ -9,6 +9,7 @@
 #include "catalog/catalog.h"
 #include "cli/reading.h"
 #include "cli/report.h"
+#include "cli/serve.h"
 #include "cli/serve_config.h"
 #include "cli/serve_token.h"
 #include "cli/terminal.h"
@@ -23,18 +24,19 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ServeOptions : ServeConfig {  // what the command line says
-  std::string config;
+  std::string config, metrics_tensors;
   bool beside_job = false;
 };
 
 constexpr std::string_view kUnix = "unix:";
 
-/// "127.0.0.1:6006", "[::1]:6006", "6006", "unix:PATH".
-server::ListenAt ListenAtOrExit(const std::string& text) {
+}  // namespace
+
+server::ListenAt ListenAtOrExit(const std::string& text, const char* option) {
   server::ListenAt at;
   if (text.starts_with(kUnix)) {
     at.path = text.substr(kUnix.size());
-    if (at.path.empty()) ExitWithError(InvalidArgument("--listen unix:PATH needs a path"));
+    if (at.path.empty()) ExitWithError(InvalidArgument(fmt::format("{} unix:PATH needs a path", option)));
     return at;
   }
   const std::size_t colon = text.rfind(':');
@@ -44,10 +46,13 @@ server::ListenAt ListenAtOrExit(const std::string& text) {
   const std::string number = colon == std::string::npos ? text : text.substr(colon + 1);
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), at.port);
   if (error != std::errc() || end != number.data() + number.size()) {
-    ExitWithError(InvalidArgument(fmt::format("--listen is '{}', expected ADDRESS:PORT or unix:PATH", text)));
+    ExitWithError(
+        InvalidArgument(fmt::format("{} is '{}', expected ADDRESS:PORT or unix:PATH", option, text)));
   }
   return at;
 }
+
+namespace {
 
 /// The directories that are served, absolute. A run may be called by its name.
 std::vector<std::string> RootsOrExit(const std::vector<std::string>& given) {
@@ -155,7 +160,7 @@ std::string LinkOf(const ServeConfig& config, const server::ListenAt& at, const 
 void Serve(const ServeOptions& options) {
   const ServeConfig config = ConfigOrExit(options);
   const auto roots = RootsOrExit(config.roots);
-  server::ListenAt at = ListenAtOrExit(config.listen);
+  server::ListenAt at = ListenAtOrExit(config.listen, "--listen");
   CheckReachOrExit(config, &at);
   const auto listener = ValueOrExit(server::Listener::Open(at));
   server::Secrets secrets(TokensPath());
@@ -177,6 +182,13 @@ void Serve(const ServeOptions& options) {
     ExitWithError(tried.WithContext("the audit"));
   else if (!tried.ok())
     PrintError(tried.WithContext("nobody writes down who asks what"));
+  if (!options.metrics_tensors.empty()) {
+    auto regex = Regex::Compile(options.metrics_tensors);
+    if (!regex.ok()) ExitWithError(regex.status().WithContext("--metrics-tensors"));
+    service.metrics().Configure({config.public_url, *std::move(regex)});
+  } else {
+    service.metrics().Configure({config.public_url, std::nullopt});
+  }
   if (options.beside_job) {
     fmt::print(stderr, "luff: watch it in a browser: {}\n", link);
   } else {
@@ -210,6 +222,8 @@ void AddServe(CLI::App& app) {
   verb->add_flag("--tls-by-proxy", options->tls_by_proxy,
                  "With --auth proxy: another machine's proxy encrypts; allows an address that others reach");
   verb->add_option("--config", options->config, "TOML file with these and other settings (docs/serve.md)");
+  verb->add_option("--metrics-tensors", options->metrics_tensors,
+                   "Regular expression: at most 20 tensors of each run that get metrics of their own");
   verb->add_flag("--beside-job", options->beside_job, "Say only where, as luff run --serve does")->group("");
   verb->footer(
       "Prints a link with a token; the server answers nobody without it, and ends with SIGTERM or Ctrl-C.\n"

@@ -22,6 +22,7 @@
 #include "base/process_tree.h"
 #include "cli/job_signals.h"
 #include "cli/json.h"
+#include "cli/log_keeper.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -76,6 +77,7 @@ class Supervisor final : public Job {
     while (!exit_) Turn();
     WaitForWorkers();
     EndJob();
+    EndLog();
     TellOfThoseLeft();
     LookForTrainings();
     for (const auto& watch : watches_) {
@@ -135,7 +137,35 @@ class Supervisor final : public Job {
     process.argv = options_.command;
     process.environment = {{"LUFF_SESSION", JsonText(session)}, {"PYTHONPATH", python_path}};
     process.in_our_group = &signals_.at_start();
-    return StartProcess(process);
+    LogFiles log;
+    if (options_.log_bytes > 0) {
+      LUFF_ASSIGN_OR_RETURN(log, OpenLog(options_.run));
+      process.stdout_fd = log.out.get();
+      process.stderr_fd = log.err.get();
+      // Into a file, Python would write in blocks of 8 KiB: what it prints would be seen late.
+      if (std::getenv("PYTHONUNBUFFERED") == nullptr)
+        process.environment.emplace_back("PYTHONUNBUFFERED", "1");
+    }
+    const Result<pid_t> started = StartProcess(process);
+    if (started.ok() && options_.log_bytes > 0) KeepLog(*started);
+    return started;
+  }
+
+  // Starts the process that shows what the job prints.
+  void KeepLog(pid_t job) {
+    if (const Status kept = keeper_.Start(options_.run, job, options_.log_bytes); kept.ok())
+      inherited_.insert(keeper_.pid());
+    else
+      PrintError(kept.WithContext("what the job prints is in " + options_.run + "/log, but not shown"));
+  }
+
+  // Waits until all that the job has printed is shown: a pipe that nobody empties holds us as it would the
+  // job.
+  void EndLog() {
+    if (keeper_.pid() < 0) return;
+    ClearStatus();
+    keeper_.JobEnded();
+    while (!interrupted_ && inherited_.contains(keeper_.pid())) Wait(20);
   }
 
   // The job's first training has the run that was named; each other one that begins gets a watch of its own.
@@ -153,7 +183,8 @@ class Supervisor final : public Job {
         continue;
       }
       Say(fmt::format("luff: training {} of the job has a run of its own: {}\n", own.training, own.run));
-      for (LiveOutput& output : own.outputs) output.directory += fmt::format("-{}", own.training);
+      for (LiveOutput& output : own.outputs)
+        if (output.format != kOtlp) output.directory += fmt::format("-{}", own.training);
       std::erase_if(own.outputs, [this](const LiveOutput& output) {
         const Status usable = CheckLiveOutput(output, options_.resume);
         if (!usable.ok()) Say(fmt::format("luff: {}\n", usable.message()));
@@ -376,6 +407,7 @@ class Supervisor final : public Job {
   const std::string job_id_;
   const bool terminal_, colour_;
   JobSignals signals_;
+  LogKeeper keeper_;
   std::vector<std::unique_ptr<Watch>> watches_;  // of the trainings, in their order; never empty
   std::map<std::size_t, Verdict> verdicts_;      // by place in watches_
   std::uint32_t listed_ = 0;                     // the last training of the run's list that was read

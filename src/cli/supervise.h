@@ -26,7 +26,8 @@ struct SuperviseOptions {
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
   std::vector<LiveOutput> outputs;
-  std::vector<std::string> tags;                // of the run of each training
+  std::vector<std::string> tags;  // of the run of each training
+  std::uint64_t log_bytes = 0;    // of each stream that are kept in the first run; 0: the job's own streams
   std::vector<std::string> notifier;            // argv of the program that sends webhooks and mails
   std::shared_ptr<store::SupervisorLock> lock;  // of the run
   std::size_t training = 1;                     // of the job, which may start several

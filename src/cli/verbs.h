@@ -25,6 +25,8 @@ void AddCheck(CLI::App& app);
 void AddRules(CLI::App& app);
 void AddRuns(CLI::App& app);
 void AddServe(CLI::App& app);
+void AddMetrics(CLI::App& app);
+void AddLog(CLI::App& app);
 void AddStop(CLI::App& app);
 void AddCapture(CLI::App& app);
 void AddMark(CLI::App& app);

@@ -187,6 +187,12 @@ void RemoveUnusedRun(const SuperviseOptions& options) {
   if (std::filesystem::exists(options.run + "/run.json", error)) return;
   std::filesystem::remove(options.run + "/aside.jsonl", error);
   std::filesystem::remove(options.run + "/tags.json", error);
+  // What the job has printed stays, even if it recorded nothing.
+  const auto is_empty = [&](const char* name) {
+    return std::filesystem::file_size(options.run + name, error) == 0 || error;
+  };
+  if (options.log_bytes > 0 && is_empty("/log/stdout") && is_empty("/log/stderr"))
+    std::filesystem::remove_all(options.run + "/log", error);
   if (store::ReadTrainings(options.run, 1).empty())
     std::filesystem::remove_all(options.run + "/trainings", error);
   if (options.lock != nullptr) options.lock->Remove();

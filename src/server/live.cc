@@ -40,6 +40,11 @@ bool Live::anybody() const {
   return streams_ != 0;
 }
 
+std::size_t Live::streams() const {
+  const MutexLock lock(mutex_);
+  return streams_;
+}
+
 void Live::LookAt(const std::string& id) {
   const auto listed = list_->Find(id);
   if (!listed) return;

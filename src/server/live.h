@@ -29,6 +29,7 @@ class Live {
   void Watch(const Told& told) LUFF_EXCLUDES(mutex_);
   void Leave(const Told& told) LUFF_EXCLUDES(mutex_);
   [[nodiscard]] bool anybody() const LUFF_EXCLUDES(mutex_);
+  [[nodiscard]] std::size_t streams() const LUFF_EXCLUDES(mutex_);
 
   /// Looks at the watched runs, and now and then at the list. Called four times a second, by one thread at a
   /// time.

@@ -36,6 +36,7 @@ struct Request {
   std::string host, origin, fetch_site, fetch_mode, cookie, authorization, csrf, content_type, if_none_match;
   std::string user, groups, proxy_secret;  // as the proxy says; which headers: ProxySignOn
   std::string from;                        // the peer's address, or "unix"
+  std::string accept;
   bool accepts_gzip = false;
   std::string body;
   const Work* work = nullptr;  // the bound of what its answer may cost; null: none

@@ -1,55 +1,95 @@
+// Metrics of real runs.
+#include "server/metrics.h"
+
 #include <gtest/gtest.h>
 
-#include "server/metrics.h"
+#include <cmath>
+
+#include "query/testing.h"
 
 namespace luff::server::metrics_test {
 namespace {
 
+using query::testing::TempRun;
+using query::testing::Writing;
+
 constexpr std::int64_t kNow = 2'000'000'000'000'000'000;
 
-std::string Card(const std::string& name, const std::string& outcome, std::int64_t begun_s) {
-  return R"({"name":")" + name + R"(","outcome":")" + outcome + R"(","begun_unix_ns":)" +
-         std::to_string(begun_s * 1'000'000'000) +
-         R"(,"took_s":10,"steps":{"TRAIN":41},"framework":"torch","versions":{"torch":"2.13"},"host":"h",)"
-         R"("findings":{"count":2,"rules":["NonFinite"]},"problems":[],)"
-         R"("scalars":[{"name":"loss","mode":"TRAIN","last":"NaN"},{"name":"acc","mode":"EVAL","last":0.5}]})";
+std::string Card(const std::string& outcome, std::int64_t begun_s) {
+  return R"({"outcome":")" + outcome + R"(","begun_unix_ns":)" + std::to_string(begun_s * 1'000'000'000) +
+         R"(,"took_s":10,"framework":"torch","versions":{"torch":"2.13"},"host":"h","problems":[],)"
+         R"("scalars":[{"name":"loss","mode":"TRAIN","last":"NaN"}]})";
 }
 
-TEST(Metrics, TellARunByItsCard) {
-  const std::string text = Metrics({{"ab", "/r", "ab", Card("mine", "running", 1)}}, 3, kNow);
+std::string Text(Metrics& metrics, const std::vector<ListedRun>& runs) {
+  Exposition exposition;
+  metrics.Put(runs, kNow, &exposition);
+  return exposition.Prometheus();
+}
+
+bool Has(const std::string& text, std::string_view line) { return text.find(line) != std::string::npos; }
+
+TEST(Metrics, FollowARun) {
+  TempRun run;
+  Writing writing(run.path(), 0, 1);
+  writing.Define(0, "loss", 1, format::Role::kLoss);
+  writing.Define(1, "fc.weight", 2, format::Role::kWeight);
+  writing.Define(2, "gradient/fc.weight", 2, format::Role::kGradient);
+  const auto step = [&](float gradient) {
+    const float values[] = {3, gradient};
+    writing.AddSummary(1, values);
+    writing.AddSummary(2, values);
+    writing.Step();
+  };
+  step(4);
+  Metrics metrics;
+  metrics.Configure({"https://luff.example/", Regex::Compile("^fc").value()});
+  const std::vector<ListedRun> runs = {{"ab", run.path(), "mine", Card("running", 1)}};
+  std::string text = Text(metrics, runs);
   for (const char* line :
-       {"luff_run_info{run=\"mine\",run_id=\"ab\",framework=\"torch\",version=\"2.13\",host=\"h\"} 1\n",
-        "luff_run_state{run=\"mine\",state=\"running\"} 1\n",
-        "luff_run_state{run=\"mine\",state=\"failed\"} 0\n", "luff_train_steps_total{run=\"mine\"} 41\n",
-        "luff_loss{run=\"mine\",name=\"loss\",mode=\"TRAIN\"} NaN\n",
-        "luff_loss_nonfinite{run=\"mine\",name=\"loss\",mode=\"TRAIN\"} 1\n",
-        "luff_loss{run=\"mine\",name=\"acc\",mode=\"EVAL\"} 0.5\n", "luff_findings{run=\"mine\"} 2\n",
-        "luff_finding_open{run=\"mine\",rule=\"NonFinite\"} 1\n", "luff_serve_open_runs 3\n"}) {
-    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+       {"luff_run_info{run=\"mine\",run_id=\"ab\",framework=\"torch\",version=\"2.13\",host=\"h\","
+        "page=\"https://luff.example/#/run/ab\"} 1\n",
+        "luff_run_state{run=\"mine\",state=\"running\"} 1\n", "luff_train_steps_total{run=\"mine\"} 1\n",
+        "luff_step_duration_seconds_count{run=\"mine\"} 1\n",
+        "luff_gradient_norm{run=\"mine\",group=\"all\"} 5\n",
+        "luff_nonfinite_tensors{run=\"mine\",role=\"gradient\"} 0\n",
+        "luff_tensor_l2{run=\"mine\",tensor=\"fc.weight\"} 5\n",
+        "luff_loss_nonfinite{run=\"mine\",name=\"loss\",mode=\"TRAIN\"} 1\n"}) {
+    EXPECT_TRUE(Has(text, line)) << line << text;
+  }
+  step(NAN);
+  text = Text(metrics, runs);
+  for (const char* line :
+       {"luff_train_steps_total{run=\"mine\"} 2\n", "luff_gradient_norm{run=\"mine\",group=\"all\"} NaN\n",
+        "luff_nonfinite_tensors{run=\"mine\",role=\"weight\"} 1\n",
+        "luff_tensor_nonfinite{run=\"mine\",tensor=\"fc.weight\"} 1\n"}) {
+    EXPECT_TRUE(Has(text, line)) << line << text;
   }
 }
 
-TEST(Metrics, LeaveOutWhatEndedLongAgoAndCountWhatIsTooMuch) {
-  std::vector<ListedRun> runs = {{"a", "/a", "a", Card("old", "completed", 1)},
-                                 {"b", "/b", "b", Card("fresh", "failed", kNow / 1'000'000'000 - 60)}};
-  std::string text = Metrics(runs, 0, kNow);
-  EXPECT_EQ(text.find("\"old\""), std::string::npos);
-  EXPECT_NE(text.find("\"fresh\""), std::string::npos);
-  for (std::size_t i = 0; i < kMaxRuns + 5; ++i)
-    runs.push_back({"c", "/c", "c", Card("r" + std::to_string(i), "running", 1)});
-  text = Metrics(runs, 0, kNow);
-  EXPECT_NE(text.find("luff_exported_runs_dropped 6\n"), std::string::npos);
+TEST(Metrics, LeaveOutWhatEndedLongAgoAndCountWhatCannotBeRead) {
+  TempRun run;
+  Writing writing(run.path(), 0, 1);
+  Metrics metrics;
+  const std::string text =
+      Text(metrics, {{"a", run.path(), "old", Card("completed", 1)},
+                     {"b", run.path(), "fresh", Card("failed", kNow / 1'000'000'000 - 60)},
+                     {"c", "/nowhere", "gone", Card("running", 1)},
+                     {"d", "/nowhere", "text", "no JSON"}});
+  EXPECT_FALSE(Has(text, "\"old\"")) << text;
+  EXPECT_TRUE(Has(text, "run=\"fresh\""));
+  EXPECT_FALSE(Has(text, "\"gone\""));
+  EXPECT_TRUE(Has(text, "luff_exported_runs_dropped 1\n"));
 }
 
-TEST(Metrics, NamesCannotBreakTheFormat) {
-  const std::string text = Metrics({{"a", "/a", "a", Card(R"(x\"} 1\nluff_evil 1\\)", "running", 1)},
-                                    {"b", "/b", "b", "no JSON"},
-                                    {"c", "/c", "c", "[]"}},
-                                   0, kNow);
-  EXPECT_EQ(text.find("\nluff_evil"), std::string::npos);
-  EXPECT_NE(text.find(R"(run="x\"} 1\nluff_evil 1\\")"), std::string::npos) << text;
-  const std::string longest = Metrics({{"a", "/a", "a", Card(std::string(500, 'n'), "running", 1)}}, 0, kNow);
-  EXPECT_EQ(longest.find(std::string(129, 'n')), std::string::npos);
+TEST(Metrics, TwoRunsOfOneNameHaveTwoLabels) {
+  TempRun run;
+  Writing writing(run.path(), 0, 1);
+  Metrics metrics;
+  const std::string text = Text(metrics, {{"0123456789abcdef01", run.path(), "same", Card("running", 1)},
+                                          {"fedcba987654321001", run.path(), "same", Card("running", 1)}});
+  EXPECT_TRUE(Has(text, "luff_run_info{run=\"same~0123456789abcdef\"")) << text;
+  EXPECT_TRUE(Has(text, "luff_run_info{run=\"same~fedcba9876543210\"")) << text;
 }
 
 }  // namespace

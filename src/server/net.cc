@@ -85,6 +85,7 @@ std::optional<Response> Understand(const Message& from, const Place& place, Requ
   to->authorization = header(http::field::authorization);
   to->csrf = header("X-Luff-CSRF");
   to->content_type = header(http::field::content_type);
+  to->accept = header(http::field::accept);
   to->if_none_match = header(http::field::if_none_match);
   to->accepts_gzip = header(http::field::accept_encoding).find("gzip") != std::string::npos;
   to->body = from.body();

@@ -15,6 +15,7 @@
 #include "server/hide_secrets.h"
 #include "server/histogram.h"
 #include "server/histograms_api.h"
+#include "server/log_api.h"
 #include "server/ranks_api.h"
 #include "server/tensor_api.h"
 
@@ -366,6 +367,7 @@ std::span<const Route> Routes() noexcept {
       {"POST", "runs/*/requests", Role::kOperator},
       {"POST", "runs/*/marks", Role::kOperator},
       {"GET", "runs/*/boosting", Role::kViewer, kValues, Boosting},
+      {"GET", "runs/*/log", Role::kViewer, kValues, LogOf},
   };
   return kRoutes;
 }

@@ -10,6 +10,7 @@
 #include "catalog/card.h"
 #include "catalog/walk.h"
 #include "server/hide_secrets.h"
+#include "luff/store/trainings.h"
 
 namespace luff::server {
 namespace {
@@ -38,6 +39,12 @@ std::string OwnId(const std::string& card) {
 /// Whether a directory that is served is a run itself: it may have become one since.
 bool IsRun(const std::string& root) { return catalog::StampOf(root) != 0; }
 
+/// Whether a path that a run names is that of another training of its job: RUN-2, RUN-3, ...
+bool IsBeside(const std::string& path, const std::string& run) {
+  return path.size() > run.size() + 1 && path.starts_with(run) && path[run.size()] == '-' &&
+         path.find_first_not_of("0123456789", run.size() + 1) == std::string::npos;
+}
+
 }  // namespace
 
 Result<ListedRun> DescribeRun(const std::string& path) {
@@ -55,8 +62,14 @@ Result<bool> RunList::Refresh() {
   std::map<std::string, Found> cards;  // by path
   for (const std::string& root : roots_) {
     if (IsRun(root)) {
-      const auto card = catalog::ReadCard(root);
-      if (card.ok()) cards.insert_or_assign(root, Found{card->name, catalog::ToJson(*card)});
+      std::vector<std::string> job = {root};  // with the runs of its other trainings, and of earlier parts
+      for (store::Training& training : store::ReadTrainings(root, 0)) {
+        if (IsBeside(training.run, root)) job.push_back(std::move(training.run));
+      }
+      for (const std::string& run : job) {
+        const auto card = catalog::ReadCard(run);
+        if (card.ok()) cards.insert_or_assign(run, Found{card->name, catalog::ToJson(*card)});
+      }
       continue;
     }
     catalog::Question question;

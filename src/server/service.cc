@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "luff/base/env.h"
+#include "luff/base/version.h"
 #include "server/assets.h"
 #include "server/metrics.h"
 
@@ -88,12 +89,20 @@ Response Service::Stream(const Request& request, const Visitor& visitor) {
   return response;
 }
 
-Response Service::MetricsOf(const Visitor& visitor) {
+Response Service::MetricsOf(const Request& request, const Visitor& visitor) {
   if (const auto changed = list_.Refresh(); !changed.ok()) return ProblemOf(changed.status());
-  auto runs = list_.All();
+  std::vector<ListedRun> runs = list_.All();
   std::erase_if(runs, [&](const ListedRun& run) { return !visitor.May(Role::kMetrics, run.path); });
-  return {.type = "text/plain; version=0.0.4; charset=utf-8",
-          .body = Metrics(runs, runs_.size(), Env::Real().NowUnixNs())};
+  Exposition exposition;
+  metrics_.Put(runs, Env::Real().NowUnixNs(), &exposition);
+  exposition.Put(Metric::kServeInfo, {{"version", std::string(Version())}}, 1);
+  exposition.Put(Metric::kServeRuns, {}, static_cast<double>(runs.size()));
+  exposition.Put(Metric::kServeOpenRuns, {}, static_cast<double>(runs_.size()));
+  exposition.Put(Metric::kServeStreams, {}, static_cast<double>(live_.streams()));
+  counts_.Put(&exposition);
+  const bool open = PrefersOpenMetrics(request.accept);
+  return {.type = std::string(open ? kOpenMetricsType : kPrometheusType),
+          .body = open ? exposition.OpenMetrics() : exposition.Prometheus()};
 }
 
 Response Service::Dispatch(const Request& request, const std::optional<Visitor>& visitor) {
@@ -108,12 +117,19 @@ Response Service::Dispatch(const Request& request, const std::optional<Visitor>&
   if (!visitor) return NoRoute();  // the guard lets nobody else pass
   if (visitor->role() < route->role) return NotAllowed(route->role, *visitor);
   if (rest == "openapi.json") return {.body = std::string(OpenApiText())};
-  if (rest == "/metrics") return MetricsOf(*visitor);
+  if (rest == "/metrics") return MetricsOf(request, *visitor);
   if (rest == "live") return Stream(request, *visitor);
   return rest == "runs" ? list_.List(request, *visitor) : OfRun(request, *route, *visitor);
 }
 
 Response Service::Answer(const Request& request) noexcept {
+  const std::int64_t begin = Env::Real().NowMonotonicNs();
+  Response response = AnswerUncounted(request);
+  counts_.Count(response.status, Env::Real().NowMonotonicNs() - begin);
+  return response;
+}
+
+Response Service::AnswerUncounted(const Request& request) noexcept {
   try {
     const std::int64_t now = Env::Real().NowMonotonicNs();
     (void)secrets_->Refresh(now).ok();  // a file that cannot be read: its tokens are refused

@@ -7,6 +7,7 @@
 #include "server/guard.h"
 #include "server/live.h"
 #include "server/message.h"
+#include "server/metrics.h"
 #include "server/open_runs.h"
 #include "server/run_api.h"
 #include "server/run_list.h"
@@ -43,12 +44,15 @@ class Service {
   [[nodiscard]] AuditFile& audit() noexcept { return audit_; }
   [[nodiscard]] Live& live() noexcept { return live_; }
   [[nodiscard]] RunList& list() noexcept { return list_; }
+  [[nodiscard]] Metrics& metrics() noexcept { return metrics_; }
 
  private:
+  [[nodiscard]] Response AnswerUncounted(const Request& request) noexcept;
   [[nodiscard]] Response Dispatch(const Request& request, const std::optional<Visitor>& visitor);
   [[nodiscard]] Response OfRun(const Request& request, const Route& route, const Visitor& visitor);
   [[nodiscard]] Response Stream(const Request& request, const Visitor& visitor);
-  [[nodiscard]] Response MetricsOf(const Visitor& visitor);
+  /// GET /metrics.
+  [[nodiscard]] Response MetricsOf(const Request& request, const Visitor& visitor);
   /// A run that the visitor may see.
   [[nodiscard]] std::optional<ListedRun> FindRun(std::string_view id, const Visitor& visitor);
 
@@ -60,6 +64,8 @@ class Service {
   OpenRuns runs_;
   Acting acting_;
   Live live_;
+  Metrics metrics_;
+  RequestCounts counts_;
 };
 
 }  // namespace luff::server

@@ -9,7 +9,7 @@ namespace luff::store {
 namespace {
 
 bool BelongsToARun(const std::string& name) {
-  for (const char* own : {"control", "rules", "trainings", "supervisor", "aside.jsonl", "tags.json"}) {
+  for (const char* own : {"control", "rules", "trainings", "supervisor", "log", "aside.jsonl", "tags.json"}) {
     if (name == own) return true;
   }
   if (name.starts_with("run.json")) return true;

@@ -23,7 +23,7 @@ from tests.browser import executable as browser_executable
 
 from .conftest import LIMIT_S, WATCH, Server, executable, record
 
-VIEWS = ("", "curves", "heat", "findings", "step", "actions", "info")
+VIEWS = ("", "curves", "heat", "findings", "step", "log", "actions", "info")
 AXE = Path(__file__).resolve().parents[2] / "web/node_modules/axe-core/axe.min.js"
 
 
@@ -76,7 +76,7 @@ def test_every_view_shows_a_run(browser: Browser, run: str) -> None:
     shots = os.environ.get("LUFF_SCREENSHOTS")
     expected = {
         "": "step 59", "curves": "block.0.weight", "heat": "not recorded", "findings": "No findings",
-        "step": "TRAIN step 59", "actions": "Nothing was asked", "info": "numpy",
+        "step": "TRAIN step 59", "log": "luff run --log", "actions": "Nothing was asked", "info": "numpy",
     }  # fmt: skip
     for view in VIEWS:
         go(browser, run, f"view={view}")

@@ -2,7 +2,7 @@ import { parseHarmless } from "../lib/harmless";
 import { Archive } from "./archive";
 import { readNumbers, type Numbers } from "./numbers";
 import { Problem } from "./problem";
-import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, Mark, RunDocument, RunsAnswer, StepAnswer, Tensor, TensorFacts } from "./types";
+import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, LogAnswer, Mark, RunDocument, RunsAnswer, StepAnswer, Tensor, TensorFacts } from "./types";
 
 export { Problem };
 
@@ -89,6 +89,9 @@ export const ranks = (id: string, wanted: { from?: number; to?: number }, signal
 export async function tile(id: string, stat: string, level: number, x: number, y: number): Promise<Uint8Array> {
   return new Uint8Array(await (await send(`runs/${id}/heat/${stat}/${level}/${x}/${y}`)).arrayBuffer());
 }
+
+/** What the job has printed: the newest part, what came after `offset`, or what came before `before`. */
+export const log = (id: string, from: { offset?: string; before?: string } = {}, signal?: AbortSignal) => json<LogAnswer>(`runs/${id}/log${query(from)}`, signal);
 
 export const requests = (id: string) => json<{ requests: Asked[]; marks: Mark[] }>(`runs/${id}/requests`);
 

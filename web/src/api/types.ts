@@ -249,3 +249,20 @@ export interface BoostingAnswer {
   all: number;
   trainings: BoostedTraining[];
 }
+
+export interface LogLine {
+  stream: "out" | "err";
+  offset: number;
+  /** 0: not known. */
+  unix_ns: number;
+  text: string;
+  whole?: boolean;
+}
+/** Places are those in standard output and standard error. */
+export interface LogAnswer {
+  dropped: [number, number];
+  size: [number, number];
+  from: [number, number];
+  next: [number, number];
+  lines: LogLine[];
+}

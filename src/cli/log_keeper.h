@@ -1,0 +1,41 @@
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "base/owned_fd.h"
+#include "luff/base/result.h"
+
+/// `luff run --log`: both streams of the job go into files of the run, RUN/log, and a process of its own, the
+/// keeper, shows them by following. Nothing that happens to the supervisor or to the keeper reaches the job:
+/// it writes into files (docs/adr/0030-logs-are-followed.md).
+namespace luff::cli {
+
+inline constexpr std::uint64_t kLogBytes = 256ULL << 20;
+
+/// The files that the job writes into; they are appended to.
+struct LogFiles {
+  OwnedFd out, err;
+};
+[[nodiscard]] Result<LogFiles> OpenLog(const std::string& run);
+
+/// The keeper, as the supervisor sees it. **Thread-compatible.**
+class LogKeeper {
+ public:
+  /// Starts it. `job`: the job's command, which it outlives if this process dies.
+  [[nodiscard]] Status Start(const std::string& run, pid_t job, std::uint64_t bytes);
+  /// The job has printed all that it will: the keeper shows the rest and ends.
+  void JobEnded() noexcept;
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  OwnedFd to_;
+};
+
+/// The keeper's main function: follows the log until standard input says that the job has ended, or it is
+/// closed and the process `job` is gone. Keeps at most about `bytes` of each stream on disk.
+[[nodiscard]] Status KeepLog(const std::string& run, pid_t job, std::uint64_t bytes);
+
+}  // namespace luff::cli
