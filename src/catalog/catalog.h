@@ -20,6 +20,9 @@ struct Question {
   std::string sort = "begun";     // a field
   bool ascending = false;
   std::size_t limit = 20;
+  /// Asked of a run that has changed since, and was running when it was read last: true if what is known of
+  /// it will do. Empty: all that has changed is read.
+  std::function<bool(const std::string& path)> leave;
 };
 
 /// One run, as a table shows it.

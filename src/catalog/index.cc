@@ -127,7 +127,8 @@ Status Index::Put(const std::string& run, std::uint64_t stamp) {
   return PutFields(id, card);
 }
 
-Status Index::Refresh(const std::string& folder, const Found& found, const Progress& progress) {
+Status Index::Refresh(const std::string& folder, const Found& found,
+                      const std::function<bool(const std::string&)>& leave, const Progress& progress) {
   struct Known {
     std::int64_t id, stamp;
     bool seen = false;
@@ -147,6 +148,7 @@ Status Index::Refresh(const std::string& folder, const Found& found, const Progr
   for (const FoundRun& run : found.runs) {
     const auto at = known.find(run.path);
     if (at != known.end()) at->second.seen = true;
+    if (at != known.end() && at->second.stamp == 0 && leave && leave(run.path)) continue;
     if (at == known.end() || at->second.stamp != static_cast<std::int64_t>(run.stamp))
       changed.push_back(&run);
   }

@@ -15,8 +15,10 @@ class Index {
   /// Opens or makes the file. Errors: kCorruption also for a file of another version.
   [[nodiscard]] static Result<Index> Open(const std::string& path);
 
-  /// Reads the runs that have changed, and forgets those that are gone.
-  [[nodiscard]] Status Refresh(const std::string& folder, const Found& found, const Progress& progress);
+  /// Reads the runs that have changed, and forgets those that are gone. `leave`: as Question::leave.
+  [[nodiscard]] Status Refresh(const std::string& folder, const Found& found,
+                               const std::function<bool(const std::string&)>& leave,
+                               const Progress& progress);
   [[nodiscard]] Status Find(const Question& question, Answer* answer);
   /// Runs that could not be read, and why.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }

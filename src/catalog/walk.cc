@@ -9,8 +9,11 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <span>
 
+#include "base/bounded_read.h"
 #include "base/format.h"
+#include "luff/format/live.h"
 
 namespace luff::catalog {
 namespace {
@@ -27,6 +30,15 @@ std::uint64_t Mixed(std::uint64_t hash, const struct stat& info) {
   return Mixed(hash, static_cast<std::uint64_t>(info.st_mtim.tv_nsec));
 }
 
+// As a trial recognises it.
+bool IsSmdebugs(int folder, const std::string& name) {
+  struct stat info{};
+  const auto is_folder = [&](const char* part) {
+    return fstatat(folder, (name + part).c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode);
+  };
+  return is_folder("/collections/000000000") || (is_folder("/index") && is_folder("/events"));
+}
+
 // `name`: of the run in the open directory.
 std::uint64_t StampAt(int folder, const std::string& name) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
@@ -35,9 +47,11 @@ std::uint64_t StampAt(int folder, const std::string& name) {
   const auto has = [&](const char* part) {
     return fstatat(folder, (name + part).c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
   };
-  if (!has("/w0000/live") && !has("/run.json")) return 0;
-  hash = Mixed(hash, info);
-  for (const char* part : {"", "/rules/luff/findings.jsonl"}) {
+  const bool own = has("/w0000/live") || has("/run.json");
+  if (!own && !IsSmdebugs(folder, name)) return 0;
+  if (own) hash = Mixed(hash, info);
+  for (const char* part :
+       {"", "/rules/luff/findings.jsonl", "/index", "/collections/000000000", "/training_job_end.ts"}) {
     if (fstatat(folder, (name + part).c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) hash = Mixed(hash, info);
   }
   return std::max<std::uint64_t>(hash, 1);
@@ -102,6 +116,14 @@ class Walker {
 }  // namespace
 
 std::uint64_t StampOf(const std::string& run) { return StampAt(AT_FDCWD, run); }
+
+bool HasEnded(const std::string& run) {
+  const auto page = ReadRegular(run + "/w0000/live", format::kPageBytes, 2);
+  if (!page.ok() || page->size() < format::kLiveNewsOffset) return false;
+  const auto news =
+      format::ParseLiveNewsUntrusted(std::as_bytes(std::span(*page)).subspan(format::kLiveNewsOffset));
+  return news && news->state == static_cast<std::uint32_t>(format::LiveState::kEnded);
+}
 
 Result<Found> FindRuns(const std::string& folder) {
   Directory opened = OpenAt(AT_FDCWD, folder.c_str());

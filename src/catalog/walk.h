@@ -28,7 +28,11 @@ inline constexpr std::size_t kMaxFolders = 20'000;
 [[nodiscard]] Result<Found> FindRuns(const std::string& folder);
 
 /// A hash of times and sizes: of the run directory, its first worker's live page and the findings of its
-/// rules. It changes when a settled run is resumed, tagged, moved or replaced. 0 if there is no run.
+/// rules; of a directory of smdebug (docs/spec/smdebug.md), of its folders and its end. It changes when a
+/// settled run is resumed, tagged, moved or replaced. 0 if there is no run.
 [[nodiscard]] std::uint64_t StampOf(const std::string& run);
+
+/// Whether the first worker of a run says that it has ended. Reads one page.
+[[nodiscard]] bool HasEnded(const std::string& run);
 
 }  // namespace luff::catalog

@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 
 struct ServeOptions : ServeConfig {  // what the command line says
   std::string config, metrics_tensors;
+  std::uint64_t cache_bytes = server::OverviewCache::kDefaultBytes;
   bool beside_job = false;
 };
 
@@ -167,6 +168,7 @@ void Serve(const ServeOptions& options) {
   if (const Status read = secrets.Refresh(Env::Real().NowMonotonicNs()); !read.ok()) ExitWithError(read);
   const server::Place place = PlaceOrExit(config, at, listener->port());
   const std::string home = catalog::Home();
+  const server::OverviewCache cache(server::OverviewCache::DefaultFolder(), options.cache_bytes);
   std::string link = LinkOf(config, at, place, listener->port());
   if (config.auth == "token") {
     const std::string token = server::NewToken();
@@ -177,6 +179,7 @@ void Serve(const ServeOptions& options) {
                           {.roots = roots,
                            .index = home.empty() ? std::string() : home + "/catalog.sqlite3",
                            .audit = AuditPath(),
+                           .cache = &cache,
                            .values = config.values.value_or(server::Role::kViewer)});
   if (const Status tried = service.audit().Try(); tried.code() == StatusCode::kFailedPrecondition)
     ExitWithError(tried.WithContext("the audit"));
@@ -224,6 +227,10 @@ void AddServe(CLI::App& app) {
   verb->add_option("--config", options->config, "TOML file with these and other settings (docs/serve.md)");
   verb->add_option("--metrics-tensors", options->metrics_tensors,
                    "Regular expression: at most 20 tensors of each run that get metrics of their own");
+  verb->add_option("--cache-bytes", options->cache_bytes,
+                   "What overviews of runs may take below $XDG_CACHE_HOME/luff; 0: keep none")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("4GiB");
   verb->add_flag("--beside-job", options->beside_job, "Say only where, as luff run --serve does")->group("");
   verb->footer(
       "Prints a link with a token; the server answers nobody without it, and ends with SIGTERM or Ctrl-C.\n"

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "luff/query/row_visit.h"
 #include "luff/query/run_pieces.h"
 #include "luff/query/trial.h"
 #include "luff/store/reader.h"
@@ -111,8 +112,9 @@ class RunTrial final : public StepTrial {
 
   Status ReadStepRows(std::size_t n, StepRows* out) const override;
   Status ReadStepContents(std::size_t n, StepContents* out) const override;
-  Status VisitSummaries(std::size_t from, std::size_t to,
-                        const std::function<void(const SummaryStretch&)>& use) const override;
+  /// As VisitRows, segment by segment.
+  [[nodiscard]] Status VisitSegments(std::size_t from, std::size_t to, const UseStretch& use,
+                                     const UseDifference& difference) const;
   std::vector<GapInfo> Gaps() const override;
   std::vector<EventAt> Events(Mode mode) const override;
   std::vector<JsonEvent> JsonEvents() const override;

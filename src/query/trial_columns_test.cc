@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 
+#include "luff/query/row_visit.h"
 #include "luff/query/trial.h"
 #include "query/testing.h"
 
@@ -111,12 +112,15 @@ TEST(TrialColumnsTest, VisitsShowWhatStepsHold) {
   for (const auto& [from, to] :
        {std::pair<std::size_t, std::size_t>{0, 5000}, {17, 18}, {900, 1900}, {5, 5}}) {
     std::map<std::pair<std::size_t, TensorId>, std::pair<double, std::uint64_t>> visited;
-    const Status status = (*trial)->VisitSummaries(from, to, [&](const TrialRows::SummaryStretch& s) {
+    const auto take = [&](const SummaryStretch& s) {
       for (std::size_t i = 0; i < s.count.size(); ++i) {
         EXPECT_TRUE(visited.try_emplace({s.first + i, s.tensor}, s.sum[i], s.nan_count[i]).second);
         EXPECT_EQ(s.worker, 0U);
+        EXPECT_EQ(s.merged_steps[i], 1);
       }
-    });
+    };
+    const Status status =
+        VisitRows(**trial, from, to, take, [](TensorId, std::size_t, const format::FormRow&) {});
     ASSERT_TRUE(status.ok()) << status.ToString();
     std::size_t expected = 0;
     TrialRows::StepRows rows;

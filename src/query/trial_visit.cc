@@ -1,16 +1,22 @@
 #include <algorithm>
 
+#include "luff/query/row_visit.h"
 #include "query/run_trial.h"
 #include "query/stretches.h"
 
 namespace luff::query {
+namespace {
 
-Status TrialRows::VisitSummaries(std::size_t from, std::size_t to,
-                                 const std::function<void(const SummaryStretch&)>& use) const {
-  StepRows rows;
+constexpr auto kDifference = static_cast<std::uint16_t>(format::Form::kDifference);
+
+/// Of any trial, step by step.
+Status VisitSteps(const Trial& trial, std::size_t from, std::size_t to, const UseStretch& use,
+                  const UseDifference& difference) {
+  TrialRows::StepRows rows;
+  const std::uint16_t one = 1;
   for (std::size_t n = from; n < to; ++n) {
-    LUFF_RETURN_IF_ERROR(ReadStepRows(n, &rows));
-    for (const SummaryEntry& entry : rows.summaries) {
+    LUFF_RETURN_IF_ERROR(trial.ReadStepRows(n, &rows));
+    for (const TrialRows::SummaryEntry& entry : rows.summaries) {
       const Summary& s = entry.summary;
       const auto dtype = static_cast<std::uint8_t>(entry.dtype);
       use({entry.tensor,
@@ -25,15 +31,28 @@ Status TrialRows::VisitSummaries(std::size_t from, std::size_t to,
            {&s.sum, 1},
            {&s.sum_sq, 1},
            {&s.abs_sum, 1},
-           {&dtype, 1}});
+           {&dtype, 1},
+           {&one, 1}});
+    }
+    for (const TrialRows::FormEntry& entry : rows.forms) {
+      if (entry.row.form == kDifference) difference(entry.tensor, n, entry.row);
     }
   }
   return Status::Ok();
 }
 
-Status RunTrial::VisitSummaries(std::size_t from, std::size_t to,
-                                const std::function<void(const SummaryStretch&)>& use) const {
-  to = std::min(to, steps_.size());
+}  // namespace
+
+Status VisitRows(const Trial& trial, std::size_t from, std::size_t to, const UseStretch& use,
+                 const UseDifference& difference) {
+  to = std::min(to, trial.step_count());
+  const auto* run = dynamic_cast<const RunTrial*>(&trial);
+  return run != nullptr ? run->VisitSegments(from, to, use, difference)
+                        : VisitSteps(trial, from, to, use, difference);
+}
+
+Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretch& use,
+                               const UseDifference& difference) const {
   for (const auto& worker : workers_) {
     for (const auto& segment : worker->reader->segments()) {
       // The steps of the segment that are wanted.
@@ -54,18 +73,28 @@ Status RunTrial::VisitSummaries(std::size_t from, std::size_t to,
         LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(slot, store::Again::kNo));
         const auto begin = std::ranges::lower_bound(block.step, low) - block.step.begin();
         const auto end = std::ranges::upper_bound(block.step, high) - block.step.begin();
-        EachStretch(
-            *worker, *segment, block, static_cast<std::size_t>(begin), static_cast<std::size_t>(end),
-            [&](std::size_t row, std::size_t rows, std::uint32_t n) {
-              // Positions ascend, but a resumed run may have others between them.
-              const std::size_t skip = n < from ? std::min(from - n, rows) : 0;
-              const std::size_t stop = n >= to ? 0 : std::min<std::size_t>(rows, to - n);
-              if (skip >= stop) return;
-              const auto part = [&](const auto& column) { return column.subspan(row + skip, stop - skip); };
-              use({id->second, worker->reader->worker(), n + skip, part(block.count), part(block.min_bits),
-                   part(block.max_bits), part(block.zero_count), part(block.nan_count), part(block.inf_count),
-                   part(block.sum), part(block.sum_sq), part(block.abs_sum), part(block.dtype)});
-            });
+        EachStretch(*worker, *segment, block, static_cast<std::size_t>(begin), static_cast<std::size_t>(end),
+                    [&](std::size_t row, std::size_t rows, std::uint32_t n) {
+                      // Positions ascend, but a resumed run may have others between them.
+                      const std::size_t skip = n < from ? std::min(from - n, rows) : 0;
+                      const std::size_t stop = n >= to ? 0 : std::min<std::size_t>(rows, to - n);
+                      if (skip >= stop) return;
+                      const auto part = [&](const auto& column) {
+                        return column.subspan(row + skip, stop - skip);
+                      };
+                      use({id->second, worker->reader->worker(), n + skip, part(block.count),
+                           part(block.min_bits), part(block.max_bits), part(block.zero_count),
+                           part(block.nan_count), part(block.inf_count), part(block.sum), part(block.sum_sq),
+                           part(block.abs_sum), part(block.dtype), part(block.steps)});
+                    });
+        LUFF_ASSIGN_OR_RETURN(const auto forms, segment->Forms(slot, store::Again::kNo));
+        const auto first_form = std::ranges::lower_bound(forms.step, low) - forms.step.begin();
+        for (auto row = static_cast<std::size_t>(first_form);
+             row < forms.rows.size() && forms.step[row] <= high; ++row) {
+          if (forms.rows[row].form != kDifference) continue;
+          const std::uint32_t n = worker->StepOf(ordinals[forms.step[row]]);
+          if (n != kNoStep && n >= from && n < to) difference(id->second, n, forms.rows[row]);
+        }
       }
     }
   }

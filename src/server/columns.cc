@@ -34,6 +34,7 @@ double ValueOf(const query::SummaryColumns& c, std::size_t i, Statistic statisti
     case Statistic::kZeroShare: return share(c.zero_count[i]);
     case Statistic::kNonFinite: return share(c.nan_count[i] + c.inf_count[i]);
     case Statistic::kAuto:
+    case Statistic::kUpdateRatio:  // no curves show it
     case Statistic::kL2: break;
   }
   return c.l2[i];
@@ -124,7 +125,8 @@ Result<CurvesQuestion> CurvesAsked(const Request& request) {
     return InvalidArgument(fmt::format("expected 1 to {} tensors: tensor=3,7", kMaxCurves));
   if (const std::string_view name = request.Parameter("stat"); !name.empty()) {
     const auto statistic = FindStatistic(name);
-    if (!statistic) return NotFound("there is no such statistic; the run's document names them");
+    if (!statistic || !statistic->curve)
+      return NotFound("there is no curve of such a statistic; the run's document names them (statistics)");
     asked.each.statistic = statistic->statistic;
   }
   LUFF_ASSIGN_OR_RETURN(asked.each.mode, ModeIn(request));

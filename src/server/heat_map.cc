@@ -2,46 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
-
-#include "base/format.h"
 
 namespace luff::server {
 namespace {
 
-constexpr std::uint8_t kNotRead = 253, kBad = 254, kNotRecorded = 255;
+constexpr std::uint8_t kUnread = 253, kBad = 254, kNotRecorded = 255;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::size_t kCoarser = 8;
-constexpr std::uint32_t kOther = 0xFFFFFFFFU;  // a step of another mode
-
-double Bound(std::uint64_t bits, std::uint8_t type) noexcept {
-  const auto dtype = static_cast<DType>(type);
-  if (IsSignedInteger(dtype)) return static_cast<double>(std::bit_cast<std::int64_t>(bits));
-  if (IsUnsignedInteger(dtype)) return static_cast<double>(bits);
-  return std::bit_cast<double>(bits);
-}
-
-/// `finite` > 0, or the statistic is a share.
-float ValueOf(const query::TrialRows::SummaryStretch& s, std::size_t i, double finite, Statistic statistic) {
-  switch (statistic) {
-    case Statistic::kStd: {
-      const double mean = s.sum[i] / finite;
-      const double variance = s.sum_sq[i] / finite - mean * mean;
-      return static_cast<float>(std::sqrt(std::max(variance, 0.0)));
-    }
-    case Statistic::kAbsMean: return static_cast<float>(s.abs_sum[i] / finite);
-    case Statistic::kAbsMax:
-      return static_cast<float>(
-          std::max(std::fabs(Bound(s.min_bits[i], s.dtype[i])), std::fabs(Bound(s.max_bits[i], s.dtype[i]))));
-    case Statistic::kZeroShare:
-      return s.count[i] == 0
-                 ? 0.0F
-                 : static_cast<float>(static_cast<double>(s.zero_count[i]) / static_cast<double>(s.count[i]));
-    default: return static_cast<float>(std::sqrt(s.sum_sq[i]));
-  }
-}
 
 /// Boundaries between neighbouring bytes, as ratios to the median: byte b ends and b + 1 begins at number b.
 /// The inverse of docs/spec/http-api.md, section 5.
@@ -60,118 +29,50 @@ const std::array<double, 252>& Boundaries() {
 /// The byte of a ratio, looked for from `guess` on: neighbouring cells are alike.
 std::uint8_t ByteOfRatio(double ratio, std::uint8_t guess) noexcept {
   static const std::array<double, 252>& boundaries = Boundaries();
+  if (guess > 252) guess = 126;
   while (guess < 252 && ratio >= boundaries[guess]) ++guess;
   while (guess > 0 && ratio < boundaries[guess - 1U]) --guess;
   return guess;
 }
 
+std::uint8_t Rounded(double value) noexcept {  // a file may hold what is no number
+  return value >= 0 ? static_cast<std::uint8_t>(std::lround(std::min(value, 252.0))) : std::uint8_t{0};
+}
+
+/// The cells of one tile column.
+struct Cells {
+  std::array<float, HeatMap::kTile> lo, hi;
+  std::array<std::uint8_t, HeatMap::kTile> flags;
+};
+
+std::uint8_t ByteOf(float lo, float hi, Scale scale, float median, float reach, std::uint8_t guess) {
+  if (scale == Scale::kShare) return Rounded(252 * static_cast<double>(hi));
+  if (scale == Scale::kOffset) {
+    if (!(reach > 0)) return 126;
+    const double below = static_cast<double>(median) - static_cast<double>(lo);
+    const double above = static_cast<double>(hi) - static_cast<double>(median);
+    return Rounded(126 + 126 * (above > below ? above : -below) / static_cast<double>(reach));
+  }
+  if (median == 0) return hi == 0 ? 126 : 252;
+  const double m = static_cast<double>(median);
+  const double low = static_cast<double>(lo) / m;
+  const double high = static_cast<double>(hi) / m;
+  // The farther one of both, by the logarithm: that of high if it is farther above than the other is below.
+  return ByteOfRatio(low * high > 1 ? high : low, guess);
+}
+
 }  // namespace
 
-void HeatMap::Fit(const query::Trial& trial) {
-  const std::size_t rows = trial.tensor_count();
-  if (rows > rows_) {
-    const std::size_t room = std::clamp(std::bit_floor(kMaxCells / rows), kMinColumns, kMaxColumns);
-    while (stride_ > room) {  // tensors that came later: the same memory, coarser
-      Fold();
-      std::vector<Cell> narrower;
-      narrower.reserve(rows_ * stride_ / 2);
-      for (std::size_t row = 0; row < rows_; ++row) {
-        const auto* first = cells_.data() + row * stride_;
-        narrower.insert(narrower.end(), first, first + stride_ / 2);
-      }
-      cells_ = std::move(narrower);
-      stride_ /= 2;
-    }
-    if (stride_ == 0) {
-      stride_ = room;
-      stepped_.assign(stride_, false);
-    }
-    cells_.resize(rows * stride_, Cell{kInfinity, -kInfinity, false});
-    medians_.resize(rows);
-    rows_ = rows;
-  }
-  for (std::size_t n = to_; n < trial.step_count(); ++n) {
-    const std::int64_t step = std::max<std::int64_t>(trial.step_at(n).global_step, 0);
-    while (static_cast<std::uint64_t>(step >> bits_) >= stride_ && stride_ > 0) Fold();
-    used_ = std::max(used_, static_cast<std::size_t>(step >> bits_) + 1);
-  }
-}
-
-void HeatMap::Fold() {
-  for (std::size_t row = 0; row < rows_; ++row) {
-    Cell* cell = cells_.data() + row * stride_;
-    for (std::size_t i = 0; i < stride_ / 2; ++i) {
-      const Cell& a = cell[2 * i];
-      const Cell& b = cell[2 * i + 1];
-      cell[i] = {std::min(a.lo, b.lo), std::max(a.hi, b.hi), a.bad || b.bad};
-    }
-    std::fill(cell + stride_ / 2, cell + stride_, Cell{kInfinity, -kInfinity, false});
-  }
-  for (std::size_t i = 0; i < stepped_.size(); ++i)
-    stepped_[i] = 2 * i + 1 < stepped_.size() && (stepped_[2 * i] || stepped_[2 * i + 1]);
-  ++bits_;
-  used_ = (used_ + 1) / 2;
-}
-
-Status HeatMap::Visit(const query::Trial& trial, std::size_t begin, std::size_t end) {
-  column_of_.clear();
-  for (std::size_t n = begin; n < end; ++n) {
-    const query::StepInfo info = trial.step_at(n);
-    const bool counts = !info.superseded && info.mode == mode_ && info.global_step >= 0;
-    column_of_.push_back(counts ? static_cast<std::uint32_t>(info.global_step >> bits_) : kOther);
-    if (counts) stepped_[column_of_.back()] = true;
-  }
-  ++version_;
-  return trial.VisitSummaries(begin, end, [&](const query::TrialRows::SummaryStretch& s) { Take(begin, s); });
-}
-
-void HeatMap::Take(std::size_t begin, const query::TrialRows::SummaryStretch& s) {
-  Cell* const row = cells_.data() + s.tensor * stride_;
-  const bool share = statistic_.share;
-  for (std::size_t i = 0; i < s.count.size(); ++i) {
-    const std::uint32_t column = column_of_[s.first - begin + i];
-    if (column == kOther) continue;
-    Cell& cell = row[column];
-    const std::uint64_t bad = s.nan_count[i] + s.inf_count[i];
-    cell.bad = cell.bad || bad != 0;
-    const auto finite = static_cast<double>(s.count[i] - bad);
-    if (finite == 0 && !share) continue;
-    const float value = ValueOf(s, i, finite, statistic_.statistic);
-    cell.lo = std::min(cell.lo, value);
-    cell.hi = std::max(cell.hi, value);
-  }
-}
-
-Result<bool> HeatMap::Read(const query::Trial& trial, std::size_t steps) {
-  const std::size_t all = trial.step_count();
-  if (trial.tensor_count() == 0 || all == 0) return true;
-  if (trial.tensor_count() > kMaxRows) {
-    return ResourceExhausted(
-        fmt::format("a heat map shows {} tensors, and the run has {}", kMaxRows, trial.tensor_count()));
-  }
-  const bool begun = to_ != 0;
-  Fit(trial);
-  if (!begun) {
-    from_ = all > steps ? all - steps : 0;
-    LUFF_RETURN_IF_ERROR(Visit(trial, from_, all));
-    to_ = all;
-  } else if (to_ < all) {
-    LUFF_RETURN_IF_ERROR(Visit(trial, to_, all));
-    to_ = all;
-  } else if (from_ > 0) {
-    const std::size_t begin = from_ > steps ? from_ - steps : 0;
-    LUFF_RETURN_IF_ERROR(Visit(trial, begin, from_));
-    from_ = begin;
-  }
-  const std::int64_t oldest = from_ == 0 ? -1 : trial.step_at(from_ - 1).global_step;
-  unread_ = oldest < 0 ? 0 : static_cast<std::size_t>(oldest >> bits_) + 1;
-  return Covers(trial);
+std::size_t HeatMap::WidthOf(std::size_t level) {
+  std::size_t width = 1;
+  for (std::size_t i = 0; i < level; ++i) width *= kCoarser;
+  return width;
 }
 
 std::vector<HeatMap::Level> HeatMap::Levels() const {
   std::vector<Level> levels;
-  std::size_t columns = used_;
-  for (std::int64_t bucket = std::int64_t{1} << bits_; columns > 0; bucket *= kCoarser) {
+  std::size_t columns = overview_->used();
+  for (std::int64_t bucket = std::int64_t{1} << overview_->bits(); columns > 0; bucket *= kCoarser) {
     levels.push_back({bucket, columns});
     if (columns <= kTile) break;
     columns = (columns + kCoarser - 1) / kCoarser;
@@ -179,66 +80,110 @@ std::vector<HeatMap::Level> HeatMap::Levels() const {
   return levels;
 }
 
-float HeatMap::MedianOf(std::size_t row) {
-  Median& median = medians_[row];
-  if (median.version == version_ + 1) return median.value;
-  scratch_.clear();
-  for (std::size_t i = 0; i < used_; ++i) {
-    const Cell& cell = cells_[row * stride_ + i];
-    if (cell.lo <= cell.hi) scratch_.push_back((cell.lo + cell.hi) / 2);
+void HeatMap::FindMiddles(std::size_t y) {
+  const std::size_t first = y * kTile;
+  const std::size_t rows = std::min(kTile, overview_->tensors() - first);
+  middles_.resize(overview_->tensors());
+  middle_of_.resize(std::max(middle_of_.size(), y + 1));
+  if (middle_of_[y] == overview_->version() + 1 || statistic_.scale == Scale::kShare) return;
+  middle_of_[y] = overview_->version() + 1;
+  const std::size_t used = overview_->used();
+  std::vector<float> all(rows * used);  // by row
+  std::vector<std::size_t> count(rows, 0);
+  std::vector<float> least(rows, kInfinity);
+  std::vector<float> most(rows, -kInfinity);
+  for (std::size_t column = 0; column < used; ++column) {
+    const Overview::Cells cells = overview_->At(column, static_cast<std::size_t>(statistic_.place));
+    if (cells.lo.empty()) continue;
+    for (std::size_t row = 0; row < rows; ++row) {
+      const float lo = cells.lo[first + row];
+      const float hi = cells.hi[first + row];
+      if (!(lo <= hi)) continue;
+      all[row * used + count[row]++] = (lo + hi) / 2;
+      least[row] = std::min(least[row], lo);
+      most[row] = std::max(most[row], hi);
+    }
   }
-  median = {version_ + 1, 0};
-  if (!scratch_.empty()) {
-    const auto middle = scratch_.begin() + static_cast<std::ptrdiff_t>(scratch_.size() / 2);
-    std::nth_element(scratch_.begin(), middle, scratch_.end());
-    median.value = *middle;
+  for (std::size_t row = 0; row < rows; ++row) {
+    Middle& middle = middles_[first + row] = {};
+    if (count[row] == 0) continue;
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(row * used);
+    const auto half = begin + static_cast<std::ptrdiff_t>(count[row] / 2);
+    std::nth_element(begin, half, begin + static_cast<std::ptrdiff_t>(count[row]));
+    middle.median = *half;
+    middle.reach = std::max(most[row] - *half, *half - least[row]);
   }
-  return median.value;
-}
-
-std::uint8_t HeatMap::ByteOf(std::span<const Cell> cells, float median, std::uint8_t guess) const {
-  float lo = kInfinity;
-  float hi = -kInfinity;
-  for (const Cell& cell : cells) {
-    if (cell.bad) return kBad;
-    lo = std::min(lo, cell.lo);
-    hi = std::max(hi, cell.hi);
-  }
-  if (lo > hi) return kNotRecorded;
-  if (statistic_.share) return static_cast<std::uint8_t>(std::lround(252 * static_cast<double>(hi)));
-  if (median == 0) return hi == 0 ? 126 : 252;
-  const double m = static_cast<double>(median);
-  const double low = static_cast<double>(lo) / m;
-  const double high = static_cast<double>(hi) / m;
-  // The farther one of both, by the logarithm: that of high if it is farther above than the other is below.
-  return ByteOfRatio(low * high > 1 ? high : low, guess <= 252 ? guess : 126);
 }
 
 std::string HeatMap::Tile(std::size_t level, std::size_t x, std::size_t y) {
   std::string tile(kTile * kTile, static_cast<char>(kNotRecorded));
-  std::size_t width = 1;
-  for (std::size_t i = 0; i < level; ++i) width *= kCoarser;
-  for (std::size_t row = 0; row < kTile && y * kTile + row < rows_; ++row) {
-    const std::size_t at = y * kTile + row;
-    const float median = statistic_.share ? 0 : MedianOf(at);
-    std::uint8_t before = kNotRecorded;  // of the column before, for those that have no step of the mode
-    for (std::size_t column = 0; column < kTile; ++column) {
-      const std::size_t first = (x * kTile + column) * width;
-      if (first >= used_) break;
-      const std::size_t last = std::min(first + width, used_);
-      std::uint8_t byte =
-          ByteOf(std::span(cells_).subspan(at * stride_ + first, last - first), median, before);
-      if (byte == kNotRecorded && first < unread_) byte = kNotRead;
-      const auto steps = stepped_.begin();
-      if (byte == kNotRecorded &&
-          std::find(steps + static_cast<std::ptrdiff_t>(first), steps + static_cast<std::ptrdiff_t>(last),
-                    true) == steps + static_cast<std::ptrdiff_t>(last))
-        byte = before;
-      before = byte;
+  if (y * kTile >= overview_->tensors()) return tile;
+  FindMiddles(y);
+  const std::size_t first_row = y * kTile;
+  const std::size_t rows = std::min(kTile, overview_->tensors() - first_row);
+  const std::size_t width = WidthOf(level);
+  Cells cells;
+  std::array<std::uint8_t, kTile> before;  // of the column before, for those that have no step of the mode
+  before.fill(kNotRecorded);
+  for (std::size_t column = 0; column < kTile; ++column) {
+    const std::size_t first = (x * kTile + column) * width;
+    if (first >= overview_->used()) break;
+    cells.lo.fill(kInfinity);
+    cells.hi.fill(-kInfinity);
+    cells.flags.fill(0);
+    bool stepped = false;
+    for (std::size_t from = first; from < std::min(first + width, overview_->used()); ++from) {
+      stepped = stepped || overview_->stepped(from);
+      const Overview::Cells of = overview_->At(from, static_cast<std::size_t>(statistic_.place));
+      if (of.lo.empty()) continue;
+      for (std::size_t row = 0; row < rows; ++row) {
+        cells.lo[row] = std::min(cells.lo[row], of.lo[first_row + row]);
+        cells.hi[row] = std::max(cells.hi[row], of.hi[first_row + row]);
+        cells.flags[row] |= of.flags[first_row + row];
+      }
+    }
+    for (std::size_t row = 0; row < rows; ++row) {
+      std::uint8_t byte = kNotRecorded;
+      const bool bad = (cells.flags[row] & Overview::kNotFinite) != 0;
+      if (bad && statistic_.statistic != Statistic::kNonFinite) {
+        byte = kBad;
+      } else if (cells.lo[row] <= cells.hi[row]) {
+        const Middle& middle = middles_[first_row + row];
+        byte =
+            ByteOf(cells.lo[row], cells.hi[row], statistic_.scale, middle.median, middle.reach, before[row]);
+        if (bad) byte = std::max(byte, std::uint8_t{1});  // never looks like none
+      } else if (first < overview_->unread()) {
+        byte = kUnread;
+      } else if (!stepped) {
+        byte = before[row];
+      }
+      before[row] = byte;
       tile[row * kTile + column] = static_cast<char>(byte);
     }
   }
   return tile;
+}
+
+HeatMap::Row HeatMap::RowOf(std::size_t level, std::size_t tensor) const {
+  const float none = std::numeric_limits<float>::quiet_NaN();
+  Row row;
+  const std::size_t width = WidthOf(level);
+  for (std::size_t first = 0; first < overview_->used(); first += width) {
+    float lo = kInfinity;
+    float hi = -kInfinity;
+    std::uint8_t flags = first < overview_->unread() ? kNotRead : std::uint8_t{0};
+    for (std::size_t from = first; from < std::min(first + width, overview_->used()); ++from) {
+      const Overview::Cells of = overview_->At(from, static_cast<std::size_t>(statistic_.place));
+      if (of.lo.empty()) continue;
+      lo = std::min(lo, of.lo[tensor]);
+      hi = std::max(hi, of.hi[tensor]);
+      flags |= of.flags[tensor];
+    }
+    row.lo.push_back(lo <= hi ? lo : none);
+    row.hi.push_back(lo <= hi ? hi : none);
+    row.flags.push_back(flags);
+  }
+  return row;
 }
 
 }  // namespace luff::server

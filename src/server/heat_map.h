@@ -1,32 +1,19 @@
 #pragma once
-#include <array>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "luff/query/trial.h"
-#include "server/statistic.h"
+#include "server/overview.h"
 
 namespace luff::server {
 
-/// One statistic of all tensors over all steps of a mode, in buckets of 2^k global steps: at most kMaxColumns
-/// of them, and kMaxCells in all. Grows with the run; when it is full, neighbouring buckets are joined. Read
-/// newest first, a part at a time. **Thread-compatible.**
+/// One statistic of an overview as bytes: docs/spec/http-api.md, section 5. **Thread-compatible.**
 class HeatMap {
  public:
-  static constexpr std::size_t kMaxColumns = 2048, kMinColumns = 64, kMaxCells = std::size_t{1} << 23;
-  static constexpr std::size_t kMaxRows = kMaxCells / kMinColumns;
   static constexpr std::size_t kTile = 256;
 
-  HeatMap(NamedStatistic statistic, query::Mode mode) : statistic_(statistic), mode_(mode) {}
-
-  /// Takes in what is new and then older steps, at least one part of `steps` steps. Returns true once it
-  /// covers all complete steps. Errors: kResourceExhausted beyond kMaxRows tensors; those of reading.
-  [[nodiscard]] Result<bool> Read(const query::Trial& trial, std::size_t steps);
-  [[nodiscard]] bool Covers(const query::Trial& trial) const noexcept {
-    return from_ == 0 && to_ == trial.step_count();
-  }
+  /// `overview` outlives it.
+  HeatMap(const Overview* overview, NamedStatistic statistic) : overview_(overview), statistic_(statistic) {}
 
   struct Level {
     std::int64_t bucket_steps;
@@ -34,46 +21,36 @@ class HeatMap {
   };
   /// The finest first; each next one is eight times coarser.
   [[nodiscard]] std::vector<Level> Levels() const;
-  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
-  [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
+  [[nodiscard]] std::size_t rows() const noexcept { return overview_->tensors(); }
+  [[nodiscard]] std::uint64_t version() const noexcept { return overview_->version(); }
+  [[nodiscard]] const Overview& overview() const noexcept { return *overview_; }
   [[nodiscard]] const NamedStatistic& statistic() const noexcept { return statistic_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return cells_.size() * sizeof(Cell); }
 
-  /// 256 x 256 bytes of docs/spec/http-api.md, section 5. `level` is one of Levels().
+  /// 256 x 256 bytes. `level` is one of Levels().
   [[nodiscard]] std::string Tile(std::size_t level, std::size_t x, std::size_t y);
 
- private:
-  /// Without finite values lo > hi. Neither depends on the order in which steps are read.
-  struct Cell {
-    float lo, hi;
-    bool bad;  // some element was not finite
+  /// One tensor's cells of a level, for those who compute with them.
+  struct Row {
+    std::vector<float> lo, hi;        // NaN: no finite value
+    std::vector<std::uint8_t> flags;  // Overview::Flag; kNotRead: not read yet
   };
-  void Fit(const query::Trial& trial);
-  void Fold();
-  /// Reads the steps at positions `begin` to `end`.
-  [[nodiscard]] Status Visit(const query::Trial& trial, std::size_t begin, std::size_t end);
-  void Take(std::size_t begin, const query::TrialRows::SummaryStretch& stretch);
-  [[nodiscard]] float MedianOf(std::size_t row);
-  /// `guess`: where to look for the byte first.
-  [[nodiscard]] std::uint8_t ByteOf(std::span<const Cell> cells, float median, std::uint8_t guess) const;
+  static constexpr std::uint8_t kNotRead = 0x80;
+  [[nodiscard]] Row RowOf(std::size_t level, std::size_t tensor) const;
 
-  const NamedStatistic statistic_;
-  const query::Mode mode_;
-  std::size_t rows_ = 0, stride_ = 0;  // columns a row has room for
-  int bits_ = 0;                       // k
-  std::size_t used_ = 0;               // columns up to the newest step
-  std::vector<Cell> cells_;            // by row
-  std::size_t from_ = 0, to_ = 0;      // steps that were read, by position
-  std::size_t unread_ = 0;             // columns before this one may hold steps that were not read yet
-  std::uint64_t version_ = 0;
-  struct Median {
-    std::uint64_t version = 0;
-    float value = 0;
+ private:
+  /// What a row's bytes are relative to.
+  struct Middle {
+    float median = 0, reach = 0;  // reach: the largest distance from the median
   };
-  std::vector<Median> medians_;  // of rows
-  std::vector<float> scratch_;
-  std::vector<bool> stepped_;             // whether a column has a step of the mode
-  std::vector<std::uint32_t> column_of_;  // of the steps that are being read
+  /// Works out the middles of the rows of a tile.
+  void FindMiddles(std::size_t y);
+  /// Columns of the finest level in one of a level.
+  [[nodiscard]] static std::size_t WidthOf(std::size_t level);
+
+  const Overview* const overview_;
+  const NamedStatistic statistic_;
+  std::vector<Middle> middles_;           // by tensor
+  std::vector<std::uint64_t> middle_of_;  // version of each tile's rows, plus one
 };
 
 }  // namespace luff::server

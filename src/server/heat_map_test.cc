@@ -1,5 +1,4 @@
-// A heat map equals a scan of the run in float64, in whichever order and parts it was read, while the run
-// grows and when neighbouring buckets were joined.
+// The bytes of a heat map equal a scan of the run in float64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -111,7 +110,7 @@ TEST(HeatMap, IsTheSameInWhateverPartsItIsRead) {
   Write(&w, 700);
   auto trial = query::Trial::Open(run.path());
   ASSERT_TRUE(trial.ok()) << trial.status().ToString();
-  HeatMap growing(*FindStatistic("l2"), Mode::kTrain);
+  Overview growing(Mode::kTrain);
   std::int64_t steps = 700;
   for (const std::size_t part : {64, 1, 1000, 7, 300}) {
     const auto read = growing.Read(**trial, part);
@@ -121,14 +120,20 @@ TEST(HeatMap, IsTheSameInWhateverPartsItIsRead) {
     ASSERT_TRUE((*trial)->Refresh().ok());
   }
   while (!growing.Covers(**trial)) ASSERT_TRUE(growing.Read(**trial, 97).ok());
-  EXPECT_EQ(growing.Levels()[0].bucket_steps, 2);  // 3,200 steps in at most 2,048 columns
-  ExpectScan(growing, steps);
+  HeatMap map(&growing, *FindStatistic("l2"));
+  EXPECT_EQ(map.Levels()[0].bucket_steps, 2);  // 3,200 steps in at most 2,048 columns
+  ExpectScan(map, steps);
 
-  HeatMap whole(*FindStatistic("l2"), Mode::kTrain);
+  Overview whole(Mode::kTrain);
   ASSERT_TRUE(*whole.Read(**trial, 1'000'000));
-  for (std::size_t level = 0; level < whole.Levels().size(); ++level)
-    EXPECT_EQ(whole.Tile(level, 0, 0), growing.Tile(level, 0, 0));
-  EXPECT_EQ(whole.Levels().back().bucket_steps, 16);  // 200 columns: one tile
+  for (const NamedStatistic& statistic : kStatistics) {
+    if (!statistic.heat()) continue;
+    HeatMap one(&whole, statistic);
+    HeatMap other(&growing, statistic);
+    for (std::size_t level = 0; level < one.Levels().size(); ++level)
+      EXPECT_EQ(one.Tile(level, 0, 0), other.Tile(level, 0, 0)) << statistic.name;
+    EXPECT_EQ(one.Levels().back().bucket_steps, 16);  // 200 columns: one tile
+  }
 }
 
 TEST(HeatMap, StepsOfOtherModesAreNoGaps) {
@@ -138,8 +143,9 @@ TEST(HeatMap, StepsOfOtherModesAreNoGaps) {
   Write(&w, 200);
   const auto trial = query::Trial::Open(run.path());
   ASSERT_TRUE(trial.ok());
-  HeatMap map(*FindStatistic("l2"), Mode::kTrain);
-  ASSERT_TRUE(*map.Read(**trial, 1000));
+  Overview overview(Mode::kTrain);
+  HeatMap map(&overview, *FindStatistic("l2"));
+  ASSERT_TRUE(*overview.Read(**trial, 1000));
   ExpectScan(map, 200);
 }
 
@@ -150,8 +156,9 @@ TEST(HeatMap, SaysWhatWasNotReadYet) {
   Write(&w, 200);
   auto trial = query::Trial::Open(run.path());
   ASSERT_TRUE(trial.ok());
-  HeatMap map(*FindStatistic("zero_share"), Mode::kTrain);
-  const auto read = map.Read(**trial, 50);  // the newest
+  Overview overview(Mode::kTrain);
+  HeatMap map(&overview, *FindStatistic("zero_share"));
+  const auto read = overview.Read(**trial, 50);  // the newest
   ASSERT_TRUE(read.ok());
   EXPECT_FALSE(*read);
   const std::string first = map.Tile(0, 0, 0);
@@ -159,7 +166,7 @@ TEST(HeatMap, SaysWhatWasNotReadYet) {
   EXPECT_EQ(static_cast<unsigned char>(first[160]), 126);  // one of two elements is 0: a share
   EXPECT_EQ(static_cast<unsigned char>(first[250]), 255);
   const std::uint64_t before = map.version();
-  while (!map.Covers(**trial)) ASSERT_TRUE(map.Read(**trial, 50).ok());
+  while (!overview.Covers(**trial)) ASSERT_TRUE(overview.Read(**trial, 50).ok());
   EXPECT_GT(map.version(), before);
   EXPECT_EQ(static_cast<unsigned char>(map.Tile(0, 0, 0)[10]), 126);
 }
@@ -169,10 +176,52 @@ TEST(HeatMap, OfARunWithoutStepsIsEmpty) {
   Writing w(run.path(), 0, 1);
   const auto trial = query::Trial::Open(run.path());
   ASSERT_TRUE(trial.ok());
-  HeatMap map(*FindStatistic("l2"), Mode::kTrain);
-  ASSERT_TRUE(*map.Read(**trial, 10));
+  Overview overview(Mode::kTrain);
+  HeatMap map(&overview, *FindStatistic("l2"));
+  ASSERT_TRUE(*overview.Read(**trial, 10));
   EXPECT_TRUE(map.Levels().empty());
   EXPECT_EQ(map.Tile(0, 0, 0), std::string(HeatMap::kTile * HeatMap::kTile, '\xff'));
+}
+
+TEST(HeatMap, MeansAreShownByTheirDistanceFromTheMedian) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1);
+  w.Define(0, "t", 2);
+  for (int step = 0; step < 11; ++step) {  // means -5 to 5
+    const float values[] = {static_cast<float>(step - 5), static_cast<float>(step - 5)};
+    w.AddSummary(0, values);
+    w.Step();
+  }
+  const auto trial = query::Trial::Open(run.path());
+  ASSERT_TRUE(trial.ok());
+  Overview overview(Mode::kTrain);
+  ASSERT_TRUE(*overview.Read(**trial, 100));
+  const std::string tile = HeatMap(&overview, *FindStatistic("mean")).Tile(0, 0, 0);
+  EXPECT_EQ(static_cast<unsigned char>(tile[0]), 0);
+  EXPECT_EQ(static_cast<unsigned char>(tile[5]), 126);
+  EXPECT_EQ(static_cast<unsigned char>(tile[6]), 151);  // a fifth of the reach
+  EXPECT_EQ(static_cast<unsigned char>(tile[10]), 252);
+}
+
+TEST(HeatMap, SharesOfWhatIsNotFiniteAreNeverRoundedToNone) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1);
+  w.Define(0, "t", 2000);
+  std::vector<float> values(2000, 1.0F);
+  w.AddSummary(0, values);
+  w.Step();
+  values[7] = std::numeric_limits<float>::quiet_NaN();
+  w.AddSummary(0, values);
+  w.Step();
+  const auto trial = query::Trial::Open(run.path());
+  ASSERT_TRUE(trial.ok());
+  Overview overview(Mode::kTrain);
+  ASSERT_TRUE(*overview.Read(**trial, 100));
+  const std::string tile = HeatMap(&overview, *FindStatistic("nonfinite")).Tile(0, 0, 0);
+  EXPECT_EQ(static_cast<unsigned char>(tile[0]), 0);
+  EXPECT_EQ(static_cast<unsigned char>(tile[1]), 1);
+  EXPECT_EQ(static_cast<unsigned char>(HeatMap(&overview, *FindStatistic("zero_share")).Tile(0, 0, 0)[1]),
+            254);
 }
 
 }  // namespace

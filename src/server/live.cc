@@ -17,6 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kListEveryNs = 2'000'000'000;
+constexpr std::int64_t kOverviewNs = 200'000'000;  // of a look: while an overview is not complete
 
 }  // namespace
 
@@ -114,6 +115,7 @@ void Live::Look() {
     for (const auto& [id, watched] : watched_) ids.push_back(id);
   }
   for (const std::string& id : ids) LookAt(id);
+  runs_->ReadOverviews(kOverviewNs);
 }
 
 std::string Live::News(Told* told) const {

@@ -8,51 +8,159 @@ namespace luff::server {
 namespace {
 
 constexpr std::int64_t kFreshNs = 100'000'000;  // requests of one picture come together
+constexpr std::size_t kPartRows = 2'000'000;    // read of an overview at a time: a tenth of a second
+constexpr std::size_t kWorthRows = 200'000;     // less is read again as quickly as from a file
 
 }  // namespace
 
-HeatMap& OpenRun::Heat(const NamedStatistic& statistic, query::Mode mode) {
-  const auto at = std::ranges::find_if(
-      maps_, [&](const Kept& kept) { return kept.statistic == statistic.statistic && kept.mode == mode; });
-  if (at != maps_.end()) {
-    maps_.splice(maps_.begin(), maps_, at);
-  } else {
-    maps_.push_front({statistic.statistic, mode, std::make_unique<HeatMap>(statistic, mode)});
-    if (maps_.size() > kMaxMaps) maps_.pop_back();
+OpenRun::~OpenRun() {
+  for (Kept& kept : kept_) {
+    if (kept.unsaved * kept.overview.tensors() >= kWorthRows) Save(kept);
   }
-  return *maps_.front().map;
+}
+
+OpenRun::Kept& OpenRun::Of(query::Mode mode) {
+  for (Kept& kept : kept_) {
+    if (kept.overview.mode() == mode) return kept;
+  }
+  kept_.emplace_back(mode);
+  if (cache_ != nullptr) cache_->Load(id_, *trial_, &kept_.back().overview);
+  return kept_.back();
+}
+
+HeatMap& OpenRun::Heat(const NamedStatistic& statistic, query::Mode mode) {
+  Kept& kept = Of(mode);
+  for (const auto& map : kept.maps) {
+    if (map->statistic().statistic == statistic.statistic) return *map;
+  }
+  kept.maps.push_back(std::make_unique<HeatMap>(&kept.overview, statistic));
+  return *kept.maps.back();
+}
+
+void OpenRun::Save(Kept& kept) {
+  if (cache_ != nullptr) cache_->Save(id_, *trial_, &kept.overview);
+  kept.unsaved = 0;
+}
+
+Result<bool> OpenRun::Read(Kept& kept) {
+  if (kept.overview.Covers(*trial_)) return true;
+  const auto steps = [&] { return kept.overview.state().to - kept.overview.state().from; };
+  const std::size_t before = steps();
+  const std::size_t tensors = std::max<std::size_t>(trial_->tensor_count(), 1);
+  const auto read = kept.overview.Read(*trial_, std::max<std::size_t>(kPartRows / tensors, 1));
+  kept.failed = !read.ok();
+  if (!read.ok()) return read;
+  const std::size_t now = steps();
+  kept.unsaved = now < before ? now : kept.unsaved + now - before;
+  // A file of a growing run is written again when it has grown by an eighth.
+  if (*read && kept.unsaved * kept.overview.tensors() >= kWorthRows && kept.unsaved >= now / 8) Save(kept);
+  return read;
+}
+
+Result<bool> OpenRun::ReadOverview(query::Mode mode) { return Read(Of(mode)); }
+
+bool OpenRun::ReadOverviews() {
+  bool any = false;
+  for (Kept& kept : kept_) {
+    if (kept.failed || kept.overview.Covers(*trial_)) continue;
+    any = true;
+    (void)Read(kept).ok();  // whoever asks for the map is told
+  }
+  return any;
+}
+
+bool OpenRun::reading() const {
+  return std::ranges::any_of(
+      kept_, [&](const Kept& kept) { return !kept.failed && !kept.overview.Covers(*trial_); });
+}
+
+std::size_t OpenRun::memory_bytes() const {
+  // Tables of steps and names, and of segments of 8 MiB: about 100,000 summaries each.
+  const std::size_t steps = trial_->step_count();
+  const std::size_t tensors = trial_->tensor_count();
+  std::size_t bytes = 64 * steps + 512 * tensors + steps * tensors / 6;
+  for (const Kept& kept : kept_) bytes += kept.overview.anonymous_bytes();
+  return bytes;
 }
 
 std::shared_ptr<OpenRuns::Entry> OpenRuns::Find(const Key& key) {
+  std::list<Place> closed;  // after the lock: what they have read may be kept
   const MutexLock lock(mutex_);
-  const auto at = std::ranges::find(entries_, key, &Place::first);
+  const auto at = std::ranges::find(entries_, key, &Place::key);
   if (at != entries_.end()) {
     entries_.splice(entries_.begin(), entries_, at);
   } else {
-    entries_.emplace_front(key, std::make_shared<Entry>());
-    if (entries_.size() > limit_) entries_.pop_back();  // whoever uses it still holds it
+    entries_.push_front({key, std::make_shared<Entry>()});
+    if (entries_.size() > limit_) closed.splice(closed.begin(), entries_, std::prev(entries_.end()));
   }
-  return entries_.front().second;
+  return entries_.front().entry;
+}
+
+void OpenRuns::Note(const std::shared_ptr<Entry>& entry, std::size_t bytes, bool reading) {
+  std::list<Place> closed;  // after the lock
+  const MutexLock lock(mutex_);
+  const auto at = std::ranges::find(entries_, entry, &Place::entry);
+  if (at == entries_.end()) return;
+  at->bytes = bytes;
+  at->reading = reading;
+  std::size_t all = 0;
+  for (const Place& place : entries_) all += place.bytes;
+  while (all > max_bytes_ && entries_.size() > 1 && entries_.back().entry != entry) {
+    all -= entries_.back().bytes;
+    closed.splice(closed.begin(), entries_, std::prev(entries_.end()));
+  }
 }
 
 Status OpenRuns::Use(const ListedRun& listed, const std::function<Status(OpenRun&)>& use) {
   const std::shared_ptr<Entry> entry = Find({listed.id, listed.path});
-  const MutexLock lock(entry->mutex);
-  const std::int64_t now = Env::Real().NowMonotonicNs();
-  if (entry->run == nullptr) {
-    LUFF_ASSIGN_OR_RETURN(auto trial, query::Trial::Open(listed.path));
-    entry->run = std::make_unique<OpenRun>(std::move(trial));
-    entry->refreshed_ns = now;
-  } else if (now - entry->refreshed_ns > kFreshNs) {
-    LUFF_RETURN_IF_ERROR(entry->run->trial().Refresh().status());
-    entry->refreshed_ns = now;
+  std::size_t bytes = 0;
+  bool reading = false;
+  Status used;
+  {
+    const MutexLock lock(entry->mutex);
+    const std::int64_t now = Env::Real().NowMonotonicNs();
+    if (entry->run == nullptr) {
+      LUFF_ASSIGN_OR_RETURN(auto trial, query::Trial::Open(listed.path));
+      entry->run = std::make_unique<OpenRun>(std::move(trial), listed.id, cache_);
+      entry->refreshed_ns = now;
+    } else if (now - entry->refreshed_ns > kFreshNs) {
+      LUFF_RETURN_IF_ERROR(entry->run->trial().Refresh().status());
+      entry->refreshed_ns = now;
+    }
+    used = use(*entry->run);
+    bytes = entry->run->memory_bytes();
+    reading = entry->run->reading();
   }
-  return use(*entry->run);
+  Note(entry, bytes, reading);
+  return used;
+}
+
+void OpenRuns::ReadOverviews(std::int64_t ns) {
+  std::vector<std::shared_ptr<Entry>> reading;
+  {
+    const MutexLock lock(mutex_);
+    for (const Place& place : entries_) {
+      if (place.reading) reading.push_back(place.entry);
+    }
+  }
+  const std::int64_t end = Env::Real().NowMonotonicNs() + ns;
+  for (const auto& entry : reading) {
+    bool more = true;
+    std::size_t bytes = 0;
+    while (more && Env::Real().NowMonotonicNs() < end) {  // others may use it between parts
+      const MutexLock lock(entry->mutex);
+      more = entry->run != nullptr && entry->run->ReadOverviews();
+      bytes = entry->run == nullptr ? 0 : entry->run->memory_bytes();
+    }
+    Note(entry, bytes, more);
+  }
 }
 
 void OpenRuns::Forget(const ListedRun& listed) {
+  std::list<Place> closed;  // after the lock
   const MutexLock lock(mutex_);
-  entries_.remove_if([&](const Place& place) { return place.first == Key(listed.id, listed.path); });
+  const auto at = std::ranges::find(entries_, Key(listed.id, listed.path), &Place::key);
+  if (at != entries_.end()) closed.splice(closed.begin(), entries_, at);
 }
 
 std::size_t OpenRuns::size() {

@@ -9,6 +9,7 @@
 #include "luff/base/mutex.h"
 #include "luff/query/trial.h"
 #include "server/heat_map.h"
+#include "server/overview_cache.h"
 #include "server/run_list.h"
 
 /// Runs that are open. Each is used by one thread at a time, since a trial fills caches.
@@ -17,32 +18,65 @@ namespace luff::server {
 /// A run while it is in use.
 class OpenRun {
  public:
-  explicit OpenRun(std::unique_ptr<query::Trial> trial) : trial_(std::move(trial)) {}
+  /// `cache`: of overviews, outlives it; null for none. `id`: of the run.
+  explicit OpenRun(std::unique_ptr<query::Trial> trial, std::string id = {},
+                   const OverviewCache* cache = nullptr)
+      : trial_(std::move(trial)),
+        id_(std::move(id)),
+        cache_(cache) {}
+  /// Keeps overviews that took work.
+  ~OpenRun();
+  OpenRun(const OpenRun&) = delete;
+  OpenRun& operator=(const OpenRun&) = delete;
   [[nodiscard]] query::Trial& trial() noexcept { return *trial_; }
-  /// The heat map of a statistic, made if there is none yet; at most kMaxMaps are kept.
+
+  /// The heat map of a statistic, as far as the overview has been read.
   [[nodiscard]] HeatMap& Heat(const NamedStatistic& statistic, query::Mode mode);
+  /// Reads one more part of the overview of a mode, or what is new. Returns true once it is complete.
+  [[nodiscard]] Result<bool> ReadOverview(query::Mode mode);
+  /// Reads a part of each overview that is in use and not complete; returns whether there was any.
+  bool ReadOverviews();
+  /// Memory that no file backs: of overviews, and roughly of the trial.
+  [[nodiscard]] std::size_t memory_bytes() const;
+  /// Whether somebody has asked for an overview that is not complete.
+  [[nodiscard]] bool reading() const;
 
  private:
-  static constexpr std::size_t kMaxMaps = 2;
-  std::unique_ptr<query::Trial> trial_;
   struct Kept {
-    Statistic statistic;
-    query::Mode mode;
-    std::unique_ptr<HeatMap> map;
+    explicit Kept(query::Mode mode) : overview(mode) {}
+    Overview overview;
+    std::vector<std::unique_ptr<HeatMap>> maps;
+    std::size_t unsaved = 0;  // steps that were read since it was kept
+    bool failed = false;
   };
-  std::list<Kept> maps_;  // used last first
+  [[nodiscard]] Kept& Of(query::Mode mode);
+  [[nodiscard]] Result<bool> Read(Kept& kept);
+  void Save(Kept& kept);
+
+  const std::unique_ptr<query::Trial> trial_;
+  const std::string id_;
+  const OverviewCache* const cache_;
+  std::list<Kept> kept_;  // one for each mode that was asked for
 };
 
 /// **Thread-safe.**
 class OpenRuns {
  public:
-  /// A trial of a large run has about a thousand memory maps, and a process may have 65,530.
-  explicit OpenRuns(std::size_t limit = 24) : limit_(limit) {}
+  static constexpr std::size_t kMaxOpen = 128;
+  static constexpr std::size_t kMaxBytes = std::size_t{320} << 20;  // all together
+  /// `cache` outlives it; null for none.
+  explicit OpenRuns(const OverviewCache* cache = nullptr, std::size_t limit = kMaxOpen,
+                    std::size_t max_bytes = kMaxBytes)
+      : cache_(cache),
+        limit_(limit),
+        max_bytes_(max_bytes) {}
 
-  /// Calls `use` with a run, refreshed, while no other thread uses it. Opens it if need be; the
-  /// one unused for longest is then closed. Errors: those of opening and of `use`.
+  /// Calls `use` with a run, refreshed, while no other thread uses it. Opens it if need be; those
+  /// unused for longest are then closed. Errors: those of opening and of `use`.
   [[nodiscard]] Status Use(const ListedRun& listed, const std::function<Status(OpenRun&)>& use)
       LUFF_EXCLUDES(mutex_);
+  /// Reads on in overviews that somebody has asked for, for at most `ns` nanoseconds.
+  void ReadOverviews(std::int64_t ns) LUFF_EXCLUDES(mutex_);
   /// Closes what is open of a run that is gone.
   void Forget(const ListedRun& listed) LUFF_EXCLUDES(mutex_);
   [[nodiscard]] std::size_t size() LUFF_EXCLUDES(mutex_);
@@ -55,10 +89,18 @@ class OpenRuns {
   };
   /// Another run may have taken a path: the id belongs to the key.
   using Key = std::pair<std::string, std::string>;
-  using Place = std::pair<Key, std::shared_ptr<Entry>>;
+  struct Place {
+    Key key;
+    std::shared_ptr<Entry> entry;
+    std::size_t bytes = 0;  // when it was used last
+    bool reading = false;   // of an overview
+  };
   [[nodiscard]] std::shared_ptr<Entry> Find(const Key& key) LUFF_EXCLUDES(mutex_);
+  /// Notes what a run holds, and closes the ones unused for longest if it is too much.
+  void Note(const std::shared_ptr<Entry>& entry, std::size_t bytes, bool reading) LUFF_EXCLUDES(mutex_);
 
-  const std::size_t limit_;
+  const OverviewCache* const cache_;
+  const std::size_t limit_, max_bytes_;
   Mutex mutex_;
   std::list<Place> entries_ LUFF_GUARDED_BY(mutex_);  // used last first
 };

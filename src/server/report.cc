@@ -30,7 +30,6 @@ using query::TensorId;
 
 constexpr std::size_t kAll = SIZE_MAX;
 constexpr std::size_t kGroup = 64;                // curves a pack
-constexpr std::size_t kReportPartSteps = 4096;    // of a heat map, read at a time
 constexpr std::size_t kFewPoints = 64;            // of curves, at least
 constexpr std::size_t kNamedSteps = 256;          // steps that findings name
 constexpr std::size_t kSpreadBytes = 2'000'000;   // of steps that nothing points to
@@ -229,8 +228,8 @@ void Filling::AddAllCurves() {
 void Filling::AddHeat(const NamedStatistic& statistic, std::size_t most) {
   const std::string route = fmt::format("heat?stat={}", statistic.name);
   HeatMap& map = run_.Heat(statistic, Mode::kTrain);
-  while (!map.Covers(trial_)) {
-    if (const auto read = map.Read(trial_, kReportPartSteps); !read.ok() || trial_.tensor_count() == 0) break;
+  while (!map.overview().Covers(trial_)) {
+    if (const auto read = run_.ReadOverview(Mode::kTrain); !read.ok() || trial_.tensor_count() == 0) break;
   }
   auto answer = Ask(route);
   Json info = answer.ok() ? TryParseOrderedJson(*answer) : Json();
@@ -404,7 +403,7 @@ Result<std::string> Filling::Fill(std::size_t limit) {
       left_out_.emplace_back("ranks beside each other");
   }
   for (const NamedStatistic& statistic : kStatistics) {
-    if (statistic.heat && statistic.statistic != Statistic::kL2) AddHeat(statistic, archive_.left() / 6);
+    if (statistic.heat() && statistic.statistic != Statistic::kL2) AddHeat(statistic, archive_.left() / 6);
   }
   AddSpreadSteps();
   AddOtherStatistics();

@@ -119,7 +119,11 @@ Result<Response> Document(const ListedRun& listed, OpenRun& run, const Request& 
   json["problems"] = trial.Problems();
   json["losses"] = LossesOf(trial);
   json["statistics"] = Json::array();
-  for (const NamedStatistic& one : kStatistics) json["statistics"].push_back(one.name);
+  json["heat"] = Json::array();
+  for (const NamedStatistic& one : kStatistics) {
+    if (one.curve) json["statistics"].push_back(one.name);
+    if (one.heat()) json["heat"].push_back(one.name);
+  }
   return JsonResponse(std::move(json));
 }
 
@@ -179,21 +183,18 @@ Result<Response> Columns(const ListedRun& listed, OpenRun& run, const Request& r
   return Numbers(payload);
 }
 
-constexpr std::size_t kPartSteps = 1024;  // read of a heat map at a time: tens of milliseconds of a large run
-
 /// The heat map that a request asks for, with what is new taken in.
 Result<HeatMap*> HeatFor(OpenRun& run, std::string_view name, const Request& request) {
   const auto statistic = FindStatistic(name.empty() ? "l2" : name);
-  if (!statistic || !statistic->heat)
-    return NotFound(
-        "there is no heat map of such a statistic; there are l2, std, abs_mean, abs_max, zero_share");
+  if (!statistic || !statistic->heat())
+    return NotFound("there is no heat map of such a statistic; the run's document names them (heat)");
   LUFF_ASSIGN_OR_RETURN(const auto mode, ModeIn(request));
-  HeatMap& map = run.Heat(*statistic, mode.value_or(Mode::kTrain));
-  if (!map.Covers(run.trial())) {
-    LUFF_RETURN_IF_ERROR(map.Read(run.trial(), kPartSteps).status());
-  }
-  return &map;
+  if (mode == Mode::kGlobal) return InvalidArgument("a heat map is of TRAIN, EVAL or PREDICT");
+  LUFF_RETURN_IF_ERROR(run.ReadOverview(mode.value_or(Mode::kTrain)).status());
+  return &run.Heat(*statistic, mode.value_or(Mode::kTrain));
 }
+
+bool Complete(OpenRun& run, const HeatMap& map) { return map.overview().Covers(run.trial()); }
 
 Result<Response> Heat(const ListedRun& listed, OpenRun& run, const Request& request) {
   (void)listed;
@@ -201,11 +202,12 @@ Result<Response> Heat(const ListedRun& listed, OpenRun& run, const Request& requ
   Json levels = Json::array();
   for (const HeatMap::Level& level : map->Levels())
     levels.push_back({{"bucket_steps", level.bucket_steps}, {"columns", level.columns}});
+  constexpr const char* kScales[] = {"ratio", "share", "offset"};
   return JsonResponse({{"stat", map->statistic().name},
-                       {"scale", map->statistic().share ? "share" : "ratio"},
+                       {"scale", kScales[static_cast<std::size_t>(map->statistic().scale)]},
                        {"rows", map->rows()},
                        {"levels", std::move(levels)},
-                       {"complete", map->Covers(run.trial())},
+                       {"complete", Complete(run, *map)},
                        {"version", map->version()}});
 }
 
@@ -219,8 +221,8 @@ Result<Response> Tile(const ListedRun& listed, OpenRun& run, const Request& requ
   LUFF_ASSIGN_OR_RETURN(HeatMap * map, HeatFor(run, rest.substr(0, slash), request));
   const auto& [level, x, y] = std::tie((*numbers)[0], (*numbers)[1], (*numbers)[2]);
   const auto levels = map->Levels();
-  if (level >= levels.size() || x * HeatMap::kTile >= levels[level].columns ||
-      y * HeatMap::kTile >= map->rows())
+  if (level >= levels.size() || x >= Overview::kMaxColumns || y >= Overview::kMaxTensors ||
+      x * HeatMap::kTile >= levels[level].columns || y * HeatMap::kTile >= map->rows())
     return NotFound("there is no such tile; heat names the levels");
   Response response{.type = "application/octet-stream"};
   const std::string tag = fmt::format("\"{}-{}\"", listed.id.substr(0, 8), map->version());
@@ -230,6 +232,33 @@ Result<Response> Tile(const ListedRun& listed, OpenRun& run, const Request& requ
   else
     response.body = map->Tile(level, x, y);
   return response;
+}
+
+constexpr std::size_t kMaxOverviewRows = 64;
+
+/// The numbers behind a heat map.
+Result<Response> OverviewRows(const ListedRun& listed, OpenRun& run, const Request& request) {
+  (void)listed;
+  LUFF_ASSIGN_OR_RETURN(const auto tensors, NumbersIn<query::TensorId>(request.Parameter("tensor"), ','));
+  if (tensors.empty() || tensors.size() > kMaxOverviewRows)
+    return InvalidArgument(fmt::format("expected 1 to {} tensors: tensor=3,7", kMaxOverviewRows));
+  LUFF_ASSIGN_OR_RETURN(const HeatMap* map, HeatFor(run, request.Parameter("stat"), request));
+  LUFF_ASSIGN_OR_RETURN(const auto level, NumberIn<std::size_t>(request, "level", 0));
+  const auto levels = map->Levels();
+  if (level >= std::max<std::size_t>(levels.size(), 1))
+    return NotFound("there is no such level; heat names them");
+  Payload payload;
+  payload.Tell("stat", std::string(map->statistic().name));
+  payload.Tell("bucket_steps", fmt::format("{}", levels.empty() ? 1 : levels[level].bucket_steps));
+  payload.Tell("complete", Complete(run, *map) ? "1" : "0");
+  for (const query::TensorId tensor : tensors) {
+    if (tensor >= run.trial().tensor_count()) return NotFound("there is no such tensor");
+    const HeatMap::Row row = tensor < map->rows() ? map->RowOf(level, tensor) : HeatMap::Row();
+    payload.Add(fmt::format("{}.lo", tensor), row.lo);
+    payload.Add(fmt::format("{}.hi", tensor), row.hi);
+    payload.Add(fmt::format("{}.flags", tensor), row.flags);
+  }
+  return Numbers(payload);
 }
 
 /// Adds a member whose value is a number, or the text for one that is not finite.
@@ -358,6 +387,7 @@ std::span<const Route> Routes() noexcept {
       {"GET", "runs/*/heat", Role::kViewer, !kValues, Heat},
       {"GET", "runs/*/heat/*/*/*/*", Role::kViewer, !kValues, Tile},
       {"GET", "runs/*/at/*", Role::kViewer, !kValues, At},
+      {"GET", "runs/*/overview", Role::kViewer, !kValues, OverviewRows},
       {"GET", "runs/*/histogram", Role::kViewer, !kValues, Histogram},
       {"GET", "runs/*/histograms", Role::kViewer, !kValues, HistogramsRoute},
       {"GET", "runs/*/ranks", Role::kViewer, !kValues, RanksRoute},

@@ -1,6 +1,7 @@
 #include "server/run_list.h"
 
 #include <algorithm>
+#include <ctime>
 
 #include <sodium.h>
 #include <nlohmann/json.hpp>
@@ -9,8 +10,9 @@
 #include "base/json.h"
 #include "catalog/card.h"
 #include "catalog/walk.h"
-#include "server/hide_secrets.h"
+#include "luff/base/env.h"
 #include "luff/store/trainings.h"
+#include "server/hide_secrets.h"
 
 namespace luff::server {
 namespace {
@@ -36,6 +38,25 @@ std::string OwnId(const std::string& card) {
   return IsId(id) ? id : "";
 }
 
+/// What is said of a directory that is gone or cannot be read; "" for other errors. The others are still
+/// shown.
+std::string RootNote(const std::string& root, const Status& why) {
+  if (why.code() == StatusCode::kNotFound) {
+    return fmt::format(
+        "{} is gone. Its runs come back with it; to serve other directories, start luff serve with them.",
+        root);
+  }
+  if (why.code() != StatusCode::kIo) return {};
+  return fmt::format("{} cannot be read ({}). Let the user who runs luff serve read it.", root,
+                     why.message());
+}
+
+std::int64_t ThreadCpuNs() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<std::int64_t>(used.tv_sec) * 1'000'000'000 + used.tv_nsec;
+}
+
 /// Whether a directory that is served is a run itself: it may have become one since.
 bool IsRun(const std::string& root) { return catalog::StampOf(root) != 0; }
 
@@ -53,6 +74,15 @@ Result<ListedRun> DescribeRun(const std::string& path) {
   run.id = OwnId(run.card);
   if (run.id.empty()) run.id = IdOfPath(path);
   return run;
+}
+
+Result<catalog::Answer> RunList::Ask(catalog::Question question) {
+  question.leave = [&](const std::string& run) { return patience_.Leave(run, Env::Real().NowMonotonicNs()); };
+  std::size_t read = 0;
+  const std::int64_t before = ThreadCpuNs();
+  auto answer = catalog::Ask(index_, question, [&](std::size_t done, std::size_t) { read = done; });
+  patience_.Spent(ThreadCpuNs() - before, read);
+  return answer;
 }
 
 Result<bool> RunList::Refresh() {
@@ -75,8 +105,10 @@ Result<bool> RunList::Refresh() {
     catalog::Question question;
     question.folder = root;
     question.limit = SIZE_MAX;
-    LUFF_ASSIGN_OR_RETURN(catalog::Answer answer, catalog::Ask(index_, question));
-    for (catalog::Entry& entry : answer.entries)
+    auto answer = Ask(question);
+    if (!answer.ok() && RootNote(root, answer.status()).empty()) return answer.status();
+    if (!answer.ok()) continue;  // List() says it
+    for (catalog::Entry& entry : answer->entries)
       cards.emplace(std::move(entry.path), Found{std::move(entry.name), std::move(entry.card)});
   }
   const MutexLock lock(mutex_);
@@ -159,8 +191,15 @@ Response RunList::List(const Request& request, const Visitor& visitor) {
       continue;
     }
     question.folder = root;
-    auto answer = catalog::Ask(index_, question);
-    if (!answer.ok()) return ProblemOf(answer.status());
+    auto answer = Ask(question);
+    if (!answer.ok()) {
+      catalog::Answer none;
+      none.notes.push_back(RootNote(root, answer.status()));
+      if (none.notes.front().empty()) return ProblemOf(answer.status());
+      answers.push_back(std::move(none));
+      folders.push_back(root);
+      continue;
+    }
     if (visitor.restricted()) {  // neither counts nor notes speak of what is elsewhere
       std::erase_if(answer->entries,
                     [&](const catalog::Entry& one) { return !visitor.May(Role::kViewer, one.path); });

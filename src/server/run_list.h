@@ -10,6 +10,7 @@
 #include "luff/base/mutex.h"
 #include "luff/base/result.h"
 #include "server/message.h"
+#include "server/patience.h"
 #include "server/secrets.h"
 
 /// The runs below the directories that are served, and their ids.
@@ -51,8 +52,12 @@ class RunList {
   /// Whether the list has the run with this card: it may have changed, or another may have taken its place.
   [[nodiscard]] bool Holds(const std::string& path, const std::string& card) const LUFF_EXCLUDES(mutex_);
 
+  /// Asks the catalogue, which reads again what has changed and is due.
+  [[nodiscard]] Result<catalog::Answer> Ask(catalog::Question question);
+
   const std::vector<std::string> roots_;
   const std::string index_;
+  Patience patience_;
   mutable Mutex mutex_;
   std::map<std::string, ListedRun> by_path_ LUFF_GUARDED_BY(mutex_);
   std::map<std::string, std::string, std::less<>> path_of_ LUFF_GUARDED_BY(mutex_);  // by id

@@ -44,6 +44,26 @@ Response PageFile(const Request& request, const std::string& base) {
   return response;
 }
 
+/// What to do about a run that does not open.
+Response CannotOpen(const Status& why, const ListedRun& run) {
+  const std::string verify =
+      fmt::format("luff verify {} names every damaged place, and what is left.", run.path);
+  switch (why.code()) {
+    case StatusCode::kNotFound:
+    case StatusCode::kFailedPrecondition:
+      return Problem(404, "Gone", "the run was removed or moved: " + run.path,
+                     "Go back to the list of runs, or put the directory back.");
+    case StatusCode::kUnsupportedVersion:
+      return Problem(422, "Newer than this server", why.message(),
+                     "A newer Luff has written the run. Update the one that serves it: pip install -U luff.");
+    case StatusCode::kCorruption: return Problem(422, "Damaged", why.message(), verify);
+    case StatusCode::kResourceExhausted: return ProblemOf(why);
+    default:
+      return Problem(422, "Cannot be read", why.message(),
+                     "Let the user who runs luff serve read the directory and all in it, or see " + verify);
+  }
+}
+
 }  // namespace
 
 std::optional<ListedRun> Service::FindRun(std::string_view id, const Visitor& visitor) {
@@ -67,11 +87,14 @@ Response Service::OfRun(const Request& request, const Route& route, const Visito
   if (!visitor.May(least, listed->path)) return NotAllowed(least, visitor);
   if (route.answer == nullptr) return acting_.Post(*listed, rest.substr(id.size() + 1), request, visitor);
   Response response;
+  bool opened = false;
   const Status used = runs_.Use(*listed, [&](OpenRun& run) -> Status {
+    opened = true;
     LUFF_ASSIGN_OR_RETURN(response, route.answer(*listed, run, request));
     return Status::Ok();
   });
-  return used.ok() ? std::move(response) : ProblemOf(used);
+  if (used.ok()) return response;
+  return opened ? ProblemOf(used) : CannotOpen(used, *listed);
 }
 
 Response Service::Stream(const Request& request, const Visitor& visitor) {

@@ -19,19 +19,21 @@ struct ServiceOptions {
   std::vector<std::string> roots;  // absolute directories, of runs or runs themselves
   std::string index = {};          // file of the catalogue's index; "" for none
   std::string audit = {};          // file of the audit; "" for none
+  const OverviewCache* cache = nullptr;  // of overviews; null for none
   Role values = Role::kViewer;     // the least role that may see values (Route::values)
 };
 
 /// What the server answers: guard, then route. Without sockets. **Thread-safe.**
 class Service {
  public:
-  /// `secrets` outlives the service.
+  /// `secrets` and the cache outlive the service.
   Service(Place place, Secrets* secrets, ServiceOptions options)
       : guard_(std::move(place), secrets),
         secrets_(secrets),
         values_(options.values),
         audit_(std::move(options.audit)),
         list_(std::move(options.roots), std::move(options.index)),
+        runs_(options.cache),
         live_(&list_, &runs_) {}
 
   /// Never throws. An answer with `is_stream` is an event stream over `live`.

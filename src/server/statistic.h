@@ -16,27 +16,38 @@ enum class Statistic : std::uint8_t {
   kAbsMean,
   kAbsMax,
   kZeroShare,
-  kNonFinite
+  kNonFinite,
+  kUpdateRatio
 };
+
+/// How a heat map turns a value into a byte: docs/spec/http-api.md, section 5.
+enum class Scale : std::uint8_t { kRatio, kShare, kOffset };
+
+constexpr int kNoHeat = -1;
 
 struct NamedStatistic {
   Statistic statistic;
   std::string_view name;
-  bool heat;   // heat maps show it
-  bool share;  // of elements, 0 to 1
+  int place = kNoHeat;  // in the overview: its number in docs/spec/overview.md
+  Scale scale = Scale::kRatio;
+  bool curve = true;  // curves show it
+  [[nodiscard]] constexpr bool heat() const { return place != kNoHeat; }
 };
 inline constexpr NamedStatistic kStatistics[] = {
-    {Statistic::kAuto, "auto", false, false},
-    {Statistic::kL2, "l2", true, false},
-    {Statistic::kMean, "mean", false, false},
-    {Statistic::kStd, "std", true, false},
-    {Statistic::kMin, "min", false, false},
-    {Statistic::kMax, "max", false, false},
-    {Statistic::kAbsMean, "abs_mean", true, false},
-    {Statistic::kAbsMax, "abs_max", true, false},
-    {Statistic::kZeroShare, "zero_share", true, true},
-    {Statistic::kNonFinite, "nonfinite", false, true},
+    {Statistic::kAuto, "auto"},
+    {Statistic::kL2, "l2", 0},
+    {Statistic::kMean, "mean", 1, Scale::kOffset},
+    {Statistic::kStd, "std", 2},
+    {Statistic::kMin, "min"},
+    {Statistic::kMax, "max"},
+    {Statistic::kAbsMean, "abs_mean", 3},
+    {Statistic::kAbsMax, "abs_max", 4},
+    {Statistic::kZeroShare, "zero_share", 5, Scale::kShare},
+    {Statistic::kNonFinite, "nonfinite", 6, Scale::kShare},
+    {Statistic::kUpdateRatio, "update_ratio", 7, Scale::kRatio, false},
 };
+/// Statistics that an overview holds.
+inline constexpr std::size_t kOverviewStatistics = 8;
 
 [[nodiscard]] constexpr std::optional<NamedStatistic> FindStatistic(std::string_view name) {
   for (const NamedStatistic& one : kStatistics) {

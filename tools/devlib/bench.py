@@ -63,6 +63,11 @@ def bench_main(args):
             env["PYTHONPATH"] += f"{os.pathsep}{site}"
         except Failed as failure:
             say(f"  XGBoost skipped: {str(failure).splitlines()[0]}")
+    if args.name == "studio":
+        try:
+            env["LUFF_BENCH_TENSORBOARD"] = str(setup.environment("formats"))
+        except Failed as failure:
+            say(f"  TensorBoard skipped: {str(failure).splitlines()[0]}")
     if args.rest[:1] == ["--mutants"] and "train" in args.rest:
         for name in (
             "lightning",

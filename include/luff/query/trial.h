@@ -309,20 +309,6 @@ class TrialRows {
     return Status::Ok();
   }
 
-  /// Summaries of one tensor and worker at adjacent steps, as they lie in the run.
-  struct SummaryStretch {
-    TensorId tensor = 0;
-    std::uint32_t worker = 0;
-    std::size_t first = 0;  // row i belongs to the (first + i)-th complete step
-    std::span<const std::uint64_t> count, min_bits, max_bits, zero_count, nan_count, inf_count;
-    std::span<const double> sum, sum_sq, abs_sum;
-    std::span<const std::uint8_t> dtype;
-  };
-  /// Calls `use` for all summaries of the complete steps `from` to `to` - 1, superseded ones too, in the
-  /// order in which they are read fastest: a tensor may occur many times, and no order is promised.
-  [[nodiscard]] virtual Status VisitSummaries(std::size_t from, std::size_t to,
-                                              const std::function<void(const SummaryStretch&)>& use) const;
-
   [[nodiscard]] virtual std::vector<GapInfo> Gaps() const = 0;
   [[nodiscard]] virtual std::vector<EventAt> Events(Mode mode) const = 0;
   /// Events as JSON, of all complete steps: (global step, worker, text).

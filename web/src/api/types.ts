@@ -80,6 +80,7 @@ export interface RunDocument {
   problems: string[];
   losses: LossRef[];
   statistics: string[];
+  heat: string[];
   environment: unknown;
   model: ModelDocument | null;
 }
@@ -163,7 +164,7 @@ export interface Mark {
 
 export interface HeatInfo {
   stat: string;
-  scale: "ratio" | "share";
+  scale: "ratio" | "share" | "offset";
   rows: number;
   levels: { bucket_steps: number; columns: number }[];
   complete: boolean;

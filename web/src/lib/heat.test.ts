@@ -20,6 +20,8 @@ test("bytes stand for what the server wrote", () => {
   }
   expect(byteText(126, "ratio")).toBe("as the row's median");
   expect(byteText(252, "share")).toBe("100 %");
+  expect(byteText(126, "offset")).toBe("as the row's median");
+  expect(byteText(63, "offset")).toBe("50 % of the row's largest distance below its median");
   expect(byteText(BAD, "share")).toBe("not finite");
 });
 

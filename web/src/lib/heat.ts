@@ -6,7 +6,7 @@ export const NOT_RECORDED = 255;
 export const MIDDLE = 126;
 export const TILE = 256;
 
-export type Scale = "ratio" | "share";
+export type Scale = "ratio" | "share" | "offset";
 
 /** How much a byte matters: the worst of several cells is the one that matters most. */
 export function weight(byte: number, scale: Scale): number {
@@ -23,9 +23,10 @@ export function mergeWorst(into: Uint8Array, other: Uint8Array, scale: Scale): v
   for (let i = 0; i < into.length; ++i) into[i] = worse(into[i]!, other[i]!, scale);
 }
 
-/** The value against the median of its row that a byte stands for, or the share. */
+/** The value against the median of its row that a byte stands for, the share, or the part of the row's largest distance from its median. */
 export function valueOf(byte: number, scale: Scale): number {
   if (scale === "share") return byte / 252;
+  if (scale === "offset") return (byte - MIDDLE) / MIDDLE;
   const d = (byte - MIDDLE) / MIDDLE;
   return 10 ** (Math.sign(d) * d * d * 4);
 }
@@ -35,6 +36,10 @@ export function byteText(byte: number, scale: Scale): string {
   if (byte === NOT_RECORDED) return "not recorded";
   if (byte === NOT_READ) return "not read yet";
   if (scale === "share") return `${((byte / 252) * 100).toFixed(byte > 25 ? 0 : 1)} %`;
+  if (scale === "offset") {
+    const part = Math.round(valueOf(byte, scale) * 100);
+    return part === 0 ? "as the row's median" : `${Math.abs(part)} % of the row's largest distance ${part > 0 ? "above" : "below"} its median`;
+  }
   if (byte === 0) return "at most 1/10,000 of the row's median";
   const ratio = valueOf(byte, scale);
   if (byte >= 125 && byte <= 127) return "as the row's median";

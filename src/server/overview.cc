@@ -1,0 +1,301 @@
+#include "server/overview.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "base/format.h"
+
+namespace luff::server {
+namespace {
+
+constexpr float kEmpty = std::numeric_limits<float>::infinity();
+constexpr std::uint32_t kOther = 0xFFFFFFFFU;  // a step of another mode
+
+constexpr std::size_t PlaceOf(Statistic statistic) {
+  for (const NamedStatistic& one : kStatistics) {
+    if (one.statistic == statistic && one.heat()) return static_cast<std::size_t>(one.place);
+  }
+  return kOverviewStatistics;
+}
+constexpr std::size_t kL2 = PlaceOf(Statistic::kL2), kMean = PlaceOf(Statistic::kMean),
+                      kStd = PlaceOf(Statistic::kStd), kAbsMean = PlaceOf(Statistic::kAbsMean),
+                      kAbsMax = PlaceOf(Statistic::kAbsMax), kZeros = PlaceOf(Statistic::kZeroShare),
+                      kBadShare = PlaceOf(Statistic::kNonFinite), kRatio = PlaceOf(Statistic::kUpdateRatio);
+
+double Bound(std::uint64_t bits, std::uint8_t type) noexcept {
+  const auto dtype = static_cast<DType>(type);
+  if (IsSignedInteger(dtype)) return static_cast<double>(std::bit_cast<std::int64_t>(bits));
+  if (IsUnsignedInteger(dtype)) return static_cast<double>(bits);
+  return std::bit_cast<double>(bits);
+}
+
+std::uint8_t* FlagsOf(float* words, std::size_t stride) noexcept {
+  return reinterpret_cast<std::uint8_t*>(words + stride * 2 * kOverviewStatistics);
+}
+const std::uint8_t* FlagsOf(const float* words, std::size_t stride) noexcept {
+  return reinterpret_cast<const std::uint8_t*>(words + stride * 2 * kOverviewStatistics);
+}
+
+struct Range {
+  double lo = HUGE_VAL, hi = -HUGE_VAL;
+  void Add(double value) noexcept {
+    lo = value < lo ? value : lo;
+    hi = value > hi ? value : hi;
+  }
+};
+
+}  // namespace
+
+/// Of the rows of one tensor in one column. Roots are drawn at the end, since they keep the order.
+struct Overview::Extremes {
+  std::array<Range, kOverviewStatistics> of{};
+  std::uint8_t flags = kRecorded;
+
+  void Add(const query::SummaryStretch& s, std::size_t i) noexcept {
+    const std::uint64_t bad = s.nan_count[i] + s.inf_count[i];
+    if (bad != 0) flags |= kNotFinite;
+    if (s.merged_steps[i] > 1) flags |= kMerged;
+    const std::uint64_t count = s.count[i];
+    const double share = count == 0 ? 0.0 : 1.0 / static_cast<double>(count);
+    of[kZeros].Add(static_cast<double>(s.zero_count[i]) * share);
+    of[kBadShare].Add(static_cast<double>(bad) * share);
+    if (count <= bad) return;  // damage may claim more
+    const double part = bad == 0 ? share : 1.0 / static_cast<double>(count - bad);
+    const double mean = s.sum[i] * part;
+    of[kL2].Add(s.sum_sq[i]);
+    of[kMean].Add(mean);
+    of[kStd].Add(std::max(s.sum_sq[i] * part - mean * mean, 0.0));
+    of[kAbsMean].Add(s.abs_sum[i] * part);
+    of[kAbsMax].Add(
+        std::max(std::fabs(Bound(s.min_bits[i], s.dtype[i])), std::fabs(Bound(s.max_bits[i], s.dtype[i]))));
+  }
+  void PutInto(float* words, std::size_t stride, std::size_t tensor) noexcept {
+    for (const std::size_t square : {kL2, kStd}) {
+      if (of[square].lo > of[square].hi) continue;
+      of[square].lo = std::sqrt(of[square].lo);
+      of[square].hi = std::sqrt(of[square].hi);
+    }
+    for (std::size_t place = 0; place < kOverviewStatistics; ++place) {
+      float& lo = words[2 * place * stride + tensor];
+      float& hi = words[(2 * place + 1) * stride + tensor];
+      lo = std::min(lo, static_cast<float>(of[place].lo));
+      hi = std::max(hi, static_cast<float>(of[place].hi));
+    }
+    FlagsOf(words, stride)[tensor] |= flags;
+  }
+};
+
+Overview::Cells Overview::At(std::size_t column, std::size_t place) const noexcept {
+  const float* words = columns_[column].words;
+  if (words == nullptr) return {};
+  return {{words + 2 * place * stride_, tensors_},
+          {words + (2 * place + 1) * stride_, tensors_},
+          {FlagsOf(words, stride_), tensors_}};
+}
+
+std::size_t Overview::anonymous_bytes() const noexcept {
+  const auto owned = std::ranges::count_if(columns_, [](const Column& one) { return one.owned != nullptr; });
+  return static_cast<std::size_t>(owned) * WordsOf(stride_) * sizeof(float);
+}
+
+Overview::State Overview::state() const noexcept {
+  return {static_cast<std::uint32_t>(bits_),
+          static_cast<std::uint32_t>(tensors_),
+          static_cast<std::uint32_t>(stride_),
+          static_cast<std::uint32_t>(used_),
+          from_,
+          to_,
+          newest_step_,
+          superseded_};
+}
+
+void Overview::Adopt(const State& state, std::span<const Kept> columns, std::shared_ptr<const void> memory) {
+  columns_.clear();
+  for (const Kept& one : columns) columns_.push_back({one.words, nullptr, one.stepped});
+  memory_ = std::move(memory);
+  bits_ = static_cast<int>(state.bits);
+  tensors_ = state.tensors;
+  stride_ = state.stride;
+  used_ = state.columns;
+  from_ = state.from;
+  to_ = state.to;
+  newest_step_ = state.newest_step;
+  superseded_ = state.superseded;
+  if (version_ == 0) version_ = 1;  // else the same cells lie elsewhere
+}
+
+void Overview::Clear() {
+  columns_.clear();
+  memory_.reset();
+  tensors_ = stride_ = used_ = unread_ = from_ = to_ = superseded_ = 0;
+  bits_ = 0;
+  newest_step_ = -1;
+  ++version_;
+}
+
+std::unique_ptr<float[]> Overview::NewWords() const {
+  auto words = std::make_unique_for_overwrite<float[]>(WordsOf(stride_));
+  for (std::size_t plane = 0; plane < 2 * kOverviewStatistics; ++plane)
+    std::fill_n(words.get() + plane * stride_, stride_, plane % 2 == 0 ? kEmpty : -kEmpty);
+  std::fill_n(FlagsOf(words.get(), stride_), stride_, std::uint8_t{0});
+  return words;
+}
+
+float* Overview::Words(std::size_t column) {
+  Column& at = columns_[column];
+  if (at.owned == nullptr) {
+    auto own = at.words == nullptr ? NewWords() : std::make_unique_for_overwrite<float[]>(WordsOf(stride_));
+    if (at.words != nullptr) std::copy_n(at.words, WordsOf(stride_), own.get());
+    at.owned = std::move(own);
+    at.words = at.owned.get();
+  }
+  return at.owned.get();
+}
+
+void Overview::Widen(std::size_t tensors) {
+  const std::size_t before = stride_;
+  stride_ = (std::max(tensors, before + before / 4) + kRowUnit - 1) / kRowUnit * kRowUnit;
+  for (Column& column : columns_) {
+    if (column.words == nullptr) continue;
+    auto wider = NewWords();
+    for (std::size_t plane = 0; plane < 2 * kOverviewStatistics; ++plane)
+      std::copy_n(column.words + plane * before, before, wider.get() + plane * stride_);
+    std::copy_n(FlagsOf(column.words, before), before, FlagsOf(wider.get(), stride_));
+    column.owned = std::move(wider);
+    column.words = column.owned.get();
+  }
+  memory_.reset();
+}
+
+void Overview::Fit(const query::Trial& trial) {
+  if (trial.tensor_count() > stride_) Widen(trial.tensor_count());
+  tensors_ = trial.tensor_count();
+  const std::size_t room = std::clamp(kMaxCells / stride_, kMinColumns, kMaxColumns);
+  while (used_ > room) Fold();
+  for (std::size_t n = to_; n < trial.step_count(); ++n) {
+    const std::int64_t step = std::max<std::int64_t>(trial.step_at(n).global_step, 0);
+    while (static_cast<std::uint64_t>(step >> bits_) >= room) Fold();
+    used_ = std::max(used_, static_cast<std::size_t>(step >> bits_) + 1);
+    newest_step_ = std::max(newest_step_, step);
+  }
+  columns_.resize(used_);
+}
+
+void Overview::Fold() {
+  for (std::size_t i = 0; 2 * i < columns_.size(); ++i) {
+    Column first = std::move(columns_[2 * i]);
+    if (2 * i + 1 < columns_.size()) {
+      Column& second = columns_[2 * i + 1];
+      const bool stepped = first.stepped || second.stepped;
+      if (first.words == nullptr) {
+        first = std::move(second);
+      } else if (second.words != nullptr) {
+        auto both = std::make_unique_for_overwrite<float[]>(WordsOf(stride_));
+        for (std::size_t plane = 0; plane < 2 * kOverviewStatistics; ++plane) {
+          const float* a = first.words + plane * stride_;
+          const float* b = second.words + plane * stride_;
+          float* to = both.get() + plane * stride_;
+          if (plane % 2 == 0) {
+            for (std::size_t row = 0; row < stride_; ++row) to[row] = std::min(a[row], b[row]);
+          } else {
+            for (std::size_t row = 0; row < stride_; ++row) to[row] = std::max(a[row], b[row]);
+          }
+        }
+        for (std::size_t row = 0; row < stride_; ++row)
+          FlagsOf(both.get(), stride_)[row] = static_cast<std::uint8_t>(FlagsOf(first.words, stride_)[row] |
+                                                                        FlagsOf(second.words, stride_)[row]);
+        first.owned = std::move(both);
+        first.words = first.owned.get();
+      }
+      first.stepped = stepped;
+    }
+    columns_[i] = std::move(first);
+  }
+  columns_.resize((columns_.size() + 1) / 2);
+  used_ = (used_ + 1) / 2;
+  ++bits_;
+}
+
+Status Overview::Visit(const query::Trial& trial, std::size_t begin, std::size_t end) {
+  column_of_.clear();
+  for (std::size_t n = begin; n < end; ++n) {
+    const query::StepInfo info = trial.step_at(n);
+    superseded_ += info.superseded ? 1 : 0;
+    const bool counts = !info.superseded && info.mode == mode_ && info.global_step >= 0;
+    column_of_.push_back(counts ? static_cast<std::uint32_t>(info.global_step >> bits_) : kOther);
+    if (counts) columns_[column_of_.back()].stepped = true;
+  }
+  ++version_;
+  return query::VisitRows(
+      trial, begin, end, [&](const query::SummaryStretch& s) { Take(begin, s); },
+      [&](query::TensorId tensor, std::size_t n, const format::FormRow& row) {
+        TakeDifference(begin, tensor, n, row);
+      });
+}
+
+void Overview::Take(std::size_t begin, const query::SummaryStretch& s) {
+  const std::uint32_t* columns = column_of_.data() + (s.first - begin);
+  for (std::size_t i = 0; i < s.count.size();) {
+    const std::uint32_t column = columns[i];
+    if (column == kOther) {
+      ++i;
+      continue;
+    }
+    Extremes found;
+    for (; i < s.count.size() && columns[i] == column; ++i) found.Add(s, i);
+    found.PutInto(Words(column), stride_, s.tensor);
+  }
+}
+
+void Overview::TakeDifference(std::size_t begin, query::TensorId tensor, std::size_t n,
+                              const format::FormRow& row) {
+  const std::uint32_t column = column_of_[n - begin];
+  const double ratio = std::sqrt(row.values[1] / row.values[5]);  // of sums of squares
+  if (column == kOther || !std::isfinite(ratio)) return;
+  float* words = Words(column);
+  float& lo = words[2 * kRatio * stride_ + tensor];
+  float& hi = words[(2 * kRatio + 1) * stride_ + tensor];
+  lo = std::min(lo, static_cast<float>(ratio));
+  hi = std::max(hi, static_cast<float>(ratio));
+}
+
+bool Overview::TakenBack(const query::Trial& trial) const {
+  bool anew = false;
+  for (std::size_t n = to_; n < trial.step_count() && !anew; ++n)
+    anew = trial.step_at(n).global_step <= newest_step_;
+  if (!anew || to_ == 0) return false;
+  std::size_t superseded = 0;
+  for (std::size_t n = from_; n < to_; ++n) superseded += trial.step_at(n).superseded ? 1 : 0;
+  return superseded != superseded_;
+}
+
+Result<bool> Overview::Read(const query::Trial& trial, std::size_t steps) {
+  const std::size_t all = trial.step_count();
+  if (trial.tensor_count() == 0 || all == 0) return true;
+  if (trial.tensor_count() > kMaxTensors) {
+    return ResourceExhausted(
+        fmt::format("a heat map shows {} tensors, and the run has {}", kMaxTensors, trial.tensor_count()));
+  }
+  if (TakenBack(trial)) Clear();
+  const bool begun = to_ != 0;
+  Fit(trial);
+  if (!begun) {
+    from_ = all > steps ? all - steps : 0;
+    LUFF_RETURN_IF_ERROR(Visit(trial, from_, all));
+    to_ = all;
+  } else if (to_ < all) {
+    LUFF_RETURN_IF_ERROR(Visit(trial, to_, all));
+    to_ = all;
+  } else if (from_ > 0) {
+    const std::size_t begin = from_ > steps ? from_ - steps : 0;
+    LUFF_RETURN_IF_ERROR(Visit(trial, begin, from_));
+    from_ = begin;
+  }
+  const std::int64_t oldest = from_ == 0 ? -1 : trial.step_at(from_ - 1).global_step;
+  unread_ = oldest < 0 ? 0 : static_cast<std::size_t>(oldest >> bits_) + 1;
+  return Covers(trial);
+}
+
+}  // namespace luff::server
