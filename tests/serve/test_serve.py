@@ -224,6 +224,7 @@ def test_every_route_answers_as_openapi_says(server: Server) -> None:
     queries = {
         "columns": "?tensor=0,1",
         "rows": "?tensor=0",
+        "overview": "?tensor=0",
         "histograms": "?tensor=0",
         "histogram": "?tensor=0&step=31",
         "live": f"?runs={run}",
