@@ -21,6 +21,7 @@ from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
 from luff.torch.evidence._loss_formula import LossFormula
 from luff.torch.evidence._loss_inputs import LossInputs
+from luff.torch.evidence._loss_rows import LossRows
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._samples import Samples, of_loss
 from luff.torch.evidence._step import FunctionLoss, Step, StepContext
@@ -47,6 +48,7 @@ class Losses:
         self._samples = samples
         self._nonfinite = nonfinite
         self.inputs = LossInputs()
+        self.rows = LossRows()
         self.formula = LossFormula()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs.
         self.waiting: deque[list[tuple[int, float]]] = deque()
@@ -160,11 +162,16 @@ class Losses:
         kwargs: dict[str, Any],
         names: tuple[str, ...] = (),
     ) -> None:
-        """Notes which operation made the output that a loss gets; before its samples are taken."""
+        """Notes which operation made the output that a loss gets, and how its rows were flattened; before its samples
+        are taken.
+        """
         if not self.inputs.due(self._context.clock.mode_steps[_TRAIN]):
             return
-        for tensor in of_loss(args, kwargs, names)[:1]:
-            self.inputs.loss_called(kind, step.sampled_losses.get(kind, 0), tensor)
+        tensors, call = of_loss(args, kwargs, names), step.sampled_losses.get(kind, 0)
+        for tensor in tensors[:1]:
+            self.inputs.loss_called(kind, call, tensor)
+        if len(tensors) == 2:
+            self.rows.loss_called(kind, call, *tensors)
 
     def _wait(self, kind: str, output: Any) -> None:
         """Keeps the loss of an evaluation within a TRAIN step."""
