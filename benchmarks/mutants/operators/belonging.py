@@ -67,7 +67,7 @@ def flattens_both_transposed(source: Source) -> bool:
 @fault("LabelNoise", "NoBetterThanConstant", remedy=("belong", "same index"))
 def targets_of_another_row(source: Source) -> bool:
     """The next tokens of a batch are those of the row before."""
-    losses = [loss for loss in flattened(source) if isinstance(loss.call.args[1].func.value, ast.Subscript)]  # type: ignore[attr-defined]
+    losses = flattened(source) if source.calls("Embedding") else []
     for loss in losses:
         target = loss.call.args[1]
         assert isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute)

@@ -129,7 +129,10 @@ ColumnChange Compare(const AnswerColumns& training, const AnswerColumns& evaluat
       change.trained = trained, change.own = own, change.other = other;
     change.exchanged.emplace_back(k, best);
   }
-  if (change.exchanged.size() < 2) change.exchanged.clear();
+  // Columns that take each other's places. Those of windows that lie otherwise in time move on by some places.
+  std::set<std::size_t> targets;
+  for (const auto& [target, answer] : change.exchanged) targets.insert(target);
+  if (targets != others) change.exchanged.clear();
   return change;
 }
 

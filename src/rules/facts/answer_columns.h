@@ -46,8 +46,8 @@ struct ColumnChange {
 };
 
 /// Compares an evaluation with the training before it. Signs differ where r is `least` or more in training
-/// and -`least` or less in the evaluation. Columns are exchanged where two columns or more each belong to
-/// another one: that one's r is `least` or more, and larger by 0.3, and in training no column told the target
+/// and -`least` or less in the evaluation. Columns are exchanged where each of some belongs to another
+/// one of them: that one's r is `least` or more, and larger by 0.3, and in training no column told the target
 /// better than its own. All differences are five standard errors of Fisher's transformed r at least.
 [[nodiscard]] ColumnChange Compare(const AnswerColumns& training, const AnswerColumns& evaluation,
                                    double least);

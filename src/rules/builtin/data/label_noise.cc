@@ -301,14 +301,17 @@ class LabelNoise final : public KeptRule {
     constexpr std::int64_t kBatches = 3;
     if (told_.contains("exchanged_rows")) return;
     for (const LossCall& call : LossReader::Read(view)) {
-      if (!IsIds(call.target.dtype) || !call.target.whole()) continue;
+      if (!IsIds(call.target.dtype)) continue;
       for (const ModelInput& input : ModelInputsOf(view)) {
         if (!IsIds(input.entry->dtype)) continue;
         const auto ids = LoadSample(view, *input.entry);
         if (ids == nullptr || ids->shape.size() != 2 || !ids->whole()) continue;
         const Rows rows = RowsOf(*ids);
-        if (rows.count < kLeast || rows.width < kLeast || call.target.values.size() != ids->values.size())
+        if (rows.count < kLeast || rows.width < kLeast ||
+            ElementsOf(call.target.whole_shape) != ids->values.size())
           continue;
+        const std::size_t targets = call.target.values.size() / rows.width;  // rows that were kept
+        if (targets < kLeast) continue;
         const auto text = [&](const std::vector<double>& values, std::size_t row, std::size_t from) {
           const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * rows.width + from);
           return std::vector<double>(begin, begin + static_cast<std::ptrdiff_t>(rows.width - 1));
@@ -317,19 +320,19 @@ class LabelNoise final : public KeptRule {
         for (std::size_t i = 0; i < rows.count; ++i) owners[text(ids->values, i, 1)].push_back(i);
         std::size_t own = 0;
         std::size_t other = 0;
-        for (std::size_t i = 0; i < rows.count; ++i) {
+        for (std::size_t i = 0; i < targets; ++i) {
           const auto found = owners.find(text(call.target.values, i, 0));
           if (found == owners.end() || found->second.size() != 1) continue;
           ++(found->second.front() == i ? own : other);
         }
         if (own + other == 0) continue;
-        exchanged_ = 2 * other > rows.count && 4 * own <= rows.count ? exchanged_ + 1 : 0;
+        exchanged_ = 2 * other > targets && 4 * own <= targets ? exchanged_ + 1 : 0;
         if (exchanged_ < kBatches) continue;
         told_.insert("exchanged_rows");
         Finding finding = Begin(view.rows.info, "exchanged_rows");
         finding.tensor = view.trial.tensor(call.loss).name;
         finding.severity = Severity::kStop;
-        finding.what = fmt::format("{} of {} rows of targets are the next tokens of another row", other, rows.count);
+        finding.what = fmt::format("{} of {} rows of targets are the next tokens of another row", other, targets);
         finding.why =
             "each of them is, id by id, what follows in the sequence of another row of the same batch, and not "
             "in that of its own";
@@ -337,7 +340,7 @@ class LabelNoise final : public KeptRule {
             "cut inputs and targets out of one array with the same index, and shuffle or sort both alike";
         finding.causes = {"targets shuffled or sorted apart from the inputs",
                           "rows of inputs and targets drawn by two random numbers"};
-        finding.evidence = {{"rows", rows.count}, {"of_another_row", other}, {"of_the_own_row", own}};
+        finding.evidence = {{"rows", targets}, {"of_another_row", other}, {"of_the_own_row", own}};
         finding.threshold = fmt::format("half of the rows of {} captured batches in a row (Luff)", kBatches);
         sink.Report(std::move(finding));
         return;

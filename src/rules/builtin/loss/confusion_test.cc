@@ -167,6 +167,11 @@ TEST(Confusion, ColumnsOfTargetsInAnotherOrder_AreTold) {
     EXPECT_NE(findings[0].remedy.find("order of the target's columns"), std::string::npos);
   }
   EXPECT_EQ(Columns([](Values y) { return Values{y[2], y[0], y[1]}; }).size(), 1U);
+  double last = 0;  // moved on by a place: windows that lie otherwise in time
+  EXPECT_TRUE(Columns([&last](Values y) {
+                std::swap(last, y[0]);
+                return Values{last, y[0], y[1]};
+              }).empty());
   EXPECT_TRUE(Columns([](Values y) { return Values{y[1], y[0], y[2]}; }, 0.3, 1).empty());
 }
 
