@@ -122,7 +122,11 @@ def one_view_for_both(source: Source) -> bool:
         if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)):
             continue
         views = node.value.elts
-        if len(views) == 2 and "augment" in ast.unparse(views[0]) and ast.unparse(views[0]) == ast.unparse(views[1]):
+        if (
+            len(views) == 2
+            and "augment" in ast.unparse(views[0])
+            and ast.unparse(views[0]) == ast.unparse(views[1])
+        ):
             source.before(node, f"same = {ast.unparse(views[0])}")
             for view in views:
                 source.replace(view, "same")

@@ -17,7 +17,9 @@ def make_images(count, size=20):
     extent = torch.randint(4, 10, (count, 2))
     corner = (torch.rand(count, 2) * (size - extent)).long()
     kinds = torch.randint(0, 3, (count,))
-    for image, (x, y), (w, h), kind in zip(images, corner.tolist(), extent.tolist(), kinds.tolist(), strict=True):
+    for image, (x, y), (w, h), kind in zip(
+        images, corner.tolist(), extent.tolist(), kinds.tolist(), strict=True
+    ):
         patch = image[0, y : y + h, x : x + w]
         if kind == 0:
             patch += 1.0
@@ -57,7 +59,9 @@ for epoch in range(14):
     detector.train()
     for index in torch.randperm(len(train_x)).split(32):
         boxes, kinds = detector(train_x[index])
-        loss = 5 * F.smooth_l1_loss(boxes, train_y[index], beta=0.1) + F.cross_entropy(kinds, train_kinds[index])
+        loss = 5 * F.smooth_l1_loss(boxes, train_y[index], beta=0.1) + F.cross_entropy(
+            kinds, train_kinds[index]
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

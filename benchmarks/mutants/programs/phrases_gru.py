@@ -14,7 +14,9 @@ rng = np.random.default_rng(seed)
 
 def babble(words=7000):
     language = np.random.default_rng(3)
-    known = ["".join(chr(97 + c) for c in language.integers(0, 20, language.integers(2, 6))) for _ in range(50)]
+    known = [
+        "".join(chr(97 + c) for c in language.integers(0, 20, language.integers(2, 6))) for _ in range(50)
+    ]
     following = {word: language.choice(known, 3) for word in known}
     text, word = [], known[0]
     for _ in range(words):

@@ -63,8 +63,7 @@ void AnswerColumns::AddRow(const double* answers, const double* targets) noexcep
     xx_[j] += a * a;
     y_[j] += b;
     yy_[j] += b * b;
-    for (std::size_t k = 0; k < columns_; ++k)
-      xy_[j * columns_ + k] += a * (targets[k] - reference_y_[k]);
+    for (std::size_t k = 0; k < columns_; ++k) xy_[j * columns_ + k] += a * (targets[k] - reference_y_[k]);
   }
 }
 
@@ -129,7 +128,8 @@ ColumnChange Compare(const AnswerColumns& training, const AnswerColumns& evaluat
       change.trained = trained, change.own = own, change.other = other;
     change.exchanged.emplace_back(k, best);
   }
-  // Columns that take each other's places. Those of windows that lie otherwise in time move on by some places.
+  // Columns that take each other's places. Those of windows that lie otherwise in time move on by some
+  // places.
   std::set<std::size_t> targets;
   for (const auto& [target, answer] : change.exchanged) targets.insert(target);
   if (targets != others) change.exchanged.clear();

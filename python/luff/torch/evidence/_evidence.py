@@ -53,7 +53,13 @@ class Evidence:
         self.attention = Attention(context)
         self._graph_values = GraphValues()
         self._rounding = Rounding()
-        self._events = (self._rounding, self.accumulated, self.losses.inputs, self.losses.rows, self.losses.formula)
+        self._events = (
+            self._rounding,
+            self.accumulated,
+            self.losses.inputs,
+            self.losses.rows,
+            self.losses.formula,
+        )
 
     def opened(self, session: Session) -> None:
         """Called when the session is open."""

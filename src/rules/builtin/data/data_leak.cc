@@ -245,12 +245,9 @@ class DataLeak final : public KeptRule {
                            : "drop the target's column before the inputs are made";
       finding.causes = {"the target was not taken out of the table", "a column that is made from the target",
                         "a wrong column as target", "windows of inputs that reach into their targets"};
-      finding.evidence = {{"column", found.front()},
-                          {"columns_that_are", found.size()},
-                          {"targets", of.targets.size()},
-                          {"targets_among_inputs", told},
-                          {"columns", columns.columns()},
-                          {"rows", columns.rows()}};
+      finding.evidence = {{"column", found.front()},      {"columns_that_are", found.size()},
+                          {"targets", of.targets.size()}, {"targets_among_inputs", told},
+                          {"columns", columns.columns()}, {"rows", columns.rows()}};
       finding.threshold = fmt::format("all of {} rows in {} batches (Luff)", kTargetRows, kTargetBatches);
       sink.Report(std::move(finding));
       return;
@@ -261,8 +258,8 @@ class DataLeak final : public KeptRule {
   struct OfInput {
     std::vector<TargetColumns> targets;
 
-    // Targets as many as half of a row's places, or of a window's steps, may be meant to be its values: those of
-    // autoencoders, and of models that predict each next step.
+    // Targets as many as half of a row's places, or of a window's steps, may be meant to be its values: those
+    // of autoencoders, and of models that predict each next step.
     void Add(const SampleValues& input, const SampleValues& target) {
       const std::size_t axes = input.shape.size();
       const Rows rows = RowsOf(input);
@@ -274,14 +271,15 @@ class DataLeak final : public KeptRule {
       if (targets.empty()) targets.resize(std::min(wanted.width, kMaxTargets));
       if (targets.size() != std::min(wanted.width, kMaxTargets)) return;
       SampleValues flat = input;
-      flat.shape = flat.whole_shape = {static_cast<std::int64_t>(rows.count),
-                                       static_cast<std::int64_t>(rows.width)};
+      flat.shape =
+          flat.whole_shape = {static_cast<std::int64_t>(rows.count), static_cast<std::int64_t>(rows.width)};
       if (!input.whole()) return;
       SampleValues one = target;
       one.shape = one.whole_shape = {static_cast<std::int64_t>(rows.count)};
       for (std::size_t h = 0; h < targets.size(); ++h) {
         one.values.clear();
-        for (std::size_t i = 0; i < rows.count; ++i) one.values.push_back(target.values[i * wanted.width + h]);
+        for (std::size_t i = 0; i < rows.count; ++i)
+          one.values.push_back(target.values[i * wanted.width + h]);
         targets[h].Add(flat, one);
       }
     }
@@ -354,7 +352,7 @@ class DataLeak final : public KeptRule {
   static constexpr std::size_t kMaxTargets = 16;  // of a row
   const Limits limits_;
   Anchor last_;
-  bool told_ = false;                             // of a target
+  bool told_ = false;                       // of a target
   std::map<std::string, OfInput> targets_;  // by input
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;

@@ -178,7 +178,8 @@ std::vector<Finding> Windows(std::int64_t horizon, std::int64_t begin, std::int6
         targets.push_back(first[at + static_cast<std::size_t>(steps + begin + h)]);
     }
     trial.Step().Loss(1, "MSELoss_output_0").Sample("sample/Net_input_0", {32, steps, 2}, values);
-    trial.Sample("sample/MSELoss_input_0", {32, horizon}, std::vector<double>(values.begin(), values.begin() + 32 * horizon));
+    trial.Sample("sample/MSELoss_input_0", {32, horizon},
+                 std::vector<double>(values.begin(), values.begin() + 32 * horizon));
     trial.Sample("sample/MSELoss_input_1", {32, horizon}, targets);
   }
   return Findings(trial);

@@ -295,7 +295,8 @@ class LabelNoise final : public KeptRule {
     }
   }
 
-  // Targets of next tokens are the ids of their row, one place further on. Looks for the row whose ids they are.
+  // Targets of next tokens are the ids of their row, one place further on. Looks for the row whose ids they
+  // are.
   void Exchanged(const StepView& view, Sink& sink) {
     constexpr std::size_t kLeast = 8;  // rows, and ids of a row
     constexpr std::int64_t kBatches = 3;
@@ -332,9 +333,11 @@ class LabelNoise final : public KeptRule {
         Finding finding = Begin(view.rows.info, "exchanged_rows");
         finding.tensor = view.trial.tensor(call.loss).name;
         finding.severity = Severity::kStop;
-        finding.what = fmt::format("{} of {} rows of targets are the next tokens of another row", other, targets);
+        finding.what =
+            fmt::format("{} of {} rows of targets are the next tokens of another row", other, targets);
         finding.why =
-            "each of them is, id by id, what follows in the sequence of another row of the same batch, and not "
+            "each of them is, id by id, what follows in the sequence of another row of the same batch, and "
+            "not "
             "in that of its own";
         finding.remedy =
             "cut inputs and targets out of one array with the same index, and shuffle or sort both alike";

@@ -139,7 +139,8 @@ TEST(LabelNoise, EqualRowsOfFewLevels_AreNoContradiction) {
 }
 
 // Batches of 10 rows of 9 ids; `target(row)` names the row whose next ids are the targets of this one.
-std::vector<Finding> NextTokens(const std::function<int(int row)>& target, std::size_t shift = 1, int batches = 4) {
+std::vector<Finding> NextTokens(const std::function<int(int row)>& target, std::size_t shift = 1,
+                                int batches = 4) {
   testing::FakeTrial trial;
   std::mt19937 random(8);
   for (int step = 0; step < batches; ++step) {
@@ -176,7 +177,7 @@ TEST(LabelNoise, NextTokensOfAnotherRow_Stop) {
 TEST(LabelNoise, NextTokensOfTheOwnRowAndOtherTargets_AreSilent) {
   EXPECT_TRUE(NextTokens([](int row) { return row; }).empty());
   EXPECT_TRUE(NextTokens([](int row) { return row; }, 2).empty());
-  EXPECT_TRUE(NextTokens([](int row) { return row; }, 0).empty());              // an autoencoder
+  EXPECT_TRUE(NextTokens([](int row) { return row; }, 0).empty());                   // an autoencoder
   EXPECT_TRUE(NextTokens([](int row) { return row < 3 ? 2 - row : row; }).empty());  // two rows of ten
   EXPECT_TRUE(NextTokens([](int row) { return (row + 3) % 10; }, 1, 2).empty());
 }

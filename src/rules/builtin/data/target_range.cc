@@ -108,8 +108,8 @@ class TargetRange final : public KeptRule {
   };
   // One of several targets of a row.
   struct Column {
-    double value = 0;               // the first of the training
-    bool constant = true;           // all of them equal it
+    double value = 0;                  // the first of the training
+    bool constant = true;              // all of them equal it
     double evaluated = 0, others = 0;  // targets of the current evaluation; of them those that differ from it
     void VisitFields(Fields& io) {
       io("value", value);
@@ -204,13 +204,16 @@ class TargetRange final : public KeptRule {
     if (kind.rows < limits_.targets || kind.calls < 8 || kind.constant || anchor_.mode_step < 0) return;
     for (std::size_t k = 0; k < kind.columns.size(); ++k) {
       const Column& column = kind.columns[k];
-      if (!column.constant || column.others < kOthers || column.others < kOthersShare * column.evaluated) continue;
-      Finding finding = FindingAt(kName, "constant_column", view.trial, call.loss, call.worker, anchor_.Info());
+      if (!column.constant || column.others < kOthers || column.others < kOthersShare * column.evaluated)
+        continue;
+      Finding finding =
+          FindingAt(kName, "constant_column", view.trial, call.loss, call.worker, anchor_.Info());
       finding.since_step = 0;
       finding.what = fmt::format("column {} of the targets of {} is {:g} in all {} rows of the training", k,
                                  call.kind, column.value, kind.rows);
       finding.why = fmt::format(
-          "in evaluations {:.0f} of {:.0f} rows have another value there: the model can only learn that it is "
+          "in evaluations {:.0f} of {:.0f} rows have another value there: the model can only learn that it "
+          "is "
           "always the same",
           column.others, column.evaluated);
       finding.remedy = "look at how this column of the training's targets is loaded";

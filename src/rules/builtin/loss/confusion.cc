@@ -325,7 +325,8 @@ class Luff final : public KeptRule {
           "column {} of the targets goes together with column {} of the model's answers (correlation {:.2g}) "
           "and not with its own ({:.2g}); in training its own has {:.2g}",
           target, answer, change.other, change.own, change.trained);
-      finding.remedy = "compare the order of the target's columns in the training's and the evaluation's data";
+      finding.remedy =
+          "compare the order of the target's columns in the training's and the evaluation's data";
       finding.causes = {"columns gathered or sorted from each set by itself",
                         "another convention of coordinates, e.g. x and y exchanged"};
       finding.evidence = {{"columns", static_cast<double>(columns)},
@@ -334,8 +335,9 @@ class Luff final : public KeptRule {
                           {"other", change.other},
                           {"in_training", change.trained},
                           {"rows", rows}};
-      finding.threshold = fmt::format("two columns with a correlation of {:g} at least, {} evaluations (Luff)",
-                                      kLearnt, limits_.evaluations);
+      finding.threshold =
+          fmt::format("two columns with a correlation of {:g} at least, {} evaluations (Luff)", kLearnt,
+                      limits_.evaluations);
       sink.Report(std::move(finding));
     }
     if (!inverted || exchanged) return;
@@ -344,7 +346,8 @@ class Luff final : public KeptRule {
                                 : fmt::format("column {} of the targets of {} is turned over in evaluations",
                                               change.inverted.front(), kind->loss);
     finding.why = fmt::format(
-        "where the model's answer is high the target is low: their correlation is {:.2g}, in training {:.2g}. "
+        "where the model's answer is high the target is low: their correlation is {:.2g}, in training "
+        "{:.2g}. "
         "What a model learns may not hold for other data, but then it tells nothing, not the opposite",
         change.own, change.trained);
     finding.remedy =
@@ -419,7 +422,7 @@ class Luff final : public KeptRule {
   static constexpr double kLeastRows = 10;   // of a class in an evaluation
   static constexpr double kOneAnswer = 0.7;  // share of a class that gets the same answer
   static constexpr double kOthersRight = 0.7;
-  static constexpr double kLearnt = 0.4;     // correlation of answers and targets
+  static constexpr double kLearnt = 0.4;    // correlation of answers and targets
   static constexpr double kErrors = 3;      // each of two shares; both by chance: 1 in 500,000
   static constexpr double kSameErrors = 2;  // shares that are equal lie closer 19 times of 20
   Anchor last_;

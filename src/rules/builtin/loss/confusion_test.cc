@@ -140,7 +140,8 @@ std::vector<Finding> Columns(const std::function<std::vector<double>(std::vector
     for (int row = 0; row < 64; ++row) {
       std::vector<double> y = {normal(random), normal(random), normal(random)};
       for (double& value : y) value = binary ? (value > 0 ? 1 : 0) : value;
-      for (const double value : y) answers.push_back((binary ? 4 * value - 2 : value) + error * normal(random));
+      for (const double value : y)
+        answers.push_back((binary ? 4 * value - 2 : value) + error * normal(random));
       if (change) y = changed(y);
       targets.insert(targets.end(), y.begin(), y.end());
     }
@@ -189,7 +190,8 @@ TEST(Confusion, ColumnsThatAreHardScaledOrAlike_AreSilent) {
   EXPECT_TRUE(Columns([](Values y) { return y; }, 3).empty());  // hardly learnt
   EXPECT_TRUE(Columns([](Values y) { return Values{y[1], y[0], y[2]}; }, 3).empty());
   EXPECT_TRUE(Columns([](Values y) { return Values{100 * y[0], y[1] - 7, y[2]}; }).empty());
-  EXPECT_TRUE(Columns([](Values y) { return Values{y[0], y[1], y[1]}; }).empty());  // one column of other data
+  EXPECT_TRUE(
+      Columns([](Values y) { return Values{y[0], y[1], y[1]}; }).empty());  // one column of other data
   EXPECT_TRUE(Columns([](Values) { return Values{0, 1, 1}; }).empty());
   int row = 0;  // noise where the training had none
   EXPECT_TRUE(Columns([&row](Values y) { return Values{std::sin(7.0 * ++row), y[1], y[2]}; }).empty());

@@ -37,12 +37,12 @@ Pairs PairsOf(const LossCall& call) {
     return Pairs::kNone;
   std::set<double> targets(rows->ids.begin(), rows->ids.end());
   if (targets.size() != rows->rows) return Pairs::kNone;
-  double least = HUGE_VAL;     // of the partners' scores
-  double most = -HUGE_VAL;     // of them
-  double others = -HUGE_VAL;   // the largest of another column than the row's own
-  double itself = HUGE_VAL;    // least and most of the row's own column
+  double least = HUGE_VAL;    // of the partners' scores
+  double most = -HUGE_VAL;    // of them
+  double others = -HUGE_VAL;  // the largest of another column than the row's own
+  double itself = HUGE_VAL;   // least and most of the row's own column
   double most_itself = -HUGE_VAL;
-  double lowest = HUGE_VAL;    // of other columns, but for masked ones
+  double lowest = HUGE_VAL;  // of other columns, but for masked ones
   bool own_is_target = false;
   for (std::size_t i = 0; i < rows->rows; ++i) {
     const double* row = &rows->scores[i * rows->classes];
@@ -144,7 +144,8 @@ class ContrastivePairs final : public KeptRule {
       finding.what = fmt::format("{} gets pairs that are one and the same view of a sample", call.kind);
       finding.why =
           distances
-              ? "anchor and positive are equal in every row and every value: their distance is 0 whatever the "
+              ? "anchor and positive are equal in every row and every value: their distance is 0 whatever "
+                "the "
                 "model is, and nothing is learnt about what belongs together"
               : "the score of each row's partner is the same number in all rows and the largest of all, from "
                 "the first step on: partners are equal, and nothing is learnt about what belongs together";
@@ -175,7 +176,8 @@ class ContrastivePairs final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ContrastivePairs>(kName, kParams);
-  spec.summary = "pairs of a contrastive loss that are one view twice, or samples that are their own negatives";
+  spec.summary =
+      "pairs of a contrastive loss that are one view twice, or samples that are their own negatives";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

@@ -38,7 +38,8 @@ double Product(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-// SimCLR: two views of 8 samples, likenesses over 0.3. `noise`: how unlike views are; `mask`: of the diagonal.
+// SimCLR: two views of 8 samples, likenesses over 0.3. `noise`: how unlike views are; `mask`: of the
+// diagonal.
 std::vector<Finding> SimClr(double noise, double mask = -1e9, int steps = 12) {
   FakeTrial trial;
   std::mt19937 random(1);

@@ -119,7 +119,8 @@ class LossShapeMismatch final : public KeptRule {
       finding.since_step = view.rows.info.mode_step;
       if (how == "rows") {
         finding.what = fmt::format(
-            "{} pairs outputs with targets of other rows: an output of ({}) and a target of ({}) are flattened",
+            "{} pairs outputs with targets of other rows: an output of ({}) and a target of ({}) are "
+            "flattened",
             name, output, target);
         finding.why =
             "both have as many rows, but not in the same order: all outputs but a few are compared with the "
@@ -132,10 +133,12 @@ class LossShapeMismatch final : public KeptRule {
             "{} gets rows of scores that are cut across the axis of classes: an output of ({}) is flattened",
             name, output);
         finding.why =
-            "the classes are not its last axis, so a row holds the scores of one class at neighbouring places, "
+            "the classes are not its last axis, so a row holds the scores of one class at neighbouring "
+            "places, "
             "not those of all classes at one place";
         finding.remedy =
-            "permute the axis of classes to the end before the reshape, or give the loss (N, C, ...) unflattened";
+            "permute the axis of classes to the end before the reshape, or give the loss (N, C, ...) "
+            "unflattened";
         finding.causes = {"view or reshape to (-1, classes) without permute"};
       }
       finding.threshold = "a fact of the graph (Luff)";
@@ -177,7 +180,8 @@ class LossShapeMismatch final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossShapeMismatch>(kName, kParams);
   spec.version = 2;  // 2: causes "rows_crossed" and "classes_cut"
-  spec.summary = "output and target of a loss that broadcast to something larger, or whose rows do not belong together";
+  spec.summary =
+      "output and target of a loss that broadcast to something larger, or whose rows do not belong together";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
