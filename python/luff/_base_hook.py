@@ -369,12 +369,16 @@ class BaseHook:
             with self.lock:
                 return function(*arguments)
         except Exception as error:
-            self.guard.note(place, error)
-            if self.guard.count > MAX_ERRORS:
-                self.give_up(
-                    f"{MAX_ERRORS} errors inside Luff, the last in {place}: {self.guard.first.get(place)}"
-                )
+            self.failed(place, error)
             return None
+
+    def failed(self, place: str, error: Exception) -> None:
+        """Counts an error of Luff's own code; gives up after many."""
+        self.guard.note(place, error)
+        if self.guard.count > MAX_ERRORS:
+            self.give_up(
+                f"{MAX_ERRORS} errors inside Luff, the last in {place}: {self.guard.first.get(place)}"
+            )
 
     def obey(self, answer: int) -> None:
         """Carries out the answer of `Session.at_step_boundary`, which all ranks have agreed on.

@@ -26,37 +26,40 @@ class _Local(threading.local):
 _local = _Local()
 
 
+def _nobody() -> None:
+    """Stands for a reference to a thread where no thread ever had the turn."""
+
+
 class Turn:
     """The thread that trains, for one hook. Guarded by the hook's lock, except `here`."""
 
     def __init__(self) -> None:
-        self._owner: Any = None  # weak reference
+        self._owner: Any = _nobody  # weak reference
         self._passed = 0  # calls of other threads since the owner's last
         self.missed = 0
 
     def here(self) -> bool:
         """Whether the calling thread has the turn."""
-        return self._owner is not None and self._owner() is _local.token
+        return self._owner() is _local.token
 
     def keeps(self) -> bool:
         """Like `here`; and the thread that has the turn is not idle."""
-        owner = self._owner
-        if owner is None or owner() is not _local.token:
-            return False
-        self._passed = 0
-        return True
+        if self._owner() is _local.token:
+            self._passed = 0
+            return True
+        return False
 
     def vacant(self) -> bool:
         """Whether no thread has it: none ever had, or the thread has ended."""
-        return self._owner is None or self._owner() is None
+        return self._owner() is None
 
     def unused(self) -> bool:
         """Whether no thread ever had it."""
-        return self._owner is None
+        return self._owner is _nobody
 
     def lost(self) -> bool:
         """Whether the thread that had it has ended."""
-        return self._owner is not None and self._owner() is None
+        return self._owner is not _nobody and self._owner() is None
 
     def idle(self) -> bool:
         """Whether the thread that has it has made no call for long."""

@@ -11,6 +11,7 @@
 #include "cli/verbs.h"
 #include "luff/rules/choice.h"
 #include "luff/rules/rule.h"
+#include "server/rule_pages.h"
 
 namespace luff::cli {
 namespace {
@@ -90,17 +91,6 @@ void Cost(const std::string& run, bool json) {
   }
 }
 
-/// The text of docs/rules/*.md, compiled into the program.
-std::string_view PageText(const std::string& page) {
-  static constexpr std::pair<std::string_view, std::string_view> kPages[] = {
-#include "cli/rule_pages.inc"
-  };
-  for (const auto& [name, text] : kPages) {
-    if (name == page) return text;
-  }
-  return {};
-}
-
 /// Prints the author's description of a user's own rule, and its parameters.
 void PrintOwn(const rules::RuleSpec& rule) {
   fmt::print("{}: a rule of yours, {}\n\n", Escaped(rule.name), Escaped(rule.source));
@@ -147,7 +137,7 @@ void Explain(const std::string& name, bool json) {
   if (own) {
     PrintOwn(rule);
   } else {
-    fmt::print("{}\nParameters (Luff's default, the original's default):\n", PageText(rule.page));
+    fmt::print("{}\nParameters (Luff's default, the original's default):\n", server::RulePage(rule.page));
     for (const rules::Parameter& p : rule.parameters)
       fmt::print("  {:<28} {:<10} {:<10} {}\n", p.name, p.luff_default, p.original_default, p.doc);
   }

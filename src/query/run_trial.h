@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "luff/query/run_pieces.h"
 #include "luff/query/trial.h"
 #include "luff/store/reader.h"
 #include "query/step_trial.h"
@@ -118,6 +119,11 @@ class RunTrial final : public StepTrial {
   std::vector<std::pair<std::uint32_t, format::AckRow>> Acks() const override;
   Outcome outcome() const override;
   std::vector<std::string> Problems() const override;
+
+  // run_pieces.cc
+  [[nodiscard]] Result<std::vector<WorkerStep>> StepsOf(std::uint32_t worker) const;
+  [[nodiscard]] Status HistogramsOf(TensorId id, std::int64_t from, std::int64_t to, std::uint64_t max_bytes,
+                                    const HistogramVisitor& use) const;
 
  private:
   // run_trial.cc

@@ -125,14 +125,15 @@ class Writing {
     }
   }
   /// Publishes the step and moves on to the next global step. `update`: -1 counts the steps of the mode.
-  void Step(format::Mode mode = format::Mode::kTrain, std::int64_t update = -1) {
+  void Step(format::Mode mode = format::Mode::kTrain, std::int64_t update = -1,
+            std::int64_t duration_ns = 1000) {
     std::int64_t& mode_step = mode_steps[static_cast<std::size_t>(mode)];
     batch.mark.global_step = global_step++;
     batch.mark.mode_step = mode_step++;
     batch.mark.update = update < 0 ? batch.mark.mode_step : update;
     batch.mark.mode = static_cast<std::uint8_t>(mode);
     batch.mark.wall_unix_ns = 1'000'000'000LL * global_step;
-    batch.mark.duration_ns = 1000;
+    batch.mark.duration_ns = duration_ns;
     const Status status = writer_->PublishStep(batch);
     ASSERT_TRUE(status.ok()) << status.ToString();
     batch.clear();

@@ -109,6 +109,33 @@ Curve Bucketed(std::span<const Point> points, int k) {
 
 }  // namespace
 
+Result<std::optional<query::Mode>> ModeIn(const Request& request) {
+  const std::string_view text = request.Parameter("mode");
+  if (text.empty()) return std::optional<query::Mode>();
+  LUFF_ASSIGN_OR_RETURN(const query::Mode mode, query::ParseMode(text));
+  return std::optional<query::Mode>(mode);
+}
+
+Result<CurvesQuestion> CurvesAsked(const Request& request) {
+  constexpr std::size_t kMaxCurves = 64;
+  CurvesQuestion asked;
+  LUFF_ASSIGN_OR_RETURN(asked.tensors, NumbersIn<query::TensorId>(request.Parameter("tensor"), ','));
+  if (asked.tensors.empty() || asked.tensors.size() > kMaxCurves)
+    return InvalidArgument(fmt::format("expected 1 to {} tensors: tensor=3,7", kMaxCurves));
+  if (const std::string_view name = request.Parameter("stat"); !name.empty()) {
+    const auto statistic = FindStatistic(name);
+    if (!statistic) return NotFound("there is no such statistic; the run's document names them");
+    asked.each.statistic = statistic->statistic;
+  }
+  LUFF_ASSIGN_OR_RETURN(asked.each.mode, ModeIn(request));
+  if (!request.Parameter("worker").empty()) {
+    LUFF_ASSIGN_OR_RETURN(asked.each.worker, NumberIn<std::uint32_t>(request, "worker", 0));
+  }
+  LUFF_ASSIGN_OR_RETURN(asked.each.from, NumberIn<std::int64_t>(request, "from", 0));
+  LUFF_ASSIGN_OR_RETURN(asked.each.to, NumberIn<std::int64_t>(request, "to", INT64_MAX));
+  return asked;
+}
+
 query::Mode ModeShown(const query::Trial& trial, query::TensorId id) {
   using query::Mode;
   for (const Mode mode : {Mode::kTrain, Mode::kEval, Mode::kPredict}) {

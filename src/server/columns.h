@@ -1,5 +1,6 @@
 #pragma once
 #include "luff/query/trial.h"
+#include "server/message.h"
 #include "server/payload.h"
 #include "server/statistic.h"
 
@@ -16,12 +17,23 @@ struct CurveQuestion {
   // As files hold it (docs/spec/report.md): without what follows from other arrays, and in 32 bits.
   bool brief = false, single = false;
 };
+/// One statistic of several tensors, as a request asks for it (`tensor` and `points` of `each` are not used).
+struct CurvesQuestion {
+  std::vector<query::TensorId> tensors;
+  CurveQuestion each;
+};
+/// Errors: kInvalidArgument, kNotFound for a statistic that does not exist.
+[[nodiscard]] Result<CurvesQuestion> CurvesAsked(const Request& request);
+
 inline constexpr std::size_t kMaxPoints = 4096;  // of an answer
 
 /// Adds the arrays of docs/spec/http-api.md, section 4. Buckets of 2^k steps begin at multiples of that, so
 /// what a chart shows never depends on when it was asked for. Returns whether every step has its own.
 [[nodiscard]] Result<bool> AddCurve(const query::Trial& trial, const CurveQuestion& question,
                                     Payload* payload);
+
+/// The mode that a request names; none if it names none.
+[[nodiscard]] Result<std::optional<query::Mode>> ModeIn(const Request& request);
 
 /// The mode that is shown of a tensor unless another is asked for: the first in which it has steps.
 [[nodiscard]] query::Mode ModeShown(const query::Trial& trial, query::TensorId id);

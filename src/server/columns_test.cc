@@ -2,46 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
-#include <nlohmann/json.hpp>
-
-#include "base/json.h"
 #include "query/testing.h"
 #include "server/columns.h"
+#include "server/testing.h"
 
 namespace luff::server::columns_test {
 namespace {
 
 using query::testing::TempRun;
 using query::testing::Writing;
-
-/// Reads a payload as any reader of safetensors does.
-struct Reader {
-  explicit Reader(const std::string& bytes) {
-    std::uint64_t length = 0;
-    std::memcpy(&length, bytes.data(), 8);
-    EXPECT_EQ(length % 8, 0U);
-    header = TryParseJson(bytes.substr(8, length));
-    EXPECT_TRUE(header.is_object());
-    data = bytes.substr(8 + length);
-  }
-  template <typename T>
-  std::vector<T> Get(const std::string& name) const {
-    const auto& offsets = header.at(name).at("data_offsets");
-    const auto begin = offsets[0].get<std::size_t>();
-    const auto end = offsets[1].get<std::size_t>();
-    EXPECT_EQ(begin % 8, 0U);
-    std::vector<T> values((end - begin) / sizeof(T));
-    std::memcpy(values.data(), data.data() + begin, end - begin);
-    EXPECT_EQ(values.size(), header.at(name).at("shape")[0].get<std::size_t>());
-    return values;
-  }
-  std::string Text(const std::string& name) const { return header.at("__metadata__").at(name); }
-  nlohmann::json header;
-  std::string data;
-};
 
 struct House {
   House() : writing(run.path(), 0, 1) {
@@ -59,13 +30,13 @@ struct House {
       writing.Step();
     }
   }
-  Reader Ask(CurveQuestion question) {
+  PayloadReader Ask(CurveQuestion question) {
     auto trial = query::Trial::Open(run.path());
     EXPECT_TRUE(trial.ok());
     Payload payload;
     const Status added = AddCurve(**trial, question, &payload).status();
     EXPECT_TRUE(added.ok()) << added.ToString();
-    return Reader(payload.Bytes());
+    return PayloadReader(payload.Bytes());
   }
   TempRun run;
   Writing writing;
@@ -74,7 +45,7 @@ struct House {
 TEST(Columns, KeepExtremesAndGaps) {
   House house;
   house.Write(1000);
-  const Reader curve = house.Ask({.tensor = 1, .points = 64});
+  const PayloadReader curve = house.Ask({.tensor = 1, .points = 64});
   EXPECT_EQ(curve.Text("1.steps"), "16");
   EXPECT_EQ(curve.Text("1.exact"), "0");
   EXPECT_EQ(curve.Text("1.mode"), "TRAIN");
@@ -100,7 +71,7 @@ TEST(Columns, KeepExtremesAndGaps) {
 TEST(Columns, AreExactWhenZoomedIn) {
   House house;
   house.Write(1000);
-  const Reader curve = house.Ask({.tensor = 0, .from = 240, .to = 260, .points = 32});
+  const PayloadReader curve = house.Ask({.tensor = 0, .from = 240, .to = 260, .points = 32});
   EXPECT_EQ(curve.Text("0.exact"), "1");
   const auto step = curve.Get<std::int64_t>("0.step");
   const auto mean = curve.Get<double>("0.mean");
@@ -120,9 +91,9 @@ TEST(Columns, DoNotChangeWhileTheRunGrows) {
   House house;
   house.Write(700);
   const CurveQuestion question{.tensor = 1, .from = 0, .to = 511, .points = 100};
-  const Reader before = house.Ask(question);
+  const PayloadReader before = house.Ask(question);
   house.Write(3000);
-  const Reader after = house.Ask(question);
+  const PayloadReader after = house.Ask(question);
   EXPECT_EQ(before.Get<double>("1.mean"), after.Get<double>("1.mean"));
   EXPECT_EQ(before.Get<std::int64_t>("1.step"), after.Get<std::int64_t>("1.step"));
 }
@@ -133,7 +104,7 @@ TEST(Columns, ShowTheMeanOfEachEvaluationOfALoss) {
     house.writing.AddScalar(0, i);
     house.writing.Step(i % 4 == 3 || i % 4 == 2 ? format::Mode::kEval : format::Mode::kTrain, i / 4);
   }
-  const Reader curve = house.Ask({.tensor = 0, .mode = query::Mode::kEval});
+  const PayloadReader curve = house.Ask({.tensor = 0, .mode = query::Mode::kEval});
   EXPECT_EQ(curve.Get<double>("0.mean"), (std::vector<double>{2.5, 6.5, 10.5}));
   EXPECT_EQ(curve.Get<std::int64_t>("0.step"), (std::vector<std::int64_t>{3, 7, 11}));
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <charconv>
 #include <string>
 #include <string_view>
@@ -53,6 +54,19 @@ template <typename T>
   const std::string_view text = request.Parameter(name);
   if (text.empty()) return otherwise;
   return WholeNumber<T>(text, name);
+}
+
+/// The whole numbers of a text like "3,7".
+template <typename T>
+[[nodiscard]] Result<std::vector<T>> NumbersIn(std::string_view text, char between) {
+  std::vector<T> numbers;
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(between));
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+    LUFF_ASSIGN_OR_RETURN(const T number, WholeNumber<T>(item, "an item"));
+    numbers.push_back(number);
+  }
+  return numbers;
 }
 
 /// RFC 9457. `remedy`: "" if there is none.

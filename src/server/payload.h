@@ -28,15 +28,25 @@ class Payload {
   void Add(std::string name, std::span<const std::uint8_t> values) {
     Put(std::move(name), "U8", std::as_bytes(values), values.size());
   }
+  /// Rows of `columns` values.
+  void AddRows(std::string name, std::span<const double> values, std::size_t columns) {
+    Put(std::move(name), "F64", std::as_bytes(values), values.size(), columns);
+  }
+  void AddRows(std::string name, std::span<const std::int64_t> values, std::size_t columns) {
+    Put(std::move(name), "I64", std::as_bytes(values), values.size(), columns);
+  }
+  /// Bytes of the arrays so far.
+  [[nodiscard]] std::size_t size() const noexcept { return data_.size(); }
   [[nodiscard]] std::string Bytes() const;
 
  private:
   struct Array {
     std::string name;
     const char* dtype;
-    std::size_t size, begin, end;
+    std::size_t size, columns, begin, end;  // columns: 0 of an array without rows
   };
-  void Put(std::string name, const char* dtype, std::span<const std::byte> bytes, std::size_t size);
+  void Put(std::string name, const char* dtype, std::span<const std::byte> bytes, std::size_t size,
+           std::size_t columns = 0);
 
   std::map<std::string, std::string> texts_;
   std::vector<Array> arrays_;

@@ -29,12 +29,13 @@ using query::Mode;
 using query::TensorId;
 
 constexpr std::size_t kAll = SIZE_MAX;
-constexpr std::size_t kGroup = 64;               // curves a pack
-constexpr std::size_t kReportPartSteps = 4096;   // of a heat map, read at a time
-constexpr std::size_t kFewPoints = 64;           // of curves, at least
-constexpr std::size_t kNamedSteps = 256;         // steps that findings name
-constexpr std::size_t kSpreadBytes = 2'000'000;  // of steps that nothing points to
-constexpr std::size_t kHistograms = 20'000;      // of a step
+constexpr std::size_t kGroup = 64;                // curves a pack
+constexpr std::size_t kReportPartSteps = 4096;    // of a heat map, read at a time
+constexpr std::size_t kFewPoints = 64;            // of curves, at least
+constexpr std::size_t kNamedSteps = 256;          // steps that findings name
+constexpr std::size_t kSpreadBytes = 2'000'000;   // of steps that nothing points to
+constexpr std::size_t kHistograms = 20'000;       // of a step
+constexpr std::size_t kLookedForHistograms = 64;  // newest steps
 constexpr std::size_t kMaxTemplate = std::size_t{16} << 20;
 
 struct WantedCurve {
@@ -70,6 +71,7 @@ class Filling {
   void AddNamedSteps();
   void AddSpreadSteps();
   void AddOtherStatistics();
+  void AddHistograms();
 
   /// Adds curves of at most `points` points; all of them, or none if they take more than `most` bytes. Sets
   /// `exact` to false if one is not exact. Returns how many would have fitted.
@@ -101,7 +103,7 @@ Result<std::string> Filling::Ask(const std::string& route) {
 
 Status Filling::AddNames() {
   std::vector<RouteAnswer> answers;
-  for (const char* route : {"", "tensors", "findings", "requests"}) {
+  for (const char* route : {"", "tensors", "findings", "requests", "pages"}) {
     LUFF_ASSIGN_OR_RETURN(std::string bytes, Ask(route));
     answers.push_back({route, std::move(bytes)});
   }
@@ -349,6 +351,39 @@ void Filling::AddOtherStatistics() {
   if (!missing.empty()) left_out_.push_back("curves of these statistics: " + missing);
 }
 
+/// Histograms over steps, first of what findings name. Where the newest steps have none, none are looked for.
+void Filling::AddHistograms() {
+  std::vector<TensorId> tensors;
+  std::set<TensorId> known;
+  const auto want = [&](TensorId tensor) {
+    if (known.insert(tensor).second) tensors.push_back(tensor);
+  };
+  std::set<TensorId> some;
+  query::Trial::StepContents contents;
+  const std::size_t count = trial_.step_count();
+  for (std::size_t n = count - std::min(count, kLookedForHistograms); n < count; ++n) {
+    if (!trial_.ReadStepContents(n, &contents).ok()) continue;
+    for (const auto& one : contents.histograms) some.insert(one.tensor);
+    for (const auto& one : contents.values) some.insert(one.tensor);
+  }
+  for (const rules::Finding* finding : rules::InGroups(findings_.findings)) {
+    if (const auto tensor = trial_.TensorNamed(finding->tensor); tensor && some.contains(*tensor))
+      want(*tensor);
+  }
+  for (const TensorId tensor : some) want(tensor);
+  const std::size_t end = archive_.left() * 4 / 5;
+  std::size_t missing = 0;
+  for (const TensorId tensor : tensors) {
+    std::vector<RouteAnswer> answers;
+    for (const char* scale : {"linear", "log"}) {
+      const std::string route = fmt::format("histograms?tensor={}&scale={}", tensor, scale);
+      if (auto answer = Ask(route); answer.ok()) answers.push_back({route, *std::move(answer)});
+    }
+    if (archive_.left() <= end || !archive_.Add(answers, archive_.left() - end)) ++missing;
+  }
+  if (missing > 0) left_out_.push_back(fmt::format("histograms over steps of {} tensors", missing));
+}
+
 std::string Filling::Facts() const {
   Json facts{{"version", 1}, {"run", listed_.id}, {"left_out", left_out_}, {"steps", steps_}};
   return archive_.Blocks(facts);
@@ -362,6 +397,12 @@ Result<std::string> Filling::Fill(std::size_t limit) {
   AddNamedSteps();
   AddHeat(*FindStatistic("l2"), archive_.left() * 35 / 100);
   AddAllCurves();
+  AddHistograms();
+  if (trial_.workers().size() > 1) {
+    auto ranks = Ask("ranks");
+    if (!ranks.ok() || !archive_.Add({{"ranks", *std::move(ranks)}}, archive_.left() / 4))
+      left_out_.emplace_back("ranks beside each other");
+  }
   for (const NamedStatistic& statistic : kStatistics) {
     if (statistic.heat && statistic.statistic != Statistic::kL2) AddHeat(statistic, archive_.left() / 6);
   }

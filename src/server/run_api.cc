@@ -13,6 +13,9 @@
 #include "server/boosting.h"
 #include "server/columns.h"
 #include "server/histogram.h"
+#include "server/histograms_api.h"
+#include "server/ranks_api.h"
+#include "server/tensor_api.h"
 
 namespace luff::server {
 namespace {
@@ -21,7 +24,7 @@ using Json = nlohmann::ordered_json;
 using query::Mode;
 using query::Trial;
 
-constexpr std::size_t kMaxSteps = 100'000, kMaxGaps = 100, kMaxCurves = 64, kMaxLosses = 64;
+constexpr std::size_t kMaxSteps = 100'000, kMaxGaps = 100, kMaxLosses = 64;
 
 Response JsonResponse(Json json) {
   NameNonFinite(&json);
@@ -30,25 +33,6 @@ Response JsonResponse(Json json) {
 
 Response Numbers(const Payload& payload) {
   return {.type = "application/vnd.safetensors", .body = payload.Bytes()};
-}
-
-template <typename T>
-Result<std::vector<T>> NumbersIn(std::string_view text, char between) {
-  std::vector<T> numbers;
-  while (!text.empty()) {
-    const std::string_view item = text.substr(0, text.find(between));
-    text.remove_prefix(std::min(text.size(), item.size() + 1));
-    LUFF_ASSIGN_OR_RETURN(const T number, WholeNumber<T>(item, "an item"));
-    numbers.push_back(number);
-  }
-  return numbers;
-}
-
-Result<std::optional<Mode>> ModeIn(const Request& request) {
-  const std::string_view text = request.Parameter("mode");
-  if (text.empty()) return std::optional<Mode>();
-  LUFF_ASSIGN_OR_RETURN(const Mode mode, query::ParseMode(text));
-  return std::optional<Mode>(mode);
 }
 
 const char* RoleText(query::Role role) {
@@ -178,28 +162,15 @@ Result<Response> Steps(const ListedRun& listed, OpenRun& run, const Request& req
 
 Result<Response> Columns(const ListedRun& listed, OpenRun& run, const Request& request) {
   (void)listed;
-  LUFF_ASSIGN_OR_RETURN(const auto tensors, NumbersIn<query::TensorId>(request.Parameter("tensor"), ','));
-  if (tensors.empty() || tensors.size() > kMaxCurves)
-    return InvalidArgument(fmt::format("expected 1 to {} tensors: tensor=3,7", kMaxCurves));
-  CurveQuestion question;
-  if (const std::string_view name = request.Parameter("stat"); !name.empty()) {
-    const auto statistic = FindStatistic(name);
-    if (!statistic) return NotFound("there is no such statistic; the run's document names them");
-    question.statistic = statistic->statistic;
-  }
-  LUFF_ASSIGN_OR_RETURN(question.mode, ModeIn(request));
-  if (!request.Parameter("worker").empty()) {
-    LUFF_ASSIGN_OR_RETURN(question.worker, NumberIn<std::uint32_t>(request, "worker", 0));
-  }
-  LUFF_ASSIGN_OR_RETURN(question.from, NumberIn<std::int64_t>(request, "from", 0));
-  LUFF_ASSIGN_OR_RETURN(question.to, NumberIn<std::int64_t>(request, "to", INT64_MAX));
-  LUFF_ASSIGN_OR_RETURN(question.points, NumberIn<std::size_t>(request, "points", 1024));
-  if (question.points == 0 || question.points > kMaxPoints)
-    return InvalidArgument(fmt::format("points is {}, expected 1 to {}", question.points, kMaxPoints));
+  LUFF_ASSIGN_OR_RETURN(const CurvesQuestion asked, CurvesAsked(request));
+  CurveQuestion one = asked.each;
+  LUFF_ASSIGN_OR_RETURN(one.points, NumberIn<std::size_t>(request, "points", 1024));
+  if (one.points == 0 || one.points > kMaxPoints)
+    return InvalidArgument(fmt::format("points is {}, expected 1 to {}", one.points, kMaxPoints));
   Payload payload;
-  for (const query::TensorId tensor : tensors) {
-    question.tensor = tensor;
-    LUFF_RETURN_IF_ERROR(AddCurve(run.trial(), question, &payload).status());
+  for (const query::TensorId tensor : asked.tensors) {
+    one.tensor = tensor;
+    LUFF_RETURN_IF_ERROR(AddCurve(run.trial(), one, &payload).status());
   }
   return Numbers(payload);
 }
@@ -366,12 +337,17 @@ nlohmann::ordered_json ModesOf(const Trial& trial) {
 RunRoute FindRunRoute(std::string_view rest) {
   if (rest.empty()) return Document;
   if (rest == "tensors") return Tensors;
+  if (rest.starts_with("tensors/")) return TensorRoute;
   if (rest == "steps") return Steps;
   if (rest == "columns") return Columns;
   if (rest == "heat") return Heat;
   if (rest.starts_with("heat/")) return Tile;
   if (rest.starts_with("at/")) return At;
   if (rest == "histogram") return Histogram;
+  if (rest == "histograms") return HistogramsRoute;
+  if (rest == "ranks") return RanksRoute;
+  if (rest == "rows") return RowsRoute;
+  if (rest == "pages") return PagesRoute;
   if (rest == "findings") return Findings;
   if (rest == "requests") return RequestsOf;
   if (rest == "boosting") return Boosting;

@@ -85,6 +85,15 @@ TEST(Service, ShowsARunOnEveryRoute) {
   EXPECT_EQ(tile.body.size(), 65536U);
   EXPECT_EQ(house.Json(at + "/at/7")["rows"][0]["l2"].get<double>(), std::sqrt(5.0));
   EXPECT_TRUE(house.Json(at + "/findings")["findings"].empty());
+  EXPECT_TRUE(house.Json(at + "/pages")["pages"].empty());
+  const auto tensor = house.Json(at + "/tensors/1");
+  EXPECT_EQ(tensor["dtype"], "float32");
+  EXPECT_EQ(tensor["elements"], 2);
+  EXPECT_EQ(tensor["steps"]["last"], 19);
+  EXPECT_EQ(tensor["values"]["count"], 0);
+  EXPECT_EQ(house.Get(at + "/histograms?tensor=1&points=64&scale=log").status, 200);
+  EXPECT_EQ(house.Get(at + "/ranks").status, 200);
+  EXPECT_EQ(house.Get(at + "/rows?tensor=0,1").status, 200);
   EXPECT_EQ(document["boosting"], false);
   EXPECT_TRUE(house.Json(at + "/boosting")["trainings"].empty());
   EXPECT_TRUE(house.Get("/api/v1/live?runs=" + house.Id()).is_stream);
@@ -158,6 +167,18 @@ TEST(Service, RefusesWithAReason) {
       {at + "/at/20", 409},  // it may come
       {at + "/at/x", 400},
       {at + "/histogram?tensor=1&step=3", 404},
+      {at + "/histograms", 404},
+      {at + "/histograms?tensor=9", 404},
+      {at + "/histograms?tensor=1&points=0", 400},
+      {at + "/histograms?tensor=1&bins=1000000000000", 400},
+      {at + "/histograms?tensor=1&scale=evil", 400},
+      {at + "/histograms?tensor=1&from=5&to=1", 400},
+      {at + "/ranks?points=99999999", 400},
+      {at + "/ranks?from=-5", 400},
+      {at + "/rows", 400},
+      {at + "/rows?tensor=99", 404},
+      {at + "/tensors/99", 404},
+      {at + "/tensors/x", 400},
       {"/api/v1/runs?where=lr+%3E", 400},
       {"/api/v1/runs?where=losss+%3C+1", 400},
       {"/api/v1/runs?limit=-1", 400},

@@ -1,9 +1,11 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sodium.h>
 #include <nlohmann/json.hpp>
@@ -11,9 +13,10 @@
 #include "base/json.h"
 #include "server/gzip.h"
 
-/// For tests: reads the blocks of an archive from a page, as the page does.
+/// For tests: readers of what the server writes.
 namespace luff::server {
 
+/// Reads the blocks of an archive from a page, as the page does.
 class ArchiveReader {
  public:
   explicit ArchiveReader(const std::string& page) {
@@ -46,6 +49,34 @@ class ArchiveReader {
 
  private:
   std::map<std::string, std::string> blocks_;
+};
+
+/// Reads a payload as any reader of safetensors does.
+struct PayloadReader {
+  explicit PayloadReader(const std::string& bytes) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), 8);
+    EXPECT_EQ(length % 8, 0U);
+    header = TryParseJson(bytes.substr(8, length));
+    EXPECT_TRUE(header.is_object());
+    data = bytes.substr(8 + length);
+  }
+  template <typename T>
+  [[nodiscard]] std::vector<T> Get(const std::string& name) const {
+    const auto& offsets = header.at(name).at("data_offsets");
+    const auto begin = offsets[0].get<std::size_t>();
+    const auto end = offsets[1].get<std::size_t>();
+    EXPECT_EQ(begin % 8, 0U);
+    std::vector<T> values((end - begin) / sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), data.data() + begin, end - begin);
+    std::size_t size = 1;
+    for (const auto& dim : header.at(name).at("shape")) size *= dim.get<std::size_t>();
+    EXPECT_EQ(values.size(), size);
+    return values;
+  }
+  [[nodiscard]] std::string Text(const std::string& name) const { return header.at("__metadata__").at(name); }
+  nlohmann::json header;
+  std::string data;
 };
 
 }  // namespace luff::server

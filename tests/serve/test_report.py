@@ -24,7 +24,7 @@ from tests.report import Report, skip_without_page
 from .conftest import WATCH, executable, record
 from .test_page import AXE
 
-VIEWS = ("", "curves", "heat", "findings", "step", "info")
+VIEWS = ("", "curves", "tensors", "heat", "findings", "model", "profile", "step", "data", "info")
 WATCH_CONSOLE = (
     WATCH + 'for (const name of ["error", "warn"]) console[name] = (...all) => problems.push(all.join(" "));'
 )
@@ -93,6 +93,8 @@ def test_every_view_is_drawn_from_the_file_alone(browser: Browser, page: Path) -
     expected = {
         "": "block.1.weight, since TRAIN step", "curves": "TRAIN, every value", "heat": "not recorded",
         "findings": "Likely causes", "step": "TRAIN step 59", "info": "numpy",
+        "tensors": "block.0.weight", "model": "recorded tensors", "profile": "Longest pauses",
+        "data": "the finest values that this file holds",
     }  # fmt: skip
     for view in VIEWS:
         browser.evaluate(f"location.hash = '#/?view={view}'")

@@ -45,7 +45,7 @@ SHOWN = (
 )
 
 #: name of the picture, and the view of the page
-PAGES = {"page-verdict": "", "page-heat": "heat"}
+PAGES = {"page-verdict": "", "page-heat": "heat", "page-tensors": "tensors"}
 
 
 def draw():

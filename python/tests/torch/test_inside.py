@@ -236,3 +236,41 @@ def test_one_pass_for_an_update_tells_nothing(watched):
     _, session = watched({SAMPLE})
     speak(Speaker(), 8)
     assert told(session, "accumulation") == []
+
+
+@pytest.mark.parametrize(
+    ("dim", "crossed"),
+    [(-1, None), (3, None), (2, 1), (1, 1), (0, 1)],
+    ids=["last", "keys", "queries", "heads", "rows"],
+)
+def test_attention_over_another_axis_is_told(watched, dim, crossed):
+    class Crossed(Speaker):
+        def forward(self, ids):
+            x = self.embedding(ids)
+            rows, length, width = x.shape
+            q, k, v = (p.view(rows, length, 2, -1).transpose(1, 2) for p in self.qkv(x).chunk(3, dim=-1))
+            mixed = F.dropout(F.softmax(q @ k.transpose(2, 3), dim=dim), 0.1) @ v
+            return self.head(x + mixed.transpose(1, 2).reshape(rows, length, width))
+
+    _, session = watched({SAMPLE})
+    speak(Crossed(), 3)
+    assert [event.get("crossed") for event in told(session, "inside")] == [crossed] * 3
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda s, v: (s.softmax(1) / s.softmax(1).sum(2, keepdim=True)) @ v,  # slots
+        lambda s, v: s.softmax(1).transpose(1, 2) @ v,
+        lambda s, v: torch.einsum("bqk,bqd->bkd", s.softmax(1), v),
+        lambda s, v: (v.transpose(1, 2) @ s.softmax(1)).transpose(1, 2),
+    ],
+)
+def test_weights_of_other_axes_that_fit_their_product_are_nothing(mix):
+    from luff.torch.capture._graphs import nodes_behind
+    from luff.torch.evidence._graph_values import is_crossed, users_of
+
+    x = torch.randn(2, 6, 6, requires_grad=True)
+    nodes = list(nodes_behind([mix(x @ x, x).sum().grad_fn], 100))
+    users = users_of(nodes)
+    assert not any(is_crossed(node.name(), node, users) for node in nodes)

@@ -100,6 +100,71 @@ def test_a_focal_factor_that_is_upside_down_is_found() -> None:
     )
 
 
+def of_codes(formula: Callable[[Tensor, Tensor, Tensor], Tensor]) -> str:
+    """Returns the fault of a variational model's loss, of its error, means and logarithms of variances."""
+    torch.manual_seed(0)
+    encoder, decoder, x = nn.Linear(6, 8), nn.Linear(4, 6), torch.randn(5, 6)
+    mean, logarithm = encoder(x).chunk(2, 1)
+    code = mean + (0.5 * logarithm).exp() * torch.randn(5, 4)
+    return fault_of(formula(F.mse_loss(decoder(code), x), mean, logarithm).grad_fn)
+
+
+def test_a_divergence_with_the_wrong_sign_is_found() -> None:
+    for wrong in (
+        lambda e, m, v: e + 0.5 * (1 + v - m.pow(2) - v.exp()).sum(1).mean(),
+        lambda e, m, v: e + 0.1 * torch.mean(1 + v - m**2 - torch.exp(v)),
+        lambda e, m, v: e - 0.5 * (v.exp() + m * m - 1 - v).sum() / 5,
+        lambda e, m, v: e + 0.5 * (1 + torch.log((s := v.exp()) ** 2) - m**2 - s**2).sum(),
+    ):
+        assert of_codes(wrong) == "divergence_maximised"
+    for right in (
+        lambda e, m, v: e - 0.5 * (1 + v - m.pow(2) - v.exp()).sum(1).mean(),
+        lambda e, m, v: e + 0.5 * (v.exp() + m * m - 1 - v).mean(),
+        lambda e, m, v: -(0.5 * (1 + v - m.pow(2) - v.exp()).mean() - e),
+        lambda e, m, v: e - 0.5 * (1 + torch.log((s := v.exp()) ** 2) - m**2 - s**2).sum(),
+        lambda e, m, v: e + (0.5 * v + 0.5 * m**2 / v.exp()).mean(),  # a likelihood
+        lambda e, m, v: e + 0.01 * m.pow(2).mean() - 0.01 * v.mean(),
+    ):
+        assert of_codes(right) == ""
+
+
+def test_quantile_losses_that_fall_without_bound_are_found() -> None:
+    error = lambda z: VALUE - z  # noqa: E731
+    assert of_one(lambda z: torch.max(0.9 * error(z), 0.1 * error(z)).mean()) == "mean_error"
+    assert of_one(lambda z: torch.where(error(z) > 0, 0.9 * error(z), 0.1 * error(z)).mean()) == "mean_error"
+    assert of_one(lambda z: torch.min(0.9 * error(z), -0.1 * error(z)).mean()) == "errors_maximised"
+    assert of_one(lambda z: -torch.max(0.9 * error(z), -0.1 * error(z)).mean()) == "errors_maximised"
+    assert of_one(lambda z: ((VALUE.abs() + 1) * (z - VALUE)).mean()) == "mean_error"
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: torch.max(0.9 * (VALUE - z), -0.1 * (VALUE - z)).mean(),
+        lambda z: torch.max((VALUE - z) * 0.1, (VALUE - z) * -0.9).mean(),
+        lambda z: torch.where(z > VALUE, 0.1 * (z - VALUE), 0.9 * (VALUE - z)).mean(),
+        lambda z: ((0.9 - (z > VALUE).float()) * (VALUE - z)).mean(),
+        lambda z: -torch.where(z > 0, z, 0.1 * z).mean(),  # a gain
+        lambda z: torch.max((z - VALUE) ** 2, (z - VALUE - 1) ** 2).mean(),
+        lambda z: ((VALUE.abs() + 1) * (z - VALUE).abs()).mean(),
+    ],
+)
+def test_weights_of_errors_that_are_meant_are_not_told(formula: Formula) -> None:
+    assert of_one(formula) == ""
+
+
+def test_margins_with_targets_of_zero_and_one_are_found() -> None:
+    signs = 2 * YES - 1
+    assert of_one(lambda z: F.relu(1 - YES * z).mean()) == "margin_of_zeros"
+    assert of_one(lambda z: torch.clamp(1 - z * YES, min=0).mean()) == "margin_of_zeros"
+    assert of_one(lambda z: torch.max(torch.zeros(ROWS), 1 - z * YES).mean()) == "margin_of_zeros"
+    assert of_one(lambda z: F.softplus(-YES * z).mean()) == "margin_of_zeros"
+    assert of_one(lambda z: F.relu(1 - signs * z).mean()) == ""
+    assert of_one(lambda z: F.softplus(-signs * z).mean()) == ""
+    assert of_one(lambda z: (F.softplus(z) - YES * z).mean()) == ""  # cross entropy of two classes
+    assert of_one(lambda z: (F.relu(1 - YES * z) + F.relu(1 + (1 - YES) * z)).mean()) == ""
+
+
 @pytest.mark.parametrize(
     "formula",
     [

@@ -31,6 +31,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"LossFormula", 0, kNone, kBoth},
     {"LossInputContract", 0, kNone, kBoth},
     {"LossShapeMismatch", 0, kNone, kStands},
+    {"MissingActivation", 0, kNone, kStands},
     {"NoGradient", 0, kNone, kStands},
     {"ParamNotOptimized", 0, kNone, kStands},
     {"PrecisionLoss", 0, kNone, kStands},
@@ -68,6 +69,8 @@ struct Consequence {
 constexpr std::array kConsequences = std::to_array<Consequence>({
     // Sorted batches, and rows that differ from those of evaluations, hide what inputs tell of targets.
     {"BatchOrder", "", "LabelNoise", "unrelated"},
+    {"ClassImbalance", "weights_upside_down", "Confusion", ""},
+    {"ClassImbalance", "weights_upside_down", "NoBetterThanConstant", ""},
     {"DeadRelu", "", "NoGradient", "zero_gradient"},
     {"LabelNoise", "", "Overfit", ""},
     {"LabelNoise", "", "Overtraining", ""},

@@ -2,7 +2,7 @@ import { parseHarmless } from "../lib/harmless";
 import { Archive } from "./archive";
 import { readNumbers, type Numbers } from "./numbers";
 import { Problem } from "./problem";
-import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, Mark, RunDocument, RunsAnswer, StepAnswer, Tensor } from "./types";
+import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, Mark, RunDocument, RunsAnswer, StepAnswer, Tensor, TensorFacts } from "./types";
 
 export { Problem };
 
@@ -64,6 +64,28 @@ export const at = (id: string, step: number, signal?: AbortSignal) => json<StepA
 export const histogram = (id: string, tensor: number, step: number, signal?: AbortSignal) =>
   json<Histogram>(`runs/${id}/histogram${query({ tensor, step })}`, signal);
 
+export const tensor = (id: string, tensor: number, signal?: AbortSignal) => json<TensorFacts>(`runs/${id}/tensors/${tensor}`, signal);
+export const pages = async (id: string) => (await json<{ pages: Record<string, string> }>(`runs/${id}/pages`)).pages;
+
+async function numbers(path: string, signal?: AbortSignal): Promise<Numbers> {
+  return readNumbers(await (await send(path, { signal })).arrayBuffer());
+}
+/** The step table from a position on, at most 100,000 steps. */
+export const steps = (id: string, from = 0, signal?: AbortSignal) => numbers(`runs/${id}/steps${from ? `?from=${from}` : ""}`, signal);
+
+export interface HistogramsQuery {
+  tensor: number;
+  scale?: string;
+  from?: number;
+  to?: number;
+}
+export async function histograms(id: string, wanted: HistogramsQuery, signal?: AbortSignal): Promise<Numbers> {
+  const { tensor, scale } = wanted;
+  // A file holds those of all steps, on both scales.
+  return archive ? numbers(`runs/${id}/histograms?tensor=${tensor}&scale=${scale ?? "linear"}`, signal) : numbers(`runs/${id}/histograms${query({ ...wanted })}`, signal);
+}
+export const ranks = (id: string, wanted: { from?: number; to?: number }, signal?: AbortSignal) => numbers(archive ? `runs/${id}/ranks` : `runs/${id}/ranks${query(wanted)}`, signal);
+
 export async function tile(id: string, stat: string, level: number, x: number, y: number): Promise<Uint8Array> {
   return new Uint8Array(await (await send(`runs/${id}/heat/${stat}/${level}/${x}/${y}`)).arrayBuffer());
 }
@@ -86,6 +108,11 @@ export interface CurveQuery {
   from?: number;
   to?: number;
   points?: number;
+}
+
+/** Every value of some tensors, as the bytes of a safetensors file; of a file, the finest that it holds. */
+export async function rows(id: string, tensors: number[], wanted: Omit<CurveQuery, "tensor" | "points">): Promise<ArrayBuffer> {
+  return (await send(`runs/${id}/rows${query({ tensor: tensors.join(","), ...wanted })}`)).arrayBuffer();
 }
 
 export async function columns(id: string, wanted: CurveQuery, signal?: AbortSignal): Promise<Numbers> {

@@ -81,6 +81,7 @@ export interface RunDocument {
   losses: LossRef[];
   statistics: string[];
   environment: unknown;
+  model: ModelDocument | null;
 }
 
 export interface Tensor {
@@ -90,6 +91,27 @@ export interface Tensor {
   module: string;
   type: string;
   collections: string[];
+}
+
+/** More about one tensor. */
+export interface TensorFacts {
+  id: number;
+  dtype: string | null;
+  shape: number[] | null;
+  elements: number | null;
+  steps: { count: number; first?: number; last?: number };
+  values: { count: number; first?: number; last?: number };
+  workers: number[];
+}
+
+/** A part of the document `model`: docs/spec/evidence.md. */
+export interface ModelDocument {
+  models?: {
+    name?: string;
+    type?: string;
+    modules?: { path: string; type?: string; settings?: Record<string, unknown> }[];
+    parameters?: { path?: string; name?: string; shape?: number[]; dtype?: string; requires_grad?: boolean }[];
+  }[];
 }
 
 export interface Finding {

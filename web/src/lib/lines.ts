@@ -16,13 +16,15 @@ export interface Lines {
   high: number;
   log: boolean;
   lines: Line[];
+  /** Values that lines are drawn at, and their places from 0 to 1. */
+  limits: { value: number; at: number }[];
   sentence: string;
 }
 
 const value = (text: Numeric) => (typeof text === "number" ? text : NaN);
 
 /** Several curves over one axis; undefined if none has two finite values. Values that span orders of magnitude get a logarithmic axis. */
-export function linesOf(curves: readonly NamedCurve[], square = false): Lines | undefined {
+export function linesOf(curves: readonly NamedCurve[], square = false, limits: readonly number[] = []): Lines | undefined {
   let [first, last, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
   let any = false;
   for (const curve of curves) {
@@ -36,6 +38,7 @@ export function linesOf(curves: readonly NamedCurve[], square = false): Lines | 
     any ||= finite >= 2;
   }
   if (!any) return undefined;
+  for (const limit of limits) [low, high] = [Math.min(low, limit), Math.max(high, limit)];
   if (square) [first, last, low, high] = [0, 1, 0, 1];
   const log = !square && low > 0 && high / low > 1e3;
   const scaled = (y: number) => (log ? Math.log10(y) : y);
@@ -60,5 +63,5 @@ export function linesOf(curves: readonly NamedCurve[], square = false): Lines | 
     line.told = `${square ? "" : `last ${number(end)}`}${line.bad.length ? `; not finite at ${line.bad.length} places` : ""}`;
     return line;
   });
-  return { first, last, low, high, log, lines, sentence: lines.map((line) => `${line.name} ${line.told}`).join("; ") };
+  return { first, last, low, high, log, lines, limits: limits.map((limit) => ({ value: limit, at: up(limit) })), sentence: lines.map((line) => `${line.name} ${line.told}`).join("; ") };
 }

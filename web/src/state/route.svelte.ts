@@ -18,6 +18,11 @@ export function routeText(state: RouteState): string {
   return `#/${state.run ? `run/${state.run}` : ""}${values.size ? `?${values}` : ""}`;
 }
 
+/** Members of an address that this page understands. Others are kept, and named. */
+const KNOWN = new Set(
+  "view step from to where sort t stat log smooth x mode role name all include order scale against measure open".split(" "),
+);
+
 class Route {
   #state = $state<RouteState>({ run: "", values: {} });
 
@@ -26,6 +31,10 @@ class Route {
   }
   get(name: string): string {
     return this.#state.values[name] ?? "";
+  }
+  /** Members that this page does not know: of a newer one, or mistyped. */
+  get strange(): string[] {
+    return Object.keys(this.#state.values).filter((name) => !KNOWN.has(name));
   }
   /** A number of the address; `otherwise` if there is none. */
   number(name: string, otherwise: number): number {

@@ -1,5 +1,6 @@
 import * as api from "../api/client";
 import type { Asked, Finding, Mark, RunDocument, Tensor } from "../api/types";
+import { axisOf, StepTable, type Axis } from "../lib/steps";
 import { live } from "../api/live.svelte";
 import { route } from "./route.svelte";
 
@@ -12,6 +13,9 @@ export class OpenRun {
   marks = $state.raw<Mark[]>([]);
   problem = $state<unknown>();
   #asked = 0;
+  #table = new StepTable();
+  #read = $state(0);
+  #reading = false;
 
   constructor(readonly id: string) {}
 
@@ -44,6 +48,26 @@ export class OpenRun {
   }
   fit(): void {
     route.set({ from: "", to: "" });
+  }
+
+  /** The step table, once something has asked for it by `loadSteps`. */
+  get table(): StepTable | undefined {
+    return this.#read > 0 ? this.#table : undefined;
+  }
+  /** What charts have on their axis. */
+  get axis(): Axis {
+    return this.table ? axisOf(route.get("x")) : "step";
+  }
+  /** Reads what is new in the step table. A run of a million steps takes ten answers. */
+  async loadSteps(): Promise<void> {
+    if (this.#reading) return;
+    this.#reading = true;
+    try {
+      while (this.#table.add(await api.steps(this.id, this.#table.read)) === 100_000);
+      this.#read = this.#table.read;
+    } finally {
+      this.#reading = false;
+    }
   }
 
   async load(): Promise<void> {

@@ -25,7 +25,7 @@ _MAX_TENSORS = 64  # in one call
 _MAX_DEPTH = 8
 _MAX_CALLS = 256  # of one module in one step
 _ROLES = _INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
-_GRADIENT_ROLES = int(Role.INPUT_GRADIENT), int(Role.OUTPUT_GRADIENT)
+_GRADIENT_ROLES = _INPUT_GRADIENT, _OUTPUT_GRADIENT = int(Role.INPUT_GRADIENT), int(Role.OUTPUT_GRADIENT)
 _ATTENTION = int(Role.ATTENTION)
 _SIDES = "input", "output"
 _UNSUPPORTED = int(GapReason.UNSUPPORTED)
@@ -95,13 +95,13 @@ class ModuleCapture:
         self._next_key = 16
         self.gradients.end_step(published=False)
         due = self._session.due_role
-        self._values_due = due(_ROLES[0]), due(_ROLES[1])
-        self._gradients_due = due(_GRADIENT_ROLES[0]), due(_GRADIENT_ROLES[1])
-        self._attention_due = due(_ATTENTION)
-        if self._attention_due:
+        self._values_due = inputs, outputs = due(_INPUT), due(_OUTPUT)
+        self._gradients_due = of_inputs, of_outputs = due(_INPUT_GRADIENT), due(_OUTPUT_GRADIENT)
+        self._attention_due = attention = due(_ATTENTION)
+        if attention:
             self.places = Places()
-        self.due = bool(max(self._values_due) or max(self._gradients_due) or self._attention_due)
-        return self.due
+        self.due = any_due = bool(inputs or outputs or of_inputs or of_outputs or attention)
+        return any_due
 
     def due_forms(self) -> int:
         """Returns the forms that are due of inputs, outputs, their gradients or attention in the open step."""

@@ -16,7 +16,7 @@ class WaitingEvents:
     Attributes
     ----------
     waiting
-        The events; each step looks at it, so it is no property.
+        The events; each step looks at it, so it is no property. Always the same list.
     """
 
     def __init__(self) -> None:
@@ -24,6 +24,7 @@ class WaitingEvents:
 
     def record(self, session: Session) -> None:
         """Records the buffered events."""
-        waiting, self.waiting = self.waiting, []
+        waiting = self.waiting.copy()
+        self.waiting.clear()
         for event in waiting:
             session.event_json(json.dumps(event))

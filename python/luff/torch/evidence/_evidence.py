@@ -58,8 +58,11 @@ class Evidence:
             self.accumulated,
             self.losses.inputs,
             self.losses.rows,
+            self.losses.arguments,
             self.losses.formula,
+            self._graph_values.layers,
         )
+        self._waiting = [evidence.waiting for evidence in self._events]
 
     def opened(self, session: Session) -> None:
         """Called when the session is open."""
@@ -85,7 +88,7 @@ class Evidence:
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if context.step is not None and context.step.samples:
             if self._graph_values.due(step) and not context.saved_hooks:
-                self._graph_values.backward_begins(roots)
+                self._graph_values.backward_begins(roots, context.names)
             if self.causal.due:
                 self.causal.backward_begins()
 
@@ -146,8 +149,8 @@ class Evidence:
             self._graph_values.record(session)
         if self.causal:
             self.causal.record(session)
-        for evidence in self._events:
-            if evidence.waiting:
+        if any(self._waiting):
+            for evidence in self._events:
                 evidence.record(session)
         if self._reach and self._context.recorder is not None:
             self._reach.record(session, self._context.names, self._context.recorder.living())

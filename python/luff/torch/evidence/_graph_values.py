@@ -16,7 +16,9 @@ import numpy as np
 from luff._hook import Session
 from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import Array, array_of
+from luff.torch.capture._names import Names
 from luff.torch.evidence._fused import Fused
+from luff.torch.evidence._linear_layers import LinearLayers
 
 __all__ = ["GraphValues", "attention_of", "code_of", "multiplies_values", "users_of"]
 
@@ -44,6 +46,8 @@ _PASSING = frozenset(
     )
 )
 
+_TURNING = frozenset(("TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0"))
+
 
 class GraphValues:
     """Examines the graphs of the process's TRAIN steps, under the hook's lock and guard."""
@@ -51,6 +55,7 @@ class GraphValues:
     def __init__(self) -> None:
         self._found: dict[str, Any] | None = None
         self._worth = False  # whether the last look has found something
+        self.layers = LinearLayers()
 
     def __bool__(self) -> bool:
         return self._found is not None
@@ -59,12 +64,18 @@ class GraphValues:
         """Returns whether the step (counted from the first of the process) is examined."""
         return not step & (step - 1) or (self._worth and step % _EVERY == 0 and step <= _UNTIL)
 
-    def backward_begins(self, roots: Iterable[Any]) -> None:
+    def backward_begins(self, roots: Iterable[Any], names: Names) -> None:
         """Called when a backward pass of a due step begins."""
-        maps, codes = _look(roots)
+        nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))  # keeps all alive: users are known by id
+        users = users_of(nodes)
+        if len(nodes) < _MAX_NODES:
+            self.layers.look(nodes, users, names)
+        maps, codes, crossed = _look(nodes, users)
         self._worth = bool(maps or codes)
-        if self._worth and self._found is None:
+        if (self._worth or crossed) and self._found is None:
             self._found = {"kind": "inside", "attention": maps, "codes": codes}
+            if crossed:
+                self._found["crossed"] = crossed
 
     def record(self, session: Session) -> None:
         """Records the result at the end of the step."""
@@ -73,9 +84,9 @@ class GraphValues:
             session.event_json(json.dumps(found))
 
 
-def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))  # keeps all nodes alive: users are known by id
-    users = users_of(nodes)
+def _look(
+    nodes: list[Any], users: dict[int, list[Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     candidates = []
     for node in nodes:
         name = node.name()
@@ -83,19 +94,22 @@ def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, An
             candidates.append((name, node))
     maps: list[dict[str, Any]] = []
     codes: list[dict[str, Any]] = []
+    crossed = 0
     for name, node in candidates:
         try:
             if name == "AddBackward0":
                 code = code_of(node, users) if len(codes) < _MAX_CODES else None
                 if code is not None:
                     codes.append(code)
+            elif is_crossed(name, node, users):
+                crossed += 1
             elif len(maps) < _MAX_MAPS:
                 found = attention_of(name, node, users)
                 if found is not None:
                     maps.append(found)
         except (RuntimeError, AttributeError):  # changed in place since, or saved under another name
             continue
-    return maps, codes
+    return maps, codes, crossed
 
 
 def users_of(nodes: Iterable[Any]) -> dict[int, list[Any]]:
@@ -148,6 +162,31 @@ def attention_of(name: str, node: Any, users: dict[int, list[Any]]) -> dict[str,
 
 
 _Blocks = tuple[list[tuple[Array, list[int]]], int, int]
+
+
+def is_crossed(name: str, node: Any, users: dict[int, list[Any]]) -> bool:
+    """Whether a softmax over another axis than the last has a result that weighs the values along the last: the
+    weights of a query do not sum to 1 then. The axes must be those of the product, neither turned nor normalised again.
+    """
+    if not name.startswith("Softmax") or node._saved_result.dim() not in (3, 4):
+        return False
+    rank, dim = node._saved_result.dim(), int(node._saved_dim)
+    dim -= 1 << 64 if dim >= 1 << 63 else 0
+    if dim in (-1, rank - 1) or min(node._saved_result.shape[dim], node._saved_result.shape[-1]) < 2:
+        return False
+    keys = node._saved_result.shape[-1]
+    for _ in range(8):
+        using = users.get(id(node), ())
+        if len(using) != 1:
+            return False
+        name, (user,) = using[0].name(), using
+        if name == "BmmBackward0":
+            weights = user.next_functions[0][0] is node
+            return weights and (user._saved_self is None or user._saved_self.shape[-1] == keys)
+        if name not in _PASSING or name in _TURNING:
+            return False
+        node = user
+    return False
 
 
 def _places(queries: int) -> list[int]:

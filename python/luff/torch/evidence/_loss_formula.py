@@ -95,6 +95,10 @@ def fault_of(node: Any) -> str:
         terms = _terms(node)
         if not terms:
             return ""
+        if _divergence_grows(terms):
+            return "divergence_maximised"
+        if fault := _of_errors(terms):
+            return fault
         choices = [_choice(term.node) for term in terms]
         for choice in choices:
             if choice is not None and choice.logarithm and _other_axis(choice):
@@ -143,6 +147,93 @@ def _of_one(term: _Term, choice: _Choice | None) -> str:
     if name == "Div" and term.sign > 0 and _is_overlap(term.node):
         return "overlap_minimised"
     return ""
+
+
+def _divergence_grows(terms: list[_Term]) -> bool:
+    """Returns whether a loss holds 1 + log v - m**2 - v with a plus: the divergence of a normal distribution from
+    N(0, 1) with the wrong sign. `v` is written as the exponential of its logarithm, or as the square of a deviation.
+    """
+    squares = [term for term in terms if term.sign < 0 and is_square(term.node)]
+    cores = [_core(term.node.next_functions[0][0]) for term in squares]
+    rising = [_core(term.node) for term in terms if term.sign > 0 and not term.shifted]
+    for term in terms:
+        name, following = operation_of(term.node), term.node.next_functions
+        if (
+            name == "Exp"
+            and term.sign < 0
+            and squares
+            and any(_core(following[0][0]) is one for one in rising)
+        ):
+            return True
+        if name == "Log" and term.sign > 0 and len(squares) > 1:
+            inside = _past(following[0][0])
+            deviation = _core(inside.next_functions[0][0] if is_square(inside) else inside)
+            if any(deviation is core for core in cores):
+                return True
+    return False
+
+
+def _of_errors(terms: list[_Term]) -> str:
+    """Returns what is wrong with means of errors that are weighted by their sign, or of margins."""
+    faults = {_of_branches(term) or _of_margin(term) for term in terms if term.averaged}
+    return faults.pop() if len(faults) == 1 and all(term.averaged for term in terms) else ""
+
+
+def _of_branches(term: _Term) -> str:
+    """Returns what is wrong with a quantile loss: its branches must rise on either side of an error of 0."""
+    name = operation_of(term.node)
+    children = [child for child, _ in term.node.next_functions]
+    if name == "Mul" and term.sign > 0:
+        weights, error = _constant_of(term.node)
+        slope = None if weights is None or weights.size < 2 or not (weights > 0).all() else _slope(error)
+        return "mean_error" if slope is not None else ""
+    if name not in ("Maximum", "Minimum", "Where") or len(children) != 2:
+        return ""
+    one, other = (_slope(child) for child in children)
+    if one is None or other is None or one[1] is not other[1]:
+        return ""
+    if one[0] * other[0] > 0:
+        return "mean_error"
+    return "errors_maximised" if name == ("Minimum" if term.sign > 0 else "Maximum") else ""
+
+
+def _slope(node: Any) -> tuple[float, Any] | None:
+    """Returns how fast an error changes with the output of a linear layer, and the layer's node; None for anything
+    but a multiple of output minus target.
+    """
+    terms = _terms(node)
+    if len(terms) != 1 or operation_of(terms[0].node) not in _LINEAR:
+        return None
+    slope, shifted, node = 1.0, False, _past(node)
+    for _ in range(_DEPTH):
+        name, following = operation_of(node), [child for child, _ in node.next_functions]
+        if name in ("Mul", "Div"):
+            slope *= constant_factor(node, name == "Div") or 0.0
+        elif name in ("Neg", "Rsub") or (name == "Sub" and following[0] is None):
+            slope = -slope
+        elif name not in ("Add", "Sub"):
+            break
+        shifted |= name == "Sub" and None in following
+        node = _past(next((child for child in following if child is not None), None))
+    return (slope, node) if shifted and slope and node is _past(terms[0].node) else None
+
+
+def _of_margin(term: _Term) -> str:
+    """Returns whether a hinge or logistic loss multiplies outputs by targets of 0 and 1, where -1 and 1 are due."""
+    if term.sign < 0 or operation_of(term.node) not in ("Relu", "ClampMin", "Clamp", "Softplus", "Maximum"):
+        return ""
+    inside = next((child for child, _ in term.node.next_functions if child is not None), None)
+    products = [part for part in _terms(inside) if operation_of(part.node) == "Mul"]
+    if len(products) != 1:
+        return ""
+    target, output = _constant_of(products[0].node)
+    if (
+        target is None
+        or not _is_binary(-products[0].sign * target)
+        or operation_of(_past(output)) not in _LINEAR
+    ):
+        return ""
+    return "margin_of_zeros"
 
 
 def _of_focal(term: _Term) -> str:
@@ -194,6 +285,17 @@ def _past(node: Any) -> Any:
     """Returns a node, or the first one behind it that does more than move values."""
     for _ in range(_DEPTH):
         if operation_of(node) not in _MOVES:
+            break
+        node = node.next_functions[0][0]
+    return node
+
+
+def _core(node: Any) -> Any:
+    """Returns a node without moves, and without constant factors above 0."""
+    for _ in range(_DEPTH):
+        node = _past(node)
+        name = operation_of(node)
+        if name not in ("Mul", "Div") or not (constant_factor(node, name == "Div") or 0.0) > 0.0:
             break
         node = node.next_functions[0][0]
     return node

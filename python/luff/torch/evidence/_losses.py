@@ -19,6 +19,7 @@ from luff.torch.capture._describe import plain_settings
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
+from luff.torch.evidence._loss_arguments import LossArguments
 from luff.torch.evidence._loss_formula import LossFormula
 from luff.torch.evidence._loss_inputs import LossInputs
 from luff.torch.evidence._loss_rows import LossRows
@@ -49,6 +50,7 @@ class Losses:
         self._nonfinite = nonfinite
         self.inputs = LossInputs()
         self.rows = LossRows()
+        self.arguments = LossArguments()
         self.formula = LossFormula()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs.
         self.waiting: deque[list[tuple[int, float]]] = deque()
@@ -97,7 +99,7 @@ class Losses:
             step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
             if output.grad_fn is not None and is_loss(module) and len(step.loss_nodes) < _MAX_LOSSES:
                 step.loss_nodes[output.grad_fn._sequence_nr()] = kind
-            self._made_by(step, kind, args, kwargs)
+            self._made_by(step, kind, args, kwargs, module=module)
         self._record_loss(step, kind, read_scalar(output), output)
         self._loss_inputs(step, kind, args, kwargs)
         self._samples.loss(step, kind, args, kwargs)
@@ -161,9 +163,10 @@ class Losses:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         names: tuple[str, ...] = (),
+        module: Any = None,
     ) -> None:
-        """Notes which operation made the output that a loss gets, and how its rows were flattened; before its samples
-        are taken.
+        """Notes which operation made the output that a loss gets, how its rows were flattened, and its other
+        arguments; before its samples are taken.
         """
         if not self.inputs.due(self._context.clock.mode_steps[_TRAIN]):
             return
@@ -172,6 +175,7 @@ class Losses:
             self.inputs.loss_called(kind, call, tensor)
         if len(tensors) == 2:
             self.rows.loss_called(kind, call, *tensors)
+        self.arguments.called(kind, call, args, kwargs, module)
 
     def _wait(self, kind: str, output: Any) -> None:
         """Keeps the loss of an evaluation within a TRAIN step."""

@@ -99,7 +99,13 @@ class Hook(BaseHook):
 
     def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Like `guarded`, for calls of the training; returns None in a thread to which the steps do not belong."""
-        return self.guarded(place, self.machine.told, function, arguments)
+        try:
+            with self.lock:
+                machine = self.machine
+                return function(*arguments) if machine.turn.keeps() or machine.mine() else None
+        except Exception as error:
+            self.failed(place, error)
+            return None
 
     # For users -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -89,11 +88,7 @@ class Machine(Steps):
 
     # Threads -------------------------------------------------------------------------------------------------------
 
-    def told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Calls `function` if the steps belong to this thread; otherwise returns None."""
-        return function(*arguments) if self.turn.keeps() or self._mine() else None
-
-    def _mine(self, module: Any = None) -> bool:
+    def mine(self, module: Any = None) -> bool:
         """Returns whether the steps belong to this thread, or do from now on; otherwise only counts its call.
 
         A thread may take over from another that has been idle for long. With a forward pass (of `module`), it may
@@ -131,7 +126,7 @@ class Machine(Steps):
 
         Returns the capture of the model's modules if anything is due; False if the module is not a model.
         """
-        if not self._mine(module):
+        if not self.mine(module):
             return None
         root = self.called.root(module)
         if self.called.fresh and self.recorder is not None:
@@ -322,7 +317,8 @@ class Machine(Steps):
 
         A backward pass then belongs to it: it computes a saliency map, or an attack.
         """
-        if self.by_hand or self.writer.forced not in _EVALUATIONS:
+        forced = self.writer.forced
+        if forced is None or self.by_hand or forced not in _EVALUATIONS:
             return False
         return self.step is None or self.step.mode != _TRAIN or bool(self.losses.waiting)
 
@@ -519,12 +515,7 @@ class Machine(Steps):
         Returns them if the call begins that training.
         """
         step = self.step
-        if (
-            self.next_training is None
-            or not model.training
-            or not torch.is_grad_enabled()
-            or not self._mine()
-        ):
+        if self.next_training is None or not model.training or not torch.is_grad_enabled() or not self.mine():
             return None
         made, trains = self.next_training.take(model)
         within = step is not None and step.mode == _TRAIN and step.forwards > 0 and not step.decided

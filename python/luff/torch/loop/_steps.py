@@ -147,9 +147,14 @@ class Steps(StepContext):
     def event(self, kind: int, subject: Any = codes.NO_ID, argument: Any = 0) -> None:
         """Records an event of the loop, or buffers it while its step is undecided."""
         step = self.step
-        if step is not None and step.direct and self.session is not None:
-            self.session.event(kind, subject, argument)
-            return
+        if step is not None and step.mode == _TRAIN:  # the usual cases, at each call of the training
+            if step.direct and self.session is not None:
+                self.session.event(kind, subject, argument)
+                return
+            if not step.decided:
+                if len(step.events) < MAX_EVENTS:
+                    step.events.append((kind, subject, argument))
+                return
         if step is not None and step.mode != _TRAIN and kind in _OF_TRAINING:
             step = self.suspended
         if step is not None and step.updated and kind in _OF_THE_NEXT:
@@ -167,8 +172,9 @@ class Steps(StepContext):
             return
         if step.events:
             events = _resolved(step.events, session, self.names) if self._late else step.events
-            for kind, subject, argument in events:
-                session.event(kind, subject, argument)
+            tell = session.event
+            for event in events:
+                tell(*event)
             step.events.clear()
         if step.early:
             self.samples.flush(step)

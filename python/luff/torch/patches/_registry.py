@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,6 +17,15 @@ __all__ = ["hooks"]
 
 class Hooks(Registry[Hook]):
     """The hooks of PyTorch. Hooks are attached to models, and own what holds the models' parameters."""
+
+    #: The last optimizer, the hooks that there were, and its hook (weak references).
+    _last: tuple[Any, tuple[Any, ...], Any] = (lambda: None), (), (lambda: None)
+
+    def add(self, hook: Hook, things: Iterable[Any] = (), default: bool = False) -> Hook:
+        """Registers a hook, and returns it: see `Registry`."""
+        added = super().add(hook, things, default)
+        self._last = Hooks._last  # the hook may own more than before
+        return added
 
     def gives_way(self, other: Hook, things: list[Any]) -> bool:
         """Whether the other hook watches the same model, or only parameters that are attached here (some may be
@@ -36,9 +47,17 @@ class Hooks(Registry[Hook]):
 
     def of_optimizer(self, optimizer: Any) -> Hook | None:
         """Returns the hook of an optimizer: if models share parameters, the one that owns most of them."""
+        known, hooks, last = self._last
+        if known() is optimizer and hooks is self._hooks:
+            hook: Hook | None = last()
+            if hook is not None and hook.live:
+                return hook
         living = self.living
         if len(living) == 1:
-            return living[0] if living[0].owns_optimizer(optimizer) else None
+            alone = living[0] if living[0].owns_optimizer(optimizer) else None
+            if alone is not None:
+                self._last = weakref.ref(optimizer), self._hooks, alone.reference
+            return alone
         owners = [hook for hook in living if not hook.on_all and hook.owns_optimizer(optimizer)]
         if len(owners) > 1:
             return max(owners, key=lambda hook: hook.held_of(optimizer))

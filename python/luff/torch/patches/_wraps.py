@@ -258,11 +258,6 @@ def _making_optimizer(original: Method) -> Method:
     return __init__
 
 
-def _tell_update(hook: Hook, place: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Reports an update. An update inside a backward pass may run in a thread of autograd."""
-    (hook.told if _current_graph_task() == -1 else hook.guarded)(place, function, *arguments)
-
-
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if is_compiling() or not hooks:
         return None
@@ -270,7 +265,8 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if hook is None or not _awake(hook):
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    _tell_update(hook, "update", hook.machine.update_begins, optimizer, callable(closure))
+    tell = hook.told if _current_graph_task() == -1 else hook.guarded  # autograd may have a thread of its own
+    tell("update", hook.machine.update_begins, optimizer, callable(closure))
     if not callable(closure):
         return None
     wrapped = _wrap_closure(hook, optimizer, closure)
@@ -300,8 +296,10 @@ def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
     if not _listens(hook):
         return
     local.updates += 1
-    _tell_update(hook, "update end", hook.machine.update_ended, optimizer, _current_graph_task() != -1)
-    if hook.machine.stop >= 2 and hook.machine.turn.here():
+    machine, in_backward = hook.machine, _current_graph_task() != -1
+    tell = hook.guarded if in_backward else hook.told
+    tell("update end", machine.update_ended, optimizer, in_backward)
+    if machine.stop >= 2 and machine.turn.here():
         hook.leave_if_stopped()
 
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/class_weights.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
@@ -130,7 +131,10 @@ class Luff final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::Mode mode = view.rows.info.mode;
     if (mode != query::Mode::kTrain && mode != query::Mode::kEval) return;
-    if (mode == query::Mode::kTrain) passes_.OnTrainStep(view);
+    if (mode == query::Mode::kTrain) {
+      passes_.OnTrainStep(view);
+      weightings_.OnStep(view);
+    }
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
       Kind& kind = kinds_[call.key];
@@ -139,6 +143,10 @@ class Luff final : public KeptRule {
         if (const auto rows = LabelledRowsOf(call, found, kMaxClasses); rows)
           Evaluated(view, call, *rows, &kind, sink);
         continue;
+      }
+      if (weightings_.Has(call.key)) {
+        if (const auto rows = LabelledRowsOf(call, found, kMaxClasses); rows)
+          Weighted(view, call, weightings_.Count(call.key, *rows), sink);
       }
       if (found.weights == Weights::kSome) {
         if (kind.open) sink.Heal("unweighted", kind.loss, view.rows.info.mode_step);
@@ -159,9 +167,34 @@ class Luff final : public KeptRule {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
     io("passes", passes_);
+    io("weightings", weightings_);
   }
 
  private:
+  // Weights that grow with the number of targets, where they should fall with it.
+  void Weighted(const StepView& view, const LossCall& call, ClassWeights::Known* known, Sink& sink) const {
+    if (known->told) return;
+    const std::string fault = known->Fault(limits_.samples);
+    if (fault.empty()) return;
+    known->told = true;
+    const auto [least, most] = std::minmax_element(known->counts.begin(), known->counts.end());
+    Finding finding = FindingAt(kName, "weights_upside_down", view, TensorAt{call.loss, call.worker});
+    finding.since_step = 0;
+    finding.what = "the loss weighs rare classes down: its weights follow how often a class comes";
+    finding.why = fmt::format(
+        "the most frequent class has {:.3g} times the targets of the rarest, and {}: what is seldom counts "
+        "even "
+        "less",
+        *most / *least, fault);
+    finding.remedy = known->positive ? "use pos_weight = negatives / positives"
+                                     : "weight by the inverse of the frequency: total / (classes * count)";
+    finding.causes = {"counts or shares of classes given as weights, without the inverse"};
+    finding.evidence = {{"ratio", *most / *least}, {"weight", known->weights.front()}};
+    finding.threshold =
+        "weights in proportion to the counts, or pos_weight the share or odds of positives (Luff)";
+    sink.Report(std::move(finding));
+  }
+
   struct Batch {
     std::vector<double> seen, hit;  // by class
     void VisitFields(Fields& io) {
@@ -305,6 +338,7 @@ class Luff final : public KeptRule {
   const Limits limits_;
   LossReader reader_;
   Passes passes_;
+  ClassWeights weightings_;
   std::map<std::string, Kind> kinds_;
 };
 
@@ -318,7 +352,7 @@ RuleSpec Spec() {
       return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.version = 2;  // 2: cause "absent"
+  spec.version = 3;  // 2: cause "absent"; 3: "weights_upside_down"
   spec.summary =
       "rare classes that nothing weights, and that are not predicted; classes that are never trained";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

@@ -53,6 +53,70 @@ TEST(ClassImbalance, WeightedFoundOrCommonPositives_AreSilent) {
   EXPECT_TRUE(FindingsOf(Story(0.03, 1, false, 90)).empty());  // too early
 }
 
+// As Story, of a loss that tells its pos_weight.
+std::string WeighedPositives(double share, double pos_weight) {
+  FakeTrial trial;
+  std::mt19937 random(4);
+  std::uniform_real_distribution<double> uniform;
+  for (int step = 0; step < 100; ++step) {
+    std::vector<double> scores;
+    std::vector<double> targets;
+    for (int i = 0; i < 64; ++i) {
+      targets.push_back(uniform(random) < share ? 1 : 0);
+      scores.push_back(uniform(random) - 0.5);
+    }
+    testing::TellPairs(&trial, "BCEWithLogitsLoss", testing::BceWithLogits(scores, targets, pos_weight),
+                       scores, targets);
+    if (step == 0)
+      trial.EventJson(R"({"kind": "loss_weights", "loss": "BCEWithLogitsLoss", "call": 0, "pos_weight": [)" +
+                      std::to_string(pos_weight) + "]}");
+  }
+  const auto findings = FindingsOf(trial);
+  return findings.empty() ? "" : findings[0].cause;
+}
+
+TEST(ClassImbalance, AWeightThatIsTheShareOfPositives_IsNamed_AndOthersAreSilent) {
+  EXPECT_EQ(WeighedPositives(0.1, 0.1), "weights_upside_down");
+  EXPECT_EQ(WeighedPositives(0.1, 0.1 / 0.9), "weights_upside_down");
+  EXPECT_EQ(WeighedPositives(0.1, 9), "");
+  EXPECT_EQ(WeighedPositives(0.1, 3), "");
+  EXPECT_EQ(WeighedPositives(0.9, 1 / 9.0), "");  // many positives, weighed down
+  EXPECT_EQ(WeighedPositives(0.3, 1), "");
+  EXPECT_EQ(WeighedPositives(0.5, 0.5), "");
+}
+
+std::string WeighedClasses(const std::vector<double>& shares, const std::string& weights) {
+  FakeTrial trial;
+  std::mt19937 random(4);
+  std::discrete_distribution<int> drawn(shares.begin(), shares.end());
+  std::uniform_real_distribution<double> uniform;
+  for (int step = 0; step < 100; ++step) {
+    Batch batch;
+    for (int i = 0; i < 32; ++i) {
+      batch.ids.push_back(drawn(random));
+      for (std::size_t c = 0; c < shares.size(); ++c) batch.scores.push_back(uniform(random));
+    }
+    testing::TellClasses(&trial, batch, shares.size(), query::Mode::kTrain, 0.37);
+    if (step == 0)
+      trial.EventJson(R"({"kind": "loss_weights", "loss": "CrossEntropyLoss", "call": 0, "weight": )" +
+                      weights + "}");
+  }
+  const auto findings = FindingsOf(trial);
+  return findings.empty() ? "" : findings[0].cause;
+}
+
+TEST(ClassImbalance, WeightsInProportionToTheCounts_AreNamed_AndOthersAreSilent) {
+  const std::vector<double> shares = {0.7, 0.2, 0.1};
+  EXPECT_EQ(WeighedClasses(shares, "[0.7, 0.2, 0.1]"), "weights_upside_down");
+  EXPECT_EQ(WeighedClasses(shares, "[1400, 400, 200]"), "weights_upside_down");
+  EXPECT_EQ(WeighedClasses(shares, "[1.43, 5, 10]"), "");
+  EXPECT_EQ(WeighedClasses(shares, "[1, 1, 1]"), "");
+  EXPECT_EQ(WeighedClasses(shares, "[1, 0.5, 0.5]"), "");
+  EXPECT_EQ(WeighedClasses({0.34, 0.33, 0.33}, "[0.34, 0.33, 0.33]"), "");  // about even
+  EXPECT_EQ(WeighedClasses(shares, "[0.7, 0.2]"), "");
+  EXPECT_EQ(WeighedClasses(shares, "\"many\""), "");
+}
+
 // Two epochs over the same rows, whose classes are `trained`, with evaluations on all three classes.
 FakeTrial Epochs(const std::vector<std::int64_t>& trained, bool sorted = false) {
   FakeTrial trial;

@@ -81,6 +81,7 @@ class ScheduleCollapse final : public KeptRule {
     JudgeNeverStepped(trial, facts, sink);
     JudgeZeroRate(trial, sink);
     JudgeOverrun(trial, facts, sink);
+    JudgeWarmUp(trial, facts, sink);
     if (facts.schedulers().size() != 1 || scheduled_ < 1) return;
     const SchedulerFacts& scheduler = facts.schedulers().front();
     // As many updates as planned, but for those that a scaler or a rest of the data leaves out.
@@ -161,6 +162,39 @@ class ScheduleCollapse final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // A warm-up that has not come to its end when the training has: the rates rose in a straight line from next
+  // to nothing at each update, and stay below what the optimizer was given. A range test ends above it.
+  void JudgeWarmUp(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
+    constexpr std::int64_t kSureUpdates = 100;
+    constexpr double kReached = 0.9;  // of the rate
+    if (facts.optimizers().size() != 1 || groups_.empty() || evaluations_ < 1) return;
+    const double base = facts.optimizers().front().lr;
+    const auto& [name, group] = *groups_.begin();
+    const bool rises = std::all_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
+      const Group& one = entry.second;
+      return one.values >= kSureUpdates && one.Rises() && one.last < kReached * base;
+    });
+    if (!rises || !(base > 0)) return;
+    Finding finding = FindingAt(kName, "warm_up_unfinished", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = name;
+    finding.since_step = 0;
+    finding.series = group.picture;
+    finding.what = fmt::format(
+        "the warm-up of the learning rate outlasts the training: it has come to {:.2g} % in {} "
+        "updates",
+        100 * group.last / base, group.values);
+    finding.why = fmt::format(
+        "the rate rose at each update and ended at {:.3g}; the optimizer was given {:.3g}", group.last, base);
+    finding.remedy = "count the steps of the warm-up in updates that are made: a few per cent of all";
+    finding.causes = {"warm-up steps meant for a longer training", "warm-up in samples instead of updates"};
+    finding.evidence = {{"learning_rate", group.last}, {"given", base}, {"updates", group.values}};
+    finding.threshold = fmt::format(
+        "a straight rise from below a tenth over all of {} or more updates, that ends below "
+        "{:g} times the given rate (Luff)",
+        kSureUpdates, kReached);
+    sink.Report(std::move(finding));
+  }
+
   // Groups whose rate was 0 at every update, beside others. Weights that were loaded may be frozen so.
   void JudgeZeroRate(const query::Trial& trial, Sink& sink) {
     constexpr std::int64_t kSureUpdates = 100;  // stages that thaw have thawed by the end
@@ -195,8 +229,13 @@ class ScheduleCollapse final : public KeptRule {
     std::int64_t equal = 0;   // pairs of neighbours with that ratio; -1: one had another
     std::vector<std::pair<std::int64_t, double>> picture;
     std::int64_t stride = 1;
+    double first = 0, slope = 0;  // the first rate, and by how much the second was above it
+    bool straight = true;         // each was so much above the one before
 
     void VisitFields(Fields& io) {
+      io("first", first);
+      io("slope", slope);
+      io("straight", straight);
       io("values", values);
       io("peak", peak);
       io("last", last);
@@ -215,6 +254,9 @@ class ScheduleCollapse final : public KeptRule {
         if (equal == 0) ratio = now;
         equal = now > 0 && std::abs(now - ratio) <= 1e-6 * ratio ? equal + 1 : -1;
       }
+      if (values == 0) first = rate;
+      if (values == 1) slope = rate - first;
+      if (values > 1 && std::abs(rate - last - slope) > 1e-3 * slope + 1e-9 * rate) straight = false;
       if (values % stride == 0) picture.emplace_back(step, rate);
       if (picture.size() >= kPicture) {
         std::size_t kept = 0;
@@ -232,6 +274,7 @@ class ScheduleCollapse final : public KeptRule {
     [[nodiscard]] bool Constant() const {
       return values > 0 && equal == values - 1 && (equal == 0 || ratio == 1);
     }
+    [[nodiscard]] bool Rises() const { return straight && slope > 0 && first <= 0.1 * last; }
     [[nodiscard]] bool Collapsed(const Limits& limits) const {
       return low >= limits.updates && low >= values - low;
     }
@@ -315,7 +358,7 @@ class ScheduleCollapse final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
-  spec.version = 3;  // 3: causes "never_stepped", "zero_rate", "overrun"
+  spec.version = 4;  // 3: causes "never_stepped", "zero_rate", "overrun"; 4: "warm_up_unfinished"
   spec.summary =
       "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";
   return spec;

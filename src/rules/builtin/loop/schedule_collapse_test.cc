@@ -129,6 +129,35 @@ TEST(ScheduleCollapse, ASchedulerThatNeverSteps_IsNamedAtTheEnd) {
       Unstepped(100, 30, 0, [](int step) { return 1e-3 / (1 + step); }).empty());  // another's schedule
 }
 
+TEST(ScheduleCollapse, AWarmUpThatOutlastsTheTraining_IsNamedAtTheEnd) {
+  const auto told = [](int updates, const auto& rate, int evaluate_every = 30) {
+    FakeTrial trial;
+    trial.SetDocument("model", R"({"optimizers": [{"name": "Adam", "number": 0, "type": "Adam", "groups": [
+      {"settings": {"lr": 1e-6, "initial_lr": 0.001}, "parameters": 2}]}]})");
+    for (int step = 0; step < updates; ++step) {
+      trial.Step()
+          .Event(format::EventKind::kOptimizerStep, 0, 0)
+          .Event(format::EventKind::kSchedulerStep, 0, 0);
+      trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, rate(step));
+      if (step % evaluate_every == evaluate_every - 1) trial.Step(query::Mode::kEval);
+    }
+    return FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
+  };
+  const auto over = [](int steps) {
+    return [steps](int step) { return 1e-3 * std::min(1.0, (step + 1.0) / steps); };
+  };
+  const auto findings = told(200, over(1000));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "warm_up_unfinished");
+  EXPECT_TRUE(told(200, over(100)).empty());
+  EXPECT_TRUE(told(200, over(210)).empty());        // it has all but ended
+  EXPECT_TRUE(told(80, over(1000)).empty());        // too short to say
+  EXPECT_TRUE(told(200, over(1000), 300).empty());  // ended in its first epoch
+  EXPECT_TRUE(told(200, [](int step) { return 1e-7 * std::pow(1.04, step); }).empty());  // a range test
+  EXPECT_TRUE(told(200, [](int step) { return 1e-3 * (step + 1); }).empty());  // one that goes beyond
+  EXPECT_TRUE(told(200, [](int) { return 1e-4; }).empty());
+}
+
 TEST(ScheduleCollapse, AGroupOfRateZero_IsNamedAtTheEnd) {
   const auto zero = [](int) { return 0.0; };
   const auto findings = Unstepped(200, 30, 10, zero);

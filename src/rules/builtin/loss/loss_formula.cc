@@ -66,6 +66,22 @@ constexpr std::array kFaults = std::to_array<Fault>({
     {"overlap_minimised", "the training makes the overlap of output and target small",
      "the loss is a Dice coefficient or an intersection over union itself, which is 1 for the right answer",
      "minimise 1 - overlap", "the coefficient in the place of the loss", true},
+    {"divergence_maximised", "the training makes the divergence of its codes from N(0, 1) large",
+     "1 + log(variance) - mean**2 - variance is minus twice the divergence, and it is added to the loss as "
+     "it "
+     "is: the loss falls without bound as means and variances grow",
+     "multiply it by -0.5: -0.5 * (1 + logvar - mu**2 - logvar.exp()).sum()",
+     "the minus of the divergence is missing", true},
+    {"errors_maximised", "the loss falls as errors grow, on both sides of the target",
+     "it is the smaller of two multiples of the error, of which one is below 0: a quantile loss takes the "
+     "larger",
+     "take the maximum: torch.max(q * error, (q - 1) * error).mean()", "min in the place of max, or a minus",
+     true},
+    {"margin_of_zeros", "the margin loss gets targets of 0 and 1 where it needs -1 and 1",
+     "it multiplies outputs by targets: where the target is 0 the loss is the same whatever the output is, "
+     "so "
+     "that the answer 1 for all rows is the best",
+     "give it targets of -1 and 1: 2 * y - 1", "labels of 0 and 1", false},
 });
 
 class LossFormula final : public KeptRule {

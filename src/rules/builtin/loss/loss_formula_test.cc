@@ -30,7 +30,7 @@ std::vector<Finding> Told(const Story& story) {
 }
 
 TEST(LossFormula, EachFault_IsToldOnceAfterSixteenUpdates) {
-  for (const char* fault : {"softmax_axis", "half_of_bce", "squared_mean"}) {
+  for (const char* fault : {"softmax_axis", "half_of_bce", "squared_mean", "margin_of_zeros"}) {
     const auto findings = Told({.event = Event(fault)});
     ASSERT_EQ(findings.size(), 1U) << fault;
     EXPECT_EQ(findings[0].cause, fault);
@@ -38,7 +38,8 @@ TEST(LossFormula, EachFault_IsToldOnceAfterSixteenUpdates) {
     EXPECT_EQ(findings[0].since_step, 0);
     EXPECT_EQ(findings[0].severity, Severity::kWarn);
   }
-  for (const char* fault : {"likelihood_minimised", "mean_error", "focal_upside_down", "overlap_minimised"}) {
+  for (const char* fault : {"likelihood_minimised", "mean_error", "focal_upside_down", "overlap_minimised",
+                            "divergence_maximised", "errors_maximised"}) {
     const auto findings = Told({.event = Event(fault)});
     ASSERT_EQ(findings.size(), 1U) << fault;
     EXPECT_EQ(findings[0].severity, Severity::kStop) << fault;

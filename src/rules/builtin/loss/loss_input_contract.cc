@@ -66,6 +66,15 @@ constexpr Breach kSharesIntoKl = {
     "no_log_probabilities_into_kl", "gets values above 0 where it needs log-probabilities",
     "a logarithm of a probability is never above 0: the divergence means nothing",
     "give the logarithm (log_softmax) of the prediction as the first argument", false};
+constexpr Breach kSwappedKl = {
+    "arguments_of_kl_swapped", "gets its arguments in the other order",
+    "the first holds probabilities and the second log-probabilities: the divergence means nothing",
+    "swap them: the log-probabilities of the prediction first, then the probabilities of the target", false};
+constexpr Breach kKlTarget = {
+    "probabilities_as_log_target", "gets probabilities as targets where log_target=True asks for logarithms",
+    "it takes the exponential of each target: the shares of a row then sum to more than 1, and the "
+    "divergence is least somewhere else",
+    "leave out log_target=True, or give the logarithm (log_softmax) of the target", false};
 constexpr Breach kLogitsIntoBce = {"logits_into_bce",
                                    "gets values outside of [0, 1] where it needs probabilities",
                                    "the logarithm of such a value is none",
@@ -114,6 +123,7 @@ class LossInputContract final : public KeptRule {
     if (view.rows.info.mode != query::Mode::kTrain) return;
     modules_.OnStep(view);
     makers_.OnStep(view);
+    Signs(view, sink);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
       Kind& kind = kinds_[call.key];
@@ -136,9 +146,22 @@ class LossInputContract final : public KeptRule {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
     io("makers", makers_);
+    io("signs", signs_, LossReader::kMaxKinds);
   }
 
  private:
+  struct Sign {
+    std::string kind;
+    std::int64_t since = -1, steps = 0;  // since: -1 where the targets are as they should be
+    bool meant = false, told = false;
+    void VisitFields(Fields& io) {
+      io("kind", kind);
+      io("since", since);
+      io("steps", steps);
+      io("meant", meant);
+      io("told", told);
+    }
+  };
   struct Kind {
     std::int64_t clean = 0, hits = 0, since = -1;
     std::string cause;
@@ -157,6 +180,43 @@ class LossInputContract final : public KeptRule {
       io("high", high);
     }
   };
+
+  // Targets of 0 and 1 for a loss that takes -1 and 1, as the event `loss_target` tells.
+  void Signs(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("loss_target")) {
+      const auto loss = event->find("loss");
+      const auto values = event->find("values");
+      const double call = NumberIn(*event, "call");
+      if (!(call >= 0 && call < 64) || loss == event->end() || !loss->is_string() || values == event->end())
+        continue;
+      const std::string kind = loss->get<std::string>();
+      const std::string key = KeyOfCall(kind, static_cast<std::size_t>(call));
+      if (signs_.size() >= LossReader::kMaxKinds && !signs_.contains(key)) continue;
+      Sign& sign = signs_[key];
+      const bool wrong = *values == "zeros_and_ones";
+      if (!wrong && sign.told) sink.Heal("targets_of_zero", kind, view.rows.info.mode_step);
+      // A target that was -1 once shows that 0 is meant.
+      sign = {.kind = kind, .since = wrong && !sign.meant ? view.rows.info.mode_step : -1, .meant = !wrong};
+    }
+    for (auto& [key, sign] : signs_) {
+      if (sign.since < 0 || sign.told || ++sign.steps < limits_.calls) continue;
+      sign.told = true;
+      Finding finding = FindingAt(kName, "targets_of_zero", view, TensorAt{format::kNoId});
+      finding.tensor = sign.kind;
+      finding.since_step = sign.since;
+      finding.what = fmt::format("{} gets targets of 0 and 1 where it needs -1 and 1", sign.kind);
+      finding.why = sign.kind == "HingeEmbeddingLoss"
+                        ? "a row with the target 0 is pulled together and pushed apart at once"
+                        : "a row with the target 0 adds nothing that depends on the outputs: what it should "
+                          "teach, that "
+                          "two are unlike or that an answer is no, is never learnt";
+      finding.remedy = "give it targets of -1 and 1: 2 * y - 1";
+      finding.causes = {"labels of 0 and 1"};
+      finding.evidence = {{"calls", sign.steps}};
+      finding.threshold = fmt::format("{} steps in a row (Luff)", limits_.calls);
+      sink.Report(std::move(finding));
+    }
+  }
 
   Breach BreachOf(const LossCall& call, const Recognition& found, Kind* kind) const {
     const double tolerance = Tolerance(call.output.dtype);
@@ -191,9 +251,37 @@ class LossInputContract final : public KeptRule {
       }
       case Formula::kBceWithLogits: return Limited(call, *low, *high, values.size(), kind);
       case Formula::kBce: return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
-      case Formula::kKlDivergence: return named && *high > 0.01 ? kSharesIntoKl : Breach();
+      case Formula::kKlDivergence: return named ? OfDivergence(call, *low, *high, tolerance) : Breach();
       default: return {};
     }
+  }
+
+  static Breach OfDivergence(const LossCall& call, double low, double high, double tolerance) {
+    const auto rows_of = [](const SampleValues& values) {
+      ClassRows rows;
+      if (values.shape.empty() || values.shape.back() < 2 || values.shape.back() > 1'000'000) return rows;
+      rows.classes = static_cast<std::size_t>(values.shape.back());
+      rows.rows = values.values.size() / rows.classes;
+      rows.scores = values.values;
+      return rows;
+    };
+    const auto shares = [&](const ClassRows& rows) {
+      return rows.rows > 0 && AllSumsAre(rows, true, false, 1, tolerance) &&
+             std::all_of(rows.scores.begin(), rows.scores.end(), [](double v) { return v >= 0; });
+    };
+    const auto logarithms = [&](const ClassRows& rows) {
+      return rows.rows > 0 && AllSumsAre(rows, true, true, 0, 10 * tolerance);
+    };
+    const ClassRows first = rows_of(call.output);
+    const ClassRows second = rows_of(call.target);
+    if (shares(first) && logarithms(second)) return kSwappedKl;
+    if (high > 0.01) return kSharesIntoKl;
+    if (call.settings.log_target && shares(second)) return kKlTarget;
+    const bool square = first.rows == first.classes;
+    if (call.whole() && call.output.shape.size() == 2 && first.rows > 2 && !square && low < 0 &&
+        !logarithms(first) && AllSumsAre(first, false, true, 0, 10 * tolerance))
+      return kBatchAxis;
+    return {};
   }
 
   // What the graph says is a fact; without it, the values must tell.
@@ -261,13 +349,16 @@ class LossInputContract final : public KeptRule {
   ModelModules modules_;  // read from the run, not saved
   LossInputMakers makers_;
   std::map<std::string, Kind> kinds_;  // by key of the call
+  std::map<std::string, Sign> signs_;  // likewise
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
-  spec.version = 3;  // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"
+  // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
+  // more of divergences
+  spec.version = 4;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -198,5 +198,65 @@ TEST(LossInputContract, WhatTheGraphSays_IsAFact) {
     EXPECT_TRUE(FindingsOf(TwoHeads(plain, event)).empty()) << event;
 }
 
+// A divergence of 6 rows of 3 shares; `first` and `second` change scores into the two arguments.
+FakeTrial Divergences(const std::function<void(std::vector<double>*)>& first,
+                      const std::function<void(std::vector<double>*)>& second, bool log_target = false) {
+  FakeTrial trial;
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 8; ++step) {
+    std::vector<double> output(18);
+    std::vector<double> target(18);
+    for (double& score : output) score = normal(random);
+    for (double& score : target) score = normal(random);
+    first(&output);
+    second(&target);
+    trial.Step()
+        .Loss(1, "KLDivLoss_output_0")
+        .Sample("sample/KLDivLoss_input_0", {6, 3}, output)
+        .Sample("sample/KLDivLoss_input_1", {6, 3}, target);
+  }
+  trial.SetDocument("model", std::string(R"({"losses": [{"type": "KLDivLoss", "settings": {"log_target": )") +
+                                 (log_target ? "true" : "false") + "}}]}");
+  return trial;
+}
+
+TEST(LossInputContract, ArgumentsOfADivergence_AreNamedByWhatTheyHold) {
+  const auto shares = [](auto* scores) { Normalise(scores, true, false); };
+  const auto logarithms = [](auto* scores) { Normalise(scores, true, true); };
+  const auto over_batch = [](auto* scores) { Normalise(scores, false, true); };
+  EXPECT_TRUE(FindingsOf(Divergences(logarithms, shares)).empty());
+  EXPECT_TRUE(FindingsOf(Divergences(logarithms, logarithms, true)).empty());
+  const auto cause = [](const FakeTrial& trial) {
+    const auto findings = FindingsOf(trial);
+    return findings.size() == 1 ? findings[0].cause : std::to_string(findings.size());
+  };
+  EXPECT_EQ(cause(Divergences(shares, shares)), "no_log_probabilities_into_kl");
+  EXPECT_EQ(cause(Divergences(shares, logarithms)), "arguments_of_kl_swapped");
+  EXPECT_EQ(cause(Divergences(logarithms, shares, true)), "probabilities_as_log_target");
+  EXPECT_EQ(cause(Divergences(over_batch, shares)), "softmax_over_batch");
+}
+
+TEST(LossInputContract, TargetsOfZeroAndOneWhereSignsAreDue_AreNamed) {
+  const auto told = [](const std::vector<std::string>& values) {
+    FakeTrial trial;
+    for (std::size_t step = 0; step < 12; ++step) {
+      trial.Step().Loss(1, "CosineEmbeddingLoss_output_0");
+      if (step < values.size())
+        trial.EventJson(R"({"kind": "loss_target", "loss": "CosineEmbeddingLoss", "call": 0, "values": ")" +
+                        values[step] + "\"}");
+    }
+    return FindingsOf(trial);
+  };
+  const auto findings = told({"zeros_and_ones"});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "targets_of_zero");
+  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_TRUE(told({}).empty());
+  EXPECT_TRUE(told({"others"}).empty());
+  EXPECT_TRUE(told({"zeros_and_ones", "others"}).empty());
+  EXPECT_TRUE(told({"others", "zeros_and_ones"}).empty());  // -1 was there: zeros are left out on purpose
+}
+
 }  // namespace
 }  // namespace luff::rules::loss_input_contract_test

@@ -55,8 +55,10 @@ class AttentionCollapse final : public KeptRule {
       ++losses_;
       break;
     }
-    for (const auto& inside : view.index.json_events("inside"))
+    for (const auto& inside : view.index.json_events("inside")) {
+      Crossed(view, NumberIn(*inside, "crossed"), sink);
       Judge(view, ListIn(*inside, "attention"), sink);
+    }
   }
   void VisitFields(Fields& io) override {
     io("maps", maps_, kMaxMaps);
@@ -65,6 +67,7 @@ class AttentionCollapse final : public KeptRule {
     io("first_loss", first_loss_);
     io("loss", loss_);
     io("told", told_);
+    io("crossed", crossed_);
   }
 
  private:
@@ -80,6 +83,27 @@ class AttentionCollapse final : public KeptRule {
       io("loss", loss);
     }
   };
+
+  // Weights that sum to 1 along another axis than that of the keys; a look without any takes it back.
+  void Crossed(const StepView& view, double count, Sink& sink) {
+    if (told_ || crossed_ < 0) return;
+    crossed_ = count >= 1 ? crossed_ + 1 : -1;
+    if (crossed_ < kLooksAtFirst) return;
+    told_ = true;
+    Finding finding = FindingAt(kName, "other_axis", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = "the softmax of attention runs over another axis than that of the keys";
+    finding.why =
+        "the graph shows weights that sum to 1 along one axis, over queries, heads or samples, and that "
+        "weigh the "
+        "values along another: queries compete for a key, and what a query gets is no mean of values";
+    finding.remedy = "give the softmax the axis of the keys, the last one: dim=-1";
+    finding.causes = {"softmax(dim=1), or none, on scores of three or four dimensions"};
+    finding.evidence = {{"layers", count}};
+    finding.threshold =
+        fmt::format("a fact of the graph, in each of the first {} looks (Luff)", kLooksAtFirst);
+    sink.Report(std::move(finding));
+  }
 
   void Judge(const StepView& view, const Json& maps, Sink& sink) {
     if (told_ || maps.empty()) return;
@@ -174,13 +198,15 @@ class AttentionCollapse final : public KeptRule {
   std::int64_t sharp_ = 0, losses_ = 0;
   double first_loss_ = 0, loss_ = 0;
   bool told_ = false;
+  std::int64_t crossed_ = 0;  // looks that showed it; -1: one did not
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<AttentionCollapse>(kName, kParams);
-  spec.summary = "attention that looks at one place only and has learned nothing by it";
+  spec.version = 2;  // 2: cause "other_axis"
+  spec.summary = "attention over a wrong axis, or that looks at one place only and has learned nothing by it";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

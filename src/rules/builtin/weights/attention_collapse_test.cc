@@ -51,6 +51,25 @@ TEST(AttentionCollapse, OneLayerOrOneHeadThatLooksAround_IsSilentAtTheStart) {
       Told([](int step) { return std::vector<Layer>{{step < 2 ? 0.9 : 0.5, 0.3}}; }, kLearns).empty());
 }
 
+TEST(AttentionCollapse, WeightsThatSumToOneAlongAnotherAxis_AreTold) {
+  const auto told = [](int without) {
+    FakeTrial trial;
+    for (int step = 0; step < 20; ++step) {
+      trial.Step().Loss(1);
+      if (!IsLook(step)) continue;
+      trial.EventJson(step == without ? R"({"kind": "inside", "attention": [], "codes": []})"
+                                      : R"({"kind": "inside", "attention": [], "codes": [], "crossed": 2})");
+    }
+    return testing::FindingsOf(trial, "AttentionCollapse", ParameterSet::kLuff);
+  };
+  const auto findings = told(-1);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "other_axis");
+  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_TRUE(told(0).empty());
+  EXPECT_TRUE(told(2).empty());
+}
+
 const auto kCollapses = [](int step) {
   return std::vector<Layer>{{0.2, 0.9}, step < 40 ? Layer{0.3, 0.8} : Layer{0.99, 0.01}};
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/initial_values.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -18,6 +19,9 @@ namespace {
 using format::EventKind;
 constexpr const char* kName = "FrozenAtInit";
 constexpr std::size_t kMaxLoads = 64;
+constexpr std::int64_t kUnloaded = 16;  // updates after which nothing is loaded any more
+constexpr std::size_t kLayers =
+    3;  // frozen weights as drawn: fewer may be features that are random on purpose
 
 struct Limits {
   std::int64_t updates;
@@ -35,17 +39,25 @@ bool SamePlace(const std::string& a, const std::string& b) {
          longer.ends_with("." + shorter);
 }
 
-// Reports frozen weights that a file should have given and did not, so that they keep their initial random
-// values.
+// Reports weights that are frozen although nothing was loaded, and frozen weights that a file should have
+// given and did not, so that they keep their initial random values.
 class FrozenAtInit final : public KeptRule {
  public:
   explicit FrozenAtInit(const Limits& limits) : updates_(limits.updates) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const LoadFacts& load : LoadsOf(view.index)) Take(load);
-    if (view.rows.info.mode != query::Mode::kTrain || loads_.empty()) return;
+    loaded_ = loaded_ || LoadsWeights(view.index);
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    if (!loaded_ && all_ < kUnloaded) LookForDrawn(view);
+    const std::size_t updates = view.index.events(EventKind::kOptimizerStep).size();
+    if (all_ < kUnloaded && (all_ += static_cast<std::int64_t>(updates)) >= kUnloaded) {
+      if (!loaded_) JudgeUnloaded(view, sink);
+      drawn_.clear();
+    }
+    if (loads_.empty()) return;
     bool due = false;
-    for (std::size_t left = view.index.events(EventKind::kOptimizerStep).size(); left > 0; --left) {
+    for (std::size_t left = updates; left > 0; --left) {
       ++total_;
       due = due || (total_ >= updates_ && ((total_ & (total_ - 1)) == 0 || total_ == updates_));
     }
@@ -55,9 +67,96 @@ class FrozenAtInit final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("total", total_);
     io("loads", loads_, kMaxLoads);
+    io("all", all_);
+    io("loaded", loaded_);
+    io("drawn", drawn_, kMaxDrawn);
   }
 
  private:
+  static constexpr std::size_t kMaxDrawn = 4096;
+
+  // Notes of each frozen weight whether its values are as drawn.
+  void LookForDrawn(const StepView& view) {
+    const ModelFacts& facts = view.memo.Facts(view);
+    for (const auto& [entry, tensor] : view.index.summaries(format::Role::kWeight)) {
+      if (drawn_.size() >= kMaxDrawn || drawn_.contains(tensor.name)) continue;
+      const ParameterFacts* parameter = facts.Find(tensor.name);
+      if (parameter == nullptr || parameter->requires_grad || parameter->shape.size() < 2) continue;
+      drawn_[tensor.name] = IsAsDrawn(entry.summary, entry.dtype, parameter->shape);
+    }
+  }
+
+  // A model of which most is frozen, and all that is frozen is as it was drawn, although no file was loaded.
+  void JudgeUnloaded(const StepView& view, Sink& sink) const {
+    const ModelFacts& facts = view.memo.Facts(view);
+    struct Share {
+      double all = 0, frozen = 0;
+      std::size_t known = 0;
+      std::vector<std::string> drawn;
+    };
+    std::map<std::string, Share> models;
+    for (const auto& [name, parameter] : facts.parameters()) {
+      Share& share = models[parameter.model];
+      const auto elements = static_cast<double>(std::max<std::int64_t>(parameter.elements, 0));
+      share.all += elements;
+      if (parameter.requires_grad) continue;
+      share.frozen += elements;
+      const auto at = drawn_.find(name);
+      if (at == drawn_.end() || parameter.elements < 256) continue;
+      ++share.known;
+      if (at->second && !IsMeant(facts, parameter)) share.drawn.push_back(name);
+    }
+    for (const auto& [model, share] : models) {
+      if (share.drawn.size() < kLayers || share.drawn.size() < share.known || 2 * share.frozen < share.all ||
+          !facts.IsPartlyOptimized(model))
+        continue;
+      Finding finding = FindingAt(kName, "never_loaded", view, TensorAt{format::kNoId});
+      finding.severity = Severity::kWarn;
+      finding.since_step = 0;
+      finding.tensor = share.drawn.front();
+      finding.other_tensors.assign(share.drawn.begin() + 1, share.drawn.end());
+      finding.what = fmt::format("{:.0f} % of {} are frozen, and no weights were loaded into it",
+                                 100 * share.frozen / share.all, model);
+      finding.why =
+          "the values of the frozen layers are spread as an initialisation draws them, to the bounds of its "
+          "formula: the rest learns on random features";
+      finding.remedy =
+          "load the weights before they are frozen (load_state_dict, weights=...), or train these layers, "
+          "too";
+      finding.causes = {"a model made without its pre-trained weights", "layers frozen by mistake"};
+      finding.evidence = {
+          {"layers", share.drawn.size()}, {"frozen", share.frozen}, {"parameters", share.all}};
+      finding.threshold =
+          fmt::format("half of the parameters, {} layers, all as drawn; {} updates without a file (Luff)",
+                      kLayers, kUnloaded);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  // A frozen weight with trained parameters beside it (an adapter, a mask), or with a trained twin whose copy
+  // it is (a target network), is meant to stay.
+  static bool IsMeant(const ModelFacts& facts, const ParameterFacts& frozen) {
+    const auto parent = [](const std::string& path) {
+      const std::size_t dot = path.rfind('.');
+      return dot == std::string::npos ? std::string() : path.substr(0, dot);
+    };
+    const auto behind = [](const std::string& path) {
+      const std::size_t dot = path.find('.');
+      return dot == std::string::npos ? path : path.substr(dot + 1);
+    };
+    const std::string module = parent(frozen.path);
+    const std::string around = parent(module);
+    return std::any_of(facts.parameters().begin(), facts.parameters().end(), [&](const auto& entry) {
+      const ParameterFacts& other = entry.second;
+      if (!other.requires_grad || other.model != frozen.model) return false;
+      if (other.shape == frozen.shape && behind(other.path) == behind(frozen.path)) return true;
+      const bool adapts =
+          other.shape.size() > 1;  // a bias or a scale alone is tuned beside pre-trained weights
+      return adapts && (parent(other.path) == module || (!around.empty() && parent(other.path) == around) ||
+                        other.path.starts_with(module + "."));
+    });
+  }
+
   struct Load {
     std::int64_t matched = 0;
     std::set<std::string> missing;
@@ -160,13 +259,24 @@ class FrozenAtInit final : public KeptRule {
   const std::int64_t updates_;
   std::int64_t total_ = 0;
   std::map<std::string, Load> loads_;  // by type of the model
+  std::int64_t all_ = 0;               // updates since the start, until it is judged what was never loaded
+  bool loaded_ = false;
+  std::map<std::string, bool> drawn_;  // frozen weights, and whether their values are as drawn
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<FrozenAtInit>(kName, kParams);
+  spec.version = 2;  // 2: cause "never_loaded"
   spec.summary = "frozen weights that a file was to give and did not";
+  spec.needs = [](const Parameters&) -> std::vector<Need> {
+    return {{.collection = "first_weights",
+             .roles = {format::Role::kWeight},
+             .forms = Bit(format::Form::kSummary),
+             .save_interval = 1 << 20,
+             .first_steps = 2}};
+  };
   return spec;
 }
 

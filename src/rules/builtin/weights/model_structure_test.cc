@@ -1,3 +1,8 @@
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "rules/builtin/original/similar_across_runs.h"
@@ -202,6 +207,70 @@ TEST(FrozenAtInit, PrefixInTheFile_Stops_ASecondFileAndOtherFrozenPartsAreSilent
   EXPECT_TRUE(FindingsOf(Tell({frozen, kAll}), "FrozenAtInit").empty());
   story.model = Model("\"Adam\"", "\"Adam\"");  // not frozen, so it is trained
   EXPECT_TRUE(FindingsOf(Tell(story), "FrozenAtInit").empty());
+}
+
+// Four layers of a body that is frozen, and a head. `weight` makes the values of a layer's weight.
+std::vector<Finding> Frozen(const std::function<double(std::mt19937&, int)>& weight, bool loads = false,
+                            const std::string& beside = "", int layers = 4) {
+  std::string parameters =
+      R"({"path": "head.weight", "name": "Net_head.weight", "shape": [4, 32], "optimizer": "Adam"})" + beside;
+  for (int layer = 0; layer < layers; ++layer)
+    parameters += R"(, {"path": "body.)" + std::to_string(layer) + R"(.weight", "name": "Net_body.)" +
+                  std::to_string(layer) + R"(.weight", "shape": [32, 16], "requires_grad": false})";
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [{"name": "Net", "type": "Net", "parameters": [)" + parameters +
+                                 R"(]}], "optimizers": [{"number": 0, "name": "Adam"}]})");
+  for (int step = 0; step < 24; ++step) {
+    trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0);
+    if (loads && step == 0)
+      trial.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 4, "missing": []})");
+    if (step > 1) continue;
+    std::mt19937 random(7);
+    for (int layer = 0; layer < layers; ++layer) {
+      std::vector<double> values(512);
+      for (double& value : values) value = weight(random, layer);
+      trial.Tensor("Net_body." + std::to_string(layer) + ".weight", Role::kWeight, values);
+    }
+  }
+  return FindingsOf(trial, "FrozenAtInit");
+}
+
+TEST(FrozenAtInit, MostLayersFrozenAsDrawn_WithoutAnyFile_AreNamed) {
+  const auto even = [](std::mt19937& random, int) {
+    return std::uniform_real_distribution<double>(-0.25, 0.25)(random);
+  };
+  const auto normal = [](std::mt19937& random, int) {
+    return std::normal_distribution<double>(0, 0.25)(random);  // He's: sqrt(2 / 32)
+  };
+  const auto findings = Frozen(even);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "never_loaded");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].other_tensors.size(), 3U);
+  EXPECT_EQ(findings[0].step, 15);
+  EXPECT_EQ(Frozen(normal).size(), 1U);
+}
+
+TEST(FrozenAtInit, LoadedTrainedAndRandomOnPurpose_AreSilent) {
+  const auto even = [](std::mt19937& random, int) {
+    return std::uniform_real_distribution<double>(-0.25, 0.25)(random);
+  };
+  EXPECT_TRUE(Frozen(even, true).empty());
+  EXPECT_TRUE(Frozen(even, false, "", 2).empty());                                        // random features
+  EXPECT_TRUE(Frozen([&](auto& random, int) { return even(random, 0) * 1.1; }).empty());  // trained since
+  EXPECT_TRUE(
+      Frozen([](auto& random, int) { return std::normal_distribution<double>(0, 0.2)(random); }).empty());
+  EXPECT_TRUE(
+      Frozen([&](auto& random, int layer) { return even(random, 0) * (layer == 2 ? 0.5 : 1); }).empty());
+  EXPECT_TRUE(Frozen(even, false,
+                     R"(, {"path": "online.0.weight", "name": "Net_online.0.weight", "shape": [32, 16]},
+                        {"path": "online.1.weight", "name": "Net_online.1.weight", "shape": [32, 16]})")
+                  .empty());  // copies of what is trained
+  EXPECT_TRUE(
+      Frozen(even, false, R"(, {"path": "body.0.mask", "name": "Net_body.0.mask", "shape": [32, 16]})")
+          .empty());
+  EXPECT_TRUE(
+      Frozen(even, false, R"(, {"path": "body.down", "name": "Net_body.down", "shape": [8, 16]})").empty());
 }
 
 FakeTrial Replicas(double second_start, double drift, int average_every = 0) {

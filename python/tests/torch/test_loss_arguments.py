@@ -1,0 +1,89 @@
+"""Weights of classes, and targets that are no signs where signs are due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fake_session import DEFAULT_ROLES
+from luff.torch.patches import _functional
+from torch import nn
+from torch.nn import functional as F
+
+ONES = torch.tensor([1.0, 0, 0, 1])
+SIGNS = 2 * ONES - 1
+
+
+def told(watched: Any, loss: Any, steps: int = 3) -> list[dict[str, Any]]:
+    _, session = watched(DEFAULT_ROLES)
+    _functional.install()
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss(model(torch.randn(4, 6)), step).backward()
+        optimizer.step()
+    events = [e for e in session.json_events if e["kind"] in ("loss_target", "loss_weights")]
+    return [{key: e[key] for key in e if key != "kind"} for e in events]
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [
+        (lambda z, _: nn.CosineEmbeddingLoss()(z, torch.ones(4, 3), ONES), "CosineEmbeddingLoss"),
+        (
+            lambda z, _: F.cosine_embedding_loss(z, torch.ones(4, 3), target=ONES.long()),
+            "CosineEmbeddingLoss",
+        ),
+        (lambda z, _: F.margin_ranking_loss(z[:, 0], z[:, 1], ONES), "MarginRankingLoss"),
+        (lambda z, _: nn.HingeEmbeddingLoss()(z[:, 0], ONES), "HingeEmbeddingLoss"),
+        (lambda z, _: nn.SoftMarginLoss()(z[:, 0], ONES), "SoftMarginLoss"),
+    ],
+)
+def test_targets_of_zero_and_one_are_told_once(watched, loss: Any, kind: str) -> None:
+    assert told(watched, loss) == [{"loss": kind, "call": 0, "values": "zeros_and_ones"}]
+
+
+@pytest.mark.parametrize(
+    ("targets", "values"),
+    [
+        ([SIGNS], ["others"]),
+        ([torch.ones(4)], []),
+        ([torch.tensor([1.0, 0, -1, 1])], ["others"]),
+        ([torch.ones(4), ONES, SIGNS, ONES], ["zeros_and_ones", "others"]),
+        ([SIGNS, ONES], ["others"]),
+    ],
+)
+def test_a_target_of_other_numbers_shows_that_zeros_are_meant(watched, targets: Any, values: Any) -> None:
+    events = told(watched, lambda z, k: nn.SoftMarginLoss()(z[:, 0], targets[k]), len(targets))
+    assert [event["values"] for event in events] == values
+
+
+def test_weights_of_classes_are_told_whenever_they_change(watched) -> None:
+    labels = torch.tensor([0, 1, 2, 0])
+    module = nn.CrossEntropyLoss(weight=torch.tensor([0.5, 0.3, 0.2]))
+    (event,) = told(watched, lambda z, _: module(z, labels))
+    assert event == {"loss": "CrossEntropyLoss", "call": 0, "weight": [0.5, 0.3, 0.2]}
+
+
+@pytest.mark.parametrize(
+    ("loss", "given"),
+    [
+        (
+            lambda z, k: F.cross_entropy(z, torch.tensor([0, 1, 2, 0]), torch.tensor([1.0, 2, 3 + k])),
+            "weight",
+        ),
+        (
+            lambda z, k: F.binary_cross_entropy_with_logits(z[:, 0], ONES, pos_weight=torch.tensor(2.0 + k)),
+            "pos_weight",
+        ),
+    ],
+)
+def test_weights_of_functions_are_told_whenever_they_change(watched, loss: Any, given: str) -> None:
+    assert [event[given][-1] for event in told(watched, loss)] in ([3, 4, 5], [2, 3, 4])
+
+
+def test_losses_without_weights_tell_nothing(watched) -> None:
+    assert told(watched, lambda z, _: F.cross_entropy(z, torch.tensor([0, 1, 2, 0]))) == []
+    assert told(watched, lambda z, _: nn.BCEWithLogitsLoss()(z[:, 0], ONES)) == []

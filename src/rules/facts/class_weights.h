@@ -1,0 +1,50 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "luff/rules/rule.h"
+#include "rules/facts/json_event.h"
+#include "rules/facts/labelled_rows.h"
+#include "rules/facts/loss_call.h"
+#include "rules/kit/fields.h"
+
+namespace luff::rules {
+
+/// **Thread-compatible.** The weights of classes that losses are given (event `loss_weights`,
+/// docs/spec/evidence.md), beside the targets that they are for.
+class ClassWeights {
+ public:
+  static constexpr std::size_t kMost = 64;  // weights of a loss
+
+  struct Known {
+    std::vector<double> weights;  // of classes; of positives: one
+    std::vector<double> counts;   // targets by class
+    bool positive = false;        // of positives
+    bool told = false;
+    void VisitFields(Fields& io) {
+      io("weights", weights, kMost);
+      io("counts", counts, kMost);
+      io("positive", positive);
+      io("told", told);
+      io.Check(!weights.empty(), "weights");
+    }
+    /// What the weights are, in words, if they follow the frequency of classes; "" if they do not, or less
+    /// than `samples` targets were seen, or classes are about even.
+    [[nodiscard]] std::string Fault(std::int64_t samples) const;
+  };
+
+  void OnStep(const StepView& view);
+  [[nodiscard]] bool Has(const std::string& key) const { return known_.contains(key); }
+  /// Adds the targets of a call whose key Has knows.
+  Known* Count(const std::string& key, const LabelledRows& rows);
+  void VisitFields(Fields& io) { io("known", known_, LossReader::kMaxKinds); }
+
+ private:
+  std::map<std::string, Known> known_;  // by key of the call
+};
+
+}  // namespace luff::rules
