@@ -31,7 +31,7 @@ number = {letter: i for i, letter in enumerate(vocabulary)}
 ids = torch.tensor([number[letter] for letter in text])
 cut = int(0.9 * len(ids))
 train_ids, test_ids = ids[:cut], ids[cut:]
-LENGTH, BATCH = 32, 32
+LENGTH, BATCH = 32, 40
 
 
 def sample(data):

@@ -108,16 +108,16 @@ ColumnChange Compare(const AnswerColumns& training, const AnswerColumns& evaluat
     const double trained = training.r(k, k);
     const double own = evaluation.r(k, k);
     if (trained < least) continue;
-    if (own <= -least && -Fisher(own) >= kErrors * alone) {
-      if (change.inverted.empty() && change.exchanged.empty()) change.trained = trained, change.own = own;
-      change.inverted.push_back(k);
-      continue;
-    }
     std::size_t best = k;
     bool best_in_training = true;
     for (std::size_t j = 0; j < columns; ++j) {
       if (evaluation.r(j, k) > evaluation.r(best, k)) best = j;
       best_in_training = best_in_training && training.r(j, k) <= trained + kAsGood;
+    }
+    if (own <= -least && evaluation.r(best, k) < -own && -Fisher(own) >= kErrors * alone) {
+      if (change.inverted.empty() && change.exchanged.empty()) change.trained = trained, change.own = own;
+      change.inverted.push_back(k);
+      continue;
     }
     const double other = evaluation.r(best, k);
     if (best == k || !best_in_training || other < least || other < own + kBetter ||
