@@ -120,7 +120,35 @@ for epoch in range(3):
         warm.step()
 """
 
-SAMPLES = {"classes": CLASSES, "numbers": NUMBERS, "pairs": PAIRS, "tokens": TOKENS}
+SEVERAL = """
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from torch import nn
+from torch.nn import functional as F
+
+both = torch.tensor(sliding_window_view(np.random.randn(90, 2), 12, axis=0).swapaxes(1, 2).copy()).float()
+train_x, train_y = both[:60, :9], both[:60, 9:, 0]
+test_x, test_y = both[60:, :9], both[60:, 9:, 0]
+
+
+def augment(x):
+    return x + 0.1 * torch.randn_like(x)
+
+
+body = nn.Sequential(nn.Flatten(), nn.Linear(18, 8), nn.ReLU())
+head = nn.Linear(8, 3)
+optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=1e-3)
+for epoch in range(3):
+    for index in torch.randperm(len(train_x)).split(10):
+        first, second = augment(train_x[index]), augment(train_x[index])
+        loss = F.mse_loss(head(body(first)), train_y[index]) + (body(first) - body(second)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+SAMPLES = {"classes": CLASSES, "numbers": NUMBERS, "pairs": PAIRS, "tokens": TOKENS, "several": SEVERAL}
 
 
 def edited(sample: str, operator: str) -> str | None:

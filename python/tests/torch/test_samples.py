@@ -467,3 +467,45 @@ def test_wrapped_dropout_draws_as_before_and_can_be_scripted(watched, functional
         assert torch.equal(ours, torch.dropout(x, 0.5, True))
     scripted = torch.jit.script(nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)).eval())
     assert scripted(torch.ones(2, 6)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("form", ["module", "function"])
+@pytest.mark.parametrize(
+    ("flattened", "crossed"),
+    [
+        (lambda o, y: (o.reshape(-1, 3), y.reshape(-1)), []),
+        (lambda o, y: (o.transpose(0, 1).reshape(-1, 3), y.reshape(-1)), ["rows"]),
+        (lambda o, y: (o.transpose(0, 1).reshape(-1, 3), y.t().contiguous().view(-1)), []),
+        (lambda o, y: (o.transpose(0, 1).reshape(-1, 3), y.t().reshape(-1)), []),
+        (lambda o, y: (o.permute(0, 2, 1).reshape(-1, 3), y.reshape(-1)), ["classes"]),
+        (lambda o, y: (o.permute(0, 2, 1), y), []),
+        (lambda o, y: (o[:, 0], y[:, 0]), []),
+    ],
+)
+def test_how_the_rows_of_a_loss_were_flattened(watched, functional, form, flattened, crossed):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)  # of (samples, places, features)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loss_of = F.cross_entropy if form == "function" else nn.CrossEntropyLoss()
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss_of(*flattened(model(torch.randn(8, 5, 6)), torch.randint(0, 3, (8, 5)))).backward()
+        optimizer.step()
+    events = [event for event in session.json_events if event["kind"] == "loss_rows"]
+    assert [event["crossed"] for event in events] == crossed  # said once
+    assert all((event["loss"], event["target"]) == ("CrossEntropyLoss", [8, 5]) for event in events)
+
+
+def test_rows_of_heads_and_of_numbers_that_were_flattened(watched, functional):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        out = model(torch.randn(8, 5, 6))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(out.view(-1, 2), torch.randint(0, 2, (8, 5, 2)).view(-1))  # two heads
+        loss = loss + F.mse_loss(out[..., 0].t().reshape(-1), torch.randn(8, 5).view(-1))  # crossed
+        (loss + F.mse_loss(out.flatten(), torch.randn(8, 5, 4).flatten())).backward()
+        optimizer.step()
+    events = [event for event in session.json_events if event["kind"] == "loss_rows"]
+    assert [(event["loss"], event["call"], event["crossed"]) for event in events] == [("MSELoss", 0, "rows")]

@@ -57,6 +57,7 @@ class Evidence:
             self._rounding,
             self.accumulated,
             self.losses.inputs,
+            self.losses.rows,
             self.losses.arguments,
             self.losses.formula,
             self._graph_values.layers,

@@ -22,6 +22,7 @@ from luff.torch.evidence import _loss_graph
 from luff.torch.evidence._loss_arguments import LossArguments
 from luff.torch.evidence._loss_formula import LossFormula
 from luff.torch.evidence._loss_inputs import LossInputs
+from luff.torch.evidence._loss_rows import LossRows
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._samples import Samples, of_loss
 from luff.torch.evidence._step import FunctionLoss, Step, StepContext
@@ -48,6 +49,7 @@ class Losses:
         self._samples = samples
         self._nonfinite = nonfinite
         self.inputs = LossInputs()
+        self.rows = LossRows()
         self.arguments = LossArguments()
         self.formula = LossFormula()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs.
@@ -163,14 +165,16 @@ class Losses:
         names: tuple[str, ...] = (),
         module: Any = None,
     ) -> None:
-        """Notes which operation made the output that a loss gets, and its other arguments; before its samples are
-        taken.
+        """Notes which operation made the output that a loss gets, how its rows were flattened, and its other
+        arguments; before its samples are taken.
         """
         if not self.inputs.due(self._context.clock.mode_steps[_TRAIN]):
             return
-        call = step.sampled_losses.get(kind, 0)
-        for tensor in of_loss(args, kwargs, names)[:1]:
+        tensors, call = of_loss(args, kwargs, names), step.sampled_losses.get(kind, 0)
+        for tensor in tensors[:1]:
             self.inputs.loss_called(kind, call, tensor)
+        if len(tensors) == 2:
+            self.rows.loss_called(kind, call, *tensors)
         self.arguments.called(kind, call, args, kwargs, module)
 
     def _wait(self, kind: str, output: Any) -> None:

@@ -212,32 +212,79 @@ class DataLeak final : public KeptRule {
       const auto sample = LoadRows(view, input, targets_, kMaxInputs);
       if (sample == nullptr) continue;
       const std::string& name = view.trial.tensor(input.entry->tensor).name;
-      TargetColumns& columns = targets_[name];
-      columns.Add(*sample, calls.front().target);
-      const std::vector<std::size_t> found = columns.Found();
-      if (found.empty() || columns.rows() < kTargetRows || columns.batches() < kTargetBatches) continue;
+      OfInput& of = targets_[name];
+      of.Add(*sample, calls.front().target);
+      std::size_t told = 0;  // targets of a row that are among its inputs
+      std::vector<std::size_t> found;
+      for (const TargetColumns& one : of.targets) {
+        const std::vector<std::size_t> places = one.Found();
+        if (places.empty() || one.rows() < kTargetRows || one.batches() < kTargetBatches) continue;
+        if (told++ == 0) found = places;
+      }
+      // A state that changes slowly, or a setting that the target repeats, is one of several.
+      if (2 * told < of.targets.size() || told == 0) continue;
+      const TargetColumns& columns = of.targets.front();
       told_ = true;
       Finding finding = FindingAt(kName, "target", view, *input.entry);
       finding.since_step = 0;
       finding.what =
-          fmt::format("column {} of {} is the target of {}", found.front(), name, calls.front().kind);
+          of.targets.size() > 1 || sample->shape.size() == 3
+              ? fmt::format("{} of the {} targets of each row are values of its input {}", told,
+                            of.targets.size(), name)
+              : fmt::format("column {} of {} is the target of {}", found.front(), name, calls.front().kind);
       finding.why = fmt::format(
-          "in all {} rows the target is this column, up to a scale: the model learns to copy it, and where "
+          "in all {} rows the target is {}, up to a scale: the model learns to copy it, and where "
           "the "
           "target is not known beforehand it has nothing to copy",
-          columns.rows());
-      finding.remedy = "drop the target's column before the inputs are made";
+          columns.rows(),
+          of.targets.size() > 1 || sample->shape.size() == 3
+              ? fmt::format("value {} of the input's {}", found.front(), columns.columns())
+              : "this column");
+      finding.remedy = of.targets.size() > 1 || sample->shape.size() == 3
+                           ? "let windows of inputs end before their targets begin: check the indices of both"
+                           : "drop the target's column before the inputs are made";
       finding.causes = {"the target was not taken out of the table", "a column that is made from the target",
-                        "a wrong column as target"};
-      finding.evidence = {{"column", found.front()},
-                          {"columns_that_are", found.size()},
-                          {"columns", columns.columns()},
-                          {"rows", columns.rows()}};
+                        "a wrong column as target", "windows of inputs that reach into their targets"};
+      finding.evidence = {{"column", found.front()},      {"columns_that_are", found.size()},
+                          {"targets", of.targets.size()}, {"targets_among_inputs", told},
+                          {"columns", columns.columns()}, {"rows", columns.rows()}};
       finding.threshold = fmt::format("all of {} rows in {} batches (Luff)", kTargetRows, kTargetBatches);
       sink.Report(std::move(finding));
       return;
     }
   }
+
+  // The columns of an input that each target of a row may be. A window (N, T, F) is looked at place by place.
+  struct OfInput {
+    std::vector<TargetColumns> targets;
+
+    // Targets as many as half of a row's places, or of a window's steps, may be meant to be its values: those
+    // of autoencoders, and of models that predict each next step.
+    void Add(const SampleValues& input, const SampleValues& target) {
+      const std::size_t axes = input.shape.size();
+      const Rows rows = RowsOf(input);
+      const Rows wanted = RowsOf(target);
+      if ((axes != 2 && axes != 3) || wanted.count != rows.count || wanted.width == 0 || !target.whole())
+        return;
+      const std::size_t places = axes == 2 ? rows.width : static_cast<std::size_t>(input.shape[1]);
+      if (wanted.width > 1 && 2 * wanted.width > places) return;
+      if (targets.empty()) targets.resize(std::min(wanted.width, kMaxTargets));
+      if (targets.size() != std::min(wanted.width, kMaxTargets)) return;
+      SampleValues flat = input;
+      flat.shape =
+          flat.whole_shape = {static_cast<std::int64_t>(rows.count), static_cast<std::int64_t>(rows.width)};
+      if (!input.whole()) return;
+      SampleValues one = target;
+      one.shape = one.whole_shape = {static_cast<std::int64_t>(rows.count)};
+      for (std::size_t h = 0; h < targets.size(); ++h) {
+        one.values.clear();
+        for (std::size_t i = 0; i < rows.count; ++i)
+          one.values.push_back(target.values[i * wanted.width + h]);
+        targets[h].Add(flat, one);
+      }
+    }
+    void VisitFields(Fields& io) { io("targets", targets, kMaxTargets); }
+  };
 
   struct Input {
     RowSet rows;
@@ -302,10 +349,11 @@ class DataLeak final : public KeptRule {
   }
 
   static constexpr std::int64_t kTargetRows = 256, kTargetBatches = 8;
+  static constexpr std::size_t kMaxTargets = 16;  // of a row
   const Limits limits_;
   Anchor last_;
-  bool told_ = false;                             // of a target
-  std::map<std::string, TargetColumns> targets_;  // by input
+  bool told_ = false;                       // of a target
+  std::map<std::string, OfInput> targets_;  // by input
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
   std::set<std::uint64_t> looked_at_, trained_on_;  // batches of the newest pass, and of the last TRAIN step
@@ -315,7 +363,7 @@ class DataLeak final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
-  spec.version = 3;  // 3: targets
+  spec.version = 4;  // 4: targets of windows
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -153,5 +153,55 @@ TEST(DataLeak, ColumnsThatOnlyTellOfTheTarget_AreSilent) {
       TargetAmong([](double y, double) { return 2 * y; }, 4, 2).empty());  // conditions of a generator
 }
 
+// Windows of 12 steps of two series, and the next `horizon` values of the first from `begin` steps after the
+// window's end on.
+std::vector<Finding> Windows(std::int64_t horizon, std::int64_t begin, std::int64_t steps = 12) {
+  FakeTrial trial;
+  std::mt19937 noise(6);
+  std::normal_distribution<double> normal(0, 1);
+  std::vector<double> first(1200);
+  std::vector<double> second(1200);
+  for (std::size_t i = 1; i < first.size(); ++i) {
+    first[i] = 0.9 * first[i - 1] + normal(noise);
+    second[i] = normal(noise);
+  }
+  for (int step = 0; step < 16; ++step) {
+    std::vector<double> values;
+    std::vector<double> targets;
+    for (int row = 0; row < 32; ++row) {
+      const std::size_t at = 20 + noise() % 1100;
+      for (std::int64_t i = 0; i < steps; ++i) {
+        values.push_back(first[at + static_cast<std::size_t>(i)]);
+        values.push_back(second[at + static_cast<std::size_t>(i)]);
+      }
+      for (std::int64_t h = 0; h < horizon; ++h)
+        targets.push_back(first[at + static_cast<std::size_t>(steps + begin + h)]);
+    }
+    trial.Step().Loss(1, "MSELoss_output_0").Sample("sample/Net_input_0", {32, steps, 2}, values);
+    trial.Sample("sample/MSELoss_input_0", {32, horizon},
+                 std::vector<double>(values.begin(), values.begin() + 32 * horizon));
+    trial.Sample("sample/MSELoss_input_1", {32, horizon}, targets);
+  }
+  return Findings(trial);
+}
+
+TEST(DataLeak, WindowsThatReachIntoTheirTargets_AreTold) {
+  const auto findings = Windows(4, -3);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "target");
+  EXPECT_EQ(findings[0].what, "3 of the 4 targets of each row are values of its input sample/Net_input_0");
+  EXPECT_NE(findings[0].remedy.find("windows"), std::string::npos);
+  EXPECT_EQ(Windows(1, -1).size(), 1U);
+  EXPECT_EQ(Windows(4, -4).size(), 1U);
+}
+
+TEST(DataLeak, WindowsThatEndBeforeTheirTargets_AreSilent) {
+  EXPECT_TRUE(Windows(4, 0).empty());
+  EXPECT_TRUE(Windows(1, 0).empty());
+  EXPECT_TRUE(Windows(4, -1).empty());    // one of four: it may be a state that hardly changes
+  EXPECT_TRUE(Windows(11, -11).empty());  // each next step, as a causal model predicts it
+  EXPECT_TRUE(Windows(12, -12).empty());  // an autoencoder of one series
+}
+
 }  // namespace
 }  // namespace luff::rules::data_leak_test

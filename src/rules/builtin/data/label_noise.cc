@@ -69,6 +69,7 @@ class LabelNoise final : public KeptRule {
     }
     Compare(view, *train);
     if (*train) Unrelated(view, sink);
+    if (*train) Exchanged(view, sink);
   }
   void VisitFields(Fields& io) override {
     io("seen", seen_, kMaxRows);
@@ -78,6 +79,7 @@ class LabelNoise final : public KeptRule {
     io("best", best_);
     io("in_a_row", in_a_row_);
     io("told", told_);
+    io("exchanged", exchanged_);
     io("again", again_);
     io("other", other_);
     io("last", last_);
@@ -293,6 +295,62 @@ class LabelNoise final : public KeptRule {
     }
   }
 
+  // Targets of next tokens are the ids of their row, one place further on. Looks for the row whose ids they
+  // are.
+  void Exchanged(const StepView& view, Sink& sink) {
+    constexpr std::size_t kLeast = 8;  // rows, and ids of a row
+    constexpr std::int64_t kBatches = 3;
+    if (told_.contains("exchanged_rows")) return;
+    for (const LossCall& call : LossReader::Read(view)) {
+      if (!IsIds(call.target.dtype)) continue;
+      for (const ModelInput& input : ModelInputsOf(view)) {
+        if (!IsIds(input.entry->dtype)) continue;
+        const auto ids = LoadSample(view, *input.entry);
+        if (ids == nullptr || ids->shape.size() != 2 || !ids->whole()) continue;
+        const Rows rows = RowsOf(*ids);
+        if (rows.count < kLeast || rows.width < kLeast ||
+            ElementsOf(call.target.whole_shape) != ids->values.size())
+          continue;
+        const std::size_t targets = call.target.values.size() / rows.width;  // rows that were kept
+        if (targets < kLeast) continue;
+        const auto text = [&](const std::vector<double>& values, std::size_t row, std::size_t from) {
+          const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * rows.width + from);
+          return std::vector<double>(begin, begin + static_cast<std::ptrdiff_t>(rows.width - 1));
+        };
+        std::map<std::vector<double>, std::vector<std::size_t>> owners;
+        for (std::size_t i = 0; i < rows.count; ++i) owners[text(ids->values, i, 1)].push_back(i);
+        std::size_t own = 0;
+        std::size_t other = 0;
+        for (std::size_t i = 0; i < targets; ++i) {
+          const auto found = owners.find(text(call.target.values, i, 0));
+          if (found == owners.end() || found->second.size() != 1) continue;
+          ++(found->second.front() == i ? own : other);
+        }
+        if (own + other == 0) continue;
+        exchanged_ = 2 * other > targets && 4 * own <= targets ? exchanged_ + 1 : 0;
+        if (exchanged_ < kBatches) continue;
+        told_.insert("exchanged_rows");
+        Finding finding = Begin(view.rows.info, "exchanged_rows");
+        finding.tensor = view.trial.tensor(call.loss).name;
+        finding.severity = Severity::kStop;
+        finding.what =
+            fmt::format("{} of {} rows of targets are the next tokens of another row", other, targets);
+        finding.why =
+            "each of them is, id by id, what follows in the sequence of another row of the same batch, and "
+            "not "
+            "in that of its own";
+        finding.remedy =
+            "cut inputs and targets out of one array with the same index, and shuffle or sort both alike";
+        finding.causes = {"targets shuffled or sorted apart from the inputs",
+                          "rows of inputs and targets drawn by two random numbers"};
+        finding.evidence = {{"rows", targets}, {"of_another_row", other}, {"of_the_own_row", own}};
+        finding.threshold = fmt::format("half of the rows of {} captured batches in a row (Luff)", kBatches);
+        sink.Report(std::move(finding));
+        return;
+      }
+    }
+  }
+
   static Finding Begin(const query::StepInfo& info, const char* cause) {
     Finding finding;
     finding.rule = kName;
@@ -311,6 +369,7 @@ class LabelNoise final : public KeptRule {
   Anchor last_;
   std::unordered_map<std::uint64_t, Row> seen_;
   std::size_t classes_ = 0;
+  std::int64_t exchanged_ = 0;  // batches in a row whose targets follow the ids of other rows
   double eval_rows_ = 0, eval_wrong_ = 0, best_ = 0, again_ = 0, other_ = 0;
   std::int64_t in_a_row_ = 0;
   std::set<std::string> told_;
@@ -322,7 +381,7 @@ class LabelNoise final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.version = 3;  // 3: evaluations that only count right answers
+  spec.version = 4;  // 4: exchanged rows
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

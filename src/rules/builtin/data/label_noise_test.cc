@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -134,6 +136,50 @@ TEST(LabelNoise, OneValueThatTellsALittle_IsEnoughToBeSilent) {
 TEST(LabelNoise, EqualRowsOfFewLevels_AreNoContradiction) {
   for (const Finding& finding : Told({.drawn_anew = true, .coarse = true}))
     EXPECT_NE(finding.cause, "contradiction");
+}
+
+// Batches of 10 rows of 9 ids; `target(row)` names the row whose next ids are the targets of this one.
+std::vector<Finding> NextTokens(const std::function<int(int row)>& target, std::size_t shift = 1,
+                                int batches = 4) {
+  testing::FakeTrial trial;
+  std::mt19937 random(8);
+  for (int step = 0; step < batches; ++step) {
+    std::vector<std::vector<double>> text(10);
+    for (auto& row : text)
+      for (int i = 0; i < 12; ++i) row.push_back(static_cast<double>(random() % 20));
+    std::vector<double> ids;
+    std::vector<double> targets;
+    std::vector<double> scores(10 * 9 * 20, 0);
+    for (int row = 0; row < 10; ++row) {
+      const auto& own = text[static_cast<std::size_t>(row)];
+      const auto& other = text[static_cast<std::size_t>(target(row))];
+      ids.insert(ids.end(), own.begin(), own.begin() + 9);
+      targets.insert(targets.end(), other.begin() + static_cast<std::ptrdiff_t>(shift),
+                     other.begin() + static_cast<std::ptrdiff_t>(9 + shift));
+    }
+    trial.Step()
+        .Loss(std::log(20))
+        .Sample("sample/Net_input_0", {10, 9}, ids, DType::kInt64)
+        .Sample("sample/CrossEntropyLoss_input_0", {90, 20}, scores)
+        .Sample("sample/CrossEntropyLoss_input_1", {90}, targets, DType::kInt64);
+  }
+  return testing::FindingsOf(trial, "LabelNoise", ParameterSet::kLuff);
+}
+
+TEST(LabelNoise, NextTokensOfAnotherRow_Stop) {
+  const auto findings = NextTokens([](int row) { return (row + 3) % 10; });
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "exchanged_rows");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 2);
+}
+
+TEST(LabelNoise, NextTokensOfTheOwnRowAndOtherTargets_AreSilent) {
+  EXPECT_TRUE(NextTokens([](int row) { return row; }).empty());
+  EXPECT_TRUE(NextTokens([](int row) { return row; }, 2).empty());
+  EXPECT_TRUE(NextTokens([](int row) { return row; }, 0).empty());                   // an autoencoder
+  EXPECT_TRUE(NextTokens([](int row) { return row < 3 ? 2 - row : row; }).empty());  // two rows of ten
+  EXPECT_TRUE(NextTokens([](int row) { return (row + 3) % 10; }, 1, 2).empty());
 }
 
 }  // namespace

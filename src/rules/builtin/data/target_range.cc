@@ -71,8 +71,10 @@ class TargetRange final : public KeptRule {
       if (call.target.values.empty()) continue;
       Kind& kind = kinds_[call.kind];
       TakeTargets(call, train, &kind);
+      TakeColumns(call, train, &kind);
       if (!train) {
         JudgeConstant(view, call, kind, sink);
+        JudgeColumns(view, call, kind, sink);
         continue;
       }
       const Recognition found = reader_.Recognise(call);
@@ -104,7 +106,21 @@ class TargetRange final : public KeptRule {
       io("beyond", beyond);
     }
   };
+  // One of several targets of a row.
+  struct Column {
+    double value = 0;                  // the first of the training
+    bool constant = true;              // all of them equal it
+    double evaluated = 0, others = 0;  // targets of the current evaluation; of them those that differ from it
+    void VisitFields(Fields& io) {
+      io("value", value);
+      io("constant", constant);
+      io("evaluated", evaluated);
+      io("others", others);
+    }
+  };
   struct Kind {
+    std::vector<Column> columns;
+    std::int64_t rows = 0;             // of the training
     std::int64_t seen = 0, calls = 0;  // training targets, and the calls that had them
     bool constant = true;              // all of them equal `value`
     double value = 0;
@@ -117,6 +133,8 @@ class TargetRange final : public KeptRule {
     std::int64_t first_step = -1, behind = 0;  // consecutive calls whose outputs are far below the targets
     bool began_behind = false;                 // the first of them was
     void VisitFields(Fields& io) {
+      io("columns", columns, kMaxColumns);
+      io("rows", rows);
       io("seen", seen);
       io("calls", calls);
       io("constant", constant);
@@ -153,6 +171,63 @@ class TargetRange final : public KeptRule {
     kind->constant = kind->constant && *low == kind->value && *high == kind->value;
     kind->seen += static_cast<std::int64_t>(call.target.values.size());
     ++kind->calls;
+  }
+
+  static void TakeColumns(const LossCall& call, bool train, Kind* kind) {
+    const SampleValues& target = call.target;
+    if (target.shape.size() != 2 || !target.is_float() || target.shape[1] < 2 ||
+        target.shape[1] > static_cast<std::int64_t>(kMaxColumns))
+      return;
+    const auto width = static_cast<std::size_t>(target.shape[1]);
+    std::vector<Column>& columns = kind->columns;
+    if (columns.empty() && train) {
+      columns.resize(width);
+      for (std::size_t k = 0; k < width; ++k) columns[k].value = target.values[k];
+    }
+    if (columns.size() != width) return;
+    for (std::size_t i = 0; i < target.values.size(); ++i) {
+      Column& column = columns[i % width];
+      const bool other = target.values[i] != column.value;  // NaN too
+      if (train) {
+        column.constant = column.constant && !other;
+        column.evaluated = column.others = 0;
+      } else {
+        column.evaluated += 1;
+        column.others += other ? 1 : 0;
+      }
+    }
+    if (train) kind->rows += target.shape[0];
+  }
+
+  // One of several targets that is the same in all rows of the training, and often another in evaluations.
+  void JudgeColumns(const StepView& view, const LossCall& call, const Kind& kind, Sink& sink) const {
+    if (kind.rows < limits_.targets || kind.calls < 8 || kind.constant || anchor_.mode_step < 0) return;
+    for (std::size_t k = 0; k < kind.columns.size(); ++k) {
+      const Column& column = kind.columns[k];
+      if (!column.constant || column.others < kOthers || column.others < kOthersShare * column.evaluated)
+        continue;
+      Finding finding =
+          FindingAt(kName, "constant_column", view.trial, call.loss, call.worker, anchor_.Info());
+      finding.since_step = 0;
+      finding.what = fmt::format("column {} of the targets of {} is {:g} in all {} rows of the training", k,
+                                 call.kind, column.value, kind.rows);
+      finding.why = fmt::format(
+          "in evaluations {:.0f} of {:.0f} rows have another value there: the model can only learn that it "
+          "is "
+          "always the same",
+          column.others, column.evaluated);
+      finding.remedy = "look at how this column of the training's targets is loaded";
+      finding.causes = {"a label that is missing in the training's source, and was filled in",
+                        "a column that was overwritten or joined by another name"};
+      finding.evidence = {{"column", static_cast<double>(k)},
+                          {"value", column.value},
+                          {"rows", kind.rows},
+                          {"others_in_evaluation", column.others}};
+      finding.threshold = fmt::format("{} rows, {:g} % of those of an evaluation and {:g} at least (Luff)",
+                                      limits_.targets, 100 * kOthersShare, kOthers);
+      sink.Report(std::move(finding));
+      return;
+    }
   }
 
   Finding Make(const StepView& view, const LossCall& call, const char* cause) const {
@@ -365,6 +440,8 @@ class TargetRange final : public KeptRule {
   // A step of 0.001 in 64 weights behind outputs of about 0.5 moves an output by 0.03: 30,000 steps to 1,000.
   static constexpr double kThousand = 1000, kBehind = 100;
   static constexpr std::int64_t kSettle = 64;
+  static constexpr std::size_t kMaxColumns = 32;
+  static constexpr double kOthers = 10, kOthersShare = 0.1;  // by chance: 0.9 to the number of rows
   const Limits limits_;
   LossReader reader_;
   ModelModules modules_;  // read from the run, not saved
@@ -377,7 +454,7 @@ class TargetRange final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
-  spec.version = 4;  // 4: scale
+  spec.version = 5;  // 5: constant columns
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

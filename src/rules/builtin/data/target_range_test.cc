@@ -179,5 +179,44 @@ TEST(TargetRange, OneTargetInTraining_IsToldWhenEvaluationsHaveMore) {
   EXPECT_TRUE(FindingsOf(ConstantStory(false)).empty());
 }
 
+// Eight batches of 40 rows of three tags, and an evaluation; `column` gives the middle one in training.
+std::vector<Finding> Tags(const std::function<double(int row)>& column, double share_in_evaluation) {
+  FakeTrial trial;
+  std::mt19937 random(3);
+  const auto tell = [&](query::Mode mode) {
+    std::vector<double> answers;
+    std::vector<double> targets;
+    for (int row = 0; row < 40; ++row) {
+      const double drawn = static_cast<double>(random() % 1000) / 1000;
+      const double middle =
+          mode == query::Mode::kTrain ? column(row) : (drawn < share_in_evaluation ? 1.0 : 0.0);
+      for (const double y : {static_cast<double>(row % 2), middle, static_cast<double>(row % 3 == 0)}) {
+        targets.push_back(y);
+        answers.push_back(0.1 * y);
+      }
+    }
+    trial.Step(mode)
+        .Loss(testing::BceWithLogits(answers, targets), "BCEWithLogitsLoss_output_0")
+        .Sample("sample/BCEWithLogitsLoss_input_0", {40, 3}, answers)
+        .Sample("sample/BCEWithLogitsLoss_input_1", {40, 3}, targets);
+  };
+  for (int step = 0; step < 8; ++step) tell(query::Mode::kTrain);
+  for (int step = 0; step < 3; ++step) tell(query::Mode::kEval);
+  return FindingsOf(trial);
+}
+
+TEST(TargetRange, OneOfSeveralTargetsThatIsMissingInTraining_IsTold) {
+  const auto findings = Tags([](int) { return 0.0; }, 0.3);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "constant_column");
+  EXPECT_NE(findings[0].what.find("column 1 of the targets"), std::string::npos) << findings[0].what;
+}
+
+TEST(TargetRange, RareAndUnusedTags_AreSilent) {
+  EXPECT_TRUE(Tags([](int) { return 0.0; }, 0.02).empty());
+  EXPECT_TRUE(Tags([](int) { return 0.0; }, 0).empty());
+  EXPECT_TRUE(Tags([](int row) { return row == 7 ? 1.0 : 0.0; }, 0.3).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::target_range_test

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/answer_columns.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
@@ -110,10 +111,13 @@ class Luff final : public KeptRule {
     if (info.mode != query::Mode::kEval || last_.mode_step < 0) return;
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
-      const auto rows = LabelledRowsOf(call, reader_.Recognise(call), kMaxClasses);
-      if (!rows) continue;
+      const Recognition found = reader_.Recognise(call);
       Kind& kind = kinds_[call.key];
       kind.loss = view.trial.tensor(call.loss).name;
+      kind.evaluated_columns.Add(call, found);
+      evaluating_ = evaluating_ || kind.evaluated_columns.columns() > 0;
+      const auto rows = LabelledRowsOf(call, found, kMaxClasses);
+      if (!rows) continue;
       if (kind.classes != rows->classes) {
         kind.classes = rows->classes;
         kind.matrix.assign(rows->classes * rows->classes, 0);
@@ -144,6 +148,8 @@ class Luff final : public KeptRule {
     std::vector<double> trained;             // targets of the training by class
     std::int64_t renumbered = 0, taken = 0;  // evaluations in a row
     std::int64_t taken_pair = -1;
+    AnswerColumns trained_columns, evaluated_columns;  // since the last evaluation; of the current one
+    std::int64_t exchanged = 0, inverted = 0;          // evaluations in a row
     void VisitFields(Fields& io) {
       io("loss", loss);
       io("classes", classes);
@@ -156,13 +162,19 @@ class Luff final : public KeptRule {
       io("renumbered", renumbered);
       io("taken", taken);
       io("taken_pair", taken_pair);
+      io("trained_columns", trained_columns);
+      io("evaluated_columns", evaluated_columns);
+      io("exchanged", exchanged);
+      io("inverted", inverted);
     }
   };
 
   void CountTrained(const StepView& view) {
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
-      const auto rows = LabelledRowsOf(call, reader_.Recognise(call), kMaxClasses);
+      const Recognition found = reader_.Recognise(call);
+      kinds_[call.key].trained_columns.Add(call, found);
+      const auto rows = LabelledRowsOf(call, found, kMaxClasses);
       if (!rows) continue;
       std::vector<double>& trained = kinds_[call.key].trained;
       if (trained.size() != rows->classes) trained.assign(rows->classes, 0);
@@ -177,6 +189,7 @@ class Luff final : public KeptRule {
       Judge(trial, &kind, sink);
       JudgeNumbers(trial, &kind, sink);
       JudgeTaken(trial, &kind, sink);
+      JudgeColumns(trial, &kind, sink);
       std::fill(kind.matrix.begin(), kind.matrix.end(), 0);
     }
   }
@@ -286,6 +299,68 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Reports targets of evaluations that other columns of the model's answers tell than in training, or that
+  // its answers tell with the opposite sign. Memory, noise and other data lower a correlation; they neither
+  // turn it over nor give it to another column.
+  void JudgeColumns(const query::Trial& trial, Kind* kind, Sink& sink) const {
+    if (kind->evaluated_columns.rows() == 0) return;
+    const ColumnChange change = Compare(kind->trained_columns, kind->evaluated_columns, kLearnt);
+    const std::size_t columns = kind->evaluated_columns.columns();
+    const double rows = kind->evaluated_columns.rows();
+    kind->trained_columns.Clear();
+    kind->evaluated_columns.Clear();
+    const auto held = [&](bool now, std::int64_t* times, const char* cause) {
+      if (!now && *times >= limits_.evaluations) sink.Heal(cause, kind->loss, last_.mode_step);
+      *times = now ? *times + 1 : 0;
+      return *times >= limits_.evaluations;
+    };
+    const bool exchanged = held(!change.exchanged.empty(), &kind->exchanged, "columns_exchanged");
+    const bool inverted = held(!change.inverted.empty(), &kind->inverted, "inverted");
+    if (exchanged) {
+      Finding finding = Begin(trial, *kind, "columns_exchanged");
+      const auto [target, answer] = change.exchanged.front();
+      finding.what = fmt::format("{} of {} target columns of {} come in another order in evaluations",
+                                 change.exchanged.size(), columns, kind->loss);
+      finding.why = fmt::format(
+          "column {} of the targets goes together with column {} of the model's answers (correlation {:.2g}) "
+          "and not with its own ({:.2g}); in training its own has {:.2g}",
+          target, answer, change.other, change.own, change.trained);
+      finding.remedy =
+          "compare the order of the target's columns in the training's and the evaluation's data";
+      finding.causes = {"columns gathered or sorted from each set by itself",
+                        "another convention of coordinates, e.g. x and y exchanged"};
+      finding.evidence = {{"columns", static_cast<double>(columns)},
+                          {"exchanged", static_cast<double>(change.exchanged.size())},
+                          {"own", change.own},
+                          {"other", change.other},
+                          {"in_training", change.trained},
+                          {"rows", rows}};
+      finding.threshold =
+          fmt::format("two columns with a correlation of {:g} at least, {} evaluations (Luff)", kLearnt,
+                      limits_.evaluations);
+      sink.Report(std::move(finding));
+    }
+    if (!inverted || exchanged) return;
+    Finding finding = Begin(trial, *kind, "inverted");
+    finding.what = columns == 1 ? fmt::format("the targets of {} are turned over in evaluations", kind->loss)
+                                : fmt::format("column {} of the targets of {} is turned over in evaluations",
+                                              change.inverted.front(), kind->loss);
+    finding.why = fmt::format(
+        "where the model's answer is high the target is low: their correlation is {:.2g}, in training "
+        "{:.2g}. "
+        "What a model learns may not hold for other data, but then it tells nothing, not the opposite",
+        change.own, change.trained);
+    finding.remedy =
+        "compare how targets are made in the training's and the evaluation's data: which value means what, "
+        "and the sign";
+    finding.causes = {"0 and 1 exchanged in one of the two sets", "a sign or a 1 - y in one of them only",
+                      "a mask of the background instead of the object"};
+    finding.evidence = {{"correlation", change.own}, {"in_training", change.trained}, {"rows", rows}};
+    finding.threshold = fmt::format("correlation {:g} in training, -{:g} in {} evaluations (Luff)", kLearnt,
+                                    kLearnt, limits_.evaluations);
+    sink.Report(std::move(finding));
+  }
+
   void Judge(const query::Trial& trial, Kind* kind, Sink& sink) const {
     const std::size_t n = kind->classes;
     std::vector<double> rows(n);
@@ -347,6 +422,7 @@ class Luff final : public KeptRule {
   static constexpr double kLeastRows = 10;   // of a class in an evaluation
   static constexpr double kOneAnswer = 0.7;  // share of a class that gets the same answer
   static constexpr double kOthersRight = 0.7;
+  static constexpr double kLearnt = 0.4;    // correlation of answers and targets
   static constexpr double kErrors = 3;      // each of two shares; both by chance: 1 in 500,000
   static constexpr double kSameErrors = 2;  // shares that are equal lie closer 19 times of 20
   Anchor last_;
@@ -370,8 +446,8 @@ RuleSpec Spec() {
     if (!IsOriginal(all)) return std::unique_ptr<Rule>(new Luff(limits));
     return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), categories, limits));
   });
-  spec.version = 2;  // 2: causes "renumbered" and "taken"
-  spec.summary = "classes that are taken for each other";
+  spec.version = 3;  // 3: causes "columns_exchanged" and "inverted"
+  spec.summary = "classes or columns of targets that are taken for each other";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return SampleNeeds();
     return {NamedNeed(TextOf(all, "labels_collection"), "^" + TextOf(all, "labels") + "$"),

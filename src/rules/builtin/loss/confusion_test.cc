@@ -127,5 +127,75 @@ TEST(Confusion, FewRowsOfTheClassThatIsTaken_AreSilent) {
   EXPECT_TRUE(Trained(mostly, taken, 9).empty());
 }
 
+// Trainings on targets of three columns, which the model's answers tell with an error of `error`; targets of
+// evaluations are `changed`.
+std::vector<Finding> Columns(const std::function<std::vector<double>(std::vector<double>)>& changed,
+                             double error = 0.3, int evaluations = 3, bool binary = false) {
+  FakeTrial trial;
+  std::mt19937 random(4);
+  std::normal_distribution<double> normal(0, 1);
+  const auto tell = [&](query::Mode mode, bool change) {
+    std::vector<double> answers;
+    std::vector<double> targets;
+    for (int row = 0; row < 64; ++row) {
+      std::vector<double> y = {normal(random), normal(random), normal(random)};
+      for (double& value : y) value = binary ? (value > 0 ? 1 : 0) : value;
+      for (const double value : y)
+        answers.push_back((binary ? 4 * value - 2 : value) + error * normal(random));
+      if (change) y = changed(y);
+      targets.insert(targets.end(), y.begin(), y.end());
+    }
+    const std::string kind = binary ? "BCEWithLogitsLoss" : "MSELoss";
+    trial.Step(mode)
+        .Loss(binary ? testing::BceWithLogits(answers, targets) : testing::SquaredError(answers, targets),
+              kind + "_output_0")
+        .Sample("sample/" + kind + "_input_0", {64, 3}, answers)
+        .Sample("sample/" + kind + "_input_1", {64, 3}, targets);
+  };
+  for (int round = 0; round < evaluations; ++round) {
+    for (int step = 0; step < 4; ++step) tell(query::Mode::kTrain, false);
+    for (int step = 0; step < 2; ++step) tell(query::Mode::kEval, true);
+  }
+  return testing::FindingsOf(trial, "Confusion", ParameterSet::kLuff);
+}
+using Values = std::vector<double>;
+
+TEST(Confusion, ColumnsOfTargetsInAnotherOrder_AreTold) {
+  for (const bool binary : {false, true}) {
+    const auto findings = Columns([](Values y) { return Values{y[1], y[0], y[2]}; }, 0.3, 3, binary);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "columns_exchanged");
+    EXPECT_NE(findings[0].remedy.find("order of the target's columns"), std::string::npos);
+  }
+  EXPECT_EQ(Columns([](Values y) { return Values{y[2], y[0], y[1]}; }).size(), 1U);
+  double last = 0;  // moved on by a place: windows that lie otherwise in time
+  EXPECT_TRUE(Columns([&last](Values y) {
+                std::swap(last, y[0]);
+                return Values{last, y[0], y[1]};
+              }).empty());
+  EXPECT_TRUE(Columns([](Values y) { return Values{y[1], y[0], y[2]}; }, 0.3, 1).empty());
+}
+
+TEST(Confusion, TargetsThatAreTurnedOver_AreTold) {
+  const auto findings = Columns([](Values y) { return Values{1 - y[0], 1 - y[1], 1 - y[2]}; }, 0.3, 3, true);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "inverted");
+  const auto one = Columns([](Values y) { return Values{y[0], -y[1], y[2]}; });
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0].what, "column 1 of the targets of MSELoss_output_0 is turned over in evaluations");
+}
+
+TEST(Confusion, ColumnsThatAreHardScaledOrAlike_AreSilent) {
+  EXPECT_TRUE(Columns([](Values y) { return y; }).empty());
+  EXPECT_TRUE(Columns([](Values y) { return y; }, 3).empty());  // hardly learnt
+  EXPECT_TRUE(Columns([](Values y) { return Values{y[1], y[0], y[2]}; }, 3).empty());
+  EXPECT_TRUE(Columns([](Values y) { return Values{100 * y[0], y[1] - 7, y[2]}; }).empty());
+  EXPECT_TRUE(
+      Columns([](Values y) { return Values{y[0], y[1], y[1]}; }).empty());  // one column of other data
+  EXPECT_TRUE(Columns([](Values) { return Values{0, 1, 1}; }).empty());
+  int row = 0;  // noise where the training had none
+  EXPECT_TRUE(Columns([&row](Values y) { return Values{std::sin(7.0 * ++row), y[1], y[2]}; }).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::confusion_test

@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -35,6 +36,7 @@ class LossShapeMismatch final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
+    Flattened(view, sink);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
       Kind& kind = kinds_[call.kind];
@@ -75,6 +77,7 @@ class LossShapeMismatch final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
+    io("crossed", crossed_, kMostCalls);
   }
 
  private:
@@ -85,6 +88,72 @@ class LossShapeMismatch final : public KeptRule {
       io("since", since);
     }
   };
+
+  // Reports rows that were flattened in one order in the output and in another in the target.
+  void Flattened(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("loss_rows")) {
+      const double number = NumberIn(*event, "call");
+      const auto kind = event->find("loss");
+      const auto crossed = event->find("crossed");
+      if (!(number >= 0 && number < kMostCalls) || kind == event->end() || !kind->is_string() ||
+          crossed == event->end() || !crossed->is_string())
+        continue;
+      const std::string key = KeyOfCall(kind->get<std::string>(), static_cast<std::size_t>(number));
+      const std::string how = crossed->get<std::string>();
+      const bool known = crossed_.contains(key);
+      if (how != "rows" && how != "classes") {
+        if (!known) continue;
+        sink.Heal(crossed_[key] == "rows" ? "rows_crossed" : "classes_cut", key, view.rows.info.mode_step);
+        crossed_.erase(key);
+        continue;
+      }
+      if (!known && crossed_.size() >= kMostCalls) continue;
+      crossed_[key] = how;
+      const std::string name = kind->get<std::string>();
+      const std::string output = ShapeIn(*event, "output");
+      const std::string target = ShapeIn(*event, "target");
+      Finding finding =
+          FindingAt(kName, how == "rows" ? "rows_crossed" : "classes_cut", view, TensorAt{format::kNoId});
+      finding.tensor = key;
+      finding.severity = Severity::kStop;
+      finding.since_step = view.rows.info.mode_step;
+      if (how == "rows") {
+        finding.what = fmt::format(
+            "{} pairs outputs with targets of other rows: an output of ({}) and a target of ({}) are "
+            "flattened",
+            name, output, target);
+        finding.why =
+            "both have as many rows, but not in the same order: all outputs but a few are compared with the "
+            "target of another sample or place, and the model can learn only how frequent targets are";
+        finding.remedy =
+            "flatten both in one order: transpose the output back before its reshape, or the target too";
+        finding.causes = {"axes of batch and time exchanged before the reshape of one of the two"};
+      } else {
+        finding.what = fmt::format(
+            "{} gets rows of scores that are cut across the axis of classes: an output of ({}) is flattened",
+            name, output);
+        finding.why =
+            "the classes are not its last axis, so a row holds the scores of one class at neighbouring "
+            "places, "
+            "not those of all classes at one place";
+        finding.remedy =
+            "permute the axis of classes to the end before the reshape, or give the loss (N, C, ...) "
+            "unflattened";
+        finding.causes = {"view or reshape to (-1, classes) without permute"};
+      }
+      finding.threshold = "a fact of the graph (Luff)";
+      sink.Report(std::move(finding));
+    }
+  }
+
+  static std::string ShapeIn(const nlohmann::json& event, const char* key) {
+    std::string text;
+    for (const auto& size : ListIn(event, key)) {
+      if (!size.is_number_integer() || text.size() > 64) continue;
+      text += fmt::format("{}{}", text.empty() ? "" : ", ", size.get<std::int64_t>());
+    }
+    return text;
+  }
 
   // Elementwise losses of torch broadcast. A custom one may squeeze first, so its value decides.
   static bool Broadcasts(const LossCall& call, const Recognition& found) {
@@ -102,13 +171,17 @@ class LossShapeMismatch final : public KeptRule {
   const std::int64_t calls_;
   LossReader reader_;
   std::map<std::string, Kind> kinds_;
+  static constexpr std::size_t kMostCalls = 64;
+  std::map<std::string, std::string> crossed_;  // by key of the call: "rows" or "classes"
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossShapeMismatch>(kName, kParams);
-  spec.summary = "output and target of a loss that broadcast to something larger than both";
+  spec.version = 2;  // 2: causes "rows_crossed" and "classes_cut"
+  spec.summary =
+      "output and target of a loss that broadcast to something larger, or whose rows do not belong together";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

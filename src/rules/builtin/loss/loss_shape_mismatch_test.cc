@@ -45,5 +45,38 @@ TEST(LossShapeMismatch, EqualShapesAndScalars_AreSilent) {
   EXPECT_TRUE(FindingsOf("BCEWithLogitsLoss", 2.5, {2, 1}, {2}).empty());  // torch raises
 }
 
+// Steps of which some tell how rows were flattened.
+std::vector<Finding> Flattened(const std::vector<std::string>& crossed, const std::string& more = "") {
+  FakeTrial trial;
+  for (const std::string& how : crossed) {
+    trial.Step().Loss(1);
+    if (how != "-")
+      trial.EventJson(R"({"kind":"loss_rows","loss":"CrossEntropyLoss","call":0,"crossed":")" + how +
+                      R"(","output":[5,6,4],"target":[6,5])" + more + "}");
+  }
+  return testing::FindingsOf(trial, "LossShapeMismatch", ParameterSet::kLuff);
+}
+
+TEST(LossShapeMismatch, RowsFlattenedInAnotherOrder_Stop) {
+  const auto findings = Flattened({"rows", "-", "-"});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "rows_crossed");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_NE(findings[0].what.find("(5, 6, 4) and a target of (6, 5)"), std::string::npos) << findings[0].what;
+  EXPECT_EQ(Flattened({"classes"})[0].cause, "classes_cut");
+  EXPECT_TRUE(Flattened({"rows", "-", ""}).back().healed);
+}
+
+TEST(LossShapeMismatch, EventsThatSayNothing_AreSilent) {
+  EXPECT_TRUE(Flattened({"", "-"}).empty());
+  EXPECT_TRUE(Flattened({"other"}).empty());
+  FakeTrial trial;
+  trial.Step().EventJson(R"({"kind":"loss_rows","loss":7,"call":0,"crossed":"rows"})");
+  trial.EventJson(R"({"kind":"loss_rows","loss":"L","call":1e9,"crossed":"rows"})");
+  EXPECT_TRUE(testing::FindingsOf(trial, "LossShapeMismatch", ParameterSet::kLuff).empty());
+  trial.Step().EventJson(R"({"kind":"loss_rows","loss":"L","call":1,"crossed":"rows","output":"no"})");
+  EXPECT_EQ(testing::FindingsOf(trial, "LossShapeMismatch", ParameterSet::kLuff).size(), 1U);
+}
+
 }  // namespace
 }  // namespace luff::rules::loss_shape_mismatch_test
