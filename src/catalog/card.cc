@@ -12,6 +12,7 @@
 #include "base/bounded_read.h"
 #include "base/json.h"
 #include "base/json_nonfinite.h"
+#include "catalog/secret_words.h"
 #include "catalog/tags.h"
 #include "luff/query/trial.h"
 #include "luff/rules/kept_findings.h"
@@ -209,16 +210,6 @@ std::string Verdict(const Card& card) {
   return card.findings > 0 ? "findings" : "ok";
 }
 
-bool Secret(const std::string& name) {
-  std::string lower = name;
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const char* word : {"token", "secret", "password", "passwd", "api_key", "apikey", "credential"}) {
-    if (lower.find(word) != std::string::npos) return true;
-  }
-  return false;
-}
-
 Parameter Typed(const std::string& text) {
   if (text == "true" || text == "True") return true;
   if (text == "false" || text == "False") return false;
@@ -260,7 +251,7 @@ std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& co
   std::map<std::string, Parameter> found;
   const auto add = [&](std::string_view word, const std::string& value) {
     const std::string name = NameOf(word);
-    if (name.empty() || Secret(name) || found.size() >= kMaxParameters) return;
+    if (name.empty() || SoundsSecret(name) || found.size() >= kMaxParameters) return;
     found[name] = Typed(value);
   };
   for (std::size_t i = 1; i < command.size(); ++i) {

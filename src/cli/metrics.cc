@@ -210,14 +210,17 @@ std::string TokenOrExit(std::string path) {
 }
 
 [[noreturn]] void Listen(const MetricsVerb& verb) {
-  const auto [address, port] = AddressOrExit(verb.listen, verb.beside_job ? "--metrics" : "--listen");
+  const server::ListenAt at = ListenAtOrExit(verb.listen, verb.beside_job ? "--metrics" : "--listen");
   server::Secrets secrets;
   secrets.Add(TokenOrExit(verb.token_file), server::Role::kMetrics);
-  const auto listener = ValueOrExit(server::Listener::Open(address, port));
-  server::Service service(server::LoopbackPlace(listener->port()), &secrets, {verb.run}, "");
+  const auto listener = ValueOrExit(server::Listener::Open(at));
+  server::Service service(server::LoopbackPlace(listener->port()), &secrets, {.roots = {verb.run}});
   service.metrics().Configure(OptionsOrExit(verb));
-  const std::string host = address.find(':') == std::string::npos ? address : "[" + address + "]";
-  fmt::print(stderr, "luff: metrics: http://{}:{}/metrics\n", host, listener->port());
+  const std::string host = at.address.find(':') == std::string::npos ? at.address : "[" + at.address + "]";
+  if (at.path.empty())
+    fmt::print(stderr, "luff: metrics: http://{}:{}/metrics\n", host, listener->port());
+  else
+    fmt::print(stderr, "luff: metrics: unix:{}\n", Escaped(at.path));
   (void)listener->Serve(&service);
   ExitWith(kExitOk);
 }

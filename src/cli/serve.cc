@@ -1,12 +1,17 @@
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <filesystem>
+#include <utility>
 
 #include "base/format.h"
+#include "base/private_file.h"
 #include "catalog/catalog.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/serve.h"
+#include "cli/serve_config.h"
+#include "cli/serve_token.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/env.h"
@@ -18,25 +23,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct ServeOptions {
-  std::vector<std::string> roots;
-  std::string listen = "127.0.0.1:0";
-  std::string metrics_tensors;
+struct ServeOptions : ServeConfig {  // what the command line says
+  std::string config, metrics_tensors;
   bool beside_job = false;
 };
 
+constexpr std::string_view kUnix = "unix:";
+
 }  // namespace
 
-std::pair<std::string, std::uint16_t> AddressOrExit(const std::string& text, const char* option) {
+server::ListenAt ListenAtOrExit(const std::string& text, const char* option) {
+  server::ListenAt at;
+  if (text.starts_with(kUnix)) {
+    at.path = text.substr(kUnix.size());
+    if (at.path.empty()) ExitWithError(InvalidArgument(fmt::format("{} unix:PATH needs a path", option)));
+    return at;
+  }
   const std::size_t colon = text.rfind(':');
-  std::string address = colon == std::string::npos ? "127.0.0.1" : text.substr(0, colon);
-  if (address.starts_with('[') && address.ends_with(']')) address = address.substr(1, address.size() - 2);
+  if (colon != std::string::npos) at.address = text.substr(0, colon);
+  if (at.address.starts_with('[') && at.address.ends_with(']'))
+    at.address = at.address.substr(1, at.address.size() - 2);
   const std::string number = colon == std::string::npos ? text : text.substr(colon + 1);
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), port);
-  if (error != std::errc() || end != number.data() + number.size())
-    ExitWithError(InvalidArgument(fmt::format("{} is '{}', expected ADDRESS:PORT", option, text)));
-  return {address, port};
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), at.port);
+  if (error != std::errc() || end != number.data() + number.size()) {
+    ExitWithError(
+        InvalidArgument(fmt::format("{} is '{}', expected ADDRESS:PORT or unix:PATH", option, text)));
+  }
+  return at;
 }
 
 namespace {
@@ -55,29 +68,128 @@ std::vector<std::string> RootsOrExit(const std::vector<std::string>& given) {
     FindRunOrExit(&root);
     std::error_code error;
     if (!fs::is_directory(root, error)) ExitWithError(NotFound("this is no directory: " + root));
-    root = fs::absolute(root).lexically_normal().string();
-    while (root.size() > 1 && root.back() == '/') root.pop_back();
+    root = AbsoluteDirectory(root);
   }
   return roots;
 }
 
+/// What the file says, and the command line over it.
+ServeConfig ConfigOrExit(const ServeOptions& options) {
+  ServeConfig config;
+  if (!options.config.empty()) config = ValueOrExit(ReadServeConfig(options.config));
+  if (!options.roots.empty()) config.roots = options.roots;
+  for (const auto& [said, kept] :
+       {std::pair(&options.listen, &config.listen), std::pair(&options.auth, &config.auth),
+        std::pair(&options.public_url, &config.public_url),
+        std::pair(&options.base_path, &config.base_path)}) {
+    if (!said->empty()) *kept = *said;
+  }
+  config.tls_by_proxy = config.tls_by_proxy || options.tls_by_proxy;
+  if (config.listen.empty()) config.listen = "127.0.0.1:0";
+  if (config.auth.empty()) config.auth = "token";
+  return config;
+}
+
+/// The sign-on by a proxy, with its secret; ends the program where anybody could claim to be anybody.
+server::ProxySignOn ProxyOrExit(const ServeConfig& config, const server::ListenAt& at) {
+  server::ProxySignOn proxy = config.proxy;
+  for (auto& group : proxy.groups) {
+    for (std::string& root : group.grant.roots) root = AbsoluteDirectory(root);
+  }
+  if (proxy.groups.empty()) {
+    ExitWithError(InvalidArgument(
+        "--auth proxy needs groups that may look: [[proxy.group]] with name and role in --config FILE"));
+  }
+  if (!config.proxy_secret_file.empty()) {
+    std::string secret = ValueOrExit(ReadPrivate(config.proxy_secret_file, 4096));
+    while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+    if (secret.size() < 16)
+      ExitWithError(InvalidArgument("the secret has less than 16 characters: " + config.proxy_secret_file));
+    proxy.secret = std::move(secret);
+  } else if (at.path.empty()) {
+    ExitWithError(FailedPrecondition(
+        "every program of this machine could say that it is the proxy; listen on a Unix socket (--listen "
+        "unix:PATH), or let the proxy send a secret: secret_file in [proxy] of --config FILE"));
+  }
+  return proxy;
+}
+
+server::Place PlaceOrExit(const ServeConfig& config, const server::ListenAt& at, std::uint16_t port) {
+  server::Place place = server::LoopbackPlace(port);
+  if (!config.public_url.empty()) {
+    if (const Status added = server::AddPublicUrl(config.public_url, &place); !added.ok())
+      ExitWithError(added.WithContext("--public-url"));
+  }
+  if (!config.base_path.empty()) {
+    std::string base = config.base_path;
+    while (base.ends_with('/')) base.pop_back();
+    server::Request parsed;
+    if (!base.empty() && (!server::ParseTarget(base, &parsed).ok() || parsed.path != base))
+      ExitWithError(
+          InvalidArgument(fmt::format("--base-path is '{}', expected e.g. /luff", config.base_path)));
+    place.base = base;
+  }
+  if (config.auth == "proxy") place.proxy = ProxyOrExit(config, at);
+  return place;
+}
+
+/// Refuses an address that others reach, unless a proxy signs its users on and encrypts.
+void CheckReachOrExit(const ServeConfig& config, server::ListenAt* at) {
+  if (config.auth != "token" && config.auth != "proxy")
+    ExitWithError(InvalidArgument(fmt::format("--auth is '{}', expected token or proxy", config.auth)));
+  at->group = config.socket_group;
+  if (!at->group.empty() && at->path.empty())
+    ExitWithError(InvalidArgument("socket_group belongs to --listen unix:PATH"));
+  at->others = config.tls_by_proxy && config.auth == "proxy";
+  if (config.tls_by_proxy && !at->others)
+    ExitWithError(InvalidArgument("--tls-by-proxy belongs to --auth proxy"));
+  if (at->others && config.public_url.empty())
+    ExitWithError(InvalidArgument("--tls-by-proxy needs --public-url, the address that browsers show"));
+}
+
+/// The address by which a browser comes, without a token.
+std::string LinkOf(const ServeConfig& config, const server::ListenAt& at, const server::Place& place,
+                   std::uint16_t port) {
+  if (!config.public_url.empty()) return fmt::format("{}{}/", place.origins.back(), place.base);
+  if (!at.path.empty()) return fmt::format("unix:{}", at.path);
+  const std::string host =
+      at.address.find(':') == std::string::npos ? at.address : fmt::format("[{}]", at.address);
+  return fmt::format("http://{}:{}{}/", host, port, place.base);
+}
+
 void Serve(const ServeOptions& options) {
-  const auto roots = RootsOrExit(options.roots);
-  const auto [address, port] = AddressOrExit(options.listen, "--listen");
-  const auto listener = ValueOrExit(server::Listener::Open(address, port));
-  server::Secrets secrets;
-  const std::string token = server::NewToken();
-  secrets.Add(token, server::Role::kAdmin);
+  const ServeConfig config = ConfigOrExit(options);
+  const auto roots = RootsOrExit(config.roots);
+  server::ListenAt at = ListenAtOrExit(config.listen, "--listen");
+  CheckReachOrExit(config, &at);
+  const auto listener = ValueOrExit(server::Listener::Open(at));
+  server::Secrets secrets(TokensPath());
+  if (const Status read = secrets.Refresh(Env::Real().NowMonotonicNs()); !read.ok()) ExitWithError(read);
+  const server::Place place = PlaceOrExit(config, at, listener->port());
   const std::string home = catalog::Home();
-  server::Service service(server::LoopbackPlace(listener->port()), &secrets, roots,
-                          home.empty() ? std::string() : home + "/catalog.sqlite3");
+  std::string link = LinkOf(config, at, place, listener->port());
+  if (config.auth == "token") {
+    const std::string token = server::NewToken();
+    secrets.Add(token, server::Role::kAdmin);
+    link += (at.path.empty() || !config.public_url.empty() ? "#token=" : " token=") + token;
+  }
+  server::Service service(place, &secrets,
+                          {.roots = roots,
+                           .index = home.empty() ? std::string() : home + "/catalog.sqlite3",
+                           .audit = AuditPath(),
+                           .values = config.values.value_or(server::Role::kViewer)});
+  server::MetricsOptions metrics;
+  if (!config.public_url.empty()) metrics.public_url = place.origins.back() + place.base;
   if (!options.metrics_tensors.empty()) {
     auto regex = Regex::Compile(options.metrics_tensors);
     if (!regex.ok()) ExitWithError(regex.status().WithContext("--metrics-tensors"));
-    service.metrics().Configure({"", *std::move(regex)});
+    metrics.tensors = *std::move(regex);
   }
-  const std::string host = address.find(':') == std::string::npos ? address : "[" + address + "]";
-  const std::string link = fmt::format("http://{}:{}/#token={}", host, listener->port(), token);
+  service.metrics().Configure(std::move(metrics));
+  if (const Status tried = service.audit().Try(); tried.code() == StatusCode::kFailedPrecondition)
+    ExitWithError(tried.WithContext("the audit"));
+  else if (!tried.ok())
+    PrintError(tried.WithContext("nobody writes down who asks what"));
   if (options.beside_job) {
     fmt::print(stderr, "luff: watch it in a browser: {}\n", link);
   } else {
@@ -99,8 +211,18 @@ void AddServe(CLI::App& app) {
   auto options = std::make_shared<ServeOptions>();
   verb->add_option("DIR", options->roots,
                    "Directories of runs, or runs; default: $LUFF_HOME/runs, or ~/.luff/runs");
-  verb->add_option("--listen", options->listen, "ADDRESS:PORT of this machine itself; port 0 is any")
-      ->capture_default_str();
+  verb->add_option("--listen", options->listen,
+                   "ADDRESS:PORT of this machine itself (port 0: any), or unix:PATH; default: 127.0.0.1:0");
+  verb->add_option(
+      "--auth", options->auth,
+      "Who signs visitors on: token (the link, luff serve token), or proxy (headers of a proxy)");
+  verb->add_option("--public-url", options->public_url,
+                   "Address by which browsers come through a proxy: https://example.org/luff");
+  verb->add_option("--base-path", options->base_path,
+                   "Path below which everything is; default: that of --public-url");
+  verb->add_flag("--tls-by-proxy", options->tls_by_proxy,
+                 "With --auth proxy: another machine's proxy encrypts; allows an address that others reach");
+  verb->add_option("--config", options->config, "TOML file with these and other settings (docs/serve.md)");
   verb->add_option("--metrics-tensors", options->metrics_tensors,
                    "Regular expression: at most 20 tensors of each run that get metrics of their own");
   verb->add_flag("--beside-job", options->beside_job, "Say only where, as luff run --serve does")->group("");
@@ -108,6 +230,7 @@ void AddServe(CLI::App& app) {
       "Prints a link with a token; the server answers nobody without it, and ends with SIGTERM or Ctrl-C.\n"
       "It reads, and writes only what you ask of a job on the page. From another machine: ssh -L "
       "PORT:127.0.0.1:PORT HOST, then the same link.");
+  AddServeToken(*verb);
   verb->callback([options] { Serve(*options); });
 }
 

@@ -21,13 +21,17 @@ constexpr JsonLimits kBody{.bytes = 64 << 10, .depth = 8};
 constexpr std::size_t kMaxShown = 100;
 constexpr std::int64_t kLongestNs = 60'000'000'000;  // that an answer is waited for
 
-std::string AuthorHere() { return actions::Author() + " (luff serve)"; }
+/// Who asked: the user of the server, and the name of the token or of the user whom the proxy signed on.
+std::string AuthorOf(const Visitor& visitor) {
+  if (visitor.name.empty()) return actions::Author() + " (luff serve)";
+  return fmt::format("{} (luff serve: {})", actions::Author(), visitor.name);
+}
 
 Response Written(std::uint64_t number) {
   return {.status = 202, .body = fmt::format(R"({{"number":{}}})", number)};
 }
 
-Response PostMark(const ListedRun& listed, const Request& request) {
+Response PostMark(const ListedRun& listed, const Request& request, const std::string& author) {
   const nlohmann::json body = TryParseJson(request.body, kBody);
   if (!body.is_object())
     return Problem(400, "Bad request", R"(expected {"finding": "...", "as": "acknowledge"})");
@@ -38,7 +42,7 @@ Response PostMark(const ListedRun& listed, const Request& request) {
   record.body = JsonText(body);
   Result<actions::Mark> mark = actions::MarkOf(record);
   if (!mark.ok()) return ProblemOf(mark.status());
-  mark->author = AuthorHere();
+  mark->author = author;
   const Result<std::uint64_t> number = actions::SetMark(listed.path, *mark);
   return number.ok() ? Written(*number) : ProblemOf(number.status());
 }
@@ -85,13 +89,11 @@ Acting::~Acting() {
 
 Response Acting::Post(const ListedRun& listed, std::string_view what, const Request& request,
                       const Visitor& visitor) {
-  if (visitor.role < Role::kOperator)
-    return Problem(403, "Not allowed", "this visitor may look, but not act",
-                   "Ask for a token of an operator.");
-  return what == "requests" ? PostRequest(listed, request) : PostMark(listed, request);
+  const std::string author = AuthorOf(visitor);
+  return what == "requests" ? PostRequest(listed, request, author) : PostMark(listed, request, author);
 }
 
-Response Acting::PostRequest(const ListedRun& listed, const Request& request) {
+Response Acting::PostRequest(const ListedRun& listed, const Request& request, const std::string& author) {
   nlohmann::json body = TryParseJson(request.body, kBody);
   if (!body.is_object() || !body.contains("action"))
     return Problem(400, "Bad request", R"(expected {"action": "stop", "reason": "..."})");
@@ -108,7 +110,7 @@ Response Acting::PostRequest(const ListedRun& listed, const Request& request) {
     return Problem(503, "Too much at once", "too many requests wait for their answers",
                    "Try again in a minute.");
   const Result<std::uint64_t> number =
-      actions::Ask(listed.path, action, body.empty() ? "" : JsonText(body), reason, AuthorHere());
+      actions::Ask(listed.path, action, body.empty() ? "" : JsonText(body), reason, author);
   if (!number.ok()) return ProblemOf(number.status());
   if (!watched) Coordinate(listed.path, *number);
   return Written(*number);

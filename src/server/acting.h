@@ -24,8 +24,7 @@ class Acting {
   Acting(const Acting&) = delete;
   Acting& operator=(const Acting&) = delete;
 
-  /// POST runs/RUN/requests and runs/RUN/marks. `what`: "requests" or "marks". Visitors need the role
-  /// operator.
+  /// POST runs/RUN/requests and runs/RUN/marks, of somebody who may. `what`: "requests" or "marks".
   [[nodiscard]] Response Post(const ListedRun& listed, std::string_view what, const Request& request,
                               const Visitor& visitor) LUFF_EXCLUDES(mutex_);
 
@@ -36,7 +35,8 @@ class Acting {
     std::thread thread;
     std::atomic<bool> over{false};
   };
-  [[nodiscard]] Response PostRequest(const ListedRun& listed, const Request& request) LUFF_EXCLUDES(mutex_);
+  [[nodiscard]] Response PostRequest(const ListedRun& listed, const Request& request,
+                                     const std::string& author) LUFF_EXCLUDES(mutex_);
   void Coordinate(const std::string& run, std::uint64_t request) LUFF_REQUIRES(mutex_);
   void JoinThoseThatEnded() LUFF_REQUIRES(mutex_);
 

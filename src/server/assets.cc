@@ -13,7 +13,17 @@
 #include "server/page_files.inc"
 #undef PAGE_FILE
 
+// openapi.json, as it lies beside this file.
+asm(".section .rodata\n.global luff_openapi\nluff_openapi:\n.incbin \"" LUFF_OPENAPI
+    "\"\n.global luff_openapi_end\nluff_openapi_end:\n.byte 0\n.previous\n");
+extern "C" const char luff_openapi[];
+extern "C" const char luff_openapi_end[];
+
 namespace luff::server {
+
+std::string_view OpenApiText() noexcept {
+  return {luff_openapi, static_cast<std::size_t>(luff_openapi_end - luff_openapi)};
+}
 
 const Asset* FindAsset(std::string_view path) {
 #define PAGE_FILE(number, path, type, file) \

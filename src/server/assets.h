@@ -16,4 +16,7 @@ inline constexpr std::string_view kReportAsset = "/report.html";
 /// nullptr if there is none. A build without Node has none at all.
 [[nodiscard]] const Asset* FindAsset(std::string_view path);
 
+/// The HTTP interface as OpenAPI 3.1 (openapi.json).
+[[nodiscard]] std::string_view OpenApiText() noexcept;
+
 }  // namespace luff::server

@@ -16,15 +16,29 @@ bool IsOpen(const Request& request) {  // the page's own files say nothing of an
   return request.path == "/healthz" || !(request.path.starts_with(kApi) || request.path == "/metrics");
 }
 
-Response NoSession() {
+Response NoSession(bool proxy) {
+  if (proxy) {
+    return Problem(401, "Not signed on", "the proxy in front of luff serve has named no user",
+                   "Open the address of the proxy; scripts send Authorization: Bearer TOKEN.");
+  }
   return Problem(401, "No session", "this browser has no session here, or it has ended",
                  "Open the link that luff serve printed; scripts send Authorization: Bearer TOKEN.");
 }
 
 Response SessionJson(const Visitor& visitor) {
-  const nlohmann::ordered_json json{{"role", RoleName(visitor.role)}, {"csrf", visitor.csrf}};
+  const nlohmann::ordered_json json{
+      {"role", RoleName(visitor.role())}, {"csrf", visitor.csrf}, {"name", visitor.name}};
   return {.body = JsonText(json)};
 }
+
+bool IsHostName(std::string_view text) {
+  return !text.empty() && text.size() <= 253 && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == ':' || c == '[' ||
+           c == ']';
+  });
+}
+
+constexpr std::size_t kMaxUser = 256, kMaxGroups = 256;
 
 }  // namespace
 
@@ -34,8 +48,36 @@ Place LoopbackPlace(std::uint16_t port) {
     place.hosts.push_back(fmt::format("{}:{}", name, port));
     place.origins.push_back("http://" + place.hosts.back());
   }
+  if (port == 0) place.hosts = {"localhost"};   // a Unix socket: no browser comes by itself
   place.cookie = fmt::format("luff_{}", port);  // cookies do not know ports
   return place;
+}
+
+Status AddPublicUrl(std::string_view url, Place* place) {
+  const Status wrong = InvalidArgument(fmt::format(
+      "'{}' is no address as browsers show it: https://example.org or https://example.org/luff", url));
+  const std::size_t colon = url.find("://");
+  if (colon == std::string_view::npos) return wrong;
+  const std::string_view scheme = url.substr(0, colon);
+  const std::string_view rest = url.substr(colon + 3);
+  const std::string_view host = rest.substr(0, rest.find('/'));
+  std::string_view path = rest.substr(host.size());
+  while (path.ends_with('/')) path.remove_suffix(1);
+  if (!IsHostName(host) || (scheme != "http" && scheme != "https")) return wrong;
+  Request parsed;
+  if (!path.empty() && (!ParseTarget(path, &parsed).ok() || parsed.path != path || !parsed.query.empty()))
+    return wrong;
+  const std::string_view name = host.substr(0, host.rfind(':'));
+  const bool here = name == "localhost" || name == "127.0.0.1" || name == "[::1]";
+  if (scheme == "http" && !here) {
+    return FailedPrecondition(
+        fmt::format("{} would send tokens unencrypted; let the proxy speak https", url));
+  }
+  place->hosts.emplace_back(host);
+  place->origins.push_back(fmt::format("{}://{}", scheme, host));
+  place->secure = scheme == "https";
+  place->base = path;
+  return Status::Ok();
 }
 
 const std::vector<std::pair<std::string, std::string>>& SafetyHeaders() {
@@ -67,33 +109,73 @@ std::string_view Guard::CookieOf(const Request& request) const {
   return {};
 }
 
+std::optional<Visitor> Guard::UserOf(const Request& request) const {
+  const ProxySignOn& proxy = *place_.proxy;
+  if (request.user.empty() || request.user.size() > kMaxUser) return std::nullopt;
+  if (!proxy.secret.empty() && !SameSecret(request.proxy_secret, proxy.secret)) return std::nullopt;
+  Visitor visitor{
+      .csrf = secrets_->Sealed(request.user), .name = request.user, .key = "user " + request.user};
+  std::vector<std::string_view> named = {"*"};
+  std::string_view rest = request.groups;
+  while (!rest.empty() && named.size() < kMaxGroups) {
+    std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    while (item.starts_with(' ')) item.remove_prefix(1);
+    while (item.ends_with(' ')) item.remove_suffix(1);
+    if (item != "*") named.push_back(item);
+  }
+  for (const ProxySignOn::Group& group : proxy.groups) {
+    if (std::ranges::find(named, group.name) != named.end()) visitor.grants.push_back(group.grant);
+  }
+  return visitor;
+}
+
 std::optional<Visitor> Guard::VisitorOf(const Request& request, std::int64_t now_ns) const {
   constexpr std::string_view kBearer = "Bearer ";
+  if (place_.proxy) {
+    if (auto user = UserOf(request)) return user;
+  }
   if (request.authorization.starts_with(kBearer))
     return secrets_->ByToken(std::string_view(request.authorization).substr(kBearer.size()));
   return secrets_->BySession(CookieOf(request), now_ns);
+}
+
+std::optional<Response> Guard::CheckOrigin(const Request& request, bool reads) const {
+  const bool foreign = !request.fetch_site.empty() && request.fetch_site != "same-origin" &&
+                       request.fetch_site != "none";  // none: typed or a bookmark
+  const bool known =
+      request.origin.empty() || std::ranges::find(place_.origins, request.origin) != place_.origins.end();
+  if (known && (!foreign || (reads && request.fetch_mode == "navigate" && IsOpen(request))))
+    return std::nullopt;
+  return Problem(403, "From another site", "another site's page may not ask this server");
 }
 
 std::optional<Response> Guard::Check(const Request& request, std::int64_t now_ns,
                                      std::optional<Visitor>* visitor) const {
   if (std::ranges::find(place_.hosts, request.host) == place_.hosts.end()) {
     return Problem(421, "Wrong host", "this server does not answer for the name in the address",
-                   fmt::format("Use http://{}/.", place_.hosts.front()));
+                   fmt::format("Use {}{}/.", place_.origins.back(), place_.base));
   }
   const bool reads = request.method == "GET" || request.method == "HEAD";
-  const bool foreign = !request.fetch_site.empty() && request.fetch_site != "same-origin" &&
-                       request.fetch_site != "none";  // none: typed or a bookmark
-  if (foreign && !(reads && request.fetch_mode == "navigate" && IsOpen(request)))
-    return Problem(403, "From another site", "another site's page may not ask this server");
-  if (!request.origin.empty() && std::ranges::find(place_.origins, request.origin) == place_.origins.end())
-    return Problem(403, "From another site", "another site's page may not ask this server");
+  if (auto refused = CheckOrigin(request, reads)) return refused;
   if (IsOpen(request))
     return reads ? std::nullopt : std::optional(Problem(405, "Not allowed", "read it with GET"));
 
   const bool begins = request.path == kSession && request.method == "POST";
   if (!begins) {
     *visitor = VisitorOf(request, now_ns);
-    if (!*visitor) return NoSession();
+    if (!*visitor) return NoSession(place_.proxy.has_value());
+    if ((*visitor)->grants.empty()) {
+      return Problem(403, "Not allowed", "you are signed on, but none of your groups may look",
+                     "Ask whoever runs luff serve to add one of your groups to its configuration.");
+    }
+    if (!secrets_->MayAsk(**visitor, now_ns)) {
+      Response wait =
+          Problem(429, "Too many requests",
+                  fmt::format("more than {} requests a second", Secrets::kPerSecond), "Wait a second.");
+      wait.headers.emplace_back("Retry-After", "1");
+      return wait;
+    }
   }
   if (!reads) {
     const bool by_token = *visitor && (*visitor)->csrf.empty();
@@ -104,18 +186,22 @@ std::optional<Response> Guard::Check(const Request& request, std::int64_t now_ns
     if (*visitor && !by_token && request.csrf != (*visitor)->csrf)
       return Problem(403, "Not from the page", "the header X-Luff-CSRF is missing or wrong");
   }
-  if (*visitor && (*visitor)->role == Role::kMetrics && request.path != "/metrics")
-    return Problem(403, "Not allowed", "this token may read /metrics only");
   return std::nullopt;
+}
+
+std::string Guard::CookieText(std::string_view key, std::int64_t seconds) const {
+  return fmt::format("{}={}; Path={}/; HttpOnly; SameSite=Strict; Max-Age={}{}", place_.cookie, key,
+                     place_.base, seconds, place_.secure ? "; Secure" : "");
 }
 
 Response Guard::Session(const Request& request, std::int64_t now_ns,
                         const std::optional<Visitor>& visitor) const {
-  if (request.method == "GET") return visitor ? SessionJson(*visitor) : NoSession();
-  constexpr std::string_view kAttributes = "; Path=/; HttpOnly; SameSite=Strict; Max-Age=";
+  if (request.method == "GET") {
+    return visitor ? SessionJson(*visitor) : NoSession(place_.proxy.has_value());
+  }
   if (request.method == "DELETE") {
     secrets_->End(CookieOf(request));
-    return {.status = 204, .headers = {{"Set-Cookie", fmt::format("{}={}0", place_.cookie, kAttributes)}}};
+    return {.status = 204, .headers = {{"Set-Cookie", CookieText("", 0)}}};
   }
   if (request.method != "POST") return Problem(405, "Not allowed", "a session has GET, POST and DELETE");
   const nlohmann::json json = TryParseJson(request.body, {.bytes = 4096, .depth = 4});
@@ -130,8 +216,7 @@ Response Guard::Session(const Request& request, std::int64_t now_ns,
                    "Open the link that luff serve printed last.");
   }
   Response response = SessionJson(begun);
-  response.headers.emplace_back("Set-Cookie", fmt::format("{}={}{}{}", place_.cookie, *key, kAttributes,
-                                                          Secrets::kSessionNs / 1'000'000'000));
+  response.headers.emplace_back("Set-Cookie", CookieText(*key, Secrets::kSessionNs / 1'000'000'000));
   return response;
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "luff/base/env.h"
 
 namespace luff::server {
 namespace {
@@ -38,6 +39,13 @@ bool Decode(std::string_view text, bool query, std::string* out) {
 constexpr std::size_t kMaxParameters = 64;
 
 }  // namespace
+
+Status Work::Check() const {
+  if (left_.load(std::memory_order_relaxed)) return Cancelled("nobody waits for the answer");
+  if (Env::Real().NowMonotonicNs() > until_ns_)
+    return DeadlineExceeded("the answer would take too long; ask for fewer tensors or steps");
+  return Status::Ok();
+}
 
 std::string_view Request::Parameter(std::string_view name) const {
   for (auto at = query.rbegin(); at != query.rend(); ++at) {
@@ -86,6 +94,8 @@ Response ProblemOf(const Status& status) {
     case StatusCode::kNotFound:
     case StatusCode::kOutOfRange: return Problem(404, "Not found", status.message());
     case StatusCode::kUnavailable: return Problem(409, "Not yet", status.message());
+    case StatusCode::kCancelled:
+    case StatusCode::kDeadlineExceeded:
     case StatusCode::kResourceExhausted:
       return Problem(503, "Too much at once", status.message(), "Ask again in a moment, or for less.");
     default: return Problem(422, "Cannot be read", status.message());

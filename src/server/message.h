@@ -1,6 +1,8 @@
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <charconv>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +13,21 @@
 /// Requests and answers without sockets, so that routes and guards can be tested as tables.
 namespace luff::server {
 
+/// How long an answer may take. **Thread-safe.** The handler of a route that reads much calls Check between
+/// parts that take milliseconds.
+class Work {
+ public:
+  explicit Work(std::int64_t until_monotonic_ns) : until_ns_(until_monotonic_ns) {}
+  /// The client has gone: nobody waits for the answer.
+  void Leave() noexcept { left_.store(true, std::memory_order_relaxed); }
+  /// Errors: kCancelled when the client has gone, kDeadlineExceeded when the time is over.
+  [[nodiscard]] Status Check() const;
+
+ private:
+  const std::int64_t until_ns_;
+  std::atomic<bool> left_{false};
+};
+
 /// What the server reads of a request. Header values as they came; "" if absent.
 struct Request {
   std::string method;                                      // "GET"
@@ -18,11 +35,16 @@ struct Request {
   std::vector<std::pair<std::string, std::string>> query;  // decoded, in their order
   std::string host, origin, fetch_site, fetch_mode, cookie, authorization, csrf, content_type, if_none_match;
   std::string accept;
+  std::string user, groups, proxy_secret;  // as the proxy says; which headers: ProxySignOn
+  std::string from;                        // the peer's address, or "unix"
   bool accepts_gzip = false;
   std::string body;
+  const Work* work = nullptr;  // the bound of what its answer may cost; null: none
 
   /// The last parameter of the name; "" if there is none.
   [[nodiscard]] std::string_view Parameter(std::string_view name) const;
+  /// Work::Check, if there is a bound.
+  [[nodiscard]] Status GoOn() const { return work == nullptr ? Status::Ok() : work->Check(); }
 };
 
 struct Response {
@@ -34,6 +56,8 @@ struct Response {
   std::vector<std::string> live = {};  // runs of an event stream; its route answers with nothing else
   bool is_stream = false;
 };
+
+inline constexpr std::string_view kApi = "/api/v1/";
 
 /// Splits and decodes the target of a request. Errors: kInvalidArgument for anything but a path of the form
 /// that routes have: absolute, without "..", "//", backslashes, ";", control characters and escapes that hide

@@ -1,16 +1,27 @@
 #include "server/net.h"
 
+#include <grp.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstring>
+#include <list>
+#include <memory>
 #include <utility>
 
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -21,6 +32,7 @@
 #include <boost/beast/http.hpp>
 
 #include "base/format.h"
+#include "luff/base/env.h"
 #include "server/service.h"
 
 namespace luff::server {
@@ -30,10 +42,15 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
+using Protocol = asio::generic::stream_protocol;  // TCP and Unix sockets
+using Stream = beast::basic_stream<Protocol>;
 using ErrorCode = boost::system::error_code;
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kIdle = 30s, kTick = 250ms, kQuiet = 10s;
+constexpr std::chrono::milliseconds kIdle = 30s, kTick = 250ms, kQuiet = 10s, kAsked = 10s, kProve = 1s;
+constexpr std::chrono::milliseconds kLinger = 500ms;
+constexpr std::size_t kMaxLinger = 1 << 20;
+constexpr std::int64_t kWorkNs = 10'000'000'000;  // that one answer may take
 
 auto Into(ErrorCode& error) { return asio::redirect_error(asio::use_awaitable, error); }
 
@@ -42,7 +59,7 @@ using Message = http::request<http::string_body>;
 Response BadRequest(std::string_view why) { return Problem(400, "Bad request", why); }
 
 /// Takes over what the server looks at. Returns an answer for what no route can understand.
-std::optional<Response> Understand(const Message& from, Request* to) {
+std::optional<Response> Understand(const Message& from, const Place& place, Request* to) {
   const auto header = [&](auto name) {
     const auto at = from.find(name);
     return at == from.end() ? std::string() : std::string(at->value());
@@ -54,6 +71,12 @@ std::optional<Response> Understand(const Message& from, Request* to) {
   to->method = std::string(from.method_string());
   if (const Status parsed = ParseTarget({from.target().data(), from.target().size()}, to); !parsed.ok())
     return ProblemOf(parsed);
+  const std::string_view base = place.base;
+  if (!base.empty()) {
+    if (!to->path.starts_with(base) || (to->path.size() > base.size() && to->path[base.size()] != '/'))
+      return Problem(404, "Not found", fmt::format("everything is below {}/ here", base));
+    to->path.erase(0, base.size());
+  }
   to->host = header(http::field::host);
   to->origin = header(http::field::origin);
   to->fetch_site = header("Sec-Fetch-Site");
@@ -66,6 +89,15 @@ std::optional<Response> Understand(const Message& from, Request* to) {
   to->if_none_match = header(http::field::if_none_match);
   to->accepts_gzip = header(http::field::accept_encoding).find("gzip") != std::string::npos;
   to->body = from.body();
+  if (place.proxy) {  // else nobody can name a user
+    const ProxySignOn& proxy = *place.proxy;
+    for (const std::string* name : {&proxy.user_header, &proxy.groups_header, &proxy.secret_header}) {
+      if (from.count(*name) > 1) return BadRequest("a header of the proxy occurs twice");
+    }
+    to->user = header(proxy.user_header);
+    to->groups = header(proxy.groups_header);
+    to->proxy_secret = header(proxy.secret_header);
+  }
   return std::nullopt;
 }
 
@@ -87,40 +119,105 @@ http::response<http::string_body> MessageOf(Response response, bool head, unsign
   return message;
 }
 
+/// The numeric address of the other end; "unix" for a Unix socket.
+std::string PeerOf(const Protocol::socket& socket) {
+  ErrorCode error;
+  const auto end = socket.remote_endpoint(error);
+  if (error || end.protocol().family() == AF_UNIX) return error ? "" : "unix";
+  tcp::endpoint address;
+  if (end.size() > address.capacity()) return "";
+  std::memcpy(address.data(), end.data(), end.size());
+  address.resize(end.size());
+  return address.address().to_string();
+}
+
+bool IsSocket(const std::string& path) {
+  struct stat info{};
+  return lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
 class Beast final : public Listener {
  public:
   Beast()
       : io_(std::make_unique<asio::io_context>(1)),
-        acceptor_(std::make_unique<tcp::acceptor>(*io_)),
+        acceptor_(std::make_unique<Acceptor>(*io_)),
         pool_(std::make_unique<asio::thread_pool>(2)) {}
+  ~Beast() override {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
 
-  Status Bind(const std::string& address, std::uint16_t port) {
+  Status Bind(const ListenAt& at) { return at.path.empty() ? BindAddress(at) : BindPath(at); }
+
+  Status BindAddress(const ListenAt& at) {
     ErrorCode error;
+    const std::string& address = at.address;
     const auto ip = asio::ip::make_address(address == "localhost" ? "127.0.0.1" : address, error);
     if (error)
       return InvalidArgument(fmt::format("'{}' is no address; there are 127.0.0.1 and ::1", address));
-    if (!ip.is_loopback()) {
-      return FailedPrecondition(
-          fmt::format("{} can be reached from other machines, where a token in a link would travel "
-                      "unencrypted; listen on "
-                      "127.0.0.1 and use a tunnel: ssh -L PORT:127.0.0.1:PORT HOST",
-                      address));
+    if (!ip.is_loopback() && !at.others) {
+      return FailedPrecondition(fmt::format(
+          "{} can be reached from other machines, where a token would travel unencrypted; listen on "
+          "127.0.0.1 and use a tunnel (ssh -L PORT:127.0.0.1:PORT HOST), or put a proxy with TLS and sign-on "
+          "in front: --auth proxy --tls-by-proxy (docs/serve.md)",
+          address));
     }
-    const tcp::endpoint place(ip, port);
-    acceptor_->open(place.protocol(), error);
+    const tcp::endpoint place(ip, at.port);
+    acceptor_->open(Protocol(place.protocol()), error);
     if (!error) acceptor_->set_option(asio::socket_base::reuse_address(true), error);
     if (!error) acceptor_->bind(place, error);
     if (!error) acceptor_->listen(asio::socket_base::max_listen_connections, error);
     if (error == asio::error::address_in_use) {
       return AlreadyExists(fmt::format(
-          "another program listens on port {}; give another one with --listen {}:PORT, or 0 for any", port,
+          "another program listens on port {}; give another one with --listen {}:PORT, or 0 for any", at.port,
           address));
     }
-    if (error) return IoError(fmt::format("cannot listen on {}:{}: {}", address, port, error.message()));
+    if (error) return IoError(fmt::format("cannot listen on {}:{}: {}", address, at.port, error.message()));
+    tcp::endpoint bound;
+    const auto end = acceptor_->local_endpoint();
+    std::memcpy(bound.data(), end.data(), std::min(end.size(), bound.capacity()));
+    port_ = bound.port();
     return Status::Ok();
   }
 
-  std::uint16_t port() const override { return acceptor_->local_endpoint().port(); }
+  Status BindPath(const ListenAt& at) {
+    if (at.path.size() >= sizeof(sockaddr_un::sun_path))
+      return InvalidArgument("the path of a Unix socket has at most 107 bytes: " + at.path);
+    const asio::local::stream_protocol::endpoint place(at.path);
+    ErrorCode error;
+    acceptor_->open(Protocol(place.protocol()), error);
+    if (error) return IoError("cannot make a Unix socket: " + error.message());
+    const auto bind = [&] {
+      const mode_t before = umask(0177);
+      acceptor_->bind(place, error);
+      umask(before);
+    };
+    bind();
+    if (error == asio::error::address_in_use) {
+      if (!IsSocket(at.path)) return AlreadyExists("this is a file, and no socket: " + at.path);
+      asio::local::stream_protocol::socket other(*io_);
+      ErrorCode refused;
+      other.connect(place, refused);
+      if (refused != asio::error::connection_refused)
+        return AlreadyExists("another program listens on this socket: " + at.path);
+      unlink(at.path.c_str());  // nobody listens: a server was killed
+      bind();
+    }
+    if (error) return IoError(fmt::format("cannot listen on {}: {}", at.path, error.message()));
+    path_ = at.path;
+    if (!at.group.empty()) {
+      const group* named = getgrnam(at.group.c_str());
+      if (named == nullptr) return InvalidArgument(fmt::format("there is no group '{}'", at.group));
+      if (chown(path_.c_str(), static_cast<uid_t>(-1), named->gr_gid) != 0 ||
+          chmod(path_.c_str(), 0660) != 0) {
+        return FailedPrecondition(fmt::format("cannot give the socket to group '{}': {}; be a member of it",
+                                              at.group, std::strerror(errno)));
+      }
+    }
+    acceptor_->listen(asio::socket_base::max_listen_connections, error);
+    return error ? IoError(fmt::format("cannot listen on {}: {}", at.path, error.message())) : Status::Ok();
+  }
+
+  std::uint16_t port() const override { return port_; }
 
   int Serve(Service* service) override {
     service_ = service;
@@ -151,16 +248,23 @@ class Beast final : public Listener {
   }
 
  private:
+  using Acceptor = asio::basic_socket_acceptor<Protocol>;
+
   asio::awaitable<void> Accept() {
     for (;;) {
       ErrorCode error;
-      tcp::socket socket = co_await acceptor_->async_accept(Into(error));
+      Protocol::socket socket(*io_);
+      co_await acceptor_->async_accept(socket, Into(error));
       if (error) {  // out of descriptors: those that are open will end
         asio::steady_timer pause(*io_, 100ms);
         co_await pause.async_wait(Into(error));
         continue;
       }
-      if (connections_ >= kMaxConnections) continue;  // closes it
+      if (connections_ >= kMaxConnections) {  // whoever has said nothing for longest makes room
+        if (waiting_.empty()) continue;       // closes the new one
+        waiting_.front()->cancel();
+        waiting_.pop_front();
+      }
       asio::co_spawn(*io_, Connection(std::move(socket)), asio::detached);
     }
   }
@@ -172,15 +276,7 @@ class Beast final : public Listener {
       ErrorCode error;
       timer.expires_after(kTick);
       co_await timer.async_wait(Into(error));
-      if (service_->live().anybody()) co_await InPool([&] { LookOnce(); });
-    }
-  }
-
-  void LookOnce() noexcept {
-    try {
-      service_->live().Look();
-    } catch (const std::exception&) {
-      return;  // no memory: the next look may find some
+      if (service_->live().anybody()) co_await InPool([&] { service_->Look(); });
     }
   }
 
@@ -203,58 +299,128 @@ class Beast final : public Listener {
     ~Counted() { --*count; }
     std::size_t* count;
   };
+  struct Held {
+    Held(std::uint64_t* of, std::uint64_t bytes) : sum(of), held(bytes) { *sum += held; }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    ~Held() { *sum -= held; }
+    std::uint64_t* sum;
+    std::uint64_t held;
+  };
 
-  asio::awaitable<void> Connection(tcp::socket socket) {
+  /// A connection that waits for a request: it may be closed when others need its place.
+  struct Waiting {
+    Waiting(std::list<Stream*>* list, Stream* stream) : all(list), one(stream) { all->push_back(one); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting() { all->remove(one); }  // it may have been taken out
+    std::list<Stream*>* all;
+    Stream* one;
+  };
+
+  /// Reads one request: its first byte within kIdle, headers and body within kAsked each.
+  asio::awaitable<ErrorCode> Read(Stream* stream, beast::flat_buffer* buffer,
+                                  http::request_parser<http::string_body>* parser) {
+    ErrorCode error;
+    const Waiting waiting(&waiting_, stream);
+    if (buffer->size() == 0) {
+      stream->expires_after(kIdle);
+      const std::size_t got = co_await stream->async_read_some(buffer->prepare(4096), Into(error));
+      buffer->commit(got);
+      if (error)
+        co_return error == asio::error::eof ? http::make_error_code(http::error::end_of_stream) : error;
+    }
+    stream->expires_after(kAsked);
+    co_await http::async_read_header(*stream, *buffer, *parser, Into(error));
+    if (error) co_return error;
+    stream->expires_after(kAsked);
+    co_await http::async_read(*stream, *buffer, *parser, Into(error));
+    co_return error;
+  }
+
+  /// The answer for what is no request; nullopt if the connection has ended.
+  std::optional<Response> Wrong(ErrorCode error) {
+    if (error == http::error::body_limit || error == http::error::buffer_overflow)
+      return Problem(413, "Too large", "the body is too large");
+    if (error == http::error::header_limit) return Problem(431, "Too large", "the headers are too large");
+    if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+        error != http::error::end_of_stream && error != http::error::partial_message)
+      return BadRequest("this is not HTTP/1.1");
+    return std::nullopt;
+  }
+
+  /// Lets the service answer, in a thread of the pool. If the client goes meanwhile, the work is told so.
+  asio::awaitable<Response> Answer(Stream* stream, Request* request) {
+    const auto work = std::make_shared<Work>(Env::Real().NowMonotonicNs() + kWorkNs);
+    request->work = work.get();
+    stream->socket().async_wait(Protocol::socket::wait_read,
+                                [work, fd = stream->socket().native_handle()](const ErrorCode& error) {
+                                  char byte = 0;
+                                  if (!error && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+                                    work->Leave();
+                                });
+    Response response;
+    co_await InPool([&] { response = service_->Answer(*request); });
+    request->work = nullptr;
+    ErrorCode ignored;
+    stream->socket().cancel(ignored);
+    co_return response;
+  }
+
+  asio::awaitable<void> Connection(Protocol::socket socket) {
     const Counted counted(&connections_);
-    beast::tcp_stream stream(std::move(socket));
+    const std::string from = PeerOf(socket);
+    Stream stream(std::move(socket));
     beast::flat_buffer buffer(kMaxHeader + kMaxBody);
     for (;;) {
       http::request_parser<http::string_body> parser;
       parser.header_limit(kMaxHeader);
       parser.body_limit(kMaxBody);
-      ErrorCode error;
-      stream.expires_after(kIdle);
-      co_await http::async_read(stream, buffer, parser, Into(error));
-      Response response;
+      ErrorCode error = co_await Read(&stream, &buffer, &parser);
       Request request;
+      request.from = from;
       bool keep = false;
       bool head = false;
       unsigned version = 11;
-      if (error == http::error::body_limit || error == http::error::buffer_overflow) {
-        response = Problem(413, "Too large", "the body is too large");
-      } else if (error == http::error::header_limit) {
-        response = Problem(431, "Too large", "the headers are too large");
-      } else if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-                 error != http::error::end_of_stream && error != http::error::partial_message) {
-        response = BadRequest("this is not HTTP/1.1");
-      } else if (error) {
-        co_return;
-      } else {
+      std::optional<Response> response = Wrong(error);
+      if (error && !response) co_return;
+      if (!response) {
         const Message message = parser.release();
         keep = message.keep_alive();
         version = message.version();
         head = message.method() == http::verb::head;
-        if (auto refused = Understand(message, &request))
-          response = *std::move(refused);
-        else
-          co_await InPool([&] { response = service_->Answer(request); });
+        response = Understand(message, service_->place(), &request);
       }
-      if (response.is_stream) {
-        co_await Stream(&stream, response);
+      if (!response) response = co_await Answer(&stream, &request);
+      if (response->is_stream) {
+        co_await Events(&stream, request, *response);
         co_return;
       }
-      stream.expires_after(kIdle);
-      const auto answer = MessageOf(std::move(response), head, version, keep);
+      if (under_way_ + response->body.size() > kMaxUnderWay) {
+        response =
+            Problem(503, "Too much at once", "too many answers wait to be read", "Ask again in a moment.");
+      }
+      const Held held(&under_way_, response->body.size());
+      const auto answer = MessageOf(*std::move(response), head, version, keep);
       http::response_serializer<http::string_body> serializer(answer);
+      stream.expires_after(kIdle);
       co_await http::async_write(stream, serializer, Into(error));
       if (error || !keep) break;
     }
-    ErrorCode ignored;
-    stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    ErrorCode error;
+    stream.socket().shutdown(Protocol::socket::shutdown_send, error);
+    // What the client still sends is read for a moment: closing at once would take the answer from it.
+    std::size_t left = kMaxLinger;
+    stream.expires_after(kLinger);
+    while (!error && left > 0) {
+      buffer.clear();
+      const std::size_t got = co_await stream.async_read_some(buffer.prepare(16 << 10), Into(error));
+      left -= std::min(left, got);
+    }
   }
 
   /// An event stream, until the client goes. A slow client gets fewer events, and the newest ones.
-  asio::awaitable<void> Stream(beast::tcp_stream* stream, const Response& response) {
+  asio::awaitable<void> Events(Stream* stream, const Request& request, const Response& response) {
     ErrorCode error;
     if (streams_ >= kMaxStreams) {
       const auto full =
@@ -280,9 +446,14 @@ class Beast final : public Listener {
     text += "\r\nretry: 1000\n\n";
     asio::steady_timer timer(*io_);
     auto written = std::chrono::steady_clock::now();
+    auto proved = written;
     while (!error) {
-      text += service_->live().News(&told);
       const auto now = std::chrono::steady_clock::now();
+      if (now - proved > kProve) {
+        if (!service_->MayStill(request)) break;
+        proved = now;
+      }
+      text += service_->live().News(&told);
       if (text.empty() && now - written > kQuiet) text = ":\n\n";
       if (!text.empty()) {
         stream->expires_after(kIdle);
@@ -297,17 +468,21 @@ class Beast final : public Listener {
   }
 
   std::unique_ptr<asio::io_context> io_;
-  std::unique_ptr<tcp::acceptor> acceptor_;
+  std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<asio::thread_pool> pool_;
   Service* service_ = nullptr;
   std::size_t connections_ = 0, streams_ = 0;
+  std::uint64_t under_way_ = 0;  // bytes of answers that are being written
+  std::list<Stream*> waiting_;   // for a request; the longest first
+  std::uint16_t port_ = 0;
+  std::string path_;  // of the Unix socket, to be removed
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> Listener::Open(const std::string& address, std::uint16_t port) {
+Result<std::unique_ptr<Listener>> Listener::Open(const ListenAt& at) {
   auto listener = std::make_unique<Beast>();
-  LUFF_RETURN_IF_ERROR(listener->Bind(address, port));
+  LUFF_RETURN_IF_ERROR(listener->Bind(at));
   return std::unique_ptr<Listener>(std::move(listener));
 }
 

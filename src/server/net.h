@@ -11,13 +11,24 @@ namespace luff::server {
 
 class Service;
 
+/// Where to listen.
+struct ListenAt {
+  std::string address = "127.0.0.1";  // IPv4 or IPv6 of this machine, if there is no `path`
+  std::uint16_t port = 0;             // 0: any
+  std::string path = {};              // of a Unix socket
+  std::string group = {};             // that may connect to the Unix socket, beside its owner; "" for none
+  bool others = false;                // whether the address may be reachable from other machines
+};
+
 /// A socket that listens. **Thread-compatible.**
 class Listener {
  public:
-  /// `address`: an IPv4 or IPv6 address of this machine. `port`: 0 for any. Errors: kInvalidArgument for what
-  /// is no address; kFailedPrecondition for one that others can reach; kAlreadyExists for a port in use; kIo.
-  [[nodiscard]] static Result<std::unique_ptr<Listener>> Open(const std::string& address, std::uint16_t port);
+  /// A Unix socket gets mode 0600 (0660 with a group); one that a server left behind is replaced. Errors:
+  /// kInvalidArgument for what is no address, path or group; kFailedPrecondition for an address that others
+  /// can reach, unless `others`; kAlreadyExists for a port or path in use; kIo.
+  [[nodiscard]] static Result<std::unique_ptr<Listener>> Open(const ListenAt& at);
   virtual ~Listener() = default;
+  /// 0 for a Unix socket.
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   /// Answers requests until SIGTERM, SIGINT or SIGHUP, and ends all connections. Returns the signal. Call it
   /// once.
@@ -30,5 +41,6 @@ inline constexpr std::uint64_t kMaxBody = 64 << 10;
 inline constexpr std::size_t kMaxTarget = 8 << 10;
 inline constexpr std::size_t kMaxConnections = 512;
 inline constexpr std::size_t kMaxStreams = 256;
+inline constexpr std::uint64_t kMaxUnderWay = 64 << 20;  // bytes of answers that clients have not read yet
 
 }  // namespace luff::server

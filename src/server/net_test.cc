@@ -63,13 +63,13 @@ TEST(Net, EndsWhileClientsWait) {
     writing.Step();
   }
   for (const int number : {SIGTERM, SIGINT}) {
-    auto listener = Listener::Open("127.0.0.1", 0);
+    auto listener = Listener::Open({});
     ASSERT_TRUE(listener.ok()) << listener.status().ToString();
     const std::uint16_t port = (*listener)->port();
     Secrets secrets;
     secrets.Add("secret", Role::kViewer);
-    Service service(LoopbackPlace(port), &secrets, {std::filesystem::path(run.path()).parent_path().string()},
-                    "");
+    Service service(LoopbackPlace(port), &secrets,
+                    {.roots = {std::filesystem::path(run.path()).parent_path().string()}});
     const std::string head =
         " HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(port) + "\r\nAuthorization: Bearer secret\r\n\r\n";
     int signal = 0;
@@ -99,12 +99,13 @@ TEST(Net, EndsWhileClientsWait) {
 
 TEST(Net, RefusesAddressesThatOthersReach) {
   for (const char* address : {"0.0.0.0", "::", "192.0.2.1"})
-    EXPECT_EQ(Listener::Open(address, 0).status().code(), StatusCode::kFailedPrecondition) << address;
+    EXPECT_EQ(Listener::Open({.address = address}).status().code(), StatusCode::kFailedPrecondition)
+        << address;
   for (const char* address : {"", "evil.test", "127.0.0.1.", "/tmp/x"})
-    EXPECT_EQ(Listener::Open(address, 0).status().code(), StatusCode::kInvalidArgument) << address;
-  const auto first = Listener::Open("127.0.0.1", 0);
+    EXPECT_EQ(Listener::Open({.address = address}).status().code(), StatusCode::kInvalidArgument) << address;
+  const auto first = Listener::Open({});
   ASSERT_TRUE(first.ok());
-  const auto second = Listener::Open("127.0.0.1", (*first)->port());
+  const auto second = Listener::Open({.port = (*first)->port()});
   EXPECT_EQ(second.status().code(), StatusCode::kAlreadyExists);
   EXPECT_NE(second.status().message().find("--listen"), std::string_view::npos);
 }

@@ -93,11 +93,11 @@ class Filling {
 Result<std::string> Filling::Ask(const std::string& route) {
   Request request;
   request.method = "GET";
-  const std::string base = "/api/v1/runs/" + listed_.id;
+  const std::string base = std::string(kApi) + "runs/" + listed_.id;
   LUFF_RETURN_IF_ERROR(ParseTarget(route.empty() ? base : base + "/" + route, &request));
-  const RunRoute answers = FindRunRoute(std::string_view(route).substr(0, route.find('?')));
-  if (answers == nullptr) return NotFound("there is no route " + route);
-  LUFF_ASSIGN_OR_RETURN(Response response, answers(listed_, run_, request));
+  const Route* found = FindRoute("GET", std::string_view(request.path).substr(kApi.size()));
+  if (found == nullptr || found->answer == nullptr) return NotFound("there is no route " + route);
+  LUFF_ASSIGN_OR_RETURN(Response response, found->answer(listed_, run_, request));
   return std::move(response.body);
 }
 

@@ -109,7 +109,8 @@ TEST(Report, HoldsWhatTheRoutesAnswer) {
     Request request;
     request.method = "GET";
     request.path = "/api/v1/runs/" + listed->id + "/" + route;
-    const auto answer = FindRunRoute(route)(*listed, open, request);
+    const auto answer =
+        FindRoute("GET", "runs/x" + (route.empty() ? "" : "/" + route))->answer(*listed, open, request);
     ASSERT_TRUE(answer.ok()) << route << answer.status().ToString();
     EXPECT_EQ(reader.Answer(route), answer->body) << route;
   }

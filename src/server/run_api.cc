@@ -12,6 +12,7 @@
 #include "server/acting.h"
 #include "server/boosting.h"
 #include "server/columns.h"
+#include "server/hide_secrets.h"
 #include "server/histogram.h"
 #include "server/histograms_api.h"
 #include "server/log_api.h"
@@ -112,6 +113,7 @@ Result<Response> Document(const ListedRun& listed, OpenRun& run, const Request& 
     const Json document = TryParseOrderedJson(trial.Document(name));
     json[name] = document.is_discarded() ? Json() : document;
   }
+  for (const char* name : {"card", "environment"}) HideSecrets(&json[name]);
   json["boosting"] = IsBoosted(trial);
   json["gaps"] = GapsOf(trial);
   json["problems"] = trial.Problems();
@@ -171,6 +173,7 @@ Result<Response> Columns(const ListedRun& listed, OpenRun& run, const Request& r
   Payload payload;
   for (const query::TensorId tensor : asked.tensors) {
     one.tensor = tensor;
+    LUFF_RETURN_IF_ERROR(request.GoOn());
     LUFF_RETURN_IF_ERROR(AddCurve(run.trial(), one, &payload).status());
   }
   return Numbers(payload);
@@ -335,25 +338,66 @@ nlohmann::ordered_json ModesOf(const Trial& trial) {
   return modes;
 }
 
-RunRoute FindRunRoute(std::string_view rest) {
-  if (rest.empty()) return Document;
-  if (rest == "tensors") return Tensors;
-  if (rest.starts_with("tensors/")) return TensorRoute;
-  if (rest == "steps") return Steps;
-  if (rest == "columns") return Columns;
-  if (rest == "heat") return Heat;
-  if (rest.starts_with("heat/")) return Tile;
-  if (rest.starts_with("at/")) return At;
-  if (rest == "histogram") return Histogram;
-  if (rest == "histograms") return HistogramsRoute;
-  if (rest == "ranks") return RanksRoute;
-  if (rest == "rows") return RowsRoute;
-  if (rest == "pages") return PagesRoute;
-  if (rest == "findings") return Findings;
-  if (rest == "requests") return RequestsOf;
-  if (rest == "boosting") return Boosting;
-  if (rest == "log") return LogOf;
+std::span<const Route> Routes() noexcept {
+  constexpr bool kValues = true;
+  // Every route of the server but the page's own files and /healthz, which everybody may see.
+  static constexpr Route kRoutes[] = {
+      {"GET", "/metrics", Role::kMetrics},
+      {"GET", "session", Role::kMetrics},
+      {"POST", "session", Role::kMetrics},  // how a visitor begins: without a role
+      {"DELETE", "session", Role::kMetrics},
+      {"GET", "openapi.json", Role::kMetrics},
+      {"GET", "live", Role::kViewer},
+      {"GET", "runs", Role::kViewer},
+      {"GET", "runs/*", Role::kViewer, !kValues, Document},
+      {"GET", "runs/*/tensors", Role::kViewer, !kValues, Tensors},
+      {"GET", "runs/*/tensors/*", Role::kViewer, !kValues, TensorRoute},
+      {"GET", "runs/*/steps", Role::kViewer, !kValues, Steps},
+      {"GET", "runs/*/columns", Role::kViewer, !kValues, Columns},
+      {"GET", "runs/*/rows", Role::kViewer, !kValues, RowsRoute},
+      {"GET", "runs/*/heat", Role::kViewer, !kValues, Heat},
+      {"GET", "runs/*/heat/*/*/*/*", Role::kViewer, !kValues, Tile},
+      {"GET", "runs/*/at/*", Role::kViewer, !kValues, At},
+      {"GET", "runs/*/histogram", Role::kViewer, !kValues, Histogram},
+      {"GET", "runs/*/histograms", Role::kViewer, !kValues, HistogramsRoute},
+      {"GET", "runs/*/ranks", Role::kViewer, !kValues, RanksRoute},
+      {"GET", "runs/*/pages", Role::kViewer, !kValues, PagesRoute},
+      {"GET", "runs/*/findings", Role::kViewer, !kValues, Findings},
+      {"GET", "runs/*/requests", Role::kViewer, !kValues, RequestsOf},
+      {"POST", "runs/*/requests", Role::kOperator},
+      {"POST", "runs/*/marks", Role::kOperator},
+      {"GET", "runs/*/boosting", Role::kViewer, kValues, Boosting},
+      {"GET", "runs/*/log", Role::kViewer, kValues, LogOf},
+  };
+  return kRoutes;
+}
+
+namespace {
+
+bool Matches(std::string_view pattern, std::string_view path) noexcept {
+  for (;;) {
+    const std::string_view wanted = pattern.substr(0, pattern.find('/'));
+    const std::string_view part = path.substr(0, path.find('/'));
+    if (wanted == "*" ? part.empty() : wanted != part) return false;
+    const bool last = wanted.size() == pattern.size();
+    if (last || part.size() == path.size()) return last && part.size() == path.size();
+    pattern.remove_prefix(wanted.size() + 1);
+    path.remove_prefix(part.size() + 1);
+  }
+}
+
+}  // namespace
+
+const Route* FindRoute(std::string_view method, std::string_view path) noexcept {
+  if (method == "HEAD") method = "GET";
+  for (const Route& route : Routes()) {
+    if (route.method == method && Matches(route.path, path)) return &route;
+  }
   return nullptr;
+}
+
+bool HasRoute(std::string_view path) noexcept {
+  return std::ranges::any_of(Routes(), [&](const Route& route) { return Matches(route.path, path); });
 }
 
 }  // namespace luff::server

@@ -10,6 +10,7 @@
 #include "catalog/card.h"
 #include "catalog/walk.h"
 #include "luff/store/trainings.h"
+#include "server/hide_secrets.h"
 
 namespace luff::server {
 namespace {
@@ -121,7 +122,14 @@ bool RunList::Holds(const std::string& path, const std::string& card) const {
   return at != by_path_.end() && at->second.card == card;
 }
 
-Response RunList::List(const Request& request) {
+std::size_t RunList::CountOf(const std::string& root, const Visitor& visitor) const {
+  const MutexLock lock(mutex_);
+  return static_cast<std::size_t>(std::ranges::count_if(by_path_, [&](const auto& one) {
+    return one.first.starts_with(root + "/") && visitor.May(Role::kViewer, one.first);
+  }));
+}
+
+Response RunList::List(const Request& request, const Visitor& visitor) {
   catalog::Question question;
   if (const std::string_view where = request.Parameter("where"); !where.empty()) {
     auto condition = catalog::ParseCondition(where);
@@ -140,10 +148,11 @@ Response RunList::List(const Request& request) {
   const auto after = NumberIn<std::size_t>(request, "after", 0);
   if (!after.ok()) return ProblemOf(after.status());
   const std::size_t last = std::min(*after, SIZE_MAX / 2) + std::min(*limit, kMaxPage);
-  question.limit = roots_.size() == 1 ? last : SIZE_MAX;
+  question.limit = roots_.size() == 1 && !visitor.restricted() ? last : SIZE_MAX;
 
   std::vector<catalog::Answer> answers;
-  bool alone = false;  // a run that is served by itself, which is read each time
+  std::vector<std::string> folders;  // of the answers
+  bool alone = false;                // a run that is served by itself, which is read each time
   for (const std::string& root : roots_) {
     if (IsRun(root)) {
       alone = true;
@@ -152,18 +161,27 @@ Response RunList::List(const Request& request) {
     question.folder = root;
     auto answer = catalog::Ask(index_, question);
     if (!answer.ok()) return ProblemOf(answer.status());
+    if (visitor.restricted()) {  // neither counts nor notes speak of what is elsewhere
+      std::erase_if(answer->entries,
+                    [&](const catalog::Entry& one) { return !visitor.May(Role::kViewer, one.path); });
+      answer->matching = answer->entries.size();
+      answer->notes.clear();
+    }
     answers.push_back(std::move(*answer));
+    folders.push_back(root);
   }
   const auto is_new = [&](const catalog::Entry& entry) { return !Holds(entry.path, entry.card); };
   if (alone || std::ranges::any_of(
                    answers, [&](const auto& one) { return std::ranges::any_of(one.entries, is_new); })) {
     if (const auto changed = Refresh(); !changed.ok()) return ProblemOf(changed.status());
   }
-  return Page(answers, *after, last, question.where.has_value());
+  for (std::size_t i = 0; visitor.restricted() && i < answers.size(); ++i)
+    answers[i].all = CountOf(folders[i], visitor);
+  return Page(answers, *after, last, question.where.has_value(), visitor);
 }
 
 Response RunList::Page(const std::vector<catalog::Answer>& answers, std::size_t first, std::size_t last,
-                       bool filtered) const {
+                       bool filtered, const Visitor& visitor) const {
   nlohmann::ordered_json runs = nlohmann::ordered_json::array();
   nlohmann::ordered_json notes = nlohmann::ordered_json::array();
   std::size_t place = 0;
@@ -173,7 +191,8 @@ Response RunList::Page(const std::vector<catalog::Answer>& answers, std::size_t 
     if (place++ >= first && place <= last) shown.push_back(&run);
   };
   for (const std::string& root : roots_) {  // runs that are served by themselves
-    if (const auto at = by_path_.find(root); at != by_path_.end()) put(at->second);
+    const auto at = by_path_.find(root);
+    if (at != by_path_.end() && visitor.May(Role::kViewer, root)) put(at->second);
   }
   std::size_t matching = place;
   std::size_t all = place;
@@ -189,6 +208,7 @@ Response RunList::Page(const std::vector<catalog::Answer>& answers, std::size_t 
   for (const ListedRun* run : shown) {
     nlohmann::ordered_json card = TryParseOrderedJson(run->card);
     if (!card.is_object()) continue;
+    HideSecrets(&card);
     card["id"] = run->id;
     card["place"] = run->name;
     runs.push_back(std::move(card));

@@ -10,6 +10,7 @@
 #include "luff/base/mutex.h"
 #include "luff/base/result.h"
 #include "server/message.h"
+#include "server/secrets.h"
 
 /// The runs below the directories that are served, and their ids.
 namespace luff::server {
@@ -37,12 +38,16 @@ class RunList {
   [[nodiscard]] Result<bool> Refresh() LUFF_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<ListedRun> All() const LUFF_EXCLUDES(mutex_);
   [[nodiscard]] std::optional<ListedRun> Find(std::string_view id) const LUFF_EXCLUDES(mutex_);
-  /// The answer of GET runs.
-  [[nodiscard]] Response List(const Request& request) LUFF_EXCLUDES(mutex_);
+  /// The answer of GET runs: those that the visitor may see.
+  [[nodiscard]] Response List(const Request& request, const Visitor& visitor) LUFF_EXCLUDES(mutex_);
 
  private:
   [[nodiscard]] Response Page(const std::vector<catalog::Answer>& answers, std::size_t first,
-                              std::size_t last, bool filtered) const LUFF_EXCLUDES(mutex_);
+                              std::size_t last, bool filtered, const Visitor& visitor) const
+      LUFF_EXCLUDES(mutex_);
+  /// How many of the runs below `root` the visitor may see.
+  [[nodiscard]] std::size_t CountOf(const std::string& root, const Visitor& visitor) const
+      LUFF_EXCLUDES(mutex_);
   /// Whether the list has the run with this card: it may have changed, or another may have taken its place.
   [[nodiscard]] bool Holds(const std::string& path, const std::string& card) const LUFF_EXCLUDES(mutex_);
 

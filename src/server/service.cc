@@ -9,18 +9,29 @@
 #include "luff/base/version.h"
 #include "server/assets.h"
 #include "server/metrics.h"
-#include "server/run_api.h"
 
 namespace luff::server {
 namespace {
+
+constexpr std::string_view kRuns = "runs/";
+
+Response NotAllowed(Role least, const Visitor& visitor) {
+  return Problem(
+      403, "Not allowed",
+      fmt::format("this needs the role {}, and yours is {}", RoleName(least), RoleName(visitor.role())),
+      "Ask for a token of that role: luff serve token add NAME --role ROLE.");
+}
 
 Response NoRoute() {
   return Problem(404, "Not found", "there is no such route; docs/spec/http-api.md lists them");
 }
 
-Response PageFile(const Request& request) {
+Response PageFile(const Request& request, const std::string& base) {
   const Asset* asset = FindAsset(request.path == "/" ? "/index.html" : request.path);
   if (asset == nullptr || asset->path == kReportAsset) {
+    if (request.path.empty()) {  // the page's own addresses begin at its directory
+      return {.status = 308, .headers = {{"Location", base + "/"}}};
+    }
     if (request.path != "/") return NoRoute();
     return Problem(404, "No page", "this build of luff has no page, because it was made without Node",
                    "Install luff from its wheel, or build it where Node is; the routes below /api/v1 work.");
@@ -35,41 +46,41 @@ Response PageFile(const Request& request) {
 
 }  // namespace
 
-Response Service::OfRun(const Request& request, std::string_view rest,
-                        const std::optional<Visitor>& visitor) {
-  const std::size_t slash = rest.find('/');
-  const std::string_view id = rest.substr(0, slash);
-  const std::string_view what = slash == std::string_view::npos ? "" : rest.substr(slash + 1);
-  const RunRoute route = FindRunRoute(what);
-  const bool acts = request.method == "POST" && (what == "requests" || what == "marks");
-  if (route == nullptr && !acts) return NoRoute();
-  if (request.method != "GET" && !acts) return Problem(405, "Not allowed", "read it with GET");
+std::optional<ListedRun> Service::FindRun(std::string_view id, const Visitor& visitor) {
   auto listed = list_.Find(id);
   if (!listed) {  // it may have begun a moment ago
-    if (const auto changed = list_.Refresh(); !changed.ok()) return ProblemOf(changed.status());
+    (void)list_.Refresh().ok();
     listed = list_.Find(id);
   }
+  return listed && visitor.May(Role::kViewer, listed->path) ? listed : std::nullopt;
+}
+
+Response Service::OfRun(const Request& request, const Route& route, const Visitor& visitor) {
+  const Role least = route.values ? std::max(route.role, values_) : route.role;
+  const std::string_view rest = std::string_view(request.path).substr(kApi.size() + kRuns.size());
+  const std::string_view id = rest.substr(0, rest.find('/'));
+  const auto listed = FindRun(id, visitor);
   if (!listed) {
     return Problem(404, "No such run", "no run of this id is below the directories that are served",
                    "GET /api/v1/runs lists them.");
   }
-  if (acts) return acting_.Post(*listed, what, request, visitor.value_or(Visitor{Role::kMetrics, ""}));
+  if (!visitor.May(least, listed->path)) return NotAllowed(least, visitor);
+  if (route.answer == nullptr) return acting_.Post(*listed, rest.substr(id.size() + 1), request, visitor);
   Response response;
   const Status used = runs_.Use(*listed, [&](OpenRun& run) -> Status {
-    LUFF_ASSIGN_OR_RETURN(response, route(*listed, run, request));
+    LUFF_ASSIGN_OR_RETURN(response, route.answer(*listed, run, request));
     return Status::Ok();
   });
   return used.ok() ? std::move(response) : ProblemOf(used);
 }
 
-Response Service::Stream(const Request& request) {
+Response Service::Stream(const Request& request, const Visitor& visitor) {
   Response response{.type = "text/event-stream", .is_stream = true};
   std::string_view ids = request.Parameter("runs");
   while (!ids.empty()) {
     const std::string_view id = ids.substr(0, ids.find(','));
     ids.remove_prefix(std::min(ids.size(), id.size() + 1));
-    if (!list_.Find(id)) (void)list_.Refresh().ok();
-    if (!list_.Find(id)) return Problem(404, "No such run", "no run of this id is served");
+    if (!FindRun(id, visitor)) return Problem(404, "No such run", "no run of this id is served");
     if (response.live.size() == Live::kMaxWatched) {
       return Problem(400, "Too many runs", fmt::format("a stream may watch {} runs", Live::kMaxWatched));
     }
@@ -78,8 +89,10 @@ Response Service::Stream(const Request& request) {
   return response;
 }
 
-Response Service::Exposed(const Request& request) {
-  const std::vector<ListedRun> runs = list_.All();
+Response Service::MetricsOf(const Request& request, const Visitor& visitor) {
+  if (const auto changed = list_.Refresh(); !changed.ok()) return ProblemOf(changed.status());
+  auto runs = list_.All();
+  std::erase_if(runs, [&](const ListedRun& run) { return !visitor.May(Role::kMetrics, run.path); });
   Exposition exposition;
   metrics_.Put(runs, Env::Real().NowUnixNs(), &exposition);
   exposition.Put(Metric::kServeInfo, {{"version", std::string(Version())}}, 1);
@@ -92,21 +105,21 @@ Response Service::Exposed(const Request& request) {
           .body = open ? exposition.OpenMetrics() : exposition.Prometheus()};
 }
 
-Response Service::Route(const Request& request, const std::optional<Visitor>& visitor) {
+Response Service::Dispatch(const Request& request, const std::optional<Visitor>& visitor) {
   const std::string_view path = request.path;
   if (path == "/healthz") return {.type = "text/plain", .body = "ok\n"};
-  if (path == "/metrics") {
-    if (const auto changed = list_.Refresh(); !changed.ok()) return ProblemOf(changed.status());
-    return Exposed(request);
-  }
-  if (!path.starts_with(kApi)) return PageFile(request);
-  const std::string_view rest = path.substr(kApi.size());
+  if (!path.starts_with(kApi) && path != "/metrics") return PageFile(request, place().base);
+  const std::string_view rest = path == "/metrics" ? path : path.substr(kApi.size());
+  const Route* route = FindRoute(request.method, rest);
+  if (route == nullptr)
+    return HasRoute(rest) ? Problem(405, "Not allowed", "this route has another method") : NoRoute();
   if (rest == "session") return guard_.Session(request, Env::Real().NowMonotonicNs(), visitor);
-  if (rest.starts_with("runs/")) return OfRun(request, rest.substr(5), visitor);
-  if (rest != "runs" && rest != "live") return NoRoute();
-  if (request.method != "GET") return Problem(405, "Not allowed", "read it with GET");
-  if (rest == "live") return Stream(request);
-  return list_.List(request);
+  if (!visitor) return NoRoute();  // the guard lets nobody else pass
+  if (visitor->role() < route->role) return NotAllowed(route->role, *visitor);
+  if (rest == "openapi.json") return {.body = std::string(OpenApiText())};
+  if (rest == "/metrics") return MetricsOf(request, *visitor);
+  if (rest == "live") return Stream(request, *visitor);
+  return rest == "runs" ? list_.List(request, *visitor) : OfRun(request, *route, *visitor);
 }
 
 Response Service::Answer(const Request& request) noexcept {
@@ -118,14 +131,38 @@ Response Service::Answer(const Request& request) noexcept {
 
 Response Service::AnswerUncounted(const Request& request) noexcept {
   try {
+    const std::int64_t now = Env::Real().NowMonotonicNs();
+    (void)secrets_->Refresh(now).ok();  // a file that cannot be read: its tokens are refused
     std::optional<Visitor> visitor;
-    if (auto refused = guard_.Check(request, Env::Real().NowMonotonicNs(), &visitor))
-      return *std::move(refused);
-    return Route(request, visitor);
+    auto refused = guard_.Check(request, now, &visitor);
+    Response response = refused ? *std::move(refused) : Dispatch(request, visitor);
+    const Route* route = request.path.starts_with(kApi)
+                             ? FindRoute(request.method, std::string_view(request.path).substr(kApi.size()))
+                             : nullptr;
+    audit_.Answered(request, response, visitor ? &*visitor : nullptr, route != nullptr && route->values);
+    return response;
   } catch (const std::bad_alloc&) {
     return {.status = 503, .type = "text/plain", .body = "no memory\n"};
   } catch (const std::exception&) {
     return {.status = 500, .type = "text/plain", .body = "internal error\n"};
+  }
+}
+
+void Service::Look() noexcept {
+  try {
+    (void)secrets_->Refresh(Env::Real().NowMonotonicNs()).ok();
+    live_.Look();
+  } catch (const std::exception&) {
+    return;  // no memory: the next look may find some
+  }
+}
+
+bool Service::MayStill(const Request& request) noexcept {
+  try {
+    std::optional<Visitor> visitor;
+    return !guard_.Check(request, Env::Real().NowMonotonicNs(), &visitor);
+  } catch (const std::exception&) {
+    return false;  // no memory
   }
 }
 

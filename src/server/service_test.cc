@@ -1,7 +1,9 @@
 // Routes over real runs, without sockets.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -62,7 +64,8 @@ struct House {
   TempRun run;
   Writing writing;
   Secrets secrets;
-  Service service{LoopbackPlace(1), &secrets, {std::filesystem::path(run.path()).parent_path().string()}, ""};
+  Service service{
+      LoopbackPlace(1), &secrets, {.roots = {std::filesystem::path(run.path()).parent_path().string()}}};
 };
 
 TEST(Service, ShowsARunOnEveryRoute) {
@@ -97,6 +100,90 @@ TEST(Service, ShowsARunOnEveryRoute) {
   EXPECT_EQ(document["boosting"], false);
   EXPECT_TRUE(house.Json(at + "/boosting")["trainings"].empty());
   EXPECT_TRUE(house.Get("/api/v1/live?runs=" + house.Id()).is_stream);
+}
+
+TEST(Service, EveryRouteNeedsTheRoleOfTheTable) {
+  House house;
+  house.secrets.Add("scrape", Role::kMetrics);
+  house.secrets.Add("act", Role::kOperator);
+  const std::map<std::string, Role> tokens = {{"scrape", Role::kMetrics},
+                                              {"look", Role::kViewer},
+                                              {"act", Role::kOperator},
+                                              {"secret", Role::kAdmin}};
+  const std::string id = house.Id();
+  for (const Route& route : Routes()) {
+    if (route.path == "session") continue;
+    std::string path =
+        route.path.starts_with('/') ? std::string(route.path) : std::string(kApi) + std::string(route.path);
+    for (std::size_t at = path.find('*'); at != std::string::npos; at = path.find('*'))
+      path.replace(at, 1, path.find("runs/*") + 5 == at ? id : "0");
+    for (const auto& [token, role] : tokens) {
+      Request request;
+      request.method = route.method;
+      ASSERT_TRUE(ParseTarget(path, &request).ok()) << path;
+      request.host = "127.0.0.1:1";
+      request.authorization = "Bearer " + token;
+      request.content_type = "application/json";
+      const int status = house.service.Answer(request).status;
+      EXPECT_EQ(status == 403, role < route.role) << route.method << " " << path << " " << token << status;
+      EXPECT_NE(status, 401);
+      request.authorization = "Bearer nobody";
+      EXPECT_EQ(house.service.Answer(request).status, 401) << path;
+    }
+  }
+}
+
+TEST(Service, OpenApiNamesEveryRouteWithItsRole) {
+  House house;
+  const auto paths = house.Json("/api/v1/openapi.json")["paths"];
+  std::map<std::string, std::string> told;  // "GET runs/*" -> role
+  for (const auto& [path, methods] : paths.items()) {
+    std::string pattern = path.starts_with(kApi) ? path.substr(kApi.size()) : path;
+    for (std::size_t at = pattern.find('{'); at != std::string::npos; at = pattern.find('{'))
+      pattern.replace(at, pattern.find('}', at) - at + 1, "*");
+    for (const auto& [method, route] : methods.items()) {
+      std::string upper = method;
+      std::ranges::transform(upper, upper.begin(), [](char c) { return static_cast<char>(c - 'a' + 'A'); });
+      told[upper + " " + pattern] = route["x-role"];
+    }
+  }
+  std::map<std::string, std::string> are;
+  for (const Route& route : Routes())
+    are[std::string(route.method) + " " + std::string(route.path)] = RoleName(route.role);
+  EXPECT_EQ(told, are);
+}
+
+TEST(Service, RunsElsewhereDoNotExist) {
+  House house;
+  const std::string folder = std::filesystem::path(house.run.path()).parent_path().string();
+  const std::string id = house.Id();
+  const auto ask = [&](const std::string& root, const std::string& target) {
+    const House* of = &house;
+    const std::string file = of->run.path() + "-tokens.json";
+    const auto token = TokenFile(file).Add({.name = "x", .roots = {root}});
+    EXPECT_TRUE(token.ok());
+    Secrets secrets(file);
+    Service service(LoopbackPlace(1), &secrets, {.roots = {folder}});
+    Request request;
+    request.method = "GET";
+    EXPECT_TRUE(ParseTarget(target, &request).ok());
+    request.host = "127.0.0.1:1";
+    request.authorization = "Bearer " + *token;
+    Response response = service.Answer(request);
+    std::filesystem::remove(file);
+    std::filesystem::remove(file + ".lock");
+    return response;
+  };
+  const std::string at = "/api/v1/runs/" + id;
+  EXPECT_EQ(ask(folder, at).status, 200);
+  EXPECT_EQ(ask(house.run.path(), at + "/tensors").status, 200);
+  EXPECT_EQ(ask(house.run.path() + "x", at).status, 404);
+  EXPECT_EQ(ask("/elsewhere", at).status, 404);
+  EXPECT_EQ(ask("/elsewhere", "/api/v1/live?runs=" + id).status, 404);
+  EXPECT_EQ(ask("/elsewhere", "/api/v1/runs").body, R"({"runs":[],"matching":0,"all":0,"notes":[]})");
+  EXPECT_EQ(TryParseJson(ask(folder, "/api/v1/runs").body)["all"], 1);
+  EXPECT_EQ(ask("/elsewhere", "/metrics").body.find("run=\""), std::string::npos);
+  EXPECT_NE(ask(folder, "/metrics").body.find("run=\""), std::string::npos);
 }
 
 TEST(Service, TakesRequestsOfThoseWhoMayActAndShowsThem) {

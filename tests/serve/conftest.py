@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,12 +56,23 @@ def numbers(payload: bytes) -> dict[str, np.ndarray]:
     return arrays
 
 
-class Server:
-    """A server that listens; its token and port."""
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=LIMIT_S)
+        self._path = path
 
-    def __init__(self, home: Path, *roots: Path) -> None:
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(LIMIT_S)
+        self.sock.connect(self._path)
+
+
+class Server:
+    """A server that listens; its link, token and port (0 for a Unix socket)."""
+
+    def __init__(self, home: Path, *roots: Path, words: tuple[str, ...] = ()) -> None:
         self._process = subprocess.Popen(
-            [executable(), "serve", *map(str, roots)],
+            [executable(), "serve", *words, *map(str, roots)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -68,9 +80,11 @@ class Server:
         )
         assert self._process.stdout is not None
         self.link = self._process.stdout.readline().strip()
-        assert "#token=" in self.link, self._process.stderr.read() if self._process.stderr else ""
-        self.base, self.token = self.link.split("/#token=")
-        self.port = int(self.base.rsplit(":", 1)[1])
+        assert self.link, self._process.stderr.read() if self._process.stderr else ""
+        self.base, _, self.token = self.link.replace("/#token=", " token=").partition(" token=")
+        self.socket = next((word[5:] for word in words if word.startswith("unix:")), "")
+        at = [word for word in words if ":" in word and word.rsplit(":", 1)[1].isdigit()]
+        self.port = 0 if self.socket else int((at[0] if at else self.base.split("/")[2]).rsplit(":", 1)[1])
         self.pid = self._process.pid
 
     def ask(
@@ -80,12 +94,17 @@ class Server:
         headers: dict[str, str] | None = None,
         body: str | None = None,
         *,
-        token: bool = True,
+        token: bool | str = True,
     ) -> Answer:
-        """Sends one request, with the token unless `token` is false."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        """Sends one request: with the token of the link, with another, or without one."""
+        connection = (
+            _UnixConnection(self.socket)
+            if self.socket
+            else http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        )
         try:
-            own = {"Authorization": f"Bearer {self.token}"} if token else {}
+            shown = token if isinstance(token, str) else self.token if token else ""
+            own = {"Authorization": f"Bearer {shown}"} if shown else {}
             connection.request(method, path, body, own | (headers or {}))
             response = connection.getresponse()
             return Answer(response.status, dict(response.getheaders()), response.read())
@@ -103,6 +122,16 @@ class Server:
             self._process.send_signal(signal.SIGTERM)
         _, said = self._process.communicate(timeout=LIMIT_S)
         return self._process.returncode, said
+
+
+def add_token(home: Path, name: str, *words: str) -> str:
+    """Makes a named token with `luff serve token add`; returns it."""
+    done = subprocess.run(
+        [executable(), "serve", "token", "add", name, *words],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False, env=os.environ | {"LUFF_HOME": str(home)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def record(path: Path, steps: int = 60, layers: int = 3, *, close: bool = True) -> Any:

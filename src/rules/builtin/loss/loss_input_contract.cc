@@ -251,7 +251,13 @@ class LossInputContract final : public KeptRule {
       }
       case Formula::kBceWithLogits: return Limited(call, *low, *high, values.size(), kind);
       case Formula::kBce: return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
-      case Formula::kKlDivergence: return named ? OfDivergence(call, *low, *high, tolerance) : Breach();
+      case Formula::kKlDivergence:
+        if (!named) return {};
+        // Swapped arguments make the weights NaN with the first update.
+        if (kind->cause == kSwappedKl.cause &&
+            std::isnan(call.target.values.empty() ? 0 : call.target.values[0]))
+          return kSwappedKl;
+        return OfDivergence(call, *low, *high, tolerance);
       default: return {};
     }
   }

@@ -233,6 +233,13 @@ TEST(LossInputContract, ArgumentsOfADivergence_AreNamedByWhatTheyHold) {
   };
   EXPECT_EQ(cause(Divergences(shares, shares)), "no_log_probabilities_into_kl");
   EXPECT_EQ(cause(Divergences(shares, logarithms)), "arguments_of_kl_swapped");
+  int calls = 0;  // such a loss is NaN, and so are the outputs after its first update
+  EXPECT_EQ(cause(Divergences(shares,
+                              [&](auto* scores) {
+                                logarithms(scores);
+                                if (calls++ > 0) scores->assign(scores->size(), NAN);
+                              })),
+            "arguments_of_kl_swapped");
   EXPECT_EQ(cause(Divergences(logarithms, shares, true)), "probabilities_as_log_target");
   EXPECT_EQ(cause(Divergences(over_batch, shares)), "softmax_over_batch");
 }
