@@ -219,7 +219,8 @@ def test_beside_a_training(tmp_path: Path) -> None:
 
 def test_every_route_answers_as_openapi_says(server: Server) -> None:
     document = server.get("/api/v1/openapi.json")
-    run = server.get("/api/v1/runs")["runs"][0]["id"]
+    run, *others = [one["id"] for one in server.get("/api/v1/runs")["runs"]]
+    pair = f"?runs={run},{others[0]}"
     values = {"run": run, "step": "31", "stat": "l2", "level": "0", "x": "0", "y": "0", "tensor": "0"}
     queries = {
         "columns": "?tensor=0,1",
@@ -228,12 +229,16 @@ def test_every_route_answers_as_openapi_says(server: Server) -> None:
         "histograms": "?tensor=0",
         "histogram": "?tensor=0&step=31",
         "live": f"?runs={run}",
+        "compare": pair,
+        "compare/tensors": pair,
+        "compare/map": pair,
     }
     checked = 0
     for path, methods in document["paths"].items():
         if "get" not in methods or path.endswith("/live"):
             continue
-        asked = path.format(**values) + queries.get(path.rsplit("/", 1)[1], "")
+        name = path.removeprefix("/api/v1/")
+        asked = path.format(**values) + queries.get(name, queries.get(name.removeprefix("runs/{run}/"), ""))
         answer = server.ask("GET", asked)
         if path.endswith(("/histogram", "/log")) and answer.status == 404:
             continue  # none was recorded
