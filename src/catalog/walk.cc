@@ -50,8 +50,7 @@ std::uint64_t StampAt(int folder, const std::string& name) {
   const bool own = has("/w0000/live") || has("/run.json");
   if (!own && !IsSmdebugs(folder, name)) return 0;
   if (own) hash = Mixed(hash, info);
-  for (const char* part :
-       {"", "/control", "/rules/luff/findings.jsonl", "/index", "/collections/000000000",
+  for (const char* part : {"", "/control", "/rules/luff/findings.jsonl", "/index", "/collections/000000000",
                            "/training_job_end.ts"}) {
     if (fstatat(folder, (name + part).c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) hash = Mixed(hash, info);
   }

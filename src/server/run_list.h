@@ -47,8 +47,7 @@ class RunList {
 
  private:
   [[nodiscard]] Response Page(const std::vector<catalog::Answer>& answers, std::size_t first,
-                              std::size_t last, const Request& request,
-                              const Visitor& visitor) const
+                              std::size_t last, const Request& request, const Visitor& visitor) const
       LUFF_EXCLUDES(mutex_);
   /// How many of the runs below `root` the visitor may see.
   [[nodiscard]] std::size_t CountOf(const std::string& root, const Visitor& visitor) const

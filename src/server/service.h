@@ -17,11 +17,11 @@ namespace luff::server {
 
 /// What a service is made of.
 struct ServiceOptions {
-  std::vector<std::string> roots;  // absolute directories, of runs or runs themselves
-  std::string index = {};          // file of the catalogue's index; "" for none
-  std::string audit = {};          // file of the audit; "" for none
+  std::vector<std::string> roots;        // absolute directories, of runs or runs themselves
+  std::string index = {};                // file of the catalogue's index; "" for none
+  std::string audit = {};                // file of the audit; "" for none
   const OverviewCache* cache = nullptr;  // of overviews; null for none
-  Role values = Role::kViewer;     // the least role that may see values (Route::values)
+  Role values = Role::kViewer;           // the least role that may see values (Route::values)
 };
 
 /// What the server answers: guard, then route. Without sockets. **Thread-safe.**
