@@ -273,16 +273,6 @@ const std::vector<std::string>& VerdictWords() {
   return words;
 }
 
-bool SoundsSecret(const std::string& name) {
-  std::string lower = name;
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const char* word : {"token", "secret", "password", "passwd", "api_key", "apikey", "credential"}) {
-    if (lower.find(word) != std::string::npos) return true;
-  }
-  return false;
-}
-
 std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& command) {
   std::map<std::string, Parameter> found;
   const auto add = [&](std::string_view word, const std::string& value) {

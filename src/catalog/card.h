@@ -84,9 +84,6 @@ inline constexpr std::size_t kMaxText = 1024;
 /// Leaves out the values of names that sound like secrets.
 [[nodiscard]] std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& command);
 
-/// Whether a name is that of a secret, whose value is never shown.
-[[nodiscard]] bool SoundsSecret(const std::string& name);
-
 /// Returns the scalar of a name and mode; nullptr if there is none.
 [[nodiscard]] const Scalar* FindScalar(const Card& card, const std::string& name, bool eval);
 

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "catalog/divergence.h"
+#include "luff/query/row_visit.h"
 
 namespace luff::catalog {
 namespace {
@@ -39,7 +40,7 @@ Status Read(const Trial& trial, const std::vector<std::uint32_t>& rows,
   while (n < column.size()) {  // stretches of wanted steps: what lies between them is not read
     std::size_t end = n;
     while (end < column.size() && wanted(column[end])) ++end;
-    LUFF_RETURN_IF_ERROR(trial.VisitSummaries(n, end, [&](const Trial::SummaryStretch& one) {
+    LUFF_RETURN_IF_ERROR(query::VisitRows(trial, n, end, [&](const query::SummaryStretch& one) {
       if (one.worker != 0 || one.tensor >= rows.size() || rows[one.tensor] == CommonTensors::kNone) return;
       for (std::size_t k = 0; k < one.count.size(); ++k) {
         const std::int32_t at = one.first + k < column.size() ? column[one.first + k] : -1;

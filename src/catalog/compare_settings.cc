@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "catalog/compare.h"
+#include "catalog/secret_words.h"
 #include "luff/rules/kept_findings.h"
 
 namespace luff::catalog {

@@ -8,6 +8,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "luff/query/row_visit.h"
+
 namespace luff::catalog {
 namespace {
 
@@ -71,7 +73,7 @@ class Side {
     const auto [low, high] = std::ranges::minmax(std::span(steps_).subspan(from, width));
     std::vector<std::int32_t> place(high - low + 1, -1);
     for (std::size_t i = 0; i < width; ++i) place[steps_[from + i] - low] = static_cast<std::int32_t>(i);
-    LUFF_RETURN_IF_ERROR(trial_.VisitSummaries(low, high + 1, [&](const Trial::SummaryStretch& one) {
+    LUFF_RETURN_IF_ERROR(query::VisitRows(trial_, low, high + 1, [&](const query::SummaryStretch& one) {
       if (one.worker != 0 || one.tensor >= rows_.size() || rows_[one.tensor] == CommonTensors::kNone) return;
       const std::uint32_t row = rows_[one.tensor];
       for (std::size_t k = 0; k < one.count.size(); ++k) {
@@ -92,7 +94,7 @@ class Side {
   }
 
  private:
-  static Cell Of(const Trial::SummaryStretch& one, std::size_t k, bool loss) {
+  static Cell Of(const query::SummaryStretch& one, std::size_t k, bool loss) {
     Cell cell;
     std::uint64_t bits = 1;
     for (const std::uint64_t word :

@@ -186,7 +186,7 @@ class Keeper {
         fmt::print(stderr, "luff: --log: this file system gives nothing back, the log grows with the job\n");
     }
     if (last) {
-      (void)ftruncate(fd, static_cast<off_t>(SizeOf(fd)));  // what was reserved
+      [[maybe_unused]] const int cut = ftruncate(fd, static_cast<off_t>(SizeOf(fd)));  // what was reserved
     } else if (size + kRoom / 2 > reserved_[i]) {
       (void)fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(size), kRoom);
       reserved_[i] = size + kRoom;

@@ -35,7 +35,7 @@ Status VisitSteps(const Trial& trial, std::size_t from, std::size_t to, const Us
            {&one, 1}});
     }
     for (const TrialRows::FormEntry& entry : rows.forms) {
-      if (entry.row.form == kDifference) difference(entry.tensor, n, entry.row);
+      if (difference && entry.row.form == kDifference) difference(entry.tensor, n, entry.row);
     }
   }
   return Status::Ok();
@@ -87,6 +87,7 @@ Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretc
                            part(block.nan_count), part(block.inf_count), part(block.sum), part(block.sum_sq),
                            part(block.abs_sum), part(block.dtype), part(block.steps)});
                     });
+        if (!difference) continue;
         LUFF_ASSIGN_OR_RETURN(const auto forms, segment->Forms(slot, store::Again::kNo));
         const auto first_form = std::ranges::lower_bound(forms.step, low) - forms.step.begin();
         for (auto row = static_cast<std::size_t>(first_form);

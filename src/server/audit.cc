@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kMaxText = 256;
 constexpr std::int64_t kQuotaNs = 60'000'000'000;
 
-std::string Cut(std::string_view text) { return std::string(text.substr(0, kMaxText)); }
+std::string CutText(std::string_view text) { return std::string(text.substr(0, kMaxText)); }
 
 /// What a line calls it; "" for what needs none.
 std::string_view EventOf(const Request& request, const Response& response, bool values) {
@@ -90,10 +90,10 @@ void AuditFile::Answered(const Request& request, const Response& response, const
     const std::int64_t now = Env::Real().NowUnixNs();
     nlohmann::ordered_json json{{"unix_ns", now},
                                 {"event", event},
-                                {"who", visitor == nullptr ? "" : Cut(visitor->name)},
+                                {"who", visitor == nullptr ? "" : CutText(visitor->name)},
                                 {"from", request.from},
-                                {"method", Cut(request.method)},
-                                {"path", Cut(request.path)},  // without its parameters
+                                {"method", CutText(request.method)},
+                                {"path", CutText(request.path)},  // without its parameters
                                 {"status", response.status}};
     const MutexLock lock(mutex_);
     std::uint64_t left_out = 0;
@@ -113,8 +113,10 @@ Status AuditFile::Write(std::string_view event, std::string_view who, std::strin
   if (path_.empty()) return Status::Ok();
   try {
     LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(std::filesystem::path(path_).parent_path().string()));
-    const nlohmann::ordered_json json{
-        {"unix_ns", Env::Real().NowUnixNs()}, {"event", event}, {"who", Cut(who)}, {"detail", Cut(detail)}};
+    const nlohmann::ordered_json json{{"unix_ns", Env::Real().NowUnixNs()},
+                                      {"event", event},
+                                      {"who", CutText(who)},
+                                      {"detail", CutText(detail)}};
     const MutexLock lock(mutex_);
     return Append(JsonText(json) + "\n");
   } catch (const std::exception& error) {

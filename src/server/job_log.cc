@@ -25,7 +25,7 @@ bool Numbers(std::string_view text, std::array<std::uint64_t, count>* numbers) {
   return text.empty();
 }
 
-std::string Cut(std::string text) {
+std::string CutLine(std::string text) {
   if (text.size() <= kMaxLine) return text;
   std::size_t end = kMaxLine - 3;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
@@ -57,7 +57,8 @@ Result<std::uint64_t> AddLines(const RegularFile& file, std::uint8_t stream, std
     if (last && at > 0 && begin + bytes.size() < size) break;  // the next page begins with it
     const std::string_view text = std::string_view(bytes).substr(at, last ? feed : feed - at);
     const bool whole = !last || begin + bytes.size() < size;
-    lines->push_back({stream, begin + at, TimeOf(marks, stream, begin + at), Cut(PlainLine(text)), whole});
+    lines->push_back(
+        {stream, begin + at, TimeOf(marks, stream, begin + at), CutLine(PlainLine(text)), whole});
     if (!whole) break;
     at = last ? bytes.size() : feed + 1;
   }

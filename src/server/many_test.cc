@@ -72,8 +72,7 @@ struct Street {
   Secrets secrets;
   Service service{LoopbackPlace(1),
                   &secrets,
-                  {std::filesystem::path(folder.path()).parent_path().string() + "/runs"},
-                  ""};
+                  {.roots = {std::filesystem::path(folder.path()).parent_path().string() + "/runs"}}};
 };
 
 TEST(Runs, BriefRowsHaveTheFieldsThatWereAskedFor) {

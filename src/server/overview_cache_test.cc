@@ -144,7 +144,9 @@ TEST(OverviewCache, RemovesWhatWasNotUsedForLongest) {
   const OverviewCache small(house.folder, 5 * bytes / 2);
   for (const char* id : {"two", "three"}) {
     Overview overview = house.Built();
-    if (id[1] == 'h') EXPECT_EQ(house.Loaded("one"), 40U);  // used
+    if (id[1] == 'h') {
+      EXPECT_EQ(house.Loaded("one"), 40U);  // used
+    }
     small.Save(id, *house.trial, &overview);
   }
   EXPECT_TRUE(fs::exists(house.File("one")));

@@ -120,7 +120,9 @@ void ExpectScan(const Overview& overview, const Trial& trial) {
         ASSERT_EQ(of.flags.empty() ? 0 : of.flags[id], there ? at->second.flags : 0) << id << " " << column;
         const double lo = there ? at->second.lo[place] : kNone;
         if (std::isnan(lo)) {
-          if (!of.lo.empty()) ASSERT_GT(of.lo[id], of.hi[id]) << place << " " << id << " " << column;
+          if (!of.lo.empty()) {
+            ASSERT_GT(of.lo[id], of.hi[id]) << place << " " << id << " " << column;
+          }
           continue;
         }
         const double hi = at->second.hi[place];

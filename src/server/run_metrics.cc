@@ -24,13 +24,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using query::Mode;
-using query::Role;
+using KindRole = query::Role;  // the server has roles of its own
 
 constexpr std::size_t kLookBack = 20;  // steps whose rows are read for the newest values of each kind
 constexpr std::size_t kMaxScalars = 8, kMaxGroups = 4, kMaxWorkers = 4, kMaxRules = 8, kMaxReasons = 6,
                       kMaxActions = 6;
 constexpr std::uint64_t kMaxAudit = 256ULL << 20, kMaxCheckpoint = 64ULL << 20;
-constexpr std::string_view kOther = "other", kAll = "all";
+constexpr std::string_view kOtherLabel = "other", kAllLabel = "all";
 
 /// A number of a card; its texts for what is not finite.
 double NumberOf(const nlohmann::json& json) {
@@ -43,18 +43,18 @@ double NumberOf(const nlohmann::json& json) {
 double Seconds(std::int64_t unix_ns) { return static_cast<double>(unix_ns) / 1e9; }
 
 /// Few kinds of tensors, so that few series tell of them.
-std::string_view KindOf(Role role) {
+std::string_view KindOf(KindRole role) {
   switch (role) {
-    case Role::kWeight:
-    case Role::kBias: return "weight";
-    case Role::kGradient:
-    case Role::kOutputGradient:
-    case Role::kInputGradient: return "gradient";
-    case Role::kInput:
-    case Role::kOutput: return "activation";
-    case Role::kLoss: return "loss";
-    case Role::kOptimizerState: return "optimizer_state";
-    default: return kOther;
+    case KindRole::kWeight:
+    case KindRole::kBias: return "weight";
+    case KindRole::kGradient:
+    case KindRole::kOutputGradient:
+    case KindRole::kInputGradient: return "gradient";
+    case KindRole::kInput:
+    case KindRole::kOutput: return "activation";
+    case KindRole::kLoss: return "loss";
+    case KindRole::kOptimizerState: return "optimizer_state";
+    default: return kOtherLabel;
   }
 }
 
@@ -70,7 +70,8 @@ void PutLargest(Metric metric, std::string_view label, const std::map<std::strin
     else
       others += sorted[i].second;
   }
-  if (sorted.size() > limit) to->Put(metric, {{label, std::string(kOther)}}, static_cast<double>(others));
+  if (sorted.size() > limit)
+    to->Put(metric, {{label, std::string(kOtherLabel)}}, static_cast<double>(others));
 }
 
 void PutCard(const ListedRun& listed, const nlohmann::json& card, const std::string& state,
@@ -129,7 +130,7 @@ void PutFindings(const std::string& run, const std::map<std::string, actions::Ma
   for (const rules::Finding& finding : kept.findings) {
     if (finding.healed) continue;
     const auto mark = marks.find(finding.id);
-    ++open[{is_named(finding.rule) ? finding.rule : std::string(kOther),
+    ++open[{is_named(finding.rule) ? finding.rule : std::string(kOtherLabel),
             finding.severity == rules::Severity::kStop ? "stop" : "warn",
             mark != marks.end() && mark->second.mutes(train_step)}];
   }
@@ -187,7 +188,7 @@ void PutActions(const std::string& run, Exposition* to) {
       to->Put(Metric::kActions, {{"kind", key.first}, {"result", key.second}}, static_cast<double>(count));
   }
   if (others > 0)
-    to->Put(Metric::kActions, {{"kind", std::string(kOther)}, {"result", std::string(kOther)}},
+    to->Put(Metric::kActions, {{"kind", std::string(kOtherLabel)}, {"result", std::string(kOtherLabel)}},
             static_cast<double>(others));
 }
 
@@ -233,7 +234,7 @@ void RunMetrics::ReadModel() {
 
 std::string RunMetrics::GroupOf(const std::string& parameter) const {
   const auto at = groups_.find(parameter);
-  return at == groups_.end() ? std::string(kAll) : at->second;
+  return at == groups_.end() ? std::string(kAllLabel) : at->second;
 }
 
 void RunMetrics::TakeRows(const query::Trial::StepRows& rows, const std::optional<Regex>& tensors) {
@@ -250,7 +251,7 @@ void RunMetrics::TakeRows(const query::Trial::StepRows& rows, const std::optiona
     const double l2 = WithoutBad(row.summary.l2());
     const std::uint64_t nonfinite = row.summary.nan_count + row.summary.inf_count;
     bad[std::string(KindOf(info.role))] += nonfinite > 0 ? 1 : 0;
-    if (info.role == Role::kGradient)
+    if (info.role == query::Role::kGradient)
       squares[GroupOf(rules::ParameterOfGradient(info.name))] += nonfinite > 0 ? std::nan("") : l2 * l2;
     if (!tensors) continue;
     auto wanted = wanted_.find(row.tensor);
@@ -266,7 +267,7 @@ void RunMetrics::TakeRows(const query::Trial::StepRows& rows, const std::optiona
   for (const auto& entry : rows.forms) {
     const auto& values = entry.row.values;  // [1]: squares of the change, [5]: of the weight before
     if (entry.row.form != static_cast<std::uint16_t>(format::Form::kDifference) ||
-        trial_->tensor(entry.tensor).role != Role::kWeight)
+        trial_->tensor(entry.tensor).role != query::Role::kWeight)
       continue;
     // A difference is that from the value captured before, which may lie several updates back.
     Change& change = changes_[entry.tensor];

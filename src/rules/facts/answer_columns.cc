@@ -7,7 +7,7 @@
 namespace luff::rules {
 namespace {
 
-constexpr double kLargest = 1e30;  // squares of larger values would overflow sums
+constexpr double kLargestAnswer = 1e30;  // squares of larger values would overflow sums
 constexpr double kErrors = 5;
 constexpr double kBetter = 0.3;
 constexpr double kAsGood = 0.02;
@@ -42,7 +42,7 @@ void AnswerColumns::Add(const LossCall& call, const Recognition& found) {
   }
   if (answers.empty() || (columns_ != 0 && columns_ != columns)) return;
   for (std::size_t i = 0; i < answers.size(); ++i)
-    if (!(std::abs(answers[i]) < kLargest) || !(std::abs(targets[i]) < kLargest)) return;
+    if (!(std::abs(answers[i]) < kLargestAnswer) || !(std::abs(targets[i]) < kLargestAnswer)) return;
   if (columns_ == 0) {
     columns_ = columns;
     reference_x_.assign(answers.begin(), answers.begin() + static_cast<std::ptrdiff_t>(columns));
