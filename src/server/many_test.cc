@@ -61,7 +61,8 @@ struct Street {
     return TryParseJson(response.body);
   }
   std::string Id(const std::string& name) {
-    for (const auto& run : Json("runs?brief=1")["runs"]) {
+    const nlohmann::json list = Json("runs?brief=1");
+    for (const auto& run : list["runs"]) {
       if (run["name"] == name) return run["id"];
     }
     return "";

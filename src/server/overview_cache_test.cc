@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -142,13 +143,14 @@ TEST(OverviewCache, RemovesWhatWasNotUsedForLongest) {
   house.Keep("one");
   const std::uint64_t bytes = fs::file_size(house.File("one"));
   const OverviewCache small(house.folder, 5 * bytes / 2);
-  for (const char* id : {"two", "three"}) {
-    Overview overview = house.Built();
-    if (id[1] == 'h') {
-      EXPECT_EQ(house.Loaded("one"), 40U);  // used
-    }
-    small.Save(id, *house.trial, &overview);
-  }
+  Overview second = house.Built();
+  small.Save("two", *house.trial, &second);
+  const auto now = fs::last_write_time(house.File("two"));
+  fs::last_write_time(house.File("one"), now - std::chrono::hours(2));
+  fs::last_write_time(house.File("two"), now - std::chrono::hours(1));
+  EXPECT_EQ(house.Loaded("one"), 40U);  // used
+  Overview third = house.Built();
+  small.Save("three", *house.trial, &third);
   EXPECT_TRUE(fs::exists(house.File("one")));
   EXPECT_FALSE(fs::exists(house.File("two")));
   EXPECT_TRUE(fs::exists(house.File("three")));

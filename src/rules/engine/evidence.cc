@@ -110,6 +110,7 @@ constexpr Look kLooks[] = {
     {"ClipSaturated", Bit(kClipping)},
     {"Confusion", Bit(kLossCalls)},
     {"ConstantOutput", Bit(kLossCalls)},
+    {"ContrastivePairs", Bit(kLossCalls)},
     {"DataLeak", Both(kInputs, kEvaluationInputs)},
     {"DeadEmbeddingRows", Bit(kTables)},
     {"DeadRelu", Bit(kReluUnits)},

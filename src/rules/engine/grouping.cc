@@ -23,6 +23,7 @@ struct Place {
 constexpr std::array kPlaces = std::to_array<Place>({
     {"AccumulationScale", 0, kNone, kBoth},
     {"BatchOrder", 0, kNone, kBoth},
+    {"ContrastivePairs", 0, kNone, kBoth},
     {"FrozenAtInit", 0, kNone, kStands},
     {"GradientNotCleared", 0, kNone, kBoth},
     {"HighDropout", 0, kNone, kStands},
