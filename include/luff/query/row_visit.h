@@ -25,8 +25,8 @@ using UseStretch = std::function<void(const SummaryStretch&)>;
 using UseDifference = std::function<void(TensorId, std::size_t n, const format::FormRow& row)>;
 
 /// Calls `use` for all summaries of the complete steps `from` to `to` - 1, superseded ones too, and
-/// `difference`, if there is one, for all differences, in the order in which they are read fastest: a tensor may occur many
-/// times, and no order is promised. Errors: those of reading.
+/// `difference`, if there is one, for all differences, in the order in which they are read fastest: a tensor
+/// may occur many times, and no order is promised. Errors: those of reading.
 [[nodiscard]] Status VisitRows(const Trial& trial, std::size_t from, std::size_t to, const UseStretch& use,
                                const UseDifference& difference = {});
 
