@@ -242,6 +242,7 @@ def test_no_probe_succeeds(house: House, capsys: pytest.CaptureFixture[str]) -> 
     assert house.server.get(RUNS)["all"] == 3  # and it answers as before
 
 
+@pytest.mark.thorough  # it compares times
 def test_wrong_tokens_take_as_long_wherever_they_are_wrong(house: House) -> None:
     token = house.tokens["viewer"]
     first, last = "_" + token[1:], token[:-1] + ("A" if token[-1] != "A" else "B")
