@@ -179,10 +179,11 @@ bool RunList::Holds(const std::string& path, const std::string& card) const {
   return at != by_path_.end() && at->second.card == card;
 }
 
-std::size_t RunList::CountOf(const std::string& root, const Visitor& visitor) const {
+std::size_t RunList::CountOf(const std::string& root, const Visitor* visitor) const {
   const MutexLock lock(mutex_);
   return static_cast<std::size_t>(std::ranges::count_if(by_path_, [&](const auto& one) {
-    return one.first.starts_with(root + "/") && visitor.May(Role::kViewer, one.first);
+    return one.first.starts_with(root + "/") &&
+           (visitor == nullptr || visitor->May(Role::kViewer, one.first));
   }));
 }
 
@@ -230,14 +231,15 @@ Response RunList::List(const Request& request, const Visitor& visitor) {
 
   std::vector<catalog::Answer> answers;
   std::vector<std::string> folders;  // of the answers
-  bool alone = false;                // a run that is served by itself, which is read each time
+  bool stale = false;                // also where a run is served by itself, which is read each time
   for (const std::string& root : roots_) {
     if (IsRun(root)) {
-      alone = true;
+      stale = true;
       continue;
     }
     question.folder = root;
     auto answer = Ask(question);
+    stale = stale || (answer.ok() ? answer->all : 0) != CountOf(root, nullptr);  // runs are new, or gone
     if (!answer.ok()) {
       catalog::Answer none;
       none.notes.push_back(RootNote(root, answer.status()));
@@ -256,12 +258,12 @@ Response RunList::List(const Request& request, const Visitor& visitor) {
     folders.push_back(root);
   }
   const auto is_new = [&](const catalog::Entry& entry) { return !Holds(entry.path, entry.card); };
-  if (alone || std::ranges::any_of(
+  if (stale || std::ranges::any_of(
                    answers, [&](const auto& one) { return std::ranges::any_of(one.entries, is_new); })) {
     if (const auto changed = Refresh(); !changed.ok()) return ProblemOf(changed.status());
   }
   for (std::size_t i = 0; visitor.restricted() && i < answers.size(); ++i)
-    answers[i].all = CountOf(folders[i], visitor);
+    answers[i].all = CountOf(folders[i], &visitor);
   return Page(answers, *after, last, request, visitor);
 }
 

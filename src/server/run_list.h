@@ -49,8 +49,8 @@ class RunList {
   [[nodiscard]] Response Page(const std::vector<catalog::Answer>& answers, std::size_t first,
                               std::size_t last, const Request& request, const Visitor& visitor) const
       LUFF_EXCLUDES(mutex_);
-  /// How many of the runs below `root` the visitor may see.
-  [[nodiscard]] std::size_t CountOf(const std::string& root, const Visitor& visitor) const
+  /// How many of the runs below `root` that are listed the visitor may see; null for one who may see all.
+  [[nodiscard]] std::size_t CountOf(const std::string& root, const Visitor* visitor) const
       LUFF_EXCLUDES(mutex_);
   /// Whether the list has the run with this card: it may have changed, or another may have taken its place.
   [[nodiscard]] bool Holds(const std::string& path, const std::string& card) const LUFF_EXCLUDES(mutex_);
