@@ -116,7 +116,7 @@ def test_runs_are_grouped_filtered_and_kept_as_a_view(browser: Browser) -> None:
     says(browser, "1 of 3 runs")
     browser.evaluate(
         "{ const view = [...document.querySelectorAll('select')].at(-1); view.value = 'by tag';"
-        "view.dispatchEvent(new Event('change')); }"
+        "view.dispatchEvent(new Event('change', {bubbles: true})); }"
     )
     browser.until("location.hash.includes('group=tag') && !location.hash.includes('where')")
     go(browser, "#/?where=los+%3C+3")
