@@ -72,7 +72,7 @@ export class Archive {
     if (bytes) return new Response(bytes);
     const step = /^at\/(\d+)$/.exec(route)?.[1];
     if (step) throw new Problem(404, `The numbers of step ${Number(step).toLocaleString("en")} are not in this file.`, MORE);
-    if (route.startsWith("histograms?")) throw new Problem(404, "This file holds no histograms of this tensor over steps.", MORE);
+    if (route.startsWith("histograms?")) throw new Problem(404, "This file holds no histograms of this tensor over steps: the newest steps have none, or they did not fit.", MORE);
     const heat = /^heat\?stat=(\w+)/.exec(route)?.[1];
     throw new Problem(404, heat ? `The heat map of ${heat} is not in this file.` : "This is not in the file.", MORE);
   }
