@@ -176,7 +176,7 @@ class Hook(StepHook):
 
     def _document(self) -> str:
         arrays = {name: np.asarray(value) for name, value in self._weights.items()}
-        modules = sorted({"", *map(_owner_of, arrays)})
+        modules = list(dict.fromkeys(["", *map(_owner_of, arrays)]))  # in their order
         parameters = [
             {"path": name, "name": name, "shape": list(array.shape), "dtype": str(array.dtype),
              "requires_grad": True, "optimizer": _OPTIMIZER, "group": 0}
