@@ -37,6 +37,8 @@ void ShowLabel(const LabelOptions& options) {
     PrintJson({{"tags", label.tags}, {"title", label.title}, {"note", label.note}});
     ExitWith(kExitOk);
   }
+  if (label.tags.empty() && label.title.empty() && label.note.empty())
+    fmt::print(stderr, "luff: nothing is said of it yet; --tag, --name and --note say something\n");
   if (!label.title.empty()) fmt::print("name  {}\n", Escaped(label.title));
   for (const std::string& tag : label.tags) fmt::print("tag   {}\n", Escaped(tag));
   if (!label.note.empty()) fmt::print("note  {}\n", EscapedLines(label.note));

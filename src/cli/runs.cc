@@ -5,7 +5,10 @@
 #include <ctime>
 #include <filesystem>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
+#include "base/json.h"
 #include "base/text_escape.h"
 #include "catalog/catalog.h"
 #include "cli/reading.h"
@@ -57,6 +60,18 @@ std::string VerdictText(const catalog::Entry& run) {
 
 std::string LossText(const std::optional<double>& loss) { return loss ? fmt::format("{:.4g}", *loss) : "-"; }
 
+// "  (lr 0.1; baseline, sweep)": the name that people gave it, and tags; "" where nothing is said of it.
+std::string LabelText(const catalog::Entry& run) {
+  const nlohmann::json card = TryParseJson(run.card);
+  if (!card.is_object()) return {};
+  std::string tags;
+  for (const nlohmann::json& tag : card.value("tags", nlohmann::json::array()))
+    if (tag.is_string()) tags += (tags.empty() ? "" : ", ") + tag.get<std::string>();
+  const std::string title = TextMember(card, "title");
+  if (title.empty() && tags.empty()) return {};
+  return fmt::format("  ({}{}{})", title, title.empty() || tags.empty() ? "" : "; ", tags);
+}
+
 void PrintTable(const catalog::Answer& answer) {
   std::size_t width = 4;
   for (const catalog::Entry& run : answer.entries) width = std::max(width, Escaped(run.name).size());
@@ -65,7 +80,7 @@ void PrintTable(const catalog::Answer& answer) {
   for (const catalog::Entry& run : answer.entries) {
     fmt::print("{:>6}  {:<{}}  {:<16}  {:>7}  {:>8}  {:>9}  {:>9}  {}\n", fmt::format("@{}", run.age),
                Escaped(run.name), width, WhenText(run.begun_unix_ns), TookText(run.took_s), run.steps,
-               LossText(run.loss), LossText(run.best_loss), Escaped(VerdictText(run)));
+               LossText(run.loss), LossText(run.best_loss), Escaped(VerdictText(run) + LabelText(run)));
   }
 }
 
@@ -101,7 +116,7 @@ void List(const RunsOptions& options) {
     ExitWith(kExitOk);
   }
   if (answer.entries.empty()) {
-    fmt::print("{}: {}\n", answer.all == 0 ? "no runs" : fmt::format("none of {} runs matches", answer.all),
+    fmt::print("{}: {}\n", answer.all == 0 ? "no runs" : fmt::format("none of {} matches", Plural(answer.all, "run", "runs")),
                Escaped(question.folder));
     ExitWith(kExitOk);
   }

@@ -42,7 +42,7 @@ def test_a_night_of_runs(luff: Luff) -> None:
     assert "stopped: NonFinite (" in listed[0]
     assert "since step 12" in listed[0]
     assert "failed: " in listed[1]
-    assert listed[2].split()[-1] == "ok"
+    assert listed[2].endswith("ok  (night)")
 
     assert len(rows(luff, "--where", "verdict = ok")) == 2
     assert len(rows(luff, "--where", "verdict = ok and outputs > 2")) == 1
