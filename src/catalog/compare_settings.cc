@@ -67,14 +67,19 @@ std::string NameIn(const Ordered& one, std::map<std::string, int>* seen) {
   return name;
 }
 
+// "1 module", "2 modules".
+std::string CountText(std::size_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 void PutModel(const Ordered& model, SettingsReader* to) {
   std::map<std::string, int> seen;
   for (const Ordered& one : ListIn(model, "models")) {
     if (!one.is_object()) continue;
     const std::string name = NameIn(one, &seen);
     to->Put("model", name,
-            fmt::format("{} modules, {} parameters", ListIn(one, "modules").size(),
-                        ListIn(one, "parameters").size()));
+            fmt::format("{}, {}", CountText(ListIn(one, "modules").size(), "module"),
+                        CountText(ListIn(one, "parameters").size(), "parameter")));
     for (const Ordered& parameter : ListIn(one, "parameters")) {
       const std::string path = TextMember(parameter, "path");
       if (!parameter.is_object() || !parameter.contains("shape") || !parameter["shape"].is_array()) continue;
