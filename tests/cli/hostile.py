@@ -33,7 +33,7 @@ def assert_steers_nothing(out: bytes) -> None:
 
 
 def make_run(path: Path, names: list[str] = NAMES) -> Path:
-    """Makes a run whose names, findings, actions, outcome and documents are the attacker's."""
+    """Makes a run whose names, findings, actions, outcome, log and documents are the attacker's."""
     steps = 3
     tensors: dict[str, list[object]] = {
         name: [np.full(4, step + 1.0, np.float32) for step in range(steps)] for name in names
@@ -63,5 +63,9 @@ def make_run(path: Path, names: list[str] = NAMES) -> Path:
     lines = [finding | {"id": "id1" + ALL}, finding | {"id": "id2" + ALL, "leader": "id1" + ALL}]
     (rules / "findings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (rules / "actions.jsonl").write_text(json.dumps(action) + "\n")
+    (path / "log").mkdir()
+    for stream in ("stdout", "stderr"):
+        (path / "log" / stream).write_bytes((ALL + "\n").encode() + bytes(range(256)))
+    (path / "log" / "times").write_bytes(bytes(range(256)))
     (path / "control" / "000001.json").write_text(json.dumps(outcome))
     return path
