@@ -51,7 +51,7 @@ def test_a_night_of_runs(luff: Luff) -> None:
     assert "small" not in luff("tag", "@2")[1]
     assert luff("tag", "@2", "odd")[0] == 0
     assert luff("tag", "@2") == (0, "odd\n", "")
-    assert [line.split() for line in rows(luff, "--tag", "odd")] == [listed[1].split()]
+    assert [line.split() for line in rows(luff, "--tag", "odd")] == [[*listed[1].split(), "(odd)"]]
     by_loss = [line.split() for line in rows(luff, "--sort", "loss", "--where", "verdict = ok")]
     assert float(by_loss[0][7]) <= float(by_loss[1][7]), by_loss
 
