@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/text_escape.h"
 #include "luff/base/version.h"
 
 namespace luff::server {
@@ -102,8 +103,9 @@ std::string_view TypeText(MetricType type) {
   return type == kCounter ? "counter" : type == kHistogram ? "histogram" : "gauge";
 }
 
-/// Cut to kMaxLabelBytes at a character.
-std::string Cut(std::string text) {
+/// Harmless on a terminal and in a dashboard, and cut to kMaxLabelBytes at a character.
+std::string Cut(const std::string& label) {
+  std::string text = Escaped(label);
   if (text.size() <= Exposition::kMaxLabelBytes) return text;
   std::size_t end = Exposition::kMaxLabelBytes;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
@@ -111,16 +113,11 @@ std::string Cut(std::string text) {
   return text;
 }
 
-/// A label's value between quotes: escaped, without control characters.
+/// A label's value between quotes.
 void PutValue(const std::string& text, std::string* to) {
   for (const char c : text) {
     if (c == '\\' || c == '"') *to += '\\';
-    if (c == '\n')
-      *to += "\\n";
-    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      *to += "\uFFFD";
-    else
-      *to += c;
+    *to += c;
   }
 }
 
@@ -189,7 +186,7 @@ bool Exposition::Room(Metric metric, std::size_t series) {
 }
 
 void Exposition::Keep(Metric metric, Sample sample) {
-  for (auto& [name, value] : sample.labels) value = Cut(std::move(value));
+  for (auto& [name, value] : sample.labels) value = Cut(value);
   if (in_run_) sample.labels.insert(sample.labels.begin(), {"run", run_});
   samples_[static_cast<std::size_t>(metric)].push_back(std::move(sample));
 }

@@ -66,9 +66,8 @@ TEST(Exposition, NamesCannotBreakTheFormat) {
   exposition.EndRun();
   const std::string text = exposition.Prometheus();
   EXPECT_FALSE(Has(text, "\nluff_evil")) << text;
-  EXPECT_TRUE(Has(text, R"(run="x\"} 1\nluff_evil 1\\)"
-                        "\uFFFD\",name=\"" +
-                            std::string(127, 'n') + "\",mode=\"TRAIN\"} +Inf\n"))
+  EXPECT_TRUE(Has(text, R"(run="x\"} 1\\x0aluff_evil 1\\\\x01",name=")" + std::string(127, 'n') +
+                            "\",mode=\"TRAIN\"} +Inf\n"))
       << text;  // cut at a character
 }
 

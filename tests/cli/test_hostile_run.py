@@ -100,6 +100,7 @@ READING = {
         [TWIN, "--json"],
     ],
     "compare": [[RUN, RUN], [RUN, "no\x1b"], [RUN, TWIN], [RUN, TWIN, "--json"]],
+    "metrics": [[RUN], [RUN, "--format", "json"], ["no\x1b"]],
     "log": [[RUN], [RUN, "--json"], [RUN, "--find", "(\x1b"], ["no\x1b"]],
     "tail": [[RUN, "--no-follow"], [RUN, "--no-follow", "--json"]],
     "plot": [[RUN], *([RUN, name] for name in NAMES[:10])],
@@ -144,8 +145,8 @@ def test_no_command_is_forgotten(tmp_path: Path) -> None:
     told = call("--help", cwd=tmp_path)[1].decode()
     verbs = set(re.findall(r"^  ([a-z]+) ", told.split("\nSUBCOMMANDS:\n")[-1], re.MULTILINE))
     assert verbs, told
-    # serve, metrics: tests/serve
-    assert verbs == set(READING) | {"run", "watch", "export", "serve", "metrics"}
+    # serve: tests/serve
+    assert verbs == set(READING) | {"run", "watch", "export", "serve"}
 
 
 def test_exports_write_below_their_target_only(run: Path, tmp_path: Path) -> None:
