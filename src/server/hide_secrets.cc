@@ -7,8 +7,11 @@
 #include "catalog/secret_words.h"
 
 namespace luff::server {
+namespace {
 
 using Json = nlohmann::ordered_json;
+
+}  // namespace
 
 void HideSecrets(Json* document) {  // as deep as the document, which is bounded
   if (document->is_object()) {

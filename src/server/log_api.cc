@@ -10,6 +10,8 @@
 namespace luff::server {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr std::uint64_t kBytes = 256 << 10, kMaxBytes = 1 << 20;
 
 /// "OUT,ERR"
@@ -33,7 +35,6 @@ Result<Response> LogOf(const ListedRun& listed, OpenRun& run, const Request& req
   LUFF_ASSIGN_OR_RETURN(const auto bytes, NumberIn<std::uint64_t>(request, "bytes", kBytes));
   LUFF_ASSIGN_OR_RETURN(const LogPage page, ReadLog(listed.path, offset ? offset : before, before.has_value(),
                                                     std::clamp<std::uint64_t>(bytes, 1, kMaxBytes)));
-  using Json = nlohmann::ordered_json;
   Json lines = Json::array();
   for (const LogLine& line : page.lines) {
     Json one{{"stream", line.stream == 0 ? "out" : "err"},

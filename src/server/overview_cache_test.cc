@@ -39,7 +39,7 @@ class House {
       w.Step();
     }
     w.Close();
-    trial = std::move(Trial::Open(run_.path()).value());
+    trial = Trial::Open(run_.path()).value();
   }
   /// Reads all, or the newest steps.
   [[nodiscard]] Overview Built(std::size_t steps = 1000) const {

@@ -280,10 +280,10 @@ void RunMetrics::TakeRows(const query::Trial::StepRows& rows, const std::optiona
   }
   ByGroup rates;
   for (const auto& entry : rows.scalars) {
-    constexpr std::string_view kBegin = "optimizer/", kEnd = ".lr";
+    constexpr std::string_view kBegin = "optimizer/", kLast = ".lr";
     const std::string& name = trial_->tensor(entry.tensor).name;
-    if (name.starts_with(kBegin) && name.ends_with(kEnd))
-      rates.emplace(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size()), entry.value);
+    if (name.starts_with(kBegin) && name.ends_with(kLast))
+      rates.emplace(name.substr(kBegin.size(), name.size() - kBegin.size() - kLast.size()), entry.value);
   }
   if (!rates.empty()) rates_ = std::move(rates);
 }
