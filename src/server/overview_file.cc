@@ -119,7 +119,7 @@ Result<OverviewFile> ParseOverviewUntrusted(std::span<const std::byte> file, boo
     return UnsupportedVersion("the overview has another version");
   const bool sound = head.bits < 63 && head.tensors > 0 && head.tensors <= head.stride &&
                      head.stride % Overview::kRowUnit == 0 && head.stride <= 2 * Overview::kMaxTensors &&
-                     head.columns <= Overview::kMaxColumns && head.from <= head.to &&
+                     head.columns > 0 && head.columns <= Overview::kMaxColumns && head.from <= head.to &&
                      head.superseded <= head.to &&
                      head.mode >= static_cast<std::uint32_t>(query::Mode::kTrain) &&
                      head.mode <= static_cast<std::uint32_t>(query::Mode::kPredict);
