@@ -116,8 +116,10 @@ void List(const RunsOptions& options) {
     ExitWith(kExitOk);
   }
   if (answer.entries.empty()) {
-    fmt::print("{}: {}\n", answer.all == 0 ? "no runs" : fmt::format("none of {} matches", Plural(answer.all, "run", "runs")),
-               Escaped(question.folder));
+    fmt::print(
+        "{}: {}\n",
+        answer.all == 0 ? "no runs" : fmt::format("none of {} matches", Plural(answer.all, "run", "runs")),
+        Escaped(question.folder));
     ExitWith(kExitOk);
   }
   PrintTable(answer);
