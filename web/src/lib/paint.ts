@@ -12,7 +12,8 @@ export interface RowPainting {
   height: number;
   from: number;
   to: number;
-  cursor: number;
+  /** Where a line is drawn; absent: nowhere. */
+  cursor?: number;
 }
 
 /** Paints rows of a heat map: the worst of the cells that one pixel covers; hatched where nothing was recorded, a band of its own shape where something is not finite. */
@@ -53,6 +54,7 @@ export function paintRows(canvas: HTMLCanvasElement, { rows, bucket, scale, dark
     }
   });
   context.putImageData(image, 0, 0);
+  if (cursor === undefined) return;
   const at = ((cursor - from + 0.5) / (to - from)) * w;
   context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--ink");
   context.fillRect(Math.round(at), 0, 1, h);
