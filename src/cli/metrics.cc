@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,10 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "base/bounded_read.h"
 #include "base/format.h"
 #include "base/interrupted.h"
 #include "base/output_file.h"
+#include "base/private_file.h"
 #include "base/python_child.h"
 #include "catalog/catalog.h"
 #include "cli/reading.h"
@@ -191,13 +190,7 @@ std::string TokenOrExit(std::string path) {
   }
   const Status made = WriteNewFile(Env::Real(), path, server::NewToken() + "\n");
   if (!made.ok() && made.code() != StatusCode::kAlreadyExists) ExitWithError(made);
-  struct stat info{};
-  if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid() ||
-      (info.st_mode & 077) != 0) {
-    ExitWithError(FailedPrecondition(
-        "the token's file must be yours, and nobody else may read or write it (chmod 600): " + path));
-  }
-  std::string token = ValueOrExit(ReadRegular(path, 4096, 0));
+  std::string token = ValueOrExit(ReadPrivate(path, 4096));
   while (!token.empty() && static_cast<unsigned char>(token.back()) <= ' ') token.pop_back();
   if (token.size() < 32) {
     ExitWithError(InvalidArgument(
@@ -216,9 +209,8 @@ std::string TokenOrExit(std::string path) {
   const auto listener = ValueOrExit(server::Listener::Open(at));
   server::Service service(server::LoopbackPlace(listener->port()), &secrets, {.roots = {verb.run}});
   service.metrics().Configure(OptionsOrExit(verb));
-  const std::string host = at.address.find(':') == std::string::npos ? at.address : "[" + at.address + "]";
   if (at.path.empty())
-    fmt::print(stderr, "luff: metrics: http://{}:{}/metrics\n", host, listener->port());
+    fmt::print(stderr, "luff: metrics: {}/metrics\n", OriginOf(at, listener->port()));
   else
     fmt::print(stderr, "luff: metrics: unix:{}, path /metrics\n", Escaped(at.path));
   (void)listener->Serve(&service);

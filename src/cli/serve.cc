@@ -53,6 +53,11 @@ server::ListenAt ListenAtOrExit(const std::string& text, const char* option) {
   return at;
 }
 
+std::string OriginOf(const server::ListenAt& at, std::uint16_t port) {
+  const bool six = at.address.find(':') != std::string::npos;
+  return fmt::format("http://{}{}{}:{}", six ? "[" : "", at.address, six ? "]" : "", port);
+}
+
 namespace {
 
 /// The directories that are served, absolute. A run may be called by its name.
@@ -153,9 +158,7 @@ std::string LinkOf(const ServeConfig& config, const server::ListenAt& at, const 
                    std::uint16_t port) {
   if (!config.public_url.empty()) return fmt::format("{}{}/", place.origins.back(), place.base);
   if (!at.path.empty()) return fmt::format("unix:{}", at.path);
-  const std::string host =
-      at.address.find(':') == std::string::npos ? at.address : fmt::format("[{}]", at.address);
-  return fmt::format("http://{}:{}{}/", host, port, place.base);
+  return fmt::format("{}{}/", OriginOf(at, port), place.base);
 }
 
 void Serve(const ServeOptions& options) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "server/net.h"
@@ -7,5 +8,8 @@ namespace luff::cli {
 
 /// "127.0.0.1:6006", "[::1]:6006", "6006", "unix:PATH". `option`: what named it.
 [[nodiscard]] server::ListenAt ListenAtOrExit(const std::string& text, const char* option);
+
+/// "http://[::1]:6006". `port`: the one that was taken.
+[[nodiscard]] std::string OriginOf(const server::ListenAt& at, std::uint16_t port);
 
 }  // namespace luff::cli
