@@ -53,6 +53,12 @@ std::vector<std::string> EnvironmentWith(const Variables& changes) {
   return all;
 }
 
+void HoldStandardStreams() noexcept {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (fd > STDERR_FILENO) close(fd);
+}
+
 Result<pid_t> StartProcess(const ProcessOptions& options) {
   if (options.argv.empty()) return InvalidArgument("no command to run");
   const ExecTexts argv(options.argv);

@@ -73,7 +73,12 @@ void Show(const LogOptions& options) {
     std::fflush(stdout);
     if (!options.follow) ExitWith(kExitOk);
     const auto trial = query::Trial::Open(options.run);
-    if (trial.ok() && (*trial)->outcome().state != "running" && !moved) ExitWith(kExitOk);
+    if (trial.ok() && (*trial)->outcome().state != "running" && !moved) {
+      for (const server::LogLine& line : page.lines) {
+        if (!line.whole) printer.Print(line);  // nobody will end it
+      }
+      ExitWith(kExitOk);
+    }
     usleep(250'000);
   }
 }

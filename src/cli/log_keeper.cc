@@ -41,6 +41,23 @@ Result<OwnedFd> OpenFile(const std::string& path, int flags) {
   return fd;
 }
 
+/// Reserves room on disk behind the first `size` bytes. Returns 0, or the error: ENOSPC, EOPNOTSUPP.
+int Reserve(int fd, std::uint64_t size) noexcept {
+  return fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(size), kRoom) == 0 ? 0 : errno;
+}
+
+/// Gives back what is reserved behind the end, if no other process has the file open: what one appends
+/// between a look at the size and the cut would be lost. A lease says so, and keeps others out meanwhile.
+void CutToSize(int fd) noexcept {
+  signal(SIGIO, SIG_IGN);  // that somebody waits for the lease
+  if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return;
+  struct stat info{};
+  if (fstat(fd, &info) == 0) {
+    [[maybe_unused]] const int cut = ftruncate(fd, info.st_size);
+  }
+  fcntl(fd, F_SETLEASE, F_UNLCK);
+}
+
 std::uint64_t SizeOf(int fd) noexcept {
   struct stat info{};
   return fstat(fd, &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
@@ -128,7 +145,11 @@ class Keeper {
     const auto dropped = ReadRegular(folder_ + "dropped", 256, 0);
     const auto first = server::ParseLogDroppedUntrusted(dropped.ok() ? *dropped : "");
     for (std::size_t i = 0; i < 2; ++i) dropped_[i].store(first[i]);
-    LUFF_RETURN_IF_ERROR(WriteMarks());  // without a torn line
+    // On a full disk there are no times, and nothing is given up; what comes is shown all the same.
+    (void)WriteMarks().ok();  // without a torn line
+    if (WriteWholeFile(Env::Real(), folder_ + "dropped", DroppedText()).ok()) {
+      if (auto file = OpenFile(folder_ + "dropped", O_WRONLY); file.ok()) dropped_file_ = std::move(*file);
+    }
     return Status::Ok();
   }
 
@@ -171,32 +192,45 @@ class Keeper {
     const std::string line = Line(mark);
     (void)Uninterrupted([&] { return write(times_.get(), line.data(), line.size()); });
   }
-  /// Gives the oldest bytes back to the disk, and reserves room so that the job does not find it full.
+  /// Of one width: written in its place, it needs no room on a full disk.
+  [[nodiscard]] std::string DroppedText() const {
+    return fmt::format("{:020} {:020}\n", dropped_[0].load(), dropped_[1].load());
+  }
+  /// Gives the bytes before `until` back to the disk, after it is written that they are gone.
+  void GiveUp(std::size_t i, std::uint64_t until) {
+    const std::uint64_t first = dropped_[i].load();
+    until = until / 4096 * 4096;
+    if (until <= first) return;
+    dropped_[i].store(until, std::memory_order_release);
+    const std::string text = DroppedText();
+    const ssize_t written =
+        Uninterrupted([&] { return pwrite(dropped_file_.get(), text.data(), text.size(), 0); });
+    if (written != static_cast<ssize_t>(text.size())) {
+      dropped_[i].store(first, std::memory_order_release);
+      return;
+    }
+    const int punched = fallocate(files_[i].get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                                  static_cast<off_t>(until));
+    if (punched != 0 && !std::exchange(said_, true))
+      fmt::print(stderr, "luff: --log: this file system gives nothing back, the log grows with the job\n");
+  }
+  /// Keeps the newest bytes, and reserves room so that the job does not find the disk full.
   void Bound(std::size_t i, std::uint64_t size, bool last) {
     const int fd = files_[i].get();
-    const std::uint64_t first = dropped_[i].load();
-    if (size > first + bytes_ + bytes_ / 8) {
-      const std::uint64_t until = (size - bytes_) / 4096 * 4096;
-      dropped_[i].store(until, std::memory_order_release);
-      const std::string text = fmt::format("{} {}\n", dropped_[0].load(), dropped_[1].load());
-      (void)WriteWholeFile(Env::Real(), folder_ + "dropped", text).ok();
-      const int punched =
-          fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(until));
-      if (punched != 0 && !std::exchange(said_, true))
-        fmt::print(stderr, "luff: --log: this file system gives nothing back, the log grows with the job\n");
+    if (size > dropped_[i].load() + bytes_ + bytes_ / 8) GiveUp(i, size - bytes_);
+    if (last) return CutToSize(fd);
+    if (size + kRoom / 2 <= reserved_[i]) return;
+    if (Reserve(fd, size) == ENOSPC) {  // the older half makes room
+      GiveUp(i, size - (size - dropped_[i].load()) / 2);
+      if (Reserve(fd, size) == ENOSPC) return;
     }
-    if (last) {
-      [[maybe_unused]] const int cut = ftruncate(fd, static_cast<off_t>(SizeOf(fd)));  // what was reserved
-    } else if (size + kRoom / 2 > reserved_[i]) {
-      (void)fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(size), kRoom);
-      reserved_[i] = size + kRoom;
-    }
+    reserved_[i] = size + kRoom;
   }
 
   const std::string folder_;
   const std::uint64_t bytes_;
   std::array<OwnedFd, 2> files_;
-  OwnedFd times_;
+  OwnedFd times_, dropped_file_;
   std::vector<server::LogMark> marks_;
   std::array<std::atomic<std::uint64_t>, 2> dropped_{};
   std::array<std::uint64_t, 2> reserved_{};
@@ -211,6 +245,10 @@ Result<LogFiles> OpenLog(const std::string& run) {
   LogFiles files;
   LUFF_ASSIGN_OR_RETURN(files.out, OpenFile(folder + kNames[0], O_WRONLY | O_APPEND | O_CREAT));
   LUFF_ASSIGN_OR_RETURN(files.err, OpenFile(folder + kNames[1], O_WRONLY | O_APPEND | O_CREAT));
+  for (const OwnedFd* file : {&files.out, &files.err}) {
+    if (Reserve(file->get(), SizeOf(file->get())) != ENOSPC) continue;
+    return ResourceExhausted("the disk has no room for what the job prints: " + folder);
+  }
   return files;
 }
 

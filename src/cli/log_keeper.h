@@ -18,6 +18,7 @@ inline constexpr std::uint64_t kLogBytes = 256ULL << 20;
 struct LogFiles {
   OwnedFd out, err;
 };
+/// Errors: kResourceExhausted if the disk has no room for some megabytes: the job would fail as it prints.
 [[nodiscard]] Result<LogFiles> OpenLog(const std::string& run);
 
 /// The keeper, as the supervisor sees it. **Thread-compatible.**
@@ -28,6 +29,8 @@ class LogKeeper {
   /// The job has printed all that it will: the keeper shows the rest and ends.
   void JobEnded() noexcept;
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  /// Started, and not told yet that the job has ended.
+  [[nodiscard]] bool follows() const noexcept { return to_.valid(); }
 
  private:
   pid_t pid_ = -1;

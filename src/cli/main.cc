@@ -9,6 +9,7 @@
 #include "base/nearest_names.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/base/process.h"
 #include "luff/base/version.h"
 #include "luff/query/trial.h"
 
@@ -50,6 +51,7 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
 
 int main(int argc, char** argv) {
   using namespace luff::cli;  // NOLINT: the verbs
+  luff::HoldStandardStreams();
   CLI::App app{
       "Watches a model train: records tensors, checks them with rules, reports what is wrong, stops bad "
       "jobs.",

@@ -137,9 +137,13 @@ class Supervisor final : public Job {
     process.argv = options_.command;
     process.environment = {{"LUFF_SESSION", JsonText(session)}, {"PYTHONPATH", python_path}};
     process.in_our_group = &signals_.at_start();
-    LogFiles log;
-    if (options_.log_bytes > 0) {
-      LUFF_ASSIGN_OR_RETURN(log, OpenLog(options_.run));
+    Result<LogFiles> opened =
+        options_.log_bytes > 0 ? OpenLog(options_.run) : Result<LogFiles>(LogFiles());
+    const bool full = !opened.ok() && opened.status().code() == StatusCode::kResourceExhausted;
+    if (!opened.ok() && !full) return opened.status();
+    if (full) PrintError(opened.status().WithContext("--log: the job prints as without it"));
+    const LogFiles log = full ? LogFiles() : std::move(*opened);
+    if (log.out.valid()) {
       process.stdout_fd = log.out.get();
       process.stderr_fd = log.err.get();
       // Into a file, Python would write in blocks of 8 KiB: what it prints would be seen late.
@@ -147,7 +151,7 @@ class Supervisor final : public Job {
         process.environment.emplace_back("PYTHONUNBUFFERED", "1");
     }
     const Result<pid_t> started = StartProcess(process);
-    if (started.ok() && options_.log_bytes > 0) KeepLog(*started);
+    if (started.ok() && log.out.valid()) KeepLog(*started);
     return started;
   }
 
@@ -258,6 +262,11 @@ class Supervisor final : public Job {
         signals_.Ended();
       }
       inherited_.erase(pid);
+      if (pid == keeper_.pid() && keeper_.follows()) {
+        Say(fmt::format("luff: what the job prints is not shown any more, since the process that did has ended; "
+                        "it goes on into {}/log\n",
+                        options_.run));
+      }
       if (signals_.IsWitness(pid)) signals_.WitnessEnded();
       for (const auto& watch : watches_) {
         if (watch->Owns(pid)) watch->ChildEnded(pid, DecodeStatus(status));

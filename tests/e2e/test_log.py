@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,177 @@ def test_a_run_without_a_log_says_how_to_record_one(tmp_path: Path) -> None:
         [executable(), "log", str(tmp_path / "job")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and "luff run --log" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)], ids=str)
+def test_streams_that_are_closed_stay_out_of_the_log(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    (tmp_path / "train.py").write_text('import sys; print("out"); print("err", file=sys.stderr)')
+
+    def close() -> None:
+        for fd in closed:
+            os.close(fd)
+
+    done = subprocess.run(
+        [executable(), "run", "--log", "--run", str(tmp_path / "job"), "--rules", "none", "--", sys.executable,
+         str(tmp_path / "train.py")],
+        preexec_fn=close, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert (tmp_path / "job" / "log" / "stdout").read_text() == "out\n"
+    assert (tmp_path / "job" / "log" / "stderr").read_text() == "err\n"
+    assert done.stdout == ("" if 1 in closed else "out\n")
+    assert done.stderr.startswith("" if 2 in closed else "err\n")
+
+
+def test_what_a_left_process_prints_is_not_cut_off(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    # Between a look at the size of a file and the cut there is a moment; here it lasts long enough to be met.
+    (tmp_path / "slow.c").write_text("""
+#include <sys/syscall.h>
+#include <unistd.h>
+int ftruncate(int fd, off_t size) { usleep(500000); return (int)syscall(SYS_ftruncate, fd, size); }
+int ftruncate64(int fd, off_t size) { return ftruncate(fd, size); }
+""")
+    slow = tmp_path / "slow.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", str(slow), str(tmp_path / "slow.c")], check=True, timeout=LIMIT_S
+    )
+    script = """
+import os, sys, time
+print("begin")
+if os.fork() == 0:
+    os.setsid()
+    for i in range(300):
+        print(i)
+        time.sleep(0.01)
+    open(sys.argv[0] + ".done", "w").close()
+    os._exit(0)
+"""
+    (tmp_path / "train.py").write_text(script)
+    subprocess.run(
+        [executable(), "run", "--log", "--run", str(tmp_path / "job"), "--rules", "none", "--", sys.executable,
+         str(tmp_path / "train.py")],
+        capture_output=True, timeout=LIMIT_S, check=True, env=environment(tmp_path) | {"LD_PRELOAD": str(slow)},
+    )  # fmt: skip
+    until("the process that is left did not end", (tmp_path / "train.py.done").exists)
+    expected = "begin\n" + "".join(f"{i}\n" for i in range(300))
+    assert (tmp_path / "job" / "log" / "stdout").read_text() == expected
+
+
+def test_following_shows_a_last_line_without_an_end(tmp_path: Path) -> None:
+    script = """
+import luff.numpy
+hook = luff.numpy.attach({})
+with hook.step() as step:
+    step.loss(1.0)
+print("first")
+print(input(), end="", flush=True)
+hook.close()
+"""
+    job = start(tmp_path, script)
+    assert job.stdout and job.stdin
+    assert job.stdout.readline() == "first\n"
+    follows = subprocess.Popen(
+        [executable(), "log", str(tmp_path / "job"), "--follow"], stdout=subprocess.PIPE, text=True,
+        env=environment(tmp_path),
+    )  # fmt: skip
+    assert follows.stdout and follows.stdout.readline() == "first\n"
+    job.communicate("last", timeout=LIMIT_S)
+    assert follows.communicate(timeout=LIMIT_S)[0] == "last\n"
+    assert [line["text"] for line in log(tmp_path, "--follow", "--stream", "out")] == ["first", "last"]
+
+
+def test_following_survives_a_log_that_is_cut(tmp_path: Path) -> None:
+    script = """
+import luff.numpy
+hook = luff.numpy.attach({})
+with hook.step() as step:
+    step.loss(1.0)
+print("first")
+print(input())
+hook.close()
+"""
+    job = start(tmp_path, script)
+    assert job.stdout and job.stdin
+    assert job.stdout.readline() == "first\n"
+    follows = subprocess.Popen(
+        [executable(), "log", str(tmp_path / "job"), "--follow"], stdout=subprocess.PIPE, text=True,
+        env=environment(tmp_path),
+    )  # fmt: skip
+    assert follows.stdout and follows.stdout.readline() == "first\n"
+    os.truncate(tmp_path / "job" / "log" / "stdout", 0)
+    time.sleep(0.5)  # it looks four times a second
+    job.communicate("second\n", timeout=LIMIT_S)
+    assert follows.communicate(timeout=LIMIT_S)[0] == "second\n"
+    assert job.returncode == 0
+    assert (tmp_path / "job" / "log" / "stdout").read_text() == "second\n"
+
+
+def test_who_shows_the_log_is_missed(tmp_path: Path) -> None:
+    job = start(tmp_path, SCRIPT)
+    assert job.stdout and job.stdout.readline() == "one\n"
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    keeper = next(
+        int(child) for child in children if b"--keep" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    os.kill(keeper, signal.SIGKILL)
+    until("the keeper is left", lambda: gone(keeper))
+    _, err = job.communicate("x\n", timeout=LIMIT_S)
+    assert job.returncode == 3
+    assert "is not shown any more" in err and str(tmp_path / "job" / "log") in err
+    assert (tmp_path / "job" / "log" / "stdout").read_text() == "one\nFalse x\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 12 MiB in memory."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    if mounted.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def test_a_disk_that_fills_up_does_not_reach_what_prints(tmp_path: Path, small_disk: Path) -> None:
+    (tmp_path / "train.py").write_text("""
+import time
+line = "x" * 99
+for part in range(200):
+    for i in range(1000):
+        print(line)
+    time.sleep(0.02)
+print("last")
+""")
+    done = subprocess.run(
+        [executable(), "run", "--log", "--run", str(small_disk / "job"), "--rules", "none", "--", sys.executable,
+         str(tmp_path / "train.py")],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.endswith("last\n") and len(done.stdout) == 200 * 1000 * 100 + 5
+    file = small_disk / "job" / "log" / "stdout"
+    assert file.stat().st_size == len(done.stdout)
+    kept = file.read_bytes()[int((small_disk / "job" / "log" / "dropped").read_text().split()[0]) :]
+    assert len(kept) > 1 << 20 and b"\0" not in kept
+
+
+def test_a_disk_that_is_full_keeps_no_log(tmp_path: Path, small_disk: Path) -> None:
+    (tmp_path / "train.py").write_text("print('out')")
+    (small_disk / "others").write_bytes(b"x" * (10 << 20))
+    done = subprocess.run(
+        [executable(), "run", "--log", "--run", str(small_disk / "job"), "--rules", "none", "--", sys.executable,
+         str(tmp_path / "train.py")],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment(tmp_path),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "out\n")
+    assert "the disk has no room for what the job prints" in done.stderr
