@@ -28,9 +28,9 @@ def executable() -> str:
 
 
 class Browser:
-    """A browser with one page."""
+    """A browser with one page. `words`: more of its command line."""
 
-    def __init__(self, profile: Path) -> None:
+    def __init__(self, profile: Path, *words: str) -> None:
         to_browser, self._in = os.pipe()
         self._out, from_browser = os.pipe()
 
@@ -43,7 +43,7 @@ class Browser:
             [executable(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync",
              "--no-proxy-server", "--window-size=1400,1000", f"--user-data-dir={profile}",
-             "--remote-debugging-pipe"],
+             "--remote-debugging-pipe", *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             preexec_fn=move, close_fds=False, env=os.environ | {"HOME": str(profile)},
         )  # fmt: skip
@@ -105,10 +105,16 @@ class Browser:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", size)
 
-    def evaluate(self, script: str) -> Any:
-        """Returns the value of a JavaScript expression in the page."""
+    def frames(self) -> list[str]:
+        """Returns the addresses that the frames of the page show."""
+        tree = self._call("Page.getFrameTree")["frameTree"]
+        return [child["frame"]["url"] for child in tree.get("childFrames", [])]
+
+    def evaluate(self, script: str, *, clicked: bool = False) -> Any:
+        """Returns the value of a JavaScript expression in the page; `clicked`: as if the user had asked for it."""
         told = self._call(
-            "Runtime.evaluate", {"expression": script, "returnByValue": True, "awaitPromise": True}
+            "Runtime.evaluate",
+            {"expression": script, "returnByValue": True, "awaitPromise": True, "userGesture": clicked},
         )
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")

@@ -113,6 +113,18 @@ def page(change: dict[str, str], *, session: bool = True) -> Act:
     return act
 
 
+def rides(method: str, change: dict[str, str], path: str = "/api/v1/runs/{run}/labels") -> Act:
+    """A request that another site's page has caused in a browser that sends the cookie along all the same."""
+
+    def act(house: House) -> int:
+        headers = {"Cookie": house.cookie} | change
+        if method == "GET":
+            return house.get(path, headers, False)
+        return house.post(path, headers, '{"add": ["evil"]}')
+
+    return act
+
+
 def acts(role: str, what: str) -> Act:
     return lambda house: house.post(
         f"/api/v1/runs/{{run}}/{what}",
@@ -184,6 +196,17 @@ PROBES: dict[str, tuple[Act, Refused]] = {
     "post of a form": (page({"Content-Type": "text/plain"}), 415),
     "post without a session": (page({}, session=False), 401),
     "log-in without origin": (lambda house: house.post("/api/v1/session", {"Content-Type": "application/json"}), 403),
+    "cookie rides on a form": (rides("POST", {"Origin": "http://evil.test", "Content-Type": "text/plain"}), 403),
+    "cookie rides on a form of another port": (
+        rides("POST", {"Origin": "http://127.0.0.1:1", "Content-Type": "application/x-www-form-urlencoded"}), 403),
+    "cookie rides on a form without origin": (rides("POST", {"Content-Type": "text/plain"}), 403),
+    "cookie rides on JSON without origin": (rides("POST", {"Content-Type": "application/json"}), 403),
+    "cookie rides on JSON with our origin": (
+        rides("POST", {"Origin": "http://127.0.0.1:{port}", "Content-Type": "application/json"}), 403),
+    "cookie rides on a fetch": (rides("GET", {"Origin": "http://127.0.0.1:1"}), 403),
+    "cookie rides on an image of another port": (
+        rides("GET", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, "/api/v1/runs"), 403),
+    "cookie rides on events": (rides("GET", {"Origin": "null"}, "/api/v1/live"), 403),
     # Addresses.
     "run ..": (get(RUNS + "/.."), 400),
     "encoded ..": (get(RUNS + "/%2e%2e%2f%2e%2e%2fetc"), 400),
