@@ -1,6 +1,7 @@
 #include "luff/base/process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "base/format.h"
@@ -57,6 +59,28 @@ void HoldStandardStreams() noexcept {
   int fd = 0;
   while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (fd > STDERR_FILENO) close(fd);
+}
+
+void LoseWhatStderrCannotTake() noexcept {
+  cookie_io_functions_t functions{};
+  functions.write = [](void*, const char* bytes, std::size_t size) noexcept -> ssize_t {
+    for (std::size_t at = 0; at < size;) {
+      const ssize_t count = write(STDERR_FILENO, bytes + at, size - at);
+      if (count > 0) {
+        at += static_cast<std::size_t>(count);
+      } else if (count < 0 && errno == EAGAIN) {
+        pollfd fd{STDERR_FILENO, POLLOUT, 0};
+        if (poll(&fd, 1, 1000) <= 0) break;
+      } else if (count == 0 || errno != EINTR) {
+        break;
+      }
+    }
+    return static_cast<ssize_t>(size);
+  };
+  std::FILE* file = fopencookie(nullptr, "w", functions);
+  if (file == nullptr) return;
+  std::setvbuf(file, nullptr, _IONBF, 0);
+  stderr = file;
 }
 
 Result<pid_t> StartProcess(const ProcessOptions& options) {

@@ -21,6 +21,7 @@ struct LogOptions : ReadOptions {
   std::uint64_t bytes = kLogBytes, tail = 0;
   std::string find, stream;
   pid_t keep = 0;
+  server::LogPlace begin{};
   bool times = false, follow = false;
 };
 
@@ -99,11 +100,12 @@ void AddLog(CLI::App& app) {
   verb->add_flag("--json", options->json, "One JSON object a line");
   verb->add_option("--keep", options->keep, "Started by luff run --log")->group("");
   verb->add_option("--log-bytes", options->bytes, "With --keep")->group("");
+  verb->add_option("--begin", options->begin, "With --keep, for each stream")->group("");
   verb->footer(
       "Lines of both streams by the time at which they were seen, without what controls a terminal.");
   verb->callback([options] {
     if (options->keep > 0) {
-      const Status kept = KeepLog(options->run, options->keep, options->bytes);
+      const Status kept = KeepLog(options->run, options->keep, options->bytes, options->begin);
       if (!kept.ok()) ExitWithError(kept);
       ExitWith(kExitOk);
     }

@@ -4,21 +4,21 @@
 #include <linux/falloc.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/inotify.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <thread>
+#include <memory>
 #include <vector>
 
 #include "base/bounded_read.h"
 #include "base/format.h"
 #include "base/interrupted.h"
+#include "cli/log_copier.h"
 #include "luff/base/env.h"
 #include "luff/base/process.h"
 #include "server/job_log.h"
@@ -30,6 +30,7 @@ constexpr const char* kNames[] = {"stdout", "stderr"};
 constexpr std::int64_t kMarkNs = 100'000'000;
 constexpr std::size_t kMaxMarks = 65'536;
 constexpr std::uint64_t kRoom = 4 << 20;  // reserved on disk ahead of the job
+constexpr std::uint64_t kUnshown = 16;    // what nobody has read yet may take as many times the bound
 
 Result<OwnedFd> OpenFile(const std::string& path, int flags) {
   OwnedFd fd(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
@@ -58,93 +59,25 @@ void CutToSize(int fd) noexcept {
   fcntl(fd, F_SETLEASE, F_UNLCK);
 }
 
-std::uint64_t SizeOf(int fd) noexcept {
-  struct stat info{};
-  return fstat(fd, &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
-}
-
-/// Copies what is appended to a file to a descriptor, in a thread of its own: a terminal may be stopped.
-class Copier {
- public:
-  Copier(int file, std::string path, int to, const std::atomic<std::uint64_t>& dropped)
-      : file_(file),
-        path_(std::move(path)),
-        to_(to),
-        dropped_(dropped),
-        position_(SizeOf(file)) {}
-  void Start() {
-    thread_ = std::thread([this] { Run(); });
-  }
-  /// Copies what is there, and ends.
-  void Finish() {
-    finishing_.store(true, std::memory_order_release);
-    thread_.join();
-  }
-
- private:
-  void Run() {
-    const OwnedFd changes(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-    (void)inotify_add_watch(changes.get(), path_.c_str(), IN_MODIFY);
-    std::vector<char> buffer(64 << 10);
-    for (;;) {
-      const bool last = finishing_.load(std::memory_order_acquire);
-      while (CopySome(&buffer)) continue;
-      if (last) return;
-      pollfd fd{changes.get(), POLLIN, 0};
-      poll(&fd, 1, 100);
-      while (read(changes.get(), buffer.data(), buffer.size()) > 0) continue;
-    }
-  }
-  /// Returns false if there is nothing more.
-  bool CopySome(std::vector<char>* buffer) {
-    if (const std::uint64_t first = dropped_.load(std::memory_order_acquire); position_ < first) {
-      Write(fmt::format("\nluff: {} bytes of output are left out here\n", first - position_));
-      position_ = first;
-    }
-    const ssize_t count = Uninterrupted(
-        [&] { return pread(file_, buffer->data(), buffer->size(), static_cast<off_t>(position_)); });
-    if (count <= 0) return false;
-    Write({buffer->data(), static_cast<std::size_t>(count)});
-    position_ += static_cast<std::uint64_t>(count);
-    return true;
-  }
-  void Write(std::string_view bytes) {
-    while (!gone_ && !bytes.empty()) {
-      const ssize_t count = Uninterrupted([&] { return write(to_, bytes.data(), bytes.size()); });
-      if (count > 0) bytes.remove_prefix(static_cast<std::size_t>(count));
-      if (count < 0 && errno == EAGAIN) {
-        pollfd fd{to_, POLLOUT, 0};
-        poll(&fd, 1, 1000);
-      } else if (count <= 0) {
-        gone_ = true;  // nobody reads any more; the files have all of it
-      }
-    }
-  }
-
-  const int file_;
-  const std::string path_;
-  const int to_;
-  const std::atomic<std::uint64_t>& dropped_;
-  std::uint64_t position_;
-  bool gone_ = false;
-  std::atomic<bool> finishing_{false};
-  std::thread thread_;
-};
-
 /// Says when the streams were how long, and keeps them within their bounds.
 class Keeper {
  public:
   Keeper(std::string folder, std::uint64_t bytes) : folder_(std::move(folder)), bytes_(bytes) {}
 
-  Status Open() {
-    for (std::size_t i = 0; i < 2; ++i) {
-      LUFF_ASSIGN_OR_RETURN(files_[i], OpenFile(folder_ + kNames[i], O_RDWR));
-    }
+  /// `shown`: how long the streams were before the job began.
+  Status Open(const server::LogPlace& shown) {
     const auto text = ReadRegular(folder_ + "times", 64 << 20, 0);
     if (text.ok()) marks_ = server::ParseLogTimesUntrusted(*text);
     const auto dropped = ReadRegular(folder_ + "dropped", 256, 0);
     const auto first = server::ParseLogDroppedUntrusted(dropped.ok() ? *dropped : "");
-    for (std::size_t i = 0; i < 2; ++i) dropped_[i].store(first[i]);
+    for (std::size_t i = 0; i < 2; ++i) {
+      LogStream& stream = streams_[i];
+      stream.path = folder_ + kNames[i];
+      LUFF_ASSIGN_OR_RETURN(stream.file, OpenFile(stream.path, O_RDWR));
+      stream.to = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
+      stream.shown.store(shown[i]);
+      stream.dropped.store(std::min(first[i], shown[i]));
+    }
     // On a full disk there are no times, and nothing is given up; what comes is shown all the same.
     (void)WriteMarks().ok();  // without a torn line
     if (WriteWholeFile(Env::Real(), folder_ + "dropped", DroppedText()).ok()) {
@@ -154,8 +87,10 @@ class Keeper {
   }
 
   void Look(bool last) {
-    const server::LogPlace size = {SizeOf(files_[0].get()), SizeOf(files_[1].get())};
+    const server::LogPlace size = {SizeOf(streams_[0].file.get()), SizeOf(streams_[1].file.get())};
     const std::int64_t now = Env::Real().NowUnixNs();
+    if (size[0] < size_[0] || size[1] < size_[1]) Cut();
+    size_ = size;
     const bool grown = marks_.empty() ? size != server::LogPlace{} : size != marks_.back().size;
     if (grown &&
         (last || marks_.empty() || now - marks_.back().unix_ns >= kMarkNs || now < marks_.back().unix_ns))
@@ -163,10 +98,7 @@ class Keeper {
     for (std::size_t i = 0; i < 2; ++i) Bound(i, size[i], last);
   }
 
-  [[nodiscard]] int file(std::size_t i) const noexcept { return files_[i].get(); }
-  [[nodiscard]] const std::atomic<std::uint64_t>& dropped(std::size_t i) const noexcept {
-    return dropped_[i];
-  }
+  [[nodiscard]] LogStream* stream(std::size_t i) noexcept { return &streams_[i]; }
 
  private:
   static std::string Line(const server::LogMark& mark) {
@@ -192,36 +124,55 @@ class Keeper {
     const std::string line = Line(mark);
     (void)Uninterrupted([&] { return write(times_.get(), line.data(), line.size()); });
   }
+  /// The job has cut a file (it opened /dev/stdout for writing): places from before mean nothing any more.
+  void Cut() {
+    marks_.clear();
+    reserved_ = {};
+    for (LogStream& stream : streams_) {
+      if (stream.dropped.load() > SizeOf(stream.file.get())) stream.dropped.store(0);
+    }
+    (void)WriteMarks().ok();
+    (void)WriteDropped();
+  }
   /// Of one width: written in its place, it needs no room on a full disk.
   [[nodiscard]] std::string DroppedText() const {
-    return fmt::format("{:020} {:020}\n", dropped_[0].load(), dropped_[1].load());
+    return fmt::format("{:020} {:020}\n", streams_[0].dropped.load(), streams_[1].dropped.load());
   }
-  /// Gives the bytes before `until` back to the disk, after it is written that they are gone.
-  void GiveUp(std::size_t i, std::uint64_t until) {
-    const std::uint64_t first = dropped_[i].load();
-    until = until / 4096 * 4096;
-    if (until <= first) return;
-    dropped_[i].store(until, std::memory_order_release);
+  [[nodiscard]] bool WriteDropped() {
     const std::string text = DroppedText();
     const ssize_t written =
         Uninterrupted([&] { return pwrite(dropped_file_.get(), text.data(), text.size(), 0); });
-    if (written != static_cast<ssize_t>(text.size())) {
-      dropped_[i].store(first, std::memory_order_release);
+    return written == static_cast<ssize_t>(text.size());
+  }
+  /// Gives the bytes before `until` back to the disk, after it is written that they are gone.
+  void GiveUp(std::size_t i, std::uint64_t until) {
+    LogStream& stream = streams_[i];
+    const std::uint64_t first = stream.dropped.load();
+    until = until / 4096 * 4096;
+    if (until <= first) return;
+    stream.dropped.store(until, std::memory_order_release);
+    if (!WriteDropped()) {
+      stream.dropped.store(first, std::memory_order_release);
       return;
     }
-    const int punched = fallocate(files_[i].get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+    const int punched = fallocate(stream.file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                                   static_cast<off_t>(until));
     if (punched != 0 && !std::exchange(said_, true))
       fmt::print(stderr, "luff: --log: this file system gives nothing back, the log grows with the job\n");
   }
-  /// Keeps the newest bytes, and reserves room so that the job does not find the disk full.
+  /// Keeps the newest bytes and what is not shown yet, and reserves room so that the job does not find the
+  /// disk full.
   void Bound(std::size_t i, std::uint64_t size, bool last) {
-    const int fd = files_[i].get();
-    if (size > dropped_[i].load() + bytes_ + bytes_ / 8) GiveUp(i, size - bytes_);
+    const int fd = streams_[i].file.get();
+    const std::uint64_t dropped = streams_[i].dropped.load();
+    if (size > dropped + bytes_ + bytes_ / 8) {
+      const std::uint64_t bound = size - std::min(size, kUnshown * bytes_);
+      GiveUp(i, std::max(bound, std::min(size - bytes_, streams_[i].shown.load())));
+    }
     if (last) return CutToSize(fd);
     if (size + kRoom / 2 <= reserved_[i]) return;
     if (Reserve(fd, size) == ENOSPC) {  // the older half makes room
-      GiveUp(i, size - (size - dropped_[i].load()) / 2);
+      GiveUp(i, size - (size - std::min(size, dropped)) / 2);
       if (Reserve(fd, size) == ENOSPC) return;
     }
     reserved_[i] = size + kRoom;
@@ -229,22 +180,35 @@ class Keeper {
 
   const std::string folder_;
   const std::uint64_t bytes_;
-  std::array<OwnedFd, 2> files_;
+  std::array<LogStream, 2> streams_;
   OwnedFd times_, dropped_file_;
   std::vector<server::LogMark> marks_;
-  std::array<std::atomic<std::uint64_t>, 2> dropped_{};
+  server::LogPlace size_{};
   std::array<std::uint64_t, 2> reserved_{};
   bool said_ = false;
 };
+
+/// Whether standard output and standard error are one terminal, pipe or file.
+bool ShownInOnePlace() noexcept {
+  struct stat out{}, err{};
+  return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
+         out.st_ino == err.st_ino;
+}
 
 }  // namespace
 
 Result<LogFiles> OpenLog(const std::string& run) {
   const std::string folder = run + "/log/";
   LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(folder));
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    return ResourceExhausted(
+        fmt::format("no file may be longer than {} bytes here (ulimit -f)", limit.rlim_cur));
+  }
   LogFiles files;
   LUFF_ASSIGN_OR_RETURN(files.out, OpenFile(folder + kNames[0], O_WRONLY | O_APPEND | O_CREAT));
   LUFF_ASSIGN_OR_RETURN(files.err, OpenFile(folder + kNames[1], O_WRONLY | O_APPEND | O_CREAT));
+  files.begin = {SizeOf(files.out.get()), SizeOf(files.err.get())};
   for (const OwnedFd* file : {&files.out, &files.err}) {
     if (Reserve(file->get(), SizeOf(file->get())) != ENOSPC) continue;
     return ResourceExhausted("the disk has no room for what the job prints: " + folder);
@@ -252,14 +216,22 @@ Result<LogFiles> OpenLog(const std::string& run) {
   return files;
 }
 
-Status LogKeeper::Start(const std::string& run, pid_t job, std::uint64_t bytes) {
+Status LogKeeper::Start(const std::string& run, pid_t job, std::uint64_t bytes,
+                        const server::LogPlace& begin) {
   int to[2];
   if (pipe2(to, O_CLOEXEC) != 0) return IoError("a pipe cannot be made");
   to_ = OwnedFd(to[1]);
   const OwnedFd from(to[0]);
   ProcessOptions process;
-  process.argv = {"/proc/self/exe",         "log", "--keep", fmt::format("{}", job), "--log-bytes",
-                  fmt::format("{}", bytes), "--",  run};
+  process.argv = {"/proc/self/exe",
+                  "log",
+                  fmt::format("--keep={}", job),
+                  fmt::format("--log-bytes={}", bytes),
+                  "--begin",
+                  fmt::format("{}", begin[0]),
+                  fmt::format("{}", begin[1]),
+                  "--",
+                  run};
   process.new_session = true;  // Ctrl-C is meant for the training, whose last words are shown
   process.stdin_fd = from.get();
   LUFF_ASSIGN_OR_RETURN(pid_, StartProcess(process));
@@ -269,17 +241,21 @@ Status LogKeeper::Start(const std::string& run, pid_t job, std::uint64_t bytes) 
 void LogKeeper::JobEnded() noexcept {
   if (!to_.valid()) return;
   (void)!write(to_.get(), "e", 1);
+  kill(pid_, SIGCONT);  // a keeper that somebody has stopped would be waited for without end
   to_ = OwnedFd();
 }
 
-Status KeepLog(const std::string& run, pid_t job, std::uint64_t bytes) {
+Status KeepLog(const std::string& run, pid_t job, std::uint64_t bytes, const server::LogPlace& begin) {
   signal(SIGPIPE, SIG_IGN);
   Keeper keeper(run + "/log/", std::max<std::uint64_t>(bytes, 1 << 20));
-  LUFF_RETURN_IF_ERROR(keeper.Open());
-  Copier out(keeper.file(0), run + "/log/stdout", STDOUT_FILENO, keeper.dropped(0));
-  Copier err(keeper.file(1), run + "/log/stderr", STDERR_FILENO, keeper.dropped(1));
-  out.Start();
-  err.Start();
+  LUFF_RETURN_IF_ERROR(keeper.Open(begin));
+  std::vector<std::unique_ptr<LogCopier>> copiers;
+  if (ShownInOnePlace()) {
+    copiers.push_back(std::make_unique<LogCopier>(std::vector{keeper.stream(0), keeper.stream(1)}));
+  } else {
+    for (const std::size_t i : {0U, 1U})
+      copiers.push_back(std::make_unique<LogCopier>(std::vector{keeper.stream(i)}));
+  }
   const std::uint64_t ticks = ProcessStartTicks(static_cast<std::uint64_t>(job));
   bool supervised = true, lives = true;
   while (lives) {
@@ -293,8 +269,7 @@ Status KeepLog(const std::string& run, pid_t job, std::uint64_t bytes) {
     keeper.Look(false);
     lives = supervised || (ticks != 0 && ProcessStartTicks(static_cast<std::uint64_t>(job)) == ticks);
   }
-  out.Finish();
-  err.Finish();
+  for (const auto& copier : copiers) copier->Finish();
   keeper.Look(true);
   return Status::Ok();
 }

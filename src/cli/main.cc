@@ -52,6 +52,7 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
 int main(int argc, char** argv) {
   using namespace luff::cli;  // NOLINT: the verbs
   luff::HoldStandardStreams();
+  luff::LoseWhatStderrCannotTake();
   CLI::App app{
       "Watches a model train: records tensors, checks them with rules, reports what is wrong, stops bad "
       "jobs.",

@@ -376,3 +376,76 @@ def test_a_disk_that_is_full_keeps_no_log(tmp_path: Path, small_disk: Path) -> N
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "out\n")
     assert "the disk has no room for what the job prints" in done.stderr
+
+
+def under_log(folder: Path, command: str, *options: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    """Runs a shell command under `luff run --log` through another shell, which `{run}` stands for."""
+    ours = (
+        f"{executable()} run --log {' '.join(options)} --run {folder}/job --rules none -- sh -c '{command}'"
+    )
+    outer = more.pop("outer", "{run}").replace("{run}", ours)
+    return subprocess.run(
+        ["bash", "-c", outer],
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=environment(folder),
+        **more,
+    )
+
+
+def test_what_is_printed_at_once_is_shown(tmp_path: Path) -> None:
+    assert under_log(tmp_path, "echo first; echo warning >&2").stdout == b"first\n"
+
+
+def test_a_slow_reader_gets_all(tmp_path: Path) -> None:
+    lines = b"".join(b"%015d\n" % i for i in range(400_000))
+    done = under_log(
+        tmp_path, "seq -f %015.0f 0 399999", "--log-bytes 1MB", outer="{run} | (sleep 1; cat)"
+    )  # fmt: skip
+    assert done.stdout == lines
+    dropped = int((tmp_path / "job" / "log" / "dropped").read_text().split()[0])
+    assert dropped > 3 << 20, "what was shown is given up at the end"
+
+
+def test_a_job_that_opens_its_streams_anew_is_shown(tmp_path: Path) -> None:
+    command = "seq 1000; sleep 1; echo WARN > /dev/stdout; echo A; sleep 1; seq 2000 2005; echo last"
+    assert under_log(tmp_path, command).stdout.split()[1000:] == (
+        [b"WARN", b"A"] + [b"%d" % i for i in range(2000, 2006)] + [b"last"]
+    )
+    assert [line["text"] for line in log(tmp_path)][-1] == "last"
+
+
+def test_streams_that_are_shown_in_one_place_keep_their_order(tmp_path: Path) -> None:
+    command = "for i in 1 2 3 4 5 6 7 8; do echo o$i; sleep 0.05; echo e$i >&2; sleep 0.05; done"
+    shown = under_log(tmp_path, "sleep 1; " + command, outer="{run} 2>&1").stdout.split()
+    expected = [f"{stream}{i}".encode() for i in range(1, 9) for stream in "oe"]
+    assert shown[: len(expected)] == expected
+
+
+def test_a_bound_of_files_keeps_no_log(tmp_path: Path) -> None:
+    done = under_log(tmp_path, "seq 400000", outer="ulimit -f 1024; {run}")
+    assert (done.returncode, len(done.stdout.split())) == (0, 400_000)
+    assert b"ulimit -f" in done.stderr
+
+
+def test_a_keeper_that_was_stopped_goes_on_at_the_end(tmp_path: Path) -> None:
+    job = start(tmp_path, SCRIPT)
+    assert job.stdout and job.stdout.readline() == "one\n"
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    keeper = next(
+        int(child) for child in children if b"--keep" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    os.kill(keeper, signal.SIGSTOP)
+    out, _ = job.communicate("x\n", timeout=LIMIT_S)
+    assert (job.returncode, out) == (3, "False x\n")
+
+
+@pytest.mark.parametrize("log", ["--log", ""])
+@pytest.mark.parametrize("where", ["2>/dev/full", "2>&1 >/dev/null | true; exit ${PIPESTATUS[0]}", "2>&-"])
+def test_messages_that_nobody_takes_cost_nothing(tmp_path: Path, log: str, where: str) -> None:
+    ours = f"{executable()} run {log} --run {tmp_path}/job --rules none -- sh -c 'sleep 0.3; exit 7'"
+    done = subprocess.run(
+        ["bash", "-c", f"{ours} {where}"], timeout=LIMIT_S, check=False, env=environment(tmp_path)
+    )
+    assert done.returncode == 7
