@@ -315,9 +315,8 @@ class ExpressionParser {
     if (token.text == "any" || token.text == "all") return OfGroup(token);
     const auto function = Lookup(kFunctions, token.text);
     if (function == kFunctions.end()) {
-      return Fail(token.begin,
-                  fmt::format("there is no function '{}'{}; also any(\"REGEX\"), all(\"REGEX\")",
-                              token.text, Nearest(kFunctions, token.text)));
+      return Fail(token.begin, fmt::format("there is no function '{}'{}; also any(\"REGEX\"), all(\"REGEX\")",
+                                           token.text, Nearest(kFunctions, token.text)));
     }
     Next();
     const int inner = Number(Either());
@@ -389,12 +388,12 @@ class ExpressionParser {
     const auto fold = Lookup(kFolds, word.text);
     if (fold == kFolds.end()) {
       const bool stat = Lookup(kStats, word.text) != kStats.end();
-      static_cast<void>(
-          Fail(word.begin, stat ? fmt::format("'{}' cannot be taken of several values; there are "
-                                              "mean, min, max, std and last",
-                                              word.text)
-                                : fmt::format("there is no '{}' of several values{}", word.text,
-                                              Nearest(kFolds, word.text))));
+      static_cast<void>(Fail(
+          word.begin,
+          stat ? fmt::format("'{}' cannot be taken of several values; there are "
+                             "mean, min, max, std and last",
+                             word.text)
+               : fmt::format("there is no '{}' of several values{}", word.text, Nearest(kFolds, word.text))));
       return false;
     }
     Next();
