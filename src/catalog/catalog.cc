@@ -129,7 +129,8 @@ Result<std::string> FindRun(const std::string& meant) {
     return NotFound(fmt::format("there is no directory '{}', and no run of this name{}{}", meant, near,
                                 near.empty() ? "; `luff runs` lists the runs" : ""));
   begin.resize(std::min<std::size_t>(begin.size(), 3));
-  return NotFound(fmt::format("several runs begin with '{}': {}", meant, Escaped(fmt::format("{}", fmt::join(begin, ", ")))));
+  return NotFound(fmt::format("several runs begin with '{}': {}", meant,
+                              Escaped(fmt::format("{}", fmt::join(begin, ", ")))));
 }
 
 }  // namespace luff::catalog

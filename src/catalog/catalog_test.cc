@@ -221,7 +221,8 @@ TEST_F(FindRunTest, ByPathNameOrAge) {
   EXPECT_EQ(Found("@1"), "20260102-tune");
   EXPECT_EQ(Found("@3"), "20260101-train");
   EXPECT_EQ(Found(folder() + "/@2"), "20260102-train");
-  EXPECT_THAT(Found("20260102"), HasSubstr("several runs begin with '20260102': 20260102-train, 20260102-tune"));
+  EXPECT_THAT(Found("20260102"),
+              HasSubstr("several runs begin with '20260102': 20260102-train, 20260102-tune"));
   EXPECT_THAT(Found("20260101-trian"), HasSubstr("nearest: 20260101-train"));
   EXPECT_THAT(Found("@4"), HasSubstr("there is no run @4, the oldest one is @3"));
   EXPECT_THAT(Found("some/where"), HasSubstr("there is no such directory: some/where"));
