@@ -28,6 +28,7 @@ from luff._hook import (
     resume_point,
     run_from_environment,
 )
+from luff._nearest import hint
 from luff._next_training import MAX_RUNS, NextTraining
 from luff._plain import plain, shown
 from luff._rules_beside import needs_of, open_when_judged, take_rules, watch_beside
@@ -524,8 +525,17 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
     Raises
     ------
     InvalidArgumentError
-        If a configuration cannot hold a value; the message names the value and what is expected.
+        If there is no such option, or a configuration cannot hold a value; the message names it and what is
+        expected.
     """
+    from luff.config import CaptureOptions
+
+    known = CaptureOptions.__annotations__
+    for key in options:
+        if key not in known:
+            raise InvalidArgumentError(
+                f"unknown option {key!r}{hint(key, known)}; known: collections, {', '.join(known)}"
+            )
     config: dict[str, Any] = {}
     if collections is not None:
         config["collections"] = listed(collections, forms=["raw", "summary"])
