@@ -10,10 +10,10 @@ namespace luff {
 namespace {
 
 constexpr std::size_t kNamed = 3;
-constexpr std::size_t kMaxBytes = 128;   // compared of a name
-constexpr std::size_t kAffixCost = 2;    // at most, of a name that only goes on, or ends earlier
-constexpr std::size_t kShortest = 2;     // of what another name begins with or contains
-constexpr std::size_t kFartherBy = 2;    // than the nearest one; what is farther is left out
+constexpr std::size_t kMaxBytes = 128;  // compared of a name
+constexpr std::size_t kAffixCost = 2;   // at most, of a name that only goes on, or ends earlier
+constexpr std::size_t kShortest = 2;    // of what another name begins with or contains
+constexpr std::size_t kFartherBy = 2;   // than the nearest one; what is farther is left out
 
 std::string Lower(std::string_view text) {
   std::string lower(text.substr(0, kMaxBytes));
@@ -82,7 +82,8 @@ std::vector<std::string> NearestNames(std::string_view name, std::span<const std
 
 std::string NearestText(std::string_view name, std::span<const std::string> known) {
   std::string text;
-  for (const std::string& near : NearestNames(name, known)) text += (text.empty() ? "; nearest: " : ", ") + near;
+  for (const std::string& near : NearestNames(name, known))
+    text += (text.empty() ? "; nearest: " : ", ") + near;
   return text;
 }
 
