@@ -62,9 +62,10 @@ Status StepTrial::CheckCollection(const std::string& name) const {
   if (std::find(known.begin(), known.end(), name) != known.end()) return Status::Ok();
   if (known.empty()) return NotFound("no collection \"" + name + "\": the " + what_ + " has none: " + path());
   const auto near = NearestNames(name, known);
-  return NotFound("no collection \"" + name + "\"; " +
-                  (known.size() > 12 && !near.empty() ? "nearest: " + Joined(near) : "there are: " + Joined(known)) +
-                  ": " + path());
+  return NotFound(
+      "no collection \"" + name + "\"; " +
+      (known.size() > 12 && !near.empty() ? "nearest: " + Joined(near) : "there are: " + Joined(known)) +
+      ": " + path());
 }
 
 StepState StepTrial::StateOfStep(std::int64_t step, Mode mode) const {

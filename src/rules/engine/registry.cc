@@ -51,9 +51,8 @@ Result<Parameters> CompleteParameters(const RuleSpec& rule, ParameterSet set, co
   for (const auto& [name, value] : given) {
     if (name == "parameters") continue;
     if (!complete.contains(name)) {
-      return InvalidArgument(
-          fmt::format("rule {} has no parameter '{}'{}; see `luff rules explain {}`", rule.name, name,
-                      NearestText(name, known), rule.name));
+      return InvalidArgument(fmt::format("rule {} has no parameter '{}'{}; see `luff rules explain {}`",
+                                         rule.name, name, NearestText(name, known), rule.name));
     }
     complete[name] = value;
   }

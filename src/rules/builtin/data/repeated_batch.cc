@@ -50,7 +50,7 @@ struct Replica {
   std::int64_t longest = 0;           // most updates in a row with an earlier batch
   std::int64_t different = 0;         // how often the batch changed
   std::int64_t last_update = -1;
-  std::int64_t since = 0;  // mode step at which `newest` first came
+  std::int64_t since = 0;    // mode step at which `newest` first came
   std::int64_t came = -1;    // global step at which it got its newest batch,
   std::int64_t before = -1;  // and the one before it
   void VisitFields(Fields& io) {
@@ -215,8 +215,8 @@ class RepeatedBatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // True if both are at work: each got its newest batch after the other's last but one. The parts of a resumed
-  // run, and models that are trained one after the other, do not live at the same time.
+  // True if both are at work: each got its newest batch after the other's last but one. The parts of a
+  // resumed run, and models that are trained one after the other, do not live at the same time.
   static bool TakeTurns(const Replica& a, const Replica& b) noexcept {
     return a.came > b.before && b.came > a.before;
   }
