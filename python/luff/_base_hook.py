@@ -524,8 +524,11 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
     Raises
     ------
     InvalidArgumentError
-        If a configuration cannot hold a value; the message names the value and what is expected.
+        If there is no such option, or a configuration cannot hold a value; the message names it and what is
+        expected.
     """
+    if options:
+        _check_names(options)
     config: dict[str, Any] = {}
     if collections is not None:
         config["collections"] = listed(collections, forms=["raw", "summary"])
@@ -534,6 +537,19 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
         config["save"] = save
     config.update({key: value for key, value in options.items() if key not in save})
     return plain(config, "")  # type: ignore[no-any-return]
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    from luff.config import CaptureOptions
+
+    known = CaptureOptions.__annotations__
+    unknown = next((key for key in options if key not in known), None)
+    if unknown is not None:
+        from luff._nearest import hint
+
+        raise InvalidArgumentError(
+            f"unknown option {unknown!r}{hint(unknown, known)}; expected one of collections, {', '.join(known)}"
+        )
 
 
 def thinned(collections: Collections, options: Mapping[str, Any]) -> Collections:

@@ -43,7 +43,8 @@ def load(name: str) -> type[Rule]:
             known = [k for k, v in vars(_module(where)).items() if _is_rule(v)]
         hint = f"; rules there: {', '.join(known)}" if known else ""
         what = "is not there" if found is None else "is no class derived from luff.Rule"
-        raise InvalidArgumentError(f"{attribute} {what}{hint}: {where}")
+        said = f"{attribute} {what}" if attribute else "no rule is named; write FILE.py:NAME"
+        raise InvalidArgumentError(f"{said}{hint}: {where}")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from luff._base_hook import make_config
 from luff._codes import Mode
 from luff.config import Collection, ReductionConfig, SaveConfig, SaveConfigMode, describe, to_json
 from luff.errors import InvalidArgumentError
@@ -80,6 +81,13 @@ def test_mistakes_name_the_nearest_key() -> None:
         to_json(max_overhed=0.1)
     with pytest.raises(InvalidArgumentError, match='did you mean "histogram"'):
         to_json([Collection("x", "x", forms=["histogramm"])])
+
+
+def test_an_unknown_option_of_attach_is_told_with_the_nearest() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"unknown option 'rulez'; nearest: 'rules'.*; expected .*on_finding"
+    ):
+        make_config(None, {"rulez": True})
 
 
 def test_a_collection_is_its_json_form() -> None:

@@ -46,8 +46,8 @@ Result<std::uint64_t> SetMark(const std::string& run, const Mark& mark) {
     std::vector<std::string> ids;
     for (const rules::Finding& finding : findings) ids.push_back(finding.id);
     return NotFound(ids.empty() ? "the run has no finding: " + run
-                                : fmt::format("the run has no finding '{}'; nearest: {}", mark.finding,
-                                              fmt::join(NearestNames(mark.finding, ids), ", ")));
+                                : fmt::format("the run has no finding '{}'{}", mark.finding,
+                                              NearestText(mark.finding, ids)));
   }
   if (mark.note.size() > kMaxNote)
     return InvalidArgument(fmt::format("the note is longer than {} bytes", kMaxNote));

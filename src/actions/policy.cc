@@ -45,8 +45,8 @@ Result<ActionKind> ParseKind(std::string_view text) {
     if (name == text) return kind;
     names.emplace_back(name);
   }
-  return InvalidArgument(fmt::format("unknown kind of action '{}'; nearest: {}; there are {}", text,
-                                     NearestNames(std::string(text), names).front(), fmt::join(names, ", ")));
+  return InvalidArgument(fmt::format("unknown kind of action '{}'{}; there are {}", text,
+                                     NearestText(text, names), fmt::join(names, ", ")));
 }
 
 std::string CauseOf(const rules::Finding& finding) { return finding.rule + "/" + finding.cause; }

@@ -94,10 +94,9 @@ std::string Author() {
 
 Status CheckRequest(const Asked& asked) {
   if (std::find(std::begin(kRequestable), std::end(kRequestable), asked.action) == std::end(kRequestable)) {
-    return InvalidArgument(fmt::format(
-        "'{}' is nothing that can be asked for; nearest: {}", asked.action,
-        NearestNames(asked.action, std::vector<std::string>(std::begin(kRequestable), std::end(kRequestable)))
-            .front()));
+    const std::vector<std::string> known(std::begin(kRequestable), std::end(kRequestable));
+    return InvalidArgument(fmt::format("'{}' is nothing that can be asked for{}; there are {}", asked.action,
+                                       NearestText(asked.action, known), fmt::join(known, ", ")));
   }
   if (asked.reason.size() > kMaxReason)
     return InvalidArgument(fmt::format("the reason is longer than {} bytes", kMaxReason));

@@ -135,6 +135,10 @@ std::pair<std::string, std::string> Split(const std::string& path) {
 /// `path`: the path to name in errors.
 Result<OwnedFd> OpenFolder(const std::string& folder, const std::string& path) {
   OwnedFd fd(Uninterrupted([&] { return open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!fd.valid() && (errno == ENOENT || errno == ENOTDIR)) {
+    return NotFound(fmt::format("there is no directory {}; make it, or give a file in one that exists: {}",
+                                folder, path));
+  }
   if (!fd.valid()) return Failed(errno, path);
   return fd;
 }
@@ -308,6 +312,8 @@ Result<BufferedFile> OutputFolder::OpenAt(const std::string& name, std::uint64_t
     return Failed(errno, path);
   return BufferedFile(std::move(fd), path, counted);
 }
+
+Status CheckFolderOf(const std::string& path) { return OpenFolder(Split(path).first, path).status(); }
 
 Status BeginLines(const std::string& path) {
   LUFF_ASSIGN_OR_RETURN(const OwnedFd fd, OpenLines(path, 0));

@@ -94,6 +94,9 @@ class OutputFolder {
   std::string path_;
 };
 
+/// Whether the folder of a file exists, which is written later.
+[[nodiscard]] Status CheckFolderOf(const std::string& path);
+
 /// Creates a file for AppendLine, or empties it.
 [[nodiscard]] Status BeginLines(const std::string& path);
 /// Appends a line. Opens the file each time, so it may be moved or emptied in between. Never waits for a

@@ -63,12 +63,12 @@ std::string Quoted(std::string_view text) {
 
 Status Unknown(std::string_view what, std::string_view found, std::span<const std::string_view> known,
                const std::string& where) {
-  const std::string nearest =
-      NearestNames(found, std::vector<std::string>(known.begin(), known.end())).front();
+  const auto nearest = NearestNames(found, std::vector<std::string>(known.begin(), known.end()));
   std::string all;
   for (std::string_view k : known) all += (all.empty() ? "" : ", ") + std::string(k);
   return InvalidArgument("unknown " + std::string(what) + " " + Quoted(found) + " in " + where +
-                         "; did you mean " + Quoted(nearest) + "? Known: " + all);
+                         (nearest.empty() ? "" : "; did you mean " + Quoted(nearest.front()) + "?") +
+                         (nearest.empty() ? "; known: " : " Known: ") + all);
 }
 
 Status Wrong(const std::string& where, std::string_view key, const Json& found, std::string_view expected) {
@@ -232,6 +232,10 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
   }
   const std::string name = json["name"].get<std::string>();
   const std::string where = "collection " + Quoted(name);
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(kCollectionKeys.begin(), kCollectionKeys.end(), key) == kCollectionKeys.end())
+      return Unknown("key", key, kCollectionKeys, where);
+  }
   out->name = name;
   out->forms = kFullForms;
   bool selects = ApplyBuiltIn(name, out);
@@ -291,8 +295,6 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
     } else if (key == "policy") {
       LUFF_RETURN_IF_ERROR(ParseNamed(value, kPolicies, "policy", where, &word));
       out->policy = static_cast<Policy>(word);
-    } else {
-      return Unknown("key", key, kCollectionKeys, where);
     }
   }
   return Status::Ok();

@@ -16,6 +16,7 @@
 #include "catalog/secret_words.h"
 #include "luff/query/trial.h"
 #include "luff/rules/kept_findings.h"
+#include "luff/store/control.h"
 
 namespace luff::catalog {
 namespace {
@@ -209,6 +210,16 @@ void ReadSteps(const query::Trial& trial, Card* card) {
   card->took_s = std::max(0.0, static_cast<double>(last.wall_unix_ns - card->begun_unix_ns) * 1e-9);
 }
 
+// The id of the finding that stopped the job; "" if a person did, or if nobody wrote it down.
+std::string StoppedBy(const std::string& run) {
+  const auto records = store::ReadControl(run, 0, nullptr);
+  if (!records.ok()) return {};
+  for (auto record = records->rbegin(); record != records->rend(); ++record) {
+    if (record->kind == "outcome") return record->finding;
+  }
+  return {};
+}
+
 void ReadFindings(const std::string& run, Card* card) {
   const rules::KeptFindings kept = rules::FindingsOfRun(run);
   const rules::Finding* first = nullptr;
@@ -223,6 +234,10 @@ void ReadFindings(const std::string& run, Card* card) {
   }
   card->rules.assign(rules.begin(), rules.end());
   for (const std::string& problem : kept.problems) card->problems.push_back(Cut(problem));
+  if (card->outcome == "stopped") {
+    const auto stop = std::ranges::find(kept.findings, StoppedBy(run), &rules::Finding::id);
+    first = stop == kept.findings.end() ? nullptr : &*stop;
+  }
   if (first == nullptr) return;
   card->headline = {Cut(first->rule),   first->severity == rules::Severity::kStop ? "stop" : "warn",
                     Cut(first->tensor), first->mode,

@@ -34,7 +34,8 @@ struct Evaluation {
 /// Only the means.
 [[nodiscard]] std::vector<query::ScalarAt> MeansOfEvaluations(const std::vector<query::ScalarAt>& values);
 
-/// The finding that a verdict shows: of those that stand and lead, the gravest, then the earliest.
+/// The finding that a verdict shows: the one that stopped the job; of a job that was not stopped, of those
+/// that stand and lead, the gravest, then the earliest.
 struct Headline {
   std::string rule, severity, tensor, mode, what;
   std::int64_t since_step = 0;
@@ -57,7 +58,7 @@ struct Card {
   std::uint64_t workers = 0;
   std::uint64_t findings = 0;      // that stand and lead
   std::vector<std::string> rules;  // of these, sorted, each once
-  Headline headline;               // rule is "" without findings
+  Headline headline;               // rule is "" if there is none
   std::string loss, eval_loss;     // names of the main ones in TRAIN and EVAL; "" if none
   std::vector<Scalar> scalars;     // losses first; at most kMaxScalars
   std::vector<double>

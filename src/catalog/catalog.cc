@@ -122,13 +122,15 @@ Result<std::string> FindRun(const std::string& meant) {
     known.push_back(name);
   }
   if (begin.size() == 1) return runs + "/" + begin.front();
-  const std::vector<std::string> nearest = begin.empty() ? NearestNames(meant, known) : begin;
-  std::string list;
-  for (std::size_t i = 0; i < std::min<std::size_t>(nearest.size(), 3); ++i)
-    list += (i == 0 ? "" : ", ") + Escaped(nearest[i]);
-  return NotFound(fmt::format(
-      "there is no such directory, and no run of this name{}: {}",
-      list.empty() ? "" : (begin.empty() ? "; nearest: " : "; several begin with it: ") + list, meant));
+  if (begin.empty() && meant.front() == '@')
+    return NotFound(fmt::format("'{}' is no age of a run: @1 is the newest, @2 the one before it", meant));
+  const std::string near = Escaped(NearestText(meant, known));
+  if (begin.empty())
+    return NotFound(fmt::format("there is no directory '{}', and no run of this name{}{}", meant, near,
+                                near.empty() ? "; `luff runs` lists the runs" : ""));
+  begin.resize(std::min<std::size_t>(begin.size(), 3));
+  return NotFound(fmt::format("several runs begin with '{}': {}", meant,
+                              Escaped(fmt::format("{}", fmt::join(begin, ", ")))));
 }
 
 }  // namespace luff::catalog

@@ -114,7 +114,13 @@ TEST_F(CatalogTest, AFieldThatNoRunHasIsAnError) {
   const auto answer = Ask(index_, question);
   ASSERT_FALSE(answer.ok());
   EXPECT_THAT(std::string(answer.status().message()),
-              HasSubstr("no run has a field 'los'; nearest: eval_loss, loss"));
+              HasSubstr("no run has a field 'los' (column 1); nearest: loss, eval_loss"));
+  question.where = *ParseCondition("name = a or (steps > 1 and ls < 3)");
+  EXPECT_THAT(std::string(Ask(index_, question).status().message()), HasSubstr("'ls' (column 28)"));
+  question.where.reset();
+  question.sort = "zzz";
+  EXPECT_THAT(std::string(Ask(index_, question).status().message()),
+              HasSubstr("no run has a field 'zzz'; there are "));
   question.where = *ParseCondition("verdict = okay");
   EXPECT_THAT(std::string(Ask(index_, question).status().message()),
               HasSubstr("there is no verdict 'okay'; there are running, ok,"));
@@ -215,12 +221,15 @@ TEST_F(FindRunTest, ByPathNameOrAge) {
   EXPECT_EQ(Found("@1"), "20260102-tune");
   EXPECT_EQ(Found("@3"), "20260101-train");
   EXPECT_EQ(Found(folder() + "/@2"), "20260102-train");
-  EXPECT_THAT(Found("20260102"), HasSubstr("several begin with it: 20260102-train, 20260102-tune"));
+  EXPECT_THAT(Found("20260102"),
+              HasSubstr("several runs begin with '20260102': 20260102-train, 20260102-tune"));
   EXPECT_THAT(Found("20260101-trian"), HasSubstr("nearest: 20260101-train"));
   EXPECT_THAT(Found("@4"), HasSubstr("there is no run @4, the oldest one is @3"));
   EXPECT_THAT(Found("some/where"), HasSubstr("there is no such directory: some/where"));
-  EXPECT_THAT(Found("@0"), HasSubstr("no run of this name"));
-  EXPECT_THAT(Found("@999999999999"), HasSubstr("no run of this name"));
+  EXPECT_EQ(Found("nosuch"),
+            "there is no directory 'nosuch', and no run of this name; `luff runs` lists the runs");
+  for (const char* age : {"@0", "@", "@x", "@999999999999"})
+    EXPECT_THAT(Found(age), HasSubstr("is no age of a run: @1 is the newest"));
 }
 
 }  // namespace

@@ -174,6 +174,7 @@ class Parser {
     if (Now().kind != Word::Kind::kName && Now().kind != Word::Kind::kText)
       return Unexpected("the name of a field");
     one.field = Now().text;
+    one.column = Now().at + 1;
     ++at_;
     const auto op = std::find_if(std::begin(kOps), std::end(kOps),
                                  [&](const auto& known) { return known.first == Now().text; });

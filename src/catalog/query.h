@@ -18,6 +18,7 @@ struct Condition {
   std::vector<Condition> parts;  // of kAnd, kOr; one of kNot
   // Of kCompare:
   std::string field;
+  std::size_t column = 0;  // of the field in the text, from 1; 0: none
   Op op = Op::kEqual;
   std::string text;  // as it was written, without quotes
   bool is_number = false;

@@ -48,8 +48,8 @@ class Writer {
     return Comparison(condition);
   }
 
-  /// The numbers of a field's names, as a list of SQL: "(3, 17)".
-  Result<std::string> NumbersOf(const std::string& field) {
+  /// The numbers of a field's names, as a list of SQL: "(3, 17)". `column`: its place in the question, or 0.
+  Result<std::string> NumbersOf(const std::string& field, std::size_t column) {
     std::string list;
     for (const std::string& name : MeantBy(field)) {
       LUFF_ASSIGN_OR_RETURN(Statement known, database_->Prepare("SELECT id FROM field_name WHERE name=?"));
@@ -57,7 +57,7 @@ class Writer {
       if (row) list += fmt::format("{}{}", list.empty() ? "" : ", ", known.Integer(0));
     }
     const auto& own = OwnFields();
-    if (list.empty() && std::find(own.begin(), own.end(), field) == own.end()) return Unknown(field);
+    if (list.empty() && std::find(own.begin(), own.end(), field) == own.end()) return Unknown(field, column);
     return "(" + list + ")";
   }
 
@@ -73,7 +73,7 @@ class Writer {
 
   Result<std::string> Comparison(const Condition& condition) {
     LUFF_RETURN_IF_ERROR(CheckWord(condition));
-    LUFF_ASSIGN_OR_RETURN(const std::string names, NumbersOf(condition.field));
+    LUFF_ASSIGN_OR_RETURN(const std::string names, NumbersOf(condition.field, condition.column));
     const std::string exists =
         fmt::format("EXISTS(SELECT 1 FROM field f WHERE f.run=r.id AND f.name IN {}", names);
     const bool unequal = condition.op == Condition::Op::kUnequal;
@@ -105,7 +105,7 @@ class Writer {
                                        fmt::join(words, ", ")));
   }
 
-  Status Unknown(const std::string& field) {
+  Status Unknown(const std::string& field, std::size_t column) {
     std::set<std::string> names(OwnFields().begin(), OwnFields().end());
     LUFF_ASSIGN_OR_RETURN(Statement all, database_->Prepare("SELECT name FROM field_name LIMIT 10000"));
     while (true) {
@@ -118,9 +118,10 @@ class Writer {
       names.insert(plain ? name.substr(dot + 1) : name);
     }
     const std::vector<std::string> known(names.begin(), names.end());
-    return InvalidArgument(
-        fmt::format("no run has a field '{}'; nearest: {}", Escaped(field),
-                    Escaped(fmt::format("{}", fmt::join(NearestNames(field, known), ", ")))));
+    const std::string near = NearestText(field, known);
+    return InvalidArgument(fmt::format(
+        "no run has a field '{}'{}{}", Escaped(field), column > 0 ? fmt::format(" (column {})", column) : "",
+        near.empty() ? "; there are loss, steps, verdict and others (docs/spec/catalog.md)" : Escaped(near)));
   }
 
   Database* database_;
@@ -150,7 +151,7 @@ Result<Selection> Select(Database* database, const Question& question) {
         question.ascending ? " ORDER BY begun, path" : fmt::format(" ORDER BY {}", newest_first);
     return selection;
   }
-  LUFF_ASSIGN_OR_RETURN(const std::string names, writer.NumbersOf(question.sort));
+  LUFF_ASSIGN_OR_RETURN(const std::string names, writer.NumbersOf(question.sort, 0));
   for (const char* column : {"number", "text"}) {
     selection.order +=
         fmt::format("{} (SELECT f.{} FROM field f WHERE f.run=r.id AND f.name IN {} LIMIT 1) {} NULLS LAST",

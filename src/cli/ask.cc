@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <csignal>
 #include <thread>
 
 #include "base/format.h"
+#include "base/nearest_names.h"
 #include "cli/json.h"
 #include "cli/reading.h"
 #include "cli/report.h"
@@ -10,6 +12,7 @@
 #include "luff/actions/coordinate.h"
 #include "luff/actions/requests.h"
 #include "luff/base/env.h"
+#include "luff/base/regex.h"
 #include "luff/capture/config.h"
 #include "luff/store/owner.h"
 
@@ -116,6 +119,27 @@ void AskFor(const AskOptions& options, std::string_view action, const std::strin
   ExitWith(asked.state == Asked::State::kDone || options.no_wait ? kExitOk : kExitFindings);
 }
 
+/// Tells of what nothing that the run has recorded so far is called. A tensor that was never captured may
+/// have no name yet, so the request is made all the same.
+void TellOfNoMatch(const CaptureOptions& options) {
+  const auto trial = OpenOrExit(options);
+  std::vector<std::string> names;
+  for (std::size_t n = 0; n < trial->tensor_count(); ++n)
+    names.push_back(trial->tensor(static_cast<query::TensorId>(n)).name);
+  const auto tell = [&](const std::string& word) {
+    fmt::print(stderr, "luff: no tensor of the run is called '{}'{}; it is recorded if it comes\n",
+               Escaped(word), Escaped(NearestText(word, names)));
+  };
+  for (const std::string& word : options.include) {
+    const auto regex = Regex::Compile(word);
+    if (!regex.ok()) ExitWithError(regex.status().WithContext("--include"));
+    if (std::ranges::none_of(names, [&](const std::string& name) { return regex->Search(name); })) tell(word);
+  }
+  for (const std::string& word : options.tensors) {
+    if (std::ranges::find(names, word) == names.end()) tell(word);
+  }
+}
+
 void Capture(const CaptureOptions& options) {
   if (options.include.empty() && options.tensors.empty() && options.roles.empty())
     ExitWithError(InvalidArgument("what is to be recorded? Give --include, --tensor or --role"));
@@ -130,6 +154,7 @@ void Capture(const CaptureOptions& options) {
   if (const auto parsed = capture::ParseConfigUntrusted(JsonText(arguments)); !parsed.ok())
     ExitWithError(parsed.status());
   if (options.for_steps > 0) arguments["for_steps"] = options.for_steps;
+  TellOfNoMatch(options);
   AskFor(options, "capture", JsonText(arguments));
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <set>
 #include <string>
 
 #include "base/format.h"
@@ -62,6 +63,10 @@ int Check(const CheckOptions& wanted) {
 
   rules::EvaluatorOptions options;  // no folder: a check writes nothing into the run
   options.choices = std::move(choices).value();
+  std::set<std::string> own;
+  for (const rules::Choice& choice : options.choices) {
+    if (!choice.spec->source.empty()) own.insert(choice.spec->name);
+  }
   options.on_note = [](const rules::RuleNote& note) { PrintNote(note.rule, note.text); };
   const bool colour = isatty(STDOUT_FILENO) != 0 && StderrHasColour();
   Teller teller(colour, TerminalWidth());
@@ -106,6 +111,13 @@ int Check(const CheckOptions& wanted) {
     fmt::print(wanted.json ? stderr : stdout, "luff: the run is damaged: {}{} (`luff verify` says all)\n",
                Escaped(damage.front()),
                damage.size() > 1 ? fmt::format(", and {} more", damage.size() - 1) : "");
+  std::set<std::string> partly;  // rules that did not judge the whole run
+  for (const rules::RuleNote& note : evaluator.notes()) {
+    if (note.failed) partly.insert(note.rule);
+  }
+  for (const rules::RuleCoverage& one : evaluator.coverage()) {
+    if (own.contains(one.rule) && !one.lacks.empty()) partly.insert(one.rule);
+  }
   if (!wanted.json) {
     const rules::CoverageSummary coverage = rules::Summarize(evaluator.coverage());
     if (const std::string lacks = LacksText(coverage); !lacks.empty()) fmt::print("luff: {}\n", lacks);
@@ -113,17 +125,18 @@ int Check(const CheckOptions& wanted) {
                           : !evaluator.findings().empty() ? "warn"
                           : empty                         ? "nothing recorded"
                           : !damage.empty()               ? "damaged"
+                          : !partly.empty()               ? "done"
                                                           : "ok";
-    fmt::print("luff: {}: {}, {}, {}{}\n", verdict,
+    fmt::print("luff: {}: {}, {}, {}{}{}\n", verdict,
                Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), JudgedText(coverage),
-               FindingsInShort(evaluator.findings()), over ? "" : " (the run is not over)");
+               FindingsInShort(evaluator.findings()), NotJudgedText(partly),
+               over ? "" : " (the run is not over)");
     if (evaluator.unreadable_steps() > 0) {
       fmt::print("luff: {} could not be read and were passed over\n",
                  Plural(evaluator.unreadable_steps(), "step", "steps"));
     }
   }
-  bool failed = empty || !damage.empty();
-  for (const rules::RuleNote& note : evaluator.notes()) failed = failed || note.failed;
+  const bool failed = empty || !damage.empty() || !partly.empty();
   return stop ? kExitStopFindings : evaluator.findings().empty() && !failed ? kExitOk : kExitFindings;
 }
 
@@ -140,9 +153,9 @@ void AddCheck(CLI::App& app) {
   verb->add_flag("--json", wanted.json, "Findings as JSON lines");
   verb->add_flag("--follow", wanted.follow, "Until the run ends");
   verb->footer(
-      "Exit code: 0 no findings, 1 findings, or a run that is damaged or empty, 3 a finding of severity "
-      "stop, 2 wrong "
-      "usage or no run there.");
+      "Exit code: 0 no findings; 1 findings, a rule that did not judge the whole run, or a run that is "
+      "damaged or\n"
+      "empty; 3 a finding of severity stop; 2 wrong usage or no run there.");
   verb->callback([] {
     FindRunOrExit(&wanted.run);
     FindRunOrExit(&wanted.other);

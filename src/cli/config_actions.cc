@@ -331,9 +331,9 @@ Result<std::vector<ActionSpec>> ReadActions(const toml::node& node, const Config
     for (const ActionSpec& other : specs) names.push_back(other.name);
     if (specs[i].escalates == specs[i].name) return place.Wrong(where, "an [[action]] escalates itself");
     if (std::find(names.begin(), names.end(), specs[i].escalates) == names.end())
-      return place.Wrong(where,
-                         fmt::format("'escalates' names no [[action]]: '{}'; nearest: {}", specs[i].escalates,
-                                     NearestNames(specs[i].escalates, names).front()));
+      return place.Wrong(
+          where, fmt::format("'escalates' names no [[action]]: '{}'{}; there are {}", specs[i].escalates,
+                             NearestText(specs[i].escalates, names), fmt::join(names, ", ")));
   }
   return specs;
 }

@@ -148,7 +148,8 @@ class Reader : private ConfigPlace {
       if (!tried.ok()) {
         const toml::node* when = node.as_table()->get("when");
         const bool placed = tried.status().message().find('\n') != std::string_view::npos;
-        return At(tried.status(), when != nullptr && placed ? when->source() : node.source());
+        return when != nullptr && placed ? At(tried.status(), when->source())
+                                         : AtWhatItNames(tried.status(), node);
       }
       names->push_back(std::move(text));
     }
@@ -238,7 +239,7 @@ class Reader : private ConfigPlace {
     std::ostringstream written;
     written << toml::json_formatter(table);
     const auto tried = capture::ParseConfigUntrusted(written.str());
-    if (!tried.ok()) return At(tried.status().WithContext("[capture]"), table.source());
+    if (!tried.ok()) return AtWhatItNames(tried.status().WithContext("[capture]"), table);
     *json = written.str();
     return Status::Ok();
   }

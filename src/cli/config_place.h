@@ -27,13 +27,15 @@ class ConfigPlace {
     return {status.code(), fmt::format("{}: {}, line {}{}", message.substr(0, cut), path_, where.begin.line,
                                        message.substr(cut))};
   }
+  /// Adds the place of what a message quotes: the first key inside `node` that it names, or else `node`.
+  [[nodiscard]] Status AtWhatItNames(const Status& status, const toml::node& node) const;
   [[nodiscard]] Status Wrong(const toml::node& node, const std::string& what) const {
     return At(InvalidArgument(what), node.source());
   }
   [[nodiscard]] Status Unknown(const toml::key& key, std::string_view place,
                                const std::vector<std::string>& known) const {
-    return At(InvalidArgument(fmt::format("unknown key '{}' {}; nearest: {}; known: {}", key.str(), place,
-                                          NearestNames(key.str(), known).front(), fmt::join(known, ", "))),
+    return At(InvalidArgument(fmt::format("unknown key '{}' {}{}; known: {}", key.str(), place,
+                                          NearestText(key.str(), known), fmt::join(known, ", "))),
               key.source());
   }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }

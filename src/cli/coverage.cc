@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "cli/report.h"
+#include "cli/terminal.h"
 
 namespace luff::cli {
 namespace {
@@ -43,6 +44,11 @@ std::string LacksText(const rules::CoverageSummary& coverage) {
   }
   if (shown < all) text += fmt::format(", {} other things", all - shown);
   return text;
+}
+
+std::string NotJudgedText(const std::set<std::string>& rules) {
+  if (rules.empty()) return "";
+  return fmt::format(" ({} did not judge all of it)", Escaped(fmt::format("{}", fmt::join(rules, ", "))));
 }
 
 std::string CoverageLines(const rules::CoverageSummary& coverage) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <set>
 #include <string>
 
 #include "luff/rules/coverage.h"
@@ -10,6 +11,8 @@ namespace luff::cli {
 [[nodiscard]] std::string JudgedText(const rules::CoverageSummary& coverage);
 /// "25 rules had nothing to look at: 12 need boosting rounds, 8 images, 5 other things"; "" if all had.
 [[nodiscard]] std::string LacksText(const rules::CoverageSummary& coverage);
+/// " (Mine, Other did not judge all of it)"; "" if there are none.
+[[nodiscard]] std::string NotJudgedText(const std::set<std::string>& rules);
 
 /// Formats it as lines, each with its line break, for the pipe from rule worker to supervisor.
 [[nodiscard]] std::string CoverageLines(const rules::CoverageSummary& coverage);

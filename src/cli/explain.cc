@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/format.h"
 #include "base/json.h"
+#include "catalog/catalog.h"
+#include "cli/finding_names.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/series.h"
@@ -39,21 +42,6 @@ std::string Sparkline(const std::vector<std::pair<std::int64_t, double>>& series
   return line;
 }
 
-/// Returns the finding with the id `name`, or the first of the rule `name`, or else the only one whose id
-/// begins with `name` (at least 4 characters).
-const rules::Finding* Find(const std::vector<rules::Finding>& findings, const std::string& name) {
-  for (const rules::Finding& finding : findings) {
-    if (finding.id == name || finding.rule == name) return &finding;
-  }
-  const rules::Finding* found = nullptr;
-  for (const rules::Finding& finding : findings) {
-    if (name.size() < 4 || !finding.id.starts_with(name)) continue;
-    if (found != nullptr) return nullptr;  // more than one
-    found = &finding;
-  }
-  return found;
-}
-
 /// An arrow below the sparkline where the trouble began, if the line shows what was before.
 void PrintOnset(const std::vector<std::pair<std::int64_t, double>>& points, std::int64_t since) {
   const auto at =
@@ -85,8 +73,8 @@ void Print(const query::Trial& trial, const rules::Finding& finding, const std::
       line("because",
            fmt::format("of {} {}: {}", Escaped(other.rule), Escaped(other.id), Escaped(other.what)));
     if (other.leader == finding.id)
-      line("led to", fmt::format("{} {} at {}: {}", Escaped(other.rule), Escaped(other.id),
-                                 StepText(other.mode, other.step), Escaped(other.what)));
+      line("led to", fmt::format("{} {}, since {}: {}", Escaped(other.rule), Escaped(other.id),
+                                 StepText(other.mode, other.since_step), Escaped(other.what)));
   }
   if (const auto records = store::ReadControl(trial.path(), 0, nullptr); records.ok()) {
     const auto marks = actions::MarksIn(*records);
@@ -96,32 +84,54 @@ void Print(const query::Trial& trial, const rules::Finding& finding, const std::
   line("id", Escaped(finding.id));
 }
 
-void Explain(const std::string& name, ReadOptions* options) {
+void PrintList(const std::vector<rules::Finding>& findings, const std::string& run) {
+  for (const rules::Finding* finding : rules::InGroups(findings)) {
+    fmt::print("{}{} {} {}{}{}, since {}: {}\n",
+               finding->leader.empty() ? "" : "  because of it: ", Escaped(finding->id),
+               finding->severity == rules::Severity::kStop ? "STOP" : "WARN", Escaped(finding->rule),
+               finding->tensor.empty() ? "" : " ", Escaped(finding->tensor),
+               StepText(finding->mode, finding->since_step), Escaped(finding->what));
+  }
+  if (findings.empty()) fmt::print("no findings: {}\n", Escaped(run));
+}
+
+struct ExplainOptions : ReadOptions {
+  std::string first, second;  // words of the command line: [RUN] [FINDING]
+};
+
+/// The finding that the words name; "" if they name none. Sets the run's path. A word alone is a finding of
+/// the newest run, or else a run.
+std::string FindingOrExit(ExplainOptions* options) {
+  if (!options->second.empty() && !options->run.empty())
+    ExitWithError(InvalidArgument("the run is named twice, as the first word and by --run"));
+  const bool alone = options->second.empty() && options->run.empty();
+  std::string name = options->second.empty() ? options->first : options->second;
+  if (!options->second.empty()) options->run = options->first;
+  if (options->run.empty()) options->run = "@1";
+  if (alone && !name.empty()) {
+    const auto newest = catalog::FindRun("@1");
+    const bool is_finding =
+        newest.ok() && !FindingsMeantBy(name, rules::FindingsOfRun(*newest).findings).empty();
+    if (!is_finding && (name.front() == '@' || catalog::FindRun(name).ok()))
+      options->run = std::exchange(name, "");
+  }
+  FindRunOrExit(&options->run);
+  return name;
+}
+
+void Explain(ExplainOptions* options) {
+  const std::string name = FindingOrExit(options);
   const auto trial = OpenOrExit(*options);  // reports an error if it is not a run
   const std::vector<rules::Finding> findings = rules::FindingsOfRun(trial->path()).findings;
-  if (name.empty()) {
-    for (const rules::Finding* finding : rules::InGroups(findings)) {
-      fmt::print("{}{} {} {} at {}: {}\n",
-                 finding->leader.empty() ? "" : "  because of it: ", Escaped(finding->id),
-                 finding->severity == rules::Severity::kStop ? "STOP" : "WARN", Escaped(finding->rule),
-                 StepText(finding->mode, finding->step), Escaped(finding->what));
-    }
-    if (findings.empty()) fmt::print("no findings: {}\n", Escaped(options->run));
-    return;
-  }
-  const rules::Finding* finding = Find(findings, name);
-  if (finding == nullptr) {
-    std::string known;
-    for (const rules::Finding& one : findings)
-      known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", one.id, one.rule);
-    ExitWithError(
-        NotFound(fmt::format("no finding, or more than one, is called '{}'; there are: {}; in {}",
-                             Escaped(name), known.empty() ? "none" : Escaped(known), options->run)));
-  }
+  if (name.empty()) return PrintList(findings, options->run);
+  const auto meant = FindingsMeantBy(name, findings);
+  // Of a rule, the first of its findings is meant.
+  if (meant.empty() || (meant.size() > 1 && meant.front()->rule != name))
+    ExitWithError(NoSuchFinding(name, findings, options->run));
   if (options->json) {
-    PrintJson(ParseJson(rules::ToJson(*finding, "state")));
+    PrintJson(ParseJson(rules::ToJson(*meant.front(), "state")));
   } else {
-    Print(*trial, *finding, findings);
+    Print(*trial, *meant.front(), findings);
   }
 }
 
@@ -129,15 +139,16 @@ void Explain(const std::string& name, ReadOptions* options) {
 
 void AddExplain(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("explain", "Everything that a run holds about a finding");
-  static ReadOptions options;
-  static std::string name;
-  verb->add_option("FINDING", name, "Its id (or the first letters), or a rule; without it all are listed");
-  verb->add_option("--run", options.run, "The run; default: @1, the newest of $LUFF_HOME/runs");
-  verb->add_flag("--json", options.json, "The finding as JSON");
-  verb->callback([] {
-    if (options.run.empty()) options.run = "@1";
-    FindRunOrExit(&options.run);
-    Explain(name, &options);
+  auto options = std::make_shared<ExplainOptions>();
+  verb->add_option("RUN", options->first,
+                   "The run, as for the other verbs; default: @1, the newest of $LUFF_HOME/runs");
+  verb->add_option("FINDING", options->second,
+                   "Its id (or the first letters), or a rule; without it all are listed");
+  verb->add_option("--run", options->run, "Another way to name the run");
+  verb->add_flag("--json", options->json, "The finding as JSON");
+  verb->footer("A word alone is a finding of the newest run, or else a run.");
+  verb->callback([options] {
+    Explain(options.get());
     ExitWith(kExitOk);
   });
 }

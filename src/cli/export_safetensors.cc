@@ -82,8 +82,8 @@ Result<SafetensorsWritten> ExportSafetensors(const query::Trial& trial, const Ex
   }
   if (items.empty()) {
     return OutOfRange(
-        fmt::format("no value of what is wanted was saved at {} step {} ({} of all); `luff tensors RUN` "
-                    "tells which there are",
+        fmt::format("no value of what is wanted was saved at {} step {} ({} of all); values are recorded of "
+                    "collections whose forms hold \"raw\" (docs/capture.md)",
                     query::ModeName(info.mode), info.mode_step, info.global_step));
   }
   std::string head;

@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "base/format.h"
+#include "base/nearest_names.h"
 #include "base/text_escape.h"
 #include "catalog/labels.h"
 #include "cli/json.h"
@@ -16,10 +19,24 @@ struct LabelOptions : ReadOptions {
   std::optional<std::string> title, note;
 };
 
+/// The tags to remove that the run has; tells of the others.
+std::vector<std::string> PresentOf(const LabelOptions& options) {
+  const std::vector<std::string> tags = catalog::LabelOf(options.run).tags;
+  std::vector<std::string> present;
+  for (const std::string& tag : options.remove) {
+    if (std::ranges::find(tags, tag) != tags.end())
+      present.push_back(tag);
+    else
+      fmt::print(stderr, "luff: the run has no tag '{}'{}\n", Escaped(tag), Escaped(NearestText(tag, tags)));
+  }
+  return present;
+}
+
 void Change(const LabelOptions& options) {
   catalog::LabelChange change;
   change.add = options.add;
-  change.remove = options.remove;
+  change.remove = PresentOf(options);
+  if (change.add.empty() && change.remove.empty() && !options.title && !options.note) ExitWith(kExitOk);
   change.title = options.title;
   change.note = options.note;
   change.author = actions::Author();

@@ -91,7 +91,7 @@ void AddLog(CLI::App& app) {
   auto options = std::make_shared<LogOptions>();
   verb->add_option("RUN", options->run, kRunHelp)->required();
   verb->add_option("--tail", options->tail, "Only the last so many bytes of each stream: 4KB, 1MB")
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(SizeValue(true));
   verb->add_option("--find", options->find, "Only lines that match this regular expression");
   verb->add_option("--stream", options->stream, "Only this one: out or err")
       ->check(CLI::IsMember({"out", "err"}));

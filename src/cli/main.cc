@@ -39,9 +39,7 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
     }
     const std::string what = option ? "option" : verb == app ? "command" : "argument";
     text = fmt::format("unknown {} '{}'", what, luff::Escaped(word.substr(0, word.find('='))));
-    if (!known.empty() && what != "argument") {
-      text += fmt::format("; nearest: {}", luff::NearestNames(word.substr(0, word.find('=')), known).front());
-    }
+    if (what != "argument") text += luff::NearestText(word.substr(0, word.find('=')), known);
   }
   const std::string name = verb == app ? "luff" : "luff " + verb->get_name();
   return fmt::format("luff: {}; see `{} --help`\n", luff::EscapedLines(text), name);

@@ -1,10 +1,12 @@
 #include "base/format.h"
+#include "cli/finding_names.h"
 #include "cli/json.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/actions/marks.h"
 #include "luff/actions/requests.h"
+#include "luff/rules/kept_findings.h"
 
 /// `luff mark`: what a person says of a finding.
 namespace luff::cli {
@@ -24,8 +26,11 @@ void List(const MarkOptions& options) {
 }
 
 void SetOne(const MarkOptions& options) {
+  const auto findings = rules::FindingsOfRun(options.run).findings;
+  const auto meant = FindingsMeantBy(options.finding, findings);
+  if (meant.size() != 1) ExitWithError(NoSuchFinding(options.finding, findings, options.run));
   actions::Mark mark;
-  mark.finding = options.finding;
+  mark.finding = meant.front()->id;
   mark.as = ValueOrExit(actions::ParseMark(options.word));
   mark.until_step = options.until_step;
   mark.note = options.note;
@@ -43,7 +48,8 @@ void AddMark(CLI::App& app) {
       app.add_subcommand("mark", "Say of a finding that it is known, or silence its notifications");
   auto options = std::make_shared<MarkOptions>();
   verb->add_option("RUN", options->run, kRunHelp)->required();
-  verb->add_option("FINDING", options->finding, "Its id (luff show); without it, the marks are listed");
+  verb->add_option("FINDING", options->finding,
+                   "Its id (luff show) or the first letters, or its rule; without it, the marks are listed");
   verb->add_option("AS", options->word, "acknowledge, mute or reopen");
   verb->add_option("--until-step", options->until_step, "mute: until so many TRAIN steps are finished")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 60));

@@ -207,7 +207,7 @@ std::string TokenOrExit(std::string path) {
   server::Secrets secrets;
   secrets.Add(TokenOrExit(verb.token_file), server::Role::kMetrics);
   const auto listener = ValueOrExit(server::Listener::Open(at));
-  server::Service service(server::LoopbackPlace(listener->port()), &secrets, {.roots = {verb.run}});
+  server::Service service(PlaceAt(at, listener->port()), &secrets, {.roots = {verb.run}});
   service.metrics().Configure(OptionsOrExit(verb));
   if (at.path.empty())
     fmt::print(stderr, "luff: metrics: {}/metrics\n", OriginOf(at, listener->port()));

@@ -38,6 +38,19 @@ void FindRunOrExit(std::string* run) {
   if (!run->empty()) *run = ValueOrExit(catalog::FindRun(*run));
 }
 
+CLI::Validator SizeValue(bool kb_is_1000) {
+  const CLI::AsSizeValue parse(kb_is_1000);
+  const auto take = [parse](std::string& text) -> std::string {
+    const std::string given = text;
+    try {
+      if (parse(text).empty()) return "";
+    } catch (const CLI::ValidationError&) {  // its message lists a hundred spellings
+    }
+    return fmt::format("'{}' is no size; expected e.g. 5MB or 25MiB", given);
+  };
+  return {take, "SIZE"};
+}
+
 void AddRunOption(CLI::App* verb, ReadOptions* options) {
   verb->add_option("RUN", options->run, kRunHelp)->required();
   verb->add_flag("--json", options->json, "JSON on stdout");

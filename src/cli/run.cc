@@ -8,19 +8,24 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/chrono.h>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "base/output_file.h"
 #include "base/python_child.h"
 #include "catalog/catalog.h"
 #include "catalog/labels.h"
 #include "cli/config_file.h"
 #include "cli/job_file.h"
+#include "cli/json.h"
 #include "cli/log_keeper.h"
+#include "cli/reading.h"
+#include "cli/serve.h"
 #include "cli/supervise.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -41,7 +46,7 @@ struct RunOptions {
   std::string run, rules_text, set_text, on_finding, stop_on, findings, config, compat;
   std::string tensorboard, smdebug, report, metrics, metrics_token;
   bool resume = false, serve = false, otlp = false, log = false;
-  std::uint64_t log_bytes = kLogBytes;
+  std::optional<std::uint64_t> log_bytes;
   std::vector<std::string> tags, command;
 };
 
@@ -226,8 +231,35 @@ void StartMetrics(const std::string& run, const RunOptions& wanted) {
     PrintError(started.status().WithContext("--metrics"));
 }
 
+/// What is wrong with options that need each other, or that another process takes, before anything begins.
+Status CheckTogether(const RunOptions& wanted) {
+  constexpr std::uint64_t kLeast = 1'000'000;
+  if (wanted.log_bytes && !wanted.log)
+    return InvalidArgument("--log-bytes says how much --log keeps; give --log, too");
+  if (wanted.log_bytes && *wanted.log_bytes < kLeast)
+    return InvalidArgument(fmt::format("--log-bytes is {} bytes, expected at least 1MB", *wanted.log_bytes));
+  if (!wanted.metrics_token.empty() && wanted.metrics.empty())
+    return InvalidArgument("--metrics-token is the token of --metrics; give --metrics ADDRESS:PORT, too");
+  if (wanted.metrics.empty()) return Status::Ok();
+  return server::CheckAddress(ListenAtOrExit(wanted.metrics, "--metrics")).WithContext("--metrics");
+}
+
+/// Secrets come from the environment: what a variable lacks now, no delivery finds later.
+void TellOfMissingVariables(const std::vector<actions::ActionSpec>& specs) {
+  for (const actions::ActionSpec& spec : specs) {
+    const Json settings = TryParseOrderedJson(spec.settings_json);
+    for (const char* key : {"url_env", "secret_env", "password_env"}) {
+      const std::string variable = TextMember(settings, key);
+      if (variable.empty() || std::getenv(variable.c_str()) != nullptr) continue;
+      fmt::print(stderr, "luff: action '{}' cannot deliver anything: the variable {} ({}) is not set\n",
+                 Escaped(spec.name), Escaped(variable), key);
+    }
+  }
+}
+
 /// `report`: file of the report at the end, "" if none is wanted.
 Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) {
+  LUFF_RETURN_IF_ERROR(CheckTogether(wanted));
   if (!wanted.compat.empty()) {
     if (wanted.compat != "smdebug")
       return InvalidArgument(fmt::format("--compat is '{}'; there is smdebug", wanted.compat));
@@ -252,6 +284,7 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
   options.stop_on_finding = on_finding == "stop";
   options.stop = file.stop;
   options.actions = file.actions;
+  TellOfMissingVariables(options.actions);
   if (!wanted.stop_on.empty()) {
     Result<actions::ActionSpec> stop = StopOn(wanted.stop_on, options.choices);
     if (!stop.ok()) return stop.status().WithContext("--stop-on");
@@ -290,11 +323,15 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
     options.outputs.push_back({format, Absolute(directory)});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
   }
-  if (wanted.log) options.log_bytes = std::max<std::uint64_t>(wanted.log_bytes, 1 << 20);
+  if (wanted.log) options.log_bytes = std::max<std::uint64_t>(wanted.log_bytes.value_or(kLogBytes), 1 << 20);
   if (wanted.otlp) options.outputs.push_back({kOtlp, ""});
   if (const std::string& wish = !wanted.report.empty() ? wanted.report : file.report; !wish.empty()) {
     *report = fs::absolute(wish).lexically_normal().string();
-    fs::create_directories(fs::path(*report).parent_path());
+    // SageMaker makes the directory of a job's report.
+    if (wanted.report.empty() && IsJobFile(wanted.config))
+      fs::create_directories(fs::path(*report).parent_path());
+    if (const Status folder = CheckFolderOf(*report); !folder.ok())
+      return folder.WithContext("the report cannot be written");
   }
   const bool existed = !wanted.run.empty() && Env::Real().Exists(wanted.run);
   LUFF_ASSIGN_OR_RETURN(options.run, ReserveRun(wanted));  // last: earlier errors leave nothing behind
@@ -330,7 +367,7 @@ void AddRun(CLI::App& app) {
       "Keep what the command prints in the run (`luff log`): its streams are files then, no terminal");
   verb->add_option("--log-bytes", wanted.log_bytes,
                    "Keep so much of each stream, the newest: 64MB, 256MB (default)")
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(SizeValue(true));
   verb->add_option("--metrics", wanted.metrics,
                    "Answer Prometheus at this ADDRESS:PORT while the job runs (`luff metrics`)");
   verb->add_option(
@@ -345,7 +382,8 @@ void AddRun(CLI::App& app) {
   verb->add_option("COMMAND", wanted.command, "After --: the command and its arguments")->required();
   verb->positionals_at_end();
   verb->footer(
-      "Exit code: the command's own (128 + N when signal N ended it), 76 when a finding stopped it,\n"
+      "Exit code: the command's own (128 + N when signal N ended it), 76 when a finding or `luff stop` "
+      "stopped it,\n"
       "2 wrong usage, 126 the command cannot be run, 127 there is no such command.");
   verb->callback([] {
     try {

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/text_escape.h"
 #include "catalog/catalog.h"
+#include "catalog/labels.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
@@ -104,6 +105,9 @@ void List(const RunsOptions& options) {
   question.folder = std::filesystem::absolute(folder).lexically_normal().string();
   while (question.folder.size() > 1 && question.folder.back() == '/') question.folder.pop_back();
   if (!options.where.empty()) question.where = ValueOrExit(catalog::ParseCondition(options.where));
+  for (const std::string& tag : options.tags) {
+    if (const Status good = catalog::CheckTag(tag); !good.ok()) ExitWithError(good.WithContext("--tag"));
+  }
   question.tags = options.tags;
   question.ascending = !options.sort.starts_with('-');
   question.sort = question.ascending ? options.sort : options.sort.substr(1);

@@ -58,6 +58,13 @@ std::string OriginOf(const server::ListenAt& at, std::uint16_t port) {
   return fmt::format("http://{}{}{}:{}", six ? "[" : "", at.address, six ? "]" : "", port);
 }
 
+server::Place PlaceAt(const server::ListenAt& at, std::uint16_t port) {
+  server::Place place = server::LoopbackPlace(port);
+  const std::string own = OriginOf(at, port);
+  std::ranges::stable_partition(place.origins, [&](const std::string& origin) { return origin != own; });
+  return place;
+}
+
 namespace {
 
 /// The directories that are served, absolute. A run may be called by its name.
@@ -121,7 +128,7 @@ server::ProxySignOn ProxyOrExit(const ServeConfig& config, const server::ListenA
 }
 
 server::Place PlaceOrExit(const ServeConfig& config, const server::ListenAt& at, std::uint16_t port) {
-  server::Place place = server::LoopbackPlace(port);
+  server::Place place = PlaceAt(at, port);
   if (!config.public_url.empty()) {
     if (const Status added = server::AddPublicUrl(config.public_url, &place); !added.ok())
       ExitWithError(added.WithContext("--public-url"));
@@ -151,6 +158,12 @@ void CheckReachOrExit(const ServeConfig& config, server::ListenAt* at) {
     ExitWithError(InvalidArgument("--tls-by-proxy belongs to --auth proxy"));
   if (at->others && config.public_url.empty())
     ExitWithError(InvalidArgument("--tls-by-proxy needs --public-url, the address that browsers show"));
+  const Status reach = server::CheckAddress(*at);
+  if (reach.code() == StatusCode::kFailedPrecondition) {
+    ExitWithError(FailedPrecondition(fmt::format(
+        "{}, or put a proxy with TLS and sign-on in front: --auth proxy --tls-by-proxy (docs/serve.md)",
+        reach.message())));
+  }
 }
 
 /// The address by which a browser comes, without a token.
@@ -201,9 +214,14 @@ void Serve(const ServeOptions& options) {
     fmt::print("{}\n", link);  // alone on standard output, for scripts
     std::fflush(stdout);
     if (const auto found = service.list().Refresh(); !found.ok()) ExitWithError(found.status());
-    fmt::print(stderr, "luff: serving {} of {}; the link above opens them, Ctrl-C ends it\n",
-               Plural(service.list().All().size(), "run", "runs"),
-               Escaped(roots.size() == 1 ? roots.front() : fmt::format("{} directories", roots.size())));
+    const bool socket = !at.path.empty() && config.public_url.empty();  // which no browser opens by itself
+    fmt::print(
+        stderr, "luff: serving {} of {}; {}, Ctrl-C ends it\n",
+        Plural(service.list().All().size(), "run", "runs"),
+        Escaped(roots.size() == 1 ? roots.front() : fmt::format("{} directories", roots.size())),
+        socket ? fmt::format("curl --unix-socket {} http://localhost/api/v1/runs asks it (with the token)",
+                             Escaped(at.path))
+               : "the link above opens them");
   }
   (void)listener->Serve(&service);
   ExitWith(kExitOk);
@@ -232,7 +250,7 @@ void AddServe(CLI::App& app) {
                    "Regular expression: at most 20 tensors of each run that get metrics of their own");
   verb->add_option("--cache-bytes", options->cache_bytes,
                    "What overviews of runs may take below $XDG_CACHE_HOME/luff; 0: keep none")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(SizeValue(false))
       ->default_str("4GiB");
   verb->add_flag("--beside-job", options->beside_job, "Say only where, as luff run --serve does")->group("");
   verb->footer(

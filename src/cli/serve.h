@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 
+#include "server/guard.h"
 #include "server/net.h"
 
 namespace luff::cli {
@@ -11,5 +12,8 @@ namespace luff::cli {
 
 /// "http://[::1]:6006". `port`: the one that was taken.
 [[nodiscard]] std::string OriginOf(const server::ListenAt& at, std::uint16_t port);
+
+/// What the guard knows of it. The last origin is the one to name to those who come by another name.
+[[nodiscard]] server::Place PlaceAt(const server::ListenAt& at, std::uint16_t port);
 
 }  // namespace luff::cli

@@ -11,6 +11,7 @@
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/actions/marks.h"
 #include "luff/rules/coverage.h"
 #include "luff/rules/finding.h"
 #include "luff/rules/kept_findings.h"
@@ -126,6 +127,20 @@ void PrintRules(const Json& rules) {
     fmt::print("    {}: {}\n", Escaped(rule), Escaped(why.get<std::string>()));
 }
 
+std::map<std::string, actions::Mark> MarksOfRun(const std::string& run) {
+  const auto records = store::ReadControl(run, 0, nullptr);
+  return records.ok() ? actions::MarksIn(*records) : std::map<std::string, actions::Mark>();
+}
+
+Json DescribeMark(const std::map<std::string, actions::Mark>& marks, const std::string& finding) {
+  const auto at = marks.find(finding);
+  if (at == marks.end()) return nullptr;
+  const actions::Mark& mark = at->second;
+  return {{"as", actions::WordOf(mark.as)}, {"until_step", mark.until_step},
+          {"author", mark.author},          {"note", mark.note},
+          {"unix_ns", mark.unix_ns},        {"said", actions::SaidOf(mark)}};
+}
+
 Json Describe(const query::Trial& trial) {
   const auto outcome = trial.outcome();
   const auto [files, bytes] = CountFiles(trial.path());
@@ -155,6 +170,7 @@ Json Describe(const query::Trial& trial) {
                                {"heartbeat_unix_ns", w.heartbeat_unix_ns}});
   }
   const rules::KeptFindings found = rules::FindingsOfRun(trial.path());
+  const auto marks = MarksOfRun(trial.path());
   json["findings"] = found.findings.size();
   json["finding_list"] = Json::array();
   for (const rules::Finding& f : found.findings) {
@@ -168,6 +184,7 @@ Json Describe(const query::Trial& trial) {
                                     {"healed", f.healed},
                                     {"leader", f.leader},
                                     {"what", f.what},
+                                    {"mark", DescribeMark(marks, f.id)},
                                     {"evidence", TryParseOrderedJson(rules::ToJson(f, "new"))["evidence"]}});
   }
   const KeptActions acted = ActionsOfRun(trial.path());
@@ -256,10 +273,12 @@ void Print(const query::Trial& trial, const Json& json) {
       break;
     }
     const auto tensor = f["tensor"].get<std::string>();
-    fmt::print("    {} {}{}{}, since {}{}: {}\n", f["severity"] == "stop" ? "STOP" : "WARN",
-               Escaped(f["rule"].get<std::string>()), tensor.empty() ? "" : " ", Escaped(tensor),
+    fmt::print("    {} {} {}{}{}, since {}{}: {}\n", Escaped(f["id"].get<std::string>()),
+               f["severity"] == "stop" ? "STOP" : "WARN", Escaped(f["rule"].get<std::string>()),
+               tensor.empty() ? "" : " ", Escaped(tensor),
                StepText(f["mode"].get<std::string>(), f["since_step"].get<std::int64_t>()),
                f["healed"].get<bool>() ? " (healed)" : "", Escaped(f["what"].get<std::string>()));
+    if (!f["mark"].is_null()) fmt::print("      marked: {}\n", Escaped(f["mark"]["said"].get<std::string>()));
   }
   PrintRules(json["rules"]);
   PrintActions(ActionsOfRun(trial.path()));

@@ -17,6 +17,7 @@ struct SuperviseOptions {
   std::string job;  // its name for people
   std::string run;  // absolute; an empty directory, or a run when resume is set
   bool resume = false;
+  bool ended = false;  // before it was watched: how it ended is not ours to say
   std::vector<rules::Choice> choices;
   rules::ParameterSet set = rules::ParameterSet::kLuff;
   bool stop_on_finding = false;

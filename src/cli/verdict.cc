@@ -205,6 +205,8 @@ std::string HowItEnded(const ExitState& exit) {
 
 Verdict Conclude(const Ending& ending) {
   const std::vector<rules::Finding>& findings = ending.findings;
+  const bool stop_found = std::ranges::any_of(
+      findings, [](const rules::Finding& finding) { return finding.severity == rules::Severity::kStop; });
   // Later trainings of a job leave their notes in its first run, too: they are told at its end.
   const bool later = !ending.exit && ending.options.training == 1;
   const std::string aside = later ? "" : TellAside(ending.place.path());
@@ -216,7 +218,7 @@ Verdict Conclude(const Ending& ending) {
   static_cast<void>(news);
   const bool stopped = WasStopped(ending, trial);
   const std::string failure = Failure(ending, trial.outcome());
-  if (failure != kStillAtWork) WriteOutcome(ending, stopped, failure);
+  if (failure != kStillAtWork && !ending.options.ended) WriteOutcome(ending, stopped, failure);
   const bool lost = TellLostSteps(trial);
   const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
   const bool damaged = TellDamage(ending, trial, steps);
@@ -234,9 +236,7 @@ Verdict Conclude(const Ending& ending) {
   const std::string watched = fmt::format("{}, {}", Plural(steps, "step", "steps"), judged);
   const std::string seen = fmt::format("{}, {}", watched, FindingsInShort(findings));
   std::string partly = ending.rules_failed ? " (rules did not see all of it)" : "";
-  if (!ending.failed_rules.empty())
-    partly += fmt::format(" ({} did not judge all of it)",
-                          Escaped(fmt::format("{}", fmt::join(ending.failed_rules, ", "))));
+  partly += NotJudgedText(ending.failed_rules);
   if (stopped) {
     const std::string others =
         findings.size() > 1 ? fmt::format(", {} in all", Plural(findings.size(), "finding", "findings")) : "";
@@ -247,15 +247,15 @@ Verdict Conclude(const Ending& ending) {
       fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(ending.runner.stop_finding()),
                  watched, others, partly, run);
     }
-    return {Verdict::Kind::kStopped};
+    return {Verdict::Kind::kStopped, stop_found};
   }
   if (!failure.empty()) {
     fmt::print(stderr, "luff: {} after {}{} — run: {}\n", Escaped(failure), seen, partly, run);
-    return {Verdict::Kind::kFailed};
+    return {Verdict::Kind::kFailed, stop_found};
   }
-  const bool ok = findings.empty() && !damaged && !lost && steps > 0;
+  const bool ok = findings.empty() && !damaged && !lost && steps > 0 && partly.empty();
   fmt::print(stderr, "luff: {}: {}{} — run: {}\n", ok ? "ok" : "done", seen, partly, run);
-  return {ok ? Verdict::Kind::kOk : Verdict::Kind::kNotOk};
+  return {ok ? Verdict::Kind::kOk : Verdict::Kind::kNotOk, stop_found};
 }
 
 }  // namespace luff::cli

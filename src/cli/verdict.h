@@ -20,8 +20,8 @@ struct Ending {
   const SuperviseOptions& options;
   std::optional<ExitState> exit;  // of the command; nullopt if it has started several trainings
   const actions::Runner& runner;
-  const std::vector<rules::Finding>& findings;
-  const std::set<std::string>& failed_rules;  // did not judge the whole run
+  const std::vector<rules::Finding>& findings;  // of the whole run
+  const std::set<std::string>& failed_rules;    // did not judge the whole run
   const RunPlace& place;
   const rules::CoverageSummary& coverage;  // without rules: unknown
   std::int64_t train_step = -1;            // how far the job was seen to get
@@ -44,6 +44,7 @@ struct Verdict {
     kFailed,
     kNothing,  // no run
   } kind = Kind::kNothing;
+  bool stop_found = false;  // a finding has severity stop
 };
 
 /// Writes the outcome into the run and prints the verdict.

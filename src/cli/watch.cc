@@ -46,7 +46,17 @@ Watch::Watch(Job& job, SuperviseOptions options)
   TakeEarlierFindings();
 }
 
-// Findings of an earlier part of a resumed run are not reported again; open ones may escalate.
+bool Watch::Keep(const rules::Finding& finding) {
+  const auto [place, is_new] = finding_at_.try_emplace(finding.id, findings_.size());
+  if (is_new)
+    findings_.push_back(finding);
+  else
+    findings_[place->second] = finding;
+  return is_new;
+}
+
+// Findings of an earlier part of a resumed run are not reported again, but stand in the verdict; open ones
+// may escalate.
 void Watch::TakeEarlierFindings() {
   const auto text = ReadRegular(findings_path_, 256ULL << 20, rules::kFindingsInRun);
   if (!text.ok()) return;
@@ -58,6 +68,7 @@ void Watch::TakeEarlierFindings() {
     const rules::Finding& finding = parsed.value().first;
     before_[finding.id] = finding.severity;
     teller_.Know(finding);
+    (void)Keep(finding);
     if (finding.healed) {
       open.erase(finding.id);
     } else {
@@ -73,7 +84,7 @@ void Watch::TakeEarlierFindings() {
 void Watch::Start() {
   for (const std::string& line : outputs_.Start(options_.run, options_.outputs)) job_.Say(line);
   rules_.Start(options_.choices, options_.set);
-  if (options_.resume) runner_.Begin(job_.Now());
+  if (options_.resume && !options_.ended) runner_.Begin(job_.Now());
 }
 
 // ---- While the job runs ----
@@ -138,20 +149,15 @@ void Watch::OnFinding(const std::string& line, std::vector<FindingEvent>* events
   const auto parsed = rules::ParseFindingUntrusted(line);
   if (!parsed.ok()) return;
   const auto& [finding, event] = parsed.value();
+  events->push_back(parsed.value());
   if (const auto old = before_.find(finding.id); old != before_.end() && finding.severity <= old->second) {
-    events->push_back(parsed.value());
+    (void)Keep(finding);
     if (finding.healed) runner_.OnFinding(finding, event, false, train_step(), job_.Now());
     return;
   }
-  const auto [place, is_new] = finding_at_.try_emplace(finding.id, findings_.size());
-  const bool worse =
-      is_new ? before_.contains(finding.id) : finding.severity > findings_[place->second].severity;
-  if (is_new) {
-    findings_.push_back(finding);
-  } else {
-    findings_[place->second] = finding;
-  }
-  events->push_back(parsed.value());
+  const auto known = finding_at_.find(finding.id);
+  const bool worse = known != finding_at_.end() && finding.severity > findings_[known->second].severity;
+  const bool is_new = Keep(finding);
   runner_.OnFinding(finding, event, worse, train_step(), job_.Now());
   if (is_new || worse) AppendFinding(line);
 }

@@ -91,6 +91,8 @@ class Watch {
   /// Writes the tags of the command line as soon as there is a run to write them into.
   void Tag();
   void TakeEarlierFindings();
+  /// Keeps the newest form of a finding. Returns whether it is new to us.
+  bool Keep(const rules::Finding& finding);
   void ReadFindings();
   void OnFinding(const std::string& line, std::vector<FindingEvent>* events);
   void AppendFinding(const std::string& line);
@@ -114,7 +116,7 @@ class Watch {
   bool said_ = false, cancelled_ = false, signalled_ = false, findings_file_failed_ = false;
   std::uint64_t findings_read_ = 0;
   std::map<std::string, rules::Severity> before_;  // by id: findings of an earlier part of a resumed run
-  std::vector<rules::Finding> findings_;
+  std::vector<rules::Finding> findings_;           // of all parts, in their newest form
   std::unordered_map<std::string, std::size_t> finding_at_;  // by id: place in findings_
   std::unique_ptr<query::Trial> trial_;
   ProgressReader progress_;

@@ -56,8 +56,10 @@ void Turn(Watch* watch, int wait_ms) {
   }
 }
 
-int ExitCodeOf(Verdict::Kind kind) {
-  switch (kind) {
+// Of a training that had ended before: what `luff check` says.
+int ExitCodeOf(const Verdict& verdict, bool ended) {
+  if (ended && verdict.stop_found) return kExitStopFindings;
+  switch (verdict.kind) {
     case Verdict::Kind::kOk: return kExitOk;
     case Verdict::Kind::kStopped: return kExitStopFindings;
     case Verdict::Kind::kNothing: return kExitUsage;
@@ -81,6 +83,12 @@ Result<SuperviseOptions> Prepare(const WatchOptions& wanted) {
   options.job = "a training";
   options.resume = Env::Real().Exists(wanted.run + "/rules/luff/findings.jsonl");
   LUFF_RETURN_IF_ERROR(TakeRun(&options));
+  const query::Trial::Outcome outcome = trial->outcome();
+  options.ended = outcome.state != "running" && !trial->workers().empty();
+  if (options.ended && wanted.while_pid == 0)
+    fmt::print(stderr,
+               "luff: the training has ended ({}{}{}); what rules have not seen of it is judged now\n",
+               Escaped(outcome.state), outcome.why.empty() ? "" : ": ", Escaped(outcome.why));
   return options;
 }
 
@@ -96,7 +104,7 @@ int WatchToTheEnd(const SuperviseOptions& options, pid_t while_pid) {
   Beside job;
   Watch watch(job, options);
   watch.Start();
-  while (g_leave == 0 && !watch.TrainingEnded() && !is_over()) {
+  while (!options.ended && g_leave == 0 && !watch.TrainingEnded() && !is_over()) {
     Turn(&watch, watch.busy() ? 20 : 200);
     watch.Look(true);
   }
@@ -105,7 +113,7 @@ int WatchToTheEnd(const SuperviseOptions& options, pid_t while_pid) {
     Turn(&watch, 100);
     watch.Look(false);
   }
-  return ExitCodeOf(watch.Conclude(std::nullopt).kind);
+  return ExitCodeOf(watch.Conclude(std::nullopt), options.ended);
 }
 
 /// Goes on in a process of its own, which is nobody's child and in no one's session. Returns in both: true in
@@ -157,7 +165,12 @@ void AddWatch(CLI::App& app) {
                    "warn (default), or stop: a finding of severity stop asks the training to end");
   verb->add_option("--while", options->while_pid, "Ends with the process of this number, too");
   verb->add_flag("--detach", options->detach, "Goes on in the background, and prints to stderr there");
-  verb->footer("Exit code: 0 ok, 1 findings or a failed training, 3 stopped by a finding, 2 not a run.");
+  verb->footer(
+      "Exit code: 0 ok, 1 findings or a failed training, 3 stopped by a finding, 2 not a run. Of a training "
+      "that\n"
+      "has ended, what rules have not seen is judged, its outcome stays as it is, and 3 means a finding of "
+      "severity\n"
+      "stop, as of luff check.");
   verb->callback([options] {
     FindRunOrExit(&options->run);
     ExitWith(WatchRun(*options));

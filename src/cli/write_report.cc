@@ -37,7 +37,7 @@ void AddReport(CLI::App& app) {
   verb->add_option("-o,--out", out, "File; - for standard output");
   verb->add_option("--max-bytes", max_bytes,
                    "Largest file: 5MB, 25MB (default). What does not fit is left out, and the page says so")
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(SizeValue(true));
   verb->add_flag("--force", force, "Replace an existing file");
   verb->callback([] {
     FindRunOrExit(&run);

@@ -52,16 +52,20 @@ Status StepTrial::NoTensor(std::string_view name) const {
     return NotFound("no tensor \"" + std::string(name) + "\": the " + what_ + " has none yet: " + path());
   std::vector<std::string> known;
   for (const TensorInfo& info : tensors_) known.push_back(info.name);
-  return NotFound("no tensor \"" + std::string(name) + "\"; nearest: " + Joined(NearestNames(name, known)) +
-                  ": " + path());
+  const auto near = NearestNames(name, known);
+  return NotFound("no tensor \"" + std::string(name) + "\"; " +
+                  (near.empty() ? "`luff tensors` lists them" : "nearest: " + Joined(near)) + ": " + path());
 }
 
 Status StepTrial::CheckCollection(const std::string& name) const {
   const auto known = CollectionNames();
   if (std::find(known.begin(), known.end(), name) != known.end()) return Status::Ok();
   if (known.empty()) return NotFound("no collection \"" + name + "\": the " + what_ + " has none: " + path());
-  return NotFound("no collection \"" + name + "\"; there are: " +
-                  Joined(known.size() > 12 ? NearestNames(name, known) : known) + ": " + path());
+  const auto near = NearestNames(name, known);
+  return NotFound(
+      "no collection \"" + name + "\"; " +
+      (known.size() > 12 && !near.empty() ? "nearest: " + Joined(near) : "there are: " + Joined(known)) +
+      ": " + path());
 }
 
 StepState StepTrial::StateOfStep(std::int64_t step, Mode mode) const {

@@ -16,10 +16,15 @@ bool IsOpen(const Request& request) {  // the page's own files say nothing of an
   return request.path == "/healthz" || !(request.path.starts_with(kApi) || request.path == "/metrics");
 }
 
-Response NoSession(bool proxy) {
-  if (proxy) {
+Response NoSession(const Request& request, bool proxy) {
+  if (proxy && request.authorization.empty()) {
     return Problem(401, "Not signed on", "the proxy in front of luff serve has named no user",
                    "Open the address of the proxy; scripts send Authorization: Bearer TOKEN.");
+  }
+  if (!request.authorization.empty()) {
+    return Problem(401, "Wrong token",
+                   "this token is none of this server's, or it was revoked or has expired",
+                   "Send Authorization: Bearer TOKEN with the one of luff serve token add, or of the link.");
   }
   return Problem(401, "No session", "this browser has no session here, or it has ended",
                  "Open the link that luff serve printed; scripts send Authorization: Bearer TOKEN.");
@@ -44,7 +49,7 @@ constexpr std::size_t kMaxUser = 256, kMaxGroups = 256;
 
 Place LoopbackPlace(std::uint16_t port) {
   Place place;
-  for (const char* name : {"127.0.0.1", "localhost", "[::1]"}) {
+  for (const char* name : {"[::1]", "localhost", "127.0.0.1"}) {
     place.hosts.push_back(fmt::format("{}:{}", name, port));
     place.origins.push_back("http://" + place.hosts.back());
   }
@@ -153,8 +158,12 @@ std::optional<Response> Guard::CheckOrigin(const Request& request, bool reads) c
 std::optional<Response> Guard::Check(const Request& request, std::int64_t now_ns,
                                      std::optional<Visitor>* visitor) const {
   if (std::ranges::find(place_.hosts, request.host) == place_.hosts.end()) {
+    const bool socket = place_.hosts.size() == 1;  // and no address that browsers show
     return Problem(421, "Wrong host", "this server does not answer for the name in the address",
-                   fmt::format("Use {}{}/.", place_.origins.back(), place_.base));
+                   socket
+                       ? "Use the name localhost: curl --unix-socket PATH http://localhost/. A browser needs "
+                         "--public-url."
+                       : fmt::format("Use {}{}/.", place_.origins.back(), place_.base));
   }
   const bool reads = request.method == "GET" || request.method == "HEAD";
   if (auto refused = CheckOrigin(request, reads)) return refused;
@@ -164,7 +173,7 @@ std::optional<Response> Guard::Check(const Request& request, std::int64_t now_ns
   const bool begins = request.path == kSession && request.method == "POST";
   if (!begins) {
     *visitor = VisitorOf(request, now_ns);
-    if (!*visitor) return NoSession(place_.proxy.has_value());
+    if (!*visitor) return NoSession(request, place_.proxy.has_value());
     if ((*visitor)->grants.empty()) {
       return Problem(403, "Not allowed", "you are signed on, but none of your groups may look",
                      "Ask whoever runs luff serve to add one of your groups to its configuration.");
@@ -197,7 +206,7 @@ std::string Guard::CookieText(std::string_view key, std::int64_t seconds) const 
 Response Guard::Session(const Request& request, std::int64_t now_ns,
                         const std::optional<Visitor>& visitor) const {
   if (request.method == "GET") {
-    return visitor ? SessionJson(*visitor) : NoSession(place_.proxy.has_value());
+    return visitor ? SessionJson(*visitor) : NoSession(request, place_.proxy.has_value());
   }
   if (request.method == "DELETE") {
     secrets_->End(CookieOf(request));

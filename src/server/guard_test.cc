@@ -1,4 +1,5 @@
 // Who may ask what: requests as a table, without sockets.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "server/guard.h"
@@ -33,6 +34,36 @@ struct House {
     return refused ? refused->status : 200;
   }
 };
+
+using ::testing::HasSubstr;
+
+/// What somebody is told who comes by a name that is not the server's.
+std::string Refusal(const Place& place) {
+  Secrets secrets;
+  const Guard guard(place, &secrets);
+  Request request;
+  request.method = "GET";
+  EXPECT_TRUE(ParseTarget("/", &request).ok());
+  request.host = "evil.test";
+  std::optional<Visitor> visitor;
+  const auto refused = guard.Check(request, kNow, &visitor);
+  return refused ? refused->body : "";
+}
+
+TEST(Guard, TellsAWrongTokenFromAMissingSession) {
+  const House house;
+  const auto told = [&](const std::string& authorization) {
+    Request request = house.Asks("GET", "/api/v1/runs");
+    request.authorization = authorization;
+    std::optional<Visitor> visitor;
+    const auto refused = house.guard.Check(request, kNow, &visitor);
+    EXPECT_TRUE(refused && refused->status == 401);
+    return refused ? refused->body : "";
+  };
+  EXPECT_THAT(told(""), HasSubstr("this browser has no session here"));
+  EXPECT_THAT(told("Bearer wrong"), HasSubstr("this token is none of this server's, or it was revoked"));
+  EXPECT_THAT(told("Bearer "), HasSubstr("this token is none"));
+}
 
 TEST(Guard, LetsPassWhatTheTableSays) {
   const House house;
@@ -69,6 +100,8 @@ TEST(Guard, AnswersOnlyForItsOwnNames) {
       EXPECT_EQ(house.Status(request), 421) << host << " " << target;
     }
   }
+  EXPECT_THAT(Refusal(LoopbackPlace(6006)), HasSubstr("Use http://127.0.0.1:6006/."));
+  EXPECT_THAT(Refusal(LoopbackPlace(0)), HasSubstr("curl --unix-socket PATH http://localhost/"));
   for (const char* host : {"127.0.0.1:6006", "localhost:6006", "[::1]:6006"}) {
     Request request = house.Asks("GET", "/healthz");
     request.host = host;

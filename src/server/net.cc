@@ -131,6 +131,21 @@ std::string PeerOf(const Protocol::socket& socket) {
   return address.address().to_string();
 }
 
+Result<asio::ip::address> IpOf(const ListenAt& at) {
+  ErrorCode error;
+  const auto ip = asio::ip::make_address(at.address == "localhost" ? "127.0.0.1" : at.address, error);
+  if (error)
+    return InvalidArgument(fmt::format("'{}' is no address; there are 127.0.0.1 and ::1", at.address));
+  if (!ip.is_loopback() && !at.others) {
+    return FailedPrecondition(
+        fmt::format("{} can be reached from other machines, where a token would travel unencrypted; listen "
+                    "on 127.0.0.1 and "
+                    "use a tunnel (ssh -L PORT:127.0.0.1:PORT HOST)",
+                    at.address));
+  }
+  return ip;
+}
+
 bool IsSocket(const std::string& path) {
   struct stat info{};
   return lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
@@ -151,25 +166,15 @@ class Beast final : public Listener {
   Status BindAddress(const ListenAt& at) {
     ErrorCode error;
     const std::string& address = at.address;
-    const auto ip = asio::ip::make_address(address == "localhost" ? "127.0.0.1" : address, error);
-    if (error)
-      return InvalidArgument(fmt::format("'{}' is no address; there are 127.0.0.1 and ::1", address));
-    if (!ip.is_loopback() && !at.others) {
-      return FailedPrecondition(fmt::format(
-          "{} can be reached from other machines, where a token would travel unencrypted; listen on "
-          "127.0.0.1 and use a tunnel (ssh -L PORT:127.0.0.1:PORT HOST), or put a proxy with TLS and sign-on "
-          "in front: --auth proxy --tls-by-proxy (docs/serve.md)",
-          address));
-    }
+    LUFF_ASSIGN_OR_RETURN(const asio::ip::address ip, IpOf(at));
     const tcp::endpoint place(ip, at.port);
     acceptor_->open(Protocol(place.protocol()), error);
     if (!error) acceptor_->set_option(asio::socket_base::reuse_address(true), error);
     if (!error) acceptor_->bind(place, error);
     if (!error) acceptor_->listen(asio::socket_base::max_listen_connections, error);
     if (error == asio::error::address_in_use) {
-      return AlreadyExists(fmt::format(
-          "another program listens on port {}; give another one with --listen {}:PORT, or 0 for any", at.port,
-          address));
+      return AlreadyExists(
+          fmt::format("another program listens on {}:{}; give another port, or 0 for any", address, at.port));
     }
     if (error) return IoError(fmt::format("cannot listen on {}:{}: {}", address, at.port, error.message()));
     tcp::endpoint bound;
@@ -479,6 +484,8 @@ class Beast final : public Listener {
 };
 
 }  // namespace
+
+Status CheckAddress(const ListenAt& at) { return at.path.empty() ? IpOf(at).status() : Status::Ok(); }
 
 Result<std::unique_ptr<Listener>> Listener::Open(const ListenAt& at) {
   auto listener = std::make_unique<Beast>();

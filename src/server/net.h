@@ -20,6 +20,10 @@ struct ListenAt {
   bool others = false;                // whether the address may be reachable from other machines
 };
 
+/// Errors: kInvalidArgument for what is no address; kFailedPrecondition for one that others can reach, unless
+/// `others`.
+[[nodiscard]] Status CheckAddress(const ListenAt& at);
+
 /// A socket that listens. **Thread-compatible.**
 class Listener {
  public:

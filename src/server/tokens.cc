@@ -177,8 +177,7 @@ Status TokenFile::Revoke(std::string_view name) const {
     if (std::erase_if(*tokens, [&](const NamedToken& token) { return token.name == name; }) > 0)
       return Status::Ok();
     if (names.empty()) return NotFound("there are no named tokens");
-    return NotFound(
-        fmt::format("there is no token '{}'; nearest: {}", name, NearestNames(name, names).front()));
+    return NotFound(fmt::format("there is no token '{}'{}", name, NearestText(name, names)));
   });
 }
 

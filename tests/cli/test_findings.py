@@ -91,6 +91,19 @@ def test_the_step_of_a_finding_can_be_typed_into_every_verb(
     assert seen
 
 
+def test_explain_takes_the_run_as_the_other_verbs_do(
+    luff: Command, judged: Path, ids: list[dict[str, object]]
+) -> None:
+    listed = luff("explain", judged)
+    assert listed == luff("explain", "--run", judged)
+    assert f"since step {ids[0]['since_step']}: " in listed.out
+    told = luff("explain", judged, ids[0]["rule"])
+    assert told.code == 0, told.err
+    assert told == luff("explain", ids[0]["rule"], "--run", judged)
+    twice = luff("explain", judged, ids[0]["rule"], "--run", judged)
+    assert (twice.code, twice.out) == (2, "")
+
+
 def test_explain_names_what_there_is(luff: Command, judged: Path, ids: list[dict[str, object]]) -> None:
     wrong = luff("explain", "NoSuchRule", "--run", judged)
     assert wrong.code == 2

@@ -39,6 +39,18 @@ def _refused(luff: Luff, *arguments: str, **environment: str) -> str:
         (("run", "--rules", "DeadRelu:window=soon", "--", "true"), ["'window'", "DeadRelu", "'soon'"]),
         (("run", "--rules", "ExplodingTensor:tensor_regex=(a", "--", "true"), ['"(a"', "byte 2"]),
         (("run", "--rules", "DeadRelu,DeadRelu", "--", "true"), ["named twice"]),
+        (("rnus",), ["unknown command 'rnus'; nearest: runs;"]),
+        (("run", "--log-bytes", "2MB", "--", "true"), ["--log-bytes", "give --log, too"]),
+        (("run", "--log", "--log-bytes", "1KB", "--", "true"), ["1000 bytes", "at least 1MB"]),
+        (("run", "--log", "--log-bytes", "5XB", "--", "true"), ["'5XB' is no size; expected e.g. 5MB"]),
+        (("run", "--metrics", "127.0.0.1", "--", "true"), ["--metrics is '127.0.0.1'", "ADDRESS:PORT"]),
+        (("run", "--metrics", "0.0.0.0:9464", "--", "true"), ["--metrics", "other machines", "127.0.0.1"]),
+        (("run", "--metrics", "nowhere:1", "--", "true"), ["--metrics", "'nowhere' is no address"]),
+        (("run", "--metrics-token", "t", "--", "true"), ["give --metrics ADDRESS:PORT, too"]),
+        (("run", "--report", "rr/x/y.html", "--", "true"), ["no directory", "rr/x", "make it"]),
+        (("show", "nosuch"), ["no directory 'nosuch', and no run of this name; `luff runs` lists"]),
+        (("show", "@0"), ["'@0' is no age of a run: @1 is the newest"]),
+        (("runs", "--tag", "a b"), ["--tag: a tag is a word"]),
     ],
 )
 def test_command_line_with_a_mistake(luff: Luff, arguments: tuple[str, ...], parts: list[str]) -> None:
@@ -62,9 +74,27 @@ def test_command_line_with_a_mistake(luff: Luff, arguments: tuple[str, ...], par
         ("[rule.DeadRelu]\ninterval = 4\nwindo = 3\n", 3, ["windo", "nearest: window"]),
         ("[rule.DeadRelu]\nwindow = 'soon'\n", 2, ["'window'", "'soon'"]),
         ("parameters = 'orignal'\n", 1, ["orignal", "original"]),
-        ("[capture]\nsave_intervall = 3\n", 1, ["save_intervall", '"save_interval"']),
+        ("[capture]\nsave_intervall = 3\n", 2, ["save_intervall", '"save_interval"']),
         ("[capture.save.TRIAN]\nsave_interval = 3\n", 1, ["TRIAN", "mode", '"TRAIN"']),
-        ("[[capture.collections]]\nname = 'a'\ninclude = ['(b']\n", 1, ["'(b'", "collection", "compile"]),
+        ("[[capture.collections]]\nname = 'a'\ninclude = ['(b']\n", 3, ["'(b'", "collection", "compile"]),
+        (
+            "[[capture.collections]]\nname = 'a'\nroles = ['bias']\n[[capture.collections]]\nname = 'b'\n"
+            "roles = ['bias']\nfroms = ['raw']\n",
+            7,
+            ['unknown key "froms" in collection "b"', 'did you mean "forms"'],
+        ),
+        ("[[capture.collections]]\nroles = ['bias']\n", 1, ["collections[0]: no name found"]),
+        (
+            "[capture]\n\ncollections=[{name='w', inclde=['fc']}]\n",
+            3,
+            ['unknown key "inclde"', 'did you mean "include"'],
+        ),
+        (
+            "[[rule_expression]]\nname = 'A'\nwhen = 'loss > 1'\n\nsevrity = 'warn'\n",
+            5,
+            ["'sevrity'", "nearest: severity"],
+        ),
+        ("[[rule_expression]]\nname = 'A'\nwhen = 'loss > 1'\nseverity = 'high'\n", 4, ["severity", "high"]),
     ],
 )
 def test_configuration_file_with_a_mistake(luff: Luff, text: str, line: int, parts: list[str]) -> None:
@@ -185,3 +215,23 @@ def test_python_without_luff_is_told_and_the_job_runs(luff: Luff) -> None:
     assert "install luff into" in told
     assert "nothing was recorded" in err
     assert not (luff.tmp / "run").exists()
+
+
+def test_a_variable_that_an_action_needs_is_missed_at_once(luff: Luff) -> None:
+    config = luff.tmp / "luff.toml"
+    config.write_text('[[action]]\nkind = "webhook"\nname = "chat"\nurl_env = "NO_SUCH_URL"\n')
+    code, _, err = luff("run", "--run", str(luff.tmp / "run"), "--config", str(config), "--", "true")
+    assert code == 0
+    assert "luff: action 'chat' cannot deliver anything: the variable NO_SUCH_URL (url_env) is not set" in err
+    code, _, err = luff(
+        "run",
+        "--run",
+        str(luff.tmp / "two"),
+        "--config",
+        str(config),
+        "--",
+        "true",
+        NO_SUCH_URL="http://127.0.0.1:9",
+    )
+    assert code == 0
+    assert "NO_SUCH_URL" not in err

@@ -203,6 +203,7 @@ def test_a_finding_of_a_python_rule_stops_the_job(luff: Luff, rules: str) -> Non
         ("LossAbove:limit=x", "parameter 'limit' of rule LossAbove is 'x', expected float"),
         ("LossAbove:limit_step_s=0", "parameter 'limit_step_s' is 0, expected more than 0"),
         ("LossAbov", "LossAbov is not there; rules there: LossAbove, Every"),
+        ("", "no rule is named; write FILE.py:NAME; rules there: LossAbove, Every"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(
@@ -220,6 +221,15 @@ def test_names_that_nobody_knows(luff: Luff, run: str, tmp_path: Path) -> None:
     code, _, err = luff("check", run, "--rules", f"{tmp_path}/nowhere.py:X", **PYTHON)
     assert code == 2
     assert f"there is no file of rule X: {tmp_path}/nowhere.py" in err
+    code, _, err = luff("check", run, "--rules", f"{tmp_path}/nowhere.py", **PYTHON)
+    assert code == 2
+    assert f"there is no such file of rules: {tmp_path}/nowhere.py" in err
+    code, _, err = luff("check", run, "--rules", "Foo", **PYTHON)
+    assert err == "luff: there is no rule 'Foo'; see `luff rules`\n"
+    lone = tmp_path / "lone.py"
+    lone.write_text("import luff\nclass One(luff.Rule):\n    pass\n")
+    code, _, err = luff("check", run, "--rules", str(lone), **PYTHON)
+    assert (code, err) == (2, f"luff: no rule is named; write FILE.py:NAME; rules there: One: {lone}\n")
 
 
 def test_a_file_beside_the_training_is_not_run_unless_named(luff: Luff, run: str) -> None:
@@ -243,6 +253,18 @@ def test_one_that_raises_is_told_once_with_its_line(luff: Luff, rules: str, run:
     assert err.count(first) == 1
     assert 'raise ValueError("a mistake in it")' in err
     assert "it raised at 97 of 100 steps" in err
+
+
+def test_one_that_judges_nothing_does_not_count(luff: Luff, run: str) -> None:
+    rules = luff.tmp / "bad.py"
+    rules.write_text("import luff\nclass Bad(luff.Rule):\n    def on_step(self, view):\n        1 / 0\n")
+    code, out, _ = luff("check", run, "--rules", f"{rules}:Bad", **PYTHON)
+    assert code == 1
+    assert "luff: done: 100 steps, 0 of 1 rule judged, no findings (Bad did not judge all of it)" in out
+    job = luff.run("steps.py", "--rules", f"NonFinite,{rules}:Bad", **PYTHON)
+    assert "luff: done: 100 steps, 1 of 2 rules judged, no findings (Bad did not judge" in job.stderr
+    shown = json.loads(luff("show", str(job.run), "--json")[1])["rules"]
+    assert (shown["count"], shown["judged"]) == (2, 1)
 
 
 def test_one_that_hangs_is_killed_and_set_aside(luff: Luff, rules: str, run: str) -> None:
@@ -346,7 +368,14 @@ when = '"no such tensor".l2 > 1'
     assert (finding["rule"], finding["step"], finding["since_step"]) == ("Jumps", 41, 40)
     assert finding["what"] == "the loss has jumped"
     assert finding["evidence"]["loss.mean(3)"] == pytest.approx((1 + 9 + 9) / 3)
-    assert 'rule Never: it never had what it needs: there is no tensor "no such tensor"; nearest: ' in err
+    assert 'rule Never: it never had what it needs: there is no tensor "no such tensor"' in err
+    code, out, err = luff("check", run, "--config", path, **PYTHON)
+    assert "luff: 1 rule had nothing to look at: 1 needs what its condition names" in out
+    assert "1 of 2 rules judged" in out.splitlines()[-1]
+    path = config(tmp_path, 'rules = []\n[[rule_expression]]\nname = "Never"\nwhen = "nothing > 1"\n')
+    code, out, err = luff("check", run, "--config", path, **PYTHON)
+    assert code == 1, "a rule that did not judge the run"
+    assert "luff: done: 100 steps, 0 of 1 rule judged, no findings (Never did not judge all of it)" in out
 
 
 def test_conditions_beside_the_built_in_rules_live(luff: Luff, tmp_path: Path) -> None:
@@ -368,7 +397,7 @@ def test_a_mistake_in_a_condition_is_shown_with_its_place(luff: Luff, run: str, 
     code, out, err = luff("check", run, "--config", path)
     assert (code, out) == (2, "")
     assert err.splitlines() == [
-        f"luff: rule X: there is no statistic 'maen'; nearest: mean, min, max (column 6): {path}, line 3",
+        f"luff: rule X: there is no statistic 'maen'; nearest: mean (column 6): {path}, line 3",
         "  loss.maen > 3",
         "       ^",
     ]

@@ -132,6 +132,19 @@ def test_a_job_is_stopped_when_somebody_asks(luff: Luff, supervised: bool) -> No
         assert "no process trains into this run now" in again.stderr
 
 
+def test_a_stop_is_told_with_who_or_what_stopped_it(luff: Luff) -> None:
+    nan = plain(loss="float('nan') if number > 3 else 1.0")
+    with Job(luff, 5000, script=nan) as job:
+        job.wait_for_steps(30)
+        assert ask(luff, "stop", job.run, "--reason", "I wanted it").returncode == 0
+        code, _, err = job.end()
+        assert code == 76, err
+        assert "NonFinite" in err
+    listed = ask(luff, "runs", luff.tmp).stdout
+    assert "stopped: asked by " in listed and ": I wanted it" in listed
+    assert "NonFinite" not in listed
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the script prints without Luff."""
@@ -160,6 +173,12 @@ def test_more_is_recorded_for_some_steps_and_results_stay_the_same(
         assert asked.returncode == 0, asked.stderr
         answer = json.loads(asked.stdout)
         assert answer["state"] == "done"
+        none = ask(luff, "capture", job.run, "--include", "Sequential_0.wieght", "--for-steps", "2")
+        assert none.returncode == 0, none.stderr
+        first_line = none.stderr.splitlines()[0]
+        assert (
+            "no tensor of the run is called 'Sequential_0.wieght'; nearest: Sequential_0.weight" in first_line
+        )
         outputs = ask(
             luff, "capture", job.run, "--role", "output", "--forms", "raw", "--for-steps", "3", "--json"
         )
@@ -188,6 +207,7 @@ def test_mistakes_are_told_before_anything_is_asked(luff: Luff) -> None:
             (["--role", "wieght", "--for-steps", "5"], 'did you mean "weight"'),
             (["--include", "x", "--forms", "rwa", "--for-steps", "5"], 'did you mean "raw"'),
             (["--include", "x"], "--for-steps"),
+            (["--tensor", "x", "--for-steps", "5", "--forms", "rwa"], 'did you mean "raw"'),
         ]:
             asked = ask(luff, "capture", job.run, *words)
             assert asked.returncode == 2 and told in asked.stderr, asked.stderr
@@ -205,10 +225,20 @@ def test_a_finding_is_marked(luff: Luff) -> None:
     run = luff.tmp / "run"
     wrong = ask(luff, "mark", run, one + "0", "mute")
     assert wrong.returncode == 2 and one in wrong.stderr
+    for name in (findings[0]["rule"], one[:6]):
+        assert ask(luff, "mark", run, name, "acknowledge").returncode == 0
+        assert ask(luff, "mark", run).stdout.startswith(f"{one}  acknowledge by ")
     wrong = ask(luff, "mark", run, one, "ignore")
     assert wrong.returncode == 2 and "acknowledge, mute, reopen" in wrong.stderr
     assert ask(luff, "mark", run, one, "mute", "--until-step", "50", "--note", "known").returncode == 0
     assert ask(luff, "mark", run).stdout.startswith(f"{one}  mute until step 50 by ")
+    shown = ask(luff, "show", run).stdout
+    assert f"    {one} " in shown and "      marked: mute until step 50 by " in shown
+    [mark] = [
+        f["mark"] for f in json.loads(ask(luff, "show", run, "--json").stdout)["finding_list"] if f["mark"]
+    ]
+    assert (mark["as"], mark["until_step"], mark["note"]) == ("mute", 50, "known")
+    assert "@" in mark["author"]
     assert "known" in ask(luff, "explain", one, "--run", run).stdout
     assert ask(luff, "mark", run, one, "reopen").returncode == 0
     assert ask(luff, "mark", run).stdout == ""

@@ -61,8 +61,13 @@ def test_what_was_found_before_is_still_one_finding(
     assert f"STOP {rule}" in first.stderr or f"WARN {rule}" in first.stderr
     again = _train(luff, 200, *arguments, script=script, resume=True)
     assert again.code == 0, again.stderr
-    assert f"STOP {rule}" not in again.stderr
-    assert f"WARN {rule}" not in again.stderr
+    told, verdict = again.stderr.splitlines()[:-1], again.stderr.splitlines()[-1]
+    assert not [line for line in told if f"STOP {rule}" in line or f"WARN {rule}" in line]
+    # The verdict is that of the whole run: what was found before still stands.
+    assert "luff: done: 200 steps" in verdict
+    assert rule in verdict
+    listed = luff("runs", str(again.run.parent))[1]
+    assert f"{rule} (" in listed
     after = [finding for finding in _new(again.run) if finding["rule"] == rule]
     assert after == before
     code, out, err = luff("show", str(again.run), "--json")
@@ -155,3 +160,40 @@ def test_files_that_are_cut_off_end_neither_training_nor_rules(luff: Luff) -> No
     assert "the file was cut off" in told[0]
     with luff_package.open_trial(again.run) as trial:
         assert set(range(100, 400)) <= set(trial.steps("TRAIN"))
+
+
+_AGAIN = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(40):
+    inputs = torch.randn(16, 8)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(inputs), (inputs[:, 0] > 0).long()).backward()
+    optimizer.step()
+"""
+
+
+def test_the_parts_of_a_resumed_run_are_no_replicas(luff: Luff) -> None:
+    script = luff.tmp / "train.py"
+    script.write_text(_AGAIN)
+    run = str(luff.tmp / "run")
+    for words in ((), ("--resume",)):
+        code, _, err = luff(
+            "run",
+            "--run",
+            run,
+            *words,
+            "--rules",
+            "RepeatedBatch,ReplicaDivergence",
+            "--",
+            sys.executable,
+            str(script),
+        )
+        assert code == 0, err
+        assert "no findings" in err.splitlines()[-1], err
+    with luff_package.open_trial(run) as trial:
+        assert len(trial.steps("TRAIN")) == 80

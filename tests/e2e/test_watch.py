@@ -162,11 +162,34 @@ def test_watch_by_hand(luff: Luff) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     run = str(luff.tmp / "run")
     code, out, err = luff("watch", run, "--rules", "NonFinite")
-    assert (code, out) == (1, "")
-    assert "NonFinite" in err
+    assert (code, out) == (3, ""), err  # that of `luff check`
+    assert "luff: the training has ended (completed); what rules have not seen of it is judged now" in err
+    assert "luff: STOP NonFinite" in err
+    assert "1 finding: STOP NonFinite" in err.splitlines()[-1]
+    # Once more: nothing is left to judge, and what was found still stands.
+    code, out, err = luff("watch", run, "--rules", "NonFinite")
+    assert (code, out) == (3, "")
+    assert "luff: STOP NonFinite" not in err
+    assert "1 finding: STOP NonFinite" in err.splitlines()[-1]
     code, _, err = luff("watch", run, "--on-finding", "maybe")
     assert code == 2
     assert "there are warn and stop" in err
     code, _, err = luff("watch", str(luff.tmp))
     assert code == 2
     assert Path(run).exists()
+
+
+def test_the_outcome_of_an_ended_run_is_not_written_again(luff: Luff) -> None:
+    job = luff.run("steps.py", "--on-finding", "stop", arguments=("--nan-at", "30", "--steps", "100000"))
+    assert job.code == 76, job.stderr
+
+    def told() -> tuple[str, str, list[str]]:
+        with package.open_trial(job.run) as trial:
+            return trial.outcome, trial.outcome_reason, sorted(os.listdir(job.run / "control"))
+
+    before = told()
+    assert before[0] == "stopped"
+    code, _, err = luff("watch", str(job.run))
+    assert code == luff("check", str(job.run))[0] == 3
+    assert f"the training has ended (stopped: {before[1]})" in " ".join(err.split())
+    assert told() == before

@@ -11,7 +11,7 @@ namespace luff::rules {
 
 struct RuleCoverage {
   std::string rule;
-  bool aside = false;  // it failed and was set aside
+  bool aside = false;  // it failed: it was set aside, or judged no step
   std::string lacks;   // "losses of an evaluation"; "" if it judged
   std::string failed;  // why it did not judge the whole run; "" if it did, or if unknown here
 };
@@ -19,7 +19,7 @@ struct RuleCoverage {
 /// Counts for display.
 struct CoverageSummary {
   std::size_t rules = 0, judged = 0;
-  std::vector<std::string> aside;                         // names
+  std::vector<std::string> aside;                         // names of those that failed
   std::map<std::string, std::vector<std::string>> lacks;  // what is lacking -> names of rules
 };
 [[nodiscard]] CoverageSummary Summarize(const std::vector<RuleCoverage>& coverage);

@@ -34,7 +34,7 @@ Result<std::vector<RuleCoverage>> ParseCoverageUntrusted(std::string_view checkp
     for (const nlohmann::json& rule : json.at("rules")) {
       RuleCoverage one;
       one.rule = rule.at("rule").get<std::string>();
-      one.aside = rule.value("aside", false);
+      one.aside = rule.value("aside", false) || rule.value("unjudged", false);
       one.lacks = rule.value("lacks", std::string());
       for (const nlohmann::json& note : rule.value("notes", nlohmann::json::array())) {
         if (note.at("failed").get<bool>()) one.failed = note.at("text").get<std::string>();

@@ -15,6 +15,7 @@
 #include "rules/engine/grouping.h"
 #include "rules/engine/state_check.h"
 #include "rules/facts/step_memo.h"
+#include "rules/kit/abstains.h"
 #include "rules/kit/step_index.h"
 
 namespace luff::rules {
@@ -124,6 +125,7 @@ class EvaluatorImpl final : public Evaluator {
       for (Running& running : running_) {
         std::string state;
         Ask(running, [&](Rule& rule, Sink&) { state = rule.SaveState(); });
+        const RuleCoverage covered = CoverageOf(running);
         rules.push_back({{"rule", running.choice->spec->name},
                          {"version", running.choice->spec->version},
                          {"parameters", running.choice->parameters},
@@ -131,7 +133,8 @@ class EvaluatorImpl final : public Evaluator {
                          {"suppressed", running.suppressed},
                          {"notes", NotesAsJson(running)},
                          {"aside", running.aside},
-                         {"lacks", evidence_.LackOf(*running.choice)},
+                         {"unjudged", covered.aside},
+                         {"lacks", covered.lacks},
                          {"state", std::move(state)}});
       }
       json["rules"] = std::move(rules);
@@ -165,8 +168,7 @@ class EvaluatorImpl final : public Evaluator {
   }
   [[nodiscard]] std::vector<RuleCoverage> coverage() const override {
     std::vector<RuleCoverage> all;
-    for (const Running& running : running_)
-      all.push_back({running.choice->spec->name, running.aside, evidence_.LackOf(*running.choice), {}});
+    for (const Running& running : running_) all.push_back(CoverageOf(running));
     return all;
   }
   [[nodiscard]] std::size_t suppressed_findings() const noexcept override {
@@ -365,6 +367,17 @@ class EvaluatorImpl final : public Evaluator {
     if (known || (notes.size() >= kMaxNotes && !by->aside)) return;
     notes.push_back({by->choice->spec->name, text, failed});
     if (options_.on_note) options_.on_note(notes.back());
+  }
+
+  [[nodiscard]] RuleCoverage CoverageOf(const Running& running) const {
+    RuleCoverage covered{running.choice->spec->name, running.aside, evidence_.LackOf(*running.choice), {}};
+    if (running.aside) return covered;
+    if (const auto* own = dynamic_cast<const Abstains*>(running.rule.get()); own != nullptr) {
+      const Abstains::Abstention abstained = own->Abstained();
+      covered.aside = abstained.failed;
+      covered.lacks = abstained.lacks;
+    }
+    return covered;
   }
 
   static Json NotesAsJson(const Running& running) {

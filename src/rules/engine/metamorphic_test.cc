@@ -110,6 +110,21 @@ void LoseSome(FakeTrial* trial) {
   }
 }
 
+// As if the run had been resumed in the middle: processes without ranks get a number each.
+void ResumedByAnotherWorker(FakeTrial* trial) {
+  for (std::size_t n = trial->step_count() / 2; n < trial->step_count(); ++n) {
+    auto& rows = trial->steps()[n];
+    const auto move = [](auto& entries) {
+      for (auto& entry : entries) ++entry.worker;
+    };
+    move(rows.summaries);
+    move(rows.scalars);
+    move(rows.units);
+    move(rows.forms);
+    move(rows.events);
+  }
+}
+
 // Rounds samples as a training in bfloat16 would.
 void ToBFloat16(FakeTrial* trial) {
   for (auto& rows : trial->steps()) {
@@ -238,6 +253,16 @@ TEST_F(KeptRuns, ATensorThatEndsRaisesNoAlarm) {
         EXPECT_TRUE(before.contains(one))
             << kept.program << ", role " << static_cast<int>(role) << ": " << one;
     }
+  }
+}
+
+TEST_F(KeptRuns, PartsOfAResumedRunAreNotComparedAsReplicas) {
+  for (const auto& [kept, run] : runs_) {
+    const Verdict before = VerdictOn(run);
+    FakeTrial changed = run;
+    ResumedByAnotherWorker(&changed);
+    for (const std::string& one : VerdictOn(changed))
+      EXPECT_TRUE(before.contains(one)) << kept.program << ": " << one;
   }
 }
 

@@ -114,7 +114,8 @@ class ExpressionParser {
   static std::string Nearest(const Table& table, std::string_view name) {
     std::vector<std::string> known;
     for (const auto& entry : table) known.emplace_back(entry.first);
-    return fmt::format("{}", fmt::join(NearestNames(name, known), ", "));
+    const std::string near = NearestText(name, known);
+    return near.empty() ? fmt::format("; there are {}", fmt::join(known, ", ")) : near;
   }
 
   int Make(Node made) {
@@ -314,9 +315,8 @@ class ExpressionParser {
     if (token.text == "any" || token.text == "all") return OfGroup(token);
     const auto function = Lookup(kFunctions, token.text);
     if (function == kFunctions.end()) {
-      return Fail(token.begin,
-                  fmt::format("there is no function '{}'; nearest: {}; also any(\"REGEX\"), all(\"REGEX\")",
-                              token.text, Nearest(kFunctions, token.text)));
+      return Fail(token.begin, fmt::format("there is no function '{}'{}; also any(\"REGEX\"), all(\"REGEX\")",
+                                           token.text, Nearest(kFunctions, token.text)));
     }
     Next();
     const int inner = Number(Either());
@@ -370,7 +370,7 @@ class ExpressionParser {
         if (word.text == "last")
           return Fail(word.begin, "'last' needs a number: last(1) is the value before");
         return Fail(word.begin, stat_seen ? "a second statistic; values are folded by e.g. 'mean(50)'"
-                                          : fmt::format("there is no statistic '{}'; nearest: {}", word.text,
+                                          : fmt::format("there is no statistic '{}'{}", word.text,
                                                         Nearest(kStats, word.text)));
       }
       stat_seen = true;
@@ -388,12 +388,12 @@ class ExpressionParser {
     const auto fold = Lookup(kFolds, word.text);
     if (fold == kFolds.end()) {
       const bool stat = Lookup(kStats, word.text) != kStats.end();
-      static_cast<void>(
-          Fail(word.begin, stat ? fmt::format("'{}' cannot be taken of several values; there are "
-                                              "mean, min, max, std and last",
-                                              word.text)
-                                : fmt::format("there is no '{}' of several values; nearest: {}", word.text,
-                                              Nearest(kFolds, word.text))));
+      static_cast<void>(Fail(
+          word.begin,
+          stat ? fmt::format("'{}' cannot be taken of several values; there are "
+                             "mean, min, max, std and last",
+                             word.text)
+               : fmt::format("there is no '{}' of several values{}", word.text, Nearest(kFolds, word.text))));
       return false;
     }
     Next();

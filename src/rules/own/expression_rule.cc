@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "rules/kit/abstains.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/own/expression.h"
 #include "rules/own/expression_state.h"
@@ -24,7 +25,7 @@ struct Settings {
   query::Mode mode = query::Mode::kTrain;
 };
 
-class ExpressionRule final : public KeptRule {
+class ExpressionRule final : public KeptRule, public Abstains {
  public:
   ExpressionRule(std::shared_ptr<const Expression> expression, Settings settings)
       : expression_(std::move(expression)),
@@ -56,6 +57,10 @@ class ExpressionRule final : public KeptRule {
                             Expression::kMaxWindow),
                 false);
     }
+  }
+
+  [[nodiscard]] Abstention Abstained() const override {
+    return {false, known_ == 0 ? "what its condition names" : ""};
   }
 
   void VisitFields(Fields& io) override {
@@ -155,8 +160,8 @@ Result<RuleSpec> ExpressionSpec(const Parameters& given) {
   static const std::vector<std::string> kKnown = {"name", "when", "severity", "message", "for", "mode"};
   for (const auto& [key, value] : given) {
     if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {
-      return InvalidArgument(fmt::format("unknown key '{}' of a condition; nearest: {}; known: {}", key,
-                                         NearestNames(key, kKnown).front(), fmt::join(kKnown, ", ")));
+      return InvalidArgument(fmt::format("unknown key '{}' of a condition{}; known: {}", key,
+                                         NearestText(key, kKnown), fmt::join(kKnown, ", ")));
     }
     if (value.size() > kMaxText && key != "when")
       return InvalidArgument(

@@ -309,9 +309,7 @@ std::string ExpressionState::Missing(const query::Trial& trial) const {
       std::vector<std::string> known;
       for (std::size_t id = 0; id < trial.tensor_count(); ++id)
         known.push_back(trial.tensor(static_cast<query::TensorId>(id)).name);
-      const auto nearest = NearestNames(leaf.name, known);
-      return fmt::format("there is no tensor \"{}\"{}{}", leaf.name,
-                         nearest.empty() ? "" : "; nearest: ", fmt::join(nearest, ", "));
+      return fmt::format("there is no tensor \"{}\"{}", leaf.name, NearestText(leaf.name, known));
     }
     if (node.fold == Fold::kNone) continue;
     std::size_t most = 0;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "luff/base/env.h"
+#include "rules/kit/abstains.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/own/own_child.h"
 #include "rules/own/own_lines.h"
@@ -35,7 +36,7 @@ OwnChild::Options ChildOptions(const OwnRuleOptions& options) {
   return child;
 }
 
-class OwnRule final : public KeptRule {
+class OwnRule final : public KeptRule, public Abstains {
  public:
   explicit OwnRule(OwnRuleOptions options) : options_(std::move(options)), env_(Env::Real()) {}
 
@@ -51,6 +52,12 @@ class OwnRule final : public KeptRule {
   }
 
   [[nodiscard]] std::size_t behind() const override { return aside_ ? 0 : end_ - std::min(done_, end_); }
+
+  [[nodiscard]] Abstention Abstained() const override {
+    const bool none = delivered_ > 0 && raised_ + lacked_ >= delivered_;
+    const bool failed = aside_ || (none && raised_ > 0);
+    return {failed, none && !failed ? "what it reads" : ""};
+  }
 
   void OnEnd(const query::Trial& trial, Sink& sink) override {
     if (path_.empty()) path_ = trial.path();

@@ -42,12 +42,11 @@ struct Named {
   std::string name;
 };
 
-std::string Nearest(std::string_view name, const std::vector<std::string>& known) {
-  return fmt::format("{}", fmt::join(NearestNames(name, known), ", "));
-}
-
-/// Position of the ':' between file and name, or npos.
+/// Position of the ':' between file and name, or the length of a text that names only a file, or npos.
 std::size_t CutOf(std::string_view text) noexcept {
+  for (const std::string_view ending : {".py", ".so"}) {
+    if (text.size() > ending.size() && text.ends_with(ending)) return text.size();
+  }
   for (const std::string_view ending : {".py:", ".so:"}) {
     if (const std::size_t at = text.rfind(ending); at != std::string_view::npos && at > 0) return at + 3;
   }
@@ -59,13 +58,16 @@ Result<Named> Parse(const std::string& text) {
   if (cut == std::string::npos) return Named{Source::kPython, "", text};
   Named named;
   named.source = text[cut - 1] == 'y' ? Source::kPython : Source::kLibrary;
-  named.name = text.substr(cut + 1);
-  if (named.name.empty())
-    return InvalidArgument(fmt::format("no name of a rule behind ':', expected FILE:NAME: {}", text));
+  if (cut < text.size()) named.name = text.substr(cut + 1);
   std::error_code error;
   named.file = fs::absolute(text.substr(0, cut), error).lexically_normal().string();
   if (error || !fs::is_regular_file(named.file, error))
-    return NotFound(fmt::format("there is no file of rule {}: {}", named.name, named.file));
+    return NotFound(named.name.empty()
+                        ? "there is no such file of rules: " + named.file
+                        : fmt::format("there is no file of rule {}: {}", named.name, named.file));
+  // Of Python, the process that reads the file says which rules are in it.
+  if (named.name.empty() && named.source == Source::kLibrary)
+    return InvalidArgument("no rule is named; write FILE.so:NAME: " + named.file);
   return named;
 }
 
@@ -117,8 +119,8 @@ Status TakeWords(const Json& need, const char* member, const Names& names, Take 
     std::vector<std::string> known(std::begin(names), std::end(names));
     const auto at = std::find(known.begin(), known.end(), text);
     if (at == known.end()) {
-      return InvalidArgument(fmt::format("'{}' in '{}' of a need is not known; nearest: {}", text, member,
-                                         Nearest(text, known)));
+      return InvalidArgument(fmt::format("'{}' in '{}' of a need is not known{}; there are {}", text, member,
+                                         NearestText(text, known), fmt::join(known, ", ")));
     }
     take(static_cast<std::size_t>(at - known.begin()));
   }
@@ -131,8 +133,8 @@ Result<Need> ParseNeed(const Json& json, const std::string& rule) {
                                                   "first_steps",  "mode"};
   for (const auto& [key, value] : json.items()) {
     if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end())
-      return InvalidArgument(
-          fmt::format("unknown key '{}' in a need; nearest: {}", key, Nearest(key, kKnown)));
+      return InvalidArgument(fmt::format("unknown key '{}' in a need{}; known: {}", key,
+                                         NearestText(key, kKnown), fmt::join(kKnown, ", ")));
   }
   Need need;
   need.collection = json.value("name", rule);
@@ -181,7 +183,7 @@ Result<RuleSpec> Described(const std::string& text, const Parameters& given) {
   LUFF_ASSIGN_OR_RETURN(const OwnRuleOptions options, OptionsFor(named, given));
   Result<std::string> answer = DescribeOwnRule(options);
   if (!answer.ok()) {
-    const bool said = answer.status().message().starts_with("rule ");
+    const bool said = answer.status().message().starts_with("rule ") || named.name.empty();
     return said ? answer.status() : answer.status().WithContext("rule " + named.name);
   }
   RuleSpec spec;

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from luff.compat.smdebug.core.nearest import hint
+from luff._nearest import hint
 from luff.errors import InvalidArgumentError
 
 __all__ = [

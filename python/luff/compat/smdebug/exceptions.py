@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from luff._nearest import hint
 from luff.compat.smdebug.core.modes import ModeKeys
-from luff.compat.smdebug.core.nearest import hint
 
 __all__ = [
     "IndexReaderException",

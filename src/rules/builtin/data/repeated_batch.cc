@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -49,7 +50,9 @@ struct Replica {
   std::int64_t longest = 0;           // most updates in a row with an earlier batch
   std::int64_t different = 0;         // how often the batch changed
   std::int64_t last_update = -1;
-  std::int64_t since = 0;  // mode step at which `newest` first came
+  std::int64_t since = 0;    // mode step at which `newest` first came
+  std::int64_t came = -1;    // global step at which it got its newest batch,
+  std::int64_t before = -1;  // and the one before it
   void VisitFields(Fields& io) {
     io("model", model);
     io("worker", worker);
@@ -63,6 +66,8 @@ struct Replica {
     io("different", different);
     io("last_update", last_update);
     io("since", since);
+    io("came", came);
+    io("before", before);
   }
 };
 
@@ -167,6 +172,7 @@ class RepeatedBatch final : public KeptRule {
         replica->different += replica->count > 0 ? 1 : 0;
       }
       replica->newest = batch;
+      replica->before = std::exchange(replica->came, view.rows.info.global_step);
       ++replica->count;
       replica->batches.push_back(batch);
       if (static_cast<std::int64_t>(replica->batches.size()) > std::max<std::int64_t>(limits_.shared, 1) + 1)
@@ -209,9 +215,16 @@ class RepeatedBatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // True if both are at work: each got its newest batch after the other's last but one. The parts of a
+  // resumed run, and models that are trained one after the other, do not live at the same time.
+  static bool TakeTurns(const Replica& a, const Replica& b) noexcept {
+    return a.came > b.before && b.came > a.before;
+  }
+
   // True if two replicas with equal weights that are updated together got the same batches, while batches
   // differ.
   [[nodiscard]] bool Shares(const Replica& a, const Replica& b) const {
+    if (!TakeTurns(a, b)) return false;
     const auto needed = static_cast<std::size_t>(limits_.shared);
     // The hook may see the very first batch of a run for only one of them.
     if (std::abs(a.count - b.count) > 1 || a.batches.size() < needed || b.batches.size() < needed)

@@ -68,6 +68,26 @@ TEST(RepeatedBatch, WorkersWithTheSameBatches_AreNamed) {
   EXPECT_NE(findings[0].what.find("worker 1"), std::string::npos);
 }
 
+// The same training twice, one after the other: in worker 0, then as `model` of `worker`.
+std::vector<Finding> OneAfterTheOther(const char* model, std::uint64_t number, std::uint32_t worker) {
+  FakeTrial trial;
+  trial.SetDocument("model", kModels);
+  for (int n = 0; n < 40; ++n) {
+    const bool again = n >= 20;
+    trial.Step().Tensor(again ? model : "A_w", Role::kWeight, {1.0 + n % 20});
+    trial.Last().summaries.back().worker = again ? worker : 0;
+    trial.Event(EventKind::kBatch, static_cast<std::uint32_t>(again ? number : 0),
+                50 + static_cast<std::uint64_t>(n % 20));
+    trial.Last().events.back().worker = again ? worker : 0;
+  }
+  return testing::FindingsOf(trial, "RepeatedBatch", ParameterSet::kLuff);
+}
+
+TEST(RepeatedBatch, PartsOfAResumedRun_AndTrainingsInARow_AreNoReplicas) {
+  EXPECT_TRUE(OneAfterTheOther("A_w", 0, 1).empty());
+  EXPECT_TRUE(OneAfterTheOther("B_w", 7, 0).empty());
+}
+
 // One model; an evaluation of 400 rows after step 20.
 std::vector<Finding> One(const Batch& batch, std::int64_t rows, int steps, int passes = 1) {
   FakeTrial trial;

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from luff._bounded import parse_json, read_regular
+from luff._nearest import hint
 from luff.compat.smdebug.core.access_layer.file import write_text
 from luff.compat.smdebug.core.collection import Collection
 from luff.compat.smdebug.core.locations import get_path_to_collections
-from luff.compat.smdebug.core.nearest import hint
 from luff.compat.smdebug.exceptions import SMDebugError, SMDebugTypeError, SMDebugValueError
 
 __all__ = ["CollectionManager"]

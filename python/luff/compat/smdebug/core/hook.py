@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from luff._nearest import hint
 from luff.compat.smdebug.core import json_config
 from luff.compat.smdebug.core.access_layer.utils import training_has_ended
 from luff.compat.smdebug.core.board import Board
@@ -28,7 +29,6 @@ from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
 from luff.compat.smdebug.core.hook_utils import verify_and_get_out_dir
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.core.modes import ALLOWED_MODES, ModeKeys
-from luff.compat.smdebug.core.nearest import hint
 from luff.compat.smdebug.core.reduction_config import ReductionConfig
 from luff.compat.smdebug.core.reductions import reduce_value, reduction_name
 from luff.compat.smdebug.core.sagemaker_utils import is_sagemaker_job

@@ -10,11 +10,11 @@ from collections.abc import KeysView
 from typing import Any
 
 from luff import _core
+from luff._nearest import hint
 from luff.compat.smdebug.core.collection import Collection, flatten
 from luff.compat.smdebug.core.collection_manager import CollectionManager
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.core.modes import ModeKeys
-from luff.compat.smdebug.core.nearest import hint
 from luff.compat.smdebug.core.tensor import StepState, Tensor
 from luff.compat.smdebug.exceptions import (
     InvalidWorker,
