@@ -209,8 +209,8 @@ class Keeper {
       dropped_[i].store(first, std::memory_order_release);
       return;
     }
-    const int punched = fallocate(files_[i].get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-                                  static_cast<off_t>(until));
+    const int punched =
+        fallocate(files_[i].get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(until));
     if (punched != 0 && !std::exchange(said_, true))
       fmt::print(stderr, "luff: --log: this file system gives nothing back, the log grows with the job\n");
   }

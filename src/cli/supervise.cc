@@ -137,8 +137,7 @@ class Supervisor final : public Job {
     process.argv = options_.command;
     process.environment = {{"LUFF_SESSION", JsonText(session)}, {"PYTHONPATH", python_path}};
     process.in_our_group = &signals_.at_start();
-    Result<LogFiles> opened =
-        options_.log_bytes > 0 ? OpenLog(options_.run) : Result<LogFiles>(LogFiles());
+    Result<LogFiles> opened = options_.log_bytes > 0 ? OpenLog(options_.run) : Result<LogFiles>(LogFiles());
     const bool full = !opened.ok() && opened.status().code() == StatusCode::kResourceExhausted;
     if (!opened.ok() && !full) return opened.status();
     if (full) PrintError(opened.status().WithContext("--log: the job prints as without it"));
@@ -263,9 +262,10 @@ class Supervisor final : public Job {
       }
       inherited_.erase(pid);
       if (pid == keeper_.pid() && keeper_.follows()) {
-        Say(fmt::format("luff: what the job prints is not shown any more, since the process that did has ended; "
-                        "it goes on into {}/log\n",
-                        options_.run));
+        Say(fmt::format(
+            "luff: what the job prints is not shown any more, since the process that did has ended; "
+            "it goes on into {}/log\n",
+            options_.run));
       }
       if (signals_.IsWitness(pid)) signals_.WitnessEnded();
       for (const auto& watch : watches_) {

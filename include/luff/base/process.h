@@ -29,8 +29,9 @@ using Variables = std::vector<std::pair<std::string, std::string>>;  // name and
 /// The environment of this process with variables added or replaced.
 [[nodiscard]] std::vector<std::string> EnvironmentWith(const Variables& changes);
 
-/// For main(), before anything else: gives standard streams that are closed a place that nothing comes from or
-/// goes to, since the next files that are opened would take their numbers. Commands see them closed as before.
+/// For main(), before anything else: gives standard streams that are closed a place that nothing comes from
+/// or goes to, since the next files that are opened would take their numbers. Commands see them closed as
+/// before.
 void HoldStandardStreams() noexcept;
 
 /// The signal state that this program inherited and has since changed for itself.
