@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/directory_id.h"
 #include "base/interrupted.h"
 #include "base/owned_fd.h"
 
@@ -103,6 +104,14 @@ int OpenBeneathByWalking(int root, const std::string& names) noexcept {
   }
   errno = EISDIR;
   return -1;
+}
+
+Result<DirectoryId> DirectoryAt(const std::string& path, std::size_t inside) {
+  const OwnedFd fd(OpenPath(path, inside));
+  struct stat info{};
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) return NotOpened(errno, path);
+  if (!S_ISDIR(info.st_mode)) return Corruption("found something that is no directory: " + path);
+  return DirectoryId{info.st_dev, info.st_ino};
 }
 
 Result<std::unique_ptr<RegularFile>> RegularFile::Open(const std::string& path, std::size_t inside) {

@@ -20,6 +20,7 @@ namespace {
 constexpr std::int64_t kPollNs = 50'000'000;
 constexpr std::int64_t kUrgentPollNs = 2'000'000;  // while a proposal is open
 constexpr std::int64_t kHeartbeatNs = 1'000'000'000;
+constexpr std::int64_t kCostNs = 10'000'000'000;
 constexpr int kNice = 5;
 constexpr int kMaxErrors = 8;  // consecutive unknown errors, after which the recording is given up
 // A short run writes less than this. Only this much of the first block is touched; further blocks follow once
@@ -57,6 +58,11 @@ bool Core::Tick(std::int64_t now_ns) noexcept {
       TellFailure();
       if (auto collections = plans.TakeDescription(); collections && !failed.load(std::memory_order_relaxed))
         loose_.documents.emplace_back("collections", *std::move(collections));
+      if (now_ns >= next_cost_ns_) {
+        if (next_cost_ns_ != 0) TellCost();
+        next_cost_ns_ =
+            now_ns + std::clamp(time_ns.load(std::memory_order_relaxed) / 8, kCostNs, 30 * kCostNs);
+      }
       if (!publisher.PublishLoose(&loose_, false)) return false;
     }
     if (now_ns >= next_heartbeat_ns_) {
@@ -108,6 +114,16 @@ void Core::TellFailure() noexcept {
   publisher.AddGap(store::GapOfSteps(format::GapReason::kRecordingFailed, count, 0,
                                      first_not_recorded_.load(std::memory_order_relaxed),
                                      last_not_recorded_.load(std::memory_order_relaxed)));
+}
+
+void Core::TellCost() {
+  const std::uint64_t steps = counters.steps.load(std::memory_order_relaxed);
+  const std::int64_t time = time_ns.load(std::memory_order_relaxed);
+  if (steps == told_steps_ || time == 0 || failed.load(std::memory_order_relaxed)) return;
+  told_steps_ = steps;
+  loose_.documents.emplace_back("cost", "{\"steps\":" + std::to_string(steps) + ",\"spent_ns\":" +
+                                            std::to_string(spent_ns.load(std::memory_order_relaxed)) +
+                                            ",\"time_ns\":" + std::to_string(time) + "}");
 }
 
 bool Core::ProcessNext(std::unique_ptr<Work> work) {
@@ -166,6 +182,7 @@ void Core::PrepareBlocks(std::uint64_t handed) {
 void Core::Finish() noexcept {
   try {
     control.Poll(Env::Real().NowMonotonicNs(), &loose_.acks);
+    TellCost();
   } catch (...) {
     publisher.KeepException("the writer thread");
   }

@@ -47,6 +47,8 @@ struct Core {
   Counters counters;
   StepPlan step;
   std::atomic<std::uint64_t> next_serial{0};
+  /// Time of the training thread inside the session, and the whole time of the steps.
+  std::atomic<std::int64_t> spent_ns{0}, time_ns{0};
   ActionGate gate;
   Governor governor;
   Publisher publisher;
@@ -74,10 +76,13 @@ struct Core {
   void Judge(bool ok) noexcept;
   /// Records why the recording failed, and the number of steps since then as one gap.
   void TellFailure() noexcept;
+  /// Records what recording has cost since the session began.
+  void TellCost();
   /// Prepares free blocks in the background, as many as past writes suggest. `handed`: bytes of blocks used
   /// so far.
   void PrepareBlocks(std::uint64_t handed);
-  std::int64_t next_poll_ns_ = 0, next_heartbeat_ns_ = 0;
+  std::int64_t next_poll_ns_ = 0, next_heartbeat_ns_ = 0, next_cost_ns_ = 0;
+  std::uint64_t told_steps_ = 0;
   store::StepBatch loose_;
   int errors_ = 0;  // consecutive
   bool failure_told_ = false;

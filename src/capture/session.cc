@@ -395,9 +395,12 @@ std::uint64_t SessionImpl::Hash(const std::byte* data, std::size_t bytes) const 
 }
 
 void SessionImpl::EndStep(const StepEnd& end) noexcept {
+  const std::int64_t begin = Env::Real().NowMonotonicNs();
   handing_over_.store(true);
   HandOver(end);
   handing_over_.store(false);
+  const std::int64_t spent = capture_ns_.exchange(0, std::memory_order_relaxed);
+  core_->spent_ns.fetch_add(spent + Env::Real().NowMonotonicNs() - begin, std::memory_order_relaxed);
 }
 
 void SessionImpl::HandOver(const StepEnd& end) noexcept {
@@ -429,6 +432,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
       since = std::max<std::int64_t>(last_end_ns_ != 0 ? now - last_end_ns_ : now - begin, 1);
     }
     if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
+    core_->time_ns.fetch_add(since, std::memory_order_relaxed);
     last_end_ns_ = now;
     core_->step.due.store(0, std::memory_order_relaxed);
     for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);

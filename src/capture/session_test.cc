@@ -380,6 +380,36 @@ TEST_F(SessionTest, TensorsLargerThanABlockComeInParts) {
   }
 }
 
+TEST_F(SessionTest, SaysAtItsEndWhatItHasCost) {
+  Start(kRawWeights);
+  const TensorId weight = session_->DefineTensor("Net_fc.weight", Role::kWeight, "fc", "Linear");
+  const LayoutId layout = session_->DefineLayout(MakeLayout(DType::kFloat32, {100'000}));
+  const std::vector<float> values(100'000, 1);
+  const TensorRef refs[] = {{weight, layout, Bytes(values), 0, 0}};
+  for (std::int64_t step = 0; step < 5; ++step) {
+    session_->BeginStep(Mode::kTrain, step);
+    session_->Capture(refs);
+    End(step);
+  }
+  session_->Close(format::EndReason::kCompleted, seconds(10));
+  MutexLock lock(disk_->mutex);
+  std::vector<std::string> told;
+  for (const auto& loose : disk_->loose) {
+    for (const auto& [name, text] : loose.batch.documents) {
+      if (name == "cost") told.push_back(text);
+    }
+  }
+  ASSERT_EQ(told.size(), 1U);
+  long long steps = 0, spent = 0, time = 0;
+  ASSERT_EQ(
+      std::sscanf(told[0].c_str(), R"({"steps":%lld,"spent_ns":%lld,"time_ns":%lld})", &steps, &spent, &time),
+      3)
+      << told[0];
+  EXPECT_EQ(steps, 5);
+  EXPECT_GT(spent, 0);
+  EXPECT_GT(time, 0);
+}
+
 TEST_F(SessionTest, ACloseWithoutEndPublishesWhatIsThere) {
   Start("");
   session_->DefineTensor("a.weight", Role::kWeight, "", "");

@@ -14,6 +14,7 @@
 #include "base/json_nonfinite.h"
 #include "catalog/labels.h"
 #include "catalog/secret_words.h"
+#include "luff/base/work_bound.h"
 #include "luff/query/trial.h"
 #include "luff/rules/kept_findings.h"
 #include "luff/store/control.h"
@@ -315,6 +316,7 @@ std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& co
 }
 
 Result<Card> ReadCard(const std::string& run) {
+  const WorkBound unbounded(nullptr);  // a card is kept for all who ask later
   Card card;
   card.run = run;
   card.name = fs::path(run).filename().string();

@@ -1,5 +1,8 @@
 #include "cli/serve_config.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -123,6 +126,16 @@ class ServeReader : private ConfigPlace {
 }  // namespace
 
 Result<ServeConfig> ReadServeConfig(const std::string& path) {
+  // It says who may see and do what.
+  struct stat info{};
+  const bool there = stat(path.c_str(), &info) == 0;
+  if (there &&
+      ((info.st_uid != geteuid() && info.st_uid != 0) || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+    return FailedPrecondition(
+        "others can write the configuration, which says who may do what, or it is another user's; chmod go-w "
+        "it: " +
+        path);
+  }
   const Result<std::string> text = ReadWholeFile(Env::Real(), path, kMaxServeConfigBytes);
   if (!text.ok()) return text.status().WithContext("the configuration file cannot be read");
   try {

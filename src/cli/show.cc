@@ -12,6 +12,7 @@
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/actions/marks.h"
+#include "luff/query/capture_cost.h"
 #include "luff/rules/coverage.h"
 #include "luff/rules/finding.h"
 #include "luff/rules/kept_findings.h"
@@ -217,6 +218,8 @@ Json Describe(const query::Trial& trial) {
                             {"first_step", g.first_step},
                             {"last_step", g.last_step}});
   }
+  if (const auto cost = query::CaptureCostOf(trial))
+    json["cost"] = {{"steps", cost->steps}, {"spent_s", cost->spent_s}, {"time_s", cost->time_s}};
   json["rules"] = DescribeRules(trial.path());
   json["files"] = files;
   json["bytes"] = bytes;
@@ -284,6 +287,9 @@ void Print(const query::Trial& trial, const Json& json) {
   PrintActions(ActionsOfRun(trial.path()));
   fmt::print("  size      {} in {} files\n", SizeText(json["bytes"].get<std::uint64_t>()),
              json["files"].get<std::uint64_t>());
+  if (const auto cost = query::CaptureCostOf(trial))
+    fmt::print("  recording {:.2g} % of the training's time: {:.2g} ms a step\n", 100 * cost->share(),
+               1e3 * cost->spent_s / static_cast<double>(std::max<std::uint64_t>(cost->steps, 1)));
   const auto gaps = Grouped(trial.Gaps());
   for (std::size_t i = 0; i < gaps.size() && i < kShownGaps; ++i)
     fmt::print("  gap       {}\n", GapText(gaps[i]));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/testdata.h"
+#include "luff/query/capture_cost.h"
 #include "luff/store/control.h"
 #include "luff/store/verify.h"
 #include "query/testing/ask.h"
@@ -117,6 +118,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const World& world = World::Get();
   world.Begin();
   std::string_view input(reinterpret_cast<const char*>(data), size);
+  (void)query::ParseCaptureCostUntrusted(input);
   for (int i = 0; i < 8 && !input.empty(); ++i) Change(world, &input);
   query::OpenOptions options;
   options.use_live_page = size % 2 == 0;

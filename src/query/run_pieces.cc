@@ -1,5 +1,6 @@
 #include "luff/query/run_pieces.h"
 
+#include "luff/base/work_bound.h"
 #include "query/run_trial.h"
 
 namespace luff::query {
@@ -38,6 +39,7 @@ Status RunTrial::HistogramsOf(TensorId id, std::int64_t from, std::int64_t to, s
         if (n == kNoStep || steps_.superseded(n) || seen[n] != 0) continue;
         const StepInfo info = steps_.at(n);
         if (info.global_step < from || info.global_step > to) continue;
+        LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
         LUFF_ASSIGN_OR_RETURN(const auto body, segment->ReadFrame(entry, &scratch));
         read += body.size();
         if (read > max_bytes)

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "luff/base/work_bound.h"
 #include "query/smdebug_trial.h"
 #include "query/smdebug_with-inl.h"
 
@@ -159,6 +160,7 @@ Result<std::shared_ptr<const SummaryColumns>> SmdebugTrial::SharedSummaries(
   std::uint32_t last = 0xFFFFFFFFU;
   for (const auto& [n, entry] : places) {
     if (n == last) continue;  // only the first worker that has the step
+    LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
     const auto found = RowsOf(entry, id);
     const auto summarised = Summarised(*found);
     if (!summarised.ok()) {  // the others stay readable
@@ -211,6 +213,7 @@ Result<std::vector<ScalarAt>> SmdebugTrial::Scalars(TensorId id, Mode mode,
   for (const auto& [n, entry] :
        StepsWith(id, mode, worker, [](const Record& r) { return r.kind == Kind::kValue; })) {
     if (n == last) continue;
+    LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
     const Result<Value> value = ReadRecord(*RowsOf(entry, id)->value);
     if (!value.ok()) {
       directory_.AddProblem(std::string(value.status().message()));

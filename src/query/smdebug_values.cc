@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "luff/base/work_bound.h"
 #include "query/smdebug_files.h"
 #include "query/smdebug_trial.h"
 #include "query/smdebug_with-inl.h"
@@ -138,6 +139,7 @@ Result<Trial::Stack> SmdebugTrial::ReadStack(TensorId id, Mode mode, std::option
   for (const auto& [n, entry] : places) {
     const std::int64_t step = steps_.key(n, mode);
     if (!stack.steps.empty() && stack.steps.back() == step) continue;  // the value of another worker
+    LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
     LUFF_ASSIGN_OR_RETURN(Value value, ReadRecord(*RowsOf(entry, id)->value));
     if (stack.steps.empty()) {
       stack.dtype = value.dtype;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "luff/base/regex.h"
+#include "luff/base/work_bound.h"
 
 #include "base/nearest_names.h"
 
@@ -36,13 +37,13 @@ std::string NearestText(const StepTable::Neighbours& around, std::string_view le
 }
 
 Status StepTrial::CheckId(TensorId id) const {
-  if (id < tensors_.size()) return Status::Ok();
+  if (id < tensors_.size()) return WorkBound::GoOn();
   return InvalidArgument("found tensor number " + std::to_string(id) + ", expected one below " +
                          std::to_string(tensors_.size()));
 }
 
 Status StepTrial::CheckPlace(std::size_t n) const {
-  if (n < steps_.size()) return Status::Ok();
+  if (n < steps_.size()) return WorkBound::GoOn();
   return OutOfRange("found step number " + std::to_string(n) + ", expected one below " +
                     std::to_string(steps_.size()));
 }

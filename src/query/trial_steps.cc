@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "luff/base/work_bound.h"
 #include "query/run_trial.h"
 
 namespace luff::query {
@@ -102,6 +103,7 @@ Status RunTrial::MarkSteps(const WorkerState& worker, TensorId id, bool values_o
     if (local == worker.local_id.end()) continue;
     const auto slot = segment->FindSlot(local->second);
     if (!slot) continue;
+    LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
     const auto& ordinals = segment->steps().ordinal;
     const auto mark = [&](std::span<const std::uint32_t> steps) {
       for (const std::uint32_t step : steps) {

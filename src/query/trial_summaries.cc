@@ -5,6 +5,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "luff/base/work_bound.h"
 #include "query/run_trial.h"
 #include "query/stretches.h"
 
@@ -189,6 +190,7 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
     if (local == worker.local_id.end()) continue;
     const auto slot = segment->FindSlot(local->second);
     if (!slot) continue;
+    LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
     LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(*slot, store::Again::kNo));
     EachStretch(worker, *segment, block, 0, block.size(),
                 [&](std::size_t first, std::size_t rows, std::uint32_t n) {
@@ -250,6 +252,7 @@ Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
       const auto local = candidate->local_id.find(ScopedId(segment->header().epoch, id));
       const auto slot = local == candidate->local_id.end() ? std::nullopt : segment->FindSlot(local->second);
       if (!slot) continue;
+      LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
       LUFF_ASSIGN_OR_RETURN(const std::size_t own, segment->SummaryRowCount(*slot));
       rows += own;
     }
@@ -283,6 +286,7 @@ Result<std::vector<ScalarAt>> RunTrial::Scalars(TensorId id, Mode mode,
       if (local == candidate->local_id.end()) continue;
       const auto slot = segment->FindSlot(local->second);
       if (!slot) continue;
+      LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
       LUFF_ASSIGN_OR_RETURN(const auto block, segment->Scalars(*slot, store::Again::kNo));
       for (std::size_t i = 0; i < block.size(); ++i) {
         const std::uint32_t n = candidate->StepOf(segment->steps().ordinal[block.step[i]]);

@@ -1,5 +1,7 @@
 #include "luff/query/trial.h"
 
+#include "luff/query/capture_cost.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,6 +22,17 @@ std::vector<float> Floats(const Value& value) {
   std::vector<float> result(value.bytes.size() / sizeof(float));
   std::memcpy(result.data(), value.bytes.data(), value.bytes.size());
   return result;
+}
+
+TEST(CaptureCost, IsReadFromItsDocument) {
+  const auto cost = ParseCaptureCostUntrusted(R"({"steps":4,"spent_ns":500000000,"time_ns":2000000000})");
+  ASSERT_TRUE(cost.has_value());
+  EXPECT_EQ(cost->steps, 4U);
+  EXPECT_DOUBLE_EQ(cost->spent_s, 0.5);
+  EXPECT_DOUBLE_EQ(cost->share(), 0.25);
+  EXPECT_DOUBLE_EQ(ParseCaptureCostUntrusted(R"({"spent_ns":9,"time_ns":3})")->share(), 1);
+  for (const char* text : {"", "[]", "{}", R"({"time_ns":0})", R"({"time_ns":-1})", R"({"time_ns":"1"})"})
+    EXPECT_FALSE(ParseCaptureCostUntrusted(text).has_value()) << text;
 }
 
 /// Opens with and without the live page; both must show the same.

@@ -2,6 +2,7 @@
 #include <bit>
 #include <cstdlib>
 
+#include "luff/base/work_bound.h"
 #include "query/run_trial.h"
 
 namespace luff::query {
@@ -132,6 +133,7 @@ Result<Trial::Stack> RunTrial::ReadStack(TensorId id, Mode mode, std::optional<s
       if (local == candidate->local_id.end()) continue;
       const auto slot = segment->FindSlot(local->second);
       if (!slot) continue;
+      LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
       LUFF_ASSIGN_OR_RETURN(const auto block, segment->Index(*slot, store::Again::kNo));
       for (std::size_t i = 0; i < block.rows.size();) {
         const std::uint32_t index = block.step[i];
@@ -191,6 +193,7 @@ Result<Trial::Stack> RunTrial::ReadStack(TensorId id, Mode mode, std::optional<s
   stack.steps.reserve(pieces.size());
   std::byte* to = memory;
   for (const Piece& piece : pieces) {
+    LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
     stack.steps.push_back(steps_.key(piece.n, mode));
     LUFF_RETURN_IF_ERROR(piece.worker->reader->ReadPayloadInto(
         std::span<const format::IndexRow>(rows_of_pieces).subspan(piece.part_begin, piece.part_count),

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "luff/base/work_bound.h"
 #include "luff/query/row_visit.h"
 #include "query/run_trial.h"
 #include "query/stretches.h"
@@ -70,6 +71,7 @@ Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretc
       for (std::size_t slot = 0; slot < segment->slot_count(); ++slot) {
         const auto id = worker->trial_id.find(ScopedId(segment->header().epoch, segment->slot_tensor(slot)));
         if (id == worker->trial_id.end()) continue;
+        LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
         LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(slot, store::Again::kNo));
         const auto begin = std::ranges::lower_bound(block.step, low) - block.step.begin();
         const auto end = std::ranges::upper_bound(block.step, high) - block.step.begin();

@@ -20,6 +20,10 @@ namespace {
 
 constexpr JsonLimits kBody{.bytes = 64 << 10, .depth = 8};
 constexpr std::size_t kMaxShown = 100;
+constexpr std::string_view kAskTheOwner =
+    "Only the owner of a run can command its job: let that user do it (luff stop, luff capture, luff mark, "
+    "luff "
+    "label), or run luff serve.";
 constexpr std::int64_t kLongestNs = 60'000'000'000;  // that an answer is waited for
 
 /// Who asked: the user of the server, and the name of the token or of the user whom the proxy signed on.
@@ -54,8 +58,11 @@ Result<Response> RequestsOf(const ListedRun& listed, OpenRun& run, const Request
   (void)run, (void)request;
   const auto read = store::ReadControl(listed.path, 0, nullptr);  // what smdebug wrote has no such log
   const std::vector<store::ControlRecord> records = read.ok() ? *read : std::vector<store::ControlRecord>();
-  nlohmann::ordered_json json{{"requests", nlohmann::ordered_json::array()},
-                              {"marks", nlohmann::ordered_json::array()}};
+  const Status ours = store::CheckOwner(listed.path);
+  nlohmann::ordered_json json{
+      {"requests", nlohmann::ordered_json::array()},
+      {"marks", nlohmann::ordered_json::array()},
+      {"refused", ours.ok() ? "" : fmt::format("{} {}", ours.message(), kAskTheOwner)}};
   auto all = actions::RequestsIn(records);
   std::ranges::reverse(all);
   for (const actions::Asked& asked : all) {
@@ -90,6 +97,12 @@ Acting::~Acting() {
 
 Response Acting::Post(const ListedRun& listed, std::string_view what, const Request& request,
                       const Visitor& visitor) {
+  if (!PlaceOf(listed).ok() || !IsStill(listed)) {
+    return Problem(404, "Gone", "another run, or none, is where this one was: " + listed.path,
+                   "Go back to the list of runs.");
+  }
+  if (const Status ours = store::CheckOwner(listed.path); ours.code() == StatusCode::kFailedPrecondition)
+    return Problem(403, "Not ours to command", ours.message(), kAskTheOwner);
   const std::string author = AuthorOf(visitor);
   if (what == "labels") return PostLabel(listed, request, author);
   return what == "requests" ? PostRequest(listed, request, author) : PostMark(listed, request, author);

@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "catalog/compare.h"
+#include "luff/base/work_bound.h"
 #include "luff/format/names.h"
 #include "server/hide_secrets.h"
 #include "server/payload.h"
@@ -112,11 +113,27 @@ Response CompareApi::Answer(std::string_view what, const Request& request, const
     std::atomic<bool>& busy;
     ~Leave() { busy.store(false); }
   } const leave{busy_};
+  std::vector<DirectoryId> places;
+  const auto look = [&]() -> Status {
+    for (std::size_t i = 0; i < listed->size(); ++i) {
+      LUFF_ASSIGN_OR_RETURN(const DirectoryId place, PlaceOf((*listed)[i]));
+      if (places.size() == listed->size() && places[i] != place)
+        return NotFound("the run was moved or replaced while it was read: " + paths[i]);
+      if (places.size() <= i) places.push_back(place);
+    }
+    return Status::Ok();
+  };
+  if (const Status there = look(); !there.ok()) return ProblemOf(there);
   const auto runs = catalog::OpenCompared(paths);
   if (!runs.ok()) return ProblemOf(runs.status());
   Result<Response> answer = what.empty()        ? Document(*listed, *runs)
                             : what == "tensors" ? Tensors(*runs)
                                                 : Map(*runs, request);
+  if (answer.ok()) {
+    Status left = WorkBound::GoOn();
+    if (left.ok()) left = look();
+    if (!left.ok()) return ProblemOf(left);
+  }
   return answer.ok() ? std::move(*answer) : ProblemOf(answer.status());
 }
 

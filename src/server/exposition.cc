@@ -44,6 +44,10 @@ constexpr MetricInfo kTable[] = {
      "Damage that was found in the run."},
     {Metric::kGaps, "luff_gaps_total", "luff.gaps", kCounter, "{value}",
      "Values and steps that are missing, by reason."},
+    {Metric::kCaptureRatio, "luff_capture_ratio", "luff.capture.ratio", kGauge, "1",
+     "Share of the training thread's time that copying and summing up tensors and handing over steps took, "
+     "the "
+     "hook's own Python not included."},
     {Metric::kRunSize, "luff_run_size_bytes", "luff.run.size", kGauge, "By",
      "What the files of the run's workers take on disk; retention makes it smaller."},
     {Metric::kDiskFree, "luff_disk_free_bytes", "luff.disk.free", kGauge, "By",

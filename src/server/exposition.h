@@ -25,6 +25,7 @@ enum class Metric : std::uint8_t {
   kRulesFailed,
   kRunProblems,
   kGaps,
+  kCaptureRatio,
   kRunSize,
   kDiskFree,
   kFindings,

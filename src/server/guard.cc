@@ -43,7 +43,7 @@ bool IsHostName(std::string_view text) {
   });
 }
 
-constexpr std::size_t kMaxUser = 256, kMaxGroups = 256;
+constexpr std::size_t kMaxUser = 256, kMaxGroups = 256, kMaxCookies = 8;
 
 }  // namespace
 
@@ -102,16 +102,18 @@ const std::vector<std::pair<std::string, std::string>>& SafetyHeaders() {
   return headers;
 }
 
-std::string_view Guard::CookieOf(const Request& request) const {
+std::vector<std::string_view> Guard::CookiesOf(const Request& request) const {
+  std::vector<std::string_view> keys;
   std::string_view rest = request.cookie;
   while (!rest.empty()) {
     std::string_view item = rest.substr(0, rest.find(';'));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     while (item.starts_with(' ')) item.remove_prefix(1);
-    if (item.starts_with(place_.cookie) && item.substr(place_.cookie.size()).starts_with('='))
-      return item.substr(place_.cookie.size() + 1);
+    if (item.starts_with(place_.cookie) && item.substr(place_.cookie.size()).starts_with('=') &&
+        keys.size() < kMaxCookies)
+      keys.push_back(item.substr(place_.cookie.size() + 1));
   }
-  return {};
+  return keys;
 }
 
 std::optional<Visitor> Guard::UserOf(const Request& request) const {
@@ -142,7 +144,10 @@ std::optional<Visitor> Guard::VisitorOf(const Request& request, std::int64_t now
   }
   if (request.authorization.starts_with(kBearer))
     return secrets_->ByToken(std::string_view(request.authorization).substr(kBearer.size()));
-  return secrets_->BySession(CookieOf(request), now_ns);
+  for (const std::string_view key : CookiesOf(request)) {
+    if (auto visitor = secrets_->BySession(key, now_ns)) return visitor;
+  }
+  return std::nullopt;
 }
 
 std::optional<Response> Guard::CheckOrigin(const Request& request, bool reads) const {
@@ -209,7 +214,7 @@ Response Guard::Session(const Request& request, std::int64_t now_ns,
     return visitor ? SessionJson(*visitor) : NoSession(request, place_.proxy.has_value());
   }
   if (request.method == "DELETE") {
-    secrets_->End(CookieOf(request));
+    for (const std::string_view key : CookiesOf(request)) secrets_->End(key);
     return {.status = 204, .headers = {{"Set-Cookie", CookieText("", 0)}}};
   }
   if (request.method != "POST") return Problem(405, "Not allowed", "a session has GET, POST and DELETE");

@@ -56,7 +56,8 @@ class Guard {
   [[nodiscard]] const Place& place() const noexcept { return place_; }
 
  private:
-  [[nodiscard]] std::string_view CookieOf(const Request& request) const;
+  /// Values of the cookie: pages of other ports of this machine can put some of the same name before ours.
+  [[nodiscard]] std::vector<std::string_view> CookiesOf(const Request& request) const;
   [[nodiscard]] std::optional<Visitor> VisitorOf(const Request& request, std::int64_t now_ns) const;
   [[nodiscard]] std::optional<Visitor> UserOf(const Request& request) const;
   /// Refuses what another site's page has caused.

@@ -13,8 +13,7 @@
 /// Requests and answers without sockets, so that routes and guards can be tested as tables.
 namespace luff::server {
 
-/// How long an answer may take. **Thread-safe.** The handler of a route that reads much calls Check between
-/// parts that take milliseconds.
+/// How long an answer may take. **Thread-safe.** The service asks it wherever WorkBound is asked.
 class Work {
  public:
   explicit Work(std::int64_t until_monotonic_ns) : until_ns_(until_monotonic_ns) {}
@@ -43,8 +42,6 @@ struct Request {
 
   /// The last parameter of the name; "" if there is none.
   [[nodiscard]] std::string_view Parameter(std::string_view name) const;
-  /// Work::Check, if there is a bound.
-  [[nodiscard]] Status GoOn() const { return work == nullptr ? Status::Ok() : work->Check(); }
 };
 
 struct Response {

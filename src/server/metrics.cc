@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "luff/base/work_bound.h"
 
 #include <nlohmann/json.hpp>
 
@@ -56,7 +57,10 @@ void Metrics::Put(const std::vector<ListedRun>& runs, std::int64_t now_unix_ns, 
   std::size_t shown = 0, dropped = 0;
   for (const ListedRun& run : runs) {
     if (!IsShown(run, now_unix_ns)) continue;
-    RunMetrics* const metrics = shown == kMaxRuns ? nullptr : Find(run);
+    // What there is no time for comes with the next answer: those that were read are kept.
+    const bool late = !WorkBound::GoOn().ok();
+    const WorkBound unbounded(nullptr);
+    RunMetrics* const metrics = late || shown == kMaxRuns || !PlaceOf(run).ok() ? nullptr : Find(run);
     if (metrics == nullptr) {
       ++dropped;
       continue;

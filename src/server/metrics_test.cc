@@ -41,6 +41,7 @@ TEST(Metrics, FollowARun) {
     writing.AddSummary(2, values);
     writing.Step();
   };
+  writing.batch.documents.emplace_back("cost", R"({"steps":1,"spent_ns":1,"time_ns":4})");
   step(4);
   Metrics metrics;
   metrics.Configure({"https://luff.example/", Regex::Compile("^fc").value()});
@@ -53,7 +54,7 @@ TEST(Metrics, FollowARun) {
         "luff_step_duration_seconds_count{run=\"mine\"} 1\n",
         "luff_gradient_norm{run=\"mine\",group=\"all\"} 5\n",
         "luff_nonfinite_tensors{run=\"mine\",role=\"gradient\"} 0\n",
-        "luff_tensor_l2{run=\"mine\",tensor=\"fc.weight\"} 5\n",
+        "luff_capture_ratio{run=\"mine\"} 0.25\n", "luff_tensor_l2{run=\"mine\",tensor=\"fc.weight\"} 5\n",
         "luff_loss_nonfinite{run=\"mine\",name=\"loss\",mode=\"TRAIN\"} 1\n"}) {
     EXPECT_TRUE(Has(text, line)) << line << text;
   }

@@ -66,6 +66,12 @@ std::optional<Response> Understand(const Message& from, const Place& place, Requ
   };
   if (from.target().size() > kMaxTarget) return Problem(414, "Too long", "the address is too long");
   if (from.count(http::field::host) != 1) return BadRequest("expected one header Host");
+  // Where a proxy and we disagree on the end of a body, what is a body for one is a request for the other.
+  if (const auto coding = from.find(http::field::transfer_encoding); coding != from.end()) {
+    if (from.count(http::field::content_length) > 0 || from.count(http::field::transfer_encoding) > 1 ||
+        !beast::iequals(coding->value(), "chunked"))
+      return BadRequest("a body has either Content-Length or Transfer-Encoding: chunked");
+  }
   if (from.count(http::field::authorization) > 1 || from.count(http::field::origin) > 1)
     return BadRequest("a header occurs twice");
   to->method = std::string(from.method_string());
@@ -395,9 +401,10 @@ class Beast final : public Listener {
         version = message.version();
         head = message.method() == http::verb::head;
         response = Understand(message, service_->place(), &request);
+        keep = keep && (!response || response->status != 400);  // where a request ends is in doubt
       }
       if (!response) response = co_await Answer(&stream, &request);
-      if (response->is_stream) {
+      if (response->is_stream && !head) {
         co_await Events(&stream, request, *response);
         co_return;
       }
@@ -455,7 +462,7 @@ class Beast final : public Listener {
     while (!error) {
       const auto now = std::chrono::steady_clock::now();
       if (now - proved > kProve) {
-        if (!service_->MayStill(request)) break;
+        if (!service_->MayStill(request, told.runs)) break;
         proved = now;
       }
       text += service_->live().News(&told);

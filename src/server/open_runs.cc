@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "luff/base/env.h"
+#include "luff/base/work_bound.h"
 
 namespace luff::server {
 namespace {
@@ -43,6 +44,7 @@ void OpenRun::Save(Kept& kept) {
 }
 
 Result<bool> OpenRun::Read(Kept& kept) {
+  const WorkBound unbounded(nullptr);  // a part is short, and kept for all who ask later
   if (kept.overview.Covers(*trial_)) return true;
   const auto steps = [&] { return kept.overview.state().to - kept.overview.state().from; };
   const std::size_t before = steps();
@@ -118,8 +120,13 @@ Status OpenRuns::Use(const ListedRun& listed, const std::function<Status(OpenRun
   Status used;
   {
     const MutexLock lock(entry->mutex);
+    LUFF_RETURN_IF_ERROR(WorkBound::GoOn());  // it may have waited for others
+    LUFF_ASSIGN_OR_RETURN(const DirectoryId place, PlaceOf(listed));
+    if (place != entry->place) entry->run = nullptr;
     const std::int64_t now = Env::Real().NowMonotonicNs();
     if (entry->run == nullptr) {
+      if (!IsStill(listed)) return NotFound("another run has taken the place of the run: " + listed.path);
+      entry->place = place;
       LUFF_ASSIGN_OR_RETURN(auto trial, query::Trial::Open(listed.path));
       entry->run = std::make_unique<OpenRun>(std::move(trial), listed.id, cache_);
       entry->refreshed_ns = now;
@@ -128,6 +135,10 @@ Status OpenRuns::Use(const ListedRun& listed, const std::function<Status(OpenRun
       entry->refreshed_ns = now;
     }
     used = use(*entry->run);
+    // What it has read by its path was the run's only if the path has led there all the time.
+    const auto after = PlaceOf(listed);
+    if (used.ok() && (!after.ok() || *after != place))
+      used = NotFound("the run was moved or replaced while it was read: " + listed.path);
     bytes = entry->run->memory_bytes();
     reading = entry->run->reading();
   }

@@ -72,7 +72,8 @@ class OpenRuns {
         max_bytes_(max_bytes) {}
 
   /// Calls `use` with a run, refreshed, while no other thread uses it. Opens it if need be; those
-  /// unused for longest are then closed. Errors: those of opening and of `use`.
+  /// unused for longest are then closed. Errors: those of opening and of `use`; kNotFound where another
+  /// directory or a link has taken the place of the run's, also while it was used.
   [[nodiscard]] Status Use(const ListedRun& listed, const std::function<Status(OpenRun&)>& use)
       LUFF_EXCLUDES(mutex_);
   /// Reads on in overviews that somebody has asked for, for at most `ns` nanoseconds.
@@ -85,6 +86,7 @@ class OpenRuns {
   struct Entry {
     Mutex mutex;
     std::unique_ptr<OpenRun> run LUFF_GUARDED_BY(mutex);
+    DirectoryId place LUFF_GUARDED_BY(mutex);
     std::int64_t refreshed_ns LUFF_GUARDED_BY(mutex) = 0;
   };
   /// Another run may have taken a path: the id belongs to the key.

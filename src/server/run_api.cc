@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/json_nonfinite.h"
+#include "luff/query/capture_cost.h"
 #include "luff/rules/kept_findings.h"
 #include "server/acting.h"
 #include "server/boosting.h"
@@ -116,6 +117,8 @@ Result<Response> Document(const ListedRun& listed, OpenRun& run, const Request& 
     json[name] = document.is_discarded() ? Json() : document;
   }
   for (const char* name : {"card", "environment"}) HideSecrets(&json[name]);
+  if (const auto cost = query::CaptureCostOf(trial))
+    json["cost"] = {{"steps", cost->steps}, {"spent_s", cost->spent_s}, {"time_s", cost->time_s}};
   json["boosting"] = IsBoosted(trial);
   json["gaps"] = GapsOf(trial);
   json["problems"] = trial.Problems();
@@ -179,7 +182,6 @@ Result<Response> Columns(const ListedRun& listed, OpenRun& run, const Request& r
   Payload payload;
   for (const query::TensorId tensor : asked.tensors) {
     one.tensor = tensor;
-    LUFF_RETURN_IF_ERROR(request.GoOn());
     LUFF_RETURN_IF_ERROR(AddCurve(run.trial(), one, &payload).status());
   }
   return Numbers(payload);

@@ -7,6 +7,7 @@
 #include <sodium.h>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_read.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "catalog/card.h"
@@ -20,6 +21,7 @@ namespace luff::server {
 namespace {
 
 constexpr std::size_t kIdLetters = 32, kMaxPage = 1000, kMaxRows = 10'000, kMaxFields = 16;
+constexpr std::uint64_t kMaxIdentity = 16 << 20;  // of run.json
 
 bool IsId(std::string_view text) {
   return text.size() == kIdLetters && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -100,6 +102,29 @@ Result<ListedRun> DescribeRun(const std::string& path) {
   return run;
 }
 
+Result<DirectoryId> PlaceOf(const ListedRun& run) {
+  auto place = DirectoryAt(run.path, run.below);
+  if (!place.ok() && place.status().code() == StatusCode::kCorruption)
+    return NotFound("a link has taken the place of the run: " + run.path);
+  return place;
+}
+
+bool IsStill(const ListedRun& run) {
+  const std::string id = OwnId(run.card);
+  if (id.empty()) return true;  // nothing says which run it is
+  const auto text = ReadRegular(run.path + "/run.json", kMaxIdentity, 1);
+  return text.ok() && OwnId(*text) == id;
+}
+
+std::size_t RunList::NamesBelow(const std::string& path) const {
+  for (const std::string& root : roots_) {
+    if (path == root) return 0;
+    if (path.starts_with(root + "/"))
+      return static_cast<std::size_t>(std::ranges::count(path.substr(root.size()), '/'));
+  }
+  return 1;  // beside a run that is served by itself
+}
+
 Result<catalog::Answer> RunList::Ask(catalog::Question question) {
   question.leave = [&](const std::string& run) { return patience_.Leave(run, Env::Real().NowMonotonicNs()); };
   std::size_t read = 0;
@@ -148,6 +173,7 @@ Result<bool> RunList::Refresh() {
       changed = true;
       run = {OwnId(found.card), path, std::move(found.name), std::move(found.card)};
       run.brief = BriefOf(run.card);
+      run.below = NamesBelow(path);
     }
     // A copy of a run has the same id: the first path keeps it.
     if (run.id.empty() || paths.contains(run.id)) run.id = IdOfPath(path);

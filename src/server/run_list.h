@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/directory_id.h"
 #include "catalog/catalog.h"
 #include "luff/base/mutex.h"
 #include "luff/base/result.h"
@@ -22,7 +23,13 @@ struct ListedRun {
   std::string name;  // the path below the directory that is served
   std::string card;  // JSON
   std::string brief = {};  // JSON members: what the list shows of the card
+  std::size_t below = 0;   // how many names of the path lie below the directory that is served
 };
+/// The directory of a run now, reached without links below the directory that is served. Errors: kNotFound,
+/// also where a link or another run has taken its place.
+[[nodiscard]] Result<DirectoryId> PlaceOf(const ListedRun& run);
+/// Whether what is at the run's path now says that it is that run.
+[[nodiscard]] bool IsStill(const ListedRun& run);
 
 /// A run that is not listed, by its absolute path. Errors: those of catalog::ReadCard.
 [[nodiscard]] Result<ListedRun> DescribeRun(const std::string& path);
@@ -55,6 +62,8 @@ class RunList {
   /// Whether the list has the run with this card: it may have changed, or another may have taken its place.
   [[nodiscard]] bool Holds(const std::string& path, const std::string& card) const LUFF_EXCLUDES(mutex_);
 
+  /// How many names of a run's path lie below the directory that is served.
+  [[nodiscard]] std::size_t NamesBelow(const std::string& path) const;
   /// Asks the catalogue, which reads again what has changed and is due.
   [[nodiscard]] Result<catalog::Answer> Ask(catalog::Question question);
 

@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "luff/actions/audit.h"
 #include "luff/actions/marks.h"
+#include "luff/query/capture_cost.h"
 #include "luff/rules/kept_findings.h"
 #include "rules/facts/model_facts.h"
 
@@ -394,6 +395,7 @@ void RunMetrics::Put(const ListedRun& listed, const std::string& label, const st
   std::map<std::string, std::uint64_t> gaps;
   for (const query::GapInfo& gap : trial_->Gaps()) gaps[gap.reason] += gap.count;
   PutLargest(Metric::kGaps, "reason", gaps, kMaxReasons, to);
+  if (const auto cost = query::CaptureCostOf(*trial_)) to->Put(Metric::kCaptureRatio, {}, cost->share());
   PutDisk(listed.path, workers, to);
   PutFindings(listed.path, actions::MarksIn(log), static_cast<std::int64_t>(train_steps_), to);
   PutLosses(card, to);

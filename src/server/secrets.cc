@@ -90,12 +90,12 @@ std::optional<std::string> Secrets::Begin(std::string_view token, std::int64_t n
                                           bool* wait) {
   const std::string hash = HashOf(token);
   const MutexLock lock(mutex_);
-  while (!failed_ns_.empty() && failed_ns_.front() < now_ns - kMinuteNs) failed_ns_.pop_front();
-  *wait = failed_ns_.size() >= kTries;
-  if (*wait) return std::nullopt;
   const NamedToken* known = Find(hash);
-  if (known == nullptr) {
-    failed_ns_.push_back(now_ns);
+  *wait = false;
+  if (known == nullptr) {  // a right one always enters: else whoever reaches us could shut all others out
+    while (!failed_ns_.empty() && failed_ns_.front() < now_ns - kMinuteNs) failed_ns_.pop_front();
+    *wait = failed_ns_.size() >= kTries;
+    if (!*wait) failed_ns_.push_back(now_ns);
     return std::nullopt;
   }
   if (sessions_.size() >= kMaxSessions) {

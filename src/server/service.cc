@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "luff/base/env.h"
 #include "luff/base/version.h"
+#include "luff/base/work_bound.h"
 #include "server/assets.h"
 #include "server/metrics.h"
 
@@ -57,6 +58,8 @@ Response CannotOpen(const Status& why, const ListedRun& run) {
       return Problem(422, "Newer than this server", why.message(),
                      "A newer Luff has written the run. Update the one that serves it: pip install -U luff.");
     case StatusCode::kCorruption: return Problem(422, "Damaged", why.message(), verify);
+    case StatusCode::kCancelled:
+    case StatusCode::kDeadlineExceeded:
     case StatusCode::kResourceExhausted: return ProblemOf(why);
     default:
       return Problem(422, "Cannot be read", why.message(),
@@ -91,7 +94,7 @@ Response Service::OfRun(const Request& request, const Route& route, const Visito
   const Status used = runs_.Use(*listed, [&](OpenRun& run) -> Status {
     opened = true;
     LUFF_ASSIGN_OR_RETURN(response, route.answer(*listed, run, request));
-    return Status::Ok();
+    return WorkBound::GoOn();  // what was left out for lack of time must not look like all there is
   });
   if (used.ok()) return response;
   return opened ? ProblemOf(used) : CannotOpen(used, *listed);
@@ -163,6 +166,9 @@ Response Service::AnswerUncounted(const Request& request) noexcept {
     (void)secrets_->Refresh(now).ok();  // a file that cannot be read: its tokens are refused
     std::optional<Visitor> visitor;
     auto refused = guard_.Check(request, now, &visitor);
+    const WorkBound::Check go_on = [&] { return request.work->Check(); };
+    std::optional<WorkBound> bound;
+    if (request.work != nullptr) bound.emplace(&go_on);
     Response response = refused ? *std::move(refused) : Dispatch(request, visitor);
     const Route* route = request.path.starts_with(kApi)
                              ? FindRoute(request.method, std::string_view(request.path).substr(kApi.size()))
@@ -185,10 +191,14 @@ void Service::Look() noexcept {
   }
 }
 
-bool Service::MayStill(const Request& request) noexcept {
+bool Service::MayStill(const Request& request, const std::vector<std::string>& runs) noexcept {
   try {
     std::optional<Visitor> visitor;
-    return !guard_.Check(request, Env::Real().NowMonotonicNs(), &visitor);
+    if (guard_.Check(request, Env::Real().NowMonotonicNs(), &visitor)) return false;
+    return std::ranges::all_of(runs, [&](const std::string& id) {
+      const auto listed = list_.Find(id);
+      return !listed || visitor->May(Role::kViewer, listed->path);
+    });
   } catch (const std::exception&) {
     return false;  // no memory
   }

@@ -39,8 +39,9 @@ class Service {
 
   /// Never throws. An answer with `is_stream` is an event stream over `live`.
   [[nodiscard]] Response Answer(const Request& request) noexcept;
-  /// Whether an event stream that was answered may go on: its token may have been revoked meanwhile.
-  [[nodiscard]] bool MayStill(const Request& request) noexcept;
+  /// Whether an event stream that was answered may go on: its token may have been revoked meanwhile, or one
+  /// of its runs is elsewhere now, where the visitor may not look.
+  [[nodiscard]] bool MayStill(const Request& request, const std::vector<std::string>& runs) noexcept;
   /// Looks at what is watched, and at the tokens; called four times a second while streams are open.
   void Look() noexcept;
   [[nodiscard]] const Place& place() const noexcept { return guard_.place(); }

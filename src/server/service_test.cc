@@ -1,14 +1,19 @@
 // Routes over real runs, without sockets.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <thread>
 
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "luff/base/work_bound.h"
 #include "luff/store/control.h"
 #include "luff/store/owner.h"
 #include "query/testing.h"
@@ -354,6 +359,159 @@ TEST(Service, ACopyOfARunHasItsOwnId) {
     EXPECT_EQ(house.Json("/api/v1/runs/" + run["id"].get<std::string>())["id"], run["id"]);
   std::filesystem::remove_all(house.run.path() + "-copy");
   EXPECT_EQ(house.Json("/api/v1/runs")["runs"].size(), 1U);
+}
+
+/// All routes of one run, with parameters that most of them need.
+std::vector<std::string> RoutesOf(const std::string& id) {
+  const std::map<std::string, std::string> parameters = {{"columns", "?tensor=0,1"},
+                                                         {"rows", "?tensor=0,1"},
+                                                         {"overview", "?tensor=1"},
+                                                         {"histograms", "?tensor=1"},
+                                                         {"histogram", "?tensor=1&step=7"}};
+  std::vector<std::string> all;
+  for (const Route& route : Routes()) {
+    if (route.method != "GET" || !route.path.starts_with("runs/*")) continue;
+    std::string path = "/api/v1/runs/" + id + std::string(route.path.substr(6));
+    for (std::size_t at = path.find('*'); at != std::string::npos; at = path.find('*'))
+      path.replace(at, 1, "0");
+    if (path.find("/heat/") != std::string::npos) path.replace(path.find("/heat/"), 8, "/heat/l2/");
+    const auto more = parameters.find(path.substr(path.rfind('/') + 1));
+    all.push_back(more == parameters.end() ? path : path + more->second);
+  }
+  return all;
+}
+
+TEST(Service, TheWorkOfEveryRouteIsBounded) {
+  House house;
+  house.Write(300);
+  std::size_t asked = 0, allowed = SIZE_MAX;
+  const WorkBound::Check check = [&]() -> Status {
+    return asked++ < allowed ? Status::Ok() : DeadlineExceeded("enough");
+  };
+  const std::string id = house.Id();
+  const WorkBound bound(&check);
+  std::size_t routes = 0;
+  for (const std::string& target : RoutesOf(id)) {
+    allowed = SIZE_MAX;
+    const int status = house.Get(target).status;
+    if (status != 200) {  // what this run does not have
+      EXPECT_EQ(status, 404) << target;
+      continue;
+    }
+    ++routes;
+    asked = 0;
+    EXPECT_EQ(house.Get(target).status, 200) << target;  // fewer looks: some columns are kept
+    const std::size_t all = asked;
+    ASSERT_GE(all, 2U) << target;
+    for (const std::size_t enough : {std::size_t{0}, all / 2, all - 1}) {
+      asked = 0;
+      allowed = enough;
+      const Response answer = house.Get(target);
+      EXPECT_EQ(answer.status, 503) << target << enough;
+      EXPECT_EQ(answer.type, "application/problem+json") << target << enough;
+    }
+    allowed = SIZE_MAX;
+    EXPECT_EQ(house.Get(target).status, 200) << target;  // nothing of it is kept
+  }
+  EXPECT_GE(routes, 15U);
+  // What reads more asks more often.
+  const auto looks = [&](const std::string& target) {
+    asked = 0;
+    EXPECT_EQ(house.Get("/api/v1/runs/" + id + target).status, 200) << target;
+    return asked;
+  };
+  EXPECT_GT(looks("/columns?tensor=0,1"), looks("/columns?tensor=0"));
+}
+
+TEST(Service, WhatNobodyWaitsForEnds) {
+  House house;
+  Work work(INT64_MAX);
+  work.Leave();
+  Request request;
+  request.method = "GET";
+  ASSERT_TRUE(ParseTarget("/api/v1/runs/" + house.Id() + "/columns?tensor=0", &request).ok());
+  request.host = "127.0.0.1:1";
+  request.authorization = "Bearer secret";
+  request.work = &work;
+  EXPECT_EQ(house.service.Answer(request).status, 503);
+  const Work late(0);
+  request.work = &late;
+  EXPECT_EQ(house.service.Answer(request).status, 503);
+}
+
+TEST(Service, NoLinkIsFollowedOutOfWhatIsServed) {
+  House house;
+  const TempRun other;
+  Writing elsewhere(other.path(), 0, 1);
+  elsewhere.Define(0, "another", 1, format::Role::kLoss);
+  elsewhere.AddScalar(0, 1);
+  elsewhere.Step();
+  const std::string id = house.Id();
+  const std::string at = "/api/v1/runs/" + id;
+  ASSERT_EQ(house.Get(at + "/columns?tensor=0").status, 200);  // open
+  const std::string aside = house.run.path() + ".aside";
+  std::filesystem::rename(house.run.path(), aside);
+  for (const std::string& target : {aside, other.path()}) {
+    std::filesystem::create_directory_symlink(target, house.run.path());
+    for (const std::string& route : RoutesOf(id)) EXPECT_EQ(house.Get(route).status, 404) << route;
+    for (const char* what : {"/requests", "/marks", "/labels"})
+      EXPECT_EQ(house.Post(at + what, R"({"action": "stop"})").status, 404) << what;
+    std::filesystem::remove(house.run.path());
+  }
+  std::filesystem::rename(aside, house.run.path());
+  EXPECT_EQ(house.Get(at + "/columns?tensor=0").status, 200);
+}
+
+TEST(Service, AnotherRunInItsPlaceIsNotTakenForIt) {
+  House house;
+  const TempRun other;
+  const Writing elsewhere(other.path(), 0, 1);
+  const std::string run_json = other.path() + "/run.json";
+  std::ifstream in(run_json);
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::size_t own = text.find("\"07");
+  ASSERT_NE(own, std::string::npos) << text;
+  text[own + 2] = '8';
+  std::ofstream(run_json) << text;
+  const std::string at = "/api/v1/runs/" + house.Id();
+  ASSERT_EQ(house.Get(at).status, 200);
+  std::filesystem::rename(house.run.path(), house.run.path() + ".aside");
+  std::filesystem::rename(other.path(), house.run.path());
+  EXPECT_EQ(house.Get(at).status, 404);
+  EXPECT_EQ(house.Post(at + "/requests", R"({"action": "stop"})").status, 404);
+  EXPECT_EQ(house.Post(at + "/labels", R"({"add": ["x"]})").status, 404);
+}
+
+TEST(Service, ActsOnlyOnRunsOfItsUser) {
+  House house;
+  const std::string at = "/api/v1/runs/" + house.Id();
+  EXPECT_EQ(house.Json(at + "/requests")["refused"], "");
+  const auto expect_refused = [&] {
+    for (const auto& [what, body] :
+         std::map<std::string, std::string>{{"/requests", R"({"action": "stop"})"},
+                                            {"/marks", R"({"finding": "x", "as": "mute"})"},
+                                            {"/labels", R"({"add": ["x"]})"}}) {
+      const Response answer = house.Post(at + what, body);
+      EXPECT_EQ(answer.status, 403) << what << answer.body;
+      EXPECT_NE(answer.body.find("Only the owner"), std::string::npos) << answer.body;
+    }
+    EXPECT_EQ(house.Get(at + "/columns?tensor=0").status, 200);  // reading is free
+    EXPECT_NE(house.Json(at + "/requests")["refused"].get<std::string>().find("Only the owner"),
+              std::string::npos);
+    EXPECT_TRUE(std::filesystem::is_empty(house.run.path() + "/control"));
+  };
+  namespace fs = std::filesystem;
+  const auto open = fs::perms::owner_all | fs::perms::others_all;
+  fs::permissions(house.run.path(), open);
+  expect_refused();
+  fs::permissions(house.run.path(), fs::perms::owner_all);
+  fs::permissions(house.run.path() + "/control", open);
+  expect_refused();
+  fs::permissions(house.run.path() + "/control", fs::perms::owner_all);
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(house.run.path().c_str(), 12345, static_cast<gid_t>(-1)), 0);
+    expect_refused();
+  }
 }
 
 }  // namespace

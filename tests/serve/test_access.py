@@ -168,6 +168,34 @@ def test_what_cannot_be_safe_is_refused_with_a_sentence(tmp_path: Path) -> None:
     assert "line 2" in refused('listen = "6006"\nvalues = "king"')
     assert "needs 'name' and 'role'" in refused('[[proxy.group]]\nname = "ml"')
     assert "expected ADDRESS:PORT or unix:PATH" in refused('listen = "here"')
+    config.chmod(0o664)  # who can write it could make anybody an admin
+    assert "chmod go-w" in refused('listen = "127.0.0.1:0"')
+
+
+def test_a_stream_ends_when_its_run_is_where_its_token_may_not_look(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for folder in ("mine", "mine-too"):  # one name begins as the other
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+    record(tmp_path / "runs" / "mine" / "one")
+    token = add_token(home, "ann", "--root", str(tmp_path / "runs" / "mine"))
+    server = Server(home, tmp_path / "runs")
+    try:
+        [run] = server.get("/api/v1/runs")["runs"]
+        with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S) as stream:
+            stream.sendall(
+                f"GET /api/v1/live?runs={run['id']} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+                f"Authorization: Bearer {token}\r\n\r\n".encode()
+            )
+            assert stream.recv(12) == b"HTTP/1.1 200"
+            (tmp_path / "runs" / "mine" / "one").rename(tmp_path / "runs" / "mine-too" / "one")
+            begun = time.monotonic()
+            while stream.recv(65536):
+                assert time.monotonic() - begun < LIMIT_S
+        assert server.ask("GET", f"/api/v1/runs/{run['id']}", token=token).status == 404
+        assert server.ask("GET", "/api/v1/runs", token=token).json()["all"] == 0
+        assert server.get("/api/v1/runs")["all"] == 1
+    finally:
+        server.end()
 
 
 def test_a_proxy_signs_users_on_and_their_groups_say_what_they_may(runs: Path, tmp_path: Path) -> None:
@@ -416,6 +444,17 @@ def test_runs_that_an_attacker_put_into_a_root(tmp_path: Path) -> None:
     (root / "deep" / "run.json").write_text("[" * 1_000_000)
     with (root / "huge" / "run.json").open("wb") as huge:
         huge.truncate(1 << 30)
+    pipes = root / "pipes"  # whatever is opened here waits for ever, leads outside or is as large as can be
+    shutil.copytree(root / "good", pipes)
+    (pipes / "rules" / "luff").mkdir(parents=True, exist_ok=True)
+    (pipes / "log").mkdir()
+    for name in ("rules/luff/findings.jsonl", "log/stdout", "supervisor", "control/000001.json"):
+        (pipes / name).unlink(missing_ok=True)
+        os.mkfifo(pipes / name)
+    (pipes / "log" / "stderr").symlink_to(secret)
+    for name in ("log/times", "control/000002.json", "rules/luff/actions.jsonl"):
+        with (pipes / name).open("wb") as sparse:
+            sparse.truncate(1 << 40)
     begun = time.monotonic()
     server = Server(tmp_path, root)
     try:
@@ -424,7 +463,26 @@ def test_runs_that_an_attacker_put_into_a_root(tmp_path: Path) -> None:
         assert "good" in places
         assert "link" not in places
         for place, run in places.items():
-            for path in ("", "/tensors", "/steps", "/findings", "/requests", "/columns?tensor=0", "/heat"):
+            for what in ("requests", "marks"):  # nobody trains there, and nothing waits
+                asked = server.ask(
+                    "POST",
+                    f"/api/v1/runs/{run}/{what}",
+                    {"Content-Type": "application/json"},
+                    '{"action": "stop"}',
+                )
+                assert asked.status in (400, 403, 404, 409, 422), (place, what, asked.body)
+            for path in (
+                "",
+                "/tensors",
+                "/steps",
+                "/findings",
+                "/requests",
+                "/columns?tensor=0",
+                "/heat",
+                "/log",
+                "/labels",
+                "/samples",
+            ):
                 got = server.ask("GET", f"/api/v1/runs/{run}{path}")
                 assert got.status in (200, 404, 422), (place, path, got.body)
                 assert b"hunter2" not in got.body

@@ -40,6 +40,8 @@ const form = (path, type, name, value) => {
   return new Promise((end) => setTimeout(() => end(false), 1000));  // the server's records tell
 };
 const label = `/api/v1/runs/${run}/labels`, requests = `/api/v1/runs/${run}/requests`;
+const simple = {method: "POST", credentials: "include", mode: "no-cors"};
+const beacon = (type) => (navigator.sendBeacon(at + label, new Blob(['{"add": ["evil"]}'], {type})), false);
 const probes = {
   "fetch with cookies": () => asked("/api/v1/runs", {credentials: "include"}),
   "fetch without cookies": () => asked("/api/v1/runs", {credentials: "omit"}),
@@ -48,15 +50,16 @@ const probes = {
   "fetch of the page without CORS": () => asked("/", {credentials: "include", mode: "no-cors"}),
   "fetch of metrics": () => asked("/metrics", {credentials: "include"}),
   "fetch with a token": () => asked("/api/v1/runs", {headers: {Authorization: "Bearer x"}}),
-  "fetch as a proxy": () => asked("/api/v1/runs", {headers: {"X-Forwarded-User": "root", "X-Forwarded-Host": "127.0.0.1"}}),
+  "fetch as a proxy": () =>
+    asked("/api/v1/runs", {headers: {"X-Forwarded-User": "root", "X-Forwarded-Host": "127.0.0.1"}}),
   "log-in": () => asked("/api/v1/session", {method: "POST", credentials: "include", body: '{"token": "x"}'}),
   "log-out": () => asked("/api/v1/session", {method: "DELETE", credentials: "include"}),
   "label as JSON": () => asked(label, {method: "POST", credentials: "include", body: '{"add": ["evil"]}',
     headers: {"Content-Type": "application/json", "X-Luff-CSRF": "x"}}),
-  "label as text": () => asked(label, {method: "POST", credentials: "include", body: '{"add": ["evil"]}', mode: "no-cors"}),
-  "stop as text": () => asked(requests, {method: "POST", credentials: "include", body: '{"action": "stop"}', mode: "no-cors"}),
-  "beacon": async () => (navigator.sendBeacon(at + label, new Blob(['{"add": ["evil"]}'], {type: "text/plain"})), false),
-  "beacon as JSON": async () => (navigator.sendBeacon(at + label, new Blob(['{"add": ["evil"]}'], {type: "application/json"})), false),
+  "label as text": () => asked(label, {...simple, body: '{"add": ["evil"]}'}),
+  "stop as text": () => asked(requests, {...simple, body: '{"action": "stop"}'}),
+  "beacon": () => beacon("text/plain"),
+  "beacon as JSON": () => beacon("application/json"),
   "form": () => form(label, "text/plain", '{"add": ["evil"], "x": "', '"}'),
   "form with fields": () => form(label, "application/x-www-form-urlencoded", "add", "evil"),
   "form with files": () => form(requests, "multipart/form-data", "action", "stop"),

@@ -128,6 +128,9 @@ def test_the_samples_are_true(rich: Rich, samples: list[Sample]) -> None:
         durations = len(trial.steps("TRAIN"))
         findings = trial.findings()
     assert gaps and values(samples, "luff_gaps_total") == gaps
+    [ratio] = values(samples, "luff_capture_ratio").values()
+    assert 0 < ratio < 1
+    assert f"recording {float(f'{100 * ratio:.2g}'):g} %" in luff("show", rich.run, home=rich.home)
     assert values(samples, "luff_train_steps_total") == {(): STEPS} == {(): durations}
     buckets = values(samples, "luff_step_duration_seconds_bucket")
     assert len(buckets) == 12 and buckets[("+Inf",)] == STEPS

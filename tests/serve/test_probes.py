@@ -47,7 +47,7 @@ class House:
         host = f"Host: 127.0.0.1:{self.server.port}\r\n"
         auth = f"Authorization: Bearer {self.server.token}\r\n"
         answer = self.raw(sent.format(host=host, auth=auth, run=self.run).encode("latin-1"), shut=shut)
-        return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
+        return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.") else 0
 
     def get(self, path: str, headers: dict[str, str] | None = None, token: bool | str = True) -> int:
         path = path.format(run=self.run, token=self.server.token)
@@ -136,6 +136,18 @@ def acts(role: str, what: str) -> Act:
 
 def beats(word: str) -> str:
     return f"POST /api/v1/session HTTP/1.1\r\n{{host}}Content-Type: application/json\r\n{word}"
+
+
+def smuggled(rest: str) -> Act:
+    """How often a request is answered that a proxy in front may take for the body of the one before it."""
+
+    def act(house: House) -> int:
+        host = f"Host: 127.0.0.1:{house.server.port}\r\n"
+        behind = f"GET /healthz HTTP/1.1\r\n{host}\r\n"
+        sent = f"POST /api/v1/session HTTP/1.1\r\n{host}Content-Type: application/json\r\n{rest}{behind}"
+        return house.raw(sent.encode()).count(b"ok\n")
+
+    return act
 
 
 def with_method(method: str) -> str:
@@ -227,6 +239,11 @@ PROBES: dict[str, tuple[Act, Refused]] = {
     "catastrophic regex": (get(RUNS + "?where=name+~+%22(a%2B)%2B%24%22"), 200),  # there is no regex in the language
     "huge limit": (get(RUNS + "?limit=99999999999999999999"), 400),
     "negative limit": (get(RUNS + "?limit=-1"), 400),
+    "broken UTF-8 in a question": (get(RUNS + "?where=%ff%fe"), 400),
+    "overlong UTF-8 in the path": (get(RUNS + "/%c0%ae%c0%ae/"), 404),
+    "a question 2,000 deep": (get(RUNS + "?where=" + "(" * 2000), 400),
+    "a question 1,500 times not": (get(RUNS + "?where=" + "not+" * 1500 + "x"), 400),
+    "a field of controls": (get(RUNS + "?brief=1&fields=%1b%5b31m"), 400),
     "points=10^12": (get(RUN + "/columns?tensor=0&points=1000000000000"), 400),
     "from > to": (get(RUN + "/columns?tensor=0&from=5&to=1"), 400),
     "from NaN": (get(RUN + "/columns?tensor=0&from=nan"), 400),
@@ -238,7 +255,21 @@ PROBES: dict[str, tuple[Act, Refused]] = {
     "20 KB of headers": (raw("GET /api/v1/runs HTTP/1.1\r\n{host}X: " + "a" * 20_000 + "\r\n\r\n"), (400, 431)),
     "1 MB of body": (raw(beats("Content-Length: 1000000\r\n\r\n")), (400, 413)),
     "two lengths": (raw(beats("Content-Length: 1\r\nContent-Length: 2\r\n\r\nab")), 400),
-    "length and chunks": (raw(beats("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")), (400, 403)),
+    "length and chunks": (raw(beats("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")), 400),
+    "a request behind length and chunks": (
+        smuggled("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 0),
+    "a request behind two lengths": (smuggled("Content-Length: 2\r\nContent-Length: 0\r\n\r\n"), 0),
+    "a request behind other codings": (smuggled("Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"), 0),
+    "a request behind a coding that is none": (smuggled("Transfer-Encoding: xchunked\r\n\r\n"), 0),
+    "a request behind a folded header": (smuggled("Content-Length: 0\r\n Transfer-Encoding: chunked\r\n\r\n"), 0),
+    "a request behind a header with a blank": (smuggled("Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n"), 0),
+    "a request behind bare line feeds": (smuggled("Content-Length: 0\n\n"), 0),
+    "a chunk that is larger than it says": (smuggled("Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n"), 0),
+    "a length with a sign": (raw(beats("Content-Length: +1\r\n\r\na")), 400),
+    "a length in hexadecimal": (raw(beats("Content-Length: 0x1\r\n\r\na")), 400),
+    "HTTP 0.9": (raw("GET /api/v1/runs\r\n\r\n"), (0, 400)),
+    "HTTP 1.0 without host": (raw("GET /api/v1/runs HTTP/1.0\r\n{auth}\r\n"), 400),
+    "ranges": (get(RUNS, {"Range": "bytes=0-0,1-1,2-2", "Authorization": "Bearer x"}, False), 401),
     "negative chunk": (raw(beats("Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n")), 400),
     "negative length": (raw(beats("Content-Length: -1\r\n\r\n")), 400),
     "endless chunks": (raw(beats("Transfer-Encoding: chunked\r\n\r\n" + ("1000\r\n" + "a" * 4096 + "\r\n") * 100)),
