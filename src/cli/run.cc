@@ -30,7 +30,6 @@
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
 #include "luff/store/owner.h"
-#include "server/report.h"
 
 namespace luff::cli {
 namespace {
@@ -164,7 +163,7 @@ void TellReport(const std::string& run, std::string path, std::size_t training) 
   const auto trial = query::Trial::Open(run);
   if (!trial.ok()) return;  // nothing was recorded, which the verdict reports
   // A script may run again.
-  const Status written = WriteReport(run, path, Existing::kReplace, server::kReportBytes);
+  const Status written = WriteReport(run, path, Existing::kReplace);
   fmt::print(stderr, "luff: {}{}\n", written.ok() ? "report: " : "",
              Escaped(written.ok() ? path : std::string(written.message())));
 }
