@@ -34,6 +34,10 @@ export class OpenRun {
   get state(): string {
     return live.run?.state ?? this.document?.outcome.state ?? "";
   }
+  /** Complete steps of all modes. */
+  get count(): number {
+    return live.run?.step_count ?? this.document?.steps.count ?? 0;
+  }
   /** Step under the cursor: the newest, until somebody moves it. */
   get cursor(): number {
     return Math.min(Math.max(route.number("step", this.last), 0), this.last);
