@@ -126,21 +126,28 @@ class Browser:
         )
 
     def screenshot(self, path: Path) -> None:
-        """Saves what is visible, as PNG."""
-        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
+        """Saves what is visible, as PNG or WebP."""
+        kind = {"format": "webp", "quality": 82} if path.suffix == ".webp" else {"format": "png"}
+        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", kind)["data"]))
 
 
 def main(link: str, *pictures: str) -> None:
-    """Draws pages: FILE=WHAT, where WHAT is added to the link. A picture is taken when a canvas has been drawn."""
+    """Draws pages: FILE=WHAT, where WHAT is added to the link. A picture is taken when all has been read."""
     with tempfile.TemporaryDirectory() as profile:
         browser = Browser(Path(profile))
         browser.resize(1280, 760)
         for picture in pictures:
             file, _, what = picture.partition("=")
+            browser.resize(1280, 760)
             browser.open("about:blank")
             browser.open(link + what)
-            browser.until("document.querySelector('canvas') !== null")
-            time.sleep(2)
+            browser.until("document.querySelector('main h1') !== null")
+            time.sleep(3)
+            browser.until("!document.body.innerText.includes('reading…')")
+            # No taller than what is on it.
+            bottom = browser.evaluate("document.querySelector('main').getBoundingClientRect().bottom")
+            browser.resize(1280, min(760, max(300, int(bottom))))
+            time.sleep(1)
             browser.screenshot(Path(file))
         browser.close()
 

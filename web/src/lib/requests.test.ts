@@ -8,7 +8,7 @@ test("a request is told in words, whatever its arguments hold", () => {
   expect(askedText(asked({}))).toBe("stop");
   const collections = [{ name: "requested", include: "^fc1", forms: ["raw", "histogram"], save: { save_interval: 2 } }];
   expect(askedText(asked({ action: "capture", arguments: { collections, for_steps: 200 } }))).toBe("record more: ^fc1 as raw, histogram, every 2 steps, for 200 steps");
-  expect(askedText(asked({ action: "capture", arguments: { collections: [null, 7, { name: "all" }], for_steps: "x" } }))).toBe("record more: all");
+  expect(askedText(asked({ action: "capture", arguments: { collections: [null, 7, { name: "all" }, { include: ["^a", "^b"] }], for_steps: "x" } }))).toBe("record more: all; ^a, ^b");
   expect(askedText(asked({ action: "capture", arguments: { collections: "x" } }))).toBe("record more");
   expect(askedText(asked({ action: "lower_lr", arguments: { factor: 0.5 } }))).toBe("lower the learning rate to 0.5 of it");
 });

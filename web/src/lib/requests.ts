@@ -4,7 +4,7 @@ import { plural } from "./format";
 const TITLES: Record<string, string> = { stop: "stop", capture: "record more", lower_lr: "lower the learning rate" };
 
 const isRecord = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null && !Array.isArray(value);
-const texts = (value: unknown) => (Array.isArray(value) ? value.filter((one) => typeof one === "string") : []).join(", ");
+const texts = (value: unknown) => (Array.isArray(value) ? value : [value]).filter((one) => typeof one === "string").join(", ");
 
 /** What was asked, in words: "record more: ^fc1 as raw, histogram every 2 steps, for 200 steps". */
 export function askedText({ action, arguments: given }: Asked): string {
@@ -12,7 +12,7 @@ export function askedText({ action, arguments: given }: Asked): string {
   if (action === "lower_lr" && typeof given["factor"] === "number") return `${title} to ${given["factor"]} of it`;
   if (action !== "capture") return title;
   const collections = (Array.isArray(given["collections"]) ? given["collections"] : []).filter(isRecord).map((one) => {
-    const name = typeof one["include"] === "string" ? one["include"] : typeof one["name"] === "string" ? one["name"] : "";
+    const name = [one["include"], one["tensors"], one["roles"], one["name"]].map(texts).find(Boolean) ?? "";
     const every = isRecord(one["save"]) ? one["save"]["save_interval"] : undefined;
     return `${name}${texts(one["forms"]) ? ` as ${texts(one["forms"])}` : ""}${typeof every === "number" && every > 1 ? `, every ${every} steps` : ""}`;
   });
