@@ -96,9 +96,19 @@ class Browser:
 
     def press(self, key: str) -> None:
         """Presses and releases a key: "a", "ArrowLeft"."""
-        text = {"text": key} if len(key) == 1 else {}
-        self._call("Input.dispatchKeyEvent", {"type": "keyDown", "key": key, **text})
-        self._call("Input.dispatchKeyEvent", {"type": "keyUp", "key": key})
+        text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
+        code = {"Tab": 9, "Enter": 13}.get(key, 0)  # which the browser itself acts upon
+        event = {"key": key, "windowsVirtualKeyCode": code} if code else {"key": key}
+        self._call("Input.dispatchKeyEvent", {"type": "keyDown", **event, **text})
+        self._call("Input.dispatchKeyEvent", {"type": "keyUp", **event})
+
+    def tab_to(self, condition: str) -> None:
+        """Presses Tab until the focused element, called `e` in the condition, meets it."""
+        for _ in range(300):
+            self.press("Tab")
+            if self.evaluate(f"((e) => Boolean(e) && ({condition}))(document.activeElement)"):
+                return
+        raise AssertionError(f"the keyboard does not reach it: {condition}")
 
     def resize(self, width: int, height: int) -> None:
         """Sets the size of the page, in CSS pixels."""

@@ -200,7 +200,7 @@ void StartServer(const std::string& run) {
   ProcessOptions process;
   // Runs of the usual place are shown together; another one alone.
   const bool usual = !home.empty() && run.starts_with(runs + "/");
-  process.argv = {"/proc/self/exe", "serve", "--beside-job", run.substr(run.rfind('/') + 1), "--",
+  process.argv = {"/proc/self/exe",  "serve", "--beside-job", run.substr(run.rfind('/') + 1), "--",
                   usual ? runs : run};
   process.new_session = true;  // Ctrl-C is meant for the training
   process.stdout_fd = STDERR_FILENO;

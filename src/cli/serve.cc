@@ -207,7 +207,8 @@ void Serve(const ServeOptions& options) {
     service.metrics().Configure({config.public_url, std::nullopt});
   }
   if (!options.beside_job.empty()) {
-    const std::string run = link.find("#token=") == std::string::npos ? "" : "/?await=" + UrlText(options.beside_job);
+    const std::string run =
+        link.find("#token=") == std::string::npos ? "" : "/?await=" + UrlText(options.beside_job);
     fmt::print(stderr, "luff: watch it in a browser: {}{}\n", link, run);
   } else {
     fmt::print("{}\n", link);  // alone on standard output, for scripts

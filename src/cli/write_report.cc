@@ -43,8 +43,7 @@ void AddReport(CLI::App& app) {
   verb->add_flag("--force", force, "Replace an existing file");
   verb->callback([] {
     FindRunOrExit(&run);
-    if (const Status written =
-            WriteReport(run, out, force ? Existing::kReplace : Existing::kRefuse, options);
+    if (const Status written = WriteReport(run, out, force ? Existing::kReplace : Existing::kRefuse, options);
         !written.ok())
       ExitWithError(written);
     if (out != "-") fmt::print("{}\n", Escaped(out));

@@ -89,7 +89,7 @@ class Filling {
   const bool samples_;
   Archive archive_;
   rules::KeptFindings findings_;
-  std::set<std::int64_t> steps_;  // that are in the file
+  std::set<std::int64_t> steps_;          // that are in the file
   std::map<std::int64_t, Mode> sampled_;  // steps whose samples are
   std::size_t sampled_all_ = 0;
   std::vector<std::string> left_out_;
@@ -492,7 +492,8 @@ Result<std::string> Filling::Fill(std::size_t limit) {
   while (blocks.size() > limit && archive_.packs() > least) {  // an index that is larger than was counted
     archive_.CutTo(archive_.packs() - 1);
     std::erase_if(steps_, [&](std::int64_t step) { return !archive_.Has(fmt::format("at/{}", step)); });
-    std::erase_if(sampled_, [&](const auto& one) { return !archive_.Has(fmt::format("samples?step={}", one.first)); });
+    std::erase_if(sampled_,
+                  [&](const auto& one) { return !archive_.Has(fmt::format("samples?step={}", one.first)); });
     blocks = Facts();
   }
   if (blocks.size() > limit)

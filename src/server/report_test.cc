@@ -146,7 +146,8 @@ TEST(Report, KeepsToItsSize_AndWhatMattersMost) {
   const auto none = MakeReport(house.run.path(), kPage, {.max_bytes = 500});
   EXPECT_EQ(none.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(none.status().message(), HasSubstr("--max-bytes"));
-  EXPECT_EQ(MakeReport(house.run.path(), kPage, {.max_bytes = 3}).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(MakeReport(house.run.path(), kPage, {.max_bytes = 3}).status().code(),
+            StatusCode::kResourceExhausted);
 }
 
 /// A run with samples of a loss with two classes at every second step.
@@ -188,7 +189,8 @@ TEST(Report, HoldsSamplesAsFarAsTheyFit_TheNewestFirst) {
   EXPECT_TRUE(whole.Answer("samples?step=398"));
   EXPECT_FALSE(whole.Answer("samples?step=399"));  // has none
   EXPECT_EQ(whole.Json("confusion?mode=TRAIN")["rows"], 200 * 64);
-  EXPECT_EQ(whole.Answer("confusion?mode=TRAIN&loss=BCEWithLogitsLoss"), whole.Answer("confusion?mode=TRAIN"));
+  EXPECT_EQ(whole.Answer("confusion?mode=TRAIN&loss=BCEWithLogitsLoss"),
+            whole.Answer("confusion?mode=TRAIN"));
 
   const ArchiveReader small = make({.max_bytes = 120'000});
   const auto& steps = small.index["samples"]["steps"];
@@ -257,8 +259,7 @@ TEST(Report, ARunWithoutSteps_WithGaps_AndADamagedOne) {
   EXPECT_THAT(told.index["left_out"].dump(), HasSubstr("curves of 1 tensor, which cannot be read"));
   EXPECT_FALSE(told.Answer("columns?tensor=3&stat=auto"));
   EXPECT_TRUE(told.Answer("columns?tensor=2&stat=auto"));
-  EXPECT_EQ(MakeReport(damaged.run.path() + "/nothing", kPage).status().code(),
-            StatusCode::kNotFound);
+  EXPECT_EQ(MakeReport(damaged.run.path() + "/nothing", kPage).status().code(), StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ Role Visitor::role() const {
 }
 
 bool Visitor::May(Role least, std::string_view path) const {
-  return std::ranges::any_of(
-      grants, [&](const Grant& grant) { return grant.role >= least && HoldsAt(grant, path); });
+  return std::ranges::any_of(grants,
+                             [&](const Grant& grant) { return grant.role >= least && HoldsAt(grant, path); });
 }
 
 Visitor Visitor::At(std::string_view path) const {

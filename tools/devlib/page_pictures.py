@@ -11,13 +11,13 @@ from devlib.term import ROOT, VENV, say
 FOLDER = ROOT / "docs" / "images"
 #: Name of the picture: its run ("" for the list), and what the address says of the view. TENSOR:name is its number.
 PAGES = {
-    "verdict": ("fault", ""),
-    "findings": ("fault", "view=findings"),
+    "verdict": ("diverged", ""),
+    "findings": ("diverged", "view=findings"),
     "curves": ("healthy", "view=curves&t=TENSOR:CrossEntropyLoss_output_0,TENSOR:gradient/DigitNet_conv1.weight&smooth=0.8"),
-    "heat": ("fault", "view=heat"),
+    "heat": ("diverged", "view=heat"),
     "tensors": ("healthy", "view=tensors&t=TENSOR:DigitNet_fc1.weight&step=200"),
     "histograms": ("ranks", "view=histograms&t=TENSOR:net.1.weight"),
-    "model": ("fault", "view=model"),
+    "model": ("diverged", "view=model"),
     "samples": ("healthy", "view=samples"),
     "log": ("healthy", "view=log&step=200"),
     "ranks": ("ranks", "view=ranks"),
@@ -25,6 +25,24 @@ PAGES = {
     "runs": ("", ""),
     "compare": ("", "view=compare&runs=healthy,fault"),
 }  # fmt: skip
+#: A network whose learning rate leaps at step 60.
+DIVERGED = """
+import torch
+
+torch.manual_seed(0)
+x = torch.rand(64, 64)
+y = (x.mean(1) * 1000).long() % 4
+model = torch.nn.Sequential(
+    torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(160):
+    if step == 60:
+        optimizer.param_groups[0]["lr"] = 50.0
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
 #: One of three processes: rank 2 is slow, and the weights of rank 1 part from the others'.
 RANK = """
 import os, sys, time
@@ -50,26 +68,53 @@ with luff.numpy.attach(weights, run=sys.argv[1], collections=[kept]) as hook:
 
 
 def draw(home, environment):
-    """Draws all pictures; `home` holds train.py, and the newest run is the faulty one."""
+    """Draws all pictures, of runs that are made here; `home` holds train.py."""
     luff = VENV / "bin" / "luff"
     runs = home / "runs"
     python = VENV / "bin" / "python"
 
     def ask(*words):
-        subprocess.run([luff, *words], env=environment, cwd=home, check=False, capture_output=True, timeout=600)
+        subprocess.run(
+            [luff, *words], env=environment, cwd=home, check=False, capture_output=True, timeout=600
+        )
 
     ask("run", "--log", "--run", runs / "healthy", "--", python, "train.py")
-    ask("run", "--on-finding", "stop", "--run", runs / "fault", "--", python, "train.py", "--learning-rate", "3.0")
+    ask(
+        "run",
+        "--on-finding",
+        "stop",
+        "--run",
+        runs / "fault",
+        "--",
+        python,
+        "train.py",
+        "--learning-rate",
+        "3.0",
+    )
+    (home / "diverged.py").write_text(DIVERGED)
+    ask("run", "--run", runs / "diverged", "--", python, "diverged.py")
     (home / "rank.py").write_text(RANK)
     ranks = [
         subprocess.Popen(
-            [python, home / "rank.py", runs / "ranks"], env=environment | {"RANK": str(rank), "WORLD_SIZE": "3"}
+            [python, home / "rank.py", runs / "ranks"],
+            env=environment | {"RANK": str(rank), "WORLD_SIZE": "3"},
         )
         for rank in range(3)
     ]
     while not list(runs.glob("ranks/w*/live")) and ranks[0].poll() is None:
         os.sched_yield()
-    ask("capture", runs / "ranks", "--include", "^net\\.1", "--every", "2", "--for-steps", "60", "--reason", "does it grow?")
+    ask(
+        "capture",
+        runs / "ranks",
+        "--include",
+        "^net\\.1",
+        "--every",
+        "2",
+        "--for-steps",
+        "60",
+        "--reason",
+        "does it grow?",
+    )
     for rank in ranks:
         rank.wait(timeout=600)
     ask("label", runs / "healthy", "--tag", "baseline")
@@ -84,7 +129,9 @@ def _shoot(luff, runs, environment):
         base, token = server.stdout.readline().strip().split("/#token=")
 
         def get(path):
-            request = urllib.request.Request(f"{base}/api/v1/{path}", headers={"Authorization": f"Bearer {token}"})
+            request = urllib.request.Request(
+                f"{base}/api/v1/{path}", headers={"Authorization": f"Bearer {token}"}
+            )
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.load(answer)
 

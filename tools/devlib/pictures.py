@@ -43,6 +43,7 @@ SHOWN = (
     ("plot", "luff plot @2 CrossEntropyLoss_output_0", ["plot", "@2", "CrossEntropyLoss_output_0"]),
 )
 
+
 def draw():
     """Makes all pictures anew from two real trainings."""
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +60,12 @@ def draw():
 
 
 def _environment(home):
-    return {"PATH": f"{VENV / 'bin'}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    return {
+        "PATH": f"{VENV / 'bin'}:/usr/bin:/bin",
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def output(home, arguments):
