@@ -96,9 +96,19 @@ class Browser:
 
     def press(self, key: str) -> None:
         """Presses and releases a key: "a", "ArrowLeft"."""
-        text = {"text": key} if len(key) == 1 else {}
-        self._call("Input.dispatchKeyEvent", {"type": "keyDown", "key": key, **text})
-        self._call("Input.dispatchKeyEvent", {"type": "keyUp", "key": key})
+        text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
+        code = {"Tab": 9, "Enter": 13}.get(key, 0)  # which the browser itself acts upon
+        event = {"key": key, "windowsVirtualKeyCode": code} if code else {"key": key}
+        self._call("Input.dispatchKeyEvent", {"type": "keyDown", **event, **text})
+        self._call("Input.dispatchKeyEvent", {"type": "keyUp", **event})
+
+    def tab_to(self, condition: str) -> None:
+        """Presses Tab until the focused element, called `e` in the condition, meets it."""
+        for _ in range(300):
+            self.press("Tab")
+            if self.evaluate(f"((e) => Boolean(e) && ({condition}))(document.activeElement)"):
+                return
+        raise AssertionError(f"the keyboard does not reach it: {condition}")
 
     def resize(self, width: int, height: int) -> None:
         """Sets the size of the page, in CSS pixels."""
@@ -132,21 +142,28 @@ class Browser:
         )
 
     def screenshot(self, path: Path) -> None:
-        """Saves what is visible, as PNG."""
-        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
+        """Saves what is visible, as PNG or WebP."""
+        kind = {"format": "webp", "quality": 82} if path.suffix == ".webp" else {"format": "png"}
+        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", kind)["data"]))
 
 
 def main(link: str, *pictures: str) -> None:
-    """Draws pages: FILE=WHAT, where WHAT is added to the link. A picture is taken when a canvas has been drawn."""
+    """Draws pages: FILE=WHAT, where WHAT is added to the link. A picture is taken when all has been read."""
     with tempfile.TemporaryDirectory() as profile:
         browser = Browser(Path(profile))
         browser.resize(1280, 760)
         for picture in pictures:
             file, _, what = picture.partition("=")
+            browser.resize(1280, 760)
             browser.open("about:blank")
             browser.open(link + what)
-            browser.until("document.querySelector('canvas') !== null")
-            time.sleep(2)
+            browser.until("document.querySelector('main h1') !== null")
+            time.sleep(3)
+            browser.until("!document.body.innerText.includes('reading…')")
+            # No taller than what is on it.
+            bottom = browser.evaluate("document.querySelector('main').getBoundingClientRect().bottom")
+            browser.resize(1280, min(760, max(300, int(bottom))))
+            time.sleep(1)
             browser.screenshot(Path(file))
         browser.close()
 

@@ -35,7 +35,6 @@
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
 #include "luff/store/owner.h"
-#include "server/report.h"
 
 namespace luff::cli {
 namespace {
@@ -169,7 +168,7 @@ void TellReport(const std::string& run, std::string path, std::size_t training) 
   const auto trial = query::Trial::Open(run);
   if (!trial.ok()) return;  // nothing was recorded, which the verdict reports
   // A script may run again.
-  const Status written = WriteReport(run, path, Existing::kReplace, server::kReportBytes);
+  const Status written = WriteReport(run, path, Existing::kReplace);
   fmt::print(stderr, "luff: {}{}\n", written.ok() ? "report: " : "",
              Escaped(written.ok() ? path : std::string(written.message())));
 }
@@ -206,7 +205,8 @@ void StartServer(const std::string& run) {
   ProcessOptions process;
   // Runs of the usual place are shown together; another one alone.
   const bool usual = !home.empty() && run.starts_with(runs + "/");
-  process.argv = {"/proc/self/exe", "serve", "--beside-job", "--", usual ? runs : run};
+  process.argv = {"/proc/self/exe",  "serve", "--beside-job", run.substr(run.rfind('/') + 1), "--",
+                  usual ? runs : run};
   process.new_session = true;  // Ctrl-C is meant for the training
   process.stdout_fd = STDERR_FILENO;
   process.dies_with_parent = true;

@@ -25,11 +25,22 @@ namespace fs = std::filesystem;
 
 struct ServeOptions : ServeConfig {  // what the command line says
   std::string config, metrics_tensors;
+  std::string beside_job;  // the name of the job's run, which the link leads to; "": there is none
   std::uint64_t cache_bytes = server::OverviewCache::kDefaultBytes;
-  bool beside_job = false;
 };
 
 constexpr std::string_view kUnix = "unix:";
+
+/// A part of an address: all but letters, digits and "-._" as %NN.
+std::string UrlText(std::string_view text) {
+  std::string url;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '.' || c == '_';
+    url += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return url;
+}
 
 }  // namespace
 
@@ -208,8 +219,10 @@ void Serve(const ServeOptions& options) {
   } else {
     service.metrics().Configure({config.public_url, std::nullopt});
   }
-  if (options.beside_job) {
-    fmt::print(stderr, "luff: watch it in a browser: {}\n", link);
+  if (!options.beside_job.empty()) {
+    const std::string run =
+        link.find("#token=") == std::string::npos ? "" : "/?await=" + UrlText(options.beside_job);
+    fmt::print(stderr, "luff: watch it in a browser: {}{}\n", link, run);
   } else {
     fmt::print("{}\n", link);  // alone on standard output, for scripts
     std::fflush(stdout);
@@ -252,7 +265,9 @@ void AddServe(CLI::App& app) {
                    "What overviews of runs may take below $XDG_CACHE_HOME/luff; 0: keep none")
       ->transform(SizeValue(false))
       ->default_str("4GiB");
-  verb->add_flag("--beside-job", options->beside_job, "Say only where, as luff run --serve does")->group("");
+  verb->add_option("--beside-job", options->beside_job,
+                   "Say only where, as luff run --serve does: the name of its run")
+      ->group("");
   verb->footer(
       "Prints a link with a token; the server answers nobody without it, and ends with SIGTERM or Ctrl-C.\n"
       "It reads, and writes only what you ask of a job on the page. From another machine: ssh -L "

@@ -20,6 +20,7 @@
 #include "server/columns.h"
 #include "server/gzip.h"
 #include "server/run_api.h"
+#include "server/samples.h"
 
 namespace luff::server {
 namespace {
@@ -51,10 +52,11 @@ struct WantedCurve {
 /// Chooses what a report holds, the most important first.
 class Filling {
  public:
-  Filling(const ListedRun& listed, OpenRun& run, std::size_t limit)
+  Filling(const ListedRun& listed, OpenRun& run, const ReportOptions& options, std::size_t limit)
       : listed_(listed),
         run_(run),
         trial_(run.trial()),
+        samples_(options.samples),
         archive_(limit) {}
 
   /// Returns the blocks.
@@ -71,6 +73,8 @@ class Filling {
   void AddSpreadSteps();
   void AddOtherStatistics();
   void AddHistograms();
+  void AddSamples(std::size_t most);
+  void AddConfusion(Mode mode);
 
   /// Adds curves of at most `points` points; all of them, or none if they take more than `most` bytes. Sets
   /// `exact` to false if one is not exact. Returns how many would have fitted.
@@ -82,9 +86,12 @@ class Filling {
   const ListedRun& listed_;
   OpenRun& run_;
   const query::Trial& trial_;
+  const bool samples_;
   Archive archive_;
   rules::KeptFindings findings_;
-  std::set<std::int64_t> steps_;  // that are in the file
+  std::set<std::int64_t> steps_;          // that are in the file
+  std::map<std::int64_t, Mode> sampled_;  // steps whose samples are
+  std::size_t sampled_all_ = 0;
   std::vector<std::string> left_out_;
   std::map<TensorId, std::string> unread_;  // what is damaged, and how
 };
@@ -383,8 +390,74 @@ void Filling::AddHistograms() {
   if (missing > 0) left_out_.push_back(fmt::format("histograms over steps of {} tensors", missing));
 }
 
+/// Samples of the newest step of each mode, of those where findings began and were seen, then of as many
+/// others as fit, at equal distances.
+void Filling::AddSamples(std::size_t most) {
+  const std::vector<std::size_t> all = SampledSteps(trial_, std::nullopt);
+  sampled_all_ = all.size();
+  if (!samples_ && !all.empty()) left_out_.emplace_back("all samples: --no-samples");
+  if (!samples_ || all.empty()) return;
+  std::vector<std::int64_t> steps, wanted;
+  std::map<Mode, std::int64_t> newest;
+  for (const std::size_t n : all) {
+    steps.push_back(trial_.step_at(n).global_step);
+    newest[trial_.step_at(n).mode] = steps.back();
+  }
+  for (const auto& [mode, step] : newest) wanted.push_back(step);
+  for (const rules::Finding* finding : rules::InGroups(findings_.findings)) {
+    for (const std::int64_t step : {OnsetOf(*finding), finding->global_step}) {
+      const auto at = std::ranges::upper_bound(steps, step);
+      wanted.push_back(at == steps.begin() ? steps.front() : *(at - 1));
+    }
+  }
+  for (std::size_t stride = std::bit_ceil(steps.size()); stride > 0; stride /= 2)
+    for (std::size_t i = 0; i < steps.size(); i += stride) wanted.push_back(steps[i]);
+  const std::size_t end = archive_.left() - std::min(most, archive_.left());
+  for (const auto& [mode, step] : newest) AddConfusion(mode);
+  for (const std::int64_t step : wanted) {
+    if (sampled_.contains(step)) continue;
+    const std::string route = fmt::format("samples?step={}", step);
+    auto answer = Ask(route);
+    if (!answer.ok()) continue;
+    if (archive_.left() <= end || !archive_.Add({{route, *std::move(answer)}}, archive_.left() - end)) break;
+    const auto at = static_cast<std::size_t>(std::ranges::lower_bound(steps, step) - steps.begin());
+    sampled_.emplace(step, trial_.step_at(all[at]).mode);
+  }
+  if (sampled_.size() < all.size())
+    left_out_.push_back(fmt::format("samples of {} of {} steps", all.size() - sampled_.size(), all.size()));
+}
+
+/// Confusion matrices of all steps: confusion?mode=MODE, and &loss=KEY behind it.
+void Filling::AddConfusion(Mode mode) {
+  const auto ask = [&](const std::string& loss) {
+    Request request;
+    request.query = {{"mode", std::string(query::ModeName(mode))}, {"loss", loss}};
+    auto answer = ConfusionOf(listed_, run_, request);
+    return answer.ok() ? std::move(answer->body) : std::string();
+  };
+  const std::string first = fmt::format("confusion?mode={}", query::ModeName(mode));
+  const std::string shown = ask("");
+  const Json about = TryParseOrderedJson(shown);
+  if (!about.is_object()) return;
+  std::vector<RouteAnswer> answers{{first, shown}};
+  for (const Json& loss : about["losses"]) {
+    if (loss["key"] != about["loss"])
+      answers.push_back({first + "&loss=" + loss["key"].get<std::string>(), ask(loss["key"])});
+  }
+  if (!archive_.Add(answers, archive_.left() / 10)) {
+    left_out_.push_back(fmt::format("the confusion matrix of {}", query::ModeName(mode)));
+    return;
+  }
+  archive_.AddName(first + "&loss=" + about["loss"].get<std::string>(), first);
+}
+
 std::string Filling::Facts() const {
   Json facts{{"version", 1}, {"run", listed_.id}, {"left_out", left_out_}, {"steps", steps_}};
+  facts["samples"] = {{"all", sampled_all_}, {"steps", Json::array()}, {"modes", Json::array()}};
+  for (const auto& [step, mode] : sampled_) {
+    facts["samples"]["steps"].push_back(step);
+    facts["samples"]["modes"].push_back(query::ModeName(mode));
+  }
   return archive_.Blocks(facts);
 }
 
@@ -397,6 +470,7 @@ Result<std::string> Filling::Fill(std::size_t limit) {
   AddHeat(*FindStatistic("l2"), archive_.left() * 35 / 100);
   AddAllCurves();
   AddHistograms();
+  AddSamples(archive_.left() / 4);
   if (trial_.workers().size() > 1) {
     auto ranks = Ask("ranks");
     if (!ranks.ok() || !archive_.Add({{"ranks", *std::move(ranks)}}, archive_.left() / 4))
@@ -418,6 +492,8 @@ Result<std::string> Filling::Fill(std::size_t limit) {
   while (blocks.size() > limit && archive_.packs() > least) {  // an index that is larger than was counted
     archive_.CutTo(archive_.packs() - 1);
     std::erase_if(steps_, [&](std::int64_t step) { return !archive_.Has(fmt::format("at/{}", step)); });
+    std::erase_if(sampled_,
+                  [&](const auto& one) { return !archive_.Has(fmt::format("samples?step={}", one.first)); });
     blocks = Facts();
   }
   if (blocks.size() > limit)
@@ -437,10 +513,10 @@ Result<std::string> ReportTemplate() {
   return Gunzipped(asset->gzipped, kMaxTemplate);
 }
 
-Result<std::string> MakeReport(const std::string& run, std::string_view page, std::size_t max_bytes) {
+Result<std::string> MakeReport(const std::string& run, std::string_view page, const ReportOptions& options) {
   const std::size_t place = page.find(kReportPlace);
   if (place == std::string_view::npos) return Internal("the page has no place for a run");
-  if (max_bytes < page.size())
+  if (options.max_bytes < page.size())
     return ResourceExhausted(
         fmt::format("the page alone has {} bytes; allow more with --max-bytes", page.size()));
   std::error_code error;
@@ -451,8 +527,8 @@ Result<std::string> MakeReport(const std::string& run, std::string_view page, st
   LUFF_ASSIGN_OR_RETURN(auto trial, query::Trial::Open(path));
   LUFF_ASSIGN_OR_RETURN(const ListedRun listed, DescribeRun(path));
   OpenRun open(std::move(trial));
-  const std::size_t limit = max_bytes - page.size();
-  LUFF_ASSIGN_OR_RETURN(const std::string blocks, Filling(listed, open, limit).Fill(limit));
+  const std::size_t limit = options.max_bytes - page.size();
+  LUFF_ASSIGN_OR_RETURN(const std::string blocks, Filling(listed, open, options, limit).Fill(limit));
   std::string file;
   file.reserve(page.size() + blocks.size());
   file.append(page.substr(0, place)).append(blocks).append(page.substr(place + kReportPlace.size()));

@@ -62,7 +62,7 @@ struct House {
     std::ofstream(folder / "findings.jsonl") << finding.dump() << "\n";
   }
   [[nodiscard]] std::string Report(std::size_t max_bytes = kReportBytes) const {
-    auto report = MakeReport(run.path(), kPage, max_bytes);
+    auto report = MakeReport(run.path(), kPage, {.max_bytes = max_bytes});
     EXPECT_TRUE(report.ok()) << report.status().ToString();
     return std::move(report).value_or("");
   }
@@ -143,10 +143,70 @@ TEST(Report, KeepsToItsSize_AndWhatMattersMost) {
     for (const auto& step : reader.index["steps"])
       EXPECT_TRUE(reader.Answer("at/" + std::to_string(step.get<std::int64_t>())));
   }
-  const auto none = MakeReport(house.run.path(), kPage, 500);
+  const auto none = MakeReport(house.run.path(), kPage, {.max_bytes = 500});
   EXPECT_EQ(none.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(none.status().message(), HasSubstr("--max-bytes"));
-  EXPECT_EQ(MakeReport(house.run.path(), kPage, 3).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(MakeReport(house.run.path(), kPage, {.max_bytes = 3}).status().code(),
+            StatusCode::kResourceExhausted);
+}
+
+/// A run with samples of a loss with two classes at every second step.
+void WriteSamples(const std::string& path, int steps) {
+  Writing w(path, 0, 1);
+  w.Define(0, "BCEWithLogitsLoss_output_0", 1, format::Role::kLoss);
+  w.Define(1, "sample/BCEWithLogitsLoss_input_0", 64, format::Role::kSample);
+  w.Define(2, "sample/BCEWithLogitsLoss_input_1", 64, format::Role::kSample);
+  for (int step = 0; step < steps; ++step) {
+    w.AddScalar(0, 0.5);
+    std::vector<float> logits, targets;
+    for (int i = 0; step % 2 == 0 && i < 64; ++i) {
+      logits.push_back(std::sin(static_cast<float>(64 * step + i)));
+      targets.push_back(static_cast<float>(i % 2));
+    }
+    if (!logits.empty()) {
+      w.AddSummary(1, logits);
+      w.AddValue(1, logits);
+      w.AddSummary(2, targets);
+      w.AddValue(2, targets);
+    }
+    w.Step();
+  }
+  w.Close();
+}
+
+TEST(Report, HoldsSamplesAsFarAsTheyFit_TheNewestFirst) {
+  TempRun run;
+  WriteSamples(run.path(), 400);
+  const auto make = [&](const ReportOptions& options) {
+    auto report = MakeReport(run.path(), kPage, options);
+    EXPECT_TRUE(report.ok()) << report.status().ToString();
+    return ArchiveReader(std::move(report).value_or(""));
+  };
+  const ArchiveReader whole = make({});
+  EXPECT_EQ(whole.index["samples"]["all"], 200);
+  EXPECT_EQ(whole.index["samples"]["steps"].size(), 200U);
+  EXPECT_EQ(whole.index["samples"]["modes"][0], "TRAIN");
+  EXPECT_TRUE(whole.Answer("samples?step=398"));
+  EXPECT_FALSE(whole.Answer("samples?step=399"));  // has none
+  EXPECT_EQ(whole.Json("confusion?mode=TRAIN")["rows"], 200 * 64);
+  EXPECT_EQ(whole.Answer("confusion?mode=TRAIN&loss=BCEWithLogitsLoss"),
+            whole.Answer("confusion?mode=TRAIN"));
+
+  const ArchiveReader small = make({.max_bytes = 120'000});
+  const auto& steps = small.index["samples"]["steps"];
+  ASSERT_GT(steps.size(), 1U);
+  ASSERT_LT(steps.size(), 200U);
+  EXPECT_EQ(steps.back(), 398);
+  EXPECT_EQ(steps.front(), 0);  // the others at equal distances, the first among them
+  for (const auto& step : steps)
+    EXPECT_TRUE(small.Answer("samples?step=" + std::to_string(step.get<std::int64_t>())));
+  EXPECT_THAT(small.index["left_out"].dump(), HasSubstr("of 200 steps"));
+
+  const ArchiveReader none = make({.samples = false});
+  EXPECT_TRUE(none.index["samples"]["steps"].empty());
+  EXPECT_FALSE(none.Answer("samples?step=398"));
+  EXPECT_FALSE(none.Answer("confusion?mode=TRAIN"));
+  EXPECT_THAT(none.index["left_out"].dump(), HasSubstr("--no-samples"));
 }
 
 TEST(Report, CoarserHeatMapsHaveTheLevelsThatFit) {
@@ -199,8 +259,7 @@ TEST(Report, ARunWithoutSteps_WithGaps_AndADamagedOne) {
   EXPECT_THAT(told.index["left_out"].dump(), HasSubstr("curves of 1 tensor, which cannot be read"));
   EXPECT_FALSE(told.Answer("columns?tensor=3&stat=auto"));
   EXPECT_TRUE(told.Answer("columns?tensor=2&stat=auto"));
-  EXPECT_EQ(MakeReport(damaged.run.path() + "/nothing", kPage, kReportBytes).status().code(),
-            StatusCode::kNotFound);
+  EXPECT_EQ(MakeReport(damaged.run.path() + "/nothing", kPage).status().code(), StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -112,27 +112,6 @@ Entries EntriesOf(const rules::LossCall& call, const rules::Recognition& found) 
   return entries;
 }
 
-/// Steps with samples, ascending, each as step_at counts.
-std::vector<std::size_t> SampledSteps(const Trial& trial, std::optional<Mode> mode) {
-  std::vector<std::int64_t> steps;
-  for (query::TensorId id = 0; id < trial.tensor_count(); ++id) {
-    if (trial.tensor(id).role != query::Role::kSample) continue;
-    const auto found = trial.ValueSteps(id, Mode::kGlobal);
-    if (found.ok()) steps.insert(steps.end(), found->begin(), found->end());
-  }
-  std::ranges::sort(steps);
-  steps.erase(std::ranges::unique(steps).begin(), steps.end());
-  std::vector<std::size_t> places;
-  if (steps.empty()) return places;
-  for (std::size_t n = 0; n < trial.step_count() && places.size() < kMaxSampledSteps; ++n) {
-    const query::StepInfo info = trial.step_at(n);
-    if (!info.superseded && (!mode || info.mode == *mode) &&
-        std::ranges::binary_search(steps, info.global_step))
-      places.push_back(n);
-  }
-  return places;
-}
-
 Result<std::optional<Mode>> WantedMode(const Request& request) {
   const std::string_view text = request.Parameter("mode");
   if (text.empty()) return std::optional<Mode>();
@@ -252,6 +231,26 @@ class Pairs {
 };
 
 }  // namespace
+
+std::vector<std::size_t> SampledSteps(const Trial& trial, std::optional<Mode> mode) {
+  std::vector<std::int64_t> steps;
+  for (query::TensorId id = 0; id < trial.tensor_count(); ++id) {
+    if (trial.tensor(id).role != query::Role::kSample) continue;
+    const auto found = trial.ValueSteps(id, Mode::kGlobal);
+    if (found.ok()) steps.insert(steps.end(), found->begin(), found->end());
+  }
+  std::ranges::sort(steps);
+  steps.erase(std::ranges::unique(steps).begin(), steps.end());
+  std::vector<std::size_t> places;
+  if (steps.empty()) return places;
+  for (std::size_t n = 0; n < trial.step_count() && places.size() < kMaxSampledSteps; ++n) {
+    const query::StepInfo info = trial.step_at(n);
+    if (!info.superseded && (!mode || info.mode == *mode) &&
+        std::ranges::binary_search(steps, info.global_step))
+      places.push_back(n);
+  }
+  return places;
+}
 
 Result<Response> SamplesOf(const ListedRun& listed, OpenRun& run, const Request& request) {
   (void)listed;

@@ -16,6 +16,13 @@ Visitor VisitorOf(const NamedToken& token, std::string key) {
   return {.grants = {{token.role, token.roots}}, .name = token.name, .key = std::move(key)};
 }
 
+bool HoldsAt(const Grant& grant, std::string_view path) {
+  return grant.roots.empty() || std::ranges::any_of(grant.roots, [&](const std::string& root) {
+           return path.starts_with(root) &&
+                  (path.size() == root.size() || path[root.size()] == '/' || root == "/");
+         });
+}
+
 }  // namespace
 
 Role Visitor::role() const {
@@ -25,12 +32,14 @@ Role Visitor::role() const {
 }
 
 bool Visitor::May(Role least, std::string_view path) const {
-  const auto holds = [&](const std::string& root) {
-    return path.starts_with(root) && (path.size() == root.size() || path[root.size()] == '/' || root == "/");
-  };
-  return std::ranges::any_of(grants, [&](const Grant& grant) {
-    return grant.role >= least && (grant.roots.empty() || std::ranges::any_of(grant.roots, holds));
-  });
+  return std::ranges::any_of(grants,
+                             [&](const Grant& grant) { return grant.role >= least && HoldsAt(grant, path); });
+}
+
+Visitor Visitor::At(std::string_view path) const {
+  Visitor here = *this;
+  std::erase_if(here.grants, [&](const Grant& grant) { return !HoldsAt(grant, path); });
+  return here;
 }
 
 bool Visitor::restricted() const {

@@ -31,6 +31,8 @@ struct Visitor {
   [[nodiscard]] Role role() const;
   /// Whether the visitor may do what `least` may, with a run of this absolute path.
   [[nodiscard]] bool May(Role least, std::string_view path) const;
+  /// The same visitor with what holds for a run of this absolute path only.
+  [[nodiscard]] Visitor At(std::string_view path) const;
   /// Whether some runs do not exist for the visitor.
   [[nodiscard]] bool restricted() const;
 };

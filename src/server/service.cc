@@ -27,6 +27,11 @@ Response NoRoute() {
   return Problem(404, "Not found", "there is no such route; docs/spec/http-api.md lists them");
 }
 
+Response NoRun() {
+  return Problem(404, "No such run", "no run of this id is below the directories that are served",
+                 "GET /api/v1/runs lists them.");
+}
+
 Response PageFile(const Request& request, const std::string& base) {
   const Asset* asset = FindAsset(request.path == "/" ? "/index.html" : request.path);
   if (asset == nullptr || asset->path == kReportAsset) {
@@ -84,10 +89,9 @@ Response Service::OfRun(const Request& request, const Route& route, const Visito
   const std::string_view id = rest.substr(0, rest.find('/'));
   const auto listed = FindRun(id, visitor);
   if (!listed) {
-    return Problem(404, "No such run", "no run of this id is below the directories that are served",
-                   "GET /api/v1/runs lists them.");
+    return NoRun();
   }
-  if (!visitor.May(least, listed->path)) return NotAllowed(least, visitor);
+  if (!visitor.May(least, listed->path)) return NotAllowed(least, visitor.At(listed->path));
   if (route.answer == nullptr) return acting_.Post(*listed, rest.substr(id.size() + 1), request, visitor);
   Response response;
   bool opened = false;
@@ -100,13 +104,24 @@ Response Service::OfRun(const Request& request, const Route& route, const Visito
   return opened ? ProblemOf(used) : CannotOpen(used, *listed);
 }
 
+/// Who asks; with a parameter `run`: what the visitor may do there.
+Response Service::Session(const Request& request, std::optional<Visitor> visitor) {
+  const std::string_view id = request.Parameter("run");
+  if (request.method == "GET" && visitor && !id.empty()) {
+    const auto listed = FindRun(id, *visitor);
+    if (!listed) return NoRun();
+    visitor = visitor->At(listed->path);
+  }
+  return guard_.Session(request, Env::Real().NowMonotonicNs(), visitor);
+}
+
 Response Service::Stream(const Request& request, const Visitor& visitor) {
   Response response{.type = "text/event-stream", .is_stream = true};
   std::string_view ids = request.Parameter("runs");
   while (!ids.empty()) {
     const std::string_view id = ids.substr(0, ids.find(','));
     ids.remove_prefix(std::min(ids.size(), id.size() + 1));
-    if (!FindRun(id, visitor)) return Problem(404, "No such run", "no run of this id is served");
+    if (!FindRun(id, visitor)) return NoRun();
     if (response.live.size() == Live::kMaxWatched) {
       return Problem(400, "Too many runs", fmt::format("a stream may watch {} runs", Live::kMaxWatched));
     }
@@ -139,7 +154,7 @@ Response Service::Dispatch(const Request& request, const std::optional<Visitor>&
   const Route* route = FindRoute(request.method, rest);
   if (route == nullptr)
     return HasRoute(rest) ? Problem(405, "Not allowed", "this route has another method") : NoRoute();
-  if (rest == "session") return guard_.Session(request, Env::Real().NowMonotonicNs(), visitor);
+  if (rest == "session") return Session(request, visitor);
   if (!visitor) return NoRoute();  // the guard lets nobody else pass
   if (visitor->role() < route->role) return NotAllowed(route->role, *visitor);
   if (rest == "openapi.json") return {.body = std::string(OpenApiText())};

@@ -54,6 +54,7 @@ class Service {
   [[nodiscard]] Response AnswerUncounted(const Request& request) noexcept;
   [[nodiscard]] Response Dispatch(const Request& request, const std::optional<Visitor>& visitor);
   [[nodiscard]] Response OfRun(const Request& request, const Route& route, const Visitor& visitor);
+  [[nodiscard]] Response Session(const Request& request, std::optional<Visitor> visitor);
   [[nodiscard]] Response Stream(const Request& request, const Visitor& visitor);
   /// GET /metrics.
   [[nodiscard]] Response MetricsOf(const Request& request, const Visitor& visitor);

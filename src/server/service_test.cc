@@ -187,8 +187,18 @@ TEST(Service, RunsElsewhereDoNotExist) {
   EXPECT_EQ(ask("/elsewhere", "/api/v1/live?runs=" + id).status, 404);
   EXPECT_EQ(ask("/elsewhere", "/api/v1/runs").body, R"({"runs":[],"matching":0,"all":0,"notes":[]})");
   EXPECT_EQ(TryParseJson(ask(folder, "/api/v1/runs").body)["all"], 1);
+  EXPECT_EQ(ask("/elsewhere", "/api/v1/session?run=" + id).status, 404);
+  EXPECT_EQ(TryParseJson(ask(folder, "/api/v1/session?run=" + id).body)["role"], "viewer");
   EXPECT_EQ(ask("/elsewhere", "/metrics").body.find("run=\""), std::string::npos);
   EXPECT_NE(ask(folder, "/metrics").body.find("run=\""), std::string::npos);
+}
+
+TEST(Service, ARoleMayHoldForSomeRunsOnly) {
+  const Visitor visitor{.grants = {{Role::kViewer}, {Role::kOperator, {"/runs/ours"}}}, .name = "ann"};
+  EXPECT_EQ(visitor.role(), Role::kOperator);
+  EXPECT_EQ(visitor.At("/runs/ours/1").role(), Role::kOperator);
+  EXPECT_EQ(visitor.At("/runs/ourselves").role(), Role::kViewer);
+  EXPECT_EQ(visitor.At("/runs").name, "ann");
 }
 
 TEST(Service, TakesRequestsOfThoseWhoMayActAndShowsThem) {

@@ -187,6 +187,27 @@ def test_samples_are_shown_by_loss_and_cells_open_theirs(browser: Browser, ids: 
     assert browser.evaluate("window.problems") == []
 
 
+def test_samples_and_comparisons_need_no_mouse(browser: Browser, ids: dict[str, str]) -> None:
+    go(browser, f"#/run/{ids['low']}?view=samples&step=20")
+    says(browser, "Samples of step 20")
+    browser.tab_to("e.textContent === '← earlier'")
+    browser.press("Enter")
+    says(browser, "Samples of step 10")
+    browser.tab_to("e.closest('td') !== null")
+    browser.press("Enter")
+    browser.until("[...document.querySelectorAll('h3')].some(node => node.textContent.startsWith('Is '))")
+    go(browser, f"#/?view=compare&runs={ids['low']},{ids['high']}")
+    browser.until("document.querySelector('canvas[role=img]') !== null")
+    browser.tab_to("e.textContent.startsWith('Hide ')")
+    drawn = browser.evaluate("document.querySelectorAll('figure').length")
+    browser.press("Enter")
+    browser.until(f"document.querySelectorAll('figure').length < {drawn}")
+    browser.tab_to("e.textContent === 'compare with this'")
+    browser.press("Enter")
+    browser.until(f"location.hash.includes('runs={ids['high']}')")
+    assert browser.evaluate("window.problems") == []
+
+
 def test_what_was_not_sampled_shows_the_line_that_records_it(browser: Browser, ids: dict[str, str]) -> None:
     go(browser, f"#/run/{ids['other']}?view=samples")
     browser.until("document.querySelector('pre') !== null")

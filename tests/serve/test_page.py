@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ import pytest
 from tests.browser import Browser
 from tests.browser import executable as browser_executable
 
-from .conftest import LIMIT_S, WATCH, Server, executable, record
+from .conftest import LIMIT_S, WATCH, Server, add_token, executable, record
 
 VIEWS = ("", "curves", "heat", "findings", "step", "log", "actions", "info")
 AXE = Path(__file__).resolve().parents[2] / "web/node_modules/axe-core/axe.min.js"
@@ -162,6 +163,8 @@ def test_narrow_screens_scroll_nothing_sideways(browser: Browser, run: str) -> N
             go(browser, run, f"view={view}")
             time.sleep(0.4)
             browser.until("document.documentElement.scrollWidth <= 320")  # charts follow the window
+            if view in ("", "heat"):  # room for names, and for cells
+                browser.until("document.querySelector('.map canvas')?.clientWidth > 120")
     finally:
         browser.resize(1400, 1000)
 
@@ -239,14 +242,21 @@ def test_a_job_is_watched_more_closely_and_stopped_from_the_page(empty: Server, 
             press(browser, "Record more of it…")
             browser.until("document.querySelector('form input')?.value.startsWith('^')")
             fill(browser, "form input", "fc1(")
-            press(browser, "Record")
+            press(browser, "Record…")
+            press(browser, "Yes, record it")
             browser.until("(document.body?.innerText ?? '').includes('does not compile')")
             fill(browser, "form input", "^fc1")
             fill(browser, "form input[type=number]", "2")
-            press(browser, "Record")
-            browser.until("/capture[^]*done, after/.test(document.body?.innerText ?? '')")
+            press(browser, "Record…")
+            press(browser, "No")
+            press(browser, "Record…")
+            press(browser, "Yes, record it")
+            what = "record more: ^fc1 as raw, histogram, every 2 steps, for 200 steps"
+            browser.until(f"(document.body?.innerText ?? '').includes({json.dumps(what)})")
+            browser.until(r"/accepted by all ranks\s+→ ✓ done/.test(document.body?.innerText ?? '')")
             press(browser, "Stop…")
-            browser.until("(document.body?.innerText ?? '').includes('1 rank')")
+            host = json.dumps(f"on {socket.gethostname()}, 1 rank, after about step")
+            browser.until(f"(document.body?.innerText ?? '').includes({host})")
             press(browser, "No")
             press(browser, "Stop…")
             if shots := os.environ.get("LUFF_SCREENSHOTS"):
@@ -265,3 +275,35 @@ def test_a_job_is_watched_more_closely_and_stopped_from_the_page(empty: Server, 
     finally:
         job.kill()
         job.communicate()
+
+
+def test_who_may_not_act_sees_what_was_asked_and_no_buttons(empty: Server, tmp_path: Path) -> None:
+    hook = record(tmp_path / "root/live", 20, close=False)
+    try:
+        run = empty.get("/api/v1/runs")["runs"][0]["id"]
+        json_body = {"Content-Type": "application/json"}
+        body = json.dumps({"action": "stop", "reason": "it is late"})
+        asked = empty.ask("POST", f"/api/v1/runs/{run}/requests", json_body, body)
+        assert asked.status == 202, asked.body
+        viewer = add_token(tmp_path, "ann")
+        with contextlib.closing(Browser(tmp_path / "profile")) as browser:
+            browser.before_each_page(WATCH)
+            browser.open(f"{empty.base}/#token={viewer}/run/{run}?view=actions")
+            browser.until("(document.body?.innerText ?? '').includes('it is late')")
+            for view, sentence in {
+                "actions": "Asking the job to stop, or to record more, needs the role operator; yours is viewer.",
+                "info": "Writing tags, a name or a note needs the role operator; yours is viewer.",
+            }.items():
+                go(browser, run, f"view={view}")
+                browser.until(f"(document.body?.innerText ?? '').includes({json.dumps(sentence)})")
+                assert browser.evaluate("document.querySelectorAll('main button').length") == 0
+            browser.press("g")
+            browser.press("r")
+            browser.until("document.querySelectorAll('tbody tr').length === 1")
+            browser.press("j")
+            browser.press("e")
+            time.sleep(0.3)
+            assert browser.evaluate("document.querySelectorAll('form[aria-label], .edit').length") == 0
+            assert browser.evaluate("window.problems") == []
+    finally:
+        hook.close()

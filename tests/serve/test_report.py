@@ -117,6 +117,30 @@ def test_every_view_is_drawn_from_the_file_alone(browser: Browser, page: Path) -
     assert "connecting" not in shown
     assert "Runs" not in shown.splitlines()
     assert "Actions" not in shown.splitlines()  # nothing was asked of the job
+    assert "Compare" not in shown.splitlines()  # there is one run
+    for where in ("view=compare", "view=actions", "view=log"):
+        browser.evaluate(f"location.hash = '#/?{where}'")
+        shows(browser, "There is no view “")
+    browser.evaluate("location.hash = '#/?view=samples'")
+    shows(browser, "This run holds no rows")
+    for word in ("compare", "runs", "actions", "log"):  # by its name neither
+        browser.evaluate(
+            "dispatchEvent(new KeyboardEvent('keydown', { key: 'k', ctrlKey: true, cancelable: true }))"
+        )
+        browser.until("document.activeElement?.getAttribute('role') === 'combobox'")
+        for letter in word:
+            browser.press(letter)
+        found = browser.evaluate(
+            "[...document.querySelectorAll('[role=option] .mono')].map(o => o.textContent)"
+        )
+        assert word.capitalize() not in found
+        browser.press("Escape")
+        browser.evaluate("document.querySelector('dialog')?.close()")
+        browser.until("document.querySelector('dialog') === null")
+    browser.press("?")
+    shows(browser, "next and previous finding")
+    assert "g r runs" not in browser.evaluate("document.body.innerText")
+    browser.press("?")
     browser.evaluate("location.hash = '#/?view=findings'")
     shows(browser, "Likely causes")
     shows(browser, "acknowledged by")

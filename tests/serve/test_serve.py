@@ -180,7 +180,9 @@ def watch_beside(process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
     line = process.stderr.readline()
     assert "watch it in a browser: http://127.0.0.1:" in line, line
-    base, token = line.split("browser: ")[1].strip().split("/#token=")
+    link, where = line.split("browser: ")[1].strip().split("/?await=")
+    assert where == "run"  # the page opens it when it is there
+    base, token = link.split("/#token=")
     request = urllib.request.Request(f"{base}/api/v1/runs", headers={"Authorization": f"Bearer {token}"})
     end = time.monotonic() + LIMIT_S
     runs = []

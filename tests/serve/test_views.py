@@ -301,6 +301,37 @@ def test_downloads_are_exact_and_no_cell_is_a_formula(
     assert base64.b64decode(content).startswith(b"\x89PNG")
 
 
+def test_downloads_need_no_mouse(browser: Browser, rich: str) -> None:
+    go(browser, rich, "view=data&t=0")
+    says(browser, "every value, without buckets")
+    browser.tab_to("e.type === 'checkbox' && !e.checked")
+    browser.press(" ")
+    says(browser, "2 tensors")
+    browser.tab_to("e.textContent.trim() === 'CSV'")
+    browser.press("Enter")
+    browser.until("saved.length > 0")
+    assert base64.b64decode(browser.evaluate("saved.pop()")[1]).startswith(b"step,")
+
+
+def test_the_legend_has_the_colours_of_the_map_in_both_themes(browser: Browser, rich: str) -> None:
+    go(browser, rich, "view=heat")
+    painted = """(() => {
+      const at = [...document.querySelectorAll('.legend span')].find(one => one.textContent === 'not finite');
+      const wanted = getComputedStyle(at.querySelector('.swatch')).backgroundColor.match(/\\d+/g).slice(0, 3).join();
+      const canvas = document.querySelector('.map canvas');
+      const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+      let found = 0;
+      for (let i = 0; i < data.length; i += 4) found += `${data[i]},${data[i + 1]},${data[i + 2]}` === wanted;
+      return found > 1000 ? wanted : '';
+    })()"""
+    browser.until("document.querySelector('.map canvas')?.height > 20")
+    colours = set()
+    for _ in range(2):
+        colours.add(browser.until(painted))
+        browser.press("d")
+    assert len(colours) == 2
+
+
 def test_the_profile_says_where_the_time_went(browser: Browser, ids: dict[str, str]) -> None:
     go(browser, ids["ranks"], "view=profile")
     says(browser, "Where the time went", "A TRAIN step takes", "Longest pauses")
@@ -410,6 +441,9 @@ def test_new_views_are_accessible_in_both_themes_and_narrow(
         browser.resize(320, 800)
         try:
             browser.until("document.documentElement.scrollWidth <= 320")
+            browser.until(
+                "[...document.querySelectorAll('main svg text')].every(t => t.getBoundingClientRect().height > 9)"
+            )
             picture(browser, f"{view.split('&')[0]}-narrow")
         finally:
             browser.resize(1400, 1000)

@@ -19,7 +19,9 @@ def docs_arguments(parser):
     parser.add_argument(
         "--no-commands", action="store_true", help="do not ask the installed luff which verbs it has"
     )
-    parser.add_argument("--pictures", action="store_true", help="draw the pictures of the terminal again")
+    parser.add_argument(
+        "--pictures", action="store_true", help="draw the pictures of terminals and of the page again"
+    )
 
 
 def docs_main(args):

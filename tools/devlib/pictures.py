@@ -1,8 +1,7 @@
-"""`./dev docs --pictures`: runs the commands that the documentation shows, and draws what a terminal shows of them."""
+"""`./dev docs --pictures`: runs the commands that the documentation shows, and draws what a terminal, and the page, show of them."""
 
 import fcntl
 import html
-import json
 import os
 import pty
 import re
@@ -10,9 +9,9 @@ import struct
 import subprocess
 import tempfile
 import termios
-import urllib.request
 from pathlib import Path
 
+from devlib import page_pictures
 from devlib.term import ROOT, VENV, say
 
 FOLDER = ROOT / "docs" / "images"
@@ -44,9 +43,6 @@ SHOWN = (
     ("plot", "luff plot @2 CrossEntropyLoss_output_0", ["plot", "@2", "CrossEntropyLoss_output_0"]),
 )
 
-#: name of the picture, and the view of the page
-PAGES = {"page-verdict": "", "page-heat": "heat"}
-
 
 def draw():
     """Makes all pictures anew from two real trainings."""
@@ -59,45 +55,24 @@ def draw():
             text = output(home, arguments).replace(f"{home}/.luff", "~/.luff").replace(str(home), "~")
             (FOLDER / f"terminal-{name}.svg").write_text(svg(typed, screen(text)))
             say(f"  docs/images/terminal-{name}.svg: {typed}")
-        _draw_pages(home)
+        page_pictures.draw(home, _environment(home))
     return 0
 
 
-def _draw_pages(home):
-    """Draws views of the page of `luff serve` over the newest run, in a browser."""
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(home), "LUFF_HOME": str(home / ".luff")}
-    server = subprocess.Popen(
-        [VENV / "bin" / "luff", "serve"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-    )
-    try:
-        base, token = server.stdout.readline().strip().split("/#token=")
-        request = urllib.request.Request(f"{base}/api/v1/runs", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            run = json.load(answer)["runs"][0]["id"]
-        files = [f"{FOLDER / name}.png=/run/{run}?view={view}" for name, view in PAGES.items()]
-        python = [VENV / "bin" / "python", "-m", "tests.browser", f"{base}/#token={token}"]
-        subprocess.run([*python, *files], check=True, cwd=ROOT, timeout=120)
-        for name in PAGES:
-            say(f"  docs/images/{name}.png: luff serve")
-    finally:
-        server.terminate()
-        server.wait()
+def _environment(home):
+    return {
+        "PATH": f"{VENV / 'bin'}:/usr/bin:/bin",
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def output(home, arguments):
     """Returns what `luff` prints on a terminal of its own."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    environment = {
-        "PATH": f"{VENV / 'bin'}:/usr/bin:/bin",
-        "HOME": str(home),
-        "LUFF_HOME": str(home / ".luff"),
-    }
-    environment |= {"TERM": "xterm", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    environment = _environment(home) | {"TERM": "xterm"}
     job = subprocess.Popen(
         [VENV / "bin" / "luff", *arguments],
         stdin=theirs,

@@ -9,7 +9,16 @@ interface Index {
   run: string;
   left_out: string[];
   steps: number[];
+  /** Absent in files of older versions. */
+  samples?: SampledSteps;
   routes: Record<string, [pack: number, begin: number, size: number]>;
+}
+
+/** Steps whose samples the file holds, and how many the run has. */
+export interface SampledSteps {
+  steps: number[];
+  modes: string[];
+  all: number;
 }
 
 const MORE = "luff serve shows all of the run, where the run is; luff report --max-bytes puts more into the file.";
@@ -50,6 +59,24 @@ export class Archive {
   /** What of the run is not in the file: parts of sentences. */
   get leftOut(): string[] {
     return this.index.left_out;
+  }
+
+  /** The samples of the last step at or before `step`, or else of the first; undefined if the run has none of that mode. */
+  async samples(step: number | undefined, mode: string): Promise<{ steps: number[]; bytes: ArrayBuffer } | undefined> {
+    const { steps, modes, all } = this.index.samples ?? { steps: [], modes: [], all: 0 };
+    const of = steps.filter((_, i) => mode === "" || modes[i] === mode);
+    if (all > 0 && steps.length === 0) throw new Problem(404, "The samples of this run are not in this file.", MORE);
+    const found = of.findLast((one) => one <= (step ?? Infinity)) ?? of[0];
+    const bytes = found === undefined ? undefined : await this.#bytes(`samples?step=${found}`);
+    return bytes && { steps: of, bytes };
+  }
+  /** The confusion matrix of all steps; undefined if there is none. */
+  async confusion(loss: string, mode: string): Promise<ArrayBuffer | undefined> {
+    for (const of of mode ? [mode] : ["TRAIN", "EVAL"]) {
+      const bytes = await this.#bytes(`confusion?mode=${of}${loss ? `&loss=${loss}` : ""}`);
+      if (bytes) return bytes;
+    }
+    return undefined;
   }
 
   /** The answer of a route below runs/RUN/; undefined if it is not in the file. */

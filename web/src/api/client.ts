@@ -37,8 +37,12 @@ export function query(values: Record<string, string | number | undefined>): stri
   return text.size ? `?${text}` : "";
 }
 
-/** Begins a session with a token, or goes on with the one that the browser has. */
-export async function beginSession(token: string): Promise<void> {
+interface SessionAnswer {
+  role: string;
+  csrf: string;
+}
+/** Begins a session with a token, or goes on with the one that the browser has. Returns the visitor's greatest role. */
+export async function beginSession(token: string): Promise<string> {
   const answer = token
     ? await send("session", {
         method: "POST",
@@ -46,8 +50,12 @@ export async function beginSession(token: string): Promise<void> {
         body: JSON.stringify({ token }),
       })
     : await send("session");
-  csrf = ((await answer.json()) as { csrf: string }).csrf;
+  const begun = (await answer.json()) as SessionAnswer;
+  csrf = begun.csrf;
+  return begun.role;
 }
+/** The visitor's role for a run. */
+export const roleAt = async (run: string) => (await json<SessionAnswer>(`session${query({ run })}`)).role;
 
 export async function endSession(): Promise<void> {
   await send("session", { method: "DELETE", headers: { "X-Luff-CSRF": csrf } });

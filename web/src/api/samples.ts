@@ -1,5 +1,6 @@
-import { json, query, send } from "./client";
-import { readNumbers, type Numbers } from "./numbers";
+import { parseHarmless } from "../lib/harmless";
+import { json, openFile, query, send } from "./client";
+import { asNumbers, readNumbers, type Numbers } from "./numbers";
 import type { Mode } from "./types";
 
 export interface SampleShape {
@@ -35,12 +36,22 @@ export interface SampleAbout {
 }
 export interface Samples {
   about: SampleAbout;
+  /** Steps with samples, ascending; in a report, those that it holds. */
+  steps: number[];
   numbers: Numbers;
 }
 export async function samples(id: string, step: number | undefined, mode: string, signal?: AbortSignal): Promise<Samples> {
-  const answer = await send(`runs/${id}/samples${query({ step, mode })}`, { signal });
-  const numbers = readNumbers(await answer.arrayBuffer());
-  return { about: JSON.parse(numbers.texts["about"] ?? "{}") as SampleAbout, numbers };
+  const archive = await openFile();
+  if (archive) {
+    const found = await archive.samples(step, mode);
+    if (!found) return { about: { step: null, inputs: [], losses: [] }, steps: [], numbers: { texts: {}, arrays: new Map() } };
+    return { ...samplesIn(found.bytes), steps: found.steps };
+  }
+  return samplesIn(await (await send(`runs/${id}/samples${query({ step, mode })}`, { signal })).arrayBuffer());
+}
+function samplesIn(bytes: ArrayBuffer): Samples {
+  const numbers = readNumbers(bytes);
+  return { about: parseHarmless(numbers.texts["about"] ?? "{}") as SampleAbout, steps: asNumbers(numbers.arrays.get("steps")), numbers };
 }
 
 export interface ConfusionCell {
@@ -62,5 +73,10 @@ export interface Confusion {
   cells: ConfusionCell[];
   cells_left_out: number;
 }
-export const confusion = (id: string, loss: string, mode: string, from: number | undefined, to: number | undefined, signal?: AbortSignal) =>
-  json<Confusion>(`runs/${id}/confusion${query({ loss, mode, from, to })}`, signal);
+/** In a report of all steps, whatever the range; undefined if it holds none. */
+export async function confusion(id: string, loss: string, mode: string, from: number | undefined, to: number | undefined, signal?: AbortSignal): Promise<Confusion | undefined> {
+  const archive = await openFile();
+  if (!archive) return json<Confusion>(`runs/${id}/confusion${query({ loss, mode, from, to })}`, signal);
+  const bytes = await archive.confusion(loss, mode);
+  return bytes && (parseHarmless(new TextDecoder().decode(bytes)) as Confusion);
+}

@@ -43,7 +43,7 @@ export function byteText(byte: number, scale: Scale): string {
   if (byte === 0) return "at most 1/10,000 of the row's median";
   const ratio = valueOf(byte, scale);
   if (byte >= 125 && byte <= 127) return "as the row's median";
-  const text = (value: number) => (value >= 100 ? `${Math.round(value / 10) * 10}` : value.toPrecision(2));
+  const text = (value: number) => (value >= 100 ? (Math.round(value / 10) * 10).toLocaleString("en") : value.toPrecision(2));
   return ratio >= 1 ? `${text(ratio)} times the row's median` : `1/${text(1 / ratio)} of the row's median`;
 }
 

@@ -30,6 +30,13 @@ test("the hierarchy comes from the model and from what the tensors say", () => {
   expect(root.children[0]!.children[1]!.children[0]!.type).toBe("Linear");
 });
 
+test("what the model itself gives belongs to it, not to a module of its name", () => {
+  id = 0;
+  const root = modulesOf(model, [tensor("Net", "Net_input_0", "input"), tensor("Net.h.0.fc", "h.0.fc.weight")]);
+  expect(root.children.map((one) => one.path)).toEqual(["h"]);
+  expect(root.tensors).toEqual([0, 1]);
+});
+
 test("blocks stand by their numbers", () => {
   id = 0;
   const root = modulesOf(null, ["h.0", "h.10", "h.2"].map((path) => tensor(path, `${path}.w`)));

@@ -74,7 +74,7 @@ export function modulesOf(model: ModelDocument | null | undefined, tensors: read
   }
   for (const tensor of tensors) {
     if (tensor.module === "" && ["loss", "scalar", "optimizer_setting", "sample"].includes(tensor.role)) continue;
-    const path = known.has(tensor.module) || !root.label || !tensor.module.startsWith(`${root.label}.`) ? tensor.module : tensor.module.slice(root.label.length + 1);
+    const path = tensor.module === root.label && !known.has(tensor.module) ? "" : known.has(tensor.module) || !root.label || !tensor.module.startsWith(`${root.label}.`) ? tensor.module : tensor.module.slice(root.label.length + 1);
     up(path, (module) => module.tensors.push(tensor.id));
     if (tensor.type && known.get(path)!.type === "") known.get(path)!.type = tensor.type;
   }

@@ -27,6 +27,7 @@ const of = (each: number, value: number[], whole: number[], inputs: number[]): S
     inputs: [{ model: "Net", index: 0, worker: 0, ids: true, dtype: "int64", shape: inputs, whole: inputs }],
     losses: [{ key: "L", kind: "L", worker: 0, classes: 2, each, formula: "", by_value: true, weighted: false, output: { shape: whole, whole, dtype: "" }, target: { shape: [], whole: [], dtype: "" }, value: 1 }],
   },
+  steps: [],
   numbers: { texts: {}, arrays: new Map([["loss.0.value", Float64Array.from(value)]]) },
 });
 

@@ -2,7 +2,9 @@ import * as api from "../api/client";
 import type { Asked, Finding, Mark, RunDocument, Tensor } from "../api/types";
 import { axisOf, StepTable, type Axis } from "../lib/steps";
 import { live } from "../api/live.svelte";
+import { file } from "./file.svelte";
 import { route } from "./route.svelte";
+import { acts } from "./session.svelte";
 
 /** The run that is open, and the one cursor over its steps. */
 export class OpenRun {
@@ -11,6 +13,8 @@ export class OpenRun {
   findings = $state.raw<Finding[]>([]);
   requests = $state.raw<Asked[]>([]);
   marks = $state.raw<Mark[]>([]);
+  /** What the visitor may do here; "" in a report, and until it is known. */
+  role = $state("");
   problem = $state<unknown>();
   #asked = 0;
   #table = new StepTable();
@@ -23,8 +27,16 @@ export class OpenRun {
   get last(): number {
     return Math.max(live.run?.last_step ?? -1, this.document?.steps.last ?? -1, 0);
   }
+  /** Whether the visitor may ask things of the job, mark findings and write labels. */
+  get mayAct(): boolean {
+    return acts(this.role);
+  }
   get state(): string {
     return live.run?.state ?? this.document?.outcome.state ?? "";
+  }
+  /** Complete steps of all modes. */
+  get count(): number {
+    return live.run?.step_count ?? this.document?.steps.count ?? 0;
   }
   /** Step under the cursor: the newest, until somebody moves it. */
   get cursor(): number {
@@ -78,6 +90,7 @@ export class OpenRun {
       const tensors = all ? await api.tensors(this.id) : this.tensors;
       const findings = await api.findings(this.id);
       const said = await api.requests(this.id);
+      const role = file.run || this.role || (await api.roleAt(this.id));
       // One whose leader is not there leads itself.
       const ids = new Set(findings.map((finding) => finding.id));
       for (const finding of findings) if (!ids.has(finding.leader)) finding.leader = "";
@@ -87,6 +100,7 @@ export class OpenRun {
       this.findings = findings;
       this.requests = said.requests;
       this.marks = said.marks;
+      if (!file.run) this.role = role;
       this.problem = undefined;
     } catch (error) {
       if (asked === this.#asked) this.problem = error;

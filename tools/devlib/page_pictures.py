@@ -1,0 +1,155 @@
+"""Pictures of the page of `luff serve` for docs/studio.md, over real runs and in a real browser."""
+
+import json
+import os
+import subprocess
+import urllib.parse
+import urllib.request
+
+from devlib.term import ROOT, VENV, say
+
+FOLDER = ROOT / "docs" / "images"
+#: Name of the picture: its run ("" for the list), and what the address says of the view. TENSOR:name is its number.
+PAGES = {
+    "verdict": ("diverged", ""),
+    "findings": ("diverged", "view=findings"),
+    "curves": ("healthy", "view=curves&t=TENSOR:CrossEntropyLoss_output_0,TENSOR:gradient/DigitNet_conv1.weight&smooth=0.8"),
+    "heat": ("diverged", "view=heat"),
+    "tensors": ("healthy", "view=tensors&t=TENSOR:DigitNet_fc1.weight&step=200"),
+    "histograms": ("ranks", "view=histograms&t=TENSOR:net.1.weight"),
+    "model": ("diverged", "view=model"),
+    "samples": ("healthy", "view=samples"),
+    "log": ("healthy", "view=log&step=200"),
+    "ranks": ("ranks", "view=ranks"),
+    "actions": ("ranks", "view=actions"),
+    "runs": ("", ""),
+    "compare": ("", "view=compare&runs=healthy,fault"),
+}  # fmt: skip
+#: A network whose learning rate leaps at step 60.
+DIVERGED = """
+import torch
+
+torch.manual_seed(0)
+x = torch.rand(64, 64)
+y = (x.mean(1) * 1000).long() % 4
+model = torch.nn.Sequential(
+    torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(160):
+    if step == 60:
+        optimizer.param_groups[0]["lr"] = 50.0
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+#: One of three processes: rank 2 is slow, and the weights of rank 1 part from the others'.
+RANK = """
+import os, sys, time
+import numpy as np, luff.numpy
+from luff.config import Collection, SaveConfig
+
+rank = int(os.environ["RANK"])
+random = np.random.default_rng(0)
+weights = {f"net.{i}.weight": random.normal(size=(16, 16)).astype(np.float32) for i in range(3)}
+kept = Collection(
+    "kept", include="weight$", forms=["summary", "histogram"], save_config=SaveConfig(save_interval=5)
+)
+with luff.numpy.attach(weights, run=sys.argv[1], collections=[kept]) as hook:
+    for number in range(240):
+        with hook.step() as step:
+            for array in weights.values():
+                array *= 0.99
+            if rank == 1 and number >= 150:
+                weights["net.1.weight"] *= 1.01
+            step.loss(2.0 / (number + 1))
+            time.sleep(0.06 if rank == 2 else 0.04)
+"""
+
+
+def draw(home, environment):
+    """Draws all pictures, of runs that are made here; `home` holds train.py."""
+    luff = VENV / "bin" / "luff"
+    runs = home / "runs"
+    python = VENV / "bin" / "python"
+
+    def ask(*words):
+        subprocess.run(
+            [luff, *words], env=environment, cwd=home, check=False, capture_output=True, timeout=600
+        )
+
+    ask("run", "--log", "--run", runs / "healthy", "--", python, "train.py")
+    ask(
+        "run",
+        "--on-finding",
+        "stop",
+        "--run",
+        runs / "fault",
+        "--",
+        python,
+        "train.py",
+        "--learning-rate",
+        "3.0",
+    )
+    (home / "diverged.py").write_text(DIVERGED)
+    ask("run", "--run", runs / "diverged", "--", python, "diverged.py")
+    (home / "rank.py").write_text(RANK)
+    ranks = [
+        subprocess.Popen(
+            [python, home / "rank.py", runs / "ranks"],
+            env=environment | {"RANK": str(rank), "WORLD_SIZE": "3"},
+        )
+        for rank in range(3)
+    ]
+    while not list(runs.glob("ranks/w*/live")) and ranks[0].poll() is None:
+        os.sched_yield()
+    ask(
+        "capture",
+        runs / "ranks",
+        "--include",
+        "^net\\.1",
+        "--every",
+        "2",
+        "--for-steps",
+        "60",
+        "--reason",
+        "does it grow?",
+    )
+    for rank in ranks:
+        rank.wait(timeout=600)
+    ask("label", runs / "healthy", "--tag", "baseline")
+    _shoot(luff, runs, environment)
+
+
+def _shoot(luff, runs, environment):
+    server = subprocess.Popen(
+        [luff, "serve", runs], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    try:
+        base, token = server.stdout.readline().strip().split("/#token=")
+
+        def get(path):
+            request = urllib.request.Request(
+                f"{base}/api/v1/{path}", headers={"Authorization": f"Bearer {token}"}
+            )
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)
+
+        ids = {run["place"]: run["id"] for run in get("runs")["runs"]}
+        files = []
+        for name, (run, view) in PAGES.items():
+            if run:
+                tensors = {one["name"]: one["id"] for one in get(f"runs/{ids[run]}/tensors")["tensors"]}
+                for tensor in sorted(tensors, key=len, reverse=True):
+                    view = view.replace(f"TENSOR:{tensor}", str(tensors[tensor]))
+                where = f"/run/{ids[run]}?{urllib.parse.quote(view, safe='=&,')}"
+            else:
+                where = "/?" + view.replace("healthy", ids["healthy"]).replace("fault", ids["fault"])
+            files.append(f"{FOLDER / f'page-{name}'}.webp={where}")
+        program = [VENV / "bin" / "python", "-m", "tests.browser", f"{base}/#token={token}"]
+        subprocess.run([*program, *files], check=True, cwd=ROOT, timeout=600)
+        for name in PAGES:
+            say(f"  docs/images/page-{name}.webp: luff serve")
+    finally:
+        server.terminate()
+        server.wait()
