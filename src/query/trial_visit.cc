@@ -7,7 +7,6 @@
 namespace luff::query {
 namespace {
 
-constexpr TensorId kNoTensor = 0xFFFFFFFFU;
 constexpr auto kDifference = static_cast<std::uint16_t>(format::Form::kDifference);
 
 /// One row as a stretch.
@@ -76,10 +75,24 @@ Status VisitRows(const Trial& trial, std::size_t from, std::size_t to, const Use
                         : VisitSteps(trial, from, to, use, difference);
 }
 
+std::span<const TensorId> WorkerState::IdsOf(const store::SegmentReader& segment) const {
+  // Slots have other numbers once the segment is sealed.
+  if (segment.sealed() || ids_path_ != segment.path()) {
+    ids_path_ = segment.sealed() ? std::string() : segment.path();
+    ids_.clear();
+  }
+  ids_.resize(segment.slot_count(), kNoTensor);
+  for (std::size_t slot = 0; slot < ids_.size(); ++slot) {
+    if (ids_[slot] != kNoTensor) continue;
+    const auto id = trial_id.find(ScopedId(segment.header().epoch, segment.slot_tensor(slot)));
+    if (id != trial_id.end()) ids_[slot] = id->second;
+  }
+  return ids_;
+}
+
 Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretch& use,
                                const UseDifference& difference) const {
   store::SegmentSweep sweep;
-  std::vector<TensorId> ids;
   for (const auto& worker : workers_) {
     for (const auto& segment : worker->reader->segments()) {
       // The steps of the segment that are wanted.
@@ -94,11 +107,7 @@ Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretc
       while (!wanted(*last)) --last;
       const auto low = static_cast<std::uint32_t>(first - ordinals.begin());
       const auto high = static_cast<std::uint32_t>(last - ordinals.begin());
-      ids.clear();
-      for (std::size_t slot = 0; slot < segment->slot_count(); ++slot) {
-        const auto id = worker->trial_id.find(ScopedId(segment->header().epoch, segment->slot_tensor(slot)));
-        ids.push_back(id == worker->trial_id.end() ? kNoTensor : id->second);
-      }
+      const std::span<const TensorId> ids = worker->IdsOf(*segment);
       if (!segment->sealed()) {
         for (std::uint32_t index = low; index <= high; ++index) {
           if (wanted(ordinals[index])) VisitPublished(*worker, *segment, index, ids, use, difference);

@@ -6,7 +6,7 @@
 namespace luff::store {
 namespace {
 
-constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
+constexpr std::uint64_t kPiece = std::uint64_t{256} << 10;  // stays in the processor's cache while it is used
 
 }  // namespace
 
