@@ -2,6 +2,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +17,7 @@ namespace luff::query {
 
 inline constexpr std::uint64_t kNoOrdinal = ~std::uint64_t{0};
 inline constexpr std::uint32_t kNoStep = 0xFFFFFFFFU;
+inline constexpr TensorId kNoTensor = 0xFFFFFFFFU;
 inline constexpr std::uint64_t kMaxHoles = 1U << 24;
 
 /// The first and last step of each tensor's rows in a sealed segment, as far as they have been read. Programs
@@ -64,6 +66,13 @@ struct WorkerState {
   /// are counts, so only lost segments leave holes.
   [[nodiscard]] bool HasRoomFor(std::uint64_t ordinal) const noexcept;
   mutable SlotSpans spans;
+  /// The tensors of a segment's slots, until the next call; kNoTensor where none is defined. Those of a
+  /// segment that grows are looked up once.
+  [[nodiscard]] std::span<const TensorId> IdsOf(const store::SegmentReader& segment) const;
+
+ private:
+  mutable std::string ids_path_;
+  mutable std::vector<TensorId> ids_;
 };
 
 /// A trial over a run directory.

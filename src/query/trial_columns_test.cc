@@ -137,6 +137,71 @@ TEST(TrialColumnsTest, VisitsShowWhatStepsHold) {
   }
 }
 
+/// Sums by step and tensor, as three ways of reading show them.
+using Sums = std::map<std::pair<std::size_t, TensorId>, double>;
+
+Sums Visited(const Trial& trial) {
+  Sums sums;
+  const Status status = VisitRows(trial, 0, trial.step_count(), [&](const SummaryStretch& s) {
+    for (std::size_t i = 0; i < s.sum.size(); ++i)
+      EXPECT_TRUE(sums.try_emplace({s.first + i, s.tensor}, s.sum[i]).second);
+  });
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return sums;
+}
+Sums OfSteps(const Trial& trial) {
+  Sums sums;
+  TrialRows::StepRows rows;
+  for (std::size_t n = 0; n < trial.step_count(); ++n) {
+    EXPECT_TRUE(trial.ReadStepRows(n, &rows).ok());
+    for (const auto& entry : rows.summaries)
+      EXPECT_TRUE(sums.try_emplace({n, entry.tensor}, entry.summary.sum).second);
+  }
+  return sums;
+}
+Sums OfTensors(const Trial& trial) {
+  Sums sums;
+  for (TensorId id = 0; id < trial.tensor_count(); ++id) {
+    const auto columns = trial.Summaries(id, Mode::kGlobal);
+    EXPECT_TRUE(columns.ok()) << columns.status().ToString();
+    for (std::size_t i = 0; i < columns->sum.size(); ++i)
+      sums[{static_cast<std::size_t>(columns->global_step[i]), id}] = columns->sum[i];
+  }
+  return sums;
+}
+
+// Steps differ in their tensors and in the order of these, and a tensor may come twice: the last one counts.
+TEST(TrialColumnsTest, StepsAndTensorsAgreeWhileASegmentGrowsAndOnceItIsSealed) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1);
+  constexpr TensorId kTensors = 400;  // footers larger than what is read at once
+  for (TensorId id = 0; id < kTensors; ++id) w.Define(id, "t" + std::to_string(id), 1);
+  auto trial = Trial::Open(run.path());
+  ASSERT_TRUE(trial.ok()) << trial.status().ToString();
+  Sums expected;
+  for (std::size_t step = 0; step < 60; ++step) {
+    for (TensorId i = 0; i < kTensors; i += step % 10 == 0 ? 1 : 3) {
+      const TensorId id = step % 7 == 0 ? kTensors - 1 - i : i;
+      for (int time = 0; time < (id % 50 == 0 ? 2 : 1); ++time) {
+        const float value[] = {static_cast<float>(step * 1000 + id) + static_cast<float>(time) / 2};
+        w.AddSummary(id, value);
+        expected[{step, id}] = static_cast<double>(value[0]);
+      }
+    }
+    w.Step();
+    if (step % 9 != 0) continue;
+    ASSERT_TRUE((*trial)->Refresh().ok());
+    EXPECT_EQ(Visited(**trial), expected);
+    EXPECT_EQ(OfSteps(**trial), expected);
+    EXPECT_EQ(OfTensors(**trial), expected);
+  }
+  w.Close();
+  ASSERT_TRUE((*trial)->RefreshAll().ok());
+  EXPECT_EQ(Visited(**trial), expected);
+  EXPECT_EQ(OfSteps(**trial), expected);
+  EXPECT_EQ(OfTensors(**trial), expected);
+}
+
 TEST(TrialColumnsTest, StayWhileTheirMemoryCouldBeUsedAgain) {
   const TempRun run;
   Writing w(run.path(), 0, 1);

@@ -92,8 +92,27 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
       if (at == worker->trial_id.end()) return std::nullopt;
       return at->second;
     };
+    if (const auto published = segment.PublishedAt(place->index)) {
+      const auto each = [&](const auto& of, std::size_t row, auto use) {
+        if (const auto id = id_of(segment.slot_tensor(of.slot[row]))) use(*id, of.rows[row]);
+      };
+      for (const std::uint32_t row : published->summaries.counting) {
+        each(published->summaries, row, [&](TensorId id, const format::SummaryRow& s) {
+          out->summaries.push_back({id, number, static_cast<DType>(s.dtype), SummaryOf(s)});
+        });
+      }
+      for (std::size_t row = 0; row < published->scalars.rows.size(); ++row) {
+        each(published->scalars, row, [&](TensorId id, const format::ScalarRow& scalar) {
+          out->scalars.push_back({id, number, scalar.value});
+        });
+      }
+      for (std::size_t row = 0; row < published->forms.rows.size(); ++row) {
+        each(published->forms, row,
+             [&](TensorId id, const format::FormRow& form) { out->forms.push_back({id, number, form}); });
+      }
+    }
     std::vector<SlotSpans::Span>& spans = SpansOf(segment, worker->spans);
-    for (std::size_t slot = 0; slot < segment.slot_count(); ++slot) {
+    for (std::size_t slot = 0; segment.sealed() && slot < segment.slot_count(); ++slot) {
       if (!spans.empty() && (place->index < spans[slot].first || place->index > spans[slot].last)) continue;
       const auto id = id_of(segment.slot_tensor(slot));
       if (!id) continue;

@@ -10,6 +10,25 @@ namespace {
 
 constexpr auto kDifference = static_cast<std::uint16_t>(format::Form::kDifference);
 
+/// One row as a stretch.
+SummaryStretch StretchOf(TensorId tensor, std::uint32_t worker, std::size_t n, const auto& s,
+                         const std::uint8_t& dtype, const std::uint16_t& steps) {
+  return {tensor,
+          worker,
+          n,
+          {&s.count, 1},
+          {&s.min_bits, 1},
+          {&s.max_bits, 1},
+          {&s.zero_count, 1},
+          {&s.nan_count, 1},
+          {&s.inf_count, 1},
+          {&s.sum, 1},
+          {&s.sum_sq, 1},
+          {&s.abs_sum, 1},
+          {&dtype, 1},
+          {&steps, 1}};
+}
+
 /// Of any trial, step by step.
 Status VisitSteps(const Trial& trial, std::size_t from, std::size_t to, const UseStretch& use,
                   const UseDifference& difference) {
@@ -20,26 +39,31 @@ Status VisitSteps(const Trial& trial, std::size_t from, std::size_t to, const Us
     for (const TrialRows::SummaryEntry& entry : rows.summaries) {
       const Summary& s = entry.summary;
       const auto dtype = static_cast<std::uint8_t>(entry.dtype);
-      use({entry.tensor,
-           entry.worker,
-           n,
-           {&s.count, 1},
-           {&s.min_bits, 1},
-           {&s.max_bits, 1},
-           {&s.zero_count, 1},
-           {&s.nan_count, 1},
-           {&s.inf_count, 1},
-           {&s.sum, 1},
-           {&s.sum_sq, 1},
-           {&s.abs_sum, 1},
-           {&dtype, 1},
-           {&one, 1}});
+      use(StretchOf(entry.tensor, entry.worker, n, s, dtype, one));
     }
     for (const TrialRows::FormEntry& entry : rows.forms) {
       if (difference && entry.row.form == kDifference) difference(entry.tensor, n, entry.row);
     }
   }
   return Status::Ok();
+}
+
+/// Of a segment that is not sealed, one step. `ids`: by slot.
+void VisitPublished(const WorkerState& worker, const store::SegmentReader& segment, std::uint32_t index,
+                    std::span<const TensorId> ids, const UseStretch& use, const UseDifference& difference) {
+  const auto published = segment.PublishedAt(index);
+  const std::size_t n = worker.StepOf(segment.steps().ordinal[index]);
+  const auto& summaries = published->summaries;
+  for (const std::uint32_t row : summaries.counting) {
+    const TensorId id = ids[summaries.slot[row]];
+    const format::SummaryRow& s = summaries.rows[row];
+    if (id != kNoTensor) use(StretchOf(id, worker.reader->worker(), n, s, s.dtype, s.steps));
+  }
+  const auto& forms = published->forms;
+  for (std::size_t row = 0; difference && row < forms.rows.size(); ++row) {
+    const TensorId id = ids[forms.slot[row]];
+    if (id != kNoTensor && forms.rows[row].form == kDifference) difference(id, n, forms.rows[row]);
+  }
 }
 
 }  // namespace
@@ -52,8 +76,24 @@ Status VisitRows(const Trial& trial, std::size_t from, std::size_t to, const Use
                         : VisitSteps(trial, from, to, use, difference);
 }
 
+std::span<const TensorId> WorkerState::IdsOf(const store::SegmentReader& segment) const {
+  // Slots have other numbers once the segment is sealed.
+  if (segment.sealed() || ids_path_ != segment.path()) {
+    ids_path_ = segment.sealed() ? std::string() : segment.path();
+    ids_.clear();
+  }
+  ids_.resize(segment.slot_count(), kNoTensor);
+  for (std::size_t slot = 0; slot < ids_.size(); ++slot) {
+    if (ids_[slot] != kNoTensor) continue;
+    const auto id = trial_id.find(ScopedId(segment.header().epoch, segment.slot_tensor(slot)));
+    if (id != trial_id.end()) ids_[slot] = id->second;
+  }
+  return ids_;
+}
+
 Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretch& use,
                                const UseDifference& difference) const {
+  store::SegmentSweep sweep;
   for (const auto& worker : workers_) {
     for (const auto& segment : worker->reader->segments()) {
       // The steps of the segment that are wanted.
@@ -68,11 +108,19 @@ Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretc
       while (!wanted(*last)) --last;
       const auto low = static_cast<std::uint32_t>(first - ordinals.begin());
       const auto high = static_cast<std::uint32_t>(last - ordinals.begin());
-      for (std::size_t slot = 0; slot < segment->slot_count(); ++slot) {
-        const auto id = worker->trial_id.find(ScopedId(segment->header().epoch, segment->slot_tensor(slot)));
-        if (id == worker->trial_id.end()) continue;
+      const std::span<const TensorId> ids = worker->IdsOf(*segment);
+      if (!segment->sealed()) {
         LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
-        LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(slot, store::Again::kNo));
+        for (std::uint32_t index = low; index <= high; ++index) {
+          if (wanted(ordinals[index])) VisitPublished(*worker, *segment, index, ids, use, difference);
+        }
+        continue;
+      }
+      sweep.Begin(*segment);
+      for (std::size_t slot = 0; slot < ids.size(); ++slot) {
+        if (ids[slot] == kNoTensor) continue;
+        LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
+        LUFF_ASSIGN_OR_RETURN(const auto block, sweep.Summaries(slot));
         const auto begin = std::ranges::lower_bound(block.step, low) - block.step.begin();
         const auto end = std::ranges::upper_bound(block.step, high) - block.step.begin();
         EachStretch(*worker, *segment, block, static_cast<std::size_t>(begin), static_cast<std::size_t>(end),
@@ -84,19 +132,19 @@ Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretc
                       const auto part = [&](const auto& column) {
                         return column.subspan(row + skip, stop - skip);
                       };
-                      use({id->second, worker->reader->worker(), n + skip, part(block.count),
+                      use({ids[slot], worker->reader->worker(), n + skip, part(block.count),
                            part(block.min_bits), part(block.max_bits), part(block.zero_count),
                            part(block.nan_count), part(block.inf_count), part(block.sum), part(block.sum_sq),
                            part(block.abs_sum), part(block.dtype), part(block.steps)});
                     });
         if (!difference) continue;
-        LUFF_ASSIGN_OR_RETURN(const auto forms, segment->Forms(slot, store::Again::kNo));
+        LUFF_ASSIGN_OR_RETURN(const auto forms, sweep.Forms(slot));
         const auto first_form = std::ranges::lower_bound(forms.step, low) - forms.step.begin();
         for (auto row = static_cast<std::size_t>(first_form);
              row < forms.rows.size() && forms.step[row] <= high; ++row) {
           if (forms.rows[row].form != kDifference) continue;
           const std::uint32_t n = worker->StepOf(ordinals[forms.step[row]]);
-          if (n != kNoStep && n >= from && n < to) difference(id->second, n, forms.rows[row]);
+          if (n != kNoStep && n >= from && n < to) difference(ids[slot], n, forms.rows[row]);
         }
       }
     }

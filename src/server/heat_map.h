@@ -44,6 +44,7 @@ class HeatMap {
   };
   /// Works out the middles of the rows of a tile.
   void FindMiddles(std::size_t y);
+  void PrefetchAfter(std::size_t column, std::size_t first, std::size_t rows) const noexcept;
   /// Columns of the finest level in one of a level.
   [[nodiscard]] static std::size_t WidthOf(std::size_t level);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <bitset>
 #include <cmath>
 #include <limits>
 
@@ -24,13 +25,6 @@ constexpr std::size_t kL2 = PlaceOf(Statistic::kL2), kMean = PlaceOf(Statistic::
                       kAbsMax = PlaceOf(Statistic::kAbsMax), kZeros = PlaceOf(Statistic::kZeroShare),
                       kBadShare = PlaceOf(Statistic::kNonFinite), kRatio = PlaceOf(Statistic::kUpdateRatio);
 
-double Bound(std::uint64_t bits, std::uint8_t type) noexcept {
-  const auto dtype = static_cast<DType>(type);
-  if (IsSignedInteger(dtype)) return static_cast<double>(std::bit_cast<std::int64_t>(bits));
-  if (IsUnsignedInteger(dtype)) return static_cast<double>(bits);
-  return std::bit_cast<double>(bits);
-}
-
 std::uint8_t* FlagsOf(float* words, std::size_t stride) noexcept {
   return reinterpret_cast<std::uint8_t*>(words + stride * 2 * kOverviewStatistics);
 }
@@ -38,54 +32,144 @@ const std::uint8_t* FlagsOf(const float* words, std::size_t stride) noexcept {
   return reinterpret_cast<const std::uint8_t*>(words + stride * 2 * kOverviewStatistics);
 }
 
-struct Range {
-  double lo = HUGE_VAL, hi = -HUGE_VAL;
-  void Add(double value) noexcept {
-    lo = value < lo ? value : lo;
-    hi = value > hi ? value : hi;
+/// What rows of one tensor in one column say, as float64. Squares: roots are drawn at the end, since they
+/// keep the order.
+struct Extremes {
+  std::array<double, kOverviewStatistics> lo, hi;
+  std::uint8_t flags = Overview::kRecorded;
+
+  Extremes() {
+    lo.fill(HUGE_VAL);
+    hi.fill(-HUGE_VAL);
   }
-};
-
-}  // namespace
-
-/// Of the rows of one tensor in one column. Roots are drawn at the end, since they keep the order.
-struct Overview::Extremes {
-  std::array<Range, kOverviewStatistics> of{};
-  std::uint8_t flags = kRecorded;
-
-  void Add(const query::SummaryStretch& s, std::size_t i) noexcept {
-    const std::uint64_t bad = s.nan_count[i] + s.inf_count[i];
-    if (bad != 0) flags |= kNotFinite;
-    if (s.merged_steps[i] > 1) flags |= kMerged;
-    const std::uint64_t count = s.count[i];
-    const double share = count == 0 ? 0.0 : 1.0 / static_cast<double>(count);
-    of[kZeros].Add(static_cast<double>(s.zero_count[i]) * share);
-    of[kBadShare].Add(static_cast<double>(bad) * share);
-    if (count <= bad) return;  // damage may claim more
-    const double part = bad == 0 ? share : 1.0 / static_cast<double>(count - bad);
-    const double mean = s.sum[i] * part;
-    of[kL2].Add(s.sum_sq[i]);
-    of[kMean].Add(mean);
-    of[kStd].Add(std::max(s.sum_sq[i] * part - mean * mean, 0.0));
-    of[kAbsMean].Add(s.abs_sum[i] * part);
-    of[kAbsMax].Add(
-        std::max(std::fabs(Bound(s.min_bits[i], s.dtype[i])), std::fabs(Bound(s.max_bits[i], s.dtype[i]))));
+  /// NaN stands for none.
+  void Add(const std::array<double, kOverviewStatistics>& values) noexcept {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      lo[i] = values[i] < lo[i] ? values[i] : lo[i];
+      hi[i] = values[i] > hi[i] ? values[i] : hi[i];
+    }
   }
   void PutInto(float* words, std::size_t stride, std::size_t tensor) noexcept {
     for (const std::size_t square : {kL2, kStd}) {
-      if (of[square].lo > of[square].hi) continue;
-      of[square].lo = std::sqrt(of[square].lo);
-      of[square].hi = std::sqrt(of[square].hi);
+      lo[square] = std::sqrt(lo[square]);
+      hi[square] = std::sqrt(hi[square]);  // NaN if there is none
     }
     for (std::size_t place = 0; place < kOverviewStatistics; ++place) {
-      float& lo = words[2 * place * stride + tensor];
-      float& hi = words[(2 * place + 1) * stride + tensor];
-      lo = std::min(lo, static_cast<float>(of[place].lo));
-      hi = std::max(hi, static_cast<float>(of[place].hi));
+      float& least = words[2 * place * stride + tensor];
+      float& most = words[(2 * place + 1) * stride + tensor];
+      const auto low = static_cast<float>(lo[place]);
+      const auto high = static_cast<float>(hi[place]);
+      least = low < least ? low : least;
+      most = high > most ? high : most;
     }
     FlagsOf(words, stride)[tensor] |= flags;
   }
 };
+
+/// The values of rows, one after another: neighbours mostly have as many elements, of one type.
+class RowValues {
+ public:
+  std::array<double, kOverviewStatistics> Of(const query::SummaryStretch& s, std::size_t i,
+                                             std::uint8_t* flags) noexcept {
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+    std::array<double, kOverviewStatistics> values;
+    values.fill(kNone);
+    const std::uint64_t count = s.count[i];
+    if (count != count_) {
+      count_ = count;
+      share_ = count == 0 ? 0.0 : 1.0 / static_cast<double>(count);
+    }
+    const std::uint64_t bad = s.nan_count[i] + s.inf_count[i];
+    const std::uint64_t zeros = s.zero_count[i];
+    values[kZeros] = zeros == 0 ? 0.0 : static_cast<double>(zeros) * share_;
+    values[kBadShare] = bad == 0 ? 0.0 : static_cast<double>(bad) * share_;
+    if (s.merged_steps[i] > 1) *flags |= Overview::kMerged;
+    if (bad != 0) *flags |= Overview::kNotFinite;
+    if (count <= bad) return values;  // damage may claim more
+    const double part = bad == 0 ? share_ : 1.0 / static_cast<double>(count - bad);
+    const double mean = s.sum[i] * part;
+    values[kL2] = s.sum_sq[i];
+    values[kMean] = mean;
+    values[kStd] = std::max(s.sum_sq[i] * part - mean * mean, 0.0);
+    values[kAbsMean] = s.abs_sum[i] * part;
+    if (s.dtype[i] != dtype_) {
+      dtype_ = s.dtype[i];
+      const auto dtype = static_cast<DType>(dtype_);
+      kind_ = IsSignedInteger(dtype)     ? Kind::kSigned
+              : IsUnsignedInteger(dtype) ? Kind::kUnsigned
+                                         : Kind::kFloat;
+    }
+    values[kAbsMax] = std::max(std::fabs(Bound(s.min_bits[i])), std::fabs(Bound(s.max_bits[i])));
+    return values;
+  }
+
+ private:
+  enum class Kind : std::uint8_t { kFloat, kSigned, kUnsigned };
+  [[nodiscard]] double Bound(std::uint64_t bits) const noexcept {
+    if (kind_ == Kind::kFloat) return std::bit_cast<double>(bits);
+    return kind_ == Kind::kSigned ? static_cast<double>(std::bit_cast<std::int64_t>(bits))
+                                  : static_cast<double>(bits);
+  }
+
+  std::uint64_t count_ = 0;
+  double share_ = 0;
+  std::uint8_t dtype_ = 0;  // of no type
+  Kind kind_ = Kind::kFloat;
+};
+
+void MakeEmpty(float* words, std::size_t stride) {
+  for (std::size_t plane = 0; plane < 2 * kOverviewStatistics; ++plane)
+    std::fill_n(words + plane * stride, stride, plane % 2 == 0 ? kEmpty : -kEmpty);
+  std::fill_n(FlagsOf(words, stride), stride, std::uint8_t{0});
+}
+
+void Join(float* to, const float* from, std::size_t count, bool greatest) noexcept {
+  if (greatest) {
+    for (std::size_t i = 0; i < count; ++i) to[i] = from[i] > to[i] ? from[i] : to[i];
+  } else {
+    for (std::size_t i = 0; i < count; ++i) to[i] = from[i] < to[i] ? from[i] : to[i];
+  }
+}
+
+}  // namespace
+
+/// Cells of some neighbouring tensors in neighbouring columns. Rows come tensor by tensor, and columns lie
+/// tensor beside tensor: without blocks each row would touch sixteen places that are far apart.
+struct Overview::Block {
+  static constexpr std::size_t kTensors = kRowUnit, kColumns = 256, kNone = SIZE_MAX;
+  static constexpr std::size_t kWords = WordsOf(kTensors);
+  RowValues values;
+  std::size_t number = kNone;  // its tensors are those from number * kTensors on
+  std::uint32_t first = 0;     // column
+  std::bitset<kColumns> filled;
+  std::vector<std::uint32_t> touched;  // columns
+  std::unique_ptr<float[]> words = std::make_unique_for_overwrite<float[]>(kWords * kColumns);
+
+  [[nodiscard]] float* WordsAt(std::uint32_t column) {
+    const std::size_t i = column - first;
+    float* at = words.get() + i * kWords;
+    if (!filled[i]) {
+      MakeEmpty(at, kTensors);
+      filled.set(i);
+      touched.push_back(column);
+    }
+    return at;
+  }
+};
+
+void Overview::Put(Block* block) {
+  const std::size_t tensor = block->number * Block::kTensors;
+  for (const std::uint32_t column : block->touched) {
+    const float* from = block->words.get() + (column - block->first) * Block::kWords;
+    float* to = Words(column);
+    for (std::size_t plane = 0; plane < 2 * kOverviewStatistics; ++plane)
+      Join(to + plane * stride_ + tensor, from + plane * Block::kTensors, Block::kTensors, plane % 2 != 0);
+    for (std::size_t lane = 0; lane < Block::kTensors; ++lane)
+      FlagsOf(to, stride_)[tensor + lane] |= FlagsOf(from, Block::kTensors)[lane];
+  }
+  block->touched.clear();
+  block->filled.reset();
+}
 
 Overview::Cells Overview::At(std::size_t column, std::size_t place) const noexcept {
   const float* words = columns_[column].words;
@@ -137,9 +221,7 @@ void Overview::Clear() {
 
 std::unique_ptr<float[]> Overview::NewWords() const {
   auto words = std::make_unique_for_overwrite<float[]>(WordsOf(stride_));
-  for (std::size_t plane = 0; plane < 2 * kOverviewStatistics; ++plane)
-    std::fill_n(words.get() + plane * stride_, stride_, plane % 2 == 0 ? kEmpty : -kEmpty);
-  std::fill_n(FlagsOf(words.get(), stride_), stride_, std::uint8_t{0});
+  MakeEmpty(words.get(), stride_);
   return words;
 }
 
@@ -193,19 +275,11 @@ void Overview::Fold() {
         first = std::move(second);
       } else if (second.words != nullptr) {
         auto both = std::make_unique_for_overwrite<float[]>(WordsOf(stride_));
-        for (std::size_t plane = 0; plane < 2 * kOverviewStatistics; ++plane) {
-          const float* a = first.words + plane * stride_;
-          const float* b = second.words + plane * stride_;
-          float* to = both.get() + plane * stride_;
-          if (plane % 2 == 0) {
-            for (std::size_t row = 0; row < stride_; ++row) to[row] = std::min(a[row], b[row]);
-          } else {
-            for (std::size_t row = 0; row < stride_; ++row) to[row] = std::max(a[row], b[row]);
-          }
-        }
+        std::copy_n(first.words, WordsOf(stride_), both.get());
+        for (std::size_t plane = 0; plane < 2 * kOverviewStatistics; ++plane)
+          Join(both.get() + plane * stride_, second.words + plane * stride_, stride_, plane % 2 != 0);
         for (std::size_t row = 0; row < stride_; ++row)
-          FlagsOf(both.get(), stride_)[row] = static_cast<std::uint8_t>(FlagsOf(first.words, stride_)[row] |
-                                                                        FlagsOf(second.words, stride_)[row]);
+          FlagsOf(both.get(), stride_)[row] |= FlagsOf(second.words, stride_)[row];
         first.owned = std::move(both);
         first.words = first.owned.get();
       }
@@ -228,24 +302,39 @@ Status Overview::Visit(const query::Trial& trial, std::size_t begin, std::size_t
     if (counts) columns_[column_of_.back()].stepped = true;
   }
   ++version_;
-  return query::VisitRows(
-      trial, begin, end, [&](const query::SummaryStretch& s) { Take(begin, s); },
+  const auto block = std::make_unique<Block>();
+  const Status read = query::VisitRows(
+      trial, begin, end, [&](const query::SummaryStretch& s) { Take(begin, s, block.get()); },
       [&](query::TensorId tensor, std::size_t n, const format::FormRow& row) {
         TakeDifference(begin, tensor, n, row);
       });
+  Put(block.get());
+  return read;
 }
 
-void Overview::Take(std::size_t begin, const query::SummaryStretch& s) {
-  const std::uint32_t* columns = column_of_.data() + (s.first - begin);
-  for (std::size_t i = 0; i < s.count.size();) {
+void Overview::Take(std::size_t begin, const query::SummaryStretch& s, Block* block) {
+  const auto columns = std::span(column_of_).subspan(s.first - begin, s.count.size());
+  const auto [least, most] =
+      std::ranges::minmax(columns, {}, [](std::uint32_t column) { return column == kOther ? 0 : column; });
+  const bool wide = most - least >= Block::kColumns;  // of few tensors: there is nothing to gather
+  for (std::size_t i = 0; i < columns.size();) {
     const std::uint32_t column = columns[i];
     if (column == kOther) {
       ++i;
       continue;
     }
     Extremes found;
-    for (; i < s.count.size() && columns[i] == column; ++i) found.Add(s, i);
-    found.PutInto(Words(column), stride_, s.tensor);
+    for (; i < columns.size() && columns[i] == column; ++i) found.Add(block->values.Of(s, i, &found.flags));
+    if (wide) {
+      found.PutInto(Words(column), stride_, s.tensor);
+      continue;
+    }
+    if (s.tensor / Block::kTensors != block->number || column - block->first >= Block::kColumns) {
+      Put(block);
+      block->number = s.tensor / Block::kTensors;
+      block->first = column;
+    }
+    found.PutInto(block->WordsAt(column), Block::kTensors, s.tensor % Block::kTensors);
   }
 }
 

@@ -83,7 +83,7 @@ class Overview {
     std::unique_ptr<float[]> owned;  // null: in memory_
     bool stepped = false;
   };
-  struct Extremes;
+  struct Block;
   void Clear();
   /// Whether steps that were read have been recorded again since.
   [[nodiscard]] bool TakenBack(const query::Trial& trial) const;
@@ -92,7 +92,9 @@ class Overview {
   void Fold();
   /// Reads the steps at positions `begin` to `end`.
   [[nodiscard]] Status Visit(const query::Trial& trial, std::size_t begin, std::size_t end);
-  void Take(std::size_t begin, const query::SummaryStretch& stretch);
+  void Take(std::size_t begin, const query::SummaryStretch& stretch, Block* block);
+  /// Puts the cells of a block into their columns.
+  void Put(Block* block);
   void TakeDifference(std::size_t begin, query::TensorId tensor, std::size_t n, const format::FormRow& row);
   /// The words of a column, to be changed.
   [[nodiscard]] float* Words(std::size_t column);

@@ -25,10 +25,10 @@ std::int64_t UsedNs(const struct stat& info) {
   return static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
-/// The file's columns, if they are of this run and mode.
+/// The file's columns, if they are of this run and mode. `sums`: as ParseOverviewUntrusted.
 Result<OverviewFile> Parsed(const MappedFile& file, const std::string& id, const query::Trial& trial,
-                            query::Mode mode) {
-  LUFF_ASSIGN_OR_RETURN(OverviewFile parsed, ParseOverviewUntrusted(file.bytes()));
+                            query::Mode mode, bool sums) {
+  LUFF_ASSIGN_OR_RETURN(OverviewFile parsed, ParseOverviewUntrusted(file.bytes(), sums));
   const bool fits = parsed.mode == mode && parsed.state.tensors <= trial.tensor_count() &&
                     parsed.state.to <= trial.step_count();
   if (!fits || parsed.binding != BindingOf(id, trial, parsed.state))
@@ -63,7 +63,7 @@ void OverviewCache::Load(const std::string& id, const query::Trial& trial, Overv
   const std::string path = PathOf(id, overview->mode());
   const auto file = MappedFile::Open(path, kMaxFile);
   if (!file.ok()) return;
-  const auto parsed = Parsed(**file, id, trial, overview->mode());
+  const auto parsed = Parsed(**file, id, trial, overview->mode(), true);
   if (!parsed.ok()) return;  // it is written anew once the overview is built
   overview->Adopt(parsed->state, parsed->columns, *file);
   (void)utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);  // used now
@@ -106,7 +106,7 @@ void OverviewCache::Save(const std::string& id, const query::Trial& trial, Overv
   const OverviewBinding binding = BindingOf(id, trial, state);
   {
     const auto other = MappedFile::Open(path, kMaxFile);
-    const auto parsed = other.ok() ? Parsed(**other, id, trial, overview->mode()) : other.status();
+    const auto parsed = other.ok() ? Parsed(**other, id, trial, overview->mode(), true) : other.status();
     if (parsed.ok() && parsed->state.to - parsed->state.from > state.to - state.from) return;
   }
   MakeRoom(bytes, path);
@@ -134,7 +134,7 @@ void OverviewCache::Save(const std::string& id, const query::Trial& trial, Overv
     return;
   }
   const auto file = MappedFile::Open(path, kMaxFile);
-  const auto parsed = file.ok() ? Parsed(**file, id, trial, overview->mode()) : file.status();
+  const auto parsed = file.ok() ? Parsed(**file, id, trial, overview->mode(), false) : file.status();
   if (parsed.ok() && parsed->binding == binding) overview->Adopt(parsed->state, parsed->columns, *file);
 }
 

@@ -91,7 +91,10 @@ Result<bool> SegmentReader::Poll(std::uint64_t limit, bool reopen) {
   if (sealed()) return false;
   if (reopen) LUFF_RETURN_IF_ERROR(file_->Reopen().status());
   bool news = false;
-  std::uint64_t window = kWindowBytes;
+  // The live page tells how much was published.
+  std::uint64_t window = limit == ~std::uint64_t{0} || limit < position_
+                             ? kWindowBytes
+                             : std::clamp(limit - position_, kWindowBytes, 4 * kWindowBytes);
   // Per thread, not per segment: a run has a tail for each worker, and the bytes are not needed after this
   // call.
   thread_local std::vector<std::byte> bytes;
@@ -144,9 +147,11 @@ std::optional<std::size_t> SegmentReader::FindSlot(std::uint32_t tensor) const n
     if (at == ids_->end() || *at != tensor) return std::nullopt;
     return static_cast<std::size_t>(at - ids_->begin());
   }
-  const auto at = tail_->slots().find(tensor);
-  if (at == tail_->slots().end()) return std::nullopt;
-  return at->second;
+  return tail_->FindSlot(tensor);
+}
+std::optional<SegmentReader::PublishedRows> SegmentReader::PublishedAt(std::uint32_t index) const noexcept {
+  if (footer_) return std::nullopt;
+  return tail_->RowsAt(index);
 }
 
 /// Returns the bytes of a section of the footer, from the cache if they were read recently. `key` identifies
@@ -163,11 +168,14 @@ Result<SegmentReader::Section> SegmentReader::ReadSection(const format::FooterSe
   if (memory == nullptr)
     return ResourceExhausted("no memory for " + std::to_string(section.bytes) + " bytes of rows: " + path_);
   const std::span<std::byte> to(memory.get(), static_cast<std::size_t>(section.bytes));
-  const Status status = file_->ReadAllAt(to, *place);
-  if (status.code() == StatusCode::kNotFound)
-    return NotFound("the segment was removed, or merged meanwhile (refresh the trial): " + path_);
-  LUFF_RETURN_IF_ERROR(status);
+  LUFF_RETURN_IF_ERROR(ReadFooter(to, *place));
   return Section{to, memory, false};
+}
+
+Status SegmentReader::ReadFooter(std::span<std::byte> to, std::uint64_t offset) const {
+  const Status status = file_->ReadAllAt(to, offset);
+  if (status.code() != StatusCode::kNotFound) return status;
+  return NotFound("the segment was removed, or merged meanwhile (refresh the trial): " + path_);
 }
 
 /// Locates the rows of a slot of a sealed segment. The whole directory was verified when the segment was
@@ -300,23 +308,37 @@ Result<std::span<const std::byte>> SegmentReader::ReadFrame(const format::FrameE
   return frame.body;
 }
 
-Result<std::vector<TensorDef>> SegmentReader::TensorDefs() const {
-  if (!footer_) return tail_->tensor_defs();
+namespace {
+
+template <typename Def>
+std::vector<Def> From(const std::vector<Def>& defs, std::size_t from) {
+  return {defs.begin() + static_cast<std::ptrdiff_t>(std::min(from, defs.size())), defs.end()};
+}
+
+}  // namespace
+
+SegmentReader::DefCounts SegmentReader::def_counts() const noexcept {
+  if (!footer_) return {tail_->tensor_defs().size(), tail_->layout_defs().size()};
+  return {footer_->head().def_count, footer_->head().layout_count};
+}
+
+Result<std::vector<TensorDef>> SegmentReader::TensorDefs(std::size_t from) const {
+  if (!footer_) return From(tail_->tensor_defs(), from);
   LUFF_ASSIGN_OR_RETURN(const Section section, ReadSection(footer_->head().defs, kDefsKey, Again::kNo));
   const auto views = footer_->TensorDefsUntrusted(section.bytes);
   if (!views.ok()) return Located(views.status());
   std::vector<TensorDef> defs;
-  for (const auto& view : *views) defs.push_back(OwnedTensorDef(view));
+  for (std::size_t i = from; i < views->size(); ++i) defs.push_back(OwnedTensorDef((*views)[i]));
   return defs;
 }
 
-Result<std::vector<LayoutDef>> SegmentReader::LayoutDefs() const {
-  if (!footer_) return tail_->layout_defs();
+Result<std::vector<LayoutDef>> SegmentReader::LayoutDefs(std::size_t from) const {
+  if (!footer_) return From(tail_->layout_defs(), from);
   LUFF_ASSIGN_OR_RETURN(const Section section, ReadSection(footer_->head().layouts, kDefsKey, Again::kNo));
   const auto views = footer_->LayoutDefsUntrusted(section.bytes);
   if (!views.ok()) return Located(views.status());
   std::vector<LayoutDef> defs;
-  for (const auto& view : *views) defs.push_back(OwnedLayoutDef(view));
+  for (std::size_t i = from; i < views->size(); ++i) defs.push_back(OwnedLayoutDef((*views)[i]));
   return defs;
 }
 

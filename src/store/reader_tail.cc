@@ -28,66 +28,22 @@ LayoutDef OwnedLayoutDef(const format::LayoutDefView& view) {
   return def;
 }
 
-TailColumns::Tensor& TailColumns::TensorOf(std::uint32_t tensor) {
-  const auto [at, fresh] = slots_.try_emplace(tensor, static_cast<std::uint32_t>(tensors_.size()));
-  if (fresh) tensors_.emplace_back().tensor = tensor;
-  return tensors_[at->second];
-}
-
-void TailColumns::AddColumns(const FrameView& frame, std::uint32_t step) {
+void TailColumns::AddRows(const FrameView& frame, std::uint32_t step) {
   switch (frame.kind) {
-    case FrameKind::kSummaryRows: {
-      const auto rows = format::ParseSummaryRowsUntrusted(frame.body);
-      if (!rows.ok()) return;
-      for (const format::SummaryRow& row : *rows) {
-        Tensor& t = TensorOf(row.tensor);
-        t.count.push_back(row.count);
-        t.sum.push_back(row.sum);
-        t.sum_sq.push_back(row.sum_sq);
-        t.abs_sum.push_back(row.abs_sum);
-        t.min_bits.push_back(row.min_bits);
-        t.max_bits.push_back(row.max_bits);
-        t.zero_count.push_back(row.zero_count);
-        t.nan_count.push_back(row.nan_count);
-        t.inf_count.push_back(row.inf_count);
-        t.summary_step.push_back(step);
-        t.merged.push_back(row.steps);
-        t.dtype.push_back(row.dtype);
-        t.flags.push_back(row.flags);
-      }
+    case FrameKind::kSummaryRows:
+      if (const auto rows = format::ParseSummaryRowsUntrusted(frame.body); rows.ok())
+        summaries_.Add(step, *rows);
       return;
-    }
-    case FrameKind::kScalarRows: {
-      const auto rows = format::ParseScalarRowsUntrusted(frame.body);
-      if (!rows.ok()) return;
-      for (const format::ScalarRow& row : *rows) {
-        Tensor& t = TensorOf(row.tensor);
-        t.scalar.push_back(row.value);
-        t.scalar_step.push_back(step);
-        t.scalar_flags.push_back(row.flags);
-      }
+    case FrameKind::kScalarRows:
+      if (const auto rows = format::ParseScalarRowsUntrusted(frame.body); rows.ok())
+        scalars_.Add(step, *rows);
       return;
-    }
-    case FrameKind::kIndexRows: {
-      const auto rows = format::ParseIndexRowsUntrusted(frame.body);
-      if (!rows.ok()) return;
-      for (const format::IndexRow& row : *rows) {
-        Tensor& t = TensorOf(row.tensor);
-        t.index.push_back(row);
-        t.index_step.push_back(step);
-      }
+    case FrameKind::kIndexRows:
+      if (const auto rows = format::ParseIndexRowsUntrusted(frame.body); rows.ok()) index_.Add(step, *rows);
       return;
-    }
-    case FrameKind::kFormRows: {
-      const auto rows = format::ParseFormRowsUntrusted(frame.body);
-      if (!rows.ok()) return;
-      for (const format::FormRow& row : *rows) {
-        Tensor& t = TensorOf(row.tensor);
-        t.forms.push_back(row);
-        t.form_step.push_back(step);
-      }
+    case FrameKind::kFormRows:
+      if (const auto rows = format::ParseFormRowsUntrusted(frame.body); rows.ok()) forms_.Add(step, *rows);
       return;
-    }
     default: AddFrame(frame);
   }
 }
@@ -160,8 +116,12 @@ std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, st
         const auto step = static_cast<std::uint32_t>(ordinal_.size());
         for (const FrameView& part : open) {
           const bool defs = part.kind == FrameKind::kTensorDefs || part.kind == FrameKind::kLayoutDefs;
-          if (part.ordinal == frame.ordinal && !defs) AddColumns(part, step);
+          if (part.ordinal == frame.ordinal && !defs) AddRows(part, step);
         }
+        summaries_.Close(&slots_);
+        scalars_.Close(&slots_);
+        index_.Close(&slots_);
+        forms_.Close(&slots_);
         AddStep(frame.ordinal, *mark);
       }
       open.clear();
@@ -180,8 +140,23 @@ std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, st
   return done;
 }
 
-format::SummaryBlock TailColumns::Summaries(std::size_t slot) const noexcept {
-  const Tensor& t = tensors_[slot];
+format::SummaryBlock TailColumns::Summaries(std::size_t slot) const {
+  Columns& t = columns_[slot];
+  summaries_.EachOf(slot, &t.summaries_made, [&](std::uint32_t step, const format::SummaryRow& row) {
+    t.count.push_back(row.count);
+    t.sum.push_back(row.sum);
+    t.sum_sq.push_back(row.sum_sq);
+    t.abs_sum.push_back(row.abs_sum);
+    t.min_bits.push_back(row.min_bits);
+    t.max_bits.push_back(row.max_bits);
+    t.zero_count.push_back(row.zero_count);
+    t.nan_count.push_back(row.nan_count);
+    t.inf_count.push_back(row.inf_count);
+    t.summary_step.push_back(step);
+    t.merged.push_back(row.steps);
+    t.dtype.push_back(row.dtype);
+    t.flags.push_back(row.flags);
+  });
   format::SummaryBlock block;
   block.count = t.count;
   block.sum = t.sum;
@@ -198,15 +173,30 @@ format::SummaryBlock TailColumns::Summaries(std::size_t slot) const noexcept {
   block.flags = t.flags;
   return block;
 }
-format::ScalarBlock TailColumns::Scalars(std::size_t slot) const noexcept {
-  const Tensor& t = tensors_[slot];
+format::ScalarBlock TailColumns::Scalars(std::size_t slot) const {
+  Columns& t = columns_[slot];
+  scalars_.EachOf(slot, &t.scalars_made, [&](std::uint32_t step, const format::ScalarRow& row) {
+    t.scalar.push_back(row.value);
+    t.scalar_step.push_back(step);
+    t.scalar_flags.push_back(row.flags);
+  });
   return {t.scalar, t.scalar_step, t.scalar_flags};
 }
-format::IndexBlock TailColumns::Index(std::size_t slot) const noexcept {
-  return {tensors_[slot].index, tensors_[slot].index_step};
+format::IndexBlock TailColumns::Index(std::size_t slot) const {
+  Columns& t = columns_[slot];
+  index_.EachOf(slot, &t.index_made, [&](std::uint32_t step, const format::IndexRow& row) {
+    t.index.push_back(row);
+    t.index_step.push_back(step);
+  });
+  return {t.index, t.index_step};
 }
-format::FormBlock TailColumns::Forms(std::size_t slot) const noexcept {
-  return {tensors_[slot].forms, tensors_[slot].form_step};
+format::FormBlock TailColumns::Forms(std::size_t slot) const {
+  Columns& t = columns_[slot];
+  forms_.EachOf(slot, &t.forms_made, [&](std::uint32_t step, const format::FormRow& row) {
+    t.forms.push_back(row);
+    t.form_step.push_back(step);
+  });
+  return {t.forms, t.form_step};
 }
 
 }  // namespace luff::store

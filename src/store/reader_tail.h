@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -7,7 +8,9 @@
 #include "luff/base/result.h"
 #include "luff/format/footer.h"
 #include "luff/format/frames.h"
+#include "luff/store/reader.h"
 #include "luff/store/writer.h"
+#include "store/tail_rows.h"
 
 namespace luff::store {
 
@@ -18,7 +21,8 @@ enum class TailEnd : std::uint8_t {
   kNoFrame,  // bytes that are not a frame: a larger window does not help
 };
 
-/// Rows of a segment without a footer, in the same columns as a footer. **Thread-compatible.**
+/// Rows of a segment without a footer: by step, as they were published, and by tensor, in the same columns as
+/// a footer. Columns are made of what somebody asks for. **Thread-compatible.**
 class TailColumns {
  public:
   /// Reads the frames of `window`, which begins at `offset` of segment `sequence`, at a boundary between two
@@ -28,15 +32,19 @@ class TailColumns {
                                               std::uint64_t sequence, TailEnd* end);
 
   [[nodiscard]] const format::StepColumns& steps() const noexcept { return view_; }
-  [[nodiscard]] std::size_t slot_count() const noexcept { return tensors_.size(); }
-  [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept { return tensors_[slot].tensor; }
-  [[nodiscard]] const std::unordered_map<std::uint32_t, std::uint32_t>& slots() const noexcept {
-    return slots_;
+  [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
+  [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept { return slots_.tensor(slot); }
+  [[nodiscard]] std::optional<std::size_t> FindSlot(std::uint32_t tensor) const {
+    return slots_.Find(tensor);
   }
-  [[nodiscard]] format::SummaryBlock Summaries(std::size_t slot) const noexcept;
-  [[nodiscard]] format::ScalarBlock Scalars(std::size_t slot) const noexcept;
-  [[nodiscard]] format::IndexBlock Index(std::size_t slot) const noexcept;
-  [[nodiscard]] format::FormBlock Forms(std::size_t slot) const noexcept;
+  [[nodiscard]] SegmentReader::PublishedRows RowsAt(std::uint32_t step) const noexcept {
+    return {summaries_.At(step), scalars_.At(step), forms_.At(step)};
+  }
+  // Lifetime: until the next call for the same slot after more was read.
+  [[nodiscard]] format::SummaryBlock Summaries(std::size_t slot) const;
+  [[nodiscard]] format::ScalarBlock Scalars(std::size_t slot) const;
+  [[nodiscard]] format::IndexBlock Index(std::size_t slot) const;
+  [[nodiscard]] format::FormBlock Forms(std::size_t slot) const;
   [[nodiscard]] std::span<const format::FrameEntry> frames() const noexcept { return frames_; }
   [[nodiscard]] std::uint32_t kinds() const noexcept { return kinds_; }
   [[nodiscard]] std::int64_t heartbeat_unix_ns() const noexcept { return heartbeat_; }  // 0: none
@@ -44,8 +52,9 @@ class TailColumns {
   [[nodiscard]] const std::vector<LayoutDef>& layout_defs() const noexcept { return layout_defs_; }
 
  private:
-  struct Tensor {
-    std::uint32_t tensor = 0;
+  /// Columns of one tensor, as far as they were made: of so many entries of the tables below.
+  struct Columns {
+    std::size_t summaries_made = 0, scalars_made = 0, index_made = 0, forms_made = 0;
     std::vector<std::uint64_t> count, min_bits, max_bits, zero_count, nan_count, inf_count;
     std::vector<double> sum, sum_sq, abs_sum;
     std::vector<std::uint32_t> summary_step;
@@ -58,8 +67,7 @@ class TailColumns {
     std::vector<format::FormRow> forms;
     std::vector<std::uint32_t> form_step;
   };
-  Tensor& TensorOf(std::uint32_t tensor);
-  void AddColumns(const format::FrameView& frame, std::uint32_t step);
+  void AddRows(const format::FrameView& frame, std::uint32_t step);
   void AddDefs(const format::FrameView& frame);
   void AddFrame(const format::FrameView& frame);
   void AddStep(std::uint64_t ordinal, const format::StepMark& mark);
@@ -69,8 +77,12 @@ class TailColumns {
   std::vector<std::uint32_t> step_forms_, epoch_;
   std::vector<std::uint8_t> mode_;
   format::StepColumns view_;
-  std::vector<Tensor> tensors_;
-  std::unordered_map<std::uint32_t, std::uint32_t> slots_;
+  TailSlots slots_;
+  TailRows<format::SummaryRow> summaries_;
+  TailRows<format::ScalarRow> scalars_;
+  TailRows<format::IndexRow> index_;
+  TailRows<format::FormRow> forms_;
+  mutable std::unordered_map<std::size_t, Columns> columns_;  // by slot
   std::vector<format::FrameEntry> frames_;
   std::uint32_t kinds_ = 0;
   std::int64_t heartbeat_ = 0;

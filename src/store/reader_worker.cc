@@ -227,17 +227,30 @@ void WorkerReader::TakeDefs(SegmentReader& segment) {
     });
     if (!newest) return;
   }
-  auto tensors = segment.TensorDefs();
+  const SegmentReader::DefCounts counts = segment.def_counts();
+  SegmentReader::DefCounts& known = known_defs_[epoch];
+  SegmentReader::DefCounts from;
+  if (segment.sealed()) {
+    if (counts == known) return;
+  } else {
+    if (tail_defs_.sequence == segment.sequence()) from = tail_defs_.taken;
+    tail_defs_ = {segment.sequence(), counts};
+    if (counts == from) return;
+  }
+  auto tensors = segment.TensorDefs(from.tensors);
   if (!tensors.ok()) Problem("definitions of tensors are lost: " + std::string(tensors.status().message()));
   if (tensors.ok()) {
     for (TensorDef& def : *tensors) {
-      if (defined_.insert(DefKey(epoch, def.id)).second) definitions_.push_back({epoch, std::move(def)});
+      if (!defined_.insert(DefKey(epoch, def.id)).second) continue;
+      definitions_.push_back({epoch, std::move(def)});
+      ++known.tensors;
     }
   }
-  auto layouts = segment.LayoutDefs();
+  auto layouts = segment.LayoutDefs(from.layouts);
   if (!layouts.ok()) Problem("definitions of layouts are lost: " + std::string(layouts.status().message()));
   if (layouts.ok()) {
-    for (LayoutDef& def : *layouts) layouts_.try_emplace(DefKey(epoch, def.id), std::move(def));
+    for (LayoutDef& def : *layouts)
+      known.layouts += layouts_.try_emplace(DefKey(epoch, def.id), std::move(def)).second ? 1 : 0;
   }
 }
 

@@ -49,9 +49,22 @@ enum class Again : bool { kNo, kYes };
 [[nodiscard]] Result<RunInfo> ReadRunInfo(const std::string& run_path);
 
 /// One metadata segment. If it is sealed, its footer is read and verified piece by piece, on demand. If it is
-/// not (or its footer is damaged), its frames are kept in memory, in the same columns.
+/// not (or its footer is damaged), its rows are kept in memory as they were published, and put into the same
+/// columns for whom asks for them.
 class SegmentReader {
  public:
+  /// Rows of one kind in one step, in the order of publication.
+  template <typename Row>
+  struct RowsOfStep {
+    std::span<const Row> rows;
+    std::span<const std::uint32_t> slot;      // of each row
+    std::span<const std::uint32_t> counting;  // the last row of each slot, ascending
+  };
+  struct PublishedRows {
+    RowsOfStep<format::SummaryRow> summaries;
+    RowsOfStep<format::ScalarRow> scalars;
+    RowsOfStep<format::FormRow> forms;
+  };
   /// `cache` is shared by the segments of a run; if it is null, the segment makes its own. Errors: kNotFound,
   /// kIo, kCorruption (file header), kUnsupportedVersion.
   [[nodiscard]] static Result<std::unique_ptr<SegmentReader>> Open(
@@ -82,6 +95,10 @@ class SegmentReader {
   [[nodiscard]] std::size_t slot_count() const noexcept;
   [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept;
   [[nodiscard]] std::optional<std::size_t> FindSlot(std::uint32_t tensor) const noexcept;
+  /// Rows of the step with this index in a segment that is not sealed; they live until the next Poll().
+  /// Whoever wants all tensors of a step reads them here instead of asking for the columns of each. Nothing
+  /// if the segment is sealed.
+  [[nodiscard]] std::optional<PublishedRows> PublishedAt(std::uint32_t index) const noexcept;
   /// Rows of a slot, ascending by step. Errors: kCorruption naming the file, kNotFound (it was removed),
   /// kResourceExhausted.
   [[nodiscard]] Result<Held<format::SummaryBlock>> Summaries(std::size_t slot,
@@ -104,10 +121,17 @@ class SegmentReader {
   /// Reads the body of a frame into `scratch` and verifies it.
   [[nodiscard]] Result<std::span<const std::byte>> ReadFrame(const format::FrameEntry& entry,
                                                              std::vector<std::byte>* scratch) const;
-  [[nodiscard]] Result<std::vector<TensorDef>> TensorDefs() const;
-  [[nodiscard]] Result<std::vector<LayoutDef>> LayoutDefs() const;
+  /// Definitions from number `from` on. A sealed segment has all those of its epoch;
+  [[nodiscard]] Result<std::vector<TensorDef>> TensorDefs(std::size_t from = 0) const;
+  [[nodiscard]] Result<std::vector<LayoutDef>> LayoutDefs(std::size_t from = 0) const;
+  struct DefCounts {
+    std::size_t tensors = 0, layouts = 0;
+    friend bool operator==(const DefCounts&, const DefCounts&) = default;
+  };
+  [[nodiscard]] DefCounts def_counts() const noexcept;
 
  private:
+  friend class SegmentSweep;
   enum class Part : std::uint8_t { kSummaries, kScalars, kIndex, kForms, kFrames, kTensors };
   struct Section {
     std::span<const std::byte> bytes;
@@ -121,6 +145,8 @@ class SegmentReader {
   [[nodiscard]] Status ReadPage(std::size_t first) const;
   [[nodiscard]] Result<Section> ReadSection(const format::FooterSection& section, std::uint64_t key,
                                             Again again) const;
+  /// Fills `to` from this offset in the file.
+  [[nodiscard]] Status ReadFooter(std::span<std::byte> to, std::uint64_t offset) const;
   template <typename Rows, typename Parse>
   [[nodiscard]] Result<Held<Rows>> Sealed(std::size_t slot, Part part, const format::FooterSection& section,
                                           Again again, Parse parse) const;
@@ -141,6 +167,25 @@ class SegmentReader {
   mutable bool sorted_ = false;
   std::unique_ptr<TailColumns> tail_;  // not sealed
   Status damage_;
+};
+
+/// Reads the rows of sealed segments tensor by tensor, in pieces of a megabyte and past the cache: for those
+/// who look at everything, once. **Thread-compatible.**
+class SegmentSweep {
+ public:
+  /// Begins with the rows of another segment, which is sealed and outlives their use.
+  void Begin(const SegmentReader& segment) noexcept;
+  /// As those of the segment. Rows live until the next call of either; ascending slots are read fastest.
+  [[nodiscard]] Result<format::SummaryBlock> Summaries(std::size_t slot);
+  [[nodiscard]] Result<format::FormBlock> Forms(std::size_t slot);
+
+ private:
+  [[nodiscard]] Result<std::span<const std::byte>> Bytes(const format::FooterSection& section);
+
+  const SegmentReader* segment_ = nullptr;
+  std::shared_ptr<std::byte> memory_;
+  std::uint64_t room_ = 0;                // of memory_
+  std::uint64_t offset_ = 0, bytes_ = 0;  // of what it holds, within the footer
 };
 
 /// A definition, and the epoch that scopes its id.
@@ -283,7 +328,13 @@ class WorkerReader {
   std::uint64_t rebuilds_ = 0;
   std::uint64_t next_ordinal_ = 0;
   std::vector<EpochTensorDef> definitions_;
-  std::unordered_set<std::uint64_t> defined_;  // epoch << 32 | id
+  std::unordered_set<std::uint64_t> defined_;                     // epoch << 32 | id
+  std::map<std::uint32_t, SegmentReader::DefCounts> known_defs_;  // by epoch
+  struct TailDefs {
+    std::uint64_t sequence = 0;
+    SegmentReader::DefCounts taken;
+  };
+  TailDefs tail_defs_;  // of the segment that grows
   std::unordered_map<std::uint64_t, LayoutDef> layouts_;
   void TakeDocument(const std::string& name, std::string json, std::uint64_t ordinal);
   struct Version {
