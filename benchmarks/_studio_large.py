@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import luff
@@ -76,6 +77,7 @@ def step(bench: Bench) -> None:
         stream = server.stream(run.rsplit("/", 1)[1])
         server.whole_map(run)
         server.json(f"{run}/heat?stat=l2")
+        each = []
         for _ in range(bench.rounds):
             time.sleep(1)
             before = server.cpu_s()
@@ -88,6 +90,8 @@ def step(bench: Bench) -> None:
                 publish(1, 0.3)  # the server looks at each step by itself
                 server.json(f"{run}/heat?stat=l2")
             used = server.cpu_s() - before - idle * (time.monotonic() - begun)
-            bench.note("a published step of 5,000 tensors, CPU ms", 1e3 * max(used, 0) / count)
+            each.append(1e3 * used / count)
+        # Not the best: a round whose idle time held something else would seem to cost nothing.
+        bench.note("a published step of 5,000 tensors, CPU ms", statistics.median(each))
         stream.close()
     hook.close()

@@ -169,7 +169,7 @@ class SegmentReader {
   Status damage_;
 };
 
-/// Reads the rows of sealed segments tensor by tensor, in pieces of a megabyte and past the cache: for those
+/// Reads the rows of sealed segments tensor by tensor, in large pieces and past the cache: for those
 /// who look at everything, once. **Thread-compatible.**
 class SegmentSweep {
  public:
