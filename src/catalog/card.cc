@@ -211,22 +211,18 @@ void ReadSteps(const query::Trial& trial, Card* card) {
 
 void ReadFindings(const std::string& run, Card* card) {
   const rules::KeptFindings kept = rules::FindingsOfRun(run);
-  const rules::Finding* first = nullptr;
   std::set<std::string> rules;
   for (const rules::Finding& finding : kept.findings) {
     if (finding.healed || !finding.leader.empty()) continue;
     ++card->findings;
     rules.insert(Cut(finding.rule));
-    const bool graver = first == nullptr || finding.severity > first->severity ||
-                        (finding.severity == first->severity && finding.global_step < first->global_step);
-    if (graver) first = &finding;
   }
   card->rules.assign(rules.begin(), rules.end());
   for (const std::string& problem : kept.problems) card->problems.push_back(Cut(problem));
-  if (first == nullptr) return;
-  card->headline = {Cut(first->rule),   first->severity == rules::Severity::kStop ? "stop" : "warn",
-                    Cut(first->tensor), first->mode,
-                    Cut(first->what),   first->since_step};
+  const rules::Lead lead = rules::LeadOf(kept.findings);
+  if (lead.finding == nullptr || lead.finding->healed) return;
+  card->headline = {Cut(lead.finding->rule),   lead.stops ? "stop" : "warn", Cut(lead.finding->tensor),
+                    lead.finding->mode,        Cut(lead.finding->what),      lead.finding->since_step};
 }
 
 std::string Verdict(const Card& card) {

@@ -250,7 +250,9 @@ class LabelNoise final : public KeptRule {
     const auto seed = static_cast<std::uint64_t>(view.rows.info.global_step);
     for (const LossCall& call : LossReader::Read(view)) {
       const Recognition known_call = reader_.Recognise(call);
-      if (call.worker != worker || !(call.value || known_call.by_value) || known_call.broadcast) continue;
+      if (call.worker != worker || !(call.value || known_call.by_value) || known_call.broadcast ||
+          NamesPartners(call))
+        continue;
       const std::string& name = view.trial.tensor(call.loss).name;
       const auto known = dependences_.find(name);
       if (known == dependences_.end() && (!train || dependences_.size() >= kMaxLosses)) continue;

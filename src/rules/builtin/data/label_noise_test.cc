@@ -182,5 +182,37 @@ TEST(LabelNoise, NextTokensOfTheOwnRowAndOtherTargets_AreSilent) {
   EXPECT_TRUE(NextTokens([](int row) { return (row + 3) % 10; }, 1, 2).empty());
 }
 
+// Six passes over 256 rows in a new order each time; the scores compare each row of a batch with all others.
+TEST(LabelNoise, PartnersInABatch_AreNoLabels) {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [{"name": "Net", "type": "Net", "parameters": [], "modules": []}]})");
+  std::mt19937 random(4);
+  std::normal_distribution<double> normal;
+  std::vector<double> rows(kRows * kWidth);
+  for (double& value : rows) value = normal(random);
+  std::vector<int> order(kRows);
+  for (int i = 0; i < kRows; ++i) order[static_cast<std::size_t>(i)] = i;
+  for (int epoch = 0; epoch < 6; ++epoch) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (int at = 0; at < kRows; at += kBatch) {
+      std::vector<double> inputs;
+      std::vector<double> scores;
+      std::vector<double> partners;
+      for (int i = 0; i < kBatch; ++i) {
+        const auto row = rows.begin() + kWidth * order[static_cast<std::size_t>(at + i)];
+        inputs.insert(inputs.end(), row, row + kWidth);
+        partners.push_back(i);
+        for (int j = 0; j < kBatch; ++j) scores.push_back(0);
+      }
+      trial.Step()
+          .Loss(std::log(kBatch))
+          .Sample("sample/Net_input_0", {kBatch, kWidth}, inputs)
+          .Sample("sample/CrossEntropyLoss_input_0", {kBatch, kBatch}, scores)
+          .Sample("sample/CrossEntropyLoss_input_1", {kBatch}, partners, DType::kInt64);
+    }
+  }
+  EXPECT_TRUE(testing::FindingsOf(trial, "LabelNoise", ParameterSet::kLuff).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::label_noise_test
