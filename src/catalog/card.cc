@@ -221,8 +221,8 @@ void ReadFindings(const std::string& run, Card* card) {
   for (const std::string& problem : kept.problems) card->problems.push_back(Cut(problem));
   const rules::Lead lead = rules::LeadOf(kept.findings);
   if (lead.finding == nullptr || lead.finding->healed) return;
-  card->headline = {Cut(lead.finding->rule),   lead.stops ? "stop" : "warn", Cut(lead.finding->tensor),
-                    lead.finding->mode,        Cut(lead.finding->what),      lead.finding->since_step};
+  card->headline = {Cut(lead.finding->rule), lead.stops ? "stop" : "warn", Cut(lead.finding->tensor),
+                    lead.finding->mode,      Cut(lead.finding->what),      lead.finding->since_step};
 }
 
 std::string Verdict(const Card& card) {

@@ -56,7 +56,7 @@ struct Finding {
 /// The finding that a verdict names.
 struct Lead {
   const Finding* finding = nullptr;
-  bool stops = false;  // it, or what follows from it
+  bool stops = false;                     // it, or what follows from it
   std::uint64_t leaders = 0, healed = 0;  // findings that follow from no other, and those of them that healed
 };
 /// A finding that follows from another counts with its leader, which is as grave as the gravest of them. One

@@ -119,6 +119,7 @@ const Place* Find(const std::string& rule) noexcept {
 bool Explains(const Finding& leader, const Finding& other) {
   if (leader.healed || leader.forecast || !leader.leader.empty()) return false;
   if (IsConsequence(leader, other)) return true;
+  if (IsConsequence(other, leader) && other.since_step <= leader.since_step) return false;
   const Place* from = Find(leader.rule);
   const Place* to = Find(other.rule);
   return from != nullptr && to != nullptr && from != to && (from->causes & to->is) != 0 &&

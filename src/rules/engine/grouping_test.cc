@@ -139,7 +139,8 @@ TEST(Grouping, ARateThatThrowsTheWeights_LeadsTheDecayThatItMakesTooStrong) {
     const Finding rate = Caused("WeightUpdateRatio", cause, 33);
     EXPECT_EQ(LeaderOf(rate, std::vector{shrinkage}), "");
     EXPECT_TRUE(TakesOver(rate, shrinkage));
-    EXPECT_EQ(LeaderOf(shrinkage, std::vector{Caused("WeightUpdateRatio", cause, 3)}), Caused("WeightUpdateRatio", cause, 3).id);
+    EXPECT_EQ(LeaderOf(shrinkage, std::vector{Caused("WeightUpdateRatio", cause, 3)}),
+              Caused("WeightUpdateRatio", cause, 3).id);
   }
   EXPECT_EQ(LeaderOf(Caused("WeightUpdateRatio", "large", 33), std::vector{shrinkage}), shrinkage.id);
 }

@@ -298,8 +298,8 @@ class DataLeak final : public KeptRule {
     double covered = 0;                    // share of the training's rows that are known, of late
     void Cover(const std::vector<std::uint64_t>& hashes) {
       if (hashes.empty()) return;
-      const auto known = std::count_if(hashes.begin(), hashes.end(),
-                                       [&](std::uint64_t hash) { return rows.Has(hash); });
+      const auto known =
+          std::count_if(hashes.begin(), hashes.end(), [&](std::uint64_t hash) { return rows.Has(hash); });
       covered += (static_cast<double>(known) / static_cast<double>(hashes.size()) - covered) / 8;
     }
     void VisitFields(Fields& io) {

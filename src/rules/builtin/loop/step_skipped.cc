@@ -87,7 +87,7 @@ class StepSkipped final : public KeptRule {
     }
   }
 
-  void VisitFields(Fields& io) override { 
+  void VisitFields(Fields& io) override {
     io("workers", workers_, kMaxWorkers);
     io("passes", passes_);
   }
@@ -106,7 +106,8 @@ class StepSkipped final : public KeptRule {
     bool worked = false;         // a backward pass since the last update
     std::int64_t discarded = 0;  // gradients that were cleared since the last update
     std::int64_t discarded_since = -1;
-    std::int64_t cycles = 0, in_cycles = 0;  // updates in a row that are one of few; gradients cleared in them
+    std::int64_t cycles = 0,
+                 in_cycles = 0;  // updates in a row that are one of few; gradients cleared in them
     std::int64_t cycles_since = -1;
     double passes = 0, passes_at = 0;  // at the last update; before the first of these cycles
     bool open_rarely = false;
@@ -154,23 +155,26 @@ class StepSkipped final : public KeptRule {
       state.passes_at = before;
     }
     state.in_cycles += discarded;
-    const bool each_pass = state.passes - state.passes_at >= kPassesPerUpdate * static_cast<double>(state.cycles);
+    const bool each_pass =
+        state.passes - state.passes_at >= kPassesPerUpdate * static_cast<double>(state.cycles);
     if (state.cycles < kCycles || state.in_cycles < updates_ || !each_pass || state.open ||
         passes_.drawn_at_random() || HasClosures(view))
       return;
     state.open_rarely = true;
     Finding finding = FindingAt(kName, "rarely", view, TensorAt{format::kNoId, worker});
     finding.since_step = state.cycles_since;
-    finding.what = fmt::format("only one update in a pass over the data: the gradients of {} batches were cleared, {} used",
-                               state.in_cycles, state.cycles);
+    finding.what = fmt::format(
+        "only one update in a pass over the data: the gradients of {} batches were cleared, {} used",
+        state.in_cycles, state.cycles);
     finding.why =
-        "each batch's gradients are cleared before an optimizer steps, but for those of the last batch of each pass";
+        "each batch's gradients are cleared before an optimizer steps, but for those of the last batch of "
+        "each pass";
     finding.remedy = "call optimizer.step() inside the loop over batches, after each loss.backward()";
     finding.causes = {"optimizer.step() stands outside of the loop over batches",
                       "gradients that are meant to add up over a pass, and are cleared for each batch"};
     finding.evidence = {{"cleared", state.in_cycles}, {"updates", state.cycles}, {"passes", state.passes}};
-    finding.threshold = fmt::format("{} cleared gradients, {} and more before each of {} updates (Luff)", updates_,
-                                    kFew, kCycles);
+    finding.threshold = fmt::format("{} cleared gradients, {} and more before each of {} updates (Luff)",
+                                    updates_, kFew, kCycles);
     sink.Report(std::move(finding));
   }
 
@@ -245,7 +249,8 @@ class StepSkipped final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
   spec.version = 4;  // 4: one update in a pass
-  spec.summary = "gradients are made and thrown away: the update is always left out, or all but once in a pass";
+  spec.summary =
+      "gradients are made and thrown away: the update is always left out, or all but once in a pass";
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };
   return spec;
 }

@@ -1,4 +1,6 @@
 #include <cmath>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "rules/testing/recorder.h"
@@ -142,7 +144,8 @@ FakeTrial OneUpdateOf(int batches, int passes) {
     for (int i = 0; i < 8; ++i) rows.push_back(std::sin(1.0 + 8 * (step % 10) + i));
     trial.Step().Sample("sample/Net_input_0", {4, 2}, rows);
     trial.Event(EventKind::kZeroGrad, 0).Event(EventKind::kBackward);
-    if (step % batches == batches - 1) trial.Event(EventKind::kOptimizerStep, 0).Event(EventKind::kOptimizerStep, 1);
+    if (step % batches == batches - 1)
+      trial.Event(EventKind::kOptimizerStep, 0).Event(EventKind::kOptimizerStep, 1);
   }
   return trial;
 }
