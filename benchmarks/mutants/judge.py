@@ -31,10 +31,12 @@ def findings_of(luff: str, run: Path) -> list[dict[str, Any]]:
 def headline(told: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Returns the finding that the verdict names (`FindingsInShort` in src/cli/report.cc), in its newest form."""
     newest = {finding["id"]: finding for finding in told}
-    groups: dict[str, tuple[bool, bool, int]] = {}
+    groups: dict[str, tuple[bool, bool, bool, int]] = {}
     for finding in newest.values():
         leader = newest.get(finding["leader"], finding)
-        rank = leader["healed"], finding["severity"] != "stop", leader["since_step"]
+        stops = finding["severity"] == "stop"
+        nan = stops and leader["rule"] == "NonFinite"
+        rank = leader["healed"], not stops, not nan, leader["since_step"]
         groups[leader["id"]] = min(rank, groups.get(leader["id"], rank))
     return newest[min(groups, key=lambda one: groups[one])] if groups else None
 

@@ -223,26 +223,25 @@ std::string StoppedBy(const std::string& run) {
 
 void ReadFindings(const std::string& run, Card* card) {
   const rules::KeptFindings kept = rules::FindingsOfRun(run);
-  const rules::Finding* first = nullptr;
   std::set<std::string> rules;
   for (const rules::Finding& finding : kept.findings) {
     if (finding.healed || !finding.leader.empty()) continue;
     ++card->findings;
     rules.insert(Cut(finding.rule));
-    const bool graver = first == nullptr || finding.severity > first->severity ||
-                        (finding.severity == first->severity && finding.global_step < first->global_step);
-    if (graver) first = &finding;
   }
   card->rules.assign(rules.begin(), rules.end());
   for (const std::string& problem : kept.problems) card->problems.push_back(Cut(problem));
-  if (card->outcome == "stopped") {
+  rules::Lead lead = rules::LeadOf(kept.findings);
+  if (card->outcome == "stopped") {  // by a finding, or by a person
     const auto stop = std::ranges::find(kept.findings, StoppedBy(run), &rules::Finding::id);
-    first = stop == kept.findings.end() ? nullptr : &*stop;
+    lead = {};
+    if (stop != kept.findings.end()) lead = {&*stop, stop->severity == rules::Severity::kStop, 0, 0};
+  } else if (lead.finding != nullptr && lead.finding->healed) {
+    lead = {};
   }
-  if (first == nullptr) return;
-  card->headline = {Cut(first->rule),   first->severity == rules::Severity::kStop ? "stop" : "warn",
-                    Cut(first->tensor), first->mode,
-                    Cut(first->what),   first->since_step};
+  if (lead.finding == nullptr) return;
+  card->headline = {Cut(lead.finding->rule), lead.stops ? "stop" : "warn", Cut(lead.finding->tensor),
+                    lead.finding->mode,      Cut(lead.finding->what),      lead.finding->since_step};
 }
 
 std::string Verdict(const Card& card) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 
 #include "base/format.h"
@@ -81,36 +80,14 @@ std::string NameOf(const rules::Finding& finding) {
 
 std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
   if (findings.empty()) return "no findings";
-  // A finding that follows from another counts with its leader, which is as grave as the gravest of them. One
-  // that stands comes before all that have healed.
-  std::unordered_map<std::string_view, const rules::Finding*> by_id;
-  for (const rules::Finding& finding : findings) by_id.try_emplace(finding.id, &finding);
-  const auto leader_of = [&](const rules::Finding& finding) -> const rules::Finding& {
-    const auto at = finding.leader.empty() ? by_id.end() : by_id.find(finding.leader);
-    return at == by_id.end() ? finding : *at->second;
-  };
-  const rules::Finding* first = nullptr;
-  bool stop = false;
-  std::uint64_t leaders = 0, healed = 0;
-  for (const rules::Finding& finding : findings) {
-    const rules::Finding& leader = leader_of(finding);
-    leaders += &leader == &finding ? 1 : 0;
-    healed += &leader == &finding && finding.healed ? 1 : 0;
-    const bool stops = finding.severity == rules::Severity::kStop;
-    const auto rank = [](const rules::Finding& of, bool grave) {
-      return std::tuple(of.healed, !grave, of.since_step);
-    };
-    if (first == nullptr || rank(leader, stops) < rank(*first, stop)) {
-      first = &leader;
-      stop = stops;
-    }
-  }
-  const std::uint64_t followers = findings.size() - leaders;
-  std::string count = Plural(leaders, "finding", "findings");
+  const rules::Lead lead = rules::LeadOf(findings);
+  const std::uint64_t followers = findings.size() - lead.leaders;
+  std::string count = Plural(lead.leaders, "finding", "findings");
   if (followers > 0) count += fmt::format(" and {} that follow{}", followers, followers == 1 ? "s" : "");
-  if (healed > 0) count += healed == leaders ? ", healed" : fmt::format(", {} healed", healed);
-  return fmt::format("{}: {}{} {}", count, leaders > 1 ? "first " : "", stop ? "STOP" : "WARN",
-                     NameOf(*first));
+  if (lead.healed > 0)
+    count += lead.healed == lead.leaders ? ", healed" : fmt::format(", {} healed", lead.healed);
+  return fmt::format("{}: {}{} {}", count, lead.leaders > 1 ? "first " : "", lead.stops ? "STOP" : "WARN",
+                     NameOf(*lead.finding));
 }
 
 double Teller::DetailOf(const rules::Finding& finding) {

@@ -114,6 +114,17 @@ TEST(FindingsInShort, NamesTheGravest) {
             "2 findings: first STOP DeadRelu (b, since step 9)");
 }
 
+TEST(FindingsInShort, NaNComesFirstAmongWhatStops) {
+  rules::Finding nan = Seen("loss", 9, rules::Severity::kStop, "NonFinite");
+  nan.id = "1";
+  rules::Finding shrinkage = Seen("w", 3, rules::Severity::kStop, "RegularizationDominates");
+  shrinkage.id = "2";
+  EXPECT_EQ(FindingsInShort({shrinkage, nan}), "2 findings: first STOP NonFinite (loss, since step 9)");
+  nan.severity = rules::Severity::kWarn;  // of one batch
+  EXPECT_EQ(FindingsInShort({shrinkage, nan}),
+            "2 findings: first STOP RegularizationDominates (w, since step 3)");
+}
+
 TEST(FindingsInShort, WhatFollowsCountsWithItsLeader) {
   rules::Finding leader = Seen("loss", 0, rules::Severity::kWarn, "InitialLoss");
   leader.id = "1";

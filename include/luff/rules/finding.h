@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,17 @@ struct Finding {
   std::string threshold;                                // which limit, and where it comes from
   std::string page;                                     // "docs/rules/exploding_tensor.md"
 };
+
+/// The finding that a verdict names.
+struct Lead {
+  const Finding* finding = nullptr;
+  bool stops = false;                     // it, or what follows from it
+  std::uint64_t leaders = 0, healed = 0;  // findings that follow from no other, and those of them that healed
+};
+/// A finding that follows from another counts with its leader, which is as grave as the gravest of them. One
+/// that stands comes before all that have healed, then what stops, then NaN that stops (nothing else matters
+/// until it is gone), then the earliest. Null without findings.
+[[nodiscard]] Lead LeadOf(std::span<const Finding> findings);
 
 /// One JSON object on one line. `event` is "new", "update" or "healed".
 [[nodiscard]] std::string ToJson(const Finding& finding, const std::string& event);

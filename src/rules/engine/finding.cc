@@ -1,6 +1,10 @@
 #include "luff/rules/finding.h"
 
 #include <cmath>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+
 #include <nlohmann/json.hpp>
 
 #include <xxhash.h>
@@ -131,6 +135,26 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
   } catch (const std::exception& error) {
     return Corruption(fmt::format("a finding does not parse: {}", error.what()));
   }
+}
+
+Lead LeadOf(std::span<const Finding> findings) {
+  std::unordered_map<std::string_view, const Finding*> by_id;
+  for (const Finding& finding : findings) by_id.try_emplace(finding.id, &finding);
+  const auto rank = [](const Finding& of, bool stops) {
+    return std::tuple(of.healed, !stops, !(stops && of.rule == "NonFinite"), of.since_step);
+  };
+  Lead lead;
+  for (const Finding& finding : findings) {
+    const auto at = finding.leader.empty() ? by_id.end() : by_id.find(finding.leader);
+    const Finding* leader = at == by_id.end() ? &finding : at->second;
+    const bool stops = finding.severity == Severity::kStop;
+    lead.leaders += leader == &finding ? 1 : 0;
+    lead.healed += leader == &finding && finding.healed ? 1 : 0;
+    if (lead.finding != nullptr && rank(*leader, stops) >= rank(*lead.finding, lead.stops)) continue;
+    lead.finding = leader;
+    lead.stops = stops;
+  }
+  return lead;
 }
 
 }  // namespace luff::rules

@@ -23,7 +23,7 @@ struct Place {
 constexpr std::array kPlaces = std::to_array<Place>({
     {"AccumulationScale", 0, kNone, kBoth},
     {"BatchOrder", 0, kNone, kBoth},
-    {"ContrastivePairs", 0, kNone, kBoth},
+    {"ContrastivePairs", 0, kNone, kStands},
     {"FrozenAtInit", 0, kNone, kStands},
     {"GradientNotCleared", 0, kNone, kBoth},
     {"HighDropout", 0, kNone, kStands},
@@ -36,7 +36,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"NoGradient", 0, kNone, kStands},
     {"ParamNotOptimized", 0, kNone, kStands},
     {"PrecisionLoss", 0, kNone, kStands},
-    {"RegularizationDominates", 0, kNone, kBoth},
+    {"RegularizationDominates", 0, kNone, kStands},  // small weights give no NaN
     {"SampleMixing", 0, kNone, kStands},
     {"ScheduleCollapse", 0, kNone, kStands},
     {"StepSkipped", 0, kNone, kStands},
@@ -87,6 +87,9 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"TrainValSkew", "absent", "TrainValSkew", "mixed"},  // what never varies is correlated with nothing
     // Updates that outgrow the weights make the loss diverge, if they began first.
     {"WeightUpdateRatio", "", "ExplodingTensor", "divergence"},
+    // Decay cannot move weights by more than their size: a rate that does also decays too fast.
+    {"WeightUpdateRatio", "thrown", "RegularizationDominates", ""},
+    {"WeightUpdateRatio", "overwritten", "RegularizationDominates", ""},
     // A loss that is scaled to nothing leaves weight decay alone, and Adam its eps; updates are small then.
     {"WeightUpdateRatio", "faint", "RegularizationDominates", "shrinkage"},
     {"WeightUpdateRatio", "faint", "WeightUpdateRatio", "damped"},
@@ -116,6 +119,7 @@ const Place* Find(const std::string& rule) noexcept {
 bool Explains(const Finding& leader, const Finding& other) {
   if (leader.healed || leader.forecast || !leader.leader.empty()) return false;
   if (IsConsequence(leader, other)) return true;
+  if (IsConsequence(other, leader) && other.since_step <= leader.since_step) return false;
   const Place* from = Find(leader.rule);
   const Place* to = Find(other.rule);
   return from != nullptr && to != nullptr && from != to && (from->causes & to->is) != 0 &&

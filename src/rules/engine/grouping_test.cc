@@ -125,6 +125,26 @@ TEST(Grouping, ALossScaledToNothing_LeadsTheShrinkingThatItLeaves) {
   EXPECT_EQ(LeaderOf(Caused("WeightUpdateRatio", "small", 16), std::vector{shrinkage}), shrinkage.id);
 }
 
+TEST(Grouping, WeightsThatOnlyShrink_DoNotGiveNaN) {
+  for (const char* cause : {"shrinkage", "coupled_decay"}) {
+    const Finding shrinkage = Caused("RegularizationDominates", cause, 5);
+    EXPECT_EQ(LeaderOf(Caused("NonFinite", "nonfinite", 20), std::vector{shrinkage}), "");
+    EXPECT_FALSE(TakesOver(shrinkage, Caused("NonFinite", "nonfinite", 1)));
+  }
+}
+
+TEST(Grouping, ARateThatThrowsTheWeights_LeadsTheDecayThatItMakesTooStrong) {
+  const Finding shrinkage = Caused("RegularizationDominates", "shrinkage", 8);
+  for (const char* cause : {"thrown", "overwritten"}) {
+    const Finding rate = Caused("WeightUpdateRatio", cause, 33);
+    EXPECT_EQ(LeaderOf(rate, std::vector{shrinkage}), "");
+    EXPECT_TRUE(TakesOver(rate, shrinkage));
+    EXPECT_EQ(LeaderOf(shrinkage, std::vector{Caused("WeightUpdateRatio", cause, 3)}),
+              Caused("WeightUpdateRatio", cause, 3).id);
+  }
+  EXPECT_EQ(LeaderOf(Caused("WeightUpdateRatio", "large", 33), std::vector{shrinkage}), shrinkage.id);
+}
+
 TEST(Grouping, TargetsThatSeemUnrelated_FollowFromSortedBatchesAndLostColumns) {
   const Finding unrelated = Caused("LabelNoise", "unrelated", 204);
   for (const Finding& cause : {Caused("BatchOrder", "sorted", 152), Caused("TrainValSkew", "absent", 74),

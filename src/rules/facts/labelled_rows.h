@@ -18,7 +18,7 @@ struct LabelledRows {
 
 /// Returns the classes of a call whose formula is one of classification, with one target per sample. In
 /// binary losses, raw scores above 0 and probabilities above 0.5 are class 1. Returns nullopt for other
-/// losses and for more than `max_classes` classes.
+/// losses, for those of partners in a batch, and for more than `max_classes` classes.
 [[nodiscard]] inline std::optional<LabelledRows> LabelledRowsOf(const LossCall& call,
                                                                 const Recognition& found,
                                                                 std::size_t max_classes) {
@@ -27,7 +27,7 @@ struct LabelledRows {
   LabelledRows rows;
   if (found.formula == Formula::kCrossEntropy || found.formula == Formula::kNll) {
     const auto classes = ClassRowsOf(call);
-    if (!classes || classes->classes > max_classes) return std::nullopt;
+    if (!classes || classes->classes > max_classes || NamesPartners(call)) return std::nullopt;
     rows.classes = classes->classes;
     for (std::size_t i = 0; i < classes->rows; ++i) {
       if (classes->ids[i] < 0 || classes->ids[i] >= static_cast<double>(classes->classes)) continue;

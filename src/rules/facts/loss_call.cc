@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -248,6 +249,19 @@ std::optional<ClassRows> ClassRowsOf(const LossCall& call) {
   rows.scores.assign(output.values.begin(),
                      output.values.begin() + static_cast<std::ptrdiff_t>(rows.rows * rows.classes));
   return rows;
+}
+
+bool NamesPartners(const LossCall& call) {
+  constexpr std::size_t kLeast = 3;  // fewer rows say nothing
+  const auto& scores = call.output.whole_shape;
+  const std::vector<double>& ids = call.target.values;
+  if (call.target.is_float() || scores.size() != 2 || call.target.whole_shape != std::vector{scores[0]} ||
+      ids.size() < kLeast)
+    return false;
+  bool counts_up = true;
+  for (std::size_t i = 1; i < ids.size(); ++i) counts_up = counts_up && ids[i] == ids[i - 1] + 1;
+  if (scores[0] != scores[1]) return counts_up;
+  return std::set<double>(ids.begin(), ids.end()).size() == ids.size();
 }
 
 std::string_view FormulaName(Formula formula) noexcept {

@@ -100,6 +100,10 @@ struct ClassRows {
 /// Returns nullopt if the target does not hold class ids for these outputs.
 [[nodiscard]] std::optional<ClassRows> ClassRowsOf(const LossCall& call);
 
+/// Whether the targets only say which of the batch's rows belong together, as in InfoNCE and CLIP: scores of
+/// (N, N) with another target for each row, or targets that count up. They are no labels of the inputs.
+[[nodiscard]] bool NamesPartners(const LossCall& call);
+
 /// One score and one target for each element.
 struct ScoreRows {
   std::vector<double> scores, targets;

@@ -229,5 +229,22 @@ TEST(LossCall, InputsOfModelsAreNoLosses) {
   EXPECT_TRUE(reader.Read(View(trial, &rows, 0)).empty());
 }
 
+TEST(LossCall, PartnersInABatch_AreKnownByTheirTargets) {
+  const auto named = [](std::int64_t scores, std::vector<double> targets) {
+    const auto rows = static_cast<std::int64_t>(targets.size());
+    LossCall call;
+    call.output.whole_shape = {rows, scores};
+    call.target.dtype = DType::kInt64;
+    call.target.whole_shape = {rows};
+    call.target.values = std::move(targets);
+    return NamesPartners(call);
+  };
+  EXPECT_TRUE(named(4, {0, 1, 2, 3}));
+  EXPECT_TRUE(named(4, {2, 3, 0, 1}));   // two views, one after the other
+  EXPECT_TRUE(named(12, {4, 5, 6, 7}));  // scores of all ranks
+  EXPECT_FALSE(named(4, {0, 1, 2, 2}));
+  EXPECT_FALSE(named(12, {4, 7, 5, 6}));
+}
+
 }  // namespace
 }  // namespace luff::rules::loss_call_test

@@ -131,6 +131,7 @@ class DataLeak final : public KeptRule {
     } else {
       TakePass();
       looked_at_ = batches;
+      labelled_ = labelled_ || !view.index.losses().empty() || !LossReader::Read(view).empty();
       if (Shares(batches, trained_on_)) return;
     }
     for (const ModelInput& input : ModelInputsOf(view)) {
@@ -140,6 +141,7 @@ class DataLeak final : public KeptRule {
       const std::vector<std::uint64_t> hashes = RowHashes(*sample);
       if (*train) {
         one.chance.Add(*sample, hashes);
+        one.Cover(hashes);
         for (const std::uint64_t hash : hashes) one.rows.Add(hash);
       } else {
         double rows = 0;
@@ -165,6 +167,7 @@ class DataLeak final : public KeptRule {
     io("inputs", inputs_, kMaxInputs);
     io("targets", targets_, kMaxInputs);
     io("told", told_);
+    io("labelled", labelled_);
     io("looked_at", looked_at_, kMaxBatches);
     io("trained_on", trained_on_, kMaxBatches);
   }
@@ -292,7 +295,15 @@ class DataLeak final : public KeptRule {
     double seen = 0, found = 0;            // rows of this evaluation
     double clean = 0, full = 0;            // of them in passes with no / with at least 90 % training rows
     double pass_rows = 0, pass_found = 0;  // of the newest pass, which may prove to be part of training
+    double covered = 0;                    // share of the training's rows that are known, of late
+    void Cover(const std::vector<std::uint64_t>& hashes) {
+      if (hashes.empty()) return;
+      const auto known =
+          std::count_if(hashes.begin(), hashes.end(), [&](std::uint64_t hash) { return rows.Has(hash); });
+      covered += (static_cast<double>(known) / static_cast<double>(hashes.size()) - covered) / 8;
+    }
     void VisitFields(Fields& io) {
+      io("covered", covered);
       io("rows", rows);
       io("chance", chance);
       io("seen", seen);
@@ -309,6 +320,7 @@ class DataLeak final : public KeptRule {
       if (input.seen > 0) Compare(trial, name, input, sink);
       input.seen = input.found = input.clean = input.full = 0;
     }
+    labelled_ = false;
   }
 
   void Compare(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
@@ -319,7 +331,10 @@ class DataLeak final : public KeptRule {
     const double expected = 1 - std::exp(-input.rows.size() * input.chance.probability());
     // The run also evaluates its training set, in separate batches.
     const bool beside = input.clean > 0 && input.full >= 0.9 * input.found;
-    if (beside || share < limits_.share || expected > limits_.chance * share) {
+    // A pass over training rows that compares nothing with a target is none: features of a frozen model, a
+    // teacher's answers, pseudo-labels.
+    const bool used = !labelled_ && share >= 0.75 * input.covered;
+    if (beside || used || share < limits_.share || expected > limits_.chance * share) {
       if (share < limits_.share && open_.erase(name) > 0) sink.Heal("rows", name, last_.mode_step);
       return;
     }
@@ -353,6 +368,7 @@ class DataLeak final : public KeptRule {
   const Limits limits_;
   Anchor last_;
   bool told_ = false;                       // of a target
+  bool labelled_ = false;                   // this evaluation compares outputs with targets
   std::map<std::string, OfInput> targets_;  // by input
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;

@@ -14,7 +14,7 @@ using testing::FakeTrial;
 using Row = std::function<std::vector<double>(int)>;  // the row of this number
 
 // 400 training rows in batches of 20, twice; then an evaluation of 40 rows by number.
-FakeTrial Story(const Row& row, const std::function<int(int)>& validation, int batches = 2) {
+FakeTrial Story(const Row& row, const std::function<int(int)>& validation, bool labelled = true) {
   FakeTrial trial;
   std::int64_t width = static_cast<std::int64_t>(row(0).size());
   const auto sample = [&](const std::function<int(int)>& number) {
@@ -29,8 +29,9 @@ FakeTrial Story(const Row& row, const std::function<int(int)>& validation, int b
     trial.Step();
     sample([&](int i) { return 20 * (step % 20) + i; });
   }
-  for (int batch = 0; batch < batches; ++batch) {
+  for (int batch = 0; batch < 2; ++batch) {
     trial.Step(Mode::kEval);
+    if (labelled) trial.Loss(1);
     sample([&](int i) { return validation(20 * batch + i); });
   }
   trial.Step();
@@ -70,7 +71,7 @@ FakeTrial Teacher(bool before, bool other_batch = false) {
   for (int step = 0; step < 60; ++step) {
     const auto batch = static_cast<std::uint64_t>(step % 20 + 1);
     const auto look = [&] {
-      trial.Step(Mode::kEval).Event(format::EventKind::kBatch, 1, other_batch ? 77 : batch);
+      trial.Step(Mode::kEval).Event(format::EventKind::kBatch, 1, other_batch ? 77 : batch).Loss(1);
       sample(step);
     };
     if (before && step >= 20) look();
@@ -95,6 +96,12 @@ TEST(DataLeak, OverlappingSplits_AreNamed) {
   EXPECT_EQ(findings[0].evidence.at(0).name, "share");
   EXPECT_DOUBLE_EQ(findings[0].evidence.at(0).value, 0.25);
   EXPECT_EQ(Findings(Story(Measured, [](int i) { return i; })).size(), 1U);
+}
+
+TEST(DataLeak, FeaturesOfTrainingRows_ThatNoTargetIsComparedWith_AreSilent) {
+  EXPECT_TRUE(Findings(Story(Measured, [](int i) { return i; }, false)).empty());
+  // A part of the rows: splits that overlap.
+  EXPECT_EQ(Findings(Story(Measured, [](int i) { return i % 4 == 0 ? i : 1000 + i; }, false)).size(), 1U);
 }
 
 TEST(DataLeak, NewRows_AndFewDuplicates_AreSilent) {

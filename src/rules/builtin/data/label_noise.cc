@@ -11,6 +11,7 @@
 #include "rules/facts/dependence.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/mask_turns.h"
 #include "rules/facts/model_modules.h"
 #include "rules/facts/passes.h"
 #include "rules/facts/sample.h"
@@ -69,6 +70,7 @@ class LabelNoise final : public KeptRule {
     }
     Compare(view, *train);
     if (*train) Unrelated(view, sink);
+    if (*train) Turned(view, sink);
     if (*train) Exchanged(view, sink);
   }
   void VisitFields(Fields& io) override {
@@ -81,11 +83,16 @@ class LabelNoise final : public KeptRule {
     io("told", told_);
     io("exchanged", exchanged_);
     io("again", again_);
+    io("several_tasks", several_tasks_);
+    io("batch", batch_, kMaxRows);
+    io("batch_labels", batch_labels_, kMaxRows);
     io("other", other_);
     io("last", last_);
     io("reader", reader_);
     io("passes", passes_);
     io("dependences", dependences_, kMaxLosses);
+    io("trained_masks", trained_masks_);
+    io("evaluated_masks", evaluated_masks_);
     io.Check(classes_ > 0 || eval_rows_ == 0, "of a number of classes");
   }
 
@@ -126,6 +133,12 @@ class LabelNoise final : public KeptRule {
       if (!sample || !sample->whole() || RowsOf(*sample).count != rows->labels.size()) continue;
       const std::vector<std::uint64_t> hashes = RowHashes(*sample);
       const Rows shape = RowsOf(*sample);
+      // A batch that comes at once with other labels has several tasks.
+      several_tasks_ = several_tasks_ || (hashes == batch_ && rows->labels != batch_labels_);
+      if (hashes.size() > kMaxRows) return;
+      batch_ = hashes;
+      batch_labels_ = rows->labels;
+      if (several_tasks_) return;
       for (std::size_t i = 0; i < hashes.size(); ++i) {
         const auto found = seen_.find(hashes[i]);
         if (found == seen_.end() && seen_.size() >= kMaxRows) continue;
@@ -166,6 +179,7 @@ class LabelNoise final : public KeptRule {
   }
 
   void Evaluation(const StepView& view) {
+    if (several_tasks_) return;
     const std::optional<LabelledRows> rows = RowsIn(view);
     if (!rows) return;
     for (std::size_t i = 0; i < rows->labels.size(); ++i) {
@@ -248,9 +262,19 @@ class LabelNoise final : public KeptRule {
   void Compare(const StepView& view, bool train) {
     const std::uint32_t worker = view.index.first_worker();
     const auto seed = static_cast<std::uint64_t>(view.rows.info.global_step);
+    bool masks = false;
     for (const LossCall& call : LossReader::Read(view)) {
+      if (call.worker == worker && call.target.shape.size() >= 3 && !masks) {
+        masks = true;
+        for (const ModelInput& input : ModelInputsOf(view)) {
+          const auto image = LoadSample(view, *input.entry);
+          if (image != nullptr) (train ? trained_masks_ : evaluated_masks_).Add(*image, call.target);
+        }
+      }
       const Recognition known_call = reader_.Recognise(call);
-      if (call.worker != worker || !(call.value || known_call.by_value) || known_call.broadcast) continue;
+      if (call.worker != worker || !(call.value || known_call.by_value) || known_call.broadcast ||
+          NamesPartners(call))
+        continue;
       const std::string& name = view.trial.tensor(call.loss).name;
       const auto known = dependences_.find(name);
       if (known == dependences_.end() && (!train || dependences_.size() >= kMaxLosses)) continue;
@@ -293,6 +317,37 @@ class LabelNoise final : public KeptRule {
                                       limits_.unrelated_rows, limits_.unrelated, limits_.passes);
       sink.Report(std::move(finding));
     }
+  }
+
+  // Masks that lie on the mirrored or turned image, on one side only.
+  void Turned(const StepView& view, Sink& sink) {
+    if (told_.contains("turned")) return;
+    const std::size_t turn = TurnOfOneSide(trained_masks_, evaluated_masks_, limits_.share, limits_.z);
+    if (turn == 0) return;
+    told_.insert("turned");
+    const double training = trained_masks_.share(turn);
+    const double evaluation = evaluated_masks_.share(turn);
+    Finding finding = Begin(view.rows.info, "turned");
+    finding.what = fmt::format(
+        "{:.0f} % of the masks of {} belong to the image {}", 100 * std::max(training, evaluation),
+        training > evaluation ? "the training" : "evaluations", MaskTurns::NameOf(turn));
+    finding.why = fmt::format(
+        "they go together with the image's values if it is {}, and not as it is; of {} {:.0f} % do",
+        MaskTurns::NameOf(turn), training > evaluation ? "evaluations" : "the training",
+        100 * std::min(training, evaluation));
+    finding.remedy =
+        "turn an image and its mask together: draw each random flip or rotation once, and apply it to both";
+    finding.causes = {"a flip or rotation of the image that leaves its mask behind",
+                      "a random transformation that is drawn once for the image and again for the mask",
+                      "rows and columns exchanged where images or masks are read"};
+    finding.evidence = {{"share_of_training", training},
+                        {"share_of_evaluations", evaluation},
+                        {"rows", trained_masks_.rows()},
+                        {"evaluated_rows", evaluated_masks_.rows()}};
+    finding.threshold =
+        fmt::format("{:g} of the masks on one side, hardly any on the other, {:g} standard errors (Luff)",
+                    limits_.share, limits_.z);
+    sink.Report(std::move(finding));
   }
 
   // Targets of next tokens are the ids of their row, one place further on. Looks for the row whose ids they
@@ -368,11 +423,15 @@ class LabelNoise final : public KeptRule {
   ModelModules modules_;
   Anchor last_;
   std::unordered_map<std::uint64_t, Row> seen_;
+  bool several_tasks_ = false;
+  std::vector<std::uint64_t> batch_;  // rows of the newest captured batch, and their labels
+  std::vector<std::int64_t> batch_labels_;
   std::size_t classes_ = 0;
   std::int64_t exchanged_ = 0;  // batches in a row whose targets follow the ids of other rows
   double eval_rows_ = 0, eval_wrong_ = 0, best_ = 0, again_ = 0, other_ = 0;
   std::int64_t in_a_row_ = 0;
   std::set<std::string> told_;
+  MaskTurns trained_masks_, evaluated_masks_;
   Passes passes_;
   std::map<std::string, Dependence> dependences_;  // by name of the loss
 };
@@ -381,7 +440,7 @@ class LabelNoise final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.version = 4;  // 4: exchanged rows
+  spec.version = 5;  // 5: turned masks
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

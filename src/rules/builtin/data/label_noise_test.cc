@@ -182,5 +182,126 @@ TEST(LabelNoise, NextTokensOfTheOwnRowAndOtherTargets_AreSilent) {
   EXPECT_TRUE(NextTokens([](int row) { return (row + 3) % 10; }, 1, 2).empty());
 }
 
+// Six passes over 256 rows in a new order each time; the scores compare each row of a batch with all others.
+TEST(LabelNoise, PartnersInABatch_AreNoLabels) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    R"({"models": [{"name": "Net", "type": "Net", "parameters": [], "modules": []}]})");
+  std::mt19937 random(4);
+  std::normal_distribution<double> normal;
+  std::vector<double> rows(kRows * kWidth);
+  for (double& value : rows) value = normal(random);
+  std::vector<int> order(kRows);
+  for (int i = 0; i < kRows; ++i) order[static_cast<std::size_t>(i)] = i;
+  for (int epoch = 0; epoch < 6; ++epoch) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (int at = 0; at < kRows; at += kBatch) {
+      std::vector<double> inputs;
+      std::vector<double> scores;
+      std::vector<double> partners;
+      for (int i = 0; i < kBatch; ++i) {
+        const auto row = rows.begin() + kWidth * order[static_cast<std::size_t>(at + i)];
+        inputs.insert(inputs.end(), row, row + kWidth);
+        partners.push_back(i);
+        for (int j = 0; j < kBatch; ++j) scores.push_back(0);
+      }
+      trial.Step()
+          .Loss(std::log(kBatch))
+          .Sample("sample/Net_input_0", {kBatch, kWidth}, inputs)
+          .Sample("sample/CrossEntropyLoss_input_0", {kBatch, kBatch}, scores)
+          .Sample("sample/CrossEntropyLoss_input_1", {kBatch}, partners, DType::kInt64);
+    }
+  }
+  EXPECT_TRUE(testing::FindingsOf(trial, "LabelNoise", ParameterSet::kLuff).empty());
+}
+
+TEST(LabelNoise, TasksThatTakeTurnsOverABatch_DoNotContradictEachOther) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    R"({"models": [{"name": "Net", "type": "Net", "parameters": [], "modules": []}]})");
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  std::vector<double> rows(kRows * kWidth);
+  for (double& value : rows) value = normal(random);
+  for (int step = 0; step < 96; ++step) {
+    const int at = step / 2 * kBatch % kRows;
+    std::vector<double> scores;
+    std::vector<double> labels;
+    for (int i = 0; i < kBatch; ++i) {
+      labels.push_back((at + i) % 7 % (step % 2 == 0 ? kClasses : 2));
+      for (int c = 0; c < kClasses; ++c) scores.push_back(0);
+    }
+    trial.Step()
+        .Loss(std::log(kClasses))
+        .Sample("sample/Net_input_0", {kBatch, kWidth},
+                std::vector<double>(rows.begin() + at * kWidth, rows.begin() + (at + kBatch) * kWidth))
+        .Sample("sample/CrossEntropyLoss_input_0", {kBatch, kClasses}, scores)
+        .Sample("sample/CrossEntropyLoss_input_1", {kBatch}, labels, DType::kInt64);
+  }
+  for (const Finding& finding : testing::FindingsOf(trial, "LabelNoise", ParameterSet::kLuff))
+    EXPECT_NE(finding.cause, "contradiction");
+}
+
+// Images (4, 1, 12, 12) of a bright blob at a random place, with its mask. A share of the training's masks is
+// left behind as the image is mirrored; `both`: in evaluations, too.
+std::vector<Finding> Masks(double left_behind, bool both = false, bool classes = false,
+                           bool evaluated = true) {
+  constexpr int kSide = 12;
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    R"({"models": [{"name": "Net", "type": "Net", "parameters": [], "modules": []}]})");
+  std::mt19937 random(6);
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> uniform;
+  const auto step = [&](bool train) {
+    std::vector<double> images;
+    std::vector<double> masks;
+    for (int row = 0; row < 4; ++row) {
+      const double x = 2 + 8 * uniform(random);
+      const double y = 2 + 8 * uniform(random);
+      const bool mirrored = (train || both) && uniform(random) < left_behind;
+      for (int i = 0; i < kSide; ++i) {
+        for (int j = 0; j < kSide; ++j) {
+          const auto inside = [&](int column) { return std::hypot(i - y, column - x) < 2.5; };
+          images.push_back((inside(mirrored ? kSide - 1 - j : j) ? 2 : 0) + 0.3 * normal(random));
+          masks.push_back(inside(j) ? (classes ? 3 : 1) : 0);
+        }
+      }
+    }
+    if (!train) trial.Step(query::Mode::kEval);
+    if (train) trial.Step();
+    trial.Loss(1, "BCEWithLogitsLoss_output_0")
+        .Sample("sample/Net_input_0", {4, 1, kSide, kSide}, images)
+        .Sample("sample/BCEWithLogitsLoss_input_0", {4, 1, kSide, kSide},
+                std::vector<double>(masks.size(), 0.1))
+        .Sample("sample/BCEWithLogitsLoss_input_1", {4, 1, kSide, kSide}, masks,
+                classes ? DType::kInt64 : DType::kFloat32);
+  };
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    for (int i = 0; i < 20; ++i) step(true);
+    for (int i = 0; evaluated && i < 10; ++i) step(false);
+  }
+  step(true);
+  return testing::FindingsOf(trial, "LabelNoise", ParameterSet::kLuff);
+}
+
+TEST(LabelNoise, MasksThatAreLeftBehindByAFlip_AreTold) {
+  for (const bool classes : {false, true}) {
+    for (const double share : {0.5, 1.0}) {
+      const auto findings = Masks(share, false, classes);
+      ASSERT_EQ(findings.size(), 1U);
+      EXPECT_EQ(findings[0].cause, "turned");
+      EXPECT_NE(findings[0].what.find("masks of the training belong to the image mirrored left to right"),
+                std::string::npos);
+    }
+  }
+}
+
+TEST(LabelNoise, MasksThatFollow_OrLieAlikeOnBothSides_AreSilent) {
+  EXPECT_TRUE(Masks(0).empty());
+  EXPECT_TRUE(Masks(0.5, true).empty());  // so the task asks for it
+  EXPECT_TRUE(Masks(0.5, false, false, false).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::label_noise_test

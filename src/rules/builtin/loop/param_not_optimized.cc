@@ -189,15 +189,16 @@ class ParamNotOptimized final : public KeptRule {
                                      names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "s" : "",
                                      names.size() == 1 ? "s" : "");
     finding.why =
-        copy ? "the optimizer holds parameters that belong to no model that is called: it was made before "
-               "the model was copied, moved or changed"
+        copy ? "the optimizer holds parameters that belong to no model that is called: those of another "
+               "network, or of this one before it was copied, moved or changed"
              : "they require gradients and the loss reaches them, but no update will change them";
     finding.remedy =
         "make the optimizer from model.parameters() after the model has its final form; what is not meant to "
         "be "
         "trained is frozen by requires_grad_(False)";
     finding.causes = {"the optimizer was made before the model was copied, moved or changed",
-                      "the optimizer was given a part of the parameters",
+                      copy ? "the optimizer was given the parameters of another network"
+                           : "the optimizer was given a part of the parameters",
                       "a part that should be frozen is not"};
     if (!copy) std::swap(finding.causes[0], finding.causes[1]);
     finding.evidence = {{"parameters", names.size()}, {"updates", total_}};

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/format.h"
+#include "rules/facts/common_needs.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/passes.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -19,6 +21,11 @@ using format::EventKind;
 using format::Role;
 constexpr const char* kName = "StepSkipped";
 constexpr std::size_t kMaxWorkers = 4096, kMaxOptimizers = 1024;
+// An update is one of few if so many batches' gradients were cleared before it, and updates come once in a
+// pass over the data: then optimizer.step() stands outside of the loop over batches. Attacks on inputs,
+// gradients of single samples or tasks that a script gathers itself are cleared too, many times in a pass.
+constexpr std::int64_t kFew = 3, kCycles = 3;
+constexpr double kPassesPerUpdate = 0.75;
 
 struct Limits {
   std::int64_t updates, empty;
@@ -40,6 +47,7 @@ class StepSkipped final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
+    passes_.OnTrainStep(view);
     // A closure computes and clears gradients many times in one update; its gradients are recorded.
     const auto gradients = view.index.summaries(Role::kGradient);
     const bool used = !gradients.empty();
@@ -54,12 +62,16 @@ class StepSkipped final : public KeptRule {
           state.lost = 0;
           state.made = false;
           ++state.updates;
-          if (state.open) sink.Heal("skipped", "", info.mode_step);
-          state.open = false;
+          if (state.open && state.worked && state.discarded < kFew) {
+            sink.Heal("skipped", "", info.mode_step);
+            state.open = false;
+          }
+          OneOfFew(view, event.worker, state, sink);
           Used(view, event, nothing, state, sink);
           break;
         case EventKind::kBackward:
           state.made = !used;
+          state.worked = true;
           state.cleared.clear();
           break;
         case EventKind::kZeroGrad:
@@ -75,7 +87,10 @@ class StepSkipped final : public KeptRule {
     }
   }
 
-  void VisitFields(Fields& io) override { io("workers", workers_, kMaxWorkers); }
+  void VisitFields(Fields& io) override {
+    io("workers", workers_, kMaxWorkers);
+    io("passes", passes_);
+  }
 
  private:
   struct State {
@@ -88,10 +103,27 @@ class StepSkipped final : public KeptRule {
     std::set<std::uint32_t> cleared;  // optimizers whose gradients were cleared since the last backward pass
     std::int64_t empty = 0;           // updates in a row without a gradient
     bool open_empty = false;
+    bool worked = false;         // a backward pass since the last update
+    std::int64_t discarded = 0;  // gradients that were cleared since the last update
+    std::int64_t discarded_since = -1;
+    std::int64_t cycles = 0,
+                 in_cycles = 0;  // updates in a row that are one of few; gradients cleared in them
+    std::int64_t cycles_since = -1;
+    double passes = 0, passes_at = 0;  // at the last update; before the first of these cycles
+    bool open_rarely = false;
     void VisitFields(Fields& io) {
       io("cleared", cleared, kMaxOptimizers);
       io("empty", empty);
       io("open_empty", open_empty);
+      io("worked", worked);
+      io("discarded", discarded);
+      io("discarded_since", discarded_since);
+      io("cycles", cycles);
+      io("in_cycles", in_cycles);
+      io("cycles_since", cycles_since);
+      io("passes", passes);
+      io("passes_at", passes_at);
+      io("open_rarely", open_rarely);
       io("made", made);
       io("open", open);
       io("by_scaler", by_scaler);
@@ -105,6 +137,45 @@ class StepSkipped final : public KeptRule {
     if (state.lost++ == 0) state.since = info.mode_step;
     state.by_scaler = by_scaler;
     state.made = false;
+    if (!by_scaler && state.discarded++ == 0) state.discarded_since = info.mode_step;
+  }
+
+  // Called when an optimizer has stepped.
+  void OneOfFew(const StepView& view, std::uint32_t worker, State& state, Sink& sink) const {
+    if (!std::exchange(state.worked, false)) return;  // of another optimizer, after the same backward pass
+    const std::int64_t discarded = std::exchange(state.discarded, 0);
+    const double before = std::exchange(state.passes, passes_.count());
+    if (discarded < kFew) {
+      state.cycles = state.in_cycles = 0;
+      if (std::exchange(state.open_rarely, false)) sink.Heal("rarely", "", view.rows.info.mode_step);
+      return;
+    }
+    if (state.cycles++ == 0) {
+      state.cycles_since = state.discarded_since;
+      state.passes_at = before;
+    }
+    state.in_cycles += discarded;
+    const bool each_pass =
+        state.passes - state.passes_at >= kPassesPerUpdate * static_cast<double>(state.cycles);
+    if (state.cycles < kCycles || state.in_cycles < updates_ || !each_pass || state.open ||
+        passes_.drawn_at_random() || HasClosures(view))
+      return;
+    state.open_rarely = true;
+    Finding finding = FindingAt(kName, "rarely", view, TensorAt{format::kNoId, worker});
+    finding.since_step = state.cycles_since;
+    finding.what = fmt::format(
+        "only one update in a pass over the data: the gradients of {} batches were cleared, {} used",
+        state.in_cycles, state.cycles);
+    finding.why =
+        "each batch's gradients are cleared before an optimizer steps, but for those of the last batch of "
+        "each pass";
+    finding.remedy = "call optimizer.step() inside the loop over batches, after each loss.backward()";
+    finding.causes = {"optimizer.step() stands outside of the loop over batches",
+                      "gradients that are meant to add up over a pass, and are cleared for each batch"};
+    finding.evidence = {{"cleared", state.in_cycles}, {"updates", state.cycles}, {"passes", state.passes}};
+    finding.threshold = fmt::format("{} cleared gradients, {} and more before each of {} updates (Luff)",
+                                    updates_, kFew, kCycles);
+    sink.Report(std::move(finding));
   }
 
   // Called when an optimizer has stepped. `nothing`: no recorded gradient of the step has a value other than
@@ -169,6 +240,7 @@ class StepSkipped final : public KeptRule {
   }
 
   const std::int64_t updates_, empty_;
+  Passes passes_;
   std::map<std::uint32_t, State> workers_;
 };
 
@@ -176,8 +248,10 @@ class StepSkipped final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  spec.version = 3;  // 3: parameter "empty"
-  spec.summary = "gradients are made and thrown away: the update is always left out";
+  spec.version = 4;  // 4: one update in a pass
+  spec.summary =
+      "gradients are made and thrown away: the update is always left out, or all but once in a pass";
+  spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };
   return spec;
 }
 

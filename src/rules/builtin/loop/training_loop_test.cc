@@ -1,3 +1,6 @@
+#include <cmath>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "rules/testing/recorder.h"
@@ -131,6 +134,32 @@ TEST(StepSkipped, AccumulationOverManyBatches_IsSilent_AScalersWordCounts) {
   }
   EXPECT_TRUE(FindingsOf(accumulation, "StepSkipped").empty());
   EXPECT_EQ(FindingsOf(scaler, "StepSkipped").at(0).step, 23);
+}
+
+// Passes over ten batches; `batches` of them are worked through, and cleared, before each update.
+FakeTrial OneUpdateOf(int batches, int passes) {
+  FakeTrial trial;
+  for (int step = 0; step < 10 * passes; ++step) {
+    std::vector<double> rows;
+    for (int i = 0; i < 8; ++i) rows.push_back(std::sin(1.0 + 8 * (step % 10) + i));
+    trial.Step().Sample("sample/Net_input_0", {4, 2}, rows);
+    trial.Event(EventKind::kZeroGrad, 0).Event(EventKind::kBackward);
+    if (step % batches == batches - 1)
+      trial.Event(EventKind::kOptimizerStep, 0).Event(EventKind::kOptimizerStep, 1);
+  }
+  return trial;
+}
+
+TEST(StepSkipped, OneUpdateInAPass_IsTold_OneOfSomeBatchesIsSilent) {
+  const auto findings = FindingsOf(OneUpdateOf(10, 8), "StepSkipped");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "rarely");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].step, 29);
+  EXPECT_EQ(findings[0].since_step, 1);
+  EXPECT_FALSE(findings[0].healed);
+  EXPECT_TRUE(FindingsOf(OneUpdateOf(5, 8), "StepSkipped").empty());  // gradients gathered by hand, attacks
+  EXPECT_TRUE(FindingsOf(OneUpdateOf(1, 8), "StepSkipped").empty());
 }
 
 TEST(StepSkipped, UpdatesWithoutAGradient_Stop_ThoseByHandAndOfOtherOptimizersAreSilent) {

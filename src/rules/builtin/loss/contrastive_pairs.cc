@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 #include <string>
 
 #include "base/format.h"
@@ -32,11 +31,9 @@ enum class Pairs : std::uint8_t { kNone, kOrdinary, kSameView, kItself };
 
 Pairs PairsOf(const LossCall& call) {
   const auto rows = ClassRowsOf(call);
-  if (!rows || rows->rows < kLeastRows || call.output.whole_shape.size() != 2 ||
+  if (!rows || rows->rows < kLeastRows || !NamesPartners(call) ||
       call.output.whole_shape[0] != call.output.whole_shape[1])
     return Pairs::kNone;
-  std::set<double> targets(rows->ids.begin(), rows->ids.end());
-  if (targets.size() != rows->rows) return Pairs::kNone;
   double least = HUGE_VAL;    // of the partners' scores
   double most = -HUGE_VAL;    // of them
   double others = -HUGE_VAL;  // the largest of another column than the row's own

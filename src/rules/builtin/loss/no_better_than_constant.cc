@@ -172,7 +172,8 @@ class NoBetterThanConstant final : public KeptRule {
     const std::vector<double>& targets = call.target.values;
     if (found.formula == Formula::kCrossEntropy || found.formula == Formula::kNll) {
       const auto classes = ClassRowsOf(call);
-      if (!classes || found.weights == Weights::kSome || prior.labels.size() < 2) return {};
+      if (!classes || found.weights == Weights::kSome || prior.labels.size() < 2 || NamesPartners(call))
+        return {};
       const double total = prior.count + static_cast<double>(classes->classes);
       double all = 0;
       for (std::size_t c = 0; c < classes->classes; ++c) all += std::log(total / (Count(prior, c) + 1));
