@@ -16,6 +16,7 @@
 #include "capture/producer.h"
 #include "capture/publisher.h"
 #include "capture/registry.h"
+#include "capture/thread_times.h"
 #include "capture/work.h"
 #include "luff/base/mutex.h"
 #include "luff/capture/session.h"
@@ -51,6 +52,7 @@ struct Core {
   Governor governor;
   Publisher publisher;
   ControlPoll control;
+  ThreadTimes times;
   Mutex pump_mutex;
 
   std::atomic<bool> accepting{true};        // the session accepts what the training passes
@@ -74,6 +76,7 @@ struct Core {
   void Judge(bool ok) noexcept;
   /// Records why the recording failed, and the number of steps since then as one gap.
   void TellFailure() noexcept;
+  void FillInTimes(Work* work) noexcept;
   /// Prepares free blocks in the background, as many as past writes suggest. `handed`: bytes of blocks used
   /// so far.
   void PrepareBlocks(std::uint64_t handed);
