@@ -138,7 +138,11 @@ def main() -> int:
     draw(picture, healthy, faulty, (healthy_run, faulty_run), findings)
     shown = {path: os.path.relpath(path) for path in (picture, healthy_run, faulty_run)}
     command = os.path.relpath(luff)
-    print(f"Picture: {shown[picture]}\n\nTry next:")
+    print(
+        f"\n── where the time of the healthy training went: luff profile {shown[healthy_run]}\n", flush=True
+    )
+    subprocess.run([luff, "profile", str(healthy_run)], check=True)
+    print(f"\nPicture: {shown[picture]}\n\nTry next:")
     print(f"  {command} serve {os.path.relpath(out)}")
     print(f"  {command} show {shown[faulty_run]}")
     print(f"  {command} tensors {shown[healthy_run]}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["NO_ID", "DType", "EndReason", "EventKind", "Form", "GapReason", "Mode", "Role"]
+__all__ = ["NO_ID", "DType", "EndReason", "EventKind", "Form", "GapReason", "Mode", "Phase", "Role"]
 
 NO_ID = 0xFFFFFFFF
 
@@ -137,3 +137,24 @@ class DType(IntEnum):
     FLOAT8_E8M0FNU = 20
     COMPLEX32 = 21
     STRING = 22
+
+
+class Phase(IntEnum):
+    """What the training thread does."""
+
+    OTHER = 0
+    DATA_WAIT = 1
+    DATA_START = 2
+    FORWARD = 3
+    LOSS = 4
+    BACKWARD = 5
+    OPTIMIZER = 6
+    CLIP = 7
+    ZERO_GRAD = 8
+    SCHEDULER = 9
+    EVAL = 10
+    CHECKPOINT = 11
+    COMPILE = 12
+    GC = 13
+    LUFF = 14
+    TRACE = 15

@@ -40,6 +40,18 @@ def search(pattern: str, texts: Sequence[str]) -> list[int]:
     Places of the texts in which an expression of Python's dialect matches. Its matching is bounded: beyond the bound it counts as no match.
     """
 
+def enter_phase(phase: int) -> None:
+    """The calling thread is in this phase until `leave_phase`."""
+
+def leave_phase(phase: int) -> None:
+    """It is no longer."""
+
+def forget_phases() -> None:
+    """In a forked child: forget what the parent was doing."""
+
+def collecting(phase: object, info: object) -> None:
+    """A call-back for `gc.callbacks`."""
+
 def find_run(first_run: str, job: str, world: str, command_json: str, rank: int | None, resume: bool) -> str:
     """
     Returns the run that this process's training records into, in a job that may start several.

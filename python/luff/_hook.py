@@ -341,6 +341,7 @@ def environment_document(**more: Any) -> str:
         "host": platform.node(),
         "pid": os.getpid(),
         "cpus": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "numpy": np.__version__,
     }
     record.update(more)

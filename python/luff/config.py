@@ -70,6 +70,7 @@ class CaptureOptions(TypedDict, total=False):
     direct_io: str
     sync: str
     events: bool
+    profile: str
     rules: bool | str
     on_finding: str
 

@@ -14,6 +14,7 @@ void InitErrors(nanobind::module_& m);
 void InitOutput(nanobind::module_& m);
 void InitRegex(nanobind::module_& m);
 #ifdef LUFF_CORE_CAPTURE
+void InitPhases(nanobind::module_& m);
 void InitSession(nanobind::module_& m);
 void InitTerminate(nanobind::module_& m);
 #endif
@@ -33,6 +34,7 @@ NB_MODULE(_core, m) {
   luff::python::InitOutput(m);
   luff::python::InitRegex(m);
 #ifdef LUFF_CORE_CAPTURE
+  luff::python::InitPhases(m);
   luff::python::InitSession(m);
   luff::python::InitTerminate(m);
 #endif

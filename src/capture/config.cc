@@ -45,6 +45,7 @@ constexpr std::array kForms = [] {
 constexpr std::array<Named, 3> kAxes{{{"channel", 0}, {"last", 1}, {"all_but_first", 2}}};
 constexpr std::array<Named, 3> kPolicies{{{"degrade", 0}, {"block", 1}, {"drop", 2}}};
 constexpr std::array<Named, 3> kDirect{{{"auto", 0}, {"on", 1}, {"off", 2}}};
+constexpr std::array<Named, 2> kProfile{{{"off", 0}, {"basic", 1}}};
 constexpr std::array<Named, 3> kSync{{{"none", 0}, {"interval", 1}, {"step", 2}}};
 
 constexpr std::uint32_t FormBit(Form form) { return static_cast<std::uint32_t>(form); }
@@ -300,10 +301,11 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
   return Status::Ok();
 }
 
-constexpr std::array<std::string_view, 13> kTopKeys{
-    "collections", "defaults",     "save",      "save_interval",     "include_regex",
-    "save_all",    "max_overhead", "max_bytes", "summary_max_bytes", "pool_max_bytes",
-    "direct_io",   "sync",         "events"};
+constexpr std::array<std::string_view, 14> kTopKeys{"collections",    "defaults",      "save",
+                                                    "save_interval",  "include_regex", "save_all",
+                                                    "max_overhead",   "max_bytes",     "summary_max_bytes",
+                                                    "pool_max_bytes", "direct_io",     "sync",
+                                                    "events",         "profile"};
 
 Status ParseBool(const Json& value, std::string_view key, bool* out) {
   if (!value.is_boolean()) return Wrong("the configuration", key, value, "true or false");
@@ -337,6 +339,9 @@ Status ParseSettings(const Json& json, Config* out) {
       out->sync = static_cast<store::WriterOptions::Sync>(word);
     } else if (key == "events") {
       LUFF_RETURN_IF_ERROR(ParseBool(value, key, &out->events));
+    } else if (key == "profile") {
+      LUFF_RETURN_IF_ERROR(ParseNamed(value, kProfile, key, where, &word));
+      out->profile = static_cast<Profile>(word);
     }
   }
   return Status::Ok();

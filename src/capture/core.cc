@@ -154,6 +154,7 @@ void Core::RunWriter() noexcept {
     if (worked) {
       for (const ChunkRecord& chunk : work->chunks) handed += format::ChunkSpace(chunk.raw_bytes);
       if (!work->chunks.empty()) handed = AlignUp(handed, format::kPageBytes);
+      if (work->kind == Work::Kind::kStep && work->batch.phases.head.rows != 0) FillInTimes(work.get());
       ok = ProcessNext(std::move(work));
       if (waiters.load(std::memory_order_acquire) > 0) {
         {
@@ -167,6 +168,13 @@ void Core::RunWriter() noexcept {
     if (closing && processed.load(std::memory_order_relaxed) == queue.pushed()) break;
   }
   Finish();
+}
+
+void Core::FillInTimes(Work* work) noexcept {
+  try {
+    times.FillIn(work->ended, Env::Real().NowMonotonicNs(), &work->batch.phases);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): these times are then not known
+  }
 }
 
 void Core::PrepareBlocks(std::uint64_t handed) {

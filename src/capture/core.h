@@ -16,6 +16,7 @@
 #include "capture/producer.h"
 #include "capture/publisher.h"
 #include "capture/registry.h"
+#include "capture/thread_times.h"
 #include "capture/work.h"
 #include "luff/base/mutex.h"
 #include "luff/capture/session.h"
@@ -53,6 +54,7 @@ struct Core {
   Governor governor;
   Publisher publisher;
   ControlPoll control;
+  ThreadTimes times;
   Mutex pump_mutex;
 
   std::atomic<bool> accepting{true};        // the session accepts what the training passes
@@ -78,6 +80,7 @@ struct Core {
   void TellFailure() noexcept;
   /// Records what recording has cost since the session began.
   void TellCost();
+  void FillInTimes(Work* work) noexcept;
   /// Prepares free blocks in the background, as many as past writes suggest. `handed`: bytes of blocks used
   /// so far.
   void PrepareBlocks(std::uint64_t handed);

@@ -247,6 +247,7 @@ void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept 
   if (!in_step_) first_open_.store(mode_step, std::memory_order_relaxed);
   last_open_.store(mode_step, std::memory_order_relaxed);
   in_step_ = true;
+  phases_.BeginOnce();
   step_begin_ns_.store(Env::Real().NowMonotonicNs(), std::memory_order_relaxed);
   capture_ns_.store(0, std::memory_order_relaxed);
   const Plan& plan = core_->plans.now();
@@ -430,6 +431,9 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
       mark.duration_ns = in_step_ ? now - begin : 0;
       // The training also runs between two steps, so its time is measured from one end of a step to the next.
       since = std::max<std::int64_t>(last_end_ns_ != 0 ? now - last_end_ns_ : now - begin, 1);
+    }
+    if (end.wall_unix_ns == 0 && core_->plans.now().config().profile != Profile::kOff) {
+      work->ended = phases_.EndStep(&work->batch.phases);
     }
     if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
     core_->time_ns.fetch_add(since, std::memory_order_relaxed);

@@ -11,6 +11,7 @@
 
 #include "capture/core.h"
 #include "capture/file_thread.h"
+#include "capture/phase_clock.h"
 #include "luff/store/loss.h"
 
 namespace luff::capture {
@@ -112,6 +113,7 @@ class SessionImpl final : public Session {
   std::atomic<std::int64_t> step_begin_ns_{0};
   std::atomic<std::int64_t> capture_ns_{0};
   std::int64_t last_end_ns_ = 0;
+  PhaseSteps phases_;
   std::uint64_t planned_due_ = 0;
   format::Mode planned_mode_ = format::Mode::kGlobal;
   std::int64_t allowed_step_ = -1;  // the last step with raw values, and the governor's decision

@@ -16,6 +16,7 @@ void Work::clear() {
   chunks.clear();
   batch.clear();
   global_step = 0;
+  ended = {};
   step = 0;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "capture/block_pool.h"
+#include "capture/phase_clock.h"
 #include "luff/base/mutex.h"
 #include "luff/capture/session.h"
 #include "luff/store/writer.h"
@@ -38,6 +39,7 @@ struct Work {
   std::vector<ChunkRecord> chunks;
   store::StepBatch batch;        // kStep, kLoose
   std::int64_t global_step = 0;  // kSlice: the expected one
+  PhasesEnd ended;               // kStep with phases
   std::uint64_t step = 0;        // counts begun steps; keeps slices of an abandoned step apart
   void clear();
   /// Bytes of memory that it holds, without its block.

@@ -81,6 +81,7 @@ int main(int argc, char** argv) {
     AddSummary(app);
     AddTail(app);
     AddPlot(app);
+    AddProfile(app);
     AddVerify(app);
     AddExport(app);
     AddEvaluate(app);

@@ -39,6 +39,7 @@ void AddValue(CLI::App& app);
 void AddSummary(CLI::App& app);
 void AddTail(CLI::App& app);
 void AddPlot(CLI::App& app);
+void AddProfile(CLI::App& app);
 void AddVerify(CLI::App& app);
 void AddExplain(CLI::App& app);
 void AddReport(CLI::App& app);

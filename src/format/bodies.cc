@@ -84,6 +84,37 @@ Result<std::span<const RetireRow>> ParseRetireRowsUntrusted(std::span<const std:
   return Rows<RetireRow>(body, "retirements");
 }
 
+Result<PhasesView> ParsePhasesUntrusted(std::span<const std::byte> body) {
+  if (body.size() < sizeof(PhasesHead)) {
+    return Corruption("found " + std::to_string(body.size()) + " bytes of phases, expected at least " +
+                      std::to_string(sizeof(PhasesHead)));
+  }
+  PhasesView view;
+  LUFF_ASSIGN_OR_RETURN(view.head, One<PhasesHead>(body.first(sizeof(PhasesHead)), "a step's phases"));
+  LUFF_ASSIGN_OR_RETURN(view.rows, Rows<PhaseRow>(body.subspan(sizeof(PhasesHead)), "phase rows"));
+  if (view.rows.size() != view.head.rows || view.rows.size() > kMaxPhaseRows) {
+    return Corruption("found " + std::to_string(view.rows.size()) + " phase rows, expected " +
+                      std::to_string(view.head.rows) + ", at most " + std::to_string(kMaxPhaseRows));
+  }
+  const PhasesHead& head = view.head;
+  for (const std::int64_t ns : {head.cpu_ns, head.run_queue_ns, head.device_ns}) {
+    if (ns < -1 || ns > kMaxPhaseNs) return Corruption("phases with a time of " + std::to_string(ns) + " ns");
+  }
+  if (head.steps == 0 || head.wall_ns < 0 || head.wall_ns > kMaxPhaseNs) {
+    return Corruption("phases of " + std::to_string(head.steps) + " steps that took " +
+                      std::to_string(head.wall_ns) + " ns");
+  }
+  std::int64_t left = head.wall_ns;
+  for (const PhaseRow& row : view.rows) {
+    if (row.duration_ns < 0 || row.duration_ns > (row.clock == 0 ? left : kMaxPhaseNs)) {
+      return Corruption("phases that do not fit into their step");
+    }
+    if (row.clock == 0) left -= row.duration_ns;
+  }
+  if (left != 0) return Corruption("phases that lack " + std::to_string(left) + " ns of their step");
+  return view;
+}
+
 Result<StepMark> ParseStepMarkUntrusted(std::span<const std::byte> body) {
   LUFF_ASSIGN_OR_RETURN(const StepMark mark, One<StepMark>(body, "a step mark"));
   if (mark.mode < static_cast<std::uint8_t>(Mode::kTrain) ||

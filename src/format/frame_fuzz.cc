@@ -1,4 +1,5 @@
 // Parses bodies of every kind (the first byte selects it, the rest is the body), and frames.
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -56,6 +57,14 @@ std::uint64_t ParseBody(unsigned kind, std::span<const std::byte> body) {
     case FrameKind::kFormRows: rows(ParseFormRowsUntrusted(body)); break;
     case FrameKind::kScalarRows: rows(ParseScalarRowsUntrusted(body)); break;
     case FrameKind::kEventRows: rows(ParseEventRowsUntrusted(body)); break;
+    case FrameKind::kPhases:
+      if (const auto phases = ParsePhasesUntrusted(body); phases.ok()) {
+        std::int64_t left = phases->head.wall_ns;
+        for (const PhaseRow& row : phases->rows) left -= row.clock == 0 ? row.duration_ns : 0;
+        if (left != 0) std::abort();
+        sum += phases->rows.size();
+      }
+      break;
     case FrameKind::kGapRows: rows(ParseGapRowsUntrusted(body)); break;
     case FrameKind::kAck: rows(ParseAckRowsUntrusted(body)); break;
     case FrameKind::kRelocate: rows(ParseRelocateRowsUntrusted(body)); break;

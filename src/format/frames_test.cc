@@ -116,6 +116,47 @@ TEST(FrameTest, ALayoutOfAShardKeepsTheWhole) {
   EXPECT_TRUE((*defs)[1].global_shape.empty());
 }
 
+TEST(FrameTest, PhasesAddUpToTheirStep_OrAreRefused) {
+  const PhasesHead head{30, 20, -1, -1, 1, 2, kNoId, 0};
+  const PhaseRow rows[] = {{1, 0, 1, kNoId, 0, 10}, {0, 0, 1, kNoId, -1, 20}};
+  const auto parsed = [](const PhasesHead& of, std::span<const PhaseRow> with) {
+    FrameBuffer buffer;
+    buffer.Reset(1, 0);
+    buffer.Begin(FrameKind::kPhases, 5);
+    buffer.PutValue(of);
+    buffer.PutRows(with);
+    buffer.End();
+    FrameView view;
+    EXPECT_EQ(ParseFrameUntrusted(buffer.bytes(), 0, 1, &view), FrameOutcome::kFrame);
+    const auto phases = ParsePhasesUntrusted(view.body);
+    return phases.ok() ? Result<std::size_t>(phases->rows.size()) : phases.status();
+  };
+  EXPECT_EQ(parsed(head, rows).value(), 2U);
+  const auto refused = [&](auto change) {
+    PhasesHead other = head;
+    PhaseRow others[] = {rows[0], rows[1]};
+    change(other, others);
+    return parsed(other, others).status().code() == StatusCode::kCorruption;
+  };
+  using Head = PhasesHead&;
+  using Rows = PhaseRow*;
+  EXPECT_TRUE(refused([](Head of, Rows) { of.wall_ns = 31; }));
+  EXPECT_TRUE(refused([](Head of, Rows) { of.wall_ns = -30; }));
+  EXPECT_TRUE(refused([](Head of, Rows) { of.steps = 0; }));
+  EXPECT_TRUE(refused([](Head of, Rows) { of.rows = 3; }));
+  EXPECT_TRUE(refused([](Head of, Rows) { of.cpu_ns = -2; }));
+  EXPECT_TRUE(refused([](Head of, Rows with) {
+    of.wall_ns = INT64_MAX;
+    with[0].duration_ns = INT64_MAX - 20;
+  }));
+  EXPECT_TRUE(refused([](Head, Rows with) {
+    with[0].duration_ns = 40;
+    with[1].duration_ns = -10;
+  }));
+  EXPECT_FALSE(refused([](Head, Rows with) { with[0].phase = 200; }));  // a later version's
+  EXPECT_FALSE(parsed({0, -1, -1, -1, 1, 65, kNoId, 0}, std::vector<PhaseRow>(65)).ok());
+}
+
 TEST(FileHeaderTest, ANewerVersionSaysSo) {
   FileHeader header{};
   SealFileHeader(&header, kMetaMagic);

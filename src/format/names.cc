@@ -11,6 +11,10 @@ std::string_view ModeName(Mode mode) noexcept {
   return at < kModeNames.size() ? kModeNames[at] : "GLOBAL";
 }
 
+std::string PhaseName(std::uint8_t phase) {
+  return phase < kPhaseNames.size() ? kPhaseNames[phase] : "phase " + std::to_string(phase);
+}
+
 Result<Mode> ParseMode(std::string_view name) {
   std::string upper(name);
   std::ranges::transform(upper, upper.begin(),

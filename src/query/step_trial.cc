@@ -132,6 +132,7 @@ Status StepTrial::BeginRows(std::size_t n, StepRows* out) const {
   out->forms.clear();
   out->events.clear();
   out->event_json.clear();
+  out->phases.clear();
   return Status::Ok();
 }
 

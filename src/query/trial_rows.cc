@@ -3,6 +3,7 @@
 #include <iterator>
 #include <limits>
 
+#include "luff/query/run_pieces.h"
 #include "query/run_trial.h"
 
 namespace luff::query {
@@ -10,6 +11,18 @@ namespace {
 
 using format::Form;
 using format::FrameKind;
+
+/// A phase that is not known counts as other.
+StepPhases PhasesOf(std::uint32_t worker, const format::PhasesView& view) {
+  StepPhases phases{.worker = worker, .head = view.head};
+  for (const format::PhaseRow& row : view.rows) {
+    if (row.clock != 0) continue;
+    const std::size_t phase = row.phase < format::kPhaseCount ? row.phase : 0;
+    phases.ns[phase] += row.duration_ns;
+    phases.begins[phase] += row.count;
+  }
+  return phases;
+}
 
 std::string FormNames(std::uint16_t bits) {
   std::string text;
@@ -132,7 +145,8 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
     }
     constexpr std::uint32_t kWanted = 1U << static_cast<unsigned>(FrameKind::kUnitRows) |
                                       1U << static_cast<unsigned>(FrameKind::kEventRows) |
-                                      1U << static_cast<unsigned>(FrameKind::kEventJson);
+                                      1U << static_cast<unsigned>(FrameKind::kEventJson) |
+                                      1U << static_cast<unsigned>(FrameKind::kPhases);
     if ((segment.frame_kinds() & kWanted) == 0) continue;
     LUFF_ASSIGN_OR_RETURN(const auto frames, segment.FramesOf(ordinal));
     for (const format::FrameEntry& entry : frames) {
@@ -143,6 +157,9 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
         for (const format::EventRow& row : rows) out->events.push_back({out->info.global_step, number, row});
       } else if (static_cast<FrameKind>(entry.kind) == FrameKind::kEventJson) {
         out->event_json.emplace_back(reinterpret_cast<const char*>(body.data()), body.size());
+      } else if (static_cast<FrameKind>(entry.kind) == FrameKind::kPhases) {
+        LUFF_ASSIGN_OR_RETURN(const auto view, format::ParsePhasesUntrusted(body));
+        out->phases.push_back(PhasesOf(number, view));
       } else {
         LUFF_ASSIGN_OR_RETURN(const auto rows, format::ParseUnitsUntrusted(body));
         for (const format::UnitsView& row : rows) {
@@ -277,6 +294,30 @@ std::vector<EventAt> RunTrial::Events(Mode mode) const {
     }
   }
   return result;
+}
+
+Status RunTrial::EachPhases(const PhasesVisitor& use) const {
+  std::vector<std::byte> scratch;
+  for (const auto& worker : workers_) {
+    for (const auto& segment : worker->reader->segments()) {
+      if ((segment->frame_kinds() >> static_cast<unsigned>(FrameKind::kPhases) & 1U) == 0) continue;
+      LUFF_ASSIGN_OR_RETURN(const auto frames, segment->Frames());
+      for (const format::FrameEntry& entry : frames) {
+        if (static_cast<FrameKind>(entry.kind) != FrameKind::kPhases) continue;
+        const std::uint32_t n = worker->StepOf(entry.ordinal);
+        if (n == kNoStep || steps_.superseded(n)) continue;
+        LUFF_ASSIGN_OR_RETURN(const auto body, segment->ReadFrame(entry, &scratch));
+        LUFF_ASSIGN_OR_RETURN(const auto view, format::ParsePhasesUntrusted(body));
+        use(steps_.at(n), PhasesOf(worker->reader->worker(), view));
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+Status VisitPhases(const Trial& trial, const PhasesVisitor& use) {
+  const auto* run = dynamic_cast<const RunTrial*>(&trial);
+  return run == nullptr ? Status::Ok() : run->EachPhases(use);
 }
 
 std::vector<Trial::JsonEvent> RunTrial::JsonEvents() const {

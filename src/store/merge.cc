@@ -72,7 +72,43 @@ std::vector<std::uint32_t> Carriers(const format::StepColumns& steps, std::size_
   return carriers;
 }
 
+/// Adds up the phases of steps. False if they have more kinds of phases, or more time, than fits.
+bool AddPhases(const format::PhasesView& view, StepPhases* sum) noexcept {
+  StepPhases added = *sum;
+  format::PhasesHead& head = added.head;
+  const auto add_known = [&](std::int64_t* to, std::int64_t more) {
+    *to = more < 0 || *to < 0 ? -1 : std::min(*to + more, format::kMaxPhaseNs);
+  };
+  add_known(&head.cpu_ns, view.head.cpu_ns);
+  add_known(&head.run_queue_ns, view.head.run_queue_ns);
+  add_known(&head.device_ns, view.head.device_ns);
+  head.wall_ns += view.head.wall_ns;
+  if (head.wall_ns > format::kMaxPhaseNs) return false;
+  head.steps += view.head.steps;
+  head.flags |= view.head.flags;
+  head.major_faults = format::kNoId;
+  for (const format::PhaseRow& row : view.rows) {
+    const auto rows = std::span(added.rows).first(head.rows);
+    auto at = std::ranges::find_if(rows, [&](const format::PhaseRow& other) {
+      return other.phase == row.phase && other.clock == row.clock && other.subject == row.subject;
+    });
+    if (at != rows.end()) {
+      at->duration_ns += row.duration_ns;
+      at->count = static_cast<std::uint16_t>(std::min(at->count + row.count, 0xFFFF));
+      at->start_ns = -1;
+    } else if (head.rows < added.rows.size()) {
+      added.rows[head.rows] = row;
+      added.rows[head.rows++].start_ns = -1;
+    } else {
+      return false;
+    }
+  }
+  *sum = added;
+  return true;
+}
+
 struct StepRows {
+  StepPhases phases;
   std::vector<format::SummaryRow> summaries;
   std::vector<format::ScalarRow> scalars;
   std::vector<format::IndexRow> index;
@@ -155,7 +191,25 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     if (format::ParseFrameUntrusted(bytes, entry.offset, sequence, &frame) != format::FrameOutcome::kFrame) {
       return Corruption("frame of the segment is damaged: " + old_path);
     }
+    if (kind == FrameKind::kPhases) {
+      const auto at = std::ranges::lower_bound(steps.ordinal, entry.ordinal);
+      const auto phases = format::ParsePhasesUntrusted(frame.body);
+      if (at != steps.ordinal.end() && *at == entry.ordinal && phases.ok() &&
+          AddPhases(*phases, &rows[carriers[static_cast<std::size_t>(at - steps.ordinal.begin())]].phases)) {
+        continue;
+      }
+    }
     put(kind, entry.ordinal, frame.body);
+  }
+  for (std::uint32_t i = 0; i < steps.size(); ++i) {
+    const StepPhases& sum = rows[i].phases;
+    if (sum.head.rows == 0) continue;
+    const std::uint64_t offset = buffer.next_offset();
+    buffer.Begin(FrameKind::kPhases, steps.ordinal[i]);
+    buffer.PutValue(sum.head);
+    buffer.PutRows(std::span<const format::PhaseRow>(sum.rows).first(sum.head.rows));
+    buffer.End();
+    footer.AddFrame(FrameKind::kPhases, steps.ordinal[i], offset, buffer.next_offset() - offset);
   }
   if (merged_away != 0 || dropped_forms != 0) {
     format::GapRow gap{};

@@ -167,6 +167,12 @@ void MetaStream::EncodeRows(const StepBatch& batch, std::uint64_t ordinal) {
   EncodeTable(FrameKind::kFormRows, ordinal, batch.forms, false);
   EncodeTable(FrameKind::kScalarRows, ordinal, batch.scalars, false);
   EncodeTable(FrameKind::kEventRows, ordinal, batch.events, true);
+  if (batch.phases.head.rows != 0) {
+    Frame(FrameKind::kPhases, ordinal, true);
+    buffer_.PutValue(batch.phases.head);
+    buffer_.PutRows(std::span<const format::PhaseRow>(batch.phases.rows).first(batch.phases.head.rows));
+    EndFrame();
+  }
 }
 
 void MetaStream::AbandonSegment() noexcept {

@@ -269,6 +269,7 @@ class Verifier {
       case FrameKind::kFormRows: status = format::ParseFormRowsUntrusted(frame.body).status(); break;
       case FrameKind::kScalarRows: status = format::ParseScalarRowsUntrusted(frame.body).status(); break;
       case FrameKind::kEventRows: status = format::ParseEventRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kPhases: status = format::ParsePhasesUntrusted(frame.body).status(); break;
       case FrameKind::kGapRows: status = format::ParseGapRowsUntrusted(frame.body).status(); break;
       case FrameKind::kAck: status = format::ParseAckRowsUntrusted(frame.body).status(); break;
       case FrameKind::kRelocate: status = format::ParseRelocateRowsUntrusted(frame.body).status(); break;

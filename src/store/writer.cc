@@ -464,6 +464,7 @@ void StepBatch::clear() {
   event_json.clear();
   gaps.clear();
   acks.clear();
+  phases.head = {};
   mark = {};
 }
 

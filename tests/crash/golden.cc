@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/testing/forwarding_env.h"
+#include "luff/format/names.h"
 #include "store/test_run.h"
 
 namespace luff::store {
@@ -31,6 +32,16 @@ constexpr Tensor kTensors[] = {
     {"mask", DType::kBool, 0, format::Role::kBuffer},                  // empty
 };
 
+/// Two phases that depend on the step, and the rest.
+StepPhases GoldenPhases(std::int64_t step) {
+  StepPhases phases;
+  phases.head = {40'000'000 + step, 9'000'000, step == 0 ? -1 : 1'000 * step, -1, 1, 3, format::kNoId, 0};
+  phases.rows[0] = {0, 0, 0, format::kNoId, -1, 10'000'000};
+  phases.rows[1] = {1, 0, 1, format::kNoId, 500 + step, 25'000'000 + step};
+  phases.rows[2] = {3, 0, 2, format::kNoId, 26'000'000, 5'000'000};
+  return phases;
+}
+
 /// Returns the bytes of a tensor at a step.
 std::vector<std::byte> GoldenValue(std::uint32_t tensor, std::int64_t step) {
   const Tensor& t = kTensors[tensor];
@@ -53,6 +64,11 @@ std::string GoldenTwin() {
     row["global_step"] = step;
     row["mode"] = step % 5 == 4 ? "EVAL" : "TRAIN";
     row["loss"] = 1.0 / static_cast<double>(step + 1);
+    const StepPhases phases = GoldenPhases(step);
+    row["phases"]["wall_ns"] = phases.head.wall_ns;
+    row["phases"]["run_queue_ns"] = phases.head.run_queue_ns;
+    for (std::uint32_t i = 0; i < phases.head.rows; ++i)
+      row["phases"][format::PhaseName(phases.rows[i].phase)] = phases.rows[i].duration_ns;
     for (std::uint32_t tensor = 0; tensor < std::size(kTensors); ++tensor) {
       std::string hex;
       for (const std::byte byte : GoldenValue(tensor, step)) {
@@ -177,6 +193,7 @@ bool WriteGoldenRun(const std::string& path) {
     gap.count = 1;
     gap.first_step = gap.last_step = step;
     batch.gaps = {gap};
+    batch.phases = GoldenPhases(step);
     if (step == 3) batch.acks = {{1, 1, 0, 3, 1'700'000'000'000'000'000}};
     batch.mark = MarkOf(step);
     if (step % 5 == 4) batch.mark.mode = static_cast<std::uint8_t>(format::Mode::kEval);

@@ -1,5 +1,5 @@
-// The golden run of version 1: its bytes do not change, readers find what its JSON twin lists, and they read
-// nothing wrong when it is cut off at any byte.
+// The golden runs of version 1: their bytes do not change, readers find what its JSON twin lists, and they
+// read nothing wrong when it is cut off at any byte.
 #include "golden.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +13,8 @@
 
 #include "base/test_effort.h"
 #include "base/testdata.h"
+#include "luff/format/frames.h"
+#include "luff/format/names.h"
 #include "luff/store/reader.h"
 #include "store/test_run.h"
 
@@ -20,7 +22,9 @@ namespace luff::store {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kGolden = fs::path(kTestdata) / "format" / "v1";
+const fs::path kGolden = fs::path(kTestdata) / "format";
+constexpr const char* kVersions[] = {"v1", "v1.1"};
+constexpr const char* kNewest = "v1.1";  // which the writer makes
 
 std::string Bytes(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -38,7 +42,7 @@ std::string Hex(std::span<const std::byte> bytes) {
 }
 
 struct Seen {
-  std::size_t steps = 0, values = 0, summaries = 0, scalars = 0, wrong = 0;
+  std::size_t steps = 0, values = 0, summaries = 0, scalars = 0, phases = 0, wrong = 0;
 };
 
 /// Compares everything that the reader shows with the twin.
@@ -63,6 +67,23 @@ Seen Compare(const std::string& run, const nlohmann::json& twin) {
         const int mode = expected(i)["mode"] == "EVAL" ? 2 : 1;
         seen.wrong +=
             steps.mode[i] != mode || steps.ordinal[i] != static_cast<std::uint64_t>(steps.global_step[i]);
+      }
+      const auto frames = segment->Frames();
+      for (std::size_t i = 0; frames.ok() && i < (*frames).size(); ++i) {
+        const format::FrameEntry& entry = (*frames)[i];
+        if (entry.kind != static_cast<std::uint16_t>(format::FrameKind::kPhases)) continue;
+        const auto index = segment->FindOrdinal(entry.ordinal);
+        std::vector<std::byte> scratch;
+        const auto body = segment->ReadFrame(entry, &scratch);
+        if (!index || !body.ok()) continue;
+        const auto phases = format::ParsePhasesUntrusted(*body);
+        if (!phases.ok()) continue;
+        ++seen.phases;
+        const nlohmann::json& all = expected(*index)["phases"];
+        seen.wrong += phases->head.wall_ns != all["wall_ns"].get<std::int64_t>() ||
+                      phases->head.run_queue_ns != all["run_queue_ns"].get<std::int64_t>();
+        for (const format::PhaseRow& row : phases->rows)
+          seen.wrong += row.duration_ns != all[format::PhaseName(row.phase)].get<std::int64_t>();
       }
       for (std::size_t slot = 0; slot < segment->slot_count(); ++slot) {
         const std::uint32_t tensor = segment->slot_tensor(slot);
@@ -97,41 +118,47 @@ Seen Compare(const std::string& run, const nlohmann::json& twin) {
   return seen;
 }
 
-class GoldenTest : public testing::Test {
+class GoldenTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(fs::exists(kGolden / "run" / "run.json")) << "testdata/format/v1 is missing";
-    twin_ = nlohmann::json::parse(Bytes(kGolden / "run.expected.json"));
+    ASSERT_TRUE(fs::exists(golden_ / "run" / "run.json")) << golden_ << " is missing";
+    twin_ = nlohmann::json::parse(Bytes(golden_ / "run.expected.json"));
   }
+  const fs::path golden_ = kGolden / GetParam();
   nlohmann::json twin_;
 };
+INSTANTIATE_TEST_SUITE_P(Versions, GoldenTest, testing::ValuesIn(kVersions), [](const auto& version) {
+  return std::string(version.param) == "v1" ? "V1" : "V1_1";
+});
 
-TEST_F(GoldenTest, ReadsAsItsTwinSays) {
-  const Seen seen = Compare((kGolden / "run").string(), twin_);
+TEST_P(GoldenTest, ReadsAsItsTwinSays) {
+  const Seen seen = Compare((golden_ / "run").string(), twin_);
   EXPECT_EQ(seen.wrong, 0U);
   EXPECT_EQ(seen.steps, static_cast<std::size_t>(kGoldenSteps));
   EXPECT_EQ(seen.summaries, twin_["tensors"].size() * kGoldenSteps);
   EXPECT_EQ(seen.scalars, static_cast<std::size_t>(kGoldenSteps));
   EXPECT_GE(seen.values, twin_["tensors"].size() * kGoldenSteps - 6);  // one tensor keeps its last 4 steps
+  EXPECT_EQ(seen.phases, twin_["steps"][0].contains("phases") ? static_cast<std::size_t>(kGoldenSteps) : 0U);
 }
 
-TEST_F(GoldenTest, TheWriterStillMakesTheSameBytes) {
+TEST(Golden, TheWriterStillMakesTheSameBytes) {
+  const fs::path golden = kGolden / kNewest;
   TemporaryDirectory directory;
   const fs::path run = fs::path(directory.path()) / "run";
   ASSERT_TRUE(WriteGoldenRun(run.string()));
-  for (const auto& entry : fs::directory_iterator(kGolden / "run" / "w0000")) {
+  for (const auto& entry : fs::directory_iterator(golden / "run" / "w0000")) {
     EXPECT_EQ(Bytes(entry.path()), Bytes(run / "w0000" / entry.path().filename())) << entry.path().filename();
   }
-  EXPECT_EQ(GoldenTwin(), Bytes(kGolden / "run.expected.json"));
+  EXPECT_EQ(GoldenTwin(), Bytes(golden / "run.expected.json"));
 }
 
-TEST_F(GoldenTest, CutOffAtAnyByteItShowsNothingWrong) {
+TEST_P(GoldenTest, CutOffAtAnyByteItShowsNothingWrong) {
   // In memory if possible, since tens of thousands of truncations are slow on a journaling file system.
   const std::string base = fs::exists("/dev/shm") ? "/dev/shm" : fs::temp_directory_path().string();
-  for (const auto& entry : fs::directory_iterator(kGolden / "run" / "w0000")) {
+  for (const auto& entry : fs::directory_iterator(golden_ / "run" / "w0000")) {
     TemporaryDirectory directory(base);
     const fs::path run = fs::path(directory.path()) / "run";
-    fs::copy(kGolden / "run", run, fs::copy_options::recursive);
+    fs::copy(golden_ / "run", run, fs::copy_options::recursive);
     const fs::path file = run / "w0000" / entry.path().filename();
     for (auto size = static_cast<std::int64_t>(entry.file_size()); size >= 0; --size) {
       fs::resize_file(file, static_cast<std::uint64_t>(size));

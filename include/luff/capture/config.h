@@ -57,6 +57,9 @@ struct CollectionConfig {
   Policy policy = Policy::kDegrade;
 };
 
+/// What is recorded of where the time goes.
+enum class Profile : std::uint8_t { kOff = 0, kBasic = 1 };
+
 struct Config {
   std::vector<CollectionConfig> collections;
   double max_overhead = 0.05;
@@ -65,6 +68,7 @@ struct Config {
   store::WriterOptions::Direct direct_io = store::WriterOptions::Direct::kAuto;
   store::WriterOptions::Sync sync = store::WriterOptions::Sync::kNone;
   bool events = true;
+  Profile profile = Profile::kBasic;
 };
 
 /// "" means the default: summaries of weights, biases and gradients, and the losses themselves, at every

@@ -119,6 +119,13 @@ enum class FrameOutcome : std::uint8_t {
 [[nodiscard]] Result<std::span<const RelocateRow>> ParseRelocateRowsUntrusted(
     std::span<const std::byte> body);
 [[nodiscard]] Result<std::span<const RetireRow>> ParseRetireRowsUntrusted(std::span<const std::byte> body);
+/// Where the time of a step, or of merged steps, went. The rows' durations add up to head.wall_ns.
+struct PhasesView {
+  PhasesHead head{};
+  std::span<const PhaseRow> rows;
+};
+/// Further errors: kCorruption if a duration is negative, or the rows do not add up.
+[[nodiscard]] Result<PhasesView> ParsePhasesUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<StepMark> ParseStepMarkUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<EndMark> ParseEndMarkUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<std::int64_t> ParseHeartbeatUntrusted(std::span<const std::byte> body);

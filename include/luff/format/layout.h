@@ -8,7 +8,7 @@
 namespace luff::format {
 
 inline constexpr std::uint16_t kFormatMajor = 1;
-inline constexpr std::uint16_t kFormatMinor = 0;
+inline constexpr std::uint16_t kFormatMinor = 1;
 inline constexpr std::size_t kFileHeaderBytes = 4096;  // both streams; the struct, then zeros
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kChunkAlign = 64;
@@ -68,7 +68,29 @@ enum class FrameKind : std::uint16_t {
   kRetire = 17,        // RetireRow[n]: payload files that are gone
   kHeartbeat = 18,     // i64 unix ns
   kFooter = 19,        // columns of the whole segment; see footer.h
+  kPhases = 20,        // PhasesHead, PhaseRow[n]: where the time of a step went (since 1.1)
 };
+
+/// What the training thread did. A step's time is divided among these; what none covers is kOther.
+enum class Phase : std::uint8_t {
+  kOther = 0,
+  kDataWait = 1,   // for the next batch
+  kDataStart = 2,  // making a loader's iterator
+  kForward = 3,
+  kLoss = 4,
+  kBackward = 5,
+  kOptimizer = 6,
+  kClip = 7,
+  kZeroGrad = 8,
+  kScheduler = 9,
+  kEval = 10,
+  kCheckpoint = 11,  // saving one
+  kCompile = 12,
+  kGc = 13,    // a full collection of Python's garbage
+  kLuff = 14,  // capture's own work
+  kTrace = 15,
+};
+inline constexpr std::size_t kPhaseCount = 16;
 
 enum class Form : std::uint16_t {  // bits, also in StepMark and GapRow
   kSummary = 1,
@@ -220,6 +242,30 @@ struct EventRow {
   std::int64_t since_step_ns;  // time since the step began
 };
 static_assert(sizeof(EventRow) == 24);
+
+struct PhasesHead {            // 48 bytes, then PhaseRow[rows]
+  std::int64_t wall_ns;        // from the end of the worker's previous step to the end of this one
+  std::int64_t cpu_ns;         // the training thread's CPU time meanwhile; -1 here and below: not known
+  std::int64_t run_queue_ns;   // time for which it could have run and had no core
+  std::int64_t device_ns;      // -1
+  std::uint32_t steps;         // 1; of merged steps, how many
+  std::uint32_t rows;          // at most kMaxPhaseRows
+  std::uint32_t major_faults;  // kNoId: not known
+  std::uint32_t flags;         // 0
+};
+static_assert(sizeof(PhasesHead) == 48);
+
+struct PhaseRow {  // 24 bytes
+  std::uint8_t phase;
+  std::uint8_t clock;        // 0: the host's
+  std::uint16_t count;       // how often it began; 65,535 also stands for more
+  std::uint32_t subject;     // kNoId
+  std::int64_t start_ns;     // when it began last, since the step's begin; -1: before it, or merged
+  std::int64_t duration_ns;  // without what other phases took inside it
+};
+static_assert(sizeof(PhaseRow) == 24);
+inline constexpr std::size_t kMaxPhaseRows = 64;
+inline constexpr std::int64_t kMaxPhaseNs = std::int64_t{1} << 60;  // so that sums of some do not overflow
 
 struct GapRow {
   std::uint32_t tensor;      // kNoId: every tensor of the collection, or of the run

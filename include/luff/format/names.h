@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -37,6 +38,12 @@ inline constexpr std::array<std::pair<Form, const char*>, 8> kFormNames = {{{For
                                                                             {Form::kDifference, "difference"},
                                                                             {Form::kExtra, "extra"},
                                                                             {Form::kShape, "shape"}}};
+
+inline constexpr std::array<const char*, kPhaseCount> kPhaseNames = {
+    "other",     "data_wait", "data_start", "forward",    "loss",    "backward", "optimizer", "clip",
+    "zero_grad", "scheduler", "eval",       "checkpoint", "compile", "gc",       "luff",      "trace"};
+/// "phase 17" for a number that is not known.
+[[nodiscard]] std::string PhaseName(std::uint8_t phase);
 
 /// "GLOBAL" for a number that is no mode.
 [[nodiscard]] std::string_view ModeName(Mode mode) noexcept;

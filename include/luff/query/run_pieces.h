@@ -25,4 +25,9 @@ using HistogramVisitor = std::function<void(const StepInfo&, const SparseHistogr
 [[nodiscard]] Status VisitHistograms(const Trial& trial, TensorId id, std::int64_t from, std::int64_t to,
                                      std::uint64_t max_bytes, const HistogramVisitor& use);
 
+using PhasesVisitor = std::function<void(const StepInfo&, const StepPhases&)>;
+/// Calls `use` for the phases of each complete step, worker by worker, ascending; superseded steps are left
+/// out. Errors: those of reading.
+[[nodiscard]] Status VisitPhases(const Trial& trial, const PhasesVisitor& use);
+
 }  // namespace luff::query

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -108,6 +109,14 @@ struct EventAt {
   std::int64_t global_step = 0;
   std::uint32_t worker = 0;
   format::EventRow row{};
+};
+
+/// Where the time of one step of one worker went, or that of several merged steps.
+struct StepPhases {
+  std::uint32_t worker = 0;
+  format::PhasesHead head{};
+  std::array<std::int64_t, format::kPhaseCount> ns{};       // of the host; adds up to head.wall_ns
+  std::array<std::uint32_t, format::kPhaseCount> begins{};  // how often each began
 };
 
 struct GapInfo {
@@ -283,6 +292,7 @@ class TrialRows {
     std::vector<FormEntry> forms;  // hash, difference, extra
     std::vector<EventAt> events;
     std::vector<std::string> event_json;
+    std::vector<StepPhases> phases;  // one for each worker that recorded them
   };
   /// Rows of the n-th complete step. Reuses the vectors of `out`.
   [[nodiscard]] virtual Status ReadStepRows(std::size_t n, StepRows* out) const = 0;

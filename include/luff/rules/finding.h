@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,14 @@ struct NamedNumber {
   NamedNumber(std::string of, T number) : name(std::move(of)),
                                           value(static_cast<double>(number)) {}
   bool operator==(const NamedNumber&) const = default;
+};
+
+/// What mending a cause is expected to save.
+struct Saving {
+  double seconds_a_step = 0;
+  double share = 0;          // of a step's time
+  double low = 0, high = 0;  // bounds of seconds_a_step
+  std::string method;        // the formula, and what was put in
 };
 
 /// What a rule found. JSON schema: docs/spec/findings.md. Depends only on the run, never on when it was
@@ -51,6 +60,7 @@ struct Finding {
   std::vector<std::pair<std::int64_t, double>> series;  // (mode step, value) around it, at most 64
   std::string threshold;                                // which limit, and where it comes from
   std::string page;                                     // "docs/rules/exploding_tensor.md"
+  std::optional<Saving> saving;                         // of rules about time
 };
 
 /// The finding that a verdict names.

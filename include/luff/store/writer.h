@@ -87,6 +87,12 @@ struct LayoutDef {
   std::vector<std::int64_t> global_shape, global_offset;
 };
 
+/// Where the time of a step went. head.rows is the number of rows in use; 0: nothing is known.
+struct StepPhases {
+  format::PhasesHead head{};
+  std::array<format::PhaseRow, format::kPhaseCount> rows{};
+};
+
 /// The contents of one step, in the order they are written. Reused between steps: clear() keeps the capacity.
 struct StepBatch {
   std::vector<TensorDef> tensors;  // defined since the last step
@@ -105,6 +111,7 @@ struct StepBatch {
   std::vector<std::string> event_json;
   std::vector<format::GapRow> gaps;
   std::vector<format::AckRow> acks;
+  StepPhases phases;
   format::StepMark mark{};  // frames, forms and epoch are filled in by the writer
   void clear();
 };

@@ -51,6 +51,7 @@ enum Kind : std::uint8_t {
   kBoosting,
   kNamed,     // never set: for rules whose tensors the user names
   kOtherRun,  // likewise
+  kWaits,
   kKinds
 };
 
@@ -88,6 +89,7 @@ constexpr std::array<const char*, kKinds> kWords = {
     "boosting rounds",
     "tensors that you name",
     "another run (--other)",
+    "waits for data (phases of a DataLoader)",
 };
 
 constexpr std::uint64_t Bit(Kind kind) noexcept { return std::uint64_t{1} << kind; }
@@ -120,6 +122,7 @@ constexpr Look kLooks[] = {
     {"GradientNotCleared", Bit(kUpdates)},
     {"HighDropout", Bit(kDropout)},
     {"InitialLoss", Bit(kLossCalls)},
+    {"InputBound", Bit(kWaits)},
     {"InputScale", Bit(kInputs)},
     {"LabelNoise", Bit(kLossCalls)},
     {"LossFormula", Bit(kUpdates)},
@@ -195,6 +198,9 @@ std::uint64_t OfEvent(EventKind kind) noexcept {
 
 void Evidence::OnStep(const StepView& view) {
   if (view.rows.info.mode == query::Mode::kTrain) seen_ |= Bit(kSteps);
+  for (const query::StepPhases& phases : view.rows.phases) {
+    if (phases.begins[static_cast<std::size_t>(format::Phase::kDataWait)] != 0) seen_ |= Bit(kWaits);
+  }
   OnTensors(view);
   OnEvents(view);
   OnSamples(view);

@@ -79,6 +79,14 @@ std::string ToJson(const Finding& finding, const std::string& event) {
   json["series"] = std::move(series);
   json["threshold"] = finding.threshold;
   json["page"] = finding.page;
+  if (finding.saving) {
+    const Saving& saving = *finding.saving;
+    json["saving"] = {{"seconds_a_step", Number(saving.seconds_a_step)},
+                      {"share", Number(saving.share)},
+                      {"low", Number(saving.low)},
+                      {"high", Number(saving.high)},
+                      {"method", saving.method}};
+  }
   return JsonText(json);
 }
 
@@ -131,6 +139,13 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
     }
     finding.threshold = string("threshold");
     finding.page = string("page");
+    if (const auto it = json.find("saving"); it != json.end() && it->is_object()) {
+      const auto number = [&](const char* name) {
+        return it->contains(name) ? NumberFrom((*it)[name]) : std::nan("");
+      };
+      finding.saving = {number("seconds_a_step"), number("share"), number("low"), number("high"),
+                        it->value("method", std::string())};
+    }
     return std::pair(std::move(finding), string("event"));
   } catch (const std::exception& error) {
     return Corruption(fmt::format("a finding does not parse: {}", error.what()));

@@ -142,6 +142,19 @@ class FakeTrial final : public query::Trial {
     steps_.back().event_json.push_back(json);
     return *this;
   }
+  /// Where the step's time went, in milliseconds: phases, and the rest. CPU and run-queue times may be given.
+  FakeTrial& Phases(const std::map<format::Phase, double>& ms, double cpu_ms = -1, double queue_ms = -1) {
+    const auto ns = [](double value) { return value < 0 ? -1 : static_cast<std::int64_t>(value * 1e6); };
+    query::StepPhases phases;
+    phases.head = {0, ns(cpu_ms), ns(queue_ms), -1, 1, 1, format::kNoId, 0};
+    for (const auto& [phase, took] : ms) {
+      phases.ns[static_cast<std::size_t>(phase)] = ns(took);
+      phases.begins[static_cast<std::size_t>(phase)] = 1;
+      phases.head.wall_ns += ns(took);
+    }
+    steps_.back().phases.push_back(phases);
+    return *this;
+  }
   FakeTrial& Event(format::EventKind kind, std::uint32_t subject = 0, std::uint64_t argument = 0) {
     query::EventAt event;
     event.global_step = steps_.back().info.global_step;

@@ -174,9 +174,11 @@ class Hook(BaseHook):
         recorder = self.machine.recorder
         before = [optimizer for _, optimizer in recorder.living()] if recorder is not None else []
         loads = self.machine.evidence.loads.hand_over()  # since the last step, for the next training
+        loaders = self.machine.loaders
         super().begin_again()
         self.machine = self._machine(Names(), eager=False)
         self.machine.evidence.loads = loads
+        self.machine.loaders = loaders.hand_over(self.machine.clock)
         self.machine.next_training = NextTraining(before)
 
     def _machine(self, names: Names, eager: bool) -> Machine:
@@ -220,6 +222,7 @@ class Hook(BaseHook):
     def opened(self, session: Session) -> None:
         """Called when the session is open."""
         self.machine.opened(session, self.gradient_arrived)
+        self.machine.loaders.opened(session)
 
     def gradient_arrived(self, gradients: GradientCapture, watch: Watch, gradient: Any) -> None:
         """Called inside a backward pass, in the thread that runs it, with a gradient that was watched for."""

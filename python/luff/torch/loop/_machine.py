@@ -28,6 +28,7 @@ from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import OptimizerRecord, Recorder
 from luff.torch.evidence._step import MAX_WAITING, Step
 from luff.torch.loop._corrections import lower_lr
+from luff.torch.loop._loaders import Loaders
 from luff.torch.loop._mode_flags import ModeFlags
 from luff.torch.loop._next_training import NextTraining
 from luff.torch.loop._steps import MAX_EVENTS, Steps
@@ -76,6 +77,7 @@ class Machine(Steps):
         self._eager = eager
         self.next_training: NextTraining | None = None  # set where each training of a process has a run
         self.turn = Turn()
+        self.loaders = Loaders(self.clock)
         self.calling: Any = None  # the model that the training thread is currently calling
         self._mode_flags = ModeFlags()
         self._trains_in_eval: Identities[bool] = Identities()

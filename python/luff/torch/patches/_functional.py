@@ -14,12 +14,15 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
+from luff._codes import Phase
+from luff._core import enter_phase, leave_phase
 from luff._patch import Method, once, unseen, wrap
 from luff.torch.patches._registry import hooks
 from luff.torch.patches._wraps import busy, local
 
 __all__ = ["install"]
 
+_LOSS = int(Phase.LOSS)
 _KINDS = {
     "binary_cross_entropy": "BCELoss",
     "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
@@ -62,9 +65,11 @@ def _telling(kind: str, original: Method) -> Method:
         if is_compiling() or local.in_loss or not hooks:
             return original(*args, **kwargs)
         local.in_loss = True
+        enter_phase(_LOSS)
         try:
             output = original(*args, **kwargs)
         finally:
+            leave_phase(_LOSS)
             local.in_loss = False
         hook = hooks.current()
         if hook is not None and hook.live and not hook.asleep and not busy():

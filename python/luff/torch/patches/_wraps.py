@@ -17,16 +17,22 @@ from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from luff import _codes as codes
-from luff._codes import EventKind, GapReason
+from luff._codes import EventKind, GapReason, Phase
+from luff._core import enter_phase, forget_phases, leave_phase
 from luff._patch import Method, once, unseen, wrap
 from luff.torch.capture import _names
 from luff.torch.capture._memory import read_scalar
 from luff.torch.evidence._answers import compares
 from luff.torch.loop._hook import Hook
-from luff.torch.patches import _dynamo
+from luff.torch.patches import _dynamo, _phases
 from luff.torch.patches._registry import hooks
 
 __all__ = ["busy", "install", "local"]
+
+_ZERO_GRAD, _FORWARD, _LOSS, _BACKWARD = (
+    int(phase) for phase in (Phase.ZERO_GRAD, Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
+)
+_OPTIMIZER, _SCHEDULER, _CLIP = int(Phase.OPTIMIZER), int(Phase.SCHEDULER), int(Phase.CLIP)
 
 _current_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _tracing_state: Callable[[], Any] = torch._C._get_tracing_state
@@ -65,6 +71,7 @@ def install() -> None:
     for name in ("__eq__", "__ne__", "eq", "ne"):
         wrap(torch.Tensor, name, _comparing)
     wrap(torch.nn.Module, "__call__", _telling_call)
+    _phases.install()
     _dynamo.leave_out()
 
 
@@ -75,6 +82,7 @@ def busy() -> bool:
 
 def _after_fork() -> None:
     local.__dict__.clear()
+    forget_phases()
 
 
 def _listens(hook: Hook | None) -> TypeGuard[Hook]:
@@ -140,6 +148,7 @@ def _outer_call(
     try:
         if capture is not None:
             hook.told("input", capture.before, module, args, kwargs, True)
+        enter_phase(_FORWARD)
         output = original(module, *args, **kwargs)
         if capture is not None:
             hook.told("output", capture.after, module, output)
@@ -147,6 +156,7 @@ def _outer_call(
             hook.told("answers", machine.evidence.answers.model_returned, module, output)
         return output
     finally:
+        leave_phase(_FORWARD)
         local.inside = 0
         local.capture = None
         if trains:
@@ -177,9 +187,11 @@ def _loss_call(
     if not _listens(hook):
         return original(module, *args, **kwargs)
     local.inside, local.in_loss = 1, True
+    enter_phase(_LOSS)
     try:
         output = original(module, *args, **kwargs)
     finally:
+        leave_phase(_LOSS)
         local.inside, local.in_loss = 0, False
     hook.told("loss", hook.machine.losses.module_returned, module, args, kwargs, output)
     return output
@@ -211,9 +223,11 @@ def _telling_backward(original: Method) -> Method:
         for hook in (called := [hook for hook in hooks.of_backward() if _awake(hook)]):
             hook.told("backward", hook.machine.backward_begins, roots, gradients is not None)
         del roots
+        enter_phase(_BACKWARD)
         try:
             result = original(tensors, *args, **kwargs)
         finally:
+            leave_phase(_BACKWARD)
             for hook in called:
                 hook.told("backward left", hook.machine.backward_left)
         for hook in called:
@@ -267,6 +281,7 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     tell = hook.told if _current_graph_task() == -1 else hook.guarded  # autograd may have a thread of its own
     tell("update", hook.machine.update_begins, optimizer, callable(closure))
+    enter_phase(_OPTIMIZER)  # left by `_after_step`
     if not callable(closure):
         return None
     wrapped = _wrap_closure(hook, optimizer, closure)
@@ -290,7 +305,10 @@ def _wrap_closure(hook: Hook, optimizer: Any, closure: Callable[..., Any]) -> Ca
 
 
 def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-    if is_compiling() or not hooks:
+    if is_compiling():
+        return
+    leave_phase(_OPTIMIZER)
+    if not hooks:
         return
     hook = hooks.of_optimizer(optimizer)
     if not _listens(hook):
@@ -305,22 +323,32 @@ def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
 
 def _clearing_optimizer(original: Method) -> Method:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and hooks:
-            hook = hooks.of_optimizer(self)
-            if _listens(hook):
-                hook.told("zero_grad", hook.machine.cleared, self)
-        return original(self, *args, **kwargs)
+        if is_compiling() or not hooks:
+            return original(self, *args, **kwargs)
+        hook = hooks.of_optimizer(self)
+        if _listens(hook):
+            hook.told("zero_grad", hook.machine.cleared, self)
+        enter_phase(_ZERO_GRAD)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            leave_phase(_ZERO_GRAD)
 
     return zero_grad
 
 
 def _clearing_module(original: Method) -> Method:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and hooks:
-            hook = hooks.of_module(self)
-            if _listens(hook):
-                hook.told("zero_grad", hook.machine.event, int(EventKind.ZERO_GRAD), codes.NO_ID, 1)
-        return original(self, *args, **kwargs)
+        if is_compiling() or not hooks:
+            return original(self, *args, **kwargs)
+        hook = hooks.of_module(self)
+        if _listens(hook):
+            hook.told("zero_grad", hook.machine.event, int(EventKind.ZERO_GRAD), codes.NO_ID, 1)
+        enter_phase(_ZERO_GRAD)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            leave_phase(_ZERO_GRAD)
 
     return zero_grad
 
@@ -338,9 +366,11 @@ def _scheduler_step(original: Method) -> Method:
         if is_compiling() or not hooks or local.scheduling:
             return original(self, *args, **kwargs)
         local.scheduling = True
+        enter_phase(_SCHEDULER)
         try:
             result = original(self, *args, **kwargs)
         finally:
+            leave_phase(_SCHEDULER)
             local.scheduling = False
         if getattr(self, "last_epoch", 1) > 0:  # its first step belongs to its construction
             optimizer = getattr(self, "optimizer", None)
@@ -410,12 +440,17 @@ def _wrap_clipping() -> None:
 def _clipping(original: Method) -> Method:
     def clip(parameters: Any, limit: Any = None, *args: Any, **kwargs: Any) -> Any:
         limits = () if limit is None else (limit,)
-        result = original(parameters, *limits, *args, **kwargs)
-        if not is_compiling() and hooks:
-            hook = hooks.current()
-            if _listens(hook):
-                value = limit if limit is not None else kwargs.get("max_norm", kwargs.get("clip_value"))
-                hook.told("clip", hook.machine.evidence.clipped, value, result)
+        if is_compiling() or not hooks:
+            return original(parameters, *limits, *args, **kwargs)
+        enter_phase(_CLIP)
+        try:
+            result = original(parameters, *limits, *args, **kwargs)
+        finally:
+            leave_phase(_CLIP)
+        hook = hooks.current()
+        if _listens(hook):
+            value = limit if limit is not None else kwargs.get("max_norm", kwargs.get("clip_value"))
+            hook.told("clip", hook.machine.evidence.clipped, value, result)
         return result
 
     return clip

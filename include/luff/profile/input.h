@@ -1,0 +1,62 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "luff/query/trial.h"
+
+/// How much of the time a training waits for its data, and what more workers would save.
+namespace luff::profile {
+
+/// A DataLoader, as the document "loaders" describes it.
+struct Loader {
+  std::string type, dataset;  // classes
+  std::int64_t workers = 0;
+};
+/// The loader that trains: the first that TRAIN steps followed, or else the last that was started. None if
+/// the document says nothing of the sort.
+[[nodiscard]] std::optional<Loader> TrainingLoader(std::string_view loaders_json);
+/// Cores that the training process may use, by the document "environment"; 1 if it does not say.
+[[nodiscard]] std::int64_t CoresOf(std::string_view environment_json);
+
+/// The time of one step.
+struct StepTime {
+  double wall_s = 0;
+  double wait_s = 0;                // for data
+  double queue_s = -1, cpu_s = -1;  // without a core, and on one; -1: not known
+};
+[[nodiscard]] StepTime TimeOf(const query::StepPhases& phases);
+
+/// Means over some steps, without what was lost to others: the time for which the thread waited for a core is
+/// taken off waits and the rest alike.
+struct Means {
+  std::size_t steps = 0;
+  double step_s = 0, wait_s = 0;
+  std::optional<double> blocked_s;  // for which the thread slept; none if its CPU time is not known
+};
+/// The longest steps, one in 25, are left out: a checkpoint, or a pause of the machine. Medians would not do:
+/// a loader with workers makes some steps wait for all. CPU times are divided only roughly among steps, so
+/// all of them count together.
+[[nodiscard]] Means MeansOf(std::vector<StepTime> steps);
+
+/// What more workers would save, by a model: a batch takes `work`, k workers make one each work / k, and the
+/// rest of the step goes on meanwhile: step = max(compute, work / k).
+struct Estimate {
+  double work_s = 0, compute_s = 0;  // a batch and the rest of a step
+  std::int64_t workers = 0;          // to use
+  double saving_s = 0;               // of a step; 0 if more workers do not help
+  double low_s = 0, high_s = 0;
+  std::string method;
+};
+/// `workers`: those that it has now.
+[[nodiscard]] Estimate EstimateWorkers(const Means& means, std::int64_t workers, std::int64_t cores);
+
+/// "the step waits 63 % of the time for data (46 of 73 ms): DataLoader has 0 workers".
+[[nodiscard]] std::string WaitText(const Means& means, const std::optional<Loader>& loader);
+/// "46 ms", "1.2 s", "43 min".
+[[nodiscard]] std::string TimeText(double seconds);
+
+}  // namespace luff::profile

@@ -1,0 +1,43 @@
+// luff._core: what the training thread is doing. Called several times a step, so nothing here can fail.
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+
+#include "luff/capture/phases.h"
+#include "text.h"
+
+namespace nb = nanobind;
+
+namespace luff::python {
+namespace {
+
+constexpr long kOldest = 2;  // generation
+
+/// A call-back of Python's collector, for collections of everything; the others take microseconds.
+void Collecting(nb::handle phase, nb::handle info) noexcept {
+  PyObject* const generation =
+      PyDict_Check(info.ptr()) ? PyDict_GetItemString(info.ptr(), "generation") : nullptr;
+  if (generation == nullptr || !PyLong_Check(generation)) return;
+  const long number = PyLong_AsLong(generation);
+  if (number == -1) PyErr_Clear();
+  if (number < kOldest) return;
+  if (!PyUnicode_Check(phase.ptr()) || PyUnicode_GetLength(phase.ptr()) == 0) return;
+  const bool begins = PyUnicode_CompareWithASCIIString(phase.ptr(), "start") == 0;
+  (begins ? capture::EnterPhase : capture::LeavePhase)(format::Phase::kGc);
+}
+
+}  // namespace
+
+void InitPhases(nb::module_& m);
+void InitPhases(nb::module_& m) {
+  m.def(
+      "enter_phase", [](std::uint8_t phase) { capture::EnterPhase(static_cast<format::Phase>(phase)); },
+      nb::arg("phase"), "The calling thread is in this phase until `leave_phase`.");
+  m.def(
+      "leave_phase", [](std::uint8_t phase) { capture::LeavePhase(static_cast<format::Phase>(phase)); },
+      nb::arg("phase"), "It is no longer.");
+  m.def("forget_phases", &capture::ForgetPhases, "In a forked child: forget what the parent was doing.");
+  m.def("collecting", &Collecting, nb::arg("phase"), nb::arg("info"), "A call-back for `gc.callbacks`.");
+}
+
+}  // namespace luff::python

@@ -1,0 +1,193 @@
+// Phases: what a thread did adds up to its time, to the nanosecond, whatever is entered and left.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "capture/phase_clock.h"
+#include "capture/thread_times.h"
+
+namespace luff::capture {
+namespace {
+
+using format::Phase;
+
+std::int64_t Sum(const store::StepPhases& phases) {
+  std::int64_t sum = 0;
+  for (std::uint32_t i = 0; i < phases.head.rows; ++i) sum += phases.rows[i].duration_ns;
+  return sum;
+}
+
+const format::PhaseRow* RowOf(const store::StepPhases& phases, Phase phase) {
+  for (std::uint32_t i = 0; i < phases.head.rows; ++i) {
+    if (phases.rows[i].phase == static_cast<std::uint8_t>(phase)) return &phases.rows[i];
+  }
+  return nullptr;
+}
+
+void Wait(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+/// Runs `body` in a thread of its own, whose clock is new.
+void InThread(void (*body)()) { std::thread(body).join(); }
+
+TEST(Phases, ThoseInsideOthersCountOnce_AndAllAddUp) {
+  InThread([] {
+    PhaseSteps steps;
+    EnterPhase(Phase::kForward);
+    Wait(2);
+    EnterPhase(Phase::kLoss);
+    Wait(4);
+    LeavePhase(Phase::kLoss);
+    LeavePhase(Phase::kForward);
+    store::StepPhases phases;
+    const PhasesEnd end = steps.EndStep(&phases);
+    EXPECT_EQ(Sum(phases), phases.head.wall_ns);
+    ASSERT_NE(RowOf(phases, Phase::kLoss), nullptr);
+    EXPECT_GE(RowOf(phases, Phase::kLoss)->duration_ns, 4'000'000);
+    EXPECT_GE(RowOf(phases, Phase::kForward)->duration_ns, 2'000'000);
+    EXPECT_LE(RowOf(phases, Phase::kForward)->duration_ns, phases.head.wall_ns - 4'000'000);
+    EXPECT_EQ(RowOf(phases, Phase::kForward)->count, 1);
+    EXPECT_GE(RowOf(phases, Phase::kLoss)->start_ns, 2'000'000);
+    EXPECT_EQ(RowOf(phases, Phase::kBackward), nullptr);  // absent, not 0
+    EXPECT_GT(end.thread, 0);
+    store::StepPhases next;
+    const PhasesEnd later = steps.EndStep(&next);
+    EXPECT_EQ(later.at_ns - next.head.wall_ns, end.at_ns);  // no time between two steps is lost
+  });
+}
+
+TEST(Phases, AnyOrderOfCallsAddsUp) {
+  InThread([] {
+    std::mt19937 random(20);
+    PhaseSteps one, other;
+    for (int round = 0; round < 3000; ++round) {
+      const auto phase = static_cast<Phase>(random() % 20);  // some are none
+      switch (random() % 5) {
+        case 0:
+        case 1: EnterPhase(phase); break;
+        case 2:
+        case 3: LeavePhase(phase); break;
+        default: {
+          store::StepPhases phases;
+          (random() % 2 == 0 ? one : other).EndStep(&phases);
+          ASSERT_EQ(Sum(phases), phases.head.wall_ns) << round;
+          for (std::uint32_t i = 0; i < phases.head.rows; ++i) ASSERT_GE(phases.rows[i].duration_ns, 0);
+        }
+      }
+    }
+  });
+}
+
+TEST(Phases, WhatIsNeverLeftEndsWithWhatItIsInside) {
+  InThread([] {
+    PhaseSteps steps;
+    EnterPhase(Phase::kDataWait);
+    EnterPhase(Phase::kGc);  // its end is not told
+    LeavePhase(Phase::kDataWait);
+    store::StepPhases phases;
+    steps.EndStep(&phases);
+    Wait(1);
+    steps.EndStep(&phases);
+    EXPECT_EQ(RowOf(phases, Phase::kGc), nullptr);
+    EnterPhase(Phase::kOptimizer);  // an update that raised
+    EnterPhase(Phase::kOptimizer);
+    LeavePhase(Phase::kOptimizer);
+    steps.EndStep(&phases);
+    Wait(1);
+    phases = {};
+    steps.EndStep(&phases);
+    EXPECT_EQ(RowOf(phases, Phase::kOptimizer), nullptr);
+    for (int i = 0; i < 100; ++i) EnterPhase(Phase::kForward);
+    for (int i = 0; i < 100; ++i) LeavePhase(Phase::kForward);
+    steps.EndStep(&phases);
+    Wait(1);
+    phases = {};
+    steps.EndStep(&phases);
+    EXPECT_EQ(RowOf(phases, Phase::kForward), nullptr);
+  });
+}
+
+TEST(Phases, ALaterSessionBeginsWithItsOwnFirstStep) {
+  InThread([] {
+    PhaseSteps first;
+    EnterPhase(Phase::kDataStart);  // before its first step
+    Wait(2);
+    LeavePhase(Phase::kDataStart);
+    first.BeginOnce();
+    store::StepPhases phases;
+    const PhasesEnd end = first.EndStep(&phases);
+    EXPECT_NE(RowOf(phases, Phase::kDataStart), nullptr);
+    Wait(5);
+    PhaseSteps second;
+    second.BeginOnce();
+    phases = {};
+    const PhasesEnd later = second.EndStep(&phases);
+    EXPECT_LE(phases.head.wall_ns, later.at_ns - end.at_ns - 5'000'000);
+    EXPECT_EQ(Sum(phases), phases.head.wall_ns);
+  });
+}
+
+TEST(Phases, AThreadThatEnteredNoneHasNone) {
+  InThread([] {
+    PhaseSteps steps;
+    store::StepPhases phases;
+    EXPECT_EQ(steps.EndStep(&phases).thread, 0);
+    EXPECT_EQ(phases.head.rows, 0U);
+    LeavePhase(Phase::kForward);
+  });
+}
+
+TEST(Phases, AChildForgetsWhatItsParentDid) {
+  InThread([] {
+    PhaseSteps steps;
+    EnterPhase(Phase::kDataStart);
+    ForgetPhases();
+    Wait(1);
+    store::StepPhases phases;
+    steps.EndStep(&phases);
+    EXPECT_EQ(RowOf(phases, Phase::kDataStart), nullptr);
+    EXPECT_EQ(Sum(phases), phases.head.wall_ns);
+  });
+}
+
+ThreadTimes::Counters g_counters;
+int g_reads = 0;
+std::optional<ThreadTimes::Counters> Given(std::int32_t) {
+  ++g_reads;
+  return g_counters;
+}
+
+TEST(ThreadTimes, StepsShareWhatTheCountersGrewBy) {
+  constexpr std::int64_t kMs = 1'000'000;
+  g_reads = 0;
+  ThreadTimes times(&Given);
+  store::StepPhases phases;
+  std::int64_t cpu = 0, queue = 0;
+  for (std::int64_t step = 1; step <= 100; ++step) {
+    const std::int64_t now = step * 10 * kMs;
+    g_counters = {now / 2, now / 10};
+    phases.head = {10 * kMs, -1, -1, -1, 1, 1, format::kNoId, 0};
+    times.FillIn({now, 7}, now, &phases);
+    EXPECT_EQ(phases.head.cpu_ns < 0, step == 1);  // it began before the first reading
+    cpu += std::max<std::int64_t>(phases.head.cpu_ns, 0);
+    queue += std::max<std::int64_t>(phases.head.run_queue_ns, 0);
+  }
+  EXPECT_NEAR(static_cast<double>(cpu), 495e6, 26e6);  // all but the first step, and what was not read yet
+  EXPECT_NEAR(static_cast<double>(queue), 99e6, 6e6);
+  EXPECT_LE(g_reads, 27);  // at most every 40 ms
+}
+
+TEST(ThreadTimes, AThreadThatIsNotThereHasNone) {
+  EXPECT_FALSE(ThreadTimes::ReadKernel(-1));
+  ThreadTimes times([](std::int32_t) { return std::optional<ThreadTimes::Counters>(); });
+  store::StepPhases phases;
+  phases.head = {5, -1, -1, -1, 1, 1, format::kNoId, 0};
+  times.FillIn({100, 7}, 100, &phases);
+  times.FillIn({105, 7}, 200'000'000, &phases);
+  EXPECT_EQ(phases.head.cpu_ns, -1);
+}
+
+}  // namespace
+}  // namespace luff::capture

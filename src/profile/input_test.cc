@@ -1,0 +1,102 @@
+#include "luff/profile/input.h"
+
+#include <gtest/gtest.h>
+
+namespace luff::profile {
+namespace {
+
+query::StepPhases Phases(double wait_ms, double rest_ms, double cpu_ms = -1, double queue_ms = -1) {
+  query::StepPhases phases;
+  const auto ns = [](double ms) { return ms < 0 ? -1 : static_cast<std::int64_t>(ms * 1e6); };
+  phases.head = {ns(wait_ms) + ns(rest_ms), ns(cpu_ms), ns(queue_ms), -1, 1, 2, format::kNoId, 0};
+  phases.ns[static_cast<std::size_t>(format::Phase::kDataWait)] = ns(wait_ms);
+  phases.ns[static_cast<std::size_t>(format::Phase::kForward)] = ns(rest_ms);
+  return phases;
+}
+
+Means Of(std::size_t steps, const query::StepPhases& phases) {
+  return MeansOf(std::vector(steps, TimeOf(phases)));
+}
+
+TEST(Input, WorkersTakeTheWaitAway_AsFarAsCoresGo) {
+  // 46 ms of samples, 27 ms of model, all of it on a core: 8 cores let 3 workers keep up.
+  const Estimate enough = EstimateWorkers(Of(50, Phases(46, 27, 73, 0)), 0, 8);
+  EXPECT_EQ(enough.workers, 3);
+  EXPECT_NEAR(enough.saving_s, 0.046, 1e-9);
+  EXPECT_LE(enough.low_s, enough.saving_s);
+  EXPECT_GE(enough.high_s, enough.saving_s);
+  // With one core beside the training's, a batch still takes its 46 ms.
+  const Estimate one = EstimateWorkers(Of(50, Phases(46, 27, 73, 0)), 0, 2);
+  EXPECT_EQ(one.workers, 1);
+  EXPECT_NEAR(one.saving_s, 0.027, 1e-9);
+  EXPECT_EQ(EstimateWorkers(Of(50, Phases(46, 27, 73, 0)), 0, 1).saving_s, 0);
+}
+
+TEST(Input, SamplesThatSleepNeedNoCore) {
+  const Estimate estimate = EstimateWorkers(Of(50, Phases(46, 27, 27, 0)), 0, 2);
+  EXPECT_EQ(estimate.workers, 2);
+  EXPECT_NEAR(estimate.saving_s, 0.046, 1e-9);  // 23 ms a batch
+}
+
+TEST(Input, WorkersThatCannotKeepUp_AreCountedAsTheyWork) {
+  // 2 workers need 100 ms for a batch each: one every 50 ms, which the step waits for.
+  const Estimate estimate = EstimateWorkers(Of(50, Phases(40, 10)), 2, 16);
+  EXPECT_NEAR(estimate.work_s, 0.1, 1e-9);
+  EXPECT_EQ(estimate.workers, 11);
+  EXPECT_NEAR(estimate.saving_s, 0.04, 1e-9);
+  EXPECT_EQ(EstimateWorkers(Of(50, Phases(40, 10)), 2, 3).saving_s, 0);  // no core is left for a third
+}
+
+TEST(Input, TimeWithoutACoreIsNobodysFault) {
+  const Means means = Of(50, Phases(40, 40, 20, 40));
+  EXPECT_NEAR(means.step_s, 0.04, 1e-12);
+  EXPECT_NEAR(means.wait_s, 0.02, 1e-12);
+  EXPECT_NEAR(means.blocked_s.value_or(-1), 0.02, 1e-12);
+  EXPECT_FALSE(Of(50, Phases(40, 40)).blocked_s);
+}
+
+TEST(Input, CpuTimesThatFellToSomeSteps_CountForAll) {
+  std::vector<StepTime> steps;
+  for (int i = 0; i < 100; ++i)
+    steps.push_back(TimeOf(Phases(5, 5, i % 5 == 0 ? 20 : 0, i % 5 == 0 ? 10 : 0)));
+  const Means means = MeansOf(steps);
+  EXPECT_NEAR(means.step_s, 0.008, 4e-4);
+  EXPECT_NEAR(means.blocked_s.value_or(-1), 0.004, 1.2e-3);
+}
+
+TEST(Input, TheLongestStepsAreLeftOut_BatchesThatComeInBurstsAreNot) {
+  std::vector<StepTime> steps(48, TimeOf(Phases(0, 10)));
+  steps.push_back(TimeOf(Phases(0, 5000)));
+  steps.push_back(TimeOf(Phases(3000, 10)));
+  EXPECT_NEAR(MeansOf(steps).step_s, 0.01, 1e-12);
+  std::vector<StepTime> bursts;
+  for (int i = 0; i < 100; ++i) bursts.push_back(TimeOf(Phases(i % 4 == 0 ? 40 : 0, 10)));
+  EXPECT_NEAR(MeansOf(bursts).wait_s, 0.0087, 0.0005);
+}
+
+TEST(Input, TheLoaderThatTrainsIsChosen) {
+  const auto loader = TrainingLoader(
+      R"({"loaders":[{"type":"DataLoader","num_workers":8,"trains":false},)"
+      R"({"type":"Mine","dataset":"Photos","num_workers":2,"trains":true},{"type":"DataLoader","num_workers":4}]})");
+  ASSERT_TRUE(loader);
+  EXPECT_EQ(loader->type, "Mine");
+  EXPECT_EQ(loader->workers, 2);
+  EXPECT_EQ(TrainingLoader(R"({"loaders":[{"num_workers":1},{"num_workers":-5}]})")->workers, 0);
+  for (const char* text : {"", "{", "[]", R"({"loaders":3})", R"({"loaders":[]})", R"({"loaders":[1]})"})
+    EXPECT_FALSE(TrainingLoader(text)) << text;
+  EXPECT_EQ(CoresOf(R"({"cpus":16,"cores":4})"), 4);
+  EXPECT_EQ(CoresOf(R"({"cpus":16})"), 16);
+  EXPECT_EQ(CoresOf(R"({"cores":1e300})"), 1);
+  EXPECT_EQ(CoresOf(""), 1);
+}
+
+TEST(Input, TextsNameNumbers) {
+  EXPECT_EQ(WaitText(Of(50, Phases(46, 27)), Loader{"DataLoader", "Photos", 0}),
+            "the step waits 63 % of the time for data (46 ms of 73 ms): DataLoader has 0 workers");
+  EXPECT_EQ(TimeText(0.0000123), "12 us");
+  EXPECT_EQ(TimeText(0.00123), "1.2 ms");
+  EXPECT_EQ(TimeText(2580), "43 min");
+}
+
+}  // namespace
+}  // namespace luff::profile

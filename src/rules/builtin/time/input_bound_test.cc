@@ -1,0 +1,85 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/format.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules::input_bound_test {
+namespace {
+
+using format::Phase;
+using testing::FakeTrial;
+using testing::FindingsOf;
+
+struct Story {
+  int steps = 300, workers = 0, cores = 8;
+  double wait_ms = 46, rest_ms = 27, cpu_ms = 30, queue_ms = 0;
+  int every = 1;          // steps of which one waits
+  int healthy_from = -1;  // step from which nothing waits
+};
+
+std::vector<Finding> Told(const Story& story) {
+  FakeTrial trial;
+  trial.SetDocument(
+      "loaders", fmt::format(R"({{"loaders":[{{"type":"DataLoader","num_workers":{}}}]}})", story.workers));
+  trial.SetDocument("environment", fmt::format(R"({{"cores":{}}})", story.cores));
+  for (int i = 0; i < story.steps; ++i) {
+    const bool waits = i % story.every == 0 && (story.healthy_from < 0 || i < story.healthy_from);
+    trial.Step().Phases(
+        {{Phase::kDataWait, waits ? story.wait_ms * story.every : 0}, {Phase::kForward, story.rest_ms}},
+        story.cpu_ms, story.queue_ms);
+  }
+  return FindingsOf(trial, "InputBound", ParameterSet::kLuff);
+}
+
+TEST(InputBound, ALoaderWithoutWorkersIsNamed_WithTheArgumentAndTheSaving) {
+  const auto findings = Told({});
+  ASSERT_EQ(findings.size(), 1U);
+  const Finding& finding = findings[0];
+  EXPECT_EQ(finding.severity, Severity::kWarn);
+  EXPECT_FALSE(finding.healed);
+  EXPECT_NE(finding.what.find(
+                "waits 63 % of the time for data (46 ms of 73 ms): DataLoader has 0 workers; num_workers=3"),
+            std::string::npos)
+      << finding.what;
+  EXPECT_NE(finding.remedy.find("num_workers=3"), std::string::npos);
+  ASSERT_TRUE(finding.saving);
+  EXPECT_NEAR(finding.saving->seconds_a_step, 0.046, 1e-6);
+  EXPECT_NEAR(finding.saving->share, 0.63, 0.01);
+  EXPECT_EQ(finding.step, 169);  // the third window of 50 after the first 20: 6.9 s to be saved
+  EXPECT_EQ(finding.since_step, 20);
+}
+
+TEST(InputBound, BatchesThatComeInBursts_AreAsLong) {
+  const auto findings = Told({.workers = 2, .every = 4});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].what.find("DataLoader has 2 workers"), std::string::npos);
+}
+
+TEST(InputBound, HealthyTrainings_AreSilent) {
+  EXPECT_TRUE(Told({.steps = 5000, .wait_ms = 2.5, .rest_ms = 27}).empty());  // 8 %
+  EXPECT_TRUE(
+      Told({.steps = 5000, .wait_ms = 1.5, .rest_ms = 1, .cpu_ms = 2}).empty());  // too short for workers
+  EXPECT_TRUE(Told({.steps = 80}).empty());                                       // little to save yet
+  EXPECT_TRUE(Told({.cores = 1, .cpu_ms = 73}).empty());                          // no core for a worker
+  EXPECT_TRUE(Told({.steps = 1000, .wait_ms = 3, .rest_ms = 27, .every = 500}).empty());  // an epoch's begin
+  FakeTrial without;
+  for (int i = 0; i < 300; ++i) without.Step().Loss(1);
+  EXPECT_TRUE(FindingsOf(without, "InputBound", ParameterSet::kLuff).empty());
+}
+
+TEST(InputBound, WaitingForACoreIsNotWaitingForData) {
+  // 73 ms, 69 of them without a core: 2.5 ms of wait are left.
+  EXPECT_TRUE(Told({.wait_ms = 25, .rest_ms = 48, .cpu_ms = 4, .queue_ms = 69}).empty());
+}
+
+TEST(InputBound, ItHealsAfterThreeWindows) {
+  const auto findings = Told({.steps = 600, .healthy_from = 270});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_TRUE(findings[0].healed);
+  EXPECT_EQ(Told({.steps = 380, .healthy_from = 270}).front().healed, false);
+}
+
+}  // namespace
+}  // namespace luff::rules::input_bound_test

@@ -1,0 +1,209 @@
+"""Phases of real PyTorch loops: those of each step add up to its time, and they change nothing."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+STEPS = 6
+Loop = Callable[[Any, Any, DataLoader, Path], list[float]]
+LOOPS: dict[str, Loop] = {}
+
+
+def loop(function: Loop) -> Loop:
+    return LOOPS.setdefault(function.__name__, function)
+
+
+def step(model: Any, optimizer: Any, x: Any, y: Any) -> float:
+    optimizer.zero_grad()
+    loss = nn.MSELoss()(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+@loop
+def plain(model, optimizer, loader, folder):
+    return [step(model, optimizer, x, y) for x, y in loader]
+
+
+@loop
+def accumulation(model, optimizer, loader, folder):
+    losses = []
+    for i, (x, y) in enumerate(loader):
+        loss = nn.MSELoss()(model(x), y) / 2
+        loss.backward()
+        losses.append(loss.item())
+        if i % 2:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+@loop
+def mixed_precision(model, optimizer, loader, folder):
+    scaler, losses = torch.amp.GradScaler("cpu"), []
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.MSELoss()(model(x).float(), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+@loop
+def closures(model, optimizer, loader, folder):
+    losses = []
+    for x, y in loader:
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            loss = nn.MSELoss()(model(x), y)
+            loss.backward()
+            return loss
+
+        losses.append(optimizer.step(closure).item())
+    return losses
+
+
+@loop
+def evaluations_and_checkpoints(model, optimizer, loader, folder):
+    scheduler, losses = torch.optim.lr_scheduler.StepLR(optimizer, 2), []
+    for epoch in range(2):
+        for x, y in loader:
+            losses.append(step(model, optimizer, x, y))
+            scheduler.step()
+        model.eval()
+        with torch.no_grad():
+            losses += [nn.MSELoss()(model(x), y).item() for x, y in loader]
+        model.train()
+        torch.save(model.state_dict(), folder / f"{epoch}.pt")
+        gc.collect()
+    return losses
+
+
+def run_loop(name: str, folder: Path, attach: bool, **settings: Any) -> tuple[list[float], float]:
+    """Trains, and returns the losses, and the seconds that it took."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(
+        torch.randn(STEPS * 4, 4, generator=generator), torch.randn(STEPS * 4, 1, generator=generator)
+    )
+    loader = DataLoader(data, batch_size=4, shuffle=True, generator=generator)
+    hook = None
+    if attach:
+        import luff.torch
+
+        hook = luff.torch.attach(model, optimizer, run=folder / "run", **settings)
+    began = time.monotonic()
+    losses = LOOPS[name](model, optimizer, loader, folder)
+    took = time.monotonic() - began
+    if hook is not None:
+        hook.close()
+    return losses, took
+
+
+def shown(luff: Command, *words: object) -> dict[str, Any]:
+    done = luff("profile", *words, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def seen(profile: dict[str, Any]) -> set[str]:
+    return {line["phase"] for line in profile["phases"]}
+
+
+@pytest.mark.parametrize("name", list(LOOPS))
+def test_phases_add_up_and_change_nothing(luff: Command, tmp_path: Path, name: str) -> None:
+    bare, _ = run_loop(name, tmp_path, attach=False)
+    watched, took = run_loop(name, tmp_path, attach=True)
+    assert watched == bare
+    whole = shown(luff, tmp_path / "run")
+    assert whole["steps"] >= STEPS
+    assert {"data_wait", "forward", "loss", "backward", "optimizer", "other"} <= seen(whole)
+    assert sum(line["seconds"] for line in whole["phases"]) == pytest.approx(whole["seconds"], rel=1e-9)
+    assert whole["seconds"] + whole["evaluation"]["seconds"] <= took * 1.01 + 0.01
+    for number in range(whole["steps"]):
+        one = shown(luff, tmp_path / "run", "--steps", f"{number}:{number}")
+        assert sum(line["share"] for line in one["phases"]) == pytest.approx(1, abs=1e-6)
+    assert luff("verify", tmp_path / "run").code == 0  # it adds up the nanoseconds of each step
+
+
+def test_each_phase_is_seen_where_it_happens(luff: Command, tmp_path: Path) -> None:
+    run_loop("evaluations_and_checkpoints", tmp_path, attach=True)
+    profile = shown(luff, tmp_path / "run")
+    assert {"zero_grad", "scheduler"} <= seen(profile)
+    assert profile["evaluation"]["steps"] >= STEPS
+    run_loop("accumulation", tmp_path / "other", attach=True)
+    clipped = next(
+        line for line in shown(luff, tmp_path / "other" / "run")["phases"] if line["phase"] == "clip"
+    )
+    assert clipped["steps"] == STEPS // 2
+    assert "checkpoint" not in seen(shown(luff, tmp_path / "other" / "run"))  # absent, not 0
+
+
+class Sleeping(TensorDataset):
+    def __getitem__(self, i: int) -> Any:
+        time.sleep(0.004)
+        return super().__getitem__(i)
+
+
+def test_waits_for_data_are_named_with_the_argument_to_pass(luff: Command, tmp_path: Path) -> None:
+    from luff.torch import attach
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    data = Sleeping(torch.randn(240, 4), torch.randn(240, 1))
+    with attach(model, optimizer, run=tmp_path / "run"):
+        for x, y in DataLoader(data, batch_size=4):
+            step(model, optimizer, x, y)
+    profile = shown(luff, tmp_path / "run")
+    assert profile["phases"][0]["phase"] == "data_wait"
+    assert "DataLoader has 0 workers; num_workers=" in profile["verdict"]
+    # The wait is 16 ms of the step and more; a worker makes the next batch meanwhile, as long as the rest is shorter.
+    assert 0 < profile["saving"]["seconds_a_step"] <= profile["saving"]["high"]
+    text = luff("profile", tmp_path / "run").out
+    assert text.startswith("the step waits ")
+    assert "not seen" in text
+
+
+def test_off_records_no_phases(luff: Command, tmp_path: Path) -> None:
+    run_loop("plain", tmp_path, attach=True, profile="off")
+    done = luff("profile", tmp_path / "run")
+    assert done.code == 0
+    assert 'profile = "off"' in done.out
+
+
+def test_mistakes_are_named(luff: Command, tmp_path: Path) -> None:
+    run_loop("plain", tmp_path, attach=True)
+    run = tmp_path / "run"
+    for words, says in (
+        (("profile", run, "--steps", "3"), "FROM:TO"),
+        (("profile", run, "--steps", "5:2"), "FROM:TO"),
+        (("profile", run, "--rank", "9"), "these did: 0"),
+        (("profile", run, "--step", "1:2"), "--steps"),
+        (("profile", tmp_path / "none"), "none"),
+        (("profil", run), "profile"),
+    ):
+        done = luff(*words)
+        assert done.code == 2, words
+        assert says in done.err, done.err
+    assert "no TRAIN step" in luff("profile", run, "--steps", "900:").out
