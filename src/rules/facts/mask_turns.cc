@@ -11,7 +11,7 @@
 namespace luff::rules {
 namespace {
 
-constexpr std::size_t kMaxRows = 8, kMaxChannels = 4, kLeastSide = 8, kMaxSide = 512;
+constexpr std::size_t kMaxRows = 64, kMaxChannels = 4, kLeastSide = 8, kMaxSide = 512;
 constexpr std::size_t kLevels = 32;                // masks of more numbers are no classes
 constexpr double kEnough = 4096;                   // rows that tell; more add nothing
 constexpr double kTogether = 0.4, kClearly = 0.2;  // correlations
