@@ -17,7 +17,10 @@ namespace {
 TEST(Gzip, ReturnsWhatWentIn) {
   std::string large;
   for (std::uint32_t i = 0; i < 300'000; ++i) large.push_back(static_cast<char>(i * i / 7));
-  for (const std::string& bytes : {std::string(), std::string("a"), std::string(100'000, '\0'), large}) {
+  std::string tile(65'536, '\xff');  // exactly full buffers
+  for (std::size_t i = 0; i < 200; ++i) tile[256 + i] = "z\x82{\x81"[i / 4 % 4];
+  for (const std::string& bytes :
+       {std::string(), std::string("a"), std::string(100'000, '\0'), large, tile, tile + tile}) {
     const std::string gzip = Gzipped(bytes);
     const auto back = Gunzipped(gzip, bytes.size());
     ASSERT_TRUE(back.ok()) << back.status().ToString();

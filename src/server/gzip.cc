@@ -12,6 +12,8 @@ namespace {
 namespace zlib = boost::beast::zlib;
 
 constexpr std::size_t kHead = 10, kTail = 8;
+// Behind what comes out: with less left, Beast takes bytes of the tail that it does not give back.
+constexpr std::size_t kRoom = 4096;
 constexpr int kLevel = 6, kWindowBits = 15, kMemory = 8;
 
 constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
@@ -61,17 +63,15 @@ Result<std::string> Gunzipped(std::string_view gzip, std::size_t most) {
   zlib::z_params state;
   state.next_in = gzip.data() + kHead;
   state.avail_in = gzip.size() - kHead;  // with the tail: the stream's last code may end within its last byte
-  std::string bytes;
+  std::size_t size = 0;  // as its last four bytes say
+  for (std::size_t i = 1; i <= 4; ++i) size = size << 8 | static_cast<std::uint8_t>(gzip[gzip.size() - i]);
+  if (size > most) return Corruption("the gzip member is larger than it may be");
+  std::string bytes(size + kRoom, '\0');
+  state.next_out = bytes.data();
+  state.avail_out = bytes.size();
   boost::beast::error_code error;
-  while (!error) {
-    const std::size_t done = bytes.size();
-    bytes.resize(done + (std::size_t{1} << 16));
-    state.next_out = bytes.data() + done;
-    state.avail_out = bytes.size() - done;
-    stream.write(state, zlib::Flush::sync, error);
-    bytes.resize(bytes.size() - state.avail_out);
-    if (bytes.size() > most) return Corruption("the gzip member is larger than it may be");
-  }
+  while (!error) stream.write(state, zlib::Flush::sync, error);  // the last code may take another call
+  bytes.resize(bytes.size() - state.avail_out);
   std::string tail;
   PutNumber32(Crc32(bytes), &tail);
   PutNumber32(bytes.size(), &tail);

@@ -13,7 +13,10 @@ FOLDER = ROOT / "docs" / "images"
 PAGES = {
     "verdict": ("diverged", ""),
     "findings": ("diverged", "view=findings"),
-    "curves": ("healthy", "view=curves&t=TENSOR:CrossEntropyLoss_output_0,TENSOR:gradient/DigitNet_conv1.weight&smooth=0.8"),
+    "curves": (
+        "healthy",
+        "view=curves&smooth=0.8&t=TENSOR:CrossEntropyLoss_output_0,TENSOR:gradient/DigitNet_conv1.weight",
+    ),
     "heat": ("diverged", "view=heat"),
     "tensors": ("healthy", "view=tensors&t=TENSOR:DigitNet_fc1.weight&step=200"),
     "histograms": ("ranks", "view=histograms&t=TENSOR:net.1.weight"),

@@ -1,4 +1,4 @@
-"""`./dev docs --pictures`: runs the commands that the documentation shows, and draws what a terminal, and the page, show of them."""
+"""`./dev docs --pictures`: runs the commands that the documentation shows, and draws them and the page."""
 
 import fcntl
 import html
