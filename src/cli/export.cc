@@ -122,7 +122,11 @@ class Export {
         });
         if (any && choice_.TakesStep(trial_->step_at(n))) wanted = n;
       }
-      if (!wanted) return OutOfRange("no value of what is wanted was saved at any step: " + trial_->path());
+      if (!wanted)
+        return OutOfRange(
+            "no value of what is wanted was saved at any step; values are recorded of collections whose "
+            "forms hold \"raw\" (docs/capture.md): " +
+            trial_->path());
       step = trial_->step_at(*wanted).global_step;
     }
     for (std::size_t n = steps; n-- > 0 && !wanted;) {

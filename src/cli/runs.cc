@@ -92,6 +92,9 @@ void PrintProgress(std::size_t done, std::size_t all) {
 }
 
 void List(const RunsOptions& options) {
+  for (const std::string& tag : options.tags) {
+    if (const Status good = catalog::CheckTag(tag); !good.ok()) ExitWithError(good.WithContext("--tag"));
+  }
   const std::string home = catalog::Home();
   catalog::Question question;
   if (options.folder.empty() && home.empty())
@@ -105,9 +108,6 @@ void List(const RunsOptions& options) {
   question.folder = std::filesystem::absolute(folder).lexically_normal().string();
   while (question.folder.size() > 1 && question.folder.back() == '/') question.folder.pop_back();
   if (!options.where.empty()) question.where = ValueOrExit(catalog::ParseCondition(options.where));
-  for (const std::string& tag : options.tags) {
-    if (const Status good = catalog::CheckTag(tag); !good.ok()) ExitWithError(good.WithContext("--tag"));
-  }
   question.tags = options.tags;
   question.ascending = !options.sort.starts_with('-');
   question.sort = question.ascending ? options.sort : options.sort.substr(1);

@@ -86,7 +86,7 @@ def test_a_question_with_a_mistake(luff: Luff) -> None:
     )
     code, out, err = luff("runs", "--where", "los < 3")
     assert (code, out) == (2, "")
-    assert err.startswith("luff: no run has a field 'los'; nearest: "), err
+    assert err.startswith("luff: no run has a field 'los' (column 1); nearest: loss"), err
     code, _, err = luff("runs", "nowhere")
     assert (code, err) == (2, f"luff: there is no such directory: {luff.cwd}/nowhere\n")
     code, _, err = luff("tag", str(luff.cwd))
