@@ -114,7 +114,7 @@ TEST_F(CatalogTest, AFieldThatNoRunHasIsAnError) {
   const auto answer = Ask(index_, question);
   ASSERT_FALSE(answer.ok());
   EXPECT_THAT(std::string(answer.status().message()),
-              HasSubstr("no run has a field 'los' (column 1); nearest: loss, eval_loss"));
+              HasSubstr("no run has a field 'los' (column 1); nearest: loss"));
   question.where = *ParseCondition("name = a or (steps > 1 and ls < 3)");
   EXPECT_THAT(std::string(Ask(index_, question).status().message()), HasSubstr("'ls' (column 28)"));
   question.where.reset();
