@@ -18,6 +18,7 @@
 #include "server/assets.h"
 #include "server/boosting.h"
 #include "server/columns.h"
+#include "server/finding_steps.h"
 #include "server/gzip.h"
 #include "server/run_api.h"
 #include "server/samples.h"
@@ -297,20 +298,12 @@ bool Filling::AddStep(std::int64_t step, std::size_t most) {
   return true;
 }
 
-/// The global step at which a finding began; the one at which it was seen if its numbers, which come from
-/// outside, do not fit each other.
-std::int64_t OnsetOf(const rules::Finding& finding) {
-  const bool fit = finding.since_step >= 0 && finding.step >= finding.since_step &&
-                   finding.global_step >= finding.step - finding.since_step;
-  return fit ? finding.global_step - (finding.step - finding.since_step) : finding.global_step;
-}
-
 /// The newest step, and those where findings began and were seen.
 void Filling::AddNamedSteps() {
   std::vector<std::int64_t> wanted;
   if (trial_.step_count() > 0) wanted.push_back(trial_.step_at(trial_.step_count() - 1).global_step);
   for (const rules::Finding* finding : rules::InGroups(findings_.findings)) {
-    for (const std::int64_t step : {OnsetOf(*finding), finding->global_step}) {
+    for (const std::int64_t step : {GlobalStepsOf(trial_, *finding).since, finding->global_step}) {
       if (std::ranges::find(wanted, step) == wanted.end()) wanted.push_back(step);
     }
     if (wanted.size() > kNamedSteps) break;
@@ -405,7 +398,7 @@ void Filling::AddSamples(std::size_t most) {
   }
   for (const auto& [mode, step] : newest) wanted.push_back(step);
   for (const rules::Finding* finding : rules::InGroups(findings_.findings)) {
-    for (const std::int64_t step : {OnsetOf(*finding), finding->global_step}) {
+    for (const std::int64_t step : {GlobalStepsOf(trial_, *finding).since, finding->global_step}) {
       const auto at = std::ranges::upper_bound(steps, step);
       wanted.push_back(at == steps.begin() ? steps.front() : *(at - 1));
     }

@@ -13,6 +13,7 @@
 #include "server/acting.h"
 #include "server/boosting.h"
 #include "server/columns.h"
+#include "server/finding_steps.h"
 #include "server/hide_secrets.h"
 #include "server/histogram.h"
 #include "server/histograms_api.h"
@@ -344,11 +345,16 @@ Result<Response> Histogram(const ListedRun& listed, OpenRun& run, const Request&
 }
 
 Result<Response> Findings(const ListedRun& listed, OpenRun& run, const Request& request) {
-  (void)run, (void)request;
+  (void)request;
   const rules::KeptFindings kept = rules::FindingsOfRun(listed.path);
   std::string list;  // each is JSON already
-  for (const rules::Finding* finding : rules::InGroups(kept.findings))
-    list += (list.empty() ? "" : ",") + rules::ToJson(*finding, finding->healed ? "healed" : "new");
+  for (const rules::Finding* finding : rules::InGroups(kept.findings)) {
+    std::string json = rules::ToJson(*finding, finding->healed ? "healed" : "new");
+    const FindingSteps steps = GlobalStepsOf(run.trial(), *finding);
+    json.insert(json.rfind('}'),
+                fmt::format(R"(,"global_since":{},"global_last":{})", steps.since, steps.last));
+    list += (list.empty() ? "" : ",") + json;
+  }
   return Response{
       .body = fmt::format(R"({{"findings":[{}],"problems":{}}})", list, JsonText(Json(kept.problems)))};
 }

@@ -305,5 +305,12 @@ def test_who_may_not_act_sees_what_was_asked_and_no_buttons(empty: Server, tmp_p
             time.sleep(0.3)
             assert browser.evaluate("document.querySelectorAll('form[aria-label], .edit').length") == 0
             assert browser.evaluate("window.problems") == []
+            revoked = subprocess.run(
+                [executable(), "serve", "token", "revoke", "ann"],
+                check=False,
+                env=os.environ | {"LUFF_HOME": str(tmp_path)},
+            )
+            assert revoked.returncode == 0
+            browser.until("(document.body?.innerText ?? '').includes('Your session here has ended')")
     finally:
         hook.close()

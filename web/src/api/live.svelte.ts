@@ -9,6 +9,8 @@ export class Live {
   /** Increases when the list of runs has changed. */
   list = $state(0);
   connected = $state(false);
+  /** Increases when the server has refused the stream: the browser does not ask again by itself. */
+  refused = $state(0);
   #source: EventSource | undefined;
 
   watch(ids: string[]): void {
@@ -17,7 +19,10 @@ export class Live {
     const source = new EventSource(liveUrl(ids));
     this.#source = source;
     source.onopen = () => (this.connected = true);
-    source.onerror = () => (this.connected = false);
+    source.onerror = () => {
+      this.connected = false;
+      if (source.readyState === EventSource.CLOSED) this.refused += 1;
+    };
     source.addEventListener("run", (event) => (this.run = parseHarmless((event as MessageEvent<string>).data) as RunEvent));
     source.addEventListener("runs", () => (this.list += 1));
   }

@@ -123,6 +123,9 @@ export interface Finding {
   global_step: number;
   since_step: number;
   last_step: number;
+  /** The same two as global steps; files of older programs have none. */
+  global_since?: number;
+  global_last?: number;
   healed: boolean;
   leader: string;
   what: string;

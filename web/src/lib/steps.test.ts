@@ -11,6 +11,7 @@ const numbers = (rows: [step: number, update: number, end: number, took: number]
     ["mode", Uint8Array.from(rows.map(() => 1))],
   ]),
 });
+const EVAL = 2;
 const table = (rows: [number, number, number, number][]) => {
   const made = new StepTable();
   made.add(numbers(rows));
@@ -38,4 +39,13 @@ test("time goes into steps, or between them", () => {
   expect(times).toMatchObject({ whole: 17, inside: 12, between: 5, step: 1, pauses: [{ step: 2, seconds: 5 }, { step: 1, seconds: 0 }, { step: 3, seconds: 0 }], slow: [{ step: 3, seconds: 10 }] });
   expect(timesOf(new StepTable()).whole).toBe(0);
   expect(busyParts(one, 0, 99, 18)).toEqual([1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+});
+
+test("an evaluation has a training step before it, if there is one", () => {
+  const one = new StepTable();
+  const rows = numbers([[0, 0, 1, 1], [3, 0, 2, 1], [5, 1, 3, 1], [6, 1, 4, 1]]);
+  rows.arrays.set("mode", Uint8Array.from([EVAL, 1, EVAL, EVAL]));
+  one.add(rows);
+  expect([0, 2, 3, 4, 6, 99].map((step) => one.trainStepAt(step))).toEqual([undefined, undefined, 3, 3, 3, 3]);
+  expect(new StepTable().trainStepAt(3)).toBe(undefined);
 });

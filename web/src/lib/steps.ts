@@ -1,5 +1,7 @@
 import { asNumbers, type Numbers } from "../api/numbers";
 
+const TRAIN = 1; // docs/spec/run-format.md
+
 /** The step table: one entry for each global step, ascending; of a step that was recorded twice, the later one. */
 export class StepTable {
   readonly step: number[] = [];
@@ -40,6 +42,12 @@ export class StepTable {
   }
   #column(axis: Axis): readonly number[] {
     return axis === "update" ? this.update : axis === "wall" ? this.end : this.step;
+  }
+  /** The last training step up to a step. */
+  trainStepAt(step: number): number | undefined {
+    let i = this.#before(this.step, step);
+    while (i >= 0 && (this.mode[i] !== TRAIN || this.step[i]! > step)) --i;
+    return this.step[i];
   }
   /** Where a step lies on an axis: updates, or seconds since the first step ended. Between two steps, between them. */
   at(step: number, axis: Axis): number {
@@ -92,7 +100,7 @@ export function timesOf(table: StepTable, from = 0, to = Infinity, most = 10): T
   const here = table.step.map((_, i) => i).filter((i) => table.step[i]! >= from && table.step[i]! <= to);
   const pause = (i: number) => Math.max(0, table.end[i]! - table.took[i]! - table.end[i - 1]!);
   const gaps = here.filter((i) => i > 0 && i > here[0]!).map((i) => ({ step: table.step[i]!, seconds: pause(i) }));
-  const train = here.filter((i) => table.mode[i] === 1);
+  const train = here.filter((i) => table.mode[i] === TRAIN);
   const step = median(train.map((i) => table.took[i]!));
   const longest = (a: { seconds: number }, b: { seconds: number }) => b.seconds - a.seconds;
   return {

@@ -4,6 +4,7 @@ import type { Finding } from "../api/types";
 export interface TimelineRow {
   finding: Finding;
   from: number;
+  /** Where it was seen last; the newest step while it stands. */
   to: number;
   /** Row of what it follows from; -1 if it leads. */
   leader: number;
@@ -14,7 +15,7 @@ export function timelineOf(findings: readonly Finding[], onset: (finding: Findin
   const rows: TimelineRow[] = [];
   const place = (finding: Finding, leader: number): TimelineRow => {
     const from = onset(finding);
-    const to = from + Math.max(0, finding.last_step - finding.since_step);
+    const to = finding.healed ? (finding.global_last ?? from) : last;
     return { finding, from, to: Math.min(Math.max(from, to), Math.max(last, from)), leader };
   };
   for (const finding of findings) {

@@ -82,6 +82,12 @@ export class OpenRun {
     }
   }
 
+  /** The training step at a global step, or the last one before it. */
+  async trainStepAt(step: number): Promise<number | undefined> {
+    await this.loadSteps();
+    return this.#table.trainStepAt(step);
+  }
+
   async load(): Promise<void> {
     const asked = ++this.#asked;
     try {
@@ -116,6 +122,6 @@ export class OpenRun {
   }
   /** The global step of a finding's onset: mode steps and global steps differ by the other modes' steps. */
   onset(finding: Finding): number {
-    return Math.max(0, finding.global_step - (finding.step - finding.since_step));
+    return finding.global_since ?? finding.global_step;
   }
 }

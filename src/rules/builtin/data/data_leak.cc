@@ -379,7 +379,7 @@ class DataLeak final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
-  spec.version = 4;  // 4: targets of windows
+  spec.version = 5;  // 5: passes without targets
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
