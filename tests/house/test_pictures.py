@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from devlib import pictures  # noqa: E402
+from devlib import page_pictures, pictures  # noqa: E402
 
 
 def text(lines: list[list[tuple[str, str]]]) -> list[str]:
@@ -43,5 +43,7 @@ def test_the_pictures_of_the_documentation_are_there() -> None:
         picture = (ROOT / "docs" / "images" / f"terminal-{name}.svg").read_text()
         assert ET.fromstring(picture)[0].text == typed
         assert not re.search(r"[ >](/\w+){2}", picture), "a path of the machine that drew it"
-    for name in pictures.PAGES:
-        assert (ROOT / "docs" / "images" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    tour = (ROOT / "docs" / "studio.md").read_text()
+    for name in page_pictures.PAGES:
+        assert (ROOT / "docs" / "images" / f"page-{name}.webp").read_bytes()[8:12] == b"WEBP"
+        assert f"images/page-{name}.webp" in tour
