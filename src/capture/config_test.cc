@@ -75,7 +75,8 @@ TEST(ConfigTest, MissingModesKeepTheRunsDefault) {
 TEST(ConfigTest, MistakesNameKeyPlaceAndRemedy) {
   EXPECT_THAT(Error(R"({"collections":[{"name":"w","inclde":["fc"]}]})"),
               HasSubstr("unknown key \"inclde\" in collection \"w\"; did you mean \"include\"?"));
-  EXPECT_THAT(Error(R"({"zzz":1})"), HasSubstr("unknown key \"zzz\" in the configuration; known: collections,"));
+  EXPECT_THAT(Error(R"({"zzz":1})"),
+              HasSubstr("unknown key \"zzz\" in the configuration; known: collections,"));
   EXPECT_THAT(Error(R"({"colections":[]})"), HasSubstr("did you mean \"collections\""));
   EXPECT_THAT(Error(R"({"collections":[{"name":"x","include":["a"],"froms":[]}]})"),
               HasSubstr("in collection \"x\"; did you mean \"forms\""));

@@ -63,7 +63,7 @@ Result<std::string> Gunzipped(std::string_view gzip, std::size_t most) {
   zlib::z_params state;
   state.next_in = gzip.data() + kHead;
   state.avail_in = gzip.size() - kHead;  // with the tail: the stream's last code may end within its last byte
-  std::size_t size = 0;  // as its last four bytes say
+  std::size_t size = 0;                  // as its last four bytes say
   for (std::size_t i = 1; i <= 4; ++i) size = size << 8 | static_cast<std::uint8_t>(gzip[gzip.size() - i]);
   if (size > most) return Corruption("the gzip member is larger than it may be");
   std::string bytes(size + kRoom, '\0');
