@@ -169,7 +169,7 @@ TEST(FileHeaderTest, ANewerVersionSaysSo) {
   std::memcpy(bytes.data(), &header, sizeof(header));
   const Status status = ParseFileHeaderUntrusted(bytes, kMetaMagic).status();
   EXPECT_EQ(status.code(), StatusCode::kUnsupportedVersion);
-  EXPECT_EQ(status.message(), "found format version 9.0, this build reads up to 1; use a newer luff");
+  EXPECT_EQ(status.message(), "found format version 9.1, this build reads up to 1; use a newer luff");
 }
 
 RC_GTEST_PROP(HistogramProperty, RoundTrips, (const std::map<std::uint16_t, std::uint64_t>& chosen)) {
