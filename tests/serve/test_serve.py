@@ -93,7 +93,7 @@ def test_errors_name_what_to_do(tmp_path: Path, server: Server) -> None:
         assert done.returncode == 2, done.stderr
         return done.stderr
 
-    assert "--listen 127.0.0.1:PORT" in refused("--listen", f"127.0.0.1:{server.port}", str(tmp_path))
+    assert "give another port, or 0 for any" in refused("--listen", f"127.0.0.1:{server.port}", str(tmp_path))
     assert "ssh -L" in refused("--listen", "0.0.0.0:0", str(tmp_path))
     assert "no address" in refused("--listen", "evil.test:1", str(tmp_path))
     assert "expected ADDRESS:PORT" in refused("--listen", "127.0.0.1:http", str(tmp_path))
