@@ -140,7 +140,8 @@ TEST(Expression, WhatIsMissingIsNotZero) {
     return heard.notes.empty() ? "" : heard.notes[0];
   };
   EXPECT_THAT(note_of("nothing < 1"), HasSubstr("there is no tensor \"nothing\""));
-  EXPECT_THAT(note_of("los < 1"), HasSubstr("there is no tensor \"los\"; nearest: CrossEntropyLoss_output_0"));
+  EXPECT_THAT(note_of("los < 1"),
+              HasSubstr("there is no tensor \"los\"; nearest: CrossEntropyLoss_output_0"));
   EXPECT_THAT(note_of("not nothing > 1"), HasSubstr("there is no tensor"));
   EXPECT_THAT(note_of("\"gradient/fc.weight\" < 100"), HasSubstr("has many elements and is no number"));
   EXPECT_THAT(note_of("any('^no$').l2 < 1"), HasSubstr("nothing was recorded of such tensors"));
