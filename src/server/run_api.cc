@@ -355,8 +355,12 @@ Result<Response> Findings(const ListedRun& listed, OpenRun& run, const Request& 
                 fmt::format(R"(,"global_since":{},"global_last":{})", steps.since, steps.last));
     list += (list.empty() ? "" : ",") + json;
   }
-  return Response{
-      .body = fmt::format(R"({{"findings":[{}],"problems":{}}})", list, JsonText(Json(kept.problems)))};
+  const rules::Lead lead = rules::LeadOf(kept.findings);
+  const Json first = lead.finding == nullptr || lead.finding->healed
+                         ? Json()
+                         : Json{{"finding", lead.finding->id}, {"stops", lead.stops}};
+  return Response{.body = fmt::format(R"({{"findings":[{}],"lead":{},"problems":{}}})", list, JsonText(first),
+                                      JsonText(Json(kept.problems)))};
 }
 
 Result<Response> Boosting(const ListedRun& listed, OpenRun& run, const Request& request) {

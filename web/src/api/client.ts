@@ -2,7 +2,7 @@ import { parseHarmless } from "../lib/harmless";
 import { Archive } from "./archive";
 import { readNumbers, type Numbers } from "./numbers";
 import { Problem } from "./problem";
-import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, LogAnswer, Mark, RunDocument, StepAnswer, Tensor, TensorFacts } from "./types";
+import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, Lead, LogAnswer, Mark, RunDocument, StepAnswer, Tensor, TensorFacts } from "./types";
 
 export { Problem };
 
@@ -63,7 +63,7 @@ export async function endSession(): Promise<void> {
 
 export const run = (id: string) => json<RunDocument>(`runs/${id}`);
 export const tensors = async (id: string) => (await json<{ tensors: Tensor[] }>(`runs/${id}/tensors`)).tensors;
-export const findings = async (id: string) => (await json<{ findings: Finding[] }>(`runs/${id}/findings`)).findings;
+export const findings = (id: string) => json<{ findings: Finding[]; lead?: Lead | null }>(`runs/${id}/findings`);
 export const boosting = (id: string) => json<BoostingAnswer>(`runs/${id}/boosting`);
 export const heat = (id: string, stat: string) => json<HeatInfo>(`runs/${id}/heat${query({ stat })}`);
 export const at = (id: string, step: number, signal?: AbortSignal) => json<StepAnswer>(`runs/${id}/at/${step}`, signal);

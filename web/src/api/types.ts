@@ -138,6 +138,12 @@ export interface Finding {
   page: string;
 }
 
+/** The finding that the verdict names, and whether it or what follows from it stops jobs. */
+export interface Lead {
+  finding: string;
+  stops: boolean;
+}
+
 /** What somebody asked of the job, and what has become of it. */
 export interface Asked {
   number: number;

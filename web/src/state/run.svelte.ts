@@ -1,5 +1,5 @@
 import * as api from "../api/client";
-import type { Asked, Finding, Mark, RunDocument, Tensor } from "../api/types";
+import type { Asked, Finding, Lead, Mark, RunDocument, Tensor } from "../api/types";
 import { axisOf, StepTable, type Axis } from "../lib/steps";
 import { live } from "../api/live.svelte";
 import { file } from "./file.svelte";
@@ -11,6 +11,7 @@ export class OpenRun {
   document = $state.raw<RunDocument>();
   tensors = $state.raw<Tensor[]>([]);
   findings = $state.raw<Finding[]>([]);
+  lead = $state.raw<Lead>();
   requests = $state.raw<Asked[]>([]);
   marks = $state.raw<Mark[]>([]);
   /** What the visitor may do here; "" in a report, and until it is known. */
@@ -94,7 +95,7 @@ export class OpenRun {
       const document = await api.run(this.id);
       const all = document.tensors !== this.tensors.length;
       const tensors = all ? await api.tensors(this.id) : this.tensors;
-      const findings = await api.findings(this.id);
+      const { findings, lead } = await api.findings(this.id);
       const said = await api.requests(this.id);
       const role = file.run || this.role || (await api.roleAt(this.id));
       // One whose leader is not there leads itself.
@@ -104,6 +105,7 @@ export class OpenRun {
       this.document = document;
       this.tensors = tensors;
       this.findings = findings;
+      this.lead = lead ?? undefined;
       this.requests = said.requests;
       this.marks = said.marks;
       if (!file.run) this.role = role;
