@@ -33,7 +33,7 @@ class LogKeeper {
   /// The job has printed all that it will: the keeper shows the rest and ends.
   void JobEnded() noexcept;
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-  /// Started, and not told yet that the job has ended.
+  /// Started, and not told yet that the job has ended: the keeper must not end now.
   [[nodiscard]] bool follows() const noexcept { return to_.valid(); }
 
  private:

@@ -261,7 +261,7 @@ class Supervisor final : public Job {
         signals_.Ended();
       }
       inherited_.erase(pid);
-      if (pid == keeper_.pid() && keeper_.follows()) {
+      if (pid == keeper_.pid() && (keeper_.follows() || DecodeStatus(status).code != 0)) {
         Say(fmt::format(
             "luff: what the job prints is not shown any more, since the process that did has ended; "
             "it goes on into {}/log\n",

@@ -104,6 +104,7 @@ READING = {
     "log": [[RUN], [RUN, "--json"], [RUN, "--find", "(\x1b"], ["no\x1b"]],
     "tail": [[RUN, "--no-follow"], [RUN, "--no-follow", "--json"]],
     "plot": [[RUN], *([RUN, name] for name in NAMES[:10])],
+    "profile": [[RUN], [RUN, "--json"], [RUN, "--steps", "\x1b"], ["no\x1b"]],
     "verify": [[RUN], [RUN, "--json"]],
     "check": [[RUN], [RUN, "--json"]],
     "report": [[RUN, "-o", "-"]],

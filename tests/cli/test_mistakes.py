@@ -83,9 +83,7 @@ def test_a_run_file_that_is_cut(luff: Command, run: Path, tmp_path: Path) -> Non
 
 def test_typed_errors_in_python(run: Path, tmp_path: Path) -> None:
     trial = library.open_trial(run)
-    with pytest.raises(
-        errors.NotFoundError, match=r"Sequential_0\.weight.*Sequential_2\.weight.*Sequential_0\.bias"
-    ):
+    with pytest.raises(errors.NotFoundError, match=r"nearest: .Sequential_0\.weight.*Sequential_2\.weight"):
         trial.tensor("Sequential_0.wieght")
     with pytest.raises(errors.OutOfRangeError, match="nearest saved: 21"):
         trial.tensor(WEIGHT).value(9999)

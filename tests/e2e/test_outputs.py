@@ -59,7 +59,7 @@ def test_outputs_stand_in_the_configuration_file(luff: Luff) -> None:
 
 
 def test_the_report_is_written_at_the_end(luff: Luff) -> None:
-    page = luff.tmp / "deep" / "report.html"
+    page = luff.tmp / "report.html"
     job = luff.run("steps.py", "--report", str(page), arguments=("--nan-at", "60"))
     assert job.code == 0, job.stderr
     skip_without_page(job.stderr)

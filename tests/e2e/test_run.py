@@ -241,7 +241,8 @@ def test_existing_run_is_refused_and_resumed(luff: Luff) -> None:
     resumed = luff.run("steps.py", "--resume", arguments=("--steps", "10"))
     assert resumed.code == first.code == 0, resumed.stderr
     assert "STOP NonFinite" in first.stderr
-    assert "STOP" not in resumed.stderr  # reported once
+    # Reported once, and in the verdict of all parts.
+    assert "\nluff: STOP" not in f"\n{resumed.stderr}" and "healed: STOP NonFinite" in resumed.stderr
     assert "NonFinite loss has healed at step 40" in resumed.stderr
     assert [f["since_step"] for f in luff.assert_check_gives_what_was_seen(first.run)] == [30]
 
