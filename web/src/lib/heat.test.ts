@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { BAD, byteText, mergeWorst, NOT_READ, NOT_RECORDED, palette, valueOf, worse } from "./heat";
+import { BAD, byteText, mergeWorst, NOT_READ, NOT_RECORDED, palette, valueOf, worse, newestRead } from "./heat";
 
 test("the worst of several cells is what matters most", () => {
   expect(worse(130, 100, "ratio")).toBe(100);
@@ -31,4 +31,10 @@ test("every value has an opaque colour, and what is missing has none", () => {
     expect(words.slice(0, 253).every((word) => word >>> 24 === 255)).toBe(true);
     expect([words[NOT_READ], words[NOT_RECORDED]]).toEqual([0, 0]);
   }
+});
+
+test("of a live row, the newest column that is read", () => {
+  const row = Uint8Array.from([10, 20, NOT_READ, NOT_READ]);
+  expect([0, 1, 2, 3, 9].map((column) => newestRead(row, column))).toEqual([0, 1, 1, 1, 1]);
+  expect(newestRead(Uint8Array.from([NOT_READ]), 0)).toBe(0);
 });

@@ -70,3 +70,9 @@ export function palette(scale: Scale, dark: boolean): Uint32Array {
   words[BAD] = dark ? 0xffe07bff : 0xff8e00b4;
   return words;
 }
+
+/** The last column up to this one that is read, within 64 columns; else this one. */
+export function newestRead(row: Uint8Array, column: number): number {
+  for (let at = Math.min(column, row.length - 1); at >= Math.max(0, column - 64); --at) if (row[at] !== NOT_READ) return at;
+  return column;
+}
