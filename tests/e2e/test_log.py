@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -70,6 +71,14 @@ def gone(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
+def keeper_of(supervisor: int) -> int:
+    for child in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has ended
+            if b"--keep" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    raise AssertionError("nobody keeps the log")
+
+
 def test_both_streams_are_shown_and_kept(tmp_path: Path) -> None:
     job = start(tmp_path, SCRIPT)
     out, err = job.communicate("hello\n", timeout=LIMIT_S)
@@ -112,10 +121,7 @@ open(sys.argv[0] + ".done", "w").close()
     job = start(tmp_path, script)
     assert job.stdout
     pid = int(job.stdout.readline())
-    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    keeper = next(
-        int(child) for child in children if b"--keep" in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
+    keeper = keeper_of(job.pid)
     os.kill(job.pid if victim == "supervisor" else keeper, signal.SIGKILL)
     (tmp_path / "train.py.go").touch()
     until("the job did not end", (tmp_path / "train.py.done").exists)
@@ -313,10 +319,7 @@ hook.close()
 def test_who_shows_the_log_is_missed(tmp_path: Path) -> None:
     job = start(tmp_path, SCRIPT)
     assert job.stdout and job.stdout.readline() == "one\n"
-    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    keeper = next(
-        int(child) for child in children if b"--keep" in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
+    keeper = keeper_of(job.pid)
     os.kill(keeper, signal.SIGKILL)
     until("the keeper is left", lambda: gone(keeper))
     _, err = job.communicate("x\n", timeout=LIMIT_S)
@@ -432,10 +435,7 @@ def test_a_bound_of_files_keeps_no_log(tmp_path: Path) -> None:
 def test_a_keeper_that_was_stopped_goes_on_at_the_end(tmp_path: Path) -> None:
     job = start(tmp_path, SCRIPT)
     assert job.stdout and job.stdout.readline() == "one\n"
-    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    keeper = next(
-        int(child) for child in children if b"--keep" in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
+    keeper = keeper_of(job.pid)
     os.kill(keeper, signal.SIGSTOP)
     out, _ = job.communicate("x\n", timeout=LIMIT_S)
     assert (job.returncode, out) == (3, "False x\n")
