@@ -68,6 +68,7 @@ PhaseClock* BeginClock() noexcept {
 }  // namespace
 
 void EnterPhase(Phase phase) noexcept {
+  if (t_clock == nullptr && phase == Phase::kGc) return;  // the training may begin much later
   PhaseClock* clock = t_clock != nullptr ? t_clock : BeginClock();
   const auto number = static_cast<std::size_t>(phase);
   if (clock == nullptr || number >= kPhaseCount) return;

@@ -26,7 +26,7 @@ struct PhasesEnd {
 class PhaseSteps {
  public:
   /// Call as the session's first step begins. That step lasts from here on, or, in a thread whose phases no
-  /// session has read before, from the first phase that it entered.
+  /// session has read before, from the first phase that it entered (a collection of garbage aside).
   void BeginOnce() noexcept;
   /// The step ends now: fills in the phases of the calling thread since the last call. Leaves `out` empty, in
   /// a thread that never entered a phase.

@@ -8,6 +8,7 @@
 
 #include "capture/phase_clock.h"
 #include "capture/thread_times.h"
+#include "luff/base/env.h"
 
 namespace luff::capture {
 namespace {
@@ -55,6 +56,21 @@ TEST(Phases, ThoseInsideOthersCountOnce_AndAllAddUp) {
     store::StepPhases next;
     const PhasesEnd later = steps.EndStep(&next);
     EXPECT_EQ(later.at_ns - next.head.wall_ns, end.at_ns);  // no time between two steps is lost
+  });
+}
+
+TEST(Phases, GarbageThatIsCollectedBeforeBelongsToNoStep) {
+  InThread([] {
+    EnterPhase(Phase::kGc);
+    LeavePhase(Phase::kGc);
+    Wait(20);
+    const std::int64_t before = Env::Real().NowMonotonicNs();
+    PhaseSteps steps;
+    EnterPhase(Phase::kForward);
+    LeavePhase(Phase::kForward);
+    store::StepPhases phases;
+    const PhasesEnd end = steps.EndStep(&phases);
+    EXPECT_LE(phases.head.wall_ns, end.at_ns - before);
   });
 }
 
