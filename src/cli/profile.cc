@@ -158,10 +158,13 @@ void Print(const profile::PhaseTable& table, const TimeVerdict& verdict) {
     fmt::print("  between them: {} of evaluation, {}\n", Plural(table.other_steps, "step", "steps"),
                TimeText(table.other_s));
   if (table.timed_s > 0) {
-    const double cpu = table.cpu_s / table.timed_s, queue = table.run_queue_s / table.timed_s;
+    // What the kernel counts begins and ends between steps, so a thread that never sleeps can seem to run
+    // longer.
+    const double cpu = std::min(1.0, table.cpu_s / table.timed_s);
+    const double queue = std::min(1 - cpu, table.run_queue_s / table.timed_s);
     fmt::print(
         "  the training thread ran {:.0f} % of the time, waited {:.0f} % for a core, and slept {:.0f} %\n",
-        100 * cpu, 100 * queue, 100 * std::max(1 - cpu - queue, 0.0));
+        100 * cpu, 100 * queue, 100 * (1 - cpu - queue));
   }
   if (table.workers.size() > 1)
     fmt::print("  this is worker {} of {} that recorded phases; --rank names another\n", table.worker,
