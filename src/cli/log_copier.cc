@@ -81,7 +81,7 @@ void LogCopier::Copy(LogStream* stream) {
       Write(STDERR_FILENO, fmt::format("\nluff: --log: {} bytes of what the command printed are not shown: "
                                        "the disk had no room until they were read\n",
                                        first - at));
-      at = first;
+      stream->shown.store(at = first, std::memory_order_release);
     }
     const std::size_t room = std::min<std::uint64_t>(buffer_.size(), end > at ? end - at : 0);
     const ssize_t count = Uninterrupted(

@@ -165,7 +165,7 @@ class Supervisor final : public Job {
   // Waits until all that the job has printed is shown: a pipe that nobody empties holds us as it would the
   // job.
   void EndLog() {
-    if (keeper_.pid() < 0) return;
+    if (!inherited_.contains(keeper_.pid())) return;
     ClearStatus();
     keeper_.JobEnded();
     while (!interrupted_ && inherited_.contains(keeper_.pid())) Wait(20);
