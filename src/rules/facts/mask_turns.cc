@@ -12,6 +12,7 @@ namespace luff::rules {
 namespace {
 
 constexpr std::size_t kMaxRows = 64, kMaxChannels = 4, kLeastSide = 8, kMaxSide = 512;
+constexpr std::size_t kLooked = 64;                // pixels of a side, about: a correlation needs no more
 constexpr std::size_t kLevels = 32;                // masks of more numbers are no classes
 constexpr double kEnough = 4096;                   // rows that tell; more add nothing
 constexpr double kTogether = 0.4, kClearly = 0.2;  // correlations
@@ -76,8 +77,10 @@ double Correlation(const MaskLayout& of, const double* channel, const std::vecto
   double xx = 0;
   double yy = 0;
   double xy = 0;
-  for (std::size_t i = 0; i < of.height; ++i) {
-    for (std::size_t j = 0; j < of.width; ++j) {
+  double n = 0;
+  const std::size_t stride = std::max<std::size_t>(std::max(of.height, of.width) / kLooked, 1);
+  for (std::size_t i = 0; i < of.height; i += stride) {
+    for (std::size_t j = 0; j < of.width; j += stride) {
       const double a = channel[PixelAt(of, turn, i, j) * of.pixel];
       const double b = mask[i * of.width + j];
       x += a;
@@ -85,9 +88,9 @@ double Correlation(const MaskLayout& of, const double* channel, const std::vecto
       xx += a * a;
       yy += b * b;
       xy += a * b;
+      ++n;
     }
   }
-  const auto n = static_cast<double>(of.height * of.width);
   const double spread = (n * xx - x * x) * (n * yy - y * y);
   return spread > 0 ? (n * xy - x * y) / std::sqrt(spread) : 0;
 }
