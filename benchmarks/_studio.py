@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,32 @@ def begin(path: Path, tensors: int, size: int = 8) -> tuple[Any, np.ndarray]:
     arrays = np.random.default_rng(0).normal(size=(tensors, size)).astype(np.float32)
     weights = {f"h.{i // 12}.part{i % 12}.weight": arrays[i] for i in range(tensors)}
     return luff.numpy.attach(weights, run=path), arrays
+
+
+@contextlib.contextmanager
+def live_page(
+    bench: Bench, name: str, tensors: int
+) -> Iterator[tuple[Any, Server, str, Callable[[float], None]]]:
+    """Yields a browser that lists one live run, its server, the run's id, and what records a step with a loss."""
+    root = bench.folder / name
+    root.mkdir()
+    hook, arrays = begin(root / "run", tensors)
+
+    def step(loss: float) -> None:
+        np.multiply(arrays, 0.999, out=arrays)
+        with hook.step() as one:
+            one.loss(loss)
+
+    step(1)
+    view = browser(bench.folder / f"{name}-profile")
+    try:
+        with bench.server(root, home=f"{name}-home") as server:
+            view.open(server.link)
+            view.until("document.querySelector('tbody tr') !== null")
+            yield view, server, server.first_run().rsplit("/", 1)[1], step
+    finally:
+        view.close()
+        hook.close()
 
 
 def linked(run: Path, root: Path, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from _studio import Bench, begin, browser
+from _studio import Bench, browser, live_page
 
 #: True once a heat map shows a cell that was recorded.
 PAINTED = """[...document.querySelectorAll('canvas')].some((canvas) => {
@@ -71,24 +71,13 @@ def frames(bench: Bench, view: object, run: str) -> None:
 
 def pixel(bench: Bench) -> None:
     """A live run: from the end of a step until the page shows its number; and the page's memory."""
-    root = bench.folder / "pixel"
-    root.mkdir()
-    hook, arrays = begin(root / "run", 100)
-    with hook.step() as one:
-        one.loss(1)
-    view = browser(bench.folder / "pixel-profile")
-    with bench.server(root) as server:
-        identity = server.first_run().rsplit("/", 1)[1]
-        view.open(server.link)
-        view.until("document.querySelector('tbody tr') !== null")
+    with live_page(bench, "pixel", 100) as (view, _, identity, step):
         view.evaluate(f"location.hash = '#/run/{identity}?view=curves'")
         view.until("document.querySelector('canvas') !== null")
         time.sleep(2)
         delays = []
         for count in range(1, 41):
-            arrays *= 0.999
-            with hook.step() as one:
-                one.loss(1 / count)
+            step(1 / count)
             begun = time.monotonic()
             shown = f"document.body.innerText.replaceAll(',', '').match(/step\\D{{0,4}}{count}\\b/i) !== null"
             while not view.evaluate(shown):
@@ -105,10 +94,6 @@ def pixel(bench: Bench) -> None:
             bench.note("end of step to pixel, p50 s", statistics.median(delays))
             bench.note("end of step to pixel, p95 s", delays[int(0.95 * (len(delays) - 1))])
         for count in range(300):
-            arrays *= 0.999
-            with hook.step() as one:
-                one.loss(1 / (count + 50))
+            step(1 / (count + 50))
             time.sleep(0.1)
         bench.note("JS heap after live steps, MB", view.heap_mb())
-    view.close()
-    hook.close()

@@ -30,7 +30,8 @@ class LogKeeper {
   /// Starts it. `job`: the job's command, which it outlives if this process dies.
   [[nodiscard]] Status Start(const std::string& run, pid_t job, std::uint64_t bytes,
                              const server::LogPlace& begin);
-  /// The job has printed all that it will: the keeper, which has not been waited for, shows the rest and ends.
+  /// The job has printed all that it will: the keeper, which has not been waited for, shows the rest and
+  /// ends.
   void JobEnded() noexcept;
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   /// Started, and not told yet that the job has ended: the keeper must not end now.
