@@ -14,9 +14,10 @@ ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().paren
 ROOMS = {
     "base": [],
     "tensor": ["base"],
+    "device": ["base", "tensor"],
     "format": ["base", "tensor"],
     "store": ["base", "tensor", "format"],
-    "capture": ["base", "tensor", "format", "store"],
+    "capture": ["base", "tensor", "device", "format", "store"],
     "query": ["base", "tensor", "format", "store"],
     "profile": ["base", "tensor", "format", "store", "query"],
     "rules": ["base", "tensor", "format", "store", "query", "profile"],
@@ -26,6 +27,7 @@ ROOMS = {
     "cli": [
         "base",
         "tensor",
+        "device",
         "format",
         "store",
         "capture",

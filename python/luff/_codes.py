@@ -81,6 +81,9 @@ class GapReason(IntEnum):
     FILE_LOST = 18
     NO_GRADIENT = 19
     FUSED_ATTENTION = 20
+    DEVICE_LATE = 21
+    CAPTURED_GRAPH = 22
+    DEVICE_ERROR = 23
 
 
 class EventKind(IntEnum):

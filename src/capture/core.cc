@@ -9,6 +9,7 @@
 #include <new>
 
 #include "capture/json_text.h"
+#include "capture/late.h"
 #include "luff/base/bytes.h"
 #include "luff/base/env.h"
 #include "luff/format/chunk.h"
@@ -22,6 +23,13 @@ constexpr std::int64_t kUrgentPollNs = 2'000'000;  // while a proposal is open
 constexpr std::int64_t kHeartbeatNs = 1'000'000'000;
 constexpr std::int64_t kCostNs = 10'000'000'000;
 constexpr int kNice = 5;
+// How long a step waits for values of an accelerator: docs/gpu.md. The training may enqueue about a thousand
+// kernels before the driver holds it back, so results that are 64 steps behind do not come.
+constexpr std::uint64_t kMaxStepsLate = 64;
+constexpr std::int64_t kMaxLateNs = 10'000'000'000;
+constexpr std::int64_t kMaxLateAtEndNs = 500'000'000;
+constexpr std::chrono::milliseconds kShortestRest{1}, kLongestRest{8};
+constexpr std::chrono::milliseconds kDeviceCloseWithin{500};
 constexpr int kMaxErrors = 8;  // consecutive unknown errors, after which the recording is given up
 // A short run writes less than this. Only this much of the first block is touched; further blocks follow once
 // it is used.
@@ -38,7 +46,8 @@ Core::Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string cont
       queue(limits),
       governor(plans.now().config().max_overhead),
       publisher(std::move(writer), &plans, &pool, &counters),
-      control(std::move(control_directory), control_after, std::move(read), std::move(decide), &gate) {
+      control(std::move(control_directory), control_after, std::move(read), std::move(decide), &gate),
+      device(device::Collector::Make()) {
   gate.OnCapture({[this](const store::ControlRecord& proposal) { return PrepareChange(proposal); },
                   [this] { plans.Use(); }});
 }
@@ -126,6 +135,53 @@ void Core::TellCost() {
                                             ",\"time_ns\":" + std::to_string(time) + "}");
 }
 
+bool Core::WaitsOn(const Work& work) noexcept {
+  if (work.late.empty() || HasArrived(work)) return false;
+  if (give_up.load(std::memory_order_relaxed) || failed.load(std::memory_order_relaxed)) return false;
+  const std::int64_t now = Env::Real().NowMonotonicNs();
+  if (close_asked.load(std::memory_order_acquire)) {
+    if (closing_since_ns_ == 0) closing_since_ns_ = now;
+    if (now - closing_since_ns_ > kMaxLateAtEndNs) return false;
+  }
+  const std::uint64_t begun = step.number.load(std::memory_order_relaxed);
+  return begun - work.step <= kMaxStepsLate && now - work.late_since_ns <= kMaxLateNs;
+}
+
+std::unique_ptr<Work> Core::Next(std::chrono::nanoseconds limit) {
+  if (held_ == nullptr) {
+    held_ = queue.Pop(limit);
+    rest_ = kShortestRest;
+    if (held_ == nullptr) return nullptr;
+  } else if (limit.count() != 0) {
+    std::this_thread::sleep_for(rest_);
+    rest_ = std::min(rest_ * 2, kLongestRest);
+  }
+  return WaitsOn(*held_) ? nullptr : std::move(held_);
+}
+
+bool Core::TakeLate(Work* work) noexcept {
+  if (work->kind != Work::Kind::kStep || (work->late.empty() && !device->has_errors())) return true;
+  try {
+    const Settled settled = Settle(work, &next_serial);
+    counters.late_values.fetch_add(settled.here, std::memory_order_relaxed);
+    counters.nonfinite.fetch_add(settled.nonfinite, std::memory_order_relaxed);
+    counters.gaps.fetch_add(settled.late + settled.lost, std::memory_order_relaxed);
+    if (settled.late != 0) counters.late_steps.fetch_add(1, std::memory_order_relaxed);
+    // The first step that misses values because of an error is the one that tells of it.
+    const auto& gaps = work->batch.gaps;
+    const bool missing = std::any_of(gaps.begin(), gaps.end(), [](const format::GapRow& gap) {
+      return gap.reason == static_cast<std::uint16_t>(format::GapReason::kDeviceError);
+    });
+    device::DeviceError error;
+    while (missing && device->TakeError(&error)) work->batch.event_json.push_back(EventOf(error));
+    return true;
+  } catch (...) {
+    publisher.KeepException("values of a device");
+    publisher.Discard(work, format::GapReason::kRecordingFailed);
+    return false;
+  }
+}
+
 bool Core::ProcessNext(std::unique_ptr<Work> work) {
   bool ok = true;
   if (give_up.load(std::memory_order_relaxed)) {
@@ -133,7 +189,7 @@ bool Core::ProcessNext(std::unique_ptr<Work> work) {
   } else if (failed.load(std::memory_order_relaxed) && work->kind != Work::Kind::kLoose) {
     publisher.Discard(work.get(), format::GapReason::kRecordingFailed);
   } else {
-    ok = publisher.Process(work.get());
+    ok = TakeLate(work.get()) && publisher.Process(work.get());
   }
   queue.Recycle(std::move(work));
   processed.fetch_add(1, std::memory_order_release);
@@ -147,7 +203,7 @@ void Core::RunWriter() noexcept {
   for (;;) {
     PrepareBlocks(handed);
     const std::int64_t poll = gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs;
-    std::unique_ptr<Work> work = queue.Pop(std::chrono::nanoseconds(poll));
+    std::unique_ptr<Work> work = Next(std::chrono::nanoseconds(poll));
     const bool closing = close_asked.load(std::memory_order_acquire);
     const bool worked = work != nullptr;
     bool ok = true;
@@ -191,6 +247,8 @@ void Core::Finish() noexcept {
   try {
     control.Poll(Env::Real().NowMonotonicNs(), &loose_.acks);
     TellCost();
+    device::DeviceError error;
+    while (device->TakeError(&error)) loose_.event_json.push_back(EventOf(error));
   } catch (...) {
     publisher.KeepException("the writer thread");
   }
@@ -202,12 +260,20 @@ void Core::Finish() noexcept {
     finished = true;
   }
   done.notify_all();
+  device->Close(kDeviceCloseWithin);
+}
+
+Core::~Core() { device->Close(std::chrono::milliseconds(0)); }
+
+void Core::PumpRest() {
+  for (Pump(); processed.load(std::memory_order_relaxed) < queue.pushed(); Pump())
+    std::this_thread::sleep_for(kShortestRest);
 }
 
 void Core::Pump() {
   MutexLock lock(pump_mutex);
   while (processed.load(std::memory_order_relaxed) < queue.pushed()) {
-    std::unique_ptr<Work> work = queue.Pop(std::chrono::nanoseconds(0));
+    std::unique_ptr<Work> work = Next(std::chrono::nanoseconds(0));
     if (work == nullptr) break;
     Judge(ProcessNext(std::move(work)));
   }

@@ -29,12 +29,15 @@ struct Core {
   Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory,
        std::uint64_t control_after, ControlPoll::Read read, ControlPoll::Decide decide,
        const QueueLimits& limits);
+  ~Core();
 
   /// Body of the writer thread. Runs until close was requested and the queue is empty. No error ends it
   /// earlier: what cannot be written becomes a gap.
   void RunWriter() noexcept;
   /// Does the same work in the calling thread, for sessions without a writer thread.
   void Pump() LUFF_EXCLUDES(pump_mutex);
+  /// The same, until nothing is left, once close was asked for; waits for values of a device, at most half a second.
+  void PumpRest() LUFF_EXCLUDES(pump_mutex);
   void Finish() noexcept;
   /// Ends the recording early: accepts nothing more, while the training continues.
   void GiveUp() noexcept;
@@ -55,6 +58,7 @@ struct Core {
   Publisher publisher;
   ControlPoll control;
   ThreadTimes times;
+  const std::shared_ptr<device::Collector> device;
   Mutex pump_mutex;
 
   std::atomic<bool> accepting{true};        // the session accepts what the training passes
@@ -71,6 +75,11 @@ struct Core {
 
  private:
   [[nodiscard]] bool Tick(std::int64_t now_ns) noexcept;
+  /// The next item whose values have arrived, or are waited for no longer; null if there is none within `limit`.
+  [[nodiscard]] std::unique_ptr<Work> Next(std::chrono::nanoseconds limit);
+  [[nodiscard]] bool WaitsOn(const Work& work) noexcept;
+  /// Turns values that came late into rows, and tells of errors. False, and the work is discarded, if that fails.
+  [[nodiscard]] bool TakeLate(Work* work) noexcept;
   [[nodiscard]] bool ProcessNext(std::unique_ptr<Work> work);
   /// Prepares what a proposal of a change asks for. False if it cannot be recorded.
   [[nodiscard]] bool PrepareChange(const store::ControlRecord& proposal);
@@ -87,6 +96,9 @@ struct Core {
   std::int64_t next_poll_ns_ = 0, next_heartbeat_ns_ = 0, next_cost_ns_ = 0;
   std::uint64_t told_steps_ = 0;
   store::StepBatch loose_;
+  std::unique_ptr<Work> held_;  // a step whose values are on their way; what came later stays in the queue
+  std::chrono::milliseconds rest_{1};
+  std::int64_t closing_since_ns_ = 0;
   int errors_ = 0;  // consecutive
   bool failure_told_ = false;
   std::atomic<std::uint64_t> not_recorded_{0};

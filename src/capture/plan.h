@@ -10,6 +10,10 @@
 
 namespace luff::capture {
 
+[[nodiscard]] constexpr std::uint32_t Bit(format::Form form) noexcept {
+  return static_cast<std::uint32_t>(form);
+}
+
 /// Collections with compiled expressions: decides which collections a tensor belongs to, and what is due
 /// when. Collections are bits of a 64-bit mask. **Thread-safe** after Make (immutable).
 class Plan {

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "capture/late.h"
 #include "capture/pieces.h"
 #include "capture/scale.h"
 #include "luff/base/bytes.h"
@@ -21,7 +22,6 @@ namespace {
 using format::Form;
 using format::GapReason;
 
-constexpr std::uint32_t Bit(Form form) { return static_cast<std::uint32_t>(form); }
 constexpr std::uint32_t kOtherForms =
     Bit(Form::kHash) | Bit(Form::kUnits) | Bit(Form::kDifference) | Bit(Form::kExtra) | Bit(Form::kShape);
 constexpr std::uint64_t kLargestPart = kBlockHugeBytes;
@@ -148,6 +148,40 @@ std::uint64_t Producer::TooSmallFor(std::uint64_t bytes, std::uint64_t collectio
   return found;
 }
 
+bool Producer::ChooseCollection(std::uint64_t due, ChunkRecord* record, Policy* policy) {
+  const std::uint64_t bytes = record->raw_bytes;
+  const std::uint64_t wanted = due & context_.plans->now().raw_collections();
+  std::uint64_t allowed = wanted;
+  auto reason = static_cast<GapReason>(context_.step->deny_reason.load(std::memory_order_relaxed));
+  if (bytes > kUngoverned) {
+    allowed &= ~context_.step->raw_denied.load(std::memory_order_relaxed);
+    const std::uint64_t roomy = allowed & ~TooSmallFor(bytes, allowed);
+    if (roomy == 0 && allowed != 0) reason = GapReason::kByteBudget;
+    allowed = roomy;
+  }
+  if (allowed == 0) {
+    AddGap(format::kNoId, static_cast<std::uint32_t>(std::countr_zero(wanted)), reason, Bit(Form::kRaw),
+           bytes);
+    return false;
+  }
+  const int first = std::countr_zero(allowed);
+  record->collection = static_cast<std::uint32_t>(first);
+  record->keep = context_.plans->now().collection(first).keep;
+  *policy = context_.plans->now().collection(first).policy;
+  for (std::uint64_t rest = allowed & (allowed - 1); rest != 0; rest &= rest - 1) {  // keep the longest
+    const store::Retention other = context_.plans->now().collection(std::countr_zero(rest)).keep;
+    using Kind = store::Retention::Kind;
+    if (record->keep.kind == Kind::kAll || other.kind == Kind::kAll) {
+      record->keep = {};
+    } else if (other.kind == Kind::kThin) {
+      record->keep = other;
+    } else if (record->keep.kind == Kind::kLast) {
+      record->keep.last_steps = std::max(record->keep.last_steps, other.last_steps);
+    }
+  }
+  return true;
+}
+
 void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                            std::uint64_t bytes, std::uint64_t key, std::uint64_t due, std::uint32_t forms) {
   ChunkRecord record;
@@ -156,39 +190,7 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
   record.dtype = view.layout.dtype;
   record.raw_bytes = bytes;
   Policy policy = Policy::kDegrade;
-  bool raw = (forms & Bit(Form::kRaw)) != 0;
-  if (raw) {
-    const std::uint64_t wanted = due & context_.plans->now().raw_collections();
-    std::uint64_t allowed = wanted;
-    auto reason = static_cast<GapReason>(context_.step->deny_reason.load(std::memory_order_relaxed));
-    if (bytes > kUngoverned) {
-      allowed &= ~context_.step->raw_denied.load(std::memory_order_relaxed);
-      const std::uint64_t roomy = allowed & ~TooSmallFor(bytes, allowed);
-      if (roomy == 0 && allowed != 0) reason = GapReason::kByteBudget;
-      allowed = roomy;
-    }
-    if (allowed == 0) {
-      AddGap(format::kNoId, static_cast<std::uint32_t>(std::countr_zero(wanted)), reason, Bit(Form::kRaw),
-             bytes);
-      raw = false;
-    } else {
-      const int first = std::countr_zero(allowed);
-      record.collection = static_cast<std::uint32_t>(first);
-      record.keep = context_.plans->now().collection(first).keep;
-      policy = context_.plans->now().collection(first).policy;
-      for (std::uint64_t rest = allowed & (allowed - 1); rest != 0; rest &= rest - 1) {  // keep the longest
-        const store::Retention other = context_.plans->now().collection(std::countr_zero(rest)).keep;
-        using Kind = store::Retention::Kind;
-        if (record.keep.kind == Kind::kAll || other.kind == Kind::kAll) {
-          record.keep = {};
-        } else if (other.kind == Kind::kThin) {
-          record.keep = other;
-        } else if (record.keep.kind == Kind::kLast) {
-          record.keep.last_steps = std::max(record.keep.last_steps, other.last_steps);
-        }
-      }
-    }
-  }
+  bool raw = (forms & Bit(Form::kRaw)) != 0 && ChooseCollection(due, &record, &policy);
   const bool summarize = (forms & (Bit(Form::kSummary) | Bit(Form::kHistogram))) != 0;
   Seen* slot = nullptr;
   if (raw && key != 0 && bytes >= format::kChunkAlign && bytes <= kLargestPart) {
@@ -476,21 +478,8 @@ void Producer::DropBlock() {
 }
 
 void Producer::AddSummary(TensorId id, DType dtype, const Summary& s) {
-  format::SummaryRow row{};
-  row.tensor = id;
-  row.dtype = static_cast<std::uint8_t>(dtype);
-  row.steps = 1;
-  row.count = s.count;
-  row.sum = s.sum;
-  row.sum_sq = s.sum_sq;
-  row.abs_sum = s.abs_sum;
-  row.min_bits = s.min_bits;
-  row.max_bits = s.max_bits;
-  row.zero_count = s.zero_count;
-  row.nan_count = s.nan_count;
-  row.inf_count = s.inf_count;
   if (s.nan_count + s.inf_count > 0) context_.counters->nonfinite.fetch_add(1, std::memory_order_relaxed);
-  rows_.summaries.push_back(row);
+  rows_.summaries.push_back(SummaryRowOf(id, dtype, s));
 }
 
 void Producer::AddGap(TensorId id, std::uint32_t collection, GapReason reason, std::uint32_t forms,
@@ -538,7 +527,7 @@ Producer::Seen* Producer::SlotFor(std::uint64_t key, const std::byte* address, L
   }
 }
 
-void Producer::EndStep(std::uint64_t step, store::StepBatch* batch) {
+void Producer::EndStep(std::uint64_t step, store::StepBatch* batch, std::vector<Late>* late) {
   MutexLock lock(mutex_);
   HandOver(step);
   if (block_ != nullptr && kBlockBytes - used_ < kUsefulRest) DropBlock();
@@ -558,6 +547,7 @@ void Producer::EndStep(std::uint64_t step, store::StepBatch* batch) {
   move(&rows_.events, &batch->events);
   move(&rows_.event_json, &batch->event_json);
   move(&rows_.gaps, &batch->gaps);
+  if (!late_.empty()) move(&late_, late);
   if (too_many_.count != 0) {
     too_many_.tensor = too_many_.collection = format::kNoId;
     too_many_.reason = static_cast<std::uint16_t>(GapReason::kTooMany);
@@ -580,6 +570,7 @@ void Producer::Abandon() {
   rows_.forms.clear();
   rows_.scalars.clear();
   rows_.gaps.clear();
+  late_.clear();
   ++step_tag_;
   row_bytes_ = store::RowBytes(rows_);  // events are kept
   seen_count_ = 0;

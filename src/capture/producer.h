@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "capture/block_pool.h"
+#include "capture/late.h"
 #include "capture/registry.h"
 #include "capture/work.h"
 #include "luff/base/mutex.h"
@@ -17,6 +18,7 @@ struct Counters {
       nonfinite{0}, degraded{0}, waits{0};
   std::atomic<std::uint64_t> steps{0}, abandoned_steps{0}, dropped_steps{0}, written_chunks{0},
       store_errors{0};
+  std::atomic<std::uint64_t> late_values{0}, late_steps{0};
   std::atomic<std::uint64_t> gaps{0};
 };
 
@@ -41,6 +43,7 @@ struct ProducerContext {
   Counters* counters = nullptr;
   StepPlan* step = nullptr;
   std::atomic<std::uint64_t>* next_serial = nullptr;
+  device::Collector* device = nullptr;
   std::uint64_t difference_max_bytes = 256ULL << 20;
 };
 
@@ -56,9 +59,13 @@ class Producer {
   /// If `factor` is not 1, multiplies the values by it first.
   void Capture(std::span<const TensorRef> refs, double factor) LUFF_EXCLUDES(mutex_);
   void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) LUFF_EXCLUDES(mutex_);
-  /// Moves rows to `batch`, and hands the open part of the block to the writer thread as part of step number
-  /// `step`.
-  void EndStep(std::uint64_t step, store::StepBatch* batch) LUFF_EXCLUDES(mutex_);
+  /// The same as Capture for memory of an accelerator: enqueues what is due, and the step waits for it.
+  void CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place, double factor)
+      LUFF_EXCLUDES(mutex_);
+  void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) LUFF_EXCLUDES(mutex_);
+  /// Moves rows to `batch` and what they wait for to `late`, and hands the open part of the block to the writer
+  /// thread as part of step number `step`.
+  void EndStep(std::uint64_t step, store::StepBatch* batch, std::vector<Late>* late) LUFF_EXCLUDES(mutex_);
   void Abandon() LUFF_EXCLUDES(mutex_);
   /// Calls `add` to add rows that need no tensor's memory (scalars, events, gaps), `bytes` in all. Returns
   /// false if that exceeds the limit of a step.
@@ -91,6 +98,9 @@ class Producer {
   void CaptureOne(const TensorRef& ref, double factor) LUFF_REQUIRES(mutex_);
   /// The collections among these that a value of this size alone would exceed.
   [[nodiscard]] std::uint64_t TooSmallFor(std::uint64_t bytes, std::uint64_t collections) const;
+  /// Chooses the collection that keeps a raw value of `record->raw_bytes`. False, with a gap, if none does.
+  [[nodiscard]] bool ChooseCollection(std::uint64_t due, ChunkRecord* record, Policy* policy)
+      LUFF_REQUIRES(mutex_);
   void CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                    std::uint64_t bytes, std::uint64_t key, std::uint64_t due, std::uint32_t forms)
       LUFF_REQUIRES(mutex_);
@@ -114,6 +124,8 @@ class Producer {
   /// in a gap.
   bool HasRoom(std::uint64_t bytes, std::uint32_t forms) LUFF_REQUIRES(mutex_);
   void DropBlock() LUFF_REQUIRES(mutex_);
+  /// Enqueues `inputs_` and `pieces_`; a refusal is a gap of each row.
+  void Enqueue(const DevicePlace& place, Late late) LUFF_REQUIRES(mutex_);
   void AddSummary(TensorId id, DType dtype, const Summary& summary) LUFF_REQUIRES(mutex_);
   void AddGap(TensorId id, std::uint32_t collection, format::GapReason reason, std::uint32_t forms,
               std::uint64_t bytes) LUFF_REQUIRES(mutex_);
@@ -126,6 +138,9 @@ class Producer {
   std::uint64_t row_bytes_ LUFF_GUARDED_BY(mutex_) = 0;
   format::GapRow too_many_ LUFF_GUARDED_BY(mutex_){};  // rows beyond kMaxStepBytes
   std::vector<ChunkRecord> chunks_ LUFF_GUARDED_BY(mutex_);
+  std::vector<Late> late_ LUFF_GUARDED_BY(mutex_);
+  std::vector<device::Input> inputs_ LUFF_GUARDED_BY(mutex_);  // of one read
+  std::vector<device::Piece> pieces_ LUFF_GUARDED_BY(mutex_);
   Block* block_ LUFF_GUARDED_BY(mutex_) = nullptr;
   std::size_t begin_ LUFF_GUARDED_BY(mutex_) = 0;  // of the open part
   std::size_t used_ LUFF_GUARDED_BY(mutex_) = 0;

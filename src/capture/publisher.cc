@@ -94,7 +94,10 @@ bool Publisher::Process(Work* work) noexcept {
   try {
     switch (work->kind) {
       case Work::Kind::kSlice: ProcessSlice(work); break;
-      case Work::Kind::kStep: PublishStep(work); break;
+      case Work::Kind::kStep:
+        if (!work->chunks.empty()) ProcessSlice(work);  // values that came late
+        PublishStep(work);
+        break;
       case Work::Kind::kLoose: ok = PublishLoose(&work->batch, false); break;
     }
   } catch (...) {

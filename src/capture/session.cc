@@ -158,6 +158,7 @@ ProducerContext SessionImpl::MakeContext() const {
   context.counters = &core->counters;
   context.step = &core->step;
   context.next_serial = &core->next_serial;
+  context.device = core->device.get();
   return context;
 }
 
@@ -337,6 +338,29 @@ void SessionImpl::CaptureSummary(TensorId id, LayoutId layout, const GivenSummar
   }
 }
 
+void SessionImpl::CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place,
+                                  double factor) noexcept {
+  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
+  const std::int64_t begin = Env::Real().NowMonotonicNs();
+  try {
+    ThisThread()->CaptureOnDevice(refs, place, factor);
+  } catch (...) {
+    Fail("CaptureOnDevice");
+  }
+  capture_ns_.fetch_add(Env::Real().NowMonotonicNs() - begin, std::memory_order_relaxed);
+}
+
+void SessionImpl::ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept {
+  if (scalar.id == format::kNoId || !Accepts()) return;
+  const std::int64_t begin = Env::Real().NowMonotonicNs();
+  try {
+    ThisThread()->ScalarOnDevice(scalar, place);
+  } catch (...) {
+    Fail("ScalarOnDevice");
+  }
+  capture_ns_.fetch_add(Env::Real().NowMonotonicNs() - begin, std::memory_order_relaxed);
+}
+
 void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
   if (!Accepts()) return;
   if (bytes_of_text > kMaxText) {
@@ -416,6 +440,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
     work->global_step = end.global_step;
     Collect(work.get());
     const std::int64_t now = Env::Real().NowMonotonicNs();
+    work->late_since_ns = now;
     const std::int64_t begin = step_begin_ns_.load(std::memory_order_relaxed);
     format::StepMark& mark = work->batch.mark;
     mark.global_step = end.global_step;
@@ -463,7 +488,7 @@ void SessionImpl::Collect(Work* work) {
   work->step = core_->step.number.fetch_add(1, std::memory_order_relaxed);
   core_->registry.TakeDefinitions(&work->batch);
   MutexLock lock(mutex_);
-  for (const auto& producer : producers_) producer->EndStep(work->step, &work->batch);
+  for (const auto& producer : producers_) producer->EndStep(work->step, &work->batch, &work->late);
   for (auto& document : documents_) work->batch.documents.push_back(std::move(document));
   documents_.clear();
   lost_.Release(0, true, &work->batch);
@@ -495,7 +520,7 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
     const bool first = !core_->close_asked.exchange(true, std::memory_order_acq_rel);
     if (!has_thread_) {
       if (first) {
-        core_->Pump();
+        core_->PumpRest();
         core_->Finish();
       }
       return;
@@ -536,6 +561,7 @@ void SessionImpl::HandOverRest() {
   batch.units.clear();
   batch.forms.clear();
   batch.scalars.clear();
+  work->late.clear();
   static_cast<void>(core_->queue.Push(work, true));
 }
 
@@ -573,6 +599,11 @@ Health SessionImpl::health() const {
   add("written_chunks", c.written_chunks.load());
   add("store_errors", c.store_errors.load());
   add("gaps", c.gaps.load());
+  const device::CollectorCounts device = core_->device->counts();
+  add("device_reads", device.reads);
+  add("device_errors", device.errors);
+  add("late_values", c.late_values.load());
+  add("late_steps", c.late_steps.load());
   add("pool_blocks", core_->pool.block_count());
   add("raw_stride", core_->governor.stride());
   add("tensors", core_->registry.tensor_count());

@@ -73,7 +73,7 @@ bool SessionImpl::Flush(std::chrono::milliseconds deadline) noexcept {
   try {
     if (!has_thread_) {
       core_->Pump();
-      return true;
+      return core_->processed.load(std::memory_order_relaxed) == core_->queue.pushed();
     }
     const std::uint64_t goal = core_->queue.pushed();
     core_->queue.Wake();

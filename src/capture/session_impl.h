@@ -41,6 +41,9 @@ class SessionImpl final : public Session {
   void Capture(std::span<const TensorRef> refs) noexcept override;
   void CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept override;
   void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) noexcept override;
+  void CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place,
+                       double factor) noexcept override;
+  void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept override;
   void Scalar(TensorId id, double value) noexcept override;
   void Text(TensorId id, std::string_view utf8) noexcept override;
   void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept override;

@@ -17,11 +17,17 @@ void Work::clear() {
   batch.clear();
   global_step = 0;
   ended = {};
+  late.clear();
+  late_since_ns = 0;
+  values.clear();
   step = 0;
 }
 
 std::uint64_t Work::memory() const noexcept {
-  return sizeof(Work) + chunks.capacity() * sizeof(ChunkRecord) + store::MemoryOf(batch);
+  std::uint64_t bytes = sizeof(Work) + chunks.capacity() * sizeof(ChunkRecord) + store::MemoryOf(batch) +
+                        late.capacity() * sizeof(Late);
+  for (const Late& one : late) bytes += one.rows.capacity() * sizeof(LateRow);
+  return bytes;
 }
 
 WorkQueue::WorkQueue(const QueueLimits& limits) : limits_(limits) {

@@ -9,6 +9,7 @@
 
 #include "capture/block_pool.h"
 #include "capture/phase_clock.h"
+#include "device/collector.h"
 #include "luff/base/mutex.h"
 #include "luff/capture/session.h"
 #include "luff/store/writer.h"
@@ -33,6 +34,28 @@ struct ChunkRecord {
   store::Retention keep;
 };
 
+/// A value that an accelerator has yet to deliver.
+struct LateRow {
+  TensorId tensor = 0;
+  LayoutId layout = 0;
+  DType dtype = DType::kInvalid;     // of what is recorded
+  DType read_as = DType::kInvalid;   // of the piece
+  std::uint32_t forms = 0;           // of kSummary and kRaw
+  std::uint32_t at = 0;              // number of the input, or of the piece
+  bool is_piece = false;
+  bool is_scalar = false;            // recorded as a number, too
+  double factor = 1;                 // that the values are to be multiplied by
+  ChunkRecord chunk;                 // kRaw
+};
+
+/// Values of one read, and what they wait for.
+struct Late {
+  std::shared_ptr<device::Ticket> ticket;
+  std::vector<LateRow> rows;
+  bool has_divisor = false;  // the last piece is a float32 that all summaries are to be divided by
+  std::uint32_t divisor = 0;
+};
+
 struct Work {
   enum class Kind : std::uint8_t { kSlice, kStep, kLoose } kind = Kind::kSlice;
   Block* block = nullptr;  // one reference, released by the writer thread
@@ -40,6 +63,9 @@ struct Work {
   store::StepBatch batch;        // kStep, kLoose
   std::int64_t global_step = 0;  // kSlice: the expected one
   PhasesEnd ended;               // kStep with phases
+  std::vector<Late> late;        // kStep: what it waits for
+  std::int64_t late_since_ns = 0;
+  std::vector<std::unique_ptr<std::byte[]>> values;  // that came late; chunks point to them
   std::uint64_t step = 0;        // counts begun steps; keeps slices of an abandoned step apart
   void clear();
   /// Bytes of memory that it holds, without its block.

@@ -57,6 +57,22 @@ static_assert(sizeof(TensorRef) == 32);
 /// find the other worker's value. Values larger than one block are stored anyway, in parts.
 inline constexpr std::uint64_t kReplicaFlag = 2;
 
+/// Where memory of an accelerator is, and behind which work of it the values are right.
+struct DevicePlace {
+  std::int32_t device = 0;    // number of the device among those that the process sees
+  std::uint64_t stream = 0;   // the framework's handle (CUstream as a number); 0: the default stream
+  std::uint64_t divisor = 0;  // device address of a float32 that the values are divided by (a loss scale); 0: none
+};
+
+/// One number in the memory of an accelerator.
+struct DeviceScalar {
+  TensorId id = 0;
+  LayoutId layout = 0;  // one float32 or float64: how a collection that wants the value as a tensor stores it
+  DType dtype = DType::kInvalid;  // of the memory: float64, float32, float16, bfloat16, int64 or int32
+  std::uint64_t data = 0;         // device address
+  double factor = 1;              // multiplies it
+};
+
 struct StepEnd {
   format::Mode mode = format::Mode::kTrain;
   std::int64_t global_step = 0, mode_step = 0, update = 0;
@@ -144,6 +160,15 @@ class Session {
   /// function. Counts that are impossible for the layout become a gap, and so does every other form that is
   /// due.
   virtual void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) noexcept = 0;
+  /// Captures tensors in the memory of an accelerator: `data` are device addresses. Enqueues kernels and copies
+  /// behind the work of the stream, and waits for nothing; memory may be changed by later work of the stream,
+  /// and be freed as the framework's allocator frees it. The values belong to the step in progress, which is
+  /// published when they have arrived, at most 64 steps or 10 s later (docs/gpu.md). Summaries, and raw values of
+  /// at most 4 KiB; every other form that is due becomes a gap.
+  virtual void CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place,
+                               double factor) noexcept = 0;
+  /// The same for a number, which is recorded as Scalar does, and as a tensor where a collection wants it.
+  virtual void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept = 0;
   virtual void Scalar(TensorId id, double value) noexcept = 0;
   virtual void Text(TensorId id, std::string_view utf8) noexcept = 0;  // strings as events
   virtual void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept = 0;

@@ -1,0 +1,97 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "luff/tensor/summary.h"
+#include "luff/tensor/view.h"
+
+/// Reads tensors in the memory of accelerators: enqueues kernels and copies behind the training's own work,
+/// and says later when the results are there. Never waits for a device.
+namespace luff::device {
+
+/// Why nothing was enqueued.
+enum class Refusal : std::uint8_t {
+  kNone = 0,
+  kNoDevice,   // no driver, no such device, or no context on it
+  kOff,        // an error has turned the path off for this device: Collector::TakeError
+  kCaptured,   // the stream captures a graph: what is enqueued would become part of it
+  kBusy,       // too many results are on their way
+};
+
+/// A tensor to summarise. `layout` must live as long as the collector.
+struct Input {
+  std::uint64_t data = 0;  // device address of the first element
+  const Layout* layout = nullptr;
+  friend bool operator==(const Input&, const Input&) = default;
+};
+
+/// Memory to copy to the host.
+struct Piece {
+  std::uint64_t data = 0;  // device address
+  std::uint32_t bytes = 0;
+};
+
+/// Most bytes that one call copies to the host.
+inline constexpr std::size_t kMaxPieceBytes = 64U << 10;
+
+enum class Arrival : std::uint8_t { kWaits, kHere, kLost };
+
+/// Results of one call of Collector::Read. Kept by whoever waits for them; dropped when it goes.
+/// **Thread-safe.**
+class Ticket {
+ public:
+  virtual ~Ticket() = default;
+  /// kLost: an error has broken the device's context or turned the path off.
+  [[nodiscard]] virtual Arrival arrival() const noexcept = 0;
+  /// Of input `i`. Only when kHere.
+  [[nodiscard]] virtual Summary summary(std::size_t i) const noexcept = 0;
+  /// Of piece `i`. Only when kHere; lives as long as the ticket.
+  [[nodiscard]] virtual std::span<const std::byte> piece(std::size_t i) const noexcept = 0;
+};
+
+/// An error that turned the path off for a device.
+struct DeviceError {
+  int device = 0;
+  std::string what;     // e.g. "CUDA_ERROR_ILLEGAL_ADDRESS (700)" or what the driver lacks
+  std::string where;    // what Luff was doing, e.g. "a launch"; "" for an error of the training's own work
+  bool sticky = false;  // the context is broken: nothing more runs on this device in this process
+};
+
+struct CollectorCounts {
+  std::uint64_t reads = 0, tables_built = 0, refused = 0, errors = 0;
+  std::uint64_t device_bytes = 0, pinned_bytes = 0;  // held
+  std::uint64_t slots = 0;
+};
+
+/// The reader of all devices of a process. **Thread-safe.** Its own thread (`luff-device`), which begins with
+/// the first read, asks the driver what has arrived; the threads of the training only enqueue. Never call it
+/// in a forked child.
+class Collector {
+ public:
+  [[nodiscard]] static std::shared_ptr<Collector> Make();
+  virtual ~Collector() = default;
+
+  /// Enqueues on a stream of a device: statistics of each input in one launch and a small second one, then a
+  /// copy of each piece. Memory may be changed by later work of the same stream, and be freed as the
+  /// framework's allocator frees it, that is in the order of the stream.
+  ///
+  /// `stream` is the framework's handle: 0 is the default stream. On a refusal `ticket` is null.
+  [[nodiscard]] virtual Refusal Read(int device, std::uint64_t stream, std::span<const Input> inputs,
+                                     std::span<const Piece> pieces, std::shared_ptr<Ticket>* ticket) noexcept = 0;
+  [[nodiscard]] virtual bool has_errors() const noexcept = 0;
+  /// Moves the next error that nobody has taken to `error`; false if there is none.
+  [[nodiscard]] virtual bool TakeError(DeviceError* error) noexcept = 0;
+  [[nodiscard]] virtual CollectorCounts counts() const noexcept = 0;
+  /// Ends the thread and gives all memory back; waits at most `patience`. What has not arrived is lost, and
+  /// its memory stays until the process ends. Later reads are refused.
+  virtual void Close(std::chrono::milliseconds patience) noexcept = 0;
+};
+
+}  // namespace luff::device
