@@ -62,6 +62,25 @@ class Session(Protocol):
         self, tensor: int, layout: int, address: int, storage_key: int = 0, flags: int = 0
     ) -> None: ...
     def capture_scaled(self, table: NDArray[np.uint64], factor: float, count: int | None = None) -> None: ...
+    def capture_on_device(
+        self,
+        table: NDArray[np.uint64],
+        count: int,
+        device: int,
+        stream: int,
+        factor: float = 1.0,
+        divisor: int = 0,
+    ) -> None: ...
+    def scalar_on_device(
+        self,
+        tensor: int,
+        layout: int,
+        dtype: int,
+        address: int,
+        device: int,
+        stream: int,
+        factor: float = 1.0,
+    ) -> None: ...
     def capture_summaries(self, heads: NDArray[np.uint64], values: NDArray[np.float64]) -> None: ...
     def scalar(self, tensor: int, value: float) -> None: ...
     def text(self, tensor: int, utf8: str) -> None: ...

@@ -11,4 +11,9 @@ inline bool FewerCases() {
   return std::getenv("LUFF_FEWER_CASES") != nullptr;  // NOLINT(concurrency-mt-unsafe): nobody sets it
 }
 
+/// True in the thorough run: cases that are one like the other may be a thousand.
+inline bool AllCases() {
+  return std::getenv("LUFF_ALL_CASES") != nullptr;  // NOLINT(concurrency-mt-unsafe): nobody sets it
+}
+
 }  // namespace luff

@@ -37,7 +37,7 @@ std::string ReasonName(std::uint16_t reason) {
       "none",           "pool full",   "overhead budget", "byte budget", "disk full", "input/output error",
       "compiled graph", "unsupported", "not seen",        "hook error",  "retired",   "merged",
       "worker lost",    "fork",        "scripted",        "closing",     "too many",  "recording failed",
-      "file lost",      "no gradient", "fused attention"};
+      "file lost",      "no gradient", "fused attention", "device late", "captured graph", "device error"};
   return reason < std::size(kNames) ? kNames[reason] : "reason " + std::to_string(reason);
 }
 

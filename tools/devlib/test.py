@@ -185,6 +185,8 @@ def _ctest(preset):
         }
         if preset != "dev" and not args.thorough:
             env["LUFF_FEWER_CASES"] = "1"  # src/base/test_effort.h
+        if preset == "dev" and args.thorough:
+            env["LUFF_ALL_CASES"] = "1"
         if args.filter:
             env["GTEST_FILTER"] = f"*{args.filter}*"
         run(

@@ -382,6 +382,12 @@ void UseDevice(int device) {
   if (t_context != nullptr) t_context->references = std::max(t_context->references, 1);
 }
 
+void ReleaseQueries() {
+  State& all = All();
+  const std::lock_guard lock(all.mutex);
+  all.faults.hanging_queries = false;
+}
+
 void Adopt(const void* at, std::size_t bytes) {
   State& all = All();
   const std::lock_guard lock(all.mutex);
@@ -752,6 +758,6 @@ __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* name,
 __attribute__((visibility("default"))) void luff_double_controls(luff::device::testing::Controls* to) {
   using namespace luff::device::testing;
   *to = {Reset,      Counted,    Misuse, Allocate, Release,   Write,
-         Read,       NewStream,  WriteLater, Run,  Drain,     UseDevice, Adopt};
+         Read,       NewStream,  WriteLater, Run,  Drain,     UseDevice, ReleaseQueries, Adopt};
 }
 }

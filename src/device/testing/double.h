@@ -60,6 +60,7 @@ struct Controls {
   int (*run)(int pieces) = nullptr;  // kManual: of all streams, chosen by the seed; returns how many were done
   void (*drain)() = nullptr;         // waits until no stream has work
   void (*use_device)(int) = nullptr;  // makes its primary context the calling thread's; -1: none
+  void (*release_queries)() = nullptr;  // those that hang go on
   void (*adopt)(const void*, std::size_t) = nullptr;  // kInline: host memory that counts as device memory
 };
 

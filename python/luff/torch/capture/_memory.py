@@ -19,6 +19,7 @@ from luff._hook import Session
 
 __all__ = [
     "INTEGERS",
+    "PLAIN_TYPES",
     "Array",
     "Budget",
     "Layouts",
@@ -43,7 +44,7 @@ DTYPE_CODES = {
     if isinstance(getattr(torch, code.name.lower(), None), torch.dtype)
 }
 MAX_RANK = 8
-_PLAIN = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter))
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter))
 
 
 def local_part(tensor: Any) -> tuple[Any, tuple[tuple[int, ...], tuple[int, ...]] | None]:
@@ -134,7 +135,7 @@ class Layouts:
 
 def is_readable(tensor: Any) -> bool:
     """Whether the memory at `data_ptr()` holds the tensor's values."""
-    return type(tensor) in _PLAIN and tensor.is_cpu and tensor.layout is torch.strided
+    return type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided
 
 
 INTEGERS = {

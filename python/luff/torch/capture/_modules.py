@@ -12,6 +12,7 @@ from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch.capture._gradients import GradientCapture, Watch
+from luff.torch.capture._device import DeviceRows, is_on_device
 from luff.torch.capture._memory import Layouts, address_of, is_readable
 from luff.torch.capture._names import Names, class_name
 from luff.torch.capture._places import Places
@@ -76,6 +77,7 @@ class ModuleCapture:
     ) -> None:
         self._session = session
         self._layouts = layouts
+        self._devices = DeviceRows(session)
         self._names = names
         self.gradients = GradientCapture(session, layouts, tell)
         self._known: dict[int, _Calls] = {}
@@ -217,9 +219,23 @@ class ModuleCapture:
             layout, tensor = self._layouts.find_local(tensor)
         address = address_of(tensor) if layout >= 0 else 0
         if layout < 0 or (not address and tensor.numel()):
-            self._session.gap(number, _UNSUPPORTED, forms, 1)
+            if not self._on_device(number, tensor):
+                self._session.gap(number, _UNSUPPORTED, forms, 1)
             return
         self._session.capture_one(number, layout, address, self._key(tensor))
+
+    def _on_device(self, number: int, tensor: Any) -> bool:
+        """Captures a tensor in the memory of an accelerator; False if it is not there, or not readable."""
+        if not is_on_device(tensor):
+            return False
+        layout = self._layouts.find(tensor)
+        try:
+            if layout >= 0:
+                self._devices.add(number | layout << 32, tensor)
+                self._devices.capture()
+        except RuntimeError:  # inside a transform
+            return False
+        return layout >= 0
 
     def kept(self, number: int, value: KeptValue) -> None:
         """Captures a value that was kept before the session was open, if it is due."""

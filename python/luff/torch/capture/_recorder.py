@@ -16,6 +16,7 @@ from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch.capture._describe import describe, settings_of
+from luff.torch.capture._device import DeviceRows, is_on_device, record_number, scalar_of
 from luff.torch.capture._memory import Layouts, is_readable, read_scalar
 from luff.torch.capture._names import Names, class_name
 from luff.torch.capture._tables import Table
@@ -56,6 +57,7 @@ class Recorder:
     def __init__(self, session: Session, layouts: Layouts, names: Names) -> None:
         self.session = session
         self.layouts = layouts
+        self._devices = DeviceRows(session)
         self.names = names
         self.optimizers: dict[int, OptimizerRecord] = {}  # id(optimizer) -> record
         self.schedulers: list[Any] = []
@@ -239,12 +241,12 @@ class Recorder:
         """Returns a number that changes when the weights do; None if there are none."""
         return None if self._weights is None else self._weights.version()
 
-    def gradients(self, record: OptimizerRecord | None, factor: float = 1.0) -> int:
+    def gradients(self, record: OptimizerRecord | None, factor: float = 1.0, divisor: Any = None) -> int:
         """Captures the gradients of an optimizer's parameters, or of all parameters."""
         table = self._all_gradients if record is None else record.gradients
         if table is None or not self.session.due_role(_GRADIENT):
             return 0
-        return table.capture(factor)
+        return table.capture(factor, divisor)
 
     def gradients_of_update(self, record: OptimizerRecord, optimizer: Any) -> bool:
         """Captures gradients that an optimizer will use, divided by its gradient scale; False if the scale is
@@ -254,6 +256,9 @@ class Recorder:
         scale = getattr(optimizer, "grad_scale", None)
         if scale is not None:
             value = read_scalar(scale)
+            if value is None and is_on_device(scale) and scale.dtype is torch.float32 and scale.numel() == 1:
+                self.gradients(record, divisor=scale)
+                return True
             if value is None or value == 0.0:
                 if self.session.due_role(_GRADIENT):
                     self.session.gap(codes.NO_ID, int(GapReason.UNSUPPORTED), 0, 1)
@@ -309,10 +314,12 @@ class Recorder:
 
     def _setting(self, number: int, value: Any) -> None:
         if not isinstance(value, int | float):
-            value = read_scalar(value) if hasattr(value, "data_ptr") else None
+            value = scalar_of(value) if hasattr(value, "data_ptr") else None
             if value is None:
                 return
-        self.session.scalar(number, float(value))
+        else:
+            value = float(value)
+        record_number(self.session, self.layouts, number, value)
 
     def states(self) -> int:
         """Captures optimizer state (moments, momentum buffers, step counts) that is due; returns how many tensors."""
@@ -336,12 +343,18 @@ class Recorder:
                         count += 1
                     elif forms:
                         self.session.gap(number, int(GapReason.UNSUPPORTED), forms, 1)
+        self._devices.capture()
         return count
 
     def _state(self, number: int, value: Any) -> bool:
         """Captures one tensor of an optimizer's state, or its local part if it is sharded; False if it is not
         readable.
         """
+        if is_on_device(value):
+            layout = self.layouts.find(value)
+            if layout >= 0:
+                self._devices.add(number | layout << 32, value)
+            return layout >= 0
         if is_readable(value):
             layout = self.layouts.find(value)
         else:

@@ -15,7 +15,8 @@ import torch
 
 from luff._codes import GapReason
 from luff._hook import Session
-from luff.torch.capture._memory import DTYPE_CODES, Layouts, array_view, is_readable
+from luff.torch.capture._device import DeviceRows, DeviceScalar, is_on_device
+from luff.torch.capture._memory import DTYPE_CODES, Layouts, array_view, is_readable, local_part
 
 __all__ = ["Table"]
 
@@ -23,6 +24,7 @@ _REPLICA = 2  # kReplicaFlag of include/luff/capture/session.h
 _LIVE_KEY = 1  # storage key of memory that is alive at the same time: parameters and buffers
 _MAX_VALUES = 1 << 18  # most values of a sparse gradient that Luff sums itself
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+_ELSEWHERE = -2  # instead of number and layout: the row was added to those of accelerators
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -79,6 +81,7 @@ class Table:
         self._rows[:, 3] = _REPLICA if replica else 0
         flat: Any = self._rows.reshape(-1)
         self._flat = memoryview(flat)
+        self._devices: DeviceRows | None = None
         self._summed: list[Any] = []  # memory of our own that must live until it is captured
         self.dead = False
 
@@ -93,10 +96,11 @@ class Table:
                 return int(tensor._version)
         return None
 
-    def capture(self, factor: float = 1.0) -> int:
+    def capture(self, factor: float = 1.0, divisor: Any = None) -> int:
         """Captures every row that now has a value; returns how many.
 
-        `factor` multiplies the values (gradients that a fused optimizer has yet to unscale).
+        `factor` multiplies the values (gradients that a fused optimizer has yet to unscale); `divisor`, a float32 on
+        an accelerator, divides them. Rows on the CPU are then gaps.
         """
         flat, plain, gradients = self._flat, _PLAIN_TYPES, self._gradients
         at = 0
@@ -111,7 +115,9 @@ class Table:
                     continue
             try:
                 if type(tensor) not in plain or not tensor.is_cpu:
-                    packed, tensor = self._special(entry, tensor)
+                    packed, tensor = self._special(entry, tensor, divisor)
+                    if packed == _ELSEWHERE:
+                        continue
                 else:
                     strides = tensor.stride()
                     if strides == entry[2] and tensor.dtype is entry[3] and tensor.shape == entry[4]:
@@ -132,13 +138,21 @@ class Table:
             at += 4
         count = at >> 2
         if count:
-            if factor == 1.0:
+            if divisor is not None:
+                self._gaps(count)
+            elif factor == 1.0:
                 self._session.capture(self._rows, count)
             else:
                 self._session.capture_scaled(self._rows, factor, count)
         if self._summed:
             self._summed.clear()
+        if self._devices is not None:
+            count += self._devices.capture(factor, divisor)
         return count
+
+    def _gaps(self, count: int) -> None:
+        for row in self._rows[:count, 0].tolist():
+            self._session.gap(row & 0xFFFFFFFF, int(GapReason.UNSUPPORTED), 0, 1)
 
     def _learn(self, entry: list[Any], tensor: Any, strides: Any) -> int:
         layout = self._layouts.find(tensor) if is_readable(tensor) else -1
@@ -149,9 +163,33 @@ class Table:
             entry[2], entry[3], entry[4], entry[5] = strides, tensor.dtype, tensor.shape, packed
         return packed
 
-    def _special(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
+    def _special(self, entry: list[Any], tensor: Any, divisor: Any) -> tuple[int, Any]:
+        shard, place = local_part(tensor)
+        if shard is not None and is_on_device(shard):
+            return self._on_device(entry, shard, place, divisor), shard
         layout, local = self._layouts.find_local(tensor)
         return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, local)
+
+    def _on_device(self, entry: list[Any], tensor: Any, place: Any, divisor: Any) -> int:
+        """Adds a row to those of accelerators; -1 if its memory cannot be read as it is."""
+        strides = tensor.stride()
+        if divisor is not None and divisor.get_device() != tensor.get_device():
+            return -1
+        if place is not None:
+            layout = self._layouts.find_shard(tensor, place)
+        elif strides == entry[2] and tensor.dtype is entry[3] and tensor.shape == entry[4]:
+            layout = entry[5] >> 32
+        else:
+            layout = self._layouts.find(tensor)
+        if layout < 0:
+            return -1
+        packed = int(entry[1]) | layout << 32
+        if place is None and not tensor.dtype.is_complex:
+            entry[2], entry[3], entry[4], entry[5] = strides, tensor.dtype, tensor.shape, packed
+        if self._devices is None:
+            self._devices = DeviceRows(self._session)
+        self._devices.add(packed, tensor)
+        return _ELSEWHERE
 
     def _sparse(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
         """Returns the values of a sparse gradient: those in memory if it is coalesced, otherwise sums of our own."""

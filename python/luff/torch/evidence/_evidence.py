@@ -9,6 +9,7 @@ from typing import Any
 from luff import _codes as codes
 from luff._codes import EventKind, Mode, Role
 from luff._hook import Session
+from luff.torch.capture._device import record_number, scalar_of
 from luff.torch.capture._memory import float_bits, read_scalar
 from luff.torch.capture._recorder import OptimizerRecord
 from luff.torch.evidence._accumulated import Accumulated
@@ -131,9 +132,10 @@ class Evidence:
         if step.clips > _MAX_CLIPS:
             return
         suffix = "" if step.clips == 1 else f"_{step.clips}"
-        for name, number in (("norm", read_scalar(norm)), ("limit", value)):
+        for name, number in (("norm", scalar_of(norm)), ("limit", value)):
             if number is not None:
-                session.scalar(recorder.number(f"clip/{name}{suffix}", _SETTING), number)
+                named = recorder.number(f"clip/{name}{suffix}", _SETTING)
+                record_number(session, recorder.layouts, named, number)
 
     def publish(self, step: Step, session: Session) -> None:
         """Records evidence at the end of a step."""

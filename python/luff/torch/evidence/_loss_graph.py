@@ -106,7 +106,7 @@ def constant_factor(node: Any, divide: bool) -> float | None:
     return 1.0 / value if divide else value
 
 
-def analyse(root: Any, saved_ok: bool, search: bool = True) -> LossNode:
+def analyse(root: Any, saved_ok: bool, search: bool = True, scaled: bool = False) -> LossNode:
     """Describes the loss whose backward pass is about to run.
 
     Parameters
@@ -117,9 +117,13 @@ def analyse(root: Any, saved_ok: bool, search: bool = True) -> LossNode:
         False while saved-tensor hooks are in use: names of nodes are read, saved tensors are not.
     search
         Whether to search for a loss farther away if the root was not made by one.
+    scaled
+        Whether the root is a product with a loss scale that is not known. The factor is then without it.
     """
     result = LossNode()
     node = root.grad_fn
+    if scaled and node is not None and node.name() == "MulBackward0":
+        node = node.next_functions[0][0]
     for _ in range(8):
         if node is None:
             return result

@@ -16,6 +16,7 @@ from luff import _codes as codes
 from luff._codes import DType, EventKind, GapReason, Mode, Role
 from luff.torch.capture._called import is_loss
 from luff.torch.capture._describe import plain_settings
+from luff.torch.capture._device import DeviceScalar, record_number, scalar_of
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
@@ -53,8 +54,9 @@ class Losses:
         self.arguments = LossArguments()
         self.formula = LossFormula()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs.
-        self.waiting: deque[list[tuple[int, float]]] = deque()
-        self.last_scaled: tuple[Any, float | None, float | None] | None = None  # product, loss, scale
+        self.waiting: deque[list[tuple[int, float | DeviceScalar]]] = deque()
+        #: Product, loss, and scale; None for a scale that is not known, as on an accelerator.
+        self.last_scaled: tuple[Any, float | DeviceScalar | None, float | None] | None = None
         self._maximised: set[str] = set()  # kinds of losses that enter roots with a minus
         self._minimised: set[str] = set()  # kinds that do so without
         self._faint = True  # no root so far had a loss that is not scaled down to nearly nothing
@@ -100,7 +102,7 @@ class Losses:
             if output.grad_fn is not None and is_loss(module) and len(step.loss_nodes) < _MAX_LOSSES:
                 step.loss_nodes[output.grad_fn._sequence_nr()] = kind
             self._made_by(step, kind, args, kwargs, module=module)
-        self._record_loss(step, kind, read_scalar(output), output)
+        self._record_loss(step, kind, scalar_of(output), output)
         self._loss_inputs(step, kind, args, kwargs)
         self._samples.loss(step, kind, args, kwargs)
 
@@ -122,7 +124,7 @@ class Losses:
         if step is None:
             return
         if step.mode != _TRAIN:
-            value = read_scalar(output)
+            value = scalar_of(output)
             if value is not None and kwargs.get("reduction") == "sum" and kind not in self._sums:
                 value /= _loss_graph.counted_targets(kind, args, kwargs)
             self._record_loss(step, kind, value, output)
@@ -137,7 +139,7 @@ class Losses:
                 call = step.sampled_losses.get(kind, 0)
                 step.loss_nodes[node._sequence_nr()] = kind
                 given = {} if told else plain_settings(kwargs)
-                value = read_scalar(output)
+                value = scalar_of(output)
                 step.function_losses.append(
                     FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, value, given)
                 )
@@ -179,7 +181,7 @@ class Losses:
 
     def _wait(self, kind: str, output: Any) -> None:
         """Keeps the loss of an evaluation within a TRAIN step."""
-        value, recorder = read_scalar(output), self._context.recorder
+        value, recorder = scalar_of(output), self._context.recorder
         if value is not None and recorder is not None:
             self.waiting[-1].append((recorder.number(f"{kind}_output_0", _LOSS, "", kind), value))
 
@@ -200,10 +202,10 @@ class Losses:
                 modules.capture(recorder.number(name, role, "", kind), tensor)
         step.captured |= early is None
 
-    def _record_loss(self, step: Step, kind: str, value: float | None, tensor: Any) -> None:
+    def _record_loss(self, step: Step, kind: str, value: float | DeviceScalar | None, tensor: Any) -> None:
         index = step.losses.get(kind, 0)
         step.losses[kind] = index + 1
-        if value is not None and value - value != 0.0:
+        if type(value) is float and value - value != 0.0:
             self._nonfinite.suspect = True
         if index >= _MAX_LOSSES:
             return
@@ -213,12 +215,19 @@ class Losses:
         else:
             step.pending.append((kind, index, value, code))
 
-    def emit(self, step: Step, kind: str, index: int, value: float | None, code: int) -> None:
+    def emit(self, step: Step, kind: str, index: int, value: float | DeviceScalar | None, code: int) -> None:
         """Records a loss in the session: as a number, and as a tensor if a collection wants it."""
         session, recorder = self._context.session, self._context.recorder
         if session is None or recorder is None:
             return
         number = recorder.number(f"{kind}_output_{index}", _LOSS, "", kind if kind != "loss" else "")
+        if type(value) is DeviceScalar:
+            layout = recorder.layouts.scalar(_FLOAT64 if code == _FLOAT64 else _FLOAT32)
+            if value.record(session, number, layout):
+                step.captured = True
+            else:
+                session.gap(number, int(GapReason.UNSUPPORTED), 0, 1)
+            return
         if value is None:
             session.gap(number, int(GapReason.UNSUPPORTED), 0, 1)
             return
@@ -233,7 +242,7 @@ class Losses:
             self._scratch_float32[0] = value
         session.capture_one(number, recorder.layouts.scalar(code), self._scratch_address)
 
-    def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
+    def scaled(self, result: Any, value: float | DeviceScalar | None, scale: float | None) -> None:
         """Called when a gradient scaler has multiplied a loss."""
         self.last_scaled = (weakref.ref(result), value, scale)
         self._context.event(int(EventKind.SCALE_LOSS), codes.NO_ID, 0 if scale is None else float_bits(scale))
@@ -265,8 +274,10 @@ class Losses:
         plain = not self._context.saved_hooks
         inputs_due = plain and not step.module_losses and self._inputs_due()
         sampled = plain and step.samples and not step.sampled_losses
+        scaled = self.last_scaled is not None and self.last_scaled[0]() is root
+        unknown = scaled and self.last_scaled is not None and self.last_scaled[2] is None
         node = _loss_graph.analyse(
-            root, self.readable(step), inputs_due or sampled or bool(step.loss_outputs)
+            root, self.readable(step), inputs_due or sampled or bool(step.loss_outputs), unknown
         )
         if (
             node.node is not None
@@ -283,11 +294,11 @@ class Losses:
             if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
                 return  # the call of the module was recorded already
         value, factor = None, node.factor
-        if self.last_scaled is not None and self.last_scaled[0]() is root and self.last_scaled[2]:
+        if self.last_scaled is not None and scaled:
             value = self.last_scaled[1]
-            factor /= self.last_scaled[2] if value is not None and factor != 1.0 else 1.0
-        if value is None:
-            value = read_scalar(root)
+            factor /= (self.last_scaled[2] or 1.0) if value is not None and factor != 1.0 else 1.0
+        if value is None and not unknown:
+            value = scalar_of(root)
         if value is not None and kind and factor != 1.0:
             value /= factor * (node.count or 1.0)
         elif node.count and kind:
@@ -377,7 +388,7 @@ class Losses:
         for loss in losses:
             if loss.node in found and loss.value is not None:
                 number = recorder.number(f"{loss.kind}_part_{loss.call}", _OTHER, "", loss.kind)
-                session.scalar(number, loss.value)
+                record_number(session, recorder.layouts, number, loss.value)
 
     @staticmethod
     def _of_function(step: Step, root: Any, base: Any) -> str:

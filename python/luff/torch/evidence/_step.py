@@ -8,6 +8,7 @@ from luff import _codes as codes
 from luff._codes import Mode
 from luff._hook import Session, StepClock
 from luff.torch.capture._called import CalledModels
+from luff.torch.capture._device import DeviceScalar
 from luff.torch.capture._early import EarlyValues
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
@@ -26,7 +27,7 @@ class FunctionLoss(NamedTuple):
     kind: str
     node: int  # sequence number of the node that made it
     call: int  # its place among the calls of its kind in the step, as for its samples
-    value: float | None  # None where it cannot be read
+    value: float | DeviceScalar | None  # None where it cannot be read
     given: dict[str, Any]  # settings that it was called with by name; empty once its kind is in the document
 
 
@@ -54,7 +55,7 @@ class Step:
         self.decided = mode != _TRAIN  # whether a backward pass was seen
         # Subject: a number, or a weak reference to a module. Argument: a number, or a function that returns one.
         self.events: list[tuple[int, Any, Any]] = []
-        self.pending: list[tuple[str, int, float | None, int]] = []  # losses before the session was opened
+        self.pending: list[tuple[str, int, float | DeviceScalar | None, int]] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
         self.function_losses: list[FunctionLoss] = []

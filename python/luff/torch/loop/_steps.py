@@ -12,6 +12,7 @@ from typing import Any
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Session
+from luff.torch.capture._device import record_number
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import Recorder
@@ -254,10 +255,11 @@ class Steps(StepContext):
             session.gap(codes.NO_ID, _NOT_SEEN, session.due_role(_GRADIENT), 1)
         self._version = version
 
-    def _publish_waiting(self, session: Session, losses: list[tuple[int, float]]) -> None:
+    def _publish_waiting(self, session: Session, losses: list[tuple[int, Any]]) -> None:
         self.writer.begin_as(session, _EVAL)
         for number, value in losses:
-            session.scalar(number, value)
+            if self.recorder is not None:
+                record_number(session, self.recorder.layouts, number, value)
         forms = session.due_role(int(Role.SAMPLE))
         forms |= 0 if self.modules is None else self.modules.due_forms()
         if forms:

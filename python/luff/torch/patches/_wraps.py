@@ -21,6 +21,7 @@ from luff._codes import EventKind, GapReason, Phase
 from luff._core import enter_phase, forget_phases, leave_phase
 from luff._patch import Method, once, unseen, wrap
 from luff.torch.capture import _names
+from luff.torch.capture._device import scalar_of
 from luff.torch.capture._memory import read_scalar
 from luff.torch.evidence._answers import compares
 from luff.torch.loop._hook import Hook
@@ -426,7 +427,7 @@ def _stepping(original: Method) -> Method:
 
 def _scaled(hook: Hook, scaler: Any, outputs: Any, result: Any) -> None:
     factor = getattr(scaler, "_scale", None)
-    hook.machine.losses.scaled(result, read_scalar(outputs), None if factor is None else read_scalar(factor))
+    hook.machine.losses.scaled(result, scalar_of(outputs), None if factor is None else read_scalar(factor))
 
 
 def _wrap_clipping() -> None:

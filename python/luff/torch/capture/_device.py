@@ -1,0 +1,144 @@
+"""Tensors in the memory of an accelerator: the session reads them behind the framework's own work, and their values
+arrive a little later, at the step that they belong to.
+
+Uses no torch operation, only attributes; nothing here waits for a device, allocates on it, or loads a library.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+
+from luff._hook import Session
+from luff.torch.capture._memory import DTYPE_CODES, PLAIN_TYPES, Layouts, read_scalar
+
+__all__ = ["DeviceRows", "DeviceScalar", "is_on_device", "record_number", "scalar_of"]
+
+#: Returns the framework's current stream on a device, as a number; None in builds without CUDA.
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_NUMBERS = frozenset(
+    {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32}
+)
+
+
+def is_on_device(tensor: Any) -> bool:
+    """Whether the values of a tensor are in the memory of an accelerator that the session can read."""
+    return (
+        type(tensor) in PLAIN_TYPES
+        and tensor.is_cuda
+        and tensor.layout is torch.strided
+        and _raw_stream is not None
+    )
+
+
+class DeviceRows:
+    """Rows of tensors on accelerators that are captured together, one call for each device."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._rows: dict[int, list[Any]] = {}  # device -> array, its flat view, numbers used in it
+
+    def add(self, packed: int, tensor: Any) -> None:
+        """Adds a tensor's row; `packed` is its number and layout.
+
+        Raises
+        ------
+        RuntimeError
+            If the tensor has no memory, as inside a transform.
+        """
+        address, device = tensor.data_ptr(), tensor.get_device()
+        rows = self._rows.get(device)
+        if rows is None or rows[2] == len(rows[1]):
+            rows = self._grown(device, rows)
+        flat, at = rows[1], rows[2]
+        flat[at], flat[at + 1] = packed, address
+        rows[2] = at + 4
+
+    def _grown(self, device: int, rows: list[Any] | None) -> list[Any]:
+        size = 16 if rows is None else 2 * len(rows[0])
+        array = np.zeros((size, 4), dtype=np.uint64)
+        if rows is not None:
+            array[: len(rows[0])] = rows[0]
+        flat: Any = array.reshape(-1)
+        grown = [array, memoryview(flat), 0 if rows is None else rows[2]]
+        self._rows[device] = grown
+        return grown
+
+    def capture(self, factor: float = 1.0, divisor: Any = None) -> int:
+        """Captures the rows added since the last call, and forgets them; returns how many.
+
+        Their values are multiplied by `factor`, and divided by `divisor`, a float32 on the same device.
+        """
+        count = 0
+        for device, rows in self._rows.items():
+            used = rows[2] >> 2
+            if not used:
+                continue
+            rows[2] = 0
+            count += used
+            scale = 0 if divisor is None else divisor.data_ptr()
+            self._session.capture_on_device(rows[0], used, device, _raw_stream(device), factor, scale)
+        return count
+
+
+class DeviceScalar:
+    """A number in the memory of an accelerator, times a factor. Keeps its memory, and no graph."""
+
+    __slots__ = ("_address", "_code", "_device", "_factor", "_storage", "_tensor", "_version")
+
+    def __init__(self, tensor: Any) -> None:
+        self._storage = tensor.untyped_storage()
+        self._address = tensor.data_ptr()
+        self._device = tensor.get_device()
+        self._code = DTYPE_CODES[tensor.dtype]
+        self._factor = 1.0
+        self._tensor = weakref.ref(tensor)
+        self._version = tensor._version
+
+    def __truediv__(self, divisor: float) -> DeviceScalar:
+        """Returns the number divided by another."""
+        quotient = object.__new__(DeviceScalar)
+        for name in self.__slots__:
+            setattr(quotient, name, getattr(self, name))
+        quotient._factor = self._factor / divisor
+        return quotient
+
+    def record(self, session: Session, number: int, layout: int) -> bool:
+        """Records the number as that of a tensor; False if it was changed in place since it was seen."""
+        tensor = self._tensor()
+        if tensor is not None and tensor._version != self._version:
+            return False
+        stream = _raw_stream(self._device)
+        session.scalar_on_device(
+            number, layout, self._code, self._address, self._device, stream, self._factor
+        )
+        return True
+
+
+def scalar_of(tensor: Any) -> float | DeviceScalar | None:
+    """Returns the value of a dense tensor with one element; for one on an accelerator, what arrives later; None if
+    it cannot be read.
+    """
+    value = read_scalar(tensor)
+    if value is not None or not is_on_device(tensor):
+        return value
+    if tensor.numel() != 1 or tensor.dtype not in _NUMBERS or tensor.is_neg():
+        return None
+    try:
+        return DeviceScalar(tensor) if tensor.data_ptr() else None
+    except RuntimeError:  # inside a transform (vmap, grad)
+        return None
+
+
+def record_number(session: Session, layouts: Layouts, number: int, value: float | DeviceScalar) -> bool:
+    """Records a number; False if it was changed in place since it was seen."""
+    if type(value) is DeviceScalar:
+        return value.record(session, number, layouts.scalar(_FLOAT32))
+    session.scalar(number, value)
+    return True
+
+
+_FLOAT32 = DTYPE_CODES[torch.float32]

@@ -1,0 +1,424 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/test_effort.h"
+#include "capture/testing.h"
+#include "device/testing/loaded_double.h"
+
+// The whole path of values in the memory of an accelerator, on the double of its driver.
+namespace luff::capture::device_test {
+namespace {
+
+using device::testing::BeginDouble;
+using device::testing::Controls;
+using device::testing::Faults;
+using device::testing::OnDevice;
+using device::testing::Streams;
+using format::GapReason;
+using testing::Disk;
+using testing::MakeLayout;
+using testing::StartSession;
+
+constexpr std::chrono::seconds kLong{20};
+constexpr const char* kSummaries = R"({"defaults": false, "collections": [
+  {"name": "weights", "forms": ["summary"], "save_interval": 1},
+  {"name": "losses", "forms": ["summary", "raw"], "save_interval": 1}]})";
+
+struct Fixture : ::testing::Test {
+  const Controls* driver = nullptr;
+  std::shared_ptr<Disk> disk = std::make_shared<Disk>();
+  std::unique_ptr<Session> session;
+  TensorId weight = 0, loss = 0;
+  LayoutId layout = 0, scalar = 0;
+  device::DevicePointer at = 0;
+  device::Stream stream = nullptr;
+
+  void Begin(const Faults& faults, const char* config = kSummaries, bool thread = true) {
+    driver = &BeginDouble(faults);
+    session = StartSession(disk, config, thread);
+    ASSERT_NE(session, nullptr);
+    weight = session->DefineTensor("fc.weight", format::Role::kWeight, "fc", "Linear");
+    loss = session->DefineTensor("loss_output_0", format::Role::kLoss, "", "");
+    layout = session->DefineLayout(MakeLayout(DType::kFloat32, {64}));
+    scalar = session->DefineLayout(MakeLayout(DType::kFloat32, {}));
+    at = OnDevice(*driver, std::vector<float>(64, 0));
+    stream = driver->stream(0);
+  }
+  void TearDown() override {
+    session.reset();
+    EXPECT_STREQ(driver->misuse(), "");
+  }
+  [[nodiscard]] DevicePlace Place() const { return {0, reinterpret_cast<std::uint64_t>(stream), 0}; }
+  [[nodiscard]] TensorRef Ref() const { return {weight, layout, reinterpret_cast<const std::byte*>(at), 0, 0}; }
+  /// The training's work of a step: it writes the step's number into all 64 elements.
+  void Write(float value) {
+    const std::vector<float> now(64, value);
+    driver->write_later(stream, at, now.data(), 256);
+  }
+  void Step(std::int64_t step, bool with_loss = false) {
+    Write(static_cast<float>(step));
+    session->BeginStep(format::Mode::kTrain, step);
+    const TensorRef ref = Ref();
+    session->CaptureOnDevice({&ref, 1}, Place(), 1);
+    if (with_loss) session->ScalarOnDevice({loss, scalar, DType::kFloat32, at, 1}, Place());
+    session->EndStep({format::Mode::kTrain, step, step, step});
+  }
+  void Close() { session->Close(format::EndReason::kCompleted, kLong); }
+
+  struct Found {
+    std::map<std::int64_t, double> sums;           // by step
+    std::map<GapReason, std::uint64_t> gaps;       // values
+    std::map<std::int64_t, std::string> events;    // by step
+    std::vector<std::int64_t> steps;
+  };
+  Found Read() {
+    Found found;
+    const auto steps = disk->Steps(), loose = disk->Loose();
+    for (const Disk::Step& step : steps) {
+      const std::int64_t number = step.batch.mark.global_step;
+      found.steps.push_back(number);
+      for (const format::SummaryRow& row : step.batch.summaries) {
+        if (row.tensor == weight) found.sums[number] = row.sum;
+      }
+      for (const std::string& event : step.batch.event_json) found.events[number] = event;
+    }
+    for (const auto* all : {&steps, &loose}) {
+      for (const Disk::Step& step : *all) {
+        for (const format::GapRow& gap : step.batch.gaps)
+          found.gaps[static_cast<GapReason>(gap.reason)] += gap.count;
+      }
+    }
+    return found;
+  }
+};
+
+TEST_F(Fixture, ValuesArriveAtTheirOwnStep) {
+  Faults faults;
+  faults.streams = Streams::kThreads;
+  Begin(faults);
+  for (std::int64_t step = 0; step < 30; ++step) Step(step);
+  Close();
+  const Found found = Read();
+  ASSERT_EQ(found.steps.size(), 30U);
+  for (std::int64_t step = 0; step < 30; ++step) {
+    EXPECT_EQ(found.steps[static_cast<std::size_t>(step)], step);
+    EXPECT_EQ(found.sums.at(step), 64.0 * static_cast<double>(step));
+  }
+  EXPECT_TRUE(found.gaps.empty());
+}
+
+TEST_F(Fixture, LossesAreNumbersAndTensors) {
+  Begin({});
+  Step(3, true);
+  Close();
+  const auto steps = disk->Steps();
+  ASSERT_EQ(steps.size(), 1U);
+  const store::StepBatch& batch = steps[0].batch;
+  ASSERT_EQ(batch.scalars.size(), 1U);
+  EXPECT_EQ(batch.scalars[0].tensor, loss);
+  EXPECT_EQ(batch.scalars[0].value, 3.0);
+  ASSERT_EQ(batch.summaries.size(), 2U);
+  ASSERT_EQ(batch.index.size(), 1U);
+  EXPECT_EQ(batch.index[0].tensor, loss);
+  const auto value = disk->Value(batch.index[0]);
+  ASSERT_TRUE(value.ok()) << value.status().ToString();
+  float number = 0;
+  ASSERT_EQ(value->size(), 4U);
+  std::memcpy(&number, value->data(), 4);
+  EXPECT_EQ(number, 3.0F);
+}
+
+TEST_F(Fixture, ScalarsOfEachTypeAreConverted) {
+  Begin({});
+  session->BeginStep(format::Mode::kTrain, 0);
+  const auto record = [&](const char* name, DType dtype, device::DevicePointer data, double factor) {
+    const TensorId id = session->DefineTensor(name, format::Role::kScalar, "", "");
+    session->ScalarOnDevice({id, scalar, dtype, data, factor}, Place());
+  };
+  record("a", DType::kFloat64, OnDevice(*driver, std::vector<double>{0.1}), 1);
+  record("b", DType::kInt64, OnDevice(*driver, std::vector<std::int64_t>{-7}), 1);
+  record("c", DType::kBFloat16, OnDevice(*driver, std::vector<std::uint16_t>{0x3FC0}), 2);
+  record("d", DType::kFloat16, OnDevice(*driver, std::vector<std::uint16_t>{0x3C00}), 1);
+  record("e", DType::kComplex64, OnDevice(*driver, std::vector<float>{1, 1}), 1);
+  session->EndStep({});
+  Close();
+  const auto steps = disk->Steps();
+  std::vector<double> values;
+  for (const format::ScalarRow& row : steps[0].batch.scalars) values.push_back(row.value);
+  EXPECT_EQ(values, (std::vector<double>{0.1, -7, 3, 1}));
+  EXPECT_EQ(Read().gaps.at(GapReason::kUnsupported), 1U);
+}
+
+TEST_F(Fixture, GradientsAreDividedByAScaleOnTheDevice) {
+  Begin({});
+  Write(32);
+  session->BeginStep(format::Mode::kTrain, 0);
+  DevicePlace place = Place();
+  place.divisor = OnDevice(*driver, std::vector<float>{16});
+  const TensorRef ref = Ref();
+  session->CaptureOnDevice({&ref, 1}, place, 1);
+  session->EndStep({});
+  Close();
+  const auto steps = disk->Steps();
+  ASSERT_EQ(steps[0].batch.summaries.size(), 1U);
+  const format::SummaryRow& row = steps[0].batch.summaries[0];
+  EXPECT_EQ(row.sum, 128);
+  EXPECT_EQ(row.sum_sq, 256);
+  EXPECT_EQ(row.abs_sum, 128);
+  EXPECT_EQ(std::bit_cast<double>(row.min_bits), 2);
+  EXPECT_EQ(std::bit_cast<double>(row.max_bits), 2);
+}
+
+TEST_F(Fixture, AScaleOfZeroIsAGap) {
+  Begin({});
+  session->BeginStep(format::Mode::kTrain, 0);
+  DevicePlace place = Place();
+  place.divisor = OnDevice(*driver, std::vector<float>{0});
+  const TensorRef ref = Ref();
+  session->CaptureOnDevice({&ref, 1}, place, 1);
+  session->EndStep({});
+  Close();
+  EXPECT_TRUE(Read().sums.empty());
+  EXPECT_EQ(Read().gaps.at(GapReason::kUnsupported), 1U);
+}
+
+TEST_F(Fixture, NonFiniteValuesAreCounted) {
+  Begin({});
+  Write(NAN);
+  session->BeginStep(format::Mode::kTrain, 0);
+  const TensorRef ref = Ref();
+  session->CaptureOnDevice({&ref, 1}, Place(), 1);
+  session->EndStep({});
+  ASSERT_TRUE(session->Flush(kLong));
+  EXPECT_EQ(session->nonfinite_summaries(), 1U);
+}
+
+TEST_F(Fixture, OtherFormsAreGaps) {
+  Begin({}, R"({"defaults": false, "collections": [
+    {"name": "weights", "forms": ["summary", "histogram", "raw"], "save_interval": 1}]})");
+  const LayoutId large = session->DefineLayout(MakeLayout(DType::kFloat32, {2000}));
+  at = OnDevice(*driver, std::vector<float>(2000, 1));
+  session->BeginStep(format::Mode::kTrain, 0);
+  const TensorRef ref{weight, large, reinterpret_cast<const std::byte*>(at), 0, 0};
+  session->CaptureOnDevice({&ref, 1}, Place(), 1);
+  session->EndStep({});
+  Close();
+  const Found found = Read();
+  EXPECT_EQ(found.sums.at(0), 2000);
+  EXPECT_EQ(found.gaps.at(GapReason::kUnsupported), 1U);
+}
+
+TEST_F(Fixture, ResultsThatDoNotComeAreAGapAfter64Steps) {
+  Faults faults;
+  faults.lost_event = 1;
+  Begin(faults);
+  for (std::int64_t step = 0; step < 70; ++step) Step(step);
+  ASSERT_TRUE(session->Flush(kLong));
+  const Found found = Read();
+  ASSERT_EQ(found.steps.size(), 70U);
+  EXPECT_EQ(found.sums.count(0), 0U);
+  EXPECT_EQ(found.sums.size(), 69U);
+  EXPECT_EQ(found.sums.at(69), 64.0 * 69);
+  Close();
+  EXPECT_EQ(Read().gaps.at(GapReason::kDeviceLate), 1U);
+}
+
+TEST_F(Fixture, AStepWaitsUntilItsValuesAreThere) {
+  Faults faults;
+  faults.streams = Streams::kManual;
+  Begin(faults);
+  Step(0);
+  Step(1);
+  EXPECT_FALSE(session->Flush(std::chrono::milliseconds(30)));
+  EXPECT_TRUE(disk->Steps().empty());
+  driver->run(1 << 20);
+  ASSERT_TRUE(session->Flush(kLong));
+  EXPECT_EQ(Read().sums.at(1), 64);
+}
+
+TEST_F(Fixture, TheEndWaitsForABoundedTime) {
+  Faults faults;
+  faults.streams = Streams::kManual;
+  Begin(faults);
+  for (std::int64_t step = 0; step < 5; ++step) Step(step);
+  Close();
+  const Found found = Read();
+  EXPECT_EQ(found.steps.size(), 5U);
+  EXPECT_TRUE(found.sums.empty());
+  EXPECT_EQ(found.gaps.at(GapReason::kDeviceLate), 5U);
+  MutexLock lock(disk->mutex);
+  EXPECT_EQ(disk->closed, 1);
+  EXPECT_EQ(disk->reason, format::EndReason::kCompleted);
+}
+
+TEST_F(Fixture, TheSameWithoutAWriterThread) {
+  Faults faults;
+  faults.streams = Streams::kManual;
+  Begin(faults, kSummaries, false);
+  Step(0);
+  driver->run(1 << 20);
+  for (std::int64_t step = 1; step < 4; ++step) Step(step);
+  Close();
+  const Found found = Read();
+  EXPECT_EQ(found.steps.size(), 4U);
+  EXPECT_EQ(found.gaps.at(GapReason::kDeviceLate), 3U);
+}
+
+TEST_F(Fixture, AStickyErrorIsToldAtItsStep) {
+  Faults faults;
+  faults.streams = Streams::kManual;
+  faults.breaking_launch = 3;
+  Begin(faults);
+  for (std::int64_t step = 0; step < 6; ++step) {
+    Step(step);
+    driver->run(1 << 20);
+  }
+  Close();
+  const Found found = Read();
+  ASSERT_EQ(found.steps.size(), 6U);
+  EXPECT_EQ(found.sums.size(), 2U);
+  EXPECT_EQ(found.gaps.at(GapReason::kDeviceError), 4U);
+  ASSERT_EQ(found.events.size(), 1U);
+  EXPECT_EQ(found.events.begin()->first, 2);
+  const std::string expected =
+      R"x({"kind":"device_error","device":0,"error":"CUDA_ERROR_ILLEGAL_ADDRESS (700)","place":"","sticky":true})x";
+  EXPECT_EQ(found.events.begin()->second, expected);
+}
+
+TEST_F(Fixture, AnErrorOfOursCostsTheValuesAndNothingElse) {
+  Faults faults;
+  faults.failing_call = 4;
+  faults.failure = 801;
+  Begin(faults);
+  for (std::int64_t step = 0; step < 6; ++step) Step(step);
+  session->BeginStep(format::Mode::kTrain, 6);
+  session->Scalar(loss, 1.5);
+  session->EndStep({format::Mode::kTrain, 6, 6, 6});
+  EXPECT_TRUE(session->health().accepting);
+  Close();
+  const Found found = Read();
+  EXPECT_EQ(found.steps.size(), 7U);
+  EXPECT_EQ(found.gaps.at(GapReason::kDeviceError), 6U);
+  ASSERT_EQ(found.events.size(), 1U);
+  EXPECT_NE(found.events.at(0).find("\"sticky\":false"), std::string::npos);
+}
+
+TEST_F(Fixture, NoMemoryIsAGapAndLaterStepsAreRead) {
+  Faults faults;
+  faults.failing_call = 5;
+  faults.failure = device::kOutOfMemory;
+  Begin(faults);
+  for (std::int64_t step = 0; step < 100; ++step) Step(step);
+  Close();
+  const Found found = Read();
+  EXPECT_EQ(found.steps.size(), 100U);
+  EXPECT_GT(found.sums.size(), 20U);
+  for (const auto& [step, sum] : found.sums) EXPECT_EQ(sum, 64.0 * static_cast<double>(step));
+}
+
+TEST_F(Fixture, CapturedGraphsAreLeftAlone) {
+  Faults faults;
+  faults.capturing = true;
+  Begin(faults);
+  session->BeginStep(format::Mode::kTrain, 0);
+  const TensorRef ref = Ref();
+  session->CaptureOnDevice({&ref, 1}, Place(), 1);
+  session->EndStep({});
+  Close();
+  EXPECT_EQ(Read().gaps.at(GapReason::kCapturedGraph), 1U);
+  EXPECT_EQ(driver->counts().launches, 0);
+}
+
+TEST_F(Fixture, AnAbandonedStepLeavesNothing) {
+  Begin({});
+  session->BeginStep(format::Mode::kTrain, 0);
+  const TensorRef ref = Ref();
+  session->CaptureOnDevice({&ref, 1}, Place(), 1);
+  session->AbandonStep();
+  Step(0);
+  Close();
+  const auto steps = disk->Steps();
+  ASSERT_EQ(steps.size(), 1U);
+  EXPECT_EQ(steps[0].batch.summaries.size(), 1U);
+  EXPECT_EQ(driver->counts().device_allocations, 0);
+}
+
+TEST_F(Fixture, NothingIsReadWhenNothingIsDue) {
+  Begin({}, R"({"defaults": false, "collections": [{"name": "weights", "forms": ["summary"], "save_interval": 10}]})");
+  for (std::int64_t step = 1; step < 10; ++step) Step(step);
+  EXPECT_EQ(driver->counts().launches, 0);
+  Close();
+}
+
+TEST_F(Fixture, TensorsOfBothKindsInOneStep) {
+  Faults faults;
+  faults.streams = Streams::kThreads;
+  Begin(faults);
+  const TensorId other = session->DefineTensor("cpu.weight", format::Role::kWeight, "", "");
+  const std::vector<float> values(64, 5);
+  session->BeginStep(format::Mode::kTrain, 0);
+  const TensorRef host{other, layout, testing::Bytes(values), 0, 0}, ref = Ref();
+  session->Capture({&host, 1});
+  session->CaptureOnDevice({&ref, 1}, Place(), 1);
+  session->EndStep({});
+  Close();
+  EXPECT_EQ(disk->Steps()[0].batch.summaries.size(), 2U);
+}
+
+// Streams with delays and faults from a seed: a step has the right value or a gap, no step is lost, and nothing
+// waits without a bound.
+TEST_F(Fixture, Interleavings) {
+  const int seeds = AllCases() ? 1000 : FewerCases() ? 3 : 12;
+  for (int seed = 1; seed <= seeds; ++seed) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    Faults faults;
+    faults.streams = Streams::kThreads;
+    faults.seed = static_cast<std::uint64_t>(seed);
+    faults.longest_delay_us = static_cast<int>(random() % 150);
+    if (random() % 4 == 0) faults.lost_event = static_cast<int>(random() % 60) + 1;
+    if (random() % 4 == 0) {
+      faults.failing_call = static_cast<int>(random() % 100) + 1;
+      faults.failure = random() % 2 == 0 ? device::kOutOfMemory : 400;
+    }
+    if (random() % 4 == 0) faults.breaking_launch = static_cast<int>(random() % 40) + 1;
+    disk = std::make_shared<Disk>();
+    Begin(faults);
+    constexpr std::int64_t kSteps = 30;
+    std::int64_t recorded = 0;
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      if (random() % 10 == 0) {
+        session->BeginStep(format::Mode::kTrain, step);
+        const TensorRef ref = Ref();
+        session->CaptureOnDevice({&ref, 1}, Place(), 1);
+        session->AbandonStep();
+      }
+      Step(step, random() % 2 == 0);
+      ++recorded;
+      if (random() % 16 == 0) static_cast<void>(session->Flush(std::chrono::milliseconds(random() % 3)));
+    }
+    Close();
+    const Found found = Read();
+    ASSERT_EQ(found.steps.size(), static_cast<std::size_t>(recorded)) << "seed " << seed;
+    ASSERT_TRUE(std::is_sorted(found.steps.begin(), found.steps.end()));
+    for (const auto& [step, sum] : found.sums)
+      ASSERT_EQ(sum, 64.0 * static_cast<double>(step)) << "seed " << seed << ", step " << step;
+    std::uint64_t missing = 0;
+    for (const auto& [reason, count] : found.gaps) missing += count;
+    ASSERT_GE(missing + found.sums.size(), static_cast<std::size_t>(recorded)) << "seed " << seed;
+    session.reset();
+    ASSERT_STREQ(driver->misuse(), "") << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace luff::capture::device_test

@@ -1,0 +1,408 @@
+#include "device/collector.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/test_effort.h"
+#include "device/testing/loaded_double.h"
+
+namespace luff::device::collector_test {
+namespace {
+
+using testing::BeginDouble;
+using testing::Controls;
+using testing::Counts;
+using testing::Faults;
+using testing::OnDevice;
+using testing::Streams;
+
+constexpr std::chrono::seconds kLong{20};
+
+Layout Dense(DType dtype, std::vector<std::int64_t> dims) { return *Layout::Contiguous(dtype, dims); }
+
+Arrival Await(const Ticket& ticket) {
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  while (ticket.arrival() == Arrival::kWaits && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return ticket.arrival();
+}
+
+struct Fixture : ::testing::Test {
+  const Controls* driver = nullptr;
+  std::shared_ptr<Collector> collector;
+
+  void Begin(const Faults& faults) {
+    driver = &BeginDouble(faults);
+    collector = Collector::Make();
+  }
+  /// Ends the collector; nothing is left on the device if its work ended.
+  void TearDown() override {
+    if (collector == nullptr) return;
+    collector->Close(kLong);
+    EXPECT_STREQ(driver->misuse(), "");
+  }
+  std::string Error() const {
+    DeviceError error;
+    return collector->TakeError(&error) ? error.where + ": " + error.what + (error.sticky ? " sticky" : "") : "";
+  }
+};
+
+TEST_F(Fixture, SummariesAndPiecesEqualThoseOfTheHost) {
+  Begin({});
+  std::vector<float> values(300'000);
+  std::mt19937 random(1);
+  for (float& v : values) v = static_cast<float>(random()) / 1e9F - 2;
+  values[7] = 0;
+  values[11] = NAN;
+  values[13] = INFINITY;
+  const Layout large = Dense(DType::kFloat32, {300, 1000}), small = Dense(DType::kFloat32, {3});
+  Layout transposed = large;
+  transposed.dims = {1000, 300};
+  transposed.strides = {1, 1000};
+  const DevicePointer at = OnDevice(*driver, values);
+  std::shared_ptr<Ticket> ticket;
+  const std::vector<Input> inputs = {{at, &large}, {at + 4, &small}, {at, &transposed}};
+  const std::vector<Piece> pieces = {{at + 8, 12}, {at, 4}};
+  ASSERT_EQ(collector->Read(0, 0, inputs, pieces, &ticket), Refusal::kNone) << Error();
+  ASSERT_EQ(Await(*ticket), Arrival::kHere);
+  Summary expected;
+  Summarize({reinterpret_cast<const std::byte*>(values.data()), large}, &expected);
+  for (const std::size_t i : {std::size_t{0}, std::size_t{2}}) {
+    const Summary summary = ticket->summary(i);
+    EXPECT_EQ(summary.count, 300'000U);
+    EXPECT_NEAR(summary.sum, expected.sum, 1e-6 * expected.abs_sum);
+    EXPECT_EQ(summary.min_bits, expected.min_bits);
+    EXPECT_EQ(summary.max_bits, expected.max_bits);
+    EXPECT_EQ(summary.zero_count, expected.zero_count);
+    EXPECT_EQ(summary.nan_count, 1U);
+    EXPECT_EQ(summary.inf_count, 1U);
+  }
+  EXPECT_EQ(ticket->summary(1).count, 3U);
+  EXPECT_EQ(std::memcmp(ticket->piece(0).data(), values.data() + 2, 12), 0);
+  EXPECT_EQ(std::memcmp(ticket->piece(1).data(), values.data(), 4), 0);
+}
+
+TEST_F(Fixture, NothingIsDoneBeforeTheFirstRead) {
+  Begin({});
+  EXPECT_EQ(driver->counts().calls, 0);
+  collector->Close(kLong);
+  EXPECT_EQ(driver->counts().calls, 0);
+}
+
+TEST_F(Fixture, TablesAreUploadedOnlyWhenTheyChanged) {
+  Begin({});
+  const Layout layout = Dense(DType::kFloat32, {64});
+  const DevicePointer one = OnDevice(*driver, std::vector<float>(64, 1)), two = OnDevice(*driver, std::vector<float>(64, 2));
+  for (int step = 0; step < 5; ++step) {
+    for (const DevicePointer at : {one, two}) {
+      std::shared_ptr<Ticket> ticket;
+      const Input input{at, &layout};
+      ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kNone);
+      ASSERT_EQ(Await(*ticket), Arrival::kHere);
+      EXPECT_EQ(ticket->summary(0).sum, at == one ? 64 : 128);
+    }
+  }
+  EXPECT_EQ(driver->counts().uploads, 2);
+  EXPECT_EQ(driver->counts().launches, 10);  // one chunk needs no second launch
+  EXPECT_EQ(collector->counts().tables_built, 2U);
+}
+
+TEST_F(Fixture, EmptyTensorsAndUnknownTypesHaveNoRow) {
+  Begin({});
+  const Layout empty = Dense(DType::kFloat32, {0, 3});
+  std::shared_ptr<Ticket> ticket;
+  const Input input{0, &empty};
+  ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kNone);
+  ASSERT_EQ(Await(*ticket), Arrival::kHere);
+  EXPECT_EQ(ticket->summary(0).count, 0U);
+  EXPECT_EQ(driver->counts().launches, 0);
+}
+
+TEST_F(Fixture, ValuesAreThoseOfTheStreamsOrder) {
+  Faults faults;
+  faults.streams = Streams::kThreads;
+  Begin(faults);
+  const Layout layout = Dense(DType::kFloat32, {64});
+  const DevicePointer at = OnDevice(*driver, std::vector<float>(64, 0));
+  const Stream stream = driver->stream(0);
+  std::vector<std::shared_ptr<Ticket>> tickets(40);
+  for (std::size_t step = 0; step < tickets.size(); ++step) {
+    const std::vector<float> now(64, static_cast<float>(step));
+    driver->write_later(stream, at, now.data(), 256);
+    const Input input{at, &layout};
+    const Piece piece{at, 4};
+    ASSERT_EQ(collector->Read(0, reinterpret_cast<std::uint64_t>(stream), {&input, 1}, {&piece, 1}, &tickets[step]),
+              Refusal::kNone);
+  }
+  for (std::size_t step = 0; step < tickets.size(); ++step) {
+    ASSERT_EQ(Await(*tickets[step]), Arrival::kHere);
+    EXPECT_EQ(tickets[step]->summary(0).sum, 64.0 * static_cast<double>(step));
+    float piece = -1;
+    std::memcpy(&piece, tickets[step]->piece(0).data(), 4);
+    EXPECT_EQ(piece, static_cast<float>(step));
+  }
+}
+
+TEST_F(Fixture, AllMemoryIsGivenBack) {
+  Begin({});
+  const Layout layout = Dense(DType::kFloat32, {200'000});
+  const DevicePointer at = OnDevice(*driver, std::vector<float>(200'000, 1));
+  std::shared_ptr<Ticket> ticket;
+  const Input input{at, &layout};
+  ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kNone);
+  ASSERT_EQ(Await(*ticket), Arrival::kHere);
+  const CollectorCounts held = collector->counts();
+  EXPECT_EQ(held.slots, 1U);
+  EXPECT_GT(held.device_bytes, 0U);
+  ticket.reset();
+  collector->Close(kLong);
+  const Counts counts = driver->counts();
+  EXPECT_EQ(counts.device_allocations, 0);
+  EXPECT_EQ(counts.pinned_allocations, 0);
+  EXPECT_EQ(counts.events, 0);
+  EXPECT_EQ(counts.pools, 0);
+  EXPECT_EQ(counts.modules, 0);
+  EXPECT_EQ(counts.streams, 0);
+  EXPECT_EQ(collector->counts().device_bytes, 0U);
+  EXPECT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kOff);
+}
+
+TEST_F(Fixture, NoContextNoDevice) {
+  Begin({});
+  driver->use_device(-1);
+  const Piece piece{OnDevice(*driver, std::vector<float>(1, 1)), 4};
+  std::shared_ptr<Ticket> ticket;
+  EXPECT_EQ(collector->Read(1, 0, {}, {&piece, 1}, &ticket), Refusal::kNoDevice);  // there is one device
+  EXPECT_EQ(collector->Read(-1, 0, {}, {&piece, 1}, &ticket), Refusal::kNoDevice);
+  EXPECT_EQ(collector->Read(1000, 0, {}, {&piece, 1}, &ticket), Refusal::kNoDevice);
+  EXPECT_EQ(Error(), "");
+  EXPECT_EQ(driver->counts().launches, 0);
+}
+
+TEST_F(Fixture, AThreadWithoutContextUsesThePrimaryOne) {
+  Begin({});
+  const Piece piece{OnDevice(*driver, std::vector<float>(1, 3)), 4};
+  std::shared_ptr<Ticket> ticket;
+  Refusal refusal = Refusal::kOff;
+  std::thread([&] { refusal = collector->Read(0, 0, {}, {&piece, 1}, &ticket); }).join();
+  ASSERT_EQ(refusal, Refusal::kNone);
+  EXPECT_EQ(Await(*ticket), Arrival::kHere);
+}
+
+TEST_F(Fixture, TwoDevices) {
+  Faults faults;
+  faults.devices = 2;
+  faults.streams = Streams::kThreads;
+  Begin(faults);
+  driver->use_device(1);
+  driver->use_device(0);
+  const Stream streams[] = {driver->stream(0), driver->stream(1)};
+  const Layout layout = Dense(DType::kFloat32, {64});
+  std::shared_ptr<Ticket> tickets[2];
+  for (int device = 0; device < 2; ++device) {
+    const Input input{OnDevice(*driver, std::vector<float>(64, static_cast<float>(device + 1))), &layout};
+    ASSERT_EQ(collector->Read(device, reinterpret_cast<std::uint64_t>(streams[device]), {&input, 1}, {}, &tickets[device]),
+              Refusal::kNone)
+        << Error();
+  }
+  for (int device = 0; device < 2; ++device) {
+    ASSERT_EQ(Await(*tickets[device]), Arrival::kHere);
+    EXPECT_EQ(tickets[device]->summary(0).sum, 64.0 * (device + 1));
+  }
+}
+
+TEST_F(Fixture, NothingIsEnqueuedIntoACapture) {
+  Faults faults;
+  faults.capturing = true;
+  Begin(faults);
+  const Piece piece{OnDevice(*driver, std::vector<float>(1, 1)), 4};
+  std::shared_ptr<Ticket> ticket;
+  EXPECT_EQ(collector->Read(0, 0, {}, {&piece, 1}, &ticket), Refusal::kCaptured);
+  EXPECT_EQ(ticket, nullptr);
+  EXPECT_EQ(driver->counts().downloads, 0);
+}
+
+// Each call that may fail fails once: the path turns off with a name, or, for memory, refuses; and no later read
+// crashes, hangs or gives a wrong value.
+TEST_F(Fixture, EachCallMayFail) {
+  const Layout layout = Dense(DType::kFloat32, {200'000});
+  for (const Code failure : {kOutOfMemory, Code{400}}) {
+    int failed = 0;
+    for (int call = 1; call < 20; ++call) {
+      Faults faults;
+      faults.failing_call = call;
+      faults.failure = failure;
+      Begin(faults);
+      const DevicePointer at = OnDevice(*driver, std::vector<float>(200'000, 1));
+      const Input input{at, &layout};
+      const Piece piece{at, 4};
+      for (int read = 0; read < 3; ++read) {
+        std::shared_ptr<Ticket> ticket;
+        const Refusal refusal = collector->Read(0, 0, {&input, 1}, {&piece, 1}, &ticket);
+        EXPECT_EQ(ticket != nullptr, refusal == Refusal::kNone);
+        failed += refusal != Refusal::kNone ? 1 : 0;
+        if (ticket == nullptr) continue;
+        ASSERT_EQ(Await(*ticket), Arrival::kHere);
+        EXPECT_EQ(ticket->summary(0).sum, 200'000);
+      }
+      collector->Close(kLong);
+    }
+    EXPECT_GT(failed, 10);
+  }
+}
+
+TEST_F(Fixture, AnErrorTurnsThePathOffAndIsNamedOnce) {
+  Faults faults;
+  faults.failing_call = 8;
+  faults.failure = 400;
+  Begin(faults);
+  const Layout layout = Dense(DType::kFloat32, {4});
+  const Input input{OnDevice(*driver, std::vector<float>(4, 1)), &layout};
+  std::shared_ptr<Ticket> ticket;
+  for (int i = 0; i < 5; ++i) static_cast<void>(collector->Read(0, 0, {&input, 1}, {}, &ticket));
+  EXPECT_NE(Error(), "");
+  EXPECT_EQ(Error(), "");
+  EXPECT_EQ(collector->counts().errors, 1U);
+  const int calls = driver->counts().calls;
+  EXPECT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kOff);
+  EXPECT_EQ(driver->counts().calls, calls);  // it is not retried
+}
+
+TEST_F(Fixture, AStickyErrorOfTheTrainingIsItsOwn) {
+  Faults faults;
+  faults.streams = Streams::kThreads;
+  faults.breaking_launch = 3;
+  Begin(faults);
+  const Layout layout = Dense(DType::kFloat32, {4});
+  const Input input{OnDevice(*driver, std::vector<float>(4, 1)), &layout};
+  const Stream stream = driver->stream(0);
+  std::vector<std::shared_ptr<Ticket>> tickets(6);
+  std::vector<Arrival> arrivals;
+  for (auto& ticket : tickets) {
+    static_cast<void>(collector->Read(0, reinterpret_cast<std::uint64_t>(stream), {&input, 1}, {}, &ticket));
+    if (ticket != nullptr) arrivals.push_back(Await(*ticket));
+  }
+  ASSERT_GE(arrivals.size(), 3U);
+  EXPECT_EQ(arrivals[1], Arrival::kHere);
+  EXPECT_EQ(arrivals[2], Arrival::kLost);
+  EXPECT_EQ(Error(), ": CUDA_ERROR_ILLEGAL_ADDRESS (700) sticky");
+}
+
+TEST_F(Fixture, AnEventThatNeverComesHoldsNobody) {
+  Faults faults;
+  faults.lost_event = 1;
+  Begin(faults);
+  const Layout layout = Dense(DType::kFloat32, {4});
+  const Input input{OnDevice(*driver, std::vector<float>(4, 1)), &layout};
+  std::shared_ptr<Ticket> lost, next;
+  ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &lost), Refusal::kNone);
+  ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &next), Refusal::kNone);
+  EXPECT_EQ(Await(*next), Arrival::kHere);
+  EXPECT_EQ(lost->arrival(), Arrival::kWaits);
+  lost.reset();
+  next.reset();
+  collector->Close(kLong);
+  EXPECT_EQ(driver->counts().device_allocations, 1);  // the device may still write to it
+}
+
+TEST_F(Fixture, TooMuchOnItsWayIsRefused) {
+  Faults faults;
+  faults.streams = Streams::kManual;
+  Begin(faults);
+  const Piece piece{OnDevice(*driver, std::vector<float>(1, 1)), 4};
+  std::vector<std::shared_ptr<Ticket>> tickets(1000);
+  std::size_t taken = 0;
+  for (auto& ticket : tickets) taken += collector->Read(0, 0, {}, {&piece, 1}, &ticket) == Refusal::kNone ? 1 : 0;
+  EXPECT_EQ(taken, 256U);
+  EXPECT_LE(collector->counts().device_bytes + collector->counts().pinned_bytes, 256ULL << 20);
+  driver->run(1 << 20);
+  for (const auto& ticket : tickets) {
+    if (ticket == nullptr) continue;
+    EXPECT_EQ(Await(*ticket), Arrival::kHere);
+  }
+  tickets.clear();
+  std::shared_ptr<Ticket> again;
+  EXPECT_EQ(collector->Read(0, 0, {}, {&piece, 1}, &again), Refusal::kNone);
+  driver->run(1 << 20);
+}
+
+TEST_F(Fixture, ADriverThatHangsHoldsTheEndForABoundedTime) {
+  Faults faults;
+  faults.hanging_queries = true;
+  Begin(faults);
+  const Piece piece{OnDevice(*driver, std::vector<float>(1, 1)), 4};
+  std::shared_ptr<Ticket> ticket;
+  ASSERT_EQ(collector->Read(0, 0, {}, {&piece, 1}, &ticket), Refusal::kNone);
+  collector->Close(std::chrono::milliseconds(20));
+  EXPECT_EQ(ticket->arrival(), Arrival::kWaits);
+  collector = nullptr;
+  // The thread goes on when the driver does, and ends.
+  driver->release_queries();
+  ASSERT_EQ(Await(*ticket), Arrival::kHere);
+}
+
+TEST_F(Fixture, OldDriversAndDevicesWithoutPoolsAreNamed) {
+  Faults faults;
+  faults.no_pools = true;
+  Begin(faults);
+  const Piece piece{OnDevice(*driver, std::vector<float>(1, 1)), 4};
+  std::shared_ptr<Ticket> ticket;
+  EXPECT_EQ(collector->Read(0, 0, {}, {&piece, 1}, &ticket), Refusal::kOff);
+  EXPECT_EQ(Error(), "finding the driver: the device has no memory pools");
+}
+
+// Many threads, streams and devices with delays: every value is that of its place in its stream.
+TEST_F(Fixture, Interleavings) {
+  const int seeds = FewerCases() ? 2 : 5;
+  for (int seed = 1; seed <= seeds; ++seed) {
+    Faults faults;
+    faults.streams = Streams::kThreads;
+    faults.seed = static_cast<std::uint64_t>(seed);
+    faults.longest_delay_us = 60;
+    faults.devices = 2;
+    Begin(faults);
+    driver->use_device(1);
+    driver->use_device(0);
+    const Layout layout = Dense(DType::kFloat32, {64});
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0}, right{0};
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        const int device = t % 2;
+        driver->use_device(device);
+        const DevicePointer at = OnDevice(*driver, std::vector<float>(64, 0));
+        const Stream stream = driver->stream(device);
+        std::vector<std::pair<std::shared_ptr<Ticket>, int>> waiting;
+        for (int step = 0; step < 30; ++step) {
+          const std::vector<float> now(64, static_cast<float>(step * 10 + t));
+          driver->write_later(stream, at, now.data(), 256);
+          std::shared_ptr<Ticket> ticket;
+          const Input input{at, &layout};
+          if (collector->Read(device, reinterpret_cast<std::uint64_t>(stream), {&input, 1}, {}, &ticket) ==
+              Refusal::kNone)
+            waiting.emplace_back(std::move(ticket), step);
+          if (step % 7 == 3 && !waiting.empty()) waiting.erase(waiting.begin());  // abandoned
+        }
+        for (const auto& [ticket, step] : waiting) {
+          const bool ok = Await(*ticket) == Arrival::kHere && ticket->summary(0).sum == 64.0 * (step * 10 + t);
+          (ok ? right : wrong).fetch_add(1);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong.load(), 0);
+    EXPECT_GT(right.load(), 60);
+    collector->Close(kLong);
+    EXPECT_EQ(driver->counts().device_allocations, 0);
+  }
+}
+
+}  // namespace
+}  // namespace luff::device::collector_test
