@@ -14,6 +14,7 @@ ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().paren
 ROOMS = {
     "base": [],
     "tensor": ["base"],
+    "device": ["base", "tensor"],
     "format": ["base", "tensor"],
     "store": ["base", "tensor", "format"],
     "capture": ["base", "tensor", "format", "store"],
