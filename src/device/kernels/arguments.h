@@ -30,6 +30,7 @@ using U64 = unsigned long long;
 using I64 = long long;
 static_assert(sizeof(U16) == 2 && sizeof(U32) == 4 && sizeof(U64) == 8, "widths that CUDA has everywhere");
 
+#ifndef __CUDACC_RTC__
 /// Names of the kernels in the fat binary, for cuModuleGetFunction.
 inline constexpr const char* kStatisticsKernel = "luff_statistics";     // StatisticsArguments
 inline constexpr const char* kFormsKernel = "luff_forms";               // StatisticsArguments
@@ -37,6 +38,7 @@ inline constexpr const char* kReduceKernel = "luff_reduce";             // Reduc
 inline constexpr const char* kUnitsKernel = "luff_units";               // UnitsArguments
 inline constexpr const char* kReduceUnitsKernel = "luff_reduce_units";  // ReduceUnitsArguments
 inline constexpr const char* kReadKernel = "luff_read";                 // ReadArguments; for benchmarks
+#endif
 
 /// Threads of a block, in x, of every kernel. The grid is one-dimensional: one block for each entry of the
 /// list that a kernel works on. An empty list must not be launched (CUDA refuses a grid of 0).
