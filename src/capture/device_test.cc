@@ -31,8 +31,8 @@ using testing::StartSession;
 
 constexpr std::chrono::seconds kLong{20};
 constexpr const char* kSummaries = R"({"defaults": false, "collections": [
-  {"name": "weights", "forms": ["summary"], "save_interval": 1},
-  {"name": "losses", "forms": ["summary", "raw"], "save_interval": 1}]})";
+  {"name": "weights", "forms": ["summary"], "save": {"save_interval": 1}},
+  {"name": "losses", "forms": ["summary", "raw"], "save": {"save_interval": 1}}]})";
 
 struct Fixture : ::testing::Test {
   const Controls* driver = nullptr;
@@ -205,7 +205,7 @@ TEST_F(Fixture, NonFiniteValuesAreCounted) {
 
 TEST_F(Fixture, OtherFormsAreGaps) {
   Begin({}, R"({"defaults": false, "collections": [
-    {"name": "weights", "forms": ["summary", "histogram", "raw"], "save_interval": 1}]})");
+    {"name": "weights", "forms": ["summary", "histogram", "raw"], "save": {"save_interval": 1}}]})");
   const LayoutId large = session->DefineLayout(MakeLayout(DType::kFloat32, {2000}));
   at = OnDevice(*driver, std::vector<float>(2000, 1));
   session->BeginStep(format::Mode::kTrain, 0);
@@ -282,6 +282,7 @@ TEST_F(Fixture, AStickyErrorIsToldAtItsStep) {
   for (std::int64_t step = 0; step < 6; ++step) {
     Step(step);
     driver->run(1 << 20);
+    ASSERT_TRUE(session->Flush(kLong));  // afterwards the driver tells of no earlier work
   }
   Close();
   const Found found = Read();
@@ -315,7 +316,7 @@ TEST_F(Fixture, AnErrorOfOursCostsTheValuesAndNothingElse) {
 
 TEST_F(Fixture, NoMemoryIsAGapAndLaterStepsAreRead) {
   Faults faults;
-  faults.failing_call = 5;
+  faults.failing_call = 6;
   faults.failure = device::kOutOfMemory;
   Begin(faults);
   for (std::int64_t step = 0; step < 100; ++step) Step(step);
@@ -354,7 +355,7 @@ TEST_F(Fixture, AnAbandonedStepLeavesNothing) {
 }
 
 TEST_F(Fixture, NothingIsReadWhenNothingIsDue) {
-  Begin({}, R"({"defaults": false, "collections": [{"name": "weights", "forms": ["summary"], "save_interval": 10}]})");
+  Begin({}, R"({"defaults": false, "collections": [{"name": "weights", "forms": ["summary"], "save": {"save_interval": 10}}]})");
   for (std::int64_t step = 1; step < 10; ++step) Step(step);
   EXPECT_EQ(driver->counts().launches, 0);
   Close();

@@ -1,4 +1,6 @@
 #pragma once
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <functional>
 #include <map>
@@ -109,7 +111,10 @@ inline std::unique_ptr<Session> StartSession(const std::shared_ptr<Disk>& disk, 
                                              bool writer_thread = true, ControlPoll::Read read = {},
                                              std::string control_directory = "/") {
   Result<Config> parsed = ParseConfigUntrusted(config);
-  if (!parsed.ok()) return nullptr;
+  if (!parsed.ok()) {
+    ADD_FAILURE() << parsed.status().ToString();
+    return nullptr;
+  }
   if (!read) read = [](std::uint64_t) { return std::vector<store::ControlRecord>{}; };
   auto session = SessionImpl::Start(*parsed, std::make_unique<FakeWriter>(disk), 0,
                                     writer_thread ? FileThread::Start() : nullptr,
