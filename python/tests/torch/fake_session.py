@@ -69,6 +69,7 @@ class FakeSession:
         self.action_after: int | None = None
         self.done: list[tuple[int, bool]] = []
         self.misuse: list[str] = []
+        self.device_calls: list[tuple[str, int, int]] = []  # method, device, stream
 
     def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int:
         if name in self.names:
@@ -151,6 +152,41 @@ class FakeSession:
                 self.open.values[name] = (self.open.values[name] * factor).astype(
                     self.open.values[name].dtype
                 )
+
+    def capture_on_device(
+        self,
+        table: np.ndarray[Any, Any],
+        count: int,
+        device: int,
+        stream: int,
+        factor: float = 1.0,
+        divisor: int = 0,
+    ) -> None:
+        self.device_calls.append(("capture", device, stream))
+        if divisor:
+            factor /= ctypes.c_float.from_address(divisor).value
+        if factor == 1.0:
+            self.capture(table, count)
+        else:
+            self.capture_scaled(table, factor, count)
+
+    def scalar_on_device(
+        self,
+        tensor: int,
+        layout: int,
+        dtype: int,
+        address: int,
+        device: int,
+        stream: int,
+        factor: float = 1.0,
+    ) -> None:
+        self.device_calls.append(("scalar", device, stream))
+        source = self.define_layout(dtype, [])
+        value = float(self.read(source, address)) * factor
+        self.scalar(tensor, value)
+        if self.open is not None and self.tensors[tensor][1] in self.roles:
+            kind = np.dtype(DType(self.layouts[layout][0]).name.lower())
+            self.open.values[self.names[tensor]] = np.array(value, kind)
 
     def scalar(self, tensor: int, value: float) -> None:
         if self.open is None:

@@ -86,10 +86,6 @@ class Arena {
     const std::lock_guard lock(mutex_);
     if (--open_ == 0) Protect(PROT_NONE);
   }
-  [[nodiscard]] bool Holds(DevicePointer at) const {
-    const auto base = reinterpret_cast<DevicePointer>(base_);
-    return at >= base && at < base + kArena;
-  }
 
  private:
   void Protect(int how) {
@@ -116,12 +112,13 @@ struct State {
   std::string misuse;
   std::array<ContextTag, kDevices> contexts;
   std::map<DevicePointer, std::size_t> allocations;
-  std::map<const char*, std::size_t> pinned, adopted;
+  std::map<const char*, std::size_t> pinned;
   std::vector<std::unique_ptr<StreamTag>> streams;
   std::array<Stream, kDevices> default_streams{};
   int fallible = 0, launches_run = 0, recordings = 0;
   std::mt19937_64 random;
   pid_t process = getpid();
+  bool adopts_all = false;  // for Python: all memory is the device's
 };
 
 Arena& Memory() {
@@ -177,17 +174,11 @@ bool IsPinned(const void* at, std::size_t bytes) {
 bool IsDevice(DevicePointer at, std::size_t bytes) {
   State& all = All();
   const std::lock_guard lock(all.mutex);
-  if (Memory().Holds(at)) {
-    auto found = all.allocations.upper_bound(at);
-    if (found == all.allocations.begin()) return false;
-    --found;
-    return at + bytes <= found->first + found->second;
-  }
-  const char* from = reinterpret_cast<const char*>(at);
-  auto found = all.adopted.upper_bound(from);
-  if (found == all.adopted.begin()) return false;
+  if (all.adopts_all) return true;
+  auto found = all.allocations.upper_bound(at);
+  if (found == all.allocations.begin()) return false;
   --found;
-  return from + bytes <= found->first + found->second;
+  return at + bytes <= found->first + found->second;
 }
 
 void RunOne(Stream stream, const std::function<void()>& work) {
@@ -298,7 +289,6 @@ void Reset(const Faults* faults) {
   all.misuse.clear();
   all.allocations.clear();
   all.pinned.clear();
-  all.adopted.clear();
   all.fallible = all.launches_run = all.recordings = 0;
   all.random.seed(faults->seed);
   for (int i = 0; i < kDevices; ++i) {
@@ -386,12 +376,6 @@ void ReleaseQueries() {
   State& all = All();
   const std::lock_guard lock(all.mutex);
   all.faults.hanging_queries = false;
-}
-
-void Adopt(const void* at, std::size_t bytes) {
-  State& all = All();
-  const std::lock_guard lock(all.mutex);
-  all.adopted[static_cast<const char*>(at)] = bytes;
 }
 
 // ---- The driver ----
@@ -755,9 +739,30 @@ __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* name,
   return *function == nullptr ? 500 : 0;
 }
 
+/// For Python: begins anew, with work done before calls return, and takes all memory of the host for the device's.
+__attribute__((visibility("default"))) void luff_double_begin(const char* missing, int version, int failing_call) {
+  using namespace luff::device::testing;
+  Faults faults;
+  std::snprintf(faults.missing, sizeof faults.missing, "%s", missing);
+  if (version != 0) faults.version = version;
+  faults.failing_call = failing_call;
+  faults.failure = 400;
+  Reset(&faults);
+  All().adopts_all = true;
+  UseDevice(0);
+}
+
+__attribute__((visibility("default"))) const char* luff_double_misuse() {
+  return luff::device::testing::Misuse();
+}
+
+__attribute__((visibility("default"))) int luff_double_launches() {
+  return luff::device::testing::Counted().launches;
+}
+
 __attribute__((visibility("default"))) void luff_double_controls(luff::device::testing::Controls* to) {
   using namespace luff::device::testing;
   *to = {Reset,      Counted,    Misuse, Allocate, Release,   Write,
-         Read,       NewStream,  WriteLater, Run,  Drain,     UseDevice, ReleaseQueries, Adopt};
+         Read,       NewStream,  WriteLater, Run,  Drain,     UseDevice, ReleaseQueries};
 }
 }

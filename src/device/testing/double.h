@@ -61,7 +61,6 @@ struct Controls {
   void (*drain)() = nullptr;         // waits until no stream has work
   void (*use_device)(int) = nullptr;  // makes its primary context the calling thread's; -1: none
   void (*release_queries)() = nullptr;  // those that hang go on
-  void (*adopt)(const void*, std::size_t) = nullptr;  // kInline: host memory that counts as device memory
 };
 
 }  // namespace luff::device::testing

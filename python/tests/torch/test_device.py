@@ -1,0 +1,262 @@
+"""Tensors on an accelerator, with tensors of the CPU that say they were there: every training records the same as on
+the CPU, by the calls for accelerators, and each thing that cannot be read is a gap.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import cases
+import numpy as np
+import pytest
+import torch
+from fake_session import DEFAULT_ROLES
+from luff._codes import GapReason, Mode, Role
+from luff.torch.capture import _device
+from luff.torch.capture._device import DeviceRows, DeviceScalar, is_on_device, record_number, scalar_of
+from luff.torch.capture._memory import read_scalar
+from torch import nn
+
+STREAM = 77
+WRAPPED = (torch.float64, torch.int64)
+UNSUPPORTED = int(GapReason.UNSUPPORTED)
+ROLES = DEFAULT_ROLES | {Role.BUFFER, Role.OPTIMIZER_STATE, Role.OPTIMIZER_SETTING, Role.INPUT, Role.OUTPUT}
+#: Compilers and processes are slow and see other devices; the rest of the trainings is tried.
+LEFT_OUT = {"compiled", "compiled_in_place_with_step", "loader_workers", "scripted", "copied_and_pickled"}
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Makes all tensors say that they are on device 0, from the call on."""
+
+    def begin(where=lambda tensor: True):
+        cpu = torch._C.TensorBase.is_cpu
+
+        def there(t):  # numbers that a script multiplies by are tensors of the CPU beside a GPU, too
+            return bool(cpu.__get__(t) and (t.dim() or t.dtype not in WRAPPED) and where(t))
+
+        monkeypatch.setattr(_device, "_raw_stream", lambda device: STREAM + device)
+        monkeypatch.setattr(torch.Tensor, "is_cuda", property(there), raising=False)
+        here = property(lambda t: bool(cpu.__get__(t)) and not there(t))
+        monkeypatch.setattr(torch.Tensor, "is_cpu", here, raising=False)
+        monkeypatch.setattr(torch.Tensor, "get_device", lambda t: 0, raising=False)
+
+    yield begin
+    monkeypatch.undo()
+
+
+def recorded(session):
+    return [(s.mode, s.mode_step, s.update, s.values, s.scalars) for s in session.steps]
+
+
+def same(one, other):
+    return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+@pytest.mark.parametrize("name", sorted(set(cases.CASES) - LEFT_OUT))
+def test_a_training_records_what_it_records_on_the_cpu(name, watched, on_device):
+    torch.manual_seed(0)
+    hook, expected = watched(roles=ROLES)
+    losses, _ = cases.CASES[name]()
+    hook.close()
+    expected_steps = recorded(expected)
+    gc.collect()
+
+    on_device()
+    torch.manual_seed(0)
+    hook, session = watched(roles=ROLES)
+    again, _ = cases.CASES[name]()
+    hook.close()
+    assert again == losses
+    steps = recorded(session)
+    known = 2 if name == "grad_scaler_fused" else 3  # nobody on the host knows that a fused update was skipped
+    assert [s[:known] for s in steps] == [s[:known] for s in expected_steps]
+    missing, wrong = set(), set()
+    for (mode, step, _, values, scalars), (*_, expected_values, expected_scalars) in zip(
+        steps, expected_steps, strict=True
+    ):
+        lost = set(expected_values) - set(values) | set(expected_scalars) - set(scalars)
+        if (mode, step) in {(1, 0), (2, 0)}:  # copies of what was there before the session are made by the host
+            lost = {n for n in lost if "_input_" not in n and "_output_" not in n or "Loss" in n}
+        missing |= {(mode, step, n) for n in lost}
+        wrong |= {n for n in values.keys() & expected_values.keys() if not same(values[n], expected_values[n])}
+        wrong |= {
+            n
+            for n in scalars.keys() & expected_scalars.keys()
+            if not same(np.float64(scalars[n]), np.float64(expected_scalars[n]))
+        }
+    assert sorted(wrong) == []
+    assert sorted(missing) == MISSING.get(name, [])
+    assert session.device_calls
+    assert {stream for _, _, stream in session.device_calls} == {STREAM}
+
+
+#: What is not read on an accelerator.
+MISSING: dict[str, list[tuple[int, int, str]]] = {
+    "sparse_embedding": [(1, step, "gradient/EmbeddingBag_weight") for step in range(cases.STEPS)],
+}
+
+
+class TestScalars:
+    def test_a_number_of_the_cpu_is_read_at_once(self):
+        assert scalar_of(torch.tensor(2.5)) == 2.5
+        assert scalar_of(None) is None
+
+    def test_a_number_of_an_accelerator_comes_later(self, on_device, watched):
+        _, session = watched()
+        session.begin_step(int(Mode.TRAIN), 0)
+        on_device()
+        number = session.define_tensor("x", int(Role.SCALAR))
+        value = scalar_of(torch.tensor(3.0))
+        assert type(value) is DeviceScalar
+        layout = session.define_layout(11, [])
+        assert (value / 2).record(session, number, session.define_layout(int(_float32()), []))
+        assert session.open.scalars == {"x": 1.5}
+        assert layout >= 0
+        session.open = None
+
+    @pytest.mark.parametrize(
+        "tensor",
+        [torch.zeros(2), torch.zeros((), dtype=torch.complex64), torch.zeros((), device="meta"), "text"],
+        ids=["two elements", "complex", "meta", "no tensor"],
+    )
+    def test_others_are_not_read(self, tensor, on_device):
+        on_device()
+        assert scalar_of(tensor) is None
+
+    def test_it_keeps_memory_and_no_graph(self, on_device):
+        on_device()
+        value = scalar_of((torch.ones(1, requires_grad=True) * 3).sum())
+        assert type(value) is DeviceScalar
+        kept = [getattr(value, name) for name in DeviceScalar.__slots__]
+        assert not any(isinstance(part, torch.Tensor) for part in kept)
+        assert any(isinstance(part, torch.UntypedStorage) for part in kept)
+
+    def test_one_that_was_changed_in_place_is_not_recorded(self, on_device, watched):
+        _, session = watched()
+        session.begin_step(int(Mode.TRAIN), 0)
+        on_device()
+        loss = torch.tensor(3.0)
+        value = scalar_of(loss)
+        loss.mul_(2)
+        number = session.define_tensor("x", int(Role.SCALAR))
+        assert not value.record(session, number, 0)
+        assert session.open.scalars == {}
+        session.open = None
+
+
+def _float32():
+    return _device._FLOAT32
+
+
+class TestRows:
+    def test_rows_of_each_device_are_one_call(self, on_device, watched, monkeypatch):
+        _, session = watched()
+        session.begin_step(int(Mode.TRAIN), 0)
+        on_device()
+        tensors = [torch.full((3,), float(n)) for n in range(40)]
+        monkeypatch.setattr(torch.Tensor, "get_device", lambda t: int(t[0].item()) % 2)
+        rows, layout = DeviceRows(session), session.define_layout(_float32(), [3])
+        for n, tensor in enumerate(tensors):
+            rows.add(session.define_tensor(f"w{n}", int(Role.WEIGHT)) | layout << 32, tensor)
+        assert rows.capture() == 40
+        assert session.device_calls == [("capture", 0, STREAM), ("capture", 1, STREAM + 1)]
+        assert [session.open.values[f"w{n}"][0] for n in range(40)] == list(range(40))
+        assert rows.capture() == 0
+        session.open = None
+
+    @pytest.mark.parametrize(
+        "tensor",
+        [torch.zeros(2).to_sparse(), torch.zeros(2, device="meta"), torch.zeros(2).as_subclass(type("S", (torch.Tensor,), {}))],
+        ids=["sparse", "meta", "subclass"],
+    )
+    def test_others_are_not_on_a_device(self, tensor, on_device):
+        on_device()
+        assert not is_on_device(tensor)
+
+    def test_a_build_without_cuda_reads_nothing(self, on_device, monkeypatch):
+        on_device()
+        monkeypatch.setattr(_device, "_raw_stream", None)
+        assert not is_on_device(torch.zeros(2))
+
+
+def train(model, steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(torch.randn(4, 6)), torch.zeros(4, 3))
+        loss.backward()
+        optimizer.step()
+
+
+def test_half_of_a_model_on_the_cpu(watched, on_device):
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    there = {id(p) for p in model[1].parameters()}
+    on_device(lambda t: id(t) in there or t.shape in [(3, 5), (3,)])
+    _, session = watched(roles=DEFAULT_ROLES)
+    train(model)
+    step = session.steps[-1]
+    assert {n for n in step.values if "weight" in n} == {
+        "Sequential_0.weight", "Sequential_1.weight", "gradient/Sequential_0.weight", "gradient/Sequential_1.weight",
+    }  # fmt: skip
+    assert step.gaps == []
+
+
+def test_a_parameter_that_moves_is_read_where_it_is(watched, on_device):
+    model, where = nn.Linear(6, 3), {"device": True}
+    on_device(lambda t: where["device"])
+    _, session = watched(roles=DEFAULT_ROLES)
+    train(model, 2)
+    calls = len(session.device_calls)
+    where["device"] = False
+    train(model, 2)
+    assert len(session.device_calls) == calls
+    assert all("Linear_weight" in step.values for step in session.steps)
+
+
+def test_a_transposed_view_and_an_empty_tensor(watched, on_device):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.turned = nn.Parameter(torch.randn(3, 6).t())
+            self.empty = nn.Parameter(torch.zeros(0, 3))
+
+        def forward(self, x):
+            return x @ self.turned + self.empty.sum()
+
+    on_device()
+    model = Odd()
+    _, session = watched(roles={Role.WEIGHT, Role.OTHER, *DEFAULT_ROLES})
+    train(model, 1)
+    values = session.steps[0].values
+    assert values["Odd_turned"].shape == (6, 3)
+    assert values["Odd_empty"].shape == (0, 3)
+
+
+def test_sparse_gradients_are_gaps(watched, on_device):
+    on_device()
+    model = nn.EmbeddingBag(10, 3, sparse=True)
+    _, session = watched(roles=DEFAULT_ROLES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.tensor([[1, 2]])).sum().backward()
+    optimizer.step()
+    assert ("gradient/EmbeddingBag_weight", UNSUPPORTED) in session.steps[0].gaps
+
+
+def test_nothing_is_read_as_if_it_were_on_the_cpu(on_device):
+    on_device()
+    assert read_scalar(torch.tensor(1.0)) is None
+
+
+def test_record_number_takes_both(on_device, watched):
+    _, session = watched()
+    session.begin_step(int(Mode.TRAIN), 0)
+    from luff.torch.capture._memory import Layouts
+
+    layouts = Layouts(session)
+    assert record_number(session, layouts, session.define_tensor("a", int(Role.SCALAR)), 2.0)
+    on_device()
+    value = scalar_of(torch.tensor(4.0))
+    assert record_number(session, layouts, session.define_tensor("b", int(Role.SCALAR)), value)
+    assert session.open.scalars == {"a": 2.0, "b": 4.0}
+    session.open = None

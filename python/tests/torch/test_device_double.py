@@ -1,0 +1,155 @@
+"""The whole path of an accelerator's values: real sessions, the real kernels on the CPU, a double of the driver, and
+tensors of the CPU that say they were on device 0. And what happens where there is no such driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import luff
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DOUBLE = Path(os.environ.get("LUFF_DRIVER_DOUBLE", ROOT / "build/dev/testing/libcuda_double.so"))
+needs_double = pytest.mark.skipif(not DOUBLE.exists(), reason="the double of the driver is not built")
+
+PRELUDE = """
+import ctypes, json, sys
+import torch, luff, luff.torch
+from luff.torch.capture import _device
+
+def pretend():
+    here = torch._C.TensorBase.is_cpu
+    torch.Tensor.is_cuda = property(lambda t: bool(here.__get__(t)))
+    torch.Tensor.is_cpu = property(lambda t: False)
+    torch.Tensor.get_device = lambda t: 0
+    _device._raw_stream = lambda device: 0
+
+def driver(missing="", version=0, failing_call=0):
+    double = ctypes.CDLL(sys.argv[1])
+    double.luff_double_misuse.restype = ctypes.c_char_p
+    double.luff_double_begin(missing.encode(), version, failing_call)
+    return double
+
+def train(steps=12):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    hook = luff.torch.attach(model, run="run")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses, sums = [], []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.CrossEntropyLoss()(model(torch.randn(8, 6)), torch.randint(0, 3, (8,)))
+        loss.backward()
+        sums.append([float(p.detach().double().sum()) for p in (model[0].weight, model[0].weight.grad)])
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    hook.close()
+    return {"losses": losses, "sums": sums, "health": hook.health()}
+
+def loaded():
+    return [line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line or "libnvidia" in line]
+"""
+
+
+def run(tmp_path, script, expect=0, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(script), str(DOUBLE)],
+        cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == expect, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def reasons(trial):
+    return {gap["reason"] for gap in trial.gaps()}
+
+
+@needs_double
+def test_values_of_a_training(tmp_path):
+    out = run(tmp_path, """
+        double = driver()
+        pretend()
+        result = train()
+        result["misuse"] = double.luff_double_misuse().decode()
+        result["launches"] = double.luff_double_launches()
+        print(json.dumps(result))
+        """)
+    assert out["misuse"] == ""
+    assert out["launches"] == 24  # weights and gradients at each step
+    trial = luff.open_trial(tmp_path / "run")
+    losses = trial.tensor("CrossEntropyLoss_output_0")
+    assert [float(losses.value(s)) for s in losses.steps()] == pytest.approx(out["losses"], rel=1e-6)
+    for name, at in (("0.weight", 0), ("gradient/0.weight", 1)):
+        tensor = trial.tensor(name)
+        sums = [tensor.summary(step).sum for step in tensor.steps()]
+        assert sums == pytest.approx([row[at] for row in out["sums"]], rel=1e-5, abs=1e-6)
+    assert reasons(trial) <= {"unsupported"}  # values of inputs and outputs that a collection asks for
+
+
+@needs_double
+@pytest.mark.parametrize(
+    ("how", "word"),
+    [
+        ('missing="cuEventQuery"', "the driver lacks cuEventQuery"),
+        ("version=11010", "the driver supports CUDA 11.1"),
+        ("failing_call=7", "CUDA_ERROR_UNKNOWN (400)"),
+    ],
+)
+def test_a_driver_that_does_not_do(tmp_path, how, word):
+    expected = run(tmp_path, "print(json.dumps(train()))")["losses"]
+    (tmp_path / "run").rename(tmp_path / "before")
+    out = run(tmp_path, f"""
+        double = driver({how})
+        pretend()
+        print(json.dumps(train()))
+        """)
+    assert out["losses"] == expected
+    assert out["health"]["accepting"] is not None
+    trial = luff.open_trial(tmp_path / "run")
+    assert "device error" in reasons(trial)
+    events = [json.dumps(event) for event in trial.events()]
+    assert any(word in event for event in events), events
+
+
+def test_tensors_of_a_device_without_driver_are_gaps(tmp_path):
+    out = run(tmp_path, """
+        pretend()
+        result = train()
+        result["loaded"] = loaded()
+        print(json.dumps(result))
+        """)
+    assert len(out["losses"]) == 12
+    assert out["loaded"] == []
+    assert "unsupported" in reasons(luff.open_trial(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("visible", [None, ""])
+def test_a_training_on_the_cpu_loads_nothing_and_starts_nothing(tmp_path, visible):
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    out = run(tmp_path, """
+        import os
+        result = {"after_import": loaded()}
+        train()
+        result["after_training"] = loaded()
+        result["threads"] = [open(f"/proc/self/task/{t}/comm").read().strip() for t in os.listdir("/proc/self/task")]
+        print(json.dumps(result))
+        """, **environment)
+    assert out["after_import"] == out["after_training"] == []
+    assert "luff-device" not in out["threads"]
+
+
+def test_a_broken_driver_library_is_not_opened(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libcuda.so.1").write_text("no library")
+    out = run(tmp_path, """
+        pretend()
+        print(json.dumps(train()))
+        """, LD_LIBRARY_PATH=f"{tmp_path / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+    assert len(out["losses"]) == 12

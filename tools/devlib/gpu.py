@@ -1,0 +1,127 @@
+"""./dev gpu: what only a machine with a GPU can show, with that machine's own Python and torch.
+
+Without a GPU it says so, and everything is skipped.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from devlib.term import ROOT, Failed, say
+
+SCRIPT = ROOT / "tests" / "gpu" / "parts.py"
+PARTS = {
+    "values": "statistics of each dtype against float64, and the same bits twice",
+    "identical": "trainings with and without Luff: same bits, same memory, no synchronisation",
+    "cost": "a step with statistics of weights and gradients over one without",
+}
+LIMIT_S = 480
+FACTS = (
+    "import json, torch; print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.is_available(),"
+    " torch.cuda.get_device_name(0) if torch.cuda.is_available() else '']))"
+)
+
+
+def gpu_arguments(parser):
+    parser.add_argument(
+        "--only", default="", metavar="PARTS", help=f"parts, with commas between: {', '.join(PARTS)}"
+    )
+    parser.add_argument("--python", default="", help="a Python with torch for CUDA (default: one that is found)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the outcomes as JSON")
+
+
+def gpu_main(args):
+    wanted = [part for part in args.only.split(",") if part] or list(PARTS)
+    unknown = [part for part in wanted if part not in PARTS]
+    if unknown:
+        raise Failed(f"no part {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+    python, facts, why = _python(args.python)
+    if python is None:
+        rows = [{"part": part, "check": PARTS[part], "status": "skipped", "detail": why} for part in wanted]
+    else:
+        say(f"{facts[3]}, torch {facts[0]}, CUDA {facts[1]}: {python}")
+        rows = _run(python, _built(python), wanted)
+    _table(rows)
+    if args.out:
+        args.out.write_text(json.dumps({"device": facts[3] if facts else None, "torch": facts, "rows": rows}, indent=1))
+    return 1 if any(row["status"] == "failed" for row in rows) else 0
+
+
+def _python(given):
+    """A Python whose torch has a GPU, and what torch says; or None, and why not."""
+    candidates = [given] if given else [sys.executable, *(filter(None, map(shutil.which, ("python3", "python"))))]
+    why = "no Python here has torch"
+    for python in dict.fromkeys(candidates):
+        try:
+            done = subprocess.run([python, "-c", FACTS], capture_output=True, text=True, timeout=120, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = str(error)
+            continue
+        if done.returncode != 0:
+            continue
+        facts = json.loads(done.stdout.strip().splitlines()[-1])
+        if facts[2]:
+            return python, facts, ""
+        why = f"no GPU: torch {facts[0]} sees no CUDA device"
+    return None, None, why
+
+
+def _built(python):
+    """The folder of a Luff built for this Python, without network."""
+    folder = ROOT / "build" / "gpu"
+    commands = [
+        ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLUFF_PYTHON=ON",
+         f"-DPython_EXECUTABLE={python}"],
+        ["cmake", "--build", folder, "--target", "_core", "luff"],
+    ]  # fmt: skip
+    for command in commands:
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Failed(
+                f"Luff cannot be built for {python} (it needs the packages of system-packages.txt, and nanobind in"
+                f" this Python):\n{(done.stdout + done.stderr)[-2000:]}"
+            )
+    return folder
+
+
+def _run(python, folder, parts):
+    environment = os.environ | {
+        "PYTHONPATH": str(folder / "python"),
+        "LUFF_EXECUTABLE": str(folder / "src/cli/luff"),
+    }
+    rows = []
+    command = [python, str(SCRIPT), *parts]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        out, broken = done.stdout, done.stderr[-500:] if done.returncode != 0 else ""
+    except subprocess.TimeoutExpired as late:
+        out = (late.stdout or b"").decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        broken = f"not done after {LIMIT_S} s"
+    for line in out.splitlines():
+        if line.startswith("{"):
+            rows.append(json.loads(line))
+    seen = {row["part"] for row in rows}
+    rows += [
+        {"part": part, "check": PARTS[part], "status": "failed", "detail": broken or "said nothing"}
+        for part in parts
+        if part not in seen
+    ]
+    if broken and all(row["status"] != "failed" for row in rows):
+        rows.append({"part": parts[-1], "check": "the end", "status": "failed", "detail": broken})
+    return rows
+
+
+def _table(rows):
+    width = max(len(row["check"]) for row in rows)
+    for row in rows:
+        figure = f"{row['value']:.3f}" if "value" in row else ""
+        gate = f"(limit {row['gate']})" if "gate" in row else ""
+        detail = row.get("detail", "") if row["status"] != "passed" else ""
+        say(f"{row['part']:<10} {row['check']:<{width}}  {row['status']:<8} {figure} {gate} {detail}".rstrip())
+    counts = {s: sum(row["status"] == s for row in rows) for s in ("passed", "failed", "skipped")}
+    say(", ".join(f"{count} {status}" for status, count in counts.items()))
