@@ -136,7 +136,7 @@ LAZY = tuple(FRAMEWORKS)
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 # POSIX headers have a slash or match this pattern; C++ standard headers have neither slash nor suffix.
-SYSTEM = re.compile(r"^(sys|linux|netinet|arpa|bits|asm)/|^[a-z0-9_]+$|^[a-z0-9_]+\.h$")
+SYSTEM = re.compile(r"^(sys|linux|netinet|arpa|bits|asm|sanitizer)/|^[a-z0-9_]+$|^[a-z0-9_]+\.h$")
 SYSTEM_NOT = {"pcre2.h", "xxhash.h", "httplib.h", "rapidcheck.h", "zstd.h", "lz4.h", "zlib.h"}
 
 

@@ -34,8 +34,9 @@ Slots::Slots(std::shared_ptr<const Driver> driver, Context context, int device, 
 
 Code Slots::Load(const char** doing) {
   *doing = "loading the kernels";
-  if (const Code error = driver_->ModuleLoadData(&module_, KernelImage().data()); error != kSuccess)
-    return error;
+  const std::span<const unsigned char> image = KernelImage();
+  if (image.empty()) return kOutOfMemory;
+  if (const Code error = driver_->ModuleLoadData(&module_, image.data()); error != kSuccess) return error;
   if (const Code error = driver_->ModuleGetFunction(&statistics_, module_, kStatisticsKernel);
       error != kSuccess)
     return error;

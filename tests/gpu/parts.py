@@ -57,7 +57,7 @@ def values(_: Path) -> Iterator[Row]:
             optimizer.step()
             hook.close()
             trial = luff.open_trial(f"{folder}/run")
-            known = {name.split("_", 1)[1]: name for name in trial.tensor_names() if name.startswith("Holder_")}
+            known = {name.split("_", 1)[1]: name for name in trial.tensors() if name.startswith("Holder_")}
             found.append({n: trial.tensor(full).summary(0) for n, full in known.items()})
     for name, parameter in model.named_parameters():
         host = parameter.detach().cpu().double()
@@ -68,13 +68,13 @@ def values(_: Path) -> Iterator[Row]:
             continue
         scale = float(finite.abs().sum())
         good = (
-            abs(summary.sum - float(finite.sum())) <= 1e-6 * scale
-            and abs(summary.sum_sq - float((finite * finite).sum())) <= 1e-6 * float((finite * finite).sum())
-            and summary.min == float(finite.min())
-            and summary.max == float(finite.max())
-            and summary.zero_count == int((host == 0).sum())
-            and summary.nan_count == int(host.isnan().sum())
-            and summary.inf_count == int(host.isinf().sum())
+            abs(summary["sum"] - float(finite.sum())) <= 1e-6 * scale
+            and abs(summary["sum_sq"] - float((finite * finite).sum())) <= 1e-6 * float((finite * finite).sum())
+            and summary["min"] == float(finite.min())
+            and summary["max"] == float(finite.max())
+            and summary["zero_count"] == int((host == 0).sum())
+            and summary["nan_count"] == int(host.isnan().sum())
+            and summary["inf_count"] == int(host.isinf().sum())
         )
         yield row(name, good, str(summary))
         yield row(f"{name}, twice", repr(summary) == repr(found[1][name]))

@@ -43,6 +43,8 @@ def test_without_arguments_lists_every_verb_with_one_line() -> None:
         "wheel",
         "demo",
         "compat",
+        "kernels",
+        "gpu",
         "docs",
     }
 

@@ -4,10 +4,10 @@ import concurrent.futures
 import time
 from pathlib import Path
 
-from devlib import build, setup
+from devlib import build, kernels, setup
 from devlib.term import LOGS, ROOT, VENV, Failed, output_of, run, say, seconds, shown
 
-CPP = (".h", ".cc")
+CPP = (".h", ".cc", ".cu")
 STUB = ROOT / "python" / "luff" / "_core.pyi"
 PYTHON_PATHS = ["dev", "tools", "python", "tests", "benchmarks", "examples"]
 
@@ -191,8 +191,26 @@ def _stubs(_args):
 
 
 def _prose(_args):
-    suffixes = (".h", ".cc", ".py", ".pyi", ".md", ".cmake", ".txt", ".toml", ".in", ".json", ".yaml", ".yml")
+    suffixes = (
+        ".h",
+        ".cc",
+        ".cu",
+        ".py",
+        ".pyi",
+        ".md",
+        ".cmake",
+        ".txt",
+        ".toml",
+        ".in",
+        ".json",
+        ".yaml",
+        ".yml",
+    )
     return _quick([VENV / "bin/python", "tools/check_prose.py", "dev", ".ci/run", *files(suffixes)])
+
+
+def _kernels(_args):
+    return kernels.check()
 
 
 STEPS = {
@@ -202,5 +220,6 @@ STEPS = {
     "mypy": _mypy,
     "stubs": _stubs,
     "prose": _prose,
+    "kernels": _kernels,
     "tidy": _tidy,
 }

@@ -12,7 +12,7 @@ from devlib.setup import REQUIREMENTS
 from devlib.term import ROOT, Failed, run, say
 
 # Complete by themselves. All other environments see .venv, and their files omit what dev.txt already has.
-ALONE = ("base", "build", "dev", "pin")
+ALONE = ("base", "build", "dev", "kernels", "pin")
 # Needed by the build of PyTorch for CUDA and not by the one for CPUs: installed only with the former.
 CUDA = re.compile(r"^(nvidia-|cuda-|triton==)")
 
@@ -63,7 +63,8 @@ def _pin(name):
         _write(REQUIREMENTS / "torch-cuda.txt", [b for p, b in found.items() if CUDA.search(p)], "torch.txt")
     if name not in ALONE:
         found = {p: b for p, b in found.items() if p not in dev or p.split("==")[0] in direct}
-    _write(target, [b for p, b in found.items() if not CUDA.search(p)], source.name)
+    kept = [b for p, b in found.items() if name == "kernels" or not CUDA.search(p)]
+    _write(target, kept, source.name)
 
 
 def _read(file):

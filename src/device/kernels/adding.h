@@ -1,11 +1,11 @@
 #pragma once
 // What one thread adds up.
 //
-// Totals take any element, one at a time, in float64. Floats take sixteen elements at once of float32,
+// AddNumber takes any element, one at a time, in float64. Floats take sixteen elements at once of float32,
 // float16, bfloat16 and float8, add them in float and join the sums in float64: a processor has few float64
 // units. A tensor whose mean is large compared with its deviation is taken relative to a centre, so that the
 // variance keeps its digits (mean 1e6, deviation 1). Sixteen elements whose sum of squares is not finite, or
-// leaves the range in which a float keeps its digits, are refused; Totals take them.
+// leaves the range in which a float keeps its digits, are refused; AddNumber takes them.
 //
 // Bounds, with u = 2^-24: a sum of 16 differences has at most 7 roundings, so is wrong by 7 u of the sum of
 // |x - centre|, which is at most 2.2 times that of |x|. A sum of squares has at most 10. Both stay below
@@ -15,30 +15,20 @@
 
 namespace luff::device::kernel {
 
-/// Sums of a thread, a warp or a block.
-struct Totals {
-  double sum;
-  double sum_sq;
-  double abs_sum;
-  U64 low;  // key of the least finite value
-  U64 high;
-  U64 counts;  // zeros, NaNs and Infs of one chunk, 21 bits each
-};
-inline constexpr U32 kCountBits = 21;
-inline constexpr U64 kOneZero = 1, kOneNaN = 1ull << kCountBits, kOneInf = 1ull << (2 * kCountBits);
-static_assert(kChunkBytes < (1u << kCountBits), "a chunk may consist of zeros of one byte");
+/// Sums of a thread or a block are Statistics whose bounds are keys.
+__device__ inline Statistics NoStatistics() { return {0, 0, 0, 0, ~0ull, 0, 0, 0, 0, 0, 0, 0}; }
 
-/// Of no elements: any key replaces these.
-__device__ inline Totals NoTotals() { return {0, 0, 0, ~0ull, 0, 0}; }
-
-__device__ inline void AddNumber(Totals* t, Number n) {
+__device__ inline void AddNumber(Statistics* t, Number n) {
   if (!IsFinite(n.value)) {
-    t->counts += IsNaN(n.value) ? kOneNaN : kOneInf;
+    if (IsNaN(n.value))
+      ++t->nans;
+    else
+      ++t->infs;
     return;
   }
-  t->counts += n.value == 0 ? kOneZero : 0;
-  t->low = n.key < t->low ? n.key : t->low;
-  t->high = n.key > t->high ? n.key : t->high;
+  t->zeros += n.value == 0 ? 1 : 0;
+  t->min_bits = n.key < t->min_bits ? n.key : t->min_bits;
+  t->max_bits = n.key > t->max_bits ? n.key : t->max_bits;
   t->sum += n.value;
   t->sum_sq = fma(n.value, n.value, t->sum_sq);
   t->abs_sum += fabs(n.value);
@@ -70,7 +60,7 @@ class Floats {
 #pragma unroll 1
     for (U32 first = 0; first < 4;) {
       float f[16];
-      switch (dtype_) {
+      switch (Anew(dtype_)) {
         case kFloat32:
 #pragma unroll
           for (U32 i = 0; i < 16; ++i) f[i] = __uint_as_float(WordAt(x[i / 4], i % 4));
@@ -102,22 +92,23 @@ class Floats {
       if (verdict == kAgain) continue;
       if (verdict == kRefused) refused |= taken << first;
       first += size_;
-      if (size_ == 2) Rotate(x);
-      if (size_ <= 2) Rotate(x);
+      const U32 size = Anew(size_);
+      if (size == 2) Rotate(x);
+      if (size <= 2) Rotate(x);
     }
     return refused;
   }
 
-  __device__ void AddTo(Totals* t) const {
+  __device__ void AddTo(Statistics* t) const {
     const double c = centre_, n = added_;
     t->sum += deviation_ + c * n;
     t->sum_sq += deviation_sq_ + (2 * c * deviation_ + c * c * n);
     t->abs_sum += abs_sum_;
-    t->counts += zeros_;
+    t->zeros += zeros_;
     if (added_ == 0) return;
     const U64 low = KeyOfDouble(low_), high = KeyOfDouble(high_);
-    t->low = low < t->low ? low : t->low;
-    t->high = high > t->high ? high : t->high;
+    t->min_bits = low < t->min_bits ? low : t->min_bits;
+    t->max_bits = high > t->max_bits ? high : t->max_bits;
   }
 
  private:

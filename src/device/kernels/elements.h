@@ -13,6 +13,15 @@
 
 namespace luff::device::kernel {
 
+/// Returns `value`, and hides from the compiler that it is always the same. Without it a loop is compiled
+/// once for each outcome of the conditions in it that do not change: ten times the code.
+__device__ inline U32 Anew(U32 value) {
+#ifdef __CUDACC_RTC__
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
 /// Codes of luff::DType (testing/launch.cc compares them).
 enum : U32 {
   kBool = 1,
@@ -101,12 +110,10 @@ struct Float8 {
 };
 
 __device__ inline Float8 Float8Of(U32 dtype) {
-  switch (dtype) {
-    case kFloat8E4M3FN: return {20, 0x1p120f, 0x7f, 256};
-    case kFloat8E5M2: return {21, 0x1p112f, 0x7c, 256};
-    case kFloat8E4M3FNUZ: return {20, 0x1p119f, 256, 0x80};
-    default: return {21, 0x1p111f, 256, 0x80};
-  }
+  const bool e5m2 = dtype == kFloat8E5M2 || dtype == kFloat8E5M2FNUZ, fnuz = dtype >= kFloat8E4M3FNUZ;
+  // The bias of float32 less that of the format: 7 for e4m3fn, 15 for e5m2, one more in the family "fnuz".
+  const float scale = __uint_as_float((127u + 120 - (e5m2 ? 8 : 0) - (fnuz ? 1 : 0)) << 23);
+  return {e5m2 ? 21u : 20u, scale, fnuz ? 256u : e5m2 ? 0x7cu : 0x7fu, fnuz ? 0x80u : 256u};
 }
 
 __device__ inline float Float8ToFloat(U32 code, const Float8& format) {

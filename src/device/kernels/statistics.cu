@@ -21,7 +21,7 @@ struct Chunk {
 __device__ inline Chunk ChunkOf(const Row& row, const Loops* loops, U32 chunk) {
   Chunk c;
   const U32 size_bits = SizeBitsOf(row.dtype), size = 1u << size_bits;
-  c.elements = {row.data, loops + row.loops, row.depth, size};
+  c.elements = {row.data, loops + row.loops, row.depth, size, size_bits};
   c.vector_bits = 4 - size_bits;
   c.per_vector = 1u << c.vector_bits;
   c.slots = row.count == 0 ? 0 : row.count + row.lead;
@@ -56,21 +56,21 @@ struct NoForms {
 struct Forms {
   static constexpr bool kAny = true;
   const Row* row;
-  U32* bins;                 // in shared memory; null without a histogram
-  Differences* differences;  // this thread's, in shared memory
-  U64 hash_low, hash_high;
+  U32* bins;                // in shared memory; null without a histogram
+  Differences differences;  // this thread's
 
-  /// Adds elements [first, last) of vector number `vector`, also to `t` unless that is null.
-  __device__ void Add(const Chunk& c, U64 vector, const uint4& x, U32 first, U32 last, Totals* t) {
-    if ((row->flags & kRowHash) != 0) AddToHash(LongAt(x, 0), LongAt(x, 1), vector, &hash_low, &hash_high);
-    const U32 size = c.elements.size, dtype = row->dtype;
-    const bool complex = IsComplex(dtype);
+  /// Adds elements [first, last) of vector number `vector` to `t` and to the other forms.
+  __device__ void Add(const Chunk& c, U64 vector, const uint4& x, U32 first, U32 last, Statistics* t) {
+    if ((row->flags & kRowHash) != 0)
+      AddToHash(LongAt(x, 0), LongAt(x, 1), vector, &t->hash_low, &t->hash_high);
+    const U32 size = c.elements.size, differs = row->previous != 0 ? 1 : 0;
+    const U32 counts = bins != nullptr ? 1 : 0;
     uint4 y = x;
     const U64 at = row->previous + vector * kVectorBytes;
     const bool whole = last == c.per_vector && row->previous % kVectorBytes == 0;
-    if (row->previous != 0) {  // then lead is 0
-      const Elements before = {row->previous, nullptr, 0, size};
-      y = whole ? ReadVector(at) : Gather(before, vector << c.vector_bits, 0, last);
+    if (Anew(differs) != 0) {  // then lead is 0
+      const Elements before = {row->previous, nullptr, 0, size, c.elements.size_bits};
+      y = whole ? ReadVector(at) : VectorOf(Gather(before, vector << c.vector_bits, 0, last));
       if ((row->flags & kRowReplacePrevious) != 0) {
         if (whole)
           WriteVector(at, x);
@@ -80,17 +80,18 @@ struct Forms {
     }
 #pragma unroll 1
     for (U32 k = first; k < last; ++k) {
+      const U32 dtype = Anew(row->dtype);
       const Element now = ElementAt(x, k, size);
       const Number number = NumberOf(now.low, now.high, dtype);
-      if (t != nullptr) AddNumber(t, number);
-      if (bins != nullptr) Count(number.value);
-      if (row->previous == 0) continue;
+      AddNumber(t, number);
+      if (Anew(counts) != 0) Count(number.value);
+      if (Anew(differs) == 0) continue;
       const Element then = ElementAt(y, k, size);
       const double value = NumberOf(then.low, then.high, dtype).value;
       double distance = number.value - value;
-      if (complex) distance = Magnitude(Minus(ComplexOf(now, dtype), ComplexOf(then, dtype)));
+      if (IsComplex(dtype)) distance = Magnitude(Minus(ComplexOf(now, dtype), ComplexOf(then, dtype)));
       AddDifference(fabs(distance), fabs(value));
-      differences->changed += now.low != then.low || now.high != then.high ? 1 : 0;
+      differences.changed += now.low != then.low || now.high != then.high ? 1 : 0;
     }
   }
 
@@ -104,13 +105,13 @@ struct Forms {
 
   __device__ void AddDifference(double distance, double value) {
     if (IsFinite(distance)) {
-      differences->l1 += distance;
-      differences->sum_sq = fma(distance, distance, differences->sum_sq);
-      differences->max = distance > differences->max ? distance : differences->max;
+      differences.l1 += distance;
+      differences.sum_sq = fma(distance, distance, differences.sum_sq);
+      differences.max = distance > differences.max ? distance : differences.max;
     }
     if (IsFinite(value)) {
-      differences->previous_l1 += value;
-      differences->previous_sum_sq = fma(value, value, differences->previous_sum_sq);
+      differences.previous_l1 += value;
+      differences.previous_sum_sq = fma(value, value, differences.previous_sum_sq);
     }
   }
 };
@@ -124,7 +125,7 @@ __device__ inline uint4 ReadOne(const Chunk& c, const Row& row, U64 vector, U64 
   const bool whole = *first == 0 && *last == c.per_vector;
   const U64 address = base + vector * kVectorBytes;
   const bool direct = whole && c.elements.depth == 0 && address % kVectorBytes == 0;
-  const uint4 x = direct ? ReadVector(address) : Gather(c.elements, slot - row.lead, *first, *last);
+  const uint4 x = direct ? ReadVector(address) : VectorOf(Gather(c.elements, slot - row.lead, *first, *last));
   if (c.copies) {
     const U64 to = c.copy_to + vector * kVectorBytes;
     if (whole && c.copy_aligned)
@@ -135,17 +136,18 @@ __device__ inline uint4 ReadOne(const Chunk& c, const Row& row, U64 vector, U64 
   return x;
 }
 
-/// Reads this thread's vectors of the chunk: first in groups of four, then all others, one at a time: what
-/// lies before the groups, and what follows them.
+/// Reads this thread's vectors of the chunk (luff_forms adds with care always): first in groups of four, then
+/// all others, one at a time: what lies before the groups, and what follows them.
 template <class F>
-__device__ inline void Read(const Chunk& c, const Row& row, Totals* totals, F* forms) {
+__device__ inline void Read(const Chunk& c, const Row& row, Statistics* totals, F* forms) {
   const U64 base = row.data - row.lead * c.elements.size;
   const U64 before = c.group_begin - c.begin;
   const U64 after = c.group_begin + static_cast<U64>(c.groups) * (4 * kBlockThreads);
   const U32 rest = static_cast<U32>(c.end - c.begin) - c.groups * (4 * kBlockThreads);
   const U32 singles = rest > threadIdx.x ? (rest - threadIdx.x + kBlockThreads - 1) / kBlockThreads : 0;
-  const bool narrow = IsNarrowFloat(row.dtype);
-  Floats floats(row.dtype, c.elements.size);
+  const U32 dtype = row.dtype, copies = c.copies ? 1 : 0;
+  const U32 narrow = !F::kAny && IsNarrowFloat(dtype) ? 1 : 0;
+  Floats floats(dtype, c.elements.size);
   U64 vector = c.group_begin + threadIdx.x;
 #pragma unroll 1
   for (U32 i = 0; i < c.groups + singles; ++i) {
@@ -156,13 +158,13 @@ __device__ inline void Read(const Chunk& c, const Row& row, Totals* totals, F* f
       const U64 address = base + vector * kVectorBytes;
 #pragma unroll
       for (U32 j = 0; j < 4; ++j) x[j] = ReadVector(address + j * (kBlockThreads * kVectorBytes));
-      if (c.copies) {
+      if (Anew(copies) != 0) {
         const U64 to = c.copy_to + vector * kVectorBytes;
 #pragma unroll
         for (U32 j = 0; j < 4; ++j) WriteVector(to + j * (kBlockThreads * kVectorBytes), x[j]);
       }
-      if (narrow) refused = floats.Add(x);
-      if (refused == 0 && !F::kAny) {
+      if (Anew(narrow) != 0) refused = floats.Add(x);
+      if (refused == 0) {
         vector += 4 * kBlockThreads;
         continue;
       }
@@ -174,15 +176,14 @@ __device__ inline void Read(const Chunk& c, const Row& row, Totals* totals, F* f
     }
 #pragma unroll 1
     for (U32 j = 0; j < vectors; ++j) {
-      const bool wanted = (refused >> j & 1) != 0;
-      Totals t = *totals;  // in registers for the time of the loop
+      Statistics t = *totals;  // in registers for the time of the loop
       if constexpr (F::kAny) {
-        forms->Add(c, vector, x[0], first, last, wanted ? &t : nullptr);
-      } else if (wanted) {
+        forms->Add(c, vector, x[0], first, last, &t);
+      } else if ((refused >> j & 1) != 0) {
 #pragma unroll 1
         for (U32 k = first; k < last; ++k) {
           const Element e = ElementAt(x[0], k, c.elements.size);
-          AddNumber(&t, NumberOf(e.low, e.high, row.dtype));
+          AddNumber(&t, NumberOf(e.low, e.high, Anew(dtype)));
         }
       }
       *totals = t;
@@ -190,26 +191,7 @@ __device__ inline void Read(const Chunk& c, const Row& row, Totals* totals, F* f
       Rotate(x);
     }
   }
-  floats.AddTo(totals);
-}
-
-__device__ inline Statistics StatisticsOf(const Totals& t, const Chunk& chunk, const Row& row) {
-  const U64 count = CountOf(chunk, row.lead);
-  const U32 domain = DomainOf(row.dtype);
-  constexpr U64 kMask = (1ull << kCountBits) - 1;
-  Statistics s;
-  s.count = count;
-  s.sum = t.sum;
-  s.sum_sq = t.sum_sq;
-  s.abs_sum = t.abs_sum;
-  s.zeros = t.counts & kMask;
-  s.nans = t.counts >> kCountBits & kMask;
-  s.infs = t.counts >> (2 * kCountBits);
-  const bool any = count != s.nans + s.infs;
-  s.min_bits = any ? BitsOf(t.low, domain) : 0;
-  s.max_bits = any ? BitsOf(t.high, domain) : 0;
-  s.hash_low = s.hash_high = s.unused = 0;
-  return s;
+  if (narrow != 0) floats.AddTo(totals);
 }
 
 /// Where the statistics of a chunk go: to the result if there is no other chunk.
@@ -217,31 +199,33 @@ __device__ inline bool IsOnlyChunk(const Chunk& c) {
   return c.slots <= static_cast<U64>(kChunkVectors) << c.vector_bits;
 }
 
-__device__ inline Statistics* StatisticsTarget(const StatisticsArguments& a, const Row& row,
-                                               const Chunk& chunk, U32 number) {
-  if (IsOnlyChunk(chunk)) return reinterpret_cast<Statistics*>(a.results) + row.result;
-  return reinterpret_cast<Statistics*>(a.partials) + row.first_partial + number;
+__device__ inline void WriteStatistics(const StatisticsArguments& a, const Row& row, const Chunk& chunk,
+                                       U32 number, Statistics* sum) {
+  sum->count = CountOf(chunk, row.lead);
+  KeysToBits(sum, row.dtype);
+  Copy(sum, IsOnlyChunk(chunk) ? reinterpret_cast<Statistics*>(a.results) + row.result
+                               : reinterpret_cast<Statistics*>(a.partials) + row.first_partial + number);
 }
 
 }  // namespace luff::device::kernel
 
-extern "C" __global__ void __launch_bounds__(256, 4)
+extern "C" __global__ void __launch_bounds__(256, 3)
     luff_statistics(const luff::device::StatisticsArguments a) {
   using namespace luff::device;
   using namespace luff::device::kernel;
   __shared__ Row row;
   __shared__ Chunk chunk;
-  __shared__ Totals totals[kBlockThreads];
+  __shared__ Statistics totals[kBlockThreads];
   const Work work = reinterpret_cast<const Work*>(a.work)[blockIdx.x];
   if (threadIdx.x == 0) {
     row = reinterpret_cast<const Row*>(a.rows)[work.row];
     chunk = ChunkOf(row, reinterpret_cast<const Loops*>(a.loops), work.chunk);
   }
   __syncthreads();
-  totals[threadIdx.x] = NoTotals();
+  totals[threadIdx.x] = NoStatistics();
   Read<NoForms>(chunk, row, &totals[threadIdx.x], nullptr);
   AddUpBlock(totals);
-  if (threadIdx.x == 0) *StatisticsTarget(a, row, chunk, work.chunk) = StatisticsOf(totals[0], chunk, row);
+  if (threadIdx.x == 0) WriteStatistics(a, row, chunk, work.chunk, totals);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2) luff_forms(const luff::device::StatisticsArguments a) {
@@ -249,15 +233,12 @@ extern "C" __global__ void __launch_bounds__(256, 2) luff_forms(const luff::devi
   using namespace luff::device::kernel;
   __shared__ Row row;
   __shared__ Chunk chunk;
-  __shared__ Totals totals[kBlockThreads];
-  __shared__ Differences differences[kBlockThreads];
+  __shared__ Statistics totals[kBlockThreads];
   __shared__ U32 bins[kHistogramCounters];
-  __shared__ U64 hashes[2];
   const Work work = reinterpret_cast<const Work*>(a.work)[blockIdx.x];
   if (threadIdx.x == 0) {
     row = reinterpret_cast<const Row*>(a.rows)[work.row];
     chunk = ChunkOf(row, reinterpret_cast<const Loops*>(a.loops), work.chunk);
-    hashes[0] = hashes[1] = 0;
   }
   __syncthreads();
   const bool histogram = row.histogram != 0;
@@ -266,15 +247,10 @@ extern "C" __global__ void __launch_bounds__(256, 2) luff_forms(const luff::devi
     for (U32 i = threadIdx.x; i < kHistogramCounters; i += kBlockThreads) bins[i] = 0;
     __syncthreads();
   }
-  totals[threadIdx.x] = NoTotals();
-  differences[threadIdx.x] = {0, 0, 0, 0, 0, 0};
-  Forms forms = {&row, histogram ? bins : nullptr, &differences[threadIdx.x], 0, 0};
+  totals[threadIdx.x] = NoStatistics();
+  Forms forms = {&row, histogram ? bins : nullptr, {0, 0, 0, 0, 0, 0}};
   Read(chunk, row, &totals[threadIdx.x], &forms);
-  // Integers: their sum does not depend on the order.
-  atomicAdd(&hashes[0], forms.hash_low);
-  atomicAdd(&hashes[1], forms.hash_high);
-  AddUpBlock(totals);  // behind its barriers the hashes and the bins are complete
-  if (row.previous != 0) AddUpBlock(differences);
+  AddUpBlock(totals);  // behind its barriers the bins are complete
   if (histogram) {
     U64* to = reinterpret_cast<U64*>(row.histogram);
 #pragma unroll 1
@@ -282,13 +258,15 @@ extern "C" __global__ void __launch_bounds__(256, 2) luff_forms(const luff::devi
       if (bins[i] != 0) atomicAdd(&to[i], static_cast<U64>(bins[i]));
     }
   }
-  if (threadIdx.x != 0) return;
-  Statistics statistics = StatisticsOf(totals[0], chunk, row);
-  statistics.hash_low = hashes[0];
-  statistics.hash_high = hashes[1];
-  *StatisticsTarget(a, row, chunk, work.chunk) = statistics;
+  if (threadIdx.x == 0) WriteStatistics(a, row, chunk, work.chunk, totals);
   if (row.previous == 0) return;
-  *(IsOnlyChunk(chunk) ? reinterpret_cast<Differences*>(a.differences) + row.difference
-                       : reinterpret_cast<Differences*>(a.difference_partials) + row.first_partial +
-                             work.chunk) = differences[0];
+  __syncthreads();
+  // The same shared memory again.
+  Differences* differences = reinterpret_cast<Differences*>(totals);
+  differences[threadIdx.x] = forms.differences;
+  AddUpBlock(differences);
+  if (threadIdx.x != 0) return;
+  Copy(differences, IsOnlyChunk(chunk) ? reinterpret_cast<Differences*>(a.differences) + row.difference
+                                       : reinterpret_cast<Differences*>(a.difference_partials) +
+                                             row.first_partial + work.chunk);
 }

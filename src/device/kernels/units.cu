@@ -5,7 +5,7 @@
 
 namespace luff::device::kernel {
 
-__device__ inline void Add(UnitCount* t, const UnitCount& other) {
+__device__ inline void AddCount(UnitCount* t, const UnitCount& other) {
   t->positive += other.positive;
   t->zero += other.zero;
   t->sum += other.sum;
@@ -13,7 +13,7 @@ __device__ inline void Add(UnitCount* t, const UnitCount& other) {
 
 /// Adds element number `index` of the stream.
 __device__ inline void AddElement(const Elements& elements, U32 dtype, U64 index, UnitCount* t) {
-  const Element e = ReadElement(AddressOf(elements, index), elements.size);
+  const Element e = Gather(elements, index, 0, 1);
   const double value = NumberOf(e.low, e.high, dtype).value;
   if (value == 0) ++t->zero;
   if (!IsFinite(value)) return;
@@ -23,7 +23,6 @@ __device__ inline void AddElement(const Elements& elements, U32 dtype, U64 index
 
 /// Number of position `p` of unit `u`.
 __device__ inline U64 IndexOf(const UnitsRow& row, U64 u, U64 p) {
-  if (row.inner == 1) return p * row.units + u;
   const U64 outer = Divide(p, row.inner);
   return (outer * row.units + u) * row.inner + (p - outer * row.inner);
 }
@@ -52,16 +51,16 @@ extern "C" __global__ void __launch_bounds__(256) luff_units(const luff::device:
   UnitCount count = {0, 0, 0};
   if (unit < row.units) {
     const Elements elements = {row.data, reinterpret_cast<const Loops*>(a.loops) + row.loops, row.depth,
-                               SizeOf(row.dtype)};
+                               SizeOf(row.dtype), SizeBitsOf(row.dtype)};
 #pragma unroll 1
     for (U64 p = begin + place; p < end; p += places)
-      AddElement(elements, row.dtype, IndexOf(row, unit, p), &count);
+      AddElement(elements, Anew(row.dtype), IndexOf(row, unit, p), &count);
   }
   room[threadIdx.x] = count;
 #pragma unroll 1
   for (U32 half = places / 2; half != 0; half /= 2) {
     __syncthreads();
-    if (place < half) Add(&room[threadIdx.x], room[threadIdx.x + half * apart]);
+    if (place < half) AddCount(&room[threadIdx.x], room[threadIdx.x + half * apart]);
   }
   if (place == 0 && unit < row.units) *UnitTarget(row, work.split, unit) = room[threadIdx.x];
 }
@@ -77,6 +76,6 @@ extern "C" __global__ void __launch_bounds__(256)
   const UnitCount* partials = reinterpret_cast<const UnitCount*>(row.partials) + unit;
   UnitCount count = {0, 0, 0};
 #pragma unroll 1
-  for (U32 split = 0; split < row.splits; ++split) Add(&count, partials[split * row.units]);
+  for (U32 split = 0; split < row.splits; ++split) AddCount(&count, partials[split * row.units]);
   reinterpret_cast<UnitCount*>(row.results)[unit] = count;
 }

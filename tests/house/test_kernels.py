@@ -1,0 +1,82 @@
+"""The image of the kernels for GPUs: what `./dev check` says when it and its sources have parted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from devlib import kernels  # noqa: E402
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the kernels, for which no compilers are installed."""
+    folder = tmp_path / "kernels"
+    shutil.copytree(kernels.KERNELS, folder)
+    pins = tmp_path / "kernels.txt"
+    shutil.copy(kernels.PINS, pins)
+    monkeypatch.setattr(kernels, "KERNELS", folder)
+    monkeypatch.setattr(kernels, "IMAGE", folder / "kernels.image")
+    monkeypatch.setattr(kernels, "RECORD", folder / "kernels.json")
+    monkeypatch.setattr(kernels, "PINS", pins)
+    monkeypatch.setattr(kernels, "FOLDER", tmp_path / "none")
+    return folder
+
+
+def test_what_is_committed_is_of_one_build(copied: Path) -> None:
+    verdict, text = kernels.check()
+    assert verdict, text
+    assert "not compared" in text
+    record = json.loads(kernels.RECORD.read_text())
+    assert set(record["kernels"]) == {
+        "luff_statistics", "luff_forms", "luff_reduce", "luff_units", "luff_reduce_units", "luff_read",
+    }  # fmt: skip
+    for machines in record["kernels"].values():
+        assert list(machines) == [f"sm_{machine}" for machine in kernels.MACHINES]
+
+
+@pytest.mark.parametrize("name", ["statistics.cu", "arguments.h", "hash.h", "totals.h"])
+def test_a_changed_source_makes_the_image_stale(copied: Path, name: str) -> None:
+    (copied / name).write_text((copied / name).read_text() + "\n")
+    verdict, text = kernels.check()
+    assert verdict is False
+    assert "./dev kernels" in text
+
+
+def test_other_compilers_make_the_image_stale(copied: Path) -> None:
+    kernels.PINS.write_text(kernels.PINS.read_text().replace("12.9.86", "12.9.87"))
+    assert kernels.check()[0] is False
+
+
+def test_another_image_is_noticed(copied: Path) -> None:
+    kernels.IMAGE.write_bytes(kernels.IMAGE.read_bytes()[:-1] + b"\0")
+    verdict, text = kernels.check()
+    assert verdict is False
+    assert "not of one build" in text
+
+
+def test_limits_name_the_kernel_and_the_machine() -> None:
+    numbers = {"registers": 200, "spill_bytes": 0, "shared_bytes": 0}
+    lines = kernels._limits(b"", {"kernels": {"luff_forms": {"sm_90": numbers}}})
+    assert len(lines) == 1
+    assert "luff_forms for sm_90" in lines[0]
+    assert kernels._limits(b"x" * (kernels.MOST_BYTES + 1), {"kernels": {}})
+
+
+def test_reports_of_ptxas_are_read() -> None:
+    report = """\
+ptxas info    : Compiling entry function 'luff_read' for 'sm_80'
+ptxas info    : Function properties for luff_read
+    0 bytes stack frame, 12 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 27 registers, used 0 barriers, 384 bytes smem, 376 bytes cmem[0]
+"""
+    assert kernels._numbers(report) == {
+        "luff_read": {"registers": 27, "spill_bytes": 12, "shared_bytes": 384},
+    }
