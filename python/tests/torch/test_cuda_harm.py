@@ -1,4 +1,4 @@
-"""Luff records little on a GPU yet, but it must do no harm there. Skipped if PyTorch has no CUDA device."""
+"""Luff must do no harm on a GPU. Skipped if PyTorch has no CUDA device."""
 
 from __future__ import annotations
 
