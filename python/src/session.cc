@@ -235,8 +235,8 @@ void InitSession(nb::module_& m) {
           "The same for values to be multiplied.")
       .def(
           "capture_on_device",
-          [](const PySession& s, const Table& table, std::size_t count, std::int32_t device, std::uint64_t stream,
-             double factor, std::uint64_t divisor) {
+          [](const PySession& s, const Table& table, std::size_t count, std::int32_t device,
+             std::uint64_t stream, double factor, std::uint64_t divisor) {
             const std::span<const capture::TensorRef> refs(
                 reinterpret_cast<const capture::TensorRef*>(table.data()), std::min(count, table.shape(0)));
             const nb::gil_scoped_release others_go_on;  // the driver may make a launch wait for earlier ones
@@ -244,14 +244,16 @@ void InitSession(nb::module_& m) {
           },
           nb::arg("table"), nb::arg("count"), nb::arg("device"), nb::arg("stream"), nb::arg("factor") = 1.0,
           nb::arg("divisor") = 0,
-          "The same for memory of an accelerator, behind the work of a stream. `divisor`: address of a float32 there.")
+          "The same for memory of an accelerator, behind the work of a stream. `divisor`: address of a "
+          "float32 there.")
       .def(
           "scalar_on_device",
-          [](const PySession& s, std::uint32_t id, std::uint32_t layout, std::uint8_t dtype, std::uint64_t address,
-             std::int32_t device, std::uint64_t stream, double factor) {
+          [](const PySession& s, std::uint32_t id, std::uint32_t layout, std::uint8_t dtype,
+             std::uint64_t address, std::int32_t device, std::uint64_t stream, double factor) {
             if (!IsKnownDType(dtype)) return;
             const nb::gil_scoped_release others_go_on;
-            s.get().ScalarOnDevice({id, layout, static_cast<DType>(dtype), address, factor}, {device, stream, 0});
+            s.get().ScalarOnDevice({id, layout, static_cast<DType>(dtype), address, factor},
+                                   {device, stream, 0});
           },
           nb::arg("tensor"), nb::arg("layout"), nb::arg("dtype"), nb::arg("address"), nb::arg("device"),
           nb::arg("stream"), nb::arg("factor") = 1.0,

@@ -36,7 +36,8 @@ struct Core {
   void RunWriter() noexcept;
   /// Does the same work in the calling thread, for sessions without a writer thread.
   void Pump() LUFF_EXCLUDES(pump_mutex);
-  /// The same, until nothing is left, once close was asked for; waits for values of a device, at most half a second.
+  /// The same, until nothing is left, once close was asked for; waits for values of a device, at most half a
+  /// second.
   void PumpRest() LUFF_EXCLUDES(pump_mutex);
   void Finish() noexcept;
   /// Ends the recording early: accepts nothing more, while the training continues.
@@ -75,10 +76,12 @@ struct Core {
 
  private:
   [[nodiscard]] bool Tick(std::int64_t now_ns) noexcept;
-  /// The next item whose values have arrived, or are waited for no longer; null if there is none within `limit`.
+  /// The next item whose values have arrived, or are waited for no longer; null if there is none within
+  /// `limit`.
   [[nodiscard]] std::unique_ptr<Work> Next(std::chrono::nanoseconds limit);
   [[nodiscard]] bool WaitsOn(const Work& work) noexcept;
-  /// Turns values that came late into rows, and tells of errors. False, and the work is discarded, if that fails.
+  /// Turns values that came late into rows, and tells of errors. False, and the work is discarded, if that
+  /// fails.
   [[nodiscard]] bool TakeLate(Work* work) noexcept;
   [[nodiscard]] bool ProcessNext(std::unique_ptr<Work> work);
   /// Prepares what a proposal of a change asks for. False if it cannot be recorded.

@@ -59,7 +59,9 @@ struct Fixture : ::testing::Test {
     EXPECT_STREQ(driver->misuse(), "");
   }
   [[nodiscard]] DevicePlace Place() const { return {0, reinterpret_cast<std::uint64_t>(stream), 0}; }
-  [[nodiscard]] TensorRef Ref() const { return {weight, layout, reinterpret_cast<const std::byte*>(at), 0, 0}; }
+  [[nodiscard]] TensorRef Ref() const {
+    return {weight, layout, reinterpret_cast<const std::byte*>(at), 0, 0};
+  }
   /// The training's work of a step: it writes the step's number into all 64 elements.
   void Write(float value) {
     const std::vector<float> now(64, value);
@@ -76,9 +78,9 @@ struct Fixture : ::testing::Test {
   void Close() { session->Close(format::EndReason::kCompleted, kLong); }
 
   struct Found {
-    std::map<std::int64_t, double> sums;           // by step
-    std::map<GapReason, std::uint64_t> gaps;       // values
-    std::map<std::int64_t, std::string> events;    // by step
+    std::map<std::int64_t, double> sums;         // by step
+    std::map<GapReason, std::uint64_t> gaps;     // values
+    std::map<std::int64_t, std::string> events;  // by step
     std::vector<std::int64_t> steps;
   };
   Found Read() {
@@ -355,7 +357,9 @@ TEST_F(Fixture, AnAbandonedStepLeavesNothing) {
 }
 
 TEST_F(Fixture, NothingIsReadWhenNothingIsDue) {
-  Begin({}, R"({"defaults": false, "collections": [{"name": "weights", "forms": ["summary"], "save": {"save_interval": 10}}]})");
+  Begin(
+      {},
+      R"({"defaults": false, "collections": [{"name": "weights", "forms": ["summary"], "save": {"save_interval": 10}}]})");
   for (std::int64_t step = 1; step < 10; ++step) Step(step);
   EXPECT_EQ(driver->counts().launches, 0);
   Close();
@@ -376,8 +380,8 @@ TEST_F(Fixture, TensorsOfBothKindsInOneStep) {
   EXPECT_EQ(disk->Steps()[0].batch.summaries.size(), 2U);
 }
 
-// Streams with delays and faults from a seed: a step has the right value or a gap, no step is lost, and nothing
-// waits without a bound.
+// Streams with delays and faults from a seed: a step has the right value or a gap, no step is lost, and
+// nothing waits without a bound.
 TEST_F(Fixture, Interleavings) {
   const int seeds = AllCases() ? 1000 : FewerCases() ? 3 : 12;
   for (int seed = 1; seed <= seeds; ++seed) {

@@ -17,10 +17,10 @@ namespace {
 using format::Form;
 using format::GapReason;
 
-
 double InOwnWidth(DType dtype, double value) {
-  return dtype == DType::kFloat64 || dtype == DType::kComplex128 ? value
-                                                                 : static_cast<double>(static_cast<float>(value));
+  return dtype == DType::kFloat64 || dtype == DType::kComplex128
+             ? value
+             : static_cast<double>(static_cast<float>(value));
 }
 
 /// Multiplies what the elements were by a factor that is not 0. False for integers.
@@ -61,8 +61,7 @@ class Settling {
     }
     settled_.here += late.rows.size();
     double divisor = 1;
-    if (late.has_divisor)
-      divisor = NumberIn(DType::kFloat32, late.ticket->piece(late.divisor)).value_or(0);
+    if (late.has_divisor) divisor = NumberIn(DType::kFloat32, late.ticket->piece(late.divisor)).value_or(0);
     for (const LateRow& row : late.rows) {
       if (row.is_piece) {
         Piece(row, late.ticket->piece(row.at));
@@ -159,9 +158,8 @@ format::SummaryRow SummaryRowOf(TensorId id, DType dtype, const Summary& s) noex
 }
 
 bool HasArrived(const Work& work) noexcept {
-  return std::none_of(work.late.begin(), work.late.end(), [](const Late& late) {
-    return late.ticket->arrival() == device::Arrival::kWaits;
-  });
+  return std::none_of(work.late.begin(), work.late.end(),
+                      [](const Late& late) { return late.ticket->arrival() == device::Arrival::kWaits; });
 }
 
 Settled Settle(Work* work, std::atomic<std::uint64_t>* next_serial) {
@@ -173,8 +171,8 @@ Settled Settle(Work* work, std::atomic<std::uint64_t>* next_serial) {
 
 std::string EventOf(const device::DeviceError& error) {
   return R"({"kind":"device_error","device":)" + std::to_string(error.device) + R"(,"error":)" +
-         JsonQuoted(error.what) + R"(,"place":)" + JsonQuoted(error.where) +
-         R"(,"sticky":)" + (error.sticky ? "true" : "false") + "}";
+         JsonQuoted(error.what) + R"(,"place":)" + JsonQuoted(error.where) + R"(,"sticky":)" +
+         (error.sticky ? "true" : "false") + "}";
 }
 
 }  // namespace luff::capture

@@ -63,8 +63,8 @@ class Producer {
   void CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place, double factor)
       LUFF_EXCLUDES(mutex_);
   void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) LUFF_EXCLUDES(mutex_);
-  /// Moves rows to `batch` and what they wait for to `late`, and hands the open part of the block to the writer
-  /// thread as part of step number `step`.
+  /// Moves rows to `batch` and what they wait for to `late`, and hands the open part of the block to the
+  /// writer thread as part of step number `step`.
   void EndStep(std::uint64_t step, store::StepBatch* batch, std::vector<Late>* late) LUFF_EXCLUDES(mutex_);
   void Abandon() LUFF_EXCLUDES(mutex_);
   /// Calls `add` to add rows that need no tensor's memory (scalars, events, gaps), `bytes` in all. Returns

@@ -38,14 +38,14 @@ struct ChunkRecord {
 struct LateRow {
   TensorId tensor = 0;
   LayoutId layout = 0;
-  DType dtype = DType::kInvalid;     // of what is recorded
-  DType read_as = DType::kInvalid;   // of the piece
-  std::uint32_t forms = 0;           // of kSummary and kRaw
-  std::uint32_t at = 0;              // number of the input, or of the piece
+  DType dtype = DType::kInvalid;    // of what is recorded
+  DType read_as = DType::kInvalid;  // of the piece
+  std::uint32_t forms = 0;          // of kSummary and kRaw
+  std::uint32_t at = 0;             // number of the input, or of the piece
   bool is_piece = false;
-  bool is_scalar = false;            // recorded as a number, too
-  double factor = 1;                 // that the values are to be multiplied by
-  ChunkRecord chunk;                 // kRaw
+  bool is_scalar = false;  // recorded as a number, too
+  double factor = 1;       // that the values are to be multiplied by
+  ChunkRecord chunk;       // kRaw
 };
 
 /// Values of one read, and what they wait for.
@@ -66,7 +66,7 @@ struct Work {
   std::vector<Late> late;        // kStep: what it waits for
   std::int64_t late_since_ns = 0;
   std::vector<std::unique_ptr<std::byte[]>> values;  // that came late; chunks point to them
-  std::uint64_t step = 0;        // counts begun steps; keeps slices of an abandoned step apart
+  std::uint64_t step = 0;  // counts begun steps; keeps slices of an abandoned step apart
   void clear();
   /// Bytes of memory that it holds, without its block.
   [[nodiscard]] std::uint64_t memory() const noexcept;

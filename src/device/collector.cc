@@ -222,8 +222,7 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
 
   Refusal Fail(int device, PerDevice* of, Code error, const char* where) {
     const bool sticky = IsSticky(error);
-    Tell(device, of, {device, driver_->NameOf(error), sticky ? "" : where, sticky},
-         error == kDeinitialized);
+    Tell(device, of, {device, driver_->NameOf(error), sticky ? "" : where, sticky}, error == kDeinitialized);
     return Refusal::kOff;
   }
   Refusal Fail(int device, PerDevice* of, const std::string& what) {

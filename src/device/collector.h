@@ -19,10 +19,10 @@ namespace luff::device {
 /// Why nothing was enqueued.
 enum class Refusal : std::uint8_t {
   kNone = 0,
-  kNoDevice,   // no driver, no such device, or no context on it
-  kOff,        // an error has turned the path off for this device: Collector::TakeError
-  kCaptured,   // the stream captures a graph: what is enqueued would become part of it
-  kBusy,       // too many results are on their way
+  kNoDevice,  // no driver, no such device, or no context on it
+  kOff,       // an error has turned the path off for this device: Collector::TakeError
+  kCaptured,  // the stream captures a graph: what is enqueued would become part of it
+  kBusy,      // too many results are on their way
 };
 
 /// A tensor to summarise. `layout` must live as long as the collector.
@@ -84,7 +84,8 @@ class Collector {
   ///
   /// `stream` is the framework's handle: 0 is the default stream. On a refusal `ticket` is null.
   [[nodiscard]] virtual Refusal Read(int device, std::uint64_t stream, std::span<const Input> inputs,
-                                     std::span<const Piece> pieces, std::shared_ptr<Ticket>* ticket) noexcept = 0;
+                                     std::span<const Piece> pieces,
+                                     std::shared_ptr<Ticket>* ticket) noexcept = 0;
   [[nodiscard]] virtual bool has_errors() const noexcept = 0;
   /// Moves the next error that nobody has taken to `error`; false if there is none.
   [[nodiscard]] virtual bool TakeError(DeviceError* error) noexcept = 0;

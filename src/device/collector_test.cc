@@ -50,7 +50,8 @@ struct Fixture : ::testing::Test {
   }
   std::string Error() const {
     DeviceError error;
-    return collector->TakeError(&error) ? error.where + ": " + error.what + (error.sticky ? " sticky" : "") : "";
+    return collector->TakeError(&error) ? error.where + ": " + error.what + (error.sticky ? " sticky" : "")
+                                        : "";
   }
 };
 
@@ -99,7 +100,8 @@ TEST_F(Fixture, NothingIsDoneBeforeTheFirstRead) {
 TEST_F(Fixture, TablesAreUploadedOnlyWhenTheyChanged) {
   Begin({});
   const Layout layout = Dense(DType::kFloat32, {64});
-  const DevicePointer one = OnDevice(*driver, std::vector<float>(64, 1)), two = OnDevice(*driver, std::vector<float>(64, 2));
+  const DevicePointer one = OnDevice(*driver, std::vector<float>(64, 1)),
+                      two = OnDevice(*driver, std::vector<float>(64, 2));
   for (int step = 0; step < 5; ++step) {
     for (const DevicePointer at : {one, two}) {
       std::shared_ptr<Ticket> ticket;
@@ -138,8 +140,9 @@ TEST_F(Fixture, ValuesAreThoseOfTheStreamsOrder) {
     driver->write_later(stream, at, now.data(), 256);
     const Input input{at, &layout};
     const Piece piece{at, 4};
-    ASSERT_EQ(collector->Read(0, reinterpret_cast<std::uint64_t>(stream), {&input, 1}, {&piece, 1}, &tickets[step]),
-              Refusal::kNone);
+    ASSERT_EQ(
+        collector->Read(0, reinterpret_cast<std::uint64_t>(stream), {&input, 1}, {&piece, 1}, &tickets[step]),
+        Refusal::kNone);
   }
   for (std::size_t step = 0; step < tickets.size(); ++step) {
     ASSERT_EQ(Await(*tickets[step]), Arrival::kHere);
@@ -208,7 +211,8 @@ TEST_F(Fixture, TwoDevices) {
   std::shared_ptr<Ticket> tickets[2];
   for (int device = 0; device < 2; ++device) {
     const Input input{OnDevice(*driver, std::vector<float>(64, static_cast<float>(device + 1))), &layout};
-    ASSERT_EQ(collector->Read(device, reinterpret_cast<std::uint64_t>(streams[device]), {&input, 1}, {}, &tickets[device]),
+    ASSERT_EQ(collector->Read(device, reinterpret_cast<std::uint64_t>(streams[device]), {&input, 1}, {},
+                              &tickets[device]),
               Refusal::kNone)
         << Error();
   }
@@ -229,8 +233,8 @@ TEST_F(Fixture, NothingIsEnqueuedIntoACapture) {
   EXPECT_EQ(driver->counts().downloads, 0);
 }
 
-// Each call that may fail fails once: the path turns off with a name, or, for memory, refuses; and no later read
-// crashes, hangs or gives a wrong value.
+// Each call that may fail fails once: the path turns off with a name, or, for memory, refuses; and no later
+// read crashes, hangs or gives a wrong value.
 TEST_F(Fixture, EachCallMayFail) {
   const Layout layout = Dense(DType::kFloat32, {200'000});
   for (const Code failure : {kOutOfMemory, Code{400}}) {
@@ -319,7 +323,8 @@ TEST_F(Fixture, TooMuchOnItsWayIsRefused) {
   const Piece piece{OnDevice(*driver, std::vector<float>(1, 1)), 4};
   std::vector<std::shared_ptr<Ticket>> tickets(1000);
   std::size_t taken = 0;
-  for (auto& ticket : tickets) taken += collector->Read(0, 0, {}, {&piece, 1}, &ticket) == Refusal::kNone ? 1 : 0;
+  for (auto& ticket : tickets)
+    taken += collector->Read(0, 0, {}, {&piece, 1}, &ticket) == Refusal::kNone ? 1 : 0;
   EXPECT_EQ(taken, 256U);
   EXPECT_LE(collector->counts().device_bytes + collector->counts().pinned_bytes, 256ULL << 20);
   driver->run(1 << 20);
@@ -391,7 +396,8 @@ TEST_F(Fixture, Interleavings) {
           if (step % 7 == 3 && !waiting.empty()) waiting.erase(waiting.begin());  // abandoned
         }
         for (const auto& [ticket, step] : waiting) {
-          const bool ok = Await(*ticket) == Arrival::kHere && ticket->summary(0).sum == 64.0 * (step * 10 + t);
+          const bool ok =
+              Await(*ticket) == Arrival::kHere && ticket->summary(0).sum == 64.0 * (step * 10 + t);
           (ok ? right : wrong).fetch_add(1);
         }
       });

@@ -28,8 +28,8 @@ inline constexpr Code kNotReady = 600;
 inline constexpr int kMajorAttribute = 75, kMinorAttribute = 76, kMemoryPoolsAttribute = 115;
 inline constexpr unsigned kEventWithoutTiming = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;  // independent of the default stream
-inline constexpr unsigned kHostPortable = 1;  // pinned memory that every context may use
-inline constexpr int kCaptureRelaxed = 2;     // of this thread's calls, while another thread captures a graph
+inline constexpr unsigned kHostPortable = 1;       // pinned memory that every context may use
+inline constexpr int kCaptureRelaxed = 2;  // of this thread's calls, while another thread captures a graph
 /// First driver whose memory pools and capture modes are used (CUDA 11.3).
 inline constexpr int kOldestDriver = 11030;
 
@@ -61,7 +61,7 @@ struct Driver {
   Code (*ModuleUnload)(Module) = nullptr;
   Code (*ModuleGetFunction)(Function*, Module, const char*) = nullptr;
   Code (*LaunchKernel)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,
-                         void**, void**) = nullptr;
+                       void**, void**) = nullptr;
   Code (*MemPoolCreate)(MemoryPool*, const PoolProperties*) = nullptr;
   Code (*MemPoolDestroy)(MemoryPool) = nullptr;
   Code (*MemAllocFromPoolAsync)(DevicePointer*, std::size_t, MemoryPool, Stream) = nullptr;

@@ -12,8 +12,8 @@ namespace luff::device {
 namespace {
 
 constexpr std::size_t kMaxSlots = 256;
-constexpr std::size_t kOwnSlots = 8;                  // before one is used for other tensors than before
-constexpr std::uint64_t kMaxBytes = 256ULL << 20;     // of all slots of a device
+constexpr std::size_t kOwnSlots = 8;               // before one is used for other tensors than before
+constexpr std::uint64_t kMaxBytes = 256ULL << 20;  // of all slots of a device
 constexpr std::uint64_t kLeast = 16U << 10;
 constexpr std::uint64_t kHungry = 64;  // reads without asking for memory, after it was refused
 
@@ -22,8 +22,7 @@ std::uint64_t Up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1
 }  // namespace
 
 Summary Slot::SummaryOf(std::size_t input) const noexcept {
-  return SummaryFrom(inputs[input],
-                     reinterpret_cast<const Statistics*>(pinned + results_at)[input]);
+  return SummaryFrom(inputs[input], reinterpret_cast<const Statistics*>(pinned + results_at)[input]);
 }
 
 Slots::Slots(std::shared_ptr<const Driver> driver, Context context, int device, Use* use)
@@ -129,8 +128,9 @@ Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<cons
     const std::uint64_t upload_bytes = Up(rows_bytes + loops_bytes + work_bytes + joined_bytes, 256);
     const std::uint64_t results_bytes = Up(inputs.size() * sizeof(Statistics), 256);
     const std::uint64_t tables_and_results = upload_bytes + results_bytes;
-    const Need need{std::bit_ceil(std::max(tables_and_results + piece_bytes, kLeast)),
-                    std::bit_ceil(std::max(tables_and_results + tables_.partials * sizeof(Statistics), kLeast))};
+    const Need need{
+        std::bit_ceil(std::max(tables_and_results + piece_bytes, kLeast)),
+        std::bit_ceil(std::max(tables_and_results + tables_.partials * sizeof(Statistics), kLeast))};
     if (const Code error = FindRoom(need, stream, &found, doing); error != kSuccess) return error;
     if (found == nullptr) return kSuccess;
     Slot& s = *found;
@@ -172,8 +172,7 @@ Code Slots::Submit(Slot* slot, Stream stream, std::span<const Piece> pieces, boo
   if (slot->work != 0) {
     if (upload) {
       *doing = "copying a table to the device";
-      if (const Code error =
-              driver.MemcpyHtoDAsync(slot->device, slot->pinned, slot->upload_bytes, stream);
+      if (const Code error = driver.MemcpyHtoDAsync(slot->device, slot->pinned, slot->upload_bytes, stream);
           error != kSuccess)
         return error;
     }
@@ -202,9 +201,9 @@ Code Slots::Submit(Slot* slot, Stream stream, std::span<const Piece> pieces, boo
         return error;
     }
     *doing = "copying results to the host";
-    if (const Code error = driver.MemcpyDtoHAsync(
-            slot->pinned + slot->results_at, slot->device + slot->device_results_at,
-            slot->inputs.size() * sizeof(Statistics), stream);
+    if (const Code error =
+            driver.MemcpyDtoHAsync(slot->pinned + slot->results_at, slot->device + slot->device_results_at,
+                                   slot->inputs.size() * sizeof(Statistics), stream);
         error != kSuccess)
       return error;
   }
@@ -214,7 +213,8 @@ Code Slots::Submit(Slot* slot, Stream stream, std::span<const Piece> pieces, boo
     slot->piece_at[i] = static_cast<std::uint32_t>(at);
     slot->piece_bytes[i] = pieces[i].bytes;
     if (pieces[i].bytes != 0) {
-      if (const Code error = driver.MemcpyDtoHAsync(slot->pinned + at, pieces[i].data, pieces[i].bytes, stream);
+      if (const Code error =
+              driver.MemcpyDtoHAsync(slot->pinned + at, pieces[i].data, pieces[i].bytes, stream);
           error != kSuccess)
         return error;
     }

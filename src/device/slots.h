@@ -30,8 +30,8 @@ struct Slot {
   std::vector<std::uint32_t> piece_at, piece_bytes;
   std::uint32_t rows = 0, work = 0, joined = 0;
   std::uint64_t rows_at = 0, loops_at = 0, work_at = 0, joined_at = 0, upload_bytes = 0;  // offsets
-  std::uint64_t partials_at = 0, device_results_at = 0;                                 // on the device
-  std::uint64_t results_at = 0, pieces_at = 0;                                          // in pinned memory
+  std::uint64_t partials_at = 0, device_results_at = 0;                                   // on the device
+  std::uint64_t results_at = 0, pieces_at = 0;                                            // in pinned memory
   std::byte* pinned = nullptr;
   DevicePointer device = 0;
   std::uint64_t pinned_bytes = 0, device_bytes = 0;
@@ -46,8 +46,8 @@ struct Slot {
   }
 };
 
-/// The slots of one device, its kernels, and the pool that their memory comes from. **Thread-compatible**: its
-/// owner holds a lock. The context is current in every call.
+/// The slots of one device, its kernels, and the pool that their memory comes from. **Thread-compatible**:
+/// its owner holds a lock. The context is current in every call.
 class Slots {
  public:
   Slots(std::shared_ptr<const Driver> driver, Context context, int device, Use* use);
@@ -56,8 +56,8 @@ class Slots {
 
   /// Loads the kernels and makes the pool. On an error `doing` says at what.
   [[nodiscard]] Code Load(const char** doing);
-  /// Enqueues a read. `slot` stays null if too much is on its way. kOutOfMemory: nothing was enqueued, and the
-  /// next reads do not ask for memory.
+  /// Enqueues a read. `slot` stays null if too much is on its way. kOutOfMemory: nothing was enqueued, and
+  /// the next reads do not ask for memory.
   [[nodiscard]] Code Enqueue(Stream stream, std::span<const Input> inputs, std::span<const Piece> pieces,
                              std::shared_ptr<Slot>* slot, const char** doing);
   /// Gives back all that no work of the device can still use.
@@ -70,8 +70,10 @@ class Slots {
   struct Need {
     std::uint64_t pinned = 0, device = 0;
   };
-  [[nodiscard]] std::shared_ptr<Slot> FindSame(std::span<const Input> inputs, std::uint64_t piece_bytes) const;
-  [[nodiscard]] Code FindRoom(const Need& need, Stream stream, std::shared_ptr<Slot>* slot, const char** doing);
+  [[nodiscard]] std::shared_ptr<Slot> FindSame(std::span<const Input> inputs,
+                                               std::uint64_t piece_bytes) const;
+  [[nodiscard]] Code FindRoom(const Need& need, Stream stream, std::shared_ptr<Slot>* slot,
+                              const char** doing);
   [[nodiscard]] Code Grow(const Need& need, Stream stream, std::shared_ptr<Slot>* slot, const char** doing);
   [[nodiscard]] Code Submit(Slot* slot, Stream stream, std::span<const Piece> pieces, bool upload,
                             const char** doing);

@@ -8,8 +8,8 @@
 /// From tensors to what kernels read, and back from what they write.
 namespace luff::device {
 
-/// What luff_statistics and luff_reduce read. Result `i` belongs to input `i`. An input without elements, or of
-/// a dtype that the kernels do not know, has no row, and its result is not written.
+/// What luff_statistics and luff_reduce read. Result `i` belongs to input `i`. An input without elements, or
+/// of a dtype that the kernels do not know, has no row, and its result is not written.
 struct Tables {
   std::vector<Row> rows;
   std::vector<Loops> loops;

@@ -33,11 +33,14 @@ std::string FormNames(std::uint16_t bits) {
 }
 
 std::string ReasonName(std::uint16_t reason) {
-  static constexpr const char* kNames[] = {
-      "none",           "pool full",   "overhead budget", "byte budget", "disk full", "input/output error",
-      "compiled graph", "unsupported", "not seen",        "hook error",  "retired",   "merged",
-      "worker lost",    "fork",        "scripted",        "closing",     "too many",  "recording failed",
-      "file lost",      "no gradient", "fused attention", "device late", "captured graph", "device error"};
+  static constexpr const char* kNames[] = {"none",           "pool full",      "overhead budget",
+                                           "byte budget",    "disk full",      "input/output error",
+                                           "compiled graph", "unsupported",    "not seen",
+                                           "hook error",     "retired",        "merged",
+                                           "worker lost",    "fork",           "scripted",
+                                           "closing",        "too many",       "recording failed",
+                                           "file lost",      "no gradient",    "fused attention",
+                                           "device late",    "captured graph", "device error"};
   return reason < std::size(kNames) ? kNames[reason] : "reason " + std::to_string(reason);
 }
 

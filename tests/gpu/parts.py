@@ -69,7 +69,8 @@ def values(_: Path) -> Iterator[Row]:
         scale = float(finite.abs().sum())
         good = (
             abs(summary["sum"] - float(finite.sum())) <= 1e-6 * scale
-            and abs(summary["sum_sq"] - float((finite * finite).sum())) <= 1e-6 * float((finite * finite).sum())
+            and abs(summary["sum_sq"] - float((finite * finite).sum()))
+            <= 1e-6 * float((finite * finite).sum())
             and summary["min"] == float(finite.min())
             and summary["max"] == float(finite.max())
             and summary["zero_count"] == int((host == 0).sum())
@@ -137,7 +138,9 @@ def cost(folder: Path) -> Iterator[Row]:
     ratio = statistics.median(times["watched"]) / statistics.median(times["bare"])
     yield row("step, 85 M parameters, w+g every step", ratio <= 1.02, value=ratio, gate=1.02)
     extra = (statistics.median(host["watched"][10:]) - statistics.median(host["bare"][10:])) * 1e6
-    yield row("host time a step, us", None, "measured, without a gate: the loop is not 300 tensors", value=extra)
+    yield row(
+        "host time a step, us", None, "measured, without a gate: the loop is not 300 tensors", value=extra
+    )
 
 
 PARTS = {"values": values, "identical": identical, "cost": cost}

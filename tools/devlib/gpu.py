@@ -29,7 +29,9 @@ def gpu_arguments(parser):
     parser.add_argument(
         "--only", default="", metavar="PARTS", help=f"parts, with commas between: {', '.join(PARTS)}"
     )
-    parser.add_argument("--python", default="", help="a Python with torch for CUDA (default: one that is found)")
+    parser.add_argument(
+        "--python", default="", help="a Python with torch for CUDA (default: one that is found)"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the outcomes as JSON")
 
 
@@ -46,17 +48,23 @@ def gpu_main(args):
         rows = _run(python, _built(python), wanted)
     _table(rows)
     if args.out:
-        args.out.write_text(json.dumps({"device": facts[3] if facts else None, "torch": facts, "rows": rows}, indent=1))
+        args.out.write_text(
+            json.dumps({"device": facts[3] if facts else None, "torch": facts, "rows": rows}, indent=1)
+        )
     return 1 if any(row["status"] == "failed" for row in rows) else 0
 
 
 def _python(given):
     """A Python whose torch has a GPU, and what torch says; or None, and why not."""
-    candidates = [given] if given else [sys.executable, *(filter(None, map(shutil.which, ("python3", "python"))))]
+    candidates = (
+        [given] if given else [sys.executable, *(filter(None, map(shutil.which, ("python3", "python"))))]
+    )
     why = "no Python here has torch"
     for python in dict.fromkeys(candidates):
         try:
-            done = subprocess.run([python, "-c", FACTS], capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(
+                [python, "-c", FACTS], capture_output=True, text=True, timeout=120, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)
             continue
@@ -92,7 +100,6 @@ def _run(python, folder, parts):
         "PYTHONPATH": str(folder / "python"),
         "LUFF_EXECUTABLE": str(folder / "src/cli/luff"),
     }
-    rows = []
     command = [python, str(SCRIPT), *parts]
     try:
         done = subprocess.run(
@@ -102,9 +109,7 @@ def _run(python, folder, parts):
     except subprocess.TimeoutExpired as late:
         out = (late.stdout or b"").decode() if isinstance(late.stdout, bytes) else late.stdout or ""
         broken = f"not done after {LIMIT_S} s"
-    for line in out.splitlines():
-        if line.startswith("{"):
-            rows.append(json.loads(line))
+    rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     seen = {row["part"] for row in rows}
     rows += [
         {"part": part, "check": PARTS[part], "status": "failed", "detail": broken or "said nothing"}
@@ -122,6 +127,8 @@ def _table(rows):
         figure = f"{row['value']:.3f}" if "value" in row else ""
         gate = f"(limit {row['gate']})" if "gate" in row else ""
         detail = row.get("detail", "") if row["status"] != "passed" else ""
-        say(f"{row['part']:<10} {row['check']:<{width}}  {row['status']:<8} {figure} {gate} {detail}".rstrip())
+        say(
+            f"{row['part']:<10} {row['check']:<{width}}  {row['status']:<8} {figure} {gate} {detail}".rstrip()
+        )
     counts = {s: sum(row["status"] == s for row in rows) for s in ("passed", "failed", "skipped")}
     say(", ".join(f"{count} {status}" for status, count in counts.items()))

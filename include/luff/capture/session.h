@@ -59,9 +59,10 @@ inline constexpr std::uint64_t kReplicaFlag = 2;
 
 /// Where memory of an accelerator is, and behind which work of it the values are right.
 struct DevicePlace {
-  std::int32_t device = 0;    // number of the device among those that the process sees
-  std::uint64_t stream = 0;   // the framework's handle (CUstream as a number); 0: the default stream
-  std::uint64_t divisor = 0;  // device address of a float32 that the values are divided by (a loss scale); 0: none
+  std::int32_t device = 0;   // number of the device among those that the process sees
+  std::uint64_t stream = 0;  // the framework's handle (CUstream as a number); 0: the default stream
+  std::uint64_t divisor =
+      0;  // device address of a float32 that the values are divided by (a loss scale); 0: none
 };
 
 /// One number in the memory of an accelerator.
@@ -160,11 +161,11 @@ class Session {
   /// function. Counts that are impossible for the layout become a gap, and so does every other form that is
   /// due.
   virtual void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) noexcept = 0;
-  /// Captures tensors in the memory of an accelerator: `data` are device addresses. Enqueues kernels and copies
-  /// behind the work of the stream, and waits for nothing; memory may be changed by later work of the stream,
-  /// and be freed as the framework's allocator frees it. The values belong to the step in progress, which is
-  /// published when they have arrived, at most 64 steps or 10 s later (docs/gpu.md). Summaries, and raw values of
-  /// at most 4 KiB; every other form that is due becomes a gap.
+  /// Captures tensors in the memory of an accelerator: `data` are device addresses. Enqueues kernels and
+  /// copies behind the work of the stream, and waits for nothing; memory may be changed by later work of the
+  /// stream, and be freed as the framework's allocator frees it. The values belong to the step in progress,
+  /// which is published when they have arrived, at most 64 steps or 10 s later (docs/gpu.md). Summaries, and
+  /// raw values of at most 4 KiB; every other form that is due becomes a gap.
   virtual void CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place,
                                double factor) noexcept = 0;
   /// The same for a number, which is recorded as Scalar does, and as a tensor where a collection wants it.

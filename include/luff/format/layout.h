@@ -125,9 +125,9 @@ enum class GapReason : std::uint16_t {
   kFileLost = 18,         // a file of the run was removed, cut off, or its descriptor closed by the training
   kNoGradient = 19,       // the value required no gradient, or no backward pass of the step reached it
   kFusedAttention = 20,   // weights of attention that a fused kernel never had in memory
-  kDeviceLate = 21,       // results of an accelerator that did not come in time, or found no room on their way
-  kCapturedGraph = 22,    // the stream captured a graph, of which reading would have become a part
-  kDeviceError = 23,      // reading this accelerator has ended; an event `device_error` says why
+  kDeviceLate = 21,     // results of an accelerator that did not come in time, or found no room on their way
+  kCapturedGraph = 22,  // the stream captured a graph, of which reading would have become a part
+  kDeviceError = 23,    // reading this accelerator has ended; an event `device_error` says why
 };
 
 enum class EventKind : std::uint16_t {

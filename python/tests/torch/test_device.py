@@ -69,17 +69,24 @@ def test_a_training_records_what_it_records_on_the_cpu(name, watched, on_device)
     hook.close()
     assert again == losses
     steps = recorded(session)
-    known = 2 if name == "grad_scaler_fused" else 3  # nobody on the host knows that a fused update was skipped
+    known = (
+        2 if name == "grad_scaler_fused" else 3
+    )  # nobody on the host knows that a fused update was skipped
     assert [s[:known] for s in steps] == [s[:known] for s in expected_steps]
     missing, wrong = set(), set()
     for (mode, step, _, values, scalars), (*_, expected_values, expected_scalars) in zip(
         steps, expected_steps, strict=True
     ):
         lost = set(expected_values) - set(values) | set(expected_scalars) - set(scalars)
-        if (mode, step) in {(1, 0), (2, 0)}:  # copies of what was there before the session are made by the host
-            lost = {n for n in lost if "_input_" not in n and "_output_" not in n or "Loss" in n}
+        if (mode, step) in {
+            (1, 0),
+            (2, 0),
+        }:  # copies of what was there before the session are made by the host
+            lost = {n for n in lost if ("_input_" not in n and "_output_" not in n) or "Loss" in n}
         missing |= {(mode, step, n) for n in lost}
-        wrong |= {n for n in values.keys() & expected_values.keys() if not same(values[n], expected_values[n])}
+        wrong |= {
+            n for n in values.keys() & expected_values.keys() if not same(values[n], expected_values[n])
+        }
         wrong |= {
             n
             for n in scalars.keys() & expected_scalars.keys()
@@ -149,6 +156,10 @@ def _float32():
     return _device._FLOAT32
 
 
+class Subclass(torch.Tensor):
+    pass
+
+
 class TestRows:
     def test_rows_of_each_device_are_one_call(self, on_device, watched, monkeypatch):
         _, session = watched()
@@ -167,7 +178,7 @@ class TestRows:
 
     @pytest.mark.parametrize(
         "tensor",
-        [torch.zeros(2).to_sparse(), torch.zeros(2, device="meta"), torch.zeros(2).as_subclass(type("S", (torch.Tensor,), {}))],
+        [torch.zeros(2).to_sparse(), torch.zeros(2, device="meta"), torch.zeros(2).as_subclass(Subclass)],
         ids=["sparse", "meta", "subclass"],
     )
     def test_others_are_not_on_a_device(self, tensor, on_device):

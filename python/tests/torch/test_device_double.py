@@ -72,21 +72,24 @@ def reasons(trial):
 
 
 def trial_name(trial, end):
-    prefix, name = ("gradient/", end.removeprefix("gradient/")) if end.startswith("gradient/") else ("", end)
-    (found,) = [n for n in trial.tensors() if n.startswith(prefix) and n.endswith(name) and ("gradient/" in n) == bool(prefix)]
+    gradient, name = end.startswith("gradient/"), end.removeprefix("gradient/")
+    (found,) = [n for n in trial.tensors() if n.endswith(name) and n.startswith("gradient/") == gradient]
     return found
 
 
 @needs_double
 def test_values_of_a_training(tmp_path):
-    out = run(tmp_path, """
+    out = run(
+        tmp_path,
+        """
         double = driver()
         pretend()
         result = train()
         result["misuse"] = double.luff_double_misuse().decode()
         result["launches"] = double.luff_double_launches()
         print(json.dumps(result))
-        """)
+        """,
+    )
     assert out["misuse"] == ""
     assert out["launches"] == 24  # weights and gradients at each step
     trial = luff.open_trial(tmp_path / "run")
@@ -113,11 +116,14 @@ def test_values_of_a_training(tmp_path):
 def test_a_driver_that_does_not_do(tmp_path, how, word):
     expected = run(tmp_path, "print(json.dumps(train()))")["losses"]
     (tmp_path / "run").rename(tmp_path / "before")
-    out = run(tmp_path, f"""
+    out = run(
+        tmp_path,
+        f"""
         double = driver({how})
         pretend()
         print(json.dumps(train()))
-        """)
+        """,
+    )
     assert out["losses"] == expected
     assert out["health"]["accepting"] is not None
     trial = luff.open_trial(tmp_path / "run")
@@ -127,12 +133,15 @@ def test_a_driver_that_does_not_do(tmp_path, how, word):
 
 
 def test_tensors_of_a_device_without_driver_are_gaps(tmp_path):
-    out = run(tmp_path, """
+    out = run(
+        tmp_path,
+        """
         pretend()
         result = train()
         result["loaded"] = loaded()
         print(json.dumps(result))
-        """)
+        """,
+    )
     assert len(out["losses"]) == 12
     assert out["loaded"] == []
     assert "unsupported" in reasons(luff.open_trial(tmp_path / "run"))
@@ -141,14 +150,18 @@ def test_tensors_of_a_device_without_driver_are_gaps(tmp_path):
 @pytest.mark.parametrize("visible", [None, ""])
 def test_a_training_on_the_cpu_loads_nothing_and_starts_nothing(tmp_path, visible):
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    out = run(tmp_path, """
+    out = run(
+        tmp_path,
+        """
         import os
         result = {"after_import": loaded()}
         train()
         result["after_training"] = loaded()
         result["threads"] = [open(f"/proc/self/task/{t}/comm").read().strip() for t in os.listdir("/proc/self/task")]
         print(json.dumps(result))
-        """, **environment)
+        """,
+        **environment,
+    )
     assert out["after_import"] == out["after_training"] == []
     assert "luff-device" not in out["threads"]
 
@@ -156,8 +169,12 @@ def test_a_training_on_the_cpu_loads_nothing_and_starts_nothing(tmp_path, visibl
 def test_a_broken_driver_library_is_not_opened(tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/libcuda.so.1").write_text("no library")
-    out = run(tmp_path, """
+    out = run(
+        tmp_path,
+        """
         pretend()
         print(json.dumps(train()))
-        """, LD_LIBRARY_PATH=f"{tmp_path / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+        """,
+        LD_LIBRARY_PATH=f"{tmp_path / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+    )
     assert len(out["losses"]) == 12

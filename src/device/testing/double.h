@@ -5,10 +5,10 @@
 #include "device/driver.h"
 
 /// A `libcuda.so.1` for tests: a shared object with the driver functions that Luff calls, on the CPU. Device
-/// memory cannot be read by the host, except inside the double's own copies and launches: a stray read crashes.
-/// Launches run the real kernels on fibres, with their arguments as they were at the launch. A call in a forked
-/// child, a copy to or from memory that is not pinned, and a stream of another context are errors that
-/// `luff_double_misuse` tells.
+/// memory cannot be read by the host, except inside the double's own copies and launches: a stray read
+/// crashes. Launches run the real kernels on fibres, with their arguments as they were at the launch. A call
+/// in a forked child, a copy to or from memory that is not pinned, and a stream of another context are errors
+/// that `luff_double_misuse` tells.
 namespace luff::device::testing {
 
 enum class Streams : int {
@@ -21,8 +21,8 @@ enum class Streams : int {
 struct Faults {
   Streams streams = Streams::kInline;
   std::uint64_t seed = 1;
-  int longest_delay_us = 200;    // kThreads: before each piece of work
-  int version = 12040;           // of the driver
+  int longest_delay_us = 200;  // kThreads: before each piece of work
+  int version = 12040;         // of the driver
   int devices = 1;
   bool no_pools = false;         // devices do not support memory pools
   char missing[64] = {};         // a function that the driver lacks
@@ -40,7 +40,7 @@ struct Counts {
   int calls = 0;
   int launches = 0;
   int uploads = 0, downloads = 0;
-  int device_allocations = 0, pinned_allocations = 0;  // that still exist
+  int device_allocations = 0, pinned_allocations = 0;   // that still exist
   int events = 0, modules = 0, pools = 0, streams = 0;  // of Luff, that still exist
   int queries = 0;
 };
@@ -49,7 +49,7 @@ struct Counts {
 struct Controls {
   void (*reset)(const Faults*) = nullptr;  // begins anew; no stream may be at work
   Counts (*counts)() = nullptr;
-  const char* (*misuse)() = nullptr;               // the first misuse; "" if none
+  const char* (*misuse)() = nullptr;                 // the first misuse; "" if none
   DevicePointer (*allocate)(std::size_t) = nullptr;  // on the current device, filled by the next two
   void (*release)(DevicePointer) = nullptr;
   void (*write)(DevicePointer, const void*, std::size_t) = nullptr;  // at once
@@ -57,9 +57,10 @@ struct Controls {
   Stream (*stream)(int device) = nullptr;  // makes one
   /// Enqueues a write: the training's own work.
   void (*write_later)(Stream, DevicePointer, const void*, std::size_t) = nullptr;
-  int (*run)(int pieces) = nullptr;  // kManual: of all streams, chosen by the seed; returns how many were done
-  void (*drain)() = nullptr;         // waits until no stream has work
-  void (*use_device)(int) = nullptr;  // makes its primary context the calling thread's; -1: none
+  int (*run)(int pieces) =
+      nullptr;                // kManual: of all streams, chosen by the seed; returns how many were done
+  void (*drain)() = nullptr;  // waits until no stream has work
+  void (*use_device)(int) = nullptr;    // makes its primary context the calling thread's; -1: none
   void (*release_queries)() = nullptr;  // those that hang go on
 };
 

@@ -9,8 +9,8 @@
 
 namespace luff::device::testing {
 
-/// Loads the double into this process, as a framework loads the driver, and begins it anew. The calling thread
-/// gets the context of device 0.
+/// Loads the double into this process, as a framework loads the driver, and begins it anew. The calling
+/// thread gets the context of device 0.
 inline const Controls& BeginDouble(const Faults& faults) {
   static const Controls controls = [] {
     void* library = dlopen(LUFF_DRIVER_DOUBLE, RTLD_NOW | RTLD_LOCAL);

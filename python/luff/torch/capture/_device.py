@@ -19,9 +19,7 @@ __all__ = ["DeviceRows", "DeviceScalar", "is_on_device", "record_number", "scala
 
 #: Returns the framework's current stream on a device, as a number; None in builds without CUDA.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-_NUMBERS = frozenset(
-    {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32}
-)
+_NUMBERS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32})
 
 
 def is_on_device(tensor: Any) -> bool:

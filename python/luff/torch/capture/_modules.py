@@ -11,8 +11,8 @@ import torch
 from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
-from luff.torch.capture._gradients import GradientCapture, Watch
 from luff.torch.capture._device import DeviceRows, is_on_device
+from luff.torch.capture._gradients import GradientCapture, Watch
 from luff.torch.capture._memory import Layouts, address_of, is_readable
 from luff.torch.capture._names import Names, class_name
 from luff.torch.capture._places import Places

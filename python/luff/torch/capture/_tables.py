@@ -15,7 +15,7 @@ import torch
 
 from luff._codes import GapReason
 from luff._hook import Session
-from luff.torch.capture._device import DeviceRows, DeviceScalar, is_on_device
+from luff.torch.capture._device import DeviceRows, is_on_device
 from luff.torch.capture._memory import DTYPE_CODES, Layouts, array_view, is_readable, local_part
 
 __all__ = ["Table"]

@@ -55,7 +55,9 @@ class Step:
         self.decided = mode != _TRAIN  # whether a backward pass was seen
         # Subject: a number, or a weak reference to a module. Argument: a number, or a function that returns one.
         self.events: list[tuple[int, Any, Any]] = []
-        self.pending: list[tuple[str, int, float | DeviceScalar | None, int]] = []  # losses before the session was opened
+        self.pending: list[
+            tuple[str, int, float | DeviceScalar | None, int]
+        ] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
         self.function_losses: list[FunctionLoss] = []

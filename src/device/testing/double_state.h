@@ -1,0 +1,134 @@
+#pragma once
+// What the files of the driver double share.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/testing/double.h"
+
+namespace luff::device {
+
+// What the driver's opaque types are here.
+struct ContextTag {
+  int device = 0;
+  int references = 0;
+  std::atomic<Code> broken{0};
+};
+struct EventTag {
+  std::atomic<std::uint64_t> recorded{0}, completed{0};
+  bool lost = false;
+};
+struct ModuleTag {
+  Context context;
+};
+struct FunctionTag {
+  const char* name;
+  std::size_t argument_bytes;
+};
+struct MemoryPoolTag {
+  Context context;
+};
+struct StreamTag {
+  Context context = nullptr;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> work;
+  bool busy = false, ends = false;
+  std::thread thread;
+  std::mt19937_64 random;
+};
+
+namespace testing {
+
+inline constexpr std::size_t kArena = std::size_t{1} << 30;
+inline constexpr int kDevices = 4;
+inline constexpr Code kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kNotFound = 500;
+
+/// Device memory: one range of addresses, which the host may read and write only while it is open.
+class Arena {
+ public:
+  Arena()
+      : base_(static_cast<char*>(
+            mmap(nullptr, kArena, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {}
+  DevicePointer Take(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t at = used_;
+    used_ += (bytes + 511) / 512 * 512 + 512;
+    if (used_ > kArena) std::abort();
+    return reinterpret_cast<DevicePointer>(base_ + at);
+  }
+  void Open() {
+    const std::lock_guard lock(mutex_);
+    if (open_++ == 0) Protect(PROT_READ | PROT_WRITE);
+  }
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    if (--open_ == 0) Protect(PROT_NONE);
+  }
+
+ private:
+  void Protect(int how) {
+    if (mprotect(base_, kArena, how) != 0) std::abort();
+  }
+  char* base_;
+  std::mutex mutex_;
+  std::size_t used_ = 0;
+  int open_ = 0;
+};
+
+struct State {
+  std::mutex mutex;
+  Faults faults;
+  Counts counts;
+  std::string misuse;
+  std::array<ContextTag, kDevices> contexts;
+  std::map<DevicePointer, std::size_t> allocations;
+  std::map<const char*, std::size_t> pinned;
+  std::vector<std::unique_ptr<StreamTag>> streams;
+  std::array<Stream, kDevices> default_streams{};
+  int fallible = 0, launches_run = 0, recordings = 0;
+  std::mt19937_64 random;
+  pid_t process = getpid();
+  bool adopts_all = false;  // for Python: all memory is the device's
+};
+
+[[nodiscard]] Arena& Memory();
+[[nodiscard]] State& All();
+inline thread_local Context t_context = nullptr;
+inline thread_local std::vector<Context> t_stack;
+inline thread_local int t_capture_mode = 0;
+
+/// Notes the first misuse.
+void Misused(const std::string& how);
+/// The begin of each function of the driver.
+void Called();
+/// What a call in the current context returns if it would otherwise succeed.
+[[nodiscard]] Code Fate();
+[[nodiscard]] bool IsPinned(const void* at, std::size_t bytes);
+[[nodiscard]] bool IsDevice(DevicePointer at, std::size_t bytes);
+[[nodiscard]] Stream MakeStream(Context context);
+/// Gives a stream of the current context work; does it, where streams have no threads.
+[[nodiscard]] Code Enqueue(Stream handle, std::function<void()> work);
+/// Memory of the device.
+[[nodiscard]] DevicePointer Allocate(std::size_t bytes);
+void Release(DevicePointer at);
+/// A function of the driver by its name; null if it lacks it.
+[[nodiscard]] void* FindFunction(const char* name);
+
+}  // namespace testing
+}  // namespace luff::device
