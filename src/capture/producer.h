@@ -6,6 +6,7 @@
 
 #include "capture/block_pool.h"
 #include "capture/late.h"
+#include "capture/plans.h"
 #include "capture/registry.h"
 #include "capture/work.h"
 #include "luff/base/mutex.h"

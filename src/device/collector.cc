@@ -164,12 +164,13 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     int capturing = 0;
     Code error = inside.error();
     if (error == kSuccess) error = slots.driver().StreamIsCapturing(handle, &capturing);
+    if (IsOfCapture(error) || (error == kSuccess && capturing != 0)) return Refusal::kCaptured;
     if (error != kSuccess) return Fail(device, &of, error, "asking for the state of a stream");
-    if (capturing != 0) return Refusal::kCaptured;
     const char* doing = "";
     std::shared_ptr<Slot> slot;
     error = slots.Enqueue(handle, inputs, pieces, &slot, &doing);
     if (error == kOutOfMemory || (error == kSuccess && slot == nullptr)) return Refusal::kBusy;
+    if (IsOfCapture(error)) return Refusal::kCaptured;
     if (error != kSuccess) return Fail(device, &of, error, doing);
     reads_.fetch_add(1, std::memory_order_relaxed);
     *ticket = std::make_shared<TicketImpl>(shared_from_this(), slot);
@@ -303,7 +304,7 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
       if (!of.off.load(std::memory_order_acquire)) {
         const InContext inside(*driver_, one.slot->context);
         const Code error = inside.error() == kSuccess ? driver_->EventQuery(one.slot->event) : inside.error();
-        if (error == kNotReady) return false;
+        if (error == kNotReady || IsOfCapture(error)) return false;
         if (error == kSuccess) arrival = Arrival::kHere;
         if (error != kSuccess) static_cast<void>(Fail(one.device, &of, error, "asking for results"));
       }

@@ -233,6 +233,18 @@ TEST_F(Fixture, NothingIsEnqueuedIntoACapture) {
   EXPECT_EQ(driver->counts().downloads, 0);
 }
 
+TEST_F(Fixture, ACaptureElsewhereHoldsTheDefaultStreamOnly) {
+  Faults faults;
+  faults.capturing_elsewhere = true;
+  Begin(faults);
+  const Piece piece{OnDevice(*driver, std::vector<float>(1, 1)), 4};
+  std::shared_ptr<Ticket> ticket;
+  EXPECT_EQ(collector->Read(0, 0, {}, {&piece, 1}, &ticket), Refusal::kCaptured);
+  EXPECT_EQ(Error(), "");
+  const auto stream = reinterpret_cast<std::uint64_t>(driver->stream(0));
+  EXPECT_EQ(collector->Read(0, stream, {}, {&piece, 1}, &ticket), Refusal::kNone);
+}
+
 // Each call that may fail fails once: the path turns off with a name, or, for memory, refuses; and no later
 // read crashes, hangs or gives a wrong value.
 TEST_F(Fixture, EachCallMayFail) {

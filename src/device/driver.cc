@@ -110,4 +110,6 @@ bool IsSticky(Code error) noexcept {
   return std::find(kSticky.begin(), kSticky.end(), error) != kSticky.end();
 }
 
+bool IsOfCapture(Code error) noexcept { return error >= 900 && error <= 908; }
+
 }  // namespace luff::device

@@ -97,4 +97,8 @@ struct FoundDriver {
 /// outside its memory, or the device itself failed. The process can only end.
 [[nodiscard]] bool IsSticky(Code error) noexcept;
 
+/// True if a call was refused because a graph is being captured: on this stream, or, for the default stream,
+/// on another one of its context.
+[[nodiscard]] bool IsOfCapture(Code error) noexcept;
+
 }  // namespace luff::device

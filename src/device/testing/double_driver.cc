@@ -299,10 +299,11 @@ Code StreamDestroy(Stream) {  // its thread ends when the double begins anew
   return kSuccess;
 }
 
-Code StreamIsCapturing(Stream, int* status) {
+Code StreamIsCapturing(Stream stream, int* status) {
   Called();
   if (t_context == nullptr) return kInvalidContext;
   if (const Code broken = t_context->broken.load(); broken != 0) return broken;
+  if (All().faults.capturing_elsewhere && stream == nullptr) return 906;
   *status = All().faults.capturing ? 1 : 0;
   return kSuccess;
 }
