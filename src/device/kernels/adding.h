@@ -96,16 +96,16 @@ class Floats {
 #pragma unroll
           for (U32 i = 0; i < 8; ++i) {
             const U32 pair = WordAt(x[i / 4], i % 4);
-            f[2 * i] = __uint_as_float(pair << 16);
-            f[2 * i + 1] = __uint_as_float(pair & 0xffff0000);
+            f[i << 1] = __uint_as_float(pair << 16);
+            f[i << 1 | 1] = __uint_as_float(pair & 0xffff0000);
           }
           break;
         case kFloat16:
 #pragma unroll
           for (U32 i = 0; i < 8; ++i) {
             const U32 pair = WordAt(x[i / 4], i % 4);
-            f[2 * i] = HalfToFloat(pair & 0xffff);
-            f[2 * i + 1] = HalfToFloat(pair >> 16);
+            f[i << 1] = HalfToFloat(pair & 0xffff);
+            f[i << 1 | 1] = HalfToFloat(pair >> 16);
           }
           break;
         default: {

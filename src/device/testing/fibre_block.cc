@@ -165,6 +165,7 @@ class Fibres {
     __sanitizer_finish_switch_fiber(nullptr, &home_stack_, &home_size_);
 #endif
     for (;;) {  // a fibre lives as long as its thread, and serves one block after another
+      if (body_ == nullptr) std::abort();
       (*body_)(current_);
       fibres_[current_]->state = State::kDone;
       Leave(*fibres_[current_]);
@@ -244,7 +245,7 @@ void Fibres::Prepare(Fibre& fibre) {
   *top = nullptr;
   *--top = reinterpret_cast<void*>(&FibreMain);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
-  fibre.context = top;
+  fibre.context = static_cast<void*>(top);
 #elif defined(__aarch64__)
   std::byte* frame = fibre.stack.get() + kStackBytes - 160;
   std::fill(frame, frame + 160, std::byte{0});
