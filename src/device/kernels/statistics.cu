@@ -226,7 +226,9 @@ extern "C" __global__ void __launch_bounds__(256, 3)
   __syncthreads();
   totals[threadIdx.x] = NoStatistics();
   Read<NoForms>(chunk, row, &totals[threadIdx.x], nullptr);
-  AddUpBlock(totals);
+  const U64 vectors = chunk.end - chunk.begin;
+  AddUpBlock<Statistics, AddPlain>(totals,
+                                   vectors < kBlockThreads ? static_cast<U32>(vectors) : kBlockThreads);
   if (threadIdx.x == 0) WriteStatistics(a, row, chunk, work.chunk, totals);
 }
 
