@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,3 +84,40 @@ ptxas info    : Used 27 registers, used 0 barriers, 384 bytes smem, 376 bytes cm
     assert kernels._numbers(report) == {
         "luff_read": {"registers": 27, "spill_bytes": 12, "shared_bytes": 384},
     }
+
+
+def on_gpu() -> Any:
+    """tests/gpu/kernels.py as a module."""
+    spec = importlib.util.spec_from_file_location("gpu_kernels", ROOT / "tests/gpu/kernels.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_check_on_a_gpu_has_the_layout_of_the_kernels() -> None:
+    module = on_gpu()
+    header = (ROOT / "src/device/kernels/arguments.h").read_text()
+    assert f"sizeof(Row) == {module.ROW.itemsize}" in header
+    assert f"sizeof(Statistics) == {module.STATISTICS.itemsize}" in header
+    assert f"kChunkVectors = {module.CHUNK // 16};" in header
+
+
+def test_the_check_on_a_gpu_sees_what_is_wrong() -> None:
+    module = on_gpu()
+    found = np.zeros(1, module.STATISTICS)
+    found[0] = (4, 3.0, 5.0, 3.0, 0, np.float64(2).view("u8"), 1, 1, 0, 0, 0, 0)
+    data = np.array([0, 1, 2, np.nan], "f4")
+    assert module.wrong_in(found[0], data) == ""
+    for name in ("count", "sum", "sum_sq", "abs_sum", "max", "zeros", "nans", "infs"):
+        other = found.copy()
+        other[name] += 1
+        assert name in module.wrong_in(other[0], data), name
+
+
+def test_without_a_driver_the_check_says_so() -> None:
+    command = [sys.executable, ROOT / "tests/gpu/kernels.py", "--library", "no-such-driver.so"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["status"] == "skipped"

@@ -18,7 +18,34 @@ namespace luff::device::kernel {
 /// Sums of a thread or a block are Statistics whose bounds are keys.
 __device__ inline Statistics NoStatistics() { return {0, 0, 0, 0, ~0ull, 0, 0, 0, 0, 0, 0, 0}; }
 
-__device__ inline void AddNumber(Statistics* t, Number n) {
+/// What AddNumber changes of them, in registers for the time of a loop.
+struct Sums {
+  double sum, sum_sq, abs_sum;
+  U64 low, high;
+  U32 zeros, nans, infs;
+};
+__device__ inline Sums SumsOf(const Statistics& s) {
+  return {s.sum,
+          s.sum_sq,
+          s.abs_sum,
+          s.min_bits,
+          s.max_bits,
+          static_cast<U32>(s.zeros),
+          static_cast<U32>(s.nans),
+          static_cast<U32>(s.infs)};
+}
+__device__ inline void Store(const Sums& t, Statistics* s) {
+  s->sum = t.sum;
+  s->sum_sq = t.sum_sq;
+  s->abs_sum = t.abs_sum;
+  s->min_bits = t.low;
+  s->max_bits = t.high;
+  s->zeros = t.zeros;
+  s->nans = t.nans;
+  s->infs = t.infs;
+}
+
+__device__ inline void AddNumber(Sums* t, Number n) {
   if (!IsFinite(n.value)) {
     if (IsNaN(n.value))
       ++t->nans;
@@ -27,8 +54,8 @@ __device__ inline void AddNumber(Statistics* t, Number n) {
     return;
   }
   t->zeros += n.value == 0 ? 1 : 0;
-  t->min_bits = n.key < t->min_bits ? n.key : t->min_bits;
-  t->max_bits = n.key > t->max_bits ? n.key : t->max_bits;
+  t->low = n.key < t->low ? n.key : t->low;
+  t->high = n.key > t->high ? n.key : t->high;
   t->sum += n.value;
   t->sum_sq = fma(n.value, n.value, t->sum_sq);
   t->abs_sum += fabs(n.value);
@@ -69,16 +96,16 @@ class Floats {
 #pragma unroll
           for (U32 i = 0; i < 8; ++i) {
             const U32 pair = WordAt(x[i / 4], i % 4);
-            f[2 * i] = __uint_as_float(pair << 16);
-            f[2 * i + 1] = __uint_as_float(pair & 0xffff0000);
+            f[i << 1] = __uint_as_float(pair << 16);
+            f[i << 1 | 1] = __uint_as_float(pair & 0xffff0000);
           }
           break;
         case kFloat16:
 #pragma unroll
           for (U32 i = 0; i < 8; ++i) {
             const U32 pair = WordAt(x[i / 4], i % 4);
-            f[2 * i] = HalfToFloat(pair & 0xffff);
-            f[2 * i + 1] = HalfToFloat(pair >> 16);
+            f[i << 1] = HalfToFloat(pair & 0xffff);
+            f[i << 1 | 1] = HalfToFloat(pair >> 16);
           }
           break;
         default: {

@@ -14,7 +14,7 @@
 namespace luff::device::kernel {
 
 /// Returns `value`, and hides from the compiler that it is always the same. Without it a loop is compiled
-/// once for each outcome of the conditions in it that do not change: ten times the code.
+/// once for each outcome of the conditions in it that do not change.
 __device__ inline U32 Anew(U32 value) {
 #ifdef __CUDACC_RTC__
   asm volatile("" : "+r"(value));

@@ -11,6 +11,7 @@ struct Chunk {
   Elements elements;
   U32 per_vector, vector_bits;  // elements of a vector: 2 to the power of vector_bits
   U64 slots;                    // elements of the stream, and `lead`
+  U64 base;                     // where vector 0 is, if the row is dense
   U64 begin, end;               // vectors of the chunk
   U64 group_begin;              // vectors that are read in groups of four by every thread
   U32 groups;                   // how many groups each thread reads
@@ -29,13 +30,14 @@ __device__ inline Chunk ChunkOf(const Row& row, const Loops* loops, U32 chunk) {
   c.begin = static_cast<U64>(chunk) * kChunkVectors;
   c.begin = c.begin < vectors ? c.begin : vectors;
   c.end = vectors - c.begin < kChunkVectors ? vectors : c.begin + kChunkVectors;
+  c.base = row.data - row.lead * size;
   c.copies = row.copy_to != 0;
   c.copy_to = row.copy_to - row.lead * size;
   c.copy_aligned = c.copy_to % kVectorBytes == 0;
   // Whole vectors only: the first may lack its beginning, the last its end.
   c.group_begin = c.begin + (c.begin == 0 && row.lead != 0 ? 1 : 0);
   const U64 whole_end = c.end == vectors && (c.slots & (c.per_vector - 1)) != 0 ? c.end - 1 : c.end;
-  const bool aligned = row.depth == 0 && (row.data - row.lead * size) % kVectorBytes == 0;
+  const bool aligned = row.depth == 0 && c.base % kVectorBytes == 0;
   const bool fast = aligned && (!c.copies || c.copy_aligned) && whole_end > c.group_begin;
   c.groups = fast ? static_cast<U32>((whole_end - c.group_begin) / (4 * kBlockThreads)) : 0;
   return c;
@@ -60,9 +62,10 @@ struct Forms {
   Differences differences;  // this thread's
 
   /// Adds elements [first, last) of vector number `vector` to `t` and to the other forms.
-  __device__ void Add(const Chunk& c, U64 vector, const uint4& x, U32 first, U32 last, Statistics* t) {
+  __device__ void Add(const Chunk& c, U64 vector, const uint4& x, U32 first, U32 last, Sums* t,
+                      Statistics* totals) {
     if ((row->flags & kRowHash) != 0)
-      AddToHash(LongAt(x, 0), LongAt(x, 1), vector, &t->hash_low, &t->hash_high);
+      AddToHash(LongAt(x, 0), LongAt(x, 1), vector, &totals->hash_low, &totals->hash_high);
     const U32 size = c.elements.size, differs = row->previous != 0 ? 1 : 0;
     const U32 counts = bins != nullptr ? 1 : 0;
     uint4 y = x;
@@ -118,12 +121,12 @@ struct Forms {
 
 /// Reads and copies a vector that may be incomplete, strided or not aligned. Its elements are [*first,
 /// *last).
-__device__ inline uint4 ReadOne(const Chunk& c, const Row& row, U64 vector, U64 base, U32* first, U32* last) {
+__device__ inline uint4 ReadOne(const Chunk& c, const Row& row, U64 vector, U32* first, U32* last) {
   const U64 slot = vector << c.vector_bits;
   *first = vector == 0 ? row.lead : 0;
   *last = c.slots - slot < c.per_vector ? static_cast<U32>(c.slots - slot) : c.per_vector;
   const bool whole = *first == 0 && *last == c.per_vector;
-  const U64 address = base + vector * kVectorBytes;
+  const U64 address = c.base + vector * kVectorBytes;
   const bool direct = whole && c.elements.depth == 0 && address % kVectorBytes == 0;
   const uint4 x = direct ? ReadVector(address) : VectorOf(Gather(c.elements, slot - row.lead, *first, *last));
   if (c.copies) {
@@ -140,9 +143,6 @@ __device__ inline uint4 ReadOne(const Chunk& c, const Row& row, U64 vector, U64 
 /// all others, one at a time: what lies before the groups, and what follows them.
 template <class F>
 __device__ inline void Read(const Chunk& c, const Row& row, Statistics* totals, F* forms) {
-  const U64 base = row.data - row.lead * c.elements.size;
-  const U64 before = c.group_begin - c.begin;
-  const U64 after = c.group_begin + static_cast<U64>(c.groups) * (4 * kBlockThreads);
   const U32 rest = static_cast<U32>(c.end - c.begin) - c.groups * (4 * kBlockThreads);
   const U32 singles = rest > threadIdx.x ? (rest - threadIdx.x + kBlockThreads - 1) / kBlockThreads : 0;
   const U32 dtype = row.dtype, copies = c.copies ? 1 : 0;
@@ -155,7 +155,7 @@ __device__ inline void Read(const Chunk& c, const Row& row, Statistics* totals, 
     U32 vectors = 4, first = 0, last = c.per_vector;
     U32 refused = 15;  // vectors that are added with care
     if (i < c.groups) {
-      const U64 address = base + vector * kVectorBytes;
+      const U64 address = c.base + vector * kVectorBytes;
 #pragma unroll
       for (U32 j = 0; j < 4; ++j) x[j] = ReadVector(address + j * (kBlockThreads * kVectorBytes));
       if (Anew(copies) != 0) {
@@ -169,16 +169,18 @@ __device__ inline void Read(const Chunk& c, const Row& row, Statistics* totals, 
         continue;
       }
     } else {
-      const U64 number = threadIdx.x + static_cast<U64>(i - c.groups) * kBlockThreads;
-      vector = number < before ? c.begin + number : after + (number - before);
+      const U32 number = threadIdx.x + (i - c.groups) * kBlockThreads;
+      const U32 before = static_cast<U32>(c.group_begin - c.begin);
+      const U32 grouped = number < before ? 0 : c.groups * (4 * kBlockThreads);
+      vector = c.begin + number + grouped;
       vectors = 1;
-      x[0] = ReadOne(c, row, vector, base, &first, &last);
+      x[0] = ReadOne(c, row, vector, &first, &last);
     }
 #pragma unroll 1
     for (U32 j = 0; j < vectors; ++j) {
-      Statistics t = *totals;  // in registers for the time of the loop
+      Sums t = SumsOf(*totals);
       if constexpr (F::kAny) {
-        forms->Add(c, vector, x[0], first, last, &t);
+        forms->Add(c, vector, x[0], first, last, &t, totals);
       } else if ((refused >> j & 1) != 0) {
 #pragma unroll 1
         for (U32 k = first; k < last; ++k) {
@@ -186,7 +188,7 @@ __device__ inline void Read(const Chunk& c, const Row& row, Statistics* totals, 
           AddNumber(&t, NumberOf(e.low, e.high, Anew(dtype)));
         }
       }
-      *totals = t;
+      Store(t, totals);
       vector += kBlockThreads;
       Rotate(x);
     }
@@ -224,7 +226,9 @@ extern "C" __global__ void __launch_bounds__(256, 3)
   __syncthreads();
   totals[threadIdx.x] = NoStatistics();
   Read<NoForms>(chunk, row, &totals[threadIdx.x], nullptr);
-  AddUpBlock(totals);
+  const U64 vectors = chunk.end - chunk.begin;
+  AddUpBlock<Statistics, AddPlain>(totals,
+                                   vectors < kBlockThreads ? static_cast<U32>(vectors) : kBlockThreads);
   if (threadIdx.x == 0) WriteStatistics(a, row, chunk, work.chunk, totals);
 }
 

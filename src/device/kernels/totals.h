@@ -36,14 +36,28 @@ __device__ inline void Add(T* t, const T* other) {
   }
 }
 
+/// The same at once, for members that luff_statistics fills: every block waits for it.
+__device__ inline void AddPlain(Statistics* t, const Statistics* other) {
+  const Statistics a = *t, b = *other;
+  t->sum = a.sum + b.sum;
+  t->sum_sq = a.sum_sq + b.sum_sq;
+  t->abs_sum = a.abs_sum + b.abs_sum;
+  t->min_bits = b.min_bits < a.min_bits ? b.min_bits : a.min_bits;
+  t->max_bits = b.max_bits > a.max_bits ? b.max_bits : a.max_bits;
+  t->zeros = a.zeros + b.zeros;
+  t->nans = a.nans + b.nans;
+  t->infs = a.infs + b.infs;
+}
+
 /// Adds up what each thread has put into `room[threadIdx.x]`, in shared memory; room[0] is then the sum. All
-/// threads of the block must call it.
-template <class T>
-__device__ inline void AddUpBlock(T* room) {
+/// threads of the block must call it; those from `used` on have nothing. `kAdd` adds the second to the first.
+template <class T, void (*kAdd)(T*, const T*) = Add<T>>
+__device__ inline void AddUpBlock(T* room, U32 used = kBlockThreads) {
 #pragma unroll 1
   for (U32 half = kBlockThreads / 2; half != 0; half /= 2) {
+    if (half >= used) continue;
     __syncthreads();
-    if (threadIdx.x < half) Add(&room[threadIdx.x], &room[threadIdx.x + half]);
+    if (threadIdx.x < half) kAdd(&room[threadIdx.x], &room[threadIdx.x + half]);
   }
   __syncthreads();
 }

@@ -22,6 +22,9 @@ LUFF_ONCE __device__ U64 Divide(U64 a, U64 b) {
   return quotient;
 }
 
+// Addresses are numbers in the tables that the host writes.
+// NOLINTBEGIN(performance-no-int-to-ptr)
+
 /// Where elements are.
 struct Elements {
   U64 data;
@@ -107,5 +110,7 @@ __device__ inline uint4 ReadVector(U64 address) { return __ldcs(reinterpret_cast
 __device__ inline void WriteVector(U64 address, const uint4& x) {
   __stcs(reinterpret_cast<uint4*>(address), x);
 }
+
+// NOLINTEND(performance-no-int-to-ptr)
 
 }  // namespace luff::device::kernel

@@ -11,6 +11,8 @@
 
 #include "device/testing/fibre_block.h"
 
+// The names are CUDA's.
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming, google-global-names-in-headers)
 #define __device__
 #define __global__
 #define __shared__ static thread_local
@@ -57,3 +59,4 @@ inline long long __double_as_longlong(double d) { return LuffBits<long long>(d);
 inline double __longlong_as_double(long long i) { return LuffBits<double>(i); }
 
 using std::fabs;
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming, google-global-names-in-headers)

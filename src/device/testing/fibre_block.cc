@@ -132,11 +132,13 @@ class Fibres {
  public:
   void Run(unsigned threads, ThreadOrder order, const std::function<void(unsigned)>& body) {
     body_ = &body;
-    while (fibres_.size() < threads) fibres_.push_back(std::make_unique<Fibre>());
+    while (fibres_.size() < threads) {
+      fibres_.push_back(std::make_unique<Fibre>());
+      Prepare(*fibres_.back());
+    }
     std::vector<unsigned> turn(threads);
     for (unsigned i = 0; i < threads; ++i) turn[i] = order == ThreadOrder::kBackwards ? threads - 1 - i : i;
     std::minstd_rand random(threads);
-    for (unsigned i = 0; i < threads; ++i) Prepare(*fibres_[i]);
     for (unsigned done = 0; done < threads;) {
       if (order == ThreadOrder::kMixed) std::shuffle(turn.begin(), turn.end(), random);
       for (const unsigned i : turn) {
@@ -154,17 +156,20 @@ class Fibres {
 
   void Wait() {
     fibres_[current_]->state = State::kWaiting;
-    Leave(*fibres_[current_], /*last=*/false);
+    Leave(*fibres_[current_]);
   }
 
   /// The first function on each fibre's stack.
-  void Main() {
+  [[noreturn]] void Main() {
 #ifdef LUFF_ASAN
     __sanitizer_finish_switch_fiber(nullptr, &home_stack_, &home_size_);
 #endif
-    (*body_)(current_);
-    fibres_[current_]->state = State::kDone;
-    Leave(*fibres_[current_], /*last=*/true);
+    for (;;) {  // a fibre lives as long as its thread, and serves one block after another
+      if (body_ == nullptr) std::abort();
+      (*body_)(current_);
+      fibres_[current_]->state = State::kDone;
+      Leave(*fibres_[current_]);
+    }
   }
 
  private:
@@ -191,12 +196,12 @@ class Fibres {
 #endif
   }
 
-  void Leave(Fibre& fibre, [[maybe_unused]] bool last) {
+  void Leave(Fibre& fibre) {
 #ifdef LUFF_TSAN
     __tsan_switch_to_fiber(home_tsan_, 0);
 #endif
 #ifdef LUFF_ASAN
-    __sanitizer_start_switch_fiber(last ? nullptr : &fibre.fake_stack, home_stack_, home_size_);
+    __sanitizer_start_switch_fiber(&fibre.fake_stack, home_stack_, home_size_);
 #endif
 #if defined(__x86_64__) || defined(__aarch64__)
     luff_fibre_switch(&fibre.context, home_);
@@ -230,10 +235,7 @@ Fibres& Mine() {
   return fibres;
 }
 
-void FibreMain() {
-  Mine().Main();
-  std::abort();  // a fibre that has ended is never entered again
-}
+void FibreMain() { Mine().Main(); }
 
 void Fibres::Prepare(Fibre& fibre) {
 #if defined(__x86_64__)
@@ -243,7 +245,7 @@ void Fibres::Prepare(Fibre& fibre) {
   *top = nullptr;
   *--top = reinterpret_cast<void*>(&FibreMain);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
-  fibre.context = top;
+  fibre.context = static_cast<void*>(top);
 #elif defined(__aarch64__)
   std::byte* frame = fibre.stack.get() + kStackBytes - 160;
   std::fill(frame, frame + 160, std::byte{0});
