@@ -248,7 +248,7 @@ TEST_F(Fixture, ACaptureElsewhereHoldsTheDefaultStreamOnly) {
 // Each call that may fail fails once: the path turns off with a name, or, for memory, refuses; and no later
 // read crashes, hangs or gives a wrong value.
 TEST_F(Fixture, EachCallMayFail) {
-  const Layout layout = Dense(DType::kFloat32, {200'000});
+  const Layout layout = Dense(DType::kFloat32, {40'000});
   for (const Code failure : {kOutOfMemory, Code{400}}) {
     int failed = 0;
     for (int call = 1; call < 20; ++call) {
@@ -256,7 +256,7 @@ TEST_F(Fixture, EachCallMayFail) {
       faults.failing_call = call;
       faults.failure = failure;
       Begin(faults);
-      const DevicePointer at = OnDevice(*driver, std::vector<float>(200'000, 1));
+      const DevicePointer at = OnDevice(*driver, std::vector<float>(40'000, 1));
       const Input input{at, &layout};
       const Piece piece{at, 4};
       for (int read = 0; read < 3; ++read) {
@@ -266,7 +266,7 @@ TEST_F(Fixture, EachCallMayFail) {
         failed += refusal != Refusal::kNone ? 1 : 0;
         if (ticket == nullptr) continue;
         ASSERT_EQ(Await(*ticket), Arrival::kHere);
-        EXPECT_EQ(ticket->summary(0).sum, 200'000);
+        EXPECT_EQ(ticket->summary(0).sum, 40'000);
       }
       collector->Close(kLong);
     }

@@ -208,7 +208,7 @@ void Reset(const Faults* faults) {
   all.random.seed(faults->seed);
   for (int i = 0; i < kDevices; ++i) {
     all.contexts[static_cast<std::size_t>(i)].device = i;
-    all.contexts[static_cast<std::size_t>(i)].references = 0;
+    all.contexts[static_cast<std::size_t>(i)].references.store(0);
     all.contexts[static_cast<std::size_t>(i)].broken.store(0);
   }
   t_context = nullptr;
@@ -268,7 +268,8 @@ int Run(int pieces) {
 
 void UseDevice(int device) {
   t_context = device < 0 ? nullptr : &All().contexts[static_cast<std::size_t>(device)];
-  if (t_context != nullptr) t_context->references = std::max(t_context->references, 1);
+  int none = 0;
+  if (t_context != nullptr) t_context->references.compare_exchange_strong(none, 1);
 }
 
 void ReleaseQueries() {

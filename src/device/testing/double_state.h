@@ -26,7 +26,7 @@ namespace luff::device {
 // What the driver's opaque types are here.
 struct ContextTag {
   int device = 0;
-  int references = 0;
+  std::atomic<int> references{0};
   std::atomic<Code> broken{0};
 };
 struct EventTag {
