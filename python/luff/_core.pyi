@@ -134,6 +134,35 @@ class Session:
     ) -> None:
         """The same for values to be multiplied."""
 
+    def capture_on_device(
+        self,
+        table: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None, 4), order="C", device="cpu", writable=False)
+        ],
+        count: int,
+        device: int,
+        stream: int,
+        factor: float = 1.0,
+        divisor: int = 0,
+    ) -> None:
+        """
+        The same for memory of an accelerator, behind the work of a stream. `divisor`: address of a float32 there.
+        """
+
+    def scalar_on_device(
+        self,
+        tensor: int,
+        layout: int,
+        dtype: int,
+        address: int,
+        device: int,
+        stream: int,
+        factor: float = 1.0,
+    ) -> None:
+        """
+        Record a number in memory of an accelerator, as a tensor too if that is due.
+        """
+
     def capture_summaries(
         self,
         heads: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)],

@@ -27,7 +27,7 @@ constexpr int kNice = 5;
 // kernels before the driver holds it back, so results that are 64 steps behind do not come.
 constexpr std::uint64_t kMaxStepsLate = 64;
 constexpr std::int64_t kMaxLateNs = 10'000'000'000;
-constexpr std::int64_t kMaxLateAtEndNs = 500'000'000;
+constexpr std::int64_t kLeastLateNs = 50'000'000;  // three rests of the thread that asks the driver
 constexpr std::chrono::milliseconds kShortestRest{1}, kLongestRest{8};
 constexpr std::chrono::milliseconds kDeviceCloseWithin{500};
 constexpr int kMaxErrors = 8;  // consecutive unknown errors, after which the recording is given up
@@ -140,11 +140,11 @@ bool Core::WaitsOn(const Work& work) noexcept {
   if (give_up.load(std::memory_order_relaxed) || failed.load(std::memory_order_relaxed)) return false;
   const std::int64_t now = Env::Real().NowMonotonicNs();
   if (close_asked.load(std::memory_order_acquire)) {
-    if (closing_since_ns_ == 0) closing_since_ns_ = now;
-    if (now - closing_since_ns_ > kMaxLateAtEndNs) return false;
+    if (now >= late_until_ns.load(std::memory_order_relaxed)) return false;
   }
   const std::uint64_t begun = step.number.load(std::memory_order_relaxed);
-  return begun - work.step <= kMaxStepsLate && now - work.late_since_ns <= kMaxLateNs;
+  const std::int64_t age = now - work.late_since_ns;
+  return age <= kMaxLateNs && (begun - work.step <= kMaxStepsLate || age <= kLeastLateNs);
 }
 
 std::unique_ptr<Work> Core::Next(std::chrono::nanoseconds limit) {

@@ -65,6 +65,8 @@ struct Core {
   std::atomic<bool> accepting{true};        // the session accepts what the training passes
   std::atomic<bool> failed{false};          // an error inside Luff has ended the recording
   std::atomic<std::uint64_t> processed{0};  // items done by the writer thread
+  /// Set before close_asked: how long steps may still wait for values of a device.
+  std::atomic<std::int64_t> late_until_ns{0};
   std::atomic<bool> close_asked{false};
   std::atomic<format::EndReason> close_reason{format::EndReason::kFailed};
   std::atomic<bool> give_up{false};          // the deadline has passed: do not publish more
@@ -101,7 +103,6 @@ struct Core {
   store::StepBatch loose_;
   std::unique_ptr<Work> held_;  // a step whose values are on their way; what came later stays in the queue
   std::chrono::milliseconds rest_{1};
-  std::int64_t closing_since_ns_ = 0;
   int errors_ = 0;  // consecutive
   bool failure_told_ = false;
   std::atomic<std::uint64_t> not_recorded_{0};

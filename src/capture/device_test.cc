@@ -75,7 +75,9 @@ struct Fixture : ::testing::Test {
     if (with_loss) session->ScalarOnDevice({loss, scalar, DType::kFloat32, at, 1}, Place());
     session->EndStep({format::Mode::kTrain, step, step, step});
   }
-  void Close() { session->Close(format::EndReason::kCompleted, kLong); }
+  void Close(std::chrono::milliseconds deadline = kLong) {
+    session->Close(format::EndReason::kCompleted, deadline);
+  }
 
   struct Found {
     std::map<std::int64_t, double> sums;         // by step
@@ -253,7 +255,7 @@ TEST_F(Fixture, TheEndWaitsForABoundedTime) {
   faults.streams = Streams::kManual;
   Begin(faults);
   for (std::int64_t step = 0; step < 5; ++step) Step(step);
-  Close();
+  Close(std::chrono::milliseconds(100));
   const Found found = Read();
   EXPECT_EQ(found.steps.size(), 5U);
   EXPECT_TRUE(found.sums.empty());
@@ -270,7 +272,7 @@ TEST_F(Fixture, TheSameWithoutAWriterThread) {
   Step(0);
   driver->run(1 << 20);
   for (std::int64_t step = 1; step < 4; ++step) Step(step);
-  Close();
+  Close(std::chrono::milliseconds(100));
   const Found found = Read();
   EXPECT_EQ(found.steps.size(), 4U);
   EXPECT_EQ(found.gaps.at(GapReason::kDeviceLate), 3U);
@@ -411,7 +413,7 @@ TEST_F(Fixture, Interleavings) {
       ++recorded;
       if (random() % 16 == 0) static_cast<void>(session->Flush(std::chrono::milliseconds(random() % 3)));
     }
-    Close();
+    Close(std::chrono::milliseconds(2000));
     const Found found = Read();
     ASSERT_EQ(found.steps.size(), static_cast<std::size_t>(recorded)) << "seed " << seed;
     ASSERT_TRUE(std::is_sorted(found.steps.begin(), found.steps.end()));

@@ -25,6 +25,7 @@ constexpr std::size_t kMaxDocuments = 64;  // waiting for the next step
 constexpr std::size_t kMaxText = 1U << 20;
 constexpr std::uint64_t kWorthReleasing = 32U << 10;
 constexpr std::size_t kSpareBlocks = 4;
+constexpr std::chrono::milliseconds kLongestClose{10'000};
 
 std::atomic<std::uint64_t> g_fork_count{0};
 std::atomic<std::uint64_t> g_next_session{1};
@@ -517,6 +518,7 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
     Sleep();
     core_->gate.Close();
     if (!core_->close_asked.load()) core_->close_reason.store(reason);
+    WaitForLate(deadline);
     const bool first = !core_->close_asked.exchange(true, std::memory_order_acq_rel);
     if (!has_thread_) {
       if (first) {
@@ -540,6 +542,13 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
   } catch (...) {
     Fail("Close");
   }
+}
+
+// Half of the time for what the device has yet to deliver, the other half for the disk.
+void SessionImpl::WaitForLate(std::chrono::milliseconds deadline) noexcept {
+  if (core_->close_asked.load()) return;
+  const std::chrono::nanoseconds half = std::clamp(deadline, std::chrono::milliseconds(0), kLongestClose) / 2;
+  core_->late_until_ns.store(Env::Real().NowMonotonicNs() + half.count(), std::memory_order_relaxed);
 }
 
 // Hands over what a broken step left, and definitions that no step took.

@@ -108,6 +108,7 @@ bool SessionImpl::EndNow(format::EndReason reason, std::chrono::milliseconds dea
       TellWhatIsMissing(deadline / 4);
     }
     core_->gate.Close();
+    WaitForLate(deadline);
     core_->close_asked.store(true, std::memory_order_release);
     core_->queue.Wake();
     return WaitForWriter(deadline);

@@ -94,6 +94,8 @@ class SessionImpl final : public Session {
   /// Records as gaps what an immediate end leaves out: steps that did not fit into the queue, and open steps.
   /// Waits for the lock at most `patience`.
   void TellWhatIsMissing(std::chrono::milliseconds patience) LUFF_EXCLUDES(mutex_);
+  /// Bounds what steps may still wait for, before the end.
+  void WaitForLate(std::chrono::milliseconds deadline) noexcept;
   /// Waits for the writer thread to end. Returns false if the deadline passes first.
   [[nodiscard]] bool WaitForWriter(std::chrono::milliseconds deadline) noexcept;
   void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;

@@ -133,7 +133,7 @@ def scalar_of(tensor: Any) -> float | DeviceScalar | None:
 
 def record_number(session: Session, layouts: Layouts, number: int, value: float | DeviceScalar) -> bool:
     """Records a number; False if it was changed in place since it was seen."""
-    if type(value) is DeviceScalar:
+    if isinstance(value, DeviceScalar):
         return value.record(session, number, layouts.scalar(_FLOAT32))
     session.scalar(number, value)
     return True

@@ -221,7 +221,7 @@ class Losses:
         if session is None or recorder is None:
             return
         number = recorder.number(f"{kind}_output_{index}", _LOSS, "", kind if kind != "loss" else "")
-        if type(value) is DeviceScalar:
+        if isinstance(value, DeviceScalar):
             layout = recorder.layouts.scalar(_FLOAT64 if code == _FLOAT64 else _FLOAT32)
             if value.record(session, number, layout):
                 step.captured = True
