@@ -60,7 +60,8 @@ def test_other_compilers_make_the_image_stale(copied: Path) -> None:
 
 
 def test_another_image_is_noticed(copied: Path) -> None:
-    kernels.IMAGE.write_bytes(kernels.IMAGE.read_bytes()[:-1] + b"\0")
+    image = kernels.IMAGE.read_bytes()
+    kernels.IMAGE.write_bytes(image[:-1] + bytes([image[-1] ^ 1]))
     verdict, text = kernels.check()
     assert verdict is False
     assert "not of one build" in text
