@@ -198,7 +198,10 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     if (pools == 0) return Fail(device, of, "the device has no memory pools");
     auto slots = std::make_unique<Slots>(driver_, context, device, &use_);
     const char* doing = "";
-    if (const Code error = slots->Load(&doing); error != kSuccess) return Fail(device, of, error, doing);
+    if (const Code error = slots->Load(&doing); error != kSuccess) {
+      if (!IsSticky(error)) slots->GiveBack();
+      return Fail(device, of, error, doing);
+    }
     of->slots = std::move(slots);
     return Refusal::kNone;
   }

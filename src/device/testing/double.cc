@@ -52,6 +52,13 @@ void Serve(Stream stream) {
 
 }  // namespace
 
+void Keep(void* made) {
+  static std::mutex mutex;
+  static auto* kept = new std::vector<void*>();
+  const std::lock_guard lock(mutex);
+  kept->push_back(made);
+}
+
 Arena& Memory() {
   static auto* arena = new Arena();
   return *arena;
@@ -203,6 +210,7 @@ void Reset(const Faults* faults) {
   all.counts = {};
   all.misuse.clear();
   all.allocations.clear();
+  for (const auto& [at, bytes] : all.pinned) Keep(const_cast<char*>(at));
   all.pinned.clear();
   all.fallible = all.launches_run = all.recordings = 0;
   all.random.seed(faults->seed);

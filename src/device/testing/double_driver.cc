@@ -100,14 +100,14 @@ Code ModuleLoadData(Module* module, const void* image) {
   if (const Code error = Fate(); error != kSuccess) return error;
   if (image == nullptr) return kInvalidValue;
   *module = new ModuleTag{t_context};
+  Keep(*module);
   const std::lock_guard lock(All().mutex);
   ++All().counts.modules;
   return kSuccess;
 }
 
-Code ModuleUnload(Module module) {
+Code ModuleUnload(Module) {
   Called();
-  delete module;
   const std::lock_guard lock(All().mutex);
   --All().counts.modules;
   return kSuccess;
@@ -158,14 +158,14 @@ Code MemPoolCreate(MemoryPool* pool, const PoolProperties* properties) {
   if (properties->allocation != 1 || properties->place != 1 || properties->device != t_context->device)
     return kInvalidValue;
   *pool = new MemoryPoolTag{t_context};
+  Keep(*pool);
   const std::lock_guard lock(All().mutex);
   ++All().counts.pools;
   return kSuccess;
 }
 
-Code MemPoolDestroy(MemoryPool pool) {
+Code MemPoolDestroy(MemoryPool) {
   Called();
-  delete pool;
   const std::lock_guard lock(All().mutex);
   --All().counts.pools;
   return kSuccess;
@@ -232,18 +232,15 @@ Code MemcpyDtoHAsync(void* to, DevicePointer from, std::size_t bytes, Stream str
 Code EventCreate(Event* event, unsigned) {
   if (const Code error = Fate(); error != kSuccess) return error;
   *event = new EventTag();
+  Keep(*event);
   const std::lock_guard lock(All().mutex);
   ++All().counts.events;
   return kSuccess;
 }
 
-Code EventDestroy(Event event) {
+Code EventDestroy(Event) {  // work that completes it may still be queued
   Called();
-  // Work that completes it may still be queued: kept until the process ends.
-  static_cast<void>(event);
   const std::lock_guard lock(All().mutex);
-  static auto* dead = new std::vector<Event>();
-  dead->push_back(event);
   --All().counts.events;
   return kSuccess;
 }

@@ -107,6 +107,8 @@ struct State {
   bool adopts_all = false;  // for Python: all memory is the device's
 };
 
+/// Keeps what was made until the process ends: Luff leaves to the driver what work of a device may still use.
+void Keep(void* made);
 [[nodiscard]] Arena& Memory();
 [[nodiscard]] State& All();
 inline thread_local Context t_context = nullptr;
