@@ -96,7 +96,9 @@ def test_values_of_a_training(tmp_path):
     losses = trial.scalars("CrossEntropyLoss_output_0")["value"]
     assert losses.tolist() == pytest.approx(out["losses"], rel=1e-6)
     tensor = trial.tensor("CrossEntropyLoss_output_0")
-    assert [float(tensor.value(step)) for step in tensor.value_steps()] == pytest.approx(out["losses"], rel=1e-6)
+    assert [float(tensor.value(step)) for step in tensor.value_steps()] == pytest.approx(
+        out["losses"], rel=1e-6
+    )
     for name, at in (("0.weight", 0), ("gradient/0.weight", 1)):
         tensor = trial.tensor(trial_name(trial, name))
         sums = [tensor.summary(step)["sum"] for step in tensor.steps()]
