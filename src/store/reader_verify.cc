@@ -270,6 +270,8 @@ class Verifier {
       case FrameKind::kScalarRows: status = format::ParseScalarRowsUntrusted(frame.body).status(); break;
       case FrameKind::kEventRows: status = format::ParseEventRowsUntrusted(frame.body).status(); break;
       case FrameKind::kPhases: status = format::ParsePhasesUntrusted(frame.body).status(); break;
+      case FrameKind::kSeriesDefs: status = format::ParseSeriesDefsUntrusted(frame.body).status(); break;
+      case FrameKind::kSamples: status = format::ParseSamplesUntrusted(frame.body).status(); break;
       case FrameKind::kGapRows: status = format::ParseGapRowsUntrusted(frame.body).status(); break;
       case FrameKind::kAck: status = format::ParseAckRowsUntrusted(frame.body).status(); break;
       case FrameKind::kRelocate: status = format::ParseRelocateRowsUntrusted(frame.body).status(); break;
@@ -499,6 +501,12 @@ Result<VerifyReport> VerifyRun(const std::string& run_path, const VerifyOptions&
   VerifyReport report;
   Verifier verifier(run_path, run->info(), verify, &report);
   for (const auto& worker : run->workers()) LUFF_RETURN_IF_ERROR(verifier.Worker(*worker));
+  LUFF_ASSIGN_OR_RETURN(const auto hosts, HostNumbers(run_path));
+  for (const std::uint32_t host : hosts) {
+    LUFF_ASSIGN_OR_RETURN(const auto reader,
+                          WorkerReader::Open(HostDirectory(run_path, host), host, run->info(), options));
+    LUFF_RETURN_IF_ERROR(verifier.Worker(*reader));
+  }
   return report;
 }
 
