@@ -133,18 +133,19 @@ CpuUse ParseCpuStatUntrusted(std::string_view text) {
     std::string_view line = TakeLine(&text);
     const std::string_view key = TakeWord(&line);
     const Counted value = TakeNumber(&line);
-    if (key == "usage_usec") use.usage_ns = Times(value, 1000);
+    if (key == "usage_usec") use.usage_ns = Scaled(value, 1000);
     if (key == "nr_periods") use.periods = value;
     if (key == "nr_throttled") use.throttled_periods = value;
-    if (key == "throttled_usec") use.throttled_ns = Times(value, 1000);
+    if (key == "throttled_usec") use.throttled_ns = Scaled(value, 1000);
     if (key == "throttled_time") use.throttled_ns = value;
   }
   return use;
 }
 
 Counted CoresOfQuotaUntrusted(std::string_view quota, std::string_view period) {
-  const Counted of = NumberOf(TakeWord(&quota)), in = NumberOf(TakeWord(&period));
-  const Counted millions = Times(of, 1'000'000);
+  std::string_view first = TakeLine(&quota), second = TakeLine(&period);
+  const Counted of = TakeNumber(&first), in = TakeNumber(&second);
+  const Counted millions = Scaled(of, 1'000'000);
   if (!millions || !in || *in == 0) return std::nullopt;
   return *millions / *in;
 }

@@ -49,7 +49,7 @@ MachineTimes ParseStatUntrusted(std::string_view text, std::int64_t tick_ns) {
       core.core = static_cast<int>(*number);
     }
     std::array<Counted, 8> ticks;  // user nice system idle iowait irq softirq steal
-    for (Counted& one : ticks) one = Times(TakeNumber(&line), tick_ns);
+    for (Counted& one : ticks) one = Scaled(TakeNumber(&line), tick_ns);
     if (!ticks[0] || !ticks[1] || !ticks[2] || !ticks[3]) continue;
     core.busy = std::min(*ticks[0], std::int64_t{1} << 58U) + std::min(*ticks[2], std::int64_t{1} << 58U) +
                 std::min(*ticks[1], std::int64_t{1} << 58U);
@@ -72,7 +72,7 @@ MemoryInfo ParseMeminfoUntrusted(std::string_view text) {
     std::string_view line = TakeLine(&text);
     const std::string_view key = TakeWord(&line);
     for (const auto& [name, to] : wanted) {
-      if (key == name) *to = Times(TakeNumber(&line), 1024);
+      if (key == name) *to = Scaled(TakeNumber(&line), 1024);
     }
   }
   return info;
@@ -101,7 +101,7 @@ Pressure ParsePressureUntrusted(std::string_view text) {
     const std::string_view kind = TakeWord(&line);
     for (std::string_view word = TakeWord(&line); !word.empty(); word = TakeWord(&line)) {
       if (!word.starts_with("total=")) continue;
-      const Counted ns = Times(NumberOf(word.substr(6)), kUs);
+      const Counted ns = Scaled(NumberOf(word.substr(6)), kUs);
       if (kind == "some") pressure.some = ns;
       if (kind == "full") pressure.full = ns;
     }
@@ -119,7 +119,7 @@ std::vector<DiskCounts> ParseDiskstatsUntrusted(std::string_view text) {
     if (!IsPlainName(name) || !IsWholeDisk(name)) continue;
     std::array<Counted, 10> n;  // reads merged sectors ms writes merged sectors ms inflight busy_ms
     for (Counted& one : n) one = TakeNumber(&line);
-    const Counted read = Times(n[2], kSector), written = Times(n[6], kSector), busy = Times(n[9], kMs);
+    const Counted read = Scaled(n[2], kSector), written = Scaled(n[6], kSector), busy = Scaled(n[9], kMs);
     if (!n[0] || !read || !n[4] || !written || !busy) continue;
     disks.push_back({std::string(name), *n[0], *read, *n[4], *written, *busy});
   }

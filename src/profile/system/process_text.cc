@@ -23,11 +23,11 @@ std::optional<ProcessStat> ParseProcessStatUntrusted(std::string_view text, std:
   }
   ProcessStat stat;
   stat.state = state.front();
-  const Counted user = Times(n[10], tick_ns), system = Times(n[11], tick_ns);
-  if (!n[0] || !n[8] || !user || !system || !n[16] || !n[18] || !n[20]) return std::nullopt;
+  const Counted in_user = Scaled(n[10], tick_ns), in_kernel = Scaled(n[11], tick_ns);
+  if (!n[0] || !n[8] || !in_user || !in_kernel || !n[16] || !n[18] || !n[20]) return std::nullopt;
   stat.parent = *n[0];
   stat.major_faults = *n[8];
-  stat.cpu_ns = std::min(*user, std::int64_t{1} << 59U) + std::min(*system, std::int64_t{1} << 59U);
+  stat.cpu_ns = std::min(*in_user, std::int64_t{1} << 59U) + std::min(*in_kernel, std::int64_t{1} << 59U);
   stat.threads = *n[16];
   stat.start_ticks = *n[18];
   stat.rss_pages = std::min(*n[20], std::int64_t{1} << 44U);

@@ -44,7 +44,7 @@ namespace luff::profile {
   return NumberOf(TakeWord(rest));
 }
 /// The product, or nothing if it is beyond what samples hold.
-[[nodiscard]] inline std::optional<std::int64_t> Times(std::optional<std::int64_t> value,
+[[nodiscard]] inline std::optional<std::int64_t> Scaled(std::optional<std::int64_t> value,
                                                        std::int64_t factor) noexcept {
   if (!value || *value > (std::int64_t{1} << 60U) / factor) return std::nullopt;
   return *value * factor;
