@@ -25,6 +25,7 @@ void AddSample(CLI::App& app) {
   verb->callback([options, until_closed] {
     if (*until_closed) options->until_closed_fd = STDIN_FILENO;
     if (const char* nvml = std::getenv("LUFF_NVML"); nvml != nullptr) options->nvml = nvml;
+    profile::BecomeSampler();
     const Status status = profile::RunSampler(*options);
     // A driver's thread may hang: nothing is waited for.
     _exit(status.ok() ? 0 : 1);

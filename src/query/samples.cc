@@ -118,6 +118,60 @@ Result<std::vector<SampleColumns>> HostSamples::ReadAll(std::span<const std::str
   return columns;
 }
 
+Result<Tallies> HostSamples::Tally(const TimeSpan& span) const {
+  struct Open {
+    SeriesTally tally;
+    double before = 0;
+    std::int64_t before_ns = -1;
+  };
+  std::map<std::string_view, Open> open;
+  std::vector<std::byte> scratch;
+  for (const Place& place : places_) {
+    if (place.to_unix_ns < span.from_unix_ns || place.from_unix_ns > span.to_unix_ns) continue;
+    LUFF_ASSIGN_OR_RETURN(const auto body, place.segment->ReadFrame(place.entry, &scratch));
+    LUFF_ASSIGN_OR_RETURN(const format::SampleBlock block, format::ParseSamplesUntrusted(body));
+    for (const format::SampledSeries& series : block.series) {
+      const auto name = name_of_.find(KeyOf(place.epoch, series.id));
+      if (name == name_of_.end()) continue;
+      const auto def = by_name_.find(name->second);
+      if (def == by_name_.end()) continue;
+      Open& to = open[name->second];
+      SeriesTally& tally = to.tally;
+      tally.unit = def->second.unit;
+      tally.kind = def->second.kind;
+      for (std::size_t i = 0; i < block.mono_ns.size(); ++i) {
+        if (series.values[i] == format::kNoSample || !span.Has(block.unix_ns(i))) continue;
+        const double value = format::SampleValue(tally.unit, series.values[i]);
+        const bool maxima = !series.maxima.empty() && series.maxima[i] != format::kNoSample;
+        const double most = maxima ? format::SampleValue(tally.unit, series.maxima[i]) : value;
+        if (tally.count == 0) tally.first = tally.least = tally.most = value;
+        tally.count += block.merged;
+        tally.last = value;
+        tally.least = std::min(tally.least, value);
+        tally.most = std::max(tally.most, most);
+        if (tally.kind == format::SeriesKind::kGauge) {
+          tally.sum += value * block.merged;
+          tally.raised += value > 0 ? block.merged : 0;
+        } else {
+          const std::int64_t passed = block.mono_ns[i] - to.before_ns;
+          if (to.before_ns >= 0 && value >= to.before && passed > 0) {
+            tally.growth += value - to.before;
+            tally.seconds += static_cast<double>(passed) * 1e-9;
+            tally.raised += value > to.before ? block.merged : 0;
+          }
+          to.before = value;
+          to.before_ns = block.mono_ns[i];
+        }
+      }
+    }
+  }
+  Tallies tallies;
+  for (const auto& [name, one] : open) {
+    if (one.tally.count > 0) tallies.emplace(name, one.tally);
+  }
+  return tallies;
+}
+
 Result<SampleColumns> HostSamples::Read(std::string_view name, const TimeSpan& span) const {
   if (!by_name_.contains(name))
     return NotFound("found no series \"" + std::string(name) + "\" of host " + std::to_string(number_));

@@ -20,6 +20,9 @@ struct SamplerOptions {
   std::uint64_t ticks = 0;  // ends after so many, for tests and benchmarks; 0: never
 };
 
+/// For main() of a process that only samples: lets the training go first, and ends in order when a signal asks.
+void BecomeSampler() noexcept;
+
 /// Measures until the job has ended. One sampler works for a run on a machine; another one returns at once.
 /// Prints nothing. Errors: those of opening the folder; a run that is removed, or never comes, is none.
 [[nodiscard]] Status RunSampler(const SamplerOptions& options);

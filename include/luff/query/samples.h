@@ -53,6 +53,22 @@ struct Rate {
 };
 [[nodiscard]] Rate RateOf(const SampleColumns& counter) noexcept;
 
+/// What one series comes to in a span.
+struct SeriesTally {
+  format::SeriesUnit unit = format::SeriesUnit::kNumber;
+  format::SeriesKind kind = format::SeriesKind::kGauge;
+  std::uint64_t count = 0;             // samples, merged ones as many as they stand for
+  std::uint64_t raised = 0;            // of these: gauges above 0, counters that had grown since the last sample
+  double sum = 0, least = 0, most = 0, first = 0, last = 0;  // of gauges; base units
+  double growth = 0, seconds = 0;      // of counters, and the time that it took
+  [[nodiscard]] double mean() const noexcept { return count > 0 ? sum / static_cast<double>(count) : 0; }
+  [[nodiscard]] double rate() const noexcept { return seconds > 0 ? growth / seconds : 0; }
+  [[nodiscard]] double raised_share() const noexcept {
+    return count > 0 ? static_cast<double>(raised) / static_cast<double>(count) : 0;
+  }
+};
+using Tallies = std::map<std::string, SeriesTally, std::less<>>;
+
 /// The samples of one host. **Thread-compatible.**
 class HostSamples {
  public:
@@ -66,6 +82,8 @@ class HostSamples {
   /// Several series with one pass over the files, in the order of `names`; one that does not exist is empty.
   [[nodiscard]] Result<std::vector<SampleColumns>> ReadAll(std::span<const std::string> names,
                                                            const TimeSpan& span = {}) const;
+  /// All series with samples in the span, in constant memory for each. Errors: those of reading.
+  [[nodiscard]] Result<Tallies> Tally(const TimeSpan& span = {}) const;
   /// Of the newest sample; 0 if there is none.
   [[nodiscard]] std::int64_t last_unix_ns() const noexcept { return last_unix_ns_; }
   [[nodiscard]] std::int64_t first_unix_ns() const noexcept { return first_unix_ns_; }

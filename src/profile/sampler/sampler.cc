@@ -221,8 +221,9 @@ class Sampler {
   std::string sources_;
 };
 
-/// Lets the training go first.
-void BeModest() noexcept {
+}  // namespace
+
+void BecomeSampler() noexcept {
   (void)setpriority(PRIO_PROCESS, 0, 10);
   (void)prctl(PR_SET_TIMERSLACK, 20'000'000UL, 0, 0, 0);
   rlimit files{};
@@ -236,10 +237,7 @@ void BeModest() noexcept {
   (void)signal(SIGPIPE, SIG_IGN);
 }
 
-}  // namespace
-
 Status RunSampler(const SamplerOptions& options) {
-  BeModest();
   Env& env = Env::Real();
   const auto period = static_cast<std::int64_t>(1e9 / std::clamp(options.hz, 0.1, 10.0));
   const std::int64_t begin = env.NowMonotonicNs();
