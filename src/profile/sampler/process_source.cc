@@ -34,7 +34,7 @@ struct ProcessSource::Child {
   int pid = 0;
   std::int64_t start_ticks = 0;
   std::size_t place = 0;
-  KernelFile stat, schedstat;
+  KernelFile stat, schedstat, children;  // children: of its first thread
   std::int64_t cpu_ns = 0, run_queue_ns = 0;
   bool seen = false;
 };
@@ -42,7 +42,7 @@ struct ProcessSource::Child {
 struct ProcessSource::Rank {
   RankProcess process;
   std::string folder, prefix;
-  KernelFile stat, io;
+  KernelFile stat, io, children_of_first;
   std::map<int, Child> children;
   SumOfCounters children_cpu, children_run_queue, run_queue;
   std::unordered_map<int, std::int64_t> threads;  // run-queue time when last read
@@ -71,6 +71,7 @@ void ProcessSource::Follow(const std::vector<RankProcess>& ranks) {
     rank->prefix = "rank." + std::to_string(one.worker) + ".";
     rank->stat = KernelFile(rank->folder + "/stat");
     rank->io = KernelFile(rank->folder + "/io");
+    rank->children_of_first = KernelFile(rank->folder + "/task/" + std::to_string(one.pid) + "/children");
     ranks_.emplace(one.worker, std::move(rank));
   }
 }
@@ -128,41 +129,56 @@ void ProcessSource::FindChildren(bool all_threads, Rank* rank) {
   while (!open.empty() && found < kMostChildren) {
     const auto [parent, depth] = open.back();
     open.pop_back();
-    const std::string tasks = root_ + "/proc/" + std::to_string(parent) + "/task/";
-    std::vector<std::string> threads = {std::to_string(parent)};
-    if (all_threads && depth == 0) threads = NamesIn(tasks, kMostThreads);
-    for (const std::string& thread : threads) {
-      KernelFile file(tasks + thread + "/children");
-      const std::vector<int> below = ParseChildrenUntrusted(file.Read(), kMostChildren);
-      if (depth == 0 && file.state() != SourceState::kUnread) {
-        children_ = file.state();
-        children_error_ = file.error();
+    std::vector<int> below;
+    const auto add = [&](KernelFile& file) {
+      const std::vector<int> more = ParseChildrenUntrusted(file.Read(), kMostChildren);
+      below.insert(below.end(), more.begin(), more.end());
+    };
+    const auto child = rank->children.find(parent);
+    if (depth == 0) {
+      add(rank->children_of_first);
+      children_ = rank->children_of_first.state();
+      children_error_ = rank->children_of_first.error();
+    } else if (child != rank->children.end()) {
+      add(child->second.children);
+    }
+    if (all_threads && depth == 0) {
+      for (const std::string& thread : NamesIn(rank->folder + "/task", kMostThreads)) {
+        if (thread == std::to_string(parent)) continue;
+        KernelFile file(rank->folder + "/task/" + thread + "/children");
+        add(file);
       }
-      for (const int pid : below) {
-        if (++found > kMostChildren) break;
-        if (depth + 1 < kMostDepth) open.emplace_back(pid, depth + 1);
-        if (const auto known = rank->children.find(pid); known != rank->children.end()) {
-          known->second.seen = true;
-          continue;
-        }
-        Child child;
-        child.pid = pid;
-        const std::string folder = root_ + "/proc/" + std::to_string(pid);
-        child.stat = KernelFile(folder + "/stat");
-        child.schedstat = KernelFile(folder + "/schedstat");
-        const auto stat = ParseProcessStatUntrusted(child.stat.Read(), tick_ns_);
-        if (!stat) continue;
-        child.start_ticks = stat->start_ticks;
-        child.seen = true;
-        while (std::ranges::any_of(rank->children,
-                                   [&](const auto& other) { return other.second.place == child.place; }))
-          ++child.place;
-        rank->children.emplace(pid, std::move(child));
-      }
+    }
+    for (const int pid : below) {
+      if (++found > kMostChildren) break;
+      if (!FollowChild(pid, rank)) continue;
+      if (depth + 1 < kMostDepth) open.emplace_back(pid, depth + 1);
     }
   }
   // Those of other threads are found only when all threads are looked at.
   if (all_threads) std::erase_if(rank->children, [](const auto& child) { return !child.second.seen; });
+}
+
+bool ProcessSource::FollowChild(int pid, Rank* rank) {
+  if (const auto known = rank->children.find(pid); known != rank->children.end()) {
+    known->second.seen = true;
+    return true;
+  }
+  Child child;
+  child.pid = pid;
+  const std::string folder = root_ + "/proc/" + std::to_string(pid);
+  child.stat = KernelFile(folder + "/stat");
+  child.schedstat = KernelFile(folder + "/schedstat");
+  child.children = KernelFile(folder + "/task/" + std::to_string(pid) + "/children");
+  const auto stat = ParseProcessStatUntrusted(child.stat.Read(), tick_ns_);
+  if (!stat) return false;
+  child.start_ticks = stat->start_ticks;
+  child.seen = true;
+  while (std::ranges::any_of(rank->children,
+                             [&](const auto& other) { return other.second.place == child.place; }))
+    ++child.place;
+  rank->children.emplace(pid, std::move(child));
+  return true;
 }
 
 void ProcessSource::SampleChildren(Rank* rank, Board* board) {

@@ -33,6 +33,8 @@ class ProcessSource final : public Source {
   struct Rank;
   void SampleRank(std::uint64_t tick, Rank* rank, Board* board);
   void FindChildren(bool all_threads, Rank* rank);
+  /// False if there is no such process.
+  bool FollowChild(int pid, Rank* rank);
   void SampleChildren(Rank* rank, Board* board);
   void AddThreads(Rank* rank);
   const std::string root_;
