@@ -1,11 +1,11 @@
 """The cost of profiling: `./dev bench profile [--only sampler,level0] [--models mlp,gpt] [--json FILE]`.
 
-sampler: CPU time and memory of `luff _sample`, from its own samples, beside psutil reading the same of the machine and of
-a process with its children, in the same run and in turns. Both are given as shares of a core at two samples a second.
+sampler: CPU time and memory of `luff _sample` beside psutil, which reads the same of the machine and of a process with
+its children at the same pace, in the same run. Shares of a core are those at two samples a second.
 
-level0: one model trains with `profile` on and off, in blocks of steps that alternate in one process with one torch thread.
-A block with it runs between two without and is compared with their mean. CPU time of the process, and the sampler's share
-of a core for the block's wall time, count together.
+level0: one model trains with `profile` on and off, in blocks of steps that alternate in one process with one torch
+thread. A block with it runs between two without and is compared with their mean. CPU time of the process, and the
+sampler's share of a core for the block's wall time, count together.
 
 Exit code: 0 if all gates hold, 1 if one does not.
 """
@@ -81,7 +81,16 @@ def sampler(pairs: int = 8, ticks: int = 20) -> tuple[list[dict[str, Any]], list
             step.loss(1.0)
         hook.flush(10.0)
         process = subprocess.Popen(
-            [luff_command(), "_sample", "--hz", str(hz), "--ticks", str(ticks * (pairs + 2) * 3), "--", str(run)],
+            [
+                luff_command(),
+                "_sample",
+                "--hz",
+                str(hz),
+                "--ticks",
+                str(ticks * (pairs + 2) * 3),
+                "--",
+                str(run),
+            ],
             stdin=subprocess.DEVNULL,
         )
         me = psutil.Process()
@@ -175,7 +184,9 @@ def _wait_for_sampler(run: Path) -> None:
 
 def main() -> int:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="sampler,level0")
     parser.add_argument("--models", default="mlp,resnet18,gpt")
     parser.add_argument("--pairs", type=int, default=12)

@@ -300,7 +300,6 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         If the run cannot be created or joined.
     """
     from luff import _core
-
     from luff._sampler import sampler_of
 
     sampler, environment = sampler_of(options)

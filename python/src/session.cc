@@ -164,12 +164,13 @@ void InitSession(nb::module_& m) {
   nb::class_<PySession>(m, "Session",
                         "One worker's recording of a run. All methods after `open` never raise for "
                         "reasons of the run, the disk or the network.")
-      .def_static("open", &PySession::Open, nb::arg("run_path"), nb::kw_only(), nb::arg("resume") = false,
-                  nb::arg("join") = false, nb::arg("worker") = nb::none(), nb::arg("world_size") = 1,
-                  nb::arg("config_json") = "", nb::arg("command_json") = "", nb::arg("sampler") = "",
-                  nb::arg("sampler_environment") = std::vector<std::string>(),
-                  "Create or join the run. `worker` None takes the lowest free number. `sampler`: path of `luff`, "
-                  "which measures the machine meanwhile.")
+      .def_static(
+          "open", &PySession::Open, nb::arg("run_path"), nb::kw_only(), nb::arg("resume") = false,
+          nb::arg("join") = false, nb::arg("worker") = nb::none(), nb::arg("world_size") = 1,
+          nb::arg("config_json") = "", nb::arg("command_json") = "", nb::arg("sampler") = "",
+          nb::arg("sampler_environment") = std::vector<std::string>(),
+          "Create or join the run. `worker` None takes the lowest free number. `sampler`: path of `luff`, "
+          "which measures the machine meanwhile.")
       .def(
           "define_tensor",
           [](const PySession& s, std::string_view name, std::uint8_t role, std::string_view module_path,

@@ -62,7 +62,8 @@ bool StartApart(const std::vector<std::string>& argv, const std::vector<std::str
   try {
     const ExecTexts words(argv);
     const ExecTexts variables(environment);
-    stacks = mmap(nullptr, 2 * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    stacks = mmap(nullptr, 2 * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK,
+                  -1, 0);
     if (stacks == MAP_FAILED) return false;
     char* const begin = static_cast<char*>(stacks);
     Start start{words.get(), variables.get(), begin + 2 * kStackBytes, false};

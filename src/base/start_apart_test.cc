@@ -49,7 +49,8 @@ TEST_F(StartApartTest, ItRunsAndNobodyMeetsIt) {
   sigaction(SIGCHLD, &act, &before);
   signal(SIGUSR1, SIG_IGN);
   const std::string script =
-      "exec > " + folder_ + "/out; echo $A $PPID; pwd; grep SigIgn /proc/self/status; ls /proc/self/fd; echo end";
+      "exec > " + folder_ +
+      "/out; echo $A $PPID; pwd; grep SigIgn /proc/self/status; ls /proc/self/fd; echo end";
   ASSERT_TRUE(StartApart({"/bin/sh", "-c", script}, {"A=b", "PATH=/usr/bin:/bin"}));
   const std::string text = Output();
   EXPECT_TRUE(text.starts_with("b ")) << text;

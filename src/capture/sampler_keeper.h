@@ -5,9 +5,9 @@
 
 namespace luff::capture {
 
-/// Has the machine measured beside a run that no `luff run` watches: starts `luff _sample` where no sampler of
-/// this machine writes into the run, and once more if that one dies. **Owned by the writer thread.** Never waits
-/// longer than the start of a program takes.
+/// Has the machine measured beside a run that no `luff run` watches: starts `luff _sample` where no sampler
+/// of this machine writes into the run, and once more if that one dies. **Owned by the writer thread.** Never
+/// waits longer than the start of a program takes.
 class SamplerKeeper {
  public:
   /// `program`: path of `luff`; "" starts none. `environment`: of the sampler.

@@ -94,8 +94,8 @@ void PrintFlows(const char* label, std::vector<profile::FlowUse> flows, const ch
   for (const profile::FlowUse& flow : flows) {
     if (flow.in_rate + flow.out_rate < kIdleRate && flow.busy < 0.05) continue;
     if (++shown > kMostLines) break;
-    std::string text = fmt::format("{}: {} {}/s, {} {}/s", Escaped(flow.name), in, BytesText(flow.in_rate), out,
-                                   BytesText(flow.out_rate));
+    std::string text = fmt::format("{}: {} {}/s, {} {}/s", Escaped(flow.name), in, BytesText(flow.in_rate),
+                                   out, BytesText(flow.out_rate));
     if (flow.busy > 0) text += fmt::format(", busy {:.0f} %", PerCent(flow.busy));
     Line(shown == 1 ? label : "", text);
   }
@@ -104,7 +104,8 @@ void PrintFlows(const char* label, std::vector<profile::FlowUse> flows, const ch
 void PrintGpu(const profile::GpuUse& gpu) {
   std::vector<std::string> parts;
   if (!gpu.name.empty()) parts.push_back(Escaped(gpu.name));
-  if (gpu.utilisation) parts.push_back(fmt::format("a kernel runs {:.0f} % of the time", PerCent(*gpu.utilisation)));
+  if (gpu.utilisation)
+    parts.push_back(fmt::format("a kernel runs {:.0f} % of the time", PerCent(*gpu.utilisation)));
   if (gpu.sm_active) parts.push_back(fmt::format("multiprocessors active {:.0f} %", PerCent(*gpu.sm_active)));
   if (gpu.tensor_active) parts.push_back(fmt::format("tensor cores {:.0f} %", PerCent(*gpu.tensor_active)));
   if (gpu.most_memory_used && gpu.memory_total)
@@ -161,7 +162,8 @@ void MachineView::PrintOne(const MachineUse& use) const {
     Line("energy", fmt::format("{}", fmt::join(parts, ", ")));
   }
   if (price_per_hour_ > 0)
-    Line("cost", fmt::format("{:.2f} at {:g} an hour", use.seconds / 3600 * price_per_hour_, price_per_hour_));
+    Line("cost",
+         fmt::format("{:.2f} at {:g} an hour", use.seconds / 3600 * price_per_hour_, price_per_hour_));
 }
 
 void MachineView::Print() const {
@@ -233,8 +235,10 @@ Json MachineView::Described() const {
     };
     one["energy_kwh"] = {{"processors", kwh(use.package_j)}, {"gpus", kwh(use.gpu_j)}};
     one["cost"] = price_per_hour_ > 0 ? Json(use.seconds / 3600 * price_per_hour_) : Json(nullptr);
-    one["sampler"] = {{"cores", Maybe(use.sampler_cores)}, {"rss", Maybe(use.sampler_rss)},
-                      {"lives", use.lives}, {"ended", use.ended}};
+    one["sampler"] = {{"cores", Maybe(use.sampler_cores)},
+                      {"rss", Maybe(use.sampler_rss)},
+                      {"lives", use.lives},
+                      {"ended", use.ended}};
     all.push_back(std::move(one));
   }
   return all;

@@ -116,8 +116,7 @@ void Watch::AddTo(std::vector<pollfd>* fds) {
 }
 
 bool Watch::Owns(pid_t pid) const noexcept {
-  return pid == rules_.pid() || runner_.deliveries().Owns(pid) || outputs_.Owns(pid) ||
-         sampler_.Owns(pid);
+  return pid == rules_.pid() || runner_.deliveries().Owns(pid) || outputs_.Owns(pid) || sampler_.Owns(pid);
 }
 
 void Watch::ChildEnded(pid_t pid, const ExitState& state) {

@@ -112,7 +112,8 @@ void PutSamples(const SampleBlock& block, FrameBuffer* to) {
   head.flags = maxima ? kSamplesMaxima : 0;
   to->PutValue(head);
   for (std::size_t i = 1; i < count; ++i)
-    to->PutVarint(static_cast<std::uint64_t>(std::max<std::int64_t>(block.mono_ns[i] - block.mono_ns[i - 1], 0)));
+    to->PutVarint(
+        static_cast<std::uint64_t>(std::max<std::int64_t>(block.mono_ns[i] - block.mono_ns[i - 1], 0)));
   for (std::size_t s = 0; s < head.series; ++s) {
     const SampledSeries& series = block.series[s];
     to->PutVarint(series.id);

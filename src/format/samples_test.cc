@@ -57,7 +57,8 @@ TEST(Samples, GoThroughAFrame) {
 
 TEST(Samples, ValuesThatFitNowhereBecomeTheNearest) {
   SampleBlock block = Example();
-  block.series = {{0, SeriesKind::kGauge, {std::numeric_limits<std::int64_t>::max(), kNoSample + 1, 0, 1}, {}}};
+  block.series = {
+      {0, SeriesKind::kGauge, {std::numeric_limits<std::int64_t>::max(), kNoSample + 1, 0, 1}, {}}};
   std::size_t bytes = 0;
   const auto words = Body([&](FrameBuffer* to) { PutSamples(block, to); }, &bytes);
   const auto read = ParseSamplesUntrusted(std::as_bytes(std::span(words)).first(bytes));

@@ -54,7 +54,8 @@ class Measured {
   /// The parts after `prefix` up to the next point, without repetition.
   [[nodiscard]] std::vector<std::string> Names(std::string_view prefix) const {
     std::vector<std::string> names;
-    for (auto at = tallies_.lower_bound(prefix); at != tallies_.end() && at->first.starts_with(prefix); ++at) {
+    for (auto at = tallies_.lower_bound(prefix); at != tallies_.end() && at->first.starts_with(prefix);
+         ++at) {
       const std::string_view rest = std::string_view(at->first).substr(prefix.size());
       const std::string name(rest.substr(0, rest.find('.')));
       if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
@@ -95,8 +96,7 @@ RankUse RankOf(const Measured& all, std::uint32_t worker) {
     const auto number = IndexOf(place);
     const auto cores = all.Rate(prefix + "child." + place + ".cpu");
     if (!number || !cores) continue;
-    rank.busiest.push_back(
-        {*number, *cores, all.Mean(prefix + "child." + place + ".disk_wait").value_or(0)});
+    rank.busiest.push_back({*number, *cores, all.Mean(prefix + "child." + place + ".disk_wait").value_or(0)});
   }
   std::ranges::sort(rank.busiest, std::greater(), &RankUse::Child::cores);
   return rank;
@@ -221,8 +221,8 @@ Result<MachineUse> UseOf(const query::HostSamples& host, const query::TimeSpan& 
   std::ranges::sort(use.ranks, {}, &RankUse::worker);
   for (const std::string& name : all.Names("disk.")) {
     const std::string prefix = "disk." + name;
-    use.disks.push_back({name, all.Rate(prefix + ".read").value_or(0), all.Rate(prefix + ".written").value_or(0),
-                         all.Rate(prefix + ".busy").value_or(0)});
+    use.disks.push_back({name, all.Rate(prefix + ".read").value_or(0),
+                         all.Rate(prefix + ".written").value_or(0), all.Rate(prefix + ".busy").value_or(0)});
   }
   for (const char* kind : {"net.", "rdma."}) {
     for (const std::string& name : all.Names(kind)) {
@@ -269,7 +269,8 @@ std::vector<std::string> NotMeasured(const query::HostSamples& host) {
   for (const auto& one : json) {
     if (!one.is_object() || TextMember(one, "state") == "read") continue;
     const std::string name = TextMember(one, "name");
-    const auto* const known = std::ranges::find(kNames, name, &std::pair<std::string_view, std::string_view>::first);
+    const auto* const known =
+        std::ranges::find(kNames, name, &std::pair<std::string_view, std::string_view>::first);
     if (known == std::end(kNames)) continue;
     std::string why = TextMember(one, "why");
     if (why.empty()) {

@@ -68,8 +68,7 @@ Status HostSamples::TakeFrames() {
       if (!block.ok()) continue;
       const std::int64_t last = block->unix_ns(block->mono_ns.size() - 1);
       places_.push_back({segment.get(), entry, epoch, block->first_unix_ns, last});
-      if (first_unix_ns_ == 0 || block->first_unix_ns < first_unix_ns_)
-        first_unix_ns_ = block->first_unix_ns;
+      if (first_unix_ns_ == 0 || block->first_unix_ns < first_unix_ns_) first_unix_ns_ = block->first_unix_ns;
       last_unix_ns_ = std::max(last_unix_ns_, last);
     }
   }

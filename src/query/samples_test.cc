@@ -27,8 +27,9 @@ class Host {
     options.summary_max_bytes = max_bytes;
     writer_ = WorkerWriter::Open(options, store::TestRun()).value();
     StepBatch batch;
-    batch.series = {{0, format::SeriesUnit::kNanoseconds, format::SeriesKind::kCounter, format::kNoId, "cpu.busy"},
-                    {1, format::SeriesUnit::kBytes, format::SeriesKind::kGauge, format::kNoId, "mem.available"}};
+    batch.series = {
+        {0, format::SeriesUnit::kNanoseconds, format::SeriesKind::kCounter, format::kNoId, "cpu.busy"},
+        {1, format::SeriesUnit::kBytes, format::SeriesKind::kGauge, format::kNoId, "mem.available"}};
     batch.documents = {{"host", "{\"name\":\"node\"}"}};
     EXPECT_TRUE(writer_->PublishLoose(batch).ok());
   }

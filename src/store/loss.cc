@@ -170,8 +170,8 @@ void LossLedger::Release(std::int64_t now_ns, bool all, StepBatch* batch) {
 }
 
 bool LossLedger::empty() const noexcept {
-  return kept_.tensors.empty() && kept_.layouts.empty() && kept_.series.empty() && kept_.documents.empty() && kept_.acks.empty() &&
-         kept_.event_json.empty() && gaps_.empty();
+  return kept_.tensors.empty() && kept_.layouts.empty() && kept_.series.empty() && kept_.documents.empty() &&
+         kept_.acks.empty() && kept_.event_json.empty() && gaps_.empty();
 }
 
 }  // namespace luff::store

@@ -149,8 +149,7 @@ std::pair<std::size_t, std::size_t> CompareSamples(const std::string& run, const
   options.use_live_page = false;
   const auto info = ReadRunInfo(run);
   if (!info.ok()) return {0, 0};
-  const auto reader =
-      WorkerReader::Open(HostFolder(run, kGoldenHost), kGoldenHost, *info, options);
+  const auto reader = WorkerReader::Open(HostFolder(run, kGoldenHost), kGoldenHost, *info, options);
   if (!reader.ok()) return {0, 0};
   std::map<std::uint32_t, std::string> names;
   std::vector<std::byte> scratch;
@@ -160,8 +159,7 @@ std::pair<std::size_t, std::size_t> CompareSamples(const std::string& run, const
       const auto body = segment->ReadFrame((*frames)[f], &scratch);
       if (!body.ok()) continue;
       if ((*frames)[f].kind == static_cast<std::uint16_t>(format::FrameKind::kSeriesDefs)) {
-        for (const auto& def : format::ParseSeriesDefsUntrusted(*body).value())
-          names[def.id] = def.name;
+        for (const auto& def : format::ParseSeriesDefsUntrusted(*body).value()) names[def.id] = def.name;
       }
       if ((*frames)[f].kind != static_cast<std::uint16_t>(format::FrameKind::kSamples)) continue;
       const auto block = format::ParseSamplesUntrusted(*body);

@@ -109,7 +109,9 @@ def test_off_measures_nothing(luff: Luff) -> None:
     config = luff.tmp / "luff.toml"
     config.write_text('[capture]\nprofile = "off"\n')
     run = luff.tmp / "run"
-    code, _, err = luff("run", "--config", str(config), "--run", str(run), "--", sys.executable, _script(luff, 2))
+    code, _, err = luff(
+        "run", "--config", str(config), "--run", str(run), "--", sys.executable, _script(luff, 2)
+    )
     assert code == 0, err
     assert not _hosts(run)
     other = luff.tmp / "other"

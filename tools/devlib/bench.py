@@ -84,7 +84,9 @@ def bench_main(args):
     if args.name in PROGRAMS:
         folder = build.build("dev", PROGRAMS[args.name])
         env["LUFF_BENCH_PROGRAMS"] = str(folder / "benchmarks" / "cpp")
-    return passthrough([python, ROOT / "benchmarks" / f"{FILES.get(args.name, args.name)}.py", *args.rest], env=env)
+    return passthrough(
+        [python, ROOT / "benchmarks" / f"{FILES.get(args.name, args.name)}.py", *args.rest], env=env
+    )
 
 
 def _frameworks(rest):

@@ -274,19 +274,19 @@ enum class SeriesUnit : std::uint8_t {
   kNumber = 0,
   kNanoseconds = 1,
   kBytes = 2,
-  kShare = 3,         // millionths of the whole
-  kPower = 4,         // milliwatts
-  kEnergy = 5,        // microjoules
-  kFrequency = 6,     // kilohertz
-  kTemperature = 7,   // thousandths of a degree Celsius
-  kBits = 8,          // a set of flags
+  kShare = 3,        // millionths of the whole
+  kPower = 4,        // milliwatts
+  kEnergy = 5,       // microjoules
+  kFrequency = 6,    // kilohertz
+  kTemperature = 7,  // thousandths of a degree Celsius
+  kBits = 8,         // a set of flags
 };
 enum class SeriesKind : std::uint8_t {
   kGauge = 0,    // as it was at that moment
   kCounter = 1,  // grows; what counts is the difference. Smaller than before: it began again
 };
 
-struct SamplesHead {  // 32 bytes, then times and values; docs/spec/run-format.md
+struct SamplesHead {           // 32 bytes, then times and values; docs/spec/run-format.md
   std::int64_t first_mono_ns;  // CLOCK_MONOTONIC of the host at the first sample
   std::int64_t first_unix_ns;  // the same moment by its wall clock
   std::uint32_t samples, series;

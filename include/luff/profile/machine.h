@@ -20,7 +20,7 @@ struct RankUse {
   std::optional<double> read_rate, write_rate;  // bytes a second
   double children = 0;                          // processes below it, in the mean
   std::optional<double> children_cores, children_run_queue, children_rss;
-  std::optional<double> children_disk_wait;     // share of their time in which they waited for storage
+  std::optional<double> children_disk_wait;  // share of their time in which they waited for storage
   struct Child {
     std::uint32_t place = 0;
     double cores = 0, disk_wait = 0;
@@ -52,8 +52,8 @@ struct MachineUse {
   double seconds = 0;
   double cores = 0;  // that count: allowed, and within the container's limit
   std::optional<double> all_cores, limit_cores;
-  std::optional<double> busy, steal;               // cores, in the mean
-  std::optional<double> throttled, throttled_s;    // share of the container's periods; seconds, all threads
+  std::optional<double> busy, steal;             // cores, in the mean
+  std::optional<double> throttled, throttled_s;  // share of the container's periods; seconds, all threads
   std::optional<double> memory_total, memory_least_available, memory_limit, memory_used;
   std::optional<double> swap_in_rate, swap_ticks;  // bytes a second; share of samples with any
   std::optional<double> cpu_some, memory_some, memory_full, io_some, io_full;  // pressure, shares of the time
@@ -62,8 +62,8 @@ struct MachineUse {
   std::vector<GpuUse> gpus;
   std::optional<double> package_j, gpu_j;
   std::optional<double> sampler_cores, sampler_rss;
-  std::uint32_t lives = 1;   // of its sampler
-  bool ended = false;        // its sampler came to its end
+  std::uint32_t lives = 1;                          // of its sampler
+  bool ended = false;                               // its sampler came to its end
   [[nodiscard]] double job_cores() const noexcept;  // of all ranks and their children
 };
 

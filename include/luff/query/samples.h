@@ -57,10 +57,10 @@ struct Rate {
 struct SeriesTally {
   format::SeriesUnit unit = format::SeriesUnit::kNumber;
   format::SeriesKind kind = format::SeriesKind::kGauge;
-  std::uint64_t count = 0;             // samples, merged ones as many as they stand for
-  std::uint64_t raised = 0;            // of these: gauges above 0, counters that had grown since the last sample
+  std::uint64_t count = 0;   // samples, merged ones as many as they stand for
+  std::uint64_t raised = 0;  // of these: gauges above 0, counters that had grown since the last sample
   double sum = 0, least = 0, most = 0, first = 0, last = 0;  // of gauges; base units
-  double growth = 0, seconds = 0;      // of counters, and the time that it took
+  double growth = 0, seconds = 0;                            // of counters, and the time that it took
   [[nodiscard]] double mean() const noexcept { return count > 0 ? sum / static_cast<double>(count) : 0; }
   [[nodiscard]] double rate() const noexcept { return seconds > 0 ? growth / seconds : 0; }
   [[nodiscard]] double raised_share() const noexcept {

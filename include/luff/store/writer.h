@@ -49,7 +49,7 @@ struct Retention {
 struct WriterOptions {
   std::string run_path;
   std::uint32_t worker = 0;
-  bool host = false;  // the folder of host `worker`, which holds samples and no steps
+  bool host = false;            // the folder of host `worker`, which holds samples and no steps
   bool fresh = false;           // fails with kAlreadyExists if the folder already has files of a worker
   std::uint64_t max_bytes = 0;  // payload and metadata of this worker; 0: no limit
   std::uint64_t summary_max_bytes = 0;  // share of metadata; 0: a quarter of max_bytes, or no limit

@@ -36,7 +36,7 @@ struct GpuSource::Asked {
   std::string why;
   std::vector<GpuInfo> infos;
   std::vector<GpuReading> readings;
-  bool fresh = false;  // readings that nobody took
+  bool fresh = false;         // readings that nobody took
   std::int64_t asked_ns = 0;  // since when an answer is awaited; 0: none is
   std::int64_t took_ns = 0;   // the last one
   // Of the sampler's thread only.

@@ -9,8 +9,8 @@
 
 namespace luff::profile {
 
-/// GPUs: NVIDIA's by its driver's library, which is loaded if it is there, AMD's by files. A driver is asked in a
-/// thread of its own: it may hang for ever, and the sampler goes on. **Thread-compatible.**
+/// GPUs: NVIDIA's by its driver's library, which is loaded if it is there, AMD's by files. A driver is asked
+/// in a thread of its own: it may hang for ever, and the sampler goes on. **Thread-compatible.**
 class GpuSource final : public Source {
  public:
   /// `nvml`: library to load; "": the driver's. `root` is before /sys.

@@ -116,7 +116,8 @@ Nvml::~Nvml() {
 bool Nvml::Open(const std::string& library) {
   library_ = dlopen(library.empty() ? "libnvidia-ml.so.1" : library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library_ == nullptr) {
-    why_ = library.empty() ? "no NVIDIA driver is installed (libnvidia-ml.so.1)" : "it cannot be loaded: " + library;
+    why_ = library.empty() ? "no NVIDIA driver is installed (libnvidia-ml.so.1)"
+                           : "it cannot be loaded: " + library;
     return false;
   }
   calls_ = std::make_unique<Calls>();
@@ -222,7 +223,8 @@ GpuReading Nvml::Read(std::size_t at, bool slow, bool once) {
   if (c.clock != nullptr && c.clock(device.handle, kClockMemory, &value) == 0)
     reading.memory_clock_khz = Within(value, 1000ULL);
   reading.max_sm_clock_khz = device.max_sm_clock_khz;
-  if (c.reasons != nullptr && c.reasons(device.handle, &wide) == 0) reading.clock_reasons = Within(wide, 1ULL);
+  if (c.reasons != nullptr && c.reasons(device.handle, &wide) == 0)
+    reading.clock_reasons = Within(wide, 1ULL);
   if (c.temperature != nullptr && c.temperature(device.handle, 0, &value) == 0)
     reading.temperature = Within(value, 1000ULL);
   if (device.gpm) AskGpm(&device, &reading);
@@ -257,7 +259,8 @@ void Nvml::AskGpm(Device* device, GpuReading* reading) {
   if (calls_->gpm_metrics(&request) != 0) return;
   constexpr double kPerCent = static_cast<double>(kMega) / 100;
   constexpr double kMiB = 1 << 20;
-  for (const GpmMetric& metric : std::span(request.metrics).first(std::min<std::size_t>(request.count, kGpmMetrics))) {
+  for (const GpmMetric& metric :
+       std::span(request.metrics).first(std::min<std::size_t>(request.count, kGpmMetrics))) {
     if (metric.result != 0) continue;
     switch (metric.id) {
       case kSmActive: reading->sm_active = Within(metric.value, kPerCent); break;

@@ -17,10 +17,10 @@ struct GpuReading {
   Maybe memory_used, memory_total;        // bytes
   Maybe power_mw, energy_uj;
   Maybe sm_clock_khz, max_sm_clock_khz, memory_clock_khz;
-  Maybe clock_reasons;  // bits: why its clock is lower than it could be
-  Maybe temperature;    // thousandths of a degree Celsius
+  Maybe clock_reasons;                                        // bits: why its clock is lower than it could be
+  Maybe temperature;                                          // thousandths of a degree Celsius
   Maybe sm_active, sm_occupancy, tensor_active, dram_active;  // millionths, of GPM
-  Maybe pcie_sent, pcie_received;                            // bytes a second, of GPM
+  Maybe pcie_sent, pcie_received;                             // bytes a second, of GPM
   Maybe ecc_errors, pcie_replays, pcie_width;
   Maybe processes;  // that compute on it, ours included; asked once
 };

@@ -38,8 +38,8 @@ class Board {
  private:
   std::vector<format::SeriesDef> defs_;
   std::unordered_map<std::string, std::uint32_t> ids_;
-  std::size_t written_ = 0;                       // definitions
-  std::vector<std::int64_t> now_;                 // by series
+  std::size_t written_ = 0;                        // definitions
+  std::vector<std::int64_t> now_;                  // by series
   std::vector<std::vector<std::int64_t>> values_;  // by series, then moment; may be shorter
   std::vector<std::int64_t> mono_ns_;
   std::int64_t first_unix_ns_ = 0;

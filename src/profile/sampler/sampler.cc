@@ -72,7 +72,8 @@ Writers FindWriters(const std::string& run_path) {
   const auto names = Env::Real().List(run_path);
   if (!names.ok()) return found;
   for (const std::string& name : *names) {
-    if (name.size() < 5 || name.size() > 10 || name.front() != 'w' || found.here.size() >= kMostWorkers) continue;
+    if (name.size() < 5 || name.size() > 10 || name.front() != 'w' || found.here.size() >= kMostWorkers)
+      continue;
     const auto writer = store::WriterOf(run_path + "/" + name);
     if (!writer || !writer->here) continue;
     found.any = true;

@@ -294,8 +294,8 @@ TEST_F(NvmlTest, TwoGpusAreRead) {
   EXPECT_EQ(newest["gpu.0.clock.reasons"], 32);
   EXPECT_EQ(newest["gpu.0.sm_active"], 410'000);
   EXPECT_EQ(newest["gpu.0.tensor_active"], 120'000);
-  EXPECT_FALSE(newest["gpu.0.memory.active"]);   // failed
-  EXPECT_FALSE(newest["gpu.0.sm_occupancy"]);    // no number
+  EXPECT_FALSE(newest["gpu.0.memory.active"]);  // failed
+  EXPECT_FALSE(newest["gpu.0.sm_occupancy"]);   // no number
   EXPECT_EQ(source.Described().size(), 2U);
   EXPECT_EQ(StateOf(source, "gpu"), SourceState::kRead);
 }

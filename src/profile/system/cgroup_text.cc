@@ -109,10 +109,8 @@ CgroupFolders FindCgroupsUntrusted(std::string_view groups, std::string_view mou
       found.unified = folder([](const Mount& mount) { return mount.v2; });
       continue;
     }
-    const std::pair<std::string_view, std::string*> wanted[] = {{"cpu", &found.cpu},
-                                                                {"cpuacct", &found.cpuacct},
-                                                                {"memory", &found.memory},
-                                                                {"blkio", &found.io}};
+    const std::pair<std::string_view, std::string*> wanted[] = {
+        {"cpu", &found.cpu}, {"cpuacct", &found.cpuacct}, {"memory", &found.memory}, {"blkio", &found.io}};
     for (const auto& [controller, to] : wanted) {
       if (!HasOption(controllers, controller)) continue;
       *to = folder([&](const Mount& mount) { return !mount.v2 && HasOption(mount.options, controller); });

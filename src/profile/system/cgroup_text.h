@@ -15,8 +15,9 @@ struct CgroupFolders {
   std::string cpu, cpuacct, memory, io;
   std::string unified;  // of version 2, which has the pressure files
 };
-/// `groups`: /proc/PID/cgroup; `mounts`: /proc/PID/mountinfo. A group that lies outside of what is mounted (the
-/// process is in a container whose groups have a namespace of their own) is looked for at the mount itself.
+/// `groups`: /proc/PID/cgroup; `mounts`: /proc/PID/mountinfo. A group that lies outside of what is mounted
+/// (the process is in a container whose groups have a namespace of their own) is looked for at the mount
+/// itself.
 [[nodiscard]] CgroupFolders FindCgroupsUntrusted(std::string_view groups, std::string_view mounts);
 
 struct CpuUse {

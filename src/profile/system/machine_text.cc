@@ -13,8 +13,8 @@ constexpr std::int64_t kSector = 512, kMs = 1'000'000, kUs = 1'000;
 /// A name that can stand in that of a series: letters, digits, '-', '_' and ':'; at most 64 of them.
 bool IsPlainName(std::string_view name) noexcept {
   return !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-           c == ':';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == ':';
   });
 }
 

@@ -38,7 +38,8 @@ void Parse(unsigned kind, std::string_view text) {
     case 6: {
       const std::size_t half = text.size() / 2;
       const CgroupFolders found = FindCgroupsUntrusted(text.substr(0, half), text.substr(half));
-      if (found.cpu.find("/../") != std::string::npos && text.find("..") == std::string_view::npos) std::abort();
+      if (found.cpu.find("/../") != std::string::npos && text.find("..") == std::string_view::npos)
+        std::abort();
       break;
     }
     case 7: Check(ParseCpuStatUntrusted(text).throttled_ns); break;

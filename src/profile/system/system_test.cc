@@ -28,16 +28,19 @@ TEST(MachineText, CoresHaveBusyWaitingAndStolenTime) {
 
 TEST(MachineText, MemoryPagesAndPressure) {
   const MemoryInfo memory = ParseMeminfoUntrusted(
-      "MemTotal:       24000000 kB\nMemFree: 1 kB\nMemAvailable:   12000000 kB\nCached: 5 kB\nSwapTotal: 0 kB\n");
+      "MemTotal:       24000000 kB\nMemFree: 1 kB\nMemAvailable:   12000000 kB\nCached: 5 kB\nSwapTotal: 0 "
+      "kB\n");
   EXPECT_EQ(memory.total, 24'000'000LL * 1024);
   EXPECT_EQ(memory.available, 12'000'000LL * 1024);
   EXPECT_EQ(memory.swap_total, 0);
   EXPECT_FALSE(memory.swap_free);
-  const PageCounts pages = ParseVmstatUntrusted("nr_free_pages 4\npswpin 12\npswpout 3\npgmajfault 99\noom_kill 1\n");
+  const PageCounts pages =
+      ParseVmstatUntrusted("nr_free_pages 4\npswpin 12\npswpout 3\npgmajfault 99\noom_kill 1\n");
   EXPECT_EQ(pages.swapped_in, 12);
   EXPECT_EQ(pages.oom_kills, 1);
   const Pressure pressure = ParsePressureUntrusted(
-      "some avg10=56.86 avg60=83.69 avg300=73.55 total=444778842\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n");
+      "some avg10=56.86 avg60=83.69 avg300=73.55 total=444778842\nfull avg10=0.00 avg60=0.00 avg300=0.00 "
+      "total=7\n");
   EXPECT_EQ(pressure.some, 444'778'842'000);
   EXPECT_EQ(pressure.full, 7'000);
 }
@@ -91,12 +94,12 @@ TEST(Cgroup, VersionTwo) {
 }
 
 TEST(Cgroup, VersionOneAndBothAtOnce) {
-  const CgroupFolders found = FindCgroupsUntrusted(
-      "4:memory:/docker/ab\n2:cpuacct:/docker/ab\n1:cpu:/docker/ab\n0::/docker/ab\n",
-      "32 31 0:29 /docker/ab /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-      "33 31 0:30 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct\n"
-      "35 31 0:32 /docker/ab /sys/fs/cgroup/memory\\040x rw - cgroup cgroup rw,memory\n"
-      "41 31 0:40 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  const CgroupFolders found =
+      FindCgroupsUntrusted("4:memory:/docker/ab\n2:cpuacct:/docker/ab\n1:cpu:/docker/ab\n0::/docker/ab\n",
+                           "32 31 0:29 /docker/ab /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+                           "33 31 0:30 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct\n"
+                           "35 31 0:32 /docker/ab /sys/fs/cgroup/memory\\040x rw - cgroup cgroup rw,memory\n"
+                           "41 31 0:40 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
   EXPECT_EQ(found.cpu, "/sys/fs/cgroup/cpu");  // the mount shows the group itself
   EXPECT_EQ(found.cpuacct, "/sys/fs/cgroup/cpuacct/docker/ab");
   EXPECT_EQ(found.memory, "/sys/fs/cgroup/memory x");
@@ -133,7 +136,8 @@ TEST(Cgroup, LimitsAndThrottling) {
 
 TEST(ProcessText, NamesMayHoldAnything) {
   const auto stat = ParseProcessStatUntrusted(
-      "42 (a ) R 1 (b) D 7 42 42 0 -1 4194304 98 0 12 0 30 20 0 0 20 0 5 0 97296 3133440 379 184467 1 1\n", kTick);
+      "42 (a ) R 1 (b) D 7 42 42 0 -1 4194304 98 0 12 0 30 20 0 0 20 0 5 0 97296 3133440 379 184467 1 1\n",
+      kTick);
   ASSERT_TRUE(stat);
   EXPECT_EQ(stat->state, 'D');
   EXPECT_EQ(stat->parent, 7);

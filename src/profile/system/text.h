@@ -5,8 +5,8 @@
 #include <optional>
 #include <string_view>
 
-/// Walks through the text of a kernel file, which may be cut off or hostile. Every number that does not fit is
-/// no number.
+/// Walks through the text of a kernel file, which may be cut off or hostile. Every number that does not fit
+/// is no number.
 namespace luff::profile {
 
 /// Splits off what lies before the next `separator`; the rest begins after it.
@@ -45,7 +45,7 @@ namespace luff::profile {
 }
 /// The product, or nothing if it is beyond what samples hold.
 [[nodiscard]] inline std::optional<std::int64_t> Scaled(std::optional<std::int64_t> value,
-                                                       std::int64_t factor) noexcept {
+                                                        std::int64_t factor) noexcept {
   if (!value || *value > (std::int64_t{1} << 60U) / factor) return std::nullopt;
   return *value * factor;
 }

@@ -171,7 +171,8 @@ void MachineRule::Take(const query::Trial& trial, const Open& open, const Machin
   finding.since_step = since_;
   finding.what = std::move(claim->what);
   if (timed)
-    finding.what += fmt::format("; about {} of {} so far", profile::TimeText(lost_s_), profile::TimeText(run_s_));
+    finding.what +=
+        fmt::format("; about {} of {} so far", profile::TimeText(lost_s_), profile::TimeText(run_s_));
   finding.why = std::move(claim->why);
   finding.remedy = std::move(claim->remedy);
   finding.causes = std::move(claim->causes);

@@ -35,8 +35,8 @@ struct MachineClaim {
   std::vector<std::string> causes;
   std::vector<NamedNumber> evidence;
   std::string threshold;
-  /// Seconds of the window that mending it would save, with bounds; negative: cannot be said, and is not asked
-  /// for.
+  /// Seconds of the window that mending it would save, with bounds; negative: cannot be said, and is not
+  /// asked for.
   double saving_s = -1, low_s = 0, high_s = 0;
   std::string method;
 };
@@ -45,16 +45,17 @@ struct MachineLimits {
   double worth, seconds;  // least saving: share of the time so far, and in seconds
   std::int64_t windows;   // in a row
 };
-#define LUFF_MACHINE_PARAMS(Limits)                                                                              \
-  {&Limits::worth, "worth", "0.03", "least saving, as a share of the time of all steps so far (Luff)",           \
-   Between(0, 1)},                                                                                               \
-      {&Limits::seconds, "seconds", "5", "least saving so far, in seconds (Luff)", AtLeast(0)},                  \
-      {&Limits::windows, "windows", "2", "windows of 10 s in a row (Luff)", Within(1, 1000)}
+#define LUFF_MACHINE_PARAMS(Limits)                                                                    \
+  {&Limits::worth, "worth", "0.03", "least saving, as a share of the time of all steps so far (Luff)", \
+   Between(0, 1)},                                                                                     \
+      {&Limits::seconds, "seconds", "5", "least saving so far, in seconds (Luff)", AtLeast(0)}, {      \
+    &Limits::windows, "windows", "2", "windows of 10 s in a row (Luff)", Within(1, 1000)               \
+  }
 
-/// Base class of rules on samples of machines. Divides the training into windows of ten seconds and judges each
-/// when its samples are there; a window that was measured only in part is left out. Something is said when it
-/// holds in several windows in a row and is worth it, and has healed after three without. The first window is
-/// left out: a training warms up in it.
+/// Base class of rules on samples of machines. Divides the training into windows of ten seconds and judges
+/// each when its samples are there; a window that was measured only in part is left out. Something is said
+/// when it holds in several windows in a row and is worth it, and has healed after three without. The first
+/// window is left out: a training warms up in it.
 class MachineRule : public KeptRule {
  public:
   MachineRule(const char* name, const MachineLimits& limits) : name_(name), limits_(limits) {}
@@ -82,8 +83,8 @@ class MachineRule : public KeptRule {
   const MachineLimits limits_;
   Open now_;
   std::vector<Open> waiting_;
-  double run_s_ = 0;    // of all steps with phases, or by the clock where there are none
-  double lost_s_ = 0;   // that mending it would have saved
+  double run_s_ = 0;   // of all steps with phases, or by the clock where there are none
+  double lost_s_ = 0;  // that mending it would have saved
   std::int64_t streak_ = 0, free_ = 0, since_ = 0, judged_ = 0, told_ = 0;
   bool open_ = false, begun_ = false;
   std::string cause_;

@@ -12,8 +12,8 @@
 
 namespace luff::rules::testing {
 
-/// A training beside a machine that was sampled twice a second: a trial in memory, and a host folder on disk with
-/// the same clock.
+/// A training beside a machine that was sampled twice a second: a trial in memory, and a host folder on disk
+/// with the same clock.
 class MachineStory {
  public:
   using Unit = format::SeriesUnit;
@@ -75,7 +75,8 @@ class MachineStory {
     store::StepBatch batch;
     batch.documents = {{"host", host_}};
     std::uint32_t id = 0;
-    for (const auto& [name, one] : series_) batch.series.push_back({id++, one.unit, one.kind, format::kNoId, name});
+    for (const auto& [name, one] : series_)
+      batch.series.push_back({id++, one.unit, one.kind, format::kNoId, name});
     (void)writer->PublishLoose(batch);
     const auto samples = static_cast<std::int64_t>(sampled_s * 2) + 1;
     for (std::int64_t first = 0; first < samples; first += 10) {
@@ -89,7 +90,8 @@ class MachineStory {
         std::size_t at = 0;
         for (const auto& [name, one] : series_) {
           const double value = one.value(static_cast<double>(i) * 0.5);
-          block.series[at++].values.push_back(std::isfinite(value) ? Stored(one.unit, value) : format::kNoSample);
+          block.series[at++].values.push_back(std::isfinite(value) ? Stored(one.unit, value)
+                                                                   : format::kNoSample);
         }
       }
       batch.samples = {block};
@@ -98,8 +100,9 @@ class MachineStory {
     (void)writer->Close(format::EndReason::kCompleted);
     trial_.SetPath(run_);
     for (std::int64_t step = 1; step <= static_cast<std::int64_t>(seconds * 10); ++step) {
-      trial_.Step().Phases({{format::Phase::kDataWait, 100 * wait_}, {format::Phase::kForward, 100 * (1 - wait_)}}, 50,
-                           100 * queue_);
+      trial_.Step().Phases(
+          {{format::Phase::kDataWait, 100 * wait_}, {format::Phase::kForward, 100 * (1 - wait_)}}, 50,
+          100 * queue_);
       trial_.Last().info.wall_unix_ns = kStart + step * 100'000'000;
     }
     return trial_;

@@ -14,8 +14,10 @@ struct Limits : MachineLimits {
   double periods, share, stolen;
 };
 constexpr Param<Limits> kParams[] = {
-    {&Limits::periods, "periods", "0.1", "of the container's periods in which it was throttled (Luff)", Between(0, 1)},
-    {&Limits::share, "share", "0.03", "of a step for which the training thread has no core (Luff)", Between(0, 1)},
+    {&Limits::periods, "periods", "0.1", "of the container's periods in which it was throttled (Luff)",
+     Between(0, 1)},
+    {&Limits::share, "share", "0.03", "of a step for which the training thread has no core (Luff)",
+     Between(0, 1)},
     {&Limits::stolen, "stolen", "0.05", "of all cores that the host gives to others (Luff)", Between(0, 1)},
     LUFF_MACHINE_PARAMS(Limits),
 };
@@ -40,12 +42,15 @@ class ContainerThrottled final : public MachineRule {
     MachineClaim claim;
     claim.cause = "throttled";
     claim.what = fmt::format(
-        "the container may use {:g} cores and was held back in {:.0f} % of its periods; {:.0f} % of each step waits for "
+        "the container may use {:g} cores and was held back in {:.0f} % of its periods; {:.0f} % of each "
+        "step waits for "
         "a core",
         *use.limit_cores, 100 * *use.throttled, 100 * window.share(window.queue_s));
-    claim.why = "when its processes have used up what they may in a tenth of a second, all of them stand still";
+    claim.why =
+        "when its processes have used up what they may in a tenth of a second, all of them stand still";
     claim.remedy = fmt::format(
-        "raise the limit (docker run --cpus, resources.limits.cpu in Kubernetes), or use no more threads and loader "
+        "raise the limit (docker run --cpus, resources.limits.cpu in Kubernetes), or use no more threads and "
+        "loader "
         "workers than {:.0f}",
         std::max(1.0, *use.limit_cores));
     claim.causes = {"more threads than the limit allows", "a limit that is too low"};
@@ -60,12 +65,14 @@ class ContainerThrottled final : public MachineRule {
     return claim;
   }
 
-  [[nodiscard]] MachineClaim Stolen(const MachineWindow& window, const profile::MachineUse& use, double all) const {
+  [[nodiscard]] MachineClaim Stolen(const MachineWindow& window, const profile::MachineUse& use,
+                                    double all) const {
     MachineClaim claim;
     const double share = *use.steal / all;
     claim.cause = "stolen";
-    claim.what = fmt::format("the host of this virtual machine gave {:.1f} of its {:g} cores to others ({:.0f} %)",
-                             *use.steal, all, 100 * share);
+    claim.what =
+        fmt::format("the host of this virtual machine gave {:.1f} of its {:g} cores to others ({:.0f} %)",
+                    *use.steal, all, 100 * share);
     claim.why = "a thread that seems to run stands still meanwhile";
     claim.remedy = "move to another machine, or to a kind of it whose cores are not shared";
     claim.causes = {"other virtual machines on the same host"};

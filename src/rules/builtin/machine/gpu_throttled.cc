@@ -27,13 +27,15 @@ class GpuThrottled final : public MachineRule {
   std::optional<MachineClaim> Judge(const MachineWindow& window) override {
     for (const profile::MachineUse& use : window.machines) {
       for (const profile::GpuUse& gpu : use.gpus) {
-        if (!gpu.thermal || *gpu.thermal < limits_.share || gpu.clock <= 0 || gpu.throttled_clock <= 0) continue;
+        if (!gpu.thermal || *gpu.thermal < limits_.share || gpu.clock <= 0 || gpu.throttled_clock <= 0)
+          continue;
         const double loss = 1 - gpu.throttled_clock / gpu.clock;
         if (loss < limits_.slower) continue;
         MachineClaim claim;
         claim.cause = "heat";
-        claim.what = fmt::format("heat slows GPU {} of {} down {:.0f} % of the time: its clock is {:.0f} of {:.0f} MHz then",
-                                 gpu.index, use.name, 100 * *gpu.thermal, gpu.throttled_clock * 1e-6, gpu.clock * 1e-6);
+        claim.what = fmt::format(
+            "heat slows GPU {} of {} down {:.0f} % of the time: its clock is {:.0f} of {:.0f} MHz then",
+            gpu.index, use.name, 100 * *gpu.thermal, gpu.throttled_clock * 1e-6, gpu.clock * 1e-6);
         if (gpu.temperature) claim.what += fmt::format(" ({:.0f} C)", *gpu.temperature);
         claim.why = "the driver lowers the clock so that the GPU does not get too hot";
         claim.remedy = "look after its cooling, or move to another node";
@@ -42,8 +44,8 @@ class GpuThrottled final : public MachineRule {
                           {"share", *gpu.thermal},
                           {"clock_mhz", gpu.throttled_clock * 1e-6},
                           {"usual_mhz", gpu.clock * 1e-6}};
-        claim.threshold = fmt::format("{:g} % of the samples, a clock {:g} % lower (Luff)", 100 * limits_.share,
-                                      100 * limits_.slower);
+        claim.threshold = fmt::format("{:g} % of the samples, a clock {:g} % lower (Luff)",
+                                      100 * limits_.share, 100 * limits_.slower);
         claim.saving_s = *gpu.thermal * loss * window.wall_s * gpu.utilisation.value_or(1);
         claim.low_s = claim.saving_s / 2;
         claim.high_s = *gpu.thermal * loss * window.wall_s;

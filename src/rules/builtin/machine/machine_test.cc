@@ -52,8 +52,10 @@ TEST(CpuOversubscribed, MoreThreadsThanCoresAreNamed_WithTheNumberThatFits) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].rule, "CpuOversubscribed");
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
-  EXPECT_NE(findings[0].what.find("30 % of each step waits for a core"), std::string::npos) << findings[0].what;
-  EXPECT_NE(findings[0].what.find("8.9 threads that want to run on 2 cores"), std::string::npos) << findings[0].what;
+  EXPECT_NE(findings[0].what.find("30 % of each step waits for a core"), std::string::npos)
+      << findings[0].what;
+  EXPECT_NE(findings[0].what.find("8.9 threads that want to run on 2 cores"), std::string::npos)
+      << findings[0].what;
   EXPECT_NE(findings[0].remedy.find("set_num_threads(2)"), std::string::npos);
   ASSERT_TRUE(findings[0].saving);
   EXPECT_NEAR(findings[0].saving->share, 0.3, 0.01);
@@ -68,8 +70,8 @@ TEST(CpuOversubscribed, OtherProgramsAreNoFaultOfItsThreads) {
 TEST(CpuOversubscribed, ItHealsWhenItIsOver) {
   MachineStory story;
   Crowded(story);
-  story.Put("rank.0.run_queue", {Unit::kNanoseconds, Kind::kCounter,
-                                 [](double seconds) { return 7 * std::min(seconds, 60.0); }});
+  story.Put("rank.0.run_queue",
+            {Unit::kNanoseconds, Kind::kCounter, [](double seconds) { return 7 * std::min(seconds, 60.0); }});
   const auto findings = Told(story, "CpuOversubscribed", 150);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_TRUE(findings[0].healed);
@@ -84,7 +86,8 @@ TEST(ContainerThrottled, TheLimitIsNamed) {
   const auto findings = Told(story);
   ASSERT_EQ(findings.size(), 1U);  // CpuOversubscribed is silent: the limit explains it
   EXPECT_EQ(findings[0].rule, "ContainerThrottled");
-  EXPECT_NE(findings[0].what.find("may use 1.5 cores and was held back in 64 % of its periods"), std::string::npos)
+  EXPECT_NE(findings[0].what.find("may use 1.5 cores and was held back in 64 % of its periods"),
+            std::string::npos)
       << findings[0].what;
 }
 
@@ -103,7 +106,8 @@ TEST(Swapping, PressureOnMemoryIsNamed) {
   const auto findings = Told(story);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].rule, "Swapping");
-  EXPECT_NE(findings[0].what.find("wait for memory 20 % of the time; 5.0 MB a second come back"), std::string::npos)
+  EXPECT_NE(findings[0].what.find("wait for memory 20 % of the time; 5.0 MB a second come back"),
+            std::string::npos)
       << findings[0].what;
 }
 
@@ -116,7 +120,8 @@ TEST(StorageBound, WorkersThatWaitForStorageAreNamed) {
       .Steps(0.6, 0);
   const auto findings = Told(story);
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_NE(findings[0].what.find("the loader's workers wait 75 % of their time for storage (41 MB a second are read)"),
+  EXPECT_NE(findings[0].what.find(
+                "the loader's workers wait 75 % of their time for storage (41 MB a second are read)"),
             std::string::npos)
       << findings[0].what;
 }
@@ -124,8 +129,8 @@ TEST(StorageBound, WorkersThatWaitForStorageAreNamed) {
 TEST(StorageBound, ItLeadsTheWaitForData) {
   MachineStory story;
   story.Gauge("rank.0.disk_wait", Unit::kNumber, 0.5).Steps(0.6, 0);
-  story.Put("rank.0.disk_wait",
-            {Unit::kNumber, Kind::kGauge, [](double seconds) { return std::fmod(seconds, 1) < 0.4 ? 1.0 : 0.0; }});
+  story.Put("rank.0.disk_wait", {Unit::kNumber, Kind::kGauge,
+                                 [](double seconds) { return std::fmod(seconds, 1) < 0.4 ? 1.0 : 0.0; }});
   const auto findings = Told(story, "StorageBound,InputBound");
   ASSERT_EQ(findings.size(), 2U);
   const auto input = std::ranges::find(findings, "InputBound", &Finding::rule);
@@ -163,7 +168,9 @@ TEST(MemoryGrowth, WhatFillsUpAndStaysIsNoLeak) {
 TEST(GpuUnderused, AGpuThatWorksLittleIsNamed_UnlessTheStepWaitsForData) {
   for (const double wait : {0.02, 0.5}) {
     MachineStory story;
-    story.Gauge("gpu.0.utilisation", Unit::kShare, 0.31).Gauge("gpu.0.sm_active", Unit::kShare, 0.12).Steps(wait, 0);
+    story.Gauge("gpu.0.utilisation", Unit::kShare, 0.31)
+        .Gauge("gpu.0.sm_active", Unit::kShare, 0.12)
+        .Steps(wait, 0);
     const auto findings = Told(story);
     if (wait > 0.1) {
       EXPECT_TRUE(findings.empty());
@@ -208,10 +215,12 @@ TEST(GpuThrottled, HeatThatLowersTheClockIsNamed) {
   story.Gauge("gpu.0.utilisation", Unit::kShare, 0.95)
       .Gauge("gpu.0.temperature", Unit::kTemperature, 92)
       .Put("gpu.0.clock.reasons", {Unit::kBits, Kind::kGauge, [=](double s) { return hot(s) ? 0x20 : 0; }})
-      .Put("gpu.0.clock", {Unit::kFrequency, Kind::kGauge, [=](double s) { return hot(s) ? 1.2e9 : 1.98e9; }});
+      .Put("gpu.0.clock",
+           {Unit::kFrequency, Kind::kGauge, [=](double s) { return hot(s) ? 1.2e9 : 1.98e9; }});
   const auto findings = Told(story);
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_NE(findings[0].what.find("40 % of the time: its clock is 1200 of 1980 MHz then (92 C)"), std::string::npos)
+  EXPECT_NE(findings[0].what.find("40 % of the time: its clock is 1200 of 1980 MHz then (92 C)"),
+            std::string::npos)
       << findings[0].what;
 }
 

@@ -26,8 +26,8 @@ constexpr Param<Limits> kParams[] = {
     LUFF_MACHINE_PARAMS(Limits),
 };
 
-/// Kendall's test whether values rise: the number of standard deviations by which rising pairs outnumber falling
-/// ones (normal approximation, ties left out of the variance: conservative). Mann, 1945.
+/// Kendall's test whether values rise: the number of standard deviations by which rising pairs outnumber
+/// falling ones (normal approximation, ties left out of the variance: conservative). Mann, 1945.
 double Rising(const std::vector<double>& values) {
   double sum = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -81,19 +81,23 @@ class MemoryGrowth final : public MachineRule {
     if (slope <= 0 || left <= 0 || left / slope > limits_.hours * 3600) return std::nullopt;
     MachineClaim claim;
     claim.cause = "grows";
-    const double a_step = slope * window.wall_s / static_cast<double>(std::max<std::int64_t>(window.steps, 1));
-    claim.what = fmt::format("the memory of rank {} has grown by {} in {}, {} a step; what is left is used up in about {}",
-                             window.worker, profile::BytesText(grown),
-                             profile::TimeText(10 * static_cast<double>(rss_.size())), profile::BytesText(a_step),
-                             profile::TimeText(left / slope));
+    const double a_step =
+        slope * window.wall_s / static_cast<double>(std::max<std::int64_t>(window.steps, 1));
+    claim.what = fmt::format(
+        "the memory of rank {} has grown by {} in {}, {} a step; what is left is used up in about {}",
+        window.worker, profile::BytesText(grown), profile::TimeText(10 * static_cast<double>(rss_.size())),
+        profile::BytesText(a_step), profile::TimeText(left / slope));
     claim.why = "something is kept from each step to the next";
     claim.remedy =
-        "losses.append(loss.item()) instead of loss, .detach() for what is kept of outputs, and a bound on what a dataset "
+        "losses.append(loss.item()) instead of loss, .detach() for what is kept of outputs, and a bound on "
+        "what a dataset "
         "caches";
-    claim.causes = {"losses or outputs that are kept with their graphs", "a cache in the dataset", "a list that only grows"};
+    claim.causes = {"losses or outputs that are kept with their graphs", "a cache in the dataset",
+                    "a list that only grows"};
     claim.evidence = {{"grown", grown}, {"bytes_a_second", slope}, {"left", left}, {"rss", rss_.back()}};
-    claim.threshold = fmt::format("steady growth over {} windows of 10 s, {:g} MB and 5 %, full within {:g} h (Luff)",
-                                  limits_.points, limits_.grown_mb, limits_.hours);
+    claim.threshold =
+        fmt::format("steady growth over {} windows of 10 s, {:g} MB and 5 %, full within {:g} h (Luff)",
+                    limits_.points, limits_.grown_mb, limits_.hours);
     return claim;
   }
   const Limits limits_;

@@ -15,7 +15,8 @@ struct Limits : MachineLimits {
 };
 constexpr Param<Limits> kParams[] = {
     {&Limits::share, "share", "0.1", "of a step that it waits for data (Luff)", Between(0, 1)},
-    {&Limits::waiting, "waiting", "0.3", "of the loader's time that it waits for storage (Luff)", Between(0, 1)},
+    {&Limits::waiting, "waiting", "0.3", "of the loader's time that it waits for storage (Luff)",
+     Between(0, 1)},
     LUFF_MACHINE_PARAMS(Limits),
 };
 
@@ -46,17 +47,19 @@ class StorageBound final : public MachineRule {
     claim.cause = "reads";
     claim.what = fmt::format(
         "the step waits {:.0f} % of the time for data, and {} {:.0f} % of {} for storage",
-        100 * window.share(window.wait_s), workers ? "the loader's workers wait" : "the loader waits", 100 * waiting,
-        workers ? "their time" : "that");
+        100 * window.share(window.wait_s), workers ? "the loader's workers wait" : "the loader waits",
+        100 * waiting, workers ? "their time" : "that");
     if (read > 1e5) claim.what += fmt::format(" ({} a second are read)", profile::BytesText(read));
-    claim.why = "samples are made no faster than they are read; more workers help only as far as the storage does";
+    claim.why =
+        "samples are made no faster than they are read; more workers help only as far as the storage does";
     claim.remedy =
-        "copy the data to a local disk, or into memory; store many samples in few large files (tar shards, Parquet, LMDB) "
+        "copy the data to a local disk, or into memory; store many samples in few large files (tar shards, "
+        "Parquet, LMDB) "
         "and read them in order";
     claim.causes = {"a network file system", "many small files read in random order", "a slow or busy disk"};
     claim.evidence = {{"wait_share", window.share(window.wait_s)}, {"waiting", waiting}, {"read", read}};
-    claim.threshold = fmt::format("a wait of {:g} % of a step, {:g} % of the loader's time (Luff)", 100 * limits_.share,
-                                  100 * limits_.waiting);
+    claim.threshold = fmt::format("a wait of {:g} % of a step, {:g} % of the loader's time (Luff)",
+                                  100 * limits_.share, 100 * limits_.waiting);
     claim.saving_s = waiting * window.wait_s;
     claim.low_s = claim.saving_s / 2;
     claim.high_s = window.wait_s;

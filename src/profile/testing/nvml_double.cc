@@ -1,7 +1,7 @@
-// A library in the place of NVIDIA's: two GPUs whose readings the file named by LUFF_NVML_PLAN decides. Each line is
-// "KEY VALUE": "fail NAME" makes a function fail, "slow MS" makes each utilisation take so long, "hang 1" never
-// returns, "lose N" makes device N vanish after N calls of all, "gpm 1" has counters, "mig 1" divides the first
-// GPU, "utilisation P", "reasons BITS", "clock MHZ", "processes N", "count N".
+// A library in the place of NVIDIA's: two GPUs whose readings the file named by LUFF_NVML_PLAN decides. Each
+// line is "KEY VALUE": "fail NAME" makes a function fail, "slow MS" makes each utilisation take so long,
+// "hang 1" never returns, "lose N" makes device N vanish after N calls of all, "gpm 1" has counters, "mig 1"
+// divides the first GPU, "utilisation P", "reasons BITS", "clock MHZ", "processes N", "count N".
 #include <unistd.h>
 
 #include <atomic>
