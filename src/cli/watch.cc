@@ -20,7 +20,7 @@ namespace luff::cli {
 namespace {
 
 constexpr double kFinishIdleSeconds = 60;
-constexpr std::int64_t kLastSamplesNs = 1'000 * kNsPerMs;  // for the machine's sampler to write what it has
+constexpr std::int64_t kLastSamplesNs = 3'000 * kNsPerMs;  // for the machine's sampler to write what it has
 constexpr std::int64_t kDeliveryQuietNs = 2'000 * kNsPerMs, kDeliveryNs = 30'000 * kNsPerMs;
 constexpr std::int64_t kDeliveryGraceNs = 6'000 * kNsPerMs;  // for those that were cancelled
 constexpr std::int64_t kLookForEndNs = 2'000 * kNsPerMs, kRestartNs = 60'000 * kNsPerMs;

@@ -503,9 +503,15 @@ Result<VerifyReport> VerifyRun(const std::string& run_path, const VerifyOptions&
   for (const auto& worker : run->workers()) LUFF_RETURN_IF_ERROR(verifier.Worker(*worker));
   LUFF_ASSIGN_OR_RETURN(const auto hosts, HostNumbers(run_path));
   for (const std::uint32_t host : hosts) {
-    LUFF_ASSIGN_OR_RETURN(const auto reader,
-                          WorkerReader::Open(HostDirectory(run_path, host), host, run->info(), options));
-    LUFF_RETURN_IF_ERROR(verifier.Worker(*reader));
+    const std::string folder = HostDirectory(run_path, host);
+    const auto reader = WorkerReader::Open(folder, host, run->info(), options);
+    if (reader.ok()) {
+      LUFF_RETURN_IF_ERROR(verifier.Worker(**reader));
+    } else {
+      ++report.damage_count;
+      report.damage.push_back({folder.substr(run_path.size() + 1), 0,
+                               std::string(reader.status().message()) + "; its samples are not shown"});
+    }
   }
   return report;
 }

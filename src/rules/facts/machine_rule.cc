@@ -12,7 +12,8 @@ namespace luff::rules {
 namespace {
 
 constexpr std::int64_t kWindowNs = 10'000'000'000;
-constexpr std::int64_t kLateNs = 15'000'000'000;  // a sampler writes every five seconds
+constexpr std::int64_t kLateNs = 15'000'000'000;      // a sampler writes every five seconds
+constexpr std::int64_t kLookEveryNs = 1'000'000'000;  // while samples are awaited
 constexpr std::size_t kMostWaiting = 16;
 constexpr double kMeasured = 0.8;  // of a window that samples must cover
 
@@ -94,7 +95,11 @@ void MachineRule::OnStep(const StepView& view, Sink& sink) {
   } else {
     now_.queue_known = false;
   }
-  if (!waiting_.empty()) JudgeOpen(view.trial, end_ns, false, sink);
+  if (waiting_.empty() || (looked_ns_ != 0 && end_ns - looked_ns_ < kLookEveryNs && end_ns >= looked_ns_))
+    return;
+  looked_ns_ = end_ns;
+  JudgeOpen(view.trial, end_ns, false, sink);
+  if (waiting_.empty()) looked_ns_ = 0;
 }
 
 void MachineRule::OnEnd(const query::Trial& trial, Sink& sink) {

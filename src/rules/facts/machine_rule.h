@@ -88,6 +88,7 @@ class MachineRule : public KeptRule {
   std::int64_t streak_ = 0, free_ = 0, since_ = 0, judged_ = 0, told_ = 0;
   bool open_ = false, begun_ = false;
   std::string cause_;
+  std::int64_t looked_ns_ = 0;               // for samples that are awaited; not kept
   std::unique_ptr<query::Samples> samples_;  // not kept: opened again
 };
 
