@@ -27,7 +27,7 @@ std::string EnergyText(double joule) {
   return kwh < 0.0995 ? fmt::format("{:.2g} Wh", kwh * 1000) : fmt::format("{:.3g} kWh", kwh);
 }
 
-void Line(const char* label, const std::string& text) { fmt::print("    {:<11} {}\n", label, text); }
+void PrintField(const char* label, const std::string& text) { fmt::print("    {:<11} {}\n", label, text); }
 
 void PrintCores(const MachineUse& use) {
   if (!use.busy) return;
@@ -41,7 +41,7 @@ void PrintCores(const MachineUse& use) {
     text += fmt::format("; {:.0f} % taken by other machines on this host", PerCent(*use.steal / all));
   if (use.throttled && *use.throttled > 0)
     text += fmt::format("; throttled by the limit in {:.0f} % of its periods", PerCent(*use.throttled));
-  Line("cores", text);
+  PrintField("cores", text);
 }
 
 void PrintMemory(const MachineUse& use) {
@@ -54,7 +54,7 @@ void PrintMemory(const MachineUse& use) {
                                 BytesText(*use.memory_limit)));
   if (use.swap_in_rate && *use.swap_in_rate > 0)
     parts.push_back(fmt::format("{}/s swapped in", BytesText(*use.swap_in_rate)));
-  if (!parts.empty()) Line("memory", fmt::format("{}", fmt::join(parts, "; ")));
+  if (!parts.empty()) PrintField("memory", fmt::format("{}", fmt::join(parts, "; ")));
 }
 
 void PrintRank(const profile::RankUse& rank) {
@@ -67,14 +67,14 @@ void PrintRank(const profile::RankUse& rank) {
     parts.push_back(fmt::format("reads {}/s", BytesText(*rank.read_rate)));
   if (rank.disk_wait && *rank.disk_wait >= 0.01)
     parts.push_back(fmt::format("waits for storage {:.0f} % of the time", PerCent(*rank.disk_wait)));
-  Line(fmt::format("rank {}", rank.worker).c_str(), fmt::format("{}", fmt::join(parts, ", ")));
+  PrintField(fmt::format("rank {}", rank.worker).c_str(), fmt::format("{}", fmt::join(parts, ", ")));
   if (rank.children < 0.05) return;
   std::string text = fmt::format("{:.1f} processes below it", rank.children);
   if (rank.children_cores) text += fmt::format(", {:.1f} cores together", *rank.children_cores);
   if (!rank.busiest.empty()) text += fmt::format(", the busiest {:.2f}", rank.busiest.front().cores);
   if (rank.children_disk_wait && *rank.children_disk_wait >= 0.005)
     text += fmt::format(", waiting for storage {:.0f} % of their time", PerCent(*rank.children_disk_wait));
-  Line("  workers", text);
+  PrintField("  workers", text);
 }
 
 void PrintPressure(const MachineUse& use) {
@@ -85,7 +85,8 @@ void PrintPressure(const MachineUse& use) {
   add("cores", use.cpu_some);
   add("memory", use.memory_some);
   add("storage", use.io_some);
-  if (!parts.empty()) Line("waited for", fmt::format("{} of the time, by anybody", fmt::join(parts, ", ")));
+  if (!parts.empty())
+    PrintField("waited for", fmt::format("{} of the time, by anybody", fmt::join(parts, ", ")));
 }
 
 void PrintFlows(const char* label, std::vector<profile::FlowUse> flows, const char* in, const char* out) {
@@ -97,7 +98,7 @@ void PrintFlows(const char* label, std::vector<profile::FlowUse> flows, const ch
     std::string text = fmt::format("{}: {} {}/s, {} {}/s", Escaped(flow.name), in, BytesText(flow.in_rate),
                                    out, BytesText(flow.out_rate));
     if (flow.busy > 0) text += fmt::format(", busy {:.0f} %", PerCent(flow.busy));
-    Line(shown == 1 ? label : "", text);
+    PrintField(shown == 1 ? label : "", text);
   }
 }
 
@@ -115,7 +116,7 @@ void PrintGpu(const profile::GpuUse& gpu) {
   if (gpu.temperature) parts.push_back(fmt::format("up to {:.0f} C", *gpu.temperature));
   if (gpu.thermal && *gpu.thermal > 0)
     parts.push_back(fmt::format("slowed down by heat {:.0f} % of the time", PerCent(*gpu.thermal)));
-  Line(fmt::format("GPU {}", gpu.index).c_str(), fmt::format("{}", fmt::join(parts, ", ")));
+  PrintField(fmt::format("GPU {}", gpu.index).c_str(), fmt::format("{}", fmt::join(parts, ", ")));
 }
 
 }  // namespace
@@ -150,7 +151,7 @@ void MachineView::PrintOne(const MachineUse& use) const {
   PrintMemory(use);
   for (std::size_t i = 0; i < std::min(use.ranks.size(), kMostLines); ++i) PrintRank(use.ranks[i]);
   if (use.ranks.size() > kMostLines)
-    Line("", fmt::format("and {} more ranks; --json has all", use.ranks.size() - kMostLines));
+    PrintField("", fmt::format("and {} more ranks; --json has all", use.ranks.size() - kMostLines));
   PrintPressure(use);
   PrintFlows("disks", use.disks, "read", "written");
   PrintFlows("network", use.networks, "received", "sent");
@@ -159,11 +160,11 @@ void MachineView::PrintOne(const MachineUse& use) const {
     std::vector<std::string> parts;
     if (use.package_j) parts.push_back("processors " + EnergyText(*use.package_j));
     if (use.gpu_j) parts.push_back("GPUs " + EnergyText(*use.gpu_j));
-    Line("energy", fmt::format("{}", fmt::join(parts, ", ")));
+    PrintField("energy", fmt::format("{}", fmt::join(parts, ", ")));
   }
   if (price_per_hour_ > 0)
-    Line("cost",
-         fmt::format("{:.2f} at {:g} an hour", use.seconds / 3600 * price_per_hour_, price_per_hour_));
+    PrintField("cost",
+               fmt::format("{:.2f} at {:g} an hour", use.seconds / 3600 * price_per_hour_, price_per_hour_));
 }
 
 void MachineView::Print() const {

@@ -53,7 +53,7 @@ enum Kind : std::uint8_t {
   kNamed,     // never set: for rules whose tensors the user names
   kOtherRun,  // likewise
   kWaits,
-  kMachine,
+  kSampledHost,
   kKinds
 };
 
@@ -116,8 +116,8 @@ constexpr Look kLooks[] = {
     {"Confusion", Bit(kLossCalls)},
     {"ConstantOutput", Bit(kLossCalls)},
     {"ContrastivePairs", Bit(kLossCalls)},
-    {"ContainerThrottled", Bit(kMachine)},
-    {"CpuOversubscribed", Bit(kMachine)},
+    {"ContainerThrottled", Bit(kSampledHost)},
+    {"CpuOversubscribed", Bit(kSampledHost)},
     {"DataLeak", Both(kInputs, kEvaluationInputs)},
     {"DeadEmbeddingRows", Bit(kTables)},
     {"DeadRelu", Bit(kReluUnits)},
@@ -125,8 +125,8 @@ constexpr Look kLooks[] = {
     {"FeatureImportanceOverweight", Bit(kBoosting)},
     {"FrozenAtInit", Bit(kLoaded), Bit(kWeights)},
     {"GradientNotCleared", Bit(kUpdates)},
-    {"GpuThrottled", Bit(kMachine)},
-    {"GpuUnderused", Bit(kMachine)},
+    {"GpuThrottled", Bit(kSampledHost)},
+    {"GpuUnderused", Bit(kSampledHost)},
     {"HighDropout", Bit(kDropout)},
     {"InitialLoss", Bit(kLossCalls)},
     {"InputBound", Bit(kWaits)},
@@ -137,7 +137,7 @@ constexpr Look kLooks[] = {
     {"LossNotDecreasing", Bit(kLosses)},
     {"LossShapeMismatch", Bit(kLossCalls)},
     {"LossSpike", Bit(kLosses)},
-    {"MemoryGrowth", Bit(kMachine)},
+    {"MemoryGrowth", Bit(kSampledHost)},
     {"MissingActivation", Bit(kUpdates)},
     {"ModeCollapse", Bit(kTwoModels)},
     {"ModeMismatch", Bit(kModes)},
@@ -162,8 +162,8 @@ constexpr Look kLooks[] = {
     {"SimilarAcrossRuns", Bit(kOtherRun)},
     {"StalledTrainingRule", Bit(kSteps)},
     {"StepSkipped", Bit(kUpdates), Bit(kGradients)},
-    {"StorageBound", Both(kMachine, kWaits)},
-    {"Swapping", Bit(kMachine)},
+    {"StorageBound", Both(kSampledHost, kWaits)},
+    {"Swapping", Bit(kSampledHost)},
     {"SymmetricUnits", Bit(kWeightRows)},
     {"TargetRange", Bit(kLossCalls)},
     {"TensorVariance", Bit(kNamed)},
@@ -215,9 +215,9 @@ void Evidence::OnStep(const StepView& view) {
   OnEvents(view);
   OnSamples(view);
   if (std::has_single_bit(++steps_)) OnDocuments(view);
-  if ((seen_ & Bit(kMachine)) == 0 && steps_ % 64 == 1) {
+  if ((seen_ & Bit(kSampledHost)) == 0 && steps_ % 64 == 1) {
     const auto hosts = store::HostNumbers(view.trial.path());
-    if (hosts.ok() && !hosts->empty()) seen_ |= Bit(kMachine);
+    if (hosts.ok() && !hosts->empty()) seen_ |= Bit(kSampledHost);
   }
 }
 
