@@ -54,6 +54,7 @@ void MachineRule::VisitFields(Fields& io) {
   io("free", free_);
   io("since", since_);
   io("judged", judged_);
+  io("begin_step", begin_step_);
   io("told", told_);
   io("open", open_);
   io("begun", begun_);
@@ -69,6 +70,7 @@ void MachineRule::OnStep(const StepView& view, Sink& sink) {
     now_.from_ns = end_ns;
     now_.first_step = info.mode_step;
     now_.first = !std::exchange(begun_, true);
+    if (now_.first) begin_step_ = info.mode_step;
   }
   if (end_ns - now_.from_ns >= kWindowNs && now_.steps > 0) {
     if (waiting_.size() < kMostWaiting) waiting_.push_back(now_);
@@ -159,7 +161,8 @@ void MachineRule::Take(const query::Trial& trial, const Open& open, const Machin
     }
     if (!claim) return;
   }
-  if (streak_++ == 0) since_ = window.first_step;
+  // What holds in the first window that is judged may have held in the one that is left out.
+  if (streak_++ == 0) since_ = judged_ == 1 ? begin_step_ : window.first_step;
   free_ = 0;
   const bool timed = claim->saving_s >= 0;
   if (timed) lost_s_ += claim->saving_s;

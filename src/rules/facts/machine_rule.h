@@ -85,7 +85,7 @@ class MachineRule : public KeptRule {
   std::vector<Open> waiting_;
   double run_s_ = 0;   // of all steps with phases, or by the clock where there are none
   double lost_s_ = 0;  // that mending it would have saved
-  std::int64_t streak_ = 0, free_ = 0, since_ = 0, judged_ = 0, told_ = 0;
+  std::int64_t streak_ = 0, free_ = 0, since_ = 0, judged_ = 0, begin_step_ = 0, told_ = 0;
   bool open_ = false, begun_ = false;
   std::string cause_;
   std::int64_t looked_ns_ = 0;               // for samples that are awaited; not kept

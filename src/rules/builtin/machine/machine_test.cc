@@ -154,7 +154,7 @@ TEST(MemoryGrowth, ALeakIsNamedWithTheTimeThatIsLeft) {
   const auto findings = Told(story, kAll, 420);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].rule, "MemoryGrowth");
-  EXPECT_NE(findings[0].what.find("a step; what is left is used up in about 66 min"), std::string::npos)
+  EXPECT_NE(findings[0].what.find("a step; what is left is used up in about 67 min"), std::string::npos)
       << findings[0].what;
 }
 
