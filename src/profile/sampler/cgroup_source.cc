@@ -85,6 +85,7 @@ void CgroupSource::Sample(std::uint64_t tick, Board* board) {
   constexpr auto kNumber = SeriesUnit::kNumber;
   constexpr auto kCounter = SeriesKind::kCounter;
   constexpr auto kGauge = SeriesKind::kGauge;
+  if (tick % kCounters != 0) return;
   const CpuUse cpu = ParseCpuStatUntrusted(cpu_stat_.Read());
   const Counted used = cpu.usage_ns ? cpu.usage_ns : ParseOneNumberUntrusted(cpu_used_.Read());
   board->Set("cgroup.cpu.used", kNs, kCounter, used);

@@ -56,6 +56,7 @@ void MachineSource::Sample(std::uint64_t tick, Board* board) {
   board->Set("memory.cached", kBytes, kGauge, memory.cached);
   if (memory.swap_total && memory.swap_free && *memory.swap_total > 0)
     board->Set("memory.swap_used", kBytes, kGauge, *memory.swap_total - *memory.swap_free);
+  if (tick % kCounters != 0) return;
   for (const DiskCounts& disk : ParseDiskstatsUntrusted(diskstats_.Read())) {
     const std::string name = "disk." + disk.name;
     board->Set(name + ".read", kBytes, kCounter, disk.read_bytes);

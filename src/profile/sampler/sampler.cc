@@ -27,6 +27,7 @@
 #include "profile/sampler/cgroup_source.h"
 #include "profile/sampler/machine_source.h"
 #include "profile/sampler/process_source.h"
+#include "profile/system/text.h"
 
 namespace luff::profile {
 namespace {
@@ -156,7 +157,11 @@ class Sampler {
     };
     board_.Set("sampler.cpu", SeriesUnit::kNanoseconds, SeriesKind::kCounter,
                ns(use.ru_utime) + ns(use.ru_stime));
-    board_.Set("sampler.rss", SeriesUnit::kBytes, SeriesKind::kGauge, std::int64_t{use.ru_maxrss} * 1024);
+    // The largest that getrusage() knows may be that of the program which this one replaced.
+    std::string_view text = statm_.Read();
+    (void)TakeWord(&text);
+    board_.Set("sampler.rss", SeriesUnit::kBytes, SeriesKind::kGauge,
+               Scaled(TakeNumber(&text), std::max<long>(sysconf(_SC_PAGESIZE), 1)));
   }
 
   void Flush() {
@@ -211,6 +216,7 @@ class Sampler {
   const SamplerOptions& options_;
   std::unique_ptr<store::WorkerWriter> writer_;
   Board board_;
+  KernelFile statm_{"/proc/self/statm"};
   std::unique_ptr<CgroupSource> cgroup_;
   MachineSource machine_;
   SlowSource slow_;

@@ -24,7 +24,8 @@ class Source {
   /// `tick` counts from 0. What changes slowly is read once in kSlow ticks.
   virtual void Sample(std::uint64_t tick, Board* board) = 0;
   virtual void Report(std::vector<SourceReport>* reports) const = 0;
-  static constexpr std::uint64_t kSlow = 10;
+  /// Counters of which nothing is lost between two readings are read every second.
+  static constexpr std::uint64_t kSlow = 10, kCounters = 2;
 };
 
 inline SourceReport ReportOf(const char* name, const KernelFile& file) {

@@ -215,10 +215,21 @@ void Evidence::OnStep(const StepView& view) {
   OnEvents(view);
   OnSamples(view);
   if (std::has_single_bit(++steps_)) OnDocuments(view);
-  if ((seen_ & Bit(kSampledHost)) == 0 && steps_ % 64 == 1) {
-    const auto hosts = store::HostNumbers(view.trial.path());
-    if (hosts.ok() && !hosts->empty()) seen_ |= Bit(kSampledHost);
-  }
+  OnClock(view);
+}
+
+/// Rules on samples judge windows of ten seconds, and not the first one.
+void Evidence::OnClock(const StepView& view) {
+  constexpr std::int64_t kTwoWindowsNs = 20'000'000'000;
+  const query::StepInfo& info = view.rows.info;
+  if ((seen_ & Bit(kSampledHost)) != 0 || info.mode != query::Mode::kTrain || info.wall_unix_ns <= 0) return;
+  if (clock_ns_ == 0 || info.wall_unix_ns < clock_ns_) clock_ns_ = info.wall_unix_ns;
+  if (info.wall_unix_ns - clock_ns_ < kTwoWindowsNs) return;
+  const auto hosts = store::HostNumbers(view.trial.path());
+  if (hosts.ok() && !hosts->empty())
+    seen_ |= Bit(kSampledHost);
+  else
+    clock_ns_ = info.wall_unix_ns;  // looks again after two more
 }
 
 void Evidence::OnTensors(const StepView& view) {
