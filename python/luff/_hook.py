@@ -300,7 +300,9 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         If the run cannot be created or joined.
     """
     from luff import _core
+    from luff._sampler import sampler_of
 
+    sampler, environment = sampler_of(options)
     world = rank[1] if rank else 1
     join = options.join or world > 1
 
@@ -314,6 +316,8 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
             resume=options.resume,
             config_json=json.dumps(options.config) if options.config else "",
             command_json=_command(),
+            sampler=sampler,
+            sampler_environment=environment,
         )
 
     try:

@@ -88,12 +88,14 @@ Result<std::unique_ptr<Session>> SessionImpl::Start(Config config,
                                                     std::uint32_t worker, std::unique_ptr<FileThread> thread,
                                                     std::string control_directory,
                                                     std::uint64_t control_after, ControlPoll::Read read,
-                                                    ControlPoll::Decide decide, const QueueLimits& limits) {
+                                                    ControlPoll::Decide decide, const QueueLimits& limits,
+                                                    std::unique_ptr<SamplerKeeper> sampler) {
   try {
     std::string collections = DescribeCollections(config);
     LUFF_ASSIGN_OR_RETURN(Plan plan, Plan::Make(std::move(config)));
     auto core = std::make_shared<Core>(std::move(plan), std::move(writer), std::move(control_directory),
                                        control_after, std::move(read), std::move(decide), limits);
+    core->sampler = std::move(sampler);
     std::unique_ptr<SessionImpl> session(new SessionImpl(core, worker));
     session->SetDocument("collections", collections);
     if (thread != nullptr) {

@@ -25,7 +25,8 @@ class SessionImpl final : public Session {
   [[nodiscard]] static Result<std::unique_ptr<Session>> Start(
       Config config, std::unique_ptr<store::WorkerWriter> writer, std::uint32_t worker,
       std::unique_ptr<FileThread> thread, std::string control_directory, std::uint64_t control_after,
-      ControlPoll::Read read, ControlPoll::Decide decide = {}, const QueueLimits& limits = {});
+      ControlPoll::Read read, ControlPoll::Decide decide = {}, const QueueLimits& limits = {},
+      std::unique_ptr<SamplerKeeper> sampler = nullptr);
   ~SessionImpl() override;
 
   TensorId DefineTensor(std::string_view name, format::Role role, std::string_view module_path,

@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "base/format.h"
+#include "cli/profile_machine.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
@@ -20,6 +21,7 @@ constexpr double kLeastShare = 0.1, kLeastWaitS = 2e-3;
 
 struct ProfileOptions : ReadOptions {
   std::string steps;
+  double price_per_hour = 0;
 };
 
 /// What a verdict needs beyond the table.
@@ -96,7 +98,7 @@ TimeVerdict Judge(const query::Trial& trial, const profile::PhaseTable& table, c
   return verdict;
 }
 
-std::vector<std::string> NotSeen(const profile::PhaseTable& table) {
+std::vector<std::string> NotSeen(const profile::PhaseTable& table, const MachineView& machines) {
   std::vector<std::string> lines;
   const bool waits = std::ranges::any_of(
       table.lines, [](const auto& line) { return line.phase == format::Phase::kDataWait; });
@@ -106,10 +108,11 @@ std::vector<std::string> NotSeen(const profile::PhaseTable& table) {
     lines.emplace_back("CPU time of the training thread: /proc/self/task/*/schedstat was not read");
   lines.emplace_back(
       "devices: the times are those of the host, which waits for a GPU where it asks for a result");
+  lines.insert(lines.end(), machines.not_seen().begin(), machines.not_seen().end());
   return lines;
 }
 
-Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict) {
+Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict, const MachineView& machines) {
   Json json{{"worker", table.worker}, {"workers", table.workers}, {"verdict", verdict.text}};
   json["steps"] = table.steps;
   json["seconds"] = table.wall_s;
@@ -137,11 +140,12 @@ Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict) {
                       {"high", verdict.estimate->high_s},
                       {"method", verdict.estimate->method}};
   }
-  json["not_seen"] = NotSeen(table);
+  json["machines"] = machines.Described();
+  json["not_seen"] = NotSeen(table, machines);
   return json;
 }
 
-void Print(const profile::PhaseTable& table, const TimeVerdict& verdict) {
+void Print(const profile::PhaseTable& table, const TimeVerdict& verdict, const MachineView& machines) {
   fmt::print("{}\n\n", Wrapped(Escaped(verdict.text), 0, 100));
   fmt::print("  {} in {}; a step takes {} (median), {} (95 of 100 take less)\n\n",
              Plural(table.steps, "TRAIN step", "TRAIN steps"), TimeText(table.wall_s),
@@ -169,8 +173,9 @@ void Print(const profile::PhaseTable& table, const TimeVerdict& verdict) {
   if (table.workers.size() > 1)
     fmt::print("  this is worker {} of {} that recorded phases; --rank names another\n", table.worker,
                table.workers.size());
+  machines.Print();
   fmt::print("\n  not seen\n");
-  for (const std::string& line : NotSeen(table)) fmt::print("    {}\n", Wrapped(line, 4, 100));
+  for (const std::string& line : NotSeen(table, machines)) fmt::print("    {}\n", Wrapped(line, 4, 100));
 }
 
 void Show(const ProfileOptions& options) {
@@ -178,21 +183,22 @@ void Show(const ProfileOptions& options) {
   scope.worker = options.worker;
   ParseSteps(options.steps, &scope);
   const auto trial = OpenOrExit(options);
+  const MachineView machines(options.run, options.price_per_hour);
   const profile::PhaseTable table = ValueOrExit(profile::TableOf(*trial, scope));
   if (table.steps == 0) {
     const std::string why = table.workers.empty() ? "this run has no phases: " + WhyNone(*trial)
                                                   : "no TRAIN step among these has phases";
     if (!options.json)
-      fmt::print("{}\n", why);
+      fmt::print("{}\n", why), machines.Print();
     else
-      PrintJson({{"steps", 0}, {"why", why}});
+      PrintJson({{"steps", 0}, {"why", why}, {"machines", machines.Described()}});
     ExitWith(kExitOk);
   }
   const TimeVerdict verdict = Judge(*trial, table, scope);
   if (options.json)
-    PrintJson(Described(table, verdict));
+    PrintJson(Described(table, verdict, machines));
   else
-    Print(table, verdict);
+    Print(table, verdict, machines);
   ExitWith(kExitOk);
 }
 
@@ -206,6 +212,8 @@ void AddProfile(CLI::App& app) {
   verb->add_option("--steps", options->steps, "Only these TRAIN steps: FROM:TO, both included");
   verb->add_option("--rank", options->worker,
                    "Of this worker; by default the first one that recorded phases");
+  verb->add_option("--price-per-hour", options->price_per_hour, "Of a machine: adds what the run has cost")
+      ->check(CLI::NonNegativeNumber);
   verb->callback([options] {
     FindRunOrExit(&options->run);
     Show(*options);

@@ -302,6 +302,7 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
                         rules::CaptureConfigFor(options.choices, options.capture_json));
   if (const auto tried = capture::ParseConfigUntrusted(config); !tried.ok())
     return tried.status().WithContext("the rules' needs and [capture] together");
+  options.sample = capture::ParseConfigUntrusted(config)->profile != capture::Profile::kOff;
   options.capture_json = config;
   const Result<std::string> package = FindPackage();
   if (!package.ok()) return package.status().WithContext("Luff cannot attach to a training");

@@ -180,6 +180,7 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     footer.AddFrame(kind, ordinal, offset, buffer.next_offset() - offset);
   };
   LUFF_ASSIGN_OR_RETURN(const auto frames, view.FramesUntrusted());
+  std::vector<format::SampleBlock> samples;
   for (const format::FrameEntry& entry : frames) {
     const auto kind = static_cast<FrameKind>(entry.kind);
     if (kind == FrameKind::kHistogramRows || kind == FrameKind::kUnitRows) {
@@ -191,6 +192,13 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     if (format::ParseFrameUntrusted(bytes, entry.offset, sequence, &frame) != format::FrameOutcome::kFrame) {
       return Corruption("frame of the segment is damaged: " + old_path);
     }
+    if (kind == FrameKind::kSamples) {
+      auto block = format::ParseSamplesUntrusted(frame.body);
+      if (block.ok()) {
+        samples.push_back(std::move(block).value());
+        continue;
+      }
+    }
     if (kind == FrameKind::kPhases) {
       const auto at = std::ranges::lower_bound(steps.ordinal, entry.ordinal);
       const auto phases = format::ParsePhasesUntrusted(frame.body);
@@ -200,6 +208,13 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
       }
     }
     put(kind, entry.ordinal, frame.body);
+  }
+  for (const format::SampleBlock& block : format::MergeSamples(samples, kMergedSteps)) {
+    const std::uint64_t offset = buffer.next_offset();
+    buffer.Begin(FrameKind::kSamples, format::kLooseOrdinal);
+    format::PutSamples(block, &buffer);
+    buffer.End();
+    footer.AddFrame(FrameKind::kSamples, format::kLooseOrdinal, offset, buffer.next_offset() - offset);
   }
   for (std::uint32_t i = 0; i < steps.size(); ++i) {
     const StepPhases& sum = rows[i].phases;

@@ -38,6 +38,10 @@ struct SessionOptions {
   std::string config_json;   // collections, budgets: see config.h; "" = defaults
   std::string command_json;  // argument vector, for run.json
   bool writer_thread = true;
+  /// Program that measures the machine meanwhile, unless one does already or the configuration's profile is
+  /// off: path of `luff`, and its environment as "NAME=VALUE". "": none.
+  std::string sampler;
+  std::vector<std::string> sampler_environment;
 };
 
 /// One tensor to capture now. It has 32 bytes, so that Python passes a uint64[n, 4] array: id | layout << 32,

@@ -69,6 +69,8 @@ enum class FrameKind : std::uint16_t {
   kHeartbeat = 18,     // i64 unix ns
   kFooter = 19,        // columns of the whole segment; see footer.h
   kPhases = 20,        // PhasesHead, PhaseRow[n]: where the time of a step went (since 1.1)
+  kSeriesDefs = 22,    // series of a host folder, as PutSeriesDef writes them (since 1.1)
+  kSamples = 23,       // SamplesHead and their values, as PutSamples writes them (since 1.1)
 };
 
 /// What the training thread did. A step's time is divided among these; what none covers is kOther.
@@ -266,6 +268,36 @@ struct PhaseRow {  // 24 bytes
 static_assert(sizeof(PhaseRow) == 24);
 inline constexpr std::size_t kMaxPhaseRows = 64;
 inline constexpr std::int64_t kMaxPhaseNs = std::int64_t{1} << 60;  // so that sums of some do not overflow
+
+/// What a series of samples counts. Stored as integers of the unit named here.
+enum class SeriesUnit : std::uint8_t {
+  kNumber = 0,
+  kNanoseconds = 1,
+  kBytes = 2,
+  kShare = 3,        // millionths of the whole
+  kPower = 4,        // milliwatts
+  kEnergy = 5,       // microjoules
+  kFrequency = 6,    // kilohertz
+  kTemperature = 7,  // thousandths of a degree Celsius
+  kBits = 8,         // a set of flags
+};
+enum class SeriesKind : std::uint8_t {
+  kGauge = 0,    // as it was at that moment
+  kCounter = 1,  // grows; what counts is the difference. Smaller than before: it began again
+};
+
+struct SamplesHead {           // 32 bytes, then times and values; docs/spec/run-format.md
+  std::int64_t first_mono_ns;  // CLOCK_MONOTONIC of the host at the first sample
+  std::int64_t first_unix_ns;  // the same moment by its wall clock
+  std::uint32_t samples, series;
+  std::uint32_t merged;  // 1; of merged samples, how many each stands for at most
+  std::uint32_t flags;   // bit 0: gauges have a second row of values, their maxima
+};
+static_assert(sizeof(SamplesHead) == 32);
+inline constexpr std::uint32_t kSamplesMaxima = 1;
+inline constexpr std::uint32_t kMaxSamples = 4096;  // of one frame
+inline constexpr std::uint32_t kMaxSeries = 16384;
+inline constexpr std::int64_t kMaxSampleValue = std::int64_t{1} << 60;
 
 struct GapRow {
   std::uint32_t tensor;      // kNoId: every tensor of the collection, or of the run

@@ -363,6 +363,11 @@ class WorkerReader {
   mutable std::vector<std::byte> decoded_;
 };
 
+/// Numbers of the run's host folders, ascending. Their files are those of a worker's folder, so WorkerReader
+/// reads them too. Errors: kNotFound, kIo.
+[[nodiscard]] Result<std::vector<std::uint32_t>> HostNumbers(const std::string& run_path);
+[[nodiscard]] std::string HostFolder(const std::string& run_path, std::uint32_t host);
+
 /// A run and its workers. Refresh() finds new ones.
 class RunReader {
  public:

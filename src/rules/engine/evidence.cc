@@ -5,6 +5,7 @@
 #include <bit>
 #include <iterator>
 
+#include "luff/store/reader.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
@@ -52,6 +53,7 @@ enum Kind : std::uint8_t {
   kNamed,     // never set: for rules whose tensors the user names
   kOtherRun,  // likewise
   kWaits,
+  kSampledHost,
   kKinds
 };
 
@@ -90,6 +92,7 @@ constexpr std::array<const char*, kKinds> kWords = {
     "tensors that you name",
     "another run (--other)",
     "waits for data (phases of a DataLoader)",
+    "samples of the machine",
 };
 
 constexpr std::uint64_t Bit(Kind kind) noexcept { return std::uint64_t{1} << kind; }
@@ -113,6 +116,8 @@ constexpr Look kLooks[] = {
     {"Confusion", Bit(kLossCalls)},
     {"ConstantOutput", Bit(kLossCalls)},
     {"ContrastivePairs", Bit(kLossCalls)},
+    {"ContainerThrottled", Bit(kSampledHost)},
+    {"CpuOversubscribed", Bit(kSampledHost)},
     {"DataLeak", Both(kInputs, kEvaluationInputs)},
     {"DeadEmbeddingRows", Bit(kTables)},
     {"DeadRelu", Bit(kReluUnits)},
@@ -120,6 +125,8 @@ constexpr Look kLooks[] = {
     {"FeatureImportanceOverweight", Bit(kBoosting)},
     {"FrozenAtInit", Bit(kLoaded), Bit(kWeights)},
     {"GradientNotCleared", Bit(kUpdates)},
+    {"GpuThrottled", Bit(kSampledHost)},
+    {"GpuUnderused", Bit(kSampledHost)},
     {"HighDropout", Bit(kDropout)},
     {"InitialLoss", Bit(kLossCalls)},
     {"InputBound", Bit(kWaits)},
@@ -130,6 +137,7 @@ constexpr Look kLooks[] = {
     {"LossNotDecreasing", Bit(kLosses)},
     {"LossShapeMismatch", Bit(kLossCalls)},
     {"LossSpike", Bit(kLosses)},
+    {"MemoryGrowth", Bit(kSampledHost)},
     {"MissingActivation", Bit(kUpdates)},
     {"ModeCollapse", Bit(kTwoModels)},
     {"ModeMismatch", Bit(kModes)},
@@ -154,6 +162,8 @@ constexpr Look kLooks[] = {
     {"SimilarAcrossRuns", Bit(kOtherRun)},
     {"StalledTrainingRule", Bit(kSteps)},
     {"StepSkipped", Bit(kUpdates), Bit(kGradients)},
+    {"StorageBound", Both(kSampledHost, kWaits)},
+    {"Swapping", Bit(kSampledHost)},
     {"SymmetricUnits", Bit(kWeightRows)},
     {"TargetRange", Bit(kLossCalls)},
     {"TensorVariance", Bit(kNamed)},
@@ -205,6 +215,21 @@ void Evidence::OnStep(const StepView& view) {
   OnEvents(view);
   OnSamples(view);
   if (std::has_single_bit(++steps_)) OnDocuments(view);
+  OnClock(view);
+}
+
+/// Rules on samples judge windows of ten seconds, and not the first one.
+void Evidence::OnClock(const StepView& view) {
+  constexpr std::int64_t kTwoWindowsNs = 20'000'000'000;
+  const query::StepInfo& info = view.rows.info;
+  if ((seen_ & Bit(kSampledHost)) != 0 || info.mode != query::Mode::kTrain || info.wall_unix_ns <= 0) return;
+  if (clock_ns_ == 0 || info.wall_unix_ns < clock_ns_) clock_ns_ = info.wall_unix_ns;
+  if (info.wall_unix_ns - clock_ns_ < kTwoWindowsNs) return;
+  const auto hosts = store::HostNumbers(view.trial.path());
+  if (hosts.ok() && !hosts->empty())
+    seen_ |= Bit(kSampledHost);
+  else
+    clock_ns_ = info.wall_unix_ns;  // looks again after two more
 }
 
 void Evidence::OnTensors(const StepView& view) {

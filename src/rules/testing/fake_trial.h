@@ -166,6 +166,8 @@ class FakeTrial final : public query::Trial {
   }
   /// The rows of the newest step, for data that no function above adds.
   [[nodiscard]] StepRows& Last() { return steps_.back(); }
+  /// Directory of a run whose samples of machines belong to this trial.
+  void SetPath(std::string path) { path_ = std::move(path); }
   void SetDocument(const std::string& name, const std::string& json) { documents_[name] = json; }
   /// Counts the queries of this trial.
   struct Asked {
