@@ -315,12 +315,15 @@ bool SessionImpl::WorthReleasing(std::span<const TensorRef> refs) const noexcept
 void SessionImpl::CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept {
   if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
   const std::int64_t begin = Env::Real().NowMonotonicNs();
+  EnterLuff(begin);
   try {
     ThisThread()->Capture(refs, factor);
   } catch (...) {
     Fail("Capture");
   }
-  capture_ns_.fetch_add(Env::Real().NowMonotonicNs() - begin, std::memory_order_relaxed);
+  const std::int64_t end = Env::Real().NowMonotonicNs();
+  LeaveLuff(end);
+  capture_ns_.fetch_add(end - begin, std::memory_order_relaxed);
 }
 
 void SessionImpl::Capture(std::span<const TensorRef> refs) noexcept { CaptureRefs(refs, 1.0); }

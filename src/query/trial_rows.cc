@@ -20,6 +20,8 @@ StepPhases PhasesOf(std::uint32_t worker, const format::PhasesView& view) {
     const std::size_t phase = row.phase < format::kPhaseCount ? row.phase : 0;
     phases.ns[phase] += row.duration_ns;
     phases.begins[phase] += row.count;
+    if (row.phase == static_cast<std::uint8_t>(format::Phase::kDataWait))
+      phases.waits.push_back({format::WaitSubject::Of(row.subject), row.count, row.duration_ns});
   }
   return phases;
 }
