@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 ENVIRONMENT_VARIABLE = "LUFF_SESSION"
+_aged = False
 _MAX_ASIDE_BYTES = 1 << 16  # a file of this size takes no more notes
 
 
@@ -331,6 +333,20 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         raise
 
 
+def _age_s() -> float | None:
+    """Returns for how long the process has run, at its first call; None later, or where the system does not tell."""
+    global _aged
+    if _aged:
+        return None
+    _aged = True
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        return float(round(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 3))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
 def environment_document(**more: Any) -> str:
     """Returns the document "environment" as JSON: the software of this process."""
     record: dict[str, Any] = {
@@ -344,5 +360,8 @@ def environment_document(**more: Any) -> str:
         "cores": len(os.sched_getaffinity(0)),
         "numpy": np.__version__,
     }
+    age = _age_s()
+    if age is not None:
+        record["age_s"] = age
     record.update(more)
     return json.dumps(record, default=str)

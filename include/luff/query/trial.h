@@ -123,7 +123,7 @@ struct StepPhases {
   format::PhasesHead head{};
   std::array<std::int64_t, format::kPhaseCount> ns{};       // of the host; adds up to head.wall_ns
   std::array<std::uint32_t, format::kPhaseCount> begins{};  // how often each began
-  std::vector<Wait> waits;                                  // those of kDataWait
+  std::vector<Wait> waits = {};                             // those of kDataWait
 };
 
 struct GapInfo {

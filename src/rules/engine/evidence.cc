@@ -52,6 +52,7 @@ enum Kind : std::uint8_t {
   kNamed,     // never set: for rules whose tensors the user names
   kOtherRun,  // likewise
   kWaits,
+  kPhases,
   kKinds
 };
 
@@ -89,7 +90,8 @@ constexpr std::array<const char*, kKinds> kWords = {
     "boosting rounds",
     "tensors that you name",
     "another run (--other)",
-    "waits for data (phases of a DataLoader)",
+    "waits for data (phases of a loop)",
+    "where the time of steps went (phases)",
 };
 
 constexpr std::uint64_t Bit(Kind kind) noexcept { return std::uint64_t{1} << kind; }
@@ -108,6 +110,7 @@ constexpr Look kLooks[] = {
     {"BatchOrder", Bit(kLossCalls)},
     {"CausalLeak", Bit(kCausal)},
     {"CheckInputImages", Bit(kImages)},
+    {"CheckpointStalls", Bit(kPhases)},
     {"ClassImbalance", Bit(kLossCalls)},
     {"ClipSaturated", Bit(kClipping)},
     {"Confusion", Bit(kLossCalls)},
@@ -116,15 +119,20 @@ constexpr Look kLooks[] = {
     {"DataLeak", Both(kInputs, kEvaluationInputs)},
     {"DeadEmbeddingRows", Bit(kTables)},
     {"DeadRelu", Bit(kReluUnits)},
+    {"DebugLeftOn", Bit(kUpdates)},
+    {"EvalShare", Bit(kPhases)},
     {"ExplodingTensor", Bit(kLosses)},
     {"FeatureImportanceOverweight", Bit(kBoosting)},
+    {"FirstStepsSlow", Bit(kPhases)},
     {"FrozenAtInit", Bit(kLoaded), Bit(kWeights)},
+    {"GcPauses", Bit(kPhases)},
     {"GradientNotCleared", Bit(kUpdates)},
     {"HighDropout", Bit(kDropout)},
     {"InitialLoss", Bit(kLossCalls)},
     {"InputBound", Bit(kWaits)},
     {"InputScale", Bit(kInputs)},
     {"LabelNoise", Bit(kLossCalls)},
+    {"LoggingStalls", Bit(kPhases)},
     {"LossFormula", Bit(kUpdates)},
     {"LossInputContract", Bit(kLossCalls)},
     {"LossNotDecreasing", Bit(kLosses)},
@@ -137,6 +145,7 @@ constexpr Look kLooks[] = {
     {"NoBetterThanConstant", Bit(kEvaluationLossCalls)},
     {"NoGradient", Bit(kGradients)},
     {"NonFinite", Bit(kLosses), Bit(kGradients) | Bit(kWeights)},
+    {"OptimizerSlow", Both(kPhases, kUpdates)},
     {"OptimizerStateReset", Bit(kUpdates)},
     {"Overfit", Bit(kEvaluations), Bit(kBoosting)},
     {"Overtraining", Bit(kEvaluations), Bit(kBoosting)},
@@ -144,6 +153,7 @@ constexpr Look kLooks[] = {
     {"PoorWeightInitialization", Bit(kWeightRows), Bit(kWeights)},
     {"PosteriorCollapse", Bit(kCodes)},
     {"PrecisionLoss", Bit(kRounded)},
+    {"Recompiles", Bit(kPhases)},
     {"RegularizationDominates", Bit(kWeightChanges)},
     {"RepeatedBatch", Bit(kBatches), Bit(kInputs)},
     {"ReplicaDivergence", Bit(kWorkers)},
@@ -154,6 +164,7 @@ constexpr Look kLooks[] = {
     {"SimilarAcrossRuns", Bit(kOtherRun)},
     {"StalledTrainingRule", Bit(kSteps)},
     {"StepSkipped", Bit(kUpdates), Bit(kGradients)},
+    {"Straggler", Both(kPhases, kWorkers)},
     {"SymmetricUnits", Bit(kWeightRows)},
     {"TargetRange", Bit(kLossCalls)},
     {"TensorVariance", Bit(kNamed)},
@@ -163,6 +174,7 @@ constexpr Look kLooks[] = {
     {"Underfit", Bit(kEvaluations)},
     {"VanishingGradient", Bit(kGradients)},
     {"WeightUpdateRatio", Bit(kWeightChanges)},
+    {"WorkersRestart", Bit(kWaits)},
 };
 
 const Look* LookOf(std::string_view rule) noexcept {
@@ -199,6 +211,7 @@ std::uint64_t OfEvent(EventKind kind) noexcept {
 void Evidence::OnStep(const StepView& view) {
   if (view.rows.info.mode == query::Mode::kTrain) seen_ |= Bit(kSteps);
   for (const query::StepPhases& phases : view.rows.phases) {
+    seen_ |= Bit(kPhases);
     if (phases.begins[static_cast<std::size_t>(format::Phase::kDataWait)] != 0) seen_ |= Bit(kWaits);
   }
   OnTensors(view);

@@ -1,0 +1,39 @@
+#include <gtest/gtest.h>
+
+#include "base/format.h"
+#include "rules/builtin/time/pauses_test.h"
+
+namespace luff::rules::first_steps_slow_test {
+namespace {
+
+std::vector<Finding> Told(double age_s, int steps, double compile_ms = 0) {
+  testing::FakeTrial trial;
+  trial.SetDocument("environment", fmt::format(R"({{"age_s":{}}})", age_s));
+  for (int i = 0; i < steps; ++i)
+    trial.Step().Phases({{format::Phase::kForward, 100}, {format::Phase::kCompile, i == 0 ? compile_ms : 0}});
+  return testing::FindingsOf(trial, "FirstStepsSlow", ParameterSet::kLuff);
+}
+
+TEST(FirstStepsSlow, ALongStartIsNamedAtTheEnd) {
+  const auto findings = Told(90, 3000);  // 5 minutes of training
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].what.find("step 20 was reached after 92.0 s, 24 % of the time so far: 90.0 s before the first"),
+            std::string::npos)
+      << findings[0].what;
+  const auto compiled = Told(5, 3000, 120'000);
+  ASSERT_EQ(compiled.size(), 1U);
+  EXPECT_NE(compiled[0].what.find("2 min compiling"), std::string::npos) << compiled[0].what;
+  EXPECT_NE(compiled[0].remedy.find("TORCHINDUCTOR_CACHE_DIR"), std::string::npos);
+}
+
+TEST(FirstStepsSlow, TwentyMinutesAreNamedAtOnce) { EXPECT_EQ(Told(1250, 20).size(), 1U); }
+
+TEST(FirstStepsSlow, OtherStartsAreSilent) {
+  EXPECT_TRUE(Told(30, 300).empty());     // half of the time, but half a minute
+  EXPECT_TRUE(Told(90, 20000).empty());   // 4 %
+  EXPECT_TRUE(Told(90, 50).empty());      // a run that was tried out
+  EXPECT_TRUE(Told(0, 3000).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules::first_steps_slow_test
