@@ -97,7 +97,8 @@ class LoggingStalls final : public KeptRule {
     if (times_ < limits_.times || spent_s_ < limits_.seconds || spent_s_ < limits_.share * run_s_) return;
     if (told_s_ > 0 && spent_s_ < 1.1 * told_s_) return;
     // There the script waits for what it asks a device for, which would take its time anyway.
-    for (const OptimizerFacts& one : ModelFacts::Of(view.trial).optimizers())
+    const ModelFacts model = ModelFacts::Of(view.trial);
+    for (const OptimizerFacts& one : model.optimizers())
       if (one.device != "cpu") return;
     told_s_ = spent_s_;
     sink.Report(Described(view, period));
