@@ -54,9 +54,8 @@ class phase:
             raise InvalidArgumentError(f"luff.phase: found {name!r}, expected one of {', '.join(NAMES)}")
         self._number = int(Phase[name.upper()])
 
-    def __enter__(self) -> phase:
+    def __enter__(self) -> None:
         enter_phase(self._number)
-        return self
 
     def __exit__(self, *error: object) -> None:
         leave_phase(self._number)

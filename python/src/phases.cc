@@ -40,7 +40,7 @@ void InitPhases(nb::module_& m) {
       },
       nb::arg("loader"), nb::arg("worker"), nb::arg("ready"),
       "It waits for a batch: number of the loader, of the worker that makes it, and of the batches that are ready; "
-      "-1 in each: not known. Left by `leave_phase(DATA_WAIT)`.");
+      "2**32 - 1 in each: not known. Left by `leave_phase(DATA_WAIT)`.");
   m.def(
       "leave_phase", [](std::uint8_t phase) { capture::LeavePhase(static_cast<format::Phase>(phase)); },
       nb::arg("phase"), "It is no longer.");

@@ -43,7 +43,9 @@ def _settings_on() -> list[str]:
         found.append("torch.profiler")
     environment = os.environ
     if torch.cuda.is_initialized():
-        found += [f"{name}={environment[name]}" for name, slow in _DEVICE.items() if environment.get(name) in slow]
+        found += [
+            f"{name}={environment[name]}" for name, slow in _DEVICE.items() if environment.get(name) in slow
+        ]
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         level = environment.get("TORCH_DISTRIBUTED_DEBUG", "")
