@@ -283,7 +283,7 @@ def test_a_loop_of_ones_own_says_what_it_does(luff: Command, tmp_path: Path) -> 
     assert lines["data_wait"]["steps"] >= profile["steps"] - 1
     with pytest.raises(InvalidArgumentError, match="expected one of data_wait"):
         package.phase("luff")
-    assert [b for b in package.wait(iter("ab"))] == ["a", "b"]  # a generator has no length
+    assert list(package.wait(iter("ab"))) == ["a", "b"]  # a generator has no length
     with package.phase("eval"), pytest.raises(ZeroDivisionError), package.phase("forward"):
         1 / 0  # noqa: B018
 
@@ -309,9 +309,7 @@ def test_aids_for_finding_faults_are_in_the_run_where_they_are_on(tmp_path: Path
     looks = json.loads(luff_document(tmp_path / "on", "debug"))["looks"]
     assert [look["step"] for look in looks] == [20, 200]
     assert all(look["on"] == ["torch.autograd.set_detect_anomaly(True)"] for look in looks)
-    assert json.loads(luff_document(tmp_path / "off", "debug")) == {
-        "looks": [{"step": 20, "on": []}, {"step": 200, "on": []}]
-    }
+    assert luff_document(tmp_path / "off", "debug") == "null"
 
 
 def test_off_records_no_phases(luff: Command, tmp_path: Path) -> None:

@@ -32,8 +32,12 @@ void PauseRule::OnStep(const StepView& view, Sink& sink) {
   if (phases == nullptr) return;
   const bool trains = info.mode == query::Mode::kTrain;
   if (trains) spent_.steps += phases->head.steps;
-  spent_.run_s += static_cast<double>(phases->head.wall_ns) * 1e-9;
-  const Pause pause = Of(info, *phases);
+  const double wall_s = static_cast<double>(phases->head.wall_ns) * 1e-9;
+  spent_.run_s += wall_s;
+  Pause pause = Of(info, *phases);
+  // Time without a core is nobody's fault. It is known of the step, and taken off its parts alike.
+  if (phases->head.run_queue_ns > 0)
+    pause.seconds *= 1 - std::min(static_cast<double>(phases->head.run_queue_ns) * 1e-9 / wall_s, 1.0);
   spent_.seconds += pause.seconds;
   spent_.times += pause.times;
   spent_.longest_s = std::max(spent_.longest_s, pause.seconds);

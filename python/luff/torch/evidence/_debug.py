@@ -31,7 +31,7 @@ class DebugSettings:
         """Looks, at a TRAIN step of the training."""
         on = _settings_on()
         self._looks.append({"step": step, "on": on})
-        if on or len(self._looks) > 1:
+        if any(look["on"] for look in self._looks):
             session.set_document("debug", json.dumps({"looks": self._looks}))
 
 
