@@ -20,6 +20,10 @@ double SecondsOf(const query::StepPhases& phases, format::Phase phase) noexcept 
   return static_cast<double>(phases.ns[static_cast<std::size_t>(phase)]) * 1e-9;
 }
 
+int DetailOf(double seconds) noexcept {
+  return seconds > 0 ? static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::min(seconds * 8, 1e15)))) : 0;
+}
+
 std::string PauseRule::Spent::Text() const {
   using profile::TimeText;
   return fmt::format("takes {:.0f} % of the time ({} each, {} time{}: {} of {})", 100 * share(),
@@ -76,7 +80,7 @@ void PauseRule::Judge(const query::Trial& trial, Sink& sink, bool last) {
                            {"run_s", spent_.run_s},
                            {"times", spent_.times},
                            // The texts are written anew as the time grows.
-                           {"detail", std::bit_width(static_cast<std::uint64_t>(spent_.seconds * 8)) + last}});
+                           {"detail", DetailOf(spent_.seconds) + last}});
   if (finding.saving && spent_.run_s > 0) {
     const double steps = std::max(static_cast<double>(spent_.steps), 1.0);
     Saving& saving = *finding.saving;  // given in seconds of the whole run

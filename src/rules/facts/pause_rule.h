@@ -43,6 +43,9 @@ class JudgedWorker {
 /// Seconds of a phase in a step.
 [[nodiscard]] double SecondsOf(const query::StepPhases& phases, format::Phase phase) noexcept;
 
+/// Grows by one as the time doubles: evidence that has texts written anew.
+[[nodiscard]] int DetailOf(double seconds) noexcept;
+
 class PauseRule : public KeptRule {
  public:
   void OnStep(const StepView& view, Sink& sink) final;

@@ -42,7 +42,7 @@ def _settings_on() -> list[str]:
     if _PROFILING():
         found.append("torch.profiler")
     environment = os.environ
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found += [
             f"{name}={environment[name]}" for name, slow in _DEVICE.items() if environment.get(name) in slow
         ]

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <vector>
 
 #include "base/format.h"
@@ -50,7 +49,7 @@ class LoggingStalls final : public KeptRule {
     ++steps_;
     const double other = SecondsOf(*phases, format::Phase::kOther);
     const double queue = std::max<double>(static_cast<double>(phases->head.run_queue_ns) * 1e-9, 0);
-    if (usual_.size() == kUsual) {
+    if (usual_.size() == kUsual && walls_.size() == kUsual) {
       const double excess = other - queue - MedianOf(usual_);
       if (excess > limits_.longer * MedianOf(walls_) && excess * 1e3 > limits_.least_ms) {
         Outlier(view, excess, sink);
@@ -136,7 +135,7 @@ class LoggingStalls final : public KeptRule {
                         {"each_s", each},
                         {"spent_s", spent_s_},
                         {"run_s", run_s_},
-                        {"detail", std::bit_width(static_cast<std::uint64_t>(spent_s_ * 8))}};
+                        {"detail", DetailOf(spent_s_)}};
     const double a_step = spent_s_ / static_cast<double>(std::max<std::int64_t>(times_ * period, 1));
     finding.saving = {a_step, spent_s_ / run_s_, a_step / 2, a_step,
                       fmt::format("what these steps take more, over {} steps: {} / {}", period,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <map>
 #include <vector>
@@ -32,7 +33,7 @@ constexpr Param<Limits> kParams[] = {
 /// The time of one worker in the open window, in seconds.
 struct Sums {
   double wall = 0, cpu = 0, queue = 0;
-  std::vector<double> phases = std::vector<double>(format::kPhaseCount);
+  std::array<double, format::kPhaseCount> phases{};
   std::int64_t steps = 0, timed = 0;
   /// What a worker does by itself: in backward() it may wait for the gradients of the others.
   [[nodiscard]] double own() const { return wall - phases[static_cast<std::size_t>(Phase::kBackward)]; }
@@ -40,7 +41,7 @@ struct Sums {
     io("wall", wall);
     io("cpu", cpu);
     io("queue", queue);
-    io("phases", phases, format::kPhaseCount);
+    io("phases", phases);
     io("steps", steps);
     io("timed", timed);
   }
@@ -129,6 +130,13 @@ class Straggler final : public KeptRule {
     if (workers_.size() < 2 || most - least > kTogether * most) return {};
     Lag lag = Most([](const Sums& sums) { return sums.own(); });
     if (lag.seconds >= limits_.share * most) {
+      const auto queue = [](const Sums& sums) { return sums.queue; };
+      lag.own = workers_.at(static_cast<std::uint32_t>(lag.worker)).queue;
+      lag.others = Others(lag.worker, queue);
+      if (timed && lag.own - lag.others >= lag.seconds / 2) {
+        lag.cause = "no_core";
+        return lag;
+      }
       double largest = 0;
       for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
         if (i == static_cast<std::size_t>(Phase::kBackward)) continue;
