@@ -78,6 +78,7 @@ def _batch_begin(mode: int, original: Method) -> Method:
         if hook is not None:
             self._luff_batch = batch
             hook.begin_batch(self._model, mode)
+            leave_phase(_COMPUTE)  # of a batch that raised
             enter_phase(_COMPUTE)  # left by `_batch_end`
         return result
 

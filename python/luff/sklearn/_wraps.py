@@ -13,13 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from luff._codes import Phase
-from luff._core import enter_phase, leave_phase
 from luff.sklearn._hook import Hook, hooks
 
 __all__ = ["Patch", "entering", "hook_of", "install", "listen_to"]
 
-_COMPUTE = int(Phase.COMPUTE)
 _FAMILIES = ("_mlp", "_linear", "_clusters", "_boosted", "_histograms", "_forests")
 
 
@@ -91,11 +88,9 @@ def entering(
             return original(self, *args, **kwargs)
         anew = bool(hook.guarded("begin", functools.partial(fresh, self, *args, **kwargs)))
         model = hook.enters(self, anew)
-        enter_phase(_COMPUTE)
         try:
             return original(self, *args, **kwargs)
         finally:
-            leave_phase(_COMPUTE)
             hook.leaves(model, anew)
 
     return entered
