@@ -106,7 +106,7 @@ std::vector<std::string> NotSeen(const profile::PhaseTable& table) {
   const bool waits = std::ranges::any_of(
       table.lines, [](const auto& line) { return line.phase == format::Phase::kDataWait; });
   if (!waits)
-    lines.emplace_back("waits for data: no DataLoader and no luff.wait() was used here, so they are part of other");
+    lines.emplace_back("waits for data: no DataLoader and no luff.wait() was used here, so they are part of other or compute");
   if (table.timed_s <= 0)
     lines.emplace_back("CPU time of the training thread: /proc/self/task/*/schedstat was not read");
   lines.emplace_back(

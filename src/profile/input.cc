@@ -64,8 +64,11 @@ std::int64_t CoresOf(std::string_view environment_json) {
 void Waits::Add(const query::StepPhases& phases) {
   using format::WaitSubject;
   for (const query::StepPhases::Wait& wait : phases.waits) {
-    const std::int64_t loader = wait.of.loader == WaitSubject::kNoLoader ? -1 : wait.of.loader;
-    const std::int64_t worker = wait.of.worker == WaitSubject::kNoWorker ? -1 : wait.of.worker;
+    const auto number = [](std::uint32_t value, std::uint32_t none) {
+      return value == none ? std::int64_t{-1} : std::int64_t{value};
+    };
+    const std::int64_t loader = number(wait.of.loader, WaitSubject::kNoLoader);
+    const std::int64_t worker = number(wait.of.worker, WaitSubject::kNoWorker);
     auto at = std::ranges::find_if(
         waits_, [&](const Sum& one) { return one.loader == loader && one.worker == worker; });
     if (at == waits_.end()) {

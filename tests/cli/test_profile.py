@@ -236,9 +236,9 @@ def test_compilations_and_checkpoints_of_other_libraries_are_phases(luff: Comman
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     compiled = torch.compile(model, backend="eager", dynamic=False)
     with attach(model, optimizer, run=tmp_path / "run"):
-        for size in (4, 4, 5, 5):
+        for i, size in enumerate((4, 4, 5, 5)):
             step(compiled, optimizer, torch.randn(size, 4), torch.randn(size, 1))
-            dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / f"saved-{size}")
+            dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / f"saved-{i}")
         step(compiled, optimizer, torch.randn(5, 4), torch.randn(5, 1))
     profile = shown(luff, tmp_path / "run")
     steps = {line["phase"]: line["steps"] for line in profile["phases"]}
