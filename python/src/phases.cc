@@ -39,7 +39,8 @@ void InitPhases(nb::module_& m) {
         capture::EnterWait({loader, worker, ready});
       },
       nb::arg("loader"), nb::arg("worker"), nb::arg("ready"),
-      "It waits for a batch: number of the loader, of the worker that makes it, and of the batches that are ready; "
+      "It waits for a batch: number of the loader, of the worker that makes it, and of the batches that are "
+      "ready; "
       "2**32 - 1 in each: not known. Left by `leave_phase(DATA_WAIT)`.");
   m.def(
       "leave_phase", [](std::uint8_t phase) { capture::LeavePhase(static_cast<format::Phase>(phase)); },

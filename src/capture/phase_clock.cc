@@ -35,7 +35,7 @@ struct PhaseClock {
     std::uint32_t subject = format::kNoId;
     std::int64_t ns = 0, begun_ns = 0;
   };
-  std::array<Wait, kWaits> waits{};              // the last ones that began
+  std::array<Wait, kWaits> waits{};             // the last ones that began
   std::array<std::uint64_t, kDepth> wait_of{};  // number of the wait at each depth
 
   [[nodiscard]] Phase now() const noexcept { return stack[depth]; }
@@ -119,7 +119,8 @@ void AddWait(std::size_t first, const format::PhaseRow& row, store::StepPhases* 
   to->rows[to->head.rows++] = row;
 }
 
-/// Divides the waits of a step among the batches that were waited for; what is left is for none that is known.
+/// Divides the waits of a step among the batches that were waited for; what is left is for none that is
+/// known.
 void AddWaits(const PhaseClock& clock, const PhaseSums& last, std::int64_t took, std::uint32_t begins,
               store::StepPhases* to) noexcept {
   constexpr auto kPhase = static_cast<std::uint8_t>(Phase::kDataWait);
@@ -132,7 +133,9 @@ void AddWaits(const PhaseClock& clock, const PhaseSums& last, std::int64_t took,
     --begins;
   }
   if (took == 0 && begins == 0) return;
-  AddWait(first, {kPhase, 0, static_cast<std::uint16_t>(std::min<std::uint32_t>(begins, 0xFFFF)), format::kNoId, -1, took},
+  AddWait(first,
+          {kPhase, 0, static_cast<std::uint16_t>(std::min<std::uint32_t>(begins, 0xFFFF)), format::kNoId, -1,
+           took},
           to);
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 #include <array>
 #include <atomic>
-#include <deque>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>

@@ -36,7 +36,8 @@ std::string WhyNone(const query::Trial& trial) {
   const std::string framework =
       trial.Document("environment").find("\"torch\"") == std::string::npos ? "" : "torch";
   if (trial.step_count() == 0) return "it has no step yet";
-  if (framework.empty()) return "no phase of this framework's training was seen (docs/profiling.md has a table)";
+  if (framework.empty())
+    return "no phase of this framework's training was seen (docs/profiling.md has a table)";
   return "it was written by Luff before run format 1.1, or with profile = \"off\"";
 }
 
@@ -88,11 +89,11 @@ TimeVerdict Judge(const query::Trial& trial, const profile::PhaseTable& table, c
           fmt::format(": waiting for data takes {:.1f} % of a step", 100 * means.wait_s / means.step_s);
     return verdict;
   }
-  verdict.cause =
-      profile::CauseOf(means, waits, trial.Document("loaders"), trial.Document("environment"));
+  verdict.cause = profile::CauseOf(means, waits, trial.Document("loaders"), trial.Document("environment"));
   const profile::InputCause& cause = *verdict.cause;
   if (cause.estimate.saving_s <= 0) {
-    verdict.text = profile::WaitText(means, cause.loader) + "; more workers would not help, cheaper samples would";
+    verdict.text =
+        profile::WaitText(means, cause.loader) + "; more workers would not help, cheaper samples would";
     return verdict;
   }
   verdict.saving_s = cause.estimate.saving_s * judged;
@@ -106,7 +107,9 @@ std::vector<std::string> NotSeen(const profile::PhaseTable& table) {
   const bool waits = std::ranges::any_of(
       table.lines, [](const auto& line) { return line.phase == format::Phase::kDataWait; });
   if (!waits)
-    lines.emplace_back("waits for data: no DataLoader and no luff.wait() was used here, so they are part of other or compute");
+    lines.emplace_back(
+        "waits for data: no DataLoader and no luff.wait() was used here, so they are part of other or "
+        "compute");
   if (table.timed_s <= 0)
     lines.emplace_back("CPU time of the training thread: /proc/self/task/*/schedstat was not read");
   lines.emplace_back(
@@ -131,7 +134,7 @@ std::vector<rules::Finding> TimeFindings(const query::Trial& trial, const TimeVe
 struct LoaderLine {
   profile::Loader loader;
   double waited_s = 0;
-  std::uint64_t batches = 0, ready = 0;        // batches that came within kReadyS
+  std::uint64_t batches = 0, ready = 0;       // batches that came within kReadyS
   std::map<std::uint32_t, double> by_worker;  // seconds
 };
 

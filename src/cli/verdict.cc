@@ -151,7 +151,8 @@ bool TellDamage(const Ending& ending, const query::Trial& trial, std::uint64_t s
   return shorter || !problems.empty() || ending.place.state() != RunPlace::State::kHere;
 }
 
-// Says what would make the training faster, by the finding whose cause costs most. Nothing without such findings.
+// Says what would make the training faster, by the finding whose cause costs most. Nothing without such
+// findings.
 void TellTime(const std::vector<rules::Finding>& findings) {
   const rules::Finding* most = nullptr;
   for (const rules::Finding& finding : findings) {

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 constexpr std::size_t kMaxDocument = 1U << 20;
 constexpr std::size_t kMaxDepth = 8;
-constexpr std::size_t kLeftOut = 25;  // one step in so many
+constexpr std::size_t kLeftOut = 25;     // one step in so many
 constexpr std::size_t kMostSums = 4096;  // workers whose waits are told apart
 // What the model leaves out: a worker's batch has to be handed over, and workers disturb each other.
 constexpr double kSlower = 1.3;
@@ -186,7 +186,8 @@ Estimate EstimatePrefetch(const Means& means) {
 namespace {
 
 /// One worker is slow, and not all of them: its batches are waited for while those of the others lie there.
-/// Where all are as fast, each wait is for one of several that are made at the same time, and nothing is ready.
+/// Where all are as fast, each wait is for one of several that are made at the same time, and nothing is
+/// ready.
 constexpr double kOfOneWorker = 0.7, kReadyOfOthers = 0.8;
 
 InputCause OfOwnLoop(const Means& means, std::string_view environment_json) {
@@ -196,10 +197,11 @@ InputCause OfOwnLoop(const Means& means, std::string_view environment_json) {
   cause.what = WaitText(means, std::nullopt);
   cause.what += "; a batch that is made in a thread meanwhile";
   const bool keras = environment_json.find("\"keras\"") != std::string_view::npos;
-  cause.remedy = keras ? "end the tf.data pipeline with .prefetch(tf.data.AUTOTUNE); a PyDataset takes workers=4 "
-                         "and use_multiprocessing=True"
-                       : "make the next batch in a thread or a process while the model computes; or make a sample "
-                         "cheaper: store it decoded, or nearer";
+  cause.remedy =
+      keras ? "end the tf.data pipeline with .prefetch(tf.data.AUTOTUNE); a PyDataset takes workers=4 "
+              "and use_multiprocessing=True"
+            : "make the next batch in a thread or a process while the model computes; or make a sample "
+              "cheaper: store it decoded, or nearer";
   cause.causes = {"batches are made in the training's own thread",
                   "samples that are dear to make, or slow to read"};
   return cause;
@@ -212,8 +214,8 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   const std::vector<Loader> loaders = LoadersOf(loaders_json);
   const std::int64_t waited = waits.loader();
   InputCause cause;
-  const auto at = std::ranges::find_if(
-      loaders, [&](const Loader& one) { return waited >= 0 && one.number == waited; });
+  const auto at =
+      std::ranges::find_if(loaders, [&](const Loader& one) { return waited >= 0 && one.number == waited; });
   cause.loader = at != loaders.end() ? std::optional(*at) : TrainingLoader(loaders_json);
   if (!cause.loader) return OfOwnLoop(means, environment_json);
   const Loader& loader = *cause.loader;
@@ -224,15 +226,20 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   if (loader.workers >= 2 && slowest.share >= kOfOneWorker &&
       slowest.ready >= kReadyOfOthers * static_cast<double>(loader.workers - 1)) {
     cause.cause = "slow_worker";
-    cause.estimate = {means.wait_s, means.step_s - means.wait_s, loader.workers,
-                      means.wait_s, means.wait_s / 2,            means.wait_s,
+    cause.estimate = {means.wait_s,
+                      means.step_s - means.wait_s,
+                      loader.workers,
+                      means.wait_s,
+                      means.wait_s / 2,
+                      means.wait_s,
                       fmt::format("the waits of a step, {}: the other workers have batches ready meanwhile",
                                   TimeText(means.wait_s))};
     cause.what = fmt::format(
         "{}; {:.0f} % of it for worker {}, while {:.0f} batches of the others are ready; as fast as they, it",
         cause.what, 100 * slowest.share, slowest.worker, slowest.ready);
     cause.remedy = fmt::format(
-        "look at what worker {} of {} reads (torch.utils.data.get_worker_info().id): its shard of the data is larger "
+        "look at what worker {} of {} reads (torch.utils.data.get_worker_info().id): its shard of the data "
+        "is larger "
         "or further away; deal samples out instead of shards; in_order=False where the order is free",
         slowest.worker, type);
     cause.causes = {"one worker's part of the data is larger, or slower to read",

@@ -138,7 +138,8 @@ TEST(Input, TheLoaderThatIsWaitedForIsNamed) {
   const Means means = Of(50, Phases(40, 10));
   EXPECT_EQ(CauseOf(means, waits, kTwo, R"({"cores":16})").cause, "workers_too_few");
   EXPECT_EQ(CauseOf(means, waits, kTwo, R"({"cores":16})").loader->type, "B");
-  EXPECT_EQ(CauseOf(means, Waits(), kTwo, R"({"cores":16})").cause, "no_workers");  // as a run of 1.0 tells it
+  EXPECT_EQ(CauseOf(means, Waits(), kTwo, R"({"cores":16})").cause,
+            "no_workers");  // as a run of 1.0 tells it
   EXPECT_EQ(LoadersOf(kTwo).size(), 2U);
   EXPECT_TRUE(LoadersOf(R"({"loaders":[1,null]})").empty());
 }

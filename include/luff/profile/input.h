@@ -33,7 +33,8 @@ class Waits {
   void Add(const query::StepPhases& phases);
   void Clear() { waits_.clear(); }
   [[nodiscard]] double seconds() const;
-  /// The number of the loader that was waited for most; -1 where most of the waiting was for none that has one.
+  /// The number of the loader that was waited for most; -1 where most of the waiting was for none that has
+  /// one.
   [[nodiscard]] std::int64_t loader() const;
 
   /// The worker for whose batches the training waited longest.

@@ -21,7 +21,9 @@ double SecondsOf(const query::StepPhases& phases, format::Phase phase) noexcept 
 }
 
 int DetailOf(double seconds) noexcept {
-  return seconds > 0 ? static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::min(seconds * 8, 1e15)))) : 0;
+  return seconds > 0
+             ? static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::min(seconds * 8, 1e15))))
+             : 0;
 }
 
 std::string PauseRule::Spent::Text() const {
@@ -75,12 +77,11 @@ void PauseRule::Judge(const query::Trial& trial, Sink& sink, bool last) {
   Finding finding = FindingAt(name_, cause_, trial, format::kNoId, worker_.number(), info);
   finding.since_step = std::min(std::max<std::int64_t>(since_, 0), step_);
   if (!Describe(trial, spent_, &finding)) return;
-  finding.evidence.insert(finding.evidence.begin(),
-                          {{"spent_s", spent_.seconds},
-                           {"run_s", spent_.run_s},
-                           {"times", spent_.times},
-                           // The texts are written anew as the time grows.
-                           {"detail", DetailOf(spent_.seconds) + last}});
+  finding.evidence.insert(finding.evidence.begin(), {{"spent_s", spent_.seconds},
+                                                     {"run_s", spent_.run_s},
+                                                     {"times", spent_.times},
+                                                     // The texts are written anew as the time grows.
+                                                     {"detail", DetailOf(spent_.seconds) + last}});
   if (finding.saving && spent_.run_s > 0) {
     const double steps = std::max(static_cast<double>(spent_.steps), 1.0);
     Saving& saving = *finding.saving;  // given in seconds of the whole run

@@ -70,7 +70,9 @@ class PauseRule : public KeptRule {
   };
 
   PauseRule(const char* name, const char* cause, const PauseLimits& limits)
-      : name_(name), cause_(cause), limits_(limits) {}
+      : name_(name),
+        cause_(cause),
+        limits_(limits) {}
   /// The part of a step that counts; steps of all modes come here.
   [[nodiscard]] virtual Pause Of(const query::StepInfo& step, const query::StepPhases& phases) = 0;
   /// Fills in what, why, remedy and causes, and the saving but for its share. False: nothing is said.
@@ -88,7 +90,7 @@ class PauseRule : public KeptRule {
   Spent spent_;
   double told_s_ = 0;  // what the last report said
   bool open_ = false;
-  std::int64_t since_ = -1;               // mode step of the first pause
+  std::int64_t since_ = -1;                          // mode step of the first pause
   std::int64_t step_ = 0, global_ = 0, update_ = 0;  // the last TRAIN step
 };
 

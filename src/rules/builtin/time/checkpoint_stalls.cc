@@ -23,14 +23,12 @@ class CheckpointStalls final : public PauseRule {
   bool Describe(const query::Trial& trial, const Spent& spent, Finding* finding) override {
     (void)trial;
     const double every = static_cast<double>(spent.steps) / static_cast<double>(spent.times);
-    finding->what =
-        fmt::format("saving checkpoints {}, about every {:.0f} steps", spent.Text(), every);
+    finding->what = fmt::format("saving checkpoints {}, about every {:.0f} steps", spent.Text(), every);
     finding->why = "the training waits until the file is written";
     finding->remedy =
         "save less often; or copy the state and write it in a thread "
         "(torch.distributed.checkpoint.async_save), or to a local disk first";
-    finding->causes = {"checkpoints more often than the work between them is worth",
-                       "a slow or shared disk"};
+    finding->causes = {"checkpoints more often than the work between them is worth", "a slow or shared disk"};
     finding->saving = {spent.seconds, 0, spent.seconds / 2, spent.seconds,
                        fmt::format("the time of the saves: {}; half of it where every other one is left out",
                                    profile::TimeText(spent.seconds))};

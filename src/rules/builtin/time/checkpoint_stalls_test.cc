@@ -28,8 +28,9 @@ TEST(CheckpointStalls, ItCountsThoseAtTheEndOfAnEpoch_WhichAreInAStepOfTheEvalua
 }
 
 TEST(CheckpointStalls, SavesNowAndThen_AreSilent) {
-  EXPECT_TRUE(PausesOf({.steps = 20000, .phase = kCheckpoint, .every = 1000, .pause_ms = 2000}, "CheckpointStalls")
-                  .empty());  // 4 %
+  EXPECT_TRUE(
+      PausesOf({.steps = 20000, .phase = kCheckpoint, .every = 1000, .pause_ms = 2000}, "CheckpointStalls")
+          .empty());  // 4 %
   EXPECT_TRUE(PausesOf({.phase = kCheckpoint, .every = 300, .pause_ms = 9000}, "CheckpointStalls").empty());
 }
 

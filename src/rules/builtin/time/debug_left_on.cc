@@ -49,8 +49,7 @@ class DebugLeftOn final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
-    if (told_ || info.mode != query::Mode::kTrain || ++seen_ % kEvery != 0 || seen_ < limits_.steps)
-      return;
+    if (told_ || info.mode != query::Mode::kTrain || ++seen_ % kEvery != 0 || seen_ < limits_.steps) return;
     const std::vector<std::string> on = FoundTwice(view.trial.DocumentAt("debug", view.number));
     if (on.empty()) return;
     told_ = true;

@@ -25,7 +25,8 @@ TEST(DebugLeftOn, OtherwiseItIsSilent) {
   EXPECT_TRUE(Told(R"({"looks":[{"step":20,"on":["profiler"]}]})").empty());
   EXPECT_TRUE(Told(R"({"looks":[{"on":["a"]},{"on":["a"]}]})", 150).empty());
   EXPECT_TRUE(Told("").empty());
-  for (const char* hostile : {"{", "[]", R"({"looks":3})", R"({"looks":[1,2]})", R"({"looks":[{"on":[1]},{"on":{}}]})"})
+  for (const char* hostile :
+       {"{", "[]", R"({"looks":3})", R"({"looks":[1,2]})", R"({"looks":[{"on":[1]},{"on":{}}]})"})
     EXPECT_TRUE(Told(hostile).empty()) << hostile;
 }
 

@@ -45,13 +45,14 @@ class EvalShare final : public PauseRule {
     finding->what = fmt::format("evaluating {}, about every {:.0f} steps", spent.Text(), every);
     finding->why = "evaluations take about as long as what is trained between them";
     finding->remedy =
-        "evaluate half as often, or on a part of the data until the end; larger batches without gradients fit, "
+        "evaluate half as often, or on a part of the data until the end; larger batches without gradients "
+        "fit, "
         "too (torch.inference_mode())";
     finding->causes = {"evaluations more often than a decision depends on them",
                        "an evaluation set as large as the training's"};
-    finding->saving = {spent.seconds / 2, 0, spent.seconds / 4, spent.seconds,
-                       fmt::format("half of the time of the evaluations: {} / 2",
-                                   profile::TimeText(spent.seconds))};
+    finding->saving = {
+        spent.seconds / 2, 0, spent.seconds / 4, spent.seconds,
+        fmt::format("half of the time of the evaluations: {} / 2", profile::TimeText(spent.seconds))};
     return true;
   }
 

@@ -33,7 +33,8 @@ TEST(EvalShare, ManyEvaluationsAreNoTrouble) {
 }
 
 TEST(EvalShare, AnEvaluationInsideARound_Counts) {
-  EXPECT_EQ(testing::PausesOf({.phase = format::Phase::kEval, .every = 1, .pause_ms = 50}, "EvalShare").size(), 1U);
+  EXPECT_EQ(
+      testing::PausesOf({.phase = format::Phase::kEval, .every = 1, .pause_ms = 50}, "EvalShare").size(), 1U);
 }
 
 TEST(EvalShare, PredictionsWithoutTraining_AreSilent) {

@@ -97,19 +97,21 @@ class FirstStepsSlow final : public KeptRule {
     const double all = age + run_s_, start = age + first_s_ - kFirst * usual;
     Finding finding = FindingAt(kName, "start", trial, format::kNoId, worker_.number(), info);
     finding.since_step = 0;
-    finding.what = fmt::format("step {} was reached after {}, {:.0f} % of the time so far: {} before the first step",
-                               kFirst, TimeText(age + first_s_), 100 * (age + first_s_) / all, TimeText(age));
+    finding.what =
+        fmt::format("step {} was reached after {}, {:.0f} % of the time so far: {} before the first step",
+                    kFirst, TimeText(age + first_s_), 100 * (age + first_s_) / all, TimeText(age));
     if (compile_s_ >= 0.05 * start) finding.what += fmt::format(", {} compiling", TimeText(compile_s_));
     if (load_s_ >= 0.05 * start) finding.what += fmt::format(", {} starting loaders", TimeText(load_s_));
     const bool compiles = compile_s_ >= start / 2;
     finding.why = "nothing is trained meanwhile, and each start of the job pays it again";
     finding.remedy =
-        compiles ? "keep compiled graphs: TORCHINDUCTOR_FX_GRAPH_CACHE=1 and a TORCHINDUCTOR_CACHE_DIR that lasts"
-                 : "look at what the script does before its first step: keep prepared data on disk, load what is "
-                   "needed when it is needed";
+        compiles
+            ? "keep compiled graphs: TORCHINDUCTOR_FX_GRAPH_CACHE=1 and a TORCHINDUCTOR_CACHE_DIR that lasts"
+            : "look at what the script does before its first step: keep prepared data on disk, load what is "
+              "needed when it is needed";
     finding.causes = {"data that is prepared anew at each start", "compiling", "imports and downloads"};
-    finding.evidence = {{"age_s", age},         {"first_s", first_s_}, {"compile_s", compile_s_},
-                        {"start_s", start}, {"run_s", all}};
+    finding.evidence = {
+        {"age_s", age}, {"first_s", first_s_}, {"compile_s", compile_s_}, {"start_s", start}, {"run_s", all}};
     const double steps = static_cast<double>(std::max<std::int64_t>(steps_, 1));
     finding.saving = {start / steps, start / all, (compiles ? compile_s_ : 0) / steps, start / steps,
                       fmt::format("the time to step {} without that of {} usual steps: {}", kFirst, kFirst,

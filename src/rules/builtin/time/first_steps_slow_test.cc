@@ -17,7 +17,8 @@ std::vector<Finding> Told(double age_s, int steps, double compile_ms = 0) {
 TEST(FirstStepsSlow, ALongStartIsNamedAtTheEnd) {
   const auto findings = Told(90, 3000);  // 5 minutes of training
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_NE(findings[0].what.find("step 20 was reached after 92.0 s, 24 % of the time so far: 90.0 s before the first"),
+  EXPECT_NE(findings[0].what.find(
+                "step 20 was reached after 92.0 s, 24 % of the time so far: 90.0 s before the first"),
             std::string::npos)
       << findings[0].what;
   const auto compiled = Told(5, 3000, 120'000);
@@ -29,9 +30,9 @@ TEST(FirstStepsSlow, ALongStartIsNamedAtTheEnd) {
 TEST(FirstStepsSlow, TwentyMinutesAreNamedAtOnce) { EXPECT_EQ(Told(1250, 20).size(), 1U); }
 
 TEST(FirstStepsSlow, OtherStartsAreSilent) {
-  EXPECT_TRUE(Told(30, 300).empty());     // half of the time, but half a minute
-  EXPECT_TRUE(Told(90, 20000).empty());   // 4 %
-  EXPECT_TRUE(Told(90, 50).empty());      // a run that was tried out
+  EXPECT_TRUE(Told(30, 300).empty());    // half of the time, but half a minute
+  EXPECT_TRUE(Told(90, 20000).empty());  // 4 %
+  EXPECT_TRUE(Told(90, 50).empty());     // a run that was tried out
   EXPECT_TRUE(Told(0, 3000).empty());
 }
 

@@ -23,10 +23,12 @@ class GcPauses final : public PauseRule {
     (void)trial;
     finding->what = fmt::format("collecting Python's garbage {}", spent.Text());
     finding->why =
-        "a full collection looks at every object of the process, and the training waits meanwhile; objects that "
+        "a full collection looks at every object of the process, and the training waits meanwhile; objects "
+        "that "
         "refer to each other in circles make it necessary";
     finding->remedy =
-        "call gc.collect() and gc.freeze() once the model and the data are loaded, so that collections leave them "
+        "call gc.collect() and gc.freeze() once the model and the data are loaded, so that collections leave "
+        "them "
         "out; or gc.disable(), and gc.collect() where a pause does no harm";
     finding->causes = {"many objects that live long: a dataset held as Python objects",
                        "gc.collect() in the loop", "garbage in circles, made at each step"};

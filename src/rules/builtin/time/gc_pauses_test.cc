@@ -12,7 +12,8 @@ TEST(GcPauses, CollectionsThatTakeAShareAreNamed_WithWhatTheyCost) {
   ASSERT_EQ(findings.size(), 1U);
   const Finding& finding = findings[0];
   EXPECT_FALSE(finding.healed);
-  EXPECT_NE(finding.what.find("takes 17 % of the time (500 ms each, 12 times: 6.0 s of 36.0 s)"), std::string::npos)
+  EXPECT_NE(finding.what.find("takes 17 % of the time (500 ms each, 12 times: 6.0 s of 36.0 s)"),
+            std::string::npos)
       << finding.what;
   EXPECT_NE(finding.remedy.find("gc.freeze()"), std::string::npos);
   ASSERT_TRUE(finding.saving);
@@ -23,9 +24,9 @@ TEST(GcPauses, CollectionsThatTakeAShareAreNamed_WithWhatTheyCost) {
 }
 
 TEST(GcPauses, WhatIsNotWorthASentence_IsSilent) {
-  EXPECT_TRUE(PausesOf({.steps = 100}, "GcPauses").empty());                      // a second in all
-  EXPECT_TRUE(PausesOf({.steps = 20000, .pause_ms = 50}, "GcPauses").empty());    // 2 %
-  EXPECT_TRUE(PausesOf({.every = 300, .pause_ms = 9000}, "GcPauses").empty());    // twice
+  EXPECT_TRUE(PausesOf({.steps = 100}, "GcPauses").empty());                    // a second in all
+  EXPECT_TRUE(PausesOf({.steps = 20000, .pause_ms = 50}, "GcPauses").empty());  // 2 %
+  EXPECT_TRUE(PausesOf({.every = 300, .pause_ms = 9000}, "GcPauses").empty());  // twice
   EXPECT_TRUE(PausesOf({.phase = format::Phase::kEval}, "GcPauses").empty());
 }
 

@@ -111,8 +111,8 @@ class InputBound final : public KeptRule {
   [[nodiscard]] Finding Described(const StepView& view, const profile::Means& means,
                                   const profile::InputCause& cause) const {
     using profile::TimeText;
-    Finding finding = FindingAt(kName, cause.cause.c_str(), view.trial, format::kNoId, worker_.number(),
-                                view.rows.info);
+    Finding finding =
+        FindingAt(kName, cause.cause.c_str(), view.trial, format::kNoId, worker_.number(), view.rows.info);
     finding.since_step = since_;
     finding.what =
         fmt::format("{} would save about {} of {}", cause.what, TimeText(waited_s_), TimeText(run_s_));
@@ -152,7 +152,8 @@ class InputBound final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputBound>(kName, kParams);
-  spec.summary = "the training waits for its data; says why, how many workers would mend it and what that saves";
+  spec.summary =
+      "the training waits for its data; says why, how many workers would mend it and what that saves";
   return spec;
 }
 

@@ -84,7 +84,8 @@ TEST(InputBound, OneWorkerThatIsSlowIsToldFromTooFew) {
 TEST(InputBound, ALoopWithoutALoader_IsToldToPrefetch) {
   FakeTrial trial;
   trial.SetDocument("environment", R"({"cores":16})");
-  for (int i = 0; i < 300; ++i) trial.Step().Phases({{Phase::kDataWait, 20}, {Phase::kForward, 40}}, 60, 0).Wait({}, 20);
+  for (int i = 0; i < 300; ++i)
+    trial.Step().Phases({{Phase::kDataWait, 20}, {Phase::kForward, 40}}, 60, 0).Wait({}, 20);
   const auto findings = FindingsOf(trial, "InputBound", ParameterSet::kLuff);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "own_loop");

@@ -33,8 +33,8 @@ double MedianOf(std::vector<double> values) {
   return *middle;
 }
 
-/// Every p-th step takes longer in the script's own code. What comes at the same distance each time is written
-/// into the loop; what the machine does is not.
+/// Every p-th step takes longer in the script's own code. What comes at the same distance each time is
+/// written into the loop; what the machine does is not.
 class LoggingStalls final : public KeptRule {
  public:
   explicit LoggingStalls(const Limits& limits) : limits_(limits) {}
@@ -118,15 +118,16 @@ class LoggingStalls final : public KeptRule {
   [[nodiscard]] Finding Described(const StepView& view, std::int64_t period) const {
     using profile::TimeText;
     const double each = spent_s_ / static_cast<double>(times_);
-    Finding finding =
-        FindingAt(kName, kCause, view.trial, format::kNoId, worker_.number(), view.rows.info);
+    Finding finding = FindingAt(kName, kCause, view.trial, format::kNoId, worker_.number(), view.rows.info);
     finding.since_step = std::max<std::int64_t>(since_, 0);
     finding.what = fmt::format("every {} step takes {} more in the script's own code: {} of {}",
                                Ordinal(period), TimeText(each), TimeText(spent_s_), TimeText(run_s_));
     finding.why =
-        "what comes at this distance is written into the loop: logging, pictures, metrics, a file that is flushed";
+        "what comes at this distance is written into the loop: logging, pictures, metrics, a file that is "
+        "flushed";
     finding.remedy = fmt::format(
-        "look at what the script does each {} steps outside of model, loss and optimizer; do it less often, or in a "
+        "look at what the script does each {} steps outside of model, loss and optimizer; do it less often, "
+        "or in a "
         "thread",
         period);
     finding.causes = {"logging that writes or sends", "metrics over all that was kept",
@@ -137,9 +138,9 @@ class LoggingStalls final : public KeptRule {
                         {"run_s", run_s_},
                         {"detail", DetailOf(spent_s_)}};
     const double a_step = spent_s_ / static_cast<double>(std::max<std::int64_t>(times_ * period, 1));
-    finding.saving = {a_step, spent_s_ / run_s_, a_step / 2, a_step,
-                      fmt::format("what these steps take more, over {} steps: {} / {}", period,
-                                  TimeText(each), period)};
+    finding.saving = {
+        a_step, spent_s_ / run_s_, a_step / 2, a_step,
+        fmt::format("what these steps take more, over {} steps: {} / {}", period, TimeText(each), period)};
     finding.threshold =
         fmt::format("{} times at the same distance, {:g} % of a usual step more, {:g} s of the run (Luff)",
                     limits_.times, 100 * limits_.longer, limits_.seconds);

@@ -11,7 +11,8 @@ constexpr format::Phase kOther = format::Phase::kOther;
 TEST(LoggingStalls, EveryFiftiethStepTakesLonger) {
   const auto findings = PausesOf({.steps = 900, .phase = kOther, .pause_ms = 740}, "LoggingStalls");
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_NE(findings[0].what.find("every 50th step takes 740 ms more in the script's own code"), std::string::npos)
+  EXPECT_NE(findings[0].what.find("every 50th step takes 740 ms more in the script's own code"),
+            std::string::npos)
       << findings[0].what;
   ASSERT_TRUE(findings[0].saving);
   EXPECT_NEAR(findings[0].saving->seconds_a_step, 0.74 / 50, 1e-4);
@@ -30,7 +31,8 @@ TEST(LoggingStalls, WhatTheMachineDoesHasNoPeriod) {
 TEST(LoggingStalls, SmallOnesAndThoseWithoutACore_AreSilent) {
   EXPECT_TRUE(PausesOf({.steps = 3000, .phase = kOther, .pause_ms = 20}, "LoggingStalls").empty());
   EXPECT_TRUE(PausesOf({.steps = 300, .phase = kOther, .pause_ms = 740}, "LoggingStalls").empty());
-  EXPECT_TRUE(PausesOf({.steps = 900, .phase = format::Phase::kGc, .pause_ms = 740}, "LoggingStalls").empty());
+  EXPECT_TRUE(
+      PausesOf({.steps = 900, .phase = format::Phase::kGc, .pause_ms = 740}, "LoggingStalls").empty());
   testing::FakeTrial trial;
   for (int i = 0; i < 900; ++i) {
     const double waits = i % 50 == 0 ? 740 : 0;

@@ -35,7 +35,8 @@ class OptimizerSlow final : public PauseRule {
   }
   bool Describe(const query::Trial& trial, const Spent& spent, Finding* finding) override {
     const std::vector<OptimizerFacts> all = ModelFacts::Of(trial).optimizers();
-    if (all.empty() || !std::ranges::all_of(all, [](const auto& one) { return one.one_by_one; })) return false;
+    if (all.empty() || !std::ranges::all_of(all, [](const auto& one) { return one.one_by_one; }))
+      return false;
     const auto& most = *std::ranges::max_element(all, {}, &OptimizerFacts::parameters);
     if (most.parameters < kParameters) return false;
     const bool fused = std::ranges::find(kFused, most.type) != kFused.end();
@@ -47,9 +48,9 @@ class OptimizerSlow final : public PauseRule {
     finding->causes = {"many small parameters, and neither fused nor foreach"};
     finding->evidence = {{"parameters", most.parameters}};
     const Factors& by = fused ? kByFused : kByForeach;
-    finding->saving = {by.saved * spent.seconds, 0, by.low * spent.seconds, by.high * spent.seconds,
-                       fmt::format("{:g} of the time of the updates, {}", by.saved,
-                                   profile::TimeText(spent.seconds))};
+    finding->saving = {
+        by.saved * spent.seconds, 0, by.low * spent.seconds, by.high * spent.seconds,
+        fmt::format("{:g} of the time of the updates, {}", by.saved, profile::TimeText(spent.seconds))};
     return true;
   }
 };

@@ -24,7 +24,8 @@ constexpr const char* kNeither = R"({"lr":0.1,"foreach":null,"fused":null})";
 TEST(OptimizerSlow, ManyParametersOneByOne_WithTheArgumentToPass) {
   const auto findings = Told("AdamW", 310, kNeither);
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_NE(findings[0].what.find("AdamW updates 310 parameters one by one"), std::string::npos) << findings[0].what;
+  EXPECT_NE(findings[0].what.find("AdamW updates 310 parameters one by one"), std::string::npos)
+      << findings[0].what;
   EXPECT_NE(findings[0].remedy.find("fused=True to AdamW"), std::string::npos);
   ASSERT_TRUE(findings[0].saving);
   EXPECT_NEAR(findings[0].saving->seconds_a_step, 0.7 * 0.009, 2e-4);

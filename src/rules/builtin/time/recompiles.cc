@@ -25,10 +25,12 @@ class Recompiles final : public PauseRule {
     (void)trial;
     finding->what = fmt::format("compiling after step {} {}", kFirst, spent.Text());
     finding->why =
-        "a compiled step fits the shapes and the Python values that it was compiled for; others are compiled anew";
+        "a compiled step fits the shapes and the Python values that it was compiled for; others are compiled "
+        "anew";
     finding->remedy =
         "pad batches to a few lengths, or drop_last=True; mark the size that changes: "
-        "torch._dynamo.mark_dynamic(x, 0), or torch.compile(dynamic=True); TORCH_LOGS=recompiles tells the reason "
+        "torch._dynamo.mark_dynamic(x, 0), or torch.compile(dynamic=True); TORCH_LOGS=recompiles tells the "
+        "reason "
         "of each";
     finding->causes = {"shapes that change from batch to batch",
                        "a Python number that changes: a step count, a rate"};

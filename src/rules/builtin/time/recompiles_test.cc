@@ -19,7 +19,8 @@ TEST(Recompiles, GraphsThatAreCompiledAgainAndAgain) {
 
 TEST(Recompiles, CompilingAtTheBegin_IsExpected) {
   EXPECT_TRUE(PausesOf({.phase = kCompile, .every = 5, .pause_ms = 4000, .until = 50}, "Recompiles").empty());
-  EXPECT_TRUE(PausesOf({.phase = kCompile, .every = 200, .pause_ms = 4000}, "Recompiles").empty());  // 3 times
+  EXPECT_TRUE(
+      PausesOf({.phase = kCompile, .every = 200, .pause_ms = 4000}, "Recompiles").empty());  // 3 times
 }
 
 }  // namespace

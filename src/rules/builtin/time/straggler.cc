@@ -99,8 +99,8 @@ class Straggler final : public KeptRule {
  private:
   struct Lag {
     std::int64_t worker = -1;
-    double seconds = 0;        // of the window, for which the others wait
-    std::string cause, phase;  // "" if none
+    double seconds = 0;          // of the window, for which the others wait
+    std::string cause, phase;    // "" if none
     double own = 0, others = 0;  // of what it is about
   };
 
@@ -210,20 +210,22 @@ class Straggler final : public KeptRule {
     finding.what = fmt::format("worker {} of {} makes the others wait {} of {} a step", lag.worker,
                                workers_.size(), TimeText(wait), TimeText(step));
     if (!lag.phase.empty())
-      finding.what += fmt::format(": its {} takes {}, that of the others {}", lag.phase, each(lag.own),
-                                  each(lag.others));
+      finding.what +=
+          fmt::format(": its {} takes {}, that of the others {}", lag.phase, each(lag.own), each(lag.others));
     if (cause_ == "more_work")
       finding.what += fmt::format(": it computes for {}, the others for {}", each(lag.own), each(lag.others));
     if (cause_ == "no_core")
-      finding.what += fmt::format(": it waits for a core for {}, the others for {}", each(lag.own),
-                                  each(lag.others));
+      finding.what +=
+          fmt::format(": it waits for a core for {}, the others for {}", each(lag.own), each(lag.others));
     finding.why = "workers that exchange gradients go on together, so each step takes as long as the slowest";
     finding.remedy =
-        cause_ == "input"       ? "look at this worker's data: a larger shard, a slower disk; give it more workers"
-        : cause_ == "own_work"  ? "look at what this worker alone does: logging, checkpoints, metrics of rank 0"
+        cause_ == "input" ? "look at this worker's data: a larger shard, a slower disk; give it more workers"
+        : cause_ == "own_work"
+            ? "look at what this worker alone does: logging, checkpoints, metrics of rank 0"
         : cause_ == "more_work" ? "give each worker the same amount: equal batches, sequences of like length"
-        : cause_ == "no_core"   ? "look at what else runs on this worker's cores; bind workers to cores of their own"
-                                : "compare this worker's machine with the others'";
+        : cause_ == "no_core"
+            ? "look at what else runs on this worker's cores; bind workers to cores of their own"
+            : "compare this worker's machine with the others'";
     finding.causes = {"one worker has more to do, or less to do it with"};
     finding.evidence = {{"wait_s", wait},
                         {"step_s", step},
@@ -231,8 +233,9 @@ class Straggler final : public KeptRule {
                         {"saved_s", saved_s_},
                         {"run_s", run_s_},
                         {"detail", std::bit_width(static_cast<std::uint64_t>(windows_))}};
-    finding.saving = {wait, wait / step, wait / 2, wait,
-                      fmt::format("what the worker takes more than the median of the others: {}", TimeText(wait))};
+    finding.saving = {
+        wait, wait / step, wait / 2, wait,
+        fmt::format("what the worker takes more than the median of the others: {}", TimeText(wait))};
     finding.threshold = fmt::format("{:g} % of a step in two windows of {} steps, and {:g} s (Luff)",
                                     100 * limits_.share, limits_.window, limits_.seconds);
     return finding;

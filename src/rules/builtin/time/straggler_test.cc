@@ -31,8 +31,9 @@ TEST(Straggler, TheOneThatLoadsLonger) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "input");
   EXPECT_EQ(findings[0].worker, 3U);
-  EXPECT_NE(findings[0].what.find("worker 3 of 4 makes the others wait 41 ms of 180 ms a step: its data_wait takes 61 "
-                                  "ms, that of the others 20 ms"),
+  EXPECT_NE(findings[0].what.find(
+                "worker 3 of 4 makes the others wait 41 ms of 180 ms a step: its data_wait takes 61 "
+                "ms, that of the others 20 ms"),
             std::string::npos)
       << findings[0].what;
   ASSERT_TRUE(findings[0].saving);

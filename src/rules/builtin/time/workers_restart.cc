@@ -48,8 +48,9 @@ class WorkersRestart final : public PauseRule {
     const std::string type = at->type.empty() ? "the loader" : at->type;
     finding->what = fmt::format("starting the {} worker{} of {} again {}", at->workers,
                                 at->workers == 1 ? "" : "s", type, spent.Text());
-    finding->why = "without persistent_workers, each epoch and each evaluation starts new processes, and waits "
-                   "for their first batches";
+    finding->why =
+        "without persistent_workers, each epoch and each evaluation starts new processes, and waits "
+        "for their first batches";
     finding->remedy = fmt::format("pass persistent_workers=True to {}", type);
     finding->causes = {"short epochs", "a dataset that takes long to copy into a worker"};
     finding->saving = {spent.seconds, 0, starts_s_, spent.seconds,

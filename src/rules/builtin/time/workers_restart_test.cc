@@ -29,8 +29,9 @@ std::vector<Finding> Told(const std::string& loaders, int epochs = 20, double st
 TEST(WorkersRestart, WorkersThatStartAnewForEachEpoch) {
   const auto findings = Told(kPlain);
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_NE(findings[0].what.find("starting the 2 workers of DataLoader again takes 14 % of the time (350 ms each, 19 "
-                                  "times"),
+  EXPECT_NE(findings[0].what.find(
+                "starting the 2 workers of DataLoader again takes 14 % of the time (350 ms each, 19 "
+                "times"),
             std::string::npos)
       << findings[0].what;
   EXPECT_NE(findings[0].remedy.find("persistent_workers=True"), std::string::npos);
