@@ -120,7 +120,7 @@ def _slow_worker(seed: int, fixed: bool, steps: int) -> None:
 def _restart(seed: int, fixed: bool, steps: int) -> None:
     """Short epochs whose workers start anew."""
     loader = _loader(24, seed, 0.010, num_workers=2, persistent_workers=fixed)
-    Training(0.010, steps * 2).over(loader)
+    Training(0.010, steps * 6).over(loader)
 
 
 @_program("InputBound", "own_loop")
@@ -332,7 +332,7 @@ def _straggler_input(seed: int, fixed: bool, steps: int) -> None:
     """One rank waits for its data."""
 
     def data(rank: int, training: Training) -> DataLoader[Any]:
-        return _loader(steps, seed, 0.030 if rank == 1 and not fixed else 0)
+        return _loader(steps, seed + rank, 0.030 if rank == 1 and not fixed else 0)
 
     _ranks(data, steps, lambda rank: _PACE)
 
@@ -343,7 +343,7 @@ def _straggler_logs(seed: int, fixed: bool, steps: int) -> None:
 
     def data(rank: int, training: Training) -> DataLoader[Any]:
         training.after = lambda step: time.sleep(0.030 if rank == 0 and not fixed else 0)
-        return _loader(steps, seed)
+        return _loader(steps, seed + rank)
 
     _ranks(data, steps, lambda rank: _PACE)
 

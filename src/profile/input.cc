@@ -146,7 +146,9 @@ Estimate EstimateWorkers(const Means& means, std::int64_t workers, std::int64_t 
   // With workers, a step that waits takes as long as they need for a batch.
   estimate.work_s = workers == 0 ? means.wait_s : means.step_s * static_cast<double>(workers);
   const bool sleeps = workers == 0 && means.blocked_s && *means.blocked_s >= means.wait_s / 2;
-  const std::int64_t room = std::max<std::int64_t>(sleeps ? cores : cores - 1, workers);
+  // A training that sleeps for half of a step leaves its core to a worker.
+  const bool leaves = workers != 0 && means.blocked_s && *means.blocked_s >= means.step_s / 2;
+  const std::int64_t room = std::max<std::int64_t>(sleeps || leaves ? cores : cores - 1, workers);
   const double ratio = estimate.work_s / std::max(estimate.compute_s, 1e-6);
   estimate.workers =
       std::min<std::int64_t>(room, static_cast<std::int64_t>(std::min(std::ceil(ratio - 1e-6), 1e3)) + 1);

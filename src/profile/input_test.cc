@@ -45,6 +45,8 @@ TEST(Input, WorkersThatCannotKeepUp_AreCountedAsTheyWork) {
   EXPECT_EQ(estimate.workers, 11);
   EXPECT_NEAR(estimate.saving_s, 0.04, 1e-9);
   EXPECT_EQ(EstimateWorkers(Of(50, Phases(40, 10)), 2, 3).saving_s, 0);  // no core is left for a third
+  EXPECT_EQ(EstimateWorkers(Of(50, Phases(40, 10, 10, 0)), 2, 3).workers,
+            3);  // but for what the training leaves
 }
 
 TEST(Input, TimeWithoutACoreIsNobodysFault) {

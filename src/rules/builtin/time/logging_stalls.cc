@@ -65,6 +65,8 @@ class LoggingStalls final : public KeptRule {
     io("usual", usual_, kUsual);
     io("walls", walls_, kUsual);
     io("last", last_, kLast);
+    io("excesses", excesses_, kLast);
+    io.Check(last_.size() == excesses_.size(), "as many times as steps");
     io("run_s", run_s_);
     io("spent_s", spent_s_);
     io("told_s", told_s_);
@@ -83,16 +85,25 @@ class LoggingStalls final : public KeptRule {
 
   void Outlier(const StepView& view, double excess, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
-    if (last_.size() == kLast) last_.erase(last_.begin());
+    if (last_.size() == kLast) {
+      last_.erase(last_.begin());
+      excesses_.erase(excesses_.begin());
+    }
     last_.push_back(info.mode_step);
+    excesses_.push_back(excess);
     const std::int64_t period = Period();
     if (period == 0) {
       if (last_.size() == kLast) spent_s_ = 0, times_ = 0, since_ = -1;
       return;
     }
-    if (since_ < 0) since_ = last_.front();
-    spent_s_ += excess;
-    ++times_;
+    if (times_ == 0) {  // those count that showed the period
+      since_ = last_.front();
+      for (const double one : excesses_) spent_s_ += one;
+      times_ = static_cast<std::int64_t>(last_.size());
+    } else {
+      spent_s_ += excess;
+      ++times_;
+    }
     if (times_ < limits_.times || spent_s_ < limits_.seconds || spent_s_ < limits_.share * run_s_) return;
     if (told_s_ > 0 && spent_s_ < 1.1 * told_s_) return;
     // There the script waits for what it asks a device for, which would take its time anyway.
@@ -157,6 +168,7 @@ class LoggingStalls final : public KeptRule {
   JudgedWorker worker_;
   std::vector<double> usual_, walls_;  // `other` and all of the last usual steps, in a ring
   std::vector<std::int64_t> last_;     // mode steps of the last outliers
+  std::vector<double> excesses_;       // what these took more, in seconds
   double run_s_ = 0, spent_s_ = 0, told_s_ = 0;
   std::int64_t steps_ = 0, times_ = 0, since_ = -1;
 };
