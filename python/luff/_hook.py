@@ -334,18 +334,24 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         raise
 
 
-def _age_s() -> float | None:
-    """Returns for how long the process has run, at its first call; None later, or where the system does not tell."""
+def _age() -> dict[str, float]:
+    """Returns for how long the process has run, and for how long its main thread had no core meanwhile, in seconds.
+
+    Nothing after the first call, or where the system does not tell.
+    """
     global _aged
     if _aged:
-        return None
+        return {}
     _aged = True
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
-        return float(round(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 3))
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        with open("/proc/self/schedstat", encoding="ascii", errors="replace") as file:
+            waited = int(file.read().split()[1]) * 1e-9
+        return {"age_s": round(age, 3), "age_run_queue_s": round(waited, 3)}
     except (OSError, ValueError, IndexError, AttributeError):
-        return None
+        return {}
 
 
 def environment_document(**more: Any) -> str:
@@ -361,8 +367,6 @@ def environment_document(**more: Any) -> str:
         "cores": len(os.sched_getaffinity(0)),
         "numpy": np.__version__,
     }
-    age = _age_s()
-    if age is not None:
-        record["age_s"] = age
+    record.update(_age())
     record.update(more)
     return json.dumps(record, default=str)

@@ -25,12 +25,16 @@ constexpr Param<Limits> kParams[] = {
      "after which it is said while the job runs, as smdebug's MaxInitializationTime has it", Above(0)},
 };
 
-/// Seconds since the process began when the run was opened; 0 if the document does not say.
+/// Seconds since the process began when the run was opened, without those for which its thread had no core; 0
+/// if the document does not say.
 double AgeOf(std::string_view environment_json) {
   const Json json = TryParseJson(environment_json, {1U << 20U, 8});
   if (!json.is_object()) return 0;
-  const auto at = json.find("age_s");
-  return at != json.end() && at->is_number() ? std::clamp(at->get<double>(), 0.0, 1e9) : 0;
+  const auto number = [&](const char* name) {
+    const auto at = json.find(name);
+    return at != json.end() && at->is_number() ? std::clamp(at->get<double>(), 0.0, 1e9) : 0;
+  };
+  return std::max(number("age_s") - number("age_run_queue_s"), 0.0);
 }
 
 class FirstStepsSlow final : public KeptRule {
@@ -41,7 +45,9 @@ class FirstStepsSlow final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     const query::StepPhases* phases = worker_.In(view);
     if (phases == nullptr) return;
-    const double wall = static_cast<double>(phases->head.wall_ns) * 1e-9;
+    const std::int64_t queue_ns =
+        std::clamp<std::int64_t>(phases->head.run_queue_ns, 0, phases->head.wall_ns);
+    const double wall = static_cast<double>(phases->head.wall_ns - queue_ns) * 1e-9;
     run_s_ += wall;
     const bool trains = info.mode == query::Mode::kTrain;
     if (steps_ < kFirst) {

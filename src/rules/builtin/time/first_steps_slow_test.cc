@@ -34,6 +34,10 @@ TEST(FirstStepsSlow, OtherStartsAreSilent) {
   EXPECT_TRUE(Told(90, 20000).empty());  // 4 %
   EXPECT_TRUE(Told(90, 50).empty());     // a run that was tried out
   EXPECT_TRUE(Told(0, 3000).empty());
+  testing::FakeTrial trial;
+  trial.SetDocument("environment", R"({"age_s":90,"age_run_queue_s":70})");  // a busy machine
+  for (int i = 0; i < 600; ++i) trial.Step().Phases({{format::Phase::kForward, 100}});
+  EXPECT_TRUE(testing::FindingsOf(trial, "FirstStepsSlow", ParameterSet::kLuff).empty());
 }
 
 }  // namespace
