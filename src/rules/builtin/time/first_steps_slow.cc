@@ -20,7 +20,7 @@ struct Limits {
 };
 constexpr Param<Limits> kParams[] = {
     {&Limits::share, "share", "0.1", "of the whole run's time (Luff)", Between(0, 1)},
-    {&Limits::seconds, "seconds", "60", "least time that the start takes, in seconds (Luff)", AtLeast(0)},
+    {&Limits::seconds, "seconds", "180", "least time that the start takes, in seconds (Luff)", AtLeast(0)},
     {&Limits::minutes, "minutes", "20",
      "after which it is said while the job runs, as smdebug's MaxInitializationTime has it", Above(0)},
 };
