@@ -8,6 +8,7 @@ from __future__ import annotations
 from luff import corrections, errors
 from luff._codes import Mode
 from luff._core import version as _version
+from luff._phases import phase, wait
 from luff._records import Event, Gap, StepInfo, Worker
 from luff.errors import LuffError, StopTraining
 from luff.rule import Finding, Rule, StepView
@@ -32,6 +33,8 @@ __all__ = [
     "errors",
     "on_stop",
     "open_trial",
+    "phase",
+    "wait",
 ]
 
 __version__ = _version()

@@ -29,6 +29,7 @@ from luff._hook import (
     run_from_environment,
 )
 from luff._next_training import MAX_RUNS, NextTraining
+from luff._phases import listen, unlisten
 from luff._plain import plain, shown
 from luff._rules_beside import needs_of, open_when_judged, take_rules, watch_beside
 from luff._run_place import new_run, warn_of_another_place
@@ -256,6 +257,8 @@ class BaseHook:
             return
         self.live = False
         _living.discard(self)
+        if not any(hook.session is not None for hook in _living):
+            unlisten()
         try:
             if self.registry is not None:
                 self.registry.discard(self)
@@ -320,6 +323,7 @@ class BaseHook:
             "environment", environment_document(framework=self.framework, rank=rank, **self.versions())
         )
         self.opened(session)
+        listen()
         if self._options.rules and self.first_rank:
             self.guarded("rules", watch_beside, self._run, self._options.rules, self._options.on_finding)
 

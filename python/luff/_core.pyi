@@ -43,6 +43,11 @@ def search(pattern: str, texts: Sequence[str]) -> list[int]:
 def enter_phase(phase: int) -> None:
     """The calling thread is in this phase until `leave_phase`."""
 
+def enter_wait(loader: int, worker: int, ready: int) -> None:
+    """
+    It waits for a batch: number of the loader, of the worker that makes it, and of the batches that are ready; 2**32 - 1 in each: not known. Left by `leave_phase(DATA_WAIT)`.
+    """
+
 def leave_phase(phase: int) -> None:
     """It is no longer."""
 
@@ -164,6 +169,11 @@ class Session:
 
     def hash(self, address: int, nbytes: int) -> int:
         """XXH3-64 of memory; 0 for none."""
+
+    def mark_step_end(self) -> None:
+        """
+        A step has ended now, and a later `end_step` with a time hands it over: keep where its time went.
+        """
 
     def end_step(
         self,

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 ENVIRONMENT_VARIABLE = "LUFF_SESSION"
+_aged = False
 _MAX_ASIDE_BYTES = 1 << 16  # a file of this size takes no more notes
 
 
@@ -55,6 +57,7 @@ class Session(Protocol):
     ) -> int: ...
     def set_document(self, name: str, json_text: str) -> None: ...
     def begin_step(self, mode: int, mode_step: int) -> None: ...
+    def mark_step_end(self) -> None: ...
     def due_role(self, role: int) -> int: ...
     def due_tensor(self, tensor: int) -> int: ...
     def capture(self, table: NDArray[np.uint64], count: int | None = None) -> None: ...
@@ -335,6 +338,26 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         raise
 
 
+def _age() -> dict[str, float]:
+    """Returns for how long the process has run, and for how long its main thread had no core meanwhile, in seconds.
+
+    Nothing after the first call, or where the system does not tell.
+    """
+    global _aged
+    if _aged:
+        return {}
+    _aged = True
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        with open("/proc/self/schedstat", encoding="ascii", errors="replace") as file:
+            waited = int(file.read().split()[1]) * 1e-9
+        return {"age_s": round(age, 3), "age_run_queue_s": round(waited, 3)}
+    except (OSError, ValueError, IndexError, AttributeError):
+        return {}
+
+
 def environment_document(**more: Any) -> str:
     """Returns the document "environment" as JSON: the software of this process."""
     record: dict[str, Any] = {
@@ -348,5 +371,6 @@ def environment_document(**more: Any) -> str:
         "cores": len(os.sched_getaffinity(0)),
         "numpy": np.__version__,
     }
+    record.update(_age())
     record.update(more)
     return json.dumps(record, default=str)

@@ -279,6 +279,9 @@ void InitSession(nb::module_& m) {
           },
           nb::arg("address"), nb::arg("nbytes"), "XXH3-64 of memory; 0 for none.")
       .def(
+          "mark_step_end", [](const PySession& s) { s.get().MarkStepEnd(); },
+          "A step has ended now, and a later `end_step` with a time hands it over: keep where its time went.")
+      .def(
           "end_step",
           [](const PySession& s, std::uint8_t mode, std::int64_t global_step, std::int64_t mode_step,
              std::int64_t update, std::int64_t wall_unix_ns, std::int64_t duration_ns) {

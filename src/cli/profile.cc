@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "base/format.h"
 #include "cli/profile_machine.h"
@@ -10,6 +11,7 @@
 #include "luff/profile/input.h"
 #include "luff/profile/phase_table.h"
 #include "luff/query/run_pieces.h"
+#include "luff/rules/kept_findings.h"
 
 namespace luff::cli {
 namespace {
@@ -27,7 +29,7 @@ struct ProfileOptions : ReadOptions {
 /// What a verdict needs beyond the table.
 struct TimeVerdict {
   std::string text;
-  std::optional<profile::Estimate> estimate;
+  std::optional<profile::InputCause> cause;
   profile::Means means;
   double saving_s = 0;
 };
@@ -36,7 +38,8 @@ std::string WhyNone(const query::Trial& trial) {
   const std::string framework =
       trial.Document("environment").find("\"torch\"") == std::string::npos ? "" : "torch";
   if (trial.step_count() == 0) return "it has no step yet";
-  if (framework.empty()) return "phases are recorded of PyTorch trainings only, so far";
+  if (framework.empty())
+    return "no phase of this framework's training was seen (docs/profiling.md has a table)";
   return "it was written by Luff before run format 1.1, or with profile = \"off\"";
 }
 
@@ -59,6 +62,7 @@ void ParseSteps(const std::string& text, profile::Scope* scope) {
 
 TimeVerdict Judge(const query::Trial& trial, const profile::PhaseTable& table, const profile::Scope& scope) {
   std::vector<profile::StepTime> steps;
+  profile::Waits waits;
   std::int64_t seen = 0;
   double judged = 0;
   const Status status =
@@ -66,8 +70,11 @@ TimeVerdict Judge(const query::Trial& trial, const profile::PhaseTable& table, c
         if (step.mode != query::Mode::kTrain || phases.worker != table.worker) return;
         seen += phases.head.steps;
         if (seen <= kFirst || step.mode_step < scope.from || step.mode_step > scope.to) return;
-        steps.push_back(profile::TimeOf(phases));
         judged += phases.head.steps;
+        // The first batch of an epoch is none that says how long the others take, as in InputBound.
+        if (phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)] != 0) return;
+        steps.push_back(profile::TimeOf(phases));
+        waits.Add(phases);
       });
   if (!status.ok()) ExitWithError(status);
   TimeVerdict verdict;
@@ -84,17 +91,16 @@ TimeVerdict Judge(const query::Trial& trial, const profile::PhaseTable& table, c
           fmt::format(": waiting for data takes {:.1f} % of a step", 100 * means.wait_s / means.step_s);
     return verdict;
   }
-  const auto loader = profile::TrainingLoader(trial.Document("loaders"));
-  verdict.text = profile::WaitText(means, loader);
-  verdict.estimate = profile::EstimateWorkers(means, loader ? loader->workers : 0,
-                                              profile::CoresOf(trial.Document("environment")));
-  if (verdict.estimate->saving_s <= 0) {
-    verdict.text += "; more workers would not help, cheaper samples would";
+  verdict.cause = profile::CauseOf(means, waits, trial.Document("loaders"), trial.Document("environment"));
+  const profile::InputCause& cause = *verdict.cause;
+  if (cause.estimate.saving_s <= 0) {
+    verdict.text =
+        profile::WaitText(means, cause.loader) + "; more workers would not help, cheaper samples would";
     return verdict;
   }
-  verdict.saving_s = verdict.estimate->saving_s * judged;
-  verdict.text += fmt::format("; num_workers={} would save about {} of {}", verdict.estimate->workers,
-                              TimeText(verdict.saving_s), TimeText(table.wall_s + table.other_s));
+  verdict.saving_s = cause.estimate.saving_s * judged;
+  verdict.text = fmt::format("{} would save about {} of {}", cause.what, TimeText(verdict.saving_s),
+                             TimeText(table.wall_s + table.other_s));
   return verdict;
 }
 
@@ -103,7 +109,9 @@ std::vector<std::string> NotSeen(const profile::PhaseTable& table, const Machine
   const bool waits = std::ranges::any_of(
       table.lines, [](const auto& line) { return line.phase == format::Phase::kDataWait; });
   if (!waits)
-    lines.emplace_back("waits for data: no loader of PyTorch was used here, so they are part of other");
+    lines.emplace_back(
+        "waits for data: no DataLoader and no luff.wait() was used here, so they are part of other or "
+        "compute");
   if (table.timed_s <= 0)
     lines.emplace_back("CPU time of the training thread: /proc/self/task/*/schedstat was not read");
   lines.emplace_back(
@@ -112,7 +120,60 @@ std::vector<std::string> NotSeen(const profile::PhaseTable& table, const Machine
   return lines;
 }
 
-Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict, const MachineView& machines) {
+/// Findings about time that stand, the dearest cause first. One that says what the verdict says is left out.
+std::vector<rules::Finding> TimeFindings(const query::Trial& trial, const TimeVerdict& verdict) {
+  std::vector<rules::Finding> found;
+  for (rules::Finding& finding : rules::FindingsOfRun(trial.path()).findings) {
+    const bool about_time = finding.saving || finding.rule == "DebugLeftOn";
+    const bool said = finding.rule == "InputBound" && verdict.cause;
+    if (about_time && !finding.healed && !said) found.push_back(std::move(finding));
+  }
+  const auto cost = [](const rules::Finding& one) { return one.saving ? one.saving->seconds_a_step : 0; };
+  std::ranges::stable_sort(found, std::greater<>(), cost);
+  return found;
+}
+
+/// One loader in the TRAIN steps of the table.
+struct LoaderLine {
+  profile::Loader loader;
+  double waited_s = 0;
+  std::uint64_t batches = 0, ready = 0;       // batches that came within kReadyS
+  std::map<std::uint32_t, double> by_worker;  // seconds
+};
+
+constexpr double kReadyS = 2e-4;
+
+std::vector<LoaderLine> LoaderLines(const query::Trial& trial, const profile::PhaseTable& table,
+                                    const profile::Scope& scope) {
+  std::map<std::uint32_t, LoaderLine> lines;
+  const Status status =
+      query::VisitPhases(trial, [&](const query::StepInfo& step, const query::StepPhases& phases) {
+        if (step.mode != query::Mode::kTrain || phases.worker != table.worker) return;
+        if (step.mode_step < scope.from || step.mode_step > scope.to) return;
+        for (const query::StepPhases::Wait& wait : phases.waits) {
+          if (wait.of.loader == format::WaitSubject::kNoLoader) continue;
+          LoaderLine& line = lines[wait.of.loader];
+          const double seconds = static_cast<double>(wait.ns) * 1e-9;
+          line.waited_s += seconds;
+          line.batches += wait.count;
+          if (seconds < kReadyS * wait.count) line.ready += wait.count;
+          if (wait.of.worker != format::WaitSubject::kNoWorker) line.by_worker[wait.of.worker] += seconds;
+        }
+      });
+  if (!status.ok()) ExitWithError(status);
+  std::vector<LoaderLine> all;
+  for (const profile::Loader& loader : profile::LoadersOf(trial.Document("loaders"))) {
+    const auto at = lines.find(static_cast<std::uint32_t>(loader.number));
+    if (loader.number < 0 || at == lines.end()) continue;
+    all.push_back(at->second);
+    all.back().loader = loader;
+  }
+  return all;
+}
+
+Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict,
+               const std::vector<LoaderLine>& loaders, const std::vector<rules::Finding>& findings,
+               const MachineView& machines) {
   Json json{{"worker", table.worker}, {"workers", table.workers}, {"verdict", verdict.text}};
   json["steps"] = table.steps;
   json["seconds"] = table.wall_s;
@@ -132,21 +193,50 @@ Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict, con
     json["thread"] = {{"seconds", table.timed_s}, {"cpu", table.cpu_s}, {"run_queue", table.run_queue_s}};
   }
   json["saving"] = nullptr;
-  if (verdict.estimate && verdict.estimate->saving_s > 0) {
+  json["cause"] = nullptr;
+  if (verdict.cause && verdict.cause->estimate.saving_s > 0) {
+    const profile::Estimate& estimate = verdict.cause->estimate;
+    json["cause"] = verdict.cause->cause;
     json["saving"] = {{"seconds", verdict.saving_s},
-                      {"seconds_a_step", verdict.estimate->saving_s},
-                      {"share", verdict.estimate->saving_s / verdict.means.step_s},
-                      {"low", verdict.estimate->low_s},
-                      {"high", verdict.estimate->high_s},
-                      {"method", verdict.estimate->method}};
+                      {"seconds_a_step", estimate.saving_s},
+                      {"share", estimate.saving_s / verdict.means.step_s},
+                      {"low", estimate.low_s},
+                      {"high", estimate.high_s},
+                      {"method", estimate.method}};
   }
+  json["loaders"] = Json::array();
+  for (const LoaderLine& line : loaders) {
+    Json workers = Json::object();
+    for (const auto& [worker, seconds] : line.by_worker) workers[std::to_string(worker)] = seconds;
+    json["loaders"].push_back({{"number", line.loader.number},
+                               {"type", line.loader.type},
+                               {"workers", line.loader.workers},
+                               {"batches", line.batches},
+                               {"ready", line.ready},
+                               {"waited", line.waited_s},
+                               {"waited_by_worker", std::move(workers)}});
+  }
+  json["findings"] = Json::array();
+  for (const rules::Finding& finding : findings)
+    json["findings"].push_back({{"rule", finding.rule},
+                                {"cause", finding.cause},
+                                {"what", finding.what},
+                                {"remedy", finding.remedy}});
   json["machines"] = machines.Described();
   json["not_seen"] = NotSeen(table, machines);
   return json;
 }
 
-void Print(const profile::PhaseTable& table, const TimeVerdict& verdict, const MachineView& machines) {
-  fmt::print("{}\n\n", Wrapped(Escaped(verdict.text), 0, 100));
+void Print(const profile::PhaseTable& table, const TimeVerdict& verdict,
+           const std::vector<LoaderLine>& loaders, const std::vector<rules::Finding>& findings,
+           const MachineView& machines) {
+  // Where a rule has found something and waits are no trouble, the rule has the first word.
+  if (findings.empty() || verdict.cause) fmt::print("{}\n", Wrapped(Escaped(verdict.text), 0, 100));
+  for (const rules::Finding& finding : findings) {
+    fmt::print("{}\n", Wrapped(fmt::format("{}: {}", finding.rule, Escaped(finding.what)), 2, 100));
+    fmt::print("    {}\n", Wrapped(Escaped(finding.remedy), 4, 100));
+  }
+  fmt::print("\n");
   fmt::print("  {} in {}; a step takes {} (median), {} (95 of 100 take less)\n\n",
              Plural(table.steps, "TRAIN step", "TRAIN steps"), TimeText(table.wall_s),
              TimeText(table.median_s), TimeText(table.p95_s));
@@ -169,6 +259,12 @@ void Print(const profile::PhaseTable& table, const TimeVerdict& verdict, const M
     fmt::print(
         "  the training thread ran {:.0f} % of the time, waited {:.0f} % for a core, and slept {:.0f} %\n",
         100 * cpu, 100 * queue, 100 * (1 - cpu - queue));
+  }
+  for (const LoaderLine& line : loaders) {
+    fmt::print("  {} {} with {}: {} of {} were there when asked for\n",
+               line.loader.type.empty() ? "loader" : Escaped(line.loader.type), line.loader.number,
+               Plural(static_cast<std::uint64_t>(line.loader.workers), "worker", "workers"), line.ready,
+               Plural(line.batches, "batch", "batches"));
   }
   if (table.workers.size() > 1)
     fmt::print("  this is worker {} of {} that recorded phases; --rank names another\n", table.worker,
@@ -195,10 +291,12 @@ void Show(const ProfileOptions& options) {
     ExitWith(kExitOk);
   }
   const TimeVerdict verdict = Judge(*trial, table, scope);
+  const std::vector<rules::Finding> findings = TimeFindings(*trial, verdict);
+  const std::vector<LoaderLine> loaders = LoaderLines(*trial, table, scope);
   if (options.json)
-    PrintJson(Described(table, verdict, machines));
+    PrintJson(Described(table, verdict, loaders, findings, machines));
   else
-    Print(table, verdict, machines);
+    Print(table, verdict, loaders, findings, machines);
   ExitWith(kExitOk);
 }
 

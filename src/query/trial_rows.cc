@@ -14,12 +14,14 @@ using format::FrameKind;
 
 /// A phase that is not known counts as other.
 StepPhases PhasesOf(std::uint32_t worker, const format::PhasesView& view) {
-  StepPhases phases{.worker = worker, .head = view.head};
+  StepPhases phases{.worker = worker, .head = view.head, .waits = {}};
   for (const format::PhaseRow& row : view.rows) {
     if (row.clock != 0) continue;
     const std::size_t phase = row.phase < format::kPhaseCount ? row.phase : 0;
     phases.ns[phase] += row.duration_ns;
     phases.begins[phase] += row.count;
+    if (row.phase == static_cast<std::uint8_t>(format::Phase::kDataWait))
+      phases.waits.push_back({format::WaitSubject::Of(row.subject), row.count, row.duration_ns});
   }
   return phases;
 }

@@ -87,7 +87,10 @@ bool AddPhases(const format::PhasesView& view, StepPhases* sum) noexcept {
   head.steps += view.head.steps;
   head.flags |= view.head.flags;
   head.major_faults = format::kNoId;
-  for (const format::PhaseRow& row : view.rows) {
+  for (format::PhaseRow row : view.rows) {
+    // Of waits, the loader is kept: with workers and batches there would be too many kinds.
+    if (row.phase == static_cast<std::uint8_t>(format::Phase::kDataWait))
+      row.subject = format::WaitSubject{.loader = format::WaitSubject::Of(row.subject).loader}.packed();
     const auto rows = std::span(added.rows).first(head.rows);
     auto at = std::ranges::find_if(rows, [&](const format::PhaseRow& other) {
       return other.phase == row.phase && other.clock == row.clock && other.subject == row.subject;

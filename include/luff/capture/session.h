@@ -161,6 +161,9 @@ class Session {
   /// Hands the step to the writer thread. Never waits for the disk, except under the policy `block`
   /// (bounded). At most 64 MiB of rows and one more step wait for the disk; further steps become a gap
   /// (docs/capture.md).
+  /// The next EndStep with a time is of a step that has ended now, on this thread: keeps where its time went.
+  /// Steps that end so are handed over in their order.
+  virtual void MarkStepEnd() noexcept = 0;
   virtual void EndStep(const StepEnd& step) noexcept = 0;
   /// Drops everything captured since BeginStep except events (for a forward pass that turned out to be
   /// something else).

@@ -91,8 +91,26 @@ enum class Phase : std::uint8_t {
   kGc = 13,    // a full collection of Python's garbage
   kLuff = 14,  // capture's own work
   kTrace = 15,
+  kCompute = 16,  // a call that does all of a step's work: a compiled step, a boosting round
 };
-inline constexpr std::size_t kPhaseCount = 16;
+inline constexpr std::size_t kPhaseCount = 17;
+
+/// Which batch a wait was for, in the subject of its row: bits 0 to 7 the number of the loader, 8 to 19 the
+/// worker that makes the batch, 20 to 27 how many batches were ready when it was asked for; all ones in each:
+/// not known.
+struct WaitSubject {
+  static constexpr std::uint32_t kNoLoader = 0xFF, kNoWorker = 0xFFF, kNoReady = 0xFF;
+  std::uint32_t loader = kNoLoader, worker = kNoWorker, ready = kNoReady;
+
+  [[nodiscard]] static constexpr WaitSubject Of(std::uint32_t subject) noexcept {
+    return {subject & kNoLoader, subject >> 8U & kNoWorker, subject >> 20U & kNoReady};
+  }
+  [[nodiscard]] constexpr std::uint32_t packed() const noexcept {
+    const auto within = [](std::uint32_t value, std::uint32_t none) { return value < none ? value : none; };
+    return within(loader, kNoLoader) | within(worker, kNoWorker) << 8U | within(ready, kNoReady) << 20U |
+           0xF0000000U;
+  }
+};
 
 enum class Form : std::uint16_t {  // bits, also in StepMark and GapRow
   kSummary = 1,
@@ -261,7 +279,7 @@ struct PhaseRow {  // 24 bytes
   std::uint8_t phase;
   std::uint8_t clock;        // 0: the host's
   std::uint16_t count;       // how often it began; 65,535 also stands for more
-  std::uint32_t subject;     // kNoId
+  std::uint32_t subject;     // of data_wait: WaitSubject; else kNoId
   std::int64_t start_ns;     // when it began last, since the step's begin; -1: before it, or merged
   std::int64_t duration_ns;  // without what other phases took inside it
 };

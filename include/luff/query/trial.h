@@ -113,10 +113,17 @@ struct EventAt {
 
 /// Where the time of one step of one worker went, or that of several merged steps.
 struct StepPhases {
+  /// Waits for batches of one loader, from one of its workers.
+  struct Wait {
+    format::WaitSubject of;
+    std::uint32_t count = 0;
+    std::int64_t ns = 0;
+  };
   std::uint32_t worker = 0;
   format::PhasesHead head{};
   std::array<std::int64_t, format::kPhaseCount> ns{};       // of the host; adds up to head.wall_ns
   std::array<std::uint32_t, format::kPhaseCount> begins{};  // how often each began
+  std::vector<Wait> waits = {};                             // those of kDataWait
 };
 
 struct GapInfo {

@@ -92,7 +92,8 @@ struct LayoutDef {
 /// Where the time of a step went. head.rows is the number of rows in use; 0: nothing is known.
 struct StepPhases {
   format::PhasesHead head{};
-  std::array<format::PhaseRow, format::kPhaseCount> rows{};
+  static constexpr std::size_t kWaits = 16;  // of a step that are told apart
+  std::array<format::PhaseRow, format::kPhaseCount + kWaits> rows{};
 };
 
 /// The contents of one step, in the order they are written. Reused between steps: clear() keeps the capacity.

@@ -54,6 +54,7 @@ enum Kind : std::uint8_t {
   kOtherRun,  // likewise
   kWaits,
   kSampledHost,
+  kPhases,
   kKinds
 };
 
@@ -91,8 +92,9 @@ constexpr std::array<const char*, kKinds> kWords = {
     "boosting rounds",
     "tensors that you name",
     "another run (--other)",
-    "waits for data (phases of a DataLoader)",
+    "waits for data (phases of a loop)",
     "samples of the machine",
+    "where the time of steps went (phases)",
 };
 
 constexpr std::uint64_t Bit(Kind kind) noexcept { return std::uint64_t{1} << kind; }
@@ -111,6 +113,7 @@ constexpr Look kLooks[] = {
     {"BatchOrder", Bit(kLossCalls)},
     {"CausalLeak", Bit(kCausal)},
     {"CheckInputImages", Bit(kImages)},
+    {"CheckpointStalls", Bit(kPhases)},
     {"ClassImbalance", Bit(kLossCalls)},
     {"ClipSaturated", Bit(kClipping)},
     {"Confusion", Bit(kLossCalls)},
@@ -121,9 +124,13 @@ constexpr Look kLooks[] = {
     {"DataLeak", Both(kInputs, kEvaluationInputs)},
     {"DeadEmbeddingRows", Bit(kTables)},
     {"DeadRelu", Bit(kReluUnits)},
+    {"DebugLeftOn", Bit(kUpdates)},
+    {"EvalShare", Bit(kPhases)},
     {"ExplodingTensor", Bit(kLosses)},
     {"FeatureImportanceOverweight", Bit(kBoosting)},
+    {"FirstStepsSlow", Bit(kPhases)},
     {"FrozenAtInit", Bit(kLoaded), Bit(kWeights)},
+    {"GcPauses", Bit(kPhases)},
     {"GradientNotCleared", Bit(kUpdates)},
     {"GpuThrottled", Bit(kSampledHost)},
     {"GpuUnderused", Bit(kSampledHost)},
@@ -132,6 +139,7 @@ constexpr Look kLooks[] = {
     {"InputBound", Bit(kWaits)},
     {"InputScale", Bit(kInputs)},
     {"LabelNoise", Bit(kLossCalls)},
+    {"LoggingStalls", Bit(kPhases)},
     {"LossFormula", Bit(kUpdates)},
     {"LossInputContract", Bit(kLossCalls)},
     {"LossNotDecreasing", Bit(kLosses)},
@@ -145,6 +153,7 @@ constexpr Look kLooks[] = {
     {"NoBetterThanConstant", Bit(kEvaluationLossCalls)},
     {"NoGradient", Bit(kGradients)},
     {"NonFinite", Bit(kLosses), Bit(kGradients) | Bit(kWeights)},
+    {"OptimizerSlow", Both(kPhases, kUpdates)},
     {"OptimizerStateReset", Bit(kUpdates)},
     {"Overfit", Bit(kEvaluations), Bit(kBoosting)},
     {"Overtraining", Bit(kEvaluations), Bit(kBoosting)},
@@ -152,6 +161,7 @@ constexpr Look kLooks[] = {
     {"PoorWeightInitialization", Bit(kWeightRows), Bit(kWeights)},
     {"PosteriorCollapse", Bit(kCodes)},
     {"PrecisionLoss", Bit(kRounded)},
+    {"Recompiles", Bit(kPhases)},
     {"RegularizationDominates", Bit(kWeightChanges)},
     {"RepeatedBatch", Bit(kBatches), Bit(kInputs)},
     {"ReplicaDivergence", Bit(kWorkers)},
@@ -163,6 +173,7 @@ constexpr Look kLooks[] = {
     {"StalledTrainingRule", Bit(kSteps)},
     {"StepSkipped", Bit(kUpdates), Bit(kGradients)},
     {"StorageBound", Both(kSampledHost, kWaits)},
+    {"Straggler", Both(kPhases, kWorkers)},
     {"Swapping", Bit(kSampledHost)},
     {"SymmetricUnits", Bit(kWeightRows)},
     {"TargetRange", Bit(kLossCalls)},
@@ -173,6 +184,7 @@ constexpr Look kLooks[] = {
     {"Underfit", Bit(kEvaluations)},
     {"VanishingGradient", Bit(kGradients)},
     {"WeightUpdateRatio", Bit(kWeightChanges)},
+    {"WorkersRestart", Bit(kWaits)},
 };
 
 const Look* LookOf(std::string_view rule) noexcept {
@@ -209,6 +221,7 @@ std::uint64_t OfEvent(EventKind kind) noexcept {
 void Evidence::OnStep(const StepView& view) {
   if (view.rows.info.mode == query::Mode::kTrain) seen_ |= Bit(kSteps);
   for (const query::StepPhases& phases : view.rows.phases) {
+    seen_ |= Bit(kPhases);
     if (phases.begins[static_cast<std::size_t>(format::Phase::kDataWait)] != 0) seen_ |= Bit(kWaits);
   }
   OnTensors(view);
