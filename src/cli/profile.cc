@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 
 #include "base/format.h"
 #include "cli/reading.h"
@@ -36,23 +35,6 @@ std::string WhyNone(const query::Trial& trial) {
   if (trial.step_count() == 0) return "it has no step yet";
   if (framework.empty()) return "phases are recorded of PyTorch trainings only, so far";
   return "it was written by Luff before run format 1.1, or with profile = \"off\"";
-}
-
-/// "A:B", "A:" or ":B".
-void ParseSteps(const std::string& text, profile::Scope* scope) {
-  if (text.empty()) return;
-  const auto colon = text.find(':');
-  const auto number = [&](std::string_view part, std::int64_t* to) {
-    if (part.empty()) return true;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), *to);
-    return error == std::errc() && end == part.data() + part.size() && *to >= 0;
-  };
-  const std::string_view view = text;
-  if (colon == std::string::npos || !number(view.substr(0, colon), &scope->from) ||
-      !number(view.substr(colon + 1), &scope->to) || scope->from > scope->to) {
-    ExitWithError(InvalidArgument(
-        fmt::format("--steps: found '{}', expected FROM:TO, TRAIN steps from 0 on, both included", text)));
-  }
 }
 
 TimeVerdict Judge(const query::Trial& trial, const profile::PhaseTable& table, const profile::Scope& scope) {
@@ -176,7 +158,9 @@ void Print(const profile::PhaseTable& table, const TimeVerdict& verdict) {
 void Show(const ProfileOptions& options) {
   profile::Scope scope;
   scope.worker = options.worker;
-  ParseSteps(options.steps, &scope);
+  const StepRange range = StepRangeOrExit(options.steps);
+  scope.from = range.from;
+  scope.to = range.to;
   const auto trial = OpenOrExit(options);
   const profile::PhaseTable table = ValueOrExit(profile::TableOf(*trial, scope));
   if (table.steps == 0) {

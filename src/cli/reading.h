@@ -31,6 +31,13 @@ void FindRunOrExit(std::string* run);
 void AddRunOption(CLI::App* verb, ReadOptions* options);
 void AddModeOption(CLI::App* verb, ReadOptions* options);
 
+/// TRAIN steps, both included.
+struct StepRange {
+  std::int64_t from = 0, to = INT64_MAX;
+};
+/// Of "A:B", "A:", ":B" or "", which means all.
+[[nodiscard]] StepRange StepRangeOrExit(std::string_view text);
+
 /// Opens the trial, or prints an error and ends the program with kExitUsage.
 [[nodiscard]] std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options);
 /// The mode that was given, or else `otherwise`.
