@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from luff import _core
+from luff._bounded import parse_json
 from luff._codes import Mode, Phase
-from luff.errors import FailedPreconditionError
+from luff.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    from luff import _core
-
-__all__ = ["PhaseShare", "Profile"]
+__all__ = ["HostSamples", "PhaseShare", "Profile"]
 
 _NO_ID = 0xFFFFFFFF
 _NS = 1e-9
@@ -33,6 +35,120 @@ class PhaseShare(TypedDict):
     share: float  # of the time of all steps, 0 to 1
     median: float  # seconds of a step that has it
     p95: float
+
+
+class HostSamples:
+    """What the sampler of one host measured; made by `Profile.hosts`.
+
+    Attributes
+    ----------
+    number
+        Of its folder ``hNNNN``.
+    units
+        The series by name, and the unit of each: ``s``, ``bytes``, ``1`` for shares, ...; empty for plain numbers.
+    counters
+        Names of those that grow, whose growth counts.
+    """
+
+    def __init__(self, core: _core.Samples, place: int, number: int) -> None:
+        self.number = number
+        self._core = core
+        self._place = place
+        series = core.series(place)
+        self.units: dict[str, str] = {name: unit for name, unit, _ in series}
+        self.counters = frozenset(name for name, _, counter in series if counter)
+
+    def __repr__(self) -> str:
+        return f"<luff.HostSamples of host {self.number}, {len(self.units)} series>"
+
+    def document(self, name: str) -> Any:
+        """Returns a document: ``"host"`` (its name, cores, limits) or ``"sources"`` (what was read, and what not);
+        None if there is none.
+        """
+        text = self._core.document(self._place, name)
+        return parse_json(text) if text else None
+
+    def columns(self, name: str) -> dict[str, NDArray[Any]]:
+        """Returns a series as columns, ascending by time.
+
+        Returns
+        -------
+        dict
+            ``unix_s``: when it was measured; ``value``; ``most``: of values that retention has merged, the largest
+            (float64); ``merged``: how many samples a row stands for at most (int64).
+
+        Raises
+        ------
+        NotFoundError
+            If there is no such series.
+        """
+        unix_ns, value, most, merged = self._core.read(self._place, name)
+        return {
+            "unix_s": unix_ns * _NS,
+            "value": value,
+            "most": most,
+            "merged": merged.astype(np.int64),
+        }
+
+    def rates(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Returns how fast a counter grows: ``unix_s``, the end of each interval, ``seconds``, its length, and ``value``,
+        the growth in a second. Intervals in which the counter began again are left out. Growth of a time in a second is
+        a share, e.g. of a core.
+        """
+        if name in self.units and name not in self.counters:
+            raise InvalidArgumentError(
+                f"{name} is no counter: its values count, not their growth; use columns()"
+            )
+        found = self.columns(name)
+        took, grown = np.diff(found["unix_s"]), np.diff(found["value"])
+        good = (took > 0) & (grown >= 0)
+        return {
+            "unix_s": found["unix_s"][1:][good],
+            "seconds": took[good],
+            "value": grown[good] / took[good],
+        }
+
+    def to_pandas(self, names: Sequence[str] | None = None) -> Any:
+        """Returns a ``pandas.DataFrame`` with a row for each value: ``host``, ``series``, ``unit``, ``unix_s``,
+        ``value``; counters by their rates.
+
+        Parameters
+        ----------
+        names
+            Only these series.
+
+        Raises
+        ------
+        FailedPreconditionError
+            If pandas is not installed.
+        """
+        pd = _pandas()
+        frames = []
+        for name in self.units if names is None else names:
+            found = self.rates(name) if name in self.counters else self.columns(name)
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "host": self.number,
+                        "series": name,
+                        "unit": self.units.get(name, ""),
+                        "unix_s": found["unix_s"],
+                        "value": found["value"],
+                    }
+                )
+            )
+        columns = ["host", "series", "unit", "unix_s", "value"]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+
+def _pandas() -> Any:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise FailedPreconditionError(
+            "to_pandas needs pandas, which is not installed: pip install pandas; the same columns are NumPy's here"
+        ) from None
+    return pd
 
 
 def _seconds(ns: NDArray[Any]) -> NDArray[np.float64]:
@@ -63,9 +179,8 @@ class Profile:
 
     def __init__(self, columns: dict[str, Any], mode: int, path: str) -> None:
         self._path = path
-        wanted = (
-            slice(None) if mode == Mode.GLOBAL else np.flatnonzero(np.asarray(columns["mode"]) == mode)
-        )
+        self._hosts: list[HostSamples] | None = None
+        wanted = slice(None) if mode == Mode.GLOBAL else np.flatnonzero(np.asarray(columns["mode"]) == mode)
         columns, by_number = {k: v[wanted] for k, v in columns.items() if k != "phases"}, columns["phases"]
         modes = np.array(["", *(m.name for m in sorted(Mode, key=int))])
         faults = columns["major_faults"]
@@ -130,14 +245,17 @@ class Profile:
         FailedPreconditionError
             If pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise FailedPreconditionError(
-                "to_pandas needs pandas, which is not installed: pip install pandas; the same columns are in "
-                "Profile.steps and Profile.phases"
-            ) from None
-        return pd.DataFrame({**self.steps, **self.phases})
+        return _pandas().DataFrame({**self.steps, **self.phases})
+
+    @property
+    def hosts(self) -> list[HostSamples]:
+        """What was sampled of the machines: one entry for each host, whatever the steps of the profile. Empty if nothing
+        was.
+        """
+        if self._hosts is None:
+            core = _core.open_samples(self._path)
+            self._hosts = [HostSamples(core, place, number) for place, number in enumerate(core.hosts())]
+        return self._hosts
 
 
 def read(core: _core.Trial, mode: int, worker: int | None) -> Profile:

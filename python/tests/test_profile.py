@@ -68,7 +68,9 @@ def test_intervals_lie_apart_inside_the_step(run: Path) -> None:
     profile = luff.open_trial(run).profile()
     for row in range(len(profile)):
         spans = sorted(
-            (profile.offsets[name][row], profile.phases[name][row]) for name in profile.phases if name != "other"
+            (profile.offsets[name][row], profile.phases[name][row])
+            for name in profile.phases
+            if name != "other"
         )
         free_from = 0.0
         for begin, took in spans:

@@ -37,7 +37,7 @@ constexpr const char* kFormats[] = {"smdebug",     "tensorboard", "csv",   "parq
 struct ExportOptions : ReadOptions {
   std::string to, out, regex, collection, steps;
   std::optional<std::int64_t> step;
-  bool follow = false, force = false;
+  bool follow = false, force = false, profiler = false;
   bool until_closed = false;  // set by the supervisor: the job is over when stdin is closed
 };
 
@@ -161,8 +161,8 @@ class Export {
     LUFF_ASSIGN_OR_RETURN(const auto written,
                           ExportTrace(*trial_, choice, format.get(), out_,
                                       options_.force ? Existing::kReplace : Existing::kRefuse));
-    fmt::print("{} steps and {} findings, {} written to {}\n", written.steps, written.findings,
-               SizeText(written.bytes), Escaped(out_));
+    fmt::print("{} steps, {} findings and {} series of the machine, {} written to {}\n", written.steps,
+               written.findings, written.series, SizeText(written.bytes), Escaped(out_));
     return Status::Ok();
   }
 
@@ -335,6 +335,8 @@ void AddExport(CLI::App& app) {
   verb->add_option("--steps", options->steps,
                    "Of perfetto and chrome: only these TRAIN steps, FROM:TO, both included");
   verb->add_flag("--force", options->force, "Replace an existing file of safetensors, perfetto or chrome");
+  verb->add_flag("--profiler", options->profiler,
+                 "Of smdebug: where the time went, in the layout of its profiler, instead of tensors");
   verb->add_flag("--follow", options->follow, "Continue until the job has ended");
   verb->add_flag("--until-closed", options->until_closed)->group("");
   AddModeOption(verb, options.get());
@@ -360,6 +362,13 @@ void AddExport(CLI::App& app) {
           "their own"));
     if (options->follow && (options->to == "parquet" || IsOneFile(options->to)))
       ExitWithError(InvalidArgument("--follow goes with --to smdebug, tensorboard and csv"));
+    if (options->profiler) {
+      if (options->to != "smdebug" || options->follow || options->worker || !options->mode.empty() ||
+          !options->regex.empty() || !options->collection.empty())
+        ExitWithError(InvalidArgument("--profiler goes with --to smdebug, and without what chooses tensors"));
+      BecomePython("profiler", {"export", options->run, fs::absolute(options->out).lexically_normal().string()},
+                   "the layout of smdebug's profiler is written by Luff's Python package");
+    }
     if (options->to == "parquet") ExportInPython(*options);
     try {
       const Status status = Export(*options).Run();

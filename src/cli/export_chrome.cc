@@ -63,6 +63,19 @@ class ChromeTrace final : public TraceFormat {
     Pass(64 << 10, to);
   }
 
+  void Series(std::uint32_t host, const std::string& name, std::string_view unit, std::string* to) override {
+    host_ = kFirstHost + host;
+    if (hosts_.insert(host).second)
+      Event(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"host {}"}}}})", host_, host);
+    series_ = JsonText(Json(ValidUtf8(name + (unit.empty() ? "" : fmt::format(" [{}]", unit)))));
+    Pass(64 << 10, to);
+  }
+
+  void Value(std::int64_t at_ns, double value, std::string* to) override {
+    Event(R"({{"name":{},"ph":"C","pid":{},"ts":{},"args":{{"value":{}}}}})", series_, host_, Micro(at_ns), value);
+    Pass(64 << 10, to);
+  }
+
   void End(std::string* to) override {
     json_ += "\n]}\n";
     Pass(0, to);
@@ -95,7 +108,10 @@ class ChromeTrace final : public TraceFormat {
 
   server::GzipStream gzip_;
   std::string json_;
-  std::set<std::uint32_t> ranks_;
+  std::set<std::uint32_t> ranks_, hosts_;
+  static constexpr std::uint64_t kFirstHost = 1'000'000;  // beyond any rank
+  std::uint64_t host_ = 0;
+  std::string series_;
   bool any_ = false;
 };
 

@@ -1,4 +1,6 @@
 // Field numbers and values are those of Perfetto's protos/perfetto/trace/*.proto.
+#include <set>
+
 #include <protozero/pbf_writer.hpp>
 
 #include "base/text_escape.h"
@@ -29,7 +31,9 @@ namespace defaults {
 constexpr pbf_tag_type kEvent = 11, kClock = 58;
 }
 namespace descriptor {
-constexpr pbf_tag_type kUuid = 1, kName = 2, kProcess = 3, kThread = 4, kParent = 5;
+constexpr pbf_tag_type kUuid = 1, kName = 2, kProcess = 3, kThread = 4, kParent = 5,
+                       kCounter = 8;
+constexpr pbf_tag_type kUnitName = 6;
 constexpr pbf_tag_type kProcessPid = 1, kProcessName = 6;
 constexpr pbf_tag_type kThreadPid = 1, kThreadTid = 2, kThreadName = 5;
 }  // namespace descriptor
@@ -38,8 +42,9 @@ constexpr pbf_tag_type kCategory = 1, kName = 2, kNoteName = 3;
 constexpr pbf_tag_type kIid = 1, kText = 2;
 }  // namespace interned
 namespace event {
-constexpr pbf_tag_type kCategories = 3, kNote = 4, kType = 9, kNameIid = 10, kTrack = 11, kName = 23;
-constexpr std::int32_t kBegin = 1, kEnd = 2, kInstant = 3;
+constexpr pbf_tag_type kCategories = 3, kNote = 4, kType = 9, kNameIid = 10, kTrack = 11, kName = 23,
+                       kDoubleValue = 44;
+constexpr std::int32_t kBegin = 1, kEnd = 2, kInstant = 3, kCounter = 4;
 }  // namespace event
 namespace note {
 constexpr pbf_tag_type kNameIid = 1, kInt = 4, kDouble = 5, kText = 6;
@@ -115,42 +120,71 @@ class PerfettoTrace final : public TraceFormat {
   }
 
   void Finding(const rules::Finding& finding, std::int64_t at_ns, std::string* to) override {
-    // In a sequence of its own, with the clock that all share.
-    std::string body;
-    pbf_writer out(body);
-    out.add_enum(event::kType, event::kInstant);
-    out.add_uint64(event::kTrack, FindingsTrack(finding.worker));
-    out.add_string(event::kName, ValidUtf8(finding.rule + (finding.cause.empty() ? "" : ": " + finding.cause)));
-    out.add_uint64(event::kCategories, kFindings);
-    AddText(&out, kRule, finding.rule);
-    AddText(&out, kSeverity, finding.severity == rules::Severity::kStop ? "stop" : "warn");
-    AddText(&out, kWhat, finding.what);
-    AddText(&out, kWhy, finding.why);
-    AddText(&out, kRemedy, finding.remedy);
-    if (!finding.tensor.empty()) AddText(&out, kTensor, finding.tensor);
-    Add(&out, kStep, finding.step);
-    std::string text;
-    pbf_writer one(text);
-    one.add_uint64(packet::kTimestamp, static_cast<std::uint64_t>(std::max<std::int64_t>(at_ns, 0)));
-    one.add_uint32(packet::kSequence, kFindingsSequence);
-    one.add_message(packet::kEvent, body);
-    if (!findings_begun_) {
-      one.add_uint32(packet::kFlags, packet::kStateCleared | packet::kNeedsState);
-      one.add_message(packet::kInterned, Names());
-      pbf_writer settings(one, packet::kDefaults);
-      settings.add_uint32(defaults::kClock, clock_snapshot::kRealtime);
-    } else {
-      one.add_uint32(packet::kFlags, packet::kNeedsState);
+    Absolute(at_ns, kFindingsSequence, &findings_begun_, to, [&](pbf_writer& out) {
+      out.add_enum(event::kType, event::kInstant);
+      out.add_uint64(event::kTrack, FindingsTrack(finding.worker));
+      out.add_string(event::kName,
+                     ValidUtf8(finding.rule + (finding.cause.empty() ? "" : ": " + finding.cause)));
+      out.add_uint64(event::kCategories, kFindings);
+      AddText(&out, kRule, finding.rule);
+      AddText(&out, kSeverity, finding.severity == rules::Severity::kStop ? "stop" : "warn");
+      AddText(&out, kWhat, finding.what);
+      AddText(&out, kWhy, finding.why);
+      AddText(&out, kRemedy, finding.remedy);
+      if (!finding.tensor.empty()) AddText(&out, kTensor, finding.tensor);
+      Add(&out, kStep, finding.step);
+    });
+  }
+
+  void Series(std::uint32_t host, const std::string& name, std::string_view unit, std::string* to) override {
+    const std::uint64_t parent = (std::uint64_t{1} << 48) + host;
+    if (hosts_.insert(host).second) {
+      Track(parent, 0, nullptr, to, kSamplesSequence, [&](pbf_writer& out) {
+        pbf_writer process(out, descriptor::kProcess);
+        process.add_int32(descriptor::kProcessPid, Pid(host) + kFirstHostPid);
+        process.add_string(descriptor::kProcessName, "host " + std::to_string(host));
+      });
     }
-    if (!findings_begun_) Snapshot(at_ns, kFindingsSequence, to);
-    findings_begun_ = true;
-    pbf_writer(*to).add_message(trace::kPacket, text);
+    series_ = (std::uint64_t{1} << 49) + series_count_++;
+    Track(series_, parent, ValidUtf8(name).c_str(), to, kSamplesSequence, [&](pbf_writer& out) {
+      pbf_writer counter(out, descriptor::kCounter);
+      if (!unit.empty()) counter.add_string(descriptor::kUnitName, unit.data(), unit.size());
+    });
+  }
+
+  void Value(std::int64_t at_ns, double value, std::string* to) override {
+    Absolute(at_ns, kSamplesSequence, &samples_begun_, to, [&](pbf_writer& out) {
+      out.add_enum(event::kType, event::kCounter);
+      out.add_uint64(event::kTrack, series_);
+      out.add_double(event::kDoubleValue, value);
+    });
   }
 
   void End(std::string*) override {}
 
  private:
-  static constexpr std::uint32_t kFindingsSequence = UINT32_MAX;
+  static constexpr std::uint32_t kFindingsSequence = UINT32_MAX, kSamplesSequence = UINT32_MAX - 1;
+  static constexpr std::int32_t kFirstHostPid = 1'000'000;
+
+  /// An event at any Unix time, in a sequence of its own.
+  static void Absolute(std::int64_t at_ns, std::uint32_t sequence, bool* begun, std::string* to,
+                       const auto& fill) {
+    const std::int64_t at = std::max<std::int64_t>(at_ns, 0);
+    if (!*begun) Snapshot(at, sequence, to);
+    pbf_writer all(*to);
+    pbf_writer one(all, trace::kPacket);
+    one.add_uint64(packet::kTimestamp, static_cast<std::uint64_t>(at));
+    one.add_uint32(packet::kSequence, sequence);
+    one.add_uint32(packet::kFlags, (*begun ? 0 : packet::kStateCleared) | packet::kNeedsState);
+    if (!*begun) {
+      one.add_message(packet::kInterned, Names());
+      pbf_writer settings(one, packet::kDefaults);
+      settings.add_uint32(defaults::kClock, clock_snapshot::kRealtime);
+    }
+    *begun = true;
+    pbf_writer out(one, packet::kEvent);
+    fill(out);
+  }
 
   static void Add(pbf_writer* to, Note name, std::int64_t value) {
     pbf_writer out(*to, event::kNote);
@@ -241,7 +275,7 @@ class PerfettoTrace final : public TraceFormat {
     const auto at = static_cast<std::uint64_t>(std::max<std::int64_t>(at_ns, 0));
     for (const std::uint32_t id :
          {clock_snapshot::kRealtime, clock_snapshot::kBoottime, clock_snapshot::kDifferences}) {
-      if (id == clock_snapshot::kDifferences && sequence == kFindingsSequence) continue;
+      if (id == clock_snapshot::kDifferences && sequence >= kSamplesSequence) continue;
       pbf_writer clock(out, clock_snapshot::kClock);
       clock.add_uint32(clock_snapshot::kId, id);
       clock.add_uint64(clock_snapshot::kTimestamp, at);
@@ -267,7 +301,9 @@ class PerfettoTrace final : public TraceFormat {
 
   std::uint32_t sequence_ = 1;
   std::int64_t now_ns_ = -1;  // of the sequence's last packet; -1: it has none
-  bool findings_begun_ = false;
+  bool findings_begun_ = false, samples_begun_ = false;
+  std::set<std::uint32_t> hosts_;
+  std::uint64_t series_ = 0, series_count_ = 0;  // the track of the values that come
 };
 
 }  // namespace

@@ -1,9 +1,12 @@
 #include "cli/export_trace.h"
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/format.h"
 #include "luff/query/run_pieces.h"
+#include "luff/query/samples.h"
 #include "luff/rules/kept_findings.h"
 
 namespace luff::cli {
@@ -35,6 +38,8 @@ class StepDrawer {
     if (info.mode == query::Mode::kTrain && train_ < choice_.from) return;
     format_->Step(phases.worker, info, phases, placed_, &text_);
     ++steps_;
+    span_.from_unix_ns = std::min(span_.from_unix_ns, placed_.begin_ns);
+    span_.to_unix_ns = std::max(span_.to_unix_ns, placed_.end_ns);
     status_ = Write(kWriteAt);
   }
 
@@ -48,6 +53,8 @@ class StepDrawer {
   [[nodiscard]] const Status& status() const noexcept { return status_; }
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
   [[nodiscard]] std::string* text() noexcept { return &text_; }
+  /// Of the steps that were drawn.
+  [[nodiscard]] const query::TimeSpan& span() const noexcept { return span_; }
 
  private:
   const TraceChoice& choice_;
@@ -60,7 +67,41 @@ class StepDrawer {
   profile::Timeline timeline_;
   profile::PlacedStep placed_;
   std::uint64_t steps_ = 0;
+  query::TimeSpan span_{INT64_MAX, INT64_MIN};
 };
+
+/// Draws gauges as they are, and of counters how much they grow in a second.
+Result<std::uint64_t> DrawSamples(const std::string& run, TraceFormat* format, StepDrawer* drawer) {
+  const auto samples = query::Samples::Open(run);
+  if (samples.status().code() == StatusCode::kFailedPrecondition) return std::uint64_t{0};
+  LUFF_RETURN_IF_ERROR(samples.status());
+  std::uint64_t count = 0;
+  for (const query::HostSamples& host : (*samples)->hosts()) {
+    for (const format::SeriesDef& series : host.series()) {
+      LUFF_ASSIGN_OR_RETURN(const query::SampleColumns columns, host.Read(series.name, drawer->span()));
+      const bool counts = columns.kind == format::SeriesKind::kCounter;
+      if (columns.value.size() < (counts ? 2 : 1)) continue;
+      std::string unit(format::UnitName(columns.unit));
+      // Seconds a second are a share, e.g. of a core.
+      if (counts) unit = columns.unit == format::SeriesUnit::kNanoseconds ? "" : unit + "/s";
+      format->Series(host.number(), series.name, unit, drawer->text());
+      ++count;
+      for (std::size_t i = counts ? 1 : 0; i < columns.value.size(); ++i) {
+        double value = columns.value[i];
+        if (counts) {
+          const double took = static_cast<double>(columns.unix_ns[i] - columns.unix_ns[i - 1]) * 1e-9;
+          if (took <= 0 || value < columns.value[i - 1]) continue;  // the clock was set, or it began again
+          value = (value - columns.value[i - 1]) / took;
+        }
+        // A counter's growth is drawn from the sample before it on.
+        const std::int64_t at = columns.unix_ns[counts ? i - 1 : i];
+        if (std::isfinite(value)) format->Value(std::max<std::int64_t>(at, 0), value, drawer->text());
+      }
+      LUFF_RETURN_IF_ERROR(drawer->Write(kWriteAt));
+    }
+  }
+  return count;
+}
 
 }  // namespace
 
@@ -86,6 +127,7 @@ Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& c
     ++written.findings;
     LUFF_RETURN_IF_ERROR(drawer.Write(kWriteAt));
   }
+  LUFF_ASSIGN_OR_RETURN(written.series, DrawSamples(trial.path(), format, &drawer));
   format->End(drawer.text());
   LUFF_RETURN_IF_ERROR(drawer.Write(0));
   written.bytes = file->bytes();

@@ -10,7 +10,8 @@
 #include "luff/query/trial.h"
 #include "luff/rules/finding.h"
 
-/// Writes where the time of a run went as a trace, for Perfetto and Chrome. One step is held in memory.
+/// Writes where the time of a run went as a trace, for Perfetto and Chrome. One step, or
+/// one series of samples, is held in memory.
 namespace luff::cli {
 
 /// Which part of a run to draw.
@@ -31,6 +32,9 @@ class TraceFormat {
                     const profile::PlacedStep& placed, std::string* to) = 0;
   /// `at_ns`: Unix time of the step at which it was seen.
   virtual void Finding(const rules::Finding& finding, std::int64_t at_ns, std::string* to) = 0;
+  /// A series that the sampler of a host measured, and then its values, ascending in time.
+  virtual void Series(std::uint32_t host, const std::string& name, std::string_view unit, std::string* to) = 0;
+  virtual void Value(std::int64_t at_ns, double value, std::string* to) = 0;
   virtual void End(std::string* to) = 0;
 };
 
@@ -40,7 +44,7 @@ class TraceFormat {
 [[nodiscard]] std::unique_ptr<TraceFormat> MakeChromeTrace();
 
 struct TraceWritten {
-  std::uint64_t steps = 0, findings = 0, bytes = 0;
+  std::uint64_t steps = 0, findings = 0, series = 0, bytes = 0;
 };
 /// Errors: kNotFound if the run has no phases of what was chosen; those of reading and writing.
 [[nodiscard]] Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& choice,

@@ -192,6 +192,14 @@ void AddProfile(CLI::App& app) {
                    "Of this worker; by default the first one that recorded phases");
   verb->callback([options] {
     FindRunOrExit(&options->run);
+    if (IsProfilerFolder(options->run)) {
+      if (!options->steps.empty() || options->worker)
+        ExitWithError(InvalidArgument(
+            "--steps and --rank go with a run of Luff; this is a folder of SageMaker's profiler: " + options->run));
+      std::vector<std::string> words = {"profile", options->run};
+      if (options->json) words.emplace_back("--json");
+      BecomePython("profiler", std::move(words), "folders of SageMaker's profiler are read by Luff's Python package");
+    }
     Show(*options);
   });
 }

@@ -19,6 +19,7 @@
 #include "catalog/catalog.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/base/env.h"
 #include "luff/base/process.h"
 
 namespace luff::cli {
@@ -78,6 +79,12 @@ void BecomePython(std::string_view verb, std::vector<std::string> words, std::st
   std::fflush(stdout);
   execv(*argv.get(), argv.get());
   ExitWithError(IoError(fmt::format("{}: {}", std::strerror(errno), *argv.get())));
+}
+
+bool IsProfilerFolder(const std::string& path) {
+  Env& env = Env::Real();
+  const auto has = [&](const char* name) { return env.Exists(path + "/" + name); };
+  return (has("system") || has("framework")) && !has("run.json") && !has("collections") && !has("index");
 }
 
 StepRange StepRangeOrExit(std::string_view text) {

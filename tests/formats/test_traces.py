@@ -115,7 +115,9 @@ def test_perfetto_shows_steps_with_their_phases(luff: Command, recorded: Path, t
     assert Counter(one["name"] for one in steps) == {"TRAIN step": 40, "EVAL step": 2}
     assert all(one["depth"] == 0 for one in steps)
     assert all(one["depth"] == 1 for one in phases)
-    assert {"data_wait", "forward", "loss", "backward", "optimizer", "zero_grad"} <= {p["name"] for p in phases}
+    assert {"data_wait", "forward", "loss", "backward", "optimizer", "zero_grad"} <= {
+        p["name"] for p in phases
+    }
     assert {one["track"].thread.thread_name for one in steps} == {"training thread"}
 
     profile = library.open_trial(recorded).profile("GLOBAL")

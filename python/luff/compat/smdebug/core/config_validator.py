@@ -43,7 +43,6 @@ class ConfigValidator:
                 os.environ[USE_SMDEBUG_ENV] = "False"
         return self._create_hook
 
-
     @staticmethod
     def validate_profiler_config(profiler_config_parser: Any) -> None:
         """Switches off what a model that is spread over devices cannot have: detailed profiling."""

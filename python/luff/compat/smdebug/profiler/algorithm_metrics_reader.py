@@ -48,6 +48,9 @@ class AlgorithmMetricsReader(MetricsReaderBase):
             return get_timestamp_from_tracefilename(event_file)
         return None
 
+    def _is_in(self, event: Any, first: int, last: int, event_type: str | None) -> bool:  # noqa: ARG002
+        return bool(event.end_time >= first and event.start_time <= last)
+
     def _first_file(self, times: list[int], start: float) -> int:
         return bisect.bisect_left(times, start)  # a file's time is that of its end
 

@@ -26,7 +26,7 @@ class MetricsReaderBase:
     Parameters
     ----------
     use_in_memory_cache
-        Keep what was read. Otherwise each call reads its files again.
+        Keep what was read. Otherwise only the files of the last call are kept, and read again if they have grown.
     """
 
     #: Folder of the files below that of the profiler.
@@ -37,7 +37,10 @@ class MetricsReaderBase:
         self._cache_events_in_memory = use_in_memory_cache
         self._event_parsers: list[Any] = []
         self._timestamp_to_filename: dict[int, list[str]] = {}
-        self._parsed_files: set[str] = set()
+        #: What could not be read: file, line and why. Filled instead of raising an error if `collect_problems`.
+        self.problems: list[str] = []
+        self.collect_problems = False
+        self._events_of: dict[str, tuple[tuple[int, int], list[Any]]] = {}  # by file, with its size and time
 
     def get_all_event_parsers(self) -> list[Any]:
         """Returns the parsers, one of each kind of file."""
@@ -62,12 +65,27 @@ class MetricsReaderBase:
         """Looks for new files."""
 
     def parse_event_files(self, event_files: list[str]) -> None:
-        """Reads files that were not read."""
+        """Reads files that were not read, or have grown since."""
         for path in event_files:
             parser = self._get_event_parser(path)
-            if path not in self._parsed_files and parser is not None:
+            try:
+                info = os.stat(path)
+            except OSError:
+                continue
+            stamp = (info.st_size, info.st_mtime_ns)
+            if parser is None or self._events_of.get(path, (None,))[0] == stamp:
+                continue
+            parser.clear_events()
+            try:
                 parser.read_events_from_file(path)
-                self._parsed_files.add(path)
+            except (OSError, ValueError) as error:
+                if not self.collect_problems:
+                    raise
+                if not parser.problems:
+                    self.problems.append(str(error))
+            self.problems += [one for one in parser.problems if one not in self.problems]
+            self._events_of[path] = (stamp, parser.get_all_events())
+            parser.clear_events()
 
     def _get_event_parser(self, filename: str) -> Any:
         raise NotImplementedError
@@ -124,16 +142,18 @@ class MetricsReaderBase:
         files = self._get_event_files_in_the_range(first, last)
         if file_suffix_filter is not None:
             files = [path for path in files if path.endswith(tuple(file_suffix_filter))]
-        self.parse_event_files(files)
-        more = () if event_type is None else (event_type,)
-        found: list[Any] = []
-        for parser in self._event_parsers:
-            found += parser.get_events_within_time_range(first, last, TimeUnits.MICROSECONDS, *more)
-            if not self._cache_events_in_memory:
-                parser.clear_events()
         if not self._cache_events_in_memory:
-            self._parsed_files.clear()
+            kept = set(files)
+            self._events_of = {path: known for path, known in self._events_of.items() if path in kept}
+        self.parse_event_files(files)
+        found: list[Any] = []
+        for path in files:
+            _, events = self._events_of.get(path, (None, []))
+            found += [event for event in events if self._is_in(event, first, last, event_type)]
         return found
+
+    def _is_in(self, event: Any, first: int, last: int, event_type: str | None) -> bool:
+        raise NotImplementedError
 
     def _get_time_interval_for_step(self, start_step: int, end_step: int) -> tuple[float, float]:
         begins: dict[int, float] = {}

@@ -89,6 +89,7 @@ class ProfilerConfigParser:
         self.profiling_enabled = False
         self.last_json_config: Any = None
         self._told: set[str] = set()
+        self._looked: tuple[Any, ...] | None = None  # the file that was read, and when it changed
         self.load_config()
         self.python_profiler: PythonProfiler | None = None
         if self.is_python_profiling_enabled():
@@ -105,6 +106,11 @@ class ProfilerConfigParser:
         """Reads the file again; if it has not changed, what was read stays as it is."""
         path = os.environ.get(names.SMPROFILER_CONFIG_PATH_ENV, names.CONFIG_PATH_DEFAULT)
         try:
+            info = os.stat(path)
+            looked = (path, info.st_ino, info.st_size, info.st_mtime_ns)
+            if looked == self._looked:
+                return
+            self._looked = looked
             with open(path, "rb") as file:
                 raw = file.read(_MOST_BYTES + 1)
             if len(raw) > _MOST_BYTES:
@@ -113,7 +119,8 @@ class ProfilerConfigParser:
             if not isinstance(found, dict):
                 raise ValueError("is no object")
         except OSError:
-            self.profiling_enabled = False
+            self.profiling_enabled, self._looked = False, None
+            self.last_json_config = None
             return
         except ValueError as error:
             self._tell(f"the profiler is off, its configuration is no JSON ({error}): {path}")

@@ -53,7 +53,7 @@ class PythonProfilerName(Enum):
     PYINSTRUMENT = PYINSTRUMENT_NAME
 
 
-class cProfileTimer(Enum):  # noqa: N801
+class cProfileTimer(Enum):
     """What cProfile counts. The default counts another time in each of three steps."""
 
     TOTAL_TIME = "total_time"

@@ -151,7 +151,7 @@ class PythonProfiler:
         return cProfilePythonProfiler(folder, framework, config.cprofile_timer)
 
 
-class cProfilePythonProfiler(PythonProfiler):  # noqa: N801
+class cProfilePythonProfiler(PythonProfiler):
     """Python's own profiler; writes what `pstats` reads."""
 
     _name = CPROFILE_NAME
@@ -171,7 +171,7 @@ class cProfilePythonProfiler(PythonProfiler):  # noqa: N801
         pstats.Stats(self._profiler).dump_stats(os.path.join(stats_dir, CPROFILE_STATS_FILENAME))
 
 
-class cProfileDefaultPythonProfiler(cProfilePythonProfiler):  # noqa: N801
+class cProfileDefaultPythonProfiler(cProfilePythonProfiler):
     """Counts all time in step 9, CPU time in step 10, and the rest in step 11; elsewhere all time."""
 
     def __init__(self, base_folder: str, framework: FRAMEWORK | None) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 from luff.compat.smdebug.core.access_layer.s3 import no_s3
 from luff.compat.smdebug.profiler.algorithm_metrics_reader import is_run
 from luff.compat.smdebug.profiler.metrics_reader_base import MetricsReaderBase
-from luff.compat.smdebug.profiler.profiler_constants import DEFAULT_SYSTEM_PROFILER_PREFIX
+from luff.compat.smdebug.profiler.profiler_constants import (
+    CONVERT_TO_MICROSECS,
+    DEFAULT_SYSTEM_PROFILER_PREFIX,
+)
 from luff.compat.smdebug.profiler.system_profiler_file_parser import ProfilerSystemEvents
 from luff.compat.smdebug.profiler.utils import get_utctimestamp_us_since_epoch_from_system_profiler_file
 
@@ -37,6 +40,10 @@ class SystemMetricsReader(MetricsReaderBase):
 
     def _get_timestamp_from_filename(self, event_file: str) -> int | None:
         return get_utctimestamp_us_since_epoch_from_system_profiler_file(event_file)
+
+    def _is_in(self, event: Any, first: int, last: int, event_type: str | None) -> bool:
+        at = int(event.timestamp * CONVERT_TO_MICROSECS)
+        return first <= at <= last and (event_type is None or event.type == event_type)
 
     def _first_file(self, times: list[int], start: float) -> int:
         return max(bisect.bisect_right(times, start) - 1, 0)  # a file's time is that of its begin

@@ -52,6 +52,7 @@ class SystemProfilerEventParser:
 
     def __init__(self) -> None:
         self._events: list[ProfilerSystemEvent] = []
+        self.problems: list[str] = []  # of the file that was read last
         self.logger = get_logger()
 
     def read_event_from_dict(self, event: Mapping[str, Any]) -> None:
@@ -80,10 +81,11 @@ class SystemProfilerEventParser:
         ValueError
             If another line is no value; the error names file and line. What is before and after it is added.
         """
-        records, problems = system_records(eventfile)
+        self.problems = []
+        records, self.problems = system_records(eventfile)
         self.read_events_from_json_data(records)
-        if problems:
-            raise ValueError("; ".join(problems[:3]))
+        if self.problems:
+            raise ValueError("; ".join(self.problems[:3]))
 
     def get_events_within_time_range(
         self,

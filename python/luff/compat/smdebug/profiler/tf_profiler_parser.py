@@ -47,11 +47,12 @@ class TensorboardProfilerEvents(TraceEventParser):
     def read_events_from_file(self, tracefile: str) -> None:
         """Adds the events of a trace. What cannot be read is logged, and left out."""
         try:
-            records, problems = gzipped_trace(tracefile)
+            records, self.problems = gzipped_trace(tracefile)
         except (OSError, ValueError) as error:
+            self.problems = [str(error)]
             self.logger.error("a trace cannot be read: %s", error)
             return
-        for problem in problems:
+        for problem in self.problems:
             self.logger.error("%s", problem)
         self._start_timestamp = int(read_tf_profiler_metadata_file(tracefile)[1])
         self._begun.clear()
@@ -67,9 +68,7 @@ class TensorboardProfilerEvents(TraceEventParser):
     def get_complete_op_events(self, tracefile: str) -> list[tuple[TraceEvent, str]]:
         """Returns the operations of a trace that belong to a phase of the step, with the phase."""
         self.read_events_from_file(tracefile)
-        found = [
-            (event, self._get_event_phase(event)) for event in self.get_all_events() if event.event_args
-        ]
+        found = [(event, self._get_event_phase(event)) for event in self.get_all_events() if event.event_args]
         return [(event, phase) for event, phase in found if phase]
 
     def get_training_info(self, tracefile: str) -> dict[str, list[list[Any]]]:

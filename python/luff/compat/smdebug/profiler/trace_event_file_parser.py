@@ -137,6 +137,7 @@ class TraceEventParser:
     def __init__(self, type: str = "") -> None:  # noqa: A002
         self.type = type
         self.logger = get_logger()
+        self.problems: list[str] = []  # of the file that was read last
         self._processes: dict[Any, ProcessInfo] = {}
         self._first_of_name: dict[str, Any] = {}  # one process of each name, whatever its number elsewhere
         self._trace_events: list[TraceEvent] = []
@@ -217,11 +218,12 @@ class TraceEventParser:
     def read_events_from_file(self, tracefile: str) -> None:
         """Adds the events of a timeline. What cannot be read is logged with file and line, and left out."""
         try:
-            records, problems = timeline_records(tracefile)
+            records, self.problems = timeline_records(tracefile)
         except (OSError, ValueError) as error:
+            self.problems = [str(error)]
             self.logger.error("a timeline cannot be read: %s", error)
             return
-        for problem in problems:
+        for problem in self.problems:
             self.logger.error("%s", problem)
         self._begun.clear()
         self.read_events_from_json_data(records, get_node_id_from_tracefilename(tracefile))

@@ -16,8 +16,8 @@ __all__ = [
     "check_dir_exists",
     "delete_s3_prefixes",
     "has_training_ended",
-    "is_s3",
     "is_rule_signalled_gracetime_passed",
+    "is_s3",
     "training_has_ended",
 ]
 

@@ -46,7 +46,7 @@ class PythonProfileAnalysis:
 
     name = ""
 
-    def __init__(self, local_profile_dir: str = "/tmp/python_stats", s3_path: str | None = None) -> None:  # noqa: S108
+    def __init__(self, local_profile_dir: str = "/tmp/python_stats", s3_path: str | None = None) -> None:
         if s3_path is not None:
             no_s3(s3_path)
         self.python_stats_reader = LocalPythonStatsReader(local_profile_dir)
@@ -146,7 +146,7 @@ class PythonProfileAnalysis:
         return sorted({one.node_id for one in self.python_profile_stats})
 
 
-class cProfileAnalysis(PythonProfileAnalysis):  # noqa: N801
+class cProfileAnalysis(PythonProfileAnalysis):
     """Profiles of Python's own profiler. Results are `cProfileStats`, or None."""
 
     name = CPROFILE_NAME
@@ -190,7 +190,11 @@ class PyinstrumentAnalysis(PythonProfileAnalysis):
         return []
 
     def _aggregate_stats(self, stats: list[StepPythonProfileStats]) -> list[PyinstrumentStepStats]:
-        pages = {os.path.dirname(one.stats_path): one.stats_path for one in stats if one.stats_path.endswith(".html")}
+        pages = {
+            os.path.dirname(one.stats_path): one.stats_path
+            for one in stats
+            if one.stats_path.endswith(".html")
+        }
         found = []
         for one in stats:
             folder, name = os.path.split(one.stats_path)

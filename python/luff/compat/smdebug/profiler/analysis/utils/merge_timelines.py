@@ -156,7 +156,13 @@ class MergedTimeline:
             at = value.timestamp * CONVERT_TO_MICROSECS - zero
             title = f"{value.node_id} {value.dimension} {value.name or ''}".strip()
             rows.append(
-                {"name": title, "ph": "C", "pid": 0, "ts": at, "args": {value.name or value.type: value.value}}
+                {
+                    "name": title,
+                    "ph": "C",
+                    "pid": 0,
+                    "ts": at,
+                    "args": {value.name or value.type: value.value},
+                }
             )
             if value.dimension == "GPUUtilization" and value.value < LOW_GPU_PERCENT and at > low_until:
                 low_until = at + _TOGETHER_US

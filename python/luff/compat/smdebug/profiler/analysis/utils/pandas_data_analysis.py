@@ -130,7 +130,9 @@ class PandasFrameAnalysis:
         if by is StatsBy.TRAINING_PHASE:
             column = "framework_metric"
             frame = frame[frame["framework_metric"].str.contains(_STEP, regex=False)]
-        spans = frame.groupby(["step", column]).agg({"start_time_us": "min", "end_time_us": "max"}).reset_index()
+        spans = (
+            frame.groupby(["step", column]).agg({"start_time_us": "min", "end_time_us": "max"}).reset_index()
+        )
         spans["took"] = spans["end_time_us"] - spans["start_time_us"]
         return pd.DataFrame(
             [
@@ -168,7 +170,9 @@ class PandasFrameAnalysis:
         if resource is not None and not isinstance(resource, (list, tuple, Resource)):
             get_logger().info("found %r, expected one of Resource or several", resource)
             return None
-        wanted = list(Resource) if resource is None else [resource] if isinstance(resource, Resource) else resource
+        wanted = (
+            list(Resource) if resource is None else [resource] if isinstance(resource, Resource) else resource
+        )
         system = self.sys_metrics_df
         keys = ["nodeID"]
         if by is StatsBy.TRAINING_PHASE:

@@ -19,6 +19,8 @@ from luff.compat.smdebug.profiler.utils import (
 
 __all__ = ["PandasFrame"]
 
+_MINUTE_US = 60_000_000
+
 _SYSTEM_COLUMNS = ("timestamp", "timestamp_us", "value", "system_metric", "dimension", "nodeID", "type")
 _FRAMEWORK_COLUMNS = (
     "start_time", "end_time", "start_time_us", "end_time_us", "tid", "pid", "framework_metric", "step", "bytes",
@@ -87,7 +89,8 @@ class PandasFrame:
         Columns: ``timestamp`` (text, UTC), ``timestamp_us`` (since `start_time`), ``value``, ``system_metric`` (name),
         ``dimension``, ``nodeID``, ``type``.
         """
-        end = self.system_metrics_reader.get_timestamp_of_latest_available_file() + self.interval
+        end = self.system_metrics_reader.get_timestamp_of_latest_available_file()
+        end += max(self.interval, _MINUTE_US)  # a file is named after its begin
         return self.get_profiler_data_by_time(
             self.start_time,
             end,
@@ -192,7 +195,8 @@ class PandasFrame:
             if "Step" in event.event_name:
                 continue
             took = (
-                sum(event.end_time >= begin and event.start_time <= end for begin, end in spans) * event.duration
+                sum(event.end_time >= begin and event.start_time <= end for begin, end in spans)
+                * event.duration
             )
             if took:
                 phases[event.event_phase] = phases.get(event.event_phase, 0) + took
@@ -238,8 +242,14 @@ class PandasFrame:
                 args = event.event_args or {}
                 events.append(
                     [
-                        *_times(event), event.tid, event.pid, _name_of(event, args), _step_of(args),
-                        args.get("bytes_fetched", -1), event.event_phase, event.node_id,
+                        *_times(event),
+                        event.tid,
+                        event.pid,
+                        _name_of(event, args),
+                        _step_of(args),
+                        args.get("bytes_fetched", -1),
+                        event.event_phase,
+                        event.node_id,
                     ]  # fmt: skip
                 )
             if cache_metrics:
@@ -259,7 +269,9 @@ class PandasFrame:
         time.
         """
         system, framework = self.get_profiler_data_by_time(
-            self.start_time, max(self._end(), self.start_time + 1) + self.interval, cache_metrics=cache_metrics
+            self.start_time,
+            max(self._end(), self.start_time + 1) + self.interval,
+            cache_metrics=cache_metrics,
         )
         framework = framework[framework["step"].between(start_step, end_step)]
         first, last = framework["start_time_us"].min(), framework["end_time_us"].max()
@@ -282,9 +294,16 @@ class PandasFrame:
             pinned = args.get("pin_memory")
             rows.append(
                 [
-                    *_times(event), event.duration, event.pid, _name_of(event, args), _step_of(args),
-                    args.get("worker_id", -1), args.get("num_workers", -1),
-                    "NA" if pinned is None else str(pinned is True), event.event_phase, event.node_id,
+                    *_times(event),
+                    event.duration,
+                    event.pid,
+                    _name_of(event, args),
+                    _step_of(args),
+                    args.get("worker_id", -1),
+                    args.get("num_workers", -1),
+                    "NA" if pinned is None else str(pinned is True),
+                    event.event_phase,
+                    event.node_id,
                 ]  # fmt: skip
             )
         found = pd.DataFrame(rows, columns=list(_LOADER_COLUMNS))

@@ -43,7 +43,9 @@ class StepPythonProfileStats:
     ) -> None:
         halves = [half.split("-") for half in stats_dir.split("_")]
         if len(halves) != 2 or any(len(half) != 4 for half in halves):
-            raise ValueError(f"found a folder {stats_dir!r}, expected MODE-STEP-PHASE-TIME_MODE-STEP-PHASE-TIME")
+            raise ValueError(
+                f"found a folder {stats_dir!r}, expected MODE-STEP-PHASE-TIME_MODE-STEP-PHASE-TIME"
+            )
         begin, end = halves
         self.profiler_name = profiler_name
         self.framework = framework
@@ -99,10 +101,12 @@ class StepPythonProfileStats:
         return repr(self.__dict__)
 
 
-class cProfileFunctionStats:  # noqa: N801
+class cProfileFunctionStats:
     """One function: calls, seconds in it, seconds in it and in what it calls, and who calls it."""
 
-    def __init__(self, key: tuple[str, int, str], value: tuple[int, int, float, float, dict[Any, Any]]) -> None:
+    def __init__(
+        self, key: tuple[str, int, str], value: tuple[int, int, float, float, dict[Any, Any]]
+    ) -> None:
         self.function_name = pstats.func_std_string(key)  # type: ignore[attr-defined]
         self.prim_calls, self.total_calls, self.total_time, self.cumulative_time, callers = value
         self.callers = [pstats.func_std_string(caller) for caller in callers]  # type: ignore[attr-defined]
@@ -119,7 +123,7 @@ class cProfileFunctionStats:  # noqa: N801
         )
 
 
-class cProfileStats:  # noqa: N801
+class cProfileStats:
     """The functions of one profile or several.
 
     Attributes

@@ -14,7 +14,7 @@ _OUTLIER = 2  # times the median
 _FORMAT = "%Y-%m-%dT%H:%M:%S:%f"
 
 
-class PT_dataloader_analysis:  # noqa: N801
+class PT_dataloader_analysis:
     """Prints medians, and returns what took at least twice as long.
 
     Parameters
@@ -29,7 +29,9 @@ class PT_dataloader_analysis:  # noqa: N801
         self.initialize_metric = pandas_frame.get_all_dataloader_metrics(["DataLoaderIterInitialize"])
         self.dataWorker_metric = pandas_frame.get_all_dataloader_metrics(["DataLoaderWorker"])
 
-    def _outliers(self, frame: pd.DataFrame, column: str, columns: list[str], what: str) -> pd.DataFrame | None:
+    def _outliers(
+        self, frame: pd.DataFrame, column: str, columns: list[str], what: str
+    ) -> pd.DataFrame | None:
         median = frame[column].median()
         print(f"{what}: median {median}, longest {frame[column].max()}")
         found = frame.loc[frame[column] >= _OUTLIER * median, columns]
