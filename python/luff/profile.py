@@ -91,9 +91,9 @@ class HostSamples:
         }
 
     def rates(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """Returns how fast a counter grows: ``unix_s``, the end of each interval, ``seconds``, its length, and ``value``,
-        the growth in a second. Intervals in which the counter began again are left out. Growth of a time in a second is
-        a share, e.g. of a core.
+        """Returns how fast a counter grows: ``unix_s``, the end of each interval, ``seconds``, its length, and
+        ``value``, the growth in a second. Intervals in which the counter began again are left out. Growth of a time
+        in a second is a share, e.g. of a core.
         """
         if name in self.units and name not in self.counters:
             raise InvalidArgumentError(
@@ -164,17 +164,18 @@ class Profile:
     """
 
     #: ``step`` (global), ``mode_step``, ``update`` (those before it), ``worker``: int64; ``mode``: its name;
-    #: ``merged``: how many steps a row stands for, 1 unless retention has merged some (int64); ``begin_unix_s``: when it
-    #: began, ``wall``: how long it took, ``cpu``: the CPU time of the training thread, ``run_queue``: the time for which
-    #: that could have run and had no core, ``device``: the time of the device (float64, seconds); ``major_faults``
-    #: (float64).
+    #: ``merged``: how many steps a row stands for, 1 unless retention has merged some (int64); ``begin_unix_s``: when
+    #: it began, ``wall``: how long it took, ``cpu``: the CPU time of the training thread, ``run_queue``: the time for
+    #: which that could have run and had no core, ``device``: the time of the device (float64, seconds);
+    #: ``major_faults`` (float64).
     steps: dict[str, NDArray[Any]]
-    #: Seconds of each phase that occurs, by its name (float64). Over the phases that a step has they add up to ``wall``.
+    #: Seconds of each phase that occurs, by its name (float64). Over the phases that a step has they add up to its
+    #: ``wall``.
     phases: dict[str, NDArray[np.float64]]
     #: How often each of these phases began in a step (int64).
     begins: dict[str, NDArray[np.int64]]
-    #: Where the interval of each of these phases begins, in seconds since ``begin_unix_s`` (float64). A phase that began
-    #: several times has one interval, with the length of all of them.
+    #: Where the interval of each of these phases begins, in seconds since ``begin_unix_s`` (float64). A phase that
+    #: began several times has one interval, with the length of all of them.
     offsets: dict[str, NDArray[np.float64]]
 
     def __init__(self, columns: dict[str, Any], mode: int, path: str) -> None:
@@ -249,8 +250,8 @@ class Profile:
 
     @property
     def hosts(self) -> list[HostSamples]:
-        """What was sampled of the machines: one entry for each host, whatever the steps of the profile. Empty if nothing
-        was.
+        """What was sampled of the machines: one entry for each host, whatever the steps of the profile. Empty if
+        nothing was.
         """
         if self._hosts is None:
             core = _core.open_samples(self._path)

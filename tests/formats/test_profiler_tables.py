@@ -12,13 +12,13 @@ from luff.compat.smdebug.profiler.system_metrics_reader import LocalSystemMetric
 
 pytest.importorskip("pandas")
 
-from luff.compat.smdebug.profiler.analysis.utils.pandas_data_analysis import (  # noqa: E402
+from luff.compat.smdebug.profiler.analysis.utils.pandas_data_analysis import (
     PandasFrameAnalysis,
     Resource,
     StatsBy,
 )
-from luff.compat.smdebug.profiler.analysis.utils.profiler_data_to_pandas import PandasFrame  # noqa: E402
-from luff.compat.smdebug.profiler.analysis.utils.pytorch_dataloader_analysis import (  # noqa: E402
+from luff.compat.smdebug.profiler.analysis.utils.profiler_data_to_pandas import PandasFrame
+from luff.compat.smdebug.profiler.analysis.utils.pytorch_dataloader_analysis import (
     PT_dataloader_analysis,
 )
 
@@ -42,14 +42,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ):
             rows.append(
                 {
-                    "Type": kind, "Name": name, "Dimension": dimension, "Value": value, "NodeId": "algo-1",
+                    "Type": kind,
+                    "Name": name,
+                    "Dimension": dimension,
+                    "Value": value,
+                    "NodeId": "algo-1",
                     "Timestamp": at,
-                }  # fmt: skip
+                }
             )
     (system / f"{T0}.algo-1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     phases = ["Step:ModeKeys.TRAIN", "Step:ModeKeys.EVAL", "DataLoaderIter", "Forward"]
     events: list[dict[str, Any]] = [
-        {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": T0 * 1_000_000}}
+        {
+            "name": "process_name",
+            "ph": "M",
+            "pid": 0,
+            "args": {"start_time_since_epoch_in_micros": T0 * 1_000_000},
+        }
     ]
     events += [
         {"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}}
@@ -59,15 +68,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def add(phase: str, name: str, begin: float, took: float, **args: Any) -> None:
         events.append(
             {
-                "name": name, "ph": "X", "pid": phases.index(phase) + 1, "ts": round(begin * 1e6),
-                "dur": round(took * 1e6), "args": {"pid": 7, **args},
-            }  # fmt: skip
+                "name": name,
+                "ph": "X",
+                "pid": phases.index(phase) + 1,
+                "ts": round(begin * 1e6),
+                "dur": round(took * 1e6),
+                "args": {"pid": 7, **args},
+            }
         )
 
     for step in range(STEPS):
         begin = 10 + 2 * step
         add(phases[0], phases[0], begin, 2, step_num=str(step))
-        add("DataLoaderIter", "DataLoaderIter::GetNext", begin + 0.1, 1.4 if step == 5 else 0.5, worker_id=step % 2)
+        add(
+            "DataLoaderIter",
+            "DataLoaderIter::GetNext",
+            begin + 0.1,
+            1.4 if step == 5 else 0.5,
+            worker_id=step % 2,
+        )
         add("Forward", "Net", begin + 1.6, 0.3)
     add(phases[1], phases[1], 50, 4, step_num="0")
     pevents = path / "framework" / "pevents" / "2020091312"
@@ -87,12 +106,27 @@ def test_tables_have_the_columns_of_the_original(folder: Path) -> None:
     frame = PandasFrame(str(folder), scan_interval=7_000_000)
     system, framework = frame.get_all_system_metrics(), frame.get_all_framework_metrics()
     assert list(system.columns) == [
-        "timestamp", "timestamp_us", "value", "system_metric", "dimension", "nodeID", "type",
-    ]  # fmt: skip
+        "timestamp",
+        "timestamp_us",
+        "value",
+        "system_metric",
+        "dimension",
+        "nodeID",
+        "type",
+    ]
     assert list(framework.columns) == [
-        "start_time", "end_time", "start_time_us", "end_time_us", "tid", "pid", "framework_metric", "step", "bytes",
-        "process", "nodeID",
-    ]  # fmt: skip
+        "start_time",
+        "end_time",
+        "start_time_us",
+        "end_time_us",
+        "tid",
+        "pid",
+        "framework_metric",
+        "step",
+        "bytes",
+        "process",
+        "nodeID",
+    ]
     assert len(system) == 360
     assert len(framework) == 61  # each once, although it is read in pieces
     assert system["timestamp"].iloc[0] == "2020-09-13T12:27:00:000000"
@@ -169,9 +203,12 @@ def test_ranges_of_use_are_counted(analysis: PandasFrameAnalysis) -> None:
 def test_intervals_of_phases(analysis: PandasFrameAnalysis) -> None:
     found = analysis.get_training_phase_intervals()
     assert list(found["phase"]) == [
-        "Before Step:ModeKeys.TRAIN", "Step:ModeKeys.TRAIN", "Between Step:ModeKeys.EVAL and Step:ModeKeys.TRAIN",
-        "Step:ModeKeys.EVAL", "After Step:ModeKeys.EVAL",
-    ]  # fmt: skip
+        "Before Step:ModeKeys.TRAIN",
+        "Step:ModeKeys.TRAIN",
+        "Between Step:ModeKeys.EVAL and Step:ModeKeys.TRAIN",
+        "Step:ModeKeys.EVAL",
+        "After Step:ModeKeys.EVAL",
+    ]
     assert len(analysis.get_training_phase_intervals("Step:ModeKeys.TRAIN")) == 2 * STEPS + 1
     assert analysis.get_training_phase_intervals("Step:ModeKeys.PREDICT") is None
 
@@ -197,10 +234,22 @@ def test_charts_are_drawn(folder: Path) -> None:
     histogram, steps = MetricsHistogram(system), StepHistogram(framework)
     histogram.plot(select_dimensions=["CPU", "GPU"])
     steps.plot()
-    charts = [histogram, steps, StepTimelineChart(framework), TimelineCharts(system, framework), Heatmap(system)]
+    charts = [
+        histogram,
+        steps,
+        StepTimelineChart(framework),
+        TimelineCharts(system, framework),
+        Heatmap(system),
+    ]
     for chart, title in zip(
         charts,
-        ["GPUUtilization_gpu0_node_algo-1", "Step:ModeKeys.TRAIN", "Duration of steps", "CPUUtilization", "System metrics"],
+        [
+            "GPUUtilization_gpu0_node_algo-1",
+            "Step:ModeKeys.TRAIN",
+            "Duration of steps",
+            "CPUUtilization",
+            "percent",
+        ],
         strict=True,
     ):
         assert title in json.dumps(embed.json_item(chart.layout))

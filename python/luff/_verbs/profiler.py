@@ -1,5 +1,5 @@
-"""What a profiler of SageMaker's kind recorded: ``luff profile DIR``, ``luff check DIR``, and the export of a run in its
-layout. Started by the luff command.
+"""What a profiler of SageMaker's kind recorded: ``luff profile DIR``, ``luff check DIR``, and the export of a run in
+its layout. Started by the luff command.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def profile(args: argparse.Namespace) -> int:
     usage = by_name["OverallSystemUsage"].report["Details"]
     steps = sum(len(times) for name, times in took.items() if name.startswith("Step"))
     in_steps = sum(sum(times) for name, times in took.items() if name.startswith("Step"))
-    phases = [
+    phases: list[dict[str, Any]] = [
         {
             "phase": name,
             "events": len(times),
@@ -184,7 +184,7 @@ def profile(args: argparse.Namespace) -> int:
     if not trial.first_timestamp:
         print("the folder has no data of a profiler")
         return 0
-    judged = [name for name in sorted(fired)]
+    judged = sorted(fired)
     print(
         f"{', '.join(judged)} fire"
         if len(judged) > 1
@@ -192,8 +192,8 @@ def profile(args: argparse.Namespace) -> int:
         if judged
         else "no rule fires"
     )
-    machines = f"{len(nodes)} machine{'s' if len(nodes) != 1 else ''}"
-    print(f"\n  {machines}, {_seconds(seconds)}, {steps:,} steps\n")
+    machines = f"{len(nodes)} machine{'s' if len(nodes) != 1 else ''}, " if nodes else ""
+    print(f"\n  {machines}{_seconds(seconds)}, {steps:,} steps\n")
     for node, rows in sorted(usage.items()):
         print(f"  {_core.escaped(node):<16} {'median':>10} {'p95':>10} {'max':>10}")
         for title, row in rows.items():
@@ -243,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
         verb = verbs.add_parser(name)
         verb.add_argument("dir")
         for option in needs:
-            verb.add_argument(option, **({"default": ""} if option.startswith("-") else {}))
+            verb.add_argument(option, default="" if option.startswith("-") else None)
         verb.add_argument("--json", action="store_true")
     args = parser.parse_args(arguments)
     logging.getLogger("smdebug").setLevel(logging.CRITICAL)  # problems are shown by the verbs

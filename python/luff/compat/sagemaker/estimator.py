@@ -18,6 +18,7 @@ from luff.compat.sagemaker.config import DebuggerHookConfig, TensorBoardOutputCo
 from luff.compat.sagemaker.exceptions import UnexpectedStatusException
 from luff.compat.sagemaker.inputs import TrainingInput, local_path
 from luff.compat.sagemaker.job import Job
+from luff.compat.sagemaker.profiler import ProfilerConfig, ProfilerRule
 from luff.compat.sagemaker.rules import Rule
 from luff.errors import InvalidArgumentError, NotFoundError
 

@@ -58,7 +58,8 @@ class ProfilerRuleConfig:
                 percent = key.endswith(("_p95", "_p5", "gpu_threshold", "cpu_threshold", "io_threshold"))
                 if (percent and not 0 <= value <= 100) or value < 0:
                     raise InvalidArgumentError(
-                        f"{rule_name}: found {key}={value}, expected {'a percentage' if percent else 'a number above 0'}"
+                        f"{rule_name}: found {key}={value}, "
+                        f"expected {'a percentage' if percent else 'a number above 0'}"
                     )
         self.rule_parameters = given
 

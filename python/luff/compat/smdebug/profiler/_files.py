@@ -168,7 +168,7 @@ def timeline_records(path: str) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def gzipped_trace(path: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Reads what TensorFlow's profiler wrote: gzip of an object with ``traceEvents``. Results as of `timeline_records`."""
+    """Reads what TensorFlow's profiler wrote: gzip of an object with ``traceEvents``; results as `timeline_records`."""
     problems = _Problems(path)
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:

@@ -66,7 +66,7 @@ class LocalAlgorithmMetricsReader(AlgorithmMetricsReader):
         Keep what was read.
     """
 
-    def __new__(cls, trace_root_folder: str, use_in_memory_cache: bool = False) -> Any:  # noqa: ARG004
+    def __new__(cls, trace_root_folder: str, use_in_memory_cache: bool = False) -> Any:  # noqa: ARG004, D102
         if cls is LocalAlgorithmMetricsReader and is_run(trace_root_folder):
             from luff.compat.smdebug.profiler._run import RunAlgorithmMetricsReader
 

@@ -159,8 +159,8 @@ class MetricsReaderBase:
         begins: dict[int, float] = {}
         now = time.time() * CONVERT_TO_MICROSECS
         for event in self.get_events(0, now, file_suffix_filter=[PYTHONTIMELINE_SUFFIX]):
-            number = (getattr(event, "event_args", None) or {}).get("step_num")
-            if str(number).isdecimal():
+            number = str((getattr(event, "event_args", None) or {}).get("step_num"))
+            if number.isdecimal():
                 step = int(number)
                 begins[step] = min(begins.get(step, event.start_time), event.start_time)
         if start_step not in begins or end_step not in begins:

@@ -151,7 +151,7 @@ class ProfilerConfigParser:
                 float(names.CLOSE_FILE_INTERVAL_DEFAULT),
                 names.FILE_OPEN_FAIL_THRESHOLD_DEFAULT,
             )
-        parts = {}
+        parts: dict[str, Any] = {}
         for part, key in _PARTS.items():
             try:
                 parts[f"{part}_profiling_config"] = _part(given.get(key, "{}"))

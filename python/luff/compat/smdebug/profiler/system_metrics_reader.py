@@ -60,7 +60,7 @@ class LocalSystemMetricsReader(SystemMetricsReader):
         Keep what was read.
     """
 
-    def __new__(cls, trace_root_folder: str, use_in_memory_cache: bool = False) -> Any:  # noqa: ARG004
+    def __new__(cls, trace_root_folder: str, use_in_memory_cache: bool = False) -> Any:  # noqa: ARG004, D102
         if cls is LocalSystemMetricsReader and is_run(trace_root_folder):
             from luff.compat.smdebug.profiler._run import RunSystemMetricsReader
 

@@ -66,8 +66,8 @@ class _Bottleneck(ProfilerRule):
 
 
 class CPUBottleneck(_Bottleneck):
-    """Fires if at more than `threshold` percent of the ticks a GPU is below `gpu_threshold` percent and a CPU core above
-    `cpu_threshold`, once there are more than `patience` ticks.
+    """Fires if at more than `threshold` percent of the ticks a GPU is below `gpu_threshold` percent and a CPU core
+    above `cpu_threshold`, once there are more than `patience` ticks.
     """
 
     busy_dimension = "CPUUtilization"

@@ -37,7 +37,7 @@ class _Counting(ProfilerRule):
         self.report["Violations"] += 1
 
     def _fired(self) -> bool:
-        return self.report["RuleTriggered"] > 0
+        return bool(self.report["RuleTriggered"] > 0)
 
 
 class LowGPUUtilization(_Counting):
@@ -84,8 +84,8 @@ class LowGPUUtilization(_Counting):
 
 
 class BatchSize(_Counting):
-    """Fires if in the last `window` values the 95th percentiles of a node's CPU, and of a GPU's use and memory, are below
-    their thresholds: the batch could be larger. Looks once for each window of time.
+    """Fires if in the last `window` values the 95th percentiles of a node's CPU, and of a GPU's use and memory, are
+    below their thresholds: the batch could be larger. Looks once for each window of time.
     """
 
     description = "Checks whether batches could be larger: CPU, GPU and its memory are all used little."
@@ -231,7 +231,7 @@ class LoadBalancing(_Counting):
                 "workloads": {gpu: gpus[gpu].astype(int).tolist() for gpu in enough},
                 "distances": {},
             }
-            found: dict[str, dict[str, float]] = details["distances"]  # type: ignore[assignment]
+            found: dict[str, dict[str, float]] = details["distances"]
             for number, gpu in enumerate(enough):
                 for other in enough[number + 1 :]:
                     distance = self._distance(gpus[gpu], gpus[other])

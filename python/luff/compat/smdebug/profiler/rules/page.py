@@ -145,7 +145,7 @@ def page(summary: Mapping[str, Any], rules: Sequence[Any], failed: Mapping[str, 
                 ("CPU", "CPU operators"),
                 ("GPU", "GPU operators"),
                 ("horovod", "Horovod"),
-            )  # fmt: skip
+            )
         )
         or "<p>No framework metrics.</p>",
         "<h2>Rules</h2>",

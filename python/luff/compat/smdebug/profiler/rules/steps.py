@@ -38,7 +38,7 @@ class MaxInitializationTime(ProfilerRule):
     def look(self, begin: float, end: float, values: list[Any], events: list[Any]) -> bool:  # noqa: ARG002
         """Looks at a window; see the class."""
         details, first = self.report["Details"], self.base_trial.first_timestamp
-        self.report["Datapoints"] += len(values)
+        self.report["Datapoints"] += len(values) + len(events)
         for event in events:
             if _STEP in event.event_name:
                 numbers = details.setdefault(
@@ -132,8 +132,8 @@ class StepOutlier(ProfilerRule):
 
 
 class Dataloader(ProfilerRule):
-    """Fires if the median number of processes that load data in a second is below `min_threshold` percent of the cores or
-    above `max_threshold`, over more than `patience` seconds in which data was loaded.
+    """Fires if the median number of processes that load data in a second is below `min_threshold` percent of the cores
+    or above `max_threshold`, over more than `patience` seconds in which data was loaded.
     """
 
     description = (

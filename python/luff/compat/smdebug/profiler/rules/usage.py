@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from luff.compat.smdebug.profiler.rules.rule import SCAN_INTERVAL_US, ProfilerRu
 __all__ = ["OverallFrameworkMetrics", "OverallSystemUsage"]
 
 # Title of a row, and the dimension or name of its values.
-_ROWS = {
+_ROWS: dict[str, Callable[[Any], bool]] = {
     "Network": lambda one: one.dimension == "Algorithm",
     "GPU": lambda one: one.dimension == "GPUUtilization",
     "CPU": lambda one: one.dimension == "CPUUtilization",

@@ -53,7 +53,7 @@ class TimelineCharts(Chart):
         self._times = sorted({time for times, _ in series.values() for time in times})
         shared = None
         for name, (times, values) in series.items():
-            more = {"x_range": shared} if shared is not None else {}
+            more: dict[str, Any] = {"x_range": shared} if shared is not None else {}
             figure = made.plotting.figure(
                 height=150,
                 width=self.width,
@@ -91,7 +91,7 @@ class TimelineCharts(Chart):
                 took[event.event_phase] += event.duration / CONVERT_TO_MICROSECS
         found = dict(sorted(took.items(), key=lambda one: -one[1]))
         for name, seconds in found.items():
-            print(f"{name}: {seconds:.6f} s")
+            print(f"{name}: {seconds:.6f} s")  # noqa: T201
         return found
 
     def plot_detailed_profiler_data(self, indexes: Sequence[int]) -> Any:

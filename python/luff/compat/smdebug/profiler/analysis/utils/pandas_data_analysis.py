@@ -161,8 +161,8 @@ class PandasFrameAnalysis:
         Returns
         -------
         DataFrame
-            Columns ``Resource``, with phases ``Training_phase``, ``nodeID``, ``utilization_{mean,min,max,p50,p95,p99}``.
-            None if an argument is of another type.
+            Columns ``Resource``, with phases ``Training_phase``, ``nodeID``,
+            ``utilization_{mean,min,max,p50,p95,p99}``. None if an argument is of another type.
         """
         if by is not None and not isinstance(by, StatsBy):
             get_logger().info("found %r, expected one of StatsBy", by)
@@ -259,8 +259,8 @@ class PandasFrameAnalysis:
         Returns
         -------
         DataFrame
-            Columns ``start_time_us``, ``end_time_us``, ``phase``. With one phase each step is an interval; with several,
-            steps of the same one in a row are one. None if there is none of these phases.
+            Columns ``start_time_us``, ``end_time_us``, ``phase``. With one phase each step is an interval; with
+            several, steps of the same one in a row are one. None if there is none of these phases.
         """
         frame = self.framework_metrics_df
         processes = list(frame["process"].unique())

@@ -250,7 +250,7 @@ class PandasFrame:
                         args.get("bytes_fetched", -1),
                         event.event_phase,
                         event.node_id,
-                    ]  # fmt: skip
+                    ]
                 )
             if cache_metrics:
                 self.framework_metrics.extend(events)
@@ -304,7 +304,7 @@ class PandasFrame:
                     "NA" if pinned is None else str(pinned is True),
                     event.event_phase,
                     event.node_id,
-                ]  # fmt: skip
+                ]
             )
         found = pd.DataFrame(rows, columns=list(_LOADER_COLUMNS))
         found["start_time_us"] -= self.start_time

@@ -1,4 +1,5 @@
 """What PyTorch's data loaders did. Needs pandas."""
+# ruff: noqa: T201  (printing is what it is for)
 
 from __future__ import annotations
 
