@@ -21,9 +21,13 @@ def folder(tmp_path: Path) -> Path:
         rows = [
             json.dumps(
                 {
-                    "Type": kind, "Name": f"{kind}0", "Dimension": f"{kind.upper()}Utilization", "Value": value,
-                    "NodeId": "algo-1", "Timestamp": T0 + 60 * minute + tick / 2,
-                }  # fmt: skip
+                    "Type": kind,
+                    "Name": f"{kind}0",
+                    "Dimension": f"{kind.upper()}Utilization",
+                    "Value": value,
+                    "NodeId": "algo-1",
+                    "Timestamp": T0 + 60 * minute + tick / 2,
+                }
             )
             for tick in range(120)
             for kind, value in (("cpu", 99), ("gpu", 2))
@@ -90,7 +94,9 @@ def test_a_run_goes_into_the_layout_and_is_read_there(luff: Command, run: Path, 
     assert done.code == 0, done.err
     assert "20 steps" in done.out or "22 steps" in done.out
     found = json.loads(luff("profile", out, "--json").out)
-    assert {"Step:ModeKeys.TRAIN", "Forward", "Backward(post-forward)"} <= {one["phase"] for one in found["phases"]}
+    assert {"Step:ModeKeys.TRAIN", "Forward", "Backward(post-forward)"} <= {
+        one["phase"] for one in found["phases"]
+    }
     assert luff("export", run, out, "--to", "smdebug", "--profiler").code == 2
     assert luff("export", run, tmp_path / "x", "--to", "csv", "--profiler").code == 2
 

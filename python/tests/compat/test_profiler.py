@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -507,3 +508,69 @@ def test_a_run_is_written_in_the_layout_of_the_original(run: Path, tmp_path: Pat
 def test_a_job_needs_a_directory(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="aws s3 sync"):
         TrainingJob(str(tmp_path / "my-training-job"))
+
+
+# ---- hooks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_hook_writes_timelines_and_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from luff.compat.smdebug.profiler.analysis.python_profile_analysis import cProfileAnalysis
+    from luff.compat.smdebug.pytorch import Hook, modes
+
+    configured(
+        tmp_path,
+        monkeypatch,
+        DetailedProfilingConfig='{"StartStep": 2, "NumSteps": 1}',
+        PythonProfilingConfig='{"StartStep": 1, "NumSteps": 2, "cProfileTimer": "total_time"}',
+    )
+
+    def train(hooked: bool) -> Any:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if hooked:
+            hook = Hook(out_dir=str(tmp_path / "tensors"))
+            hook.register_module(model)
+            hook.set_mode(modes.TRAIN)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        if hooked:
+            hook.close()
+        return model[0].weight.detach().clone()
+
+    assert torch.equal(train(False), train(True))
+    events = LocalAlgorithmMetricsReader(str(tmp_path / "out")).get_events(0, 4e15)
+    steps = [event.event_args["step_num"] for event in events if event.event_phase == "Step:ModeKeys.TRAIN"]
+    assert steps == ["0", "1", "2", "3", "4"]
+    assert sum(event.event_phase == "Forward" for event in events) == 5
+    inner = [event for event in events if event.event_phase == "Forward-SubModuleInternal"]
+    assert [(event.event_name, event.event_args["step_num"]) for event in inner] == [
+        ("0", "2"),
+        ("1", "2"),
+        ("2", "2"),
+    ]
+    analysis = cProfileAnalysis(str(tmp_path / "out" / "framework" / "pytorch" / "cprofile"))
+    assert analysis.fetch_pre_step_zero_profile_stats() is not None
+    found = analysis.fetch_profile_stats_by_step(1, 2)
+    assert any("forward" in one.function_name for one in found.function_stats_list)
+
+
+def test_another_profiler_is_left_alone(tmp_path: Path) -> None:
+    from luff.compat.smdebug.profiler.python_profile_utils import StepPhase, cProfileTimer
+    from luff.compat.smdebug.profiler.python_profiler import cProfilePythonProfiler
+
+    def mine(*_: Any) -> None:
+        pass
+
+    profiler = cProfilePythonProfiler(str(tmp_path), None, cProfileTimer.TOTAL_TIME)
+    sys.setprofile(mine)
+    try:
+        profiler.start_profiling(StepPhase.START)
+        assert sys.getprofile() is mine
+    finally:
+        sys.setprofile(None)
+    profiler.stop_profiling(StepPhase.END)
+    assert list(tmp_path.iterdir()) == []

@@ -120,7 +120,26 @@ class TrainingJob:
                     f"RuleEvaluationConditionMet: at step {finding.get('step')}, {finding.get('what')}"
                 )
             summary.append(row)
-        return summary
+        return summary + [
+            {
+                "RuleConfigurationName": rule.name,
+                "RuleEvaluationJobArn": f"{self.name}/{rule.name}",
+                "RuleEvaluationStatus": "IssuesFound" if self._fired(rule) else quiet,
+                "LastModifiedTime": now,
+            }
+            for rule in self._job.profiler_rules
+        ]
+
+    @staticmethod
+    def _fired(rule: ProfilerRule) -> bool:
+        """Whether a rule of the profiler, which is evaluated at the end, has found something."""
+        name = f"{rule.rule_parameters['rule_to_invoke']}.json"
+        try:
+            path = Path(rule.container_local_output_path or "") / "profiler-reports" / name
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(found, dict) and bool(found.get("RuleTriggered"))
 
     def describe(self) -> dict[str, Any]:
         """Returns name, status, configuration and rules of the job."""
@@ -287,6 +306,8 @@ class Estimator:
             hook.container_local_output_path = str(folder / "tensors")
         rules = [copy.copy(rule) for rule in self.rules]
         for rule in rules:
+            if isinstance(rule, ProfilerRule) and not rule.container_local_output_path:
+                rule.container_local_output_path = str(folder / "profiler-output")
             if source := rule.rule_parameters.get("source_s3_uri"):
                 place = local_path(source, f"the source of rule {rule.name}")
                 rule.rule_parameters = {**rule.rule_parameters, "source_s3_uri": place}

@@ -6,6 +6,7 @@ import cProfile
 import json
 import os
 import pstats
+import sys
 import time
 from typing import Any
 
@@ -95,6 +96,8 @@ class PythonProfiler:
     ) -> None:
         """Begins."""
         try:
+            if sys.getprofile() is not None:
+                raise RuntimeError("another profiler is at work")
             self._enable_profiler()
         except (ImportError, RuntimeError, ValueError) as error:  # another profiler is at work
             self._tell("Python functions are not profiled", error)
