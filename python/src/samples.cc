@@ -34,8 +34,7 @@ class SharedSamples {
 };
 
 const query::HostSamples& HostAt(const query::Samples& samples, std::size_t at) {
-  if (at >= samples.hosts().size())
-    ThrowIfError(OutOfRange("there is no host number " + std::to_string(at)));
+  if (at >= samples.hosts().size()) ThrowIfError(OutOfRange("there is no host number " + std::to_string(at)));
   return samples.hosts()[at];
 }
 

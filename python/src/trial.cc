@@ -603,9 +603,10 @@ void InitTrial(nb::module_& m) {
       [](SharedTrial& shared, Worker worker) {
         PhaseColumns columns;
         shared.WithoutGil([&](const Trial& t) {
-          ThrowIfError(query::VisitPhases(t, [&](const query::StepInfo& info, const query::StepPhases& phases) {
-            if (!worker || phases.worker == *worker) columns.Add(info, phases);
-          }));
+          ThrowIfError(
+              query::VisitPhases(t, [&](const query::StepInfo& info, const query::StepPhases& phases) {
+                if (!worker || phases.worker == *worker) columns.Add(info, phases);
+              }));
         });
         return std::move(columns).Dict();
       },

@@ -37,10 +37,18 @@ std::vector<std::string> DamageOf(const query::Trial& trial) {
 }
 
 // The rules of SageMaker's profiler, which Luff's Python package evaluates, over its folders and over runs.
-constexpr std::string_view kProfilerRules[] = {
-    "BatchSize",        "CPUBottleneck",         "Dataloader",              "GPUMemoryIncrease",
-    "IOBottleneck",     "LoadBalancing",         "LowGPUUtilization",       "MaxInitializationTime",
-    "StepOutlier",      "OverallSystemUsage",    "OverallFrameworkMetrics", "ProfilerReport"};
+constexpr std::string_view kProfilerRules[] = {"BatchSize",
+                                               "CPUBottleneck",
+                                               "Dataloader",
+                                               "GPUMemoryIncrease",
+                                               "IOBottleneck",
+                                               "LoadBalancing",
+                                               "LowGPUUtilization",
+                                               "MaxInitializationTime",
+                                               "StepOutlier",
+                                               "OverallSystemUsage",
+                                               "OverallFrameworkMetrics",
+                                               "ProfilerReport"};
 
 /// True if each name is one of them.
 bool NamesProfilerRules(std::string_view text) {

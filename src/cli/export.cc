@@ -324,10 +324,10 @@ void AddExport(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("export", "Write a run in the format of another program");
   auto options = std::make_shared<ExportOptions>();
   verb->add_option("RUN", options->run, kRunHelp)->required();
-  verb->add_option("OUT", options->out, "The directory to write; of safetensors, perfetto and chrome the file")
+  verb->add_option("OUT", options->out,
+                   "The directory to write; of safetensors, perfetto and chrome the file")
       ->required();
-  verb->add_option("--to", options->to,
-                   "smdebug, tensorboard, csv, parquet, safetensors, perfetto or chrome")
+  verb->add_option("--to", options->to, "smdebug, tensorboard, csv, parquet, safetensors, perfetto or chrome")
       ->required();
   verb->add_option("--tensors", options->regex, "Only tensors whose names match this expression");
   verb->add_option("--collection", options->collection, "Only tensors of this collection");
@@ -347,7 +347,7 @@ void AddExport(CLI::App& app) {
     if (known == std::end(kFormats)) {
       ExitWithError(InvalidArgument(fmt::format(
           "'{}' is no format; there are smdebug, tensorboard, csv, parquet, safetensors, perfetto and chrome",
-                      options->to)));
+          options->to)));
     }
     if (options->step && options->to != "safetensors")
       ExitWithError(InvalidArgument("--step goes with --to safetensors; the other formats hold all steps"));
@@ -366,7 +366,8 @@ void AddExport(CLI::App& app) {
       if (options->to != "smdebug" || options->follow || options->worker || !options->mode.empty() ||
           !options->regex.empty() || !options->collection.empty())
         ExitWithError(InvalidArgument("--profiler goes with --to smdebug, and without what chooses tensors"));
-      BecomePython("profiler", {"export", options->run, fs::absolute(options->out).lexically_normal().string()},
+      BecomePython("profiler",
+                   {"export", options->run, fs::absolute(options->out).lexically_normal().string()},
                    "the layout of smdebug's profiler is written by Luff's Python package");
     }
     if (options->to == "parquet") ExportInPython(*options);

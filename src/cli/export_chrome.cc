@@ -24,7 +24,8 @@ class ChromeTrace final : public TraceFormat {
     if (!ranks_.insert(worker).second) return;
     Event(R"({{"name":"process_name","ph":"M","pid":{0},"args":{{"name":"rank {0}"}}}})", worker);
     Event(R"({{"name":"process_sort_index","ph":"M","pid":{0},"args":{{"sort_index":{0}}}}})", worker);
-    Event(R"({{"name":"thread_name","ph":"M","pid":{},"tid":0,"args":{{"name":"training thread"}}}})", worker);
+    Event(R"({{"name":"thread_name","ph":"M","pid":{},"tid":0,"args":{{"name":"training thread"}}}})",
+          worker);
     Pass(0, to);
   }
 
@@ -34,7 +35,8 @@ class ChromeTrace final : public TraceFormat {
                                     info.global_step, info.update);
     if (phases.head.steps != 1) notes += fmt::format(R"(,"steps":{})", phases.head.steps);
     if (phases.head.cpu_ns >= 0) notes += fmt::format(R"(,"cpu_ms":{})", Milli(phases.head.cpu_ns));
-    if (phases.head.run_queue_ns >= 0) notes += fmt::format(R"(,"queue_ms":{})", Milli(phases.head.run_queue_ns));
+    if (phases.head.run_queue_ns >= 0)
+      notes += fmt::format(R"(,"queue_ms":{})", Milli(phases.head.run_queue_ns));
     Slice(worker, fmt::format("{} step", query::ModeName(info.mode)), "step", placed, notes);
     for (const profile::PhaseSlice& slice : placed.phases) {
       Slice(worker, format::PhaseName(static_cast<std::uint8_t>(slice.phase)), "phase", slice,
@@ -72,7 +74,8 @@ class ChromeTrace final : public TraceFormat {
   }
 
   void Value(std::int64_t at_ns, double value, std::string* to) override {
-    Event(R"({{"name":{},"ph":"C","pid":{},"ts":{},"args":{{"value":{}}}}})", series_, host_, Micro(at_ns), value);
+    Event(R"({{"name":{},"ph":"C","pid":{},"ts":{},"args":{{"value":{}}}}})", series_, host_, Micro(at_ns),
+          value);
     Pass(64 << 10, to);
   }
 
@@ -86,9 +89,7 @@ class ChromeTrace final : public TraceFormat {
   static std::string Milli(std::int64_t ns) {
     return fmt::format("{}.{:06}", ns / 1'000'000, ns % 1'000'000);
   }
-  static std::string Micro(std::int64_t ns) {
-    return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
-  }
+  static std::string Micro(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
   template <typename... Args>
   void Event(fmt::format_string<Args...> form, Args&&... args) {
     json_ += any_ ? ",\n" : "\n";
@@ -97,8 +98,8 @@ class ChromeTrace final : public TraceFormat {
   }
   void Slice(std::uint32_t worker, std::string_view name, std::string_view category,
              const profile::Interval& span, std::string_view notes) {
-    Event(R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":0,"ts":{},"dur":{},"args":{{{}}}}})", name, category,
-          worker, Micro(span.begin_ns), Micro(span.end_ns - span.begin_ns), notes);
+    Event(R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":0,"ts":{},"dur":{},"args":{{{}}}}})", name,
+          category, worker, Micro(span.begin_ns), Micro(span.end_ns - span.begin_ns), notes);
   }
   void Pass(std::size_t at_least, std::string* to) {
     if (json_.size() < at_least) return;

@@ -31,8 +31,7 @@ namespace defaults {
 constexpr pbf_tag_type kEvent = 11, kClock = 58;
 }
 namespace descriptor {
-constexpr pbf_tag_type kUuid = 1, kName = 2, kProcess = 3, kThread = 4, kParent = 5,
-                       kCounter = 8;
+constexpr pbf_tag_type kUuid = 1, kName = 2, kProcess = 3, kThread = 4, kParent = 5, kCounter = 8;
 constexpr pbf_tag_type kUnitName = 6;
 constexpr pbf_tag_type kProcessPid = 1, kProcessName = 6;
 constexpr pbf_tag_type kThreadPid = 1, kThreadTid = 2, kThreadName = 5;
@@ -67,10 +66,9 @@ enum Note : std::uint64_t {
   kRemedy,
   kTensor
 };
-constexpr const char* kNoteNames[] = {"step",       "global step", "update",    "steps",
-                                      "times",      "CPU ms",      "queue ms",  "major faults",
-                                      "rule",       "severity",    "what",      "why",
-                                      "remedy",     "tensor"};
+constexpr const char* kNoteNames[] = {"step",   "global step", "update",       "steps", "times",
+                                      "CPU ms", "queue ms",    "major faults", "rule",  "severity",
+                                      "what",   "why",         "remedy",       "tensor"};
 constexpr std::uint64_t kFirstModeName = 100;
 
 /// Tracks of a rank. Uuids are any numbers that differ.

@@ -110,10 +110,9 @@ Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& c
   LUFF_ASSIGN_OR_RETURN(const auto file, OutputFile::Create(out, existing));
   StepDrawer drawer(choice, format, file.get());
   format->Begin(trial, drawer.text());
-  LUFF_RETURN_IF_ERROR(
-      query::VisitPhases(trial, [&](const query::StepInfo& info, const query::StepPhases& phases) {
-        drawer.Draw(info, phases);
-      }));
+  LUFF_RETURN_IF_ERROR(query::VisitPhases(
+      trial,
+      [&](const query::StepInfo& info, const query::StepPhases& phases) { drawer.Draw(info, phases); }));
   LUFF_RETURN_IF_ERROR(drawer.status());
   if (drawer.steps() == 0) {
     return NotFound("the run has no phases of these steps; `luff profile RUN` says why: " + trial.path());

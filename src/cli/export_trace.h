@@ -33,7 +33,8 @@ class TraceFormat {
   /// `at_ns`: Unix time of the step at which it was seen.
   virtual void Finding(const rules::Finding& finding, std::int64_t at_ns, std::string* to) = 0;
   /// A series that the sampler of a host measured, and then its values, ascending in time.
-  virtual void Series(std::uint32_t host, const std::string& name, std::string_view unit, std::string* to) = 0;
+  virtual void Series(std::uint32_t host, const std::string& name, std::string_view unit,
+                      std::string* to) = 0;
   virtual void Value(std::int64_t at_ns, double value, std::string* to) = 0;
   virtual void End(std::string* to) = 0;
 };
@@ -48,6 +49,7 @@ struct TraceWritten {
 };
 /// Errors: kNotFound if the run has no phases of what was chosen; those of reading and writing.
 [[nodiscard]] Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& choice,
-                                               TraceFormat* format, const std::string& out, Existing existing);
+                                               TraceFormat* format, const std::string& out,
+                                               Existing existing);
 
 }  // namespace luff::cli

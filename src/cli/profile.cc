@@ -195,10 +195,12 @@ void AddProfile(CLI::App& app) {
     if (IsProfilerFolder(options->run)) {
       if (!options->steps.empty() || options->worker)
         ExitWithError(InvalidArgument(
-            "--steps and --rank go with a run of Luff; this is a folder of SageMaker's profiler: " + options->run));
+            "--steps and --rank go with a run of Luff; this is a folder of SageMaker's profiler: " +
+            options->run));
       std::vector<std::string> words = {"profile", options->run};
       if (options->json) words.emplace_back("--json");
-      BecomePython("profiler", std::move(words), "folders of SageMaker's profiler are read by Luff's Python package");
+      BecomePython("profiler", std::move(words),
+                   "folders of SageMaker's profiler are read by Luff's Python package");
     }
     Show(*options);
   });

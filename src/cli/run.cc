@@ -406,10 +406,9 @@ void AddRun(CLI::App& app) {
       for (std::size_t i = 0; i < done.runs.size(); ++i) {
         if (!end.report.empty()) TellReport(done.runs[i], end.report, i + 1);
         if (end.profiler_rules.empty()) continue;
-        TellProfilerRules(done.runs[i], end.profiler_rules,
-                          end.profiler_report + (i == 0 || end.profiler_report.empty()
-                                                     ? ""
-                                                     : fmt::format("-{}", i + 1)));
+        TellProfilerRules(
+            done.runs[i], end.profiler_rules,
+            end.profiler_report + (i == 0 || end.profiler_report.empty() ? "" : fmt::format("-{}", i + 1)));
       }
       ExitWith(done.code);
     } catch (const fs::filesystem_error& error) {

@@ -7,7 +7,8 @@ namespace luff::profile {
 void Timeline::Place(const query::StepPhases& phases, PlacedStep* out) {
   const std::int64_t wall = phases.head.wall_ns;
   // Of a damaged run: what the clock cannot hold begins at 0.
-  const std::int64_t ended = std::clamp(phases.ended_unix_ns, std::int64_t{0}, INT64_MAX - format::kMaxPhaseNs);
+  const std::int64_t ended =
+      std::clamp(phases.ended_unix_ns, std::int64_t{0}, INT64_MAX - format::kMaxPhaseNs);
   out->begin_ns = std::max({ended - wall, free_from_ns_, std::int64_t{0}});
   out->end_ns = out->begin_ns > INT64_MAX - wall ? INT64_MAX : out->begin_ns + wall;
   free_from_ns_ = out->end_ns;

@@ -311,8 +311,8 @@ Status RunTrial::EachPhases(const PhasesVisitor& use) const {
         LUFF_ASSIGN_OR_RETURN(const auto view, format::ParsePhasesUntrusted(body));
         const format::StepColumns& columns = segment->steps();
         const auto place = std::ranges::lower_bound(columns.ordinal, entry.ordinal) - columns.ordinal.begin();
-        use(steps_.at(n), PhasesOf(worker->reader->worker(),
-                                   columns.wall_unix_ns[static_cast<std::size_t>(place)], view));
+        use(steps_.at(n),
+            PhasesOf(worker->reader->worker(), columns.wall_unix_ns[static_cast<std::size_t>(place)], view));
       }
     }
   }

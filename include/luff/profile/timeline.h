@@ -23,10 +23,10 @@ struct PlacedStep : Interval {
 
 /// Places the steps of one worker, in the order in which they ended.
 ///
-/// Lengths are exact. A step lies where the host's clock said that it ended; where that clock was set back, it
-/// begins when the one before it ended. A phase has one interval: it is as long as the phase took in all, and
-/// begins where the phase began last, or as near to that as the others leave room. What no interval covers is
-/// kOther.
+/// Lengths are exact. A step lies where the host's clock said that it ended; where that clock was set back,
+/// it begins when the one before it ended. A phase has one interval: it is as long as the phase took in all,
+/// and begins where the phase began last, or as near to that as the others leave room. What no interval
+/// covers is kOther.
 class Timeline {
  public:
   /// Reuses the vector of `out`.
