@@ -18,9 +18,11 @@ StepPhases PhasesOf(std::uint32_t worker, std::int64_t ended_unix_ns, const form
   for (const format::PhaseRow& row : view.rows) {
     if (row.clock != 0) continue;
     const std::size_t phase = row.phase < format::kPhaseCount ? row.phase : 0;
+    // A phase may have several rows, e.g. one for each of its subjects.
+    const bool first = phases.ns[phase] == 0 && phases.begins[phase] == 0;
+    phases.starts_ns[phase] = first ? row.start_ns : std::max(phases.starts_ns[phase], row.start_ns);
     phases.ns[phase] += row.duration_ns;
     phases.begins[phase] += row.count;
-    phases.starts_ns[phase] = row.start_ns;
   }
   return phases;
 }

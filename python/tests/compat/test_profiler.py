@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from luff import _core
 from luff._codes import EndReason, Mode, Phase
 from luff.compat.smdebug.exceptions import NoMoreProfilerData, RuleEvaluationConditionMet
-from luff.compat.smdebug.profiler import LocalAlgorithmMetricsReader, LocalSystemMetricsReader
+from luff.compat.smdebug.profiler import (
+    LocalAlgorithmMetricsReader,
+    LocalSystemMetricsReader,
+    ProfilerSystemEvents,
+    SMProfilerEvents,
+)
 from luff.compat.smdebug.profiler._files import system_records, timeline_records
 from luff.compat.smdebug.profiler._write import write_profile
 from luff.compat.smdebug.profiler.analysis.notebook_utils.training_job import TrainingJob
@@ -39,6 +47,37 @@ from luff.compat.smdebug.trials import create_trial
 from luff.errors import AlreadyExistsError, NotFoundError
 
 T0 = 1_600_000_020  # a full minute
+_SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.just({}),
+    st.lists(st.integers()),
+)
+_KEYS = [
+    "Type",
+    "Name",
+    "Dimension",
+    "Value",
+    "NodeId",
+    "Timestamp",
+    "name",
+    "ph",
+    "ts",
+    "dur",
+    "pid",
+    "tid",
+    "args",
+]
+_LINES = st.one_of(
+    st.dictionaries(
+        st.sampled_from(_KEYS),
+        st.one_of(_SCALARS, st.sampled_from(["X", "B", "E", "M", "process_name", "thread_name"])),
+    ).map(lambda found: json.dumps(found).encode() + b","),
+    st.sampled_from([b"[", b"]", b"", b"{", b"null"]),
+)
 
 
 class Folder:
@@ -130,6 +169,7 @@ def test_a_last_line_that_is_cut_off_is_skipped(tmp_path: Path) -> None:
         '{"Type": "cpu", "Dimension": "x", "Value": "9", "NodeId": "n", "Timestamp": 1}',
         '{"Type": "cpu", "Dimension": "x", "Value": 9, "NodeId": "n", "Timestamp": NaN}',
         '{"Type": 1, "Dimension": "x", "Value": 9, "NodeId": "n", "Timestamp": 1}',
+        '{"Type": "cpu", "Dimension": "x", "Value": 1' + 400 * "0" + ', "NodeId": "n", "Timestamp": 1}',
         "[" * 100_000,
     ],
 )
@@ -154,6 +194,21 @@ def test_a_timeline_of_a_killed_job_is_read_up_to_its_end(tmp_path: Path) -> Non
     records, problems = timeline_records(str(file))
     assert len(records) == 3
     assert problems[0].startswith(f"{file}, line 3: ")
+
+
+@pytest.mark.parametrize("read", [system_records, timeline_records])
+@given(st.one_of(st.binary(max_size=400), st.lists(_LINES, max_size=8).map(b"\n".join)))
+@settings(max_examples=300, deadline=None)
+def test_no_file_is_too_strange(read: Any, content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "x.json"
+        file.write_bytes(content)
+        records, problems = read(str(file))
+        for problem in problems:
+            assert problem.startswith(f"{file}, line ")
+        parser = SMProfilerEvents() if read is timeline_records else ProfilerSystemEvents()
+        parser.read_events_from_json_data(records, *(("0-algo-1",) if read is timeline_records else ()))
+        assert len(parser.get_all_events()) <= len(records)
 
 
 def test_files_that_lead_elsewhere_are_not_opened(tmp_path: Path, folder: Folder) -> None:

@@ -76,7 +76,9 @@ def _by_lines(text: bytes, problems: _Problems) -> Iterator[tuple[int, Any]]:
 
 
 def _number(found: Any) -> bool:
-    return isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found)
+    if not isinstance(found, (int, float)) or isinstance(found, bool):
+        return False
+    return math.isfinite(found) if isinstance(found, float) else abs(found) < 1 << 62
 
 
 def system_records(path: str) -> tuple[list[dict[str, Any]], list[str]]:
