@@ -6,7 +6,8 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from luff.compat.smdebug.profiler import (
     SMProfilerEvents,
 )
 from luff.compat.smdebug.profiler._files import system_records, timeline_records
+from luff.compat.smdebug.profiler._run import system_events
 from luff.compat.smdebug.profiler._write import write_profile
 from luff.compat.smdebug.profiler.analysis.notebook_utils.training_job import TrainingJob
 from luff.compat.smdebug.profiler.analysis.utils.merge_timelines import MergedTimeline, MergeUnit
@@ -44,7 +46,8 @@ from luff.compat.smdebug.profiler.rules import (
 from luff.compat.smdebug.profiler.utils import TimeUnits
 from luff.compat.smdebug.rules import invoke_rule
 from luff.compat.smdebug.trials import create_trial
-from luff.errors import AlreadyExistsError, NotFoundError
+from luff.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from luff.trial import open_trial
 
 T0 = 1_600_000_020  # a full minute
 _SCALARS = st.one_of(
@@ -558,6 +561,67 @@ def test_a_run_is_written_in_the_layout_of_the_original(run: Path, tmp_path: Pat
     assert (out / "framework" / "training_job_end.ts").exists()
     with pytest.raises(AlreadyExistsError):
         write_profile(str(run), str(out))
+
+
+class Sampled:
+    """What a sampler measured of a host with two cores and a GPU, twice a second."""
+
+    number = 0
+    series: ClassVar[dict[str, tuple[str, bool, list[float]]]] = {
+        "cpu.0.busy": ("s", True, [0, 0.5, 0.75, 0.75]),
+        "cpu.1.busy": ("s", True, [0, 0.1, 0.2, 0.3]),
+        "cpu.busy": ("s", True, [0, 0.6, 0.95, 1.05]),
+        "cpu.iowait": ("s", True, [0, 0, 0.5, 0.5]),
+        "memory.total": ("bytes", False, [8e9, 8e9, 8e9, 8e9]),
+        "memory.available": ("bytes", False, [8e9, 6e9, 4e9, 2e9]),
+        "net.eth0.received": ("bytes", True, [0, 100, 100, 50]),
+        "gpu.0.utilisation": ("1", False, [0.1, 0.2, 0.3, 0.4]),
+        "gpu.0.memory.used": ("bytes", False, [1e9, 1e9, 2e9, 2e9]),
+        "gpu.0.memory.total": ("bytes", False, [4e9]),
+        "rank.3.cpu": ("s", True, [0, 1, 2, 3]),
+    }
+    units: ClassVar[dict[str, str]] = {name: one[0] for name, one in series.items()}
+
+    def columns(self, name: str) -> dict[str, Any]:
+        values = np.array(self.series[name][2], dtype=float)
+        return {"unix_s": T0 + np.arange(len(values)) / 2, "value": values}
+
+    def rates(self, name: str) -> dict[str, Any]:
+        assert self.series[name][1]
+        found = self.columns(name)
+        grown = np.diff(found["value"])
+        good = grown >= 0
+        return {"unix_s": found["unix_s"][1:][good], "value": grown[good] / 0.5}
+
+
+def test_samples_become_system_metrics() -> None:
+    found = system_events(SimpleNamespace(hosts=[Sampled()]))  # type: ignore[arg-type]
+    by_name: dict[str, list[float]] = {}
+    for event in found:
+        assert event.node_id == "algo-1"
+        by_name.setdefault(f"{event.type} {event.name} {event.dimension}", []).append(event.value)
+    assert by_name == {
+        "cpu cpu0 CPUUtilization": [100, 50, 0],
+        "cpu cpu1 CPUUtilization": [20, 20, 20],
+        "i/o cpu I/OWaitPercentage": [0, 50, 0],
+        "memory MemoryUsedPercent Platform": [0, 25, 50, 75],
+        "network AlgorithmReceive:eth0 Algorithm": [200, 0],  # then it began again
+        "gpu gpu0 GPUUtilization": [10, 20, 30, 40],
+        "gpu gpu0 GPUMemoryUtilization": [25, 25, 50, 50],
+    }
+    assert [event.timestamp for event in found] == sorted(event.timestamp for event in found)
+
+
+def test_golden_samples_are_columns() -> None:
+    golden = Path(__file__).parents[3] / "testdata" / "format" / "v1.1" / "run"
+    (host,) = open_trial(golden).profile("GLOBAL").hosts
+    assert (host.number, host.units) == (3, {"cpu.busy": "s", "gpu.0.memory.used": "bytes"})
+    assert host.document("host") == {"name": "golden"}
+    assert list(host.rates("cpu.busy")["value"]) == pytest.approx([0.9] * 5)
+    with pytest.raises(InvalidArgumentError, match="columns"):
+        host.rates("gpu.0.memory.used")
+    with pytest.raises(NotFoundError):
+        host.columns("cpu.bussy")
 
 
 def test_a_job_needs_a_directory(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from luff.compat.smdebug.core.access_layer.s3 import no_s3
 from luff.compat.smdebug.core.tfevent.timeline_file_writer import node_id
 from luff.compat.smdebug.profiler.algorithm_metrics_reader import LocalAlgorithmMetricsReader
 from luff.compat.smdebug.profiler.profiler_constants import CONVERT_TO_MICROSECS, MERGEDTIMELINE_SUFFIX
@@ -80,7 +81,9 @@ class MergedTimeline:
     ) -> None:
         self.path = path
         self.file_suffix_filter = file_suffix_filter
-        self.out_dir = output_directory if output_directory is not None else path
+        self.out_dir = os.fspath(output_directory if output_directory is not None else path)
+        if self.out_dir.startswith("s3://"):
+            no_s3(self.out_dir)
         self.reader = LocalAlgorithmMetricsReader(path)
         self._system = LocalSystemMetricsReader(path)
 
