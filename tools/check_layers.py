@@ -66,7 +66,7 @@ BORROWED = {
     ],
     "fmt": list(ROOMS),
     "fmt/format.h": ["base"],  # compiled only once, by base/format.h
-    "protozero": ["format"],
+    "protozero": ["format", "cli"],
     "toml++": ["cli"],
     "CLI": ["cli"],
     "spdlog": ["cli"],
@@ -116,6 +116,9 @@ FRAMEWORKS = {
     "sklearn": ["sklearn/"],
     "matplotlib": ["_verbs/"],
     "pyarrow": ["_verbs/export.py"],
+    "pandas": ["profile.py", "compat/smdebug/profiler/analysis/"],
+    "bokeh": ["compat/smdebug/profiler/analysis/notebook_utils/"],
+    "pyinstrument": ["compat/smdebug/profiler/python_profiler.py"],
     "opentelemetry": ["_verbs/otlp.py"],
 }
 # Rooms of our Python packages: folder of python/luff -> room -> rooms that it may import, in addition to itself. A

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "base/format.h"
@@ -41,23 +40,6 @@ std::string WhyNone(const query::Trial& trial) {
   if (framework.empty())
     return "no phase of this framework's training was seen (docs/profiling.md has a table)";
   return "it was written by Luff before run format 1.1, or with profile = \"off\"";
-}
-
-/// "A:B", "A:" or ":B".
-void ParseSteps(const std::string& text, profile::Scope* scope) {
-  if (text.empty()) return;
-  const auto colon = text.find(':');
-  const auto number = [&](std::string_view part, std::int64_t* to) {
-    if (part.empty()) return true;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), *to);
-    return error == std::errc() && end == part.data() + part.size() && *to >= 0;
-  };
-  const std::string_view view = text;
-  if (colon == std::string::npos || !number(view.substr(0, colon), &scope->from) ||
-      !number(view.substr(colon + 1), &scope->to) || scope->from > scope->to) {
-    ExitWithError(InvalidArgument(
-        fmt::format("--steps: found '{}', expected FROM:TO, TRAIN steps from 0 on, both included", text)));
-  }
 }
 
 TimeVerdict Judge(const query::Trial& trial, const profile::PhaseTable& table, const profile::Scope& scope) {
@@ -277,7 +259,9 @@ void Print(const profile::PhaseTable& table, const TimeVerdict& verdict,
 void Show(const ProfileOptions& options) {
   profile::Scope scope;
   scope.worker = options.worker;
-  ParseSteps(options.steps, &scope);
+  const StepRange range = StepRangeOrExit(options.steps);
+  scope.from = range.from;
+  scope.to = range.to;
   const auto trial = OpenOrExit(options);
   const MachineView machines(options.run, options.price_per_hour);
   const profile::PhaseTable table = ValueOrExit(profile::TableOf(*trial, scope));
@@ -314,6 +298,16 @@ void AddProfile(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   verb->callback([options] {
     FindRunOrExit(&options->run);
+    if (IsProfilerFolder(options->run)) {
+      if (!options->steps.empty() || options->worker)
+        ExitWithError(InvalidArgument(
+            "--steps and --rank go with a run of Luff; this is a folder of SageMaker's profiler: " +
+            options->run));
+      std::vector<std::string> words = {"profile", options->run};
+      if (options->json) words.emplace_back("--json");
+      BecomePython("profiler", std::move(words),
+                   "folders of SageMaker's profiler are read by Luff's Python package");
+    }
     Show(*options);
   });
 }

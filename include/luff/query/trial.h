@@ -121,9 +121,12 @@ struct StepPhases {
   };
   std::uint32_t worker = 0;
   format::PhasesHead head{};
+  std::int64_t ended_unix_ns = 0;                           // by the worker's clock
   std::array<std::int64_t, format::kPhaseCount> ns{};       // of the host; adds up to head.wall_ns
   std::array<std::uint32_t, format::kPhaseCount> begins{};  // how often each began
   std::vector<Wait> waits = {};                             // those of kDataWait
+  /// When each began last, since the step's begin; -1: before it, or merged. 0 of a phase that is not there.
+  std::array<std::int64_t, format::kPhaseCount> starts_ns{};
 };
 
 struct GapInfo {
