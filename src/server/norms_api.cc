@@ -11,13 +11,13 @@
 namespace luff::server {
 namespace {
 
-constexpr std::size_t kPoints = 256;
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr std::size_t kNormPoints = 256;
+constexpr double kNoNorm = std::numeric_limits<double>::quiet_NaN();
 
-using Tensors = std::vector<query::TensorId>;
+using TensorIds = std::vector<query::TensorId>;
 
-Tensors OfRole(const query::Trial& trial, query::Role role, std::size_t known) {
-  Tensors found;
+TensorIds OfRole(const query::Trial& trial, query::Role role, std::size_t known) {
+  TensorIds found;
   for (query::TensorId id = 0; id < std::min<std::size_t>(trial.tensor_count(), known); ++id) {
     if (trial.tensor(id).role == role) found.push_back(id);
   }
@@ -25,13 +25,13 @@ Tensors OfRole(const query::Trial& trial, query::Role role, std::size_t known) {
 }
 
 /// The cells of some tensors in neighbouring columns, joined.
-struct Joined {
-  explicit Joined(std::size_t tensors) : lo(tensors), hi(tensors) {}
+struct JoinedCells {
+  explicit JoinedCells(std::size_t tensors) : lo(tensors), hi(tensors) {}
   std::vector<float> lo, hi;
   std::uint8_t flags = 0;
 
   void Join(const Overview& overview, std::size_t first, std::size_t last, std::size_t place,
-            const Tensors& tensors) {
+            const TensorIds& tensors) {
     std::ranges::fill(lo, std::numeric_limits<float>::infinity());
     std::ranges::fill(hi, -std::numeric_limits<float>::infinity());
     flags = first < overview.unread() ? HeatMap::kNotRead : std::uint8_t{0};
@@ -47,7 +47,7 @@ struct Joined {
   }
 };
 
-struct Bounds {
+struct NormBounds {
   std::vector<double> lo, hi;
   std::vector<std::uint8_t> flags;
 
@@ -58,7 +58,7 @@ struct Bounds {
   }
 };
 
-void AddRoot(const Joined& from, Bounds* to) {
+void AddRoot(const JoinedCells& from, NormBounds* to) {
   double lo = 0, hi = 0;
   bool any = false;
   for (std::size_t i = 0; i < from.lo.size(); ++i) {
@@ -67,13 +67,13 @@ void AddRoot(const Joined& from, Bounds* to) {
     lo += static_cast<double>(from.lo[i]) * static_cast<double>(from.lo[i]);
     hi += static_cast<double>(from.hi[i]) * static_cast<double>(from.hi[i]);
   }
-  to->lo.push_back(any ? std::sqrt(lo) : kNone);
-  to->hi.push_back(any ? std::sqrt(hi) : kNone);
+  to->lo.push_back(any ? std::sqrt(lo) : kNoNorm);
+  to->hi.push_back(any ? std::sqrt(hi) : kNoNorm);
   to->flags.push_back(from.flags);
 }
 
-void AddExtremes(const Joined& from, Bounds* to) {
-  double lo = kNone, hi = kNone;
+void AddExtremes(const JoinedCells& from, NormBounds* to) {
+  double lo = kNoNorm, hi = kNoNorm;
   for (std::size_t i = 0; i < from.lo.size(); ++i) {
     if (!(from.lo[i] <= from.hi[i])) continue;
     lo = std::fmin(lo, static_cast<double>(from.lo[i]));
@@ -90,14 +90,14 @@ void AddNorms(const Overview& overview, const query::Trial& trial, std::size_t p
   int more = 0;
   while ((overview.used() >> more) > points) ++more;
   const std::size_t width = std::size_t{1} << more;
-  const Tensors gradients = OfRole(trial, query::Role::kGradient, overview.tensors());
-  const Tensors weights = OfRole(trial, query::Role::kWeight, overview.tensors());
+  const TensorIds gradients = OfRole(trial, query::Role::kGradient, overview.tensors());
+  const TensorIds weights = OfRole(trial, query::Role::kWeight, overview.tensors());
   const auto place = [](std::string_view name) {
     return static_cast<std::size_t>(FindStatistic(name)->place);
   };
-  Joined norms(gradients.size()), ratios(weights.size());
+  JoinedCells norms(gradients.size()), ratios(weights.size());
   std::vector<std::int64_t> step;
-  Bounds gradient, update;
+  NormBounds gradient, update;
   for (std::size_t first = 0; first < overview.used(); first += width) {
     const std::size_t last = std::min(first + width, overview.used());
     step.push_back(static_cast<std::int64_t>(first) << overview.bits());
@@ -116,7 +116,7 @@ Result<Response> NormsRoute(const ListedRun& listed, OpenRun& run, const Request
   (void)listed, (void)request;
   LUFF_ASSIGN_OR_RETURN(const bool complete, run.ReadOverview(query::Mode::kTrain));
   Payload payload;
-  AddNorms(run.Heat(*FindStatistic("l2"), query::Mode::kTrain).overview(), run.trial(), kPoints, &payload);
+  AddNorms(run.Heat(*FindStatistic("l2"), query::Mode::kTrain).overview(), run.trial(), kNormPoints, &payload);
   payload.Tell("complete", complete ? "1" : "0");
   return Response{.type = "application/vnd.safetensors", .body = payload.Bytes()};
 }

@@ -254,6 +254,7 @@ Result<Response> OverviewRows(const ListedRun& listed, OpenRun& run, const Reque
     return InvalidArgument(fmt::format("expected 1 to {} tensors: tensor=3,7", kMaxOverviewRows));
   LUFF_ASSIGN_OR_RETURN(const HeatMap* map, HeatFor(run, request.Parameter("stat"), request));
   LUFF_ASSIGN_OR_RETURN(const auto level, NumberIn<std::size_t>(request, "level", 0));
+  const bool means = request.Parameter("mean") == "1";
   const auto levels = map->Levels();
   if (level >= std::max<std::size_t>(levels.size(), 1))
     return NotFound("there is no such level; heat names them");
@@ -267,6 +268,11 @@ Result<Response> OverviewRows(const ListedRun& listed, OpenRun& run, const Reque
     payload.Add(fmt::format("{}.lo", tensor), row.lo);
     payload.Add(fmt::format("{}.hi", tensor), row.hi);
     payload.Add(fmt::format("{}.flags", tensor), row.flags);
+    if (!means) continue;
+    const std::int64_t bucket = levels.empty() ? 1 : levels[level].bucket_steps;
+    LUFF_ASSIGN_OR_RETURN(const auto mean, MeansOf(run.trial(), tensor, map->statistic().statistic,
+                                                   map->overview().mode(), bucket, row.lo.size()));
+    payload.Add(fmt::format("{}.mean", tensor), mean);
   }
   return Numbers(payload);
 }

@@ -82,6 +82,8 @@ export const steps = (id: string, from = 0, signal?: AbortSignal) => numbers(`ru
 /** What steps are called, from a position in the step table on. */
 export const spans = (id: string, from = 0) => numbers(`runs/${id}/spans${from ? `?from=${from}` : ""}`);
 
+export const norms = (id: string, signal?: AbortSignal) => numbers(`runs/${id}/norms`, signal);
+
 export interface HistogramsQuery {
   tensor: number;
   scale?: string;
