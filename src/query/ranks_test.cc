@@ -23,7 +23,7 @@ TEST(Ranks, WorkersWithStepsInCommonAreSeveral) {
 }
 TEST(Ranks, ThoseOfTheWorldCountBeforeTheirFirstStep) {
   EXPECT_EQ(RanksOf(std::vector{Worker(0, 5), Worker(-1, -1)}, 2), 2U);
-  EXPECT_EQ(RanksOf(std::vector{Worker(0, 5)}, 8), 1U);  // the others never came
+  EXPECT_EQ(RanksOf(std::vector{Worker(0, 5)}, 8), 1U);                  // the others never came
   EXPECT_EQ(RanksOf(std::vector{Worker(0, 5), Worker(-1, -1)}, 1), 1U);  // a part that has just begun
   EXPECT_EQ(RanksOf(std::vector<WorkerInfo>(), 4), 0U);
 }

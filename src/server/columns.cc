@@ -166,7 +166,8 @@ Result<std::vector<double>> MeansOf(const query::Trial& trial, query::TensorId t
     sum[column] += value;
     ++finite[column];
   }
-  for (std::size_t i = 0; i < columns; ++i) sum[i] = finite[i] == 0 ? kNaN : sum[i] / static_cast<double>(finite[i]);
+  for (std::size_t i = 0; i < columns; ++i)
+    sum[i] = finite[i] == 0 ? kNaN : sum[i] / static_cast<double>(finite[i]);
   return sum;
 }
 

@@ -520,8 +520,8 @@ class Beast final : public Listener {
   Service* service_ = nullptr;
   std::size_t connections_ = 0;
   std::list<OpenStream*> streams_;  // the oldest first
-  std::uint64_t under_way_ = 0;  // bytes of answers that are being written
-  std::list<Stream*> waiting_;   // for a request; the longest first
+  std::uint64_t under_way_ = 0;     // bytes of answers that are being written
+  std::list<Stream*> waiting_;      // for a request; the longest first
   std::uint16_t port_ = 0;
   std::string path_;  // of the Unix socket, to be removed
 };

@@ -116,7 +116,8 @@ Result<Response> NormsRoute(const ListedRun& listed, OpenRun& run, const Request
   (void)listed, (void)request;
   LUFF_ASSIGN_OR_RETURN(const bool complete, run.ReadOverview(query::Mode::kTrain));
   Payload payload;
-  AddNorms(run.Heat(*FindStatistic("l2"), query::Mode::kTrain).overview(), run.trial(), kNormPoints, &payload);
+  AddNorms(run.Heat(*FindStatistic("l2"), query::Mode::kTrain).overview(), run.trial(), kNormPoints,
+           &payload);
   payload.Tell("complete", complete ? "1" : "0");
   return Response{.type = "application/vnd.safetensors", .body = payload.Bytes()};
 }

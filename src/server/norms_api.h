@@ -7,8 +7,8 @@
 namespace luff::server {
 
 /// Adds, for at most `points` columns of an overview, bounds of the root of the sum of the squares of all
-/// gradients' norms, and of the update ratios of all weights. Of the norm, both bounds are its value where each
-/// gradient was recorded once in the column.
+/// gradients' norms, and of the update ratios of all weights. Of the norm, both bounds are its value where
+/// each gradient was recorded once in the column.
 void AddNorms(const Overview& overview, const query::Trial& trial, std::size_t points, Payload* payload);
 /// runs/RUN/norms
 [[nodiscard]] Result<Response> NormsRoute(const ListedRun& listed, OpenRun& run, const Request& request);

@@ -14,7 +14,9 @@ namespace {
 using query::testing::TempRun;
 using query::testing::Writing;
 
-float GradientAt(int id, int step) { return static_cast<float>(id + 1) * (1.0F + static_cast<float>(step % 7)); }
+float GradientAt(int id, int step) {
+  return static_cast<float>(id + 1) * (1.0F + static_cast<float>(step % 7));
+}
 
 PayloadReader Ask(const std::string& path, std::size_t points) {
   auto trial = query::Trial::Open(path).value();

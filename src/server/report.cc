@@ -464,7 +464,8 @@ Result<std::string> Filling::Fill(std::size_t limit) {
   AddNamedCurves();
   AddNamedSteps();
   AddHeat(*FindStatistic("l2"), archive_.left() * 35 / 100);
-  if (auto norms = Ask("norms"); norms.ok()) archive_.Add({{"norms", *std::move(norms)}}, archive_.left() / 8);
+  if (auto norms = Ask("norms"); norms.ok())
+    archive_.Add({{"norms", *std::move(norms)}}, archive_.left() / 8);
   AddAllCurves();
   AddHistograms();
   AddSamples(archive_.left() / 4);

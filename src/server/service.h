@@ -38,8 +38,8 @@ class Service {
         runs_(options.cache),
         live_(&list_, &runs_) {
     list_.CardsFrom([this](const ListedRun& listed, catalog::Card* card) {
-      return runs_.UseIfOpen(
-          listed, [&](OpenRun& run) { *card = catalog::CardOf(listed.path, run.trial()); });
+      return runs_.UseIfOpen(listed,
+                             [&](OpenRun& run) { *card = catalog::CardOf(listed.path, run.trial()); });
     });
   }
 

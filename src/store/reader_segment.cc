@@ -104,8 +104,7 @@ Result<bool> SegmentReader::Poll(std::uint64_t limit, bool reopen) {
     const std::span<std::byte> to(bytes.data(), static_cast<std::size_t>(want));
     LUFF_ASSIGN_OR_RETURN(const std::size_t got, file_->ReadAt(to, position_));
     TailEnd end = TailEnd::kWindow;
-    const std::uint64_t reached =
-        tail_->TakeInUntrusted(to.first(got), position_, sequence(), &end);
+    const std::uint64_t reached = tail_->TakeInUntrusted(to.first(got), position_, sequence(), &end);
     const bool moved = reached != position_;
     if (moved) taken_bytes_ = reached - position_;
     news = news || moved;
