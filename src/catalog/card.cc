@@ -15,6 +15,7 @@
 #include "catalog/labels.h"
 #include "catalog/secret_words.h"
 #include "luff/base/work_bound.h"
+#include "luff/query/ranks.h"
 #include "luff/query/trial.h"
 #include "luff/rules/kept_findings.h"
 #include "luff/store/control.h"
@@ -280,6 +281,13 @@ Json ToJson(const Scalar& one) {
           {"max", one.max},     {"max_step", one.max_step}};
 }
 
+Card NamedCard(const std::string& run) {
+  Card card;
+  card.run = run;
+  card.name = fs::path(run).filename().string();
+  return card;
+}
+
 }  // namespace
 
 const std::vector<std::string>& VerdictWords() {
@@ -316,20 +324,23 @@ std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& co
 
 Result<Card> ReadCard(const std::string& run) {
   const WorkBound unbounded(nullptr);  // a card is kept for all who ask later
-  Card card;
-  card.run = run;
-  card.name = fs::path(run).filename().string();
   const auto opened = query::Trial::Open(run);
   if (!opened.ok()) {
     if (opened.status().code() != StatusCode::kCorruption &&
         opened.status().code() != StatusCode::kUnsupportedVersion)
       return opened.status();
+    Card card = NamedCard(run);
     card.outcome = "unknown";
     card.verdict = "damaged";
     card.problems = {Cut(std::string(opened.status().message()))};
     return card;
   }
-  const query::Trial& trial = **opened;
+  return CardOf(run, **opened);
+}
+
+Card CardOf(const std::string& run, const query::Trial& trial) {
+  const WorkBound unbounded(nullptr);
+  Card card = NamedCard(run);
   ReadIdentity(run, &card);
   ReadEnvironment(trial, &card);
   card.parameters = ParametersOf(card.command);
@@ -342,7 +353,7 @@ Result<Card> ReadCard(const std::string& run) {
   card.outcome = outcome.state;
   card.why = Cut(outcome.why);
   card.begun_unix_ns = trial.created_unix_ns();
-  card.workers = trial.workers().size();
+  card.workers = query::RanksOf(trial);
   ReadSteps(trial, &card);
   ReadScalars(trial, &card);
   ReadCourse(trial, &card);

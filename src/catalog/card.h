@@ -77,6 +77,8 @@ inline constexpr std::size_t kMaxText = 1024;
 
 /// Reads a run. A run that is damaged has a card that says so. Errors: kNotFound if there is none.
 [[nodiscard]] Result<Card> ReadCard(const std::string& run);
+/// The card of a run that is open, as far as the trial has read it.
+[[nodiscard]] Card CardOf(const std::string& run, const query::Trial& trial);
 
 /// One line of JSON.
 [[nodiscard]] std::string ToJson(const Card& card);

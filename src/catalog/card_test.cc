@@ -109,6 +109,33 @@ TEST(ReadCard, HasTheMeanOfEachEvaluation) {
   EXPECT_EQ(loss->last_step, 5);
 }
 
+TEST(CardOf, IsTheSameOfARunThatSomebodyHasOpen) {
+  const TempRun run;
+  Writing writing(run.path(), 0, 1);
+  writing.Define(0, "loss", 1, format::Role::kLoss);
+  const auto trial = query::Trial::Open(run.path()).value();
+  for (int i = 0; i < 5; ++i) {
+    writing.AddScalar(0, 1.0 / (i + 1));
+    writing.Step();
+  }
+  writing.Close();
+  ASSERT_TRUE(trial->RefreshAll().ok());
+  EXPECT_EQ(ToJson(CardOf(run.path(), *trial)), ToJson(Read(run.path())));
+}
+
+TEST(ReadCard, PartsOfAResumedJobAreOneWorker) {
+  const TempRun run;
+  std::int64_t step = 0;
+  for (std::uint32_t part = 0; part < 2; ++part) {
+    Writing writing(run.path(), part, 1, part > 0);
+    writing.global_step = step;
+    for (int i = 0; i < 3; ++i) writing.Step();
+    step = writing.global_step;
+    writing.Close();
+  }
+  EXPECT_EQ(Read(run.path()).workers, 1U);
+}
+
 TEST(ReadCard, SaysThatARunIsEmptyOrDamaged) {
   const TempRun empty;
   Writing(empty.path(), 0, 1).Close();

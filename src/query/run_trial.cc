@@ -323,6 +323,9 @@ std::vector<WorkerInfo> RunTrial::workers() const {
     if (const auto last = next == 0 ? std::nullopt : worker->reader->FindStep(next - 1)) {
       info.last_global_step = last->segment->steps().global_step[last->index];
     }
+    const auto first =
+        std::ranges::find_if(segments, [](const auto& segment) { return segment->steps().size() > 0; });
+    if (first != segments.end()) info.first_global_step = (*first)->steps().global_step.front();
     for (std::size_t s = segments.size(); s-- > 0 && info.last_train_step < 0;) {
       const auto& steps = segments[s]->steps();
       for (std::size_t i = steps.size(); i-- > 0 && info.last_train_step < 0;) {

@@ -143,8 +143,9 @@ struct WorkerInfo {
   std::uint32_t worker = 0;
   bool ended = false;
   std::optional<format::EndReason> reason;
-  bool alive = false;                  // heartbeat within the limit, or process seen on this host
-  std::int64_t last_global_step = -1;  // published
+  bool alive = false;                   // heartbeat within the limit, or process seen on this host
+  std::int64_t first_global_step = -1;  // -1: none is published
+  std::int64_t last_global_step = -1;
   std::int64_t last_train_step = -1;
   std::int64_t heartbeat_unix_ns = 0;
   std::uint64_t pid = 0;  // if its process exists and can be seen from here

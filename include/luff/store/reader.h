@@ -155,6 +155,7 @@ class SegmentReader {
   std::uint32_t generation_ = 0;
   format::FileHeader header_{};
   std::uint64_t position_ = format::kFileHeaderBytes;
+  std::uint64_t taken_bytes_ = 0;  // by the last reading of the tail that found steps
   std::unique_ptr<ReaderFile> file_;
   std::shared_ptr<ReadCache> cache_;
   std::uint64_t cache_file_ = 0;
