@@ -121,6 +121,7 @@ constexpr Look kLooks[] = {
     {"FrozenAtInit", Bit(kLoaded), Bit(kWeights)},
     {"GradientNotCleared", Bit(kUpdates)},
     {"HighDropout", Bit(kDropout)},
+    {"ImageLayout", Bit(kInputs)},
     {"InitialLoss", Bit(kLossCalls)},
     {"InputBound", Bit(kWaits)},
     {"InputScale", Bit(kInputs)},

@@ -235,5 +235,46 @@ TEST(ClipSaturated, BothSigns_DeadUnits_OneFactorOrTwo_AndGradientsOfOneSignWith
   EXPECT_TRUE(FindingsOf(factors, "ClipSaturated", ParameterSet::kLuff).empty());
 }
 
+enum class Clips { kBefore, kBetween, kBehind };
+
+// Updates of one optimizer or of two in turn, each with a call that clips to `limit`.
+FakeTrial ClipsAt(Clips place, double limit = 1, double norm = 5, std::uint32_t optimizers = 1, int calls = 1) {
+  FakeTrial trial;
+  const auto clip = [&] {
+    for (int i = 0; i < calls; ++i)
+      trial.Event(EventKind::kClipGrad, format::kNoId, std::bit_cast<std::uint64_t>(limit));
+  };
+  for (int step = 0; step < 40; ++step) {
+    trial.Step().Loss(2.3 - 0.01 * step);
+    trial.Scalar("clip/norm", Role::kOptimizerSetting, norm).Scalar("clip/limit", Role::kOptimizerSetting, limit);
+    trial.Event(EventKind::kZeroGrad, 0);
+    if (place == Clips::kBefore) clip();
+    trial.Event(EventKind::kBackward);
+    if (place == Clips::kBetween) clip();
+    trial.Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step) % optimizers);
+    if (place == Clips::kBehind) clip();
+  }
+  return trial;
+}
+
+TEST(ClipSaturated, ClippedBeforeBackwardOrBehindTheUpdate_IsTold) {
+  for (const Clips place : {Clips::kBefore, Clips::kBehind}) {
+    const auto findings = FindingsOf(ClipsAt(place), "ClipSaturated");
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "misplaced");
+    EXPECT_EQ(findings[0].step, 15);
+    EXPECT_NE(findings[0].what.find(place == Clips::kBehind ? "after optimizer" : "before loss"),
+              std::string::npos);
+  }
+}
+
+TEST(ClipSaturated, ClippedInBetween_NormsThatAreLookedAt_HooksAndSeveralOptimizersAreSilent) {
+  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBetween), "ClipSaturated").empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBehind, 1e9), "ClipSaturated").empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBehind, 1, 0.5), "ClipSaturated").empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBefore, 1, 5, 1, 3), "ClipSaturated").empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBehind, 1, 5, 2), "ClipSaturated").empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::schedule_collapse_test

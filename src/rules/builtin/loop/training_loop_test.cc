@@ -162,6 +162,34 @@ TEST(StepSkipped, OneUpdateInAPass_IsTold_OneOfSomeBatchesIsSilent) {
   EXPECT_TRUE(FindingsOf(OneUpdateOf(1, 8), "StepSkipped").empty());
 }
 
+// Before each update so many losses were made, of as many batches or of one, from a step on.
+FakeTrial LastOfSeveral(int losses, bool other_batches, int from = 0) {
+  FakeTrial trial;
+  for (int step = 0; step < 12; ++step) {
+    trial.Step();
+    for (int i = 0; i < losses; ++i)
+      trial.Event(EventKind::kBatch, 0, static_cast<std::uint64_t>(other_batches ? 100 * step + i : step));
+    if (step >= from)
+      trial.EventJson(R"({"kind": "unused_losses", "loss": "CrossEntropyLoss", "used": 1, "made": )" +
+                      std::to_string(losses) + "}");
+    trial.Event(EventKind::kZeroGrad, 0).Event(EventKind::kBackward).Event(EventKind::kOptimizerStep, 0);
+  }
+  return trial;
+}
+
+TEST(StepSkipped, OnlyTheLastLossOfAPassIsUsed_IsTold_SearchesAndLateEvaluationsAreSilent) {
+  const auto findings = FindingsOf(LastOfSeveral(10, true), "StepSkipped");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "unused");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].step, 3);
+  EXPECT_EQ(findings[0].since_step, 0);
+  EXPECT_NE(findings[0].remedy.find("inside the loop over batches"), std::string::npos);
+  EXPECT_TRUE(FindingsOf(LastOfSeveral(10, false), "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(LastOfSeveral(10, true, 1), "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(LastOfSeveral(3, true), "StepSkipped").empty());
+}
+
 TEST(StepSkipped, UpdatesWithoutAGradient_Stop_ThoseByHandAndOfOtherOptimizersAreSilent) {
   FakeTrial between;
   FakeTrial before;
