@@ -1,10 +1,9 @@
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <random>
 #include <vector>
 
-#include "rules/testing/fake_trial.h"
+#include <gtest/gtest.h>
+
 #include "rules/testing/recorder.h"
 
 namespace luff::rules::image_layout_test {
@@ -50,7 +49,7 @@ FakeTrial Images(Kind kind, bool memory_first, bool shape_first, int steps = 20)
 TEST(ImageLayout, ReshapedImages_AreNamed_WithTheTranspositionThatMends) {
   for (const Kind kind : {Kind::kPictures, Kind::kGrey}) {
     for (const bool shape_first : {true, false}) {
-      const auto findings = FindingsOf(Images(kind, !shape_first, shape_first), "ImageLayout");
+      const auto findings = FindingsOf(Images(kind, !shape_first, shape_first), "ImageLayout", ParameterSet::kLuff);
       ASSERT_EQ(findings.size(), 1U);
       EXPECT_EQ(findings[0].cause, shape_first ? "reshaped_to_planes" : "reshaped_to_lines");
       EXPECT_EQ(findings[0].since_step, 0);
@@ -62,10 +61,10 @@ TEST(ImageLayout, ReshapedImages_AreNamed_WithTheTranspositionThatMends) {
 TEST(ImageLayout, ImagesAsTheirShapeSays_Noise_Stripes_AndFewImagesAreSilent) {
   for (const Kind kind : {Kind::kPictures, Kind::kGrey, Kind::kNoise, Kind::kStripes}) {
     for (const bool first : {true, false})
-      EXPECT_TRUE(FindingsOf(Images(kind, first, first), "ImageLayout").empty());
+      EXPECT_TRUE(FindingsOf(Images(kind, first, first), "ImageLayout", ParameterSet::kLuff).empty());
   }
-  EXPECT_TRUE(FindingsOf(Images(Kind::kNoise, true, false), "ImageLayout").empty());
-  EXPECT_TRUE(FindingsOf(Images(Kind::kPictures, false, true, 7), "ImageLayout").empty());
+  EXPECT_TRUE(FindingsOf(Images(Kind::kNoise, true, false), "ImageLayout", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(Images(Kind::kPictures, false, true, 7), "ImageLayout", ParameterSet::kLuff).empty());
 }
 
 }  // namespace

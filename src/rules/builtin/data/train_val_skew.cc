@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/copied_targets.h"
 #include "rules/facts/correlations.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/features.h"
@@ -59,6 +60,7 @@ class TrainValSkew final : public KeptRule {
       ++steps_;
     }
     targets_.Add(view, *train);
+    copied_.Add(view, *train);
     for (const ModelInput& input : ModelInputsOf(view)) {
       if (!IsFloating(input.entry->dtype)) continue;
       const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
@@ -84,6 +86,7 @@ class TrainValSkew final : public KeptRule {
     io("steps", steps_);
     io("inputs", inputs_, kMaxInputs);
     io("targets", targets_);
+    io("copied", copied_);
   }
 
  private:
@@ -103,7 +106,10 @@ class TrainValSkew final : public KeptRule {
 
   // Called when an evaluation may have ended. Compares its features with those of the training so far.
   void Judge(const query::Trial& trial, Sink& sink) {
-    if (!turns_.alternate() && steps_ >= kSteps) Targets(trial, sink);
+    if (!turns_.alternate() && steps_ >= kSteps) {
+      Targets(trial, sink);
+      Copied(trial, sink);
+    }
     targets_.Next();
     for (auto& [name, input] : inputs_) {
       if (input.evaluation.rows() == 0) continue;
@@ -165,6 +171,27 @@ class TrainValSkew final : public KeptRule {
       finding.threshold =
           fmt::format("means {:g} deviations apart or deviations {:g} times as large or small (Luff)",
                       limits_.shift, limits_.spread);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  // Reports a training whose targets are its inputs, number by number, where evaluations have other targets.
+  void Copied(const query::Trial& trial, Sink& sink) {
+    for (const auto& [loss, counts] : copied_.losses()) {
+      const bool holds = counts.copied >= kSteps && counts.other == 0 && counts.evaluated_other >= kSteps &&
+                         counts.evaluated_copied == 0;
+      const bool known = open_.contains(loss + "\ncopied");
+      if (!IsOpen("copied", loss, holds || (known && counts.other == 0), sink) || known) continue;
+      Finding finding = FindingOn("copied", loss, trial);
+      finding.what = fmt::format("in training the targets of {} are the inputs themselves", loss);
+      finding.why = fmt::format(
+          "in all of {} steps they are equal number by number, and in none of {} evaluation steps: the model "
+          "learns to repeat its input, and evaluations ask for something else",
+          counts.copied, counts.evaluated_other);
+      finding.remedy = "give the training's loss the targets that evaluations have";
+      finding.causes = {"the wrong variable as target: the input in the place of what is wanted"};
+      finding.evidence = {{"steps", counts.copied}, {"evaluation_steps", counts.evaluated_other}};
+      finding.threshold = fmt::format("a fact, in {} steps or more of either side (Luff)", kSteps);
       sink.Report(std::move(finding));
     }
   }
@@ -346,13 +373,14 @@ class TrainValSkew final : public KeptRule {
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
   TargetSkew targets_;
+  CopiedTargets copied_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
-  spec.version = 5;  // 5: targets
+  spec.version = 6;  // 5: targets; 6: copied
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -1,3 +1,4 @@
+#include <bit>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 namespace luff::rules::schedule_collapse_test {
 namespace {
 
+using format::EventKind;
 using format::Role;
 using testing::FakeTrial;
 using testing::FindingsOf;
@@ -235,10 +237,10 @@ TEST(ClipSaturated, BothSigns_DeadUnits_OneFactorOrTwo_AndGradientsOfOneSignWith
   EXPECT_TRUE(FindingsOf(factors, "ClipSaturated", ParameterSet::kLuff).empty());
 }
 
-enum class Clips { kBefore, kBetween, kBehind };
+enum class Place { kBefore, kBetween, kBehind };
 
 // Updates of one optimizer or of two in turn, each with a call that clips to `limit`.
-FakeTrial ClipsAt(Clips place, double limit = 1, double norm = 5, std::uint32_t optimizers = 1, int calls = 1) {
+FakeTrial ClipsAt(Place place, double limit = 1, double norm = 5, std::uint32_t optimizers = 1, int calls = 1) {
   FakeTrial trial;
   const auto clip = [&] {
     for (int i = 0; i < calls; ++i)
@@ -248,32 +250,32 @@ FakeTrial ClipsAt(Clips place, double limit = 1, double norm = 5, std::uint32_t 
     trial.Step().Loss(2.3 - 0.01 * step);
     trial.Scalar("clip/norm", Role::kOptimizerSetting, norm).Scalar("clip/limit", Role::kOptimizerSetting, limit);
     trial.Event(EventKind::kZeroGrad, 0);
-    if (place == Clips::kBefore) clip();
+    if (place == Place::kBefore) clip();
     trial.Event(EventKind::kBackward);
-    if (place == Clips::kBetween) clip();
+    if (place == Place::kBetween) clip();
     trial.Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step) % optimizers);
-    if (place == Clips::kBehind) clip();
+    if (place == Place::kBehind) clip();
   }
   return trial;
 }
 
 TEST(ClipSaturated, ClippedBeforeBackwardOrBehindTheUpdate_IsTold) {
-  for (const Clips place : {Clips::kBefore, Clips::kBehind}) {
-    const auto findings = FindingsOf(ClipsAt(place), "ClipSaturated");
+  for (const Place place : {Place::kBefore, Place::kBehind}) {
+    const auto findings = FindingsOf(ClipsAt(place), "ClipSaturated", ParameterSet::kLuff);
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].cause, "misplaced");
     EXPECT_EQ(findings[0].step, 15);
-    EXPECT_NE(findings[0].what.find(place == Clips::kBehind ? "after optimizer" : "before loss"),
+    EXPECT_NE(findings[0].what.find(place == Place::kBehind ? "after optimizer" : "before loss"),
               std::string::npos);
   }
 }
 
 TEST(ClipSaturated, ClippedInBetween_NormsThatAreLookedAt_HooksAndSeveralOptimizersAreSilent) {
-  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBetween), "ClipSaturated").empty());
-  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBehind, 1e9), "ClipSaturated").empty());
-  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBehind, 1, 0.5), "ClipSaturated").empty());
-  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBefore, 1, 5, 1, 3), "ClipSaturated").empty());
-  EXPECT_TRUE(FindingsOf(ClipsAt(Clips::kBehind, 1, 5, 2), "ClipSaturated").empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBetween), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBehind, 1e9), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBehind, 1, 0.5), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBefore, 1, 5, 1, 3), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBehind, 1, 5, 2), "ClipSaturated", ParameterSet::kLuff).empty());
 }
 
 }  // namespace
