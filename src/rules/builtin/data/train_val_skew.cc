@@ -178,7 +178,7 @@ class TrainValSkew final : public KeptRule {
   // Reports a training whose targets are its inputs, number by number, where evaluations have other targets.
   void Copied(const query::Trial& trial, Sink& sink) {
     for (const auto& [loss, counts] : copied_.losses()) {
-      const bool holds = counts.copied >= kSteps && counts.other == 0 && counts.evaluated_other >= kSteps &&
+      const bool holds = counts.copied >= kSteps && counts.other == 0 && counts.evaluated_other >= kEvaluated &&
                          counts.evaluated_copied == 0;
       const bool known = open_.contains(loss + "\ncopied");
       if (!IsOpen("copied", loss, holds || (known && counts.other == 0), sink) || known) continue;
@@ -191,7 +191,8 @@ class TrainValSkew final : public KeptRule {
       finding.remedy = "give the training's loss the targets that evaluations have";
       finding.causes = {"the wrong variable as target: the input in the place of what is wanted"};
       finding.evidence = {{"steps", counts.copied}, {"evaluation_steps", counts.evaluated_other}};
-      finding.threshold = fmt::format("a fact, in {} steps or more of either side (Luff)", kSteps);
+      finding.threshold =
+          fmt::format("a fact, in {} steps of the training and {} of evaluations, or more (Luff)", kSteps, kEvaluated);
       sink.Report(std::move(finding));
     }
   }
@@ -361,6 +362,7 @@ class TrainValSkew final : public KeptRule {
   }
 
   static constexpr std::int64_t kSteps = 8;  // by then, optimizers of adversaries have taken turns
+  static constexpr std::int64_t kEvaluated = 2;  // evaluation steps with other targets
   static constexpr std::int64_t kAbsentRows = 128;
   static constexpr std::size_t kPairs = 3;  // of a table: one or two may go together by chance
   static constexpr double kErrors = 5;      // standard errors of Fisher's transformed correlation

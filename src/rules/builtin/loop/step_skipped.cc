@@ -118,7 +118,9 @@ class StepSkipped final : public KeptRule {
       const auto name = event->find("loss");
       loss = name != event->end() && name->is_string() ? name->get<std::string>() : "loss";
     }
-    if (made == 0 || static_cast<std::int64_t>(batches.size()) <= kFew) {
+    // Of the first step, which opened the run, most batches were gone before they could be told apart.
+    const std::size_t others = unused_ == 0 ? view.index.events(EventKind::kForward).size() : batches.size();
+    if (made == 0 || static_cast<std::int64_t>(others) <= kFew) {
       some_used_ = true;
       if (std::exchange(unused_open_, false)) sink.Heal("unused", "", view.rows.info.mode_step);
       return;

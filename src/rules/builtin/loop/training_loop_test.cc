@@ -167,8 +167,11 @@ FakeTrial LastOfSeveral(int losses, bool other_batches, int from = 0) {
   FakeTrial trial;
   for (int step = 0; step < 12; ++step) {
     trial.Step();
-    for (int i = 0; i < losses; ++i)
+    for (int i = 0; i < losses; ++i) {
+      trial.Event(EventKind::kForward, 0);
+      if (step == 0 && i + 1 < losses) continue;  // not there any more when the run was opened
       trial.Event(EventKind::kBatch, 0, static_cast<std::uint64_t>(other_batches ? 100 * step + i : step));
+    }
     if (step >= from)
       trial.EventJson(R"({"kind": "unused_losses", "loss": "CrossEntropyLoss", "used": 1, "made": )" +
                       std::to_string(losses) + "}");
