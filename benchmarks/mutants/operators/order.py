@@ -55,7 +55,12 @@ def step_before_backward(source: Source) -> bool:
 def learns_the_last_batch_only(source: Source) -> bool:
     """backward and step stand behind the loop over batches, so that only the last loss of a pass is used."""
     step, backward, cleared = source.update(), source.calls("backward"), source.calls("zero_grad")
-    if step is None or len(backward) != 1 or len(cleared) != 1 or source.calls("GradScaler", "clip_grad_norm_"):
+    if (
+        step is None
+        or len(backward) != 1
+        or len(cleared) != 1
+        or source.calls("GradScaler", "clip_grad_norm_")
+    ):
         return False
     loops = source.loops(step)
     if len(loops) < 2 or any(source.loops(call)[:1] != loops[:1] for call in (*backward, *cleared)):

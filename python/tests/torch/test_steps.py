@@ -357,9 +357,9 @@ def test_losses_that_no_backward_pass_uses_are_told(watched):
         optimizer.zero_grad()
         last.backward()
         optimizer.step()
-    assert unused(session) == [
-        {"kind": "unused_losses", "loss": "CrossEntropyLoss", "made": 5, "used": 1}
-    ] * 3
+    assert (
+        unused(session) == [{"kind": "unused_losses", "loss": "CrossEntropyLoss", "made": 5, "used": 1}] * 3
+    )
 
 
 def test_losses_that_are_added_up_or_only_looked_at_are_used(watched):

@@ -13,8 +13,8 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** Counts calls of losses whose target is, number by number, an input of the model in the
-/// same step, and those whose target is not, in training and in evaluations. Remembers at most 32 calls.
+/// **Thread-compatible.** Counts calls of losses whose target is, number by number, an input of the model in
+/// the same step, and those whose target is not, in training and in evaluations. Remembers at most 32 calls.
 class CopiedTargets {
  public:
   struct Counts {

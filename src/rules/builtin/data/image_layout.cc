@@ -56,9 +56,10 @@ double Difference(const double* image, std::size_t size, std::size_t lag, std::s
   return sum / static_cast<double>(std::max<std::size_t>(count, 1));
 }
 
-// Pixels of a picture resemble those right below them, and these more than those two rows below. In memory the
-// next row is one row of one channel away (channels first), or one row of all channels (channels last). If the
-// numbers are alike as the other order asks, they were reshaped where axes should have been transposed.
+// Pixels of a picture resemble those right below them, and these more than those two rows below. In memory
+// the next row is one row of one channel away (channels first), or one row of all channels (channels last).
+// If the numbers are alike as the other order asks, they were reshaped where axes should have been
+// transposed.
 class ImageLayout final : public KeptRule {
  public:
   explicit ImageLayout(const Limits& limits) : limits_(limits) {}
@@ -79,7 +80,8 @@ class ImageLayout final : public KeptRule {
 
  private:
   struct Input {
-    std::int64_t images = 0, other = 0, since = -1;  // images, and those that look less rough in the other order
+    std::int64_t images = 0, other = 0,
+                 since = -1;  // images, and those that look less rough in the other order
     // Sums of differences: one row and two rows down, by planes and by lines of all channels; neighbours in
     // memory, the same channel of the next pixel, two channels of one pixel.
     double plane = 0, planes = 0, line = 0, lines = 0, next = 0, pixel = 0, colour = 0;
@@ -132,13 +134,14 @@ class ImageLayout final : public KeptRule {
     if (!along) return;
     one.told = true;
     const char* is = layout.channels_first ? "channels last" : "channels first";
-    Finding finding = FindingAt(kName, layout.channels_first ? "reshaped_to_planes" : "reshaped_to_lines", view,
-                                entry);
+    Finding finding =
+        FindingAt(kName, layout.channels_first ? "reshaped_to_planes" : "reshaped_to_lines", view, entry);
     finding.since_step = one.since;
     finding.what = fmt::format("the images are scrambled: of shape ({}), but their numbers lie with {}",
                                fmt::join(sample.whole_shape, ", "), is);
     finding.why = fmt::format(
-        "in {} of {} images numbers that would lie below each other with {} are closer: on average, pixels below "
+        "in {} of {} images numbers that would lie below each other with {} are closer: on average, pixels "
+        "below "
         "each other are {:.2g} times as far apart",
         one.other, one.images, is, given / std::max(turned, 1e-300));
     finding.remedy = layout.channels_first

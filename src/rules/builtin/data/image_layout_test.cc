@@ -50,11 +50,8 @@ FakeTrial Images(Kind kind, bool memory_first, bool shape_first, int steps = 20)
 TEST(ImageLayout, ReshapedImages_AreNamed_WithTheTranspositionThatMends) {
   for (const Kind kind : {Kind::kPictures, Kind::kGrey}) {
     for (const bool shape_first : {true, false}) {
-      const auto findings = FindingsOf(Images(kind, !shape_first, shape_first), "ImageLayout", ParameterSet::kLuff);
-      if (kind == Kind::kGrey && !shape_first) {  // stripes of equal channels look the same
-        EXPECT_TRUE(findings.empty());
-        continue;
-      }
+      const auto findings =
+          FindingsOf(Images(kind, !shape_first, shape_first), "ImageLayout", ParameterSet::kLuff);
       ASSERT_EQ(findings.size(), 1U);
       EXPECT_EQ(findings[0].cause, shape_first ? "reshaped_to_planes" : "reshaped_to_lines");
       EXPECT_EQ(findings[0].since_step, 0);
@@ -69,7 +66,8 @@ TEST(ImageLayout, ImagesAsTheirShapeSays_Noise_Stripes_AndFewImagesAreSilent) {
       EXPECT_TRUE(FindingsOf(Images(kind, first, first), "ImageLayout", ParameterSet::kLuff).empty());
   }
   EXPECT_TRUE(FindingsOf(Images(Kind::kNoise, true, false), "ImageLayout", ParameterSet::kLuff).empty());
-  EXPECT_TRUE(FindingsOf(Images(Kind::kPictures, false, true, 7), "ImageLayout", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(
+      FindingsOf(Images(Kind::kPictures, false, true, 7), "ImageLayout", ParameterSet::kLuff).empty());
 }
 
 }  // namespace

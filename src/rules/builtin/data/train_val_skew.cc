@@ -178,8 +178,8 @@ class TrainValSkew final : public KeptRule {
   // Reports a training whose targets are its inputs, number by number, where evaluations have other targets.
   void Copied(const query::Trial& trial, Sink& sink) {
     for (const auto& [loss, counts] : copied_.losses()) {
-      const bool holds = counts.copied >= kSteps && counts.other == 0 && counts.evaluated_other >= kEvaluated &&
-                         counts.evaluated_copied == 0;
+      const bool holds = counts.copied >= kSteps && counts.other == 0 &&
+                         counts.evaluated_other >= kEvaluated && counts.evaluated_copied == 0;
       const bool known = open_.contains(loss + "\ncopied");
       if (!IsOpen("copied", loss, holds || (known && counts.other == 0), sink) || known) continue;
       Finding finding = FindingOn("copied", loss, trial);
@@ -191,8 +191,8 @@ class TrainValSkew final : public KeptRule {
       finding.remedy = "give the training's loss the targets that evaluations have";
       finding.causes = {"the wrong variable as target: the input in the place of what is wanted"};
       finding.evidence = {{"steps", counts.copied}, {"evaluation_steps", counts.evaluated_other}};
-      finding.threshold =
-          fmt::format("a fact, in {} steps of the training and {} of evaluations, or more (Luff)", kSteps, kEvaluated);
+      finding.threshold = fmt::format(
+          "a fact, in {} steps of the training and {} of evaluations, or more (Luff)", kSteps, kEvaluated);
       sink.Report(std::move(finding));
     }
   }
@@ -361,7 +361,7 @@ class TrainValSkew final : public KeptRule {
     return 2 * std::min(variance, other_variance) >= larger && 4 * std::pow(mean - other_mean, 2) <= larger;
   }
 
-  static constexpr std::int64_t kSteps = 8;  // by then, optimizers of adversaries have taken turns
+  static constexpr std::int64_t kSteps = 8;      // by then, optimizers of adversaries have taken turns
   static constexpr std::int64_t kEvaluated = 2;  // evaluation steps with other targets
   static constexpr std::int64_t kAbsentRows = 128;
   static constexpr std::size_t kPairs = 3;  // of a table: one or two may go together by chance

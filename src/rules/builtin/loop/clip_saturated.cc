@@ -20,7 +20,7 @@ constexpr const char* kCause = "always";
 constexpr const char* kNorm = "clip/norm";
 constexpr const char* kOneSided = "one_sided";
 constexpr const char* kMisplaced = "misplaced";
-constexpr double kUsualLimit = 1e6;       // a larger one is given to learn the norm
+constexpr double kUsualLimit = 1e6;  // a larger one is given to learn the norm
 constexpr std::int64_t kMisplacedUpdates = 16;
 using format::EventKind;
 
@@ -203,7 +203,8 @@ class ClipSaturated final : public KeptRule {
       }
     }
     for (const auto& [entry, tensor] : view.index.scalars(format::Role::kOptimizerSetting))
-      mattered_ = mattered_ || (tensor.name == kNorm && limit_ > 0 && (entry.value > limit_ || entry.value == 0));
+      mattered_ =
+          mattered_ || (tensor.name == kNorm && limit_ > 0 && (entry.value > limit_ || entry.value == 0));
     if (placed_ && std::exchange(place_open_, false)) sink.Heal(kMisplaced, "", view.rows.info.mode_step);
     if (placed_ || in_vain_ < kMisplacedUpdates || place_updates_ < kMisplacedUpdates || !mattered_) return;
     place_open_ = true;
@@ -241,7 +242,9 @@ class ClipSaturated final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ClipSaturated>(kName, kParams);
   spec.version = 3;  // 3: "misplaced"
-  spec.summary = "clipping cuts every gradient by a large factor and nothing is learnt, cuts one side off, or comes at the wrong place";
+  spec.summary =
+      "clipping cuts every gradient by a large factor and nothing is learnt, cuts one side off, or comes at "
+      "the wrong place";
   spec.needs = [](const Parameters&) -> std::vector<Need> {  // settings are always recorded
     return {{.collection = "gradients",
              .roles = {format::Role::kGradient},

@@ -240,7 +240,8 @@ TEST(ClipSaturated, BothSigns_DeadUnits_OneFactorOrTwo_AndGradientsOfOneSignWith
 enum class Place { kBefore, kBetween, kBehind };
 
 // Updates of one optimizer or of two in turn, each with a call that clips to `limit`.
-FakeTrial ClipsAt(Place place, double limit = 1, double norm = 5, std::uint32_t optimizers = 1, int calls = 1) {
+FakeTrial ClipsAt(Place place, double limit = 1, double norm = 5, std::uint32_t optimizers = 1,
+                  int calls = 1) {
   FakeTrial trial;
   const auto clip = [&] {
     for (int i = 0; i < calls; ++i)
@@ -248,7 +249,8 @@ FakeTrial ClipsAt(Place place, double limit = 1, double norm = 5, std::uint32_t 
   };
   for (int step = 0; step < 40; ++step) {
     trial.Step().Loss(2.3 - 0.01 * step);
-    trial.Scalar("clip/norm", Role::kOptimizerSetting, norm).Scalar("clip/limit", Role::kOptimizerSetting, limit);
+    trial.Scalar("clip/norm", Role::kOptimizerSetting, norm)
+        .Scalar("clip/limit", Role::kOptimizerSetting, limit);
     trial.Event(EventKind::kZeroGrad, 0);
     if (place == Place::kBefore) clip();
     trial.Event(EventKind::kBackward);

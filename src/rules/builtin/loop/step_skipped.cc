@@ -26,7 +26,8 @@ constexpr std::size_t kMaxWorkers = 4096, kMaxOptimizers = 1024, kMaxBatches = 6
 // pass over the data: then optimizer.step() stands outside of the loop over batches. Attacks on inputs,
 // gradients of single samples or tasks that a script gathers itself are cleared too, many times in a pass.
 constexpr std::int64_t kFew = 3, kCycles = 3;
-constexpr std::int64_t kUnused = 4;  // updates in a row, from the first one on, that used the last loss of several
+constexpr std::int64_t kUnused =
+    4;  // updates in a row, from the first one on, that used the last loss of several
 constexpr double kPassesPerUpdate = 0.75;
 
 struct Limits {
@@ -101,8 +102,8 @@ class StepSkipped final : public KeptRule {
 
  private:
   // Each update so far used the last of several losses of the same kind, of as many batches: backward() and
-  // step() stand behind the loop over batches. A search along a line computes many losses of one batch, and an
-  // evaluation with gradients comes after the first update.
+  // step() stand behind the loop over batches. A search along a line computes many losses of one batch, and
+  // an evaluation with gradients comes after the first update.
   void Unused(const StepView& view, Sink& sink) {
     const std::uint32_t worker = view.index.first_worker();
     if (some_used_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
@@ -131,14 +132,15 @@ class StepSkipped final : public KeptRule {
     unused_open_ = true;
     Finding finding = FindingAt(kName, "unused", view, TensorAt{format::kNoId, worker});
     finding.since_step = 0;
-    finding.what = fmt::format("only the last batch of each pass is learnt: {} of {} losses were used", unused_,
-                               losses_made_);
+    finding.what = fmt::format("only the last batch of each pass is learnt: {} of {} losses were used",
+                               unused_, losses_made_);
     finding.why = fmt::format(
         "each of the {} updates so far followed the last of several {}, of as many batches; the others were "
         "computed with gradients, and no backward pass used them",
         unused_, loss);
     finding.remedy =
-        "call loss.backward() and optimizer.step() inside the loop over batches; or add the losses up and call "
+        "call loss.backward() and optimizer.step() inside the loop over batches; or add the losses up and "
+        "call "
         "backward() on their sum";
     finding.causes = {"backward() and step() stand outside of the loop over batches",
                       "losses that are meant to be added up, and overwrite each other"};
@@ -297,7 +299,8 @@ class StepSkipped final : public KeptRule {
 
   const std::int64_t updates_, empty_;
   Passes passes_;
-  std::int64_t unused_ = 0, losses_made_ = 0;  // updates so far that used one loss of several, and these losses
+  std::int64_t unused_ = 0,
+               losses_made_ = 0;  // updates so far that used one loss of several, and these losses
   bool some_used_ = false, unused_open_ = false;
   std::map<std::uint32_t, State> workers_;
 };
@@ -308,7 +311,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
   spec.version = 5;  // 4: one update in a pass; 5: losses that no backward pass uses
   spec.summary =
-      "gradients or losses are made and thrown away: the update is always left out, or all but once in a pass";
+      "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
+      "pass";
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };
   return spec;
 }

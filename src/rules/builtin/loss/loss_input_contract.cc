@@ -90,14 +90,15 @@ constexpr Breach kSmoothedAway = {"smoothed_away", "smooths its labels away",
                                   "the target of a row keeps less than half of its weight: the loss asks for "
                                   "nearly the same score of every class",
                                   "lower label_smoothing: 0.1 is usual", false};
-constexpr Breach kDropped = {"dropout_before_scores", "gets scores of which dropout has set some to 0",
-                             "a score of 0 is an answer, too: which classes get it is drawn anew at each step, and "
-                             "the others are scaled up",
-                             "put the dropout before the last layer, not behind it", false};
+constexpr Breach kDropped = {
+    "dropout_before_scores", "gets scores of which dropout has set some to 0",
+    "a score of 0 is an answer, too: which classes get it is drawn anew at each step, and "
+    "the others are scaled up",
+    "put the dropout before the last layer, not behind it", false};
 constexpr double kLeastDropped = 0.02;  // of the scores; p of a dropout is larger
 
-// Whether dropout has worked on scores last: in many rows some are exactly 0, of each column some rows, and what
-// is left has both signs. Scores that are masked are so in the same columns of each row.
+// Whether dropout has worked on scores last: in many rows some are exactly 0, of each column some rows, and
+// what is left has both signs. Scores that are masked are so in the same columns of each row.
 bool Dropped(const SampleValues& output) {
   if (output.shape.size() != 2 || output.shape[0] < 8 || output.shape[1] < 1) return false;
   const auto columns = static_cast<std::size_t>(output.shape[1]);
@@ -321,7 +322,8 @@ class LossInputContract final : public KeptRule {
   // What the graph says is a fact; without it, the values must tell.
   Breach Limited(const LossCall& call, double low, double high, std::size_t count, Kind* kind) const {
     const std::string maker = makers_.Of(call);
-    if (maker.empty() && TailOf(modules_).type.starts_with("Dropout") && Dropped(call.output)) return kDropped;
+    if (maker.empty() && TailOf(modules_).type.starts_with("Dropout") && Dropped(call.output))
+      return kDropped;
     if (maker == "sigmoid" || maker == "softmax") return kSigmoidFirst;
     if (maker == "relu" || maker == "tanh" || maker == "gelu" || maker == "silu" || maker == "softplus")
       return kActivationFirst;

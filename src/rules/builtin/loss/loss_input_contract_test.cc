@@ -132,14 +132,14 @@ FakeTrial BinaryStory(double low, double high, int steps, const char* last_modul
   return trial;
 }
 
-// Scores of 16 samples x 4 classes behind a last module; `drawn`: others are 0 at each step, else those of the
-// first column (a mask), or (`sign`) all that are below 0.
+// Scores of 16 samples x 4 classes behind a last module; `drawn`: others are 0 at each step, else those of
+// the first column (a mask), or (`sign`) all that are below 0.
 FakeTrial Zeros(const char* last_module, bool drawn, bool mask, bool sign) {
   FakeTrial trial;
   trial.SetDocument("model", std::string(R"({"models": [{"name": "Net", "modules": [
     {"path": "", "type": "Net", "name": "Net", "number": 0},
-    {"path": "last", "type": ")") + last_module +
-                                 R"(", "name": "Net_last", "number": 1}]}]})");
+    {"path": "last", "type": ")") +
+                                 last_module + R"(", "name": "Net_last", "number": 1}]}]})");
   std::mt19937 random(7);
   std::normal_distribution<double> normal;
   for (int step = 0; step < 6; ++step) {
