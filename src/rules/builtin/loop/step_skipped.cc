@@ -9,6 +9,7 @@
 #include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/passes.h"
+#include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -52,6 +53,7 @@ class StepSkipped final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     passes_.OnTrainStep(view);
     Unused(view, sink);
+    Count(view);
     // A closure computes and clears gradients many times in one update; its gradients are recorded.
     const auto gradients = view.index.summaries(Role::kGradient);
     const bool used = !gradients.empty();
@@ -91,8 +93,12 @@ class StepSkipped final : public KeptRule {
     }
   }
 
+  void OnEnd(const query::Trial& trial, Sink& sink) override { NeverStepped(trial, sink); }
+
   void VisitFields(Fields& io) override {
     io("workers", workers_, kMaxWorkers);
+    io("used", used_, kMaxOptimizers);
+    io("last", last_);
     io("passes", passes_);
     io("unused", unused_);
     io("losses_made", losses_made_);
@@ -149,6 +155,58 @@ class StepSkipped final : public KeptRule {
         "a fact of the graph: the first {} updates used one loss each, {} or more were made before it (Luff)",
         kUnused, kFew);
     sink.Report(std::move(finding));
+  }
+
+  struct Use {  // of an optimizer
+    std::int64_t cleared = 0, steps = 0;
+    void VisitFields(Fields& io) {
+      io("cleared", cleared);
+      io("steps", steps);
+    }
+  };
+
+  void Count(const StepView& view) {
+    last_.Take(view.rows.info);
+    for (const query::EventAt& event : view.rows.events) {
+      if (event.worker != view.index.first_worker() || event.row.subject == format::kNoId) continue;
+      if (used_.size() >= kMaxOptimizers && !used_.contains(event.row.subject)) continue;
+      const auto kind = static_cast<EventKind>(event.row.kind);
+      if (kind == EventKind::kZeroGrad) ++used_[event.row.subject].cleared;
+      if (kind == EventKind::kOptimizerStep || kind == EventKind::kStepSkipped)
+        ++used_[event.row.subject].steps;
+    }
+  }
+
+  // An optimizer whose gradients were cleared again and again, as in a loop, and that never stepped, while
+  // another did. Its parameters are in no other: a wrapper shares them with what it wraps.
+  void NeverStepped(const query::Trial& trial, Sink& sink) const {
+    const ModelFacts facts = ModelFacts::Of(trial);
+    std::int64_t most = 0;
+    for (const auto& [number, use] : used_) most = std::max(most, use.steps);
+    if (most < updates_) return;
+    for (const OptimizerFacts& optimizer : facts.optimizers()) {
+      const auto use = used_.find(optimizer.number);
+      if (use == used_.end() || use->second.steps > 0 || use->second.cleared < updates_) continue;
+      std::int64_t own = 0;
+      for (const auto& [name, parameter] : facts.parameters())
+        own += parameter.optimizer == optimizer.name && parameter.requires_grad ? 1 : 0;
+      if (own == 0 || own != optimizer.parameters || optimizer.foreign != 0) continue;
+      Finding finding = FindingAt(kName, "never", trial, format::kNoId, 0, last_.Info());
+      finding.since_step = 0;
+      finding.what = fmt::format("{} (optimizer {}) never stepped: its {} parameters are as they were",
+                                 optimizer.name, optimizer.number, own);
+      finding.why = fmt::format(
+          "its gradients were cleared {} times, and another optimizer stepped {} times: what it holds is "
+          "never "
+          "trained",
+          use->second.cleared, most);
+      finding.remedy = fmt::format("call {}.step() after the backward pass of its own loss", optimizer.name);
+      finding.causes = {"step() is missing for one of several optimizers", "the other optimizer steps twice"};
+      finding.evidence = {{"cleared", use->second.cleared}, {"others", most}};
+      finding.threshold = fmt::format("a fact at the end, {} times cleared and {} updates of another (Luff)",
+                                      updates_, updates_);
+      sink.Report(std::move(finding));
+    }
   }
 
   struct State {
@@ -303,13 +361,15 @@ class StepSkipped final : public KeptRule {
                losses_made_ = 0;  // updates so far that used one loss of several, and these losses
   bool some_used_ = false, unused_open_ = false;
   std::map<std::uint32_t, State> workers_;
+  std::map<std::uint32_t, Use> used_;  // by number of the optimizer
+  Anchor last_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  spec.version = 5;  // 4: one update in a pass; 5: losses that no backward pass uses
+  spec.version = 5;  // 4: one update in a pass; 5: losses that no backward pass uses; "never"
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";
