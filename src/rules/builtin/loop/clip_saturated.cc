@@ -116,6 +116,7 @@ class ClipSaturated final : public KeptRule {
     io("place_updates", place_updates_);
     io("place_open", place_open_);
     io("optimizer", optimizer_);
+    io("place_limit", place_limit_);
   }
 
  private:
@@ -195,6 +196,7 @@ class ClipSaturated final : public KeptRule {
             placed_ = true;
             break;
           }
+          place_limit_ = limit;
           ++in_vain_;
           behind_updates_ += behind_ ? 1 : 0;
           break;
@@ -202,9 +204,10 @@ class ClipSaturated final : public KeptRule {
         default: break;
       }
     }
-    for (const auto& [entry, tensor] : view.index.scalars(format::Role::kOptimizerSetting))
-      mattered_ =
-          mattered_ || (tensor.name == kNorm && limit_ > 0 && (entry.value > limit_ || entry.value == 0));
+    double squares = 0;  // of the gradients that the optimizer has used
+    for (const auto& [entry, tensor] : view.index.summaries(format::Role::kGradient))
+      squares += entry.summary.l2() * entry.summary.l2();
+    mattered_ = mattered_ || (place_limit_ > 0 && squares > place_limit_ * place_limit_);
     if (placed_ && std::exchange(place_open_, false)) sink.Heal(kMisplaced, "", view.rows.info.mode_step);
     if (placed_ || in_vain_ < kMisplacedUpdates || place_updates_ < kMisplacedUpdates || !mattered_) return;
     place_open_ = true;
@@ -220,7 +223,7 @@ class ClipSaturated final : public KeptRule {
                            : "clip_grad_norm_ stands before loss.backward()"};
     finding.evidence = {{"calls", in_vain_}, {"updates", place_updates_}};
     finding.threshold = fmt::format(
-        "a fact: all calls that clip, {} or more, and at least one of them had something to clip (Luff)",
+        "a fact: all calls that clip, {} or more, and gradients whose norm was above the limit (Luff)",
         kMisplacedUpdates);
     sink.Report(std::move(finding));
   }
@@ -230,6 +233,7 @@ class ClipSaturated final : public KeptRule {
   bool waiting_ = false, behind_ = false;  // a gradient waits for an update; was used by one
   std::int64_t in_vain_ = 0, behind_updates_ = 0, since_update_ = 0, place_updates_ = 0;
   std::uint32_t optimizer_ = 0;
+  double place_limit_ = 0;
   bool placed_ = false, mattered_ = false, place_open_ = false;
   double limit_ = 0, least_ = 0;
   std::int64_t row_ = 0, since_ = 0, sided_ = 0, sided_since_ = 0;
