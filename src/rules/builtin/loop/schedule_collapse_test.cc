@@ -249,8 +249,7 @@ FakeTrial ClipsAt(Place place, double limit = 1, double norm = 5, std::uint32_t 
   };
   for (int step = 0; step < 40; ++step) {
     trial.Step().Loss(2.3 - 0.01 * step);
-    trial.Scalar("clip/norm", Role::kOptimizerSetting, norm)
-        .Scalar("clip/limit", Role::kOptimizerSetting, limit);
+    trial.Tensor("gradient/w", Role::kGradient, {norm});
     trial.Event(EventKind::kZeroGrad, 0);
     if (place == Place::kBefore) clip();
     trial.Event(EventKind::kBackward);
