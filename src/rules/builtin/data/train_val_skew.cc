@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/collected_rows.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/copied_targets.h"
 #include "rules/facts/correlations.h"
@@ -47,7 +48,8 @@ class TrainValSkew final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const std::optional<bool> train = IsTraining(view.rows.info, last_);
-    if (!train) return;
+    collected_.OnStep(view);
+    if (!train || collected_.collects()) return;
     if (*train) {
       Judge(view.trial, sink);
       last_.Take(view.rows.info);
@@ -76,7 +78,9 @@ class TrainValSkew final : public KeptRule {
       (*train ? one.places : one.evaluated_places).Add(flat);
     }
   }
-  void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    if (!collected_.collects()) Judge(trial, sink);
+  }
 
   void VisitFields(Fields& io) override {
     io("open", open_);
@@ -87,6 +91,7 @@ class TrainValSkew final : public KeptRule {
     io("inputs", inputs_, kMaxInputs);
     io("targets", targets_);
     io("copied", copied_);
+    io("collected", collected_);
   }
 
  private:
@@ -376,13 +381,14 @@ class TrainValSkew final : public KeptRule {
   std::map<std::string, Input> inputs_;
   TargetSkew targets_;
   CopiedTargets copied_;
+  CollectedRows collected_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
-  spec.version = 6;  // 5: targets; 6: copied
+  spec.version = 6;  // 5: targets; 6: copied; silent of data that a policy collects
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

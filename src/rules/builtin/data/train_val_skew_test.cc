@@ -249,5 +249,36 @@ TEST(TrainValSkew, TargetsThatAreInputsInTrainingOnly_AreNamed_AutoencodersAndDe
   EXPECT_TRUE(Findings(Denoises(true, false, 16)).empty());
 }
 
+// Turns of six passes without gradients and six training steps. The rows of the passes are learnt next
+// (`learnt`), and grow from turn to turn; `labelled`: the passes compute a loss.
+FakeTrial Collects(bool learnt, bool labelled) {
+  FakeTrial trial;
+  std::mt19937 noise(3);
+  std::normal_distribution<double> normal(0, 1);
+  for (int turn = 0; turn < 6; ++turn) {
+    std::vector<std::vector<double>> batches(6);
+    for (auto& batch : batches) {
+      for (int i = 0; i < 64 * 6; ++i) batch.push_back(normal(noise) * std::pow(4.0, turn));
+    }
+    for (int i = 0; turn > 0 && i < 6; ++i) {
+      trial.Step(Mode::kEval).Sample("sample/Net_input_0", {64, 6}, batches[static_cast<std::size_t>(i)]);
+      if (labelled) trial.Loss(1);
+    }
+    for (int i = 5; i >= 0; --i) {
+      std::vector<double> rows = batches[static_cast<std::size_t>(i)];
+      for (double& value : rows) value = learnt ? value : normal(noise);
+      trial.Step().Loss(1).Sample("sample/Net_input_0", {64, 6}, rows);
+    }
+  }
+  trial.Step();
+  return trial;
+}
+
+TEST(TrainValSkew, RowsThatAPolicyCollects_AreNoEvaluation) {
+  EXPECT_TRUE(Findings(Collects(true, false)).empty());
+  EXPECT_FALSE(Findings(Collects(false, false)).empty());
+  EXPECT_FALSE(Findings(Collects(true, true)).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::train_val_skew_test
