@@ -107,6 +107,7 @@ class ClipSaturated final : public KeptRule {
     io("sided_since", sided_since_);
     io("sided_open", sided_open_);
     io("waiting", waiting_);
+    io("early", early_);
     io("behind", behind_);
     io("in_vain", in_vain_);
     io("behind_updates", behind_updates_);
@@ -178,15 +179,16 @@ class ClipSaturated final : public KeptRule {
         case EventKind::kBackward:
           waiting_ = true;
           behind_ = false;
+          in_vain_ += std::exchange(early_, false) ? 1 : 0;
           break;
         case EventKind::kZeroGrad: waiting_ = false; break;
         case EventKind::kStepSkipped:
         case EventKind::kOptimizerStep:
-          waiting_ = false;
-          behind_ = true;
+          // Of several optimizers one may be cleared while the gradients of another wait. Gradients that were
+          // clipped and used without a backward pass in between were set by hand.
+          placed_ = placed_ || early_ || (place_updates_ > 0 && event.row.subject != optimizer_);
+          behind_ = std::exchange(waiting_, false);
           since_update_ = 0;
-          // Of several optimizers one may be cleared while the gradients of another wait.
-          placed_ = placed_ || (place_updates_ > 0 && event.row.subject != optimizer_);
           optimizer_ = event.row.subject;
           ++place_updates_;
           break;
@@ -197,7 +199,8 @@ class ClipSaturated final : public KeptRule {
             break;
           }
           place_limit_ = limit;
-          ++in_vain_;
+          early_ = !behind_;
+          in_vain_ += behind_ ? 1 : 0;
           behind_updates_ += behind_ ? 1 : 0;
           break;
         }
@@ -230,7 +233,8 @@ class ClipSaturated final : public KeptRule {
 
   const Limits limits_;
   LossTracker tracker_;
-  bool waiting_ = false, behind_ = false;  // a gradient waits for an update; was used by one
+  bool waiting_ = false, behind_ = false,
+       early_ = false;  // a gradient waits for an update; was used; clipped before it is made
   std::int64_t in_vain_ = 0, behind_updates_ = 0, since_update_ = 0, place_updates_ = 0;
   std::uint32_t optimizer_ = 0;
   double place_limit_ = 0;

@@ -240,8 +240,8 @@ TEST(ClipSaturated, BothSigns_DeadUnits_OneFactorOrTwo_AndGradientsOfOneSignWith
 enum class Place { kBefore, kBetween, kBehind };
 
 // Updates of one optimizer or of two in turn, each with a call that clips to `limit`.
-FakeTrial ClipsAt(Place place, double limit = 1, double norm = 5, std::uint32_t optimizers = 1,
-                  int calls = 1) {
+FakeTrial ClipsAt(Place place, double limit = 1, double norm = 5, std::uint32_t optimizers = 1, int calls = 1,
+                  bool backward = true) {
   FakeTrial trial;
   const auto clip = [&] {
     for (int i = 0; i < calls; ++i)
@@ -252,7 +252,7 @@ FakeTrial ClipsAt(Place place, double limit = 1, double norm = 5, std::uint32_t 
     trial.Tensor("gradient/w", Role::kGradient, {norm});
     trial.Event(EventKind::kZeroGrad, 0);
     if (place == Place::kBefore) clip();
-    trial.Event(EventKind::kBackward);
+    if (backward) trial.Event(EventKind::kBackward);
     if (place == Place::kBetween) clip();
     trial.Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step) % optimizers);
     if (place == Place::kBehind) clip();
@@ -277,6 +277,8 @@ TEST(ClipSaturated, ClippedInBetween_NormsThatAreLookedAt_HooksAndSeveralOptimiz
   EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBehind, 1, 0.5), "ClipSaturated", ParameterSet::kLuff).empty());
   EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBefore, 1, 5, 1, 3), "ClipSaturated", ParameterSet::kLuff).empty());
   EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBehind, 1, 5, 2), "ClipSaturated", ParameterSet::kLuff).empty());
+  for (const Place place : {Place::kBefore, Place::kBehind})  // gradients that are set by hand
+    EXPECT_TRUE(FindingsOf(ClipsAt(place, 1, 5, 1, 1, false), "ClipSaturated", ParameterSet::kLuff).empty());
 }
 
 }  // namespace
