@@ -135,6 +135,7 @@ constexpr Look kLooks[] = {
     {"GpuThrottled", Bit(kSampledHost)},
     {"GpuUnderused", Bit(kSampledHost)},
     {"HighDropout", Bit(kDropout)},
+    {"ImageLayout", Bit(kInputs)},
     {"InitialLoss", Bit(kLossCalls)},
     {"InputBound", Bit(kWaits)},
     {"InputScale", Bit(kInputs)},
