@@ -100,6 +100,7 @@ FRAMEWORKS = {
         "compat/smdebug/pytorch/",
         "compat/smdebug/core/utils.py",
     ],
+    "optuna": ["optuna.py"],
     "xgboost": ["xgboost/", "compat/smdebug/xgboost/"],
     "keras": ["keras/", "tensorflow/", "compat/smdebug/tensorflow/"],
     "tensorflow": ["keras/", "tensorflow/", "compat/smdebug/tensorflow/", "compat/smdebug/core/utils.py"],

@@ -13,7 +13,7 @@
 namespace luff::catalog {
 namespace {
 
-constexpr int kVersion = 3;          // raised when cards or tables change
+constexpr int kVersion = 4;          // raised when cards or tables change
 constexpr std::size_t kBatch = 100;  // runs in a transaction: an interrupted refresh keeps what it read
 
 constexpr const char* kTables = R"(
