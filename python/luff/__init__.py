@@ -10,7 +10,8 @@ from luff._codes import Mode
 from luff._core import version as _version
 from luff._phases import phase, wait
 from luff._records import Event, Gap, StepInfo, Worker
-from luff.errors import LuffError, StopTraining
+from luff._trial_run import TrialRun, trial_run
+from luff.errors import LuffError, StopTraining, TrialStopped
 from luff.rule import Finding, Rule, StepView
 from luff.stop import on_stop
 from luff.trial import Tensor, Trial, open_trial
@@ -27,6 +28,8 @@ __all__ = [
     "StopTraining",
     "Tensor",
     "Trial",
+    "TrialRun",
+    "TrialStopped",
     "Worker",
     "__version__",
     "corrections",
@@ -34,6 +37,7 @@ __all__ = [
     "on_stop",
     "open_trial",
     "phase",
+    "trial_run",
     "wait",
 ]
 

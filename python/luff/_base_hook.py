@@ -20,6 +20,7 @@ from luff._hook import (
     Guard,
     RunOptions,
     Session,
+    Trial,
     environment_document,
     find_run,
     note_aside,
@@ -155,7 +156,7 @@ class BaseHook:
 
         `parts` returns what is trained of the model, if that tells models apart. An attached hook keeps its run.
         """
-        if not self._options.job or self.registry is None or self.registry.default is not self:
+        if not self.one_run_each or self.registry is None or self.registry.default is not self:
             return
         if how.get("anew") or not self._following.knows(model):
             clock = self.steps.clock
@@ -180,6 +181,16 @@ class BaseHook:
             why = f"{MAX_RUNS} trainings of the process have runs, those after them are not recorded"
             note_aside(self._options.path, ResourceExhaustedError(why))
             self._end_run(int(EndReason.COMPLETED), "")
+
+    @property
+    def trial(self) -> Trial | None:
+        """The `luff.trial_run` whose training this hook watches."""
+        return self._options.trial
+
+    @property
+    def one_run_each(self) -> bool:
+        """Whether each training of the process has a run of its own: under `luff run`, outside of `luff.trial_run`."""
+        return bool(self._options.job) and self._options.trial is None
 
     # For users -------------------------------------------------------------------------------------------------
 
@@ -268,8 +279,12 @@ class BaseHook:
                 return
             if self.guard.unreported:
                 self.guard.report(session)
-            if why:
-                session.set_document("end", json.dumps({"why": why}))
+            end = {"why": why} if why else {}
+            if self._options.trial is not None:  # its settings may have come while it trained
+                session.set_document("trial", self._options.trial.document())
+                end["process"] = "goes on"
+            if end:
+                session.set_document("end", json.dumps(end))
             session.close(reason, timeout_s)
         except Exception as error:
             self.guard.note("close", error)
@@ -324,6 +339,9 @@ class BaseHook:
         )
         self.opened(session)
         listen()
+        if self._options.trial is not None:
+            session.set_document("trial", self._options.trial.document())
+            self._options.trial.opened(self._run)
         if self._options.rules and self.first_rank:
             self.guarded("rules", watch_beside, self._run, self._options.rules, self._options.on_finding)
 

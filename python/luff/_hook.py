@@ -33,6 +33,7 @@ __all__ = [
     "open_session",
     "resume_point",
     "run_from_environment",
+    "set_trial_run",
 ]
 
 ENVIRONMENT_VARIABLE = "LUFF_SESSION"
@@ -204,10 +205,31 @@ class RunOptions:
     rules: str = ""  # to run beside a training that no `luff run` watches; empty for none
     on_finding: str = "warn"
     unnamed: bool = False  # nobody chose `path`
+    trial: Trial | None = (
+        None  # the `luff.trial_run` under way: its end ends the run, and the process goes on
+    )
+
+
+class Trial(Protocol):
+    """What a hook asks of a `luff.trial_run`."""
+
+    def document(self) -> str: ...
+    def opened(self, run: str) -> None: ...
+
+
+_trial: RunOptions | None = None
+
+
+def set_trial_run(options: RunOptions | None) -> None:
+    """Chooses the run of what this process trains from now on, in place of that of `luff run`; None: no more."""
+    global _trial
+    _trial = options
 
 
 def run_from_environment() -> RunOptions | None:
-    """Returns the run that `luff run` chose for this process, or None."""
+    """Returns the run that `luff.trial_run`, else `luff run`, chose for this process, or None."""
+    if _trial is not None:
+        return _trial
     text = os.environ.get(ENVIRONMENT_VARIABLE)
     if not text:
         return None

@@ -78,6 +78,27 @@ void ReadEnvironment(const query::Trial& trial, Card* card) {
   }
 }
 
+// What `luff.trial_run` says of a trial: what it is called, and its parameters, which count more than others.
+void ReadTrial(const query::Trial& trial, Card* card) {
+  const Json json = TryParseJson(trial.Document("trial"));
+  if (!json.is_object()) return;
+  card->sweep = Cut(TextOf(json, "sweep"));
+  card->trial = Cut(TextOf(json, "name"));
+  const auto params = json.find("params");
+  if (params == json.end() || !params->is_object()) return;
+  for (const auto& [name, value] : params->items()) {
+    if (name.empty() || SoundsSecret(name)) continue;
+    if (card->parameters.size() >= kMaxParameters && !card->parameters.contains(Cut(name))) continue;
+    Parameter& to = card->parameters[Cut(name)];
+    if (value.is_boolean())
+      to = value.get<bool>();
+    else if (value.is_number())
+      to = value.get<double>();
+    else
+      to = Cut(value.is_string() ? value.get<std::string>() : JsonText(value));
+  }
+}
+
 // Names of tensors with scalars: losses, then the others.
 std::vector<std::string> ScalarNames(const query::Trial& trial, std::size_t* losses) {
   std::vector<std::string> names;
@@ -345,6 +366,7 @@ Card CardOf(const std::string& run, const query::Trial& trial) {
   ReadEnvironment(trial, &card);
   card.parameters = ParametersOf(card.command);
   ReadOptimizer(trial, &card);
+  ReadTrial(trial, &card);
   Label label = LabelOf(run);
   card.tags = std::move(label.tags);
   card.title = Cut(std::move(label.title));
@@ -400,6 +422,8 @@ std::string ToJson(const Card& card) {
             {"host", card.host},
             {"framework", card.framework},
             {"versions", card.versions},
+            {"sweep", card.sweep},
+            {"trial", card.trial},
             {"tags", card.tags},
             {"title", card.title},
             {"note", card.note},

@@ -48,6 +48,7 @@ struct Card {
   std::vector<std::string> command;
   std::map<std::string, std::string> versions;  // of the framework and its like
   std::map<std::string, Parameter> parameters;  // at most kMaxParameters
+  std::string sweep, trial;                     // what `luff.trial_run` calls them, or ""
   std::vector<std::string> tags;                // sorted
   std::string title, note;                      // what people call it and say of it, or ""
   std::string outcome, why;                     // of the job: running, completed, stopped, failed

@@ -301,6 +301,7 @@ FRAMEWORKS = {
     "lightning": "lightning",
     "lightgbm": "lightgbm",
     "sklearn": "lightgbm",
+    "sweeps": "sweeps",
     "xgboost": "xgboost3",
 }
 

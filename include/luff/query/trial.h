@@ -149,6 +149,7 @@ struct WorkerInfo {
   std::int64_t last_train_step = -1;
   std::int64_t heartbeat_unix_ns = 0;
   std::uint64_t pid = 0;  // if its process exists and can be seen from here
+  bool goes_on = false;   // it has ended, and its process trains something else: none of the run's any more
 };
 
 enum class StepState { kAvailable, kNotYetAvailable, kUnavailable };
