@@ -209,7 +209,7 @@ def _checkpoints(seed: int, fixed: bool, steps: int) -> None:
 @_program("EvalShare", "eval")
 def _evaluations(seed: int, fixed: bool, steps: int) -> None:
     """An evaluation of 20 batches each 10 steps; the twin's comes each 80."""
-    training = Training(_PACE, steps)
+    training = Training(_PACE, steps * 2)
     held = _loader(20, seed + 1)
     every = 80 if fixed else 10
 
