@@ -147,9 +147,9 @@ Status OpenRuns::Use(const ListedRun& listed, const std::function<Status(OpenRun
 }
 
 bool OpenRuns::UseNow(Entry& entry, const ListedRun& listed, const std::function<void(OpenRun&)>& use) {
-  const auto here = [&] {
-    const auto place = PlaceOf(listed);
-    return place.ok() && *place == entry.place;
+  const auto here = [&listed, place = entry.place] {
+    const auto now = PlaceOf(listed);
+    return now.ok() && *now == place;
   };
   if (entry.run == nullptr || !here() || !entry.run->trial().Refresh().ok()) return false;
   entry.refreshed_ns = Env::Real().NowMonotonicNs();
