@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -143,9 +144,10 @@ class Sampler {
     if (writers.alive) last_alive_ns_ = now;
     if (options_.until_closed_fd >= 0) return true;
     if (first_look_ns_ == 0) first_look_ns_ = now;
-    if (!seen_ && !writers.alive)
+    // One that has ended already counts: it may have been killed while this process began.
+    if (!seen_ && !writers.any)
       return now - first_look_ns_ < static_cast<std::int64_t>(options_.wait_s * 1e9);
-    seen_ = true;
+    if (!std::exchange(seen_, true) && last_alive_ns_ == 0) last_alive_ns_ = now;
     return now - last_alive_ns_ < kGraceNs;
   }
 
