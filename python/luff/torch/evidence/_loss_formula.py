@@ -209,8 +209,8 @@ def _discounts(node: Any) -> bool:
     factor = constant_factor(node, False)
     if factor is None:
         values, _ = _constant_of(node)
-        kept = np.unique(values[values != 0]) if values is not None else ()
-        factor = float(kept[0]) if len(kept) == 1 else 0.0
+        kept = [] if values is None else [float(value) for value in np.unique(values[values != 0])]
+        factor = kept[0] if len(kept) == 1 else 0.0
     return _DISCOUNT[0] <= factor < _DISCOUNT[1]
 
 
