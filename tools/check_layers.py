@@ -67,7 +67,7 @@ BORROWED = {
     ],
     "fmt": list(ROOMS),
     "fmt/format.h": ["base"],  # compiled only once, by base/format.h
-    "protozero": ["format"],
+    "protozero": ["format", "cli"],
     "toml++": ["cli"],
     "CLI": ["cli"],
     "spdlog": ["cli"],
@@ -102,6 +102,7 @@ FRAMEWORKS = {
         "compat/smdebug/pytorch/",
         "compat/smdebug/core/utils.py",
     ],
+    "optuna": ["optuna.py"],
     "xgboost": ["xgboost/", "compat/smdebug/xgboost/"],
     "keras": ["keras/", "tensorflow/", "compat/smdebug/tensorflow/"],
     "tensorflow": ["keras/", "tensorflow/", "compat/smdebug/tensorflow/", "compat/smdebug/core/utils.py"],
@@ -117,6 +118,9 @@ FRAMEWORKS = {
     "sklearn": ["sklearn/"],
     "matplotlib": ["_verbs/"],
     "pyarrow": ["_verbs/export.py"],
+    "pandas": ["profile.py", "compat/smdebug/profiler/analysis/"],
+    "bokeh": ["compat/smdebug/profiler/analysis/notebook_utils/"],
+    "pyinstrument": ["compat/smdebug/profiler/python_profiler.py"],
     "opentelemetry": ["_verbs/otlp.py"],
 }
 # Rooms of our Python packages: folder of python/luff -> room -> rooms that it may import, in addition to itself. A
@@ -243,6 +247,8 @@ def python_violations():
                     continue
                 if top in sys.stdlib_module_names or top in PYTHON_FREE:
                     continue
+                if relative.parts[0] == "_bootstrap" and (file.parent / f"{top}.py").exists():
+                    continue  # on PYTHONPATH, and so imported by its own name
                 if not any(str(relative).startswith(p) for p in FRAMEWORKS.get(top, [])):
                     where = f"python/luff/{relative}:{node.lineno}"
                     yield f"{where}: imports {top}; tools/check_layers.py does not allow it there"

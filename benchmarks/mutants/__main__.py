@@ -6,8 +6,8 @@
     judge DIR [--apart]         judges kept runs with today's rules; --apart: the half that is kept apart, as sums only
     keep [DIR]                  trains a few small ones and packs their runs into DIR (testdata/mutants)
 
-`--program`, `--operator`, `--develop` and `--share N` (one of N, by a hash) select some of them; `-j` sets how many
-train at once. An interrupted `train` goes on where it stopped.
+`--program`, `--operator`, `--develop` and `--share N` (one of N, by a hash; `N:K` is the K-th such choice, K below N)
+select some of them; `-j` sets how many train at once. An interrupted `train` goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -33,9 +33,18 @@ def place(program: str, operator: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{program}-{operator}".encode()).digest()[:4], "big")
 
 
-def chosen_share(program: str, operator: str, share: int) -> bool:
+def share_of(text: str) -> tuple[int, int]:
+    """Reads `N` or `N:K`: one of N mutants, the K-th choice of them."""
+    number, _, choice = text.partition(":")
+    share = int(number), int(choice or 0)
+    if not 0 <= share[1] < share[0]:
+        raise argparse.ArgumentTypeError(f"{text!r}: N of at least 1, and K from 0 to N - 1")
+    return share
+
+
+def chosen_share(program: str, operator: str, share: tuple[int, int]) -> bool:
     """Returns whether a mutant is one of the share; all original programs are."""
-    return operator == ORIGINAL or place(program, operator) % share == 0
+    return operator == ORIGINAL or place(program, operator) % share[0] == share[1]
 
 
 def main() -> None:
@@ -46,7 +55,7 @@ def main() -> None:
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--program", action="append", default=[])
     parser.add_argument("--operator", action="append", default=[])
-    parser.add_argument("--share", type=int, default=1, metavar="N", help="one of N mutants")
+    parser.add_argument("--share", type=share_of, default=(1, 0), metavar="N[:K]", help="one of N mutants")
     parser.add_argument("--develop", action="store_true", help="only the half to develop on")
     parser.add_argument("--apart", action="store_true", help="reads what is kept apart")
     parser.add_argument("--luff", default=luff_command())
@@ -67,14 +76,14 @@ def main() -> None:
     if options.command == "keep":
         keep(options.luff, Path(options.rest[0]) if options.rest else ROOT / "testdata" / "mutants")
         return
-    chosen = [
-        (program, operator)
-        for program, operator, _ in all_mutants(
-            options.program or programs(), options.operator or [ORIGINAL, *OPERATORS]
+
+    def wanted(program: str, operator: str) -> bool:
+        return chosen_share(program, operator, options.share) and (
+            not options.develop or half(program, operator) == "develop"
         )
-        if chosen_share(program, operator, options.share)
-        and (not options.develop or half(program, operator) == "develop")
-    ]
+
+    made = all_mutants(options.program or programs(), options.operator or [ORIGINAL, *OPERATORS], wanted)
+    chosen = [(program, operator) for program, operator, _ in made]
     if options.command == "list":
         for name, operator in OPERATORS.items():
             own = [m[0] for m in chosen if m[1] == name]

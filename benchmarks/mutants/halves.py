@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 from mutants.operators import OPERATORS
@@ -40,11 +41,16 @@ def mutate(program: str, operator: str) -> str | None:
     return None if after == before else after
 
 
-def all_mutants(chosen: list[str], operators: list[str]) -> list[tuple[str, str, str]]:
-    """Returns (program, operator, script) for each chosen program and each chosen operator that applies to it."""
+def all_mutants(
+    chosen: list[str], operators: list[str], wanted: Callable[[str, str], bool] = lambda *_: True
+) -> list[tuple[str, str, str]]:
+    """Returns (program, operator, script) for each chosen program and each chosen operator that applies to it.
+
+    Only pairs that are `wanted` are made: making all of them takes a minute.
+    """
     found = []
     for program in chosen:
         for operator in operators:
-            if text := mutate(program, operator):
+            if wanted(program, operator) and (text := mutate(program, operator)):
                 found.append((program, operator, text))
     return found

@@ -20,6 +20,7 @@ from luff._hook import (
     Guard,
     RunOptions,
     Session,
+    Trial,
     environment_document,
     find_run,
     note_aside,
@@ -29,6 +30,7 @@ from luff._hook import (
     run_from_environment,
 )
 from luff._next_training import MAX_RUNS, NextTraining
+from luff._phases import listen, unlisten
 from luff._plain import plain, shown
 from luff._rules_beside import needs_of, open_when_judged, take_rules, watch_beside
 from luff._run_place import new_run, warn_of_another_place
@@ -154,7 +156,7 @@ class BaseHook:
 
         `parts` returns what is trained of the model, if that tells models apart. An attached hook keeps its run.
         """
-        if not self._options.job or self.registry is None or self.registry.default is not self:
+        if not self.one_run_each or self.registry is None or self.registry.default is not self:
             return
         if how.get("anew") or not self._following.knows(model):
             clock = self.steps.clock
@@ -179,6 +181,16 @@ class BaseHook:
             why = f"{MAX_RUNS} trainings of the process have runs, those after them are not recorded"
             note_aside(self._options.path, ResourceExhaustedError(why))
             self._end_run(int(EndReason.COMPLETED), "")
+
+    @property
+    def trial(self) -> Trial | None:
+        """The `luff.trial_run` whose training this hook watches."""
+        return self._options.trial
+
+    @property
+    def one_run_each(self) -> bool:
+        """Whether each training of the process has a run of its own: under `luff run`, outside of `luff.trial_run`."""
+        return bool(self._options.job) and self._options.trial is None
 
     # For users -------------------------------------------------------------------------------------------------
 
@@ -256,6 +268,8 @@ class BaseHook:
             return
         self.live = False
         _living.discard(self)
+        if not any(hook.session is not None for hook in _living):
+            unlisten()
         try:
             if self.registry is not None:
                 self.registry.discard(self)
@@ -265,8 +279,12 @@ class BaseHook:
                 return
             if self.guard.unreported:
                 self.guard.report(session)
-            if why:
-                session.set_document("end", json.dumps({"why": why}))
+            end = {"why": why} if why else {}
+            if self._options.trial is not None:  # its settings may have come while it trained
+                session.set_document("trial", self._options.trial.document())
+                end["process"] = "goes on"
+            if end:
+                session.set_document("end", json.dumps(end))
             session.close(reason, timeout_s)
         except Exception as error:
             self.guard.note("close", error)
@@ -320,6 +338,10 @@ class BaseHook:
             "environment", environment_document(framework=self.framework, rank=rank, **self.versions())
         )
         self.opened(session)
+        listen()
+        if self._options.trial is not None:
+            session.set_document("trial", self._options.trial.document())
+            self._options.trial.opened(self._run)
         if self._options.rules and self.first_rank:
             self.guarded("rules", watch_beside, self._run, self._options.rules, self._options.on_finding)
 

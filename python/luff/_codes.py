@@ -161,3 +161,4 @@ class Phase(IntEnum):
     GC = 13
     LUFF = 14
     TRACE = 15
+    COMPUTE = 16

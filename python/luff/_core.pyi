@@ -43,6 +43,11 @@ def search(pattern: str, texts: Sequence[str]) -> list[int]:
 def enter_phase(phase: int) -> None:
     """The calling thread is in this phase until `leave_phase`."""
 
+def enter_wait(loader: int, worker: int, ready: int) -> None:
+    """
+    It waits for a batch: number of the loader, of the worker that makes it, and of the batches that are ready; 2**32 - 1 in each: not known. Left by `leave_phase(DATA_WAIT)`.
+    """
+
 def leave_phase(phase: int) -> None:
     """It is no longer."""
 
@@ -77,8 +82,10 @@ class Session:
         world_size: int = 1,
         config_json: str = "",
         command_json: str = "",
+        sampler: str = "",
+        sampler_environment: Sequence[str] = (),
     ) -> Session:
-        """Create or join the run. `worker` None takes the lowest free number."""
+        """Create or join the run. `worker` None takes the lowest free number. `sampler`: path of `luff`, which measures the machine meanwhile."""
 
     def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int:
         """Number of the tensor of this name."""
@@ -192,6 +199,11 @@ class Session:
     def hash(self, address: int, nbytes: int) -> int:
         """XXH3-64 of memory; 0 for none."""
 
+    def mark_step_end(self) -> None:
+        """
+        A step has ended now, and a later `end_step` with a time hands it over: keep where its time went.
+        """
+
     def end_step(
         self,
         mode: int,
@@ -256,6 +268,15 @@ def on_terminate(function: object) -> None:
     What the main thread calls before SIGTERM ends the process, if it comes to Python code within 0.15 s.
     """
 
+class Samples:
+    def refresh(self) -> bool: ...
+    def hosts(self) -> list: ...
+    def document(self, host: int, name: str) -> str: ...
+    def series(self, host: int) -> list: ...
+    def read(self, host: int, name: str) -> tuple: ...
+
+def open_samples(path: str) -> Samples: ...
+
 class Trial:
     def refresh(self) -> bool: ...
     def wait_for_news(self, timeout_s: float) -> bool: ...
@@ -298,6 +319,7 @@ class Trial:
     def findings(self) -> tuple: ...
     def gaps(self) -> list: ...
     def events(self, mode: int) -> list: ...
+    def phases(self, worker: int | None) -> dict: ...
     def json_events(self) -> list: ...
 
 def open_trial(

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,9 +33,11 @@ __all__ = [
     "open_session",
     "resume_point",
     "run_from_environment",
+    "set_trial_run",
 ]
 
 ENVIRONMENT_VARIABLE = "LUFF_SESSION"
+_aged = False
 _MAX_ASIDE_BYTES = 1 << 16  # a file of this size takes no more notes
 
 
@@ -55,6 +58,7 @@ class Session(Protocol):
     ) -> int: ...
     def set_document(self, name: str, json_text: str) -> None: ...
     def begin_step(self, mode: int, mode_step: int) -> None: ...
+    def mark_step_end(self) -> None: ...
     def due_role(self, role: int) -> int: ...
     def due_tensor(self, tensor: int) -> int: ...
     def capture(self, table: NDArray[np.uint64], count: int | None = None) -> None: ...
@@ -220,10 +224,31 @@ class RunOptions:
     rules: str = ""  # to run beside a training that no `luff run` watches; empty for none
     on_finding: str = "warn"
     unnamed: bool = False  # nobody chose `path`
+    trial: Trial | None = (
+        None  # the `luff.trial_run` under way: its end ends the run, and the process goes on
+    )
+
+
+class Trial(Protocol):
+    """What a hook asks of a `luff.trial_run`."""
+
+    def document(self) -> str: ...
+    def opened(self, run: str) -> None: ...
+
+
+_trial: RunOptions | None = None
+
+
+def set_trial_run(options: RunOptions | None) -> None:
+    """Chooses the run of what this process trains from now on, in place of that of `luff run`; None: no more."""
+    global _trial
+    _trial = options
 
 
 def run_from_environment() -> RunOptions | None:
-    """Returns the run that `luff run` chose for this process, or None."""
+    """Returns the run that `luff.trial_run`, else `luff run`, chose for this process, or None."""
+    if _trial is not None:
+        return _trial
     text = os.environ.get(ENVIRONMENT_VARIABLE)
     if not text:
         return None
@@ -319,7 +344,9 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         If the run cannot be created or joined.
     """
     from luff import _core
+    from luff._sampler import sampler_of
 
+    sampler, environment = sampler_of(options)
     world = rank[1] if rank else 1
     join = options.join or world > 1
 
@@ -333,6 +360,8 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
             resume=options.resume,
             config_json=json.dumps(options.config) if options.config else "",
             command_json=_command(),
+            sampler=sampler,
+            sampler_environment=environment,
         )
 
     try:
@@ -350,6 +379,26 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         raise
 
 
+def _age() -> dict[str, float]:
+    """Returns for how long the process has run, and for how long its main thread had no core meanwhile, in seconds.
+
+    Nothing after the first call, or where the system does not tell.
+    """
+    global _aged
+    if _aged:
+        return {}
+    _aged = True
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        with open("/proc/self/schedstat", encoding="ascii", errors="replace") as file:
+            waited = int(file.read().split()[1]) * 1e-9
+        return {"age_s": round(age, 3), "age_run_queue_s": round(waited, 3)}
+    except (OSError, ValueError, IndexError, AttributeError):
+        return {}
+
+
 def environment_document(**more: Any) -> str:
     """Returns the document "environment" as JSON: the software of this process."""
     record: dict[str, Any] = {
@@ -363,5 +412,6 @@ def environment_document(**more: Any) -> str:
         "cores": len(os.sched_getaffinity(0)),
         "numpy": np.__version__,
     }
+    record.update(_age())
     record.update(more)
     return json.dumps(record, default=str)

@@ -61,6 +61,11 @@ class Registry(Generic[H]):
         self.default: H | None = None
         _all.add(self)
 
+    @staticmethod
+    def all() -> list[Registry[Any]]:
+        """Returns the registries of the frameworks that are watched in this process."""
+        return list(_all)
+
     # Lookup -----------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
@@ -187,11 +192,13 @@ class Registry(Generic[H]):
     # For users, as functions of the framework's package --------------------------------------------------------
 
     def attach_to_all(self) -> H | None:
-        """Watches everything that this process trains; used by ``luff run``. None if no supervisor named a run."""
+        """Watches everything that this process trains; used by ``luff run`` and `luff.trial_run`. None if neither
+        named a run.
+        """
         options = run_from_environment()
         if options is None:
             return self.default
-        if self.default is None:
+        if self.default is None or self.default.trial is not options.trial:
             self.add(self._make(options), default=True)
         self._install()
         return self.default

@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 
-__all__ = ["new_run", "warn_of_another_place"]
+__all__ = ["new_run", "warn", "warn_of_another_place"]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -23,15 +23,18 @@ def new_run() -> str:
 
 
 def warn_of_another_place(wanted: str, taken: str) -> None:
-    """Warns, at the user's line, that a run is not where it was to be. Never raises, even if warnings are errors."""
+    """Warns that a run is not where it was to be."""
+    warn(f"{wanted} holds a run already; this one is recorded into {taken}")
+
+
+def warn(text: str) -> None:
+    """Warns at the user's line. Never raises, even if warnings are errors."""
     level = 1
     frame = sys._getframe(0)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level += 1
         frame = frame.f_back  # type: ignore[assignment]
     try:
-        warnings.warn(
-            f"{wanted} holds a run already; this one is recorded into {taken}", UserWarning, stacklevel=level
-        )
+        warnings.warn(text, UserWarning, stacklevel=level)
     except UserWarning:
         pass

@@ -21,6 +21,7 @@ __all__ = [
     "OutOfRangeError",
     "ResourceExhaustedError",
     "StopTraining",
+    "TrialStopped",
     "UnavailableError",
     "UnsupportedVersionError",
 ]
@@ -121,3 +122,26 @@ class StopTraining(SystemExit):
 
     It derives from `SystemExit`, so that ``finally`` blocks run and ``except Exception`` does not swallow it.
     """
+
+
+class TrialStopped(Exception):
+    """Raised at the end of `luff.trial_run` when a finding has stopped the trial.
+
+    An ordinary exception, unlike `StopTraining`: a sweep's driver counts the trial as failed, and goes on.
+
+    Attributes
+    ----------
+    reason
+        The finding in words.
+    rule
+        Name of the rule that stopped the trial; "" if a person did.
+    run
+        Directory of the trial's run.
+    """
+
+    def __init__(self, reason: str, rule: str = "", run: str = "") -> None:
+        super().__init__(reason, rule, run)
+        self.reason, self.rule, self.run = reason, rule, run
+
+    def __str__(self) -> str:
+        return f"stopped by {self.reason}" + (f"; run: {self.run}" if self.run else "")

@@ -81,6 +81,12 @@ def raise_stop(reason: str) -> NoReturn:
     raise stop
 
 
+def survived() -> None:
+    """Called when a stop has ended a trial of this process, and the process goes on."""
+    global _reason
+    _reason = EndReason.COMPLETED
+
+
 def watch(hook: Closable) -> None:
     """Closes `hook` when this process ends."""
     global _installed

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from luff._records import Event, Finding, Gap, StepInfo, Worker
+    from luff.profile import Profile
 
 __all__ = ["REDUCTIONS", "Tensor", "Trial", "open_trial"]
 
@@ -293,6 +294,25 @@ class Trial:
                 if isinstance(item, dict):
                     found.append(cast("Event", {"kind": "", **item, "step": step, "worker": worker}))
         return found
+
+    def profile(self, mode: str | int = "TRAIN", worker: int | None = None) -> Profile:
+        """Returns where the time went, step by step, as columns.
+
+        Parameters
+        ----------
+        mode
+            Only steps of this mode; ``"GLOBAL"``: of all.
+        worker
+            Only steps of this worker; by default of all.
+
+        Returns
+        -------
+        Profile
+            Empty if the run recorded no phases; ``luff profile RUN`` says why.
+        """
+        from luff.profile import read
+
+        return read(self._core, _mode(mode), worker)
 
     def findings(self, *, healed: bool = True) -> list[Finding]:
         """Returns what rules found, in the order in which it appeared.

@@ -19,6 +19,7 @@ void InitSession(nanobind::module_& m);
 void InitTerminate(nanobind::module_& m);
 #endif
 #ifdef LUFF_CORE_QUERY
+void InitSamples(nanobind::module_& m);
 void InitTrial(nanobind::module_& m);
 #endif
 
@@ -39,6 +40,7 @@ NB_MODULE(_core, m) {
   luff::python::InitTerminate(m);
 #endif
 #ifdef LUFF_CORE_QUERY
+  luff::python::InitSamples(m);
   luff::python::InitTrial(m);
 #endif
 }

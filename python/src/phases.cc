@@ -34,6 +34,15 @@ void InitPhases(nb::module_& m) {
       "enter_phase", [](std::uint8_t phase) { capture::EnterPhase(static_cast<format::Phase>(phase)); },
       nb::arg("phase"), "The calling thread is in this phase until `leave_phase`.");
   m.def(
+      "enter_wait",
+      [](std::uint32_t loader, std::uint32_t worker, std::uint32_t ready) {
+        capture::EnterWait({loader, worker, ready});
+      },
+      nb::arg("loader"), nb::arg("worker"), nb::arg("ready"),
+      "It waits for a batch: number of the loader, of the worker that makes it, and of the batches that are "
+      "ready; "
+      "2**32 - 1 in each: not known. Left by `leave_phase(DATA_WAIT)`.");
+  m.def(
       "leave_phase", [](std::uint8_t phase) { capture::LeavePhase(static_cast<format::Phase>(phase)); },
       nb::arg("phase"), "It is no longer.");
   m.def("forget_phases", &capture::ForgetPhases, "In a forked child: forget what the parent was doing.");

@@ -63,7 +63,9 @@ class PySession {
 
   static std::unique_ptr<PySession> Open(const std::string& run_path, bool resume, bool join,
                                          std::optional<std::uint32_t> worker, std::uint32_t world_size,
-                                         const std::string& config_json, const std::string& command_json) {
+                                         const std::string& config_json, const std::string& command_json,
+                                         const std::string& sampler,
+                                         const std::vector<std::string>& sampler_environment) {
     capture::SessionOptions options;
     options.run_path = run_path;
     options.resume = resume;
@@ -72,6 +74,8 @@ class PySession {
     options.world_size = world_size;
     options.config_json = config_json;
     options.command_json = command_json;
+    options.sampler = sampler;
+    options.sampler_environment = sampler_environment;
     auto opened = [&options] {
       const nb::gil_scoped_release others_go_on;  // a dead network file system may take a minute
       return capture::Session::Open(options);
@@ -160,10 +164,13 @@ void InitSession(nb::module_& m) {
   nb::class_<PySession>(m, "Session",
                         "One worker's recording of a run. All methods after `open` never raise for "
                         "reasons of the run, the disk or the network.")
-      .def_static("open", &PySession::Open, nb::arg("run_path"), nb::kw_only(), nb::arg("resume") = false,
-                  nb::arg("join") = false, nb::arg("worker") = nb::none(), nb::arg("world_size") = 1,
-                  nb::arg("config_json") = "", nb::arg("command_json") = "",
-                  "Create or join the run. `worker` None takes the lowest free number.")
+      .def_static(
+          "open", &PySession::Open, nb::arg("run_path"), nb::kw_only(), nb::arg("resume") = false,
+          nb::arg("join") = false, nb::arg("worker") = nb::none(), nb::arg("world_size") = 1,
+          nb::arg("config_json") = "", nb::arg("command_json") = "", nb::arg("sampler") = "",
+          nb::arg("sampler_environment") = std::vector<std::string>(),
+          "Create or join the run. `worker` None takes the lowest free number. `sampler`: path of `luff`, "
+          "which measures the machine meanwhile.")
       .def(
           "define_tensor",
           [](const PySession& s, std::string_view name, std::uint8_t role, std::string_view module_path,
@@ -296,6 +303,9 @@ void InitSession(nb::module_& m) {
             return s.get().Hash(reinterpret_cast<const std::byte*>(address), bytes);
           },
           nb::arg("address"), nb::arg("nbytes"), "XXH3-64 of memory; 0 for none.")
+      .def(
+          "mark_step_end", [](const PySession& s) { s.get().MarkStepEnd(); },
+          "A step has ended now, and a later `end_step` with a time hands it over: keep where its time went.")
       .def(
           "end_step",
           [](const PySession& s, std::uint8_t mode, std::int64_t global_step, std::int64_t mode_step,

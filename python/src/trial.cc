@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -17,6 +18,8 @@
 #include <vector>
 
 #include "errors.h"
+#include "luff/profile/timeline.h"
+#include "luff/query/run_pieces.h"
 #include "luff/query/trial.h"
 #include "luff/rules/kept_findings.h"
 #include "text.h"
@@ -211,6 +214,79 @@ nb::tuple StepTuple(const query::StepInfo& info) {
   return nb::make_tuple(info.global_step, info.mode_step, info.update, static_cast<int>(info.mode),
                         info.wall_unix_ns, info.duration_ns);
 }
+
+/// Steps with phases, as columns.
+class PhaseColumns {
+ public:
+  void Add(const query::StepInfo& info, const query::StepPhases& phases) {
+    if (!timeline_ || phases.worker != worker_.back()) timeline_.emplace();
+    timeline_->Place(phases, &placed_);
+    const std::size_t rows = step_.size();
+    step_.push_back(info.global_step);
+    mode_step_.push_back(info.mode_step);
+    update_.push_back(info.update);
+    mode_.push_back(static_cast<std::uint8_t>(info.mode));
+    begin_ns_.push_back(placed_.begin_ns);
+    worker_.push_back(phases.worker);
+    wall_ns_.push_back(phases.head.wall_ns);
+    cpu_ns_.push_back(phases.head.cpu_ns);
+    run_queue_ns_.push_back(phases.head.run_queue_ns);
+    device_ns_.push_back(phases.head.device_ns);
+    merged_.push_back(phases.head.steps);
+    major_faults_.push_back(phases.head.major_faults);
+    for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
+      const bool there = phases.ns[i] != 0 || phases.begins[i] != 0;
+      One& one = phases_[i];
+      if (!there && one.ns.empty()) continue;
+      if (one.ns.empty()) one = {Numbers(rows, -1), std::vector<std::uint32_t>(rows, 0), Numbers(rows, -1)};
+      one.ns.push_back(there ? phases.ns[i] : -1);
+      one.begins.push_back(phases.begins[i]);
+      one.begin_ns.push_back(-1);
+    }
+    for (const profile::PhaseSlice& slice : placed_.phases)
+      phases_[static_cast<std::size_t>(slice.phase)].begin_ns.back() = slice.begin_ns;
+  }
+
+  /// Of each phase that occurs, by number: its time, how often it began, where its interval begins.
+  nb::dict Dict() && {
+    nb::dict d;
+    d["step"] = Owned(std::move(step_));
+    d["mode_step"] = Owned(std::move(mode_step_));
+    d["update"] = Owned(std::move(update_));
+    d["mode"] = Owned(std::move(mode_));
+    d["worker"] = Owned(std::move(worker_));
+    d["merged"] = Owned(std::move(merged_));
+    d["begin_ns"] = Owned(std::move(begin_ns_));
+    d["wall_ns"] = Owned(std::move(wall_ns_));
+    d["cpu_ns"] = Owned(std::move(cpu_ns_));
+    d["run_queue_ns"] = Owned(std::move(run_queue_ns_));
+    d["device_ns"] = Owned(std::move(device_ns_));
+    d["major_faults"] = Owned(std::move(major_faults_));
+    nb::dict phases;
+    for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
+      One& one = phases_[i];
+      if (one.ns.empty()) continue;
+      phases[nb::int_(i)] = nb::make_tuple(Owned(std::move(one.ns)), Owned(std::move(one.begins)),
+                                           Owned(std::move(one.begin_ns)));
+    }
+    d["phases"] = phases;
+    return d;
+  }
+
+ private:
+  using Numbers = std::vector<std::int64_t>;
+  struct One {
+    Numbers ns;  // -1: the step lacks it
+    std::vector<std::uint32_t> begins;
+    Numbers begin_ns;
+  };
+  Numbers step_, mode_step_, update_, begin_ns_, wall_ns_, cpu_ns_, run_queue_ns_, device_ns_;
+  std::vector<std::uint32_t> worker_, merged_, major_faults_;
+  std::vector<std::uint8_t> mode_;
+  std::array<One, format::kPhaseCount> phases_;
+  std::optional<profile::Timeline> timeline_;  // of the last worker
+  profile::PlacedStep placed_;
+};
 
 /// Binds a method of the trial without arguments.
 template <typename Read>
@@ -522,6 +598,19 @@ void InitTrial(nb::module_& m) {
         return list;
       },
       nb::arg("mode"));
+  trial.def(
+      "phases",
+      [](SharedTrial& shared, Worker worker) {
+        PhaseColumns columns;
+        shared.WithoutGil([&](const Trial& t) {
+          ThrowIfError(
+              query::VisitPhases(t, [&](const query::StepInfo& info, const query::StepPhases& phases) {
+                if (!worker || phases.worker == *worker) columns.Add(info, phases);
+              }));
+        });
+        return std::move(columns).Dict();
+      },
+      nb::arg("worker").none());
   trial.def("json_events", [](SharedTrial& shared) {
     nb::list list;
     for (const auto& e : shared.With([](const Trial& t) { return t.JsonEvents(); }))

@@ -98,3 +98,32 @@ def luff_trainings(start_luff, tmp_path):
         return done.stderr, [len(each) for each in steps]
 
     return run
+
+
+@pytest.fixture
+def phases_of(tmp_path):
+    """Returns what `luff profile` shows of a run: phases of TRAIN steps by name; checks that they add up."""
+    executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
+    if executable is None:
+        pytest.skip("no luff on PATH")
+
+    def read(run=tmp_path / "run"):
+        done = subprocess.run(
+            [executable, "profile", str(run), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        shown = json.loads(done.stdout)
+        assert shown["steps"] > 0, shown
+        lines = {line["phase"]: line for line in shown["phases"]}
+        assert sum(line["seconds"] for line in lines.values()) == pytest.approx(shown["seconds"], rel=1e-9)
+        # `luff verify` adds up the nanoseconds of each step.
+        checked = subprocess.run(
+            [executable, "verify", str(run)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        return shown, lines
+
+    return read

@@ -85,7 +85,10 @@ Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
       if (!any_live) return Signal::kNone;  // all workers have left on their own
       return Proposed(now_ns, world, furthest, workers, acks);
     case State::kCommitted:
-      if (current_.kind == "stop") return Leaving(now_ns, furthest, any_live, !workers.empty());
+      if (current_.kind == "stop") {
+        const bool elsewhere = !workers.empty() && std::ranges::all_of(workers, &query::WorkerInfo::goes_on);
+        return elsewhere ? Signal::kNone : Leaving(now_ns, furthest, any_live, !workers.empty());
+      }
       CarryingOut(now_ns, workers, acks);
       return Signal::kNone;
     case State::kTerminating:

@@ -49,6 +49,16 @@ class CoordinatorTest : public ::testing::Test {
     return coordinator.Poll(ms * kMs, world, workers, acks);
   }
   void Stop(const std::string& reason) { coordinator.Request({"stop", "", reason, "id", ""}); }
+  /// A stop that the only worker has obeyed; its process is still there.
+  void StopAndEnd() {
+    Stop("NaN");
+    PollAt(0, {Worker(0, 5)});
+    PollAt(10, {Worker(0, 5)}, {Ack(0, 1, 1)});
+    ASSERT_EQ(coordinator.state(), State::kCommitted);
+    gone = Worker(0, 7);
+    gone.ended = true;
+    gone.alive = false;
+  }
   void Lower(const std::string& id) {
     coordinator.Request({"lower_lr", id, "because", "id", R"({"factor":0.5})"});
   }
@@ -69,6 +79,7 @@ class CoordinatorTest : public ::testing::Test {
   std::uint32_t world = 2;
   std::vector<store::ControlRecord> records;
   StopSettings settings;
+  query::WorkerInfo gone;
   Coordinator coordinator{settings,
                           {[this](const store::ControlRecord& record) { return Write(record); },
                            [this](const store::ControlRecord& record) { return Decide(record); }}};
@@ -137,6 +148,19 @@ TEST_F(CoordinatorTest, ScriptThatGoesOnBeyondTheStep_IsTerminated) {
   EXPECT_EQ(PollAt(100, {Worker(0, beyond)}, {Ack(0, 1, 3)}), Signal::kNone);
   EXPECT_EQ(PollAt(3200, {Worker(0, beyond + 9)}, {Ack(0, 1, 3)}), Signal::kTerminate);
   EXPECT_NE(coordinator.remark().find("swallowed"), std::string::npos);
+}
+
+TEST_F(CoordinatorTest, AProcessThatStaysAfterItsEnd_IsTerminated) {
+  StopAndEnd();
+  EXPECT_EQ(PollAt(59'000, {gone}), Signal::kNone);
+  EXPECT_EQ(PollAt(61'000, {gone}), Signal::kTerminate);
+}
+
+TEST_F(CoordinatorTest, AProcessThatTrainsTheNextTrial_IsLeftAlone) {
+  StopAndEnd();
+  gone.goes_on = true;
+  EXPECT_EQ(PollAt(61'000, {gone}), Signal::kNone);
+  EXPECT_EQ(PollAt(600'000, {gone}), Signal::kNone);
 }
 
 TEST_F(CoordinatorTest, RequestsAreTakenOnce) {

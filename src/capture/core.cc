@@ -77,6 +77,7 @@ bool Core::Tick(std::int64_t now_ns) noexcept {
     if (now_ns >= next_heartbeat_ns_) {
       next_heartbeat_ns_ = now_ns + kHeartbeatNs;
       publisher.writer().Heartbeat();
+      if (sampler != nullptr) sampler->Look(now_ns);
     }
     if (failed.load(std::memory_order_relaxed)) return true;
     if (const Status gone = publisher.writer().gone(); !gone.ok()) {

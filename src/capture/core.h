@@ -16,6 +16,7 @@
 #include "capture/producer.h"
 #include "capture/publisher.h"
 #include "capture/registry.h"
+#include "capture/sampler_keeper.h"
 #include "capture/thread_times.h"
 #include "capture/work.h"
 #include "luff/base/mutex.h"
@@ -60,6 +61,7 @@ struct Core {
   ControlPoll control;
   ThreadTimes times;
   const std::shared_ptr<device::Collector> device;
+  std::unique_ptr<SamplerKeeper> sampler;  // null: nobody has to be started
   Mutex pump_mutex;
 
   std::atomic<bool> accepting{true};        // the session accepts what the training passes

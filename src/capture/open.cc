@@ -151,8 +151,13 @@ Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& options) {
     record.author = "worker " + std::to_string(worker);
     return store::DecideControl(path, record);
   };
+  std::unique_ptr<SamplerKeeper> sampler;
+  if (!options.sampler.empty() && opened.config.profile != Profile::kOff) {
+    sampler = std::make_unique<SamplerKeeper>(options.sampler, options.sampler_environment, options.run_path);
+  }
   return SessionImpl::Start(std::move(opened.config), std::move(opened.writer), opened.worker,
-                            std::move(thread), options.run_path + "/control", opened.history, read, decide);
+                            std::move(thread), options.run_path + "/control", opened.history, read, decide,
+                            QueueLimits{}, std::move(sampler));
 }
 
 }  // namespace luff::capture

@@ -18,6 +18,7 @@ namespace {
 using format::kPhaseCount;
 using format::Phase;
 
+constexpr std::size_t kWaits = store::StepPhases::kWaits;
 constexpr std::size_t kDepth = 16;  // the lowest is kOther
 
 struct PhaseClock {
@@ -30,11 +31,34 @@ struct PhaseClock {
   std::size_t uncounted = 0;  // phases beyond those
   std::uint64_t serial = 0;
   std::int32_t thread = 0;
+  struct Wait {
+    std::uint32_t subject = format::kNoId;
+    std::int64_t ns = 0, begun_ns = 0;
+  };
+  std::array<Wait, kWaits> waits{};             // the last ones that began
+  std::array<std::uint64_t, kDepth> wait_of{};  // number of the wait at each depth
 
   [[nodiscard]] Phase now() const noexcept { return stack[depth]; }
   void Advance(std::int64_t ns) noexcept {
-    sums.ns[static_cast<std::size_t>(now())] += ns - sums.at_ns;
+    const std::int64_t took = ns - sums.at_ns;
+    sums.ns[static_cast<std::size_t>(now())] += took;
     sums.at_ns = ns;
+    if (now() == Phase::kDataWait && sums.waits - wait_of[depth] <= kWaits)
+      waits[wait_of[depth] % kWaits].ns += took;
+  }
+  void Enter(Phase phase, std::uint32_t subject, std::int64_t ns) noexcept {
+    Advance(ns);
+    stack[++depth] = phase;
+    if (phase == Phase::kDataWait) {
+      waits[sums.waits % kWaits] = {subject, 0, ns};
+      wait_of[depth] = sums.waits++;
+    }
+    begun_ns[static_cast<std::size_t>(phase)] = ns;
+    ++sums.begins[static_cast<std::size_t>(phase)];
+  }
+  void Leave(std::size_t at, std::int64_t ns) noexcept {
+    Advance(ns);
+    depth = at - 1;
   }
 };
 
@@ -65,23 +89,64 @@ PhaseClock* BeginClock() noexcept {
   return clock;
 }
 
-}  // namespace
-
-void EnterPhase(Phase phase) noexcept {
-  if (t_clock == nullptr && phase == Phase::kGc) return;  // the training may begin much later
+void Enter(Phase phase, std::uint32_t subject) noexcept {
   PhaseClock* clock = t_clock != nullptr ? t_clock : BeginClock();
-  const auto number = static_cast<std::size_t>(phase);
-  if (clock == nullptr || number >= kPhaseCount) return;
+  if (clock == nullptr || static_cast<std::size_t>(phase) >= kPhaseCount) return;
   if (clock->depth + 1 == kDepth) {
     ++clock->uncounted;
     return;
   }
-  const std::int64_t now = Env::Real().NowMonotonicNs();
-  clock->Advance(now);
-  clock->stack[++clock->depth] = phase;
-  clock->begun_ns[number] = now;
-  ++clock->sums.begins[number];
+  clock->Enter(phase, subject, Env::Real().NowMonotonicNs());
 }
+
+/// The depth of the innermost `phase`; 0 if the thread is not in it.
+std::size_t Innermost(const PhaseClock& clock, Phase phase) noexcept {
+  std::size_t at = clock.depth;
+  while (at != 0 && clock.stack[at] != phase) --at;
+  return at;
+}
+
+/// Appends a row, or adds to the one of the same subject.
+void AddWait(std::size_t first, const format::PhaseRow& row, store::StepPhases* to) noexcept {
+  for (std::size_t i = first; i < to->head.rows; ++i) {
+    format::PhaseRow& other = to->rows[i];
+    if (other.subject != row.subject) continue;
+    other.duration_ns += row.duration_ns;
+    other.count = static_cast<std::uint16_t>(std::min(other.count + row.count, 0xFFFF));
+    other.start_ns = std::max(other.start_ns, row.start_ns);
+    return;
+  }
+  to->rows[to->head.rows++] = row;
+}
+
+/// Divides the waits of a step among the batches that were waited for; what is left is for none that is
+/// known.
+void AddWaits(const PhaseClock& clock, const PhaseSums& last, std::int64_t took, std::uint32_t begins,
+              store::StepPhases* to) noexcept {
+  constexpr auto kPhase = static_cast<std::uint8_t>(Phase::kDataWait);
+  const std::size_t first = to->head.rows;
+  const std::uint64_t end = clock.sums.waits;
+  for (std::uint64_t i = std::max(last.waits, end - std::min<std::uint64_t>(end, kWaits)); i < end; ++i) {
+    const PhaseClock::Wait& wait = clock.waits[i % kWaits];
+    AddWait(first, {kPhase, 0, 1, wait.subject, wait.begun_ns - last.at_ns, wait.ns}, to);
+    took -= wait.ns;
+    --begins;
+  }
+  if (took == 0 && begins == 0) return;
+  AddWait(first,
+          {kPhase, 0, static_cast<std::uint16_t>(std::min<std::uint32_t>(begins, 0xFFFF)), format::kNoId, -1,
+           took},
+          to);
+}
+
+}  // namespace
+
+void EnterPhase(Phase phase) noexcept {
+  // The training may begin much later.
+  if (t_clock == nullptr && phase == Phase::kGc) return;
+  Enter(phase, format::kNoId);
+}
+void EnterWait(format::WaitSubject subject) noexcept { Enter(Phase::kDataWait, subject.packed()); }
 
 void LeavePhase(Phase phase) noexcept {
   PhaseClock* clock = t_clock;
@@ -90,17 +155,22 @@ void LeavePhase(Phase phase) noexcept {
     --clock->uncounted;
     return;
   }
-  std::size_t at = clock->depth;
-  if (phase == Phase::kOptimizer) {
+  std::size_t at = Innermost(*clock, phase);
+  if (at != 0 && phase == Phase::kOptimizer) {
     at = 1;
-    while (at <= clock->depth && clock->stack[at] != phase) ++at;
-    if (at > clock->depth) return;
-  } else {
-    while (at != 0 && clock->stack[at] != phase) --at;
-    if (at == 0) return;
+    while (clock->stack[at] != phase) ++at;
   }
-  clock->Advance(Env::Real().NowMonotonicNs());
-  clock->depth = at - 1;
+  if (at != 0) clock->Leave(at, Env::Real().NowMonotonicNs());
+}
+
+void EnterLuff(std::int64_t now_ns) noexcept {
+  PhaseClock* clock = t_clock;
+  if (clock != nullptr && clock->depth + 1 < kDepth) clock->Enter(Phase::kLuff, format::kNoId, now_ns);
+}
+void LeaveLuff(std::int64_t now_ns) noexcept {
+  PhaseClock* clock = t_clock;
+  if (clock == nullptr || clock->now() != Phase::kLuff) return;
+  clock->Leave(clock->depth, now_ns);
 }
 
 void ForgetPhases() noexcept {
@@ -138,6 +208,10 @@ PhasesEnd PhaseSteps::EndStep(store::StepPhases* out) noexcept {
     const std::int64_t took = sums.ns[i] - last_.ns[i];
     const std::uint32_t begins = sums.begins[i] - last_.begins[i];
     if (took == 0 && begins == 0) continue;
+    if (i == static_cast<std::size_t>(Phase::kDataWait)) {
+      AddWaits(*clock, last_, took, begins, out);
+      continue;
+    }
     const bool began = begins != 0;
     out->rows[head.rows++] = {static_cast<std::uint8_t>(i),
                               0,

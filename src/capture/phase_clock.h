@@ -13,7 +13,8 @@ namespace luff::capture {
 struct PhaseSums {
   std::array<std::int64_t, format::kPhaseCount> ns{};
   std::array<std::uint32_t, format::kPhaseCount> begins{};
-  std::int64_t at_ns = 0;  // CLOCK_MONOTONIC
+  std::uint64_t waits = 0;  // that began
+  std::int64_t at_ns = 0;   // CLOCK_MONOTONIC
 };
 
 /// When a step with phases ended, and where.
@@ -21,6 +22,10 @@ struct PhasesEnd {
   std::int64_t at_ns = 0;   // CLOCK_MONOTONIC
   std::int32_t thread = 0;  // the system's number of the thread
 };
+
+/// The same as EnterPhase(kLuff) and LeavePhase(kLuff), for callers that know the time. Begins no clock.
+void EnterLuff(std::int64_t now_ns) noexcept;
+void LeaveLuff(std::int64_t now_ns) noexcept;
 
 /// The steps of one session, on the thread that trains. Its calls come from one thread at a time.
 class PhaseSteps {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -80,7 +81,8 @@ TEST(Phases, AnyOrderOfCallsAddsUp) {
     PhaseSteps one, other;
     for (int round = 0; round < 3000; ++round) {
       const auto phase = static_cast<Phase>(random() % 20);  // some are none
-      switch (random() % 5) {
+      switch (random() % 6) {
+        case 5: EnterWait(format::WaitSubject::Of(static_cast<std::uint32_t>(random()))); break;
         case 0:
         case 1: EnterPhase(phase); break;
         case 2:
@@ -141,6 +143,72 @@ TEST(Phases, ALaterSessionBeginsWithItsOwnFirstStep) {
     phases = {};
     const PhasesEnd later = second.EndStep(&phases);
     EXPECT_LE(phases.head.wall_ns, later.at_ns - end.at_ns - 5'000'000);
+    EXPECT_EQ(Sum(phases), phases.head.wall_ns);
+  });
+}
+
+TEST(Phases, WaitsAreToldApartByTheirBatch) {
+  InThread([] {
+    PhaseSteps steps;
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      EnterWait({.loader = 1, .worker = i % 2, .ready = 0});
+      Wait(2);
+      if (i == 1) {
+        EnterPhase(Phase::kGc);  // not part of the wait
+        Wait(4);
+        LeavePhase(Phase::kGc);
+        EnterWait({.loader = 2});  // a dataset that uses a loader
+        Wait(3);
+        LeavePhase(Phase::kDataWait);
+      }
+      LeavePhase(Phase::kDataWait);
+    }
+    store::StepPhases phases;
+    steps.EndStep(&phases);
+    EXPECT_EQ(Sum(phases), phases.head.wall_ns);
+    std::map<std::uint32_t, std::pair<int, std::int64_t>> seen;  // by loader and worker
+    for (std::uint32_t i = 0; i < phases.head.rows; ++i) {
+      if (phases.rows[i].phase != static_cast<std::uint8_t>(Phase::kDataWait)) continue;
+      const auto of = format::WaitSubject::Of(phases.rows[i].subject);
+      EXPECT_EQ(of.ready, of.loader == 1 ? 0U : format::WaitSubject::kNoReady);
+      seen[of.loader * 10 + (of.worker == format::WaitSubject::kNoWorker ? 9 : of.worker)] = {
+          phases.rows[i].count, phases.rows[i].duration_ns};
+    }
+    ASSERT_EQ(seen.size(), 3U);
+    EXPECT_EQ(seen[10].first, 2);
+    EXPECT_GE(seen[10].second, 4'000'000);
+    EXPECT_EQ(seen[11].first, 1);
+    EXPECT_GE(seen[11].second, 2'000'000);
+    EXPECT_LT(seen[11].second, phases.head.wall_ns - 11'000'000);
+    EXPECT_GE(seen[29].second, 3'000'000);
+    for (std::uint32_t i = 0; i < 100; ++i) {
+      EnterWait({.loader = i});
+      LeavePhase(Phase::kDataWait);
+    }
+    phases = {};
+    steps.EndStep(&phases);
+    EXPECT_EQ(Sum(phases), phases.head.wall_ns);
+    std::uint32_t count = 0;
+    for (std::uint32_t i = 0; i < phases.head.rows; ++i)
+      count += phases.rows[i].phase == static_cast<std::uint8_t>(Phase::kDataWait) ? phases.rows[i].count : 0;
+    EXPECT_EQ(count, 100U);
+  });
+}
+
+TEST(Phases, CaptureCountsAsLuff_AndBeginsNoClock) {
+  InThread([] {
+    PhaseSteps steps;
+    EnterLuff(Env::Real().NowMonotonicNs());
+    store::StepPhases phases;
+    EXPECT_EQ(steps.EndStep(&phases).thread, 0);
+    EnterPhase(Phase::kForward);
+    EnterLuff(Env::Real().NowMonotonicNs());
+    Wait(2);
+    LeaveLuff(Env::Real().NowMonotonicNs());
+    LeavePhase(Phase::kForward);
+    steps.EndStep(&phases);
+    ASSERT_NE(RowOf(phases, Phase::kLuff), nullptr);
+    EXPECT_GE(RowOf(phases, Phase::kLuff)->duration_ns, 2'000'000);
     EXPECT_EQ(Sum(phases), phases.head.wall_ns);
   });
 }

@@ -17,6 +17,8 @@
 namespace luff::capture {
 namespace {
 
+constexpr std::size_t kMostMarked = 256;  // steps that have ended and are not handed over
+
 using format::Form;
 using format::GapReason;
 
@@ -89,12 +91,14 @@ Result<std::unique_ptr<Session>> SessionImpl::Start(Config config,
                                                     std::uint32_t worker, std::unique_ptr<FileThread> thread,
                                                     std::string control_directory,
                                                     std::uint64_t control_after, ControlPoll::Read read,
-                                                    ControlPoll::Decide decide, const QueueLimits& limits) {
+                                                    ControlPoll::Decide decide, const QueueLimits& limits,
+                                                    std::unique_ptr<SamplerKeeper> sampler) {
   try {
     std::string collections = DescribeCollections(config);
     LUFF_ASSIGN_OR_RETURN(Plan plan, Plan::Make(std::move(config)));
     auto core = std::make_shared<Core>(std::move(plan), std::move(writer), std::move(control_directory),
                                        control_after, std::move(read), std::move(decide), limits);
+    core->sampler = std::move(sampler);
     std::unique_ptr<SessionImpl> session(new SessionImpl(core, worker));
     session->SetDocument("collections", collections);
     if (thread != nullptr) {
@@ -317,12 +321,15 @@ bool SessionImpl::WorthReleasing(std::span<const TensorRef> refs) const noexcept
 void SessionImpl::CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept {
   if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
   const std::int64_t begin = Env::Real().NowMonotonicNs();
+  EnterLuff(begin);
   try {
     ThisThread()->Capture(refs, factor);
   } catch (...) {
     Fail("Capture");
   }
-  capture_ns_.fetch_add(Env::Real().NowMonotonicNs() - begin, std::memory_order_relaxed);
+  const std::int64_t end = Env::Real().NowMonotonicNs();
+  LeaveLuff(end);
+  capture_ns_.fetch_add(end - begin, std::memory_order_relaxed);
 }
 
 void SessionImpl::Capture(std::span<const TensorRef> refs) noexcept { CaptureRefs(refs, 1.0); }
@@ -420,6 +427,17 @@ std::uint64_t SessionImpl::Hash(const std::byte* data, std::size_t bytes) const 
   return bytes == 0 || data == nullptr ? 0 : HashBytes(data, bytes);
 }
 
+void SessionImpl::MarkStepEnd() noexcept {
+  if (!Accepts() || core_->plans.now().config().profile == Profile::kOff) return;
+  try {
+    if (marked_.size() == kMostMarked) marked_.pop_front();
+    Marked& marked = marked_.emplace_back();
+    marked.end = phases_.EndStep(&marked.phases);
+  } catch (...) {
+    Fail("MarkStepEnd");
+  }
+}
+
 void SessionImpl::EndStep(const StepEnd& end) noexcept {
   const std::int64_t begin = Env::Real().NowMonotonicNs();
   handing_over_.store(true);
@@ -458,8 +476,15 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
       // The training also runs between two steps, so its time is measured from one end of a step to the next.
       since = std::max<std::int64_t>(last_end_ns_ != 0 ? now - last_end_ns_ : now - begin, 1);
     }
-    if (end.wall_unix_ns == 0 && core_->plans.now().config().profile != Profile::kOff) {
-      work->ended = phases_.EndStep(&work->batch.phases);
+    if (core_->plans.now().config().profile != Profile::kOff) {
+      if (end.wall_unix_ns == 0) {
+        work->ended = phases_.EndStep(&work->batch.phases);
+        marked_.clear();
+      } else if (!marked_.empty()) {
+        work->batch.phases = marked_.front().phases;
+        work->ended = marked_.front().end;
+        marked_.pop_front();
+      }
     }
     if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
     core_->time_ns.fetch_add(since, std::memory_order_relaxed);

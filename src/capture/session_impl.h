@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +26,8 @@ class SessionImpl final : public Session {
   [[nodiscard]] static Result<std::unique_ptr<Session>> Start(
       Config config, std::unique_ptr<store::WorkerWriter> writer, std::uint32_t worker,
       std::unique_ptr<FileThread> thread, std::string control_directory, std::uint64_t control_after,
-      ControlPoll::Read read, ControlPoll::Decide decide = {}, const QueueLimits& limits = {});
+      ControlPoll::Read read, ControlPoll::Decide decide = {}, const QueueLimits& limits = {},
+      std::unique_ptr<SamplerKeeper> sampler = nullptr);
   ~SessionImpl() override;
 
   TensorId DefineTensor(std::string_view name, format::Role role, std::string_view module_path,
@@ -50,6 +52,7 @@ class SessionImpl final : public Session {
   void EventJson(std::string_view json) noexcept override;
   void Gap(TensorId id, format::GapReason reason, std::uint32_t forms, std::uint64_t count) noexcept override;
   [[nodiscard]] std::uint64_t Hash(const std::byte* data, std::size_t bytes) const noexcept override;
+  void MarkStepEnd() noexcept override;
   void EndStep(const StepEnd& step) noexcept override;
   [[nodiscard]] std::uint64_t nonfinite_summaries() const noexcept override {
     return core_->counters.nonfinite.load(std::memory_order_relaxed);
@@ -119,6 +122,11 @@ class SessionImpl final : public Session {
   std::atomic<std::int64_t> capture_ns_{0};
   std::int64_t last_end_ns_ = 0;
   PhaseSteps phases_;
+  struct Marked {
+    store::StepPhases phases;
+    PhasesEnd end;
+  };
+  std::deque<Marked> marked_;  // steps that have ended and are not handed over yet
   std::uint64_t planned_due_ = 0;
   format::Mode planned_mode_ = format::Mode::kGlobal;
   std::int64_t allowed_step_ = -1;  // the last step with raw values, and the governor's decision

@@ -15,6 +15,7 @@
 #include "catalog/labels.h"
 #include "catalog/secret_words.h"
 #include "luff/base/work_bound.h"
+#include "luff/query/ranks.h"
 #include "luff/query/trial.h"
 #include "luff/rules/kept_findings.h"
 #include "luff/store/control.h"
@@ -74,6 +75,27 @@ void ReadEnvironment(const query::Trial& trial, Card* card) {
     const auto version = value.get<std::string>();
     if (!version.empty() && version.front() >= '0' && version.front() <= '9')
       card->versions[Cut(name)] = Cut(version);
+  }
+}
+
+// What `luff.trial_run` says of a trial: what it is called, and its parameters, which count more than others.
+void ReadTrial(const query::Trial& trial, Card* card) {
+  const Json json = TryParseJson(trial.Document("trial"));
+  if (!json.is_object()) return;
+  card->sweep = Cut(TextOf(json, "sweep"));
+  card->trial = Cut(TextOf(json, "name"));
+  const auto params = json.find("params");
+  if (params == json.end() || !params->is_object()) return;
+  for (const auto& [name, value] : params->items()) {
+    if (name.empty() || SoundsSecret(name)) continue;
+    if (card->parameters.size() >= kMaxParameters && !card->parameters.contains(Cut(name))) continue;
+    Parameter& to = card->parameters[Cut(name)];
+    if (value.is_boolean())
+      to = value.get<bool>();
+    else if (value.is_number())
+      to = value.get<double>();
+    else
+      to = Cut(value.is_string() ? value.get<std::string>() : JsonText(value));
   }
 }
 
@@ -280,6 +302,13 @@ Json ToJson(const Scalar& one) {
           {"max", one.max},     {"max_step", one.max_step}};
 }
 
+Card NamedCard(const std::string& run) {
+  Card card;
+  card.run = run;
+  card.name = fs::path(run).filename().string();
+  return card;
+}
+
 }  // namespace
 
 const std::vector<std::string>& VerdictWords() {
@@ -316,24 +345,28 @@ std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& co
 
 Result<Card> ReadCard(const std::string& run) {
   const WorkBound unbounded(nullptr);  // a card is kept for all who ask later
-  Card card;
-  card.run = run;
-  card.name = fs::path(run).filename().string();
   const auto opened = query::Trial::Open(run);
   if (!opened.ok()) {
     if (opened.status().code() != StatusCode::kCorruption &&
         opened.status().code() != StatusCode::kUnsupportedVersion)
       return opened.status();
+    Card card = NamedCard(run);
     card.outcome = "unknown";
     card.verdict = "damaged";
     card.problems = {Cut(std::string(opened.status().message()))};
     return card;
   }
-  const query::Trial& trial = **opened;
+  return CardOf(run, **opened);
+}
+
+Card CardOf(const std::string& run, const query::Trial& trial) {
+  const WorkBound unbounded(nullptr);
+  Card card = NamedCard(run);
   ReadIdentity(run, &card);
   ReadEnvironment(trial, &card);
   card.parameters = ParametersOf(card.command);
   ReadOptimizer(trial, &card);
+  ReadTrial(trial, &card);
   Label label = LabelOf(run);
   card.tags = std::move(label.tags);
   card.title = Cut(std::move(label.title));
@@ -342,7 +375,7 @@ Result<Card> ReadCard(const std::string& run) {
   card.outcome = outcome.state;
   card.why = Cut(outcome.why);
   card.begun_unix_ns = trial.created_unix_ns();
-  card.workers = trial.workers().size();
+  card.workers = query::RanksOf(trial);
   ReadSteps(trial, &card);
   ReadScalars(trial, &card);
   ReadCourse(trial, &card);
@@ -389,6 +422,8 @@ std::string ToJson(const Card& card) {
             {"host", card.host},
             {"framework", card.framework},
             {"versions", card.versions},
+            {"sweep", card.sweep},
+            {"trial", card.trial},
             {"tags", card.tags},
             {"title", card.title},
             {"note", card.note},

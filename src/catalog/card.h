@@ -48,6 +48,7 @@ struct Card {
   std::vector<std::string> command;
   std::map<std::string, std::string> versions;  // of the framework and its like
   std::map<std::string, Parameter> parameters;  // at most kMaxParameters
+  std::string sweep, trial;                     // what `luff.trial_run` calls them, or ""
   std::vector<std::string> tags;                // sorted
   std::string title, note;                      // what people call it and say of it, or ""
   std::string outcome, why;                     // of the job: running, completed, stopped, failed
@@ -77,6 +78,8 @@ inline constexpr std::size_t kMaxText = 1024;
 
 /// Reads a run. A run that is damaged has a card that says so. Errors: kNotFound if there is none.
 [[nodiscard]] Result<Card> ReadCard(const std::string& run);
+/// The card of a run that is open, as far as the trial has read it.
+[[nodiscard]] Card CardOf(const std::string& run, const query::Trial& trial);
 
 /// One line of JSON.
 [[nodiscard]] std::string ToJson(const Card& card);

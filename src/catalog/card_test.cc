@@ -85,6 +85,33 @@ TEST(ReadCard, HasStepsAndScalarsByMode) {
   EXPECT_EQ(loss->max_step, 0);
 }
 
+TEST(ReadCard, NamesTheTrialOfASweepAndItsParameters) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1);
+  w.batch.documents.emplace_back("trial", R"({"name": "t3", "sweep": "digits", "params":
+      {"lr": 0.1, "bias": true, "kind": "relu", "api_key": "x", "shape": [1, 2], "none": null}})");
+  w.Step();
+  w.Close();
+  const Card card = Read(run.path());
+  EXPECT_EQ(card.trial, "t3");
+  EXPECT_EQ(card.sweep, "digits");
+  EXPECT_EQ(card.parameters.at("lr"), Parameter(0.1));
+  EXPECT_EQ(card.parameters.at("bias"), Parameter(true));
+  EXPECT_EQ(card.parameters.at("kind"), Parameter(std::string("relu")));
+  EXPECT_EQ(card.parameters.at("shape"), Parameter(std::string("[1,2]")));
+  EXPECT_FALSE(card.parameters.contains("api_key"));
+
+  for (const char* bad : {"", "[]", "{", R"({"name": 3, "params": []})", R"({"params": {"": 1}})"}) {
+    const TempRun other;
+    Writing v(other.path(), 0, 1);
+    v.batch.documents.emplace_back("trial", bad);
+    v.Step();
+    v.Close();
+    EXPECT_EQ(Read(other.path()).trial, "") << bad;
+    EXPECT_TRUE(Read(other.path()).parameters.empty()) << bad;
+  }
+}
+
 TEST(ReadCard, HasTheMeanOfEachEvaluation) {
   const TempRun run;
   Writing w(run.path(), 0, 1);
@@ -107,6 +134,33 @@ TEST(ReadCard, HasTheMeanOfEachEvaluation) {
   EXPECT_DOUBLE_EQ(loss->first, 20.5);
   EXPECT_DOUBLE_EQ(loss->last, 18.5);
   EXPECT_EQ(loss->last_step, 5);
+}
+
+TEST(CardOf, IsTheSameOfARunThatSomebodyHasOpen) {
+  const TempRun run;
+  Writing writing(run.path(), 0, 1);
+  writing.Define(0, "loss", 1, format::Role::kLoss);
+  const auto trial = query::Trial::Open(run.path()).value();
+  for (int i = 0; i < 5; ++i) {
+    writing.AddScalar(0, 1.0 / (i + 1));
+    writing.Step();
+  }
+  writing.Close();
+  ASSERT_TRUE(trial->RefreshAll().ok());
+  EXPECT_EQ(ToJson(CardOf(run.path(), *trial)), ToJson(Read(run.path())));
+}
+
+TEST(ReadCard, PartsOfAResumedJobAreOneWorker) {
+  const TempRun run;
+  std::int64_t step = 0;
+  for (std::uint32_t part = 0; part < 2; ++part) {
+    Writing writing(run.path(), part, 1, part > 0);
+    writing.global_step = step;
+    for (int i = 0; i < 3; ++i) writing.Step();
+    step = writing.global_step;
+    writing.Close();
+  }
+  EXPECT_EQ(Read(run.path()).workers, 1U);
 }
 
 TEST(ReadCard, SaysThatARunIsEmptyOrDamaged) {

@@ -34,7 +34,7 @@ Status AskIndex(const std::string& index, const Question& question, const Found&
                 const Progress& progress, Answer* answer) {
   MakePrivate(index);
   LUFF_ASSIGN_OR_RETURN(Index opened, Index::Open(index));
-  LUFF_RETURN_IF_ERROR(opened.Refresh(question.folder, found, question.leave, progress));
+  LUFF_RETURN_IF_ERROR(opened.Refresh(question, found, progress));
   answer->notes.insert(answer->notes.end(), opened.notes().begin(), opened.notes().end());
   return opened.Find(question, answer);
 }

@@ -13,6 +13,8 @@
 /// when it has changed. The index is a cache: nothing is lost with it, and a damaged one is made anew.
 namespace luff::catalog {
 
+struct Card;
+
 struct Question {
   std::string folder;  // absolute; runs up to kMaxFolderDepth directories below it
   std::optional<Condition> where;
@@ -23,6 +25,8 @@ struct Question {
   /// Asked of a run that has changed since, and was running when it was read last: true if what is known of
   /// it will do. Empty: all that has changed is read.
   std::function<bool(const std::string& path)> leave;
+  /// Makes the card of a run that the caller has open, which is cheaper; false if it has not. Empty: never.
+  std::function<bool(const std::string& path, Card* card)> open = {};
   std::vector<std::string> fields = {};  // whose values are told of each run
 };
 

@@ -125,6 +125,8 @@ Values ValuesOf(const Compared& run) {
   const Card& card = run.card;
   to.Put("run", "framework", card.framework);
   to.Put("run", "host", card.host);
+  to.Put("run", "sweep", card.sweep);
+  to.Put("run", "trial", card.trial);
   to.Put("run", "workers", std::to_string(card.workers));
   if (!card.command.empty()) {
     const std::string& program =

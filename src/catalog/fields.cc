@@ -42,6 +42,8 @@ std::vector<Field> FieldsOf(const Card& card) {
   fields.Text("run", card.run);
   fields.Text("title", card.title);
   fields.Text("note", card.note);
+  fields.Text("sweep", card.sweep);
+  fields.Text("trial", card.trial);
   fields.Text("outcome", card.outcome);
   fields.Text("verdict", card.verdict);
   fields.Text("why", card.why);

@@ -13,7 +13,7 @@
 namespace luff::catalog {
 namespace {
 
-constexpr int kVersion = 3;          // raised when cards or tables change
+constexpr int kVersion = 4;          // raised when cards or tables change
 constexpr std::size_t kBatch = 100;  // runs in a transaction: an interrupted refresh keeps what it read
 
 constexpr const char* kTables = R"(
@@ -92,13 +92,15 @@ Status Index::PutFields(std::int64_t run, const Card& card) {
   return Status::Ok();
 }
 
-Status Index::Put(const std::string& run, std::uint64_t stamp) {
+Status Index::Put(const Question& question, const std::string& run, std::uint64_t stamp) {
   LUFF_ASSIGN_OR_RETURN(Statement known, database_.Prepare("SELECT id FROM run WHERE path=?"));
   LUFF_ASSIGN_OR_RETURN(const bool old, known.With({run}).Row());
   if (old) LUFF_RETURN_IF_ERROR(Forget(known.Integer(0)));
   // Asked first: who leaves while the run is read may have written after that.
   const bool judged = store::SupervisorLock::IsTaken(run);
-  const Result<Card> read = ReadCard(run);
+  Card open;
+  const Result<Card> read =
+      question.open && question.open(run, &open) ? Result<Card>(std::move(open)) : ReadCard(run);
   if (!read.ok()) {
     const StatusCode code = read.status().code();
     const bool no_run = code == StatusCode::kNotFound || code == StatusCode::kFailedPrecondition;
@@ -127,8 +129,8 @@ Status Index::Put(const std::string& run, std::uint64_t stamp) {
   return PutFields(id, card);
 }
 
-Status Index::Refresh(const std::string& folder, const Found& found,
-                      const std::function<bool(const std::string&)>& leave, const Progress& progress) {
+Status Index::Refresh(const Question& question, const Found& found, const Progress& progress) {
+  const std::string& folder = question.folder;
   struct Known {
     std::int64_t id, stamp;
     bool seen = false;
@@ -148,7 +150,7 @@ Status Index::Refresh(const std::string& folder, const Found& found,
   for (const FoundRun& run : found.runs) {
     const auto at = known.find(run.path);
     if (at != known.end()) at->second.seen = true;
-    if (at != known.end() && at->second.stamp == 0 && leave && leave(run.path)) continue;
+    if (at != known.end() && at->second.stamp == 0 && question.leave && question.leave(run.path)) continue;
     if (at == known.end() || at->second.stamp != static_cast<std::int64_t>(run.stamp))
       changed.push_back(&run);
   }
@@ -164,7 +166,7 @@ Status Index::Refresh(const std::string& folder, const Found& found,
       for (const std::int64_t id : gone) done = done.ok() ? Forget(id) : done;
     }
     for (std::size_t k = i; done.ok() && k < std::min(i + kBatch, changed.size()); ++k) {
-      done = Put(changed[k]->path, changed[k]->stamp);
+      done = Put(question, changed[k]->path, changed[k]->stamp);
       if (progress) progress(k + 1, changed.size());
     }
     LUFF_RETURN_IF_ERROR(done.ok() ? database_.Run("COMMIT") : done);

@@ -15,17 +15,15 @@ class Index {
   /// Opens or makes the file. Errors: kCorruption also for a file of another version.
   [[nodiscard]] static Result<Index> Open(const std::string& path);
 
-  /// Reads the runs that have changed, and forgets those that are gone. `leave`: as Question::leave.
-  [[nodiscard]] Status Refresh(const std::string& folder, const Found& found,
-                               const std::function<bool(const std::string&)>& leave,
-                               const Progress& progress);
+  /// Reads the runs of the question's folder that have changed, and forgets those that are gone.
+  [[nodiscard]] Status Refresh(const Question& question, const Found& found, const Progress& progress);
   [[nodiscard]] Status Find(const Question& question, Answer* answer);
   /// Runs that could not be read, and why.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
   explicit Index(Database database) : database_(std::move(database)) {}
-  [[nodiscard]] Status Put(const std::string& run, std::uint64_t stamp);
+  [[nodiscard]] Status Put(const Question& question, const std::string& run, std::uint64_t stamp);
   [[nodiscard]] Status PutFields(std::int64_t run, const Card& card);
   [[nodiscard]] Status Forget(std::int64_t run);
   [[nodiscard]] Result<std::vector<std::int64_t>> Ids(const std::string& sql,

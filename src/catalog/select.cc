@@ -16,8 +16,9 @@ namespace {
 // Fields of every card, also where no run has one yet.
 const std::vector<std::string>& OwnFields() {
   static const std::vector<std::string> names = {
-      "name",  "title", "note",    "run",      "outcome", "verdict", "why",  "host", "framework", "command",
-      "begun", "took",  "workers", "findings", "steps",   "tag",     "rule", "loss", "eval_loss"};
+      "name",  "title",     "note",    "run",   "outcome",   "verdict", "why",
+      "host",  "framework", "command", "begun", "took",      "workers", "findings",
+      "steps", "tag",       "rule",    "loss",  "eval_loss", "sweep",   "trial"};
   return names;
 }
 

@@ -36,6 +36,43 @@ std::vector<std::string> DamageOf(const query::Trial& trial) {
   return found;
 }
 
+// The rules of SageMaker's profiler, which Luff's Python package evaluates, over its folders and over runs.
+constexpr std::string_view kProfilerRules[] = {"BatchSize",
+                                               "CPUBottleneck",
+                                               "Dataloader",
+                                               "GPUMemoryIncrease",
+                                               "IOBottleneck",
+                                               "LoadBalancing",
+                                               "LowGPUUtilization",
+                                               "MaxInitializationTime",
+                                               "StepOutlier",
+                                               "OverallSystemUsage",
+                                               "OverallFrameworkMetrics",
+                                               "ProfilerReport"};
+
+/// True if each name is one of them.
+bool NamesProfilerRules(std::string_view text) {
+  while (true) {
+    const auto comma = text.find(',');
+    std::string_view name = text.substr(0, std::min(comma, text.find(':')));
+    while (name.starts_with(' ')) name.remove_prefix(1);
+    if (std::find(std::begin(kProfilerRules), std::end(kProfilerRules), name) == std::end(kProfilerRules))
+      return false;
+    if (comma == std::string_view::npos) return true;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+[[noreturn]] void CheckProfile(const CheckOptions& wanted) {
+  if (wanted.follow || !wanted.config.empty() || !wanted.other.empty() || wanted.set_text == "luff")
+    ExitWithError(InvalidArgument(
+        "rules of SageMaker's profiler go without --follow, --config, --other and --parameters luff"));
+  std::vector<std::string> words = {"check", wanted.run, "--rules=" + wanted.rules_text};
+  if (wanted.json) words.emplace_back("--json");
+  BecomePython("profiler", std::move(words),
+               "the rules of SageMaker's profiler are in Luff's Python package");
+}
+
 int Check(const CheckOptions& wanted) {
   rules::ShowOutputOfOwnRules(true);  // users who try out a rule want to see what it prints
   Result<FileConfig> file = wanted.config.empty() ? FileConfig{} : ReadConfigFile(wanted.config);
@@ -159,6 +196,7 @@ void AddCheck(CLI::App& app) {
   verb->callback([] {
     FindRunOrExit(&wanted.run);
     FindRunOrExit(&wanted.other);
+    if (IsProfilerFolder(wanted.run) || NamesProfilerRules(wanted.rules_text)) CheckProfile(wanted);
     ExitWith(Check(wanted));
   });
 }

@@ -220,13 +220,22 @@ class Reader : private ConfigPlace {
   Status ReadOutput(const toml::table& table, FileConfig* config) const {
     for (const auto& [key, node] : table) {
       const std::pair<std::string_view, std::string*> known[] = {
-          {"tensorboard", &config->tensorboard}, {"smdebug", &config->smdebug}, {"report", &config->report}};
+          {"tensorboard", &config->tensorboard},
+          {"smdebug", &config->smdebug},
+          {"report", &config->report},
+          {"profiler_rules", &config->profiler_rules},
+          {"profiler_report", &config->profiler_report}};
       const auto at = std::find_if(std::begin(known), std::end(known),
                                    [&](const auto& one) { return one.first == key.str(); });
-      if (at == std::end(known)) return Unknown(key, "in [output]", {"tensorboard", "smdebug", "report"});
+      if (at == std::end(known)) {
+        return Unknown(key, "in [output]",
+                       {"tensorboard", "smdebug", "report", "profiler_rules", "profiler_report"});
+      }
       const auto path = node.value<std::string>();
       if (!path || !node.is_string() || path->empty()) {
-        const char* kind = at->second == &config->report ? "file" : "directory";
+        const char* kind = at->second == &config->report           ? "file"
+                           : at->second == &config->profiler_rules ? "list of rules"
+                                                                   : "directory";
         return Wrong(node, fmt::format("'{}' in [output] is no {}", key.str(), kind));
       }
       *at->second = *path;

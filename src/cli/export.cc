@@ -14,6 +14,7 @@
 #include "base/format.h"
 #include "base/interrupted.h"
 #include "base/json.h"
+#include "cli/export_trace.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -30,12 +31,13 @@ constexpr auto kTellEvery = std::chrono::milliseconds(200);
 constexpr auto kLookEvery = std::chrono::milliseconds(250);
 constexpr auto kClosingTime = std::chrono::seconds(5);
 constexpr const char* kStateFile = "luff-export.json";
-constexpr const char* kFormats[] = {"smdebug", "tensorboard", "csv", "parquet", "safetensors"};
+constexpr const char* kFormats[] = {"smdebug",     "tensorboard", "csv",   "parquet",
+                                    "safetensors", "perfetto",    "chrome"};
 
 struct ExportOptions : ReadOptions {
-  std::string to, out, regex, collection;
+  std::string to, out, regex, collection, steps;
   std::optional<std::int64_t> step;
-  bool follow = false, force = false;
+  bool follow = false, force = false, profiler = false;
   bool until_closed = false;  // set by the supervisor: the job is over when stdin is closed
 };
 
@@ -47,6 +49,10 @@ bool StdinClosed() {
   return Uninterrupted([&] { return read(STDIN_FILENO, &byte, 1); }) <= 0;
 }
 
+/// Formats that show where the time went. They are one file.
+bool IsTrace(std::string_view format) { return format == "perfetto" || format == "chrome"; }
+bool IsOneFile(std::string_view format) { return format == "safetensors" || IsTrace(format); }
+
 class Export {
  public:
   explicit Export(const ExportOptions& options)
@@ -56,6 +62,7 @@ class Export {
 
   Status Run() {
     LUFF_RETURN_IF_ERROR(OpenTrial());
+    if (IsTrace(options_.to)) return Trace();
     choice_.regex = options_.regex;
     choice_.collection = options_.collection;
     choice_.worker = options_.worker;
@@ -138,6 +145,24 @@ class Export {
                                             options_.force ? Existing::kReplace : Existing::kRefuse));
     for (const std::string& remark : written.remarks) fmt::print(stderr, "luff: {}\n", Escaped(remark));
     fmt::print("{} values of step {} written to {}\n", written.values, step, Escaped(out_));
+    return Status::Ok();
+  }
+
+  Status Trace() {
+    TraceChoice choice;
+    const StepRange range = StepRangeOrExit(options_.steps);
+    choice.from = range.from;
+    choice.to = range.to;
+    choice.worker = options_.worker;
+    if (!options_.mode.empty()) {
+      LUFF_ASSIGN_OR_RETURN(choice.mode, query::ParseMode(options_.mode));
+    }
+    const auto format = options_.to == "chrome" ? MakeChromeTrace() : MakePerfettoTrace();
+    LUFF_ASSIGN_OR_RETURN(const auto written,
+                          ExportTrace(*trial_, choice, format.get(), out_,
+                                      options_.force ? Existing::kReplace : Existing::kRefuse));
+    fmt::print("{} steps, {} findings and {} series of the machine, {} written to {}\n", written.steps,
+               written.findings, written.series, SizeText(written.bytes), Escaped(out_));
     return Status::Ok();
   }
 
@@ -299,12 +324,19 @@ void AddExport(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("export", "Write a run in the format of another program");
   auto options = std::make_shared<ExportOptions>();
   verb->add_option("RUN", options->run, kRunHelp)->required();
-  verb->add_option("OUT", options->out, "The directory to write; of safetensors the file")->required();
-  verb->add_option("--to", options->to, "smdebug, tensorboard, csv, parquet or safetensors")->required();
+  verb->add_option("OUT", options->out,
+                   "The directory to write; of safetensors, perfetto and chrome the file")
+      ->required();
+  verb->add_option("--to", options->to, "smdebug, tensorboard, csv, parquet, safetensors, perfetto or chrome")
+      ->required();
   verb->add_option("--tensors", options->regex, "Only tensors whose names match this expression");
   verb->add_option("--collection", options->collection, "Only tensors of this collection");
   verb->add_option("--step", options->step, "The step of safetensors; default: the newest with values");
-  verb->add_flag("--force", options->force, "Replace an existing safetensors file");
+  verb->add_option("--steps", options->steps,
+                   "Of perfetto and chrome: only these TRAIN steps, FROM:TO, both included");
+  verb->add_flag("--force", options->force, "Replace an existing file of safetensors, perfetto or chrome");
+  verb->add_flag("--profiler", options->profiler,
+                 "Of smdebug: where the time went, in the layout of its profiler, instead of tensors");
   verb->add_flag("--follow", options->follow, "Continue until the job has ended");
   verb->add_flag("--until-closed", options->until_closed)->group("");
   AddModeOption(verb, options.get());
@@ -314,15 +346,30 @@ void AddExport(CLI::App& app) {
     const auto known = std::find(std::begin(kFormats), std::end(kFormats), options->to);
     if (known == std::end(kFormats)) {
       ExitWithError(InvalidArgument(fmt::format(
-          "'{}' is no format; there are smdebug, tensorboard, csv, parquet and safetensors", options->to)));
+          "'{}' is no format; there are smdebug, tensorboard, csv, parquet, safetensors, perfetto and chrome",
+          options->to)));
     }
     if (options->step && options->to != "safetensors")
       ExitWithError(InvalidArgument("--step goes with --to safetensors; the other formats hold all steps"));
-    if (options->force && options->to != "safetensors")
+    if (!options->steps.empty() && !IsTrace(options->to))
+      ExitWithError(InvalidArgument("--steps goes with --to perfetto and chrome"));
+    if (IsTrace(options->to) && !(options->regex.empty() && options->collection.empty()))
       ExitWithError(InvalidArgument(
-          "--force goes with --to safetensors; the other formats fill a directory of their own"));
-    if (options->follow && (options->to == "parquet" || options->to == "safetensors"))
+          "--tensors and --collection choose tensors; perfetto and chrome show where the time went"));
+    if (options->force && !IsOneFile(options->to))
+      ExitWithError(InvalidArgument(
+          "--force goes with --to safetensors, perfetto and chrome; the other formats fill a directory of "
+          "their own"));
+    if (options->follow && (options->to == "parquet" || IsOneFile(options->to)))
       ExitWithError(InvalidArgument("--follow goes with --to smdebug, tensorboard and csv"));
+    if (options->profiler) {
+      if (options->to != "smdebug" || options->follow || options->worker || !options->mode.empty() ||
+          !options->regex.empty() || !options->collection.empty())
+        ExitWithError(InvalidArgument("--profiler goes with --to smdebug, and without what chooses tensors"));
+      BecomePython("profiler",
+                   {"export", options->run, fs::absolute(options->out).lexically_normal().string()},
+                   "the layout of smdebug's profiler is written by Luff's Python package");
+    }
     if (options->to == "parquet") ExportInPython(*options);
     try {
       const Status status = Export(*options).Run();

@@ -20,7 +20,7 @@ namespace luff::cli {
 namespace {
 
 constexpr std::size_t kMostBytes = 1 << 20;
-constexpr std::int64_t kMostNs = 60'000'000'000;
+constexpr std::int64_t kMostNs = 60'000'000'000, kMostOfRulesNs = 600'000'000'000;
 
 /// A memory file that a child process writes.
 class Sink {
@@ -51,10 +51,10 @@ class Sink {
   int fd_;
 };
 
-/// Waits for the process and returns its exit code; kills it after kMostNs.
-int CodeOf(pid_t pid) {
+/// Waits for the process and returns its exit code; kills it after a time.
+int CodeOf(pid_t pid, std::int64_t most_ns) {
   Env& env = Env::Real();
-  const std::int64_t end_ns = env.NowMonotonicNs() + kMostNs;
+  const std::int64_t end_ns = env.NowMonotonicNs() + most_ns;
   int status = 0;
   for (;;) {
     const pid_t done = Uninterrupted([&] { return waitpid(pid, &status, WNOHANG); });
@@ -83,7 +83,7 @@ Result<std::string> TranslateJobFile(const std::string& path) {
   options.dies_with_parent = true;
   const Result<pid_t> started = StartProcess(options);
   if (!started.ok()) return started.status().WithContext(kNeeds);
-  const int code = CodeOf(started.value());
+  const int code = CodeOf(started.value(), kMostNs);
   std::string words = told.Text();
   if (code != 0) {
     while (!words.empty() && words.back() == '\n') words.pop_back();
@@ -98,6 +98,20 @@ Result<std::string> TranslateJobFile(const std::string& path) {
     at = end + 1;
   }
   return out.Text();
+}
+
+void TellProfilerRules(const std::string& run, const std::string& rules, const std::string& folder) {
+  ProcessOptions options;
+  Result<std::vector<std::string>> command = PythonCommand("profiler");
+  if (!command.ok()) return PrintError(command.status().WithContext("the rules of the profiler"));
+  options.argv = std::move(command).value();
+  options.argv.insert(options.argv.end(), {"check", run, "--rules=" + rules});
+  if (!folder.empty()) options.argv.push_back("--out=" + folder);
+  options.stdout_fd = STDERR_FILENO;
+  options.dies_with_parent = true;
+  const Result<pid_t> started = StartProcess(options);
+  if (!started.ok()) return PrintError(started.status().WithContext("the rules of the profiler"));
+  CodeOf(started.value(), kMostOfRulesNs);
 }
 
 }  // namespace luff::cli

@@ -15,4 +15,8 @@ namespace luff::cli {
 /// place and remedy.
 [[nodiscard]] Result<std::string> TranslateJobFile(const std::string& path);
 
+/// Evaluates rules of SageMaker's profiler over a finished run and prints on stderr what they say. `folder`:
+/// where they write their reports; "": nowhere. At most 10 minutes.
+void TellProfilerRules(const std::string& run, const std::string& rules, const std::string& folder);
+
 }  // namespace luff::cli

@@ -86,6 +86,7 @@ int main(int argc, char** argv) {
     AddExport(app);
     AddEvaluate(app);
     AddRuleChild(app);
+    AddSample(app);
     app.parse(argc, argv);
   } catch (const Exit& exit) {
     std::fflush(stdout);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include "catalog/catalog.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/base/env.h"
 #include "luff/base/process.h"
 
 namespace luff::cli {
@@ -77,6 +79,29 @@ void BecomePython(std::string_view verb, std::vector<std::string> words, std::st
   std::fflush(stdout);
   execv(*argv.get(), argv.get());
   ExitWithError(IoError(fmt::format("{}: {}", std::strerror(errno), *argv.get())));
+}
+
+bool IsProfilerFolder(const std::string& path) {
+  Env& env = Env::Real();
+  const auto has = [&](const char* name) { return env.Exists(path + "/" + name); };
+  return (has("system") || has("framework")) && !has("run.json") && !has("collections") && !has("index");
+}
+
+StepRange StepRangeOrExit(std::string_view text) {
+  StepRange range;
+  if (text.empty()) return range;
+  const auto colon = text.find(':');
+  const auto number = [](std::string_view part, std::int64_t* to) {
+    if (part.empty()) return true;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), *to);
+    return error == std::errc() && end == part.data() + part.size() && *to >= 0;
+  };
+  if (colon == std::string_view::npos || !number(text.substr(0, colon), &range.from) ||
+      !number(text.substr(colon + 1), &range.to) || range.from > range.to) {
+    ExitWithError(InvalidArgument(
+        fmt::format("--steps: found '{}', expected FROM:TO, TRAIN steps from 0 on, both included", text)));
+  }
+  return range;
 }
 
 std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options) {

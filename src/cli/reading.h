@@ -26,10 +26,20 @@ inline constexpr const char* kRunHelp = "The run: its directory, its name, or @1
 /// Replaces what a person calls a run by its path (catalog::FindRun). Leaves "" alone. Not while options are
 /// parsed: another mistake in them comes first.
 void FindRunOrExit(std::string* run);
+/// True for a folder that a profiler of SageMaker's kind wrote: with `system` or `framework` in it, and no
+/// run.
+[[nodiscard]] bool IsProfilerFolder(const std::string& path);
 /// Takes sizes: "5MB", "25MiB", "1000". `kb_is_1000`: else KB is 1024 bytes as KiB is.
 [[nodiscard]] CLI::Validator SizeValue(bool kb_is_1000);
 void AddRunOption(CLI::App* verb, ReadOptions* options);
 void AddModeOption(CLI::App* verb, ReadOptions* options);
+
+/// TRAIN steps, both included.
+struct StepRange {
+  std::int64_t from = 0, to = INT64_MAX;
+};
+/// Of "A:B", "A:", ":B" or "", which means all.
+[[nodiscard]] StepRange StepRangeOrExit(std::string_view text);
 
 /// Opens the trial, or prints an error and ends the program with kExitUsage.
 [[nodiscard]] std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options);

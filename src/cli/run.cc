@@ -257,8 +257,13 @@ void TellOfMissingVariables(const std::vector<actions::ActionSpec>& specs) {
   }
 }
 
-/// `report`: file of the report at the end, "" if none is wanted.
-Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) {
+/// What is written at the end, "" if it is not wanted.
+struct AtTheEnd {
+  std::string report;           // file of the report
+  std::string profiler_rules;   // rules of SageMaker's profiler
+  std::string profiler_report;  // directory of what they report
+};
+Result<SuperviseOptions> Prepare(const RunOptions& wanted, AtTheEnd* end) {
   LUFF_RETURN_IF_ERROR(CheckTogether(wanted));
   if (!wanted.compat.empty()) {
     if (wanted.compat != "smdebug")
@@ -302,6 +307,7 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
                         rules::CaptureConfigFor(options.choices, options.capture_json));
   if (const auto tried = capture::ParseConfigUntrusted(config); !tried.ok())
     return tried.status().WithContext("the rules' needs and [capture] together");
+  options.sample = capture::ParseConfigUntrusted(config)->profile != capture::Profile::kOff;
   options.capture_json = config;
   const Result<std::string> package = FindPackage();
   if (!package.ok()) return package.status().WithContext("Luff cannot attach to a training");
@@ -326,13 +332,15 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
   if (wanted.log) options.log_bytes = std::max<std::uint64_t>(wanted.log_bytes.value_or(kLogBytes), 1 << 20);
   if (wanted.otlp) options.outputs.push_back({kOtlp, ""});
   if (const std::string& wish = !wanted.report.empty() ? wanted.report : file.report; !wish.empty()) {
-    *report = fs::absolute(wish).lexically_normal().string();
+    end->report = fs::absolute(wish).lexically_normal().string();
     // SageMaker makes the directory of a job's report.
     if (wanted.report.empty() && IsJobFile(wanted.config))
-      fs::create_directories(fs::path(*report).parent_path());
-    if (const Status folder = CheckFolderOf(*report); !folder.ok())
+      fs::create_directories(fs::path(end->report).parent_path());
+    if (const Status folder = CheckFolderOf(end->report); !folder.ok())
       return folder.WithContext("the report cannot be written");
   }
+  end->profiler_rules = file.profiler_rules;
+  if (!file.profiler_report.empty()) end->profiler_report = Absolute(file.profiler_report);
   const bool existed = !wanted.run.empty() && Env::Real().Exists(wanted.run);
   LUFF_ASSIGN_OR_RETURN(options.run, ReserveRun(wanted));  // last: earlier errors leave nothing behind
   if (const Status taken = TakeCommand(&options); !taken.ok()) {
@@ -387,8 +395,8 @@ void AddRun(CLI::App& app) {
       "2 wrong usage, 126 the command cannot be run, 127 there is no such command.");
   verb->callback([] {
     try {
-      std::string report;
-      const Result<SuperviseOptions> options = Prepare(wanted, &report);
+      AtTheEnd end;
+      const Result<SuperviseOptions> options = Prepare(wanted, &end);
       if (!options.ok()) {
         PrintError(options.status());
         ExitWith(kExitUsage);
@@ -396,8 +404,13 @@ void AddRun(CLI::App& app) {
       if (wanted.serve) StartServer(options->run);  // first: the job's children are those that come after it
       if (!wanted.metrics.empty()) StartMetrics(options->run, wanted);
       const Supervised done = Supervise(options.value());
-      for (std::size_t i = 0; !report.empty() && i < done.runs.size(); ++i)
-        TellReport(done.runs[i], report, i + 1);
+      for (std::size_t i = 0; i < done.runs.size(); ++i) {
+        if (!end.report.empty()) TellReport(done.runs[i], end.report, i + 1);
+        if (end.profiler_rules.empty()) continue;
+        TellProfilerRules(
+            done.runs[i], end.profiler_rules,
+            end.profiler_report + (i == 0 || end.profiler_report.empty() ? "" : fmt::format("-{}", i + 1)));
+      }
       ExitWith(done.code);
     } catch (const fs::filesystem_error& error) {
       PrintError(IoError(error.what()));

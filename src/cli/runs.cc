@@ -149,9 +149,10 @@ void AddRuns(CLI::App& app) {
   verb->add_flag("--json", options->json, "The card of each run, a line of JSON (docs/spec/catalog.md)");
   verb->footer(
       "Every verb that reads a run takes the name in this table, the beginning of it, or @1 for the newest.\n"
-      "Fields: name, begun, took, steps, loss, eval_loss, verdict, findings, rule, tag, host, framework, "
-      "command,\n"
-      "outcome, version.NAME, parameters (lr) and scalars (accuracy, accuracy.max). Joined by and, or, not, "
+      "Fields: name, begun, took, steps, loss, eval_loss, verdict, findings, rule, tag, sweep, "
+      "trial,\n"
+      "host, framework, command, outcome, version.NAME, parameters (lr) and scalars (accuracy, "
+      "accuracy.max). Joined by and, or, not, "
       "( ).");
   verb->callback([options] { List(*options); });
 }

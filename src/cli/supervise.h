@@ -21,6 +21,7 @@ struct SuperviseOptions {
   std::vector<rules::Choice> choices;
   rules::ParameterSet set = rules::ParameterSet::kLuff;
   bool stop_on_finding = false;
+  bool sample = false;        // measure the machine meanwhile
   std::string findings_file;  // "" if none
   std::string capture_json;   // from the configuration file, "" if none
   std::string bootstrap;      // folder with sitecustomize.py

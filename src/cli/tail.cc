@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <map>
 
@@ -5,6 +6,8 @@
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/format/names.h"
+#include "luff/profile/input.h"
 
 namespace luff::cli {
 namespace {
@@ -12,6 +15,7 @@ namespace {
 struct TailOptions : ReadOptions {
   std::size_t count = 10;
   bool follow = true;
+  bool phases = false;
 };
 
 /// Scalars by name, with the value of each worker that has one.
@@ -31,10 +35,24 @@ Json StepJson(const query::Trial::StepRows& rows, const Named& named) {
           {"scalars_by_worker", std::move(workers)}};
 }
 
+/// Seconds of each phase in which the first worker of a step was.
+std::vector<std::pair<std::string, double>> PhasesOf(const query::Trial::StepRows& rows) {
+  std::vector<std::pair<std::string, double>> named;
+  if (rows.phases.empty()) return named;
+  const query::StepPhases& phases = rows.phases.front();
+  for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
+    if (phases.ns[i] != 0)
+      named.emplace_back(format::PhaseName(static_cast<std::uint8_t>(i)),
+                         static_cast<double>(phases.ns[i]) * 1e-9);
+  }
+  std::ranges::stable_sort(named, std::greater<>(), [](const auto& one) { return one.second; });
+  return named;
+}
+
 /// Prints steps. Prints optimizer settings only when they change, since they are many and rarely change.
 class Printer {
  public:
-  Printer(const query::Trial& trial, bool json) : trial_(trial), json_(json) {}
+  Printer(const query::Trial& trial, bool json, bool phases) : trial_(trial), json_(json), phases_(phases) {}
 
   /// Takes the steps of the evaluation that step `n` goes on, so that its mean is of all of them.
   void Begin(std::size_t n) {
@@ -55,8 +73,21 @@ class Printer {
     Named named;
     for (const auto& scalar : rows_.scalars)
       named[trial_.tensor(scalar.tensor).name].emplace_back(scalar.worker, scalar.value);
-    if (json_) return PrintJson(StepJson(rows_, named), -1);
+    if (json_) {
+      Json step = StepJson(rows_, named);
+      if (phases_) {
+        step["phases"] = Json::object();
+        for (const auto& [name, seconds] : PhasesOf(rows_)) step["phases"][name] = seconds;
+      }
+      return PrintJson(step, -1);
+    }
     std::string text;
+    if (phases_) {
+      named.clear();
+      for (const auto& [name, seconds] : PhasesOf(rows_))
+        text += fmt::format("  {} {}", name, profile::TimeText(seconds));
+      if (text.empty()) text = "  no phases";
+    }
     for (const bool settings : {false, true}) {
       for (const auto& [name, values] : named) {
         if (settings != IsSetting(name)) continue;
@@ -86,7 +117,7 @@ class Printer {
       if (values.size() > 1)
         text +=
             fmt::format("  {} {}", Escaped(name), NumberText(catalog::EvaluationsOf(values)[0].mean.value));
-    if (!text.empty() && !json_)
+    if (!text.empty() && !json_ && !phases_)
       fmt::print("{:<7} {:>8} {:>8} {:>8} {:>8}{}  (mean of steps {} to {})\n", "EVAL", "mean",
                  evaluated_.update, "", "", text, first_, evaluated_.mode_step);
     losses_.clear();
@@ -121,7 +152,7 @@ class Printer {
   }
 
   const query::Trial& trial_;
-  const bool json_;
+  const bool json_, phases_;
   bool header_ = false;
   query::Trial::StepRows rows_;
   std::map<std::string, std::string> settings_;
@@ -133,7 +164,7 @@ class Printer {
 void Follow(const TailOptions& options) {
   const auto trial = OpenOrExit(options);
   std::size_t next = trial->step_count() > options.count ? trial->step_count() - options.count : 0;
-  Printer printer(*trial, options.json);
+  Printer printer(*trial, options.json, options.phases);
   if (next < trial->step_count()) printer.Begin(next);
   for (;;) {
     for (; next < trial->step_count(); ++next) printer.Print(next);
@@ -155,6 +186,7 @@ void AddTail(CLI::App& app) {
   AddRunOption(verb, options.get());
   verb->add_option("-n,--steps", options->count, "Steps shown of what is there")->capture_default_str();
   verb->add_flag("--follow,!--no-follow", options->follow, "Wait for more (default)");
+  verb->add_flag("--phases", options->phases, "Where the time of each step went, in place of its values");
   verb->callback([options] {
     FindRunOrExit(&options->run);
     Follow(*options);

@@ -20,6 +20,7 @@ inline constexpr int kExitStopped = 76;      // luff run: stopped by a finding
 void AddRun(CLI::App& app);
 void AddEvaluate(CLI::App& app);
 void AddRuleChild(CLI::App& app);
+void AddSample(CLI::App& app);
 void AddWatch(CLI::App& app);
 void AddCheck(CLI::App& app);
 void AddCompare(CLI::App& app);

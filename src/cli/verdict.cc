@@ -151,6 +151,17 @@ bool TellDamage(const Ending& ending, const query::Trial& trial, std::uint64_t s
   return shorter || !problems.empty() || ending.place.state() != RunPlace::State::kHere;
 }
 
+// Says what would make the training faster, by the finding whose cause costs most. Nothing without such
+// findings.
+void TellTime(const std::vector<rules::Finding>& findings) {
+  const rules::Finding* most = nullptr;
+  for (const rules::Finding& finding : findings) {
+    if (!finding.saving || finding.healed || !finding.leader.empty()) continue;
+    if (most == nullptr || finding.saving->seconds_a_step > most->saving->seconds_a_step) most = &finding;
+  }
+  if (most != nullptr) Tell(Escaped(most->what));
+}
+
 // True if the job left because it was asked to.
 bool WasStopped(const Ending& ending, const query::Trial& trial) {
   bool left_by_stop = ending.signalled;
@@ -229,6 +240,7 @@ Verdict Conclude(const Ending& ending) {
   const bool first = ending.options.training == 1;  // those of the job's others lack much the same
   if (const std::string lacks = LacksText(ending.coverage); first && !lacks.empty() && steps > 0)
     fmt::print(stderr, "luff: {} (`luff show` names them)\n", lacks);
+  TellTime(findings);
   const std::string run = Escaped(ending.place.path());
   const std::string judged = ending.coverage.rules > 0
                                  ? JudgedText(ending.coverage)

@@ -20,6 +20,7 @@ namespace luff::cli {
 namespace {
 
 constexpr double kFinishIdleSeconds = 60;
+constexpr std::int64_t kLastSamplesNs = 3'000 * kNsPerMs;  // for the machine's sampler to write what it has
 constexpr std::int64_t kDeliveryQuietNs = 2'000 * kNsPerMs, kDeliveryNs = 30'000 * kNsPerMs;
 constexpr std::int64_t kDeliveryGraceNs = 6'000 * kNsPerMs;  // for those that were cancelled
 constexpr std::int64_t kLookForEndNs = 2'000 * kNsPerMs, kRestartNs = 60'000 * kNsPerMs;
@@ -84,6 +85,7 @@ void Watch::TakeEarlierFindings() {
 void Watch::Start() {
   for (const std::string& line : outputs_.Start(options_.run, options_.outputs)) job_.Say(line);
   rules_.Start(options_.choices, options_.set);
+  if (options_.sample) sampler_.Start(options_.run);
   if (options_.resume && !options_.ended) runner_.Begin(job_.Now());
 }
 
@@ -114,12 +116,13 @@ void Watch::AddTo(std::vector<pollfd>* fds) {
 }
 
 bool Watch::Owns(pid_t pid) const noexcept {
-  return pid == rules_.pid() || runner_.deliveries().Owns(pid) || outputs_.Owns(pid);
+  return pid == rules_.pid() || runner_.deliveries().Owns(pid) || outputs_.Owns(pid) || sampler_.Owns(pid);
 }
 
 void Watch::ChildEnded(pid_t pid, const ExitState& state) {
   if (pid == rules_.pid()) rules_.Ended(state, job_.Now());
   runner_.deliveries().Ended(pid, state);
+  sampler_.Ended(pid, state);
   if (const std::string said = outputs_.Ended(pid, state); !said.empty()) job_.Say(said);
 }
 
@@ -250,7 +253,7 @@ void Watch::Enter(Phase phase) {
 void Watch::End() {
   runner_.JobEnded();
   outputs_.JobEnded();
-  rules_.Finish(job_.Now());
+  sampler_.JobEnded();
   Enter(Phase::kJudging);
 }
 
@@ -260,6 +263,12 @@ bool Watch::Finish(bool interrupted, bool job_lives) {
   ReadFindings();
   Act();
   if (phase_ == Phase::kJudging) {
+    if (!rules_told_) {
+      // What was measured last is in the run when rules judge its end.
+      if (sampler_.living() && job_.Now() - entered_ns_ < kLastSamplesNs) return false;
+      rules_told_ = true;
+      rules_.Finish(job_.Now());
+    }
     rules_.KillIfIdle(job_.Now(), FinishIdleNs());
     if (rules_.living()) return false;
     ReadFindings();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/live_outputs.h"
+#include "cli/machine_sampler.h"
 #include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/rule_worker.h"
@@ -108,6 +109,8 @@ class Watch {
   std::optional<RunPlace> place_;  // until the verdict
   actions::Runner runner_;
   LiveOutputs outputs_;
+  MachineSampler sampler_;
+  bool rules_told_ = false;  // that the training has ended
   RuleWorker rules_;
   Teller teller_;
   Phase phase_ = Phase::kWatching;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "luff/format/frames.h"
+#include "luff/format/samples.h"
 
 namespace {
 
@@ -63,6 +64,19 @@ std::uint64_t ParseBody(unsigned kind, std::span<const std::byte> body) {
         for (const PhaseRow& row : phases->rows) left -= row.clock == 0 ? row.duration_ns : 0;
         if (left != 0) std::abort();
         sum += phases->rows.size();
+      }
+      break;
+    case FrameKind::kSeriesDefs:
+      if (const auto defs = ParseSeriesDefsUntrusted(body); defs.ok()) {
+        for (const auto& def : *defs) sum += HashBytes(std::as_bytes(std::span(def.name)));
+      }
+      break;
+    case FrameKind::kSamples:
+      if (const auto block = ParseSamplesUntrusted(body); block.ok()) {
+        for (const SampledSeries& series : block->series) {
+          if (series.values.size() != block->mono_ns.size()) std::abort();
+          sum += series.values.size() + series.maxima.size();
+        }
       }
       break;
     case FrameKind::kGapRows: rows(ParseGapRowsUntrusted(body)); break;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
@@ -13,7 +14,8 @@ namespace {
 using Json = nlohmann::json;
 constexpr std::size_t kMaxDocument = 1U << 20;
 constexpr std::size_t kMaxDepth = 8;
-constexpr std::size_t kLeftOut = 25;  // one step in so many
+constexpr std::size_t kLeftOut = 25;     // one step in so many
+constexpr std::size_t kMostSums = 4096;  // workers whose waits are told apart
 // What the model leaves out: a worker's batch has to be handed over, and workers disturb each other.
 constexpr double kSlower = 1.3;
 
@@ -26,28 +28,82 @@ std::int64_t Whole(const Json& object, const char* key, std::int64_t otherwise) 
 
 }  // namespace
 
-std::optional<Loader> TrainingLoader(std::string_view loaders_json) {
+std::vector<Loader> LoadersOf(std::string_view loaders_json) {
+  std::vector<Loader> all;
   const Json json = TryParseJson(loaders_json, {kMaxDocument, kMaxDepth});
-  if (!json.is_object() || !json.contains("loaders") || !json["loaders"].is_array()) return std::nullopt;
-  const Json* chosen = nullptr;
+  if (!json.is_object() || !json.contains("loaders") || !json["loaders"].is_array()) return all;
   for (const Json& one : json["loaders"]) {
     if (!one.is_object()) continue;
-    chosen = &one;
-    const auto trains = one.find("trains");
-    if (trains != one.end() && trains->is_boolean() && trains->get<bool>()) break;
+    const auto text = [&](const char* name) {
+      const auto at = one.find(name);
+      return at != one.end() && at->is_string() ? at->get<std::string>() : std::string();
+    };
+    const auto flag = [&](const char* name) {
+      const auto at = one.find(name);
+      return at != one.end() && at->is_boolean() && at->get<bool>();
+    };
+    all.push_back({text("type"), text("dataset"), Whole(one, "num_workers", 0), flag("persistent_workers"),
+                   Whole(one, "number", -1), flag("trains")});
   }
-  if (chosen == nullptr) return std::nullopt;
-  const auto text = [&](const char* name) {
-    const auto at = chosen->find(name);
-    return at != chosen->end() && at->is_string() ? at->get<std::string>() : std::string();
-  };
-  return Loader{text("type"), text("dataset"), Whole(*chosen, "num_workers", 0)};
+  return all;
+}
+
+std::optional<Loader> TrainingLoader(std::string_view loaders_json) {
+  const std::vector<Loader> all = LoadersOf(loaders_json);
+  if (all.empty()) return std::nullopt;
+  const auto trains = std::ranges::find_if(all, &Loader::trains);
+  return trains != all.end() ? *trains : all.back();
 }
 
 std::int64_t CoresOf(std::string_view environment_json) {
   const Json json = TryParseJson(environment_json, {kMaxDocument, kMaxDepth});
   if (!json.is_object()) return 1;
   return std::max<std::int64_t>(Whole(json, "cores", Whole(json, "cpus", 1)), 1);
+}
+
+void Waits::Add(const query::StepPhases& phases) {
+  using format::WaitSubject;
+  for (const query::StepPhases::Wait& wait : phases.waits) {
+    const auto number = [](std::uint32_t value, std::uint32_t none) {
+      return value == none ? std::int64_t{-1} : std::int64_t{value};
+    };
+    const std::int64_t loader = number(wait.of.loader, WaitSubject::kNoLoader);
+    const std::int64_t worker = number(wait.of.worker, WaitSubject::kNoWorker);
+    auto at = std::ranges::find_if(
+        waits_, [&](const Sum& one) { return one.loader == loader && one.worker == worker; });
+    if (at == waits_.end()) {
+      if (waits_.size() == kMostSums) continue;
+      at = waits_.insert(at, {0, 0, loader, worker});
+    }
+    const double seconds = static_cast<double>(wait.ns) * 1e-9;
+    at->seconds += seconds;
+    if (wait.of.ready != WaitSubject::kNoReady) at->ready_s += seconds * wait.of.ready;
+  }
+}
+
+double Waits::seconds() const {
+  double sum = 0;
+  for (const Sum& one : waits_) sum += one.seconds;
+  return sum;
+}
+
+std::int64_t Waits::loader() const {
+  std::map<std::int64_t, double> by_loader;
+  for (const Sum& one : waits_) by_loader[one.loader] += one.seconds;
+  const auto most = std::ranges::max_element(by_loader, {}, [](const auto& entry) { return entry.second; });
+  return most == by_loader.end() ? -1 : most->first;
+}
+
+Waits::Slowest Waits::SlowestOf(std::int64_t loader) const {
+  double all = 0;
+  const Sum* most = nullptr;
+  for (const Sum& one : waits_) {
+    if (one.loader != loader) continue;
+    all += one.seconds;
+    if (one.worker >= 0 && (most == nullptr || one.seconds > most->seconds)) most = &one;
+  }
+  if (most == nullptr || all <= 0) return {};
+  return {most->worker, most->seconds / all, most->ready_s / std::max(most->seconds, 1e-12)};
 }
 
 StepTime TimeOf(const query::StepPhases& phases) {
@@ -90,7 +146,9 @@ Estimate EstimateWorkers(const Means& means, std::int64_t workers, std::int64_t 
   // With workers, a step that waits takes as long as they need for a batch.
   estimate.work_s = workers == 0 ? means.wait_s : means.step_s * static_cast<double>(workers);
   const bool sleeps = workers == 0 && means.blocked_s && *means.blocked_s >= means.wait_s / 2;
-  const std::int64_t room = std::max<std::int64_t>(sleeps ? cores : cores - 1, workers);
+  // A training that sleeps for half of a step leaves its core to a worker.
+  const bool leaves = workers != 0 && means.blocked_s && *means.blocked_s >= means.step_s / 2;
+  const std::int64_t room = std::max<std::int64_t>(sleeps || leaves ? cores : cores - 1, workers);
   const double ratio = estimate.work_s / std::max(estimate.compute_s, 1e-6);
   estimate.workers =
       std::min<std::int64_t>(room, static_cast<std::int64_t>(std::min(std::ceil(ratio - 1e-6), 1e3)) + 1);
@@ -109,6 +167,95 @@ Estimate EstimateWorkers(const Means& means, std::int64_t workers, std::int64_t 
       fmt::format("step - max(compute, work / workers) = {} - max({}, {} / {})", TimeText(means.step_s),
                   TimeText(estimate.compute_s), TimeText(estimate.work_s), estimate.workers);
   return estimate;
+}
+
+Estimate EstimatePrefetch(const Means& means) {
+  Estimate estimate;
+  estimate.work_s = means.wait_s;
+  estimate.compute_s = std::max(means.step_s - means.wait_s, 0.0);
+  estimate.workers = 1;
+  const auto saved = [&](double slower) {
+    return std::max(means.step_s - std::max(estimate.compute_s, means.wait_s * slower), 0.0);
+  };
+  estimate.saving_s = saved(1);
+  estimate.low_s = saved(kSlower);
+  estimate.high_s = means.wait_s;
+  estimate.method = fmt::format("step - max(compute, wait) = {} - max({}, {})", TimeText(means.step_s),
+                                TimeText(estimate.compute_s), TimeText(means.wait_s));
+  return estimate;
+}
+
+namespace {
+
+/// One worker is slow, and not all of them: its batches are waited for while those of the others lie there.
+/// Where all are as fast, each wait is for one of several that are made at the same time, and nothing is
+/// ready.
+constexpr double kOfOneWorker = 0.7, kReadyOfOthers = 0.8;
+
+InputCause OfOwnLoop(const Means& means, std::string_view environment_json) {
+  InputCause cause;
+  cause.cause = "own_loop";
+  cause.estimate = EstimatePrefetch(means);
+  cause.what = WaitText(means, std::nullopt);
+  cause.what += "; a batch that is made in a thread meanwhile";
+  const bool keras = environment_json.find("\"keras\"") != std::string_view::npos;
+  cause.remedy =
+      keras ? "end the tf.data pipeline with .prefetch(tf.data.AUTOTUNE); a PyDataset takes workers=4 "
+              "and use_multiprocessing=True"
+            : "make the next batch in a thread or a process while the model computes; or make a sample "
+              "cheaper: store it decoded, or nearer";
+  cause.causes = {"batches are made in the training's own thread",
+                  "samples that are dear to make, or slow to read"};
+  return cause;
+}
+
+}  // namespace
+
+InputCause CauseOf(const Means& means, const Waits& waits, std::string_view loaders_json,
+                   std::string_view environment_json) {
+  const std::vector<Loader> loaders = LoadersOf(loaders_json);
+  const std::int64_t waited = waits.loader();
+  InputCause cause;
+  const auto at =
+      std::ranges::find_if(loaders, [&](const Loader& one) { return waited >= 0 && one.number == waited; });
+  cause.loader = at != loaders.end() ? std::optional(*at) : TrainingLoader(loaders_json);
+  if (!cause.loader) return OfOwnLoop(means, environment_json);
+  const Loader& loader = *cause.loader;
+  const std::string type = loader.type.empty() ? "the DataLoader" : loader.type;
+  cause.causes = {"too few workers", "samples that are dear to make, or slow to read"};
+  cause.what = WaitText(means, cause.loader);
+  const Waits::Slowest slowest = waits.SlowestOf(waited);
+  if (loader.workers >= 2 && slowest.share >= kOfOneWorker &&
+      slowest.ready >= kReadyOfOthers * static_cast<double>(loader.workers - 1)) {
+    cause.cause = "slow_worker";
+    cause.estimate = {means.wait_s,
+                      means.step_s - means.wait_s,
+                      loader.workers,
+                      means.wait_s,
+                      means.wait_s / 2,
+                      means.wait_s,
+                      fmt::format("the waits of a step, {}: the other workers have batches ready meanwhile",
+                                  TimeText(means.wait_s))};
+    cause.what = fmt::format(
+        "{}; {:.0f} % of it for worker {}, while {:.0f} batches of the others are ready; as fast as they, it",
+        cause.what, 100 * slowest.share, slowest.worker, slowest.ready);
+    cause.remedy = fmt::format(
+        "look at what worker {} of {} reads (torch.utils.data.get_worker_info().id): its shard of the data "
+        "is larger "
+        "or further away; deal samples out instead of shards; in_order=False where the order is free",
+        slowest.worker, type);
+    cause.causes = {"one worker's part of the data is larger, or slower to read",
+                    "one worker does what the others do not: a lock, a download"};
+    return cause;
+  }
+  cause.cause = loader.workers == 0 ? "no_workers" : "workers_too_few";
+  if (loader.workers == 0) cause.causes[0] = "samples are made in the training's own thread";
+  cause.estimate = EstimateWorkers(means, loader.workers, CoresOf(environment_json));
+  cause.what += fmt::format("; num_workers={}", cause.estimate.workers);
+  cause.remedy = fmt::format(
+      "pass num_workers={} to {}; if that is not enough, make a sample cheaper: store it decoded, or nearer",
+      cause.estimate.workers, type);
+  return cause;
 }
 
 std::string WaitText(const Means& means, const std::optional<Loader>& loader) {

@@ -45,6 +45,8 @@ TEST(Input, WorkersThatCannotKeepUp_AreCountedAsTheyWork) {
   EXPECT_EQ(estimate.workers, 11);
   EXPECT_NEAR(estimate.saving_s, 0.04, 1e-9);
   EXPECT_EQ(EstimateWorkers(Of(50, Phases(40, 10)), 2, 3).saving_s, 0);  // no core is left for a third
+  EXPECT_EQ(EstimateWorkers(Of(50, Phases(40, 10, 10, 0)), 2, 3).workers,
+            3);  // but for what the training leaves
 }
 
 TEST(Input, TimeWithoutACoreIsNobodysFault) {
@@ -96,6 +98,52 @@ TEST(Input, TextsNameNumbers) {
   EXPECT_EQ(TimeText(0.0000123), "12 us");
   EXPECT_EQ(TimeText(0.00123), "1.2 ms");
   EXPECT_EQ(TimeText(2580), "43 min");
+}
+
+TEST(Input, WaitsAreKeptByLoaderAndWorker) {
+  Waits waits;
+  EXPECT_EQ(waits.loader(), -1);
+  query::StepPhases phases;
+  phases.waits = {{{.loader = 2, .worker = 1, .ready = 3}, 1, 8'000'000},
+                  {{.loader = 2, .worker = 0, .ready = 0}, 1, 2'000'000},
+                  {{.loader = 0}, 1, 1'000'000},
+                  {{}, 1, 4'000'000}};
+  waits.Add(phases);
+  waits.Add(phases);
+  EXPECT_EQ(waits.loader(), 2);
+  EXPECT_NEAR(waits.seconds(), 0.03, 1e-12);
+  const Waits::Slowest slowest = waits.SlowestOf(2);
+  EXPECT_EQ(slowest.worker, 1);
+  EXPECT_NEAR(slowest.share, 0.8, 1e-9);
+  EXPECT_NEAR(slowest.ready, 3, 1e-9);
+  EXPECT_EQ(waits.SlowestOf(0).worker, -1);
+  waits.Clear();
+  EXPECT_EQ(waits.loader(), -1);
+}
+
+TEST(Input, ALoopWithoutALoaderMakesItsNextBatchMeanwhile) {
+  const Estimate estimate = EstimatePrefetch(Of(50, Phases(24, 28)));
+  EXPECT_NEAR(estimate.saving_s, 0.024, 1e-9);
+  EXPECT_LT(estimate.low_s, estimate.saving_s);  // 1.3 times 24 ms are longer than the rest
+  const InputCause cause = CauseOf(Of(50, Phases(24, 28)), Waits(), "", R"({"keras":"3.0","cores":4})");
+  EXPECT_EQ(cause.cause, "own_loop");
+  EXPECT_NE(cause.remedy.find("tf.data"), std::string::npos);
+}
+
+TEST(Input, TheLoaderThatIsWaitedForIsNamed) {
+  constexpr const char* kTwo =
+      R"({"loaders":[{"number":0,"type":"A","num_workers":0,"trains":true},{"number":1,"type":"B","num_workers":4}]})";
+  Waits waits;
+  query::StepPhases phases;
+  phases.waits = {{{.loader = 1, .worker = 0, .ready = 0}, 1, 8'000'000}};
+  waits.Add(phases);
+  const Means means = Of(50, Phases(40, 10));
+  EXPECT_EQ(CauseOf(means, waits, kTwo, R"({"cores":16})").cause, "workers_too_few");
+  EXPECT_EQ(CauseOf(means, waits, kTwo, R"({"cores":16})").loader->type, "B");
+  EXPECT_EQ(CauseOf(means, Waits(), kTwo, R"({"cores":16})").cause,
+            "no_workers");  // as a run of 1.0 tells it
+  EXPECT_EQ(LoadersOf(kTwo).size(), 2U);
+  EXPECT_TRUE(LoadersOf(R"({"loaders":[1,null]})").empty());
 }
 
 }  // namespace

@@ -21,14 +21,14 @@ constexpr auto kLongestPause = std::chrono::milliseconds(4);
 // Without live pages: several system calls, perhaps over a network.
 constexpr auto kLongestPauseAfar = std::chrono::milliseconds(50);
 
-/// Why a worker ended before the training did, as its hook recorded it; "" if it recorded nothing.
-std::string EndNote(const store::WorkerReader& reader) {
+/// A text of the document "end", in which a worker's hook says how it ended; "" if it says nothing.
+std::string EndNote(const store::WorkerReader& reader, const char* name) {
   constexpr std::size_t kLongest = std::size_t{64} << 10U;
   const auto document = reader.documents().find("end");
   if (document == reader.documents().end() || document->second.size() > kLongest) return {};
   const auto json = TryParseJson(document->second);
-  if (!json.is_object() || !json.contains("why") || !json["why"].is_string()) return {};
-  return json["why"].get<std::string>();
+  if (!json.is_object() || !json.contains(name) || !json[name].is_string()) return {};
+  return json[name].get<std::string>();
 }
 
 std::string Joined(const std::string& first, const std::string& second) {
@@ -317,12 +317,16 @@ std::vector<WorkerInfo> RunTrial::workers() const {
     info.alive = !info.ended && !worker->lost;
     const store::Liveness life = worker->reader->liveness();
     info.heartbeat_unix_ns = life.heartbeat_unix_ns;
-    info.pid = life.pid;
+    info.goes_on = info.ended && EndNote(*worker->reader, "process") == "goes on";
+    info.pid = info.goes_on ? 0 : life.pid;
     const std::uint64_t next = worker->reader->next_ordinal();
     const auto segments = worker->reader->segments();
     if (const auto last = next == 0 ? std::nullopt : worker->reader->FindStep(next - 1)) {
       info.last_global_step = last->segment->steps().global_step[last->index];
     }
+    const auto first =
+        std::ranges::find_if(segments, [](const auto& segment) { return segment->steps().size() > 0; });
+    if (first != segments.end()) info.first_global_step = (*first)->steps().global_step.front();
     for (std::size_t s = segments.size(); s-- > 0 && info.last_train_step < 0;) {
       const auto& steps = segments[s]->steps();
       for (std::size_t i = steps.size(); i-- > 0 && info.last_train_step < 0;) {
@@ -352,7 +356,7 @@ Trial::Outcome RunTrial::outcome() const {
       failure = name + " ended without a word: killed, or its machine is gone";
       continue;
     }
-    const std::string note = EndNote(*worker->reader);
+    const std::string note = EndNote(*worker->reader, "why");
     if (!note.empty()) notes = Joined(notes, name + ": " + note);
     switch (static_cast<format::EndReason>(worker->reader->end()->reason)) {
       case format::EndReason::kCompleted: break;

@@ -13,13 +13,18 @@ using format::Form;
 using format::FrameKind;
 
 /// A phase that is not known counts as other.
-StepPhases PhasesOf(std::uint32_t worker, const format::PhasesView& view) {
-  StepPhases phases{.worker = worker, .head = view.head};
+StepPhases PhasesOf(std::uint32_t worker, std::int64_t ended_unix_ns, const format::PhasesView& view) {
+  StepPhases phases{.worker = worker, .head = view.head, .ended_unix_ns = ended_unix_ns, .waits = {}};
   for (const format::PhaseRow& row : view.rows) {
     if (row.clock != 0) continue;
     const std::size_t phase = row.phase < format::kPhaseCount ? row.phase : 0;
+    // A phase may have several rows, e.g. one for each of its subjects.
+    const bool first = phases.ns[phase] == 0 && phases.begins[phase] == 0;
+    phases.starts_ns[phase] = first ? row.start_ns : std::max(phases.starts_ns[phase], row.start_ns);
     phases.ns[phase] += row.duration_ns;
     phases.begins[phase] += row.count;
+    if (row.phase == static_cast<std::uint8_t>(format::Phase::kDataWait))
+      phases.waits.push_back({format::WaitSubject::Of(row.subject), row.count, row.duration_ns});
   }
   return phases;
 }
@@ -162,7 +167,7 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
         out->event_json.emplace_back(reinterpret_cast<const char*>(body.data()), body.size());
       } else if (static_cast<FrameKind>(entry.kind) == FrameKind::kPhases) {
         LUFF_ASSIGN_OR_RETURN(const auto view, format::ParsePhasesUntrusted(body));
-        out->phases.push_back(PhasesOf(number, view));
+        out->phases.push_back(PhasesOf(number, segment.steps().wall_unix_ns[place->index], view));
       } else {
         LUFF_ASSIGN_OR_RETURN(const auto rows, format::ParseUnitsUntrusted(body));
         for (const format::UnitsView& row : rows) {
@@ -311,7 +316,10 @@ Status RunTrial::EachPhases(const PhasesVisitor& use) const {
         if (n == kNoStep || steps_.superseded(n)) continue;
         LUFF_ASSIGN_OR_RETURN(const auto body, segment->ReadFrame(entry, &scratch));
         LUFF_ASSIGN_OR_RETURN(const auto view, format::ParsePhasesUntrusted(body));
-        use(steps_.at(n), PhasesOf(worker->reader->worker(), view));
+        const format::StepColumns& columns = segment->steps();
+        const auto place = std::ranges::lower_bound(columns.ordinal, entry.ordinal) - columns.ordinal.begin();
+        use(steps_.at(n),
+            PhasesOf(worker->reader->worker(), columns.wall_unix_ns[static_cast<std::size_t>(place)], view));
       }
     }
   }

@@ -229,6 +229,23 @@ TEST_P(TrialTest, TheLastLookFindsAWorkerThatCameAMomentAgo) {
   EXPECT_EQ(trial->workers().size(), 2U);
 }
 
+TEST_P(TrialTest, AnEndedWorkerMaySayThatItsProcessGoesOn) {
+  for (const char* end :
+       {R"({"process": "goes on"})", R"({"why": "closed"})", R"({"process": 3})", "[", ""}) {
+    const TempRun other;
+    Writing w(other.path(), 0, 1);
+    w.batch.documents.emplace_back("end", end);
+    w.Step();
+    auto trial = Trial::Open(other.path());
+    ASSERT_TRUE(trial.ok());
+    EXPECT_FALSE((*trial)->workers().at(0).goes_on) << "before it has ended";
+    w.Close();
+    ASSERT_TRUE((*trial)->RefreshAll().ok());
+    EXPECT_EQ((*trial)->workers().at(0).goes_on,
+              std::string_view(end).find("goes on") != std::string_view::npos);
+  }
+}
+
 TEST_P(TrialTest, ErrorsNameWhatIsNear) {
   Writing w(run.path(), 0, 1);
   w.Define(0, "gradient/conv1.weight", 1);

@@ -40,6 +40,14 @@ double ValueOf(const query::SummaryColumns& c, std::size_t i, Statistic statisti
   return c.l2[i];
 }
 
+/// The value of a summary; NaN where it has none.
+double FiniteValueOf(const query::SummaryColumns& c, std::size_t i, Statistic statistic) {
+  const std::uint64_t strange = c.nan_count[i] + c.inf_count[i];
+  const bool none = c.count[i] != 0 && strange == c.count[i];
+  const bool counts = statistic == Statistic::kNonFinite || statistic == Statistic::kZeroShare;
+  return none && !counts ? kNaN : ValueOf(c, i, statistic);
+}
+
 /// Points in ascending order of steps, as far as they were recorded.
 Result<std::vector<Point>> PointsOf(const query::Trial& trial, const CurveQuestion& q, query::Mode mode) {
   std::vector<Point> points;
@@ -54,10 +62,7 @@ Result<std::vector<Point>> PointsOf(const query::Trial& trial, const CurveQuesti
   const Statistic statistic = q.statistic == Statistic::kAuto && loss ? Statistic::kMean : q.statistic;
   for (std::size_t i = 0; i < columns->count.size(); ++i) {
     const std::uint64_t strange = columns->nan_count[i] + columns->inf_count[i];
-    const bool none = columns->count[i] != 0 && strange == columns->count[i];
-    const bool counts = statistic == Statistic::kNonFinite || statistic == Statistic::kZeroShare;
-    points.push_back(
-        {columns->global_step[i], none && !counts ? kNaN : ValueOf(*columns, i, statistic), strange != 0});
+    points.push_back({columns->global_step[i], FiniteValueOf(*columns, i, statistic), strange != 0});
   }
   return points;
 }
@@ -145,6 +150,25 @@ query::Mode ModeShown(const query::Trial& trial, query::TensorId id) {
     if (steps.ok() && !steps->empty()) return mode;
   }
   return Mode::kGlobal;
+}
+
+Result<std::vector<double>> MeansOf(const query::Trial& trial, query::TensorId tensor, Statistic statistic,
+                                    query::Mode mode, std::int64_t bucket_steps, std::size_t columns) {
+  std::vector<double> sum(columns, 0);
+  if (statistic == Statistic::kUpdateRatio) return std::vector<double>(columns, kNaN);
+  LUFF_ASSIGN_OR_RETURN(const auto rows, trial.SharedSummaries(tensor, mode, std::nullopt));
+  std::vector<std::uint64_t> finite(columns, 0);
+  for (std::size_t i = 0; i < rows->count.size(); ++i) {
+    const double value = FiniteValueOf(*rows, i, statistic);
+    const std::int64_t step = rows->global_step[i];
+    const auto column = static_cast<std::size_t>(std::max<std::int64_t>(step, 0) / bucket_steps);
+    if (!std::isfinite(value) || step < 0 || column >= columns) continue;
+    sum[column] += value;
+    ++finite[column];
+  }
+  for (std::size_t i = 0; i < columns; ++i)
+    sum[i] = finite[i] == 0 ? kNaN : sum[i] / static_cast<double>(finite[i]);
+  return sum;
 }
 
 Result<bool> AddCurve(const query::Trial& trial, const CurveQuestion& q, Payload* payload) {

@@ -32,6 +32,13 @@ inline constexpr std::size_t kMaxPoints = 4096;  // of an answer
 [[nodiscard]] Result<bool> AddCurve(const query::Trial& trial, const CurveQuestion& question,
                                     Payload* payload);
 
+/// The mean of a statistic over the summaries of a tensor in each of `columns` buckets of so many global
+/// steps, from step 0 on; NaN where no value is finite. Read from the run, of its first worker that has the
+/// step. All NaN for the update ratio, which no summary holds.
+[[nodiscard]] Result<std::vector<double>> MeansOf(const query::Trial& trial, query::TensorId tensor,
+                                                  Statistic statistic, query::Mode mode,
+                                                  std::int64_t bucket_steps, std::size_t columns);
+
 /// The mode that a request names; none if it names none.
 [[nodiscard]] Result<std::optional<query::Mode>> ModeIn(const Request& request);
 

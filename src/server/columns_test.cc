@@ -42,6 +42,33 @@ struct House {
   Writing writing;
 };
 
+TEST(Columns, MeansAreThoseOfEachBucket) {
+  House house;
+  house.Write(400);
+  auto trial = query::Trial::Open(house.run.path()).value();
+  for (const std::int64_t bucket : {1, 16, 512}) {
+    const auto columns = static_cast<std::size_t>((399 / bucket) + 1);
+    const auto means = MeansOf(*trial, 1, Statistic::kL2, query::Mode::kTrain, bucket, columns).value();
+    ASSERT_EQ(means.size(), columns);
+    for (std::size_t column = 0; column < columns; ++column) {
+      double sum = 0;
+      int count = 0;
+      for (std::int64_t step = static_cast<std::int64_t>(column) * bucket;
+           step < std::min<std::int64_t>(400, static_cast<std::int64_t>(column + 1) * bucket); ++step) {
+        if (step >= 100 && step < 150) continue;
+        sum += step == 300 ? 0 : static_cast<double>(step);  // of the finite element
+        ++count;
+      }
+      if (count == 0)
+        EXPECT_TRUE(std::isnan(means[column])) << column;
+      else
+        EXPECT_NEAR(means[column], sum / count, 1e-9) << bucket << " " << column;
+    }
+  }
+  const auto none = MeansOf(*trial, 1, Statistic::kUpdateRatio, query::Mode::kTrain, 16, 4).value();
+  EXPECT_TRUE(std::isnan(none[0]));
+}
+
 TEST(Columns, KeepExtremesAndGaps) {
   House house;
   house.Write(1000);

@@ -26,8 +26,9 @@ constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
   return table;
 }();
 
-std::uint32_t Crc32(std::string_view bytes) {
-  std::uint32_t crc = ~0U;
+/// Of more bytes: `crc` is that of those before them.
+std::uint32_t Crc32(std::string_view bytes, std::uint32_t crc = 0) {
+  crc = ~crc;
   for (const char byte : bytes) crc = kCrcTable[(crc ^ static_cast<std::uint8_t>(byte)) & 0xFFU] ^ (crc >> 8);
   return ~crc;
 }
@@ -38,21 +39,52 @@ void PutNumber32(std::size_t number, std::string* to) {
 
 }  // namespace
 
-std::string Gzipped(std::string_view bytes) {
-  std::string gzip("\x1f\x8b\x08\0\0\0\0\0\0\xff", kHead);  // no name, no time: equal bytes, equal result
+struct GzipStream::State {
   zlib::deflate_stream stream;
-  stream.reset(kLevel, kWindowBits, kMemory, zlib::Strategy::normal);
-  gzip.resize(kHead + stream.upper_bound(bytes.size()));
-  zlib::z_params state;
-  state.next_in = bytes.data();
-  state.avail_in = bytes.size();
-  state.next_out = gzip.data() + kHead;
-  state.avail_out = gzip.size() - kHead;
-  boost::beast::error_code error;
-  stream.write(state, zlib::Flush::finish, error);  // the room is that of the worst case
-  gzip.resize(kHead + state.total_out);
-  PutNumber32(Crc32(bytes), &gzip);
-  PutNumber32(bytes.size(), &gzip);
+  std::array<char, 64 << 10> room;
+  std::size_t bytes = 0;
+  std::uint32_t crc = 0;
+  bool begun = false;
+
+  void Write(std::string_view more, zlib::Flush flush, std::string* to) {
+    // No name, no time: equal bytes, equal result.
+    if (!begun) to->append("\x1f\x8b\x08\0\0\0\0\0\0\xff", kHead);
+    begun = true;
+    zlib::z_params state;
+    state.next_in = more.data();
+    state.avail_in = more.size();
+    do {
+      state.next_out = room.data();
+      state.avail_out = room.size();
+      boost::beast::error_code error;  // that there is nothing more to do
+      stream.write(state, flush, error);
+      to->append(room.data(), room.size() - state.avail_out);
+    } while (state.avail_out == 0 || state.avail_in != 0);
+  }
+};
+
+GzipStream::GzipStream() : state_(std::make_unique<State>()) {
+  state_->stream.reset(kLevel, kWindowBits, kMemory, zlib::Strategy::normal);
+}
+GzipStream::~GzipStream() = default;
+
+void GzipStream::Add(std::string_view bytes, std::string* to) {
+  state_->crc = Crc32(bytes, state_->crc);
+  state_->bytes += bytes.size();
+  state_->Write(bytes, zlib::Flush::none, to);
+}
+
+void GzipStream::Finish(std::string* to) {
+  state_->Write({}, zlib::Flush::finish, to);
+  PutNumber32(state_->crc, to);
+  PutNumber32(state_->bytes, to);
+}
+
+std::string Gzipped(std::string_view bytes) {
+  std::string gzip;
+  GzipStream stream;
+  stream.Add(bytes, &gzip);
+  stream.Finish(&gzip);
   return gzip;
 }
 

@@ -52,6 +52,7 @@ struct Response {
   bool gzipped = false;
   std::vector<std::string> live = {};  // runs of an event stream; its route answers with nothing else
   bool is_stream = false;
+  std::string viewer = {};  // of an event stream: whose it is, so that nobody takes the places of all
 };
 
 inline constexpr std::string_view kApi = "/api/v1/";

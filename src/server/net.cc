@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <list>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -329,6 +330,19 @@ class Beast final : public Listener {
     Stream* one;
   };
 
+  struct OpenStream {
+    std::string viewer;
+    bool ends = false;  // somebody else needs its place
+  };
+  struct Listed {
+    Listed(std::list<OpenStream*>* list, OpenStream* stream) : all(list), one(stream) { all->push_back(one); }
+    Listed(const Listed&) = delete;
+    Listed& operator=(const Listed&) = delete;
+    ~Listed() { all->remove(one); }
+    std::list<OpenStream*>* all;
+    OpenStream* one;
+  };
+
   /// Reads one request: its first byte within kIdle, headers and body within kAsked each.
   asio::awaitable<ErrorCode> Read(Stream* stream, beast::flat_buffer* buffer,
                                   http::request_parser<http::string_body>* parser) {
@@ -431,17 +445,37 @@ class Beast final : public Listener {
     }
   }
 
+  /// Makes room for a stream of `viewer`: of all who have more streams open than that, the one who has most
+  /// loses the oldest. Returns false if nobody has more.
+  bool MakeRoom(const std::string& viewer) {
+    std::map<std::string_view, std::size_t> open;
+    for (const OpenStream* one : streams_) {
+      if (!one->ends) ++open[one->viewer];
+    }
+    std::size_t all = 0;
+    for (const auto& [name, count] : open) all += count;
+    if (all < kMaxStreams) return true;
+    const auto most = std::ranges::max_element(open, {}, [](const auto& one) { return one.second; });
+    if (most == open.end() || most->second <= open[viewer] + 1) return false;
+    const auto oldest = std::ranges::find_if(
+        streams_, [&](const OpenStream* one) { return !one->ends && one->viewer == most->first; });
+    (*oldest)->ends = true;
+    return true;
+  }
+
   /// An event stream, until the client goes. A slow client gets fewer events, and the newest ones.
   asio::awaitable<void> Events(Stream* stream, const Request& request, const Response& response) {
     ErrorCode error;
-    if (streams_ >= kMaxStreams) {
-      const auto full =
-          MessageOf(Problem(503, "Too many streams", "too many pages are open"), false, 11, false);
+    if (!MakeRoom(response.viewer)) {
+      const auto full = MessageOf(Problem(503, "Too many streams", "too many pages are open",
+                                          "Close some: the server keeps as many for others as for you."),
+                                  false, 11, false);
       http::response_serializer<http::string_body> serializer(full);
       co_await http::async_write(*stream, serializer, Into(error));
       co_return;
     }
-    const Counted counted(&streams_);
+    OpenStream open{.viewer = response.viewer};
+    const Listed listed(&streams_, &open);
     Told told;
     told.runs = response.live;
     struct Leaving {
@@ -461,6 +495,7 @@ class Beast final : public Listener {
     auto proved = written;
     while (!error) {
       const auto now = std::chrono::steady_clock::now();
+      if (open.ends) break;
       if (now - proved > kProve) {
         if (!service_->MayStill(request, told.runs)) break;
         proved = now;
@@ -483,9 +518,10 @@ class Beast final : public Listener {
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<asio::thread_pool> pool_;
   Service* service_ = nullptr;
-  std::size_t connections_ = 0, streams_ = 0;
-  std::uint64_t under_way_ = 0;  // bytes of answers that are being written
-  std::list<Stream*> waiting_;   // for a request; the longest first
+  std::size_t connections_ = 0;
+  std::list<OpenStream*> streams_;  // the oldest first
+  std::uint64_t under_way_ = 0;     // bytes of answers that are being written
+  std::list<Stream*> waiting_;      // for a request; the longest first
   std::uint16_t port_ = 0;
   std::string path_;  // of the Unix socket, to be removed
 };

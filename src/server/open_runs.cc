@@ -146,6 +146,31 @@ Status OpenRuns::Use(const ListedRun& listed, const std::function<Status(OpenRun
   return used;
 }
 
+bool OpenRuns::UseNow(Entry& entry, const ListedRun& listed, const std::function<void(OpenRun&)>& use) {
+  const auto here = [&listed, place = entry.place] {
+    const auto now = PlaceOf(listed);
+    return now.ok() && *now == place;
+  };
+  if (entry.run == nullptr || !here() || !entry.run->trial().Refresh().ok()) return false;
+  entry.refreshed_ns = Env::Real().NowMonotonicNs();
+  use(*entry.run);
+  return here();
+}
+
+bool OpenRuns::UseIfOpen(const ListedRun& listed, const std::function<void(OpenRun&)>& use) {
+  std::shared_ptr<Entry> entry;
+  {
+    const MutexLock lock(mutex_);
+    const auto at = std::ranges::find(entries_, Key(listed.id, listed.path), &Place::key);
+    if (at == entries_.end()) return false;
+    entry = at->entry;
+  }
+  if (!entry->mutex.TryLock()) return false;
+  const bool used = UseNow(*entry, listed, use);
+  entry->mutex.Unlock();
+  return used;
+}
+
 void OpenRuns::ReadOverviews(std::int64_t ns) {
   std::vector<std::shared_ptr<Entry>> reading;
   {

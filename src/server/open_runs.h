@@ -76,6 +76,8 @@ class OpenRuns {
   /// directory or a link has taken the place of the run's, also while it was used.
   [[nodiscard]] Status Use(const ListedRun& listed, const std::function<Status(OpenRun&)>& use)
       LUFF_EXCLUDES(mutex_);
+  /// Calls `use` with a run that is open and that nobody uses now, refreshed. Returns whether it did.
+  bool UseIfOpen(const ListedRun& listed, const std::function<void(OpenRun&)>& use) LUFF_EXCLUDES(mutex_);
   /// Reads on in overviews that somebody has asked for, for at most `ns` nanoseconds.
   void ReadOverviews(std::int64_t ns) LUFF_EXCLUDES(mutex_);
   /// Closes what is open of a run that is gone.
@@ -98,6 +100,8 @@ class OpenRuns {
     bool reading = false;   // of an overview
   };
   [[nodiscard]] std::shared_ptr<Entry> Find(const Key& key) LUFF_EXCLUDES(mutex_);
+  static bool UseNow(Entry& entry, const ListedRun& listed, const std::function<void(OpenRun&)>& use)
+      LUFF_REQUIRES(entry.mutex);
   /// Notes what a run holds, and closes the ones unused for longest if it is too much.
   void Note(const std::shared_ptr<Entry>& entry, std::size_t bytes, bool reading) LUFF_EXCLUDES(mutex_);
 

@@ -18,7 +18,8 @@ namespace luff::server {
 /// the order or the parts. **Thread-compatible.**
 class Overview {
  public:
-  static constexpr std::size_t kMaxColumns = 2048, kMinColumns = 32, kMaxCells = std::size_t{1} << 22;
+  static constexpr std::size_t kMaxColumns = 2048, kMinColumns = 20;
+  static constexpr std::size_t kMaxCells = std::size_t{5} << 19;  // 170 MB
   static constexpr std::size_t kMaxTensors = kMaxCells / kMinColumns;
   static constexpr std::size_t kRowUnit = 64;  // columns have room for a multiple of so many tensors
   enum Flag : std::uint8_t { kRecorded = 1, kNotFinite = 2, kMerged = 4 };

@@ -13,6 +13,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "luff/query/ranks.h"
 #include "luff/rules/kept_findings.h"
 #include "server/archive.h"
 #include "server/assets.h"
@@ -457,14 +458,18 @@ std::string Filling::Facts() const {
 Result<std::string> Filling::Fill(std::size_t limit) {
   findings_ = rules::FindingsOfRun(listed_.path);
   LUFF_RETURN_IF_ERROR(AddNames());
+  if (auto spans = Ask("spans"); spans.ok())  // without it steps have their global numbers
+    archive_.Add({{"spans", *std::move(spans)}}, archive_.left() / 8);
   const std::size_t least = archive_.packs();
   AddNamedCurves();
   AddNamedSteps();
   AddHeat(*FindStatistic("l2"), archive_.left() * 35 / 100);
+  if (auto norms = Ask("norms"); norms.ok())
+    archive_.Add({{"norms", *std::move(norms)}}, archive_.left() / 8);
   AddAllCurves();
   AddHistograms();
   AddSamples(archive_.left() / 4);
-  if (trial_.workers().size() > 1) {
+  if (query::RanksOf(trial_) > 1) {
     auto ranks = Ask("ranks");
     if (!ranks.ok() || !archive_.Add({{"ranks", *std::move(ranks)}}, archive_.left() / 4))
       left_out_.emplace_back("ranks beside each other");

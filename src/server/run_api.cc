@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/json_nonfinite.h"
 #include "luff/query/capture_cost.h"
+#include "luff/query/ranks.h"
 #include "luff/rules/kept_findings.h"
 #include "server/acting.h"
 #include "server/boosting.h"
@@ -19,8 +20,10 @@
 #include "server/histograms_api.h"
 #include "server/label_api.h"
 #include "server/log_api.h"
+#include "server/norms_api.h"
 #include "server/ranks_api.h"
 #include "server/samples.h"
+#include "server/spans_api.h"
 #include "server/tensor_api.h"
 
 namespace luff::server {
@@ -104,9 +107,11 @@ Result<Response> Document(const ListedRun& listed, OpenRun& run, const Request& 
     json["workers"].push_back({{"worker", worker.worker},
                                {"alive", worker.alive},
                                {"ended", worker.ended},
+                               {"first_step", worker.first_global_step},
                                {"last_step", worker.last_global_step},
                                {"heartbeat_unix_ns", worker.heartbeat_unix_ns}});
   }
+  json["ranks"] = query::RanksOf(trial);
   const std::size_t count = trial.step_count();
   json["steps"] = {{"count", count},
                    {"first", count == 0 ? 0 : trial.step_at(0).global_step},
@@ -249,6 +254,7 @@ Result<Response> OverviewRows(const ListedRun& listed, OpenRun& run, const Reque
     return InvalidArgument(fmt::format("expected 1 to {} tensors: tensor=3,7", kMaxOverviewRows));
   LUFF_ASSIGN_OR_RETURN(const HeatMap* map, HeatFor(run, request.Parameter("stat"), request));
   LUFF_ASSIGN_OR_RETURN(const auto level, NumberIn<std::size_t>(request, "level", 0));
+  const bool means = request.Parameter("mean") == "1";
   const auto levels = map->Levels();
   if (level >= std::max<std::size_t>(levels.size(), 1))
     return NotFound("there is no such level; heat names them");
@@ -262,6 +268,11 @@ Result<Response> OverviewRows(const ListedRun& listed, OpenRun& run, const Reque
     payload.Add(fmt::format("{}.lo", tensor), row.lo);
     payload.Add(fmt::format("{}.hi", tensor), row.hi);
     payload.Add(fmt::format("{}.flags", tensor), row.flags);
+    if (!means) continue;
+    const std::int64_t bucket = levels.empty() ? 1 : levels[level].bucket_steps;
+    LUFF_ASSIGN_OR_RETURN(const auto mean, MeansOf(run.trial(), tensor, map->statistic().statistic,
+                                                   map->overview().mode(), bucket, row.lo.size()));
+    payload.Add(fmt::format("{}.mean", tensor), mean);
   }
   return Numbers(payload);
 }
@@ -400,12 +411,14 @@ std::span<const Route> Routes() noexcept {
       {"GET", "runs/*/tensors", Role::kViewer, !kValues, Tensors},
       {"GET", "runs/*/tensors/*", Role::kViewer, !kValues, TensorRoute},
       {"GET", "runs/*/steps", Role::kViewer, !kValues, Steps},
+      {"GET", "runs/*/spans", Role::kViewer, !kValues, SpansRoute},
       {"GET", "runs/*/columns", Role::kViewer, !kValues, Columns},
       {"GET", "runs/*/rows", Role::kViewer, !kValues, RowsRoute},
       {"GET", "runs/*/heat", Role::kViewer, !kValues, Heat},
       {"GET", "runs/*/heat/*/*/*/*", Role::kViewer, !kValues, Tile},
       {"GET", "runs/*/at/*", Role::kViewer, !kValues, At},
       {"GET", "runs/*/overview", Role::kViewer, !kValues, OverviewRows},
+      {"GET", "runs/*/norms", Role::kViewer, !kValues, NormsRoute},
       {"GET", "runs/*/histogram", Role::kViewer, !kValues, Histogram},
       {"GET", "runs/*/histograms", Role::kViewer, !kValues, HistogramsRoute},
       {"GET", "runs/*/ranks", Role::kViewer, !kValues, RanksRoute},

@@ -127,6 +127,16 @@ std::size_t RunList::NamesBelow(const std::string& path) const {
 
 Result<catalog::Answer> RunList::Ask(catalog::Question question) {
   question.leave = [&](const std::string& run) { return patience_.Leave(run, Env::Real().NowMonotonicNs()); };
+  if (open_) {
+    question.open = [&](const std::string& path, catalog::Card* card) {
+      std::optional<ListedRun> listed;
+      {
+        const MutexLock lock(mutex_);
+        if (const auto at = by_path_.find(path); at != by_path_.end()) listed = at->second;
+      }
+      return listed && open_(*listed, card);
+    };
+  }
   std::size_t read = 0;
   const std::int64_t before = ThreadCpuNs();
   auto answer = catalog::Ask(index_, question, [&](std::size_t done, std::size_t) { read = done; });

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -43,6 +44,11 @@ class RunList {
       : roots_(std::move(roots)),
         index_(std::move(index)) {}
 
+  /// Makes the card of a run that is open; false if it is not.
+  using OpenCard = std::function<bool(const ListedRun& run, catalog::Card* card)>;
+  /// Where cards of runs that are open come from; set before the list is used.
+  void CardsFrom(OpenCard open) { open_ = std::move(open); }
+
   /// Looks for runs again. Returns true if the list or a card has changed.
   [[nodiscard]] Result<bool> Refresh() LUFF_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<ListedRun> All() const LUFF_EXCLUDES(mutex_);
@@ -69,6 +75,7 @@ class RunList {
 
   const std::vector<std::string> roots_;
   const std::string index_;
+  OpenCard open_;
   Patience patience_;
   mutable Mutex mutex_;
   std::map<std::string, ListedRun> by_path_ LUFF_GUARDED_BY(mutex_);

@@ -116,7 +116,8 @@ Response Service::Session(const Request& request, std::optional<Visitor> visitor
 }
 
 Response Service::Stream(const Request& request, const Visitor& visitor) {
-  Response response{.type = "text/event-stream", .is_stream = true};
+  Response response{
+      .type = "text/event-stream", .is_stream = true, .viewer = visitor.name};  // "": by the link
   std::string_view ids = request.Parameter("runs");
   while (!ids.empty()) {
     const std::string_view id = ids.substr(0, ids.find(','));

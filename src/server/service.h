@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 
+#include "catalog/card.h"
 #include "server/acting.h"
 #include "server/audit.h"
 #include "server/compare_api.h"
@@ -35,7 +36,12 @@ class Service {
         audit_(std::move(options.audit)),
         list_(std::move(options.roots), std::move(options.index)),
         runs_(options.cache),
-        live_(&list_, &runs_) {}
+        live_(&list_, &runs_) {
+    list_.CardsFrom([this](const ListedRun& listed, catalog::Card* card) {
+      return runs_.UseIfOpen(listed,
+                             [&](OpenRun& run) { *card = catalog::CardOf(listed.path, run.trial()); });
+    });
+  }
 
   /// Never throws. An answer with `is_stream` is an event stream over `live`.
   [[nodiscard]] Response Answer(const Request& request) noexcept;

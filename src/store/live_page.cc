@@ -77,6 +77,26 @@ bool IsAbandoned(const std::string& run_path, std::uint32_t worker) {
   return lock.valid() && flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
+std::optional<FolderWriter> WriterOf(const std::string& folder) {
+  const auto file = Env::Real().Open(folder + "/live", Env::OpenMode::kRead);
+  const auto page = file.ok() ? ReadPage(**file) : std::nullopt;
+  if (!page) return std::nullopt;
+  FolderWriter writer;
+  writer.pid = page->pid;
+  writer.here = OfThisHost(*page);
+  writer.start_ticks = writer.here && CanLookUp(*page) ? page->pid_start_ticks : 0;
+  const auto news = format::ParseLiveNewsUntrusted(std::as_bytes(std::span(&page->news, 1)));
+  writer.ended = (news && news->state == static_cast<std::uint32_t>(format::LiveState::kEnded)) ||
+                 (writer.start_ticks != 0 && ProcessStartTicks(page->pid) != page->pid_start_ticks);
+  return writer;
+}
+
+std::uint32_t ThisHostNumber() noexcept {
+  const HostIdentity here = ThisHost();
+  const std::uint64_t words[] = {here.host, here.boot[0], here.boot[1], PidNamespace()};
+  return static_cast<std::uint32_t>(format::HashBytes(std::as_bytes(std::span(words))) % 1'000'000'000U);
+}
+
 Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std::string& directory,
                                                              bool publish) {
   const std::string path = directory + "/live";

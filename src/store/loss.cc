@@ -33,6 +33,13 @@ format::GapRow GapOfNoStep(std::uint64_t count, std::uint64_t bytes, std::int64_
   return GapOfSteps(format::GapReason::kTooMany, count, bytes, step, step);
 }
 
+/// Has forms, so that nobody takes it for one of steps.
+format::GapRow GapOfSamples(format::GapReason reason, std::uint64_t moments) noexcept {
+  format::GapRow row = GapOfSteps(reason, moments, 0, 0, 0);
+  row.forms = static_cast<std::uint16_t>(format::Form::kRaw);
+  return row;
+}
+
 }  // namespace
 
 format::GapRow GapOfSteps(format::GapReason reason, std::uint64_t steps, std::uint64_t bytes,
@@ -65,7 +72,14 @@ std::uint64_t MemoryOf(const StepBatch& batch) noexcept {
       AllocatedBytes(batch.documents) + AllocatedBytes(batch.summaries) + AllocatedBytes(batch.index) +
       AllocatedBytes(batch.index_retention) + AllocatedBytes(batch.histograms) + AllocatedBytes(batch.units) +
       AllocatedBytes(batch.forms) + AllocatedBytes(batch.scalars) + AllocatedBytes(batch.events) +
-      AllocatedBytes(batch.event_json) + AllocatedBytes(batch.gaps) + AllocatedBytes(batch.acks);
+      AllocatedBytes(batch.event_json) + AllocatedBytes(batch.gaps) + AllocatedBytes(batch.acks) +
+      AllocatedBytes(batch.series) + AllocatedBytes(batch.samples);
+  for (const format::SeriesDef& def : batch.series) bytes += def.name.capacity();
+  for (const format::SampleBlock& block : batch.samples) {
+    bytes += AllocatedBytes(block.mono_ns) + AllocatedBytes(block.series);
+    for (const format::SampledSeries& series : block.series)
+      bytes += AllocatedBytes(series.values) + AllocatedBytes(series.maxima);
+  }
   for (const TensorDef& def : batch.tensors) {
     bytes += def.name.capacity() + def.module_path.capacity() + def.module_type.capacity() +
              AllocatedBytes(def.collections);
@@ -90,17 +104,22 @@ bool LossLedger::Fold(StepBatch* batch, bool step, format::GapReason reason) noe
   rest.documents.swap(batch->documents);
   rest.acks.swap(batch->acks);
   if (!step) rest.event_json.swap(batch->event_json);
+  rest.series.swap(batch->series);
+  std::uint64_t moments = 0;  // of samples, which are not kept
+  for (const format::SampleBlock& block : batch->samples) moments += block.mono_ns.size();
   *batch = {};  // frees its memory for what is kept
   bool kept = false;
   try {
     Join(&rest.tensors, &kept_.tensors, false);
     Join(&rest.layouts, &kept_.layouts, false);
+    Join(&rest.series, &kept_.series, false);
     kept = true;
     KeepDocuments(&rest.documents);
     if (kept_.acks.size() < kMaxAnswers) Join(&rest.acks, &kept_.acks, false);
     KeepEvents(&rest.event_json, at);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): reported below
   }
+  if (moments != 0) gaps_.Add(GapOfSamples(reason, moments), at);
   const std::uint64_t left = rest.documents.size() + rest.acks.size() + rest.event_json.size();
   if (left != 0) gaps_.Add(GapOfNoStep(left, 0, at), at);
   return kept;
@@ -138,6 +157,7 @@ void LossLedger::KeepEvents(std::vector<std::string>* events, std::int64_t step)
 void LossLedger::Release(std::int64_t now_ns, bool all, StepBatch* batch) {
   Join(&kept_.tensors, &batch->tensors, true);
   Join(&kept_.layouts, &batch->layouts, true);
+  Join(&kept_.series, &batch->series, true);
   std::erase_if(kept_.documents, [&](const auto& old) {
     return std::any_of(batch->documents.begin(), batch->documents.end(),
                        [&](const auto& newer) { return newer.first == old.first; });
@@ -150,8 +170,8 @@ void LossLedger::Release(std::int64_t now_ns, bool all, StepBatch* batch) {
 }
 
 bool LossLedger::empty() const noexcept {
-  return kept_.tensors.empty() && kept_.layouts.empty() && kept_.documents.empty() && kept_.acks.empty() &&
-         kept_.event_json.empty() && gaps_.empty();
+  return kept_.tensors.empty() && kept_.layouts.empty() && kept_.series.empty() && kept_.documents.empty() &&
+         kept_.acks.empty() && kept_.event_json.empty() && gaps_.empty();
 }
 
 }  // namespace luff::store

@@ -87,7 +87,10 @@ bool AddPhases(const format::PhasesView& view, StepPhases* sum) noexcept {
   head.steps += view.head.steps;
   head.flags |= view.head.flags;
   head.major_faults = format::kNoId;
-  for (const format::PhaseRow& row : view.rows) {
+  for (format::PhaseRow row : view.rows) {
+    // Of waits, the loader is kept: with workers and batches there would be too many kinds.
+    if (row.phase == static_cast<std::uint8_t>(format::Phase::kDataWait))
+      row.subject = format::WaitSubject{.loader = format::WaitSubject::Of(row.subject).loader}.packed();
     const auto rows = std::span(added.rows).first(head.rows);
     auto at = std::ranges::find_if(rows, [&](const format::PhaseRow& other) {
       return other.phase == row.phase && other.clock == row.clock && other.subject == row.subject;
@@ -180,6 +183,7 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     footer.AddFrame(kind, ordinal, offset, buffer.next_offset() - offset);
   };
   LUFF_ASSIGN_OR_RETURN(const auto frames, view.FramesUntrusted());
+  std::vector<format::SampleBlock> samples;
   for (const format::FrameEntry& entry : frames) {
     const auto kind = static_cast<FrameKind>(entry.kind);
     if (kind == FrameKind::kHistogramRows || kind == FrameKind::kUnitRows) {
@@ -191,6 +195,13 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     if (format::ParseFrameUntrusted(bytes, entry.offset, sequence, &frame) != format::FrameOutcome::kFrame) {
       return Corruption("frame of the segment is damaged: " + old_path);
     }
+    if (kind == FrameKind::kSamples) {
+      auto block = format::ParseSamplesUntrusted(frame.body);
+      if (block.ok()) {
+        samples.push_back(std::move(block).value());
+        continue;
+      }
+    }
     if (kind == FrameKind::kPhases) {
       const auto at = std::ranges::lower_bound(steps.ordinal, entry.ordinal);
       const auto phases = format::ParsePhasesUntrusted(frame.body);
@@ -200,6 +211,13 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
       }
     }
     put(kind, entry.ordinal, frame.body);
+  }
+  for (const format::SampleBlock& block : format::MergeSamples(samples, kMergedSteps)) {
+    const std::uint64_t offset = buffer.next_offset();
+    buffer.Begin(FrameKind::kSamples, format::kLooseOrdinal);
+    format::PutSamples(block, &buffer);
+    buffer.End();
+    footer.AddFrame(FrameKind::kSamples, format::kLooseOrdinal, offset, buffer.next_offset() - offset);
   }
   for (std::uint32_t i = 0; i < steps.size(); ++i) {
     const StepPhases& sum = rows[i].phases;

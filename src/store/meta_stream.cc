@@ -153,6 +153,14 @@ void MetaStream::EncodeRows(const StepBatch& batch, std::uint64_t ordinal) {
     buffer_.Put(json.data(), json.size());
     EndFrame();
   }
+  entries(FrameKind::kSeriesDefs, batch.series, true,
+          [&](const format::SeriesDef& def) { format::PutSeriesDef(def.view(), &buffer_); });
+  for (const format::SampleBlock& block : batch.samples) {
+    if (block.mono_ns.empty()) continue;
+    Frame(FrameKind::kSamples, ordinal, true);
+    format::PutSamples(block, &buffer_);
+    EndFrame();
+  }
   EncodeTable(FrameKind::kAck, ordinal, batch.acks, true);
   // Gaps come last among the frames without a step, so that the remains of a torn write, which will be
   // repeated, contain none of them.

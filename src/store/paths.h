@@ -17,6 +17,13 @@ inline std::string WorkerDirectory(const std::string& run_path, std::uint32_t wo
   return run_path + name;
 }
 
+/// The folder of a host's sampler. It has the files of a worker's folder.
+inline std::string HostDirectory(const std::string& run_path, std::uint32_t host) {
+  char name[16];
+  std::snprintf(name, sizeof(name), "/h%04u", host);
+  return run_path + name;
+}
+
 /// m-NNNNNN.lfm, or m-NNNNNN-G.lfm for a segment that was merged G times.
 inline std::string MetaFileName(std::uint64_t sequence, std::uint32_t generation = 0) {
   char name[48];

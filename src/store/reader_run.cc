@@ -14,8 +14,9 @@ namespace {
 constexpr std::int64_t kCheckEveryNs = 100'000'000;
 constexpr std::int64_t kFreshNs = 2'000'000'000;
 
-std::optional<std::uint32_t> ParseWorkerName(const std::string& name) noexcept {
-  if (name.size() < 5 || name.size() > 10 || name[0] != 'w') return std::nullopt;
+/// The number of a folder wNNNN of a worker, or hNNNN of a host.
+std::optional<std::uint32_t> ParseFolderName(const std::string& name, char letter) noexcept {
+  if (name.size() < 5 || name.size() > 10 || name[0] != letter) return std::nullopt;
   std::uint64_t number = 0;
   for (const char c : name.substr(1)) {
     if (c < '0' || c > '9') return std::nullopt;
@@ -28,6 +29,21 @@ std::optional<std::uint32_t> ParseWorkerName(const std::string& name) noexcept {
 }  // namespace
 
 Result<RunInfo> ReadRunInfo(const std::string& run_path) { return ReadRunFile(Env::Real(), run_path); }
+
+Result<std::vector<std::uint32_t>> HostNumbers(const std::string& run_path) {
+  LUFF_ASSIGN_OR_RETURN(const auto names, Env::Real().List(run_path));
+  std::vector<std::uint32_t> numbers;
+  for (const std::string& name : names) {
+    const auto number = ParseFolderName(name, 'h');
+    if (number && HostDirectory(run_path, *number) == run_path + "/" + name) numbers.push_back(*number);
+  }
+  std::ranges::sort(numbers);
+  return numbers;
+}
+
+std::string HostFolder(const std::string& run_path, std::uint32_t host) {
+  return HostDirectory(run_path, host);
+}
 
 Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& run_path,
                                                    const ReaderOptions& options) {
@@ -59,7 +75,7 @@ Result<bool> RunReader::FindWorkers(bool thorough) {
   LUFF_ASSIGN_OR_RETURN(const auto names, env.List(path_));
   bool news = false;
   for (const std::string& name : names) {
-    const auto worker = ParseWorkerName(name);
+    const auto worker = ParseFolderName(name, 'w');
     if (!worker) continue;
     const auto at =
         std::lower_bound(workers_.begin(), workers_.end(), *worker,

@@ -92,20 +92,21 @@ Result<bool> SegmentReader::Poll(std::uint64_t limit, bool reopen) {
   if (reopen) LUFF_RETURN_IF_ERROR(file_->Reopen().status());
   bool news = false;
   // The live page tells how much was published.
-  std::uint64_t window = limit == ~std::uint64_t{0} || limit < position_
-                             ? kWindowBytes
-                             : std::clamp(limit - position_, kWindowBytes, 4 * kWindowBytes);
+  const std::uint64_t expected =
+      limit == ~std::uint64_t{0} || limit < position_ ? taken_bytes_ + taken_bytes_ / 8 : limit - position_;
+  std::uint64_t window = std::clamp(expected, kWindowBytes, 4 * kWindowBytes);
   // Per thread, not per segment: a run has a tail for each worker, and the bytes are not needed after this
   // call.
   thread_local std::vector<std::byte> bytes;
   while (position_ < limit) {
     const std::uint64_t want = std::min(window, limit - position_);
-    bytes.resize(static_cast<std::size_t>(want));
-    LUFF_ASSIGN_OR_RETURN(const std::size_t got, file_->ReadAt(bytes, position_));
+    if (bytes.size() < want) bytes.resize(static_cast<std::size_t>(want));
+    const std::span<std::byte> to(bytes.data(), static_cast<std::size_t>(want));
+    LUFF_ASSIGN_OR_RETURN(const std::size_t got, file_->ReadAt(to, position_));
     TailEnd end = TailEnd::kWindow;
-    const std::uint64_t reached =
-        tail_->TakeInUntrusted(std::span(bytes).first(got), position_, sequence(), &end);
+    const std::uint64_t reached = tail_->TakeInUntrusted(to.first(got), position_, sequence(), &end);
     const bool moved = reached != position_;
+    if (moved) taken_bytes_ = reached - position_;
     news = news || moved;
     position_ = reached;
     if (end == TailEnd::kFooter && damage_.ok()) {

@@ -7,6 +7,19 @@ namespace luff::store {
 using format::FrameKind;
 using format::FrameOutcome;
 using format::FrameView;
+namespace {
+
+/// Whether a frame that the window does not hold whole is a footer: its begin has a checksum of its own.
+bool IsFooterUntrusted(std::span<const std::byte> window, std::uint64_t skip, std::uint64_t offset,
+                       std::uint64_t sequence) {
+  FrameView frame;
+  return skip < window.size() &&
+         format::ParseFrameHeadUntrusted(window.subspan(static_cast<std::size_t>(skip)), offset, sequence,
+                                         &frame) == FrameOutcome::kFrame &&
+         frame.kind == FrameKind::kFooter;
+}
+
+}  // namespace
 
 TensorDef OwnedTensorDef(const format::TensorDefView& view) {
   TensorDef def;
@@ -93,6 +106,10 @@ std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, st
   FrameView frame;
   for (std::uint64_t at = offset;; at = frame.next_offset) {
     const FrameOutcome outcome = format::ParseFrameInWindowUntrusted(window, offset, at, sequence, &frame);
+    if (outcome == FrameOutcome::kIncomplete && IsFooterUntrusted(window, at - offset, at, sequence)) {
+      *end = TailEnd::kFooter;  // read by its directory: megabytes that no window has to hold
+      break;
+    }
     if (outcome != FrameOutcome::kFrame) {
       *end = outcome == FrameOutcome::kIncomplete ? TailEnd::kWindow : TailEnd::kNoFrame;
       break;

@@ -270,6 +270,8 @@ class Verifier {
       case FrameKind::kScalarRows: status = format::ParseScalarRowsUntrusted(frame.body).status(); break;
       case FrameKind::kEventRows: status = format::ParseEventRowsUntrusted(frame.body).status(); break;
       case FrameKind::kPhases: status = format::ParsePhasesUntrusted(frame.body).status(); break;
+      case FrameKind::kSeriesDefs: status = format::ParseSeriesDefsUntrusted(frame.body).status(); break;
+      case FrameKind::kSamples: status = format::ParseSamplesUntrusted(frame.body).status(); break;
       case FrameKind::kGapRows: status = format::ParseGapRowsUntrusted(frame.body).status(); break;
       case FrameKind::kAck: status = format::ParseAckRowsUntrusted(frame.body).status(); break;
       case FrameKind::kRelocate: status = format::ParseRelocateRowsUntrusted(frame.body).status(); break;
@@ -499,6 +501,18 @@ Result<VerifyReport> VerifyRun(const std::string& run_path, const VerifyOptions&
   VerifyReport report;
   Verifier verifier(run_path, run->info(), verify, &report);
   for (const auto& worker : run->workers()) LUFF_RETURN_IF_ERROR(verifier.Worker(*worker));
+  LUFF_ASSIGN_OR_RETURN(const auto hosts, HostNumbers(run_path));
+  for (const std::uint32_t host : hosts) {
+    const std::string folder = HostDirectory(run_path, host);
+    const auto reader = WorkerReader::Open(folder, host, run->info(), options);
+    if (reader.ok()) {
+      LUFF_RETURN_IF_ERROR(verifier.Worker(**reader));
+    } else {
+      ++report.damage_count;
+      report.damage.push_back({folder.substr(run_path.size() + 1), 0,
+                               std::string(reader.status().message()) + "; its samples are not shown"});
+    }
+  }
   return report;
 }
 

@@ -50,6 +50,11 @@ Status NoMemory() noexcept {
   }
 }
 
+std::string FolderOf(const WriterOptions& options) {
+  return options.host ? HostDirectory(options.run_path, options.worker)
+                      : WorkerDirectory(options.run_path, options.worker);
+}
+
 class FileWorkerWriter final : public WorkerWriter {
  public:
   FileWorkerWriter(Env& env, std::unique_ptr<Env> own_env, const WriterOptions& options,
@@ -59,10 +64,10 @@ class FileWorkerWriter final : public WorkerWriter {
         env_(env),
         options_(options),
         live_(std::move(live)),
-        meta_(env, WorkerDirectory(options.run_path, options.worker), meta),
-        payload_(env, WorkerDirectory(options.run_path, options.worker), payload),
-        budget_(env, WorkerDirectory(options.run_path, options.worker), meta_max_bytes),
-        reserve_(env, WorkerDirectory(options.run_path, options.worker)) {}
+        meta_(env, FolderOf(options), meta),
+        payload_(env, FolderOf(options), payload),
+        budget_(env, FolderOf(options), meta_max_bytes),
+        reserve_(env, FolderOf(options)) {}
   ~FileWorkerWriter() override {
     if (Mine()) payload_.Finish();
   }
@@ -165,7 +170,7 @@ class FileWorkerWriter final : public WorkerWriter {
 
 bool FileWorkerWriter::MayReplace(const Status& status) {
   if (!IsLoss(status) || !gone_.ok()) return false;
-  if (!env_.Exists(WorkerDirectory(options_.run_path, options_.worker))) {
+  if (!env_.Exists(FolderOf(options_))) {
     gone_ = NotFound("the run directory was removed while it was written; what was recorded is lost: " +
                      options_.run_path);
   } else if (++losses_ > kMostLosses) {
@@ -464,13 +469,15 @@ void StepBatch::clear() {
   event_json.clear();
   gaps.clear();
   acks.clear();
+  series.clear();
+  samples.clear();
   phases.head = {};
   mark = {};
 }
 
 Result<std::unique_ptr<WorkerWriter>> WorkerWriter::Open(const WriterOptions& options, const RunInfo& run) {
   try {
-    const std::string directory = WorkerDirectory(options.run_path, options.worker);
+    const std::string directory = FolderOf(options);
     LUFF_RETURN_IF_ERROR((options.env != nullptr ? *options.env : Env::Real()).MakeDirectories(directory));
     std::unique_ptr<Env> anchored;
     if (options.env == nullptr) {

@@ -7,12 +7,14 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 
 #include "base/testing/forwarding_env.h"
 #include "luff/format/live.h"
 #include "luff/store/control.h"
 #include "luff/store/owner.h"
 #include "store/paths.h"
+#include "store/reader_tail.h"
 #include "store/test_run.h"
 
 namespace luff::store::writer_test {
@@ -147,6 +149,34 @@ TEST_F(WriterTest, SegmentsAreSealedAndReadTheSame) {
   EXPECT_EQ(worker.definitions().size(), 2U);
   EXPECT_EQ(worker.documents().at("model"), "{\"x\":1}");
   EXPECT_TRUE(worker.problems().empty());
+}
+
+TEST_F(WriterTest, AFooterIsKnownByItsBegin) {
+  Open();
+  for (std::int64_t step = 0; step < 40; ++step) ASSERT_TRUE(Step(step).ok());
+  ASSERT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+  const auto reader = Read();
+  const SegmentReader& segment = *reader->workers()[0]->segments()[0];
+  std::ifstream file(segment.path(), std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto bytes = std::as_bytes(std::span(text)).subspan(format::kFileHeaderBytes);
+  const auto end_of = [&](std::size_t size, std::uint64_t* reached) {
+    TailColumns tail;
+    TailEnd end = TailEnd::kNoFrame;
+    *reached = tail.TakeInUntrusted(bytes.first(size), format::kFileHeaderBytes, segment.sequence(), &end);
+    EXPECT_LE(tail.steps().size(), 40U);
+    return end;
+  };
+  std::uint64_t last = 0;
+  ASSERT_EQ(end_of(bytes.size(), &last), TailEnd::kFooter);
+  // No step ends later, and far less than the footer tells that it begins.
+  std::size_t needed = static_cast<std::size_t>(last - format::kFileHeaderBytes);
+  std::uint64_t reached = 0;
+  while (needed < bytes.size() && end_of(needed, &reached) == TailEnd::kWindow) needed += 8;
+  EXPECT_EQ(reached, last);
+  EXPECT_LT(needed + 200, bytes.size());
+  for (std::size_t size = needed; size <= bytes.size(); size += 64)
+    EXPECT_EQ(end_of(size, &reached), TailEnd::kFooter) << size;
 }
 
 TEST_F(WriterTest, ADocumentIsReadAsItWasAtAStep) {

@@ -185,6 +185,134 @@ def test_waits_for_data_are_named_with_the_argument_to_pass(luff: Command, tmp_p
     assert "not seen" in text
 
 
+def test_loaders_with_workers_are_described_and_change_nothing(luff: Command, tmp_path: Path) -> None:
+    from luff.torch import attach
+
+    def run(watched: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        data = Sleeping(torch.randn(96, 4), torch.randn(96, 1))
+        loader = DataLoader(data, batch_size=4, num_workers=2, shuffle=True, collate_fn=stacked)
+        if not watched:
+            return [step(model, optimizer, x, y) for _ in range(2) for x, y in loader]
+        with attach(model, optimizer, run=tmp_path / "run"):
+            return [step(model, optimizer, x, y) for _ in range(2) for x, y in loader]
+
+    assert run(True) == run(False)
+    profile = shown(luff, tmp_path / "run")
+    (loader,) = profile["loaders"]
+    assert (loader["type"], loader["workers"]) == ("DataLoader", 2)
+    assert loader["batches"] == 48
+    assert 0 <= loader["ready"] <= 48
+    assert set(loader["waited_by_worker"]) == {"0", "1"}
+    assert {"data_start", "luff"} <= seen(profile)
+    assert "DataLoader 0 with 2 workers" in luff("profile", tmp_path / "run").out
+    document = json.loads(luff_document(tmp_path / "run", "loaders"))["loaders"][0]
+    assert (document["dataset"], document["collate"], document["sampler"]) == (
+        "Sleeping",
+        "stacked",
+        "RandomSampler",
+    )
+
+
+def stacked(samples: Any) -> Any:
+    return torch.utils.data.default_collate(samples)
+
+
+def luff_document(run: Path, name: str) -> str:
+    import luff
+
+    with luff.open_trial(run) as trial:
+        return json.dumps(trial.document(name))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_compilations_and_checkpoints_of_other_libraries_are_phases(luff: Command, tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+    from luff.torch import attach
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    compiled = torch.compile(model, backend="eager", dynamic=False)
+    with attach(model, optimizer, run=tmp_path / "run"):
+        for i, size in enumerate((4, 4, 5, 5)):
+            step(compiled, optimizer, torch.randn(size, 4), torch.randn(size, 1))
+            dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / f"saved-{i}")
+        step(compiled, optimizer, torch.randn(5, 4), torch.randn(5, 1))
+    profile = shown(luff, tmp_path / "run")
+    steps = {line["phase"]: line["steps"] for line in profile["phases"]}
+    assert steps["checkpoint"] == 4
+    assert 1 <= steps["compile"] <= 2  # with each new size
+    assert sum(line["seconds"] for line in profile["phases"]) == pytest.approx(profile["seconds"], rel=1e-9)
+
+
+def test_the_collector_is_listened_to_while_a_hook_records(tmp_path: Path) -> None:
+    from luff._core import collecting
+    from luff.torch import attach
+
+    before = list(gc.callbacks)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for name in ("one", "other"):
+        with attach(model, optimizer, run=tmp_path / name):
+            step(model, optimizer, torch.randn(4, 4), torch.randn(4, 1))
+            assert gc.callbacks.count(collecting) == 1
+        assert gc.callbacks == before
+
+
+def test_a_loop_of_ones_own_says_what_it_does(luff: Command, tmp_path: Path) -> None:
+    import luff as package
+    from luff.errors import InvalidArgumentError
+    from luff.torch import attach
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    batches = [(torch.randn(4, 4), torch.randn(4, 1)) for _ in range(STEPS)]
+    waiting = package.wait(batches)
+    assert len(waiting) == STEPS
+    with attach(model, optimizer, run=tmp_path / "run"):
+        for _ in range(2):
+            for given, (x, y) in zip(batches, waiting, strict=True):
+                assert given[0] is x
+                step(model, optimizer, x, y)
+                with package.phase("checkpoint"):
+                    time.sleep(0.002)
+    profile = shown(luff, tmp_path / "run")
+    lines = {line["phase"]: line for line in profile["phases"]}
+    assert lines["checkpoint"]["seconds"] >= 0.002 * (profile["steps"] - 1)
+    assert lines["data_wait"]["steps"] >= profile["steps"] - 1
+    with pytest.raises(InvalidArgumentError, match="expected one of other, data_wait"):
+        package.phase("luff")
+    assert list(package.wait(iter("ab"))) == ["a", "b"]  # a generator has no length
+    with package.phase("eval"), pytest.raises(ZeroDivisionError), package.phase("forward"):
+        1 / 0  # noqa: B018
+
+
+def test_the_time_of_each_step_is_in_tail(luff: Command, tmp_path: Path) -> None:
+    run_loop("plain", tmp_path, attach=True)
+    done = luff("tail", tmp_path / "run", "--phases", "--no-follow")
+    assert "forward" in done.out
+    assert "MSELoss" not in done.out
+    last = json.loads(luff("tail", tmp_path / "run", "--phases", "--json", "-n", "1").out.splitlines()[0])
+    assert sum(last["phases"].values()) > 0
+
+
+def test_aids_for_finding_faults_are_in_the_run_where_they_are_on(tmp_path: Path) -> None:
+    from luff.torch import attach
+
+    for name, on in (("on", True), ("off", False)):
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        with attach(model, optimizer, run=tmp_path / name), torch.autograd.set_detect_anomaly(on):
+            for _ in range(202):
+                step(model, optimizer, torch.randn(4, 4), torch.randn(4, 1))
+    looks = json.loads(luff_document(tmp_path / "on", "debug"))["looks"]
+    assert [look["step"] for look in looks] == [20, 200]
+    assert all(look["on"] == ["torch.autograd.set_detect_anomaly(True)"] for look in looks)
+    assert luff_document(tmp_path / "off", "debug") == "null"
+
+
 def test_off_records_no_phases(luff: Command, tmp_path: Path) -> None:
     run_loop("plain", tmp_path, attach=True, profile="off")
     done = luff("profile", tmp_path / "run")

@@ -55,6 +55,42 @@ std::vector<std::byte> GoldenValue(std::uint32_t tensor, std::int64_t step) {
   return value;
 }
 
+/// Samples of a host: a counter, and a gauge that is not always there.
+constexpr std::int64_t kGoldenSamples = 6;
+format::SampleBlock GoldenSamples() {
+  format::SampleBlock block;
+  block.first_unix_ns = 1'700'000'000'000'000'000;
+  block.series = {{0, format::SeriesKind::kCounter, {}, {}}, {1, format::SeriesKind::kGauge, {}, {}}};
+  for (std::int64_t i = 0; i < kGoldenSamples; ++i) {
+    block.mono_ns.push_back(1'000'000'000 + i * 500'000'000);
+    block.series[0].values.push_back(7 + i * 450'000'000);
+    block.series[1].values.push_back(i == 2 ? format::kNoSample : 4'096 - i * 1'000'000);
+  }
+  return block;
+}
+
+bool WriteGoldenHost(const std::string& path, Env* env) {
+  WriterOptions options;
+  options.run_path = path;
+  options.worker = kGoldenHost;
+  options.host = true;
+  options.live_page = false;
+  options.env = env;
+  const auto writer = WorkerWriter::Open(options, TestRun());
+  if (!writer.ok()) return false;
+  StepBatch batch;
+  batch.series = {
+      {0, format::SeriesUnit::kNanoseconds, format::SeriesKind::kCounter, format::kNoId, "cpu.busy"},
+      {1, format::SeriesUnit::kBytes, format::SeriesKind::kGauge, 0, "gpu.0.memory.used"}};
+  batch.documents = {{"host", "{\"name\":\"golden\"}"}};
+  batch.samples = {GoldenSamples()};
+  if (!(*writer)->PublishLoose(batch).ok() || !(*writer)->Close(format::EndReason::kCompleted).ok())
+    return false;
+  std::error_code ignored;
+  std::filesystem::remove(HostFolder(path, kGoldenHost) + "/live", ignored);
+  return true;
+}
+
 }  // namespace
 
 std::string GoldenTwin() {
@@ -88,6 +124,13 @@ std::string GoldenTwin() {
                                {"role", static_cast<int>(tensor.role)}});
   }
   twin["documents"]["collections"] = nlohmann::json::array({"weights", "outputs"});
+  const format::SampleBlock samples = GoldenSamples();
+  for (std::size_t i = 0; i < samples.mono_ns.size(); ++i) {
+    nlohmann::json row{{"unix_ns", samples.unix_ns(i)}, {"cpu.busy", samples.series[0].values[i]}};
+    if (samples.series[1].values[i] != format::kNoSample)
+      row["gpu.0.memory.used"] = samples.series[1].values[i];
+    twin["samples"].push_back(row);
+  }
   twin["end_reason"] = static_cast<int>(format::EndReason::kCompleted);
   return twin.dump(1) + "\n";
 }
@@ -202,7 +245,7 @@ bool WriteGoldenRun(const std::string& path) {
   if (failed(writer.Close(format::EndReason::kCompleted))) return false;
   std::error_code ignored;
   std::filesystem::remove(path + "/w0000/live", ignored);  // names this host and this process
-  return true;
+  return WriteGoldenHost(path, &env);
 }
 
 }  // namespace luff::store

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 
 /// The golden run of format version 1: small, with every kind of frame, the same bytes each time.
@@ -10,5 +11,6 @@ bool WriteGoldenRun(const std::string& path);
 std::string GoldenTwin();
 
 inline constexpr int kGoldenSteps = 10;
+inline constexpr std::uint32_t kGoldenHost = 3;  // of its samples
 
 }  // namespace luff::store

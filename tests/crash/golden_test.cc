@@ -15,6 +15,7 @@
 #include "base/testdata.h"
 #include "luff/format/frames.h"
 #include "luff/format/names.h"
+#include "luff/format/samples.h"
 #include "luff/store/reader.h"
 #include "store/test_run.h"
 
@@ -141,6 +142,58 @@ TEST_P(GoldenTest, ReadsAsItsTwinSays) {
   EXPECT_EQ(seen.phases, twin_["steps"][0].contains("phases") ? static_cast<std::size_t>(kGoldenSteps) : 0U);
 }
 
+/// Samples that are read, and how many of them are wrong.
+std::pair<std::size_t, std::size_t> CompareSamples(const std::string& run, const nlohmann::json& twin) {
+  std::size_t count = 0, wrong = 0;
+  ReaderOptions options;
+  options.use_live_page = false;
+  const auto info = ReadRunInfo(run);
+  if (!info.ok()) return {0, 0};
+  const auto reader = WorkerReader::Open(HostFolder(run, kGoldenHost), kGoldenHost, *info, options);
+  if (!reader.ok()) return {0, 0};
+  std::map<std::uint32_t, std::string> names;
+  std::vector<std::byte> scratch;
+  for (const auto& segment : (*reader)->segments()) {
+    const auto frames = segment->Frames();
+    for (std::size_t f = 0; frames.ok() && f < frames->size(); ++f) {
+      const auto body = segment->ReadFrame((*frames)[f], &scratch);
+      if (!body.ok()) continue;
+      if ((*frames)[f].kind == static_cast<std::uint16_t>(format::FrameKind::kSeriesDefs)) {
+        for (const auto& def : format::ParseSeriesDefsUntrusted(*body).value()) names[def.id] = def.name;
+      }
+      if ((*frames)[f].kind != static_cast<std::uint16_t>(format::FrameKind::kSamples)) continue;
+      const auto block = format::ParseSamplesUntrusted(*body);
+      if (!block.ok()) continue;
+      for (std::size_t i = 0; i < block->mono_ns.size(); ++i) {
+        const nlohmann::json& row = twin["samples"][i];
+        wrong += row["unix_ns"] != block->unix_ns(i);
+        for (const auto& series : block->series) {
+          const bool there = series.values[i] != format::kNoSample;
+          const std::string& name = names[series.id];
+          wrong += there != row.contains(name) || (there && row[name] != series.values[i]);
+          ++count;
+        }
+      }
+    }
+  }
+  return {count, wrong};
+}
+
+TEST(Golden, SamplesReadAsTheTwinSaysAndNothingWrongWhenCutOff) {
+  const fs::path golden = kGolden / kNewest;
+  const auto twin = nlohmann::json::parse(Bytes(golden / "run.expected.json"));
+  EXPECT_EQ(CompareSamples((golden / "run").string(), twin),
+            std::pair(twin["samples"].size() * 2, std::size_t{0}));
+  TemporaryDirectory directory;
+  const fs::path run = fs::path(directory.path()) / "run";
+  fs::copy(golden / "run", run, fs::copy_options::recursive);
+  const fs::path file = fs::path(HostFolder(run.string(), kGoldenHost)) / "m-000001.lfm";
+  for (auto size = static_cast<std::int64_t>(fs::file_size(file)); size >= 4000; --size) {
+    fs::resize_file(file, static_cast<std::uint64_t>(size));
+    ASSERT_EQ(CompareSamples(run.string(), twin).second, 0U) << "cut off at byte " << size;
+  }
+}
+
 TEST(Golden, TheWriterStillMakesTheSameBytes) {
   const fs::path golden = kGolden / kNewest;
   TemporaryDirectory directory;
@@ -148,6 +201,10 @@ TEST(Golden, TheWriterStillMakesTheSameBytes) {
   ASSERT_TRUE(WriteGoldenRun(run.string()));
   for (const auto& entry : fs::directory_iterator(golden / "run" / "w0000")) {
     EXPECT_EQ(Bytes(entry.path()), Bytes(run / "w0000" / entry.path().filename())) << entry.path().filename();
+  }
+  const std::string host = fs::path(HostFolder("", kGoldenHost)).filename();
+  for (const auto& entry : fs::directory_iterator(golden / "run" / host)) {
+    EXPECT_EQ(Bytes(entry.path()), Bytes(run / host / entry.path().filename())) << entry.path().filename();
   }
   EXPECT_EQ(GoldenTwin(), Bytes(golden / "run.expected.json"));
 }

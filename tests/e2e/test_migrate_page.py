@@ -134,6 +134,8 @@ def test_every_block_of_the_page_is_executed_here() -> None:
         "sh",
         "sh",
         "python",
+        "sh",
+        "python",
     ]
 
 
@@ -180,7 +182,7 @@ def test_scripts_trials_and_rules(page: Page) -> None:
 
 
 def test_jobs(page: Page) -> None:
-    job, run, launch, cell = [text for _, text in _BLOCKS[6:]]
+    job, run, launch, cell = [text for _, text in _BLOCKS[6:10]]
     page.python(job)
     assert json.loads((page.here / "job.json").read_text())
     page.shell(run.replace("train.py", "plain.py"))
@@ -194,3 +196,20 @@ def test_jobs(page: Page) -> None:
     )
     assert "NoIssuesFound" in shown
     assert "15 steps" in shown
+
+
+def test_the_profiler(page: Page) -> None:
+    lines, read = [text for _, text in _BLOCKS[10:]]
+    page.program([str(page.luff.executable), "run", "--run", "plain", "--", sys.executable, "plain.py"])
+    exports = [line for line in lines.splitlines() if "export" in line]
+    assert len(exports) == 1
+    page.shell(exports[0].replace("RUN", "plain"))
+    for line in lines.splitlines():
+        if line not in exports:
+            page.shell(line.replace("RUN", "plain"))
+    # The tables need pandas: tests/formats.
+    page.python(
+        "\n".join(line for line in read.splitlines() if "analysis" not in line and "Frame" not in line)
+    )
+    assert (page.here / "report" / "profiler-report.html").exists()
+    assert (page.here / "report" / "profiler-reports" / "StepOutlier.json").exists()

@@ -172,6 +172,44 @@ def test_what_cannot_be_safe_is_refused_with_a_sentence(tmp_path: Path) -> None:
     assert "chmod go-w" in refused('listen = "127.0.0.1:0"')
 
 
+def _stream(server: Server, token: str) -> tuple[socket.socket, int]:
+    """Opens an event stream; returns it and the status of the answer."""
+    while True:
+        client = socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S)
+        client.sendall(
+            f"GET /api/v1/live?runs= HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+            f"Authorization: Bearer {token}\r\n\r\n".encode()
+        )
+        status = int(client.recv(12).split()[1])
+        if status != 429:  # more than 200 requests within a second
+            return client, status
+        client.close()
+
+
+def test_nobody_takes_the_event_streams_of_all(tmp_path: Path) -> None:
+    home, runs = tmp_path / "home", tmp_path / "runs"
+    runs.mkdir()
+    ann, bob = add_token(home, "ann"), add_token(home, "bob")
+    server = Server(home, runs)
+    opened = []
+    try:
+        for _ in range(256):
+            opened.append(_stream(server, ann))
+            assert opened[-1][1] == 200
+        opened.append(_stream(server, ann))
+        assert opened[-1][1] == 503
+        opened.append(_stream(server, bob))
+        assert opened[-1][1] == 200
+        while opened[0][0].recv(65536):  # the oldest of whoever has most ends
+            continue
+        scraped = server.ask("GET", "/metrics").body.decode()
+        assert "\nluff_serve_streams 256\n" in scraped
+    finally:
+        for stream, _ in opened:
+            stream.close()
+        server.end()
+
+
 def test_a_stream_ends_when_its_run_is_where_its_token_may_not_look(tmp_path: Path) -> None:
     home = tmp_path / "home"
     for folder in ("mine", "mine-too"):  # one name begins as the other

@@ -136,7 +136,7 @@ def test_a_wrong_filter_and_an_unknown_run_are_sentences(browser: Browser, serve
     browser.open(f"{server.base}/#/?where=losss+%3C+1")
     browser.until("(document.body?.innerText ?? '').includes('nearest')")
     browser.evaluate(f"location.hash = '#/run/{'0' * 32}'")
-    browser.until("(document.body?.innerText ?? '').includes('no run of this id')")
+    browser.until("(document.body?.innerText ?? '').includes('There is no such run any more')")
 
 
 def test_both_themes_are_accessible(browser: Browser, run: str) -> None:

@@ -16,6 +16,8 @@ FRAMEWORKS = {
     "lightgbm": "lightgbm",
     "mxnet": "mxnet",
 }
+#: Benchmarks whose files have another name: profile.py would stand in the way of Python's own module.
+FILES = {"profile": "_profile"}
 #: Programs of benchmarks/cpp that a benchmark runs.
 PROGRAMS = {"read": "luff_bench_store", "store": "luff_bench_store", "kernels": "luff_kernel_count"}
 
@@ -30,7 +32,8 @@ def bench_arguments(parser):
 
 def names():
     """Returns the names of the benchmarks."""
-    return sorted(p.stem for p in (ROOT / "benchmarks").glob("*.py") if not p.stem.startswith("_"))
+    files = (p.stem for p in (ROOT / "benchmarks").glob("*.py"))
+    return sorted({*FILES, *(name for name in files if not name.startswith("_"))})
 
 
 def bench_main(args):
@@ -81,7 +84,9 @@ def bench_main(args):
     if args.name in PROGRAMS:
         folder = build.build("dev", PROGRAMS[args.name])
         env["LUFF_BENCH_PROGRAMS"] = str(folder / "benchmarks" / "cpp")
-    return passthrough([python, ROOT / "benchmarks" / f"{args.name}.py", *args.rest], env=env)
+    return passthrough(
+        [python, ROOT / "benchmarks" / f"{FILES.get(args.name, args.name)}.py", *args.rest], env=env
+    )
 
 
 def _frameworks(rest):

@@ -15,7 +15,10 @@ from devlib.term import LOGS, Failed, output_of, run, say
 
 FILE_LIMIT_S = 400
 
-FOLDERS = ("tests/pytorch", "tests/xgboost", "tests/analysis", "tests/rules")
+FOLDERS = (
+    "tests/pytorch", "tests/xgboost", "tests/analysis", "tests/rules", "tests/profiler/core",
+    "tests/profiler/pytorch",
+)  # fmt: skip
 # The parts of tests/core that are about files on this machine.
 CORE = (
     "collections", "reduction_config", "save_config", "modes", "index", "index_utils", "numpy", "make_numpy_array",
@@ -34,6 +37,20 @@ OUT_OF_REACH = (
     (r"core/test_index_utils\.py::test_parse", BUCKETS),
     (r"core/test_index_utils\.py::test_tf", "needs TensorFlow"),
     (r"core/test_paths\.py::test_outdir_sagemaker", "needs TensorFlow before 2.12"),
+    (
+        r"profiler/core/test_(algorithm_metric|system_metric)_readers?\.py::\w*(S3|all_files|TF\w+\[s3)",
+        BUCKETS,
+    ),
+    (r"profiler/core/test_pandas_frames\.py", BUCKETS),
+    (
+        r"profiler/core/test_utils\.py::(\w+\[s3\]|\w+_s3_write|\w+_suffix_filter|\w+_metadata_file_read)",
+        BUCKETS,
+    ),
+    (r"profiler/core/test_python_profiler\.py::test_python_analysis", "uploads to its authors' buckets"),
+    (
+        r"profiler/core/test_horovodprofiler_events\.py",
+        "needs Horovod's rotation of files, which is not there",
+    ),
     (
         r"rules/action/test_message_action\.py::test_action_(sms|email|multiple)$",
         "needs a message service of AWS",
@@ -132,8 +149,16 @@ def _classified(tally, file):
     out = results.Tally(passed=tally.passed, skips=list(tally.skips))
     for failure in tally.failures:
         case = failure.partition(": ")[0].rpartition(".")[2].partition("[")[0]
+        parameters = failure.partition(": ")[0].rpartition(".")[2].removeprefix(case)
         place = f"{file}::{case}"
-        reason = next((why for pattern, why in OUT_OF_REACH if re.search(pattern, place)), None)
+        reason = next(
+            (
+                w
+                for pattern, w in OUT_OF_REACH
+                if re.search(pattern, place) or re.search(pattern, place + parameters)
+            ),
+            None,
+        )
         if reason is None:
             out.failures.append(f"{place}: {failure.partition(': ')[2]}")
         else:

@@ -303,6 +303,7 @@ FRAMEWORKS = {
     "lightning": "lightning",
     "lightgbm": "lightgbm",
     "sklearn": "lightgbm",
+    "sweeps": "sweeps",
     "xgboost": "xgboost3",
 }
 

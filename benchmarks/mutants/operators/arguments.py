@@ -118,8 +118,7 @@ def sums_instead_of_means(source: Source) -> bool:
     return bool(found)
 
 
-# No rule checks label smoothing; the targets carry almost no information.
-@fault("Underfit", "NoBetterThanConstant", remedy=("less regularisation", "smoothing"))
+@fault("LossInputContract", "Underfit", "NoBetterThanConstant", remedy=("less regularisation", "smoothing"))
 def labels_smoothed_away(source: Source) -> bool:
     """Label smoothing is 0.9 and leaves a tenth of each label."""
     found = source.losses("cross_entropy")

@@ -121,7 +121,7 @@ def regression_ends_in_a_sigmoid(source: Source) -> bool:
 
 
 # A separate rule for a gradient through the target is planned (TargetGradient).
-@fault("TargetGradient", "LossNotDecreasing", remedy=("detach", "no_grad"))
+@fault("LossFormula", "TargetGradient", "LossNotDecreasing", remedy=("detach", "no_grad"))
 def gradient_through_the_target(source: Source) -> bool:
     """The target of the loss is part of the graph, so that training moves it too."""
     targets = [loss.call.args[1] for loss in source.losses("cross_entropy", "kl_div", *REGRESSION)]

@@ -51,6 +51,42 @@ def step_before_backward(source: Source) -> bool:
     return True
 
 
+@fault("StepSkipped", remedy=("inside the loop over batches",))
+def learns_the_last_batch_only(source: Source) -> bool:
+    """backward and step stand behind the loop over batches, so that only the last loss of a pass is used."""
+    step, backward, cleared = source.update(), source.calls("backward"), source.calls("zero_grad")
+    if (
+        step is None
+        or len(backward) != 1
+        or len(cleared) != 1
+        or source.calls("GradScaler", "clip_grad_norm_")
+    ):
+        return False
+    loops = source.loops(step)
+    if len(loops) < 2 or any(source.loops(call)[:1] != loops[:1] for call in (*backward, *cleared)):
+        return False
+    if not all(isinstance(source.statement(call), ast.Expr) for call in (*cleared, *backward, step)):
+        return False
+    calls = [(ast.unparse(call), call) for call in (step, *backward, *cleared)]  # inserted in reverse
+    for code, call in calls:
+        source.drop(call)
+        source.after(loops[0], code)
+    return True
+
+
+@fault("ClipSaturated", remedy=("between loss.backward() and optimizer.step()",), contract=True)
+def clips_after_the_update(source: Source) -> bool:
+    """Gradients are clipped after the optimizer has used them."""
+    step, made = source.update(), source.model()
+    if step is None or made is None or source.calls("clip_grad_norm_", "clip_grad_value_", "GradScaler"):
+        return False
+    if len(source.steps(*OPTIMIZERS)) != 1:
+        return False
+    source.need("import torch")
+    source.after(step, f"torch.nn.utils.clip_grad_norm_({ast.unparse(made[1])}.parameters(), 0.01)")
+    return True
+
+
 def scheduler_step(source: Source) -> ast.Call | None:
     """Returns the only step of the only scheduler, if it takes no metric."""
     steps = source.steps(*SCHEDULERS)

@@ -38,6 +38,10 @@ struct SessionOptions {
   std::string config_json;   // collections, budgets: see config.h; "" = defaults
   std::string command_json;  // argument vector, for run.json
   bool writer_thread = true;
+  /// Program that measures the machine meanwhile, unless one does already or the configuration's profile is
+  /// off: path of `luff`, and its environment as "NAME=VALUE". "": none.
+  std::string sampler;
+  std::vector<std::string> sampler_environment;
 };
 
 /// One tensor to capture now. It has 32 bytes, so that Python passes a uint64[n, 4] array: id | layout << 32,
@@ -183,6 +187,9 @@ class Session {
   /// Hands the step to the writer thread. Never waits for the disk, except under the policy `block`
   /// (bounded). At most 64 MiB of rows and one more step wait for the disk; further steps become a gap
   /// (docs/capture.md).
+  /// The next EndStep with a time is of a step that has ended now, on this thread: keeps where its time went.
+  /// Steps that end so are handed over in their order.
+  virtual void MarkStepEnd() noexcept = 0;
   virtual void EndStep(const StepEnd& step) noexcept = 0;
   /// Drops everything captured since BeginStep except events (for a forward pass that turned out to be
   /// something else).

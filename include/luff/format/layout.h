@@ -69,6 +69,8 @@ enum class FrameKind : std::uint16_t {
   kHeartbeat = 18,     // i64 unix ns
   kFooter = 19,        // columns of the whole segment; see footer.h
   kPhases = 20,        // PhasesHead, PhaseRow[n]: where the time of a step went (since 1.1)
+  kSeriesDefs = 22,    // series of a host folder, as PutSeriesDef writes them (since 1.1)
+  kSamples = 23,       // SamplesHead and their values, as PutSamples writes them (since 1.1)
 };
 
 /// What the training thread did. A step's time is divided among these; what none covers is kOther.
@@ -89,8 +91,26 @@ enum class Phase : std::uint8_t {
   kGc = 13,    // a full collection of Python's garbage
   kLuff = 14,  // capture's own work
   kTrace = 15,
+  kCompute = 16,  // a call that does all of a step's work: a compiled step, a boosting round
 };
-inline constexpr std::size_t kPhaseCount = 16;
+inline constexpr std::size_t kPhaseCount = 17;
+
+/// Which batch a wait was for, in the subject of its row: bits 0 to 7 the number of the loader, 8 to 19 the
+/// worker that makes the batch, 20 to 27 how many batches were ready when it was asked for; all ones in each:
+/// not known.
+struct WaitSubject {
+  static constexpr std::uint32_t kNoLoader = 0xFF, kNoWorker = 0xFFF, kNoReady = 0xFF;
+  std::uint32_t loader = kNoLoader, worker = kNoWorker, ready = kNoReady;
+
+  [[nodiscard]] static constexpr WaitSubject Of(std::uint32_t subject) noexcept {
+    return {subject & kNoLoader, subject >> 8U & kNoWorker, subject >> 20U & kNoReady};
+  }
+  [[nodiscard]] constexpr std::uint32_t packed() const noexcept {
+    const auto within = [](std::uint32_t value, std::uint32_t none) { return value < none ? value : none; };
+    return within(loader, kNoLoader) | within(worker, kNoWorker) << 8U | within(ready, kNoReady) << 20U |
+           0xF0000000U;
+  }
+};
 
 enum class Form : std::uint16_t {  // bits, also in StepMark and GapRow
   kSummary = 1,
@@ -262,13 +282,43 @@ struct PhaseRow {  // 24 bytes
   std::uint8_t phase;
   std::uint8_t clock;        // 0: the host's
   std::uint16_t count;       // how often it began; 65,535 also stands for more
-  std::uint32_t subject;     // kNoId
+  std::uint32_t subject;     // of data_wait: WaitSubject; else kNoId
   std::int64_t start_ns;     // when it began last, since the step's begin; -1: before it, or merged
   std::int64_t duration_ns;  // without what other phases took inside it
 };
 static_assert(sizeof(PhaseRow) == 24);
 inline constexpr std::size_t kMaxPhaseRows = 64;
 inline constexpr std::int64_t kMaxPhaseNs = std::int64_t{1} << 60;  // so that sums of some do not overflow
+
+/// What a series of samples counts. Stored as integers of the unit named here.
+enum class SeriesUnit : std::uint8_t {
+  kNumber = 0,
+  kNanoseconds = 1,
+  kBytes = 2,
+  kShare = 3,        // millionths of the whole
+  kPower = 4,        // milliwatts
+  kEnergy = 5,       // microjoules
+  kFrequency = 6,    // kilohertz
+  kTemperature = 7,  // thousandths of a degree Celsius
+  kBits = 8,         // a set of flags
+};
+enum class SeriesKind : std::uint8_t {
+  kGauge = 0,    // as it was at that moment
+  kCounter = 1,  // grows; what counts is the difference. Smaller than before: it began again
+};
+
+struct SamplesHead {           // 32 bytes, then times and values; docs/spec/run-format.md
+  std::int64_t first_mono_ns;  // CLOCK_MONOTONIC of the host at the first sample
+  std::int64_t first_unix_ns;  // the same moment by its wall clock
+  std::uint32_t samples, series;
+  std::uint32_t merged;  // 1; of merged samples, how many each stands for at most
+  std::uint32_t flags;   // bit 0: gauges have a second row of values, their maxima
+};
+static_assert(sizeof(SamplesHead) == 32);
+inline constexpr std::uint32_t kSamplesMaxima = 1;
+inline constexpr std::uint32_t kMaxSamples = 4096;  // of one frame
+inline constexpr std::uint32_t kMaxSeries = 16384;
+inline constexpr std::int64_t kMaxSampleValue = std::int64_t{1} << 60;
 
 struct GapRow {
   std::uint32_t tensor;      // kNoId: every tensor of the collection, or of the run

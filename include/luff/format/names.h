@@ -40,8 +40,8 @@ inline constexpr std::array<std::pair<Form, const char*>, 8> kFormNames = {{{For
                                                                             {Form::kShape, "shape"}}};
 
 inline constexpr std::array<const char*, kPhaseCount> kPhaseNames = {
-    "other",     "data_wait", "data_start", "forward",    "loss",    "backward", "optimizer", "clip",
-    "zero_grad", "scheduler", "eval",       "checkpoint", "compile", "gc",       "luff",      "trace"};
+    "other",     "data_wait", "data_start", "forward", "loss", "backward", "optimizer", "clip",   "zero_grad",
+    "scheduler", "eval",      "checkpoint", "compile", "gc",   "luff",     "trace",     "compute"};
 /// "phase 17" for a number that is not known.
 [[nodiscard]] std::string PhaseName(std::uint8_t phase);
 

@@ -15,12 +15,52 @@ namespace luff::profile {
 struct Loader {
   std::string type, dataset;  // classes
   std::int64_t workers = 0;
+  bool persistent = false;   // its workers live on between epochs
+  std::int64_t number = -1;  // as in the waits of a step; -1: not known
+  bool trains = false;
 };
+/// All loaders of the document "loaders", in its order.
+[[nodiscard]] std::vector<Loader> LoadersOf(std::string_view loaders_json);
 /// The loader that trains: the first that TRAIN steps followed, or else the last that was started. None if
 /// the document says nothing of the sort.
 [[nodiscard]] std::optional<Loader> TrainingLoader(std::string_view loaders_json);
 /// Cores that the training process may use, by the document "environment"; 1 if it does not say.
 [[nodiscard]] std::int64_t CoresOf(std::string_view environment_json);
+
+/// How a training waited for the batches of its loaders over some steps.
+class Waits {
+ public:
+  void Add(const query::StepPhases& phases);
+  void Clear() { waits_.clear(); }
+  [[nodiscard]] double seconds() const;
+  /// The number of the loader that was waited for most; -1 where most of the waiting was for none that has
+  /// one.
+  [[nodiscard]] std::int64_t loader() const;
+
+  /// The worker for whose batches the training waited longest.
+  struct Slowest {
+    std::int64_t worker = -1;  // none is known
+    double share = 0;          // of the waiting for this loader
+    double ready = -1;         // batches of others that were there meanwhile, in the mean of its waits
+  };
+  [[nodiscard]] Slowest SlowestOf(std::int64_t loader) const;
+
+  struct Sum {
+    double seconds = 0, ready_s = 0;  // and the latter, times batches that were ready
+    std::int64_t loader = -1, worker = -1;
+    template <typename Fields>
+    void VisitFields(Fields& io) {
+      io("seconds", seconds);
+      io("ready_s", ready_s);
+      io("loader", loader);
+      io("worker", worker);
+    }
+  };
+  [[nodiscard]] std::vector<Sum>& sums() noexcept { return waits_; }
+
+ private:
+  std::vector<Sum> waits_;  // few: one for each worker
+};
 
 /// The time of one step.
 struct StepTime {
@@ -53,6 +93,21 @@ struct Estimate {
 };
 /// `workers`: those that it has now.
 [[nodiscard]] Estimate EstimateWorkers(const Means& means, std::int64_t workers, std::int64_t cores);
+/// What a thread that makes the next batch meanwhile would save: step = max(compute, wait). `workers` is 1.
+[[nodiscard]] Estimate EstimatePrefetch(const Means& means);
+
+/// Why a training waits for its data, and what to do.
+struct InputCause {
+  std::string cause;  // "no_workers", "workers_too_few", "slow_worker", "own_loop"
+  std::string what;   // WaitText, and what would help
+  std::string remedy;
+  std::vector<std::string> causes;  // likeliest first
+  std::optional<Loader> loader;
+  Estimate estimate;  // saving_s is 0 where nothing helps
+};
+/// Documents as they are: "loaders" and "environment". Takes `waits` of the same steps as `means`.
+[[nodiscard]] InputCause CauseOf(const Means& means, const Waits& waits, std::string_view loaders_json,
+                                 std::string_view environment_json);
 
 /// "the step waits 63 % of the time for data (46 of 73 ms): DataLoader has 0 workers".
 [[nodiscard]] std::string WaitText(const Means& means, const std::optional<Loader>& loader);

@@ -113,10 +113,20 @@ struct EventAt {
 
 /// Where the time of one step of one worker went, or that of several merged steps.
 struct StepPhases {
+  /// Waits for batches of one loader, from one of its workers.
+  struct Wait {
+    format::WaitSubject of;
+    std::uint32_t count = 0;
+    std::int64_t ns = 0;
+  };
   std::uint32_t worker = 0;
   format::PhasesHead head{};
+  std::int64_t ended_unix_ns = 0;                           // by the worker's clock
   std::array<std::int64_t, format::kPhaseCount> ns{};       // of the host; adds up to head.wall_ns
   std::array<std::uint32_t, format::kPhaseCount> begins{};  // how often each began
+  std::vector<Wait> waits = {};                             // those of kDataWait
+  /// When each began last, since the step's begin; -1: before it, or merged. 0 of a phase that is not there.
+  std::array<std::int64_t, format::kPhaseCount> starts_ns{};
 };
 
 struct GapInfo {
@@ -133,11 +143,13 @@ struct WorkerInfo {
   std::uint32_t worker = 0;
   bool ended = false;
   std::optional<format::EndReason> reason;
-  bool alive = false;                  // heartbeat within the limit, or process seen on this host
-  std::int64_t last_global_step = -1;  // published
+  bool alive = false;                   // heartbeat within the limit, or process seen on this host
+  std::int64_t first_global_step = -1;  // -1: none is published
+  std::int64_t last_global_step = -1;
   std::int64_t last_train_step = -1;
   std::int64_t heartbeat_unix_ns = 0;
   std::uint64_t pid = 0;  // if its process exists and can be seen from here
+  bool goes_on = false;   // it has ended, and its process trains something else: none of the run's any more
 };
 
 enum class StepState { kAvailable, kNotYetAvailable, kUnavailable };

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "luff/base/env.h"
@@ -40,5 +41,17 @@ class SupervisorLock {
 /// machine since the last boot, perhaps in a container, and the folder's lock is free. Holds that lock
 /// briefly, so a writer that opens the folder at that moment is refused.
 [[nodiscard]] bool IsAbandoned(const std::string& run_path, std::uint32_t worker);
+
+/// The process that writes, or last wrote, a worker's or host's folder, as its live page says.
+struct FolderWriter {
+  std::uint64_t pid = 0, start_ticks = 0;  // start_ticks 0: the process cannot be looked up from here
+  bool here = false;                       // on this machine, since its last boot
+  bool ended = false;                      // the page says so, or the process is gone
+};
+/// None if there is no whole page. `folder`: RUN/wNNNN or RUN/hNNNN.
+[[nodiscard]] std::optional<FolderWriter> WriterOf(const std::string& folder);
+
+/// The number of the folder in which the sampler of this machine, boot and namespace of process ids writes.
+[[nodiscard]] std::uint32_t ThisHostNumber() noexcept;
 
 }  // namespace luff::store

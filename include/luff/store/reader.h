@@ -155,6 +155,7 @@ class SegmentReader {
   std::uint32_t generation_ = 0;
   format::FileHeader header_{};
   std::uint64_t position_ = format::kFileHeaderBytes;
+  std::uint64_t taken_bytes_ = 0;  // by the last reading of the tail that found steps
   std::unique_ptr<ReaderFile> file_;
   std::shared_ptr<ReadCache> cache_;
   std::uint64_t cache_file_ = 0;
@@ -362,6 +363,11 @@ class WorkerReader {
   mutable std::unordered_map<std::uint32_t, std::unique_ptr<ReaderFile>> data_files_;
   mutable std::vector<std::byte> decoded_;
 };
+
+/// Numbers of the run's host folders, ascending. Their files are those of a worker's folder, so WorkerReader
+/// reads them too. Errors: kNotFound, kIo.
+[[nodiscard]] Result<std::vector<std::uint32_t>> HostNumbers(const std::string& run_path);
+[[nodiscard]] std::string HostFolder(const std::string& run_path, std::uint32_t host);
 
 /// A run and its workers. Refresh() finds new ones.
 class RunReader {

@@ -9,6 +9,7 @@
 
 #include "luff/base/result.h"
 #include "luff/format/layout.h"
+#include "luff/format/samples.h"
 #include "luff/tensor/summary.h"
 
 namespace luff {
@@ -48,6 +49,7 @@ struct Retention {
 struct WriterOptions {
   std::string run_path;
   std::uint32_t worker = 0;
+  bool host = false;            // the folder of host `worker`, which holds samples and no steps
   bool fresh = false;           // fails with kAlreadyExists if the folder already has files of a worker
   std::uint64_t max_bytes = 0;  // payload and metadata of this worker; 0: no limit
   std::uint64_t summary_max_bytes = 0;  // share of metadata; 0: a quarter of max_bytes, or no limit
@@ -90,7 +92,8 @@ struct LayoutDef {
 /// Where the time of a step went. head.rows is the number of rows in use; 0: nothing is known.
 struct StepPhases {
   format::PhasesHead head{};
-  std::array<format::PhaseRow, format::kPhaseCount> rows{};
+  static constexpr std::size_t kWaits = 16;  // of a step that are told apart
+  std::array<format::PhaseRow, format::kPhaseCount + kWaits> rows{};
 };
 
 /// The contents of one step, in the order they are written. Reused between steps: clear() keeps the capacity.
@@ -111,6 +114,9 @@ struct StepBatch {
   std::vector<std::string> event_json;
   std::vector<format::GapRow> gaps;
   std::vector<format::AckRow> acks;
+  // Of a host's folder, loose only; samples that find no room in memory are a gap of no step.
+  std::vector<format::SeriesDef> series;
+  std::vector<format::SampleBlock> samples;
   StepPhases phases;
   format::StepMark mark{};  // frames, forms and epoch are filled in by the writer
   void clear();

@@ -252,6 +252,7 @@ class Trainings:
         steps, session = self._steps, self._steps.session
         if session is None:
             return
+        session.mark_step_end()
         first = not training.known
         if first:
             training.known = True

@@ -10,28 +10,9 @@ import importlib.machinery
 import os
 import sys
 
+from _luff_frameworks import FRAMEWORKS as _FRAMEWORKS  # type: ignore[import-not-found]
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
-#: Packages to wait for, and the luff modules that watch them.
-_FRAMEWORKS = {
-    "torch": "luff.torch",
-    "xgboost": "luff.xgboost",
-    "jax": "luff.jax",
-    "optax": "luff.jax",
-    "flax.nnx": "luff.jax",
-    "mxnet": "luff.mxnet",
-    "keras": "luff.keras",
-    "lightgbm": "luff.lightgbm",
-    "lightning": "luff.lightning",
-    "pytorch_lightning": "luff.lightning",
-    "transformers.trainer": "luff.transformers",
-    "accelerate": "luff.accelerate",
-    "sklearn.neural_network._multilayer_perceptron": "luff.sklearn",
-    "sklearn.linear_model._stochastic_gradient": "luff.sklearn",
-    "sklearn.cluster._kmeans": "luff.sklearn",
-    "sklearn.ensemble._gb": "luff.sklearn",
-    "sklearn.ensemble._forest": "luff.sklearn",
-    "sklearn.ensemble._hist_gradient_boosting.gradient_boosting": "luff.sklearn",
-}
 _waiting = set(_FRAMEWORKS)
 _OURS = frozenset(_FRAMEWORKS.values())
 # luff modules that were still being imported when their framework's import ended

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from luff._codes import Mode, Role
+from luff._codes import Mode, Phase, Role
+from luff._core import enter_phase, leave_phase
 from luff.jax._auto import note_gradients, traced
 from luff.jax._find import (
     CAN_ASK,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Watcher"]
 
+_COMPUTE = int(Phase.COMPUTE)
 _TRAIN, _EVAL, _LOSS = int(Mode.TRAIN), int(Mode.EVAL), int(Role.LOSS)
 _MAX_KINDS = 64  # most kinds of calls remembered per function
 _LOOKED_AT = 4  # leaves of each model that are checked for donation
@@ -117,12 +119,15 @@ class Watcher:
                 if self._kind == _OTHER
                 else hook.told("watch", self._before, hook, (*bound, *args), kwargs)
             )
+            enter_phase(_COMPUTE)
             try:
                 result = function(*args, **kwargs)
             except BaseException:
                 if self._kind > 0:
                     hook.told("watch", hook.steps.abandon)
                 raise
+            finally:
+                leave_phase(_COMPUTE)
             if self._auto:
                 self._learn(seen)
             if seen is not None:

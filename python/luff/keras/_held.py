@@ -123,6 +123,8 @@ class HeldSteps(StepWriter):
         if not self.may_wait or self._holder is None or not self._holder.waits():
             self.record_now()
             return False
+        if self.session is not None:
+            self.session.mark_step_end()
         mode, now = self.mode, time.time_ns()
         step = self.clock.mode_steps[mode]
         self._held.append(Held(mode, self.clock.global_step, step, self._began_ns, now, metrics))

@@ -8,14 +8,17 @@ from typing import Any
 
 import keras
 
-from luff._codes import Mode
+from luff._codes import Mode, Phase
+from luff._core import enter_phase, leave_phase
 from luff._patch import Method, once, wrap
+from luff._phases import during
 from luff.keras._hook import Callback, hooks
 from luff.keras._values import Values
 
 __all__ = ["install"]
 
 _TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
+_COMPUTE = int(Phase.COMPUTE)
 
 
 class _Local(threading.local):
@@ -39,6 +42,8 @@ def install() -> None:
         wrap(lists, f"on_{name}_batch_end", functools.partial(_batch_end, mode))
         wrap(keras.Model, f"{name}_on_batch", functools.partial(_on_batch, mode))
     wrap(lists, "on_epoch_end", _epoch_end)
+    for name in ("save", "save_weights"):
+        wrap(keras.Model, name, during(Phase.CHECKPOINT, hooks))
     wrap(keras.metrics.Mean, "update_state", _mean, inner=True)
     wrap(keras.losses.Loss, "__call__", _loss, inner=True)
     wrap(keras.layers.Layer, "__call__", _layer, inner=True)
@@ -73,6 +78,8 @@ def _batch_begin(mode: int, original: Method) -> Method:
         if hook is not None:
             self._luff_batch = batch
             hook.begin_batch(self._model, mode)
+            leave_phase(_COMPUTE)  # of a batch that raised
+            enter_phase(_COMPUTE)  # left by `_batch_end`
         return result
 
     return begin
@@ -83,6 +90,7 @@ def _batch_end(mode: int, original: Method) -> Method:
         hook = hooks.of_model(self._model) if hooks else None
         if hook is None:
             return original(self, batch, logs)
+        leave_phase(_COMPUTE)
         if mode == _PREDICT:
             hook.end_batch(self._model, None)
         else:
@@ -112,11 +120,14 @@ def _on_batch(mode: int, original: Method) -> Method:
         if hook is None or (hook.steps.mode and hook.here()):
             return original(self, *arguments, **named)
         hook.begin_batch(self, mode)
+        enter_phase(_COMPUTE)
         try:
             result = original(self, *arguments, **named)
         except BaseException:
             hook.drop_batch()
             raise
+        finally:
+            leave_phase(_COMPUTE)
         hook.end_batch(self, None if mode == _PREDICT else result)
         if mode == _TRAIN:
             hook.boundary()

@@ -12,7 +12,9 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from luff._codes import Phase
 from luff._patch import Method, once, wrap
+from luff._phases import during
 
 __all__ = ["Call", "current", "install"]
 
@@ -38,8 +40,19 @@ def install() -> None:
     import lightgbm
     from lightgbm import engine
 
+    from luff.lightgbm._hook import hooks
+
     for name in ("train", "cv"):
         wrap(engine, name, _watched, also=(lightgbm, sys.modules.get("lightgbm.sklearn")))
+    for owner, name, phase in (
+        (lightgbm.Booster, "update", Phase.COMPUTE),
+        (lightgbm.Booster, "eval_train", Phase.EVAL),
+        (lightgbm.Booster, "eval_valid", Phase.EVAL),
+        (lightgbm.Booster, "save_model", Phase.CHECKPOINT),
+        (lightgbm.Dataset, "construct", Phase.DATA_START),
+    ):
+        if hasattr(owner, name):
+            wrap(owner, name, during(phase, hooks))
 
 
 def _watched(original: Method) -> Method:

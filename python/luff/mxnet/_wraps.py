@@ -13,6 +13,8 @@ from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
 from luff._base_hook import BaseHook
+from luff._codes import Phase
+from luff._core import enter_phase, leave_phase
 from luff._patch import Method, once, wrap
 from luff._registry import Registry
 from luff._weak import Identities
@@ -21,6 +23,9 @@ from luff.mxnet._hook import Hook
 __all__ = ["hooks", "install"]
 
 _MODEL, _LOSS = 1, 2
+_IN_FORWARD, _IN_LOSS, _IN_BACKWARD, _IN_OPTIMIZER = (
+    int(phase) for phase in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
+)
 
 
 class _Here(threading.local):
@@ -99,6 +104,15 @@ def install() -> None:
 hooks = Hooks()
 
 
+def _inside(phase: int, function: Method, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a function of MXNet in a phase. Its work is queued: the time is that of the call."""
+    enter_phase(phase)
+    try:
+        return function(first, *args, **kwargs)
+    finally:
+        leave_phase(phase)
+
+
 def _call(original: Method) -> Method:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not hooks:
@@ -114,7 +128,7 @@ def _call(original: Method) -> Method:
         if hook is None:
             return original(self, *args, **kwargs)
         if kind == _LOSS:
-            output = original(self, *args, **kwargs)
+            output = _inside(_IN_LOSS, original, self, args, kwargs)
             hook.told("loss", hook.loss_called, self, args, output)
             hook.hand_on()
             return output
@@ -125,7 +139,7 @@ def _call(original: Method) -> Method:
         hook.hand_on()
         _here.inside, _here.hook = True, hook if watch else None
         try:
-            output = original(self, *args, **kwargs)
+            output = _inside(_IN_FORWARD, original, self, args, kwargs)
         finally:
             _here.inside, _here.hook = False, None
         hook.told("forward", hook.forward_ended, self, args, output)
@@ -143,6 +157,7 @@ def _backward_of(original: Method) -> Method:
                 hook.boundary()
             hook.told("backward", hook.backward_begins, heads)
             hook.hand_on()
+            return _inside(_IN_BACKWARD, original, heads, args, kwargs)
         return original(heads, *args, **kwargs)
 
     return backward
@@ -155,7 +170,7 @@ def _update(original: Method) -> Method:
             return original(self, *args, **kwargs)
         hook.told("update", hook.update_begins, self)
         hook.hand_on()
-        result = original(self, *args, **kwargs)
+        result = _inside(_IN_OPTIMIZER, original, self, args, kwargs)
         hook.told("update", hook.update_ended, self)
         hook.hand_on()
         hook.boundary()

@@ -22,6 +22,7 @@ from luff.errors import InvalidArgumentError, StopTraining
 from luff.sklearn import _wraps
 from luff.sklearn._callback import Callback
 from luff.sklearn._hook import Hook, hooks
+from luff.sklearn._search import search
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,6 +38,7 @@ __all__ = [
     "get_hook",
     "save_scalar",
     "save_tensor",
+    "search",
 ]
 
 

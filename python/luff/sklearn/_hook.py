@@ -15,7 +15,8 @@ import sklearn
 from luff._base_hook import Collections, choose_run, listed, make_config
 from luff._boosting._config import COLLECTIONS, DEFAULT_INTERVAL
 from luff._boosting._trainings import Library, Trainings
-from luff._codes import NO_ID, GapReason, Mode
+from luff._codes import NO_ID, GapReason, Mode, Phase
+from luff._core import enter_phase, leave_phase
 from luff._hook import RunOptions
 from luff._registry import Registry
 from luff._step_hook import StepHook
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from luff.config import CaptureOptions
 
 __all__ = ["Hook", "Model", "hooks"]
+
+_COMPUTE = int(Phase.COMPUTE)
 
 _TRAIN = int(Mode.TRAIN)
 _MAX_MODELS = 64
@@ -97,11 +100,14 @@ class Hook(StepHook):
             Whether it starts from scratch instead of continuing with what the estimator has learnt.
         """
         found: Model | None = self.while_live("begin", self._enters, estimator, fresh)
+        if found is not None:
+            enter_phase(_COMPUTE)  # left by `leaves`
         return found
 
     def leaves(self, model: Model | None, whole: bool = False) -> None:
         """Ends a training that is over, or raised. `whole` waits for its last step: it was not only a part of one."""
         if model is not None:
+            leave_phase(_COMPUTE)
             self.while_live("end", self._leaves, whole)
 
     def _enters(self, estimator: Any, fresh: bool) -> Model | None:

@@ -10,7 +10,9 @@ import threading
 import weakref
 from typing import Any
 
+from luff._codes import Phase
 from luff._patch import Method, once, wrap
+from luff._phases import during
 
 __all__ = ["install", "planned_rounds"]
 
@@ -47,6 +49,7 @@ def install() -> None:
     wrap(kind, "after_iteration", _after_iteration)
     wrap(kind, "after_training", _after_training)
     _wrap_functions()
+    _wrap_phases()
 
 
 def _before_training(original: Method) -> Method:
@@ -76,6 +79,24 @@ def _after_training(original: Method) -> Method:
         return original(self, model)
 
     return after_training
+
+
+def _wrap_phases() -> None:
+    """Rounds, their evaluations, data that is made for them, and models that are saved."""
+    from xgboost import core
+
+    from luff.xgboost._hook import hooks
+
+    for kind, phases in (
+        ("Booster", {"update": Phase.COMPUTE, "boost": Phase.COMPUTE, "eval_set": Phase.EVAL}),
+        ("Booster", {"save_model": Phase.CHECKPOINT}),
+        ("DMatrix", {"__init__": Phase.DATA_START}),
+        ("QuantileDMatrix", {"__init__": Phase.DATA_START}),
+    ):
+        owner = getattr(core, kind, None)
+        for name, phase in phases.items():
+            if owner is not None and name in vars(owner):
+                wrap(owner, name, during(phase, hooks))
 
 
 def _wrap_functions() -> None:

@@ -12,7 +12,11 @@ from luff import config as luff_config
 from luff.compat.sagemaker import (
     CollectionConfig,
     DebuggerHookConfig,
+    FrameworkProfile,
     Job,
+    ProfilerConfig,
+    ProfilerRule,
+    PythonProfilingConfig,
     Rule,
     TensorBoardOutputConfig,
     read_job,
@@ -218,3 +222,47 @@ def test_the_command_says_what_is_wrong(tmp_path: Path):
 def test_an_unknown_rule_names_the_nearest_ones():
     with pytest.raises(AttributeError, match="no rule 'vanishing_gradiant'; nearest: 'vanishing_gradient'"):
         _ = rule_configs.vanishing_gradiant
+
+
+def test_rules_of_the_profiler_are_evaluated_at_the_end(tmp_path: Path):
+    rules = [
+        ProfilerRule.sagemaker(rule_configs.CPUBottleneck(threshold=40, cpu_threshold=80)),
+        ProfilerRule.sagemaker(
+            rule_configs.ProfilerReport(CPUBottleneck_cpu_threshold=90), container_local_output_path="/out"
+        ),
+        Rule.sagemaker(rule_configs.vanishing_gradient()),
+    ]
+    Job(DebuggerHookConfig(), rules).write(tmp_path / "job.json")
+    found = read_job(tmp_path / "job.json")
+    assert found["ProfilerRuleConfigurations"][0]["RuleParameters"] == {
+        "rule_to_invoke": "CPUBottleneck", "threshold": "40", "cpu_threshold": "80",
+    }  # fmt: skip
+    text, told = to_luff(found)
+    assert told == []
+    assert tomllib.loads(text)["output"] == {
+        "profiler_rules": "CPUBottleneck:threshold=40:cpu_threshold=80,ProfilerReport:CPUBottleneck_cpu_threshold=90",
+        "profiler_report": "/out",
+    }
+
+
+def test_a_rule_of_the_profiler_is_checked_when_it_is_made(tmp_path: Path):
+    with pytest.raises(TypeError, match="gpu_threshold"):
+        rule_configs.CPUBottleneck(gpu_treshold=1)
+    with pytest.raises(InvalidArgumentError, match="percentage"):
+        rule_configs.LowGPUUtilization(threshold_p95=170)
+    with pytest.raises(InvalidArgumentError, match="ProfilerReport"):
+        ProfilerRule.sagemaker(rule_configs.vanishing_gradient())
+    Job(DebuggerHookConfig(), [ProfilerRule("x", {"rule_to_invoke": "CPUBottleneck"})] * 2).write(
+        tmp_path / "j.json"
+    )
+    with pytest.raises(InvalidArgumentError, match="twice"):
+        read_job(tmp_path / "j.json")
+
+
+def test_what_is_profiled_is_what_the_hook_reads():
+    profile = FrameworkProfile("/p", python_profiling_config=PythonProfilingConfig(start_step=3, num_steps=2))
+    found = ProfilerConfig(framework_profile_params=profile).to_dict()
+    assert found["ProfilingParameters"]["LocalPath"] == "/p"
+    assert json.loads(found["ProfilingParameters"]["PythonProfilingConfig"]) == {
+        "StartStep": 3, "NumSteps": 2, "ProfilerName": "cprofile", "cProfileTimer": "default",
+    }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import cases
 import pytest
@@ -163,6 +164,36 @@ def test_margins_with_targets_of_zero_and_one_are_found() -> None:
     assert of_one(lambda z: F.softplus(-signs * z).mean()) == ""
     assert of_one(lambda z: (F.softplus(z) - YES * z).mean()) == ""  # cross entropy of two classes
     assert of_one(lambda z: (F.relu(1 - YES * z) + F.relu(1 + (1 - YES) * z)).mean()) == ""
+
+
+def of_values(target: Callable[[Callable[[Tensor], Tensor]], Tensor], loss: Any = F.mse_loss) -> str:
+    """Returns the fault of a loss of one value an action, whose target is made with the same model."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+    predicted = model(torch.randn(ROWS, 4)).gather(1, CLASS[:, None])[:, 0]
+    return fault_of(loss(predicted, target(model)).grad_fn)
+
+
+def test_a_bootstrapped_target_with_a_gradient_is_found() -> None:
+    later, reward, done = torch.randn(ROWS, 4), torch.randn(ROWS), (VALUE > 1).float()
+    for loss in (F.mse_loss, F.smooth_l1_loss, F.huber_loss, nn.MSELoss()):
+        assert of_values(lambda m: reward + 0.99 * m(later).max(1).values, loss) == "moving_target"
+    for wrong in (
+        lambda m: reward + (1 - done) * 0.9 * m(later).amax(1),
+        lambda m: 0.9 * m(later).max(1)[0] * (1 - done) + reward,
+        lambda m: reward + 0.9 * m(later).gather(1, CLASS[:, None]).squeeze(1),
+    ):
+        assert of_values(wrong) == "moving_target"
+    for right in (
+        lambda m: (reward + 0.99 * m(later).max(1).values).detach(),
+        lambda m: m(later).max(1).values,  # two views are to agree
+        lambda m: 0.99 * m(later).max(1).values,
+        lambda m: reward + 2 * m(later).max(1).values,
+        lambda m: reward - 1.5 * m(later)[:, 0].tanh(),  # a residual of an equation
+        lambda m: reward + 0.9 * m(later)[:, 0].tanh(),
+        lambda m: VALUE,
+    ):
+        assert of_values(right) == ""
 
 
 @pytest.mark.parametrize(

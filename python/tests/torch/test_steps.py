@@ -341,3 +341,55 @@ def test_batches_are_hashed(watched):
     assert hashes[0] == hashes[1] == hashes[3]
     assert hashes[1] != hashes[2]
     assert Mode.TRAIN == 1
+
+
+def unused(session) -> list[dict]:
+    return [event for event in session.json_events if event["kind"] == "unused_losses"]
+
+
+def test_losses_that_no_backward_pass_uses_are_told(watched):
+    _, session = watched()
+    model, criterion = nn.Linear(6, 3), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for x, y in cases.batches(5):
+            last = criterion(model(x), y)
+        optimizer.zero_grad()
+        last.backward()
+        optimizer.step()
+    assert (
+        unused(session) == [{"kind": "unused_losses", "loss": "CrossEntropyLoss", "made": 5, "used": 1}] * 3
+    )
+
+
+def test_losses_that_are_added_up_or_only_looked_at_are_used(watched):
+    _, session = watched()
+    model, criterion = nn.Linear(6, 3), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for turn in range(4):
+        losses = [criterion(model(x), y) for x, y in cases.batches(5)]
+        optimizer.zero_grad()
+        if turn == 0:
+            (sum(losses) / 5).backward()
+        elif turn == 1:
+            torch.stack(losses).mean().backward()
+        elif turn == 2:  # each by itself
+            for loss in losses:
+                loss.backward()
+        else:  # the hardest, which is not the last
+            losses[2].backward()
+        optimizer.step()
+    assert unused(session) == []
+
+
+def test_at_most_32_steps_with_unused_losses_are_told(watched):
+    _, session = watched()
+    model, criterion = nn.Linear(6, 3), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(40):
+        for x, y in cases.batches(4):
+            last = criterion(model(x), y)
+        optimizer.zero_grad()
+        last.backward()
+        optimizer.step()
+    assert len(unused(session)) == 32

@@ -5,6 +5,7 @@
 #include <bit>
 #include <iterator>
 
+#include "luff/store/reader.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
@@ -52,6 +53,8 @@ enum Kind : std::uint8_t {
   kNamed,     // never set: for rules whose tensors the user names
   kOtherRun,  // likewise
   kWaits,
+  kSampledHost,
+  kPhases,
   kKinds
 };
 
@@ -89,7 +92,9 @@ constexpr std::array<const char*, kKinds> kWords = {
     "boosting rounds",
     "tensors that you name",
     "another run (--other)",
-    "waits for data (phases of a DataLoader)",
+    "waits for data (phases of a loop)",
+    "samples of the machine",
+    "where the time of steps went (phases)",
 };
 
 constexpr std::uint64_t Bit(Kind kind) noexcept { return std::uint64_t{1} << kind; }
@@ -108,28 +113,40 @@ constexpr Look kLooks[] = {
     {"BatchOrder", Bit(kLossCalls)},
     {"CausalLeak", Bit(kCausal)},
     {"CheckInputImages", Bit(kImages)},
+    {"CheckpointStalls", Bit(kPhases)},
     {"ClassImbalance", Bit(kLossCalls)},
     {"ClipSaturated", Bit(kClipping)},
     {"Confusion", Bit(kLossCalls)},
     {"ConstantOutput", Bit(kLossCalls)},
     {"ContrastivePairs", Bit(kLossCalls)},
+    {"ContainerThrottled", Bit(kSampledHost)},
+    {"CpuOversubscribed", Bit(kSampledHost)},
     {"DataLeak", Both(kInputs, kEvaluationInputs)},
     {"DeadEmbeddingRows", Bit(kTables)},
     {"DeadRelu", Bit(kReluUnits)},
+    {"DebugLeftOn", Bit(kUpdates)},
+    {"EvalShare", Bit(kPhases)},
     {"ExplodingTensor", Bit(kLosses)},
     {"FeatureImportanceOverweight", Bit(kBoosting)},
+    {"FirstStepsSlow", Bit(kPhases)},
     {"FrozenAtInit", Bit(kLoaded), Bit(kWeights)},
+    {"GcPauses", Bit(kPhases)},
     {"GradientNotCleared", Bit(kUpdates)},
+    {"GpuThrottled", Bit(kSampledHost)},
+    {"GpuUnderused", Bit(kSampledHost)},
     {"HighDropout", Bit(kDropout)},
+    {"ImageLayout", Bit(kInputs)},
     {"InitialLoss", Bit(kLossCalls)},
     {"InputBound", Bit(kWaits)},
     {"InputScale", Bit(kInputs)},
     {"LabelNoise", Bit(kLossCalls)},
+    {"LoggingStalls", Bit(kPhases)},
     {"LossFormula", Bit(kUpdates)},
     {"LossInputContract", Bit(kLossCalls)},
     {"LossNotDecreasing", Bit(kLosses)},
     {"LossShapeMismatch", Bit(kLossCalls)},
     {"LossSpike", Bit(kLosses)},
+    {"MemoryGrowth", Bit(kSampledHost)},
     {"MissingActivation", Bit(kUpdates)},
     {"ModeCollapse", Bit(kTwoModels)},
     {"ModeMismatch", Bit(kModes)},
@@ -137,6 +154,7 @@ constexpr Look kLooks[] = {
     {"NoBetterThanConstant", Bit(kEvaluationLossCalls)},
     {"NoGradient", Bit(kGradients)},
     {"NonFinite", Bit(kLosses), Bit(kGradients) | Bit(kWeights)},
+    {"OptimizerSlow", Both(kPhases, kUpdates)},
     {"OptimizerStateReset", Bit(kUpdates)},
     {"Overfit", Bit(kEvaluations), Bit(kBoosting)},
     {"Overtraining", Bit(kEvaluations), Bit(kBoosting)},
@@ -144,6 +162,7 @@ constexpr Look kLooks[] = {
     {"PoorWeightInitialization", Bit(kWeightRows), Bit(kWeights)},
     {"PosteriorCollapse", Bit(kCodes)},
     {"PrecisionLoss", Bit(kRounded)},
+    {"Recompiles", Bit(kPhases)},
     {"RegularizationDominates", Bit(kWeightChanges)},
     {"RepeatedBatch", Bit(kBatches), Bit(kInputs)},
     {"ReplicaDivergence", Bit(kWorkers)},
@@ -154,6 +173,9 @@ constexpr Look kLooks[] = {
     {"SimilarAcrossRuns", Bit(kOtherRun)},
     {"StalledTrainingRule", Bit(kSteps)},
     {"StepSkipped", Bit(kUpdates), Bit(kGradients)},
+    {"StorageBound", Both(kSampledHost, kWaits)},
+    {"Straggler", Both(kPhases, kWorkers)},
+    {"Swapping", Bit(kSampledHost)},
     {"SymmetricUnits", Bit(kWeightRows)},
     {"TargetRange", Bit(kLossCalls)},
     {"TensorVariance", Bit(kNamed)},
@@ -163,6 +185,7 @@ constexpr Look kLooks[] = {
     {"Underfit", Bit(kEvaluations)},
     {"VanishingGradient", Bit(kGradients)},
     {"WeightUpdateRatio", Bit(kWeightChanges)},
+    {"WorkersRestart", Bit(kWaits)},
 };
 
 const Look* LookOf(std::string_view rule) noexcept {
@@ -199,12 +222,28 @@ std::uint64_t OfEvent(EventKind kind) noexcept {
 void Evidence::OnStep(const StepView& view) {
   if (view.rows.info.mode == query::Mode::kTrain) seen_ |= Bit(kSteps);
   for (const query::StepPhases& phases : view.rows.phases) {
+    seen_ |= Bit(kPhases);
     if (phases.begins[static_cast<std::size_t>(format::Phase::kDataWait)] != 0) seen_ |= Bit(kWaits);
   }
   OnTensors(view);
   OnEvents(view);
   OnSamples(view);
   if (std::has_single_bit(++steps_)) OnDocuments(view);
+  OnClock(view);
+}
+
+/// Rules on samples judge windows of ten seconds, and not the first one.
+void Evidence::OnClock(const StepView& view) {
+  constexpr std::int64_t kTwoWindowsNs = 20'000'000'000;
+  const query::StepInfo& info = view.rows.info;
+  if ((seen_ & Bit(kSampledHost)) != 0 || info.mode != query::Mode::kTrain || info.wall_unix_ns <= 0) return;
+  if (clock_ns_ == 0 || info.wall_unix_ns < clock_ns_) clock_ns_ = info.wall_unix_ns;
+  if (info.wall_unix_ns - clock_ns_ < kTwoWindowsNs) return;
+  const auto hosts = store::HostNumbers(view.trial.path());
+  if (hosts.ok() && !hosts->empty())
+    seen_ |= Bit(kSampledHost);
+  else
+    clock_ns_ = info.wall_unix_ns;  // looks again after two more
 }
 
 void Evidence::OnTensors(const StepView& view) {

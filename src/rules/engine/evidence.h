@@ -28,9 +28,11 @@ class Evidence {
   void OnTensors(const StepView& view);
   void OnEvents(const StepView& view);
   void OnSamples(const StepView& view);
+  void OnClock(const StepView& view);
   void OnDocuments(const StepView& view);
 
   std::uint64_t seen_ = 0;
+  std::int64_t clock_ns_ = 0;         // of the step from which samples are awaited
   std::vector<std::uint8_t> looked_;  // by tensor: bits of modes in which it was seen
   std::uint64_t steps_ = 0;
   std::string first_model_;

@@ -80,6 +80,11 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     // InitialLoss speaks of the output layer, PoorWeightInitialization names the layers.
     {"PoorWeightInitialization", "scale", "InitialLoss", "too_high"},
     {"SaturatedActivation", "", "NoGradient", "zero_gradient"},
+    // The loader waits for storage; more of its workers would, too.
+    {"StorageBound", "", "InputBound", ""},
+    // What is swapped is read from storage again.
+    {"Swapping", "", "StorageBound", ""},
+    {"Swapping", "", "InputBound", ""},
     {"TrainValSkew", "", "NoBetterThanConstant", ""},
     {"TrainValSkew", "", "Overfit", ""},
     {"TrainValSkew", "absent", "LabelNoise", "unrelated"},

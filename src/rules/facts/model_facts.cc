@@ -49,6 +49,18 @@ double SettingOf(const Json& group, const char* key) {
   return it != settings->end() && it->is_number() ? it->get<double>() : 0;
 }
 
+/// Whether torch updates a group's parameters one after the other: foreach is its choice on devices only.
+bool IsOneByOne(const Json& group, const std::string& device) {
+  if (!group.is_object() || !group.contains("settings") || !group["settings"].is_object()) return false;
+  const Json& settings = group["settings"];
+  const auto is = [&](const char* name, bool value) {
+    const auto at = settings.find(name);
+    return at != settings.end() && at->is_boolean() && at->get<bool>() == value;
+  };
+  if (!settings.contains("foreach") || is("foreach", true) || is("fused", true)) return false;
+  return is("foreach", false) || device == "cpu";
+}
+
 const Json& List(const Json& from, const char* key) {
   static const Json kNone = Json::array();
   const auto it = from.is_object() ? from.find(key) : from.end();
@@ -156,7 +168,10 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
     one.type = Word(optimizer, "type");
     one.foreign = NumberOf(optimizer, "foreign", -1);
     one.scheduled = Flag(optimizer, "scheduled", false);
+    one.device = Word(optimizer, "device");
+    one.one_by_one = !List(optimizer, "groups").empty();
     for (const Json& group : List(optimizer, "groups")) {
+      one.one_by_one = one.one_by_one && IsOneByOne(group, one.device);
       one.parameters += NumberOf(group, "parameters", 0);
       const double eps = SettingOf(group, "eps");
       if (eps > 0) one.eps = one.eps > 0 ? std::min(one.eps, eps) : eps;

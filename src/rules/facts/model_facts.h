@@ -31,6 +31,8 @@ struct OptimizerFacts {
   std::int64_t foreign = -1;    // how many of them belong to no called model; -1: unknown
   double eps = 0, lr = 0;       // the smallest eps and the largest rate of its groups; 0: unknown
   bool scheduled = false;       // a scheduler of the framework was made for it
+  std::string device;           // of its parameters: "cpu"; "" if unknown
+  bool one_by_one = false;      // it updates each parameter by itself: neither fused nor foreach
 };
 
 /// Coarse kind of a module, by its type.

@@ -10,7 +10,7 @@ namespace luff::rules {
 namespace {
 
 constexpr std::size_t kMaxSeries = 100'000;  // tensors of one leaf
-constexpr std::size_t kMaxNames = 20;
+constexpr std::size_t kNamesShown = 20;
 
 double ValueOf(const query::Trial::SummaryEntry& entry, Stat stat) {
   const Summary& s = entry.summary;
@@ -253,7 +253,7 @@ std::optional<bool> ExpressionState::Truth(int n, Verdict* verdict) const {
       verdict->tensor = key.first;
       verdict->worker = key.second;
     } else if (key.first != verdict->tensor) {
-      if (verdict->other_names.size() < kMaxNames) {
+      if (verdict->other_names.size() < kNamesShown) {
         verdict->other_names.push_back(key.first);
       } else {
         ++verdict->others;

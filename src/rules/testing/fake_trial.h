@@ -143,9 +143,11 @@ class FakeTrial final : public query::Trial {
     return *this;
   }
   /// Where the step's time went, in milliseconds: phases, and the rest. CPU and run-queue times may be given.
-  FakeTrial& Phases(const std::map<format::Phase, double>& ms, double cpu_ms = -1, double queue_ms = -1) {
+  FakeTrial& Phases(const std::map<format::Phase, double>& ms, double cpu_ms = -1, double queue_ms = -1,
+                    std::uint32_t worker = 0) {
     const auto ns = [](double value) { return value < 0 ? -1 : static_cast<std::int64_t>(value * 1e6); };
     query::StepPhases phases;
+    phases.worker = worker;
     phases.head = {0, ns(cpu_ms), ns(queue_ms), -1, 1, 1, format::kNoId, 0};
     for (const auto& [phase, took] : ms) {
       phases.ns[static_cast<std::size_t>(phase)] = ns(took);
@@ -153,6 +155,11 @@ class FakeTrial final : public query::Trial {
       phases.head.wall_ns += ns(took);
     }
     steps_.back().phases.push_back(phases);
+    return *this;
+  }
+  /// Says whose batch the step's wait was for.
+  FakeTrial& Wait(format::WaitSubject of, double ms) {
+    steps_.back().phases.back().waits.push_back({of, 1, static_cast<std::int64_t>(ms * 1e6)});
     return *this;
   }
   FakeTrial& Event(format::EventKind kind, std::uint32_t subject = 0, std::uint64_t argument = 0) {
@@ -166,6 +173,8 @@ class FakeTrial final : public query::Trial {
   }
   /// The rows of the newest step, for data that no function above adds.
   [[nodiscard]] StepRows& Last() { return steps_.back(); }
+  /// Directory of a run whose samples of machines belong to this trial.
+  void SetPath(std::string path) { path_ = std::move(path); }
   void SetDocument(const std::string& name, const std::string& json) { documents_[name] = json; }
   /// Counts the queries of this trial.
   struct Asked {

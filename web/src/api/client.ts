@@ -79,6 +79,11 @@ async function numbers(path: string, signal?: AbortSignal): Promise<Numbers> {
 /** The step table from a position on, at most 100,000 steps. */
 export const steps = (id: string, from = 0, signal?: AbortSignal) => numbers(`runs/${id}/steps${from ? `?from=${from}` : ""}`, signal);
 
+/** What steps are called, from a position in the step table on. */
+export const spans = (id: string, from = 0) => numbers(`runs/${id}/spans${from ? `?from=${from}` : ""}`);
+
+export const norms = (id: string, signal?: AbortSignal) => numbers(`runs/${id}/norms`, signal);
+
 export interface HistogramsQuery {
   tensor: number;
   scale?: string;

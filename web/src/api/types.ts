@@ -68,6 +68,8 @@ export interface RunDocument {
   card: Card;
   outcome: { state: string; why: string };
   workers: { worker: number; alive: boolean; ended: boolean; last_step: number; heartbeat_unix_ns: number }[];
+  /** How many of them trained side by side. */
+  ranks: number;
   steps: { count: number; first: number; last: number; modes: Partial<Record<Mode, ModeSteps>> };
   tensors: number;
   boosting?: boolean;

@@ -64,3 +64,13 @@ test("smoothing begins without a bias and keeps gaps", () => {
   expect(smoothed([4, 4, null, 4], 0.9).map((value) => value && Math.round(value * 1e6) / 1e6)).toEqual([4, 4, null, 4]);
   expect(smoothed([1, 3], 0)).toEqual([1, 3]);
 });
+
+test("steps of other modes are no gap where the place of a step says so", () => {
+  const steps = [0, 1, 2, 3, 14, 15, 16];
+  const one = (name: string, dtype: string, values: number[]) => [`3.${name}`, { dtype, values }] as const;
+  const numbers = readNumbers(
+    payload(Object.fromEntries([one("step", "I64", steps), one("last", "I64", steps), one("lo", "F64", steps), one("hi", "F64", steps), one("mean", "F64", steps), one("flags", "U8", steps.map(() => 0))]), {}),
+  );
+  expect(curveOf(numbers, 3).x).toEqual([0, 1, 2, 3, 8.5, 14, 15, 16]);
+  expect(curveOf(numbers, 3, (step) => (step > 3 ? step - 10 : step)).x).toEqual(steps);
+});

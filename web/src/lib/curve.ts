@@ -17,7 +17,8 @@ export interface Curve {
 
 const finite = (value: number) => (Number.isFinite(value) ? value : null);
 
-export function curveOf(numbers: Numbers, tensor: number): Curve {
+/** `place`: where a step lies when gaps are looked for; steps of other modes between two of a tensor are none. */
+export function curveOf(numbers: Numbers, tensor: number, place: (step: number) => number = (step) => step): Curve {
   const get = (part: string) => asNumbers(numbers.arrays.get(`${tensor}.${part}`));
   const [step, last, lo, hi, mean, flags] = ["step", "last", "lo", "hi", "mean", "flags"].map(get) as number[][];
   const curve: Curve = {
@@ -31,9 +32,10 @@ export function curveOf(numbers: Numbers, tensor: number): Curve {
     mean: [],
     bad: [],
   };
-  const usual = usualDistance(step!);
+  const [from, to] = [step!.map(place), last!.map(place)];
+  const usual = usualDistance(from);
   for (let i = 0; i < step!.length; ++i) {
-    if (i > 0 && step![i]! - last![i - 1]! > 3 * usual) {
+    if (i > 0 && from[i]! - to[i - 1]! > 3 * usual) {
       curve.x.push((last![i - 1]! + step![i]!) / 2);
       curve.lo.push(null);
       curve.hi.push(null);

@@ -28,7 +28,7 @@ export function paintRows(canvas: HTMLCanvasElement, { rows, bucket, scale, dark
   const hatch = dark ? 0xff3a3530 : 0xffdcd6d0;
   const step = (to - from) / w;
   rows.forEach((row, r) => {
-    const line = new Int16Array(w).fill(NOT_RECORDED);
+    const line = new Int16Array(w).fill(row ? NOT_RECORDED : NOT_READ);
     for (let x = 0; row && x < w; ++x) {
       const begin = Math.floor((from + x * step) / bucket);
       const end = Math.max(begin + 1, Math.ceil((from + (x + 1) * step) / bucket));

@@ -23,4 +23,7 @@ test("opens as many levels as there is room for", () => {
   const tree = buildTree(Array.from({ length: 5000 }, (_, i) => tensor(`model.layers.${i % 50}`, `w${i}`)));
   expect(flatten(tree, openUpTo(tree, 60)).length).toBe(51);
   expect(flatten(tree, openUpTo(tree, 1e6)).length).toBe(5051);
+  // One root of 500 modules alone says nothing.
+  const wide = buildTree(Array.from({ length: 5000 }, (_, i) => tensor(`h.${i % 500}`, `w${i}`)));
+  expect(flatten(wide, openUpTo(wide, 60)).length).toBe(501);
 });

@@ -63,14 +63,14 @@ export function flatten(nodes: readonly Node[], open: ReadonlySet<string>): Node
   return rows;
 }
 
-/** Opens modules from the top as long as the rows stay few enough. */
+/** Opens modules from the top as long as the rows stay few enough; where next to nothing is shown, one more level however long it is. */
 export function openUpTo(nodes: readonly Node[], limit: number): Set<string> {
   const open = new Set<string>();
   let level = [...nodes];
   let rows = level.length;
   while (level.length > 0) {
     const next = level.flatMap((node) => node.children);
-    if (next.length === 0 || rows + next.length > limit) break;
+    if (next.length === 0 || (rows + next.length > limit && rows >= limit / 8)) break;
     for (const node of level) if (node.children.length) open.add(node.key);
     rows += next.length;
     level = next;

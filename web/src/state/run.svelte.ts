@@ -1,5 +1,6 @@
 import * as api from "../api/client";
 import type { Asked, Finding, Lead, Mark, RunDocument, Tensor } from "../api/types";
+import { StepNames } from "../lib/spans";
 import { axisOf, StepTable, type Axis } from "../lib/steps";
 import { live } from "../api/live.svelte";
 import { file } from "./file.svelte";
@@ -21,6 +22,9 @@ export class OpenRun {
   #table = new StepTable();
   #read = $state(0);
   #reading = false;
+  #names = new StepNames();
+  #named = $state(0);
+  #naming = false;
 
   constructor(readonly id: string) {}
 
@@ -61,6 +65,37 @@ export class OpenRun {
   }
   fit(): void {
     route.set({ from: "", to: "" });
+  }
+
+  /** What steps are called, as far as that was read. */
+  get names(): StepNames {
+    void this.#named;
+    return this.#names;
+  }
+  /** Reads what new steps are called; a run of TRAIN steps alone needs no asking. */
+  async loadNames(): Promise<void> {
+    const modes = live.run?.modes ?? this.document?.steps.modes;
+    const plain = Object.keys(modes ?? {}).every((mode) => mode === "TRAIN") && (modes?.TRAIN?.first ?? 0) === 0 && (modes?.TRAIN?.last ?? -1) === Math.max(live.run?.last_step ?? -1, this.document?.steps.last ?? -1);
+    if (this.#naming || !modes || (plain && this.#names.next === 0)) return;
+    this.#naming = true;
+    try {
+      for (let before = -1; before !== this.#names.next; ) {
+        before = this.#names.next;
+        this.#names.add(await api.spans(this.id, before));
+      }
+      this.#named += 1;
+    } catch {
+      // Not in this file, or the server is gone, which others say: steps keep their global numbers.
+    } finally {
+      this.#naming = false;
+    }
+  }
+  /** Where a step lies on the axis of charts, and the step at a place there. */
+  placeOf(step: number): number {
+    return this.axis === "step" ? this.names.train(step) : (this.table?.at(step, this.axis) ?? step);
+  }
+  stepAtPlace(x: number): number {
+    return this.axis === "step" ? this.names.fromTrain(x) : (this.table?.stepAt(x, this.axis) ?? x);
   }
 
   /** The step table, once something has asked for it by `loadSteps`. */
@@ -109,6 +144,7 @@ export class OpenRun {
       this.requests = said.requests;
       this.marks = said.marks;
       if (!file.run) this.role = role;
+      await this.loadNames();
       this.problem = undefined;
     } catch (error) {
       if (asked === this.#asked) this.problem = error;

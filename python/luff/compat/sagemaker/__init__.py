@@ -19,13 +19,27 @@ from luff.compat.sagemaker.config import CollectionConfig, DebuggerHookConfig, T
 from luff.compat.sagemaker.estimator import Estimator, TrainingJob
 from luff.compat.sagemaker.inputs import Session, TrainingInput, get_execution_role
 from luff.compat.sagemaker.job import Job, read_job
+from luff.compat.sagemaker.profiler import (
+    DataloaderProfilingConfig,
+    DetailedProfilingConfig,
+    FrameworkProfile,
+    ProfilerConfig,
+    ProfilerRule,
+    PythonProfilingConfig,
+)
 from luff.compat.sagemaker.rules import Rule
 
 __all__ = [
     "CollectionConfig",
+    "DataloaderProfilingConfig",
     "DebuggerHookConfig",
+    "DetailedProfilingConfig",
     "Estimator",
+    "FrameworkProfile",
     "Job",
+    "ProfilerConfig",
+    "ProfilerRule",
+    "PythonProfilingConfig",
     "Rule",
     "Session",
     "TensorBoardOutputConfig",

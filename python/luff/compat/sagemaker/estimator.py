@@ -18,6 +18,7 @@ from luff.compat.sagemaker.config import DebuggerHookConfig, TensorBoardOutputCo
 from luff.compat.sagemaker.exceptions import UnexpectedStatusException
 from luff.compat.sagemaker.inputs import TrainingInput, local_path
 from luff.compat.sagemaker.job import Job
+from luff.compat.sagemaker.profiler import ProfilerConfig, ProfilerRule
 from luff.compat.sagemaker.rules import Rule
 from luff.errors import InvalidArgumentError, NotFoundError
 
@@ -119,7 +120,26 @@ class TrainingJob:
                     f"RuleEvaluationConditionMet: at step {finding.get('step')}, {finding.get('what')}"
                 )
             summary.append(row)
-        return summary
+        return summary + [
+            {
+                "RuleConfigurationName": rule.name,
+                "RuleEvaluationJobArn": f"{self.name}/{rule.name}",
+                "RuleEvaluationStatus": "IssuesFound" if self._fired(rule) else quiet,
+                "LastModifiedTime": now,
+            }
+            for rule in self._job.profiler_rules
+        ]
+
+    @staticmethod
+    def _fired(rule: ProfilerRule) -> bool:
+        """Whether a rule of the profiler, which is evaluated at the end, has found something."""
+        name = f"{rule.rule_parameters['rule_to_invoke']}.json"
+        try:
+            path = Path(rule.container_local_output_path or "") / "profiler-reports" / name
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(found, dict) and bool(found.get("RuleTriggered"))
 
     def describe(self) -> dict[str, Any]:
         """Returns name, status, configuration and rules of the job."""
@@ -144,6 +164,10 @@ class Estimator:
         Passed to the script as ``--name value``.
     rules, debugger_hook_config, tensorboard_output_config
         What is checked and saved. ``debugger_hook_config=False`` without rules runs the script without Luff.
+    profiler_config
+        What smdebug's hook profiles, in scripts that import it.
+    disable_profiler
+        Switches that off.
     base_job_name
         Jobs are called so, with the time behind it; default: the class's name.
     output_path
@@ -151,7 +175,7 @@ class Estimator:
     environment
         More environment variables for the script.
     **platform
-        What only the platform uses (role, instances, versions, images, time limits, profiler, ...); ignored.
+        What only the platform uses (role, instances, versions, images, time limits, ...); ignored.
     """
 
     def __init__(
@@ -159,9 +183,11 @@ class Estimator:
         entry_point: str | None = None,
         source_dir: str | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
-        rules: Iterable[Rule] | None = None,
+        rules: Iterable[Rule | ProfilerRule] | None = None,
         debugger_hook_config: DebuggerHookConfig | bool | None = None,
         tensorboard_output_config: TensorBoardOutputConfig | None = None,
+        profiler_config: ProfilerConfig | None = None,
+        disable_profiler: bool = False,
         base_job_name: str | None = None,
         output_path: str | None = None,
         environment: Mapping[str, str] | None = None,
@@ -177,6 +203,7 @@ class Estimator:
         self.rules = list(rules or ())
         self.debugger_hook_config = debugger_hook_config
         self.tensorboard_output_config = tensorboard_output_config
+        self.profiler_config = None if disable_profiler else profiler_config
         self.base_job_name = base_job_name or type(self).__name__.lower()
         self.output_path = output_path
         self.environment = dict(environment or {})
@@ -229,6 +256,11 @@ class Estimator:
         for part in ("model", "output"):
             (folder / part).mkdir(parents=True)
         job.write(folder / "job.json")
+        if self.profiler_config is not None:
+            found = self.profiler_config.to_dict()
+            found.setdefault("ProfilingParameters", {}).setdefault("LocalPath", str(folder / "profiler"))
+            (folder / "profilerconfig.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+            environment.setdefault("SMPROFILER_CONFIG_PATH", str(folder / "profilerconfig.json"))
         command = [sys.executable if script.suffix == ".py" else "/bin/sh", str(script), *self._arguments()]
         if self.debugger_hook_config is not False or self.rules:
             compat = ["--compat", "smdebug"] if _uses_smdebug(source) else []
@@ -274,10 +306,12 @@ class Estimator:
             hook.container_local_output_path = str(folder / "tensors")
         rules = [copy.copy(rule) for rule in self.rules]
         for rule in rules:
+            if isinstance(rule, ProfilerRule) and not rule.container_local_output_path:
+                rule.container_local_output_path = str(folder / "profiler-output")
             if source := rule.rule_parameters.get("source_s3_uri"):
                 place = local_path(source, f"the source of rule {rule.name}")
                 rule.rule_parameters = {**rule.rule_parameters, "source_s3_uri": place}
-        return Job(hook, rules, self.tensorboard_output_config)
+        return Job(hook, rules, self.tensorboard_output_config, self.profiler_config)
 
     def _arguments(self) -> list[str]:
         pairs = [

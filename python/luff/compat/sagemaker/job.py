@@ -14,6 +14,7 @@ from typing import Any
 
 from luff import config as luff_config
 from luff.compat.sagemaker.config import DebuggerHookConfig, TensorBoardOutputConfig
+from luff.compat.sagemaker.profiler import RULE_NAMES, ProfilerConfig, ProfilerRule
 from luff.compat.sagemaker.rules import Rule
 from luff.compat.smdebug.core import json_config
 from luff.compat.smdebug.core.collection import CollectionKeys
@@ -51,20 +52,26 @@ class Job:
     hook_config
         What is saved.
     rules
-        The rules. What they need is saved as well.
+        The rules, those of the profiler among them. What they need is saved as well.
     tensorboard_output_config
         Where TensorBoard's files go.
+    profiler_config
+        What smdebug's hook profiles.
     """
 
     def __init__(
         self,
         hook_config: DebuggerHookConfig | None = None,
-        rules: Iterable[Rule] = (),
+        rules: Iterable[Rule | ProfilerRule] = (),
         tensorboard_output_config: TensorBoardOutputConfig | None = None,
+        profiler_config: ProfilerConfig | None = None,
     ) -> None:
         self.hook_config = hook_config or DebuggerHookConfig()
-        self.rules = list(rules)
+        given = list(rules)
+        self.rules = [rule for rule in given if isinstance(rule, Rule)]
+        self.profiler_rules = [rule for rule in given if isinstance(rule, ProfilerRule)]
         self.tensorboard_output_config = tensorboard_output_config
+        self.profiler_config = profiler_config
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the job's configuration."""
@@ -78,6 +85,12 @@ class Job:
         out: dict[str, Any] = {"DebugHookConfig": hook}
         if self.rules:
             out["DebugRuleConfigurations"] = [rule.to_debugger_rule_config_dict() for rule in self.rules]
+        if self.profiler_rules:
+            out["ProfilerRuleConfigurations"] = [
+                rule.to_profiler_rule_config_dict() for rule in self.profiler_rules
+            ]
+        if self.profiler_config is not None:
+            out["ProfilerConfig"] = self.profiler_config.to_dict()
         if self.tensorboard_output_config is not None:
             out["TensorBoardOutputConfig"] = self.tensorboard_output_config.to_dict()
         return out
@@ -106,25 +119,60 @@ def read_job(path: str | os.PathLike[str]) -> dict[str, Any]:
         ) from None
     try:
         found = json_config.check_job(found)
-        _check_rules(found.get("DebugRuleConfigurations", []))
+        _check_rules(found.get("DebugRuleConfigurations", []), "DebugRuleConfigurations")
+        _check_rules(found.get("ProfilerRuleConfigurations", []), "ProfilerRuleConfigurations")
+        _profiler_rules(found)
     except (SMDebugError, InvalidArgumentError) as error:
         raise InvalidArgumentError(f"{error}: {os.fspath(path)}") from None
     return found
 
 
-def _check_rules(rules: Any) -> None:
+def _check_rules(rules: Any, key: str) -> None:
     if not isinstance(rules, list):
-        raise InvalidArgumentError(
-            f"found {type(rules).__name__} at DebugRuleConfigurations, expected a list"
-        )
+        raise InvalidArgumentError(f"found {type(rules).__name__} at {key}, expected a list")
     for number, rule in enumerate(rules):
-        place = f"DebugRuleConfigurations[{number}]"
+        place = f"{key}[{number}]"
         json_config.known_keys(rule, _RULE_KEYS, place)
         parameters = rule.get("RuleParameters")
         if not isinstance(parameters, dict) or not isinstance(parameters.get("rule_to_invoke"), str):
             raise InvalidArgumentError(
                 f"found no rule_to_invoke at {place}.RuleParameters, expected a rule's name"
             )
+
+
+def _profiler_rules(found: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the rules of the profiler for Luff's section ``output``: names with their parameters, and a folder.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For a rule that there is not, or one that is there twice.
+    """
+    rules: dict[str, str] = {}
+    folder = ""
+    for number, rule in enumerate(found.get("ProfilerRuleConfigurations") or []):
+        parameters = dict(rule["RuleParameters"])
+        name = parameters.pop("rule_to_invoke")
+        if name not in RULE_NAMES:
+            raise InvalidArgumentError(
+                f"found rule {name!r} at ProfilerRuleConfigurations[{number}], expected one of the profiler's: "
+                f"{', '.join(RULE_NAMES)}"
+            )
+        if name in rules:
+            raise InvalidArgumentError(f"found rule {name!r} twice, expected each rule once")
+        for key, value in parameters.items():
+            if any(one in f"{key}{value}" for one in ",:="):
+                raise InvalidArgumentError(f"rule {name}: found {key}={value}, expected a number or a word")
+        rules[name] = ":".join(
+            [name, *(f"{key}={value}" for key, value in parameters.items() if value != "")]
+        )
+        if name == "ProfilerReport" or not folder:
+            folder = rule.get("LocalPath") or folder
+            if name == "ProfilerReport":
+                folder = folder or rule["RuleConfigurationName"]
+    if not rules:
+        return {}
+    return {"profiler_rules": ",".join(rules.values()), **({"profiler_report": folder} if folder else {})}
 
 
 # ---- conversion to Luff's configuration ------------------------------------------------------------------------
@@ -230,7 +278,7 @@ def to_luff(found: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 def _output(found: Mapping[str, Any], report: str | None) -> list[str]:
     """Returns the section that names the files written beside the run."""
-    out = {"report": report} if report else {}
+    out = {**({"report": report} if report else {}), **_profiler_rules(found)}
     hook = found["DebugHookConfig"]
     # With --compat smdebug, the hook in the script writes to its directory itself.
     if hook.get("LocalPath") and os.environ.get("LUFF_COMPAT") != "smdebug":

@@ -8,12 +8,25 @@ from collections.abc import Callable
 from typing import Any
 
 from luff._nearest import hint
+from luff.compat.sagemaker.profiler import RULE_NAMES, profiler_rule
 from luff.errors import InvalidArgumentError
 
 __all__ = [
     "SMS",
     "ActionList",
+    "BatchSize",
+    "CPUBottleneck",
+    "Dataloader",
     "Email",
+    "GPUMemoryIncrease",
+    "IOBottleneck",
+    "LoadBalancing",
+    "LowGPUUtilization",
+    "MaxInitializationTime",
+    "OverallFrameworkMetrics",
+    "OverallSystemUsage",
+    "ProfilerReport",
+    "StepOutlier",
     "StopTraining",
     "all_zero",
     "check_input_images",
@@ -108,6 +121,21 @@ vanishing_gradient = _rule("VanishingGradient", "gradients")
 weight_update_ratio = _rule("WeightUpdateRatio", "weights")
 
 
+# The profiler's rules, for `ProfilerRule.sagemaker`.
+BatchSize = profiler_rule("BatchSize")
+CPUBottleneck = profiler_rule("CPUBottleneck")
+Dataloader = profiler_rule("Dataloader")
+GPUMemoryIncrease = profiler_rule("GPUMemoryIncrease")
+IOBottleneck = profiler_rule("IOBottleneck")
+LoadBalancing = profiler_rule("LoadBalancing")
+LowGPUUtilization = profiler_rule("LowGPUUtilization")
+MaxInitializationTime = profiler_rule("MaxInitializationTime")
+OverallFrameworkMetrics = profiler_rule("OverallFrameworkMetrics")
+OverallSystemUsage = profiler_rule("OverallSystemUsage")
+ProfilerReport = profiler_rule("ProfilerReport")
+StepOutlier = profiler_rule("StepOutlier")
+
+
 class _Action:
     name = ""
 
@@ -197,5 +225,5 @@ def listed(actions: Any) -> list[dict[str, str]]:
 
 
 def __getattr__(name: str) -> Any:
-    known = [one for one in __all__ if one[0].islower()]
+    known = [one for one in __all__ if one[0].islower() or one in RULE_NAMES]
     raise AttributeError(f"rule_configs has no rule {name!r}{hint(name, known)}")

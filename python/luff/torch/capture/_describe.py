@@ -67,6 +67,12 @@ def _numbers(mapping: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _device_of(optimizer: Any) -> str:
+    """Returns the kind of device that holds all parameters of an optimizer; "" for several."""
+    kinds = {p.device.type for group in optimizer.param_groups for p in group["params"]}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
 def describe(
     names: Names,
     optimizers: Iterable[tuple[int, str, Any]],
@@ -153,6 +159,7 @@ def describe(
                 "type": type(optimizer).__name__,
                 "defaults": _numbers(optimizer.defaults),
                 "scheduled": _has_scheduler(optimizer),
+                "device": _device_of(optimizer),
                 "groups": [
                     {"settings": _numbers(group), "parameters": len(group["params"])}
                     for group in optimizer.param_groups

@@ -38,6 +38,9 @@ _MOVES = frozenset(
     )
 )
 _LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
+_ERRORS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss"))
+_PICKS = frozenset(("Max", "Amax", "Gather", "Index", "IndexSelect", "Where"))  # of answers for the actions
+_DISCOUNT = (0.5, 1.0)  # bounds of a factor that discounts what comes later
 
 
 class LossFormula(WaitingEvents):
@@ -97,6 +100,8 @@ def fault_of(node: Any) -> str:
             return ""
         if _divergence_grows(terms):
             return "divergence_maximised"
+        if all(_target_moves(term.node) for term in terms):
+            return "moving_target"
         if fault := _of_errors(terms):
             return fault
         choices = [_choice(term.node) for term in terms]
@@ -171,6 +176,42 @@ def _divergence_grows(terms: list[_Term]) -> bool:
             if any(deviation is core for core in cores):
                 return True
     return False
+
+
+def _target_moves(node: Any) -> bool:
+    """Returns whether the target of a loss of errors is a number plus a discount times an answer of a linear layer,
+    with a gradient: that of a value that is learnt from its own estimate.
+    """
+    if operation_of(node) not in _ERRORS or len(node.next_functions) < 2:
+        return False
+    prediction, target = (child for child, _ in node.next_functions[:2])
+    target = _past(target)
+    if prediction is None or operation_of(target) not in ("Add", "Sub"):
+        return False
+    children = [child for child, _ in target.next_functions]
+    moving = [child for child in children if child is not None]
+    if len(children) != 2 or len(moving) != 1:
+        return False
+    node, discounted = _past(moving[0]), False
+    for _ in range(_DEPTH):
+        name, following = operation_of(node), [child for child, _ in node.next_functions]
+        inner = [child for child in following if child is not None]
+        if name == "Mul" and len(inner) == 1:
+            discounted |= _discounts(node)
+        elif name not in _PICKS or len(inner) != 1:
+            break
+        node = _past(inner[0])
+    return discounted and operation_of(node) in _LINEAR
+
+
+def _discounts(node: Any) -> bool:
+    """Returns whether a product's constant is a discount: one number below 1, or that and zeros where episodes end."""
+    factor = constant_factor(node, False)
+    if factor is None:
+        values, _ = _constant_of(node)
+        kept = [] if values is None else [float(value) for value in np.unique(values[values != 0])]
+        factor = kept[0] if len(kept) == 1 else 0.0
+    return _DISCOUNT[0] <= factor < _DISCOUNT[1]
 
 
 def _of_errors(terms: list[_Term]) -> str:

@@ -39,6 +39,8 @@ _SIGNED = 16  # TRAIN steps in which factors of losses are looked at; later thos
 #: A loss with a smaller factor is scaled down to nearly nothing: the usual rates, up to 1, become rates below 1e-5.
 #: Its value is small then, too: a loss in large units may have such a factor so that its value is ordinary.
 _FAINT, _FAINT_VALUE = 1e-5, 1e-4
+_SEVERAL = 4  # losses in a step of which it is looked at whether a backward pass uses them
+_MAX_UNUSED = 32  # steps with losses that no backward pass used that are told
 _SQUARED_ERROR = "squared error"  # name of those that a script computes itself
 
 
@@ -60,6 +62,7 @@ class Losses:
         self._maximised: set[str] = set()  # kinds of losses that enter roots with a minus
         self._minimised: set[str] = set()  # kinds that do so without
         self._faint = True  # no root so far had a loss that is not scaled down to nearly nothing
+        self._unused = _MAX_UNUSED  # steps that may still be told
         self._sums: set[str] = set()  # kinds of losses that are trained as sums over the targets
         self._loss_kinds: set[str] = set()
         self._scratch = np.zeros(1, dtype=np.float64)
@@ -269,6 +272,8 @@ class Losses:
         if not isinstance(root, torch.Tensor) or root.numel() != 1:
             return
         self._weights(step, root)
+        if len(step.loss_nodes) >= _SEVERAL:
+            self._used(step, root)
         if step.loss_outputs and any(reference() is root for reference in step.loss_outputs):
             return
         plain = not self._context.saved_hooks
@@ -333,6 +338,27 @@ class Losses:
         self._sign(session, step, parts)
         if not self._context.saved_hooks and not self._ascends():
             self.formula.root(root)
+
+    def _used(self, step: Step, root: Any) -> None:
+        """Notes which of a step's losses a root sums up. Not known where it sums up anything else."""
+        if step.summed_losses is None:
+            return
+        summed = {node._sequence_nr() for node, _ in _loss_graph.parts(root, step.loss_nodes)}
+        known = self.readable(step) and summed <= step.loss_nodes.keys()
+        step.summed_losses = step.summed_losses | summed if known else None
+
+    def updated(self, step: Step) -> None:
+        """Reports a step in which losses with gradients were made and none but the last went into the update."""
+        session, summed = self._context.session, step.summed_losses
+        if not summed or session is None:
+            return
+        step.summed_losses = None  # of further updates of the step nothing is known
+        kinds = {step.loss_nodes[number] for number in summed}
+        made = [number for number, kind in step.loss_nodes.items() if kind in kinds]
+        if len(summed) == 1 and made[-1] in summed and len(made) >= _SEVERAL and self._unused:
+            self._unused -= 1
+            event = {"kind": "unused_losses", "loss": kinds.pop(), "made": len(made), "used": 1}
+            session.event_json(json.dumps(event))
 
     def _scale(self, session: Any, root: Any, weights: list[float], count: int) -> None:
         """Reports a training of which all losses are scaled down to nearly nothing, once it has been so in `_SIGNED`

@@ -62,6 +62,8 @@ class Step:
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
         self.function_losses: list[FunctionLoss] = []
         self.loss_nodes: dict[int, str] = {}  # sequence numbers of nodes that made losses, and their kinds
+        # Those that the roots of backward passes sum up, where there are several; None: not known.
+        self.summed_losses: set[int] | None = set()
         self.known_functions: set[int] = set()  # nodes of those that a backward pass has reached
         self.module_losses: dict[str, int] = {}
         self.graph_losses: dict[str, int] = {}

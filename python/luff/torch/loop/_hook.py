@@ -183,7 +183,7 @@ class Hook(BaseHook):
 
     def _machine(self, names: Names, eager: bool) -> Machine:
         machine = Machine(names, self.steps, eager)
-        if self.on_all and self._options.job:
+        if self.on_all and self.one_run_each:
             machine.next_training = NextTraining()
         config = self._options.config
         machine.early = asks_for_values(config)

@@ -14,10 +14,17 @@ from luff._weak import Identities
 __all__ = ["Loaders"]
 
 _TRAIN = int(Mode.TRAIN)
-_MOST = 64
-
-
-_SETTINGS = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
+_MOST = 64  # described
+_LAST = 255  # numbers, which rows of phases refer to
+_SETTINGS = (
+    "batch_size",
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "drop_last",
+    "in_order",
+)
 
 
 def _samples(loader: Any) -> int | None:
@@ -39,7 +46,8 @@ class Loaders:
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
         self._known: Identities[int] = Identities()
-        self._described: list[dict[str, Any]] = []
+        self._next = 0  # number
+        self._described: dict[int, dict[str, Any]] = {}
         self._last: dict[str, Any] | None = None
         self._steps_before = 0
         self._session: Session | None = None
@@ -53,33 +61,44 @@ class Loaders:
     def hand_over(self, clock: StepClock) -> Loaders:
         """Returns what is known of the loader in use, for the process's next training."""
         following = Loaders(clock)
+        following._known = self._known
+        following._next = self._next
         if self._last is not None:
-            following._last = {**self._last, "number": 0, "trains": False}
-            following._described.append(following._last)
+            following._last = {**self._last, "trains": False}
+            following._described[self._last["number"]] = following._last
         return following
 
-    def started(self, loader: Any) -> None:
-        """Called when a loader has been asked for an iterator."""
+    def started(self, loader: Any) -> int | None:
+        """Called when a loader has been asked for an iterator; returns its number in the document, if it has one."""
         steps = self._clock.mode_steps[_TRAIN]
         last, changed = self._last, False
         if last is not None and steps > self._steps_before and not last["trains"]:
             last["trains"] = changed = True
         self._steps_before = steps
         number = self._known.get(loader)
-        if number is None and len(self._described) < _MOST:
-            number = self._known[loader] = len(self._described)
-            self._described.append(self._describe(number, loader))
-            changed = True
+        if number not in self._described:
+            if len(self._described) == _MOST or self._next >= _LAST:
+                number = None
+            else:
+                if number is None:
+                    number = self._known[loader] = self._next
+                    self._next += 1
+                self._described[number] = self._describe(number, loader)
+                changed = True
         self._last = None if number is None else self._described[number]
         if changed and self._session is not None:
             self._tell()
+        return number
 
     def _describe(self, number: int, loader: Any) -> dict[str, Any]:
+        collate = getattr(loader, "collate_fn", None)
         settings = {name: getattr(loader, name, None) for name in _SETTINGS}
         return {
             "number": number,
             "type": type(loader).__name__,
             "dataset": type(getattr(loader, "dataset", None)).__name__,
+            "sampler": type(getattr(loader, "sampler", None)).__name__,
+            "collate": getattr(collate, "__name__", type(collate).__name__),
             "samples": _samples(loader),
             **{name: value for name, value in settings.items() if isinstance(value, bool | int)},
             "trains": False,
@@ -87,4 +106,4 @@ class Loaders:
 
     def _tell(self) -> None:
         if self._session is not None:
-            self._session.set_document("loaders", json.dumps({"loaders": self._described}))
+            self._session.set_document("loaders", json.dumps({"loaders": list(self._described.values())}))

@@ -466,6 +466,8 @@ class Machine(Steps):
             self.event(int(EventKind.STEP_SKIPPED), record.number)
         else:
             self.writer.updated(record.number)
+            if step.summed_losses:
+                self.losses.updated(step)
             self.evidence.update_ended(record, optimizer, in_backward)
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         self.recorder.states()

@@ -16,6 +16,7 @@ from luff.torch.capture._device import record_number
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import Recorder
+from luff.torch.evidence._debug import LOOKS, DebugSettings
 from luff.torch.evidence._evidence import Evidence
 from luff.torch.evidence._step import Step, StepContext
 from luff.torch.loop._writer import TensorWriter
@@ -67,6 +68,7 @@ class Steps(StepContext):
         self.by_hand = False  # steps are counted by hand
         self.stop = 0  # what all ranks have agreed on; 2: leave now
         self.evidence = Evidence(self)
+        self.debug = DebugSettings()
         self.losses = self.evidence.losses
         self.samples = self.evidence.samples
         self._early: list[tuple[int, Any, Any]] = []  # events before a step
@@ -225,6 +227,8 @@ class Steps(StepContext):
                     self._weights(step)
                 self._look_for_unseen_update(step, session, recorder)
                 recorder.settings(step)
+                if (done := self.clock.mode_steps[_TRAIN] - self.clock.first_train_step) in LOOKS:
+                    self.debug.look(session, done)
             if step.events or step.pending:
                 self._flush(step)
             if self.modules is not None:

@@ -22,6 +22,7 @@ _PACKAGES = (
     "luff._step_writer",
     "luff._arrays",
     "luff._patch",
+    "luff._phases",
     "luff._registry",
     "luff._turn",
     "luff._weak",

@@ -269,6 +269,7 @@ def _making_optimizer(original: Method) -> Method:
             hook = hooks.of_optimizer(self)
             if hook is not None:
                 hook.guarded("optimizer", hook.machine.optimizer_made, self)
+                hook.guarded("late", _phases.install_late)
 
     return __init__
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/collected_rows.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/kit/kept_rule.h"
@@ -49,7 +50,8 @@ class BatchOrder final : public KeptRule {
   explicit BatchOrder(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    if (view.rows.info.mode != query::Mode::kTrain) return;
+    collected_.OnStep(view);  // what a policy collects goes up and down with it
+    if (view.rows.info.mode != query::Mode::kTrain || collected_.collects()) return;
     // Calls of one kind in one step are one batch: real and generated samples may come one after the other.
     std::map<std::string, std::vector<const LossCall*>> of_kind;
     const std::vector<LossCall>& calls = reader_.Read(view);
@@ -78,7 +80,10 @@ class BatchOrder final : public KeptRule {
     }
   }
 
-  void VisitFields(Fields& io) override { io("kinds", kinds_, LossReader::kMaxKinds); }
+  void VisitFields(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("collected", collected_);
+  }
 
  private:
   struct Kind {
@@ -233,6 +238,7 @@ class BatchOrder final : public KeptRule {
   const Limits limits_;
   LossReader reader_;  // only its static Read is used, so it is not saved
   std::map<std::string, Kind> kinds_;
+  CollectedRows collected_;
 };
 
 }  // namespace

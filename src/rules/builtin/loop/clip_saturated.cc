@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -17,6 +19,10 @@ constexpr const char* kName = "ClipSaturated";
 constexpr const char* kCause = "always";
 constexpr const char* kNorm = "clip/norm";
 constexpr const char* kOneSided = "one_sided";
+constexpr const char* kMisplaced = "misplaced";
+constexpr double kUsualLimit = 1e6;  // a larger one is given to learn the norm
+constexpr std::int64_t kMisplacedUpdates = 16;
+using format::EventKind;
 
 struct Limits {
   double factor;
@@ -51,6 +57,7 @@ class ClipSaturated final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     tracker_.OnStep(view);
     JudgeSides(view, sink);
+    JudgePlace(view, sink);
     const query::Trial::ScalarEntry* norm = nullptr;
     for (const auto& entry : view.rows.scalars) {
       const std::string& name = view.trial.tensor(entry.tensor).name;
@@ -99,6 +106,18 @@ class ClipSaturated final : public KeptRule {
     io("sided", sided_);
     io("sided_since", sided_since_);
     io("sided_open", sided_open_);
+    io("waiting", waiting_);
+    io("early", early_);
+    io("behind", behind_);
+    io("in_vain", in_vain_);
+    io("behind_updates", behind_updates_);
+    io("since_update", since_update_);
+    io("placed", placed_);
+    io("mattered", mattered_);
+    io("place_updates", place_updates_);
+    io("place_open", place_open_);
+    io("optimizer", optimizer_);
+    io("place_limit", place_limit_);
   }
 
  private:
@@ -149,8 +168,77 @@ class ClipSaturated final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Every call that clips came when no gradient waited for an update: an optimizer had used it, or it was not
+  // made yet. Functions that are hooked to gradients clip during the backward pass, one tensor each.
+  void JudgePlace(const StepView& view, Sink& sink) {
+    if (placed_) return;
+    const std::uint32_t worker = view.index.first_worker();
+    for (const query::EventAt& event : view.rows.events) {
+      if (event.worker != worker) continue;
+      switch (static_cast<EventKind>(event.row.kind)) {
+        case EventKind::kBackward:
+          waiting_ = true;
+          behind_ = false;
+          in_vain_ += std::exchange(early_, false) ? 1 : 0;
+          break;
+        case EventKind::kZeroGrad: waiting_ = false; break;
+        case EventKind::kStepSkipped:
+        case EventKind::kOptimizerStep:
+          // Of several optimizers one may be cleared while the gradients of another wait. Gradients that were
+          // clipped and used without a backward pass in between were set by hand.
+          placed_ = placed_ || early_ || (place_updates_ > 0 && event.row.subject != optimizer_);
+          behind_ = std::exchange(waiting_, false);
+          since_update_ = 0;
+          optimizer_ = event.row.subject;
+          ++place_updates_;
+          break;
+        case EventKind::kClipGrad: {
+          const double limit = std::bit_cast<double>(event.row.argument);
+          if (waiting_ || !(limit > 0 && limit < kUsualLimit) || ++since_update_ > 1) {
+            placed_ = true;
+            break;
+          }
+          place_limit_ = limit;
+          early_ = !behind_;
+          in_vain_ += behind_ ? 1 : 0;
+          behind_updates_ += behind_ ? 1 : 0;
+          break;
+        }
+        default: break;
+      }
+    }
+    double squares = 0;  // of the gradients that the optimizer has used
+    for (const auto& [entry, tensor] : view.index.summaries(format::Role::kGradient))
+      squares += entry.summary.l2() * entry.summary.l2();
+    mattered_ = mattered_ || (place_limit_ > 0 && squares > place_limit_ * place_limit_);
+    if (placed_ && std::exchange(place_open_, false)) sink.Heal(kMisplaced, "", view.rows.info.mode_step);
+    if (placed_ || in_vain_ < kMisplacedUpdates || place_updates_ < kMisplacedUpdates || !mattered_) return;
+    place_open_ = true;
+    const bool late = behind_updates_ == in_vain_;
+    Finding finding = FindingAt(kName, kMisplaced, view, TensorAt{format::kNoId, worker});
+    finding.since_step = 0;
+    finding.what = fmt::format("clipping has no effect: each of {} calls came {}", in_vain_,
+                               late ? "after optimizer.step() had used the gradients"
+                                    : "before loss.backward() had made the gradients");
+    finding.why = "what is clipped is not what the optimizer uses: updates are as large as without clipping";
+    finding.remedy = "clip gradients between loss.backward() and optimizer.step()";
+    finding.causes = {late ? "clip_grad_norm_ stands behind optimizer.step()"
+                           : "clip_grad_norm_ stands before loss.backward()"};
+    finding.evidence = {{"calls", in_vain_}, {"updates", place_updates_}};
+    finding.threshold = fmt::format(
+        "a fact: all calls that clip, {} or more, and gradients whose norm was above the limit (Luff)",
+        kMisplacedUpdates);
+    sink.Report(std::move(finding));
+  }
+
   const Limits limits_;
   LossTracker tracker_;
+  bool waiting_ = false, behind_ = false,
+       early_ = false;  // a gradient waits for an update; was used; clipped before it is made
+  std::int64_t in_vain_ = 0, behind_updates_ = 0, since_update_ = 0, place_updates_ = 0;
+  std::uint32_t optimizer_ = 0;
+  double place_limit_ = 0;
+  bool placed_ = false, mattered_ = false, place_open_ = false;
   double limit_ = 0, least_ = 0;
   std::int64_t row_ = 0, since_ = 0, sided_ = 0, sided_since_ = 0;
   bool open_ = false;
@@ -161,8 +249,10 @@ class ClipSaturated final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ClipSaturated>(kName, kParams);
-  spec.version = 2;
-  spec.summary = "clipping cuts every gradient by a large factor and nothing is learnt, or cuts one side off";
+  spec.version = 3;  // 3: "misplaced"
+  spec.summary =
+      "clipping cuts every gradient by a large factor and nothing is learnt, cuts one side off, or comes at "
+      "the wrong place";
   spec.needs = [](const Parameters&) -> std::vector<Need> {  // settings are always recorded
     return {{.collection = "gradients",
              .roles = {format::Role::kGradient},

@@ -1,3 +1,4 @@
+#include <bit>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 namespace luff::rules::schedule_collapse_test {
 namespace {
 
+using format::EventKind;
 using format::Role;
 using testing::FakeTrial;
 using testing::FindingsOf;
@@ -233,6 +235,50 @@ TEST(ClipSaturated, BothSigns_DeadUnits_OneFactorOrTwo_AndGradientsOfOneSignWith
       factors.Tensor(name, Role::kGradient, std::vector<double>(32, -1.0 - step));
   }
   EXPECT_TRUE(FindingsOf(factors, "ClipSaturated", ParameterSet::kLuff).empty());
+}
+
+enum class Place { kBefore, kBetween, kBehind };
+
+// Updates of one optimizer or of two in turn, each with a call that clips to `limit`.
+FakeTrial ClipsAt(Place place, double limit = 1, double norm = 5, std::uint32_t optimizers = 1, int calls = 1,
+                  bool backward = true) {
+  FakeTrial trial;
+  const auto clip = [&] {
+    for (int i = 0; i < calls; ++i)
+      trial.Event(EventKind::kClipGrad, format::kNoId, std::bit_cast<std::uint64_t>(limit));
+  };
+  for (int step = 0; step < 40; ++step) {
+    trial.Step().Loss(2.3 - 0.01 * step);
+    trial.Tensor("gradient/w", Role::kGradient, {norm});
+    trial.Event(EventKind::kZeroGrad, 0);
+    if (place == Place::kBefore) clip();
+    if (backward) trial.Event(EventKind::kBackward);
+    if (place == Place::kBetween) clip();
+    trial.Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step) % optimizers);
+    if (place == Place::kBehind) clip();
+  }
+  return trial;
+}
+
+TEST(ClipSaturated, ClippedBeforeBackwardOrBehindTheUpdate_IsTold) {
+  for (const Place place : {Place::kBefore, Place::kBehind}) {
+    const auto findings = FindingsOf(ClipsAt(place), "ClipSaturated", ParameterSet::kLuff);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "misplaced");
+    EXPECT_EQ(findings[0].step, 15);
+    EXPECT_NE(findings[0].what.find(place == Place::kBehind ? "after optimizer" : "before loss"),
+              std::string::npos);
+  }
+}
+
+TEST(ClipSaturated, ClippedInBetween_NormsThatAreLookedAt_HooksAndSeveralOptimizersAreSilent) {
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBetween), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBehind, 1e9), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBehind, 1, 0.5), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBefore, 1, 5, 1, 3), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(ClipsAt(Place::kBehind, 1, 5, 2), "ClipSaturated", ParameterSet::kLuff).empty());
+  for (const Place place : {Place::kBefore, Place::kBehind})  // gradients that are set by hand
+    EXPECT_TRUE(FindingsOf(ClipsAt(place, 1, 5, 1, 1, false), "ClipSaturated", ParameterSet::kLuff).empty());
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/passes.h"
+#include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -20,11 +22,13 @@ namespace {
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "StepSkipped";
-constexpr std::size_t kMaxWorkers = 4096, kMaxOptimizers = 1024;
+constexpr std::size_t kMaxWorkers = 4096, kMaxOptimizers = 1024, kMaxBatches = 64;
 // An update is one of few if so many batches' gradients were cleared before it, and updates come once in a
 // pass over the data: then optimizer.step() stands outside of the loop over batches. Attacks on inputs,
 // gradients of single samples or tasks that a script gathers itself are cleared too, many times in a pass.
 constexpr std::int64_t kFew = 3, kCycles = 3;
+constexpr std::int64_t kUnused =
+    4;  // updates in a row, from the first one on, that used the last loss of several
 constexpr double kPassesPerUpdate = 0.75;
 
 struct Limits {
@@ -48,6 +52,8 @@ class StepSkipped final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     passes_.OnTrainStep(view);
+    Unused(view, sink);
+    Count(view);
     // A closure computes and clears gradients many times in one update; its gradients are recorded.
     const auto gradients = view.index.summaries(Role::kGradient);
     const bool used = !gradients.empty();
@@ -87,12 +93,122 @@ class StepSkipped final : public KeptRule {
     }
   }
 
+  void OnEnd(const query::Trial& trial, Sink& sink) override { NeverStepped(trial, sink); }
+
   void VisitFields(Fields& io) override {
     io("workers", workers_, kMaxWorkers);
+    io("used", used_, kMaxOptimizers);
+    io("last", last_);
     io("passes", passes_);
+    io("unused", unused_);
+    io("losses_made", losses_made_);
+    io("some_used", some_used_);
+    io("unused_open", unused_open_);
   }
 
  private:
+  // Each update so far used the last of several losses of the same kind, of as many batches: backward() and
+  // step() stand behind the loop over batches. A search along a line computes many losses of one batch, and
+  // an evaluation with gradients comes after the first update.
+  void Unused(const StepView& view, Sink& sink) {
+    const std::uint32_t worker = view.index.first_worker();
+    if (some_used_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
+    std::set<std::uint64_t> batches;
+    for (const query::EventAt& event : view.index.events(EventKind::kBatch))
+      if (event.worker == worker && batches.size() < kMaxBatches) batches.insert(event.row.argument);
+    double made = 0;
+    std::string loss;
+    for (const auto& event : view.index.json_events("unused_losses")) {
+      const double number = NumberIn(*event, "made");
+      if (!(number >= static_cast<double>(kFew) + 1)) continue;
+      made = number;
+      const auto name = event->find("loss");
+      loss = name != event->end() && name->is_string() ? name->get<std::string>() : "loss";
+    }
+    // Of the first step, which opened the run, most batches were gone before they could be told apart.
+    const std::size_t others = unused_ == 0 ? view.index.events(EventKind::kForward).size() : batches.size();
+    if (made == 0 || static_cast<std::int64_t>(others) <= kFew) {
+      some_used_ = true;
+      if (std::exchange(unused_open_, false)) sink.Heal("unused", "", view.rows.info.mode_step);
+      return;
+    }
+    ++unused_;
+    losses_made_ += static_cast<std::int64_t>(made);
+    if (unused_ < kUnused) return;
+    unused_open_ = true;
+    Finding finding = FindingAt(kName, "unused", view, TensorAt{format::kNoId, worker});
+    finding.since_step = 0;
+    finding.what = fmt::format("only the last batch of each pass is learnt: {} of {} losses were used",
+                               unused_, losses_made_);
+    finding.why = fmt::format(
+        "each of the {} updates so far followed the last of several {}, of as many batches; the others were "
+        "computed with gradients, and no backward pass used them",
+        unused_, loss);
+    finding.remedy =
+        "call loss.backward() and optimizer.step() inside the loop over batches; or add the losses up and "
+        "call "
+        "backward() on their sum";
+    finding.causes = {"backward() and step() stand outside of the loop over batches",
+                      "losses that are meant to be added up, and overwrite each other"};
+    finding.evidence = {{"losses", losses_made_}, {"used", unused_}};
+    finding.threshold = fmt::format(
+        "a fact of the graph: the first {} updates used one loss each, {} or more were made before it (Luff)",
+        kUnused, kFew);
+    sink.Report(std::move(finding));
+  }
+
+  struct Use {  // of an optimizer
+    std::int64_t cleared = 0, steps = 0;
+    void VisitFields(Fields& io) {
+      io("cleared", cleared);
+      io("steps", steps);
+    }
+  };
+
+  void Count(const StepView& view) {
+    last_.Take(view.rows.info);
+    for (const query::EventAt& event : view.rows.events) {
+      if (event.worker != view.index.first_worker() || event.row.subject == format::kNoId) continue;
+      if (used_.size() >= kMaxOptimizers && !used_.contains(event.row.subject)) continue;
+      const auto kind = static_cast<EventKind>(event.row.kind);
+      if (kind == EventKind::kZeroGrad) ++used_[event.row.subject].cleared;
+      if (kind == EventKind::kOptimizerStep || kind == EventKind::kStepSkipped)
+        ++used_[event.row.subject].steps;
+    }
+  }
+
+  // An optimizer whose gradients were cleared again and again, as in a loop, and that never stepped, while
+  // another did. Its parameters are in no other: a wrapper shares them with what it wraps.
+  void NeverStepped(const query::Trial& trial, Sink& sink) const {
+    const ModelFacts facts = ModelFacts::Of(trial);
+    std::int64_t most = 0;
+    for (const auto& [number, use] : used_) most = std::max(most, use.steps);
+    if (most < updates_) return;
+    for (const OptimizerFacts& optimizer : facts.optimizers()) {
+      const auto use = used_.find(optimizer.number);
+      if (use == used_.end() || use->second.steps > 0 || use->second.cleared < updates_) continue;
+      std::int64_t own = 0;
+      for (const auto& [name, parameter] : facts.parameters())
+        own += parameter.optimizer == optimizer.name && parameter.requires_grad ? 1 : 0;
+      if (own == 0 || own != optimizer.parameters || optimizer.foreign != 0) continue;
+      Finding finding = FindingAt(kName, "never", trial, format::kNoId, 0, last_.Info());
+      finding.since_step = 0;
+      finding.what = fmt::format("{} (optimizer {}) never stepped: its {} parameters are as they were",
+                                 optimizer.name, optimizer.number, own);
+      finding.why = fmt::format(
+          "its gradients were cleared {} times, and another optimizer stepped {} times: what it holds is "
+          "never "
+          "trained",
+          use->second.cleared, most);
+      finding.remedy = fmt::format("call {}.step() after the backward pass of its own loss", optimizer.name);
+      finding.causes = {"step() is missing for one of several optimizers", "the other optimizer steps twice"};
+      finding.evidence = {{"cleared", use->second.cleared}, {"others", most}};
+      finding.threshold = fmt::format("a fact at the end, {} times cleared and {} updates of another (Luff)",
+                                      updates_, updates_);
+      sink.Report(std::move(finding));
+    }
+  }
+
   struct State {
     bool made = false;  // there are gradients that no update has used yet
     bool open = false;
@@ -241,16 +357,22 @@ class StepSkipped final : public KeptRule {
 
   const std::int64_t updates_, empty_;
   Passes passes_;
+  std::int64_t unused_ = 0,
+               losses_made_ = 0;  // updates so far that used one loss of several, and these losses
+  bool some_used_ = false, unused_open_ = false;
   std::map<std::uint32_t, State> workers_;
+  std::map<std::uint32_t, Use> used_;  // by number of the optimizer
+  Anchor last_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  spec.version = 4;  // 4: one update in a pass
+  spec.version = 5;  // 4: one update in a pass; 5: losses that no backward pass uses; "never"
   spec.summary =
-      "gradients are made and thrown away: the update is always left out, or all but once in a pass";
+      "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
+      "pass";
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };
   return spec;
 }

@@ -162,6 +162,70 @@ TEST(StepSkipped, OneUpdateInAPass_IsTold_OneOfSomeBatchesIsSilent) {
   EXPECT_TRUE(FindingsOf(OneUpdateOf(1, 8), "StepSkipped").empty());
 }
 
+// Before each update so many losses were made, of as many batches or of one, from a step on.
+FakeTrial LastOfSeveral(int losses, bool other_batches, int from = 0) {
+  FakeTrial trial;
+  for (int step = 0; step < 12; ++step) {
+    trial.Step();
+    for (int i = 0; i < losses; ++i) {
+      trial.Event(EventKind::kForward, 0);
+      if (step == 0 && i + 1 < losses) continue;  // not there any more when the run was opened
+      trial.Event(EventKind::kBatch, 0, static_cast<std::uint64_t>(other_batches ? 100 * step + i : step));
+    }
+    if (step >= from)
+      trial.EventJson(R"({"kind": "unused_losses", "loss": "CrossEntropyLoss", "used": 1, "made": )" +
+                      std::to_string(losses) + "}");
+    trial.Event(EventKind::kZeroGrad, 0).Event(EventKind::kBackward).Event(EventKind::kOptimizerStep, 0);
+  }
+  return trial;
+}
+
+TEST(StepSkipped, OnlyTheLastLossOfAPassIsUsed_IsTold_SearchesAndLateEvaluationsAreSilent) {
+  const auto findings = FindingsOf(LastOfSeveral(10, true), "StepSkipped");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "unused");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].step, 3);
+  EXPECT_EQ(findings[0].since_step, 0);
+  EXPECT_NE(findings[0].remedy.find("inside the loop over batches"), std::string::npos);
+  EXPECT_TRUE(FindingsOf(LastOfSeveral(10, false), "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(LastOfSeveral(10, true, 1), "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(LastOfSeveral(3, true), "StepSkipped").empty());
+}
+
+// Two optimizers, of `a` and of `b`: the second steps at each `every`-th step, if at all.
+FakeTrial TwoOptimizers(int every, bool clears, const char* holder = "Adam_2") {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    std::string(R"({"models": [{"name": "Net", "type": "Net", "modules": [], "parameters": [
+      {"path": "a", "name": "Net_a", "shape": [4], "requires_grad": true, "optimizer": "Adam", "group": 0},
+      {"path": "b", "name": "Net_b", "shape": [4], "requires_grad": true, "optimizer": ")") +
+                        holder +
+                        R"(", "group": 0}]}], "optimizers": [
+      {"number": 0, "name": "Adam", "type": "Adam", "groups": [{"settings": {}, "parameters": 1}], "foreign": 0},
+      {"number": 1, "name": "Adam_2", "type": "Adam", "groups": [{"settings": {}, "parameters": 1}], "foreign": 0}]})");
+  for (int step = 0; step < 60; ++step) {
+    trial.Step()
+        .Event(EventKind::kZeroGrad, 0)
+        .Event(EventKind::kBackward)
+        .Event(EventKind::kOptimizerStep, 0);
+    if (clears) trial.Event(EventKind::kZeroGrad, 1);
+    trial.Event(EventKind::kBackward);
+    if (every > 0 && step % every == every - 1) trial.Event(EventKind::kOptimizerStep, 1);
+  }
+  return trial;
+}
+
+TEST(StepSkipped, OneOfSeveralOptimizersNeverSteps_IsTold_RareOnesWrappersAndUntouchedOnesAreSilent) {
+  const auto findings = FindingsOf(TwoOptimizers(0, true), "StepSkipped");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "never");
+  EXPECT_NE(findings[0].what.find("Adam_2"), std::string::npos);
+  EXPECT_TRUE(FindingsOf(TwoOptimizers(40, true), "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(TwoOptimizers(0, false), "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(TwoOptimizers(0, true, "Adam"), "StepSkipped").empty());
+}
+
 TEST(StepSkipped, UpdatesWithoutAGradient_Stop_ThoseByHandAndOfOtherOptimizersAreSilent) {
   FakeTrial between;
   FakeTrial before;

@@ -82,6 +82,11 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "so "
      "that the answer 1 for all rows is the best",
      "give it targets of -1 and 1: 2 * y - 1", "labels of 0 and 1", false},
+    {"moving_target", "training moves the target of the loss, too",
+     "the target is a number plus a discount times an answer of a model, and it is part of the graph: its "
+     "gradient changes that answer so that the target meets the prediction",
+     "compute the target under torch.no_grad(), or detach() it", "a bootstrapped target without detach()",
+     false},
 });
 
 class LossFormula final : public KeptRule {

@@ -90,6 +90,35 @@ constexpr Breach kSmoothedAway = {"smoothed_away", "smooths its labels away",
                                   "the target of a row keeps less than half of its weight: the loss asks for "
                                   "nearly the same score of every class",
                                   "lower label_smoothing: 0.1 is usual", false};
+constexpr Breach kDropped = {
+    "dropout_before_scores", "gets scores of which dropout has set some to 0",
+    "a score of 0 is an answer, too: which classes get it is drawn anew at each step, and "
+    "the others are scaled up",
+    "put the dropout before the last layer, not behind it", false};
+constexpr double kLeastDropped = 0.02;  // of the scores; p of a dropout is larger
+
+// Whether dropout has worked on scores last: in many rows some are exactly 0, of each column some rows, and
+// what is left has both signs. Scores that are masked are so in the same columns of each row.
+bool Dropped(const SampleValues& output) {
+  if (output.shape.size() != 2 || output.shape[0] < 8 || output.shape[1] < 1) return false;
+  const auto columns = static_cast<std::size_t>(output.shape[1]);
+  std::vector<std::size_t> zeros(columns, 0);
+  bool above = false, below = false;
+  for (std::size_t i = 0; i < output.values.size(); ++i) {
+    zeros[i % columns] += output.values[i] == 0 ? 1 : 0;
+    above = above || output.values[i] > 0;
+    below = below || output.values[i] < 0;
+  }
+  const double rows = static_cast<double>(output.values.size() / columns);
+  double all = 0;
+  bool everywhere = true;
+  for (const std::size_t count : zeros) {
+    all += static_cast<double>(count);
+    everywhere = everywhere && static_cast<double>(count) < rows;
+  }
+  return above && below && everywhere && all >= kLeastDropped * rows * static_cast<double>(columns);
+}
+
 constexpr double kSmoothing = 0.5;  // above it, what is smoothed in outweighs the label
 
 double Tolerance(DType dtype) {
@@ -293,6 +322,8 @@ class LossInputContract final : public KeptRule {
   // What the graph says is a fact; without it, the values must tell.
   Breach Limited(const LossCall& call, double low, double high, std::size_t count, Kind* kind) const {
     const std::string maker = makers_.Of(call);
+    if (maker.empty() && TailOf(modules_).type.starts_with("Dropout") && Dropped(call.output))
+      return kDropped;
     if (maker == "sigmoid" || maker == "softmax") return kSigmoidFirst;
     if (maker == "relu" || maker == "tanh" || maker == "gelu" || maker == "silu" || maker == "softplus")
       return kActivationFirst;
@@ -363,8 +394,8 @@ class LossInputContract final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
-  // more of divergences
-  spec.version = 4;
+  // more of divergences; 5: "dropout_before_scores"
+  spec.version = 5;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

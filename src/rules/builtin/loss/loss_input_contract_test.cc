@@ -132,6 +132,40 @@ FakeTrial BinaryStory(double low, double high, int steps, const char* last_modul
   return trial;
 }
 
+// Scores of 16 samples x 4 classes behind a last module; `drawn`: others are 0 at each step, else those of
+// the first column (a mask), or (`sign`) all that are below 0.
+FakeTrial Zeros(const char* last_module, bool drawn, bool mask, bool sign) {
+  FakeTrial trial;
+  trial.SetDocument("model", std::string(R"({"models": [{"name": "Net", "modules": [
+    {"path": "", "type": "Net", "name": "Net", "number": 0},
+    {"path": "last", "type": ")") +
+                                 last_module + R"(", "name": "Net_last", "number": 1}]}]})");
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 6; ++step) {
+    Batch batch{{}, std::vector<double>(64), {}};
+    for (std::size_t i = 0; i < 64; ++i) {
+      double& score = batch.scores[i];
+      score = normal(random);
+      if ((drawn && normal(random) > 0.7) || (mask && i % 4 == 0) || (sign && score < 0)) score = 0;
+      if (i % 4 == 0) batch.ids.push_back(static_cast<double>(i / 4 % 3 + 1));
+    }
+    testing::TellClasses(&trial, batch, 4);
+  }
+  return trial;
+}
+
+TEST(LossInputContract, DropoutBehindTheLastLayer_IsTold_MasksAndDropoutElsewhereAreSilent) {
+  const auto findings = FindingsOf(Zeros("Dropout", true, false, false));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "dropout_before_scores");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_TRUE(FindingsOf(Zeros("Dropout", false, false, false)).empty());  // registered last, used before
+  EXPECT_TRUE(FindingsOf(Zeros("Dropout", false, true, false)).empty());
+  EXPECT_TRUE(FindingsOf(Zeros("Dropout", false, false, true)).empty());
+  EXPECT_TRUE(FindingsOf(Zeros("Linear", true, false, false)).empty());
+}
+
 TEST(LossInputContract, SigmoidBeforeLogits_NeedsTheGraphOrManyBatches) {
   const auto by_graph = FindingsOf(BinaryStory(0.4, 0.6, 8, "Sigmoid"));
   ASSERT_EQ(by_graph.size(), 1U);

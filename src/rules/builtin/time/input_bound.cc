@@ -7,16 +7,13 @@
 
 #include "base/format.h"
 #include "luff/profile/input.h"
-#include "rules/kit/kept_rule.h"
-#include "rules/kit/params.h"
-#include "rules/kit/select.h"
+#include "rules/facts/pause_rule.h"
 
 /// InputBound: docs/rules/input_bound.md.
 namespace luff::rules::input_bound {
 namespace {
 
 constexpr const char* kName = "InputBound";
-constexpr const char* kCause = "data_wait";
 constexpr std::size_t kMostWindow = 10'000;
 
 struct Limits {
@@ -52,21 +49,29 @@ class InputBound final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
-    if (view.rows.phases.empty()) return;
-    const query::StepPhases& phases = view.rows.phases.front();
+    const query::StepPhases* judged = worker_.In(view);
+    if (judged == nullptr) return;
+    const query::StepPhases& phases = *judged;
     run_s_ += static_cast<double>(phases.head.wall_ns) * 1e-9;
     if (info.mode != query::Mode::kTrain) return;
     seen_ += phases.head.steps;
     if (seen_ <= limits_.first) return;
+    // The first batch of an epoch: WorkersRestart.
+    if (phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)] != 0) return;
     const profile::StepTime time = profile::TimeOf(phases);
     window_.push_back({time});
+    waits_.Add(phases);
     if (window_.size() < static_cast<std::size_t>(limits_.window)) return;
-    Judge(view, phases.worker, sink);
+    Judge(view, sink);
     window_.clear();
+    waits_.Clear();
   }
 
   void VisitFields(Fields& io) override {
+    worker_.VisitFields(io);
     io("window", window_, kMostWindow);
+    io("waits", waits_.sums(), kMostWindow);
+    io("cause", cause_);
     io("run_s", run_s_);
     io("waited_s", waited_s_);
     io("seen", seen_);
@@ -77,7 +82,7 @@ class InputBound final : public KeptRule {
   }
 
  private:
-  void Judge(const StepView& view, std::uint32_t worker, Sink& sink) {
+  void Judge(const StepView& view, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
     std::vector<profile::StepTime> steps;
     for (const KeptTime& one : window_) steps.push_back(one.time);
@@ -86,47 +91,44 @@ class InputBound final : public KeptRule {
       windows_ = 0;
       if (open_ && ++free_ >= 3) {
         open_ = false;
-        sink.Heal(kCause, "", info.mode_step);
+        sink.Heal(cause_, "", info.mode_step);
       }
       return;
     }
     free_ = 0;
     if (windows_++ == 0) since_ = std::max<std::int64_t>(info.mode_step - limits_.window + 1, 0);
-    const auto loader = profile::TrainingLoader(view.trial.DocumentAt("loaders", view.number));
-    const std::int64_t cores = profile::CoresOf(view.trial.Document("environment"));
-    const profile::Estimate estimate = profile::EstimateWorkers(means, loader ? loader->workers : 0, cores);
-    waited_s_ += estimate.saving_s * static_cast<double>(limits_.window);
-    if (windows_ < 2 || estimate.saving_s <= 0) return;
+    const profile::InputCause cause = profile::CauseOf(
+        means, waits_, view.trial.DocumentAt("loaders", view.number), view.trial.Document("environment"));
+    waited_s_ += cause.estimate.saving_s * static_cast<double>(limits_.window);
+    if (windows_ < 2 || cause.estimate.saving_s <= 0) return;
     if (waited_s_ < limits_.seconds || waited_s_ < limits_.worth * run_s_) return;
+    if (open_ && cause_ != cause.cause) return;  // it stays what it was
     open_ = true;
-    sink.Report(Described(view, worker, means, estimate, loader));
+    cause_ = cause.cause;
+    sink.Report(Described(view, means, cause));
   }
 
-  [[nodiscard]] Finding Described(const StepView& view, std::uint32_t worker, const profile::Means& means,
-                                  const profile::Estimate& estimate,
-                                  const std::optional<profile::Loader>& loader) const {
+  [[nodiscard]] Finding Described(const StepView& view, const profile::Means& means,
+                                  const profile::InputCause& cause) const {
     using profile::TimeText;
-    Finding finding = FindingAt(kName, kCause, view.trial, format::kNoId, worker, view.rows.info);
+    Finding finding =
+        FindingAt(kName, cause.cause.c_str(), view.trial, format::kNoId, worker_.number(), view.rows.info);
     finding.since_step = since_;
     finding.what =
-        fmt::format("{}; num_workers={} would save about {} of {} so far", profile::WaitText(means, loader),
-                    estimate.workers, TimeText(waited_s_), TimeText(run_s_));
+        fmt::format("{} would save about {} of {}", cause.what, TimeText(waited_s_), TimeText(run_s_));
     finding.why =
         "the model computes nothing meanwhile; with workers, the next batches are made while it computes";
-    finding.remedy = fmt::format(
-        "pass num_workers={} to {}; if that is not enough, make a sample cheaper: store it decoded, or "
-        "nearer",
-        estimate.workers, loader && !loader->type.empty() ? loader->type : std::string("the DataLoader"));
-    finding.causes = {
-        loader && loader->workers == 0 ? "samples are made in the training's own thread" : "too few workers",
-        "samples that are dear to make, or slow to read"};
+    finding.remedy = cause.remedy;
+    finding.causes = cause.causes;
     finding.evidence = {{"wait_s", means.wait_s},
                         {"step_s", means.step_s},
                         {"share", means.wait_s / means.step_s},
-                        {"workers", loader ? loader->workers : 0},
+                        {"workers", cause.loader ? cause.loader->workers : 0},
                         {"saved_s", waited_s_},
+                        {"run_s", run_s_},
                         // The texts are written anew whenever the run has become twice as long.
                         {"detail", std::bit_width(static_cast<std::uint64_t>(windows_))}};
+    const profile::Estimate& estimate = cause.estimate;
     finding.saving = {estimate.saving_s, estimate.saving_s / means.step_s, estimate.low_s, estimate.high_s,
                       estimate.method};
     finding.threshold = fmt::format(
@@ -136,7 +138,10 @@ class InputBound final : public KeptRule {
   }
 
   const Limits limits_;
+  JudgedWorker worker_;
   std::vector<KeptTime> window_;  // steps of the open window
+  profile::Waits waits_;          // of the same steps
+  std::string cause_;             // of the open finding
   double run_s_ = 0;              // of all steps with phases
   double waited_s_ = 0;           // that more workers would have saved
   std::int64_t seen_ = 0, windows_ = 0, free_ = 0, since_ = 0;
@@ -147,7 +152,8 @@ class InputBound final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputBound>(kName, kParams);
-  spec.summary = "the training waits for its data; says how many workers would mend it and what that saves";
+  spec.summary =
+      "the training waits for its data; says why, how many workers would mend it and what that saves";
   return spec;
 }
 

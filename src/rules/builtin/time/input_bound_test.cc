@@ -49,12 +49,48 @@ TEST(InputBound, ALoaderWithoutWorkersIsNamed_WithTheArgumentAndTheSaving) {
   EXPECT_NEAR(finding.saving->share, 0.63, 0.01);
   EXPECT_EQ(finding.step, 169);  // the third window of 50 after the first 20: 6.9 s to be saved
   EXPECT_EQ(finding.since_step, 20);
+  EXPECT_EQ(finding.cause, "no_workers");
 }
 
 TEST(InputBound, BatchesThatComeInBursts_AreAsLong) {
   const auto findings = Told({.workers = 2, .every = 4});
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_NE(findings[0].what.find("DataLoader has 2 workers"), std::string::npos);
+}
+
+TEST(InputBound, OneWorkerThatIsSlowIsToldFromTooFew) {
+  for (const std::uint32_t ready : {0U, 6U}) {
+    FakeTrial trial;
+    trial.SetDocument("loaders", R"({"loaders":[{"number":3,"type":"DataLoader","num_workers":4}]})");
+    trial.SetDocument("environment", R"({"cores":16})");
+    for (int i = 0; i < 400; ++i) {
+      const std::uint32_t worker = static_cast<std::uint32_t>(i) % 4;
+      const double wait = worker == 3 ? 160 : 0.1;
+      trial.Step()
+          .Phases({{Phase::kDataWait, wait}, {Phase::kForward, 27}}, 30, 0)
+          .Wait({.loader = 3, .worker = worker, .ready = worker == 3 ? ready : 1}, wait);
+    }
+    const auto findings = FindingsOf(trial, "InputBound", ParameterSet::kLuff);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, ready == 0 ? "workers_too_few" : "slow_worker");
+    if (ready == 0) continue;
+    EXPECT_NE(findings[0].what.find("100 % of it for worker 3, while 6 batches of the others are ready"),
+              std::string::npos)
+        << findings[0].what;
+    EXPECT_NE(findings[0].remedy.find("worker 3 of DataLoader"), std::string::npos);
+  }
+}
+
+TEST(InputBound, ALoopWithoutALoader_IsToldToPrefetch) {
+  FakeTrial trial;
+  trial.SetDocument("environment", R"({"cores":16})");
+  for (int i = 0; i < 300; ++i)
+    trial.Step().Phases({{Phase::kDataWait, 20}, {Phase::kForward, 40}}, 60, 0).Wait({}, 20);
+  const auto findings = FindingsOf(trial, "InputBound", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "own_loop");
+  ASSERT_TRUE(findings[0].saving);
+  EXPECT_NEAR(findings[0].saving->seconds_a_step, 0.02, 1e-6);
 }
 
 TEST(InputBound, HealthyTrainings_AreSilent) {

@@ -190,9 +190,36 @@ class NoGradient final : public KeptRule {
         "look for detach(), .data, no_grad(), .item(), argmax or NumPy between these parameters and the "
         "loss; "
         "freeze with requires_grad_(False) what is not meant to be trained";
+    if (const std::string whole = WholeOptimizer(view, names); !whole.empty() && !nothing) {
+      finding.what = fmt::format("{} steps, and none of its {} parameters has ever had a gradient then",
+                                 whole, names.size());
+      finding.why = "each backward pass before its updates is of a loss that does not reach them";
+      finding.remedy =
+          "give each optimizer the parameters of the network whose loss is computed before its step (two may "
+          "be "
+          "exchanged); else " +
+          finding.remedy;
+    }
     finding.causes = {"graph cut by detach(), .data or no_grad()",
                       "an operation without a gradient (argmax, round)", "a loss made into a new tensor"};
     sink.Report(std::move(finding));
+  }
+
+  // The optimizer, of several, whose parameters these are, all of them; "" if there is none.
+  static std::string WholeOptimizer(const StepView& view, const std::vector<std::string>& names) {
+    const ModelFacts& facts = view.memo.Facts(view);
+    const ParameterFacts* first = facts.Find(names.front());
+    if (facts.optimizer_count() < 2 || first == nullptr) return "";
+    const auto holds = [&](const std::string& name) {
+      const ParameterFacts* one = facts.Find(name);
+      return one != nullptr && one->optimizer == first->optimizer;
+    };
+    const auto same = [&](const OptimizerFacts& one) {
+      return one.name == first->optimizer && one.parameters == static_cast<std::int64_t>(names.size());
+    };
+    const bool whole = std::all_of(names.begin(), names.end(), holds) &&
+                       std::any_of(facts.optimizers().begin(), facts.optimizers().end(), same);
+    return whole ? first->optimizer : "";
   }
 
   void JudgeZero(const StepView& view, const std::vector<One>& zero, std::size_t held, std::int64_t first,

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
 from luff.compat.smdebug.core.config_constants import USE_SMDEBUG_ENV
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.core.utils import FRAMEWORK, is_framework_version_supported
 
-__all__ = ["ConfigValidator", "get_config_validator", "reset_config_validator"]
+__all__ = ["ConfigValidator", "get_config_validator", "is_model_parallel", "reset_config_validator"]
 
 _FALSE = {"false", "0", "no", "off", "n", "f"}
+
+
+def is_model_parallel() -> bool:
+    """Returns whether the platform says that the job's model is spread over devices."""
+    try:
+        settings = json.loads(os.environ.get("SM_HPS", "{}"))
+    except ValueError:
+        return False
+    return isinstance(settings, dict) and "mp_parameters" in settings
 
 
 class ConfigValidator:
@@ -31,6 +42,12 @@ class ConfigValidator:
                 )
                 os.environ[USE_SMDEBUG_ENV] = "False"
         return self._create_hook
+
+    @staticmethod
+    def validate_profiler_config(profiler_config_parser: Any) -> None:
+        """Switches off what a model that is spread over devices cannot have: detailed profiling."""
+        if profiler_config_parser.config is not None and is_model_parallel():
+            profiler_config_parser.config.detailed_profiling_config.disabled = True
 
 
 _validator: ConfigValidator | None = None

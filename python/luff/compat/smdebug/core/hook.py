@@ -42,9 +42,10 @@ from luff.compat.smdebug.core.state_store import (
     StateStore,
 )
 from luff.compat.smdebug.core.tfevent.timeline_file_writer import TimelineFileWriter
-from luff.compat.smdebug.core.utils import is_first_process, make_numpy_array
+from luff.compat.smdebug.core.utils import FRAMEWORK, is_first_process, make_numpy_array
 from luff.compat.smdebug.core.writer import FileWriter
 from luff.compat.smdebug.exceptions import InvalidCollectionConfiguration, SMDebugTypeError, SMDebugValueError
+from luff.compat.smdebug.profiler._hook import HookProfile
 from luff.compat.smdebug.profiler.profiler_config_parser import ProfilerConfigParser
 
 __all__ = ["BaseHook"]
@@ -77,6 +78,9 @@ class BaseHook:
     include_workers
         ``"one"`` or ``"all"``.
     """
+
+    #: Names the framework in the paths of Python profiles.
+    framework: FRAMEWORK | None = None
 
     def __init__(
         self,
@@ -145,8 +149,9 @@ class BaseHook:
         self.scalar_cache: list[tuple[str, Any, float | None]] = []
         self._custom_tensors: dict[str, tuple[Any, list[str]]] = {}
         self._state_store = StateStore()
-        self.profiler_config_parser = ProfilerConfigParser()
+        self.profiler_config_parser = ProfilerConfigParser(self.framework)
         self.timeline_writer: TimelineFileWriter | None = None
+        self._profile = HookProfile(self, self.profiler_config_parser)
         self.training_run = 0
         self._restore()
         self.worker = self._get_worker_name()
@@ -286,6 +291,7 @@ class BaseHook:
         self.mode_steps[self.mode] = self.mode_steps.get(self.mode, self.init_step) + 1
         if self.mode is not ModeKeys.GLOBAL:
             self.mode_steps[ModeKeys.GLOBAL] = self.step
+        self._profile.step_begins(self.mode, self.mode_steps[self.mode])
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -433,6 +439,7 @@ class BaseHook:
             return
         self._cleaned = True
         atexit.unregister(self._cleanup)
+        self._profile.close()
         if self.timeline_writer is not None:
             self.timeline_writer.close()
         if self.prepared_collections:

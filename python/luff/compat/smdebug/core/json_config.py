@@ -40,7 +40,10 @@ _SAVE = ("save_interval", "start_step", "end_step", "save_steps")
 _SAVE_KEYS = {*_SAVE, *(f"{mode.name.lower()}.{key}" for mode in ModeKeys for key in _SAVE)}
 _REDUCTION_KEYS = {"reductions", "save_raw_tensor", "save_shape"}
 _TOP = {"LocalPath", "S3OutputPath", "S3Path", "HookParameters", "CollectionConfigurations"}
-_JOB = {"DebugHookConfig", "DebugRuleConfigurations", "TensorBoardOutputConfig"}
+_JOB = {
+    "DebugHookConfig", "DebugRuleConfigurations", "TensorBoardOutputConfig", "ProfilerConfig",
+    "ProfilerRuleConfigurations",
+}  # fmt: skip
 _HOOK = _SAVE_KEYS | _REDUCTION_KEYS | {
     "save_all", "include_regex", "include_workers", "include_collections", "export_tensorboard", "tensorboard_dir",
     "dry_run",

@@ -14,7 +14,7 @@ from luff.compat.smdebug.core.callback_hook import CallbackHook
 from luff.compat.smdebug.core.collection import Collection as BaseCollection
 from luff.compat.smdebug.core.collection import CollectionKeys
 from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
-from luff.compat.smdebug.core.utils import horovod_rank_and_size
+from luff.compat.smdebug.core.utils import FRAMEWORK, horovod_rank_and_size
 from luff.compat.smdebug.mxnet.collection import DEFAULT_MXNET_COLLECTIONS, CollectionManager
 
 __all__ = ["Hook"]
@@ -33,6 +33,7 @@ class Hook(CallbackHook):
     The parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
     """
 
+    framework = FRAMEWORK.MXNET
     collections_class = CollectionManager
     saved_by_default = DEFAULT_MXNET_COLLECTIONS
 

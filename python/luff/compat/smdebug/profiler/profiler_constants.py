@@ -1,15 +1,47 @@
-"""Names of the profiler's files."""
+"""Names, suffixes and defaults of the profiler's files."""
 
 from __future__ import annotations
 
-CONVERT_TO_MICROSECS = 1_000_000
+DEFAULT_PREFIX = "framework/pevents"
+DEFAULT_SYSTEM_PROFILER_PREFIX = "system"
+FRAMEWORK_PREFIX = "framework"
 TRACE_DIRECTORY_FORMAT = "%Y%m%d%H"
-DEFAULT_PREFIX = "framework"
 HOROVODTIMELINE_SUFFIX = "horovod_timeline.json"
+MERGEDTIMELINE_SUFFIX = "merged_timeline.json"
 MODELTIMELINE_SUFFIX = "model_timeline.json"
 PYTHONTIMELINE_SUFFIX = "pythontimeline.json"
-TENSORBOARDTIMELINE_SUFFIX = "tensorboard_timeline.json"
+SMDATAPARALLELTIMELINE_SUFFIX = "smdataparallel_timeline.json"
+TENSORBOARDTIMELINE_SUFFIX = "trace.json.gz"
+
+PT_DATALOADER_WORKER = "DataLoaderWorker"
+PT_DATALOADER_ITER = "DataLoaderIter"
+PT_DATALOADER_INITIALIZE = "DataLoaderIterInitialize"
+TF_DATALOADER_ITER = "DataIterator"
+TF_METRICS_PREFIX = "aws_marker-"
+TF_DATALOADER_START_FLAG_FILENAME = "tf_dataloader_start_flag.tmp"
+TF_DATALOADER_END_FLAG_FILENAME = "tf_dataloader_end_flag.tmp"
+
+CONVERT_TO_MICROSECS = 1_000_000
+CONVERT_MICRO_TO_NS = 1000
+
+#: Events lie in files that were closed after them, and begin before: files this far outside of a range are read too.
+ENV_TIME_BUFFER = "TIME_BUFFER_MICROSECONDS"
+TIME_BUFFER_DEFAULT = 3 * 60 * CONVERT_TO_MICROSECS
+ENV_TRAIILING_DURATION = "TRAILING_DURATION_MICROSECONDS"
+TRAILING_DURATION_DEFAULT = 5 * 60 * CONVERT_TO_MICROSECS
 
 SMPROFILER_CONFIG_PATH_ENV = "SMPROFILER_CONFIG_PATH"
-DEFAULT_PROFILER_CONFIG_FILE = "/opt/ml/input/config/profilerconfig.json"
-DEFAULT_LOCAL_PATH = "/opt/ml/output/profiler"
+CONFIG_PATH_DEFAULT = DEFAULT_PROFILER_CONFIG_FILE = "/opt/ml/input/config/profilerconfig.json"
+BASE_FOLDER_DEFAULT = DEFAULT_LOCAL_PATH = "/opt/ml/output/profiler"
+MAX_FILE_SIZE_DEFAULT = 10_485_760
+CLOSE_FILE_INTERVAL_DEFAULT = 60
+FILE_OPEN_FAIL_THRESHOLD_DEFAULT = 50
+
+PYTHON_PROFILING_START_STEP_DEFAULT = 9
+PROFILING_NUM_STEPS_DEFAULT = 1
+PROFILER_DURATION_DEFAULT = float("inf")
+CPROFILE_NAME = "cprofile"
+PYINSTRUMENT_NAME = "pyinstrument"
+CPROFILE_STATS_FILENAME = "python_stats"
+PYINSTRUMENT_JSON_FILENAME = "python_stats.json"
+PYINSTRUMENT_HTML_FILENAME = "python_stats.html"

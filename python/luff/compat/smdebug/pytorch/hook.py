@@ -14,6 +14,7 @@ from luff.compat.smdebug.core.callback_hook import CallbackHook
 from luff.compat.smdebug.core.collection import CollectionKeys
 from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
 from luff.compat.smdebug.core.modes import ModeKeys
+from luff.compat.smdebug.core.utils import FRAMEWORK
 from luff.compat.smdebug.exceptions import SMDebugError, SMDebugTypeError
 from luff.compat.smdebug.pytorch.collection import (
     DEFAULT_PYTORCH_COLLECTIONS,
@@ -35,6 +36,7 @@ class Hook(CallbackHook):
     The parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
     """
 
+    framework = FRAMEWORK.PYTORCH
     collections_class = CollectionManager
     saved_by_default = DEFAULT_PYTORCH_COLLECTIONS
 
@@ -43,6 +45,7 @@ class Hook(CallbackHook):
         self.has_registered_module = False
         self.has_registered_loss_module = False
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     # ---- workers ------------------------------------------------------------------------------------------------
 
@@ -78,6 +81,7 @@ class Hook(CallbackHook):
         for name, child in named:
             self._modules.add(child)
             child._module_name = name
+        self._roots.add(module)
         module.register_forward_pre_hook(self.forward_pre_hook)
         for _, child in named:
             child.register_forward_hook(self.forward_hook)
@@ -135,9 +139,12 @@ class Hook(CallbackHook):
     @error_handling_agent.catch_smdebug_errors()
     def forward_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Saves the inputs and outputs of a module."""
-        if self._asleep() or self.writer is None or not self._due():
+        if self._asleep():
             return
         name = str(module._module_name)
+        self._profile.module_ran(name, module in self._roots)
+        if self.writer is None or not self._due():
+            return
         self._write_inputs(name, inputs)
         self._write_outputs(name, outputs)
         self._flush_custom_tensors()

@@ -9,7 +9,7 @@ import numpy as np
 from luff.compat.smdebug.core.utils import horovod_rank_and_size
 from luff.compat.smdebug.exceptions import SMDebugTypeError
 
-__all__ = ["rank_and_size", "to_numpy"]
+__all__ = ["is_pt_1_5", "is_pt_1_6", "is_pt_1_7", "rank_and_size", "to_numpy"]
 
 
 def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
@@ -43,3 +43,24 @@ def rank_and_size() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return horovod_rank_and_size("torch")
+
+
+def _is_version(start: str) -> bool:
+    import torch
+
+    return torch.__version__.startswith(start)
+
+
+def is_pt_1_5() -> bool:
+    """Returns whether this is PyTorch 1.5."""
+    return _is_version("1.5.")
+
+
+def is_pt_1_6() -> bool:
+    """Returns whether this is PyTorch 1.6."""
+    return _is_version("1.6.")
+
+
+def is_pt_1_7() -> bool:
+    """Returns whether this is PyTorch 1.7."""
+    return _is_version("1.7.")

@@ -16,6 +16,7 @@ from luff.compat.smdebug.core.collection import CollectionKeys
 from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
 from luff.compat.smdebug.core.modes import ModeKeys
 from luff.compat.smdebug.core.reductions import PREFIX
+from luff.compat.smdebug.core.utils import FRAMEWORK
 from luff.compat.smdebug.exceptions import SMDebugError, SMDebugTypeError
 from luff.compat.smdebug.tensorflow._tape import watch
 from luff.compat.smdebug.tensorflow._values import Wrappings, layers_of, to_numpy
@@ -43,6 +44,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
     The parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
     """
 
+    framework = FRAMEWORK.TENSORFLOW
     collections_class = CollectionManager
     saved_by_default = DEFAULT_TF_COLLECTIONS
 

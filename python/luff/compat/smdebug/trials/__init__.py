@@ -7,10 +7,11 @@ from typing import Any
 from luff.compat.smdebug.core.access_layer.s3 import no_s3
 from luff.compat.smdebug.trials.local_trial import LocalTrial
 from luff.compat.smdebug.trials.luff_trial import LuffTrial
+from luff.compat.smdebug.trials.profiler_trial import ProfilerTrial
 from luff.compat.smdebug.trials.trial import Trial
 from luff.compat.smdebug.trials.utils import create_trial
 
-__all__ = ["LocalTrial", "LuffTrial", "S3Trial", "Trial", "create_trial"]
+__all__ = ["LocalTrial", "LuffTrial", "ProfilerTrial", "S3Trial", "Trial", "create_trial"]
 
 
 class S3Trial:

@@ -6,10 +6,9 @@ import os
 from typing import Any
 
 from luff.compat.smdebug.core.access_layer.s3 import no_s3
-from luff.compat.smdebug.exceptions import SMDebugNotImplementedError
 from luff.compat.smdebug.trials.local_trial import LocalTrial
 from luff.compat.smdebug.trials.luff_trial import LuffTrial
-from luff.compat.smdebug.trials.trial import Trial
+from luff.compat.smdebug.trials.profiler_trial import ProfilerTrial
 
 __all__ = ["create_trial"]
 
@@ -18,9 +17,9 @@ def create_trial(
     path: str,
     name: str | None = None,
     profiler: bool = False,
-    output_dir: str = "/opt/ml/processing/outputs/",  # noqa: ARG001
+    output_dir: str | None = None,
     **kwargs: Any,
-) -> Trial:
+) -> Any:
     """Opens what a hook wrote, or a run that Luff recorded.
 
     Parameters
@@ -29,19 +28,19 @@ def create_trial(
         Directory of the trial.
     name
         Name of the trial; by default the last part of the path.
-    profiler, output_dir
-        Of trials of the profiler, which are not supported: `profiler` raises an error.
+    profiler
+        Opens what a profiler recorded of a job, as a `ProfilerTrial`, for the profiler's rules.
+    output_dir
+        Of the profiler: where its rules write reports; by default nowhere.
     **kwargs
         ``range_steps=(start, end)``: global steps, half open. ``cache=True``: keep values in memory.
     """
     path = os.path.expanduser(os.fspath(path).strip())
     if path.startswith("s3://"):
         no_s3(path)
-    if profiler:
-        raise SMDebugNotImplementedError(
-            f"profiler trials cannot be opened; tensors of the trial can: create_trial(path), {path}"
-        )
     name = name or os.path.basename(path.rstrip("/"))
+    if profiler:
+        return ProfilerTrial(name, path, output_dir)
     if os.path.exists(os.path.join(path, "run.json")):
         return LuffTrial(name, path, **kwargs)
     return LocalTrial(name, path, **kwargs)

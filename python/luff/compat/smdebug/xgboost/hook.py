@@ -14,6 +14,7 @@ from luff.compat.smdebug.core.collection import CollectionKeys
 from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
 from luff.compat.smdebug.core.framework_hook import FrameworkHook
 from luff.compat.smdebug.core.save_config import SaveConfig
+from luff.compat.smdebug.core.utils import FRAMEWORK
 from luff.compat.smdebug.exceptions import SMDebugError
 from luff.compat.smdebug.xgboost.collection import DEFAULT_XGBOOST_COLLECTIONS, CollectionManager
 from luff.compat.smdebug.xgboost.utils import parse_tree_model, rank_and_size
@@ -57,6 +58,7 @@ class Hook(FrameworkHook, TrainingCallback):  # type: ignore[misc]
         For predictions and labels.
     """
 
+    framework = FRAMEWORK.XGBOOST
     collections_class = CollectionManager
     saved_by_default = DEFAULT_XGBOOST_COLLECTIONS
     _json_defaults = {"save_interval": _INTERVAL}  # noqa: RUF012

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from luff.compat.smdebug.core.access_layer.s3 import no_s3
+from luff.compat.smdebug.core.access_layer.utils import is_s3
 
-__all__ = ["DeleteRequest", "ListRequest", "ReadObjectRequest", "S3Handler"]
+__all__ = ["DeleteRequest", "ListRequest", "ReadObjectRequest", "S3Handler", "is_s3"]
 
 
 @dataclass

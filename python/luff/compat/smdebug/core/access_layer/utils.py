@@ -17,6 +17,7 @@ __all__ = [
     "delete_s3_prefixes",
     "has_training_ended",
     "is_rule_signalled_gracetime_passed",
+    "is_s3",
     "training_has_ended",
 ]
 
@@ -38,6 +39,14 @@ def has_training_ended(trial_prefix: str) -> bool:
     if path.startswith("s3://"):
         no_s3(path)
     return os.path.exists(os.path.join(path, TRAINING_END_FILENAME))
+
+
+def is_s3(path: str) -> tuple[bool, str, str]:
+    """Returns whether a path names a bucket, and then the bucket and the rest; else twice an empty text."""
+    if not path.startswith("s3://"):
+        return False, "", ""
+    bucket, _, key = path.removeprefix("s3://").partition("/")
+    return True, bucket, key
 
 
 def check_dir_exists(path: str) -> None:

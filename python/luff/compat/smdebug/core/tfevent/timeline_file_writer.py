@@ -19,15 +19,15 @@ from luff.compat.smdebug.core.config_constants import DEFAULT_RESOURCE_CONFIG_FI
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.profiler.profiler_constants import (
     CONVERT_TO_MICROSECS,
-    DEFAULT_PREFIX,
+    FRAMEWORK_PREFIX,
     PYTHONTIMELINE_SUFFIX,
     TRACE_DIRECTORY_FORMAT,
 )
 
-__all__ = ["TimelineFileWriter"]
+__all__ = ["TimelineFileWriter", "node_id"]
 
 
-def _node_id() -> str:
+def node_id() -> str:
     """Returns the rank, or the process id if there is none, and the host."""
     number = os.getpid()
     distributed = sys.modules.get("torch.distributed")
@@ -45,11 +45,11 @@ class _File:
     """Writes one file after the other; at most one is open."""
 
     def __init__(self, config: Any, suffix: str) -> None:
-        self._folder = os.path.join(config.local_path, DEFAULT_PREFIX)
+        self._folder = os.path.join(config.local_path, FRAMEWORK_PREFIX)
         self._suffix = suffix
-        self._most_bytes = config.file_max_size
-        self._most_s = config.file_close_interval
-        self._most_failures = config.file_open_fail_threshold
+        self._most_bytes = config.trace_file.rotation_policy.file_max_size
+        self._most_s = config.trace_file.rotation_policy.file_close_interval
+        self._most_failures = config.trace_file.file_open_fail_threshold
         self._file: Any = None
         self._failures = 0
         self._healthy = True
@@ -67,7 +67,7 @@ class _File:
         self._bytes += len(lead) + len(text)
 
     def _open(self, start_us: int) -> bool:
-        self._temporary = os.path.join(self._folder, f"{_node_id()}_{self._suffix}.tmp")
+        self._temporary = os.path.join(self._folder, f"{node_id()}_{self._suffix}.tmp")
         try:
             os.makedirs(self._folder, exist_ok=True)
             self._file = io.TextIOWrapper(io.BufferedWriter(HeldFile(self._temporary)), encoding="utf-8")
@@ -149,7 +149,8 @@ class TimelineFileWriter:
     def __init__(self, profiler_config_parser: Any, suffix: str = PYTHONTIMELINE_SUFFIX) -> None:
         self._config = profiler_config_parser
         self._suffix = suffix
-        self._worker = _File(profiler_config_parser.config, suffix)
+        config = profiler_config_parser.config
+        self._worker = _File(config, suffix) if config is not None else None
 
     def write_trace_events(
         self,
@@ -173,7 +174,7 @@ class TimelineFileWriter:
         **kwargs
             Further arguments of the event.
         """
-        if not self._config.profiling_enabled:
+        if not self._config.profiling_enabled or self._worker is None:
             return
         at = round(timestamp * CONVERT_TO_MICROSECS)
         lasting = round(duration * CONVERT_TO_MICROSECS) if phase == "X" else 0
@@ -188,8 +189,10 @@ class TimelineFileWriter:
 
     def flush(self) -> None:
         """Flushes what is written to the operating system."""
-        self._worker.flush()
+        if self._worker is not None:
+            self._worker.flush()
 
     def close(self) -> None:
         """Moves the open file to its final path."""
-        self._worker.close()
+        if self._worker is not None:
+            self._worker.close()

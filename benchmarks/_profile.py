@@ -1,0 +1,214 @@
+"""The cost of profiling: `./dev bench profile [--only sampler,level0] [--models mlp,gpt] [--json FILE]`.
+
+sampler: CPU time and memory of `luff _sample` beside psutil, which reads the same of the machine and of a process with
+its children at the same pace, in the same run. Shares of a core are those at two samples a second.
+
+level0: one model trains with `profile` on and off, in blocks of steps that alternate in one process with one torch
+thread. A block with it runs between two without and is compared with their mean. CPU time of the process, and the
+sampler's share of a core for the block's wall time, count together.
+
+Exit code: 0 if all gates hold, 1 if one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _gates import Measured, finish, gate, luff_command, measured, say
+
+SAMPLES_A_SECOND = 2
+# Children stand for workers of a loader: they sleep most of the time.
+_CHILD = "import time\nwhile True: time.sleep(0.05)"
+
+
+def _cpu_of(pid: int) -> float:
+    """Returns the CPU time of a process: from schedstat, in nanoseconds, where ticks would be too coarse."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
+
+
+def _samples(run: Path) -> dict[str, Any]:
+    """Returns what `luff profile` says of the machine."""
+    done = subprocess.run(
+        [luff_command(), "profile", str(run), "--json"], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)["machines"][0]  # type: ignore[no-any-return]
+
+
+def _psutil_sample(process: Any) -> None:
+    """Reads with psutil what the sampler reads."""
+    import psutil
+
+    psutil.cpu_times(percpu=True)
+    psutil.cpu_stats()
+    psutil.virtual_memory()
+    psutil.swap_memory()
+    psutil.disk_io_counters(perdisk=True)
+    psutil.net_io_counters(pernic=True)
+    for one in (process, *process.children(recursive=True)):
+        with one.oneshot():
+            one.cpu_times()
+            one.memory_info()
+            one.num_threads()
+            one.status()
+            one.io_counters()
+
+
+def sampler(pairs: int = 8, ticks: int = 20) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Measures the sampler beside psutil."""
+    import luff.numpy
+    import numpy as np
+    import psutil
+
+    folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
+    children = [subprocess.Popen([sys.executable, "-c", _CHILD]) for _ in range(4)]
+    hz = 10
+    ours: list[float] = []
+    theirs: list[float] = []
+    ratios: list[float] = []
+    try:
+        run = folder / "run"
+        hook = luff.numpy.attach({"w": np.ones(4, np.float32)}, run=str(run), profile="off")
+        with hook.step() as step:
+            step.loss(1.0)
+        hook.flush(10.0)
+        process = subprocess.Popen(
+            [
+                luff_command(),
+                "_sample",
+                "--hz",
+                str(hz),
+                "--ticks",
+                str(ticks * (pairs + 2) * 3),
+                "--",
+                str(run),
+            ],
+            stdin=subprocess.DEVNULL,
+        )
+        me = psutil.Process()
+        _psutil_sample(me)
+        time.sleep(2)  # what is done once: opening files, definitions
+        for _ in range(pairs):
+            # Both at the same pace: what is read in a loop is in the processor's caches.
+            before, began, spent = _cpu_of(process.pid), time.monotonic(), 0.0
+            for _ in range(ticks):
+                time.sleep(1 / hz)
+                spent -= time.thread_time()
+                _psutil_sample(me)
+                spent += time.thread_time()
+            passed = (time.monotonic() - began) * hz
+            ours.append((_cpu_of(process.pid) - before) / passed)
+            theirs.append(spent / ticks)
+            ratios.append(theirs[-1] / ours[-1])
+        process.terminate()
+        process.wait(30)
+        hook.close()
+        machine = _samples(run)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+    share = measured([SAMPLES_A_SECOND * one for one in ours])
+    dearer = measured(ratios)
+    memory = float(machine["sampler"]["rss"])
+    print(
+        f"sampler: {1e6 * share.median / SAMPLES_A_SECOND:.0f} us a sample, {100 * share.median:.3f} % of a core; "
+        f"psutil {1e6 * measured(theirs).median:.0f} us, {dearer.median:.0f} times as much; {memory / 1e6:.1f} MB"
+    )
+    at_least = Measured(1 / dearer.median, 1 / dearer.high, 1 / dearer.low)
+    gates = [
+        gate("sampler: share of a core", share, 0.002),
+        gate("sampler: its time over psutil's", at_least, 1 / 20),
+        gate("sampler: memory in MB", Measured(memory / 1e6, memory / 1e6, memory / 1e6), 20),
+    ]
+    result = {"part": "sampler", "us": [1e6 * one for one in ours], "psutil_us": [1e6 * one for one in theirs],
+              "rss": memory}  # fmt: skip
+    return [result], gates
+
+
+def level0(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Measures a training with and without level 0."""
+    from capture import Luff, Runner, middle
+
+    folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
+    os.environ["LUFF_EXECUTABLE"] = luff_command()
+    try:
+        off = Runner(model, lambda w: Luff(str(folder / "off"), {"profile": "off"}, w))
+        on = Runner(model, lambda w: Luff(str(folder / "on"), {"profile": "basic"}, w))
+        off.block(5)
+        on.block(5)
+        on.share_memory(off)
+        time.sleep(2.5)  # the sampler starts
+        blocks = []
+        before = off.block(steps)
+        for _ in range(pairs):
+            own, after = on.block(steps), off.block(steps)
+            blocks.append((own, middle(before, after)))
+            before = after
+        off.system.close()
+        on.system.close()
+        _wait_for_sampler(folder / "on")
+        machine = _samples(folder / "on")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    share = float(machine["sampler"]["cores"])
+    ratios = measured([(own.cpu_s + share * own.wall_s) / bare.cpu_s for own, bare in blocks])
+    print(
+        f"level 0 on over off, {model}: {ratios.median:.4f} [{ratios.low:.4f}, {ratios.high:.4f}], a step of "
+        f"{1e3 * blocks[0][1].cpu_s:.1f} ms; the sampler took {100 * share:.3f} % of a core"
+    )
+    held = gate(f"level 0 on over off, {model}", ratios, 1.010)
+    print(f"  {say(held['ok'])}")
+    return {"part": "level0", "model": model, "ratio": ratios.median, "sampler": share}, held
+
+
+def _wait_for_sampler(run: Path) -> None:
+    """Waits until the sampler has written its end; it does so two seconds after the training's."""
+    for _ in range(200):
+        try:
+            if _samples(run)["sampler"]["ended"]:
+                return
+        except (LookupError, subprocess.CalledProcessError):
+            pass
+        time.sleep(0.1)
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="sampler,level0")
+    parser.add_argument("--models", default="mlp,resnet18,gpt")
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    results: list[dict[str, Any]] = []
+    gates: list[dict[str, Any]] = []
+    if "sampler" in args.only.split(","):
+        found, held = sampler()
+        results += found
+        gates += held
+    if "level0" in args.only.split(","):
+        import torch
+
+        torch.set_num_threads(1)
+        for model in args.models.split(","):
+            one, held_one = level0(model, args.pairs, args.steps)
+            results.append(one)
+            gates.append(held_one)
+    return finish(results, gates, args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Analyses what a profiler recorded."""

@@ -1,0 +1,1 @@
+"""Charts for notebooks. They need bokeh: ``pip install luff[profiler]``."""

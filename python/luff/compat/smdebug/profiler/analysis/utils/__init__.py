@@ -1,0 +1,1 @@
+"""Tables, merged timelines, and what data loaders did."""

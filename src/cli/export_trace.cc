@@ -1,0 +1,137 @@
+#include "cli/export_trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/format.h"
+#include "luff/query/run_pieces.h"
+#include "luff/query/samples.h"
+#include "luff/rules/kept_findings.h"
+
+namespace luff::cli {
+namespace {
+
+constexpr std::size_t kWriteAt = 1 << 20;
+
+/// Draws the steps that were chosen, rank by rank.
+class StepDrawer {
+ public:
+  StepDrawer(const TraceChoice& choice, TraceFormat* format, OutputFile* file)
+      : choice_(choice),
+        format_(format),
+        file_(file) {}
+
+  void Draw(const query::StepInfo& info, const query::StepPhases& phases) {
+    if (!status_.ok() || (choice_.worker && phases.worker != *choice_.worker)) return;
+    if (ranks_.insert(phases.worker).second) {
+      timeline_ = {};
+      train_ = -1;
+      format_->Rank(phases.worker, &text_);
+    }
+    // Placed even if it is not drawn: a step that is drawn may not lie before it.
+    timeline_.Place(phases, &placed_);
+    if (info.mode == query::Mode::kTrain) train_ = info.mode_step;
+    if (choice_.mode != query::Mode::kGlobal && info.mode != choice_.mode) return;
+    const bool between = info.mode != query::Mode::kTrain && train_ >= choice_.to;
+    if (train_ < choice_.from - 1 || train_ > choice_.to || between) return;
+    if (info.mode == query::Mode::kTrain && train_ < choice_.from) return;
+    format_->Step(phases.worker, info, phases, placed_, &text_);
+    ++steps_;
+    span_.from_unix_ns = std::min(span_.from_unix_ns, placed_.begin_ns);
+    span_.to_unix_ns = std::max(span_.to_unix_ns, placed_.end_ns);
+    status_ = Write(kWriteAt);
+  }
+
+  Status Write(std::size_t at_least) {
+    if (text_.size() < at_least) return Status::Ok();
+    const Status status = file_->Append(text_);
+    text_.clear();
+    return status;
+  }
+
+  [[nodiscard]] const Status& status() const noexcept { return status_; }
+  [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+  [[nodiscard]] std::string* text() noexcept { return &text_; }
+  /// Of the steps that were drawn.
+  [[nodiscard]] const query::TimeSpan& span() const noexcept { return span_; }
+
+ private:
+  const TraceChoice& choice_;
+  TraceFormat* format_;
+  OutputFile* file_;
+  std::string text_;
+  Status status_;
+  std::set<std::uint32_t> ranks_;
+  std::int64_t train_ = -1;  // the last TRAIN step of this rank
+  profile::Timeline timeline_;
+  profile::PlacedStep placed_;
+  std::uint64_t steps_ = 0;
+  query::TimeSpan span_{INT64_MAX, INT64_MIN};
+};
+
+/// Draws gauges as they are, and of counters how much they grow in a second.
+Result<std::uint64_t> DrawSamples(const std::string& run, TraceFormat* format, StepDrawer* drawer) {
+  const auto samples = query::Samples::Open(run);
+  if (samples.status().code() == StatusCode::kFailedPrecondition) return std::uint64_t{0};
+  LUFF_RETURN_IF_ERROR(samples.status());
+  std::uint64_t count = 0;
+  for (const query::HostSamples& host : (*samples)->hosts()) {
+    for (const format::SeriesDef& series : host.series()) {
+      LUFF_ASSIGN_OR_RETURN(const query::SampleColumns columns, host.Read(series.name, drawer->span()));
+      const bool counts = columns.kind == format::SeriesKind::kCounter;
+      if (columns.value.size() < (counts ? 2 : 1)) continue;
+      std::string unit(format::UnitName(columns.unit));
+      // Seconds a second are a share, e.g. of a core.
+      if (counts) unit = columns.unit == format::SeriesUnit::kNanoseconds ? "" : unit + "/s";
+      format->Series(host.number(), series.name, unit, drawer->text());
+      ++count;
+      for (std::size_t i = counts ? 1 : 0; i < columns.value.size(); ++i) {
+        double value = columns.value[i];
+        if (counts) {
+          const double took = static_cast<double>(columns.unix_ns[i] - columns.unix_ns[i - 1]) * 1e-9;
+          if (took <= 0 || value < columns.value[i - 1]) continue;  // the clock was set, or it began again
+          value = (value - columns.value[i - 1]) / took;
+        }
+        // A counter's growth is drawn from the sample before it on.
+        const std::int64_t at = columns.unix_ns[counts ? i - 1 : i];
+        if (std::isfinite(value)) format->Value(std::max<std::int64_t>(at, 0), value, drawer->text());
+      }
+      LUFF_RETURN_IF_ERROR(drawer->Write(kWriteAt));
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& choice, TraceFormat* format,
+                                 const std::string& out, Existing existing) {
+  LUFF_ASSIGN_OR_RETURN(const auto file, OutputFile::Create(out, existing));
+  StepDrawer drawer(choice, format, file.get());
+  format->Begin(trial, drawer.text());
+  LUFF_RETURN_IF_ERROR(query::VisitPhases(
+      trial,
+      [&](const query::StepInfo& info, const query::StepPhases& phases) { drawer.Draw(info, phases); }));
+  LUFF_RETURN_IF_ERROR(drawer.status());
+  if (drawer.steps() == 0) {
+    return NotFound("the run has no phases of these steps; `luff profile RUN` says why: " + trial.path());
+  }
+  TraceWritten written;
+  written.steps = drawer.steps();
+  for (const rules::Finding& finding : rules::FindingsOfRun(trial.path()).findings) {
+    const auto step = trial.FindStep(finding.global_step, query::Mode::kGlobal);
+    if (!step.ok() || (choice.worker && finding.worker != *choice.worker)) continue;
+    format->Finding(finding, step->wall_unix_ns, drawer.text());
+    ++written.findings;
+    LUFF_RETURN_IF_ERROR(drawer.Write(kWriteAt));
+  }
+  LUFF_ASSIGN_OR_RETURN(written.series, DrawSamples(trial.path(), format, &drawer));
+  format->End(drawer.text());
+  LUFF_RETURN_IF_ERROR(drawer.Write(0));
+  written.bytes = file->bytes();
+  LUFF_RETURN_IF_ERROR(file->Commit());
+  return written;
+}
+
+}  // namespace luff::cli

@@ -1,0 +1,46 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "profile/sampler/source.h"
+
+namespace luff::profile {
+
+/// The whole machine: cores, memory, pressure, disks, network. Files lie below `root` ("" outside tests).
+class MachineSource final : public Source {
+ public:
+  explicit MachineSource(const std::string& root);
+  void Sample(std::uint64_t tick, Board* board) override;
+  void Report(std::vector<SourceReport>* reports) const override;
+
+ private:
+  void Cores(Board* board);
+  KernelFile stat_, meminfo_, vmstat_, diskstats_, net_, snmp_;
+  const std::int64_t tick_ns_, page_bytes_;
+  std::vector<std::uint32_t> busy_;  // series of each core
+};
+
+/// Frequency, temperature, energy of processor packages, traffic of RDMA ports.
+class SlowSource final : public Source {
+ public:
+  explicit SlowSource(const std::string& root);
+  void Sample(std::uint64_t tick, Board* board) override;
+  void Report(std::vector<SourceReport>* reports) const override;
+
+ private:
+  struct Energy {
+    std::string name;
+    KernelFile file;
+    std::int64_t range_uj = 0;  // it begins again after that
+    std::int64_t last_uj = -1, sum_uj = 0;
+  };
+  struct Port {
+    std::string name;
+    KernelFile received, sent;  // in units of 4 bytes
+  };
+  std::vector<KernelFile> frequencies_, temperatures_;
+  std::vector<Energy> energies_;
+  std::vector<Port> ports_;
+};
+
+}  // namespace luff::profile

@@ -1,0 +1,226 @@
+#include "profile/sampler/process_source.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "profile/system/process_text.h"
+#include "profile/system/text.h"
+
+namespace luff::profile {
+namespace {
+
+constexpr std::size_t kMostThreads = 1024;
+constexpr int kMostDepth = 4;
+constexpr std::uint64_t kLookEvery = 2, kLookAtAllEvery = 20;  // ticks
+
+/// Sum of a counter over things that come and go: what ended ones had counts on.
+class SumOfCounters {
+ public:
+  void Add(std::int64_t now, std::int64_t* last) {
+    if (now > *last) sum_ += now - *last;
+    *last = now;
+  }
+  [[nodiscard]] std::int64_t sum() const noexcept { return sum_; }
+
+ private:
+  std::int64_t sum_ = 0;
+};
+
+}  // namespace
+
+struct ProcessSource::Child {
+  int pid = 0;
+  std::int64_t start_ticks = 0;
+  std::size_t place = 0;
+  KernelFile stat, schedstat, children;  // children: of its first thread
+  std::int64_t cpu_ns = 0, run_queue_ns = 0;
+  bool seen = false;
+};
+
+struct ProcessSource::Rank {
+  RankProcess process;
+  std::string folder, prefix;
+  KernelFile stat, io, children_of_first;
+  std::map<int, Child> children;
+  SumOfCounters children_cpu, children_run_queue, run_queue;
+  std::unordered_map<int, std::int64_t> threads;  // run-queue time when last read
+  bool had_children = false;
+};
+
+ProcessSource::ProcessSource(const std::string& root)
+    : root_(root),
+      tick_ns_(ClockTickNs()),
+      page_bytes_(std::max<long>(sysconf(_SC_PAGESIZE), 1)) {}
+
+ProcessSource::~ProcessSource() = default;
+
+void ProcessSource::Follow(const std::vector<RankProcess>& ranks) {
+  std::erase_if(ranks_, [&](const auto& known) {
+    return std::ranges::none_of(ranks, [&](const RankProcess& one) {
+      return one.worker == known.first && one.pid == known.second->process.pid &&
+             one.start_ticks == known.second->process.start_ticks;
+    });
+  });
+  for (const RankProcess& one : ranks) {
+    if (ranks_.contains(one.worker)) continue;
+    auto rank = std::make_unique<Rank>();
+    rank->process = one;
+    rank->folder = root_ + "/proc/" + std::to_string(one.pid);
+    rank->prefix = "rank." + std::to_string(one.worker) + ".";
+    rank->stat = KernelFile(rank->folder + "/stat");
+    rank->io = KernelFile(rank->folder + "/io");
+    rank->children_of_first = KernelFile(rank->folder + "/task/" + std::to_string(one.pid) + "/children");
+    ranks_.emplace(one.worker, std::move(rank));
+  }
+}
+
+void ProcessSource::Sample(std::uint64_t tick, Board* board) {
+  for (auto& [worker, rank] : ranks_) SampleRank(tick, rank.get(), board);
+}
+
+void ProcessSource::SampleRank(std::uint64_t tick, Rank* rank, Board* board) {
+  const auto stat = ParseProcessStatUntrusted(rank->stat.Read(), tick_ns_);
+  if (!stat || (rank->process.start_ticks != 0 && stat->start_ticks != rank->process.start_ticks)) return;
+  constexpr auto kCounter = SeriesKind::kCounter;
+  constexpr auto kGauge = SeriesKind::kGauge;
+  const std::string& prefix = rank->prefix;
+  board->Set(prefix + "cpu", SeriesUnit::kNanoseconds, kCounter, stat->cpu_ns);
+  board->Set(prefix + "rss", SeriesUnit::kBytes, kGauge, Scaled(stat->rss_pages, page_bytes_));
+  board->Set(prefix + "threads", SeriesUnit::kNumber, kGauge, stat->threads);
+  board->Set(prefix + "major_faults", SeriesUnit::kNumber, kCounter, stat->major_faults);
+  board->Set(prefix + "disk_wait", SeriesUnit::kNumber, kGauge, stat->state == 'D' ? 1 : 0);
+  const ProcessIo io = ParseProcessIoUntrusted(rank->io.Read());
+  io_ = rank->io.state();
+  io_error_ = rank->io.error();
+  board->Set(prefix + "read", SeriesUnit::kBytes, kCounter, io.read);
+  board->Set(prefix + "written", SeriesUnit::kBytes, kCounter, io.written);
+  if (tick % kSlow == 0) {
+    AddThreads(rank);
+    board->Set(prefix + "run_queue", SeriesUnit::kNanoseconds, kCounter, rank->run_queue.sum());
+  }
+  if (tick % kLookEvery == 0) FindChildren(tick % kLookAtAllEvery == 0, rank);
+  SampleChildren(rank, board);
+}
+
+void ProcessSource::AddThreads(Rank* rank) {
+  const std::vector<std::string> threads = NamesIn(rank->folder + "/task", kMostThreads);
+  std::unordered_map<int, std::int64_t> now;
+  for (const std::string& name : threads) {
+    const Counted id = NumberOf(name);
+    if (!id) continue;
+    KernelFile file(rank->folder + "/task/" + name + "/schedstat");
+    const Counted waited = ParseRunQueueUntrusted(file.Read());
+    if (!waited) continue;
+    const auto key = static_cast<int>(*id);
+    const auto known = rank->threads.find(key);
+    std::int64_t last = known == rank->threads.end() || known->second > *waited ? 0 : known->second;
+    rank->run_queue.Add(*waited, &last);
+    now.emplace(key, *waited);
+  }
+  rank->threads.swap(now);
+}
+
+void ProcessSource::FindChildren(bool all_threads, Rank* rank) {
+  for (auto& [pid, child] : rank->children) child.seen = false;
+  std::vector<std::pair<int, int>> open = {{rank->process.pid, 0}};  // processes to look below, with depth
+  std::size_t found = 0;
+  while (!open.empty() && found < kMostChildren) {
+    const auto [parent, depth] = open.back();
+    open.pop_back();
+    std::vector<int> below;
+    const auto add = [&](KernelFile& file) {
+      const std::vector<int> more = ParseChildrenUntrusted(file.Read(), kMostChildren);
+      below.insert(below.end(), more.begin(), more.end());
+    };
+    const auto child = rank->children.find(parent);
+    if (depth == 0) {
+      add(rank->children_of_first);
+      children_ = rank->children_of_first.state();
+      children_error_ = rank->children_of_first.error();
+    } else if (child != rank->children.end()) {
+      add(child->second.children);
+    }
+    if (all_threads && depth == 0) {
+      for (const std::string& thread : NamesIn(rank->folder + "/task", kMostThreads)) {
+        if (thread == std::to_string(parent)) continue;
+        KernelFile file(rank->folder + "/task/" + thread + "/children");
+        add(file);
+      }
+    }
+    for (const int pid : below) {
+      if (++found > kMostChildren) break;
+      if (!FollowChild(pid, rank)) continue;
+      if (depth + 1 < kMostDepth) open.emplace_back(pid, depth + 1);
+    }
+  }
+  // Those of other threads are found only when all threads are looked at.
+  if (all_threads) std::erase_if(rank->children, [](const auto& child) { return !child.second.seen; });
+}
+
+bool ProcessSource::FollowChild(int pid, Rank* rank) {
+  if (const auto known = rank->children.find(pid); known != rank->children.end()) {
+    known->second.seen = true;
+    return true;
+  }
+  Child child;
+  child.pid = pid;
+  const std::string folder = root_ + "/proc/" + std::to_string(pid);
+  child.stat = KernelFile(folder + "/stat");
+  child.schedstat = KernelFile(folder + "/schedstat");
+  child.children = KernelFile(folder + "/task/" + std::to_string(pid) + "/children");
+  const auto stat = ParseProcessStatUntrusted(child.stat.Read(), tick_ns_);
+  if (!stat) return false;
+  child.start_ticks = stat->start_ticks;
+  child.seen = true;
+  while (std::ranges::any_of(rank->children,
+                             [&](const auto& other) { return other.second.place == child.place; }))
+    ++child.place;
+  rank->children.emplace(pid, std::move(child));
+  return true;
+}
+
+void ProcessSource::SampleChildren(Rank* rank, Board* board) {
+  constexpr auto kNs = SeriesUnit::kNanoseconds;
+  constexpr auto kCounter = SeriesKind::kCounter;
+  constexpr auto kGauge = SeriesKind::kGauge;
+  std::int64_t rss = 0, waiting = 0, count = 0;
+  for (auto at = rank->children.begin(); at != rank->children.end();) {
+    Child& child = at->second;
+    const auto stat = ParseProcessStatUntrusted(child.stat.Read(), tick_ns_);
+    if (!stat || stat->start_ticks != child.start_ticks || stat->state == 'Z' || stat->state == 'X') {
+      at = rank->children.erase(at);
+      continue;
+    }
+    ++count;
+    rss += std::min(stat->rss_pages, std::int64_t{1} << 44U);
+    waiting += stat->state == 'D' ? 1 : 0;
+    rank->children_cpu.Add(stat->cpu_ns, &child.cpu_ns);
+    if (const Counted queue = ParseRunQueueUntrusted(child.schedstat.Read()))
+      rank->children_run_queue.Add(*queue, &child.run_queue_ns);
+    if (child.place < kMostPlaces) {
+      const std::string name = rank->prefix + "child." + std::to_string(child.place);
+      board->Set(name + ".cpu", kNs, kCounter, stat->cpu_ns);
+      board->Set(name + ".disk_wait", SeriesUnit::kNumber, kGauge, stat->state == 'D' ? 1 : 0);
+    }
+    ++at;
+  }
+  rank->had_children = rank->had_children || count > 0;
+  const std::string prefix = rank->prefix + "children.";
+  board->Set(prefix + "count", SeriesUnit::kNumber, kGauge, count);
+  if (!rank->had_children) return;
+  board->Set(prefix + "rss", SeriesUnit::kBytes, kGauge, Scaled(rss, page_bytes_));
+  board->Set(prefix + "disk_wait", SeriesUnit::kNumber, kGauge, waiting);
+  board->Set(prefix + "cpu", kNs, kCounter, rank->children_cpu.sum());
+  board->Set(prefix + "run_queue", kNs, kCounter, rank->children_run_queue.sum());
+}
+
+void ProcessSource::Report(std::vector<SourceReport>* reports) const {
+  if (ranks_.empty()) return;
+  reports->push_back(ReportOf("ranks", ranks_.begin()->second->stat));
+  reports->push_back({"ranks.io", io_, "/proc/PID/io", io_error_, ""});
+  reports->push_back({"children", children_, "/proc/PID/task/TID/children", children_error_, ""});
+}
+
+}  // namespace luff::profile

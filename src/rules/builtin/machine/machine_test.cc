@@ -1,0 +1,228 @@
+// Rules on samples of machines: each on what it names, and silent on what looks like it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "rules/testing/machine_story.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules::machine_test {
+namespace {
+
+using testing::FindingsOf;
+using testing::MachineStory;
+using Unit = MachineStory::Unit;
+using Kind = MachineStory::Kind;
+
+constexpr const char* kAll =
+    "CpuOversubscribed,ContainerThrottled,Swapping,StorageBound,MemoryGrowth,GpuUnderused,GpuThrottled";
+
+std::vector<Finding> Told(MachineStory& story, const char* rules = kAll, double seconds = 120) {
+  return FindingsOf(story.Tell(seconds), rules, ParameterSet::kLuff);
+}
+
+testing::MachineStory& Crowded(MachineStory& story) {
+  return story.Counter("cpu.busy", 2).Counter("rank.0.cpu", 1.9).Counter("rank.0.run_queue", 7).Steps(0, 0.3);
+}
+
+TEST(MachineRules, AHealthyTrainingIsSilent) {
+  MachineStory story;
+  story.Counter("pressure.memory.full", 0.001)
+      .Counter("cpu.steal", 0.01)
+      .Gauge("gpu.0.utilisation", Unit::kShare, 0.93)
+      .Gauge("gpu.0.clock.reasons", Unit::kBits, 4)  // at its power limit, as it should be
+      .Gauge("gpu.0.clock", Unit::kFrequency, 1.6e9)
+      .Steps(0.04, 0.05);
+  EXPECT_TRUE(Told(story).empty());
+}
+
+TEST(MachineRules, WhereNothingWasMeasuredNothingIsSaid) {
+  MachineStory story;
+  Crowded(story);
+  EXPECT_TRUE(FindingsOf(story.Tell(120, 20), kAll, ParameterSet::kLuff).empty());
+  testing::FakeTrial trial;
+  for (int i = 0; i < 100; ++i) trial.Step().Loss(1);
+  EXPECT_TRUE(FindingsOf(trial, kAll, ParameterSet::kLuff).empty());
+}
+
+TEST(CpuOversubscribed, MoreThreadsThanCoresAreNamed_WithTheNumberThatFits) {
+  MachineStory story;
+  const auto findings = Told(Crowded(story));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].rule, "CpuOversubscribed");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].what.find("30 % of each step waits for a core"), std::string::npos)
+      << findings[0].what;
+  EXPECT_NE(findings[0].what.find("8.9 threads that want to run on 2 cores"), std::string::npos)
+      << findings[0].what;
+  EXPECT_NE(findings[0].remedy.find("set_num_threads(2)"), std::string::npos);
+  ASSERT_TRUE(findings[0].saving);
+  EXPECT_NEAR(findings[0].saving->share, 0.3, 0.01);
+}
+
+TEST(CpuOversubscribed, OtherProgramsAreNoFaultOfItsThreads) {
+  MachineStory story;
+  story.Counter("cpu.busy", 2).Counter("rank.0.cpu", 0.8).Counter("rank.0.run_queue", 1.9).Steps(0, 0.5);
+  EXPECT_TRUE(Told(story).empty());
+}
+
+TEST(CpuOversubscribed, ItHealsWhenItIsOver) {
+  MachineStory story;
+  Crowded(story);
+  story.Put("rank.0.run_queue",
+            {Unit::kNanoseconds, Kind::kCounter, [](double seconds) { return 7 * std::min(seconds, 60.0); }});
+  const auto findings = Told(story, "CpuOversubscribed", 150);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_TRUE(findings[0].healed);
+}
+
+TEST(ContainerThrottled, TheLimitIsNamed) {
+  MachineStory story;
+  Crowded(story)
+      .Host(R"({"name":"node","cores":8,"allowed_cores":8,"limit_cores":1.5})")
+      .Counter("cgroup.cpu.periods", 10, Unit::kNumber)
+      .Counter("cgroup.cpu.throttled_periods", 6.4, Unit::kNumber);
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);  // CpuOversubscribed is silent: the limit explains it
+  EXPECT_EQ(findings[0].rule, "ContainerThrottled");
+  EXPECT_NE(findings[0].what.find("may use 1.5 cores and was held back in 64 % of its periods"),
+            std::string::npos)
+      << findings[0].what;
+}
+
+TEST(ContainerThrottled, WhatTheHostTakesIsStolen) {
+  MachineStory story;
+  story.Counter("cpu.steal", 0.4);
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "stolen");
+  EXPECT_NEAR(findings[0].saving->share, 0.2, 0.02);
+}
+
+TEST(Swapping, PressureOnMemoryIsNamed) {
+  MachineStory story;
+  story.Counter("pressure.memory.full", 0.2).Counter("vm.swapped_in", 5e6, Unit::kBytes);
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].rule, "Swapping");
+  EXPECT_NE(findings[0].what.find("wait for memory 20 % of the time; 5.0 MB a second come back"),
+            std::string::npos)
+      << findings[0].what;
+}
+
+TEST(StorageBound, WorkersThatWaitForStorageAreNamed) {
+  MachineStory story;
+  story.Gauge("rank.0.children.count", Unit::kNumber, 4)
+      .Gauge("rank.0.children.disk_wait", Unit::kNumber, 3)
+      .Counter("rank.0.children.cpu", 0.2)
+      .Counter("disk.vda.read", 41e6, Unit::kBytes)
+      .Steps(0.6, 0);
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].what.find(
+                "the loader's workers wait 75 % of their time for storage (41 MB a second are read)"),
+            std::string::npos)
+      << findings[0].what;
+}
+
+TEST(StorageBound, ItLeadsTheWaitForData) {
+  MachineStory story;
+  story.Gauge("rank.0.disk_wait", Unit::kNumber, 0.5).Steps(0.6, 0);
+  story.Put("rank.0.disk_wait", {Unit::kNumber, Kind::kGauge,
+                                 [](double seconds) { return std::fmod(seconds, 1) < 0.4 ? 1.0 : 0.0; }});
+  const auto findings = Told(story, "StorageBound,InputBound");
+  ASSERT_EQ(findings.size(), 2U);
+  const auto input = std::ranges::find(findings, "InputBound", &Finding::rule);
+  const auto storage = std::ranges::find(findings, "StorageBound", &Finding::rule);
+  ASSERT_TRUE(input != findings.end() && storage != findings.end());
+  EXPECT_EQ(input->leader, storage->id);
+}
+
+TEST(StorageBound, WorkersThatComputeAreNot) {
+  MachineStory story;
+  story.Gauge("rank.0.children.count", Unit::kNumber, 4)
+      .Gauge("rank.0.children.disk_wait", Unit::kNumber, 0)
+      .Counter("rank.0.children.cpu", 1.2)
+      .Steps(0.6, 0);
+  EXPECT_TRUE(Told(story).empty());
+}
+
+TEST(MemoryGrowth, ALeakIsNamedWithTheTimeThatIsLeft) {
+  MachineStory story;
+  story.Put("rank.0.rss", {Unit::kBytes, Kind::kGauge, [](double seconds) { return 1e9 + 3e6 * seconds; }});
+  const auto findings = Told(story, kAll, 420);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].rule, "MemoryGrowth");
+  EXPECT_NE(findings[0].what.find("a step; what is left is used up in about 67 min"), std::string::npos)
+      << findings[0].what;
+}
+
+TEST(MemoryGrowth, WhatFillsUpAndStaysIsNoLeak) {
+  MachineStory story;
+  story.Put("rank.0.rss", {Unit::kBytes, Kind::kGauge,
+                           [](double seconds) { return 1e9 + 3e6 * std::min(seconds, 200.0); }});
+  EXPECT_TRUE(Told(story, kAll, 600).empty());
+}
+
+TEST(GpuUnderused, AGpuThatWorksLittleIsNamed_UnlessTheStepWaitsForData) {
+  for (const double wait : {0.02, 0.5}) {
+    MachineStory story;
+    story.Gauge("gpu.0.utilisation", Unit::kShare, 0.31)
+        .Gauge("gpu.0.sm_active", Unit::kShare, 0.12)
+        .Steps(wait, 0);
+    const auto findings = Told(story);
+    if (wait > 0.1) {
+      EXPECT_TRUE(findings.empty());
+      continue;
+    }
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_NE(findings[0].what.find("GPU 0 only 31 % of the time"), std::string::npos) << findings[0].what;
+    EXPECT_NE(findings[0].what.find("multiprocessors work 12 %"), std::string::npos) << findings[0].what;
+  }
+}
+
+TEST(GpuUnderused, AnIdleGpuOfAnotherJobIsNone) {
+  MachineStory story;
+  story.Gauge("gpu.0.utilisation", Unit::kShare, 0.9)
+      .Gauge("gpu.1.utilisation", Unit::kShare, 0)
+      .Gauge("gpu.1.memory.used", Unit::kBytes, 1e6);
+  EXPECT_TRUE(Told(story).empty());
+}
+
+TEST(GpuUnderused, AGpuThatIsHeldAndNeverUsedIsNamed) {
+  MachineStory story;
+  story.Counter("rank.1.cpu", 0.5)
+      .Gauge("gpu.0.utilisation", Unit::kShare, 0.9)
+      .Gauge("gpu.1.utilisation", Unit::kShare, 0)
+      .Gauge("gpu.1.memory.used", Unit::kBytes, 5e8);
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "idle");
+}
+
+TEST(GpuUnderused, OthersOnTheSameGpuAreNamed) {
+  MachineStory story;
+  story.Gauge("gpu.0.utilisation", Unit::kShare, 0.95).Gauge("gpu.0.processes", Unit::kNumber, 3);
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "shared");
+}
+
+TEST(GpuThrottled, HeatThatLowersTheClockIsNamed) {
+  MachineStory story;
+  const auto hot = [](double seconds) { return std::fmod(seconds, 5) < 2; };
+  story.Gauge("gpu.0.utilisation", Unit::kShare, 0.95)
+      .Gauge("gpu.0.temperature", Unit::kTemperature, 92)
+      .Put("gpu.0.clock.reasons", {Unit::kBits, Kind::kGauge, [=](double s) { return hot(s) ? 0x20 : 0; }})
+      .Put("gpu.0.clock",
+           {Unit::kFrequency, Kind::kGauge, [=](double s) { return hot(s) ? 1.2e9 : 1.98e9; }});
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].what.find("40 % of the time: its clock is 1200 of 1980 MHz then (92 C)"),
+            std::string::npos)
+      << findings[0].what;
+}
+
+}  // namespace
+}  // namespace luff::rules::machine_test

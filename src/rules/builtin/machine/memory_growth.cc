@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "luff/profile/input.h"
+#include "rules/facts/machine_rule.h"
+
+/// MemoryGrowth: docs/rules/memory_growth.md.
+namespace luff::rules::memory_growth {
+namespace {
+
+constexpr const char* kName = "MemoryGrowth";
+constexpr std::size_t kMostPoints = 360;
+
+struct Limits : MachineLimits {
+  std::int64_t points;
+  double grown_mb, hours;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::points, "points", "30", "windows over which memory must grow: five minutes (Luff)",
+     Within(8, kMostPoints)},
+    {&Limits::grown_mb, "grown_mb", "100", "least growth in all, in MB, and 5 % (Luff)", AtLeast(0)},
+    {&Limits::hours, "hours", "12", "within which memory would be used up (Luff)", AtLeast(0)},
+    LUFF_MACHINE_PARAMS(Limits),
+};
+
+/// Kendall's test whether values rise: the number of standard deviations by which rising pairs outnumber
+/// falling ones (normal approximation, ties left out of the variance: conservative). Mann, 1945.
+double Rising(const std::vector<double>& values) {
+  double sum = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    for (std::size_t j = i + 1; j < values.size(); ++j)
+      sum += values[j] > values[i] ? 1 : values[j] < values[i] ? -1 : 0;
+  }
+  const auto n = static_cast<double>(values.size());
+  return sum / std::sqrt(n * (n - 1) * (2 * n + 5) / 18);
+}
+
+/// Median of the slopes of all pairs (Theil, 1950; Sen, 1968), a point.
+double Slope(const std::vector<double>& values) {
+  std::vector<double> slopes;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    for (std::size_t j = i + 1; j < values.size(); ++j)
+      slopes.push_back((values[j] - values[i]) / static_cast<double>(j - i));
+  }
+  if (slopes.empty()) return 0;
+  const auto middle = slopes.begin() + static_cast<std::ptrdiff_t>(slopes.size() / 2);
+  std::ranges::nth_element(slopes, middle);
+  return *middle;
+}
+
+class MemoryGrowth final : public MachineRule {
+ public:
+  explicit MemoryGrowth(const Limits& limits) : MachineRule(kName, limits), limits_(limits) {}
+
+  void VisitFields(Fields& io) override {
+    MachineRule::VisitFields(io);
+    io("rss", rss_, kMostPoints);
+  }
+
+ private:
+  std::optional<MachineClaim> Judge(const MachineWindow& window) override {
+    const profile::MachineUse* use = window.own();
+    if (use == nullptr) return std::nullopt;
+    const auto rank = std::ranges::find(use->ranks, window.worker, &profile::RankUse::worker);
+    if (rank == use->ranks.end() || !rank->rss) return std::nullopt;
+    rss_.push_back(*rank->rss);
+    const auto points = static_cast<std::size_t>(limits_.points);
+    if (rss_.size() < points) return std::nullopt;
+    if (rss_.size() > points) rss_.erase(rss_.begin());
+    const double grown = rss_.back() - rss_.front();
+    if (grown < limits_.grown_mb * 1e6 || grown < 0.05 * rss_.front()) return std::nullopt;
+    // It still grows now: what was loaded once, or is full, stays as it is.
+    const std::vector<double> late(rss_.end() - static_cast<std::ptrdiff_t>(points / 3), rss_.end());
+    if (Rising(rss_) < 3.3 || Slope(late) < 0.5 * Slope(rss_)) return std::nullopt;
+    const double slope = Slope(rss_) / 10;  // bytes a second
+    double left = use->memory_least_available.value_or(0);
+    if (use->memory_limit && use->memory_used) left = std::min(left, *use->memory_limit - *use->memory_used);
+    if (slope <= 0 || left <= 0 || left / slope > limits_.hours * 3600) return std::nullopt;
+    MachineClaim claim;
+    claim.cause = "grows";
+    const double a_step =
+        slope * window.wall_s / static_cast<double>(std::max<std::int64_t>(window.steps, 1));
+    claim.what = fmt::format(
+        "the memory of rank {} has grown by {} in {}, {} a step; what is left is used up in about {}",
+        window.worker, profile::BytesText(grown), profile::TimeText(10 * static_cast<double>(rss_.size())),
+        profile::BytesText(a_step), profile::TimeText(left / slope));
+    claim.why = "something is kept from each step to the next";
+    claim.remedy =
+        "losses.append(loss.item()) instead of loss, .detach() for what is kept of outputs, and a bound on "
+        "what a dataset "
+        "caches";
+    claim.causes = {"losses or outputs that are kept with their graphs", "a cache in the dataset",
+                    "a list that only grows"};
+    claim.evidence = {{"grown", grown}, {"bytes_a_second", slope}, {"left", left}, {"rss", rss_.back()}};
+    claim.threshold =
+        fmt::format("steady growth over {} windows of 10 s, {:g} MB and 5 %, full within {:g} h (Luff)",
+                    limits_.points, limits_.grown_mb, limits_.hours);
+    return claim;
+  }
+  const Limits limits_;
+  std::vector<double> rss_;  // at the end of each window
+};
+
+}  // namespace
+
+RuleSpec Spec() {
+  RuleSpec spec = SpecOf<MemoryGrowth>(kName, kParams);
+  spec.summary = "the memory of a training grows and will be used up";
+  return spec;
+}
+
+}  // namespace luff::rules::memory_growth

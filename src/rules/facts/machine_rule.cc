@@ -1,0 +1,200 @@
+#include "rules/facts/machine_rule.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "base/format.h"
+#include "luff/profile/input.h"
+#include "rules/kit/select.h"
+
+namespace luff::rules {
+namespace {
+
+constexpr std::int64_t kWindowNs = 10'000'000'000;
+constexpr std::int64_t kLateNs = 15'000'000'000;      // a sampler writes every five seconds
+constexpr std::int64_t kLookEveryNs = 1'000'000'000;  // while samples are awaited
+constexpr std::size_t kMostWaiting = 16;
+constexpr double kMeasured = 0.8;  // of a window that samples must cover
+
+}  // namespace
+
+const profile::MachineUse* MachineWindow::own() const noexcept {
+  for (const profile::MachineUse& use : machines) {
+    for (const profile::RankUse& rank : use.ranks) {
+      if (rank.worker == worker) return &use;
+    }
+  }
+  return nullptr;
+}
+
+void MachineRule::Open::VisitFields(Fields& io) {
+  io("from", from_ns);
+  io("to", to_ns);
+  io("first_step", first_step);
+  io("last_step", last_step);
+  io("steps", steps);
+  io("global_step", global_step);
+  io("update", update);
+  io("mode_step", mode_step);
+  io("wall", wall_s);
+  io("wait", wait_s);
+  io("queue", queue_s);
+  io("worker", worker);
+  io("queue_known", queue_known);
+  io("first", first);
+}
+
+void MachineRule::VisitFields(Fields& io) {
+  io("now", now_);
+  io("waiting", waiting_, kMostWaiting);
+  io("run_s", run_s_);
+  io("lost_s", lost_s_);
+  io("streak", streak_);
+  io("free", free_);
+  io("since", since_);
+  io("judged", judged_);
+  io("begin_step", begin_step_);
+  io("told", told_);
+  io("open", open_);
+  io("begun", begun_);
+  io("cause", cause_);
+}
+
+void MachineRule::OnStep(const StepView& view, Sink& sink) {
+  const query::StepInfo& info = view.rows.info;
+  const std::int64_t end_ns = info.wall_unix_ns;
+  if (info.mode != query::Mode::kTrain || end_ns <= 0 || end_ns >= std::int64_t{1} << 62U) return;
+  if (now_.from_ns == 0 || end_ns < now_.from_ns) {  // the first, or the wall clock was set back
+    now_ = {};
+    now_.from_ns = end_ns;
+    now_.first_step = info.mode_step;
+    now_.first = !std::exchange(begun_, true);
+    if (now_.first) begin_step_ = info.mode_step;
+  }
+  if (end_ns - now_.from_ns >= kWindowNs && now_.steps > 0) {
+    if (waiting_.size() < kMostWaiting) waiting_.push_back(now_);
+    now_ = {};
+    now_.from_ns = waiting_.back().to_ns;
+    now_.first_step = info.mode_step;
+  }
+  now_.to_ns = end_ns;
+  now_.last_step = now_.mode_step = info.mode_step;
+  now_.global_step = info.global_step;
+  now_.update = info.update;
+  ++now_.steps;
+  if (!view.rows.phases.empty()) {
+    const query::StepPhases& phases = view.rows.phases.front();
+    const profile::StepTime time = profile::TimeOf(phases);
+    now_.worker = phases.worker;
+    now_.wall_s += time.wall_s;
+    now_.wait_s += time.wait_s;
+    run_s_ += time.wall_s;
+    if (time.queue_s >= 0)
+      now_.queue_s += time.queue_s;
+    else
+      now_.queue_known = false;
+  } else {
+    now_.queue_known = false;
+  }
+  if (waiting_.empty() || (looked_ns_ != 0 && end_ns - looked_ns_ < kLookEveryNs && end_ns >= looked_ns_))
+    return;
+  looked_ns_ = end_ns;
+  JudgeOpen(view.trial, end_ns, false, sink);
+  if (waiting_.empty()) looked_ns_ = 0;
+}
+
+void MachineRule::OnEnd(const query::Trial& trial, Sink& sink) {
+  if (now_.steps > 0 && now_.to_ns - now_.from_ns >= kWindowNs / 2) waiting_.push_back(now_);
+  now_ = {};
+  JudgeOpen(trial, 0, true, sink);
+}
+
+void MachineRule::JudgeOpen(const query::Trial& trial, std::int64_t now_ns, bool all, Sink& sink) {
+  if (samples_ == nullptr) {
+    auto opened = query::Samples::Open(trial.path());
+    if (!opened.ok()) {
+      waiting_.clear();  // a trial that is no run: nothing was measured
+      return;
+    }
+    samples_ = std::move(opened).value();
+  } else if (!samples_->Refresh().ok()) {
+    waiting_.clear();
+    return;
+  }
+  while (!waiting_.empty()) {
+    const Open open = waiting_.front();
+    const auto covers = [&](const query::HostSamples& host) {
+      return host.last_unix_ns() >= open.to_ns || host.ended();
+    };
+    const bool there = !samples_->hosts().empty() && std::ranges::all_of(samples_->hosts(), covers);
+    if (!there && !all && now_ns - open.to_ns < kLateNs) return;
+    waiting_.erase(waiting_.begin());
+    if (open.first) continue;
+    MachineWindow window;
+    window.from_unix_ns = open.from_ns;
+    window.to_unix_ns = open.to_ns;
+    window.first_step = open.first_step;
+    window.last_step = open.last_step;
+    window.steps = open.steps;
+    const double clock_s = static_cast<double>(open.to_ns - open.from_ns) * 1e-9;
+    window.wall_s = open.wall_s > 0 ? open.wall_s : clock_s;
+    window.wait_s = open.wait_s;
+    window.queue_s = open.queue_known ? open.queue_s : -1;
+    window.worker = static_cast<std::uint32_t>(open.worker);
+    for (const query::HostSamples& host : samples_->hosts()) {
+      auto use = profile::UseOf(host, {open.from_ns, open.to_ns});
+      if (use.ok() && use->seconds >= kMeasured * clock_s) window.machines.push_back(std::move(use).value());
+    }
+    if (!window.machines.empty()) Take(trial, open, window, sink);
+  }
+}
+
+void MachineRule::Take(const query::Trial& trial, const Open& open, const MachineWindow& window, Sink& sink) {
+  ++judged_;
+  std::optional<MachineClaim> claim = Judge(window);
+  if (!claim || (open_ && claim->cause != cause_)) {
+    streak_ = 0;
+    if (open_ && ++free_ >= 3) {
+      open_ = false;
+      sink.Heal(cause_, "", open.mode_step);
+    }
+    if (!claim) return;
+  }
+  // What holds in the first window that is judged may have held in the one that is left out.
+  if (streak_++ == 0) since_ = judged_ == 1 ? begin_step_ : window.first_step;
+  free_ = 0;
+  const bool timed = claim->saving_s >= 0;
+  if (timed) lost_s_ += claim->saving_s;
+  if (streak_ < limits_.windows && !open_) return;
+  if (timed && (lost_s_ < limits_.seconds || lost_s_ < limits_.worth * run_s_)) return;
+  open_ = true;
+  cause_ = claim->cause;
+  query::StepInfo info;
+  info.mode = query::Mode::kTrain;
+  info.mode_step = open.mode_step;
+  info.global_step = open.global_step;
+  info.update = open.update;
+  Finding finding = FindingAt(name_, cause_.c_str(), trial, format::kNoId, window.worker, info);
+  finding.since_step = since_;
+  finding.what = std::move(claim->what);
+  if (timed)
+    finding.what +=
+        fmt::format("; about {} of {} so far", profile::TimeText(lost_s_), profile::TimeText(run_s_));
+  finding.why = std::move(claim->why);
+  finding.remedy = std::move(claim->remedy);
+  finding.causes = std::move(claim->causes);
+  finding.evidence = std::move(claim->evidence);
+  if (timed) finding.evidence.emplace_back("saved_s", lost_s_);
+  // The texts are written anew whenever the trouble has lasted twice as long.
+  finding.evidence.emplace_back("detail", std::bit_width(static_cast<std::uint64_t>(++told_)));
+  finding.threshold = std::move(claim->threshold);
+  if (timed && window.steps > 0) {
+    const auto steps = static_cast<double>(window.steps);
+    finding.saving = {claim->saving_s / steps, window.share(claim->saving_s), claim->low_s / steps,
+                      claim->high_s / steps, std::move(claim->method)};
+  }
+  sink.Report(std::move(finding));
+}
+
+}  // namespace luff::rules
