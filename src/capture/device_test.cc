@@ -392,7 +392,7 @@ TEST_F(Fixture, Interleavings) {
     faults.streams = Streams::kThreads;
     faults.seed = static_cast<std::uint64_t>(seed);
     faults.longest_delay_us = static_cast<int>(random() % 150);
-    if (random() % 4 == 0) faults.lost_event = static_cast<int>(random() % 60) + 1;
+    if (random() % 16 == 0) faults.lost_event = static_cast<int>(random() % 60) + 1;
     if (random() % 4 == 0) {
       faults.failing_call = static_cast<int>(random() % 100) + 1;
       faults.failure = random() % 2 == 0 ? device::kOutOfMemory : 400;
