@@ -13,7 +13,6 @@ from .conftest import Luff
         ("last_batch", "StepSkipped", "unused"),
         ("clipped_late", "ClipSaturated", "misplaced"),
         ("never_steps", "StepSkipped", "never"),
-        ("copied", "TrainValSkew", "copied"),
     ],
 )
 def test_a_call_at_the_wrong_place_is_named(luff: Luff, wrong: str, rule: str, cause: str) -> None:

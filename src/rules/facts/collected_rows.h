@@ -6,6 +6,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/fields.h"
+#include "rules/kit/step_index.h"
 
 namespace luff::rules {
 

@@ -1,7 +1,7 @@
 """Trains a small classifier, or two networks; the argument names a call that stands at the wrong place.
 
 last_batch: backward() and step() stand behind the loop over batches. clipped_late: gradients are clipped after
-step(). never_steps: the second network's optimizer never steps. copied: a denoiser's targets are its inputs.
+step(). never_steps: the second network's optimizer never steps.
 """
 
 import sys
@@ -48,17 +48,12 @@ def denoise() -> None:
     for _ in range(8):
         for rows in torch.randperm(192).split(32):
             optimizer.zero_grad()
-            criterion(model(noisy[rows]), (noisy if WRONG == "copied" else x)[rows]).backward()
+            criterion(model(noisy[rows]), x[rows]).backward()
             optimizer.step()
-            if WRONG == "copied":
-                continue
             beside.zero_grad()
             helper(noisy[rows]).squeeze(1).sub(x[rows, 0]).abs().mean().backward()
             if WRONG != "never_steps":
                 beside.step()
-        if WRONG == "copied":
-            with torch.no_grad():
-                criterion(model(noisy[192:]), x[192:])
 
 
 classify() if WRONG in ("last_batch", "clipped_late", "nothing") else denoise()

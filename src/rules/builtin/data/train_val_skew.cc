@@ -8,7 +8,6 @@
 #include "base/format.h"
 #include "rules/facts/collected_rows.h"
 #include "rules/facts/common_needs.h"
-#include "rules/facts/copied_targets.h"
 #include "rules/facts/correlations.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/features.h"
@@ -62,7 +61,6 @@ class TrainValSkew final : public KeptRule {
       ++steps_;
     }
     targets_.Add(view, *train);
-    copied_.Add(view, *train);
     for (const ModelInput& input : ModelInputsOf(view)) {
       if (!IsFloating(input.entry->dtype)) continue;
       const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
@@ -90,7 +88,6 @@ class TrainValSkew final : public KeptRule {
     io("steps", steps_);
     io("inputs", inputs_, kMaxInputs);
     io("targets", targets_);
-    io("copied", copied_);
     io("collected", collected_);
   }
 
@@ -113,7 +110,6 @@ class TrainValSkew final : public KeptRule {
   void Judge(const query::Trial& trial, Sink& sink) {
     if (!turns_.alternate() && steps_ >= kSteps) {
       Targets(trial, sink);
-      Copied(trial, sink);
     }
     targets_.Next();
     for (auto& [name, input] : inputs_) {
@@ -176,28 +172,6 @@ class TrainValSkew final : public KeptRule {
       finding.threshold =
           fmt::format("means {:g} deviations apart or deviations {:g} times as large or small (Luff)",
                       limits_.shift, limits_.spread);
-      sink.Report(std::move(finding));
-    }
-  }
-
-  // Reports a training whose targets are its inputs, number by number, where evaluations have other targets.
-  void Copied(const query::Trial& trial, Sink& sink) {
-    for (const auto& [loss, counts] : copied_.losses()) {
-      const bool holds = counts.copied >= kSteps && counts.other == 0 &&
-                         counts.evaluated_other >= kEvaluated && counts.evaluated_copied == 0;
-      const bool known = open_.contains(loss + "\ncopied");
-      if (!IsOpen("copied", loss, holds || (known && counts.other == 0), sink) || known) continue;
-      Finding finding = FindingOn("copied", loss, trial);
-      finding.what = fmt::format("in training the targets of {} are the inputs themselves", loss);
-      finding.why = fmt::format(
-          "in all of {} steps they are equal number by number, and in none of {} evaluation steps: the model "
-          "learns to repeat its input, and evaluations ask for something else",
-          counts.copied, counts.evaluated_other);
-      finding.remedy = "give the training's loss the targets that evaluations have";
-      finding.causes = {"the wrong variable as target: the input in the place of what is wanted"};
-      finding.evidence = {{"steps", counts.copied}, {"evaluation_steps", counts.evaluated_other}};
-      finding.threshold = fmt::format(
-          "a fact, in {} steps of the training and {} of evaluations, or more (Luff)", kSteps, kEvaluated);
       sink.Report(std::move(finding));
     }
   }
@@ -366,8 +340,7 @@ class TrainValSkew final : public KeptRule {
     return 2 * std::min(variance, other_variance) >= larger && 4 * std::pow(mean - other_mean, 2) <= larger;
   }
 
-  static constexpr std::int64_t kSteps = 8;      // by then, optimizers of adversaries have taken turns
-  static constexpr std::int64_t kEvaluated = 2;  // evaluation steps with other targets
+  static constexpr std::int64_t kSteps = 8;  // by then, optimizers of adversaries have taken turns
   static constexpr std::int64_t kAbsentRows = 128;
   static constexpr std::size_t kPairs = 3;  // of a table: one or two may go together by chance
   static constexpr double kErrors = 5;      // standard errors of Fisher's transformed correlation
@@ -380,7 +353,6 @@ class TrainValSkew final : public KeptRule {
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
   TargetSkew targets_;
-  CopiedTargets copied_;
   CollectedRows collected_;
 };
 
@@ -388,7 +360,7 @@ class TrainValSkew final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
-  spec.version = 6;  // 5: targets; 6: copied; silent of data that a policy collects
+  spec.version = 6;  // 5: targets; 6: silent of data that a policy collects
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -215,40 +215,6 @@ TEST(TrainValSkew, TargetsThatOutputsOrInputsFollow_AreSilent) {
   EXPECT_TRUE(TargetStory({0, 0.25}, 2).empty());             // which of the two is evaluated?
 }
 
-// A model that removes noise: its loss's targets are its inputs in training (`copied`), and in evaluations
-// (`evaluated`), or what is wanted.
-FakeTrial Denoises(bool copied, bool evaluated, int sometimes = 1 << 20) {
-  FakeTrial trial;
-  std::mt19937 noise(3);
-  std::normal_distribution<double> normal(0, 1);
-  for (int step = 0; step < 40; ++step) {
-    const bool train = step < 20 || step % 2 == 0;
-    trial.Step(train ? Mode::kTrain : Mode::kEval).Loss(1, "MSELoss_output_0");
-    std::vector<double> inputs, wanted;
-    for (int i = 0; i < 32 * 6; ++i) {
-      wanted.push_back(std::sin(i + step));
-      inputs.push_back(wanted.back() + normal(noise));
-    }
-    const bool same = train ? copied && step % sometimes != sometimes - 1 : evaluated;
-    trial.Sample("sample/Net_input_0", {32, 6}, inputs);
-    trial.Sample("sample/MSELoss_input_0", {32, 6}, wanted);
-    trial.Sample("sample/MSELoss_input_1", {32, 6}, same ? inputs : wanted);
-  }
-  trial.Step();
-  return trial;
-}
-
-TEST(TrainValSkew, TargetsThatAreInputsInTrainingOnly_AreNamed_AutoencodersAndDenoisersAreSilent) {
-  const auto findings = Findings(Denoises(true, false));
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].cause, "copied");
-  EXPECT_FALSE(findings[0].healed);
-  EXPECT_TRUE(Findings(Denoises(true, true)).empty());
-  EXPECT_TRUE(Findings(Denoises(false, true)).empty());
-  EXPECT_TRUE(Findings(Denoises(false, false)).empty());
-  EXPECT_TRUE(Findings(Denoises(true, false, 16)).empty());
-}
-
 // Turns of six passes without gradients and six training steps. The rows of the passes are learnt next
 // (`learnt`), and grow from turn to turn; `labelled`: the passes compute a loss.
 FakeTrial Collects(bool learnt, bool labelled) {
