@@ -280,8 +280,8 @@ class BaseHook:
             if self.guard.unreported:
                 self.guard.report(session)
             end = {"why": why} if why else {}
-            if self._options.trial is not None:  # its settings may have come while it trained
-                session.set_document("trial", self._options.trial.document())
+            if self.trial is not None:  # its settings may have come while it trained
+                session.set_document("trial", self.trial.document())
                 end["process"] = "goes on"
             if end:
                 session.set_document("end", json.dumps(end))
@@ -339,9 +339,8 @@ class BaseHook:
         )
         self.opened(session)
         listen()
-        if self._options.trial is not None:
-            session.set_document("trial", self._options.trial.document())
-            self._options.trial.opened(self._run)
+        if self.trial is not None:
+            self.trial.opened(session, self._run)
         if self._options.rules and self.first_rank:
             self.guarded("rules", watch_beside, self._run, self._options.rules, self._options.on_finding)
 

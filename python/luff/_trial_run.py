@@ -18,7 +18,7 @@ from luff import stop
 from luff._base_hook import choose_run, make_config
 from luff._bootstrap._luff_frameworks import FRAMEWORKS
 from luff._codes import EndReason
-from luff._hook import RunOptions, run_from_environment, set_trial_run
+from luff._hook import RunOptions, Session, run_from_environment, set_trial_run
 from luff._plain import shown
 from luff._registry import Registry
 from luff._run_place import new_run, warn
@@ -83,8 +83,9 @@ class TrialRun:
             params = {"error": f"{type(error).__name__}: {error}"[:_MAX_TEXT]}
         return json.dumps({"name": self.name, "sweep": self.sweep, "params": params})
 
-    def opened(self, run: str) -> None:
+    def opened(self, session: Session, run: str) -> None:
         """Called when the run is there."""
+        session.set_document("trial", self.document())
         self.run = self.run or run
 
     # The block -------------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,3 +40,57 @@ def _nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     reset_config_validator()
     error_handling_agent.disable_smdebug = False
     error_handling_agent.hook = None
+
+
+class Folder:
+    """Writes the folder of a profiler."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._system: dict[tuple[int, str], list[dict[str, Any]]] = {}
+        self._events: list[dict[str, Any]] = []
+        self._last = 0
+
+    def value(
+        self, at: float, dimension: str, value: float, name: str = "gpu0", node: str = "algo-1"
+    ) -> None:
+        kind = {"CPUUtilization": "cpu", "I/OWaitPercentage": "i/o"}.get(dimension, "gpu")
+        row = {
+            "Type": kind, "Name": name, "Dimension": dimension, "Value": value, "NodeId": node, "Timestamp": at,
+        }  # fmt: skip
+        self._system.setdefault((int(at // 60) * 60, node), []).append(row)
+
+    def event(self, phase: str, begin: float, took: float, name: str = "", **args: Any) -> None:
+        begin_us, took_us = round(begin * 1e6), round(took * 1e6)
+        self._events.append(
+            {"name": name or phase, "ph": "X", "phase": phase, "ts": begin_us, "dur": took_us, "args": args}
+        )
+        self._last = max(self._last, begin_us + took_us)
+
+    def write(self, ended: bool = True) -> str:
+        for (minute, node), rows in self._system.items():
+            file = self.path / "system" / "incremental" / "2020091312" / f"{minute}.{node}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if self._events:
+            phases = sorted({event["phase"] for event in self._events})
+            head = [
+                {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": 0}}
+            ]
+            head += [
+                {"name": "process_name", "ph": "M", "pid": number, "args": {"name": phase}}
+                for number, phase in enumerate(phases, 1)
+            ]
+            rows = [{**event, "pid": phases.index(event["phase"]) + 1} for event in self._events]
+            file = self.path / "framework/pevents/2020091312" / f"{self._last}_0-algo-1_pythontimeline.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("[\n" + ",\n".join(json.dumps(row) for row in head + rows) + "\n]")
+        if ended:
+            (self.path / "system").mkdir(parents=True, exist_ok=True)
+            (self.path / "system" / "training_job_end.ts").touch()
+        return str(self.path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "profiler")
