@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -249,8 +250,8 @@ void Nvml::AskGpm(Device* device, GpuReading* reading) {
     return;
   }
   if (!std::exchange(device->sampled, true)) return;  // it takes two
-  thread_local GpmRequest request;
-  request = {};
+  const auto asked = std::make_unique<GpmRequest>();  // 20 KiB
+  GpmRequest& request = *asked;
   request.version = 1;
   request.first = device->before;
   request.second = device->now;
