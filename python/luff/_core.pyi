@@ -83,9 +83,11 @@ class Session:
         config_json: str = "",
         command_json: str = "",
         sampler: str = "",
-        sampler_environment: Sequence[str] = (),
+        sampler_environment: Sequence[str] = [],
     ) -> Session:
-        """Create or join the run. `worker` None takes the lowest free number. `sampler`: path of `luff`, which measures the machine meanwhile."""
+        """
+        Create or join the run. `worker` None takes the lowest free number. `sampler`: path of `luff`, which measures the machine meanwhile.
+        """
 
     def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int:
         """Number of the tensor of this name."""
