@@ -193,7 +193,7 @@ Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict,
     json["loaders"].push_back({{"number", line.loader.number},
                                {"type", line.loader.type},
                                {"workers", line.loader.workers},
-                               {"batches", line.batches},
+                               {"asked", line.batches},
                                {"ready", line.ready},
                                {"waited", line.waited_s},
                                {"waited_by_worker", std::move(workers)}});
@@ -243,10 +243,11 @@ void Print(const profile::PhaseTable& table, const TimeVerdict& verdict,
         100 * cpu, 100 * queue, 100 * (1 - cpu - queue));
   }
   for (const LoaderLine& line : loaders) {
-    fmt::print("  {} {} with {}: {} of {} were there when asked for\n",
+    // Each pass over a loader asks once more than it has batches.
+    fmt::print("  {} {} with {}: asked {}, the batch was there {}\n",
                line.loader.type.empty() ? "loader" : Escaped(line.loader.type), line.loader.number,
-               Plural(static_cast<std::uint64_t>(line.loader.workers), "worker", "workers"), line.ready,
-               Plural(line.batches, "batch", "batches"));
+               Plural(static_cast<std::uint64_t>(line.loader.workers), "worker", "workers"),
+               Plural(line.batches, "time", "times"), Plural(line.ready, "time", "times"));
   }
   if (table.workers.size() > 1)
     fmt::print("  this is worker {} of {} that recorded phases; --rank names another\n", table.worker,

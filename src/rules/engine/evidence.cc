@@ -93,7 +93,7 @@ constexpr std::array<const char*, kKinds> kWords = {
     "tensors that you name",
     "another run (--other)",
     "waits for data (phases of a loop)",
-    "samples of the machine",
+    "20 s of samples of the machine",
     "where the time of steps went (phases)",
 };
 
