@@ -268,9 +268,9 @@ class BaseHook:
             return
         self.live = False
         _living.discard(self)
-        if not any(hook.session is not None for hook in _living):
-            unlisten()
         try:
+            if not any(hook.session is not None for hook in list(_living)):
+                unlisten()
             if self.registry is not None:
                 self.registry.discard(self)
             corrections.forget(self._accept_corrections)

@@ -91,6 +91,9 @@ class wait(Generic[T]):
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]
 
+    def __bool__(self) -> bool:
+        return bool(self._batches)  # as without it, also where there is no length
+
     def __length_hint__(self) -> int:
         return operator.length_hint(self._batches)
 

@@ -38,6 +38,7 @@ _RULE = re.compile(r"\A([A-Za-z_]\w*)")
 Params = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 _lock = threading.Lock()  # held for moments
 _active: list[TrialRun] = []  # at most one
+_told: set[str] = set()  # modules of Luff that cannot watch their framework
 
 
 class TrialRun:
@@ -79,6 +80,7 @@ class TrialRun:
         try:
             given = self._params() if callable(self._params) else self._params or {}
             params = {str(key)[:_MAX_TEXT]: _value(given[key]) for key in list(given)[:_MAX_PARAMS]}
+            json.dumps(params)  # Python writes no number of thousands of digits
         except Exception as error:  # the function is the user's
             params = {"error": f"{type(error).__name__}: {error}"[:_MAX_TEXT]}
         return json.dumps({"name": self.name, "sweep": self.sweep, "params": params})
@@ -258,4 +260,14 @@ def _value(value: Any) -> Any:
 def _watch_what_is_imported() -> None:
     """Attaches to the frameworks of this process: new hooks, for the run that is chosen now."""
     for ours in dict.fromkeys(ours for name, ours in FRAMEWORKS.items() if name in sys.modules):
-        importlib.import_module(ours).attach_to_all()
+        try:
+            importlib.import_module(ours).attach_to_all()
+        except Exception as error:  # a framework that Luff cannot watch; the trial trains on
+            _unwatched(ours, error)
+
+
+def _unwatched(ours: str, error: Exception) -> None:
+    if ours not in _told:
+        _told.add(ours)
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        warn(f"{ours} cannot be imported, so what trains with it is not watched ({text})")

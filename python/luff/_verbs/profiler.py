@@ -76,6 +76,20 @@ def _chosen(text: str, trial: Any) -> list[Any]:
     return rules
 
 
+def _skip(trial: Any, rule: Any) -> None:
+    """Goes on to the window of a rule that has data again: times in a folder may be years apart."""
+    whole = begin = rule.last_timestamp
+    width, latest = rule.scan_interval_us, trial.get_latest_timestamp() + rule.scan_interval_us
+    while begin <= latest:
+        values, events = rule.data_of(begin, begin + width)
+        if values or events:
+            first = min([one.timestamp * 1e6 for one in values[:1]] + [one.end_time for one in events[:1]])
+            rule.last_timestamp = whole + int(first - whole) // rule.scan_interval_us * rule.scan_interval_us
+            return
+        begin, width = begin + width, 2 * width
+    rule.last_timestamp = begin
+
+
 def _evaluate(trial: Any, rules: list[Any], also: Any = None) -> set[str]:
     """Gives each window of the data to all rules; returns the names of those that fired."""
     from luff.compat.smdebug.exceptions import NoMoreProfilerData
@@ -87,6 +101,9 @@ def _evaluate(trial: Any, rules: list[Any], also: Any = None) -> set[str]:
         except NoMoreProfilerData:
             break
         values, events = rules[0].data_of(begin, end)
+        if not values and not events:
+            _skip(trial, rules[0])
+            continue
         fired |= {rule.rule_name for rule in rules if rule.look(begin, end, values, events)}
         if also is not None:
             also(values, events)

@@ -58,15 +58,15 @@ def search(estimator: Any, sweep: str = "", **options: Any) -> Any:
     trial_run(
         "check", sweep=sweep or kind.__name__, **options
     )  # a wrong option is told here, not in each fit
-    return _rebuilt(kind, sweep or kind.__name__, options, dict(estimator.__dict__))
+    copied = _empty(kind, sweep or kind.__name__, options)
+    copied.__dict__.update(estimator.__dict__)
+    return copied
 
 
-def _rebuilt(kind: type, sweep: str, options: dict[str, Any], state: dict[str, Any]) -> Any:
-    """Makes an estimator; also what a pickled one is made by."""
+def _empty(kind: type, sweep: str, options: dict[str, Any]) -> Any:
+    """Makes an estimator without a state; also what a pickled one is made by."""
     made: Any = _watched(kind, sweep, options)
-    estimator = made.__new__(made)
-    estimator.__dict__.update(state)
-    return estimator
+    return made.__new__(made)
 
 
 def _watched(kind: type, sweep: str, options: dict[str, Any]) -> type:
@@ -78,8 +78,9 @@ def _watched(kind: type, sweep: str, options: dict[str, Any]) -> type:
             kind.fit(self, *arguments, **named)  # type: ignore[attr-defined]
         return self
 
-    def reduced(self: Any, protocol: Any) -> Any:  # noqa: ARG001
-        return _rebuilt, (kind, sweep, options, self.__getstate__())
+    def reduced(self: Any, protocol: Any) -> Any:
+        own = object.__reduce_ex__(self, max(2, int(protocol)))  # with the class's own ways to keep its state
+        return _empty, (kind, sweep, options), own[2] if len(own) > 2 else None
 
     return type(
         kind.__name__,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from luff._verbs.profiler import _evaluate
 from luff.compat.smdebug.exceptions import NoMoreProfilerData, RuleEvaluationConditionMet
 from luff.compat.smdebug.profiler.rules import (
     RULES,
@@ -26,6 +28,7 @@ from luff.compat.smdebug.profiler.rules import (
 )
 from luff.compat.smdebug.rules import invoke_rule
 from luff.compat.smdebug.trials import create_trial
+from luff.compat.smdebug.trials.profiler_trial import ProfilerTrial
 
 T0 = 1_600_000_020  # a full minute
 
@@ -244,3 +247,21 @@ def test_a_wrong_parameter_is_named(folder: Any, name: str, words: str) -> None:
     ticks(folder, 1, 5, 95)
     with pytest.raises(TypeError, match=words):
         ProfilerReport(create_trial(folder.write(), profiler=True), **{name: 1})
+
+
+def test_data_that_lie_years_apart_are_looked_at_soon(tmp_path: Path) -> None:
+    for at in (1_600_000_000, 1_600_000_030, 4_000_000_000):
+        line = {"Type": "cpu", "Name": "cpu0", "Dimension": "CPUUtilization", "Value": 50, "NodeId": "algo-1"}
+        place = (
+            tmp_path
+            / "system"
+            / "incremental"
+            / datetime.fromtimestamp(at, timezone.utc).strftime("%Y%m%d%H")
+        )
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{at}.algo-1.json").write_text(json.dumps({**line, "Timestamp": at + 0.5}) + "\n")
+    trial = ProfilerTrial("job", str(tmp_path), None, follow=False)
+    rule = RULES["OverallSystemUsage"](trial)
+    looked = []
+    _evaluate(trial, [rule], lambda values, _: looked.append([value.timestamp for value in values]))
+    assert looked == [[1_600_000_000.5, 1_600_000_030.5], [4_000_000_000.5]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import subprocess
@@ -118,3 +119,38 @@ def test_what_is_no_estimator_is_named(arguments, said):
         luff.sklearn.search(*arguments)
     with pytest.raises(luff.errors.InvalidArgumentError, match="on_stop="):
         luff.sklearn.search(MLPClassifier(), on_stop="return")
+
+
+class Keeper:
+    """An estimator that is none of scikit-learn's, and keeps its state its own way."""
+
+    learnt = None
+
+    def get_params(self, deep: bool = True) -> dict:
+        return {}
+
+    def fit(self, X: object, y: object = None) -> Keeper:
+        self.learnt = 1
+        return self
+
+    def __getstate__(self) -> dict:
+        return {"kept": self.learnt}
+
+    def __setstate__(self, state: dict) -> None:
+        self.learnt = state["kept"]
+
+
+class Bare:
+    def get_params(self, deep: bool = True) -> dict:
+        return {}
+
+    def fit(self, X: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_copies_keep_what_the_class_keeps(copied) -> None:
+    made = luff.sklearn.search(Keeper())
+    made.learnt = 1
+    assert copied(made).learnt == 1
+    assert copied(luff.sklearn.search(Bare())).get_params() == {}

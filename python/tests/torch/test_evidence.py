@@ -159,6 +159,19 @@ def test_an_optimizer_of_what_is_called_has_nothing_foreign(watched, attached):
     assert {o["foreign"] for o in session.documents["model"]["optimizers"]} == {0}
 
 
+def test_parameters_that_two_optimizers_hold_are_counted(watched):
+    _, session = watched()
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inner = torch.optim.SGD([model.bias], lr=0.1)
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        inner.step()
+    assert [one["shared"] for one in session.documents["model"]["optimizers"]] == [1, 1]
+
+
 def test_the_walk_is_bounded_and_keeps_nothing_alive():
     x = leaf = torch.ones(1, requires_grad=True)
     for _ in range(_reach._MAX_NODES + 1000):

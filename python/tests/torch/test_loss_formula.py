@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -191,6 +192,7 @@ def test_a_bootstrapped_target_with_a_gradient_is_found() -> None:
         lambda m: reward + 2 * m(later).max(1).values,
         lambda m: reward - 1.5 * m(later)[:, 0].tanh(),  # a residual of an equation
         lambda m: reward + 0.9 * m(later)[:, 0].tanh(),
+        lambda m: reward + 0.9 * copy.deepcopy(m)(later).amax(1),  # a target network, which nothing trains
         lambda m: VALUE,
     ):
         assert of_values(right) == ""

@@ -382,6 +382,39 @@ def test_losses_that_are_added_up_or_only_looked_at_are_used(watched):
     assert unused(session) == []
 
 
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_losses_of_which_each_has_its_backward_pass_are_used(watched, count):
+    _, session = watched()
+    model, criterion = nn.Linear(6, 3), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        for x, y in cases.batches(count):
+            criterion(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert unused(session) == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_losses_of_inner_steps_are_used(watched, again):
+    _, session = watched()
+    model, criterion = nn.Linear(6, 3), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        weights = dict(model.named_parameters())
+        for x, y in cases.batches(4):
+            loss = criterion(torch.func.functional_call(model, weights, (x,)), y)
+            slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=again)
+            slope_of = dict(zip(weights, slopes, strict=True))
+            weights = {name: weight - 0.1 * slope_of[name] for name, weight in weights.items()}
+        for x, y in cases.batches(1):
+            loss = criterion(torch.func.functional_call(model, weights, (x,)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert unused(session) == []
+
+
 def test_at_most_32_steps_with_unused_losses_are_told(watched):
     _, session = watched()
     model, criterion = nn.Linear(6, 3), nn.CrossEntropyLoss()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 import warnings
 
 import luff
@@ -90,6 +91,20 @@ def test_a_failing_function_of_settings_does_not_hurt():
     with luff.trial_run("t0", lambda: 1 / 0, rules=False, on_finding="warn") as trial:
         train()
     assert steps_of(trial.run) == 8
+
+
+def test_a_framework_that_luff_cannot_watch_does_not_hurt(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers.trainer", types.ModuleType("old"))
+    monkeypatch.setitem(sys.modules, "luff.transformers", None)
+    runs = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for number in range(2):
+            with luff.trial_run(f"t{number}", {"many": 10**6000}, rules=False, on_finding="warn") as trial:
+                train(steps=2)
+            runs.append(trial.run)
+    assert [str(one.message).split(",")[0] for one in told] == ["luff.transformers cannot be imported"]
+    assert [steps_of(run) for run in runs] == [2, 2]
 
 
 def test_an_exception_of_the_trial_passes_and_ends_the_run():

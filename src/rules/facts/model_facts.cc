@@ -167,6 +167,7 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
     one.name = Word(optimizer, "name");
     one.type = Word(optimizer, "type");
     one.foreign = NumberOf(optimizer, "foreign", -1);
+    one.shared = NumberOf(optimizer, "shared", 0);
     one.scheduled = Flag(optimizer, "scheduled", false);
     one.device = Word(optimizer, "device");
     one.one_by_one = !List(optimizer, "groups").empty();

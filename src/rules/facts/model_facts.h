@@ -29,6 +29,7 @@ struct OptimizerFacts {
   std::string name, type;
   std::int64_t parameters = 0;  // all groups
   std::int64_t foreign = -1;    // how many of them belong to no called model; -1: unknown
+  std::int64_t shared = 0;      // how many of them another optimizer holds, too
   double eps = 0, lr = 0;       // the smallest eps and the largest rate of its groups; 0: unknown
   bool scheduled = false;       // a scheduler of the framework was made for it
   std::string device;           // of its parameters: "cpu"; "" if unknown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
@@ -97,7 +98,9 @@ def describe(
     """
     optimizers = list(optimizers)
     group_of: dict[int, tuple[str, int]] = {}
+    holders: Counter[int] = Counter()
     for _, name, optimizer in optimizers:
+        holders.update({id(p) for group in optimizer.param_groups for p in group["params"]})
         for index, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 group_of.setdefault(id(parameter), (name, index))
@@ -166,6 +169,9 @@ def describe(
                 ],
                 "foreign": sum(
                     id(p) not in called for group in optimizer.param_groups for p in group["params"]
+                ),
+                "shared": sum(
+                    holders[id(p)] > 1 for group in optimizer.param_groups for p in group["params"]
                 ),
             }
             for number, name, optimizer in optimizers

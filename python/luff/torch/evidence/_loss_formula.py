@@ -179,8 +179,9 @@ def _divergence_grows(terms: list[_Term]) -> bool:
 
 
 def _target_moves(node: Any) -> bool:
-    """Returns whether the target of a loss of errors is a number plus a discount times an answer of a linear layer,
-    with a gradient: that of a value that is learnt from its own estimate.
+    """Returns whether the target of a loss of errors is a number plus a discount times an answer of the linear layer
+    that predicts, with a gradient: that of a value that is learnt from its own estimate. A gradient of another layer,
+    as of a target network, may be one that no optimizer uses.
     """
     if operation_of(node) not in _ERRORS or len(node.next_functions) < 2:
         return False
@@ -192,16 +193,34 @@ def _target_moves(node: Any) -> bool:
     moving = [child for child in children if child is not None]
     if len(children) != 2 or len(moving) != 1:
         return False
-    node, discounted = _past(moving[0]), False
+    answer, discounted = _answer(moving[0])
+    if not discounted:
+        return False
+    weights = _leaves(answer)
+    return any(one is weight for one in _leaves(_answer(prediction)[0]) for weight in weights)
+
+
+def _answer(node: Any) -> tuple[Any, bool]:
+    """Returns what a value was picked of, and whether it was multiplied by a discount."""
+    node, discounted = _past(node), False
     for _ in range(_DEPTH):
-        name, following = operation_of(node), [child for child, _ in node.next_functions]
-        inner = [child for child in following if child is not None]
+        name = operation_of(node)
+        inner = [] if node is None else [child for child, _ in node.next_functions if child is not None]
         if name == "Mul" and len(inner) == 1:
             discounted |= _discounts(node)
         elif name not in _PICKS or len(inner) != 1:
             break
         node = _past(inner[0])
-    return discounted and operation_of(node) in _LINEAR
+    return node, discounted
+
+
+def _leaves(node: Any) -> list[Any]:
+    """Returns the parameters that a linear layer's node multiplies by and adds; nothing of another node."""
+    if operation_of(node) not in _LINEAR:
+        return []
+    inner = [child for child, _ in node.next_functions if child is not None]
+    inner = [child.next_functions[0][0] if operation_of(child) == "T" else child for child in inner]
+    return [child.variable for child in inner if hasattr(child, "variable")]
 
 
 def _discounts(node: Any) -> bool:

@@ -17,6 +17,7 @@ from luff._codes import DType, EventKind, GapReason, Mode, Role
 from luff.torch.capture._called import is_loss
 from luff.torch.capture._describe import plain_settings
 from luff.torch.capture._device import DeviceScalar, record_number, scalar_of
+from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
@@ -41,6 +42,7 @@ _SIGNED = 16  # TRAIN steps in which factors of losses are looked at; later thos
 _FAINT, _FAINT_VALUE = 1e-5, 1e-4
 _SEVERAL = 4  # losses in a step of which it is looked at whether a backward pass uses them
 _MAX_UNUSED = 32  # steps with losses that no backward pass used that are told
+_BEHIND = 1024  # nodes behind a root of such a step that are looked at
 _SQUARED_ERROR = "squared error"  # name of those that a script computes itself
 
 
@@ -345,7 +347,20 @@ class Losses:
             return
         summed = {node._sequence_nr() for node, _ in _loss_graph.parts(root, step.loss_nodes)}
         known = self.readable(step) and summed <= step.loss_nodes.keys()
-        step.summed_losses = step.summed_losses | summed if known else None
+        summed |= step.summed_losses
+        step.summed_losses = summed if known and not self._follows(step, root, summed) else None
+
+    def _follows(self, step: Step, root: Any, summed: set[int]) -> bool:
+        """Whether a root was computed with what was made before the loss before it, as weights that inner steps have
+        changed are: then that loss may have been used by `torch.autograd.grad`. Looked at where the step would be told.
+        """
+        made = list(step.loss_nodes)
+        if not self._unused or summed != {made[-1]}:
+            return False
+        before = made[-2]
+        older = any(node._sequence_nr() < before for node in nodes_behind(nodes_of([root]), _BEHIND))
+        self._unused -= older
+        return older
 
     def updated(self, step: Step) -> None:
         """Reports a step in which losses with gradients were made and none but the last went into the update."""

@@ -178,7 +178,8 @@ class StepSkipped final : public KeptRule {
   }
 
   // An optimizer whose gradients were cleared again and again, as in a loop, and that never stepped, while
-  // another did. Its parameters are in no other: a wrapper shares them with what it wraps.
+  // another did. Its parameters are in no other: a wrapper shares them with what it wraps, and either may be
+  // the one that the document names as theirs.
   void NeverStepped(const query::Trial& trial, Sink& sink) const {
     const ModelFacts facts = ModelFacts::Of(trial);
     std::int64_t most = 0;
@@ -190,7 +191,8 @@ class StepSkipped final : public KeptRule {
       std::int64_t own = 0;
       for (const auto& [name, parameter] : facts.parameters())
         own += parameter.optimizer == optimizer.name && parameter.requires_grad ? 1 : 0;
-      if (own == 0 || own != optimizer.parameters || optimizer.foreign != 0) continue;
+      if (own == 0 || own != optimizer.parameters || optimizer.foreign != 0 || optimizer.shared != 0)
+        continue;
       Finding finding = FindingAt(kName, "never", trial, format::kNoId, 0, last_.Info());
       finding.since_step = 0;
       finding.what = fmt::format("{} (optimizer {}) never stepped: its {} parameters are as they were",

@@ -194,7 +194,7 @@ TEST(StepSkipped, OnlyTheLastLossOfAPassIsUsed_IsTold_SearchesAndLateEvaluations
 }
 
 // Two optimizers, of `a` and of `b`: the second steps at each `every`-th step, if at all.
-FakeTrial TwoOptimizers(int every, bool clears, const char* holder = "Adam_2") {
+FakeTrial TwoOptimizers(int every, bool clears, const char* holder = "Adam_2", int shared = 0) {
   FakeTrial trial;
   trial.SetDocument("model",
                     std::string(R"({"models": [{"name": "Net", "type": "Net", "modules": [], "parameters": [
@@ -203,7 +203,8 @@ FakeTrial TwoOptimizers(int every, bool clears, const char* holder = "Adam_2") {
                         holder +
                         R"(", "group": 0}]}], "optimizers": [
       {"number": 0, "name": "Adam", "type": "Adam", "groups": [{"settings": {}, "parameters": 1}], "foreign": 0},
-      {"number": 1, "name": "Adam_2", "type": "Adam", "groups": [{"settings": {}, "parameters": 1}], "foreign": 0}]})");
+      {"number": 1, "name": "Adam_2", "type": "Adam", "groups": [{"settings": {}, "parameters": 1}], "foreign": 0, "shared": )" +
+                        std::to_string(shared) + "}]}");
   for (int step = 0; step < 60; ++step) {
     trial.Step()
         .Event(EventKind::kZeroGrad, 0)
@@ -224,6 +225,7 @@ TEST(StepSkipped, OneOfSeveralOptimizersNeverSteps_IsTold_RareOnesWrappersAndUnt
   EXPECT_TRUE(FindingsOf(TwoOptimizers(40, true), "StepSkipped").empty());
   EXPECT_TRUE(FindingsOf(TwoOptimizers(0, false), "StepSkipped").empty());
   EXPECT_TRUE(FindingsOf(TwoOptimizers(0, true, "Adam"), "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(TwoOptimizers(0, true, "Adam_2", 1), "StepSkipped").empty());
 }
 
 TEST(StepSkipped, UpdatesWithoutAGradient_Stop_ThoseByHandAndOfOtherOptimizersAreSilent) {

@@ -95,28 +95,38 @@ constexpr Breach kDropped = {
     "a score of 0 is an answer, too: which classes get it is drawn anew at each step, and "
     "the others are scaled up",
     "put the dropout before the last layer, not behind it", false};
-constexpr double kLeastDropped = 0.02;  // of the scores; p of a dropout is larger
+// Whether `count` of `of` draws that come true with probability `p` are as many as are to be expected.
+bool AreDrawn(double count, double of, double p, bool at_most) {
+  const double beyond = count - of * p, usual = 3 * std::sqrt(of * p * (1 - p)) + 1;
+  return beyond <= usual && (at_most || beyond >= -usual);
+}
 
-// Whether dropout has worked on scores last: in many rows some are exactly 0, of each column some rows, and
-// what is left has both signs. Scores that are masked are so in the same columns of each row.
-bool Dropped(const SampleValues& output) {
-  if (output.shape.size() != 2 || output.shape[0] < 8 || output.shape[1] < 1) return false;
-  const auto columns = static_cast<std::size_t>(output.shape[1]);
+// Whether a dropout of `p` has worked on scores last: so many are exactly 0, and what is left has both signs.
+// Scores that a script masks are other ones: whole rows that pad, columns, or as many as have no label.
+bool Dropped(const SampleValues& output, double p) {
+  if (output.shape.size() != 2 || output.shape[0] < 8 || output.shape[1] < 1 || !(p > 0 && p < 1))
+    return false;
+  const auto columns = static_cast<std::size_t>(output.shape[1]), rows = output.values.size() / columns;
   std::vector<std::size_t> zeros(columns, 0);
+  double all = 0, whole_rows = 0;
   bool above = false, below = false;
-  for (std::size_t i = 0; i < output.values.size(); ++i) {
-    zeros[i % columns] += output.values[i] == 0 ? 1 : 0;
-    above = above || output.values[i] > 0;
-    below = below || output.values[i] < 0;
+  for (std::size_t row = 0; row < rows; ++row) {
+    bool whole = true;
+    for (std::size_t column = 0; column < columns; ++column) {
+      const double value = output.values[row * columns + column];
+      zeros[column] += value == 0 ? 1 : 0;
+      all += value == 0 ? 1 : 0;
+      whole = whole && value == 0;
+      above = above || value > 0;
+      below = below || value < 0;
+    }
+    whole_rows += whole ? 1 : 0;
   }
-  const double rows = static_cast<double>(output.values.size() / columns);
-  double all = 0;
-  bool everywhere = true;
-  for (const std::size_t count : zeros) {
-    all += static_cast<double>(count);
-    everywhere = everywhere && static_cast<double>(count) < rows;
-  }
-  return above && below && everywhere && all >= kLeastDropped * rows * static_cast<double>(columns);
+  const bool everywhere =
+      std::all_of(zeros.begin(), zeros.end(), [&](std::size_t count) { return count < rows; });
+  const auto all_rows = static_cast<double>(rows), width = static_cast<double>(columns);
+  return above && below && everywhere && all > 0 && AreDrawn(all, all_rows * width, p, false) &&
+         AreDrawn(whole_rows, all_rows, std::pow(p, width), true);
 }
 
 constexpr double kSmoothing = 0.5;  // above it, what is smoothed in outweighs the label
@@ -322,7 +332,8 @@ class LossInputContract final : public KeptRule {
   // What the graph says is a fact; without it, the values must tell.
   Breach Limited(const LossCall& call, double low, double high, std::size_t count, Kind* kind) const {
     const std::string maker = makers_.Of(call);
-    if (maker.empty() && TailOf(modules_).type.starts_with("Dropout") && Dropped(call.output))
+    if (maker.empty() && TailOf(modules_).type.starts_with("Dropout") &&
+        Dropped(call.output, modules_.modules().back().Number("p").value_or(0)))
       return kDropped;
     if (maker == "sigmoid" || maker == "softmax") return kSigmoidFirst;
     if (maker == "relu" || maker == "tanh" || maker == "gelu" || maker == "silu" || maker == "softplus")

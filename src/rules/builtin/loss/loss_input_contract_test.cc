@@ -133,13 +133,15 @@ FakeTrial BinaryStory(double low, double high, int steps, const char* last_modul
 }
 
 // Scores of 16 samples x 4 classes behind a last module; `drawn`: others are 0 at each step, else those of
-// the first column (a mask), or (`sign`) all that are below 0.
-FakeTrial Zeros(const char* last_module, bool drawn, bool mask, bool sign) {
+// the first column (a mask), or (`sign`) all that are below 0, or (`padding`) the last rows.
+FakeTrial Zeros(const char* last_module, bool drawn, bool mask, bool sign, bool padding = false,
+                double p = 0.25) {
   FakeTrial trial;
   trial.SetDocument("model", std::string(R"({"models": [{"name": "Net", "modules": [
     {"path": "", "type": "Net", "name": "Net", "number": 0},
     {"path": "last", "type": ")") +
-                                 last_module + R"(", "name": "Net_last", "number": 1}]}]})");
+                                 last_module + R"(", "name": "Net_last", "number": 1, "settings": {"p": )" +
+                                 std::to_string(p) + "}}]}]}");
   std::mt19937 random(7);
   std::normal_distribution<double> normal;
   for (int step = 0; step < 6; ++step) {
@@ -147,7 +149,9 @@ FakeTrial Zeros(const char* last_module, bool drawn, bool mask, bool sign) {
     for (std::size_t i = 0; i < 64; ++i) {
       double& score = batch.scores[i];
       score = normal(random);
-      if ((drawn && normal(random) > 0.7) || (mask && i % 4 == 0) || (sign && score < 0)) score = 0;
+      if ((drawn && normal(random) > 0.7) || (mask && i % 4 == 0) || (sign && score < 0) ||
+          (padding && i >= 48))
+        score = 0;
       if (i % 4 == 0) batch.ids.push_back(static_cast<double>(i / 4 % 3 + 1));
     }
     testing::TellClasses(&trial, batch, 4);
@@ -163,6 +167,8 @@ TEST(LossInputContract, DropoutBehindTheLastLayer_IsTold_MasksAndDropoutElsewher
   EXPECT_TRUE(FindingsOf(Zeros("Dropout", false, false, false)).empty());  // registered last, used before
   EXPECT_TRUE(FindingsOf(Zeros("Dropout", false, true, false)).empty());
   EXPECT_TRUE(FindingsOf(Zeros("Dropout", false, false, true)).empty());
+  EXPECT_TRUE(FindingsOf(Zeros("Dropout", false, false, false, true)).empty());
+  EXPECT_TRUE(FindingsOf(Zeros("Dropout", true, false, false, false, 0.75)).empty());  // labels that lack
   EXPECT_TRUE(FindingsOf(Zeros("Linear", true, false, false)).empty());
 }
 
