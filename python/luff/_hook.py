@@ -382,12 +382,15 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
 def _age() -> dict[str, float]:
     """Returns for how long the process has run, and for how long its main thread had no core meanwhile, in seconds.
 
-    Nothing after the first call, or where the system does not tell.
+    Nothing after the first call, in a session that somebody types into (the time is theirs), or where the system
+    does not tell.
     """
     global _aged
     if _aged:
         return {}
     _aged = True
+    if hasattr(sys, "ps1") or sys.flags.interactive or "ipykernel" in sys.modules:
+        return {}
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
