@@ -88,11 +88,17 @@ Writers FindWriters(const std::string& run_path) {
   return found;
 }
 
-int AllowedCores(int pid) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(pid, sizeof(allowed), &allowed) != 0) return 0;
-  return CPU_COUNT(&allowed);
+/// Cores that any thread of a process may use: OpenMP can bind the first one to a core of its own.
+int AllowedCores(const std::string& root, int pid) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const std::string& name : NamesIn(root + "/proc/" + std::to_string(pid) + "/task", 1024)) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    const Counted id = NumberOf(name);
+    if (id && sched_getaffinity(static_cast<pid_t>(*id), sizeof(one), &one) == 0) CPU_OR(&all, &all, &one);
+  }
+  return CPU_COUNT(&all);
 }
 
 class Sampler {
@@ -189,7 +195,7 @@ class Sampler {
     utsname names{};
     if (uname(&names) == 0) host = {{"name", names.nodename}, {"kernel", names.release}};
     host["cores"] = sysconf(_SC_NPROCESSORS_ONLN);
-    host["allowed_cores"] = AllowedCores(rank_pid_ > 0 ? rank_pid_ : 0);
+    host["allowed_cores"] = AllowedCores(options_.root, rank_pid_ > 0 ? rank_pid_ : getpid());
     host["limit_cores"] = nullptr;
     if (const auto cores = cgroup_->cores()) host["limit_cores"] = static_cast<double>(*cores) * 1e-6;
     host["hz"] = options_.hz;
