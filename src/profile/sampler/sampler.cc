@@ -77,11 +77,11 @@ Writers FindWriters(const std::string& run_path) {
     if (name.size() < 5 || name.size() > 10 || name.front() != 'w' || found.here.size() >= kMostWorkers)
       continue;
     const auto writer = store::WriterOf(run_path + "/" + name);
-    if (!writer || !writer->here) continue;
+    // Of a process of another container nobody here can say whether it lives.
+    if (!writer || !writer->here || writer->start_ticks == 0) continue;
     found.any = true;
     if (writer->ended) continue;
     found.alive = true;
-    if (writer->start_ticks == 0) continue;
     found.here.push_back({static_cast<std::uint32_t>(std::strtoul(name.c_str() + 1, nullptr, 10)),
                           static_cast<int>(writer->pid), static_cast<std::int64_t>(writer->start_ticks)});
   }

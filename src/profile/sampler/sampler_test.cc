@@ -302,6 +302,14 @@ TEST_F(NvmlTest, TwoGpusAreRead) {
   EXPECT_EQ(StateOf(source, "gpu"), SourceState::kRead);
 }
 
+TEST_F(NvmlTest, ProcessesAreCountedAgainAfterTenSeconds) {
+  Plan("processes 3\n");
+  GpuSource source(true, Library(), tree_.root());
+  (void)Readings(&source, &board_, "gpu.0.utilisation");
+  for (const int tick : {60, 80, 100})
+    EXPECT_EQ(Readings(&source, &board_, "gpu.0.processes", tick)["gpu.0.processes"], 3) << tick;
+}
+
 TEST_F(NvmlTest, WhatFailsIsAbsentAndTheRestIsRead) {
   Plan("fail utilisation\nfail energy\nmig 1\n");
   GpuSource source(true, Library(), tree_.root());
