@@ -166,14 +166,16 @@ void MachineRule::JudgeOpen(const query::Trial& trial, std::int64_t now_ns, bool
 void MachineRule::Take(const query::Trial& trial, const Open& open, const MachineWindow& window, Sink& sink) {
   ++judged_;
   std::optional<MachineClaim> claim = Judge(window);
-  if (!claim || (open_ && claim->cause != cause_)) {
+  if (!claim || (open_ && claim->cause != cause_)) {  // another cause waits until the open one has healed
     streak_ = 0;
     if (open_ && ++free_ >= 3) {
       open_ = false;
       sink.Heal(cause_, "", open.mode_step);
     }
-    if (!claim) return;
+    return;
   }
+  if (claim->cause != cause_) streak_ = 0;
+  cause_ = claim->cause;
   // What holds in the first window that is judged may have held in the one that is left out.
   if (streak_++ == 0) since_ = judged_ == 1 ? begin_step_ : window.first_step;
   free_ = 0;
@@ -182,7 +184,6 @@ void MachineRule::Take(const query::Trial& trial, const Open& open, const Machin
   if (streak_ < limits_.windows && !open_) return;
   if (timed && (lost_s_ < limits_.seconds || lost_s_ < limits_.worth * run_s_)) return;
   open_ = true;
-  cause_ = claim->cause;
   query::StepInfo info;
   info.mode = query::Mode::kTrain;
   info.mode_step = open.mode_step;

@@ -101,6 +101,24 @@ TEST(ContainerThrottled, WhatTheHostTakesIsStolen) {
   EXPECT_NEAR(findings[0].saving->share, 0.2, 0.02);
 }
 
+TEST(ContainerThrottled, WhatIsOverHealsWhenAnotherCauseComes) {
+  MachineStory story;
+  const auto first = [](double rate) {
+    return [=](double seconds) { return rate * std::min(seconds, 60.0); };
+  };
+  const auto then = [](double rate) {
+    return [=](double seconds) { return rate * std::max(seconds - 60, 0.0); };
+  };
+  story.Host(R"({"name":"node","cores":8,"allowed_cores":8,"limit_cores":1.5})")
+      .Counter("cgroup.cpu.periods", 10, Unit::kNumber)
+      .Put("cgroup.cpu.throttled_periods", {Unit::kNumber, Kind::kCounter, first(6.4)})
+      .Put("cpu.steal", {Unit::kNanoseconds, Kind::kCounter, then(4)})
+      .Steps(0, 0.3);
+  const auto findings = Told(story, "ContainerThrottled", 200);
+  ASSERT_EQ(findings.size(), 2U);
+  for (const Finding& one : findings) EXPECT_EQ(one.healed, one.cause == "throttled") << one.cause;
+}
+
 TEST(Swapping, PressureOnMemoryIsNamed) {
   MachineStory story;
   story.Counter("pressure.memory.full", 0.2).Counter("vm.swapped_in", 5e6, Unit::kBytes);
@@ -138,6 +156,15 @@ TEST(StorageBound, ItLeadsTheWaitForData) {
   const auto storage = std::ranges::find(findings, "StorageBound", &Finding::rule);
   ASSERT_TRUE(input != findings.end() && storage != findings.end());
   EXPECT_EQ(input->leader, storage->id);
+}
+
+TEST(StorageBound, ASampleNowAndThenIsNone) {
+  MachineStory story;  // one of a window's twenty
+  story
+      .Put("rank.0.disk_wait", {Unit::kNumber, Kind::kGauge,
+                                [](double seconds) { return std::fmod(seconds, 10) < 0.5 ? 1.0 : 0.0; }})
+      .Steps(0.12, 0);
+  EXPECT_TRUE(Told(story).empty());
 }
 
 TEST(StorageBound, WorkersThatComputeAreNot) {
