@@ -379,15 +379,29 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         raise
 
 
+def _cores() -> int:
+    """Returns how many cores the process may use: those of all its threads, as OpenMP can bind the first to one."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        for thread in os.listdir("/proc/self/task")[:1024]:
+            allowed |= os.sched_getaffinity(int(thread))
+    except (OSError, ValueError):  # a thread has ended meanwhile
+        pass
+    return len(allowed)
+
+
 def _age() -> dict[str, float]:
     """Returns for how long the process has run, and for how long its main thread had no core meanwhile, in seconds.
 
-    Nothing after the first call, or where the system does not tell.
+    Nothing after the first call, in a session that somebody types into (the time is theirs), or where the system
+    does not tell.
     """
     global _aged
     if _aged:
         return {}
     _aged = True
+    if hasattr(sys, "ps1") or sys.flags.interactive or "ipykernel" in sys.modules:
+        return {}
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -409,7 +423,7 @@ def environment_document(**more: Any) -> str:
         "host": platform.node(),
         "pid": os.getpid(),
         "cpus": os.cpu_count(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": _cores(),
         "numpy": np.__version__,
     }
     record.update(_age())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -101,3 +102,16 @@ def test_without_pandas_the_error_says_what_to_do(run: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(errors.FailedPreconditionError, match="pip install pandas"):
         luff.open_trial(run).profile().to_pandas()
+
+
+@pytest.mark.parametrize(("flags", "known"), [([], True), (["-i"], False)])
+def test_the_age_of_a_session_at_a_prompt_is_not_that_of_a_start(flags: list[str], known: bool) -> None:
+    code = "from luff import _hook; print(sorted(_hook._age()))"
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ("age_s" in done.stdout) == known

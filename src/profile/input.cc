@@ -42,8 +42,10 @@ std::vector<Loader> LoadersOf(std::string_view loaders_json) {
       const auto at = one.find(name);
       return at != one.end() && at->is_boolean() && at->get<bool>();
     };
+    const std::int64_t samples = Whole(one, "samples", -1), batch = Whole(one, "batch_size", 0);
     all.push_back({text("type"), text("dataset"), Whole(one, "num_workers", 0), flag("persistent_workers"),
-                   Whole(one, "number", -1), flag("trains")});
+                   Whole(one, "number", -1), flag("trains"),
+                   samples < 0 || batch == 0 ? -1 : samples / batch + (samples % batch != 0 ? 1 : 0)});
   }
   return all;
 }

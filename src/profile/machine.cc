@@ -82,6 +82,7 @@ RankUse RankOf(const Measured& all, std::uint32_t worker) {
   rank.run_queue = all.Rate(prefix + "run_queue");
   rank.rss = all.Last(prefix + "rss");
   rank.most_rss = all.Most(prefix + "rss");
+  rank.anonymous = all.Last(prefix + "anonymous");
   rank.threads = all.Mean(prefix + "threads");
   rank.disk_wait = all.Mean(prefix + "disk_wait");
   rank.read_rate = all.Rate(prefix + "read");

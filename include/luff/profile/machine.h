@@ -16,6 +16,7 @@ struct RankUse {
   std::optional<double> cores;      // on which it ran, in the mean
   std::optional<double> run_queue;  // threads that could have run and had no core, in the mean
   std::optional<double> rss, most_rss, threads;
+  std::optional<double> anonymous;  // bytes of rss that are neither of files nor shared
   std::optional<double> disk_wait;  // share of the time in which its first thread waited for storage
   std::optional<double> read_rate, write_rate;  // bytes a second
   double children = 0;                          // processes below it, in the mean

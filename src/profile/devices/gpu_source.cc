@@ -23,7 +23,8 @@ namespace {
 constexpr std::int64_t kSlowCallNs = 5'000'000;  // a reading of all devices; then it is read half as often
 constexpr std::uint64_t kRarest = 20;            // ticks between two readings: 10 s
 constexpr std::int64_t kHungNs = 10'000'000'000;
-constexpr std::uint64_t kAskProcessesAt = 60;  // tick at which processes are counted, once
+// Ticks at which processes are counted: often enough for two windows of ten seconds in a row.
+constexpr std::uint64_t kCountAt = 60, kCountAgainAfter = 20, kMostCounts = 3;
 
 }  // namespace
 
@@ -40,7 +41,7 @@ struct GpuSource::Asked {
   std::int64_t asked_ns = 0;  // since when an answer is awaited; 0: none is
   std::int64_t took_ns = 0;   // the last one
   // Of the sampler's thread only.
-  std::uint64_t every = 1, next = 0;
+  std::uint64_t every = 1, next = 0, counts = 0;  // counts: of processes
   bool hung = false;
 
   void Serve(const std::string& library) {
@@ -190,7 +191,8 @@ void GpuSource::Sample(std::uint64_t tick, Board* board) {
     if (asked.opened && !asked.none && asked.asked_ns == 0 && tick >= asked.next) {
       asked.wanted = true;
       asked.slow = tick % kSlow < asked.every;
-      asked.once = tick >= kAskProcessesAt && tick - kAskProcessesAt < asked.every;
+      asked.once = asked.counts < kMostCounts && tick >= kCountAt + asked.counts * kCountAgainAfter;
+      if (asked.once) ++asked.counts;
       asked.asked_ns = now;
       asked.next = tick + asked.every;
       asked.wake.notify_all();

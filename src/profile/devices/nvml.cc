@@ -102,6 +102,8 @@ struct Nvml::Device {
   bool gpm = false, sampled = false;
 };
 
+Nvml::Nvml() = default;
+
 Nvml::~Nvml() {
   if (calls_ != nullptr) {
     for (const auto& device : handles_) {

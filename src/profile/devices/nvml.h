@@ -36,7 +36,7 @@ inline constexpr std::int64_t kPowerReasons = 0x4 | 0x80;     // software power 
 /// **Thread-hostile**: all calls from one thread. Any of them may hang as long as the driver does.
 class Nvml {
  public:
-  Nvml() = default;
+  Nvml();
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;

@@ -42,7 +42,7 @@ struct ProcessSource::Child {
 struct ProcessSource::Rank {
   RankProcess process;
   std::string folder, prefix;
-  KernelFile stat, io, children_of_first;
+  KernelFile stat, statm, io, children_of_first;
   std::map<int, Child> children;
   SumOfCounters children_cpu, children_run_queue, run_queue;
   std::unordered_map<int, std::int64_t> threads;  // run-queue time when last read
@@ -70,6 +70,7 @@ void ProcessSource::Follow(const std::vector<RankProcess>& ranks) {
     rank->folder = root_ + "/proc/" + std::to_string(one.pid);
     rank->prefix = "rank." + std::to_string(one.worker) + ".";
     rank->stat = KernelFile(rank->folder + "/stat");
+    rank->statm = KernelFile(rank->folder + "/statm");
     rank->io = KernelFile(rank->folder + "/io");
     rank->children_of_first = KernelFile(rank->folder + "/task/" + std::to_string(one.pid) + "/children");
     ranks_.emplace(one.worker, std::move(rank));
@@ -97,6 +98,8 @@ void ProcessSource::SampleRank(std::uint64_t tick, Rank* rank, Board* board) {
   board->Set(prefix + "read", SeriesUnit::kBytes, kCounter, io.read);
   board->Set(prefix + "written", SeriesUnit::kBytes, kCounter, io.written);
   if (tick % kSlow == 0) {
+    board->Set(prefix + "anonymous", SeriesUnit::kBytes, kGauge,
+               Scaled(ParseAnonymousPagesUntrusted(rank->statm.Read()), page_bytes_));
     AddThreads(rank);
     board->Set(prefix + "run_queue", SeriesUnit::kNanoseconds, kCounter, rank->run_queue.sum());
   }

@@ -77,22 +77,28 @@ Writers FindWriters(const std::string& run_path) {
     if (name.size() < 5 || name.size() > 10 || name.front() != 'w' || found.here.size() >= kMostWorkers)
       continue;
     const auto writer = store::WriterOf(run_path + "/" + name);
-    if (!writer || !writer->here) continue;
+    // Of a process of another container nobody here can say whether it lives.
+    if (!writer || !writer->here || writer->start_ticks == 0) continue;
     found.any = true;
     if (writer->ended) continue;
     found.alive = true;
-    if (writer->start_ticks == 0) continue;
     found.here.push_back({static_cast<std::uint32_t>(std::strtoul(name.c_str() + 1, nullptr, 10)),
                           static_cast<int>(writer->pid), static_cast<std::int64_t>(writer->start_ticks)});
   }
   return found;
 }
 
-int AllowedCores(int pid) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(pid, sizeof(allowed), &allowed) != 0) return 0;
-  return CPU_COUNT(&allowed);
+/// Cores that any thread of a process may use: OpenMP can bind the first one to a core of its own.
+int AllowedCores(const std::string& root, int pid) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const std::string& name : NamesIn(root + "/proc/" + std::to_string(pid) + "/task", 1024)) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    const Counted id = NumberOf(name);
+    if (id && sched_getaffinity(static_cast<pid_t>(*id), sizeof(one), &one) == 0) CPU_OR(&all, &all, &one);
+  }
+  return CPU_COUNT(&all);
 }
 
 class Sampler {
@@ -189,7 +195,7 @@ class Sampler {
     utsname names{};
     if (uname(&names) == 0) host = {{"name", names.nodename}, {"kernel", names.release}};
     host["cores"] = sysconf(_SC_NPROCESSORS_ONLN);
-    host["allowed_cores"] = AllowedCores(rank_pid_ > 0 ? rank_pid_ : 0);
+    host["allowed_cores"] = AllowedCores(options_.root, rank_pid_ > 0 ? rank_pid_ : getpid());
     host["limit_cores"] = nullptr;
     if (const auto cores = cgroup_->cores()) host["limit_cores"] = static_cast<double>(*cores) * 1e-6;
     host["hz"] = options_.hz;

@@ -205,6 +205,7 @@ class ProcessSourceTest : public ::testing::Test {
  protected:
   void SetUp() override {
     tree_.Put("/proc/100/stat", StatOf(100, 'R', 50, 777, 10));
+    tree_.Put("/proc/100/statm", "900 10 4 1 0 5 0\n");
     tree_.Put("/proc/100/io", "read_bytes: 4096\nwrite_bytes: 1\n");
     tree_.Put("/proc/100/task/100/schedstat", "1 1000 1\n");
     tree_.Put("/proc/100/task/101/schedstat", "1 500 1\n");
@@ -227,6 +228,7 @@ TEST_F(ProcessSourceTest, FollowsARankAndWhatLiesBelowIt) {
   EXPECT_EQ(newest["rank.3.disk_wait"], 0);
   EXPECT_EQ(newest["rank.3.read"], 4096);
   EXPECT_EQ(newest["rank.3.threads"], 3);
+  EXPECT_EQ(*newest["rank.3.anonymous"] * 10, *newest["rank.3.rss"] * 6);
   EXPECT_EQ(newest["rank.3.children.count"], 3);
   EXPECT_EQ(newest["rank.3.children.disk_wait"], 1);
   EXPECT_EQ(newest["rank.3.children.run_queue"], 40);
@@ -298,6 +300,14 @@ TEST_F(NvmlTest, TwoGpusAreRead) {
   EXPECT_FALSE(newest["gpu.0.sm_occupancy"]);   // no number
   EXPECT_EQ(source.Described().size(), 2U);
   EXPECT_EQ(StateOf(source, "gpu"), SourceState::kRead);
+}
+
+TEST_F(NvmlTest, ProcessesAreCountedAgainAfterTenSeconds) {
+  Plan("processes 3\n");
+  GpuSource source(true, Library(), tree_.root());
+  (void)Readings(&source, &board_, "gpu.0.utilisation");
+  for (const int tick : {60, 80, 100})
+    EXPECT_EQ(Readings(&source, &board_, "gpu.0.processes", tick)["gpu.0.processes"], 3) << tick;
 }
 
 TEST_F(NvmlTest, WhatFailsIsAbsentAndTheRestIsRead) {

@@ -40,6 +40,14 @@ Counted ParseRunQueueUntrusted(std::string_view text) {
   return TakeNumber(&line);
 }
 
+Counted ParseAnonymousPagesUntrusted(std::string_view text) {
+  std::string_view line = TakeLine(&text);
+  (void)TakeWord(&line);
+  const Counted resident = TakeNumber(&line), shared = TakeNumber(&line);
+  if (!resident || !shared) return std::nullopt;
+  return std::max<std::int64_t>(*resident - *shared, 0);
+}
+
 ProcessIo ParseProcessIoUntrusted(std::string_view text) {
   ProcessIo io;
   while (!text.empty()) {

@@ -24,6 +24,8 @@ struct ProcessStat {
                                                                    std::int64_t tick_ns);
 /// Second number of a schedstat file: time for which it could have run and had no core, in ns.
 [[nodiscard]] Counted ParseRunQueueUntrusted(std::string_view text);
+/// /proc/PID/statm: resident pages without those of files and shared memory.
+[[nodiscard]] Counted ParseAnonymousPagesUntrusted(std::string_view text);
 /// /proc/PID/io: bytes from and to storage.
 struct ProcessIo {
   Counted read, written;

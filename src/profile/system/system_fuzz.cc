@@ -50,6 +50,7 @@ void Parse(unsigned kind, std::string_view text) {
       break;
     default:
       Check(ParseRunQueueUntrusted(text));
+      Check(ParseAnonymousPagesUntrusted(text));
       Check(ParseProcessIoUntrusted(text).read);
       if (ParseChildrenUntrusted(text, 16).size() > 16) std::abort();
   }

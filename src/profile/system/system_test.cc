@@ -150,6 +150,9 @@ TEST(ProcessText, NamesMayHoldAnything) {
   EXPECT_FALSE(ParseProcessStatUntrusted("", kTick));
   EXPECT_EQ(ParseRunQueueUntrusted("100 23456 7\n"), 23456);
   EXPECT_FALSE(ParseRunQueueUntrusted("100\n"));
+  EXPECT_EQ(ParseAnonymousPagesUntrusted("900 100 30 1 0 5 0\n"), 70);
+  EXPECT_EQ(ParseAnonymousPagesUntrusted("900 10 30 1 0 5 0\n"), 0);
+  EXPECT_FALSE(ParseAnonymousPagesUntrusted("900 10\n"));
   EXPECT_EQ(ParseProcessIoUntrusted("rchar: 5\nread_bytes: 4096\nwrite_bytes: 7\n").read, 4096);
   EXPECT_EQ(ParseChildrenUntrusted("11 12 -3 0 x 13 ", 8), (std::vector<int>{11, 12, 13}));
   EXPECT_EQ(ParseChildrenUntrusted("11 12 13", 2).size(), 2U);

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "luff/profile/input.h"
+#include "rules/facts/model_facts.h"
 #include "rules/kit/select.h"
 
 namespace luff::rules {
@@ -26,6 +27,10 @@ const profile::MachineUse* MachineWindow::own() const noexcept {
     }
   }
   return nullptr;
+}
+
+bool MachineWindow::OwnsGpus(const profile::MachineUse& use) const noexcept {
+  return !on_host && static_cast<std::size_t>(std::ranges::count_if(use.gpus, Works)) <= use.ranks.size();
 }
 
 void MachineRule::Open::VisitFields(Fields& io) {
@@ -147,9 +152,17 @@ void MachineRule::JudgeOpen(const query::Trial& trial, std::int64_t now_ns, bool
     window.wait_s = open.wait_s;
     window.queue_s = open.queue_known ? open.queue_s : -1;
     window.worker = static_cast<std::uint32_t>(open.worker);
+    if (const auto loader = profile::TrainingLoader(trial.Document("loaders")))
+      window.epoch_steps = loader->batches;
     for (const query::HostSamples& host : samples_->hosts()) {
       auto use = profile::UseOf(host, {open.from_ns, open.to_ns});
       if (use.ok() && use->seconds >= kMeasured * clock_s) window.machines.push_back(std::move(use).value());
+    }
+    const auto has_gpus = [](const profile::MachineUse& use) { return !use.gpus.empty(); };
+    if (std::ranges::any_of(window.machines, has_gpus)) {
+      const ModelFacts model = ModelFacts::Of(trial);
+      const auto on_host = [](const OptimizerFacts& one) { return one.device == "cpu"; };
+      window.on_host = !model.optimizers().empty() && std::ranges::all_of(model.optimizers(), on_host);
     }
     if (!window.machines.empty()) Take(trial, open, window, sink);
   }
@@ -158,14 +171,16 @@ void MachineRule::JudgeOpen(const query::Trial& trial, std::int64_t now_ns, bool
 void MachineRule::Take(const query::Trial& trial, const Open& open, const MachineWindow& window, Sink& sink) {
   ++judged_;
   std::optional<MachineClaim> claim = Judge(window);
-  if (!claim || (open_ && claim->cause != cause_)) {
+  if (!claim || (open_ && claim->cause != cause_)) {  // another cause waits until the open one has healed
     streak_ = 0;
     if (open_ && ++free_ >= 3) {
       open_ = false;
       sink.Heal(cause_, "", open.mode_step);
     }
-    if (!claim) return;
+    return;
   }
+  if (claim->cause != cause_) streak_ = 0;
+  cause_ = claim->cause;
   // What holds in the first window that is judged may have held in the one that is left out.
   if (streak_++ == 0) since_ = judged_ == 1 ? begin_step_ : window.first_step;
   free_ = 0;
@@ -174,7 +189,6 @@ void MachineRule::Take(const query::Trial& trial, const Open& open, const Machin
   if (streak_ < limits_.windows && !open_) return;
   if (timed && (lost_s_ < limits_.seconds || lost_s_ < limits_.worth * run_s_)) return;
   open_ = true;
-  cause_ = claim->cause;
   query::StepInfo info;
   info.mode = query::Mode::kTrain;
   info.mode_step = open.mode_step;

@@ -20,12 +20,20 @@ struct MachineWindow {
   double wall_s = 0, wait_s = 0;  // of these steps, and of them waiting for data
   double queue_s = -1;            // for which the training thread had no core; -1: not known
   std::uint32_t worker = 0;       // whose steps these are: the first that recorded phases
-  bool from_begin = false;        // the first one, in which a training warms up
+  std::int64_t epoch_steps = -1;  // of the training's loader; -1: not known
+  bool on_host = false;           // its optimizers say that it computes on no device
   std::vector<profile::MachineUse> machines;
   [[nodiscard]] double share(double seconds) const noexcept { return wall_s > 0 ? seconds / wall_s : 0; }
   /// The machine on which that worker trains; null if it was not measured.
   [[nodiscard]] const profile::MachineUse* own() const noexcept;
+  /// Whether the GPUs that work on the machine can be the job's: no more of them than it has processes there.
+  /// Others' GPUs are seen, too, and nobody says whose each is.
+  [[nodiscard]] bool OwnsGpus(const profile::MachineUse& use) const noexcept;
 };
+/// Whether anything computes on it.
+[[nodiscard]] inline bool Works(const profile::GpuUse& gpu) noexcept {
+  return gpu.utilisation.value_or(0) >= 0.05;
+}
 
 /// What is wrong in a window, as a subclass of MachineRule sees it.
 struct MachineClaim {

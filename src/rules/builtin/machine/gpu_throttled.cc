@@ -26,6 +26,7 @@ class GpuThrottled final : public MachineRule {
  private:
   std::optional<MachineClaim> Judge(const MachineWindow& window) override {
     for (const profile::MachineUse& use : window.machines) {
+      if (!window.OwnsGpus(use)) continue;
       for (const profile::GpuUse& gpu : use.gpus) {
         if (!gpu.thermal || *gpu.thermal < limits_.share || gpu.clock <= 0 || gpu.throttled_clock <= 0)
           continue;

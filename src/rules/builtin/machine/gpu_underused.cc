@@ -29,6 +29,7 @@ class GpuUnderused final : public MachineRule {
  private:
   std::optional<MachineClaim> Judge(const MachineWindow& window) override {
     for (const profile::MachineUse& use : window.machines) {
+      if (!window.OwnsGpus(use)) continue;
       if (auto claim = Shared(use)) return claim;
       if (auto claim = Idle(use)) return claim;
       if (auto claim = Under(window, use)) return claim;
@@ -36,14 +37,12 @@ class GpuUnderused final : public MachineRule {
     return std::nullopt;
   }
 
-  [[nodiscard]] static bool IsUsed(const profile::GpuUse& gpu) { return gpu.utilisation.value_or(0) >= 0.05; }
-
   /// More processes compute on it than this job has.
   [[nodiscard]] static std::optional<MachineClaim> Shared(const profile::MachineUse& use) {
     double ours = 0;
     for (const profile::RankUse& rank : use.ranks) ours += 1 + rank.children;
     for (const profile::GpuUse& gpu : use.gpus) {
-      if (gpu.mig || !gpu.processes || ours < 1 || *gpu.processes < ours + 0.5 || !IsUsed(gpu)) continue;
+      if (gpu.mig || !gpu.processes || ours < 1 || *gpu.processes < ours + 0.5 || !Works(gpu)) continue;
       MachineClaim claim;
       claim.cause = "shared";
       claim.what = fmt::format("{:.0f} processes compute on GPU {} of {}, and this job has {:.0f} there",
@@ -62,7 +61,9 @@ class GpuUnderused final : public MachineRule {
 
   /// A process holds memory on it and never computes there, while another GPU works.
   [[nodiscard]] static std::optional<MachineClaim> Idle(const profile::MachineUse& use) {
-    if (std::ranges::none_of(use.gpus, IsUsed)) return std::nullopt;
+    const auto working = static_cast<std::size_t>(std::ranges::count_if(use.gpus, Works));
+    // Where as many work as there are ranks, what is held is another job's.
+    if (working == 0 || working >= use.ranks.size()) return std::nullopt;
     for (const profile::GpuUse& gpu : use.gpus) {
       if (gpu.mig || !gpu.most_utilisation || *gpu.most_utilisation > 0.01 || !gpu.memory_used ||
           *gpu.memory_used < kContext || use.ranks.size() < 2)
@@ -87,7 +88,7 @@ class GpuUnderused final : public MachineRule {
     if (window.share(window.wait_s) >= limits_.waits || &use != window.own()) return std::nullopt;
     if (window.queue_s >= limits_.waits * window.wall_s) return std::nullopt;  // the host is short of cores
     for (const profile::GpuUse& gpu : use.gpus) {
-      if (gpu.mig || !gpu.utilisation || !IsUsed(gpu) || *gpu.utilisation >= limits_.utilisation) continue;
+      if (gpu.mig || !gpu.utilisation || !Works(gpu) || *gpu.utilisation >= limits_.utilisation) continue;
       MachineClaim claim;
       claim.cause = "underused";
       claim.what = fmt::format(

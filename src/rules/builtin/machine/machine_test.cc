@@ -10,6 +10,7 @@
 namespace luff::rules::machine_test {
 namespace {
 
+using testing::FakeTrial;
 using testing::FindingsOf;
 using testing::MachineStory;
 using Unit = MachineStory::Unit;
@@ -100,6 +101,24 @@ TEST(ContainerThrottled, WhatTheHostTakesIsStolen) {
   EXPECT_NEAR(findings[0].saving->share, 0.2, 0.02);
 }
 
+TEST(ContainerThrottled, WhatIsOverHealsWhenAnotherCauseComes) {
+  MachineStory story;
+  const auto first = [](double rate) {
+    return [=](double seconds) { return rate * std::min(seconds, 60.0); };
+  };
+  const auto then = [](double rate) {
+    return [=](double seconds) { return rate * std::max(seconds - 60, 0.0); };
+  };
+  story.Host(R"({"name":"node","cores":8,"allowed_cores":8,"limit_cores":1.5})")
+      .Counter("cgroup.cpu.periods", 10, Unit::kNumber)
+      .Put("cgroup.cpu.throttled_periods", {Unit::kNumber, Kind::kCounter, first(6.4)})
+      .Put("cpu.steal", {Unit::kNanoseconds, Kind::kCounter, then(4)})
+      .Steps(0, 0.3);
+  const auto findings = Told(story, "ContainerThrottled", 200);
+  ASSERT_EQ(findings.size(), 2U);
+  for (const Finding& one : findings) EXPECT_EQ(one.healed, one.cause == "throttled") << one.cause;
+}
+
 TEST(Swapping, PressureOnMemoryIsNamed) {
   MachineStory story;
   story.Counter("pressure.memory.full", 0.2).Counter("vm.swapped_in", 5e6, Unit::kBytes);
@@ -139,6 +158,15 @@ TEST(StorageBound, ItLeadsTheWaitForData) {
   EXPECT_EQ(input->leader, storage->id);
 }
 
+TEST(StorageBound, ASampleNowAndThenIsNone) {
+  MachineStory story;  // one of a window's twenty
+  story
+      .Put("rank.0.disk_wait", {Unit::kNumber, Kind::kGauge,
+                                [](double seconds) { return std::fmod(seconds, 10) < 0.5 ? 1.0 : 0.0; }})
+      .Steps(0.12, 0);
+  EXPECT_TRUE(Told(story).empty());
+}
+
 TEST(StorageBound, WorkersThatComputeAreNot) {
   MachineStory story;
   story.Gauge("rank.0.children.count", Unit::kNumber, 4)
@@ -150,7 +178,8 @@ TEST(StorageBound, WorkersThatComputeAreNot) {
 
 TEST(MemoryGrowth, ALeakIsNamedWithTheTimeThatIsLeft) {
   MachineStory story;
-  story.Put("rank.0.rss", {Unit::kBytes, Kind::kGauge, [](double seconds) { return 1e9 + 3e6 * seconds; }});
+  story.Put("rank.0.anonymous",
+            {Unit::kBytes, Kind::kGauge, [](double seconds) { return 1e9 + 3e6 * seconds; }});
   const auto findings = Told(story, kAll, 420);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].rule, "MemoryGrowth");
@@ -160,9 +189,69 @@ TEST(MemoryGrowth, ALeakIsNamedWithTheTimeThatIsLeft) {
 
 TEST(MemoryGrowth, WhatFillsUpAndStaysIsNoLeak) {
   MachineStory story;
-  story.Put("rank.0.rss", {Unit::kBytes, Kind::kGauge,
-                           [](double seconds) { return 1e9 + 3e6 * std::min(seconds, 200.0); }});
+  story.Put("rank.0.anonymous", {Unit::kBytes, Kind::kGauge,
+                                 [](double seconds) { return 1e9 + 3e6 * std::min(seconds, 200.0); }});
   EXPECT_TRUE(Told(story, kAll, 600).empty());
+}
+
+TEST(MemoryGrowth, PagesOfAMappedDatasetAreNoLeak) {
+  MachineStory story;
+  story.Put("rank.0.rss", {Unit::kBytes, Kind::kGauge, [](double seconds) { return 1e9 + 3e6 * seconds; }})
+      .Gauge("rank.0.anonymous", Unit::kBytes, 9e8);
+  EXPECT_TRUE(Told(story, kAll, 420).empty());
+}
+
+TEST(MemoryGrowth, ADatasetThatIsCachedInTheFirstEpochIsNone_UnlessItDoesNotFit) {
+  // Ten steps a second and 3 MB: an epoch of 12,000 steps takes 3.6 GB of the 12 GB there are.
+  for (const auto& [samples, found] : {std::pair(384'000, 0U), std::pair(3'840'000, 1U)}) {
+    MachineStory story;
+    story.Put("rank.0.anonymous",
+              {Unit::kBytes, Kind::kGauge, [](double seconds) { return 1e9 + 3e6 * seconds; }});
+    FakeTrial& trial = story.Tell(420);
+    trial.SetDocument("loaders", R"({"loaders":[{"trains":true,"batch_size":32,"samples":)" +
+                                     std::to_string(samples) + "}]}");
+    EXPECT_EQ(FindingsOf(trial, kAll, ParameterSet::kLuff).size(), found) << samples;
+  }
+}
+
+TEST(MemoryGrowth, WhatGrowsOnAfterTheFirstEpochIsALeak) {
+  MachineStory story;
+  story.Put("rank.0.anonymous",
+            {Unit::kBytes, Kind::kGauge, [](double seconds) { return 1e9 + 3e6 * seconds; }});
+  FakeTrial& trial = story.Tell(500);
+  trial.SetDocument("loaders", R"({"loaders":[{"trains":true,"batch_size":32,"samples":32000}]})");
+  EXPECT_EQ(FindingsOf(trial, kAll, ParameterSet::kLuff).size(), 1U);
+}
+
+TEST(GpuUnderused, GpusOfOthersAreNotJudged) {
+  MachineStory story;  // its own works; two of others work little, are shared and hot
+  const auto hot = [](double seconds) { return std::fmod(seconds, 5) < 2; };
+  story.Gauge("gpu.0.utilisation", Unit::kShare, 0.9)
+      .Gauge("gpu.1.utilisation", Unit::kShare, 0.3)
+      .Gauge("gpu.2.utilisation", Unit::kShare, 0.9)
+      .Gauge("gpu.2.processes", Unit::kNumber, 3)
+      .Put("gpu.2.clock.reasons", {Unit::kBits, Kind::kGauge, [=](double s) { return hot(s) ? 0x20 : 0; }})
+      .Put("gpu.2.clock",
+           {Unit::kFrequency, Kind::kGauge, [=](double s) { return hot(s) ? 1.2e9 : 1.98e9; }});
+  EXPECT_TRUE(Told(story).empty());
+}
+
+TEST(GpuUnderused, ATrainingOnTheHostHasNone) {
+  MachineStory story;
+  story.Gauge("gpu.0.utilisation", Unit::kShare, 0.3);
+  FakeTrial& trial = story.Tell(120);
+  trial.SetDocument("model", R"({"optimizers":[{"number":0,"device":"cpu"}]})");
+  EXPECT_TRUE(FindingsOf(trial, kAll, ParameterSet::kLuff).empty());
+}
+
+TEST(GpuUnderused, WhatAnotherJobHoldsIsNotIdle) {
+  MachineStory story;
+  story.Counter("rank.1.cpu", 0.5)
+      .Gauge("gpu.0.utilisation", Unit::kShare, 0.9)
+      .Gauge("gpu.1.utilisation", Unit::kShare, 0.9)
+      .Gauge("gpu.2.utilisation", Unit::kShare, 0)
+      .Gauge("gpu.2.memory.used", Unit::kBytes, 5e8);
+  EXPECT_TRUE(Told(story).empty());
 }
 
 TEST(GpuUnderused, AGpuThatWorksLittleIsNamed_UnlessTheStepWaitsForData) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -58,6 +59,9 @@ class MemoryGrowth final : public MachineRule {
   void VisitFields(Fields& io) override {
     MachineRule::VisitFields(io);
     io("rss", rss_, kMostPoints);
+    io("ends", ends_, kMostPoints);
+    io.Check(ends_.size() == rss_.size(), "as many times as windows");
+    io("first_epoch", first_epoch_);
   }
 
  private:
@@ -65,28 +69,38 @@ class MemoryGrowth final : public MachineRule {
     const profile::MachineUse* use = window.own();
     if (use == nullptr) return std::nullopt;
     const auto rank = std::ranges::find(use->ranks, window.worker, &profile::RankUse::worker);
-    if (rank == use->ranks.end() || !rank->rss) return std::nullopt;
-    rss_.push_back(*rank->rss);
+    // Without pages of files: those of a dataset that is mapped come as it is read, and go when they must.
+    if (rank == use->ranks.end() || !rank->anonymous) return std::nullopt;
+    const bool first_epoch = window.last_step + 1 < window.epoch_steps;
+    if (std::exchange(first_epoch_, first_epoch) && !first_epoch) rss_.clear(), ends_.clear();
+    rss_.push_back(*rank->anonymous);
+    ends_.push_back(static_cast<double>(window.to_unix_ns) * 1e-9);
     const auto points = static_cast<std::size_t>(limits_.points);
     if (rss_.size() < points) return std::nullopt;
-    if (rss_.size() > points) rss_.erase(rss_.begin());
+    if (rss_.size() > points) rss_.erase(rss_.begin()), ends_.erase(ends_.begin());
     const double grown = rss_.back() - rss_.front();
     if (grown < limits_.grown_mb * 1e6 || grown < 0.05 * rss_.front()) return std::nullopt;
     // It still grows now: what was loaded once, or is full, stays as it is.
     const std::vector<double> late(rss_.end() - static_cast<std::ptrdiff_t>(points / 3), rss_.end());
     if (Rising(rss_) < 3.3 || Slope(late) < 0.5 * Slope(rss_)) return std::nullopt;
-    const double slope = Slope(rss_) / 10;  // bytes a second
+    // A window is longer where steps or evaluations are.
+    const double lasted = ends_.back() - ends_.front();
+    if (lasted <= 0) return std::nullopt;
+    const double slope = Slope(rss_) * static_cast<double>(rss_.size() - 1) / lasted;  // bytes a second
     double left = use->memory_least_available.value_or(0);
     if (use->memory_limit && use->memory_used) left = std::min(left, *use->memory_limit - *use->memory_used);
     if (slope <= 0 || left <= 0 || left / slope > limits_.hours * 3600) return std::nullopt;
+    const double window_s = static_cast<double>(window.to_unix_ns - window.from_unix_ns) * 1e-9;
+    const double a_step = slope * window_s / static_cast<double>(std::max<std::int64_t>(window.steps, 1));
+    // A dataset that is cached is in memory when the first epoch ends: that it grows on is not known before.
+    if (first_epoch && a_step * static_cast<double>(window.epoch_steps - window.last_step) < left)
+      return std::nullopt;
     MachineClaim claim;
     claim.cause = "grows";
-    const double a_step =
-        slope * window.wall_s / static_cast<double>(std::max<std::int64_t>(window.steps, 1));
     claim.what = fmt::format(
         "the memory of rank {} has grown by {} in {}, {} a step; what is left is used up in about {}",
-        window.worker, profile::BytesText(grown), profile::TimeText(10 * static_cast<double>(rss_.size())),
-        profile::BytesText(a_step), profile::TimeText(left / slope));
+        window.worker, profile::BytesText(grown), profile::TimeText(lasted), profile::BytesText(a_step),
+        profile::TimeText(left / slope));
     claim.why = "something is kept from each step to the next";
     claim.remedy =
         "losses.append(loss.item()) instead of loss, .detach() for what is kept of outputs, and a bound on "
@@ -101,7 +115,9 @@ class MemoryGrowth final : public MachineRule {
     return claim;
   }
   const Limits limits_;
-  std::vector<double> rss_;  // at the end of each window
+  std::vector<double> rss_;   // resident, without files, at the end of each window
+  std::vector<double> ends_;  // of these windows, in Unix seconds
+  bool first_epoch_ = false;
 };
 
 }  // namespace

@@ -9,6 +9,9 @@ namespace luff::rules::storage_bound {
 namespace {
 
 constexpr const char* kName = "StorageBound";
+// Least share of a window: three of its samples. One or two may be any lock of the kernel, or a file that is
+// written.
+constexpr double kSeen = 0.15;
 
 struct Limits : MachineLimits {
   double share, waiting;
@@ -37,7 +40,7 @@ class StorageBound final : public MachineRule {
       if (!rank->children_disk_wait) return std::nullopt;
       waiting = *rank->children_disk_wait;
     } else {
-      if (!rank->disk_wait) return std::nullopt;
+      if (!rank->disk_wait || *rank->disk_wait < kSeen) return std::nullopt;
       waiting = std::min(1.0, *rank->disk_wait / window.share(window.wait_s));
     }
     if (waiting < limits_.waiting) return std::nullopt;

@@ -9,7 +9,8 @@ namespace {
 constexpr const char* kName = "EvalShare";
 constexpr Param<PauseLimits> kParams[] = {ShareParam("0.4"), SecondsParam("20"), TimesParam("3")};
 
-/// Time of evaluations, by whatever phase, but not what other rules name.
+/// Time of evaluations that read a loader, by whatever phase, but not what other rules name. What a model in
+/// eval() computes without one may be what it is trained on next: an agent that acts, or labels of its own.
 class EvalShare final : public PauseRule {
  public:
   explicit EvalShare(const PauseLimits& limits) : PauseRule(kName, "eval", limits) {}
@@ -18,6 +19,7 @@ class EvalShare final : public PauseRule {
     PauseRule::VisitFields(io);
     io("evaluates", evaluates_);
     io("trained", trained_);
+    io("reads", reads_);
   }
 
  private:
@@ -26,12 +28,14 @@ class EvalShare final : public PauseRule {
     Pause pause;
     if (step.mode == query::Mode::kTrain) {
       trained_ = true;
-      evaluates_ = false;
+      evaluates_ = reads_ = false;
       pause.seconds = SecondsOf(phases, Phase::kEval);
       pause.times = phases.begins[static_cast<std::size_t>(Phase::kEval)] != 0 ? 1 : 0;
       return pause;
     }
-    if (!trained_ || (step.mode != query::Mode::kEval && step.mode != query::Mode::kPredict)) return pause;
+    if (phases.begins[static_cast<std::size_t>(Phase::kDataWait)] != 0) reads_ = true;
+    if (!trained_ || !reads_ || (step.mode != query::Mode::kEval && step.mode != query::Mode::kPredict))
+      return pause;
     pause.times = evaluates_ ? 0 : 1;
     evaluates_ = true;
     pause.seconds = static_cast<double>(phases.head.wall_ns) * 1e-9;
@@ -57,6 +61,7 @@ class EvalShare final : public PauseRule {
   }
 
   bool evaluates_ = false, trained_ = false;
+  bool reads_ = false;  // the open evaluation, from a loader
 };
 
 }  // namespace

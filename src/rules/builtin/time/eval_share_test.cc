@@ -11,7 +11,9 @@ std::vector<Finding> Told(int epochs, int steps, int evaluated, double checkpoin
     for (int i = 0; i < steps; ++i) trial.Step().Phases({{format::Phase::kForward, 50}});
     for (int i = 0; i < evaluated; ++i)
       trial.Step(query::Mode::kEval)
-          .Phases({{format::Phase::kForward, 50}, {format::Phase::kCheckpoint, checkpoint_ms}});
+          .Phases({{format::Phase::kDataWait, 0.01},
+                   {format::Phase::kForward, 50},
+                   {format::Phase::kCheckpoint, checkpoint_ms}});
   }
   trial.Step().Phases({{format::Phase::kForward, 50}});
   return testing::FindingsOf(trial, "EvalShare", ParameterSet::kLuff);
@@ -35,6 +37,15 @@ TEST(EvalShare, ManyEvaluationsAreNoTrouble) {
 TEST(EvalShare, AnEvaluationInsideARound_Counts) {
   EXPECT_EQ(
       testing::PausesOf({.phase = format::Phase::kEval, .every = 1, .pause_ms = 50}, "EvalShare").size(), 1U);
+}
+
+TEST(EvalShare, AnAgentThatActsEvaluatesNothing) {
+  testing::FakeTrial trial;  // rollouts in eval(), without a loader
+  for (int i = 0; i < 2000; ++i)
+    trial.Step(i % 50 < 30 ? query::Mode::kEval : query::Mode::kTrain)
+        .Phases({{format::Phase::kForward, 50}});
+  trial.Step().Phases({{format::Phase::kForward, 50}});
+  EXPECT_TRUE(testing::FindingsOf(trial, "EvalShare", ParameterSet::kLuff).empty());
 }
 
 TEST(EvalShare, PredictionsWithoutTraining_AreSilent) {

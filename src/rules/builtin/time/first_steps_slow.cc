@@ -50,8 +50,14 @@ class FirstStepsSlow final : public KeptRule {
     const double wall = static_cast<double>(phases->head.wall_ns - queue_ns) * 1e-9;
     run_s_ += wall;
     const bool trains = info.mode == query::Mode::kTrain;
-    if (steps_ < kFirst) {
+    if (steps_ < kFirst && !trains) {
+      before_s_ += wall;  // an evaluation at the begin is asked for
+    } else if (steps_ < kFirst) {
       first_s_ += wall;
+      if (steps_ >= kFirst / 2) {
+        second_half_s_ += wall;
+        second_half_ += phases->head.steps;
+      }
       compile_s_ += SecondsOf(*phases, format::Phase::kCompile);
       load_s_ += SecondsOf(*phases, format::Phase::kDataStart);
     } else if (trains) {
@@ -64,8 +70,10 @@ class FirstStepsSlow final : public KeptRule {
     update_ = info.update;
     if (steps_ >= kFirst && !looked_) {
       looked_ = true;
-      if (AgeOf(view.trial.Document("environment")) + first_s_ >= 60 * limits_.minutes)
-        Tell(view.trial, 0, sink);
+      // Steps that each take long are no slow start: half of them says what is usual.
+      const double usual = second_half_ > 0 ? second_half_s_ / static_cast<double>(second_half_) : 0;
+      if (AgeOf(view.trial.Document("environment")) + first_s_ - kFirst * usual >= 60 * limits_.minutes)
+        Tell(view.trial, usual, sink);
     }
   }
 
@@ -84,6 +92,9 @@ class FirstStepsSlow final : public KeptRule {
     io("compile_s", compile_s_);
     io("load_s", load_s_);
     io("later_s", later_s_);
+    io("before_s", before_s_);
+    io("second_half_s", second_half_s_);
+    io("second_half", second_half_);
     io("steps", steps_);
     io("step", step_);
     io("global", global_);
@@ -100,12 +111,14 @@ class FirstStepsSlow final : public KeptRule {
     info.global_step = global_;
     info.update = update_;
     const double age = AgeOf(trial.Document("environment"));
-    const double all = age + run_s_, start = age + first_s_ - kFirst * usual;
+    const double all = age + run_s_, reached = age + before_s_ + first_s_,
+                 start = age + first_s_ - kFirst * usual;
     Finding finding = FindingAt(kName, "start", trial, format::kNoId, worker_.number(), info);
     finding.since_step = 0;
     finding.what =
         fmt::format("step {} was reached after {}, {:.0f} % of the time so far: {} before the first step",
-                    kFirst, TimeText(age + first_s_), 100 * (age + first_s_) / all, TimeText(age));
+                    kFirst, TimeText(reached), 100 * reached / all, TimeText(age));
+    if (before_s_ >= 0.05 * reached) finding.what += fmt::format(", {} evaluating", TimeText(before_s_));
     if (compile_s_ >= 0.05 * start) finding.what += fmt::format(", {} compiling", TimeText(compile_s_));
     if (load_s_ >= 0.05 * start) finding.what += fmt::format(", {} starting loaders", TimeText(load_s_));
     const bool compiles = compile_s_ >= start / 2;
@@ -130,6 +143,9 @@ class FirstStepsSlow final : public KeptRule {
   const Limits limits_;
   JudgedWorker worker_;
   double run_s_ = 0, first_s_ = 0, compile_s_ = 0, load_s_ = 0, later_s_ = 0;
+  double before_s_ = 0;           // of evaluations before step 20
+  double second_half_s_ = 0;      // of the later ones of the first steps
+  std::int64_t second_half_ = 0;  // their number
   std::int64_t steps_ = 0, step_ = 0, global_ = 0, update_ = 0;
   bool looked_ = false;
 };

@@ -29,6 +29,21 @@ TEST(FirstStepsSlow, ALongStartIsNamedAtTheEnd) {
 
 TEST(FirstStepsSlow, TwentyMinutesAreNamedAtOnce) { EXPECT_EQ(Told(1250, 20).size(), 1U); }
 
+TEST(FirstStepsSlow, StepsThatEachTakeLongAreNoSlowStart) {
+  testing::FakeTrial trial;
+  trial.SetDocument("environment", R"({"age_s":20})");
+  for (int i = 0; i < 100; ++i) trial.Step().Phases({{format::Phase::kForward, 70'000}});
+  EXPECT_TRUE(testing::FindingsOf(trial, "FirstStepsSlow", ParameterSet::kLuff).empty());
+}
+
+TEST(FirstStepsSlow, AnEvaluationAtTheBeginIsAskedFor) {
+  testing::FakeTrial trial;
+  trial.SetDocument("environment", R"({"age_s":20})");
+  for (int i = 0; i < 300; ++i) trial.Step(query::Mode::kEval).Phases({{format::Phase::kForward, 1000}});
+  for (int i = 0; i < 600; ++i) trial.Step().Phases({{format::Phase::kForward, 1000}});
+  EXPECT_TRUE(testing::FindingsOf(trial, "FirstStepsSlow", ParameterSet::kLuff).empty());
+}
+
 TEST(FirstStepsSlow, OtherStartsAreSilent) {
   EXPECT_TRUE(Told(30, 300).empty());     // half of the time, but half a minute
   EXPECT_TRUE(Told(200, 20000).empty());  // 4 %
