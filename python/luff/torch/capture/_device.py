@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from luff._codes import GapReason
 from luff._hook import Session
 from luff.torch.capture._memory import DTYPE_CODES, PLAIN_TYPES, Layouts, read_scalar
 
@@ -83,7 +84,10 @@ class DeviceRows:
 
 
 class DeviceScalar:
-    """A number in the memory of an accelerator, times a factor. Keeps its memory, and no graph."""
+    """A number in the memory of an accelerator, times a factor. Keeps its memory, and no graph.
+
+    Tensors of ``torch.inference_mode`` count no changes, so theirs are to be recorded at once.
+    """
 
     __slots__ = ("_address", "_code", "_device", "_factor", "_storage", "_tensor", "_version")
 
@@ -94,7 +98,12 @@ class DeviceScalar:
         self._code = DTYPE_CODES[tensor.dtype]
         self._factor = 1.0
         self._tensor = weakref.ref(tensor)
-        self._version = tensor._version
+        self._version = None if tensor.is_inference() else tensor._version
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it may be recorded later: a change in place would be noticed."""
+        return self._version is not None
 
     def __truediv__(self, divisor: float) -> DeviceScalar:
         """Returns the number divided by another."""
@@ -107,7 +116,7 @@ class DeviceScalar:
     def record(self, session: Session, number: int, layout: int) -> bool:
         """Records the number as that of a tensor; False if it was changed in place since it was seen."""
         tensor = self._tensor()
-        if tensor is not None and tensor._version != self._version:
+        if self._version is not None and tensor is not None and tensor._version != self._version:
             return False
         stream = _raw_stream(self._device)
         session.scalar_on_device(
@@ -131,12 +140,14 @@ def scalar_of(tensor: Any) -> float | DeviceScalar | None:
         return None
 
 
-def record_number(session: Session, layouts: Layouts, number: int, value: float | DeviceScalar) -> bool:
-    """Records a number; False if it was changed in place since it was seen."""
-    if isinstance(value, DeviceScalar):
-        return value.record(session, number, layouts.scalar(_FLOAT32))
-    session.scalar(number, value)
-    return True
+def record_number(
+    session: Session, layouts: Layouts, number: int, value: float | DeviceScalar | None
+) -> None:
+    """Records a number; a gap where it could not be read, or was changed in place since it was seen."""
+    if value is not None and not isinstance(value, DeviceScalar):
+        session.scalar(number, value)
+    elif value is None or not value.record(session, number, layouts.scalar(_FLOAT32)):
+        session.gap(number, int(GapReason.UNSUPPORTED), 0, 1)
 
 
 _FLOAT32 = DTYPE_CODES[torch.float32]
