@@ -118,13 +118,13 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     closed_.store(true);
     const auto until = std::chrono::steady_clock::now() + patience;
     MutexLock lock(mutex_);
+    closing_ = true;  // a read that is under way starts no thread any more
     if (!thread_.joinable()) return;
     if (thread_.get_id() == std::this_thread::get_id()) {  // the last reference was the thread's own
       thread_.detach();
       return;
     }
     std::unique_lock<std::mutex> native(mutex_.native(), std::adopt_lock);
-    closing_ = true;
     changed_.notify_all();
     while (!ended_ && changed_.wait_until(native, until) != std::cv_status::timeout) {
     }
