@@ -169,7 +169,10 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     const char* doing = "";
     std::shared_ptr<Slot> slot;
     error = slots.Enqueue(handle, inputs, pieces, &slot, &doing);
-    if (error == kOutOfMemory || (error == kSuccess && slot == nullptr)) return Refusal::kBusy;
+    if (error == kOutOfMemory || (error == kSuccess && slot == nullptr)) {
+      if (slot != nullptr) Expect(device, std::move(slot));
+      return Refusal::kBusy;
+    }
     if (IsOfCapture(error)) return Refusal::kCaptured;
     if (error != kSuccess) return Fail(device, &of, error, doing);
     reads_.fetch_add(1, std::memory_order_relaxed);
