@@ -157,6 +157,7 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     if (of.slots == nullptr) {
       if (const Refusal refusal = Begin(device, &of); refusal != Refusal::kNone) return refusal;
     }
+    BeginWatching();
     Slots& slots = *of.slots;
     const InContext inside(slots.driver(), slots.context());
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the framework hands its streams over as numbers
@@ -254,16 +255,19 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
   void Expect(int device, std::shared_ptr<Slot> slot) {
     MutexLock lock(mutex_);
     pending_.push_back({device, std::move(slot)});
-    if (!thread_.joinable() && !closing_) {
-      const SignalsBlocked quiet;
-      thread_ = std::thread([self = shared_from_this()]() mutable {
-        static_cast<void>(prctl(PR_SET_NAME, "luff-device"));
-        self->Watch();
-        self.reset();
-      });
-    } else if (asleep_) {
-      changed_.notify_all();
-    }
+    if (asleep_) changed_.notify_all();
+  }
+
+  /// Begins the thread, which also gives back at the end what a device was begun with.
+  void BeginWatching() {
+    MutexLock lock(mutex_);
+    if (thread_.joinable() || closing_) return;
+    const SignalsBlocked quiet;
+    thread_ = std::thread([self = shared_from_this()]() mutable {
+      static_cast<void>(prctl(PR_SET_NAME, "luff-device"));
+      self->Watch();
+      self.reset();
+    });
   }
 
   void Watch() {
