@@ -10,11 +10,12 @@ import cases
 import numpy as np
 import pytest
 import torch
-from fake_session import DEFAULT_ROLES
+from fake_session import DEFAULT_ROLES, FakeSession
 from luff._codes import GapReason, Mode, Role
 from luff.torch.capture import _device
 from luff.torch.capture._device import DeviceRows, DeviceScalar, is_on_device, record_number, scalar_of
 from luff.torch.capture._memory import Layouts, read_scalar
+from luff.torch.capture._tables import Table
 from torch import nn
 
 STREAM = 77
@@ -275,6 +276,47 @@ def test_record_number_takes_both_and_tells_what_it_cannot_read(on_device, watch
     assert session.open.scalars == {"a": 2.0, "b": 4.0}
     assert session.open.gaps == [("c", UNSUPPORTED), ("d", UNSUPPORTED)]
     session.open = None
+
+
+def test_rows_of_a_capture_that_was_interrupted_are_not_read_later(on_device, monkeypatch):
+    session = FakeSession(frozenset(DEFAULT_ROLES))
+    one, two = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    numbers = [session.define_tensor(name, int(Role.WEIGHT)) for name in ("one", "two")]
+    table = Table(session, Layouts(session), zip((one, two), numbers, strict=True))
+    on_device()
+    session.begin_step(int(Mode.TRAIN), 0)
+    assert table.capture() == 2
+
+    def interrupted(tensor):
+        if tensor is two:
+            raise KeyboardInterrupt
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "get_device", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            table.capture()
+    del one, table._entries[0]
+    session.open.values.clear()
+    assert table.capture() == 1
+    assert set(session.open.values) == {"two"}
+    session.open = None
+
+
+def test_a_view_of_memory_that_was_given_back_has_no_address(on_device, monkeypatch):
+    flat = torch.ones(8)
+    view, number = flat[4:], flat[7]
+    flat.untyped_storage().resize_(0)
+    assert view.data_ptr()  # its offset: to read there would end the training
+    on_device()
+    calls = []
+    session = FakeSession(frozenset())
+    monkeypatch.setattr(session, "capture_on_device", lambda rows, count, *_: calls.append(rows[0, 1]))
+    rows = DeviceRows(session)
+    rows.add(0, view)
+    assert rows.capture() == 1
+    assert calls == [0]
+    assert scalar_of(number) is None
 
 
 class TestInferenceMode:

@@ -33,12 +33,30 @@ def is_on_device(tensor: Any) -> bool:
     )
 
 
+def _address(tensor: Any) -> int:
+    """Returns where a tensor's values begin; 0 where it has no memory, as a view of memory that was given back (FSDP):
+    ``data_ptr()`` is then its offset.
+
+    Raises
+    ------
+    RuntimeError
+        Inside a transform (vmap, grad).
+    """
+    address = int(tensor.data_ptr())
+    return 0 if tensor.storage_offset() and not tensor.untyped_storage().nbytes() else address
+
+
 class DeviceRows:
     """Rows of tensors on accelerators that are captured together, one call for each device."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._rows: dict[int, list[Any]] = {}  # device -> array, its flat view, numbers used in it
+
+    def begin(self) -> None:
+        """Forgets rows that were not captured: whoever added them was interrupted, and their memory may be gone."""
+        for rows in self._rows.values():
+            rows[2] = 0
 
     def add(self, packed: int, tensor: Any) -> None:
         """Adds a tensor's row; `packed` is its number and layout.
@@ -48,7 +66,7 @@ class DeviceRows:
         RuntimeError
             If the tensor has no memory, as inside a transform.
         """
-        address, device = tensor.data_ptr(), tensor.get_device()
+        address, device = _address(tensor), tensor.get_device()
         rows = self._rows.get(device)
         if rows is None or rows[2] == len(rows[1]):
             rows = self._grown(device, rows)
@@ -135,7 +153,7 @@ def scalar_of(tensor: Any) -> float | DeviceScalar | None:
     if tensor.numel() != 1 or tensor.dtype not in _NUMBERS or tensor.is_neg():
         return None
     try:
-        return DeviceScalar(tensor) if tensor.data_ptr() else None
+        return DeviceScalar(tensor) if _address(tensor) else None
     except RuntimeError:  # inside a transform (vmap, grad)
         return None
 
