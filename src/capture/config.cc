@@ -301,11 +301,10 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
   return Status::Ok();
 }
 
-constexpr std::array<std::string_view, 14> kTopKeys{"collections",    "defaults",      "save",
-                                                    "save_interval",  "include_regex", "save_all",
-                                                    "max_overhead",   "max_bytes",     "summary_max_bytes",
-                                                    "pool_max_bytes", "direct_io",     "sync",
-                                                    "events",         "profile"};
+constexpr std::array<std::string_view, 15> kTopKeys{
+    "collections", "defaults",     "save",      "save_interval",     "include_regex",
+    "save_all",    "max_overhead", "max_bytes", "summary_max_bytes", "pool_max_bytes",
+    "direct_io",   "sync",         "events",    "profile",           "accelerators"};
 
 Status ParseBool(const Json& value, std::string_view key, bool* out) {
   if (!value.is_boolean()) return Wrong("the configuration", key, value, "true or false");
@@ -339,6 +338,8 @@ Status ParseSettings(const Json& json, Config* out) {
       out->sync = static_cast<store::WriterOptions::Sync>(word);
     } else if (key == "events") {
       LUFF_RETURN_IF_ERROR(ParseBool(value, key, &out->events));
+    } else if (key == "accelerators") {
+      LUFF_RETURN_IF_ERROR(ParseBool(value, key, &out->accelerators));
     } else if (key == "profile") {
       LUFF_RETURN_IF_ERROR(ParseNamed(value, kProfile, key, where, &word));
       out->profile = static_cast<Profile>(word);

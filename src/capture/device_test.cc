@@ -43,9 +43,10 @@ struct Fixture : ::testing::Test {
   device::DevicePointer at = 0;
   device::Stream stream = nullptr;
 
-  void Begin(const Faults& faults, const char* config = kSummaries, bool thread = true) {
+  void Begin(const Faults& faults, const char* config = kSummaries, bool thread = true,
+             bool accelerators = true) {
     driver = &BeginDouble(faults);
-    session = StartSession(disk, config, thread);
+    session = StartSession(disk, config, thread, {}, "/", accelerators);
     ASSERT_NE(session, nullptr);
     weight = session->DefineTensor("fc.weight", format::Role::kWeight, "fc", "Linear");
     loss = session->DefineTensor("loss_output_0", format::Role::kLoss, "", "");
@@ -194,6 +195,18 @@ TEST_F(Fixture, AScaleOfZeroIsAGap) {
   Close();
   EXPECT_TRUE(Read().sums.empty());
   EXPECT_EQ(Read().gaps.at(GapReason::kUnsupported), 1U);
+}
+
+TEST_F(Fixture, NothingIsReadUnlessItIsAskedFor) {
+  Begin({}, kSummaries, true, false);
+  session->BeginStep(format::Mode::kTrain, 0);
+  const TensorRef ref = Ref();
+  session->CaptureOnDevice({&ref, 1}, Place(), 1);
+  session->EndStep({});
+  Close();
+  EXPECT_TRUE(Read().sums.empty());
+  EXPECT_EQ(Read().gaps.at(GapReason::kUnsupported), 1U);
+  EXPECT_EQ(driver->counts().launches, 0);
 }
 
 TEST_F(Fixture, NonFiniteValuesAreCounted) {

@@ -131,7 +131,9 @@ void Producer::ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& pla
 
 void Producer::Enqueue(const DevicePlace& place, Late late) {
   const device::Refusal refusal =
-      context_.device->Read(place.device, place.stream, inputs_, pieces_, &late.ticket);
+      context_.device == nullptr
+          ? device::Refusal::kNoDevice
+          : context_.device->Read(place.device, place.stream, inputs_, pieces_, &late.ticket);
   if (refusal == device::Refusal::kNone) {
     late_.push_back(std::move(late));
     return;

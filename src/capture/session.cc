@@ -163,7 +163,7 @@ ProducerContext SessionImpl::MakeContext() const {
   context.counters = &core->counters;
   context.step = &core->step;
   context.next_serial = &core->next_serial;
-  context.device = core->device.get();
+  context.device = core->plans.now().config().accelerators ? core->device.get() : nullptr;
   return context;
 }
 

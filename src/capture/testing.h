@@ -109,12 +109,13 @@ class FakeWriter final : public store::WorkerWriter {
 /// A session that writes to `disk`; control records come from `read`.
 inline std::unique_ptr<Session> StartSession(const std::shared_ptr<Disk>& disk, std::string_view config,
                                              bool writer_thread = true, ControlPoll::Read read = {},
-                                             std::string control_directory = "/") {
+                                             std::string control_directory = "/", bool accelerators = true) {
   Result<Config> parsed = ParseConfigUntrusted(config);
   if (!parsed.ok()) {
     ADD_FAILURE() << parsed.status().ToString();
     return nullptr;
   }
+  parsed->accelerators = accelerators;
   if (!read) read = [](std::uint64_t) { return std::vector<store::ControlRecord>{}; };
   auto session = SessionImpl::Start(*parsed, std::make_unique<FakeWriter>(disk), 0,
                                     writer_thread ? FileThread::Start() : nullptr,

@@ -51,7 +51,7 @@ def values(_: Path) -> Iterator[Row]:
     for _again in range(2):
         with tempfile.TemporaryDirectory() as folder:
             model = Holder()
-            hook = luff.torch.attach(model, run=f"{folder}/run")
+            hook = luff.torch.attach(model, run=f"{folder}/run", accelerators=True)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
             sum(p.double().nansum() for p in model.parameters()).backward()
             optimizer.step()
@@ -106,7 +106,7 @@ def cost(folder: Path) -> Iterator[Row]:
         torch.manual_seed(0)
         layers = [torch.nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True) for _ in range(12)]
         model = torch.nn.Sequential(*layers).cuda()
-        hook = luff.torch.attach(model, run=str(folder / "cost")) if watched else None
+        hook = luff.torch.attach(model, run=str(folder / "cost"), accelerators=True) if watched else None
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         x = torch.randn(8, 512, 768, device="cuda")
 

@@ -69,6 +69,8 @@ struct Config {
   store::WriterOptions::Sync sync = store::WriterOptions::Sync::kNone;
   bool events = true;
   Profile profile = Profile::kBasic;
+  /// Whether memory of accelerators is read. Off, because no run on one has shown yet that it is safe.
+  bool accelerators = false;
 };
 
 /// "" means the default: summaries of weights, biases and gradients, and the losses themselves, at every

@@ -39,7 +39,7 @@ def driver(missing="", version=0, failing_call=0):
 def train(steps=12):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
-    hook = luff.torch.attach(model, run="run")
+    hook = luff.torch.attach(model, run="run", accelerators=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses, sums = [], []
     for _ in range(steps):

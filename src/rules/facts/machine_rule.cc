@@ -29,8 +29,13 @@ const profile::MachineUse* MachineWindow::own() const noexcept {
 }
 
 void MachineRule::Open::VisitFields(Fields& io) {
-  io("from", from_ns);
-  io("to", to_ns);
+  // Without a sign, because a signed whole number of a state ends at 2^53.
+  auto from = static_cast<std::uint64_t>(from_ns), to = static_cast<std::uint64_t>(to_ns);
+  io("from", from);
+  io("to", to);
+  io.Check(std::max(from, to) < std::uint64_t{1} << 62U, "a time");
+  from_ns = static_cast<std::int64_t>(from);
+  to_ns = static_cast<std::int64_t>(to);
   io("first_step", first_step);
   io("last_step", last_step);
   io("steps", steps);
