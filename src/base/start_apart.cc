@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,10 +55,16 @@ int Middle(void* argument) {
   return 0;
 }
 
+/// True if orphans become children of this process: in a container without an init, a training is process 1.
+bool AdoptsOrphans() noexcept {
+  int reaps = 0;
+  return getpid() == 1 || (prctl(PR_GET_CHILD_SUBREAPER, &reaps) == 0 && reaps != 0);
+}
+
 }  // namespace
 
 bool StartApart(const std::vector<std::string>& argv, const std::vector<std::string>& environment) noexcept {
-  if (argv.empty() || access(argv.front().c_str(), X_OK) != 0) return false;
+  if (argv.empty() || AdoptsOrphans() || access(argv.front().c_str(), X_OK) != 0) return false;
   void* stacks = MAP_FAILED;
   try {
     const ExecTexts words(argv);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,6 +80,15 @@ TEST_F(StartApartTest, FromManyThreadsAtOnce) {
 TEST_F(StartApartTest, WhatIsNoProgramIsNotStarted) {
   EXPECT_FALSE(StartApart({"/nowhere/luff"}, {}));
   EXPECT_FALSE(StartApart({}, {}));
+}
+
+// The orphan would be a child that wait() meets, with a signal when it ends.
+TEST_F(StartApartTest, WhoAdoptsOrphansStartsNone) {
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const bool started = StartApart({"/bin/true"}, {});
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
+  EXPECT_FALSE(started);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
 }
 
 }  // namespace

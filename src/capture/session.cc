@@ -318,18 +318,23 @@ bool SessionImpl::WorthReleasing(std::span<const TensorRef> refs) const noexcept
   return false;
 }
 
-void SessionImpl::CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept {
-  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
+// What Luff takes of the training's time, for the governor and the phases.
+void SessionImpl::Timed(const char* where, auto&& capture) noexcept {
   const std::int64_t begin = Env::Real().NowMonotonicNs();
   EnterLuff(begin);
   try {
-    ThisThread()->Capture(refs, factor);
+    capture();
   } catch (...) {
-    Fail("Capture");
+    Fail(where);
   }
   const std::int64_t end = Env::Real().NowMonotonicNs();
   LeaveLuff(end);
   capture_ns_.fetch_add(end - begin, std::memory_order_relaxed);
+}
+
+void SessionImpl::CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept {
+  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
+  Timed("Capture", [&] { ThisThread()->Capture(refs, factor); });
 }
 
 void SessionImpl::Capture(std::span<const TensorRef> refs) noexcept { CaptureRefs(refs, 1.0); }
@@ -349,24 +354,12 @@ void SessionImpl::CaptureSummary(TensorId id, LayoutId layout, const GivenSummar
 void SessionImpl::CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place,
                                   double factor) noexcept {
   if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
-  const std::int64_t begin = Env::Real().NowMonotonicNs();
-  try {
-    ThisThread()->CaptureOnDevice(refs, place, factor);
-  } catch (...) {
-    Fail("CaptureOnDevice");
-  }
-  capture_ns_.fetch_add(Env::Real().NowMonotonicNs() - begin, std::memory_order_relaxed);
+  Timed("CaptureOnDevice", [&] { ThisThread()->CaptureOnDevice(refs, place, factor); });
 }
 
 void SessionImpl::ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept {
   if (scalar.id == format::kNoId || !Accepts()) return;
-  const std::int64_t begin = Env::Real().NowMonotonicNs();
-  try {
-    ThisThread()->ScalarOnDevice(scalar, place);
-  } catch (...) {
-    Fail("ScalarOnDevice");
-  }
-  capture_ns_.fetch_add(Env::Real().NowMonotonicNs() - begin, std::memory_order_relaxed);
+  Timed("ScalarOnDevice", [&] { ThisThread()->ScalarOnDevice(scalar, place); });
 }
 
 void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {

@@ -118,13 +118,13 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     closed_.store(true);
     const auto until = std::chrono::steady_clock::now() + patience;
     MutexLock lock(mutex_);
+    closing_ = true;  // a read that is under way starts no thread any more
     if (!thread_.joinable()) return;
     if (thread_.get_id() == std::this_thread::get_id()) {  // the last reference was the thread's own
       thread_.detach();
       return;
     }
     std::unique_lock<std::mutex> native(mutex_.native(), std::adopt_lock);
-    closing_ = true;
     changed_.notify_all();
     while (!ended_ && changed_.wait_until(native, until) != std::cv_status::timeout) {
     }
@@ -157,6 +157,7 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     if (of.slots == nullptr) {
       if (const Refusal refusal = Begin(device, &of); refusal != Refusal::kNone) return refusal;
     }
+    BeginWatching();
     Slots& slots = *of.slots;
     const InContext inside(slots.driver(), slots.context());
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the framework hands its streams over as numbers
@@ -169,7 +170,10 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     const char* doing = "";
     std::shared_ptr<Slot> slot;
     error = slots.Enqueue(handle, inputs, pieces, &slot, &doing);
-    if (error == kOutOfMemory || (error == kSuccess && slot == nullptr)) return Refusal::kBusy;
+    if (error == kOutOfMemory || (error == kSuccess && slot == nullptr)) {
+      if (slot != nullptr) Expect(device, std::move(slot));
+      return Refusal::kBusy;
+    }
     if (IsOfCapture(error)) return Refusal::kCaptured;
     if (error != kSuccess) return Fail(device, &of, error, doing);
     reads_.fetch_add(1, std::memory_order_relaxed);
@@ -251,16 +255,19 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
   void Expect(int device, std::shared_ptr<Slot> slot) {
     MutexLock lock(mutex_);
     pending_.push_back({device, std::move(slot)});
-    if (!thread_.joinable() && !closing_) {
-      const SignalsBlocked quiet;
-      thread_ = std::thread([self = shared_from_this()]() mutable {
-        static_cast<void>(prctl(PR_SET_NAME, "luff-device"));
-        self->Watch();
-        self.reset();
-      });
-    } else if (asleep_) {
-      changed_.notify_all();
-    }
+    if (asleep_) changed_.notify_all();
+  }
+
+  /// Begins the thread, which also gives back at the end what a device was begun with.
+  void BeginWatching() {
+    MutexLock lock(mutex_);
+    if (thread_.joinable() || closing_) return;
+    const SignalsBlocked quiet;
+    thread_ = std::thread([self = shared_from_this()]() mutable {
+      static_cast<void>(prctl(PR_SET_NAME, "luff-device"));
+      self->Watch();
+      self.reset();
+    });
   }
 
   void Watch() {

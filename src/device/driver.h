@@ -5,7 +5,7 @@
 #include <string>
 
 /// The few functions of the CUDA driver that Luff calls, declared here, so that no header and no library of
-/// CUDA is needed (docs/adr/0035). Names, numbers and layouts are those of the driver's public interface,
+/// CUDA is needed (docs/adr/0051). Names, numbers and layouts are those of the driver's public interface,
 /// version 11.3, which later drivers keep.
 ///
 /// The table is the seam for other makers' devices: whoever fills it in serves the rest of the room.

@@ -162,7 +162,13 @@ Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<cons
   found->arrival.store(Arrival::kWaits, std::memory_order_relaxed);
   found->held.store(true, std::memory_order_relaxed);
   const Code error = Submit(found.get(), stream, pieces, upload, doing);
-  if (error == kSuccess) *slot = std::move(found);
+  if (error != kSuccess) {
+    found->inputs.clear();
+    found->held.store(false, std::memory_order_relaxed);
+    // Nothing is recorded where a graph is being captured. Then the slot is not used again.
+    if (error != kOutOfMemory || driver_->EventRecord(found->event, stream) != kSuccess) return error;
+  }
+  *slot = std::move(found);
   return error;
 }
 

@@ -56,8 +56,9 @@ class Slots {
 
   /// Loads the kernels and makes the pool. On an error `doing` says at what.
   [[nodiscard]] Code Load(const char** doing);
-  /// Enqueues a read. `slot` stays null if too much is on its way. kOutOfMemory: nothing was enqueued, and
-  /// the next reads do not ask for memory.
+  /// Enqueues a read. `slot` stays null if too much is on its way. kOutOfMemory: there was no memory for a
+  /// slot, and the next reads do not ask for any; or, with a slot, for a part of the work. It is free once
+  /// its event has come.
   [[nodiscard]] Code Enqueue(Stream stream, std::span<const Input> inputs, std::span<const Piece> pieces,
                              std::shared_ptr<Slot>* slot, const char** doing);
   /// Gives back all that no work of the device can still use.

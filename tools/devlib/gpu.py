@@ -101,6 +101,7 @@ def _run(python, folder, parts):
     environment = os.environ | {
         "PYTHONPATH": str(folder / "python"),
         "LUFF_EXECUTABLE": str(folder / "src/cli/luff"),
+        "LUFF_BOOTSTRAP": str(folder / "python/luff/_bootstrap"),  # for `luff run`, which stands elsewhere
     }
     rows = []
     until = time.monotonic() + LIMIT_S

@@ -184,12 +184,12 @@ class Session {
   [[nodiscard]] virtual std::uint64_t Hash(const std::byte* data, std::size_t bytes) const noexcept = 0;
   /// How many summaries so far contained values that are not finite. One atomic load.
   [[nodiscard]] virtual std::uint64_t nonfinite_summaries() const noexcept = 0;
-  /// Hands the step to the writer thread. Never waits for the disk, except under the policy `block`
-  /// (bounded). At most 64 MiB of rows and one more step wait for the disk; further steps become a gap
-  /// (docs/capture.md).
   /// The next EndStep with a time is of a step that has ended now, on this thread: keeps where its time went.
   /// Steps that end so are handed over in their order.
   virtual void MarkStepEnd() noexcept = 0;
+  /// Hands the step to the writer thread. Never waits for the disk, except under the policy `block`
+  /// (bounded). At most 64 MiB of rows and one more step wait for the disk; further steps become a gap
+  /// (docs/capture.md).
   virtual void EndStep(const StepEnd& step) noexcept = 0;
   /// Drops everything captured since BeginStep except events (for a forward pass that turned out to be
   /// something else).

@@ -168,7 +168,11 @@ def train(tmp_path):
     def command(script: str, watched: bool) -> list[str]:
         (tmp_path / "train.py").write_text(textwrap.dedent(script))
         bare = [sys.executable, str(tmp_path / "train.py")]
-        return [luff, "run", "--run", str(tmp_path / "run"), "--", *bare] if watched else bare
+        if not watched:
+            return bare
+        config = tmp_path / "luff.toml"
+        config.write_text("[capture]\naccelerators = true\n")  # off unless it is asked for
+        return [luff, "run", "--config", str(config), "--run", str(tmp_path / "run"), "--", *bare]
 
     def run(script: str, watched: bool, **environment: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -230,3 +234,6 @@ def test_what_is_not_seen_is_a_gap(train, tmp_path):
     trial = luff.open_trial(tmp_path / "run")
     assert len(trial.steps()) == 16
     assert trial.gaps()
+    weights = [name for name in trial.tensors() if name.endswith("weight") and "/" not in name]
+    assert weights
+    assert all(trial.tensor(name).steps() for name in weights)

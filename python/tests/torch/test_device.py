@@ -10,11 +10,12 @@ import cases
 import numpy as np
 import pytest
 import torch
-from fake_session import DEFAULT_ROLES
+from fake_session import DEFAULT_ROLES, FakeSession
 from luff._codes import GapReason, Mode, Role
 from luff.torch.capture import _device
 from luff.torch.capture._device import DeviceRows, DeviceScalar, is_on_device, record_number, scalar_of
-from luff.torch.capture._memory import read_scalar
+from luff.torch.capture._memory import Layouts, read_scalar
+from luff.torch.capture._tables import Table
 from torch import nn
 
 STREAM = 77
@@ -259,15 +260,82 @@ def test_nothing_is_read_as_if_it_were_on_the_cpu(on_device):
     assert read_scalar(torch.tensor(1.0)) is None
 
 
-def test_record_number_takes_both(on_device, watched):
+def test_record_number_takes_both_and_tells_what_it_cannot_read(on_device, watched):
     _, session = watched()
     session.begin_step(int(Mode.TRAIN), 0)
-    from luff.torch.capture._memory import Layouts
-
     layouts = Layouts(session)
-    assert record_number(session, layouts, session.define_tensor("a", int(Role.SCALAR)), 2.0)
+    a, b, c, d = (session.define_tensor(name, int(Role.SCALAR)) for name in "abcd")
+    record_number(session, layouts, a, 2.0)
     on_device()
-    value = scalar_of(torch.tensor(4.0))
-    assert record_number(session, layouts, session.define_tensor("b", int(Role.SCALAR)), value)
+    record_number(session, layouts, b, scalar_of(torch.tensor(4.0)))
+    changed = torch.tensor(5.0)
+    value = scalar_of(changed)
+    changed.add_(1)
+    record_number(session, layouts, c, value)
+    record_number(session, layouts, d, None)
     assert session.open.scalars == {"a": 2.0, "b": 4.0}
+    assert session.open.gaps == [("c", UNSUPPORTED), ("d", UNSUPPORTED)]
     session.open = None
+
+
+def test_rows_of_a_capture_that_was_interrupted_are_not_read_later(on_device, monkeypatch):
+    session = FakeSession(frozenset(DEFAULT_ROLES))
+    one, two = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    numbers = [session.define_tensor(name, int(Role.WEIGHT)) for name in ("one", "two")]
+    table = Table(session, Layouts(session), zip((one, two), numbers, strict=True))
+    on_device()
+    session.begin_step(int(Mode.TRAIN), 0)
+    assert table.capture() == 2
+
+    def interrupted(tensor):
+        if tensor is two:
+            raise KeyboardInterrupt
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "get_device", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            table.capture()
+    del one, table._entries[0]
+    session.open.values.clear()
+    assert table.capture() == 1
+    assert set(session.open.values) == {"two"}
+    session.open = None
+
+
+def test_a_view_of_memory_that_was_given_back_has_no_address(on_device, monkeypatch):
+    flat = torch.ones(8)
+    view, number = flat[4:], flat[7]
+    flat.untyped_storage().resize_(0)
+    assert view.data_ptr()  # its offset: to read there would end the training
+    on_device()
+    calls = []
+    session = FakeSession(frozenset())
+    monkeypatch.setattr(session, "capture_on_device", lambda rows, count, *_: calls.append(rows[0, 1]))
+    rows = DeviceRows(session)
+    rows.add(0, view)
+    assert rows.capture() == 1
+    assert calls == [0]
+    assert scalar_of(number) is None
+
+
+class TestInferenceMode:
+    def test_a_loss_is_recorded_at_once_where_changes_are_not_counted(self, on_device, watched):
+        model, loss = nn.Linear(3, 2), nn.MSELoss()
+        hook, session = watched(model=model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss(model(torch.ones(4, 3)), torch.ones(4, 2)).backward()
+        optimizer.step()
+        model.eval()
+        on_device()
+        with torch.inference_mode():
+            seen = [float(loss(model(torch.full((4, 3), i)), torch.ones(4, 2))) for i in (1.0, 2.0)]
+        hook.close()
+        evaluated = [step for step in session.steps if step.mode == Mode.EVAL]
+        assert [step.scalars["MSELoss_output_0"] for step in evaluated] == seen
+
+    def test_it_is_not_kept_for_later(self, on_device):
+        on_device()
+        with torch.inference_mode():
+            assert not scalar_of(torch.tensor(1.0)).lasts
+        assert scalar_of(torch.tensor(1.0)).lasts

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from luff._codes import GapReason
 from luff._hook import Session
 from luff.torch.capture._memory import DTYPE_CODES, PLAIN_TYPES, Layouts, read_scalar
 
@@ -32,12 +33,30 @@ def is_on_device(tensor: Any) -> bool:
     )
 
 
+def _address(tensor: Any) -> int:
+    """Returns where a tensor's values begin; 0 where it has no memory, as a view of memory that was given back (FSDP):
+    ``data_ptr()`` is then its offset.
+
+    Raises
+    ------
+    RuntimeError
+        Inside a transform (vmap, grad).
+    """
+    address = int(tensor.data_ptr())
+    return 0 if tensor.storage_offset() and not tensor.untyped_storage().nbytes() else address
+
+
 class DeviceRows:
     """Rows of tensors on accelerators that are captured together, one call for each device."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._rows: dict[int, list[Any]] = {}  # device -> array, its flat view, numbers used in it
+
+    def begin(self) -> None:
+        """Forgets rows that were not captured: whoever added them was interrupted, and their memory may be gone."""
+        for rows in self._rows.values():
+            rows[2] = 0
 
     def add(self, packed: int, tensor: Any) -> None:
         """Adds a tensor's row; `packed` is its number and layout.
@@ -47,7 +66,7 @@ class DeviceRows:
         RuntimeError
             If the tensor has no memory, as inside a transform.
         """
-        address, device = tensor.data_ptr(), tensor.get_device()
+        address, device = _address(tensor), tensor.get_device()
         rows = self._rows.get(device)
         if rows is None or rows[2] == len(rows[1]):
             rows = self._grown(device, rows)
@@ -83,7 +102,10 @@ class DeviceRows:
 
 
 class DeviceScalar:
-    """A number in the memory of an accelerator, times a factor. Keeps its memory, and no graph."""
+    """A number in the memory of an accelerator, times a factor. Keeps its memory, and no graph.
+
+    Tensors of ``torch.inference_mode`` count no changes, so theirs are to be recorded at once.
+    """
 
     __slots__ = ("_address", "_code", "_device", "_factor", "_storage", "_tensor", "_version")
 
@@ -94,7 +116,12 @@ class DeviceScalar:
         self._code = DTYPE_CODES[tensor.dtype]
         self._factor = 1.0
         self._tensor = weakref.ref(tensor)
-        self._version = tensor._version
+        self._version = None if tensor.is_inference() else tensor._version
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it may be recorded later: a change in place would be noticed."""
+        return self._version is not None
 
     def __truediv__(self, divisor: float) -> DeviceScalar:
         """Returns the number divided by another."""
@@ -107,7 +134,7 @@ class DeviceScalar:
     def record(self, session: Session, number: int, layout: int) -> bool:
         """Records the number as that of a tensor; False if it was changed in place since it was seen."""
         tensor = self._tensor()
-        if tensor is not None and tensor._version != self._version:
+        if self._version is not None and tensor is not None and tensor._version != self._version:
             return False
         stream = _raw_stream(self._device)
         session.scalar_on_device(
@@ -126,17 +153,19 @@ def scalar_of(tensor: Any) -> float | DeviceScalar | None:
     if tensor.numel() != 1 or tensor.dtype not in _NUMBERS or tensor.is_neg():
         return None
     try:
-        return DeviceScalar(tensor) if tensor.data_ptr() else None
+        return DeviceScalar(tensor) if _address(tensor) else None
     except RuntimeError:  # inside a transform (vmap, grad)
         return None
 
 
-def record_number(session: Session, layouts: Layouts, number: int, value: float | DeviceScalar) -> bool:
-    """Records a number; False if it was changed in place since it was seen."""
-    if isinstance(value, DeviceScalar):
-        return value.record(session, number, layouts.scalar(_FLOAT32))
-    session.scalar(number, value)
-    return True
+def record_number(
+    session: Session, layouts: Layouts, number: int, value: float | DeviceScalar | None
+) -> None:
+    """Records a number; a gap where it could not be read, or was changed in place since it was seen."""
+    if value is not None and not isinstance(value, DeviceScalar):
+        session.scalar(number, value)
+    elif value is None or not value.record(session, number, layouts.scalar(_FLOAT32)):
+        session.gap(number, int(GapReason.UNSUPPORTED), 0, 1)
 
 
 _FLOAT32 = DTYPE_CODES[torch.float32]

@@ -231,6 +231,7 @@ class ModuleCapture:
         layout = self._layouts.find(tensor)
         try:
             if layout >= 0:
+                self._devices.begin()
                 self._devices.add(number | layout << 32, tensor)
                 self._devices.capture()
         except RuntimeError:  # inside a transform

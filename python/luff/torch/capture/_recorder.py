@@ -325,6 +325,7 @@ class Recorder:
         """Captures optimizer state (moments, momentum buffers, step counts) that is due; returns how many tensors."""
         if not self.session.due_role(_STATE):
             return 0
+        self._devices.begin()
         count = 0
         for record, optimizer in self.living():
             for parameter, state in list(optimizer.state.items()):

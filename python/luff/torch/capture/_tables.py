@@ -103,6 +103,8 @@ class Table:
         an accelerator, divides them. Rows on the CPU are then gaps.
         """
         flat, plain, gradients = self._flat, _PLAIN_TYPES, self._gradients
+        if self._devices is not None:
+            self._devices.begin()
         at = 0
         for entry in self._entries:
             tensor = entry[0]()

@@ -57,8 +57,9 @@ class Losses:
         self.rows = LossRows()
         self.arguments = LossArguments()
         self.formula = LossFormula()
-        #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs.
-        self.waiting: deque[list[tuple[int, float | DeviceScalar]]] = deque()
+        #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs. None:
+        #: it cannot be read so late.
+        self.waiting: deque[list[tuple[int, float | DeviceScalar | None]]] = deque()
         #: Product, loss, and scale; None for a scale that is not known, as on an accelerator.
         self.last_scaled: tuple[Any, float | DeviceScalar | None, float | None] | None = None
         self._maximised: set[str] = set()  # kinds of losses that enter roots with a minus
@@ -188,7 +189,8 @@ class Losses:
         """Keeps the loss of an evaluation within a TRAIN step."""
         value, recorder = scalar_of(output), self._context.recorder
         if value is not None and recorder is not None:
-            self.waiting[-1].append((recorder.number(f"{kind}_output_0", _LOSS, "", kind), value))
+            kept = _lasting(value)
+            self.waiting[-1].append((recorder.number(f"{kind}_output_0", _LOSS, "", kind), kept))
 
     def _loss_inputs(self, step: Step, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         session, modules, recorder = self._context.session, self._context.modules, self._context.recorder
@@ -218,7 +220,7 @@ class Losses:
         if step.begun and (step.decided or self._context.session is not None):
             self.emit(step, kind, index, value, code)
         else:
-            step.pending.append((kind, index, value, code))
+            step.pending.append((kind, index, _lasting(value), code))
 
     def emit(self, step: Step, kind: str, index: int, value: float | DeviceScalar | None, code: int) -> None:
         """Records a loss in the session: as a number, and as a tensor if a collection wants it."""
@@ -470,3 +472,8 @@ class Losses:
                     named = recorder.number(f"{name}_input_{number}", role, "", node.node_kind)
                     modules.capture(named, tensor)
         self._samples.of_graph(step, samples)
+
+
+def _lasting(value: float | DeviceScalar | None) -> float | DeviceScalar | None:
+    """Returns a value that is to be recorded later; None if it might then be another."""
+    return None if isinstance(value, DeviceScalar) and not value.lasts else value
