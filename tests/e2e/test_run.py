@@ -95,7 +95,7 @@ def test_the_examples_of_docs_reading_run(luff: Luff) -> None:
 def _examples_of_reading() -> list[str]:
     text = (Path(__file__).parents[2] / "docs" / "reading.md").read_text()
     blocks: list[str] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     return blocks
 
 
@@ -130,7 +130,7 @@ assert saliency.shape == (5, 9, 9) and numpy.array_equal(saliency, abs(images.gr
 
 
 def test_the_examples_on_gradients_of_activations_run(tmp_path: Path) -> None:
-    pruning, saliency, read = _examples_of_reading()[2:]
+    pruning, saliency, read = _examples_of_reading()[2:5]
     script = _GRADIENTS.format(saliency=saliency, pruning=pruning, read=read)
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
