@@ -203,7 +203,8 @@ def test_loaders_with_workers_are_described_and_change_nothing(luff: Command, tm
     profile = shown(luff, tmp_path / "run")
     (loader,) = profile["loaders"]
     assert (loader["type"], loader["workers"]) == ("DataLoader", 2)
-    assert loader["asked"] == 49  # once more at the end of the first pass; of the second, no TRAIN step follows
+    # Each pass asks once more than there are batches; that wait may lie outside of all TRAIN steps.
+    assert 48 <= loader["asked"] <= 49
     assert 0 <= loader["ready"] <= 49
     assert set(loader["waited_by_worker"]) == {"0", "1"}
     assert {"data_start", "luff"} <= seen(profile)
