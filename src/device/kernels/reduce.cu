@@ -19,8 +19,10 @@ extern "C" __global__ void __launch_bounds__(256) luff_reduce(const luff::device
   const Row& row = reinterpret_cast<const Row*>(a.rows)[reinterpret_cast<const U32*>(a.joined)[blockIdx.x]];
   const U64 chunks = ChunksOf(row);
   const Statistics* partials = reinterpret_cast<const Statistics*>(a.partials) + row.first_partial;
+  // No table, no pointer into it: a row without a previous value has none.
   const Differences* differences =
-      reinterpret_cast<const Differences*>(a.difference_partials) + row.first_partial;
+      row.previous != 0 ? reinterpret_cast<const Differences*>(a.difference_partials) + row.first_partial
+                        : nullptr;
   const U32 differs = row.previous != 0 ? 1 : 0;
   Statistics* mine = &room[threadIdx.x];
   *mine = NoStatistics();
