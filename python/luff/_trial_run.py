@@ -27,7 +27,7 @@ from luff.errors import FailedPreconditionError, InvalidArgumentError, StopTrain
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TrialRun", "trial_run"]
+__all__ = ["TrialRun", "check_options", "trial_run"]
 
 _MAX_PARAMS = 1000
 _MAX_TEXT = 1000
@@ -38,6 +38,7 @@ _RULE = re.compile(r"\A([A-Za-z_]\w*)")
 Params = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 _lock = threading.Lock()  # held for moments
 _active: list[TrialRun] = []  # at most one
+_SET_BY_ADAPTERS = ("name", "params", "on_stop", "run")
 _told: set[str] = set()  # modules of Luff that cannot watch their framework
 
 
@@ -69,7 +70,6 @@ class TrialRun:
         self._params = params
         self._returns = on_stop == "return"
         self._choose = choose
-        self._process = os.getpid()
         self._thread = 0
         self._quiet = ExitStack()
 
@@ -94,10 +94,12 @@ class TrialRun:
 
     def __enter__(self) -> Self:
         with _lock:
-            other = next((one for one in _active if one._process == os.getpid()), None)
+            other = next(iter(_active), None)
             if other is None:
                 _active[:] = [self]
-        self._process, self._thread = os.getpid(), threading.get_ident()
+        self._thread = threading.get_ident()
+        self.run = self.reason = self.rule = ""  # of an earlier block, if it is used again
+        self.stopped = False
         if other is not None:
             if other._thread == self._thread:
                 raise FailedPreconditionError(
@@ -238,6 +240,20 @@ def trial_run(
     return TrialRun(name, params, sweep, on_stop, choose)
 
 
+def check_options(options: Mapping[str, Any], sweep: str, who: str) -> None:
+    """Checks what an adapter passes on to `trial_run`, before the first trial begins.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If an option is wrong, or is one that the adapter `who` sets itself.
+    """
+    for name in _SET_BY_ADAPTERS:
+        if name in options:
+            raise InvalidArgumentError(f"{name}= is set by {who}")
+    trial_run("check", sweep=sweep, **options)
+
+
 def _place(sweep: str, name: str) -> str:
     """Returns a new place below ``$LUFF_HOME/runs`` that names sweep and trial."""
     told = re.sub(r"[^A-Za-z0-9_.=]+", "-", f"{sweep}-{name}" if sweep else name)[:80].strip("-.")
@@ -271,3 +287,13 @@ def _unwatched(ours: str, error: Exception) -> None:
         _told.add(ours)
         text = " ".join(f"{type(error).__name__}: {error}".split())
         warn(f"{ours} cannot be imported, so what trains with it is not watched ({text})")
+
+
+def _after_fork() -> None:
+    """In a forked child: another thread may have held the lock, and trials under way are the parent's."""
+    global _lock
+    _lock = threading.Lock()
+    _active.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -16,7 +16,7 @@ from typing import Any
 
 import optuna
 
-from luff._trial_run import trial_run
+from luff._trial_run import check_options, trial_run
 from luff.errors import InvalidArgumentError
 
 __all__ = ["watch"]
@@ -47,10 +47,7 @@ def watch(objective: Callable[[optuna.Trial], Any], *, sweep: str = "", **option
         raise InvalidArgumentError(
             f"objective is a {type(objective).__name__}; expected a function of a trial"
         )
-    for name in ("name", "params", "on_stop", "run"):
-        if name in options:
-            raise InvalidArgumentError(f"{name}= is set by luff.optuna.watch")
-    trial_run("check", sweep=sweep, **options)  # a wrong option is told here, not in each trial
+    check_options(options, sweep, "luff.optuna.watch")
 
     @functools.wraps(objective)
     def watched(trial: optuna.Trial, *more: Any, **named: Any) -> Any:

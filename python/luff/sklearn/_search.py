@@ -7,12 +7,11 @@ import itertools
 import os
 from typing import Any
 
-from luff._trial_run import trial_run
+from luff._trial_run import check_options, trial_run
 from luff.errors import InvalidArgumentError
 
 __all__ = ["search"]
 
-_SET_HERE = ("name", "params", "on_stop", "run")
 _numbers = itertools.count()
 
 
@@ -51,14 +50,10 @@ def search(estimator: Any, sweep: str = "", **options: Any) -> Any:
         raise InvalidArgumentError(
             f"estimator is {estimator!r}; expected an estimator with fit and get_params"
         )
-    for name in _SET_HERE:
-        if name in options:
-            raise InvalidArgumentError(f"{name}= is set by luff.sklearn.search")
     kind = type(estimator)
-    trial_run(
-        "check", sweep=sweep or kind.__name__, **options
-    )  # a wrong option is told here, not in each fit
-    copied = _empty(kind, sweep or kind.__name__, options)
+    sweep = sweep or kind.__name__
+    check_options(options, sweep, "luff.sklearn.search")
+    copied = _empty(kind, sweep, options)
     copied.__dict__.update(estimator.__dict__)
     return copied
 

@@ -107,6 +107,34 @@ def test_a_framework_that_luff_cannot_watch_does_not_hurt(monkeypatch):
     assert [steps_of(run) for run in runs] == [2, 2]
 
 
+def test_a_forked_child_may_begin_a_trial_of_its_own():
+    from luff import _trial_run
+
+    with (
+        luff.trial_run("parent", rules=False, on_finding="warn") as parent,
+        _trial_run._lock,
+    ):  # as by another thread
+        child = os.fork()
+        if child == 0:
+            try:
+                with luff.trial_run("child", rules=False, on_finding="warn") as trial:
+                    os._exit(0 if trial.watched else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert parent.watched
+
+
+def test_a_trial_that_is_used_again_has_nothing_of_the_block_before():
+    trial = luff.trial_run("again", rules=False, on_finding="warn")
+    runs = []
+    for _ in range(2):
+        with trial:
+            train()
+        runs.append(trial.run)
+    assert runs[0] != runs[1]
+
+
 def test_an_exception_of_the_trial_passes_and_ends_the_run():
     trial = luff.trial_run("t0", rules=False, on_finding="warn")
 
