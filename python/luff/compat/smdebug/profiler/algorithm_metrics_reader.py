@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import bisect
-import os
 from typing import Any
 
 from luff.compat.smdebug.core.access_layer.s3 import no_s3
 from luff.compat.smdebug.profiler import profiler_constants as names
-from luff.compat.smdebug.profiler.metrics_reader_base import MetricsReaderBase
+from luff.compat.smdebug.profiler.metrics_reader_base import LocalReader, MetricsReaderBase
 from luff.compat.smdebug.profiler.tf_profiler_parser import (
     HorovodProfilerEvents,
     SMDataParallelProfilerEvents,
@@ -55,7 +54,7 @@ class AlgorithmMetricsReader(MetricsReaderBase):
         return bisect.bisect_left(times, start)  # a file's time is that of its end
 
 
-class LocalAlgorithmMetricsReader(AlgorithmMetricsReader):
+class LocalAlgorithmMetricsReader(LocalReader, AlgorithmMetricsReader):
     """Reads the timelines below a folder.
 
     Parameters
@@ -66,23 +65,7 @@ class LocalAlgorithmMetricsReader(AlgorithmMetricsReader):
         Keep what was read.
     """
 
-    def __new__(cls, trace_root_folder: str, use_in_memory_cache: bool = False) -> Any:  # noqa: ARG004, D102
-        if cls is LocalAlgorithmMetricsReader and is_run(trace_root_folder):
-            from luff.compat.smdebug.profiler._run import RunAlgorithmMetricsReader
-
-            return super().__new__(RunAlgorithmMetricsReader)
-        return super().__new__(cls)
-
-    def __init__(self, trace_root_folder: str, use_in_memory_cache: bool = False) -> None:
-        self.trace_root_folder = os.fspath(trace_root_folder)
-        if self.trace_root_folder.startswith("s3://"):
-            no_s3(self.trace_root_folder)
-        super().__init__(use_in_memory_cache)
-        self.refresh_event_file_list()
-
-    def refresh_event_file_list(self) -> None:
-        """Looks for new files."""
-        self._list_below(self.trace_root_folder)
+    of_run = "RunAlgorithmMetricsReader"
 
 
 class S3AlgorithmMetricsReader:
@@ -90,8 +73,3 @@ class S3AlgorithmMetricsReader:
 
     def __init__(self, s3_trial_path: str, use_in_memory_cache: bool = False) -> None:  # noqa: ARG002
         no_s3(s3_trial_path)
-
-
-def is_run(path: str) -> bool:
-    """Returns whether a directory is a run that Luff recorded."""
-    return os.path.exists(os.path.join(os.path.expanduser(os.fspath(path)), "run.json"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import bisect
 import os
 import time
-from typing import Any
+from typing import Any, ClassVar
 
+from luff.compat.smdebug.core.access_layer.s3 import no_s3
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.profiler._files import walk
 from luff.compat.smdebug.profiler.profiler_constants import (
@@ -17,7 +18,7 @@ from luff.compat.smdebug.profiler.profiler_constants import (
 )
 from luff.compat.smdebug.profiler.utils import TimeUnits, convert_utc_timestamp_to_microseconds
 
-__all__ = ["MetricsReaderBase"]
+__all__ = ["LocalReader", "MetricsReaderBase", "is_run"]
 
 
 class MetricsReaderBase:
@@ -178,3 +179,33 @@ class MetricsReaderBase:
         """Returns the events from the begin of one step to that of another."""
         first, last = self._get_time_interval_for_step(start_step, end_step)
         return self.get_events(first, last, TimeUnits.MICROSECONDS, event_type, file_suffix_filter)
+
+
+class LocalReader(MetricsReaderBase):
+    """Reads the files below a folder. Derive from it first, and from a reader of one kind of files."""
+
+    #: Name of the class in `_run` that reads the same from a run that Luff recorded.
+    of_run: ClassVar[str]
+
+    def __new__(cls, trace_root_folder: str, use_in_memory_cache: bool = False) -> Any:  # noqa: ARG004, D102
+        if "of_run" in cls.__dict__ and is_run(trace_root_folder):
+            from luff.compat.smdebug.profiler import _run
+
+            return super().__new__(getattr(_run, cls.of_run))
+        return super().__new__(cls)
+
+    def __init__(self, trace_root_folder: str, use_in_memory_cache: bool = False) -> None:
+        self.trace_root_folder = os.fspath(trace_root_folder)
+        if self.trace_root_folder.startswith("s3://"):
+            no_s3(self.trace_root_folder)
+        super().__init__(use_in_memory_cache)
+        self.refresh_event_file_list()
+
+    def refresh_event_file_list(self) -> None:
+        """Looks for new files."""
+        self._list_below(self.trace_root_folder)
+
+
+def is_run(path: str) -> bool:
+    """Returns whether a directory is a run that Luff recorded."""
+    return os.path.exists(os.path.join(os.path.expanduser(os.fspath(path)), "run.json"))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import bisect
-import os
 from typing import Any
 
 from luff.compat.smdebug.core.access_layer.s3 import no_s3
-from luff.compat.smdebug.profiler.algorithm_metrics_reader import is_run
-from luff.compat.smdebug.profiler.metrics_reader_base import MetricsReaderBase
+from luff.compat.smdebug.profiler.metrics_reader_base import LocalReader, MetricsReaderBase
 from luff.compat.smdebug.profiler.profiler_constants import (
     CONVERT_TO_MICROSECS,
     DEFAULT_SYSTEM_PROFILER_PREFIX,
@@ -49,7 +47,7 @@ class SystemMetricsReader(MetricsReaderBase):
         return max(bisect.bisect_right(times, start) - 1, 0)  # a file's time is that of its begin
 
 
-class LocalSystemMetricsReader(SystemMetricsReader):
+class LocalSystemMetricsReader(LocalReader, SystemMetricsReader):
     """Reads the metrics below a folder.
 
     Parameters
@@ -60,23 +58,7 @@ class LocalSystemMetricsReader(SystemMetricsReader):
         Keep what was read.
     """
 
-    def __new__(cls, trace_root_folder: str, use_in_memory_cache: bool = False) -> Any:  # noqa: ARG004, D102
-        if cls is LocalSystemMetricsReader and is_run(trace_root_folder):
-            from luff.compat.smdebug.profiler._run import RunSystemMetricsReader
-
-            return super().__new__(RunSystemMetricsReader)
-        return super().__new__(cls)
-
-    def __init__(self, trace_root_folder: str, use_in_memory_cache: bool = False) -> None:
-        self.trace_root_folder = os.fspath(trace_root_folder)
-        if self.trace_root_folder.startswith("s3://"):
-            no_s3(self.trace_root_folder)
-        super().__init__(use_in_memory_cache)
-        self.refresh_event_file_list()
-
-    def refresh_event_file_list(self) -> None:
-        """Looks for new files."""
-        self._list_below(self.trace_root_folder)
+    of_run = "RunSystemMetricsReader"
 
 
 class S3SystemMetricsReader:

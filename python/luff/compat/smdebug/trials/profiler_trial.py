@@ -12,7 +12,8 @@ from luff.compat.smdebug.core.access_layer.utils import (
 )
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.exceptions import NoMoreProfilerData
-from luff.compat.smdebug.profiler.algorithm_metrics_reader import LocalAlgorithmMetricsReader, is_run
+from luff.compat.smdebug.profiler.algorithm_metrics_reader import LocalAlgorithmMetricsReader
+from luff.compat.smdebug.profiler.metrics_reader_base import is_run
 from luff.compat.smdebug.profiler.system_metrics_reader import LocalSystemMetricsReader
 
 __all__ = ["ProfilerTrial"]
