@@ -41,3 +41,13 @@ def test_the_command_stands_at_no_fixed_address() -> None:
         pytest.skip("no readelf")
     header = call("readelf", "-hW", PARTS["command"])
     assert "DYN (Position-Independent Executable file)" in header
+
+
+def test_the_module_wants_little_memory_that_every_thread_has() -> None:
+    # The C library keeps about 1.6 KiB for modules that are loaded later; a larger one cannot be imported at all.
+    if shutil.which("readelf") is None:
+        pytest.skip("no readelf")
+    segments = [line.split() for line in call("readelf", "-lW", PARTS["module"]).splitlines()]
+    sizes = [int(words[5], 16) for words in segments if words and words[0] == "TLS"]
+    assert sizes
+    assert max(sizes) <= 256
