@@ -32,7 +32,7 @@ constexpr pbf_tag_type kEvent = 11, kClock = 58;
 }
 namespace descriptor {
 constexpr pbf_tag_type kUuid = 1, kName = 2, kProcess = 3, kThread = 4, kParent = 5, kCounter = 8;
-constexpr pbf_tag_type kUnitName = 6;
+constexpr pbf_tag_type kUnit = 3, kUnitName = 6;
 constexpr pbf_tag_type kProcessPid = 1, kProcessName = 6;
 constexpr pbf_tag_type kThreadPid = 1, kThreadTid = 2, kThreadName = 5;
 }  // namespace descriptor
@@ -146,6 +146,7 @@ class PerfettoTrace final : public TraceFormat {
     series_ = (std::uint64_t{1} << 49) + series_count_++;
     Track(series_, parent, ValidUtf8(name).c_str(), to, kSamplesSequence, [&](pbf_writer& out) {
       pbf_writer counter(out, descriptor::kCounter);
+      counter.add_enum(descriptor::kUnit, 0);  // unspecified: an empty message would be left out, and so its values
       if (!unit.empty()) counter.add_string(descriptor::kUnitName, unit.data(), unit.size());
     });
   }

@@ -65,10 +65,12 @@ void Secrets::Add(std::string_view token, Role role) {
 
 Status Secrets::Refresh(std::int64_t now_ns) {
   if (file_.path().empty()) return Status::Ok();
+  const TokenFile::Mark mark = file_.mark();
   {
     const MutexLock lock(mutex_);
-    if (now_ns - read_ns_ < kSecondNs) return Status::Ok();
+    if (mark == read_mark_ && now_ns - read_ns_ < kSecondNs) return Status::Ok();
     read_ns_ = now_ns;
+    read_mark_ = mark;
   }
   auto read = file_.Read();
   const MutexLock lock(mutex_);

@@ -1,5 +1,7 @@
 #include "server/tokens.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -128,6 +130,12 @@ std::string TokensText(const std::vector<NamedToken>& tokens) {
   }
   const nlohmann::ordered_json json{{"version", 1}, {"tokens", std::move(list)}};
   return JsonText(json, 1) + "\n";
+}
+
+TokenFile::Mark TokenFile::mark() const noexcept {
+  struct stat file = {};
+  if (::stat(path_.c_str(), &file) != 0) return {};
+  return {static_cast<std::int64_t>(file.st_ino), file.st_size, file.st_ctim.tv_sec, file.st_ctim.tv_nsec};
 }
 
 Result<std::vector<NamedToken>> TokenFile::Read() const {

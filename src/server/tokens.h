@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ class TokenFile {
  public:
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// Which file stands there now, and when it was changed last: two marks that differ are of two contents. All 0: none.
+  using Mark = std::array<std::int64_t, 4>;
+  [[nodiscard]] Mark mark() const noexcept;
   /// No tokens if there is no file. Errors: kFailedPrecondition for a file that others can read, kCorruption.
   [[nodiscard]] Result<std::vector<NamedToken>> Read() const;
   /// Adds a token and returns it; it is kept nowhere. `like.hash` and `like.created_unix_s` are set here.
