@@ -187,10 +187,10 @@ class Reader:
             if ctypes.c_int32.from_address(held.value + 8).value != _ON_CPU:
                 return False
             start = ctypes.c_void_p.from_address(held.value).value or 0
-            address = start + (ctypes.c_uint64.from_address(held.value + 40).value)
-            if address:
+            address = start + ctypes.c_uint64.from_address(held.value + 40).value
+            if start:
                 self._session.capture_one(number, layout, address)
-            return bool(address)
+            return bool(start)
         finally:
             _LIB.MXNDArrayCallDLPackDeleter(held)
 

@@ -14,7 +14,7 @@ import torch
 
 from luff._codes import GapReason
 from luff._hook import Session
-from luff.torch.capture._memory import DTYPE_CODES, PLAIN_TYPES, Layouts, read_scalar
+from luff.torch.capture._memory import DTYPE_CODES, PLAIN_TYPES, Layouts, address_of, read_scalar
 
 __all__ = ["DeviceRows", "DeviceScalar", "is_on_device", "record_number", "scalar_of"]
 
@@ -33,19 +33,6 @@ def is_on_device(tensor: Any) -> bool:
     )
 
 
-def _address(tensor: Any) -> int:
-    """Returns where a tensor's values begin; 0 where it has no memory, as a view of memory that was given back (FSDP):
-    ``data_ptr()`` is then its offset.
-
-    Raises
-    ------
-    RuntimeError
-        Inside a transform (vmap, grad).
-    """
-    address = int(tensor.data_ptr())
-    return 0 if tensor.storage_offset() and not tensor.untyped_storage().nbytes() else address
-
-
 class DeviceRows:
     """Rows of tensors on accelerators that are captured together, one call for each device."""
 
@@ -59,14 +46,8 @@ class DeviceRows:
             rows[2] = 0
 
     def add(self, packed: int, tensor: Any) -> None:
-        """Adds a tensor's row; `packed` is its number and layout.
-
-        Raises
-        ------
-        RuntimeError
-            If the tensor has no memory, as inside a transform.
-        """
-        address, device = _address(tensor), tensor.get_device()
+        """Adds a tensor's row; `packed` is its number and layout. A tensor without memory becomes a gap."""
+        address, device = address_of(tensor), tensor.get_device()
         rows = self._rows.get(device)
         if rows is None or rows[2] == len(rows[1]):
             rows = self._grown(device, rows)
@@ -152,10 +133,7 @@ def scalar_of(tensor: Any) -> float | DeviceScalar | None:
         return value
     if tensor.numel() != 1 or tensor.dtype not in _NUMBERS or tensor.is_neg():
         return None
-    try:
-        return DeviceScalar(tensor) if _address(tensor) else None
-    except RuntimeError:  # inside a transform (vmap, grad)
-        return None
+    return DeviceScalar(tensor) if address_of(tensor) else None
 
 
 def record_number(

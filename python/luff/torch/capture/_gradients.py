@@ -17,7 +17,7 @@ import torch
 
 from luff._codes import GapReason
 from luff._hook import Session
-from luff.torch.capture._memory import Layouts, is_readable
+from luff.torch.capture._memory import Layouts, address_of, is_readable
 
 __all__ = ["GradientCapture", "Watch"]
 
@@ -171,7 +171,7 @@ class GradientCapture:
             self._session.gap(watch.number, _TOO_MANY, forms, 1)
             return
         layout = self._layouts.find(gradient) if is_readable(gradient) else -1
-        address = gradient.data_ptr() if layout >= 0 else 0
+        address = address_of(gradient) if layout >= 0 else 0
         if layout < 0 or self._factor is None or (not address and gradient.numel()):
             self._session.gap(watch.number, _UNSUPPORTED, forms, 1)
         elif self._factor == 1.0:

@@ -19,6 +19,7 @@ from luff._hook import Session
 
 __all__ = [
     "INTEGERS",
+    "LOW",
     "PLAIN_TYPES",
     "Array",
     "Budget",
@@ -156,12 +157,22 @@ _NUMPY = {
 }
 
 
+# A tensor's address is its storage's plus an offset. Where the storage has none, the offset alone is below this; only
+# then is it worth two calls more to tell such a tensor from memory that begins as low (a program that is no PIE).
+LOW = 1 << 40
+
+
 def address_of(tensor: Any) -> int:
-    """Returns where the memory of a readable tensor begins; 0 if it has none, as inside a transform (vmap, grad)."""
+    """Returns where the memory of a tensor begins; 0 if it has none, as inside a transform (vmap, grad), or where it
+    was given back (FSDP): ``data_ptr()`` of a view is then its offset.
+    """
     try:
-        return int(tensor.data_ptr())
+        address = int(tensor.data_ptr())
     except RuntimeError:
         return 0
+    if address < LOW and address == tensor.storage_offset() * tensor.element_size():
+        return 0
+    return address
 
 
 class Budget:

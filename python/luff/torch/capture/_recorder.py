@@ -17,7 +17,7 @@ from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch.capture._describe import describe, settings_of
 from luff.torch.capture._device import DeviceRows, is_on_device, record_number, scalar_of
-from luff.torch.capture._memory import Layouts, is_readable, read_scalar
+from luff.torch.capture._memory import Layouts, address_of, is_readable, read_scalar
 from luff.torch.capture._names import Names, class_name
 from luff.torch.capture._tables import Table
 
@@ -360,7 +360,7 @@ class Recorder:
             layout = self.layouts.find(value)
         else:
             layout, value = self.layouts.find_local(value)
-        address = value.data_ptr() if layout >= 0 else 0
+        address = address_of(value) if layout >= 0 else 0
         if layout < 0 or (not address and value.numel()):
             return False
         self.session.capture_one(number, layout, address)

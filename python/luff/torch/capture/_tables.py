@@ -16,7 +16,15 @@ import torch
 from luff._codes import GapReason
 from luff._hook import Session
 from luff.torch.capture._device import DeviceRows, is_on_device
-from luff.torch.capture._memory import DTYPE_CODES, Layouts, array_view, is_readable, local_part
+from luff.torch.capture._memory import (
+    DTYPE_CODES,
+    LOW,
+    Layouts,
+    address_of,
+    array_view,
+    is_readable,
+    local_part,
+)
 
 __all__ = ["Table"]
 
@@ -132,6 +140,8 @@ class Table:
             except (RuntimeError, NotImplementedError, TypeError):  # sparse, uninitialized, or opaque
                 packed, tensor = self._sparse(entry, tensor)
                 address = tensor.data_ptr() if packed >= 0 else 0
+            if 0 < address < LOW and type(tensor) is not _Summed:
+                address = address_of(tensor)
             if packed < 0 or (not address and tensor.numel()):
                 self._session.gap(entry[1], int(GapReason.UNSUPPORTED), 0, 1)
                 continue

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from luff.torch.capture._memory import is_readable
+from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.evidence import _loss_graph
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._losses import Losses
@@ -128,4 +128,5 @@ def _bytes_of(gradient: Any) -> bytes:
     if gradient is None or not is_readable(gradient) or not gradient.is_contiguous():
         return b""
     size = min(int(gradient.nbytes), _LOOK * gradient.element_size())
-    return ctypes.string_at(gradient.data_ptr(), size) if size else b""
+    address = address_of(gradient)
+    return ctypes.string_at(address, size) if size and address else b""

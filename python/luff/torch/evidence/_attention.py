@@ -15,7 +15,7 @@ from luff import _codes as codes
 from luff._codes import DType, GapReason, Role
 from luff._hook import Session
 from luff.torch.capture._graphs import nodes_behind, nodes_of
-from luff.torch.capture._memory import is_readable
+from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.evidence._fused import Fused
 from luff.torch.evidence._graph_values import multiplies_values, users_of
 from luff.torch.evidence._step import Step, StepContext
@@ -103,10 +103,11 @@ class Attention:
             return True
         if recorder is None or not is_readable(weights):
             return False
-        layout = recorder.layouts.find(weights)
-        if layout >= 0:
-            session.capture_one(number, layout, weights.data_ptr())
-        return bool(layout >= 0)
+        layout, address = recorder.layouts.find(weights), address_of(weights)
+        if layout < 0 or not address:
+            return False
+        session.capture_one(number, layout, address)
+        return True
 
     def _fused(self, session: Session, number: int, node: Any) -> bool:
         """Captures the weights of a fused kernel, of as many samples as the bounds allow."""

@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from luff._hook import Session
-from luff.torch.capture._memory import is_readable
+from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.capture._recorder import OptimizerRecord
 
 __all__ = ["KeptGradients"]
@@ -151,4 +151,6 @@ class KeptGradients:
 
 
 def _usable(gradient: Any) -> bool:
-    return bool(is_readable(gradient) and gradient.nbytes and gradient.is_contiguous())
+    return bool(
+        is_readable(gradient) and gradient.nbytes and gradient.is_contiguous() and address_of(gradient)
+    )

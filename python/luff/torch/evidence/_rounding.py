@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from luff.torch.capture._memory import array_view, is_readable
+from luff.torch.capture._memory import address_of, array_view, is_readable
 from luff.torch.capture._names import Names
 from luff.torch.evidence._events import WaitingEvents
 
@@ -84,7 +84,7 @@ def _few(optimizer: Any) -> list[Any]:
 
 def _bits_of(tensor: Any) -> Bits | None:
     """Returns a view of evenly spread elements as unsigned numbers."""
-    if not is_readable(tensor) or not tensor.numel() or not tensor.is_contiguous():
+    if not is_readable(tensor) or not address_of(tensor) or not tensor.is_contiguous():
         return None
     bits = array_view(tensor, _BITS[tensor.dtype]).reshape(-1)
     step = max(tensor.numel() // _ELEMENTS, 1)

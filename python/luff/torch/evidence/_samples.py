@@ -18,7 +18,7 @@ import numpy as np
 from luff import _codes as codes
 from luff._codes import GapReason, Mode, Role
 from luff._rows import MAX_CALLS, MAX_TENSORS, WHOLE_BYTES, rows_that_fit
-from luff.torch.capture._memory import is_readable
+from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import class_name
 from luff.torch.evidence._answers import Answers
@@ -193,7 +193,7 @@ class Samples:
                 layout, tensor = recorder.layouts.find_local(tensor)
                 if layout >= 0 and tensor.nbytes > WHOLE_BYTES:
                     layout = -1
-            address = tensor.data_ptr() if layout >= 0 else 0
+            address = address_of(tensor) if layout >= 0 else 0
         except (RuntimeError, NotImplementedError):  # a tensor inside a transform (vmap, grad) has no memory
             layout = -1
         if layout < 0 or (not address and tensor.numel()):
@@ -210,8 +210,8 @@ class Samples:
         size = elements * tensor.element_size() if tensor.numel() else 0
         if len(step.early) >= _EARLY_VALUES or size + sum(len(e.data) for e in step.early) > _EARLY_BYTES:
             return
-        try:
-            data = ctypes.string_at(tensor.data_ptr(), size) if size else b"\0"
-        except RuntimeError:
+        address = address_of(tensor)
+        if size and not address:
             return
+        data = ctypes.string_at(address, size) if size else b"\0"
         step.early.append(_Early(model, kind, index, tensor.dtype, tensor.shape, tensor.stride(), rows, data))

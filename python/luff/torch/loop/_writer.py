@@ -12,7 +12,7 @@ from luff._arrays import Arrays, dtype_code
 from luff._codes import Role
 from luff._hook import Session
 from luff._step_writer import StepWriter
-from luff.torch.capture._memory import Layouts, bytes_spanned, is_readable, local_part
+from luff.torch.capture._memory import Layouts, address_of, bytes_spanned, is_readable, local_part
 
 __all__ = ["TensorWriter"]
 
@@ -59,7 +59,10 @@ class _Memories(Arrays):
             local, _ = local_part(value)
             if local is None or not is_readable(local.data if local.requires_grad else local):
                 raise TypeError("a tensor that is not dense CPU memory")
-            found = _Memory(self.layouts.find(local), local.data_ptr(), bytes_spanned(local), local)
+            address = address_of(local)
+            if not address and local.numel():
+                raise TypeError("a tensor without memory, or whose memory was given back")
+            found = _Memory(self.layouts.find(local), address, bytes_spanned(local), local)
         else:
             array = np.ascontiguousarray(value)
             code = dtype_code(array.dtype)
