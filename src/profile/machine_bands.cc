@@ -62,9 +62,8 @@ class Folding {
     for (std::size_t i = at_; i < weights_.size() && buckets_.begin_unix_ns[i] <= to_ns; ++i) {
       const std::int64_t begin = std::max(from_ns, buckets_.begin_unix_ns[i]);
       const std::int64_t end = std::min(to_ns, buckets_.end_unix_ns[i]);
-      if (end < begin) continue;
-      // A moment without length counts a little.
-      const double weight = std::max(static_cast<double>(end - begin), 1.0);
+      if (end <= begin) continue;
+      const auto weight = static_cast<double>(end - begin);
       const auto number = static_cast<float>(value);
       band_.lo[i] = std::fmin(band_.lo[i], number);
       band_.hi[i] = std::fmax(band_.hi[i], number);

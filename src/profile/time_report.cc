@@ -81,8 +81,20 @@ std::vector<LoaderUse> Collector::Loaders(const query::Trial& trial) const {
   for (const Loader& loader : LoadersOf(trial.Document("loaders"))) {
     const auto at = loaders_.find(static_cast<std::uint32_t>(loader.number));
     if (loader.number < 0 || at == loaders_.end()) continue;
-    all.push_back(at->second);
-    all.back().loader = loader;
+    const auto alike = std::ranges::find_if(all, [&](const LoaderUse& one) {
+      return one.loader.type == loader.type && one.loader.dataset == loader.dataset &&
+             one.loader.workers == loader.workers;
+    });
+    if (alike == all.end()) {
+      all.push_back(at->second);
+      all.back().loader = loader;
+      continue;
+    }
+    ++alike->loaders;
+    alike->waited_s += at->second.waited_s;
+    alike->batches += at->second.batches;
+    alike->ready += at->second.ready;
+    for (const auto& [worker, seconds] : at->second.by_worker) alike->by_worker[worker] += seconds;
   }
   return all;
 }

@@ -98,6 +98,7 @@ Json Loaders(const std::vector<profile::LoaderUse>& loaders) {
     Json workers = Json::object();
     for (const auto& [worker, seconds] : use.by_worker) workers[std::to_string(worker)] = seconds;
     all.push_back({{"number", use.loader.number},
+                   {"loaders", use.loaders},
                    {"type", use.loader.type},
                    {"workers", use.loader.workers},
                    {"asked", use.batches},

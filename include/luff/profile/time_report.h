@@ -20,9 +20,10 @@ struct TimeVerdict {
   double saving_s = 0;              // in all of them
 };
 
-/// One loader in the TRAIN steps of the table.
+/// Loaders of one kind in the TRAIN steps of the table: a script may make a new one for each epoch.
 struct LoaderUse {
-  Loader loader;
+  Loader loader;           // the first of them
+  std::size_t loaders = 1;  // alike in type, dataset and workers
   double waited_s = 0;
   std::uint64_t batches = 0, ready = 0;       // asked for, and there within 0.2 ms
   std::map<std::uint32_t, double> by_worker;  // seconds of waiting, where the worker is known

@@ -43,7 +43,7 @@ export interface ProfileAnswer {
   cause?: string | null;
   remedy?: string | null;
   saving?: { seconds: number; seconds_a_step: number; share: number; low: number; high: number; method: string } | null;
-  loaders?: { number: number; type: string; workers: number; asked: number; ready: number; waited: number }[];
+  loaders?: { number: number; loaders: number; type: string; workers: number; asked: number; ready: number; waited: number }[];
   ranks?: RankTimes[];
   skew?: string;
   findings?: { id: string; rule: string }[];

@@ -55,7 +55,9 @@ test("means weigh buckets by their steps and leave out what is not known", () =>
 test("a machine has the charts of what was measured", () => {
   const band = { lo: [1], hi: [1], mean: [1] };
   const charts = machineCharts(new Map([["cores.busy", band], ["gpu.0.utilisation", band]]), { cores: 8 });
-  expect(charts.map((chart) => [chart.title, chart.top])).toEqual([["cores", 8], ["GPU 0", 1]]);
+  expect(charts.map((chart) => [chart.title, chart.top, chart.moved])).toEqual([["cores", 8, true], ["GPU 0", 1, true]]);
+  const none = { lo: [0, NaN], hi: [0, NaN], mean: [0, NaN] };
+  expect(machineCharts(new Map([["net.sent", none]]), {}).map((chart) => chart.moved)).toEqual([false]);
 });
 
 test("times are written as commands write them", () => {

@@ -86,11 +86,10 @@ export function bucketAt(steps: Pick<PhaseSteps, "train" | "trainLast">, train: 
 /** The top of an axis on which most of the values are well seen: a few that are far larger do not flatten the rest. */
 export function topOf(wall: Band): number {
   const finite = (values: number[]) => values.filter(Number.isFinite);
-  const sorted = finite(wall.mean).sort((a, b) => a - b);
+  const sorted = finite(wall.hi).sort((a, b) => a - b);
   if (!sorted.length) return 1;
-  const usual = sorted[Math.floor((sorted.length - 1) * 0.95)]!;
-  const most = finite(wall.hi).reduce((a, b) => Math.max(a, b), 0);
-  return Math.min(most, 2.5 * usual) * 1.06 || 1;
+  const usual = sorted[Math.floor((sorted.length - 1) * 0.97)]!;
+  return Math.min(sorted.at(-1)!, 1.5 * usual) * 1.06 || 1;
 }
 
 /** A colour of the page and how strong it is: related phases share one. */
@@ -117,6 +116,7 @@ export const colourOf = (phase: string): [string, number] => COLOURS[phase] ?? [
 /** "46 ms", "1.2 s": as commands write times. */
 export function timeText(seconds: number): string {
   if (!Number.isFinite(seconds)) return "–";
+  if (seconds === 0) return "0";
   if (seconds < 1e-4) return `${(seconds * 1e6).toFixed(0)} µs`;
   if (seconds < 1e-2) return `${(seconds * 1e3).toFixed(1)} ms`;
   if (seconds < 1) return `${(seconds * 1e3).toFixed(0)} ms`;
@@ -152,15 +152,20 @@ export interface MachineChart {
   /** What its bands can be at the most; undefined: as large as they are. */
   top?: number;
   curves: NamedBand[];
+  /** Whether anything was above 0. */
+  moved: boolean;
 }
+const moved = (band: Band) => band.hi.some((value) => value > 0);
+
 /** The charts that a machine's bands make, those with nothing in them left out. */
 export function machineCharts(bands: Map<string, Band>, facts: { cores?: number | null; memory?: number | null }): MachineChart[] {
   const cores = (value: number) => value.toFixed(value < 9.95 ? 1 : 0);
   const pick = (wanted: [string, string][]): NamedBand[] => wanted.flatMap(([key, name]) => (bands.has(key) ? [{ name, band: bands.get(key)! }] : []));
+  const stolen: [string, string][] = bands.get("cores.stolen")?.hi.some((value) => value >= 0.05) ? [["cores.stolen", "taken by other machines on the host"]] : [];
   const rate = (value: number) => `${bytesText(value)}/s`;
   const watt = (value: number) => `${value.toFixed(0)} W`;
-  const charts: MachineChart[] = [
-    { title: "cores", text: cores, top: facts.cores ?? undefined, curves: pick([["cores.busy", "all that runs on the machine"], ["cores.job", "the job and its workers"], ["cores.stolen", "taken by other machines on the host"]]) },
+  const charts: Omit<MachineChart, "moved">[] = [
+    { title: "cores", text: cores, top: facts.cores ?? undefined, curves: pick([["cores.busy", "all that runs on the machine"], ["cores.job", "the job and its workers"], ...stolen]) },
     { title: "time in which something waited for", text: shareText, top: 1, curves: pick([["pressure.cpu", "a core"], ["pressure.memory", "memory"], ["pressure.io", "storage"]]) },
     { title: "memory", text: bytesText, top: facts.memory ?? undefined, curves: pick([["memory.used", "used on the machine"], ["memory.job", "the job and its workers"]]) },
     { title: "disks", text: rate, curves: pick([["disk.read", "read"], ["disk.written", "written"]]) },
@@ -175,5 +180,5 @@ export function machineCharts(bands: Map<string, Band>, facts: { cores?: number 
       { title: `power of GPU ${gpu}`, text: watt, curves: pick([[`gpu.${gpu}.power`, "drawn"]]) },
     );
   }
-  return charts.filter((chart) => chart.curves.length > 0);
+  return charts.filter((chart) => chart.curves.length > 0).map((chart) => ({ ...chart, moved: chart.curves.some((curve) => moved(curve.band)) }));
 }
