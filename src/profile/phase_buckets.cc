@@ -19,17 +19,33 @@ int BitsFor(const query::Trial& trial, const BucketQuestion& q) {
   return bits;
 }
 
-void Join(float value, std::int64_t steps, std::size_t at, Band* band) {
-  band->lo[at] = std::fmin(band->lo[at], value);
-  band->hi[at] = std::fmax(band->hi[at], value);
-  // A sum, until all are there.
-  band->mean[at] = (std::isnan(band->mean[at]) ? 0 : band->mean[at]) + value * static_cast<float>(steps);
-}
+/// A band that is being made: its means are sums until all are there.
+struct OpenBand {
+  Band* band = nullptr;
+  std::vector<double> sums;
+  void Join(double value, std::int64_t steps, std::size_t at) {
+    sums.resize(band->mean.size(), 0);
+    sums[at] += value * static_cast<double>(steps);
+    const auto number = static_cast<float>(value);
+    band->lo[at] = std::fmin(band->lo[at], number);
+    band->hi[at] = std::fmax(band->hi[at], number);
+  }
+  void Finish(const std::vector<std::int64_t>& steps) {
+    sums.resize(band->mean.size(), 0);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const auto mean = static_cast<float>(sums[i] / static_cast<double>(steps[i]));
+      band->mean[i] = std::clamp(mean, band->lo[i], band->hi[i]);
+    }
+  }
+};
 
 /// Fills the buckets of one worker.
 class Filler {
  public:
-  Filler(PhaseBuckets* to, int bits) : to_(*to), bits_(bits) {}
+  Filler(PhaseBuckets* to, int bits) : to_(*to), bits_(bits) {
+    wall_.band = &to_.wall;
+    for (std::size_t i = 0; i < format::kPhaseCount; ++i) phases_[i].band = &to_.phases[i];
+  }
 
   void Add(const query::StepInfo& step, const query::StepPhases& phases) {
     const format::PhasesHead& head = phases.head;
@@ -39,14 +55,12 @@ class Filler {
     to_.train_last[at] = step.mode_step;
     to_.end_unix_ns[at] = phases.ended_unix_ns;
     to_.steps[at] += head.steps;
-    const auto each = [&](std::int64_t ns) {
-      return static_cast<float>(static_cast<double>(ns) * 1e-9 / head.steps);
-    };
-    Join(each(head.wall_ns), head.steps, at, &to_.wall);
+    const auto each = [&](std::int64_t ns) { return static_cast<double>(ns) * 1e-9 / head.steps; };
+    wall_.Join(each(head.wall_ns), head.steps, at);
     for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
       if (phases.ns[i] == 0 && phases.begins[i] == 0 && to_.phases[i].mean.empty()) continue;
       if (to_.phases[i].mean.empty()) Begin(i, head.steps);
-      Join(each(phases.ns[i]), head.steps, at, &to_.phases[i]);
+      phases_[i].Join(each(phases.ns[i]), head.steps, at);
     }
     if (head.cpu_ns < 0 || head.run_queue_ns < 0) return;
     timed_ns_ += static_cast<double>(head.wall_ns);
@@ -55,11 +69,10 @@ class Filler {
   }
   void Finish() {
     Close();
-    const auto divide = [&](Band& band) {
-      for (std::size_t i = 0; i < band.mean.size(); ++i) band.mean[i] /= static_cast<float>(to_.steps[i]);
-    };
-    divide(to_.wall);
-    for (Band& band : to_.phases) divide(band);
+    wall_.Finish(to_.steps);
+    for (OpenBand& band : phases_) {
+      if (!band.band->mean.empty()) band.Finish(to_.steps);
+    }
   }
 
  private:
@@ -101,6 +114,8 @@ class Filler {
 
   PhaseBuckets& to_;
   const int bits_;
+  OpenBand wall_;
+  std::array<OpenBand, format::kPhaseCount> phases_;
   double timed_ns_ = 0, cpu_ns_ = 0, queue_ns_ = 0;
 };
 
