@@ -63,8 +63,9 @@ void Print(const profile::TimeReport& report, const std::vector<rules::Finding>&
     // Each pass over a loader asks once more than it has batches.
     const std::string type = use.loader.type.empty() ? "loader" : Escaped(use.loader.type);
     fmt::print("  {} with {}: asked {}, the batch was there {}\n",
-               use.loaders == 1 ? fmt::format("{} {}", type, use.loader.number)
-                                : fmt::format("{} of type {}", Plural(use.loaders, "loader", "loaders"), type),
+               use.loaders == 1
+                   ? fmt::format("{} {}", type, use.loader.number)
+                   : fmt::format("{} of type {}", Plural(use.loaders, "loader", "loaders"), type),
                Plural(static_cast<std::uint64_t>(use.loader.workers), "worker", "workers"),
                Plural(use.batches, "time", "times"), Plural(use.ready, "time", "times"));
   }

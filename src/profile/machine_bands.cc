@@ -10,8 +10,8 @@
 namespace luff::profile {
 namespace {
 
-constexpr std::size_t kMostBands = 64;          // of one machine; more GPUs are left out
-constexpr double kLongestS = 30;                // between two samples, times those that were merged: else a gap
+constexpr std::size_t kMostBands = 64;  // of one machine; more GPUs are left out
+constexpr double kLongestS = 30;        // between two samples, times those that were merged: else a gap
 
 /// Where a series goes: into the band of a name ("": none), times a factor, with all others that go there.
 struct Target {
@@ -52,7 +52,10 @@ Target TargetOf(std::string_view name) {
 /// Adds values that lie between two moments to the buckets that they overlap. Moments ascend.
 class Folding {
  public:
-  Folding(const PhaseBuckets& buckets, Band* band) : buckets_(buckets), band_(*band), weights_(buckets.step.size(), 0) {
+  Folding(const PhaseBuckets& buckets, Band* band)
+      : buckets_(buckets),
+        band_(*band),
+        weights_(buckets.step.size(), 0) {
     band_.Grow(weights_.size());
   }
   void Add(std::int64_t from_ns, std::int64_t to_ns, double value) {

@@ -35,7 +35,8 @@ TEST(PhaseBuckets, EachStepHasItsOwnWhereTheyFit) {
 TEST(PhaseBuckets, ALongStepIsSeenAmongThousands) {
   Written run;
   for (int i = 0; i < 3000; ++i)
-    run.Step(Mode::kTrain, {{Phase::kForward, 10}, {i == 1777 ? Phase::kCheckpoint : Phase::kOther, i == 1777 ? 900 : 1}});
+    run.Step(Mode::kTrain,
+             {{Phase::kForward, 10}, {i == 1777 ? Phase::kCheckpoint : Phase::kOther, i == 1777 ? 900 : 1}});
   const auto trial = run.Read();
   const auto buckets = BucketsOf(*trial, {.worker = {}, .points = 64});
   ASSERT_TRUE(buckets.ok());
@@ -167,7 +168,8 @@ TEST(MachineBands, RatesGoToTheStepsThatTheyLieIn) {
               {0, 0, 0, 0, 0, kHalf, 2 * kHalf});  // is in the sum already
   host.Series(3, SeriesUnit::kBytes, SeriesKind::kGauge, "memory.total", {9, 9, 9, 9, 9, 9, 9});
   host.Series(4, SeriesUnit::kBytes, SeriesKind::kGauge, "memory.available", {8, 8, 8, 6, 6, 6, 6});
-  host.Series(5, SeriesUnit::kBytes, SeriesKind::kCounter, "disk.vda.read", {0, kNone, 100, kNone, 50, kNone, 250});
+  host.Series(5, SeriesUnit::kBytes, SeriesKind::kCounter, "disk.vda.read",
+              {0, kNone, 100, kNone, 50, kNone, 250});
   host.Series(6, SeriesUnit::kNumber, SeriesKind::kGauge, "temperature", {1, 1, 1, 1, 1, 1, 1});
   host.Close();
   const auto buckets = BucketsOf(*run.Read(), {});
@@ -182,7 +184,7 @@ TEST(MachineBands, RatesGoToTheStepsThatTheyLieIn) {
   EXPECT_FLOAT_EQ(job->hi[0], 1);
   EXPECT_NEAR(job->mean[0], 0.5F, 1e-6);
   EXPECT_NEAR(job->mean[1], 2, 1e-6);
-  EXPECT_FLOAT_EQ(job->mean[3], 3);  // with the loader's workers
+  EXPECT_FLOAT_EQ(job->mean[3], 3);        // with the loader's workers
   EXPECT_TRUE(std::isnan(job->mean[12]));  // not measured
   const Band* memory = Find(*bands, "memory.used");
   ASSERT_NE(memory, nullptr);

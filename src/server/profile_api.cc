@@ -64,8 +64,7 @@ Result<Response> ProfileRoute(const ListedRun& listed, OpenRun& run, const Reque
   LUFF_ASSIGN_OR_RETURN(const profile::TimeReport report, profile::TimeReportOf(run.trial(), scope));
   query::TimeSpan span;
   const bool part = !request.Parameter("from").empty() || !request.Parameter("to").empty();
-  if (part && report.table.steps > 0)
-    span = {report.table.begin_unix_ns, report.table.end_unix_ns};
+  if (part && report.table.steps > 0) span = {report.table.begin_unix_ns, report.table.end_unix_ns};
   const profile::Machines machines = profile::MachinesOf(listed.path, span);
   const auto findings =
       rules::TimeFindings(rules::FindingsOfRun(listed.path).findings, !report.verdict.cause);

@@ -161,7 +161,8 @@ std::size_t Filling::AddCurves(const std::vector<WantedCurve>& wanted, std::size
 void Filling::AddProfile() {
   auto told = Ask("profile"), steps = Ask("profile/steps");
   if (!told.ok() || !steps.ok() ||
-      !archive_.Add({{"profile", *std::move(told)}, {"profile/steps", *std::move(steps)}}, archive_.left() / 2))
+      !archive_.Add({{"profile", *std::move(told)}, {"profile/steps", *std::move(steps)}},
+                    archive_.left() / 2))
     left_out_.emplace_back("where the time went");
 }
 

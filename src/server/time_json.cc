@@ -131,9 +131,8 @@ Json DescribeTime(const query::Trial& trial, const profile::TimeReport& report,
   Json described = Json::array();
   for (const profile::MachineUse& use : machines.all) described.push_back(Machine(use, price_per_hour));
   if (table.steps == 0) {
-    const std::string why = table.workers.empty()
-                                ? "this run has no phases: " + profile::WhyNoPhases(trial)
-                                : "no TRAIN step among these has phases";
+    const std::string why = table.workers.empty() ? "this run has no phases: " + profile::WhyNoPhases(trial)
+                                                  : "no TRAIN step among these has phases";
     return {{"steps", 0}, {"why", why}, {"machines", std::move(described)}, {"not_seen", machines.not_seen}};
   }
   Json json{{"worker", table.worker}, {"workers", table.workers}, {"verdict", report.verdict.text}};

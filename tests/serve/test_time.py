@@ -151,10 +151,23 @@ def test_buckets_hide_no_step(server: Server, run: str) -> None:
 
 def test_the_view_says_what_is_slow(browser: Browser, run: str) -> None:
     go(browser, run, "view=profile&rank=1")
-    says(browser, "The step waits", "a batch that is made in a thread meanwhile would save about", "Next: make the next batch in a thread")
-    says(browser, "Where the time went", f"{STEPS} TRAIN steps in", "Rank 1 takes", "2 of 2 ranks recorded phases")
+    says(
+        browser,
+        "The step waits",
+        "a batch that is made in a thread meanwhile would save about",
+        "Next: make the next batch in a thread",
+    )
+    says(
+        browser,
+        "Where the time went",
+        f"{STEPS} TRAIN steps in",
+        "Rank 1 takes",
+        "2 of 2 ranks recorded phases",
+    )
     says(browser, "Machine ", "all that runs on the machine", "What was not seen")
-    browser.until("[...document.querySelectorAll('figure li')].some(li => li.innerText.trim() === 'data_wait')")
+    browser.until(
+        "[...document.querySelectorAll('figure li')].some(li => li.innerText.trim() === 'data_wait')"
+    )
     colours = (
         "(() => { const c = document.querySelector('.uplot canvas'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
         " return new Set(new Uint32Array(d.buffer)).size > 8 })()"
@@ -205,7 +218,9 @@ def test_it_is_accessible_in_both_themes_and_narrow(browser: Browser, run: str) 
 
 def test_a_file_has_the_view_without_a_server(browser: Browser, server: Server, root: Path) -> None:
     out = root / "report.html"
-    done = subprocess.run([executable(), "report", str(root / "ranks"), "-o", str(out)], capture_output=True, text=True)
+    done = subprocess.run(
+        [executable(), "report", str(root / "ranks"), "-o", str(out)], capture_output=True, text=True
+    )
     skip_without_page(done.stderr)
     assert done.returncode == 0, done.stderr
     held = Report(out.read_text())

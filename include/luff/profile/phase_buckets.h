@@ -26,8 +26,8 @@ struct Band {
 };
 
 /// Buckets hold 2^k global steps and begin at multiples of that; k is the smallest for which at most `points`
-/// of them cover the steps that were asked for. Only TRAIN steps with phases are in them; a bucket without any
-/// is left out.
+/// of them cover the steps that were asked for. Only TRAIN steps with phases are in them; a bucket without
+/// any is left out.
 struct PhaseBuckets {
   std::uint32_t worker = 0;
   std::vector<std::uint32_t> workers;  // that recorded phases
@@ -35,8 +35,8 @@ struct PhaseBuckets {
   // One entry for each bucket. The first and last step of it, as global steps and as TRAIN steps.
   std::vector<std::int64_t> step, last, train, train_last;
   std::vector<std::int64_t> begin_unix_ns, end_unix_ns;  // by the worker's clock
-  std::vector<std::int64_t> steps;                       // with phases; a merged one counts as all it stands for
-  Band wall;                                             // seconds a step
+  std::vector<std::int64_t> steps;               // with phases; a merged one counts as all it stands for
+  Band wall;                                     // seconds a step
   std::array<Band, format::kPhaseCount> phases;  // seconds a step; empty: the phase does not occur. 0 where a
                                                  // step does not have it
   // Shares of the time for which the training thread ran, and could have run and had no core.

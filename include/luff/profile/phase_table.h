@@ -51,9 +51,9 @@ struct PhaseTable {
   double other_s = 0;
   // Of the training thread in TRAIN steps, over those for which they are known.
   double timed_s = 0, cpu_s = 0, run_queue_s = 0;
-  std::vector<PhaseLine> lines;        // the longest first
-  std::vector<std::uint32_t> workers;  // that recorded phases
-  std::vector<RankTimes> ranks;        // each of them, with steps or without
+  std::vector<PhaseLine> lines;                     // the longest first
+  std::vector<std::uint32_t> workers;               // that recorded phases
+  std::vector<RankTimes> ranks;                     // each of them, with steps or without
   std::int64_t begin_unix_ns = 0, end_unix_ns = 0;  // of its TRAIN steps, by the worker's clock
 };
 

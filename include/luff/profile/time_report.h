@@ -22,7 +22,7 @@ struct TimeVerdict {
 
 /// Loaders of one kind in the TRAIN steps of the table: a script may make a new one for each epoch.
 struct LoaderUse {
-  Loader loader;           // the first of them
+  Loader loader;            // the first of them
   std::size_t loaders = 1;  // alike in type, dataset and workers
   double waited_s = 0;
   std::uint64_t batches = 0, ready = 0;       // asked for, and there within 0.2 ms

@@ -52,7 +52,11 @@ def test_phases_of_two_ranks_add_up(start_luff, phases_of, tmp_path, name):
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     # Lightning starts its second process itself.
-    launched = [] if name == "lightning" else ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    launched = (
+        []
+        if name == "lightning"
+        else ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    )
     words = [sys.executable, *launched, str(HERE / "ranks.py"), name]
     start_luff(f"""
         import os, subprocess, sys
