@@ -102,14 +102,14 @@ def luff_trainings(start_luff, tmp_path):
 
 @pytest.fixture
 def phases_of(tmp_path):
-    """Returns what `luff profile` shows of a run: phases of TRAIN steps by name; checks that they add up."""
+    """Returns what `luff profile` shows of a run: phases of TRAIN steps by name; checks that they add up. `words`: more for the command."""
     executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
     if executable is None:
         pytest.skip("no luff on PATH")
 
-    def read(run=tmp_path / "run"):
+    def read(run=tmp_path / "run", *words):
         done = subprocess.run(
-            [executable, "profile", str(run), "--json"],
+            [executable, "profile", str(run), *words, "--json"],
             capture_output=True,
             text=True,
             timeout=60,

@@ -20,8 +20,6 @@ constexpr double kIdleRate = 10e3;     // bytes a second that are not worth a li
 
 double PerCent(double share) { return 100 * share; }
 
-Json Maybe(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
-
 std::string EnergyText(double joule) {
   const double kwh = joule / kJoulePerKwh;
   return kwh < 0.0995 ? fmt::format("{:.2g} Wh", kwh * 1000) : fmt::format("{:.3g} kWh", kwh);
@@ -119,33 +117,7 @@ void PrintGpu(const profile::GpuUse& gpu) {
   PrintField(fmt::format("GPU {}", gpu.index).c_str(), fmt::format("{}", fmt::join(parts, ", ")));
 }
 
-}  // namespace
-
-MachineView::MachineView(const std::string& run, double price_per_hour) : price_per_hour_(price_per_hour) {
-  const auto samples = query::Samples::Open(run);
-  if (!samples.ok() || (*samples)->hosts().empty()) {
-    not_seen_.emplace_back(
-        "the machine: no sampler has measured it (`luff run` and attach() start one, unless profile is off)");
-    return;
-  }
-  for (const query::HostSamples& host : (*samples)->hosts()) {
-    auto use = profile::UseOf(host);
-    if (!use.ok()) {
-      not_seen_.push_back("a machine: " + Escaped(use.status().ToString()));
-      continue;
-    }
-    for (const std::string& line : profile::NotMeasured(host)) {
-      std::string text = Escaped(line);
-      if (std::ranges::find(not_seen_, text) == not_seen_.end()) not_seen_.push_back(std::move(text));
-    }
-    if (use->lives > 1)
-      not_seen_.push_back(fmt::format("parts of the time of {}: its sampler was started {} times",
-                                      Escaped(use->name), use->lives));
-    machines_.push_back(std::move(use).value());
-  }
-}
-
-void MachineView::PrintOne(const MachineUse& use) const {
+void PrintOne(const MachineUse& use, double price_per_hour) {
   fmt::print("\n  machine {}, measured for {}\n", Escaped(use.name), profile::TimeText(use.seconds));
   PrintCores(use);
   PrintMemory(use);
@@ -162,87 +134,15 @@ void MachineView::PrintOne(const MachineUse& use) const {
     if (use.gpu_j) parts.push_back("GPUs " + EnergyText(*use.gpu_j));
     PrintField("energy", fmt::format("{}", fmt::join(parts, ", ")));
   }
-  if (price_per_hour_ > 0)
+  if (price_per_hour > 0)
     PrintField("cost",
-               fmt::format("{:.2f} at {:g} an hour", use.seconds / 3600 * price_per_hour_, price_per_hour_));
+               fmt::format("{:.2f} at {:g} an hour", use.seconds / 3600 * price_per_hour, price_per_hour));
 }
 
-void MachineView::Print() const {
-  for (const MachineUse& use : machines_) PrintOne(use);
-}
+}  // namespace
 
-Json MachineView::Described() const {
-  Json all = Json::array();
-  for (const MachineUse& use : machines_) {
-    Json one{{"host", use.host}, {"name", use.name}, {"seconds", use.seconds}, {"cores", use.cores}};
-    one["cores_of_machine"] = Maybe(use.all_cores);
-    one["cores_limit"] = Maybe(use.limit_cores);
-    one["cores_busy"] = Maybe(use.busy);
-    one["cores_job"] = use.ranks.empty() ? Json(nullptr) : Json(use.job_cores());
-    one["cores_stolen"] = Maybe(use.steal);
-    one["throttled"] = Maybe(use.throttled);
-    one["memory"] = {{"total", Maybe(use.memory_total)},
-                     {"least_available", Maybe(use.memory_least_available)},
-                     {"limit", Maybe(use.memory_limit)},
-                     {"most_used_of_limit", Maybe(use.memory_used)},
-                     {"swapped_in_a_second", Maybe(use.swap_in_rate)}};
-    one["pressure"] = {{"cpu_some", Maybe(use.cpu_some)},
-                       {"memory_some", Maybe(use.memory_some)},
-                       {"memory_full", Maybe(use.memory_full)},
-                       {"io_some", Maybe(use.io_some)},
-                       {"io_full", Maybe(use.io_full)}};
-    one["ranks"] = Json::array();
-    for (const profile::RankUse& rank : use.ranks) {
-      one["ranks"].push_back({{"worker", rank.worker},
-                              {"cores", Maybe(rank.cores)},
-                              {"threads", Maybe(rank.threads)},
-                              {"threads_waiting", Maybe(rank.run_queue)},
-                              {"rss", Maybe(rank.rss)},
-                              {"most_rss", Maybe(rank.most_rss)},
-                              {"disk_wait", Maybe(rank.disk_wait)},
-                              {"read_a_second", Maybe(rank.read_rate)},
-                              {"written_a_second", Maybe(rank.write_rate)},
-                              {"children", rank.children},
-                              {"children_cores", Maybe(rank.children_cores)},
-                              {"children_disk_wait", Maybe(rank.children_disk_wait)}});
-      Json& children = one["ranks"].back()["busiest_children"] = Json::array();
-      for (const auto& child : rank.busiest)
-        children.push_back({{"place", child.place}, {"cores", child.cores}, {"disk_wait", child.disk_wait}});
-    }
-    const auto flows = [&](const char* key, const std::vector<profile::FlowUse>& from, const char* in,
-                           const char* out) {
-      one[key] = Json::array();
-      for (const profile::FlowUse& flow : from)
-        one[key].push_back({{"name", flow.name}, {in, flow.in_rate}, {out, flow.out_rate}});
-    };
-    flows("disks", use.disks, "read_a_second", "written_a_second");
-    flows("networks", use.networks, "received_a_second", "sent_a_second");
-    one["gpus"] = Json::array();
-    for (const profile::GpuUse& gpu : use.gpus) {
-      one["gpus"].push_back({{"index", gpu.index},
-                             {"name", gpu.name},
-                             {"utilisation", Maybe(gpu.utilisation)},
-                             {"sm_active", Maybe(gpu.sm_active)},
-                             {"tensor_active", Maybe(gpu.tensor_active)},
-                             {"memory_used", Maybe(gpu.memory_used)},
-                             {"memory_total", Maybe(gpu.memory_total)},
-                             {"watts", Maybe(gpu.watts)},
-                             {"temperature", Maybe(gpu.temperature)},
-                             {"thermal", Maybe(gpu.thermal)},
-                             {"power_limited", Maybe(gpu.power)}});
-    }
-    const auto kwh = [](const std::optional<double>& joule) {
-      return joule ? Json(*joule / kJoulePerKwh) : Json(nullptr);
-    };
-    one["energy_kwh"] = {{"processors", kwh(use.package_j)}, {"gpus", kwh(use.gpu_j)}};
-    one["cost"] = price_per_hour_ > 0 ? Json(use.seconds / 3600 * price_per_hour_) : Json(nullptr);
-    one["sampler"] = {{"cores", Maybe(use.sampler_cores)},
-                      {"rss", Maybe(use.sampler_rss)},
-                      {"lives", use.lives},
-                      {"ended", use.ended}};
-    all.push_back(std::move(one));
-  }
-  return all;
+void PrintMachines(const profile::Machines& machines, double price_per_hour) {
+  for (const MachineUse& use : machines.all) PrintOne(use, price_per_hour);
 }
 
 }  // namespace luff::cli

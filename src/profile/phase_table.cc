@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
+#include <map>
 #include <string>
 
-#include "luff/query/run_pieces.h"
+#include "base/format.h"
+#include "luff/profile/input.h"
 
 namespace luff::profile {
 namespace {
@@ -38,17 +39,30 @@ struct Collected {
   std::array<Times, format::kPhaseCount> times;
 };
 
+/// Adds to what a table and the times of a rank have in common.
+template <typename To>
+void AddTimes(const format::PhasesHead& head, To* to) {
+  const double wall = static_cast<double>(head.wall_ns) * kNs;
+  to->steps += head.steps;
+  to->wall_s += wall;
+  if (head.cpu_ns < 0 || head.run_queue_ns < 0) return;
+  to->timed_s += wall;
+  to->cpu_s += static_cast<double>(head.cpu_ns) * kNs;
+  to->run_queue_s += static_cast<double>(head.run_queue_ns) * kNs;
+}
+
+void AddRank(const query::StepPhases& phases, RankTimes* to) {
+  AddTimes(phases.head, to);
+  for (std::size_t i = 0; i < format::kPhaseCount; ++i)
+    to->seconds[i] += static_cast<double>(phases.ns[i]) * kNs;
+}
+
 void AddTrain(const query::StepPhases& phases, Collected* to) {
   const std::uint32_t count = phases.head.steps;
-  const double wall = static_cast<double>(phases.head.wall_ns) * kNs;
-  to->table.steps += count;
-  to->table.wall_s += wall;
-  to->steps.Add(wall / count, count);
-  if (phases.head.cpu_ns >= 0 && phases.head.run_queue_ns >= 0) {
-    to->table.timed_s += wall;
-    to->table.cpu_s += static_cast<double>(phases.head.cpu_ns) * kNs;
-    to->table.run_queue_s += static_cast<double>(phases.head.run_queue_ns) * kNs;
-  }
+  if (to->table.steps == 0) to->table.begin_unix_ns = phases.ended_unix_ns - phases.head.wall_ns;
+  to->table.end_unix_ns = phases.ended_unix_ns;
+  AddTimes(phases.head, &to->table);
+  to->steps.Add(static_cast<double>(phases.head.wall_ns) * kNs / count, count);
   for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
     if (phases.ns[i] == 0 && phases.begins[i] == 0) continue;
     const double took = static_cast<double>(phases.ns[i]) * kNs;
@@ -58,18 +72,76 @@ void AddTrain(const query::StepPhases& phases, Collected* to) {
   }
 }
 
+constexpr double kApart = 0.1;  // of a step: what a rank must take longer than the median to be named
+
+struct Apart {
+  std::size_t rank = 0, phase = 0;
+  double most = 0, median = 0;
+  [[nodiscard]] double by() const noexcept { return most - median; }
+};
+
+/// The ranks' seconds a step of one measure, compared.
+Apart Compared(const std::vector<const RankTimes*>& ranks, std::size_t phase, auto seconds) {
+  std::vector<double> all;
+  Apart apart;
+  apart.phase = phase;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    all.push_back(seconds(*ranks[i]) / static_cast<double>(ranks[i]->steps));
+    if (all.back() > apart.most) apart.most = all.back(), apart.rank = i;
+  }
+  std::ranges::sort(all);
+  apart.median = all[(all.size() - 1) / 2];  // the lower one of two
+  return apart;
+}
+
 }  // namespace
 
-Result<PhaseTable> TableOf(const query::Trial& trial, const Scope& scope) {
+std::string SkewOf(const std::vector<RankTimes>& ranks) {
+  std::vector<const RankTimes*> there;
+  for (const RankTimes& rank : ranks) {
+    if (rank.steps > 0) there.push_back(&rank);
+  }
+  if (there.size() < 2) return "";
+  const Apart step = Compared(there, 0, [](const RankTimes& rank) { return rank.wall_s; });
+  Apart worst, backward;
+  for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
+    const Apart one = Compared(there, i, [&](const RankTimes& rank) { return rank.seconds[i]; });
+    // Ranks wait for each other in the backward pass: who is long there is the victim.
+    if (i == static_cast<std::size_t>(format::Phase::kBackward))
+      backward = one;
+    else if (one.by() > worst.by())
+      worst = one;
+  }
+  const double least = kApart * step.median;
+  if (worst.by() < least && backward.by() < least)
+    return fmt::format("{} ranks take as long as each other in every phase, to a tenth of a step",
+                       there.size());
+  const auto name = [](const Apart& one) { return format::PhaseName(static_cast<std::uint8_t>(one.phase)); };
+  if (worst.by() < least)
+    return fmt::format(
+        "rank {} takes {} a step in backward, where ranks wait for each other; the median of {} ranks is {}",
+        there[backward.rank]->worker, TimeText(backward.most), there.size(), TimeText(backward.median));
+  std::string text =
+      fmt::format("rank {} takes {} a step in {}; the median of {} ranks is {}", there[worst.rank]->worker,
+                  TimeText(worst.most), name(worst), there.size(), TimeText(worst.median));
+  if (backward.by() >= least && backward.rank != worst.rank)
+    text += fmt::format(". Rank {} waits for it in backward: {}, the median is {}",
+                        there[backward.rank]->worker, TimeText(backward.most), TimeText(backward.median));
+  return text;
+}
+
+Result<PhaseTable> TableOf(const query::Trial& trial, const Scope& scope, const query::PhasesVisitor& also) {
   Collected all;
-  std::set<std::uint32_t> workers;
+  std::map<std::uint32_t, RankTimes> workers;
   std::optional<std::uint32_t> worker = scope.worker;
   // Evaluations count once a TRAIN step in the scope comes before and after them.
   std::uint64_t waiting_steps = 0;
   double waiting_s = 0;
   LUFF_RETURN_IF_ERROR(
       query::VisitPhases(trial, [&](const query::StepInfo& step, const query::StepPhases& phases) {
-        workers.insert(phases.worker);
+        RankTimes& rank = workers[phases.worker];
+        const bool in_scope = step.mode == query::Mode::kTrain && scope.Has(step);
+        if (in_scope) AddRank(phases, &rank);
         if (!worker) worker = phases.worker;
         if (phases.worker != *worker) return;
         if (step.mode != query::Mode::kTrain) {
@@ -77,7 +149,8 @@ Result<PhaseTable> TableOf(const query::Trial& trial, const Scope& scope) {
           waiting_s += static_cast<double>(phases.head.wall_ns) * kNs;
           return;
         }
-        if (step.mode_step >= scope.from && step.mode_step <= scope.to) {
+        if (also) also(step, phases);
+        if (in_scope) {
           if (all.table.steps != 0) {
             all.table.other_steps += waiting_steps;
             all.table.other_s += waiting_s;
@@ -89,12 +162,16 @@ Result<PhaseTable> TableOf(const query::Trial& trial, const Scope& scope) {
       }));
   if (scope.worker && !workers.empty() && !workers.contains(*scope.worker)) {
     std::string known;
-    for (const std::uint32_t one : workers) known += (known.empty() ? "" : ", ") + std::to_string(one);
+    for (const auto& [one, times] : workers) known += (known.empty() ? "" : ", ") + std::to_string(one);
     return NotFound("worker " + std::to_string(*scope.worker) + " recorded no phases; these did: " + known);
   }
   PhaseTable table = std::move(all.table);
   table.worker = worker.value_or(0);
-  table.workers.assign(workers.begin(), workers.end());
+  for (auto& [number, times] : workers) {
+    times.worker = number;
+    table.workers.push_back(number);
+    table.ranks.push_back(times);
+  }
   table.median_s = all.steps.At(0.5);
   table.p95_s = all.steps.At(0.95);
   for (std::size_t i = 0; i < format::kPhaseCount; ++i) {

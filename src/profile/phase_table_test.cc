@@ -3,75 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "luff/query/run_pieces.h"
-#include "luff/store/writer.h"
-#include "store/test_run.h"
+#include "profile/testing/phases_run.h"
 
 namespace luff::profile {
 namespace {
 
 using format::Mode;
 using format::Phase;
-using Milliseconds = std::vector<std::pair<Phase, std::int64_t>>;
-
-/// A run that is written step by step.
-class Written {
- public:
-  explicit Written(std::uint64_t segment_bytes = 8 << 20, std::uint64_t summary_max_bytes = 0)
-      : segment_bytes_(segment_bytes),
-        summary_max_bytes_(summary_max_bytes) {
-    auto info = store::CreateRun(path(), {}, false, false);
-    EXPECT_TRUE(info.ok());
-    run_ = *info;
-    Worker(0);
-  }
-  [[nodiscard]] std::string path() const { return directory_.path() + "/run"; }
-  void Worker(std::uint32_t worker) {
-    if (writer_ != nullptr) {
-      EXPECT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
-    }
-    store::WriterOptions options;
-    options.run_path = path();
-    options.worker = worker;
-    options.segment_bytes_meta = segment_bytes_;
-    options.summary_max_bytes = summary_max_bytes_;
-    options.max_bytes = summary_max_bytes_ * 4;
-    auto writer = store::WorkerWriter::Open(options, run_);
-    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
-    writer_ = std::move(*writer);
-    step_ = train_ = 0;
-  }
-  void Step(Mode mode, const Milliseconds& ms, std::int64_t queue_ms = -1) {
-    store::StepBatch batch;
-    batch.mark.global_step = step_++;
-    batch.mark.mode_step = mode == Mode::kTrain ? train_++ : 0;
-    batch.mark.mode = static_cast<std::uint8_t>(mode);
-    format::PhasesHead& head = batch.phases.head;
-    head = {0, queue_ms < 0 ? -1 : 0, queue_ms < 0 ? -1 : queue_ms * 1'000'000, -1, 1, 0, format::kNoId, 0};
-    for (const auto& [phase, took] : ms) {
-      batch.phases.rows[head.rows++] = {
-          static_cast<std::uint8_t>(phase), 0, 1, format::kNoId, 0, took * 1'000'000};
-      head.wall_ns += took * 1'000'000;
-    }
-    EXPECT_TRUE(writer_->PublishStep(batch).ok());
-  }
-  [[nodiscard]] std::unique_ptr<query::Trial> Read() {
-    EXPECT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
-    auto trial = query::Trial::Open(path());
-    EXPECT_TRUE(trial.ok()) << trial.status().ToString();
-    return std::move(*trial);
-  }
-
- private:
-  const std::uint64_t segment_bytes_, summary_max_bytes_;
-  store::TemporaryDirectory directory_;
-  store::RunInfo run_;
-  std::unique_ptr<store::WorkerWriter> writer_;
-  std::int64_t step_ = 0, train_ = 0;
-};
+using testing::Written;
 
 TEST(PhaseTable, SharesMediansAndEvaluations) {
   Written run;
@@ -136,6 +78,49 @@ TEST(PhaseTable, MergedStepsKeepTheirTimes) {
   EXPECT_NEAR(table->run_queue_s, 3.001, 1e-6);
   EXPECT_EQ(table->other_steps, 30U);
   EXPECT_TRUE(trial->Problems().empty());
+}
+
+TEST(PhaseTable, RanksAreSummedUp_AndTheSlowOneIsNamed) {
+  Written run;
+  for (int i = 0; i < 10; ++i) run.Step(Mode::kTrain, {{Phase::kDataWait, 1}, {Phase::kBackward, 40}}, 5);
+  run.Worker(1);
+  for (int i = 0; i < 10; ++i) run.Step(Mode::kTrain, {{Phase::kDataWait, 36}, {Phase::kBackward, 5}}, 5);
+  const auto table = TableOf(*run.Read(), {});
+  ASSERT_TRUE(table.ok());
+  ASSERT_EQ(table->ranks.size(), 2U);
+  EXPECT_NEAR(table->ranks[1].seconds[static_cast<std::size_t>(Phase::kDataWait)], 0.36, 1e-9);
+  EXPECT_NEAR(table->ranks[1].wall_s, 0.41, 1e-9);
+  EXPECT_NEAR(table->ranks[0].run_queue_s, 0.05, 1e-9);
+  EXPECT_EQ(SkewOf(table->ranks),
+            "rank 1 takes 36 ms a step in data_wait; the median of 2 ranks is 1.0 ms. Rank 0 waits for it in "
+            "backward: 40 ms, the median is 5.0 ms");
+}
+
+TEST(PhaseTable, RanksThatAreAlikeAreNotBlamed) {
+  std::vector<RankTimes> ranks(3);
+  EXPECT_EQ(SkewOf(ranks), "");  // none has steps
+  for (RankTimes& rank : ranks) {
+    rank.steps = 10;
+    rank.wall_s = 1;
+    rank.seconds[static_cast<std::size_t>(Phase::kForward)] = rank.worker == 2 ? 0.55 : 0.5;
+  }
+  EXPECT_EQ(SkewOf(ranks), "3 ranks take as long as each other in every phase, to a tenth of a step");
+  EXPECT_EQ(SkewOf({ranks[0]}), "");
+}
+
+TEST(PhaseTable, GlobalStepsChooseToo) {
+  Written run;
+  for (int i = 0; i < 10; ++i) {
+    run.Step(Mode::kTrain, {{Phase::kForward, 10}});
+    run.Step(Mode::kEval, {{Phase::kForward, 1}});
+  }
+  const auto trial = run.Read();
+  const auto table = TableOf(*trial, {.worker = {}, .from = 4, .to = 9, .global = true});  // TRAIN 2, 3, 4
+  ASSERT_TRUE(table.ok());
+  EXPECT_EQ(table->steps, 3U);
+  EXPECT_EQ(table->other_steps, 2U);
+  EXPECT_EQ(table->begin_unix_ns, Written::kBegin + 22'000'000);
+  EXPECT_EQ(table->end_unix_ns, Written::kBegin + 54'000'000);
 }
 
 TEST(PhaseTable, ARunWithoutPhasesIsEmpty) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "luff/base/work_bound.h"
+
 namespace luff::query {
 namespace {
 
@@ -9,6 +11,17 @@ constexpr std::size_t kMaxSeriesNames = 100'000;  // of one host; more is hostil
 
 std::uint64_t KeyOf(std::uint32_t epoch, std::uint32_t id) noexcept {
   return std::uint64_t{epoch} << 32U | id;
+}
+
+struct SampleAt {
+  double value, most;
+};
+/// The value at a moment that has one, in its base unit, and the largest that it stands for.
+SampleAt ValueAt(const HostSamples::BlockSeries& series, std::size_t at) noexcept {
+  const format::SampledSeries& values = *series.values;
+  const double value = format::SampleValue(series.def->unit, values.values[at]);
+  const bool merged = !values.maxima.empty() && values.maxima[at] != format::kNoSample;
+  return {value, merged ? format::SampleValue(series.def->unit, values.maxima[at]) : value};
 }
 
 }  // namespace
@@ -75,6 +88,26 @@ Status HostSamples::TakeFrames() {
   return Status::Ok();
 }
 
+Status HostSamples::EachBlock(const TimeSpan& span, const BlockVisitor& use) const {
+  std::vector<std::byte> scratch;
+  std::vector<BlockSeries> known;
+  for (const Place& place : places_) {
+    if (place.to_unix_ns < span.from_unix_ns || place.from_unix_ns > span.to_unix_ns) continue;
+    LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
+    LUFF_ASSIGN_OR_RETURN(const auto body, place.segment->ReadFrame(place.entry, &scratch));
+    LUFF_ASSIGN_OR_RETURN(const format::SampleBlock block, format::ParseSamplesUntrusted(body));
+    known.clear();
+    for (const format::SampledSeries& series : block.series) {
+      const auto name = name_of_.find(KeyOf(place.epoch, series.id));
+      if (name == name_of_.end()) continue;
+      const auto def = by_name_.find(name->second);
+      if (def != by_name_.end()) known.push_back({&def->second, &series});
+    }
+    use(block, known);
+  }
+  return Status::Ok();
+}
+
 Result<std::vector<SampleColumns>> HostSamples::ReadAll(std::span<const std::string> names,
                                                         const TimeSpan& span) const {
   std::vector<SampleColumns> columns(names.size());
@@ -87,83 +120,75 @@ Result<std::vector<SampleColumns>> HostSamples::ReadAll(std::span<const std::str
       columns[i].device = def->second.device;
     }
   }
-  std::vector<std::byte> scratch;
-  for (const Place& place : places_) {
-    if (place.to_unix_ns < span.from_unix_ns || place.from_unix_ns > span.to_unix_ns) continue;
-    LUFF_ASSIGN_OR_RETURN(const auto body, place.segment->ReadFrame(place.entry, &scratch));
-    LUFF_ASSIGN_OR_RETURN(const format::SampleBlock block, format::ParseSamplesUntrusted(body));
-    for (const format::SampledSeries& series : block.series) {
-      const auto name = name_of_.find(KeyOf(place.epoch, series.id));
-      if (name == name_of_.end()) continue;
-      const auto at = wanted.find(name->second);
+  LUFF_RETURN_IF_ERROR(EachBlock(span, [&](const format::SampleBlock& block, const auto& all) {
+    for (const BlockSeries& series : all) {
+      const auto at = wanted.find(series.def->name);
       if (at == wanted.end()) continue;
       SampleColumns& to = columns[at->second];
       for (std::size_t i = 0; i < block.mono_ns.size(); ++i) {
         const std::int64_t unix_ns = block.unix_ns(i);
-        if (series.values[i] == format::kNoSample || !span.Has(unix_ns)) continue;
+        if (series.values->values[i] == format::kNoSample || !span.Has(unix_ns)) continue;
+        const auto [value, most] = ValueAt(series, i);
         to.unix_ns.push_back(unix_ns);
         to.mono_ns.push_back(block.mono_ns[i]);
-        to.value.push_back(format::SampleValue(to.unit, series.values[i]));
-        to.most.push_back(series.maxima.empty() || series.maxima[i] == format::kNoSample
-                              ? to.value.back()
-                              : format::SampleValue(to.unit, series.maxima[i]));
+        to.value.push_back(value);
+        to.most.push_back(most);
         to.merged.push_back(block.merged);
       }
     }
-  }
+  }));
   for (std::size_t i = 0; i < names.size(); ++i) {  // a name that was asked for twice
     if (const std::size_t first = wanted[names[i]]; first != i) columns[i] = columns[first];
   }
   return columns;
 }
 
+namespace {
+
+/// A tally that is being made.
+struct OpenTally {
+  SeriesTally tally;
+  double before = 0;
+  std::int64_t before_ns = -1;
+
+  void Add(double value, double largest, std::uint32_t merged, std::int64_t mono_ns) {
+    if (tally.count == 0) tally.first = tally.least = tally.most = value;
+    tally.count += merged;
+    tally.last = value;
+    tally.least = std::min(tally.least, value);
+    tally.most = std::max(tally.most, largest);
+    if (tally.kind == format::SeriesKind::kGauge) {
+      tally.sum += value * merged;
+      tally.raised += value > 0 ? merged : 0;
+      return;
+    }
+    const std::int64_t passed = mono_ns - before_ns;
+    if (before_ns >= 0 && value >= before && passed > 0) {
+      tally.growth += value - before;
+      tally.seconds += static_cast<double>(passed) * 1e-9;
+      tally.raised += value > before ? merged : 0;
+    }
+    before = value;
+    before_ns = mono_ns;
+  }
+};
+
+}  // namespace
+
 Result<Tallies> HostSamples::Tally(const TimeSpan& span) const {
-  struct Open {
-    SeriesTally tally;
-    double before = 0;
-    std::int64_t before_ns = -1;
-  };
-  std::map<std::string_view, Open> open;
-  std::vector<std::byte> scratch;
-  for (const Place& place : places_) {
-    if (place.to_unix_ns < span.from_unix_ns || place.from_unix_ns > span.to_unix_ns) continue;
-    LUFF_ASSIGN_OR_RETURN(const auto body, place.segment->ReadFrame(place.entry, &scratch));
-    LUFF_ASSIGN_OR_RETURN(const format::SampleBlock block, format::ParseSamplesUntrusted(body));
-    for (const format::SampledSeries& series : block.series) {
-      const auto name = name_of_.find(KeyOf(place.epoch, series.id));
-      if (name == name_of_.end()) continue;
-      const auto def = by_name_.find(name->second);
-      if (def == by_name_.end()) continue;
-      Open& to = open[name->second];
-      SeriesTally& tally = to.tally;
-      tally.unit = def->second.unit;
-      tally.kind = def->second.kind;
+  std::map<std::string_view, OpenTally> open;
+  LUFF_RETURN_IF_ERROR(EachBlock(span, [&](const format::SampleBlock& block, const auto& all) {
+    for (const BlockSeries& series : all) {
+      OpenTally& to = open[series.def->name];
+      to.tally.unit = series.def->unit;
+      to.tally.kind = series.def->kind;
       for (std::size_t i = 0; i < block.mono_ns.size(); ++i) {
-        if (series.values[i] == format::kNoSample || !span.Has(block.unix_ns(i))) continue;
-        const double value = format::SampleValue(tally.unit, series.values[i]);
-        const bool maxima = !series.maxima.empty() && series.maxima[i] != format::kNoSample;
-        const double most = maxima ? format::SampleValue(tally.unit, series.maxima[i]) : value;
-        if (tally.count == 0) tally.first = tally.least = tally.most = value;
-        tally.count += block.merged;
-        tally.last = value;
-        tally.least = std::min(tally.least, value);
-        tally.most = std::max(tally.most, most);
-        if (tally.kind == format::SeriesKind::kGauge) {
-          tally.sum += value * block.merged;
-          tally.raised += value > 0 ? block.merged : 0;
-        } else {
-          const std::int64_t passed = block.mono_ns[i] - to.before_ns;
-          if (to.before_ns >= 0 && value >= to.before && passed > 0) {
-            tally.growth += value - to.before;
-            tally.seconds += static_cast<double>(passed) * 1e-9;
-            tally.raised += value > to.before ? block.merged : 0;
-          }
-          to.before = value;
-          to.before_ns = block.mono_ns[i];
-        }
+        if (series.values->values[i] == format::kNoSample || !span.Has(block.unix_ns(i))) continue;
+        const auto [value, most] = ValueAt(series, i);
+        to.Add(value, most, block.merged, block.mono_ns[i]);
       }
     }
-  }
+  }));
   Tallies tallies;
   for (const auto& [name, one] : open) {
     if (one.tally.count > 0) tallies.emplace(name, one.tally);

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <limits>
 
+#include "luff/base/work_bound.h"
 #include "luff/query/run_pieces.h"
 #include "query/run_trial.h"
 
@@ -309,6 +310,7 @@ Status RunTrial::EachPhases(const PhasesVisitor& use) const {
   for (const auto& worker : workers_) {
     for (const auto& segment : worker->reader->segments()) {
       if ((segment->frame_kinds() >> static_cast<unsigned>(FrameKind::kPhases) & 1U) == 0) continue;
+      LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
       LUFF_ASSIGN_OR_RETURN(const auto frames, segment->Frames());
       for (const format::FrameEntry& entry : frames) {
         if (static_cast<FrameKind>(entry.kind) != FrameKind::kPhases) continue;

@@ -67,6 +67,7 @@ class Filling {
  private:
   [[nodiscard]] Result<std::string> Ask(const std::string& route);
   [[nodiscard]] Status AddNames();
+  void AddProfile();
   void AddNamedCurves();
   void AddAllCurves();
   void AddHeat(const NamedStatistic& statistic, std::size_t most);
@@ -154,6 +155,15 @@ std::size_t Filling::AddCurves(const std::vector<WantedCurve>& wanted, std::size
     }
   }
   return wanted.size();
+}
+
+/// Where the time went: at most half a megabyte, however long the run.
+void Filling::AddProfile() {
+  auto told = Ask("profile"), steps = Ask("profile/steps");
+  if (!told.ok() || !steps.ok() ||
+      !archive_.Add({{"profile", *std::move(told)}, {"profile/steps", *std::move(steps)}},
+                    archive_.left() / 2))
+    left_out_.emplace_back("where the time went");
 }
 
 /// Losses, and what findings name: every value if they fit.
@@ -461,6 +471,7 @@ Result<std::string> Filling::Fill(std::size_t limit) {
   if (auto spans = Ask("spans"); spans.ok())  // without it steps have their global numbers
     archive_.Add({{"spans", *std::move(spans)}}, archive_.left() / 8);
   const std::size_t least = archive_.packs();
+  AddProfile();
   AddNamedCurves();
   AddNamedSteps();
   AddHeat(*FindStatistic("l2"), archive_.left() * 35 / 100);

@@ -21,6 +21,7 @@
 #include "server/label_api.h"
 #include "server/log_api.h"
 #include "server/norms_api.h"
+#include "server/profile_api.h"
 #include "server/ranks_api.h"
 #include "server/samples.h"
 #include "server/spans_api.h"
@@ -422,6 +423,8 @@ std::span<const Route> Routes() noexcept {
       {"GET", "runs/*/histogram", Role::kViewer, !kValues, Histogram},
       {"GET", "runs/*/histograms", Role::kViewer, !kValues, HistogramsRoute},
       {"GET", "runs/*/ranks", Role::kViewer, !kValues, RanksRoute},
+      {"GET", "runs/*/profile", Role::kViewer, !kValues, ProfileRoute},
+      {"GET", "runs/*/profile/steps", Role::kViewer, !kValues, ProfileStepsRoute},
       {"GET", "runs/*/pages", Role::kViewer, !kValues, PagesRoute},
       {"GET", "runs/*/findings", Role::kViewer, !kValues, Findings},
       {"GET", "runs/*/requests", Role::kViewer, !kValues, RequestsOf},

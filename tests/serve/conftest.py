@@ -47,13 +47,19 @@ def numbers(payload: bytes) -> dict[str, np.ndarray]:
     """Returns the arrays of a safetensors file."""
     length = int.from_bytes(payload[:8], "little")
     header = json.loads(payload[8 : 8 + length])
-    dtypes = {"I64": "<i8", "F64": "<f8", "U8": "u1"}
+    dtypes = {"I64": "<i8", "F64": "<f8", "F32": "<f4", "U8": "u1"}
     arrays = {}
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = (8 + length + offset for offset in entry["data_offsets"])
             arrays[name] = np.frombuffer(payload[begin:end], dtypes[entry["dtype"]]).reshape(entry["shape"])
     return arrays
+
+
+def texts(payload: bytes) -> dict[str, str]:
+    """Returns what a safetensors file tells beside its arrays."""
+    length = int.from_bytes(payload[:8], "little")
+    return dict(json.loads(payload[8 : 8 + length]).get("__metadata__", {}))
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -24,6 +24,7 @@ PAGES = {
     "samples": ("healthy", "view=samples"),
     "log": ("healthy", "view=log&step=200"),
     "ranks": ("ranks", "view=ranks"),
+    "time": ("slow", "view=profile&step=60"),
     "actions": ("ranks", "view=actions"),
     "runs": ("", ""),
     "compare": ("", "view=compare&runs=healthy,fault"),
@@ -68,6 +69,31 @@ with luff.numpy.attach(weights, run=sys.argv[1], collections=[kept]) as hook:
             step.loss(2.0 / (number + 1))
             time.sleep(0.06 if rank == 2 else 0.04)
 """
+#: A network whose samples are dear to make, in a loader without workers; it keeps a checkpoint now and then.
+SLOW = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Decoded(Dataset):
+    def __len__(self):
+        return 1600
+
+    def __getitem__(self, i):
+        time.sleep(0.002)
+        return torch.randn(256), torch.randn(1)
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1))
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(2):
+    for step, (x, y) in enumerate(DataLoader(Decoded(), batch_size=16)):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        if step % 50 == 49:
+            torch.save(model.state_dict(), "model.pt")
+"""
 
 
 def draw(home, environment):
@@ -96,6 +122,8 @@ def draw(home, environment):
     )
     (home / "diverged.py").write_text(DIVERGED)
     ask("run", "--run", runs / "diverged", "--", python, "diverged.py")
+    (home / "slow.py").write_text(SLOW)
+    ask("run", "--run", runs / "slow", "--", python, "slow.py")
     (home / "rank.py").write_text(RANK)
     ranks = [
         subprocess.Popen(

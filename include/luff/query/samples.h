@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -84,6 +85,16 @@ class HostSamples {
                                                            const TimeSpan& span = {}) const;
   /// All series with samples in the span, in constant memory for each. Errors: those of reading.
   [[nodiscard]] Result<Tallies> Tally(const TimeSpan& span = {}) const;
+
+  /// One series in a block of samples.
+  struct BlockSeries {
+    const format::SeriesDef* def;  // outlives the call
+    const format::SampledSeries* values;
+  };
+  using BlockVisitor = std::function<void(const format::SampleBlock&, std::span<const BlockSeries>)>;
+  /// Calls `use` for each block with moments in the span, ascending by time: the one place where samples are
+  /// read. Moments of a block may lie outside of the span. Errors: those of reading, and of WorkBound.
+  [[nodiscard]] Status EachBlock(const TimeSpan& span, const BlockVisitor& use) const;
   /// Of the newest sample; 0 if there is none.
   [[nodiscard]] std::int64_t last_unix_ns() const noexcept { return last_unix_ns_; }
   [[nodiscard]] std::int64_t first_unix_ns() const noexcept { return first_unix_ns_; }

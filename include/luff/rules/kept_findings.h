@@ -21,6 +21,10 @@ struct KeptFindings {
 inline constexpr std::size_t kMaxFindings = 100'000;
 [[nodiscard]] KeptFindings FindingsOfRun(const std::string& run);
 
+/// Those about time that stand, the dearest cause first. `input`: also InputBound, which says what the
+/// verdict of a profile says.
+[[nodiscard]] std::vector<Finding> TimeFindings(std::vector<Finding> findings, bool input);
+
 /// All findings: leaders in their order, each followed by its consequences.
 [[nodiscard]] std::vector<const Finding*> InGroups(const std::vector<Finding>& findings);
 

@@ -92,6 +92,16 @@ KeptFindings FindingsOfRun(const std::string& run) {
   return std::move(collector).Kept();
 }
 
+std::vector<Finding> TimeFindings(std::vector<Finding> findings, bool input) {
+  std::erase_if(findings, [&](const Finding& one) {
+    const bool about_time = one.saving || one.rule == "DebugLeftOn";
+    return !about_time || one.healed || (one.rule == "InputBound" && !input);
+  });
+  const auto cost = [](const Finding& one) { return one.saving ? one.saving->seconds_a_step : 0; };
+  std::ranges::stable_sort(findings, std::greater<>(), cost);
+  return findings;
+}
+
 std::vector<const Finding*> InGroups(const std::vector<Finding>& findings) {
   std::unordered_set<std::string_view> known;
   std::unordered_map<std::string_view, std::vector<const Finding*>> followers;  // by leader

@@ -2,6 +2,7 @@ import { parseHarmless } from "../lib/harmless";
 import { Archive } from "./archive";
 import { readNumbers, type Numbers } from "./numbers";
 import { Problem } from "./problem";
+import type { ProfileAnswer } from "./profile";
 import type { Asked, BoostingAnswer, Finding, HeatInfo, Histogram, Lead, LogAnswer, Mark, RunDocument, StepAnswer, Tensor, TensorFacts } from "./types";
 
 export { Problem };
@@ -81,6 +82,16 @@ export const steps = (id: string, from = 0, signal?: AbortSignal) => numbers(`ru
 
 /** What steps are called, from a position in the step table on. */
 export const spans = (id: string, from = 0) => numbers(`runs/${id}/spans${from ? `?from=${from}` : ""}`);
+
+/** Of a worker, or of the first that recorded phases. A file holds that of all steps, of some workers. */
+export interface ProfileQuery {
+  worker?: string;
+  from?: number;
+  to?: number;
+}
+export const profile = (id: string, wanted: ProfileQuery, signal?: AbortSignal) => json<ProfileAnswer>(archive ? `runs/${id}/profile` : `runs/${id}/profile${query({ ...wanted })}`, signal);
+export const profileSteps = (id: string, wanted: ProfileQuery, signal?: AbortSignal) =>
+  numbers(`runs/${id}/profile/steps${query(archive ? { worker: wanted.worker } : { ...wanted })}`, signal);
 
 export const norms = (id: string, signal?: AbortSignal) => numbers(`runs/${id}/norms`, signal);
 

@@ -138,6 +138,8 @@ export interface Finding {
   series: [number, Numeric][];
   threshold: string;
   page: string;
+  /** Of rules about time. */
+  saving?: { seconds_a_step: Numeric; share: Numeric; low: Numeric; high: Numeric; method: string };
 }
 
 /** The finding that the verdict names, and whether it or what follows from it stops jobs. */

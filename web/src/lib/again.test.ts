@@ -28,3 +28,21 @@ test("news during a slow answer do not end it, and are asked for afterwards", as
   await vi.advanceTimersByTimeAsync(20_000);
   expect(signals).toHaveLength(2);
 });
+
+test("what takes long is asked for seldom", async () => {
+  let asked = 0;
+  const { news, stop } = askAgain(
+    1000,
+    async () => {
+      ++asked;
+      await new Promise((done) => setTimeout(done, 500));
+    },
+    10,
+  );
+  for (let i = 0; i < 60; ++i) {
+    news();
+    await vi.advanceTimersByTimeAsync(100);
+  }
+  expect(asked).toBe(2); // at 0 and at 5.5 s
+  stop();
+});

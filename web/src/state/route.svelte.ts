@@ -20,7 +20,7 @@ export function routeText(state: RouteState): string {
 
 /** Members of an address that this page understands. Others are kept, and named. */
 const KNOWN = new Set(
-  "view step from to where sort t stat log smooth x mode role name all include order scale against measure open runs sel group cols loss square find".split(" "),
+  "view step from to where sort t stat log smooth x mode role name all include order scale against measure open runs sel group cols loss square find rank of".split(" "),
 );
 
 class Route {

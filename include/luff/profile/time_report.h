@@ -1,0 +1,53 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "luff/profile/input.h"
+#include "luff/profile/machine.h"
+#include "luff/profile/phase_table.h"
+
+/// Where the time of a run went, and what of it mending the input would save: what `luff profile`, the page
+/// and reports say.
+namespace luff::profile {
+
+/// What to say first.
+struct TimeVerdict {
+  std::string text;                 // one sentence
+  std::optional<InputCause> cause;  // none: waits for data are no trouble, or there is too little to judge
+  Means means;                      // of the steps that were judged
+  double saving_s = 0;              // in all of them
+};
+
+/// Loaders of one kind in the TRAIN steps of the table: a script may make a new one for each epoch.
+struct LoaderUse {
+  Loader loader;            // the first of them
+  std::size_t loaders = 1;  // alike in type, dataset and workers
+  double waited_s = 0;
+  std::uint64_t batches = 0, ready = 0;       // asked for, and there within 0.2 ms
+  std::map<std::uint32_t, double> by_worker;  // seconds of waiting, where the worker is known
+};
+
+struct TimeReport {
+  PhaseTable table;
+  TimeVerdict verdict;
+  std::vector<LoaderUse> loaders;
+};
+/// One pass over the run. Errors: those of TableOf.
+[[nodiscard]] Result<TimeReport> TimeReportOf(const query::Trial& trial, const Scope& scope);
+
+/// Why a run has no phases at all, as a sentence.
+[[nodiscard]] std::string WhyNoPhases(const query::Trial& trial);
+/// What the phases of a run do not tell, as sentences.
+[[nodiscard]] std::vector<std::string> NotSeen(const PhaseTable& table);
+
+/// The machines of a run.
+struct Machines {
+  std::vector<MachineUse> all;
+  std::vector<std::string> not_seen;  // what was not measured, and why, as sentences
+};
+/// In a span of time. A run without samples has no machines, and says why.
+[[nodiscard]] Machines MachinesOf(const std::string& run, const query::TimeSpan& span = {});
+
+}  // namespace luff::profile

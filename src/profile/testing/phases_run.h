@@ -1,0 +1,82 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "luff/query/trial.h"
+#include "luff/store/writer.h"
+#include "store/test_run.h"
+
+namespace luff::profile::testing {
+
+using format::Mode;
+using format::Phase;
+using Milliseconds = std::vector<std::pair<Phase, std::int64_t>>;
+
+/// A run that is written step by step, one worker after the other.
+class Written {
+ public:
+  explicit Written(std::uint64_t segment_bytes = 8 << 20, std::uint64_t summary_max_bytes = 0)
+      : segment_bytes_(segment_bytes),
+        summary_max_bytes_(summary_max_bytes) {
+    auto info = store::CreateRun(path(), {}, false, false);
+    EXPECT_TRUE(info.ok());
+    run_ = *info;
+    Worker(0);
+  }
+  [[nodiscard]] std::string path() const { return directory_.path() + "/run"; }
+  void Worker(std::uint32_t worker) {
+    if (writer_ != nullptr) {
+      EXPECT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+    }
+    store::WriterOptions options;
+    options.run_path = path();
+    options.worker = worker;
+    options.segment_bytes_meta = segment_bytes_;
+    options.summary_max_bytes = summary_max_bytes_;
+    options.max_bytes = summary_max_bytes_ * 4;
+    auto writer = store::WorkerWriter::Open(options, run_);
+    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+    writer_ = std::move(*writer);
+    step_ = train_ = now_ns_ = 0;
+  }
+  void Step(Mode mode, const Milliseconds& ms, std::int64_t queue_ms = -1) {
+    store::StepBatch batch;
+    batch.mark.global_step = step_++;
+    batch.mark.mode_step = mode == Mode::kTrain ? train_++ : 0;
+    batch.mark.mode = static_cast<std::uint8_t>(mode);
+    format::PhasesHead& head = batch.phases.head;
+    head = {0, queue_ms < 0 ? -1 : 0, queue_ms < 0 ? -1 : queue_ms * 1'000'000, -1, 1, 0, format::kNoId, 0};
+    for (const auto& [phase, took] : ms) {
+      batch.phases.rows[head.rows++] = {
+          static_cast<std::uint8_t>(phase), 0, 1, format::kNoId, 0, took * 1'000'000};
+      head.wall_ns += took * 1'000'000;
+    }
+    now_ns_ += head.wall_ns;
+    batch.mark.wall_unix_ns = kBegin + now_ns_;
+    batch.mark.duration_ns = head.wall_ns;
+    EXPECT_TRUE(writer_->PublishStep(batch).ok());
+  }
+  /// Time that no step has.
+  void Pause(std::int64_t ms) { now_ns_ += ms * 1'000'000; }
+  static constexpr std::int64_t kBegin = 1'700'000'000'000'000'000;
+  [[nodiscard]] const store::RunInfo& info() const { return run_; }
+  [[nodiscard]] std::unique_ptr<query::Trial> Read() {
+    EXPECT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+    auto trial = query::Trial::Open(path());
+    EXPECT_TRUE(trial.ok()) << trial.status().ToString();
+    return std::move(*trial);
+  }
+
+ private:
+  const std::uint64_t segment_bytes_, summary_max_bytes_;
+  store::TemporaryDirectory directory_;
+  store::RunInfo run_;
+  std::unique_ptr<store::WorkerWriter> writer_;
+  std::int64_t step_ = 0, train_ = 0, now_ns_ = 0;
+};
+
+}  // namespace luff::profile::testing

@@ -1,0 +1,166 @@
+#include "luff/profile/time_report.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+
+namespace luff::profile {
+namespace {
+
+constexpr std::int64_t kFirst = 20;  // steps that no verdict counts, as in InputBound
+constexpr double kLeastShare = 0.1, kLeastWaitS = 2e-3;
+constexpr double kReadyS = 2e-4;
+
+/// What is collected beside the table.
+class Collector {
+ public:
+  explicit Collector(const Scope& scope) : scope_(scope) {}
+  /// A TRAIN step of the table's worker, in or before the scope.
+  void Add(const query::StepInfo& step, const query::StepPhases& phases) {
+    seen_ += phases.head.steps;
+    if (!scope_.Has(step)) return;
+    for (const query::StepPhases::Wait& wait : phases.waits) AddWait(wait);
+    if (seen_ <= kFirst) return;
+    judged_ += phases.head.steps;
+    // The first batch of an epoch is none that says how long the others take, as in InputBound.
+    if (phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)] != 0) return;
+    steps_.push_back(TimeOf(phases));
+    waits_.Add(phases);
+  }
+  [[nodiscard]] TimeVerdict Judge(const query::Trial& trial, const PhaseTable& table);
+  [[nodiscard]] std::vector<LoaderUse> Loaders(const query::Trial& trial) const;
+
+ private:
+  void AddWait(const query::StepPhases::Wait& wait) {
+    if (wait.of.loader == format::WaitSubject::kNoLoader) return;
+    LoaderUse& use = loaders_[wait.of.loader];
+    const double seconds = static_cast<double>(wait.ns) * 1e-9;
+    use.waited_s += seconds;
+    use.batches += wait.count;
+    if (seconds < kReadyS * wait.count) use.ready += wait.count;
+    if (wait.of.worker != format::WaitSubject::kNoWorker) use.by_worker[wait.of.worker] += seconds;
+  }
+
+  const Scope& scope_;
+  std::vector<StepTime> steps_;
+  Waits waits_;
+  std::map<std::uint32_t, LoaderUse> loaders_;
+  std::int64_t seen_ = 0;
+  double judged_ = 0;
+};
+
+TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table) {
+  TimeVerdict verdict;
+  if (steps_.empty()) {
+    verdict.text = fmt::format("too few steps to judge: the first {} are left out", kFirst);
+    return verdict;
+  }
+  verdict.means = MeansOf(std::move(steps_));
+  const Means& means = verdict.means;
+  if (means.wait_s < kLeastShare * means.step_s || means.wait_s < kLeastWaitS) {
+    verdict.text = "nothing found that would make it faster";
+    if (means.wait_s > 0)
+      verdict.text +=
+          fmt::format(": waiting for data takes {:.1f} % of a step", 100 * means.wait_s / means.step_s);
+    return verdict;
+  }
+  verdict.cause = CauseOf(means, waits_, trial.Document("loaders"), trial.Document("environment"));
+  const InputCause& cause = *verdict.cause;
+  if (cause.estimate.saving_s <= 0) {
+    verdict.text = WaitText(means, cause.loader) + "; more workers would not help, cheaper samples would";
+    return verdict;
+  }
+  verdict.saving_s = cause.estimate.saving_s * judged_;
+  verdict.text = fmt::format("{} would save about {} of {}", cause.what, TimeText(verdict.saving_s),
+                             TimeText(table.wall_s + table.other_s));
+  return verdict;
+}
+
+std::vector<LoaderUse> Collector::Loaders(const query::Trial& trial) const {
+  std::vector<LoaderUse> all;
+  for (const Loader& loader : LoadersOf(trial.Document("loaders"))) {
+    const auto at = loaders_.find(static_cast<std::uint32_t>(loader.number));
+    if (loader.number < 0 || at == loaders_.end()) continue;
+    const auto alike = std::ranges::find_if(all, [&](const LoaderUse& one) {
+      return one.loader.type == loader.type && one.loader.dataset == loader.dataset &&
+             one.loader.workers == loader.workers;
+    });
+    if (alike == all.end()) {
+      all.push_back(at->second);
+      all.back().loader = loader;
+      continue;
+    }
+    ++alike->loaders;
+    alike->waited_s += at->second.waited_s;
+    alike->batches += at->second.batches;
+    alike->ready += at->second.ready;
+    for (const auto& [worker, seconds] : at->second.by_worker) alike->by_worker[worker] += seconds;
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<TimeReport> TimeReportOf(const query::Trial& trial, const Scope& scope) {
+  Collector collector(scope);
+  LUFF_ASSIGN_OR_RETURN(
+      PhaseTable table,
+      TableOf(trial, scope, [&](const query::StepInfo& step, const query::StepPhases& phases) {
+        collector.Add(step, phases);
+      }));
+  TimeReport report;
+  report.table = std::move(table);
+  report.loaders = collector.Loaders(trial);
+  report.verdict = collector.Judge(trial, report.table);
+  return report;
+}
+
+std::string WhyNoPhases(const query::Trial& trial) {
+  if (trial.step_count() == 0) return "it has no step yet";
+  if (trial.Document("environment").find("\"torch\"") == std::string::npos)
+    return "no phase of this framework's training was seen (docs/profiling.md has a table)";
+  return "it was written by Luff before run format 1.1, or with profile = \"off\"";
+}
+
+std::vector<std::string> NotSeen(const PhaseTable& table) {
+  std::vector<std::string> lines;
+  const bool waits = std::ranges::any_of(
+      table.lines, [](const auto& line) { return line.phase == format::Phase::kDataWait; });
+  if (!waits)
+    lines.emplace_back(
+        "waits for data: no DataLoader and no luff.wait() was used here, so they are part of other or "
+        "compute");
+  if (table.timed_s <= 0)
+    lines.emplace_back("CPU time of the training thread: /proc/self/task/*/schedstat was not read");
+  lines.emplace_back(
+      "devices: the times are those of the host, which waits for a GPU where it asks for a result");
+  return lines;
+}
+
+Machines MachinesOf(const std::string& run, const query::TimeSpan& span) {
+  Machines machines;
+  const auto samples = query::Samples::Open(run);
+  if (!samples.ok() || (*samples)->hosts().empty()) {
+    machines.not_seen.emplace_back(
+        "the machine: no sampler has measured it (`luff run` and attach() start one, unless profile is off)");
+    return machines;
+  }
+  for (const query::HostSamples& host : (*samples)->hosts()) {
+    auto use = UseOf(host, span);
+    if (!use.ok()) {
+      machines.not_seen.push_back("a machine: " + use.status().ToString());
+      continue;
+    }
+    for (std::string& line : NotMeasured(host)) {
+      if (std::ranges::find(machines.not_seen, line) == machines.not_seen.end())
+        machines.not_seen.push_back(std::move(line));
+    }
+    if (use->lives > 1)
+      machines.not_seen.push_back(
+          fmt::format("parts of the time of {}: its sampler was started {} times", use->name, use->lives));
+    machines.all.push_back(std::move(use).value());
+  }
+  return machines;
+}
+
+}  // namespace luff::profile
