@@ -347,6 +347,7 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     from luff._sampler import sampler_of
 
     sampler, environment = sampler_of(options)
+    _core.know_stacks(os.path.dirname(os.path.abspath(__file__)) + os.sep)
     world = rank[1] if rank else 1
     join = options.join or world > 1
 

@@ -3,6 +3,7 @@
 
 #include "base/format.h"
 #include "cli/profile_machine.h"
+#include "cli/profile_stacks.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
@@ -155,7 +156,7 @@ std::vector<LoaderLine> LoaderLines(const query::Trial& trial, const profile::Ph
 
 Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict,
                const std::vector<LoaderLine>& loaders, const std::vector<rules::Finding>& findings,
-               const MachineView& machines) {
+               const MachineView& machines, const StacksView& stacks) {
   Json json{{"worker", table.worker}, {"workers", table.workers}, {"verdict", verdict.text}};
   json["steps"] = table.steps;
   json["seconds"] = table.wall_s;
@@ -204,6 +205,8 @@ Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict,
                                 {"cause", finding.cause},
                                 {"what", finding.what},
                                 {"remedy", finding.remedy}});
+  json["stalls"] = stacks.Stalls();
+  json["lines"] = stacks.Lines();
   json["machines"] = machines.Described();
   json["not_seen"] = NotSeen(table, machines);
   return json;
@@ -211,7 +214,8 @@ Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict,
 
 void Print(const profile::PhaseTable& table, const TimeVerdict& verdict,
            const std::vector<LoaderLine>& loaders, const std::vector<rules::Finding>& findings,
-           const MachineView& machines) {
+           const MachineView& machines, const StacksView& stacks) {
+  stacks.PrintStalls();
   // Where a rule has found something and waits are no trouble, the rule has the first word.
   if (findings.empty() || verdict.cause) fmt::print("{}\n", Wrapped(Escaped(verdict.text), 0, 100));
   for (const rules::Finding& finding : findings) {
@@ -249,6 +253,7 @@ void Print(const profile::PhaseTable& table, const TimeVerdict& verdict,
                Plural(static_cast<std::uint64_t>(line.loader.workers), "worker", "workers"),
                Plural(line.batches, "time", "times"), Plural(line.ready, "time", "times"));
   }
+  stacks.PrintLines();
   if (table.workers.size() > 1)
     fmt::print("  this is worker {} of {} that recorded phases; --rank names another\n", table.worker,
                table.workers.size());
@@ -269,19 +274,21 @@ void Show(const ProfileOptions& options) {
   if (table.steps == 0) {
     const std::string why = table.workers.empty() ? "this run has no phases: " + WhyNone(*trial)
                                                   : "no TRAIN step among these has phases";
+    const StacksView stacks(*trial, options.worker.value_or(0));
     if (!options.json)
-      fmt::print("{}\n", why), machines.Print();
+      stacks.PrintStalls(), fmt::print("{}\n", why), machines.Print();
     else
-      PrintJson({{"steps", 0}, {"why", why}, {"machines", machines.Described()}});
+      PrintJson({{"steps", 0}, {"why", why}, {"stalls", stacks.Stalls()}, {"machines", machines.Described()}});
     ExitWith(kExitOk);
   }
   const TimeVerdict verdict = Judge(*trial, table, scope);
   const std::vector<rules::Finding> findings = TimeFindings(*trial, verdict);
   const std::vector<LoaderLine> loaders = LoaderLines(*trial, table, scope);
+  const StacksView stacks(*trial, table.worker);
   if (options.json)
-    PrintJson(Described(table, verdict, loaders, findings, machines));
+    PrintJson(Described(table, verdict, loaders, findings, machines, stacks));
   else
-    Print(table, verdict, loaders, findings, machines);
+    Print(table, verdict, loaders, findings, machines, stacks);
   ExitWith(kExitOk);
 }
 
