@@ -18,7 +18,7 @@ std::string Thread(const std::string& kernel, const std::string& frames) {
   return R"({"thread":9,"trains":true,)" + kernel + R"(,"frames":[)" + frames + "]}";
 }
 
-const std::string kOwn = R"({"function":"train","file":"/home/me/train.py","line":31,"own":true})";
+const std::string kOwn = R"({"function":"train","file":"/jobs/train.py","line":31,"own":true})";
 
 TEST(Stacks, ALockASleepAndAPipeAreTold) {
   const auto stand = [](const std::string& kernel, const std::string& frames) {
@@ -53,7 +53,7 @@ TEST(Stacks, AProcessOfALoaderIsNamedWithItsLine) {
       R"({"function":"_try_get_data","file":"/v/site-packages/torch/utils/data/dataloader.py","line":5},)" + kOwn;
   const std::string process =
       R"(,"processes":[{"process":44,"thread":44,"state":"S","call":"read","on":"/data/x","frames":[)"
-      R"({"function":"__getitem__","file":"/home/me/data.py","line":12,"own":true},)"
+      R"({"function":"__getitem__","file":"/jobs/data.py","line":12,"own":true},)"
       R"({"function":"_worker_loop","file":"/v/site-packages/torch/utils/data/_utils/worker.py","line":3}]}])";
   const auto stall = ParseStallUntrusted(Document(Thread(R"("state":"S","call":"poll")", frames), process));
   ASSERT_TRUE(stall);

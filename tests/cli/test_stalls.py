@@ -35,6 +35,20 @@ def step(x=torch.ones(2, 4)):
 for _ in range(3):
     step()
 """
+# Without PyTorch: its import would take most of the time of these tests.
+PLAIN = """
+import ctypes, os, sys, threading, time
+import luff.numpy
+
+hook = luff.numpy.attach({}, run=sys.argv[1], stalled_after_s=1, rules=False)
+
+def step():
+    with hook.step() as one:
+        one.loss(1.0)
+
+for _ in range(3):
+    step()
+"""
 HANGS = {
     "lock": ("lock = threading.Lock(); lock.acquire(); lock.acquire()", "lock or another thread (futex)"),
     "event": ("threading.Event().wait()", "in threading.py"),
@@ -97,7 +111,7 @@ def test_the_line_of_a_hang_and_what_it_waits_for(
     kind: str, luff: Command, jobs: list[Job], tmp_path: Path
 ) -> None:
     code, waits = HANGS[kind]
-    source = START + f"\ndef hang():\n    {code}\n\nhang()\n"
+    source = PLAIN + f"\ndef hang():\n    {code}\n\nhang()\n"
     job = Job(tmp_path, source)
     jobs.append(job)
     (stall,) = profile(luff, tmp_path / "run", stands, job)["stalls"]
@@ -118,7 +132,7 @@ def test_the_line_of_a_hang_and_what_it_waits_for(
 
 
 def test_a_stand_that_ends_is_over_and_harms_nothing(luff: Command, tmp_path: Path) -> None:
-    source = START + "\ntime.sleep(2.5)\nstep()\nhook.close()\n"
+    source = PLAIN + "\ntime.sleep(2.5)\nstep()\nhook.close()\n"
     (tmp_path / "train.py").write_text(source)
     words = [sys.executable, "train.py", "run"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
@@ -175,7 +189,6 @@ def test_ranks_wait_for_one_that_is_elsewhere(luff: Command, jobs: list[Job], tm
     assert stalls[0]["others"].startswith("rank 1 is elsewhere: in train.py:"), stalls[0]["others"]
     assert "elsewhere, which sleeps" in stalls[0]["others"]
     line = "StalledTrainingRule:threshold=1.5"
-    jobs[1].end()
     told = profile(luff, tmp_path / "run", lambda told: told["stalls"][0]["seconds"] > 3.5, jobs[0])
     assert told["stalls"][0]["looks"] >= 3 and told["stalls"][0]["same"] >= 3
     found = json.loads(luff("check", tmp_path / "run", "--rules", line, "--json").out)
@@ -216,7 +229,7 @@ def test_lines_of_long_waits(luff: Command, tmp_path: Path) -> None:
 
 
 def test_profile_off_looks_at_nothing(luff: Command, tmp_path: Path) -> None:
-    source = START.replace("rules=False", "rules=False, profile='off'") + "\ntime.sleep(2.5)\nstep()\nhook.close()\n"
+    source = PLAIN.replace("rules=False", "rules=False, profile='off'") + "\ntime.sleep(2.5)\nstep()\nhook.close()\n"
     (tmp_path / "train.py").write_text(source)
     subprocess.run([sys.executable, "train.py", "run"], cwd=tmp_path, timeout=120, check=True)
     assert json.loads(luff("profile", tmp_path / "run", "--json").out)["stalls"] == []

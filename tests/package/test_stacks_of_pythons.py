@@ -19,21 +19,22 @@ def run(*words: object) -> str:
     return done.stdout
 
 
-def headers_of(python: str) -> Path:
-    """Returns where the headers of a Python lie; skips the test where there is none, or no headers."""
-    found = shutil.which(python)
-    words = [found or python, "-c", "import sysconfig; print(sysconfig.get_paths()['include'])"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False) if found else None
-    headers = Path(done.stdout.strip()) if done and done.returncode == 0 else None
-    if headers is None or not (headers / "internal" / "pycore_interp.h").exists():
-        pytest.skip(f"{python} with its headers is not here")
-    return headers
+def find(version: str) -> tuple[str, Path]:
+    """Returns a Python and where its headers lie; skips the test where there is none, or no headers."""
+    name = f"python{version}"
+    found = [shutil.which(name), *sorted(map(str, Path.home().glob(f".pyenv/versions/{version}*/bin/{name}")))]
+    for python in filter(None, found):
+        words = [python, "-c", "import sysconfig; print(sysconfig.get_paths()['include'])"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        headers = Path(done.stdout.strip())
+        if done.returncode == 0 and (headers / "internal" / "pycore_interp.h").exists():
+            return python, headers
+    pytest.skip(f"{name} with its headers is not here")
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
 def test_stacks_from_memory_are_those_that_python_tells(version: str, tmp_path: Path) -> None:
-    python = f"python{version}"
-    headers = headers_of(python)
+    python, headers = find(version)
     if shutil.which("cc") is None or shutil.which("c++") is None:
         pytest.skip("no compiler")
     layout, library = tmp_path / "interpreter.o", tmp_path / "probe.so"

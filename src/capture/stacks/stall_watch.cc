@@ -46,8 +46,9 @@ std::string DescribeChild(pid_t child, const LuffPythonLayout* python) {
   if (python != nullptr && python->version != 0) {
     ProcessMemory memory(child);
     const auto stacks = ReadStacksUntrusted(&memory, *python);
-    // A thread keeps its place in a copy, where only the one that forked goes on; Python lists it alone.
-    if (!stacks.empty()) AppendFrames(stacks.front(), &json);
+    // Python lists the newest first, and not every version corrects the number of the one that forked.
+    const auto first = std::ranges::find(stacks, child, &PythonThread::native);
+    if (!stacks.empty()) AppendFrames(first == stacks.end() ? stacks.back() : *first, &json);
   }
   return json + "}";
 }
