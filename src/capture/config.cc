@@ -304,7 +304,8 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
 constexpr std::array<std::string_view, 16> kTopKeys{
     "collections", "defaults",     "save",      "save_interval",     "include_regex",
     "save_all",    "max_overhead", "max_bytes", "summary_max_bytes", "pool_max_bytes",
-    "direct_io",   "sync",         "events",    "profile",           "stalled_after_s", "accelerators"};
+    "direct_io",   "sync",         "events",    "profile",           "stalled_after_s",
+    "accelerators"};
 
 Status ParseBool(const Json& value, std::string_view key, bool* out) {
   if (!value.is_boolean()) return Wrong("the configuration", key, value, "true or false");

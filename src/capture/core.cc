@@ -232,8 +232,7 @@ void Core::RunWriter() noexcept {
         if (phased) FillInTimes(work.get());
         if (phased) training_thread_ = work->ended.thread;
         if (stall_)
-          stall_->OnStep(work->global_step,
-                         phased ? phases.head.wall_ns : work->batch.mark.duration_ns);
+          stall_->OnStep(work->global_step, phased ? phases.head.wall_ns : work->batch.mark.duration_ns);
       }
       ok = ProcessNext(std::move(work));
       if (waiters.load(std::memory_order_acquire) > 0) {

@@ -86,8 +86,9 @@ struct PhaseClock {
     Tell(ns);
   }
   void Tell(std::int64_t ns) const noexcept {
-    board->now.store((static_cast<std::uint64_t>(ns) & ~std::uint64_t{0xFF}) | static_cast<std::uint64_t>(now()),
-                     std::memory_order_relaxed);
+    board->now.store(
+        (static_cast<std::uint64_t>(ns) & ~std::uint64_t{0xFF}) | static_cast<std::uint64_t>(now()),
+        std::memory_order_relaxed);
   }
 };
 

@@ -4,6 +4,7 @@
 #include "base/format.h"
 #include "cli/profile_machine.h"
 #include "cli/profile_stacks.h"
+#include "cli/profile_traces.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
@@ -156,7 +157,7 @@ std::vector<LoaderLine> LoaderLines(const query::Trial& trial, const profile::Ph
 
 Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict,
                const std::vector<LoaderLine>& loaders, const std::vector<rules::Finding>& findings,
-               const MachineView& machines, const StacksView& stacks) {
+               const MachineView& machines, const StacksView& stacks, const TracesView& traces) {
   Json json{{"worker", table.worker}, {"workers", table.workers}, {"verdict", verdict.text}};
   json["steps"] = table.steps;
   json["seconds"] = table.wall_s;
@@ -207,6 +208,7 @@ Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict,
                                 {"remedy", finding.remedy}});
   json["stalls"] = stacks.Stalls();
   json["lines"] = stacks.Lines();
+  json["traces"] = traces.Described();
   json["machines"] = machines.Described();
   json["not_seen"] = NotSeen(table, machines);
   return json;
@@ -214,7 +216,7 @@ Json Described(const profile::PhaseTable& table, const TimeVerdict& verdict,
 
 void Print(const profile::PhaseTable& table, const TimeVerdict& verdict,
            const std::vector<LoaderLine>& loaders, const std::vector<rules::Finding>& findings,
-           const MachineView& machines, const StacksView& stacks) {
+           const MachineView& machines, const StacksView& stacks, const TracesView& traces) {
   stacks.PrintStalls();
   // Where a rule has found something and waits are no trouble, the rule has the first word.
   if (findings.empty() || verdict.cause) fmt::print("{}\n", Wrapped(Escaped(verdict.text), 0, 100));
@@ -257,6 +259,7 @@ void Print(const profile::PhaseTable& table, const TimeVerdict& verdict,
   if (table.workers.size() > 1)
     fmt::print("  this is worker {} of {} that recorded phases; --rank names another\n", table.worker,
                table.workers.size());
+  traces.Print();
   machines.Print();
   fmt::print("\n  not seen\n");
   for (const std::string& line : NotSeen(table, machines)) fmt::print("    {}\n", Wrapped(line, 4, 100));
@@ -278,17 +281,19 @@ void Show(const ProfileOptions& options) {
     if (!options.json)
       stacks.PrintStalls(), fmt::print("{}\n", why), machines.Print();
     else
-      PrintJson({{"steps", 0}, {"why", why}, {"stalls", stacks.Stalls()}, {"machines", machines.Described()}});
+      PrintJson(
+          {{"steps", 0}, {"why", why}, {"stalls", stacks.Stalls()}, {"machines", machines.Described()}});
     ExitWith(kExitOk);
   }
   const TimeVerdict verdict = Judge(*trial, table, scope);
   const std::vector<rules::Finding> findings = TimeFindings(*trial, verdict);
   const std::vector<LoaderLine> loaders = LoaderLines(*trial, table, scope);
   const StacksView stacks(*trial, table.worker);
+  const TracesView traces(*trial, table.worker);
   if (options.json)
-    PrintJson(Described(table, verdict, loaders, findings, machines, stacks));
+    PrintJson(Described(table, verdict, loaders, findings, machines, stacks, traces));
   else
-    Print(table, verdict, loaders, findings, machines, stacks);
+    Print(table, verdict, loaders, findings, machines, stacks, traces);
   ExitWith(kExitOk);
 }
 

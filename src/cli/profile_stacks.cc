@@ -60,12 +60,14 @@ StacksView::StacksView(const query::Trial& trial, std::uint32_t worker)
 void StacksView::PrintStalls() const {
   for (const profile::Stall& stall : stalls_) {
     const std::string who = several_ ? fmt::format("rank {}", stall.worker) : "the training";
-    const std::string since = stall.after_step < 0 ? "from its begin" : fmt::format("after global step {}", stall.after_step);
+    const std::string since =
+        stall.after_step < 0 ? "from its begin" : fmt::format("after global step {}", stall.after_step);
     const std::string stand = profile::StandOf(stall);
-    fmt::print("{}\n", Wrapped(fmt::format("{} {} still for {}{} {}{}{}", who, stall.over ? "once stood" : "stands",
-                                           stall.over ? "" : "at least ", TimeText(stall.seconds), since,
-                                           stand.empty() ? "" : ": in ", Escaped(stand)),
-                               0, 100));
+    fmt::print("{}\n",
+               Wrapped(fmt::format("{} {} still for {}{} {}{}{}", who, stall.over ? "once stood" : "stands",
+                                   stall.over ? "" : "at least ", TimeText(stall.seconds), since,
+                                   stand.empty() ? "" : ": in ", Escaped(stand)),
+                       0, 100));
     if (stall.over) continue;
     for (const profile::StackThread& thread : stall.threads) {
       if (thread.trains) PrintFrames(thread);
@@ -87,8 +89,9 @@ void StacksView::PrintLines() const {
       const std::string label = shown++ == 0 ? "long " + PhaseText(phase) : "";
       const std::size_t slash = line.at.file.rfind('/');
       fmt::print("  {:<15} {:>3.0f} %  {}:{} {}{}\n", label, 100 * line.share,
-                 Escaped(slash == std::string::npos ? line.at.file : line.at.file.substr(slash + 1)), line.at.line,
-                 Escaped(line.at.function), line.inside.empty() ? "" : Escaped(" (in " + line.inside + ")"));
+                 Escaped(slash == std::string::npos ? line.at.file : line.at.file.substr(slash + 1)),
+                 line.at.line, Escaped(line.at.function),
+                 line.inside.empty() ? "" : Escaped(" (in " + line.inside + ")"));
     }
   }
 }
@@ -96,15 +99,21 @@ void StacksView::PrintLines() const {
 Json StacksView::Stalls() const {
   Json all = Json::array();
   for (const profile::Stall& stall : stalls_) {
-    Json one{{"worker", stall.worker},   {"after_step", stall.after_step}, {"seconds", stall.seconds},
-             {"looks", stall.looks},     {"same", stall.same},             {"phase", stall.phase},
-             {"over", stall.over},       {"stands", profile::StandOf(stall)},
+    Json one{{"worker", stall.worker},
+             {"after_step", stall.after_step},
+             {"seconds", stall.seconds},
+             {"looks", stall.looks},
+             {"same", stall.same},
+             {"phase", stall.phase},
+             {"over", stall.over},
+             {"stands", profile::StandOf(stall)},
              {"waits", profile::WaitOf(stall)}};
     one["no_stack"] = stall.no_stack.empty() ? Json(nullptr) : Json(stall.no_stack);
     one["threads"] = Json::array();
     for (const profile::StackThread& thread : stall.threads) one["threads"].push_back(ThreadJson(thread));
     one["processes"] = Json::array();
-    for (const profile::StackThread& process : stall.processes) one["processes"].push_back(ThreadJson(process));
+    for (const profile::StackThread& process : stall.processes)
+      one["processes"].push_back(ThreadJson(process));
     one["others"] = culprits_.empty() ? Json(nullptr) : Json(culprits_);
     all.push_back(std::move(one));
   }

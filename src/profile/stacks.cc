@@ -91,7 +91,8 @@ const StackFrame* FrameIn(const StackThread& thread, std::string_view end_of_fil
 std::string KernelText(const StackThread& thread) {
   const std::string on = thread.on.empty() ? "" : " of " + thread.on;
   if (thread.state == "R") return "runs (it computes, or is about to)";
-  if (thread.state == "D") return "waits for a disk or a network file system" + (on.empty() ? "" : ":" + on.substr(3));
+  if (thread.state == "D")
+    return "waits for a disk or a network file system" + (on.empty() ? "" : ":" + on.substr(3));
   if (thread.state == "T" || thread.state == "t") return "is stopped, by a signal or a debugger";
   const std::string& call = thread.call;
   constexpr std::array kSleeps{"nanosleep", "clock_nanosleep", "pause"};
@@ -110,7 +111,8 @@ std::string KernelText(const StackThread& thread) {
 }
 
 bool IsLoaderWorker(const StackThread& process) {
-  return std::ranges::any_of(process.frames, [](const StackFrame& frame) { return frame.function == "_worker_loop"; });
+  return std::ranges::any_of(process.frames,
+                             [](const StackFrame& frame) { return frame.function == "_worker_loop"; });
 }
 
 /// Where the processes stand that make a loader's batches.
@@ -202,7 +204,8 @@ std::string StandOf(const Stall& stall) {
 }
 
 std::string CulpritsOf(const query::Trial& trial, const std::vector<Stall>& stalls) {
-  const bool waits = std::ranges::any_of(stalls, [](const Stall& one) { return !one.over && WaitsForRanks(one); });
+  const bool waits =
+      std::ranges::any_of(stalls, [](const Stall& one) { return !one.over && WaitsForRanks(one); });
   if (!waits) return "";
   std::map<std::uint32_t, query::WorkerInfo> known;
   for (const query::WorkerInfo& worker : trial.workers()) known[worker.worker] = worker;
@@ -241,7 +244,8 @@ std::vector<LineTime> ParseLinesUntrusted(std::string_view json) {
     LineTime one;
     const std::string phase = TextOf(line, "phase");
     std::size_t number = 0;
-    while (number < format::kPhaseCount && format::PhaseName(static_cast<std::uint8_t>(number)) != phase) ++number;
+    while (number < format::kPhaseCount && format::PhaseName(static_cast<std::uint8_t>(number)) != phase)
+      ++number;
     const std::int64_t count = NumberOf(line, "count", 0);
     if (number == format::kPhaseCount || count <= 0) continue;
     one.phase = static_cast<format::Phase>(number);

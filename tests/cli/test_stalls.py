@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Job
 
 torch = pytest.importorskip("torch")
 
@@ -59,33 +57,6 @@ HANGS = {
     "gil": ("ctypes.PyDLL(None).usleep(600_000_000)", "holds Python's lock (GIL)"),
     "computes": ("while True: pass", "runs"),
 }
-
-
-class Job:
-    """A script that hangs, in a process group of its own."""
-
-    def __init__(self, folder: Path, source: str, *words: str, **environment: str) -> None:
-        self.script = folder / "train.py"
-        self.script.write_text(source)
-        self.err = folder / "stderr"
-        with self.err.open("ab") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, str(self.script), "run", *words], cwd=folder, stderr=err,
-                env={**os.environ, **environment}, start_new_session=True,
-            )  # fmt: skip
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-@pytest.fixture
-def jobs() -> Iterator[list[Job]]:
-    started: list[Job] = []
-    yield started
-    for job in started:
-        job.end()
 
 
 def profile(luff: Command, run: Path, enough: Callable[[Any], bool], job: Job) -> Any:
@@ -172,8 +143,8 @@ def test_ranks_wait_for_one_that_is_elsewhere(luff: Command, jobs: list[Job], tm
     pytest.importorskip("torch.distributed")
     source = START.replace(
         "hook =",
-        "import torch.distributed as dist\ndist.init_process_group('gloo', init_method='file://' + os.path.abspath('meet'),"
-        " rank=int(os.environ['RANK']), world_size=2)\nhook =",
+        "import torch.distributed as dist\nmeet = 'file://' + os.path.abspath('meet')\n"
+        "dist.init_process_group('gloo', init_method=meet, rank=int(os.environ['RANK']), world_size=2)\nhook =",
     ) + textwrap.dedent("""
         def elsewhere():
             time.sleep(600)
@@ -229,7 +200,10 @@ def test_lines_of_long_waits(luff: Command, tmp_path: Path) -> None:
 
 
 def test_profile_off_looks_at_nothing(luff: Command, tmp_path: Path) -> None:
-    source = PLAIN.replace("rules=False", "rules=False, profile='off'") + "\ntime.sleep(2.5)\nstep()\nhook.close()\n"
+    source = (
+        PLAIN.replace("rules=False", "rules=False, profile='off'")
+        + "\ntime.sleep(2.5)\nstep()\nhook.close()\n"
+    )
     (tmp_path / "train.py").write_text(source)
     subprocess.run([sys.executable, "train.py", "run"], cwd=tmp_path, timeout=120, check=True)
     assert json.loads(luff("profile", tmp_path / "run", "--json").out)["stalls"] == []

@@ -22,7 +22,10 @@ def run(*words: object) -> str:
 def find(version: str) -> tuple[str, Path]:
     """Returns a Python and where its headers lie; skips the test where there is none, or no headers."""
     name = f"python{version}"
-    found = [shutil.which(name), *sorted(map(str, Path.home().glob(f".pyenv/versions/{version}*/bin/{name}")))]
+    found = [
+        shutil.which(name),
+        *sorted(map(str, Path.home().glob(f".pyenv/versions/{version}*/bin/{name}"))),
+    ]
     for python in filter(None, found):
         words = [python, "-c", "import sysconfig; print(sysconfig.get_paths()['include'])"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -28,10 +28,10 @@ struct StackThread {
 /// A worker without progress, as it was seen last.
 struct Stall {
   std::uint32_t worker = 0;
-  std::int64_t after_step = -1;  // global step; -1: before the first
-  double seconds = 0;            // without progress by then
+  std::int64_t after_step = -1;      // global step; -1: before the first
+  double seconds = 0;                // without progress by then
   std::int64_t looks = 0, same = 0;  // how often it was looked at, and how often in a row it stood the same
-  std::string phase, no_stack;   // why there is no stack of Python; "" if there is one
+  std::string phase, no_stack;       // why there is no stack of Python; "" if there is one
   std::vector<StackThread> threads, processes;
   bool over = false;  // a step came later
 };

@@ -147,8 +147,8 @@ int ParseCallUntrusted(std::string_view text, std::string* call) {
   const char* const end = text.data() + text.size();
   const auto [after, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || number < 0) return -1;  // "running", or outside of a call
-  const Call* const known =
-      std::find_if(std::begin(kCalls), std::end(kCalls), [&](const Call& one) { return one.number == number; });
+  const Call* const known = std::find_if(std::begin(kCalls), std::end(kCalls),
+                                         [&](const Call& one) { return one.number == number; });
   if (known == std::end(kCalls)) {
     *call = "syscall " + std::to_string(number);
     return -1;
@@ -173,7 +173,8 @@ std::string PeerInTableUntrusted(std::string_view table, std::uint64_t inode) {
       if (!word) break;
       if (i == kRemote) remote = *word;
       std::uint64_t found = 0;
-      if (i == kInode && std::from_chars(word->data(), word->data() + word->size(), found).ec == std::errc() &&
+      if (i == kInode &&
+          std::from_chars(word->data(), word->data() + word->size(), found).ec == std::errc() &&
           found == inode)
         return AddressText(remote);
     }
@@ -219,8 +220,7 @@ std::vector<pid_t> ChildrenOf(pid_t process) {
   const auto threads = Env::Real().List(FolderOf(process) + "/task");
   if (!threads.ok()) return out;
   for (std::size_t i = 0; i < std::min(threads->size(), kMaxKernelThreads); ++i) {
-    const std::string text =
-        ReadKernelFile(FolderOf(process) + "/task/" + (*threads)[i] + "/children", 4096);
+    const std::string text = ReadKernelFile(FolderOf(process) + "/task/" + (*threads)[i] + "/children", 4096);
     std::string_view line = text;
     while (const auto word = Word(&line)) {
       pid_t child = 0;

@@ -17,7 +17,7 @@ struct KernelThread {
   char state = '?';   // R runs or could run, S sleeps, D waits for a disk, T is stopped, Z has ended
   std::string call;   // the system call that it is in, e.g. "futex"; "syscall 441" for others
   std::string place;  // where in the kernel it waits, e.g. "pipe_read"
-  std::string on;     // the file or connection that the call is about, e.g. "/data/x.tar", "tcp 10.0.0.4:29500"
+  std::string on;  // the file or connection that the call is about, e.g. "/data/x.tar", "tcp 10.0.0.4:29500"
 };
 
 inline constexpr std::size_t kMaxKernelThreads = 512, kMaxKernelProcesses = 64;

@@ -5,8 +5,8 @@
 #include "base/text_escape.h"
 #include "capture/json_text.h"
 #include "capture/phase_clock.h"
-#include "luff/capture/stacks.h"
 #include "luff/base/env.h"
+#include "luff/capture/stacks.h"
 
 namespace luff::capture {
 namespace {
@@ -70,10 +70,10 @@ void LineSampler::Tell(std::int64_t now_ns, bool final,
     const auto& [phase, file, line, function, inside] = place;
     if (!first) json += ",";
     first = false;
-    json += "{\"phase\":\"" + std::string(format::PhaseName(phase)) + "\",\"file\":" +
-            JsonQuoted(ValidUtf8(file)) + ",\"line\":" + std::to_string(line) + ",\"function\":" +
-            JsonQuoted(ValidUtf8(function)) + ",\"inside\":" + JsonQuoted(ValidUtf8(inside)) +
-            ",\"count\":" + std::to_string(count) + "}";
+    json += "{\"phase\":\"" + std::string(format::PhaseName(phase)) +
+            "\",\"file\":" + JsonQuoted(ValidUtf8(file)) + ",\"line\":" + std::to_string(line) +
+            ",\"function\":" + JsonQuoted(ValidUtf8(function)) +
+            ",\"inside\":" + JsonQuoted(ValidUtf8(inside)) + ",\"count\":" + std::to_string(count) + "}";
   }
   documents->emplace_back("lines", json + "]}");
 }

@@ -27,7 +27,8 @@ const LuffPythonLayout* PythonHere() noexcept {
 }
 
 bool IsOwnFile(std::string_view file) noexcept {
-  for (const std::string_view part : {"/site-packages/", "/dist-packages/", "/lib/python3.", "/lib64/python3."}) {
+  for (const std::string_view part :
+       {"/site-packages/", "/dist-packages/", "/lib/python3.", "/lib64/python3."}) {
     if (file.find(part) != std::string_view::npos) return false;
   }
   if (file.empty() || file.starts_with("<frozen")) return false;

@@ -10,7 +10,8 @@ namespace luff::capture {
 namespace {
 
 constexpr std::size_t kLongestName = 512;            // characters of a name
-constexpr std::size_t kMaxTable = 256UL << 10;  // bytes of a table of lines
+constexpr std::uint64_t kMostCharacters = 1U << 20;  // a longer one is none
+constexpr std::size_t kMaxTable = 256UL << 10;       // bytes of a table of lines
 constexpr int kTries = 3;
 
 void AppendUtf8(std::uint32_t code, std::string* out) {
@@ -49,8 +50,7 @@ class Reader {
 
   [[nodiscard]] PythonThread Head(std::uint64_t thread) {
     PythonThread out;
-    if (layout_.native_id >= 0)
-      out.native = static_cast<std::int64_t>(Pointer(thread, layout_.native_id));
+    if (layout_.native_id >= 0) out.native = static_cast<std::int64_t>(Pointer(thread, layout_.native_id));
     out.pthread_id = Pointer(thread, layout_.pthread_id);
     if (layout_.gil != 0) {
       const auto locked = memory_.Get<std::int32_t>(layout_.gil + Offset(layout_.gil_locked));
@@ -142,7 +142,7 @@ class Reader {
     if (!state || (*state & layout_.compact_mask) == 0) return std::nullopt;
     const bool ascii = (*state & layout_.ascii_mask) != 0;
     const std::uint32_t width = (*state & layout_.kind_mask) >> layout_.kind_shift;
-    if (width != 1 && width != 2 && width != 4) return std::nullopt;
+    if ((width != 1 && width != 2 && width != 4) || length > kMostCharacters) return std::nullopt;
     // Of a long path the end says more.
     const std::uint64_t count = std::min<std::uint64_t>(length, kLongestName);
     const std::uint64_t skipped = length - count;

@@ -17,17 +17,17 @@ struct PythonFrame {
 };
 
 struct PythonThread {
-  std::int64_t native = 0;       // the system's number; 0: this version of Python does not keep it
-  std::uint64_t pthread_id = 0;  // of pthread_self()
-  bool has_gil = false;          // it holds Python's lock
-  bool cut = false;              // deeper frames are left out
+  std::int64_t native = 0;          // the system's number; 0: this version of Python does not keep it
+  std::uint64_t pthread_id = 0;     // of pthread_self()
+  bool has_gil = false;             // it holds Python's lock
+  bool cut = false;                 // deeper frames are left out
   std::vector<PythonFrame> frames;  // the innermost first
 };
 
 inline constexpr std::size_t kMaxFrames = 64, kMaxPythonThreads = 64;
 
-/// Reads the frames of all threads, each at most `most_frames` deep. A thread that runs meanwhile is read again
-/// twice, and then left out if its stack is not twice the same at its top.
+/// Reads the frames of all threads, each at most `most_frames` deep. A thread that runs meanwhile is read
+/// again twice, and then left out if its stack is not twice the same at its top.
 [[nodiscard]] std::vector<PythonThread> ReadStacksUntrusted(ProcessMemory* memory,
                                                             const LuffPythonLayout& layout,
                                                             std::size_t most_frames = kMaxFrames);

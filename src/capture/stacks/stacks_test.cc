@@ -19,9 +19,9 @@
 namespace luff::capture::stacks_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Documents = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::int64_t kSecond = 1'000'000'000;
@@ -63,7 +63,8 @@ TEST(ProcessMemory, WhatIsNotMappedIsNoCrash) {
   EXPECT_EQ(memory.Get<int>(16), std::nullopt);
   EXPECT_EQ(memory.Get<int>(~std::uint64_t{0} - 2), std::nullopt);
   const long page = sysconf(_SC_PAGESIZE);
-  void* gone = mmap(nullptr, static_cast<std::size_t>(page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* gone = mmap(nullptr, static_cast<std::size_t>(page), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(gone, MAP_FAILED);
   munmap(gone, static_cast<std::size_t>(page));
   EXPECT_EQ(memory.Get<int>(reinterpret_cast<std::uintptr_t>(gone)), std::nullopt);
@@ -206,8 +207,10 @@ TEST(KernelView, CallsAndConnectionsAreRead) {
   const std::string table =
       "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
       "   0: 0100007F:A1B2 0400000A:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0\n"
-      "   1: 00000000000000000000000001000000:A1B2 0000000000000000FFFF00000400000A:0050 01 0:0 0:0 0 0 0 12 1\n"
-      "   2: 00000000000000000000000001000000:A1B2 000080FE000000000000000001000000:0050 01 0:0 0:0 0 0 0 13 1\n"
+      "   1: 00000000000000000000000001000000:A1B2 0000000000000000FFFF00000400000A:0050 01 0:0 0:0 0 0 0 12 "
+      "1\n"
+      "   2: 00000000000000000000000001000000:A1B2 000080FE000000000000000001000000:0050 01 0:0 0:0 0 0 0 13 "
+      "1\n"
       "   3: x";
   EXPECT_EQ(PeerInTableUntrusted(table, 4711), "10.0.0.4:8080");
   EXPECT_EQ(PeerInTableUntrusted(table, 12), "10.0.0.4:80");
@@ -288,7 +291,8 @@ TEST(LineSampler, CountsTheTrainingsOwnLine_WithinBounds) {
   sampler.Tell(1, true, &told);  // nothing new
   ASSERT_EQ(told.size(), 1U);
   EXPECT_THAT(told[0].second, HasSubstr(R"({"samples":1003,"elsewhere":745)"));
-  EXPECT_THAT(told[0].second, HasSubstr(R"("file":"/jobs/train.py","line":88,"function":"log","inside":"get","count":3)"));
+  EXPECT_THAT(told[0].second,
+              HasSubstr(R"("file":"/jobs/train.py","line":88,"function":"log","inside":"get","count":3)"));
 }
 
 TEST(Phases, AnotherThreadSeesWhatAThreadDoes) {

@@ -107,10 +107,14 @@ std::string StallWatch::Describe(std::int64_t now_ns, std::int32_t thread) {
     last_frames_ = training->frames;
   }
   std::string why;
-  if (python == nullptr) why = "there is no Python in this process";
-  else if (python->version == 0) why = python->why;
-  else if (memory.refused()) why = "the system does not let a process read memory (process_vm_readv)";
-  else if (training == nullptr || training->frames.empty()) why = "the thread that trains has no frames of Python";
+  if (python == nullptr)
+    why = "there is no Python in this process";
+  else if (python->version == 0)
+    why = python->why;
+  else if (memory.refused())
+    why = "the system does not let a process read memory (process_vm_readv)";
+  else if (training == nullptr || training->frames.empty())
+    why = "the thread that trains has no frames of Python";
   std::string json = "{\"after_step\":" + std::to_string(last_step_) +
                      ",\"seconds\":" + std::to_string(static_cast<double>(now_ns - progress_ns_) * 1e-9) +
                      ",\"looks\":" + std::to_string(looks_) + ",\"same\":" + std::to_string(same_) +
@@ -118,7 +122,7 @@ std::string StallWatch::Describe(std::int64_t now_ns, std::int32_t thread) {
                      (now ? std::string(format::PhaseName(static_cast<std::uint8_t>(now->phase))) : "") +
                      "\",\"threads\":[";
   std::vector<KernelThread> threads = ThreadsOf(process);
-  std::erase_if(threads, [&](const KernelThread& one) { return one.thread == self; });
+  std::erase_if(threads, [&](const KernelThread& one) { return one.thread == self && self != thread; });
   // The one that trains first, then those with frames of Python.
   std::ranges::stable_sort(threads, {}, [&](const KernelThread& one) {
     return one.thread == thread ? 0 : stack_of(one.thread) != nullptr ? 1 : 2;

@@ -113,8 +113,9 @@ class StalledTrainingRule final : public KeptRule {
       if (stall.after_step != last_global_) continue;
       const std::string stand = profile::StandOf(stall);
       if (stand.empty() || ++told > kMostRanks) continue;
-      where += stalls.size() == 1 ? "the training stands in " + stand
-                                  : fmt::format("{}rank {} stands in {}", told == 1 ? "" : "; ", stall.worker, stand);
+      where += stalls.size() == 1
+                   ? "the training stands in " + stand
+                   : fmt::format("{}rank {} stands in {}", told == 1 ? "" : "; ", stall.worker, stand);
     }
     if (where.empty()) return;
     finding->why = std::move(where);
