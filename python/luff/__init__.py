@@ -10,6 +10,7 @@ from luff._codes import Mode
 from luff._core import version as _version
 from luff._phases import phase, wait
 from luff._records import Event, Gap, StepInfo, Worker
+from luff._trace import trace
 from luff._trial_run import TrialRun, trial_run
 from luff.errors import LuffError, StopTraining, TrialStopped
 from luff.rule import Finding, Rule, StepView
@@ -37,6 +38,7 @@ __all__ = [
     "on_stop",
     "open_trial",
     "phase",
+    "trace",
     "trial_run",
     "wait",
 ]

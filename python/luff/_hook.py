@@ -113,6 +113,10 @@ class Session(Protocol):
     def close(self, reason: int, timeout_s: float = 2.0) -> None: ...
     def after_fork_in_child(self) -> None: ...
     def health(self) -> dict[str, Any]: ...
+    @property
+    def worker(self) -> int: ...
+    @property
+    def run_path(self) -> str: ...
 
 
 class Guard:
@@ -347,6 +351,7 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     from luff._sampler import sampler_of
 
     sampler, environment = sampler_of(options)
+    _core.know_stacks(os.path.dirname(os.path.abspath(__file__)) + os.sep)
     world = rank[1] if rank else 1
     join = options.join or world > 1
 

@@ -71,6 +71,7 @@ class CaptureOptions(TypedDict, total=False):
     sync: str
     events: bool
     profile: str
+    stalled_after_s: float
     accelerators: bool
     rules: bool | str
     on_finding: str

@@ -16,6 +16,7 @@ void InitRegex(nanobind::module_& m);
 #ifdef LUFF_CORE_CAPTURE
 void InitPhases(nanobind::module_& m);
 void InitSession(nanobind::module_& m);
+void InitStacks(nanobind::module_& m);
 void InitTerminate(nanobind::module_& m);
 #endif
 #ifdef LUFF_CORE_QUERY
@@ -37,6 +38,7 @@ NB_MODULE(_core, m) {
 #ifdef LUFF_CORE_CAPTURE
   luff::python::InitPhases(m);
   luff::python::InitSession(m);
+  luff::python::InitStacks(m);
   luff::python::InitTerminate(m);
 #endif
 #ifdef LUFF_CORE_QUERY

@@ -127,6 +127,8 @@ Coordinator::Answers Coordinator::Count(std::uint32_t world, std::span<const que
                     "worker {} cannot record that: something in it is wrong, or the run has no room "
                     "for more collections",
                     worker.worker)
+          : current_.kind == "trace"
+              ? fmt::format("worker {} cannot be traced: only PyTorch can, and one at a time", worker.worker)
               : fmt::format("the training of worker {} has not opted in to {}", worker.worker, current_.kind);
       return Answers::kRefused;
     }

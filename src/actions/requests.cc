@@ -72,6 +72,19 @@ Status CheckFactor(const Json& arguments) {
   return good ? Status::Ok() : InvalidArgument("'factor' is missing, a number between 0 and 1");
 }
 
+Status CheckTrace(const Json& arguments) {
+  constexpr std::int64_t kMostSteps = 10;
+  const auto steps = arguments.find("steps");
+  const bool good = steps != arguments.end() && steps->is_number_integer() &&
+                    steps->get<std::int64_t>() >= 1 && steps->get<std::int64_t>() <= kMostSteps;
+  if (!good)
+    return InvalidArgument(fmt::format("'steps' is missing, a whole number from 1 to {}", kMostSteps));
+  const auto stacks = arguments.find("stacks");
+  return stacks == arguments.end() || stacks->is_boolean()
+             ? Status::Ok()
+             : InvalidArgument("'stacks' is neither true nor false");
+}
+
 }  // namespace
 
 std::string_view StateName(Asked::State state) noexcept {
@@ -106,6 +119,7 @@ Status CheckRequest(const Asked& asked) {
   if (!arguments.is_object()) return InvalidArgument("the arguments are no JSON object");
   if (asked.action == "capture") return CheckCapture(arguments);
   if (asked.action == "lower_lr") return CheckFactor(arguments);
+  if (asked.action == "trace") return CheckTrace(arguments);
   return Status::Ok();
 }
 

@@ -301,10 +301,11 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
   return Status::Ok();
 }
 
-constexpr std::array<std::string_view, 15> kTopKeys{
+constexpr std::array<std::string_view, 16> kTopKeys{
     "collections", "defaults",     "save",      "save_interval",     "include_regex",
     "save_all",    "max_overhead", "max_bytes", "summary_max_bytes", "pool_max_bytes",
-    "direct_io",   "sync",         "events",    "profile",           "accelerators"};
+    "direct_io",   "sync",         "events",    "profile",           "stalled_after_s",
+    "accelerators"};
 
 Status ParseBool(const Json& value, std::string_view key, bool* out) {
   if (!value.is_boolean()) return Wrong("the configuration", key, value, "true or false");
@@ -340,6 +341,12 @@ Status ParseSettings(const Json& json, Config* out) {
       LUFF_RETURN_IF_ERROR(ParseBool(value, key, &out->events));
     } else if (key == "accelerators") {
       LUFF_RETURN_IF_ERROR(ParseBool(value, key, &out->accelerators));
+    } else if (key == "stalled_after_s") {
+      constexpr double kLeast = 1, kMost = 86'400;
+      if (!value.is_number() || !(value.get<double>() >= kLeast) || value.get<double>() > kMost) {
+        return Wrong(where, key, value, "seconds from 1 to 86400, e.g. 30");
+      }
+      out->stalled_after_ns = static_cast<std::int64_t>(value.get<double>() * 1e9);
     } else if (key == "profile") {
       LUFF_RETURN_IF_ERROR(ParseNamed(value, kProfile, key, where, &word));
       out->profile = static_cast<Profile>(word);

@@ -72,6 +72,7 @@ bool Core::Tick(std::int64_t now_ns) noexcept {
         next_cost_ns_ =
             now_ns + std::clamp(time_ns.load(std::memory_order_relaxed) / 8, kCostNs, 30 * kCostNs);
       }
+      LookAtStacks(now_ns);
       if (!publisher.PublishLoose(&loose_, false)) return false;
     }
     if (now_ns >= next_heartbeat_ns_) {
@@ -89,6 +90,16 @@ bool Core::Tick(std::int64_t now_ns) noexcept {
     publisher.KeepException("the writer thread");
     return false;
   }
+}
+
+void Core::LookAtStacks(std::int64_t now_ns) {
+  const Config& config = plans.now().config();
+  if (config.profile == Profile::kOff || failed.load(std::memory_order_relaxed)) return;
+  if (!has_thread_ || close_asked.load(std::memory_order_relaxed)) return;
+  if (!stall_) stall_.emplace(now_ns, config.stalled_after_ns);
+  lines_.Look(now_ns, training_thread_);
+  lines_.Tell(now_ns, false, &loose_.documents);
+  stall_->Look(now_ns, counters.steps.load(std::memory_order_relaxed), training_thread_, &loose_.documents);
 }
 
 void Core::Judge(bool ok) noexcept {
@@ -201,9 +212,13 @@ void Core::RunWriter() noexcept {
   // On Linux, each thread has its own priority.
   static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice));
   std::uint64_t handed = 0;  // bytes of blocks used so far
+  has_thread_ = true;
   for (;;) {
     PrepareBlocks(handed);
-    const std::int64_t poll = gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs;
+    std::int64_t poll = gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs;
+    // Looks at stacks must not keep time with the steps.
+    jitter_ = jitter_ * 1664525U + 1013904223U;
+    if (poll == kPollNs) poll -= jitter_ % (kPollNs / 4);
     std::unique_ptr<Work> work = Next(std::chrono::nanoseconds(poll));
     const bool closing = close_asked.load(std::memory_order_acquire);
     const bool worked = work != nullptr;
@@ -211,7 +226,14 @@ void Core::RunWriter() noexcept {
     if (worked) {
       for (const ChunkRecord& chunk : work->chunks) handed += format::ChunkSpace(chunk.raw_bytes);
       if (!work->chunks.empty()) handed = AlignUp(handed, format::kPageBytes);
-      if (work->kind == Work::Kind::kStep && work->batch.phases.head.rows != 0) FillInTimes(work.get());
+      if (work->kind == Work::Kind::kStep) {
+        const store::StepPhases& phases = work->batch.phases;
+        const bool phased = phases.head.rows != 0;
+        if (phased) FillInTimes(work.get());
+        if (phased) training_thread_ = work->ended.thread;
+        if (stall_)
+          stall_->OnStep(work->global_step, phased ? phases.head.wall_ns : work->batch.mark.duration_ns);
+      }
       ok = ProcessNext(std::move(work));
       if (waiters.load(std::memory_order_acquire) > 0) {
         {
@@ -248,6 +270,7 @@ void Core::Finish() noexcept {
   try {
     control.Poll(Env::Real().NowMonotonicNs(), &loose_.acks);
     TellCost();
+    lines_.Tell(Env::Real().NowMonotonicNs(), true, &loose_.documents);
     device::DeviceError error;
     while (device->TakeError(&error)) loose_.event_json.push_back(EventOf(error));
   } catch (...) {

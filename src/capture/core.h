@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,8 @@
 #include "capture/publisher.h"
 #include "capture/registry.h"
 #include "capture/sampler_keeper.h"
+#include "capture/stacks/line_sampler.h"
+#include "capture/stacks/stall_watch.h"
 #include "capture/thread_times.h"
 #include "capture/work.h"
 #include "luff/base/mutex.h"
@@ -100,6 +103,13 @@ struct Core {
   /// Prepares free blocks in the background, as many as past writes suggest. `handed`: bytes of blocks used
   /// so far.
   void PrepareBlocks(std::uint64_t handed);
+  /// Looks where the training thread stands.
+  void LookAtStacks(std::int64_t now_ns);
+  LineSampler lines_;
+  std::optional<StallWatch> stall_;  // since the first tick; never where no phases are recorded
+  std::int32_t training_thread_ = 0;
+  std::uint32_t jitter_ = 1;
+  bool has_thread_ = false;  // the writer thread runs: where none does, nobody looks
   std::int64_t next_poll_ns_ = 0, next_heartbeat_ns_ = 0, next_cost_ns_ = 0;
   std::uint64_t told_steps_ = 0;
   store::StepBatch loose_;

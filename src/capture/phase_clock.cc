@@ -21,8 +21,31 @@ using format::Phase;
 constexpr std::size_t kWaits = store::StepPhases::kWaits;
 constexpr std::size_t kDepth = 16;  // the lowest is kOther
 
+/// What a thread tells others: one word that is stored whenever its phase changes. The places outlive the
+/// threads, so whoever reads one may be late, but never reads memory that was given back.
+struct Board {
+  std::atomic<std::int32_t> thread{0};  // 0: nobody's
+  std::atomic<std::uint64_t> pthread_id{0};
+  std::atomic<std::uint64_t> now{0};  // time in ns without the lowest eight bits, which are the phase
+};
+constexpr std::size_t kBoards = 64;
+std::array<Board, kBoards> g_boards;
+Board g_unread;  // of the threads beyond those
+
+Board* TakeBoard(std::int32_t thread) noexcept {
+  for (Board& board : g_boards) {
+    std::int32_t nobody = 0;
+    if (!board.thread.compare_exchange_strong(nobody, -1, std::memory_order_relaxed)) continue;
+    board.pthread_id.store(static_cast<std::uint64_t>(pthread_self()), std::memory_order_relaxed);
+    board.thread.store(thread, std::memory_order_release);
+    return &board;
+  }
+  return &g_unread;
+}
+
 struct PhaseClock {
   PhaseSums sums;
+  Board* board = &g_unread;
   PhaseSums at_begin;
   bool read = false;  // by any session
   std::array<std::int64_t, kPhaseCount> begun_ns{};
@@ -55,10 +78,17 @@ struct PhaseClock {
     }
     begun_ns[static_cast<std::size_t>(phase)] = ns;
     ++sums.begins[static_cast<std::size_t>(phase)];
+    Tell(ns);
   }
   void Leave(std::size_t at, std::int64_t ns) noexcept {
     Advance(ns);
     depth = at - 1;
+    Tell(ns);
+  }
+  void Tell(std::int64_t ns) const noexcept {
+    board->now.store(
+        (static_cast<std::uint64_t>(ns) & ~std::uint64_t{0xFF}) | static_cast<std::uint64_t>(now()),
+        std::memory_order_relaxed);
   }
 };
 
@@ -71,6 +101,8 @@ PhaseClock* BeginClock() noexcept {
     pthread_key_t key{};
     const int error = pthread_key_create(&key, [](void* clock) {
       t_clock = nullptr;
+      if (Board* board = static_cast<PhaseClock*>(clock)->board; board != &g_unread)
+        board->thread.store(0, std::memory_order_relaxed);
       std::free(clock);
     });
     return std::pair(error, key);
@@ -85,6 +117,8 @@ PhaseClock* BeginClock() noexcept {
   clock->serial = g_next_clock.fetch_add(1, std::memory_order_relaxed);
   clock->thread = static_cast<std::int32_t>(syscall(SYS_gettid));
   clock->sums.at_ns = clock->at_begin.at_ns = Env::Real().NowMonotonicNs();
+  clock->board = TakeBoard(clock->thread);
+  clock->Tell(clock->sums.at_ns);
   t_clock = clock;
   return clock;
 }
@@ -177,10 +211,25 @@ void ForgetPhases() noexcept {
   PhaseClock* clock = t_clock;
   if (clock == nullptr) return;
   const std::int64_t now = Env::Real().NowMonotonicNs();
+  // No other thread of the parent is here, and this one has another number.
+  for (Board& board : g_boards) board.thread.store(0, std::memory_order_relaxed);
   *clock = {};
   clock->serial = g_next_clock.fetch_add(1, std::memory_order_relaxed);
   clock->thread = static_cast<std::int32_t>(syscall(SYS_gettid));
   clock->sums.at_ns = clock->at_begin.at_ns = now;
+  clock->board = TakeBoard(clock->thread);
+  clock->Tell(now);
+}
+
+std::optional<ThreadNow> NowOf(std::int32_t thread) noexcept {
+  if (thread <= 0) return std::nullopt;
+  for (const Board& board : g_boards) {
+    if (board.thread.load(std::memory_order_acquire) != thread) continue;
+    const std::uint64_t now = board.now.load(std::memory_order_relaxed);
+    return ThreadNow{board.pthread_id.load(std::memory_order_relaxed), static_cast<Phase>(now & 0xFFU),
+                     static_cast<std::int64_t>(now & ~std::uint64_t{0xFF})};
+  }
+  return std::nullopt;
 }
 
 void PhaseSteps::BeginOnce() noexcept {

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "luff/capture/phases.h"
 #include "luff/store/writer.h"
@@ -22,6 +23,16 @@ struct PhasesEnd {
   std::int64_t at_ns = 0;   // CLOCK_MONOTONIC
   std::int32_t thread = 0;  // the system's number of the thread
 };
+
+/// What a thread does now, as another thread may ask.
+struct ThreadNow {
+  std::uint64_t pthread_id = 0;  // of pthread_self()
+  format::Phase phase = format::Phase::kOther;
+  std::int64_t since_ns = 0;  // CLOCK_MONOTONIC, in steps of 256 ns
+  friend bool operator==(const ThreadNow&, const ThreadNow&) = default;
+};
+/// Nothing for a thread that never entered a phase, or has ended, or came after 64 others. **Thread-safe.**
+[[nodiscard]] std::optional<ThreadNow> NowOf(std::int32_t thread) noexcept;
 
 /// The same as EnterPhase(kLuff) and LeavePhase(kLuff), for callers that know the time. Begins no clock.
 void EnterLuff(std::int64_t now_ns) noexcept;

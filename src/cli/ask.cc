@@ -16,7 +16,8 @@
 #include "luff/capture/config.h"
 #include "luff/store/owner.h"
 
-/// `luff stop` and `luff capture`: ask a running job for something, and follow what becomes of it.
+/// `luff stop`, `luff capture` and `luff trace`: ask a running job for something, and follow what becomes of
+/// it.
 namespace luff::cli {
 namespace {
 
@@ -26,6 +27,11 @@ struct AskOptions : ReadOptions {
   std::string reason;
   double wait_s = 60;
   bool no_wait = false;
+};
+
+struct TraceOptions : AskOptions {
+  std::int64_t steps = 3;
+  bool stacks = false;
 };
 
 struct CaptureOptions : AskOptions {
@@ -47,6 +53,7 @@ std::string Told(const Asked& asked) {
     case Asked::State::kDone: {
       std::string text = asked.action == "stop"      ? "done: the job leaves"
                          : asked.action == "capture" ? "done: it is recorded from now on"
+                         : asked.action == "trace"   ? "done: the next steps are traced"
                                                      : "done";
       if (asked.train_step >= 0) text += fmt::format(", after {} TRAIN steps", asked.train_step);
       return asked.why.empty() ? text : text + "; " + asked.why;
@@ -211,6 +218,27 @@ void AddCapture(CLI::App& app) {
   verb->callback([options] {
     FindRunOrExit(&options->run);
     Capture(*options);
+  });
+}
+
+void AddTrace(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "trace", "Trace the operators of a few steps of a running job, the same steps in all ranks");
+  auto options = std::make_shared<TraceOptions>();
+  AddAskOptions(verb, options.get());
+  verb->add_option("--steps", options->steps, "How many TRAIN steps")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{10}))
+      ->capture_default_str();
+  verb->add_flag("--stacks", options->stacks, "With functions of Python; the traced steps take longer");
+  verb->footer(
+      "The profiler of PyTorch writes a file for each rank, RUN/wNNNN/traces/*.json, which `luff profile "
+      "RUN`\n"
+      "sums up, and which ui.perfetto.dev opens. Results of the training stay the same, bit by bit.");
+  verb->callback([options] {
+    FindRunOrExit(&options->run);
+    Json arguments{{"steps", options->steps}};
+    if (options->stacks) arguments["stacks"] = true;
+    AskFor(*options, "trace", JsonText(arguments));
   });
 }
 

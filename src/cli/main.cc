@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
     AddLog(app);
     AddStop(app);
     AddCapture(app);
+    AddTrace(app);
     AddMark(app);
     AddLabel(app);
     AddTag(app);

@@ -2,6 +2,8 @@
 
 #include "base/format.h"
 #include "cli/profile_machine.h"
+#include "cli/profile_stacks.h"
+#include "cli/profile_traces.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
@@ -26,8 +28,10 @@ void PrintRanks(const std::vector<profile::RankTimes>& ranks) {
 }
 
 void Print(const profile::TimeReport& report, const std::vector<rules::Finding>& findings,
-           const profile::Machines& machines, double price_per_hour) {
+           const profile::Machines& machines, double price_per_hour, const StacksView& stacks,
+           const TracesView& traces) {
   const profile::PhaseTable& table = report.table;
+  stacks.PrintStalls();
   // Where a rule has found something and waits are no trouble, the rule has the first word.
   if (findings.empty() || report.verdict.cause)
     fmt::print("{}\n", Wrapped(Escaped(report.verdict.text), 0, 100));
@@ -69,10 +73,12 @@ void Print(const profile::TimeReport& report, const std::vector<rules::Finding>&
                Plural(static_cast<std::uint64_t>(use.loader.workers), "worker", "workers"),
                Plural(use.batches, "time", "times"), Plural(use.ready, "time", "times"));
   }
+  stacks.PrintLines();
   PrintRanks(table.ranks);
   if (table.workers.size() > 1)
     fmt::print("  this is worker {} of {} that recorded phases; --rank names another\n", table.worker,
                table.workers.size());
+  traces.Print();
   PrintMachines(machines, price_per_hour);
   fmt::print("\n  not seen\n");
   for (const auto& lines : {profile::NotSeen(table), machines.not_seen}) {
@@ -91,15 +97,23 @@ void Show(const ProfileOptions& options) {
   const profile::Machines machines = profile::MachinesOf(options.run);
   const std::vector<rules::Finding> findings =
       rules::TimeFindings(rules::FindingsOfRun(options.run).findings, !report.verdict.cause);
+  const bool none = report.table.steps == 0;
+  const StacksView stacks(*trial, none ? options.worker.value_or(0) : report.table.worker);
+  const TracesView traces(*trial, none ? options.worker.value_or(0) : report.table.worker);
   if (options.json) {
-    PrintJson(server::DescribeTime(*trial, report, findings, machines, options.price_per_hour));
-  } else if (report.table.steps == 0) {
+    Json json = server::DescribeTime(*trial, report, findings, machines, options.price_per_hour);
+    json["stalls"] = stacks.Stalls();
+    json["lines"] = stacks.Lines();
+    json["traces"] = traces.Described();
+    PrintJson(std::move(json));
+  } else if (none) {
+    stacks.PrintStalls();
     fmt::print("{}\n", report.table.workers.empty()
                            ? "this run has no phases: " + profile::WhyNoPhases(*trial)
                            : "no TRAIN step among these has phases");
     PrintMachines(machines, options.price_per_hour);
   } else {
-    Print(report, findings, machines, options.price_per_hour);
+    Print(report, findings, machines, options.price_per_hour, stacks, traces);
   }
   ExitWith(kExitOk);
 }

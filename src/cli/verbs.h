@@ -31,6 +31,7 @@ void AddMetrics(CLI::App& app);
 void AddLog(CLI::App& app);
 void AddStop(CLI::App& app);
 void AddCapture(CLI::App& app);
+void AddTrace(CLI::App& app);
 void AddMark(CLI::App& app);
 void AddLabel(CLI::App& app);
 void AddTag(CLI::App& app);

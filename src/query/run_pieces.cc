@@ -64,6 +64,11 @@ Result<std::vector<WorkerStep>> WorkerSteps(const Trial& trial, std::uint32_t wo
   return run->StepsOf(worker);
 }
 
+std::string DocumentOf(const Trial& trial, std::uint32_t worker, std::string_view name) {
+  const auto* run = dynamic_cast<const RunTrial*>(&trial);
+  return run == nullptr ? trial.Document(name) : run->DocumentOfWorker(worker, name);
+}
+
 Status VisitHistograms(const Trial& trial, TensorId id, std::int64_t from, std::int64_t to,
                        std::uint64_t max_bytes, const HistogramVisitor& use) {
   const auto* run = dynamic_cast<const RunTrial*>(&trial);

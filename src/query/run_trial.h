@@ -131,6 +131,8 @@ class RunTrial final : public StepTrial {
   Outcome outcome() const override;
   std::vector<std::string> Problems() const override;
 
+  // trial_names.cc
+  [[nodiscard]] std::string DocumentOfWorker(std::uint32_t worker, std::string_view name) const;
   // run_pieces.cc
   [[nodiscard]] Result<std::vector<WorkerStep>> StepsOf(std::uint32_t worker) const;
   [[nodiscard]] Status HistogramsOf(TensorId id, std::int64_t from, std::int64_t to, std::uint64_t max_bytes,

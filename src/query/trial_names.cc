@@ -29,6 +29,15 @@ std::string RunTrial::Document(std::string_view name) const {
   return {};
 }
 
+std::string RunTrial::DocumentOfWorker(std::uint32_t worker, std::string_view name) const {
+  for (const auto& one : workers_) {
+    if (one->reader->worker() != worker) continue;
+    const auto at = one->reader->documents().find(std::string(name));
+    if (at != one->reader->documents().end()) return at->second;
+  }
+  return {};
+}
+
 std::string RunTrial::DocumentAt(std::string_view name, std::size_t n) const {
   for (const auto& worker : workers_) {
     const std::uint64_t ordinal = worker->OrdinalOf(n);

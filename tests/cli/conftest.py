@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,3 +96,30 @@ def nan_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cli") / "nan"
     train(path, steps=8, nan_at=5)
     return path
+
+
+class Job:
+    """A script that hangs, in a process group of its own."""
+
+    def __init__(self, folder: Path, source: str, *words: str, **environment: str) -> None:
+        self.script = folder / "train.py"
+        self.script.write_text(source)
+        self.err = folder / "stderr"
+        with self.err.open("ab") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, str(self.script), "run", *words], cwd=folder, stderr=err,
+                env={**os.environ, **environment}, start_new_session=True,
+            )  # fmt: skip
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    started: list[Job] = []
+    yield started
+    for job in started:
+        job.end()

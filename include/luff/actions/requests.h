@@ -13,16 +13,16 @@
 namespace luff::actions {
 
 /// What can be asked for.
-inline constexpr std::string_view kRequestable[] = {"stop", "capture", "lower_lr"};
+inline constexpr std::string_view kRequestable[] = {"stop", "capture", "lower_lr", "trace"};
 
 /// A request, and what has become of it.
 struct Asked {
   enum class State : std::uint8_t { kAsked, kProposed, kCommitted, kDone, kRefused, kFailed };
   std::uint64_t number = 0;  // of its record
   std::string action;        // one of kRequestable; another word in a log that a newer version wrote
-  std::string
-      arguments;       // JSON object text, by action: "capture": collections, for_steps; "lower_lr": factor
-  std::string reason;  // for people, or ""
+  std::string arguments;     // JSON object text, by action: "capture": collections, for_steps; "lower_lr":
+                             // factor; "trace": steps, stacks
+  std::string reason;        // for people, or ""
   std::string author;
   std::int64_t asked_unix_ns = 0;
   State state = State::kAsked;

@@ -69,6 +69,9 @@ struct Config {
   store::WriterOptions::Sync sync = store::WriterOptions::Sync::kNone;
   bool events = true;
   Profile profile = Profile::kBasic;
+  /// Without a step for this long, or 20 times the median of the last steps if that is longer, it is recorded
+  /// where the process stands.
+  std::int64_t stalled_after_ns = 30'000'000'000;
   /// Whether memory of accelerators is read. Off, because no run on one has shown yet that it is safe.
   bool accelerators = false;
 };

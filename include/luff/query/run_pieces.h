@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "luff/query/trial.h"
@@ -24,6 +26,9 @@ using HistogramVisitor = std::function<void(const StepInfo&, const SparseHistogr
 /// than `max_bytes` would have to be read: histograms of all tensors of a step lie together.
 [[nodiscard]] Status VisitHistograms(const Trial& trial, TensorId id, std::int64_t from, std::int64_t to,
                                      std::uint64_t max_bytes, const HistogramVisitor& use);
+
+/// A document of one worker: what Trial::Document() shows is that of the first one that has it. "" if absent.
+[[nodiscard]] std::string DocumentOf(const Trial& trial, std::uint32_t worker, std::string_view name);
 
 using PhasesVisitor = std::function<void(const StepInfo&, const StepPhases&)>;
 /// Calls `use` for the phases of each complete step, worker by worker, ascending; superseded steps are left

@@ -21,6 +21,7 @@ from luff.torch.capture._recorder import parameters_of
 from luff.torch.loop._first_step import with_first_step
 from luff.torch.loop._machine import Machine
 from luff.torch.loop._next_training import NextTraining
+from luff.torch.loop._trace import Tracer, WithTraces
 from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["Hook"]
@@ -48,6 +49,7 @@ class Hook(BaseHook):
         self.asleep = False  # in a forked child that has not trained yet
         self.on_all = model is None
         self.deferred = False  # a framework's loop carries out stops and corrections
+        self._tracer: Tracer | None = None
         names = Names()
         if model is not None:
             names.add_root(model)
@@ -123,6 +125,11 @@ class Hook(BaseHook):
         self.told("step", self.machine.next_step, number, update)
         self.leave_if_stopped()
 
+    def trace(self, steps: int = 3, *, stacks: bool = False) -> str:
+        """Traces from here until `steps` TRAIN steps have ended; see `luff.trace`. Returns why not, or ""."""
+        why = self.told("trace", self._trace, steps, stacks)
+        return "the training is not recorded, or this thread does not train" if why is None else str(why)
+
     # Inside ----------------------------------------------------------------------------------------------------
 
     def leave_if_stopped(self) -> None:
@@ -137,6 +144,22 @@ class Hook(BaseHook):
     def _lower_lr(self, factor: float) -> None:
         self.machine.lower_lr(factor)
 
+    def _corrections(self) -> corrections.Corrections:
+        return WithTraces(super()._corrections(), self._trace)
+
+    def _trace(self, steps: int, stacks: bool) -> str | None:
+        session = self.machine.session or self.machine.ensure_session()
+        if session is None or not self.live or self._options.config.get("profile") == "off":
+            return None
+        if self._tracer is None:
+            rank, world = self.rank() or (0, 1)
+            facts = {"rank": rank, "world_size": world, "run": session.run_path, "worker": session.worker}
+            self._tracer = Tracer(session, session.run_path, facts)
+        why = self._tracer.begin(steps, self.machine.clock.mode_steps[int(Mode.TRAIN)], stacks=stacks)
+        if not why:
+            self.machine.tracing = self._tracer
+        return why
+
     def wake(self) -> None:
         """Makes a forked child that trains record as a worker of its own."""
         self.asleep = False
@@ -145,6 +168,7 @@ class Hook(BaseHook):
         """Drops the parent's session, in a forked child."""
         super().forked()
         self.asleep = True
+        self._tracer = None  # what the parent traces ends in the parent
         old = self.machine
         self.machine = self._machine(old.names, eager=False)
         self.machine.take_over(old)
@@ -248,5 +272,9 @@ class Hook(BaseHook):
         }
 
     def _finish(self) -> None:
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            self.machine.tracing = None
+            tracer.end()
         if self.machine.session is not None:
             self.machine.finish()

@@ -19,6 +19,7 @@ from luff.torch.capture._recorder import Recorder
 from luff.torch.evidence._debug import LOOKS, DebugSettings
 from luff.torch.evidence._evidence import Evidence
 from luff.torch.evidence._step import Step, StepContext
+from luff.torch.loop._trace import Tracer
 from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["MAX_EVENTS", "Steps"]
@@ -67,6 +68,7 @@ class Steps(StepContext):
         self.suspended: Step | None = None  # a TRAIN step during which the model is evaluated
         self.by_hand = False  # steps are counted by hand
         self.stop = 0  # what all ranks have agreed on; 2: leave now
+        self.tracing: Tracer | None = None  # while steps are traced
         self.evidence = Evidence(self)
         self.debug = DebugSettings()
         self.losses = self.evidence.losses
@@ -239,6 +241,8 @@ class Steps(StepContext):
             self.writer.update = step.update if step.update >= 0 else self.clock.latest_update()
             self.writer.end()
         if step.mode == _TRAIN:
+            if self.tracing is not None and not self.tracing.step_ended():
+                self.tracing = None
             self.saved_hooks = False
             self._late = self._late and session is None
             while self.losses.waiting and session is not None:

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "luff/profile/stacks.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -39,7 +40,7 @@ class StalledTrainingRule final : public KeptRule {
     if (!info.superseded && info.wall_unix_ns > 0) {
       const std::size_t workers = view.trial.workers().size();
       const bool resumed = workers != workers_;  // the time between two attempts is no stall
-      if (last_wall_ > 0 && !resumed && Passed(info.wall_unix_ns)) Tell(sink);
+      if (last_wall_ > 0 && !resumed && Passed(info.wall_unix_ns)) Tell(view.trial, sink);
       if (told_) sink.Heal(kCause, "", info.mode_step);
       told_ = false;
       last_wall_ = info.wall_unix_ns;
@@ -77,10 +78,10 @@ class StalledTrainingRule final : public KeptRule {
     std::int64_t heartbeat = 0;
     for (const query::WorkerInfo& worker : trial.workers())
       heartbeat = std::max(heartbeat, worker.heartbeat_unix_ns);
-    if (heartbeat > 0 && Passed(heartbeat)) Tell(sink);
+    if (heartbeat > 0 && Passed(heartbeat)) Tell(trial, sink);
   }
 
-  void Tell(Sink& sink) {
+  void Tell(const query::Trial& trial, Sink& sink) {
     if (told_) return;
     told_ = true;
     Finding finding;
@@ -97,11 +98,33 @@ class StalledTrainingRule final : public KeptRule {
         "look at where it hangs (data loading, a collective operation that waits for a lost worker, a lock)";
     finding.causes = {"data loader that hangs", "a worker that waits for another",
                       "a long task between two steps"};
+    SayWhere(trial, &finding);
     finding.evidence = {{"threshold_seconds", threshold_}};
     finding.threshold = fmt::format("{:g} s between two steps (original)", threshold_);
     sink.Report(std::move(finding));
   }
 
+  /// Names what the training waits for, where it was looked at during this stand.
+  void SayWhere(const query::Trial& trial, Finding* finding) const {
+    const std::vector<profile::Stall> stalls = profile::StallsOf(trial);
+    std::string where;
+    int told = 0;
+    for (const profile::Stall& stall : stalls) {
+      if (stall.after_step != last_global_) continue;
+      const std::string stand = profile::StandOf(stall);
+      if (stand.empty() || ++told > kMostRanks) continue;
+      where += stalls.size() == 1
+                   ? "the training stands in " + stand
+                   : fmt::format("{}rank {} stands in {}", told == 1 ? "" : "; ", stall.worker, stand);
+    }
+    if (where.empty()) return;
+    finding->why = std::move(where);
+    if (const std::string others = profile::CulpritsOf(trial, stalls); !others.empty())
+      finding->why += "; " + others;
+    finding->remedy = "see why this line does not go on; `luff profile` shows the whole stack";
+  }
+
+  static constexpr int kMostRanks = 4;
   const double threshold_;
   const query::Trial* trial_ = nullptr;  // trial of the newest step; an evaluator has only one
   std::int64_t last_wall_ = 0, last_step_ = 0, last_global_ = 0, last_update_ = 0;

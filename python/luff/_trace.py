@@ -1,0 +1,51 @@
+"""Asks for a trace from within a training."""
+
+from __future__ import annotations
+
+import sys
+
+from luff._patch import unseen
+from luff.errors import InvalidArgumentError
+
+__all__ = ["trace"]
+
+_MOST = 10
+
+
+def trace(steps: int = 3, *, stacks: bool = False) -> str:
+    """Traces the operators of the next steps of a PyTorch training with PyTorch's own profiler.
+
+    From the call on, until `steps` TRAIN steps have ended. The trace is written into the run (``wNNNN/traces``), where
+    `luff profile` sums it up. Ranks that call it at the same step trace the same steps; ``luff trace RUN``, from
+    outside, sees to that itself. Results of the training do not change, and nothing is raised or printed where a trace
+    is refused: beside another profiler, with less than 2 GiB of memory available, while one is being made.
+
+    Parameters
+    ----------
+    steps
+        How many, from 1 to 10.
+    stacks
+        Also functions of Python; the traced steps then take longer.
+
+    Returns
+    -------
+    str
+        "" if it has begun, else why not.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For another number of steps.
+    """
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= _MOST:
+        raise InvalidArgumentError(
+            f"luff.trace: found steps={steps!r}, expected a whole number from 1 to {_MOST}"
+        )
+    package = sys.modules.get("luff.torch")
+    hook = package.get_hook() if package is not None else None
+    if hook is None:
+        return "no training of PyTorch is recorded"
+    return str(hook.trace(steps, stacks=stacks))
+
+
+unseen(globals())

@@ -1,0 +1,225 @@
+"""Traces the operators of a few steps with the profiler of PyTorch, when somebody asks for it.
+
+A trace lies in the worker's folder of the run. It is refused where it could harm: beside another profiler, with little
+memory, after many others; the document "traces" says why. Nothing is printed and no result changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from luff._hook import Session
+from luff.corrections import Corrections
+
+__all__ = ["MOST_STEPS", "Tracer", "WithTraces", "why_not"]
+
+MOST_STEPS = 10
+_MOST_TRACES = 16
+_MOST_BYTES = 256 << 20  # of all traces of a worker
+_LEAST_MEMORY, _LEAST_SHARE = 2 << 30, 0.05
+_MOST_SECONDS = 60.0
+_OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+_QUIET = "KINETO_LOG_LEVEL"
+
+
+def why_not() -> str:
+    """Returns why nothing can be traced now, or ""."""
+    if torch._C._autograd._profiler_enabled():
+        return "another profiler of PyTorch is active"
+    for name in _OTHERS:
+        if name in os.environ:
+            return f"another profiler is attached ({name} is set)"
+    total, available = _memory()
+    if available < max(_LEAST_MEMORY, int(_LEAST_SHARE * total)):
+        return f"only {available >> 20} MiB of memory are available, of {total >> 20}"
+    return ""
+
+
+def _memory() -> tuple[int, int]:
+    """Returns total and available memory in bytes; if they cannot be read, enough of both."""
+    found = {}
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in ("MemTotal", "MemAvailable"):
+                    found[name] = int(rest.split()[0]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    return found.get("MemTotal", 0), found.get("MemAvailable", 1 << 62)
+
+
+class Tracer:
+    """The traces of one session.
+
+    Parameters
+    ----------
+    session
+        Where the document "traces" goes.
+    run
+        Directory of the run.
+    facts
+        What stands in each trace: rank, world, run.
+    """
+
+    def __init__(self, session: Session, run: str, facts: dict[str, Any]) -> None:
+        self._session = session
+        self._folder = os.path.join(run, f"w{session.worker:04d}", "traces")
+        self._facts = facts
+        self._told: list[dict[str, Any]] = []
+        self._bytes = 0
+        self._profiler: Any = None
+        self._left = self._first = self._done = 0
+        self._begun = self._cost = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether steps are being traced."""
+        return self._profiler is not None
+
+    def begin(self, steps: int, first: int, *, stacks: bool = False) -> str:
+        """Traces from here until `steps` steps have ended.
+
+        Parameters
+        ----------
+        steps
+            How many, from 1 to `MOST_STEPS`.
+        first
+            TRAIN steps so far.
+        stacks
+            Also functions of Python.
+
+        Returns
+        -------
+        str
+            Why it is refused, or "".
+        """
+        why = self._refusal()
+        if not why:
+            self._done, self._first = 0, first
+            self._left = max(1, min(int(steps), MOST_STEPS))
+            self._begun = time.perf_counter()
+            try:
+                self._profiler = _started(stacks)
+            except Exception as error:
+                why = f"the profiler of PyTorch does not start: {type(error).__name__}: {error}"[:300]
+            self._cost = time.perf_counter() - self._begun
+        if why:
+            self._tell({"refused": why, "first_step": first})
+        return why
+
+    def _refusal(self) -> str:
+        if self.active:
+            return "a trace is being made"
+        if sum("file" in one for one in self._told) >= _MOST_TRACES:
+            return f"there are {_MOST_TRACES} traces of this worker already"
+        if self._bytes >= _MOST_BYTES:
+            return f"the traces of this worker take {self._bytes >> 20} MiB already"
+        return why_not()
+
+    def step_ended(self) -> bool:
+        """Counts a step. Returns False when the trace has ended, early if it takes long or memory is scarce."""
+        self._done += 1
+        self._left -= 1
+        scarce = _memory()[1] < _LEAST_MEMORY // 2
+        if self._left > 0 and not scarce and time.perf_counter() - self._begun < _MOST_SECONDS:
+            return True
+        self.end()
+        return False
+
+    def end(self) -> None:
+        """Ends the trace, if there is one, and writes it."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        begin = time.perf_counter()
+        one: dict[str, Any] = {"first_step": self._first, "steps": self._done}
+        try:
+            # Kineto takes them only while it runs.
+            profiler.add_metadata_json("luff", json.dumps({**self._facts, **one}))
+            profiler.stop()
+            name = f"{self._first:09d}-{len(self._told):02d}.json"
+            one["bytes"] = self._write(profiler, name)
+            one["file"] = f"traces/{name}"
+            self._bytes += one["bytes"]
+        except Exception as error:
+            one["refused"] = f"it cannot be written: {type(error).__name__}: {error}"[:300]
+        one["cost_s"] = round(self._cost + time.perf_counter() - begin, 6)
+        self._tell(one)
+
+    def _write(self, profiler: Any, name: str) -> int:
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        unfinished = os.path.join(self._folder, f"{name}.part.json")
+        try:
+            profiler.export_chrome_trace(unfinished)
+            os.chmod(unfinished, 0o600)
+            size = os.path.getsize(unfinished)
+            if self._bytes + size > _MOST_BYTES:
+                raise ValueError(f"{size >> 20} MiB are more than the traces of a worker may take")
+            os.rename(unfinished, os.path.join(self._folder, name))
+        finally:
+            if os.path.exists(unfinished):
+                os.unlink(unfinished)
+        return size
+
+    def _tell(self, one: dict[str, Any]) -> None:
+        if len(self._told) < 4 * _MOST_TRACES:
+            self._told.append(one)
+            self._session.set_document("traces", json.dumps({"traces": self._told}))
+
+
+class WithTraces(Corrections):
+    """What a training has opted into, and traces, which need no consent: its results do not change.
+
+    Parameters
+    ----------
+    base
+        What it has opted into.
+    trace
+        Begins a trace of so many steps, with or without stacks; returns why not, or "".
+    """
+
+    _trace: Callable[[int, bool], str | None]
+
+    def __init__(self, base: Corrections, trace: Callable[[int, bool], str | None]) -> None:
+        super().__init__(base.lower_lr, base.skip_batch, base.rollback)
+        object.__setattr__(self, "_trace", trace)  # the class is frozen
+
+    def kinds(self) -> list[str]:
+        """Returns what ranks may agree on."""
+        return [*super().kinds(), "trace"]
+
+    def carry_out(self, kind: str, body: str, lower_lr: Callable[[float], object]) -> None:
+        """Does it, or raises what prevents it."""
+        if kind != "trace":
+            super().carry_out(kind, body, lower_lr)
+            return
+        wanted = json.loads(body)
+        why = self._trace(wanted["steps"], wanted.get("stacks", False))
+        if why or why is None:
+            raise RuntimeError(why or "nothing is recorded")
+
+
+def _started(stacks: bool) -> Any:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler.profiler import _KinetoProfile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        activities.append(ProfilerActivity.CUDA)
+    profiler = _KinetoProfile(activities=activities, with_stack=stacks)
+    # Kineto reads it when it is used first, and else prints two lines a trace.
+    said = os.environ.get(_QUIET)
+    os.environ[_QUIET] = "99" if said is None else said
+    try:
+        profiler.start()
+    finally:
+        if said is None:
+            os.environ.pop(_QUIET, None)
+    return profiler

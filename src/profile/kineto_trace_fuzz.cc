@@ -1,0 +1,23 @@
+// Traces are written by another program, into a run that others may have made: any bytes give a summary or an
+// error, and times that are sound.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "luff/profile/kineto_trace.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace luff::profile;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  if (const auto summary = SummariseTraceUntrusted(text); summary.ok()) {
+    for (const OperatorTime& one : summary->operators) {
+      if (!(one.self_s >= 0) || !(one.total_s >= 0)) std::abort();
+    }
+    if (!(summary->idle_host_s >= 0) || !(summary->device_busy_s >= 0)) std::abort();
+  }
+  for (const TraceFile& file : ParseTracesUntrusted(text)) {
+    if (file.file.find("..") == 0) std::abort();
+  }
+  return 0;
+}

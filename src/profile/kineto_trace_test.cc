@@ -1,0 +1,93 @@
+// What a trace says: self times, time outside of operators, copies, and why a device was idle.
+#include "luff/profile/kineto_trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace luff::profile {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Event(const std::string& cat, const std::string& name, int thread, double begin, double length,
+                  const std::string& arguments = "") {
+  return R"({"ph":"X","cat":")" + cat + R"(","name":")" + name + R"(","pid":1,"tid":)" +
+         std::to_string(thread) + ",\"ts\":" + std::to_string(begin) + ",\"dur\":" + std::to_string(length) +
+         (arguments.empty() ? "" : ",\"args\":{" + arguments + "}") + "}";
+}
+
+std::string Trace(std::initializer_list<std::string> events) {
+  std::string text;
+  for (const std::string& event : events) text += (text.empty() ? "" : ",") + event;
+  return R"({"schemaVersion":1,"traceEvents":[)" + text + R"(],"traceName":"x"})";
+}
+
+TEST(KinetoTrace, SelfTimesAreWithoutWhatIsCalled) {
+  const auto summary = SummariseTraceUntrusted(Trace({
+      Event("cpu_op", "linear", 5, 100, 50),
+      Event("cpu_op", "mm", 5, 110, 20),
+      Event("cpu_op", "empty", 5, 112, 5),
+      Event("cpu_op", "mm", 5, 200, 20),
+      Event("cpu_op", "mm", 6, 0, 7),
+      R"({"ph":"i","name":"mark","ts":3})",
+      R"({"ph":"X","cat":"other","name":"x","ts":"text","dur":{}})",
+  }));
+  ASSERT_TRUE(summary.ok()) << summary.status().ToString();
+  EXPECT_EQ(summary->events, 7U);
+  ASSERT_EQ(summary->operators.size(), 3U);
+  EXPECT_EQ(summary->operators[0].name, "mm");
+  EXPECT_EQ(summary->operators[0].calls, 3U);
+  EXPECT_NEAR(summary->operators[0].self_s, 42e-6, 1e-12);
+  EXPECT_NEAR(summary->operators[0].total_s, 47e-6, 1e-12);
+  EXPECT_NEAR(summary->operators[1].self_s, 30e-6, 1e-12);  // linear
+  EXPECT_NEAR(summary->span_s, 120e-6, 1e-12);              // of the thread with most operators
+  EXPECT_NEAR(summary->operators_s, 70e-6, 1e-12);
+}
+
+TEST(KinetoTrace, DevicesAreIdleForAReason) {
+  const auto summary = SummariseTraceUntrusted(Trace({
+      Event("cuda_runtime", "cudaLaunchKernel", 1, 10, 2, "\"correlation\":1"),
+      Event("kernel", "gemm", 7, 20, 10, "\"correlation\":1,\"stream\":7"),
+      Event("cuda_runtime", "cudaLaunchKernel", 1, 35, 2, "\"correlation\":2"),  // after the device was idle
+      Event("kernel", "gemm", 7, 40, 10, "\"correlation\":2"),
+      Event("cuda_runtime", "cudaMemcpyAsync", 1, 45, 2, "\"correlation\":3"),  // before
+      Event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 7, 53, 4, "\"correlation\":3,\"bytes\":4096"),
+      Event("kernel", "add", 7, 60, 1),
+      Event("cuda_runtime", "cudaStreamSynchronize", 1, 50, 8),
+  }));
+  ASSERT_TRUE(summary.ok());
+  EXPECT_NEAR(summary->device_span_s, 41e-6, 1e-12);
+  EXPECT_NEAR(summary->device_busy_s, 25e-6, 1e-12);
+  EXPECT_NEAR(summary->idle_host_s, 10e-6, 1e-12);
+  EXPECT_NEAR(summary->idle_kernel_s, 3e-6, 1e-12);
+  EXPECT_NEAR(summary->idle_unknown_s, 3e-6, 1e-12);
+  ASSERT_EQ(summary->copies.size(), 1U);
+  EXPECT_EQ(summary->copies[0].bytes, 4096U);
+  EXPECT_EQ(summary->syncs.at(0).name, "cudaStreamSynchronize");
+  EXPECT_EQ(summary->kernels.at(0).calls, 2U);
+}
+
+TEST(KinetoTrace, WhatIsNoTraceIsAnError) {
+  for (const char* text : {"", "{}", "[]", R"({"traceEvents":{}})", R"({"traceEvents":[7]})",
+                           R"({"traceEvents":[{"ph":"X","cat":"cpu_op","ts":1,"dur":2})"}) {
+    EXPECT_FALSE(SummariseTraceUntrusted(text).ok()) << text;
+  }
+  const auto odd = SummariseTraceUntrusted(
+      Trace({Event("cpu_op", "x", 1, -5, 1), R"({"ph":"X","cat":"cpu_op","name":"y","ts":1e300,"dur":1})"}));
+  ASSERT_TRUE(odd.ok());
+  EXPECT_TRUE(odd->operators.empty());
+}
+
+TEST(KinetoTrace, FilesLieInTheFolderOfTraces) {
+  const auto files = ParseTracesUntrusted(
+      R"({"traces":[{"file":"traces/a.json","first_step":3,"steps":2,"bytes":7,"cost_s":0.5},)"
+      R"({"file":"../x"},{"file":"traces/../x"},{"refused":"nsys is attached"},{"file":"traces/b","steps":-4}]})");
+  ASSERT_EQ(files.size(), 3U);
+  EXPECT_EQ(files[0].first_step, 3);
+  EXPECT_EQ(files[1].refused, "nsys is attached");
+  EXPECT_EQ(files[2].steps, 0);
+  EXPECT_TRUE(ParseTracesUntrusted("7").empty());
+}
+
+}  // namespace
+}  // namespace luff::profile

@@ -1,0 +1,173 @@
+"""Traces of a few steps: asked for inside and outside, the same steps in all ranks, no change of results, bounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command, Job
+
+torch = pytest.importorskip("torch")
+
+START = """
+import hashlib, os, sys
+import torch, luff, luff.torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters())
+hook = luff.torch.attach(model, run=sys.argv[1], rules=False)
+
+def step():
+    optimizer.zero_grad()
+    loss = ((model(torch.randn(16, 32)) - 1) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+
+def result():
+    weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    return hashlib.sha256(weights).hexdigest(), torch.rand(1).item(), "KINETO_LOG_LEVEL" in os.environ
+"""
+LOOP = """
+for i in range(20):
+    {code}
+    step()
+print(result())
+"""
+
+
+def train(folder: Path, code: str = "pass", **environment: str) -> str:
+    """Runs a training in which `code` stands in the loop; returns what it prints."""
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(START + LOOP.format(code=code))
+    done = subprocess.run(
+        [sys.executable, "train.py", "run"], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def traces(luff: Command, run: Path, *words: str) -> list[Any]:
+    done = luff("profile", run, "--json", *words)
+    assert done.code == 0, done
+    return json.loads(done.out)["traces"]
+
+
+def test_a_trace_changes_no_result_and_says_where_the_time_went(luff: Command, tmp_path: Path) -> None:
+    bare = train(tmp_path / "bare")
+    traced = train(tmp_path / "traced", "if i == 7: assert luff.trace(3) == ''")
+    assert traced == bare
+    run = tmp_path / "traced" / "run"
+    (trace,) = traces(luff, run)
+    assert (trace["first_step"], trace["steps"], trace["refused"]) == (7, 3, None)
+    summary = trace["summary"]
+    by_name = {one["name"]: one for one in summary["operators"]}
+    assert by_name["aten::addmm"]["calls"] == 6  # two layers, three steps
+    assert 0 < by_name["aten::addmm"]["self"] <= by_name["aten::linear"]["total"]
+    assert 0 < summary["in_operators"] <= summary["span"]
+    assert summary["functions"] == [] and summary["device"]["span"] == 0
+    path = Path(trace["file"])
+    assert path.parent == run / "w0000" / "traces" and path.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    facts = json.loads(path.read_text())["luff"]
+    assert (facts["rank"], facts["world_size"], facts["first_step"]) == (0, 1, 7)
+    assert facts["run"].endswith("/run")
+    phases = {one["phase"]: one for one in json.loads(luff("profile", run, "--json").out)["phases"]}
+    assert phases["trace"]["seconds"] > 0
+    shown = luff("profile", run).out
+    assert "trace of TRAIN steps 7 to 9 (" in shown and "aten::addmm" in shown and str(path) in shown
+    assert luff("verify", run).code == 0
+
+
+def test_functions_of_python_on_request(luff: Command, tmp_path: Path) -> None:
+    train(tmp_path, "if i == 7: luff.trace(2, stacks=True)")
+    (trace,) = traces(luff, tmp_path / "run")
+    assert any(one["name"].startswith("train.py(") for one in trace["summary"]["functions"])
+
+
+def test_what_is_refused_says_why_and_harms_nothing(luff: Command, tmp_path: Path) -> None:
+    bare = train(tmp_path / "bare")
+    assert train(tmp_path / "nsys", "if i == 7: luff.trace()", NSYS_PROFILING_SESSION_ID="1") == bare
+    (one,) = traces(luff, tmp_path / "nsys" / "run")
+    assert one["file"] is None and "NSYS_PROFILING_SESSION_ID" in one["refused"]
+    assert "no trace at TRAIN step 7: another profiler" in luff("profile", tmp_path / "nsys" / "run").out
+    profiler = "profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]); profiler.start()"
+    code = f"""if i == 7:
+        os.environ['KINETO_LOG_LEVEL'] = '99'
+        {profiler}
+        assert 'profiler of PyTorch is active' in luff.trace()
+    if i == 9:
+        profiler.stop()
+        del os.environ['KINETO_LOG_LEVEL']"""
+    assert train(tmp_path / "own", code) == bare
+    code = "if i == 7: assert luff.trace(9) == '' and 'being made' in luff.trace(2)"
+    assert train(tmp_path / "twice", code) == bare
+    assert [one["refused"] is None for one in traces(luff, tmp_path / "twice" / "run")] == [False, True]
+    code = "if i in (3, 5): luff.trace(2)"
+    train(tmp_path / "two", code)
+    assert [one["first_step"] for one in traces(luff, tmp_path / "two" / "run")] == [3, 5]
+
+
+def test_a_training_that_ends_meanwhile_ends_its_trace(luff: Command, tmp_path: Path) -> None:
+    bare = train(tmp_path / "bare")
+    assert train(tmp_path / "end", "if i == 18: luff.trace(10)") == bare
+    (one,) = traces(luff, tmp_path / "end" / "run")
+    assert one["file"] and 1 <= one["steps"] <= 2 and one["summary"]["operators"]
+
+
+def test_a_trace_that_others_have_exchanged_is_an_error_in_words(luff: Command, tmp_path: Path) -> None:
+    train(tmp_path, "if i == 7: luff.trace(1)")
+    path = Path(traces(luff, tmp_path / "run")[0]["file"])
+    path.write_bytes(path.read_bytes()[:5000])
+    done = luff("profile", tmp_path / "run")
+    assert done.code == 0 and "cannot be read" in done.out
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    done = luff("profile", tmp_path / "run")
+    assert done.code == 0 and "root:" not in done.out + done.err
+
+
+def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
+    luff: Command,
+    jobs: list[Job],
+    tmp_path: Path,
+) -> None:
+    loop = "\nwhile not os.path.exists('enough'):\n    step()\n"
+    for rank in "01":
+        jobs.append(Job(tmp_path, START + loop, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2"))
+    run, until = tmp_path / "run", time.monotonic() + 60
+    while time.monotonic() < until and not all((run / f"w000{rank}" / "live").exists() for rank in "01"):
+        time.sleep(0.1)
+    done = luff("trace", run, "--steps", "2", "--reason", "slow")
+    assert done.code == 0 and "the next steps are traced" in done.err, (done, jobs[0].err.read_text())
+    found: list[Any] = []
+    while time.monotonic() < until and len(found) < 2:
+        found = [one for rank in "01" for one in traces(luff, run, "--rank", rank)]
+        time.sleep(0.1)
+    (tmp_path / "enough").touch()
+    assert [job.process.wait(60) for job in jobs] == [0, 0]
+    assert [job.err.read_text() for job in jobs] == ["", ""]
+    assert len(found) == 2 and found[0]["first_step"] == found[1]["first_step"] > 0
+    assert [one["steps"] for one in found] == [2, 2]
+    facts = [json.loads(Path(one["file"]).read_text())["luff"] for one in found]
+    assert [one["rank"] for one in facts] == [0, 1]
+
+
+def test_mistakes_are_told(luff: Command, tmp_path: Path) -> None:
+    train(tmp_path)
+    done = luff("trace", tmp_path / "run")
+    assert done.code == 2 and "no process trains into this run" in done.err
+    assert luff("trace", tmp_path / "run", "--steps", "99").code == 2
+    import luff as package
+
+    for steps in (0, 11, 2.5, True):
+        with pytest.raises(package.errors.InvalidArgumentError, match="steps"):
+            package.trace(steps)  # type: ignore[arg-type]
