@@ -40,6 +40,7 @@ void PlateauMetric::OnStep(const StepView& view) {
     if (!std::isfinite(loss.value)) continue;
     train_sum_ += loss.value;
     ++trained_;
+    newest_ = loss.value;
   }
 }
 
@@ -48,6 +49,10 @@ void PlateauMetric::Take(double metric) {
   const double train = trained_ > 0 ? train_sum_ / trained_ : std::nan("");
   // Of very many rows any number is nearly a share.
   shares_ = shares_ && losses_ == 0 && rows_ >= 8 && rows_ <= 1e4 && IsShare(metric, rows_);
+  const auto is = [&](double of_training, double error) {
+    return trained_ > 0 && std::abs(metric - of_training) <= error * std::abs(of_training);
+  };
+  itself_ = itself_ && (is(newest_, 1e-6) || is(train, 1e-3));
   if (count_++ == 0) {
     first_ = metric;
     first_loss_ = loss;
@@ -66,6 +71,7 @@ PlateauMetric::Against PlateauMetric::Judge(const std::string& mode) const {
   const bool worse = mode == "min" ? above_ : mode == "max" && below_;
   if (count_ < kEvaluations || !worse) return Against::kNothing;
   if (better_) return Against::kLoss;
+  if (mode == "max" && itself_) return Against::kItself;
   return mode == "min" && shares_ && train_better_ ? Against::kShare : Against::kNothing;
 }
 
@@ -84,6 +90,8 @@ void PlateauMetric::VisitFields(Fields& io) {
   io("below", below_);
   io("better", better_);
   io("train_better", train_better_);
+  io("newest", newest_);
+  io("itself", itself_);
   io("shares", shares_);
 }
 

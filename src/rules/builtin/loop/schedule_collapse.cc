@@ -137,21 +137,26 @@ class ScheduleCollapse final : public KeptRule {
     finding.what =
         fmt::format("{} lowers the learning rate because its metric {}, which is what it should do",
                     scheduler.type, falls ? "rises" : "falls");
+    const char* beside = against == PlateauMetric::Against::kItself ? "; it is the loss of the training"
+                         : against == PlateauMetric::Against::kLoss
+                             ? ", while the losses of these evaluations are below the first"
+                             : ", while the losses of the training are below the first";
     finding.why = fmt::format(
-        "its mode is '{}', and each of the {} values after the first is {} than it ({:.4g} to {:.4g}), while "
-        "the losses of {} are below the first: it takes progress for a plateau",
+        "its mode is '{}', and each of the {} values after the first is {} than it ({:.4g} to {:.4g}){}: it "
+        "takes progress for a plateau",
         scheduler.mode, metric_.count() - 1, falls ? "larger" : "smaller", metric_.first(), metric_.last(),
-        against == PlateauMetric::Against::kLoss ? "these evaluations" : "the training");
-    finding.remedy = falls ? "make the scheduler with mode='max' for an accuracy or a score, or give it the loss"
-                           : "make the scheduler with mode='min' for a loss, or give it an accuracy or a score";
+        beside);
+    finding.remedy =
+        falls ? "make the scheduler with mode='max' for an accuracy or a score, or give it the loss"
+              : "make the scheduler with mode='min' for a loss, or give it an accuracy or a score";
     finding.causes = {falls ? "an accuracy given to the default mode, 'min'" : "a loss given to mode 'max'"};
     finding.evidence = {{"values", metric_.count()},
                         {"first", metric_.first()},
                         {"last", metric_.last()},
                         {"learning_rate", lowered->second.last},
                         {"peak", lowered->second.peak}};
-    finding.threshold = fmt::format("all of {} or more values, and the rate was lowered (Luff)",
-                                    PlateauMetric::kEvaluations);
+    finding.threshold =
+        fmt::format("all of {} or more values, and the rate was lowered (Luff)", PlateauMetric::kEvaluations);
     sink.Report(std::move(finding));
   }
 
@@ -402,7 +407,7 @@ class ScheduleCollapse final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
-  spec.version = 5;  // 4: "warm_up_unfinished"; 5: "plateau_mode"
+  spec.version = 5;                                          // 4: "warm_up_unfinished"; 5: "plateau_mode"
   spec.summary =
       "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";
   return spec;

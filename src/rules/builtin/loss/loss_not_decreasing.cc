@@ -14,6 +14,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/phases.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -220,6 +221,20 @@ class Luff final : public KeptRule {
     }
   };
 
+  // Tells the batch of a step from others; 0: unknown. Views with gaps have no event, but samples.
+  static std::uint64_t BatchOf(const StepView& view) {
+    const auto batches = view.index.events(format::EventKind::kBatch);
+    if (!batches.empty()) return batches.front().row.argument;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr) continue;
+      std::uint64_t all = 1;
+      for (const std::uint64_t row : RowHashes(*sample)) all = all * 31 + row;
+      return all;
+    }
+    return 0;
+  }
+
   // A loss that does not depend on what the model answers. From the first update on, or from that of a new
   // optimizer on: later it may be that nothing is left to learn. 0 is what margins give, and no fault.
   void Constant(const StepView& view, Sink& sink) {
@@ -232,21 +247,21 @@ class Luff final : public KeptRule {
     const bool one = std::all_of(losses.begin(), losses.end(), [&](const LossValue& loss) {
       return loss.tensor == losses.front().tensor && std::isfinite(loss.value) && loss.value != 0;
     });
-    const auto batches = view.index.events(format::EventKind::kBatch);
-    const std::uint64_t batch = batches.empty() ? 0 : batches.front().row.argument;
-    if (constant_.since < 0) {
-      constant_ = {value, step, 0, batch, 0};
-    }
-    if (!one || phases_.several() || std::abs(value - constant_.value) > kRounding * std::abs(constant_.value)) {
+    const std::uint64_t batch = BatchOf(view);
+    if (constant_.since < 0) constant_ = {value, step, 0, batch, 0};
+    if (constant_.batch == 0) constant_.batch = batch;
+    if (!one || phases_.several() ||
+        std::abs(value - constant_.value) > kRounding * std::abs(constant_.value)) {
       constant_.updates = -1;
       if (open == open_.end()) return;
       sink.Heal(kConstant, open->second, step);
       open_.erase(open);
       return;
     }
-    constant_.others += batch != constant_.batch ? 1 : 0;
+    constant_.others += batch != 0 && batch != constant_.batch ? 1 : 0;
     constant_.updates += view.index.events(format::EventKind::kOptimizerStep).empty() ? 0 : 1;
-    if (open != open_.end() || constant_.updates < limits_.constant || 2 * constant_.others < limits_.constant)
+    if (open != open_.end() || constant_.updates < limits_.constant ||
+        4 * constant_.others < limits_.constant)
       return;
     Finding finding = FindingAt(kName, kConstant, view, losses.front());
     finding.since_step = constant_.since;
@@ -255,15 +270,17 @@ class Luff final : public KeptRule {
     finding.why =
         "it does not depend on what the model answers: what the answers add to it cancels out, or is cut off";
     finding.remedy =
-        "look for a difference of two equal things in the loss (the same rows or the same model on both sides, "
-        "as a reference that is the model itself), a softmax over an axis of length 1, a clamp, or a mask that "
+        "look for a difference of two equal things in the loss (the same rows or the same model on both "
+        "sides, "
+        "as a reference that is the model itself), a softmax over an axis of length 1, a clamp, or a mask "
+        "that "
         "leaves nothing";
     finding.causes = {"the same samples on both sides of a comparison",
                       "a reference or a target network that is the trained model itself",
                       "softmax over a single class", "outputs beyond a clamp"};
     finding.evidence = {{"loss", value}, {"updates", constant_.updates}, {"other_batches", constant_.others}};
-    finding.threshold = fmt::format("{} updates from the first on, equal to {:g} (Luff)", limits_.constant,
-                                    kRounding);
+    finding.threshold =
+        fmt::format("{} updates from the first on, equal to {:g} (Luff)", limits_.constant, kRounding);
     open_[kConstant] = finding.tensor;
     sink.Report(std::move(finding));
   }
@@ -385,7 +402,8 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
   spec.version = 5;  // 5: "constant"
-  spec.summary = "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";
+  spec.summary =
+      "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return {};  // losses and events are always taken
     return SelectedNeeds(all, "loss_not_decreasing", Bit(format::Form::kSummary));

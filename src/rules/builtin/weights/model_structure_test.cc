@@ -216,6 +216,36 @@ TEST(NoGradient, AStateThatIsNeverUsed_IsTold_OneThatVanishesOrOfADeadLayerIsNot
   for (const Finding& finding : OfRecurrent(0, 0, 0)) EXPECT_EQ(finding.cause, "all_zero");
 }
 
+TEST(NoGradient, AnOptimizerOfAnotherNetwork_Stops_OneOfAPartDoesNot) {
+  const auto told = [](int held) {
+    FakeTrial trial;
+    trial.SetDocument("model", R"({"models": [
+      {"name": "Net", "type": "Net", "modules": [], "parameters": [
+        {"path": "w.weight", "name": "Net_w.weight", "shape": [4], "requires_grad": true, "optimizer": null}]},
+      {"name": "Net_1", "type": "Net", "modules": [], "parameters": [
+        {"path": "w.weight", "name": "Net_1_w.weight", "shape": [4], "requires_grad": true, "optimizer": "Adam"}]}],
+      "optimizers": [{"number": 0, "name": "Adam", "type": "Adam", "foreign": 0, "groups": [{"parameters": )" +
+                                   std::to_string(held) + "}]}]}");
+    for (int step = 0; step < 70; ++step) {
+      trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0).Ran("w");
+      if ((step & (step - 1)) == 0) {
+        trial.EventJson(
+            R"({"kind": "reach", "without_gradient": ["Net_1_w.weight"], "without_gradient_count": 1,
+          "foreign": [], "reached_count": 1})");
+      }
+      trial.Tensor("Net_1_w.weight", Role::kWeight, {1, 2});
+    }
+    return FindingsOf(trial, "NoGradient");
+  };
+  const auto findings = told(1);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "no_gradient");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 47);
+  EXPECT_NE(findings[0].what.find("Adam"), std::string::npos);
+  EXPECT_TRUE(told(2).empty());
+}
+
 TEST(NoGradient, NothingIsReached_Stops) {
   FakeTrial trial;
   trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));

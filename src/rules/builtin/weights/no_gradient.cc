@@ -207,7 +207,8 @@ class NoGradient final : public KeptRule {
     Finding finding = Found(view, cause, names, false);
     finding.threshold = fmt::format("a fact of the gradients, {} updates (Luff)", limits_.front);
     if (backwards) {
-      finding.what = "the backward direction of a recurrent layer has seen only the last element of a sequence";
+      finding.what =
+          "the backward direction of a recurrent layer has seen only the last element of a sequence";
       finding.why =
           "the gradient of the weights for its state is exactly zero in each update, that of the weights for "
           "its input is not: what is used is its first step, which begins at the end of the sequence, as in "
@@ -231,8 +232,8 @@ class NoGradient final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Parameters without a gradient of optimizers that have stepped often and hold no others, while the backward
-  // pass reaches a network that they do not hold: they were given another one.
+  // Parameters without a gradient of optimizers that have stepped often and hold no others, while the
+  // backward pass reaches a network that they do not hold: they were given another one.
   [[nodiscard]] std::set<std::string> Idle(const ModelFacts& facts, const std::vector<One>& none) const {
     std::map<std::string, std::int64_t> held;
     for (const One& one : none) {
@@ -260,7 +261,8 @@ class NoGradient final : public KeptRule {
       const bool front = one.order >= 0 && one.order < first && last >= 0;
       const bool between = one.order >= 0 && one.order < last;
       if ((nothing && one.updates >= limits_.fast) || (front && one.updates >= limits_.front) ||
-          (between && one.updates >= limits_.late) || idle.contains(one.name) || (order_.empty() && one.updates >= 4 * limits_.late))
+          (between && one.updates >= limits_.late) || idle.contains(one.name) ||
+          (order_.empty() && one.updates >= 4 * limits_.late))
         names.push_back(one.name);
     }
     if (names.empty()) return Heal("no_gradient", view, sink);
@@ -282,12 +284,13 @@ class NoGradient final : public KeptRule {
                                  whole, names.size());
       finding.why = "each backward pass before its updates is of a loss that does not reach them";
       finding.remedy =
-          "give the optimizer the parameters of the network whose loss is computed before its step (of a copy "
+          "give the optimizer the parameters of the network whose loss is computed before its step (of a "
+          "copy "
           "or a reference it has none; two optimizers may be exchanged); else " +
           finding.remedy;
     }
-    finding.causes = {"graph cut by detach(), .data or no_grad()",
-                      "a result that is computed and not used", "an operation without a gradient (argmax, round)", "a loss made into a new tensor"};
+    finding.causes = {"graph cut by detach(), .data or no_grad()", "a result that is computed and not used",
+                      "an operation without a gradient (argmax, round)", "a loss made into a new tensor"};
     sink.Report(std::move(finding));
   }
 
