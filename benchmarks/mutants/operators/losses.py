@@ -234,6 +234,8 @@ def noise_drawn_anew_for_the_target(source: Source) -> bool:
     changed = False
     for loss in source.losses("mse_loss"):
         if ast.unparse(loss.call.args[1]) in drawn:
-            loss.call.args[1] = ast.parse(f"torch.randn_like({ast.unparse(loss.call.args[1])})", mode="eval").body
+            loss.call.args[1] = ast.parse(
+                f"torch.randn_like({ast.unparse(loss.call.args[1])})", mode="eval"
+            ).body
             changed = True
     return changed
