@@ -24,3 +24,28 @@ def test_a_call_at_the_wrong_place_is_named(luff: Luff, wrong: str, rule: str, c
 @pytest.mark.parametrize("wrong", ["nothing", "nothing_of_two"])
 def test_the_same_loops_as_they_should_be_are_silent(luff: Luff, wrong: str) -> None:
     assert luff.run("places.py", arguments=(wrong,)).findings == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule", "cause"),
+    [
+        ("accuracy_to_fall", "ScheduleCollapse", "plateau_mode"),
+        ("last_of_both", "NoGradient", "backward_unused"),
+        ("same_reference", "LossNotDecreasing", "constant"),
+        ("other_optimizer", "NoGradient", "no_gradient"),
+        ("other_noise", "LabelNoise", "other_noise"),
+    ],
+)
+def test_something_in_the_place_of_what_is_meant_is_named(
+    luff: Luff, wrong: str, rule: str, cause: str
+) -> None:
+    job = luff.run("wrong_objects.py", arguments=(wrong,))
+    leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
+    assert leaders == {(rule, cause)}
+
+
+@pytest.mark.parametrize(
+    "right", ["no_accuracy_to_fall", "no_last_of_both", "no_same_reference", "no_other_noise"]
+)
+def test_the_same_with_what_is_meant_is_silent(luff: Luff, right: str) -> None:
+    assert luff.run("wrong_objects.py", arguments=(right,)).findings == []

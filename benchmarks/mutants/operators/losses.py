@@ -225,3 +225,17 @@ def last_term_outweighs_the_others(source: Source) -> bool:
         return False
     source.replace(term, "10000.0 * {}")
     return True
+
+
+@fault("LabelNoise", "NoBetterThanConstant", remedy=("draw the noise once",))
+def noise_drawn_anew_for_the_target(source: Source) -> bool:
+    """The noise that a denoiser is to tell is drawn a second time, so that its input does not hold it."""
+    drawn = source.assigned_from("randn_like", "randn")
+    changed = False
+    for loss in source.losses("mse_loss"):
+        if ast.unparse(loss.call.args[1]) in drawn:
+            loss.call.args[1] = ast.parse(
+                f"torch.randn_like({ast.unparse(loss.call.args[1])})", mode="eval"
+            ).body
+            changed = True
+    return changed

@@ -4,6 +4,7 @@ import ast
 
 from mutants.operators import fault
 from mutants.source import OPTIMIZERS, SCHEDULERS, Source
+from mutants.tree import base_text
 
 
 @fault("GradientNotCleared", "NoGradient", "StepSkipped", remedy=("zero_grad", "backward"), contract=True)
@@ -183,3 +184,43 @@ def frozen_though_nothing_was_loaded(source: Source) -> bool:
     model = ast.unparse(made[1])
     source.after(statement, f"for p in list({model}.parameters())[:-2]:\n    p.requires_grad_(False)")
     return bool(source.steps(*OPTIMIZERS))
+
+
+@fault("ScheduleCollapse", remedy=("mode='min'",), contract=True)
+def waits_for_the_loss_to_rise(source: Source) -> bool:
+    """A scheduler that waits for a plateau gets the loss of each epoch's last batch, and takes larger for better."""
+    losses = [one for one in source.objectives() if isinstance(one, ast.Name)]
+    if len(losses) != 1 or not source.schedule(
+        "ReduceLROnPlateau({}, mode='max', patience=2)", each_epoch=True
+    ):
+        return False
+    for call in source.calls("step"):
+        if base_text(call) == "schedule":
+            call.args.append(ast.parse(f"{losses[0].id}.item()", mode="eval").body)
+    return True
+
+
+@fault("NoGradient", remedy=("output[:, -1]",), contract=True)
+def takes_the_first_output(source: Source) -> bool:
+    """Of a recurrent layer's outputs the first is used, where the last one has seen the whole sequence."""
+    names = set()
+    for made in source.calls("LSTM", "GRU", "RNN"):
+        statement = source.statement(made)
+        if isinstance(statement, ast.Assign):
+            names.add(ast.unparse(statement.targets[0]))
+    outputs = set()
+    for statement in ast.walk(source.tree):
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.value, ast.Call)
+            and ast.unparse(statement.value.func) in names
+            and isinstance(statement.targets[0], ast.Tuple)
+        ):
+            outputs.add(ast.unparse(statement.targets[0].elts[0]))
+    changed = False
+    for one in ast.walk(source.tree):
+        if isinstance(one, ast.Subscript) and ast.unparse(one.value) in outputs:
+            if ast.unparse(one.slice) in ("(:, -1)", ":, -1"):
+                one.slice = ast.parse("x[:, 0]", mode="eval").body.slice
+                changed = True
+    return changed

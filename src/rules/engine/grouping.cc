@@ -63,6 +63,15 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"Underfit", 2, kStands, kNone},
 });
 
+// Findings of rules above that say less than the others of their rule: they explain no failure to learn.
+struct Exception {
+  std::string_view rule, cause;
+};
+constexpr std::array kExceptions = std::to_array<Exception>({
+    {"NoGradient", "backward_unused"},
+    {"NoGradient", "first_step_only"},
+});
+
 // Findings of `rule` with `cause` follow from findings of `leader` with `of`.
 struct Consequence {
   std::string_view leader, of, rule, cause;  // "" as a cause: any
@@ -76,7 +85,12 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"LabelNoise", "", "Overfit", ""},
     {"LabelNoise", "", "Overtraining", ""},
     {"Overfit", "", "Overtraining", ""},
+    // Where the loss does not depend on the answers, only rounding and decay move weights.
+    {"LossNotDecreasing", "constant", "RegularizationDominates", "shrinkage"},
+    {"LossNotDecreasing", "constant", "NoGradient", "zero_gradient"},
     {"NLPSequenceRatio", "", "DeadEmbeddingRows", ""},
+    {"NoGradient", "backward_unused", "VanishingGradient", ""},
+    {"NoGradient", "first_step_only", "VanishingGradient", ""},
     // InitialLoss speaks of the output layer, PoorWeightInitialization names the layers.
     {"PoorWeightInitialization", "scale", "InitialLoss", "too_high"},
     {"SaturatedActivation", "", "NoGradient", "zero_gradient"},
@@ -121,9 +135,16 @@ const Place* Find(const std::string& rule) noexcept {
   return it == kPlaces.end() ? nullptr : it;
 }
 
+bool IsException(const Finding& finding) noexcept {
+  return std::any_of(kExceptions.begin(), kExceptions.end(), [&](const Exception& one) {
+    return one.rule == finding.rule && one.cause == finding.cause;
+  });
+}
+
 bool Explains(const Finding& leader, const Finding& other) {
   if (leader.healed || leader.forecast || !leader.leader.empty()) return false;
   if (IsConsequence(leader, other)) return true;
+  if (IsException(leader)) return false;
   if (IsConsequence(other, leader) && other.since_step <= leader.since_step) return false;
   const Place* from = Find(leader.rule);
   const Place* to = Find(other.rule);

@@ -13,7 +13,7 @@ namespace luff::rules {
                                    double of_start);
 
 /// **Thread-compatible.** Base of rules that judge the curve of each loss after an evaluation. A finding is
-/// open while Holds is true for the curve.
+/// open from when Holds is true for the curve until neither it nor Persists is.
 class CurveRule : public KeptRule {
  public:
   /// Both strings must outlive the rule.
@@ -25,6 +25,11 @@ class CurveRule : public KeptRule {
 
  protected:
   [[nodiscard]] virtual bool Holds(const ValidationCurve& curve) const = 0;
+  /// Whether an open finding stays as it is though Holds is no longer true.
+  [[nodiscard]] virtual bool Persists(const ValidationCurve& curve) const {
+    static_cast<void>(curve);
+    return false;
+  }
   /// Adds texts and evidence. Rule, cause, tensor, steps and series are already filled in.
   virtual void Describe(const ValidationCurve& curve, Finding* finding) const = 0;
   [[nodiscard]] const Evaluations& evaluations() const noexcept { return evaluations_; }

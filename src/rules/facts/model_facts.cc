@@ -185,6 +185,9 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
     if (!scheduler.is_object() || facts.schedulers_.size() >= kMaxNames) continue;
     SchedulerFacts& one = facts.schedulers_.emplace_back();
     one.type = Word(scheduler, "type");
+    if (const auto settings = scheduler.find("settings");
+        settings != scheduler.end() && settings->is_object())
+      one.mode = Word(*settings, "mode");
     for (const char* length : {"total_steps", "T_max", "total_iters"})
       if (one.length == 0) one.length = static_cast<std::int64_t>(SettingOf(scheduler, length));
   }

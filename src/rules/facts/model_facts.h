@@ -59,7 +59,8 @@ struct ModuleFacts {
 struct SchedulerFacts {
   std::string type;  // "OneCycleLR"
   std::int64_t length =
-      0;  // steps that it is planned for (total_steps, T_max, total_iters); 0: it does not say
+      0;             // steps that it is planned for (total_steps, T_max, total_iters); 0: it does not say
+  std::string mode;  // "min" or "max" of one that is given a metric
 };
 
 /// The part of the run's document "model" that rules need. Everything in the document is optional.

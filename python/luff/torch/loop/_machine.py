@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from numbers import Real
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from luff._turn import Turn
 from luff._weak import Identities
 from luff.torch.capture._batch import LaterBatch, batch_hash
 from luff.torch.capture._early import EarlyValues
-from luff.torch.capture._memory import read_scalar
+from luff.torch.capture._memory import float_bits, read_scalar
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import OptimizerRecord, Recorder
@@ -395,13 +396,16 @@ class Machine(Steps):
         number = codes.NO_ID if self.recorder is None else self.recorder.number_of(optimizer)
         self.event(_ZERO_GRAD, 0 if number == codes.NO_ID else number)
 
-    def scheduler_stepped(self, scheduler: Any) -> None:
-        """Called when a learning rate scheduler has set a rate."""
+    def scheduler_stepped(self, scheduler: Any, metric: Any = None) -> None:
+        """Called when a learning rate scheduler has set a rate; `metric` is what it was given to judge, if anything."""
         number = codes.NO_ID
         if self.recorder is not None:
             self.recorder.scheduler(scheduler)
             number = self.recorder.number_of(getattr(scheduler, "optimizer", None))
-        self.event(int(EventKind.SCHEDULER_STEP), number)
+        value = None
+        if metric is not None:
+            value = float(metric) if isinstance(metric, Real) else read_scalar(metric)
+        self.event(int(EventKind.SCHEDULER_STEP), number, 0 if value is None else float_bits(value))
 
     def update_begins(self, optimizer: Any, has_closure: bool) -> None:
         """Called when an optimizer is about to use its gradients, or to compute them first with a closure."""

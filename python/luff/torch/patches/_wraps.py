@@ -378,7 +378,10 @@ def _scheduler_step(original: Method) -> Method:
             optimizer = getattr(self, "optimizer", None)
             hook = hooks.default if optimizer is None else hooks.of_optimizer(optimizer)
             if _listens(hook):
-                hook.told("scheduler", hook.machine.scheduler_stepped, self)
+                metric = None
+                if hasattr(self, "num_bad_epochs"):  # ReduceLROnPlateau
+                    metric = args[0] if args else kwargs.get("metrics")
+                hook.told("scheduler", hook.machine.scheduler_stepped, self, metric)
         return result
 
     return step

@@ -13,6 +13,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/mask_turns.h"
 #include "rules/facts/model_modules.h"
+#include "rules/facts/noise_target.h"
 #include "rules/facts/passes.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -72,6 +73,7 @@ class LabelNoise final : public KeptRule {
     if (*train) Unrelated(view, sink);
     if (*train) Turned(view, sink);
     if (*train) Exchanged(view, sink);
+    if (*train) OtherNoise(view, sink);
   }
   void VisitFields(Fields& io) override {
     io("seen", seen_, kMaxRows);
@@ -81,6 +83,7 @@ class LabelNoise final : public KeptRule {
     io("best", best_);
     io("in_a_row", in_a_row_);
     io("told", told_);
+    io("noise", noise_);
     io("exchanged", exchanged_);
     io("again", again_);
     io("several_tasks", several_tasks_);
@@ -169,6 +172,46 @@ class LabelNoise final : public KeptRule {
           fmt::format("{:g} % of the rows that came again, 10 at least (Luff)", 100 * limits_.contradicted);
       sink.Report(std::move(finding));
     }
+  }
+
+  // Targets that are drawn at random and that no input holds: a denoiser is given noise that was drawn anew.
+  void OtherNoise(const StepView& view, Sink& sink) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    if (calls.size() != 1 || told_.contains("other_noise") || !calls.front().target.is_float()) return;
+    const LossCall& call = calls.front();
+    if (call.target.shape.size() < 2 || !IsRegression(reader_.Recognise(call).formula)) return;
+    std::vector<std::shared_ptr<const SampleValues>> held;
+    std::vector<const SampleValues*> inputs;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      auto sample = LoadSample(view, *input.entry);
+      if (!sample || !sample->is_float() || sample->shape != call.target.shape) continue;
+      inputs.push_back(sample.get());
+      held.push_back(std::move(sample));
+    }
+    noise_.Add(inputs, call.target, call.output);
+    if (!noise_.Holds()) return;
+    told_.insert("other_noise");
+    Finding finding = Begin(view.rows.info, "other_noise");
+    finding.since_step = 0;
+    finding.what = fmt::format("the targets of {} are random numbers that no input holds", call.kind);
+    finding.why = fmt::format(
+        "they are independent draws from N(0, 1), new in each batch, and their correlation with what the "
+        "model "
+        "gets is {:.2g} in {:.0f} numbers: the best answer is 0, which is what the loss has come to",
+        noise_.correlation(), noise_.elements());
+    finding.remedy =
+        "draw the noise once in a step, and use it for both: noise = torch.randn_like(x); "
+        "loss(model(a * x + b * noise, t), noise)";
+    finding.causes = {"noise that is drawn a second time for the target",
+                      "a function that adds noise of its own and does not return it"};
+    finding.evidence = {{"numbers", noise_.elements()},
+                        {"correlation", noise_.correlation()},
+                        {"left_of_the_errors", noise_.left()}};
+    finding.threshold = fmt::format(
+        "{:g} numbers, a correlation within four standard errors of 0, {} captured batches without progress "
+        "(Luff)",
+        NoiseTarget::kElements, NoiseTarget::kIdle);
+    sink.Report(std::move(finding));
   }
 
   // True if the row has so many distinct values that it cannot repeat by chance.
@@ -431,6 +474,7 @@ class LabelNoise final : public KeptRule {
   double eval_rows_ = 0, eval_wrong_ = 0, best_ = 0, again_ = 0, other_ = 0;
   std::int64_t in_a_row_ = 0;
   std::set<std::string> told_;
+  NoiseTarget noise_;
   MaskTurns trained_masks_, evaluated_masks_;
   Passes passes_;
   std::map<std::string, Dependence> dependences_;  // by name of the loss
@@ -440,7 +484,7 @@ class LabelNoise final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.version = 5;  // 5: turned masks
+  spec.version = 6;  // 5: turned masks; 6: noise that was drawn anew
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -303,5 +303,50 @@ TEST(LabelNoise, MasksThatFollow_OrLieAlikeOnBothSides_AreSilent) {
   EXPECT_TRUE(Masks(0.5, false, false, false).empty());
 }
 
+// A denoiser of rows of 16 numbers. Its inputs hold `share` of the noise that is the target; `fixed`: the
+// noise of a row is always the same; `learns`: it answers with a part of the target.
+std::vector<Finding> Denoiser(double share, bool fixed = false, bool learns = false, bool smooth = false) {
+  FakeTrial trial;
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  constexpr std::size_t kRowsOfBatch = 64, kNumbers = kRowsOfBatch * 16;
+  std::vector<double> first;
+  for (int step = 0; step < 60; ++step) {
+    std::vector<double> inputs(kNumbers);
+    std::vector<double> outputs(kNumbers);
+    std::vector<double> targets(kNumbers);
+    double loss = 0;
+    for (std::size_t i = 0; i < kNumbers; ++i) {
+      targets[i] = smooth && i > 0 ? 0.8 * targets[i - 1] + 0.6 * normal(random) : normal(random);
+      if (fixed && step > 0) targets[i] = first[i];
+      inputs[i] = share * targets[i] + 2 * std::sin(0.1 * static_cast<double>(i) + step);
+      outputs[i] = learns ? 0.3 * targets[i] : 0.01 * normal(random);
+      loss += (outputs[i] - targets[i]) * (outputs[i] - targets[i]) / kNumbers;
+    }
+    if (first.empty()) first = targets;
+    trial.Step().Loss(loss, "MSELoss_output_0").Event(format::EventKind::kOptimizerStep, 0);
+    trial.Sample("sample/Net_input_0", {kRowsOfBatch, 16}, inputs);
+    trial.Sample("sample/MSELoss_input_0", {kRowsOfBatch, 16}, outputs);
+    trial.Sample("sample/MSELoss_input_1", {kRowsOfBatch, 16}, targets);
+  }
+  std::vector<Finding> found = testing::FindingsOf(trial, "LabelNoise", ParameterSet::kLuff);
+  std::erase_if(found, [](const Finding& finding) { return finding.cause != "other_noise"; });
+  return found;
+}
+
+TEST(LabelNoise, NoiseThatWasDrawnAnewForTheTarget_IsNamed) {
+  const auto findings = Denoiser(0);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 23);
+  EXPECT_NE(findings[0].remedy.find("draw the noise once"), std::string::npos);
+}
+
+TEST(LabelNoise, NoiseInTheInput_FixedNoise_OneThatIsLearntAndSmoothTargets_AreSilent) {
+  EXPECT_TRUE(Denoiser(0.3).empty());
+  EXPECT_TRUE(Denoiser(0, true).empty());
+  EXPECT_TRUE(Denoiser(0, false, true).empty());
+  EXPECT_TRUE(Denoiser(0, false, false, true).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::label_noise_test

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/plateau_metric.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -59,6 +60,7 @@ class ScheduleCollapse final : public KeptRule {
       if (kind == EventKind::kOptimizerStep) ++updates_;
     }
     loaded_ = loaded_ || LoadsWeights(view.index);
+    if (!info.superseded) metric_.OnStep(view);
     evaluations_ += info.mode == query::Mode::kEval && trained_ ? 1 : 0;
     trained_ = info.mode == query::Mode::kTrain;
     if (!trained_) return;
@@ -72,6 +74,7 @@ class ScheduleCollapse final : public KeptRule {
     }
     if (!any) return;
     Judge(view, sink);
+    JudgeMetric(view, sink);
   }
 
   // A schedule that is planned for all updates and has hardly begun when they are made was stepped at another
@@ -110,9 +113,53 @@ class ScheduleCollapse final : public KeptRule {
     io("evaluations", evaluations_);
     io("trained", trained_);
     io("loaded", loaded_);
+    io("metric", metric_);
+    io("told_metric", told_metric_);
   }
 
  private:
+  // A scheduler that lowers the rate when its metric gets no better, and takes better for worse.
+  void JudgeMetric(const StepView& view, Sink& sink) {
+    if (told_metric_ || metric_.count() < PlateauMetric::kEvaluations) return;
+    const ModelFacts& facts = view.memo.Facts(view);
+    if (facts.schedulers().size() != 1) return;
+    const SchedulerFacts& scheduler = facts.schedulers().front();
+    const auto lowered = std::find_if(groups_.begin(), groups_.end(),
+                                      [](const auto& g) { return g.second.last < g.second.peak; });
+    const PlateauMetric::Against against = metric_.Judge(scheduler.mode);
+    if (lowered == groups_.end() || against == PlateauMetric::Against::kNothing) return;
+    told_metric_ = true;
+    const bool falls = scheduler.mode == "min";  // as it is meant
+    Finding finding = FindingAt(kName, "plateau_mode", view, TensorAt{format::kNoId});
+    finding.tensor = lowered->first;
+    finding.since_step = 0;
+    finding.series = lowered->second.picture;
+    finding.what =
+        fmt::format("{} lowers the learning rate because its metric {}, which is what it should do",
+                    scheduler.type, falls ? "rises" : "falls");
+    const char* beside = against == PlateauMetric::Against::kItself ? "; it is the loss of the training"
+                         : against == PlateauMetric::Against::kLoss
+                             ? ", while the losses of these evaluations are below the first"
+                             : ", while the losses of the training are below the first";
+    finding.why = fmt::format(
+        "its mode is '{}', and each of the {} values after the first is {} than it ({:.4g} to {:.4g}){}: it "
+        "takes progress for a plateau",
+        scheduler.mode, metric_.count() - 1, falls ? "larger" : "smaller", metric_.first(), metric_.last(),
+        beside);
+    finding.remedy =
+        falls ? "make the scheduler with mode='max' for an accuracy or a score, or give it the loss"
+              : "make the scheduler with mode='min' for a loss, or give it an accuracy or a score";
+    finding.causes = {falls ? "an accuracy given to the default mode, 'min'" : "a loss given to mode 'max'"};
+    finding.evidence = {{"values", metric_.count()},
+                        {"first", metric_.first()},
+                        {"last", metric_.last()},
+                        {"learning_rate", lowered->second.last},
+                        {"peak", lowered->second.peak}};
+    finding.threshold =
+        fmt::format("all of {} or more values, and the rate was lowered (Luff)", PlateauMetric::kEvaluations);
+    sink.Report(std::move(finding));
+  }
+
   // That a scheduler was made is a fact of the optimizer. One that steps once per epoch must have stepped by
   // the second evaluation, or in so many updates.
   void JudgeNeverStepped(const query::Trial& trial, const ModelFacts& facts, Sink& sink) {
@@ -351,6 +398,8 @@ class ScheduleCollapse final : public KeptRule {
   Anchor last_;
   std::int64_t scheduled_ = 0, updates_ = 0;  // steps of schedulers and of optimizers
   std::int64_t evaluations_ = 0;
+  PlateauMetric metric_;
+  bool told_metric_ = false;
   bool trained_ = false, loaded_ = false;  // trained_: the step before was one of TRAIN
 };
 
@@ -358,7 +407,7 @@ class ScheduleCollapse final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
-  spec.version = 4;  // 3: causes "never_stepped", "zero_rate", "overrun"; 4: "warm_up_unfinished"
+  spec.version = 5;                                          // 4: "warm_up_unfinished"; 5: "plateau_mode"
   spec.summary =
       "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";
   return spec;

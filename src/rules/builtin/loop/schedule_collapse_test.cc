@@ -281,5 +281,55 @@ TEST(ClipSaturated, ClippedInBetween_NormsThatAreLookedAt_HooksAndSeveralOptimiz
     EXPECT_TRUE(FindingsOf(ClipsAt(place, 1, 5, 1, 1, false), "ClipSaturated", ParameterSet::kLuff).empty());
 }
 
+// A ReduceLROnPlateau, which gets `metric` after each evaluation, whose loss is `loss` (none: it counts 160
+// right answers instead); the rate falls from the fourth evaluation on.
+std::vector<Finding> Plateau(const char* mode, double (*metric)(int), double (*loss)(int),
+                             bool lowers = true) {
+  FakeTrial trial;
+  trial.SetDocument(
+      "model", std::string(R"({"schedulers": [{"type": "ReduceLROnPlateau", "settings": {"mode": ")") + mode +
+                   R"("}}]})");
+  for (int epoch = 0; epoch < 8; ++epoch) {
+    for (int step = 0; step < 10; ++step) {
+      trial.Step().Loss(2.0 / (1 + epoch)).Event(EventKind::kOptimizerStep, 0);
+      trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, lowers && epoch > 3 ? 0.01 : 0.1);
+      if (step == 0 && epoch > 0)
+        trial.Event(EventKind::kSchedulerStep, 0, std::bit_cast<std::uint64_t>(metric(epoch - 1)));
+    }
+    trial.Step(query::Mode::kEval);
+    if (loss != nullptr) trial.Loss(loss(epoch));
+  }
+  return FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
+}
+
+double Accuracy(int epoch) { return 0.5 + 0.0625 * epoch; }
+double Falling(int epoch) { return 2.1 / (1 + epoch); }
+double Rising(int epoch) { return 1 + 0.2 * epoch; }
+
+TEST(ScheduleCollapse, AnAccuracyThatIsToFall_OrALossThatIsToRise_IsNamed) {
+  const auto accuracy = Plateau("min", Accuracy, Falling);
+  ASSERT_EQ(accuracy.size(), 1U);
+  EXPECT_EQ(accuracy[0].cause, "plateau_mode");
+  EXPECT_NE(accuracy[0].remedy.find("mode='max'"), std::string::npos);
+  EXPECT_EQ(accuracy[0].step, 40);
+  const auto itself = Plateau("max", [](int epoch) { return 2.0 / (1 + epoch); }, nullptr);
+  ASSERT_EQ(itself.size(), 1U);
+  EXPECT_NE(itself[0].why.find("loss of the training"), std::string::npos);
+  const auto loss = Plateau("max", Falling, Falling);
+  ASSERT_EQ(loss.size(), 1U);
+  EXPECT_NE(loss[0].remedy.find("mode='min'"), std::string::npos);
+}
+
+TEST(ScheduleCollapse, MetricsThatGoTheirWay_OverfittingAndRatesThatStay_AreSilent) {
+  EXPECT_TRUE(Plateau("max", Accuracy, Falling).empty());
+  EXPECT_TRUE(Plateau("min", Falling, Falling).empty());
+  EXPECT_TRUE(
+      Plateau("min", Rising, Rising).empty());  // the validation loss rises from the first evaluation on
+  EXPECT_TRUE(Plateau("min", Accuracy, Falling, false).empty());
+  EXPECT_TRUE(Plateau("max", [](int epoch) { return 1.0 / (1 + epoch); }, nullptr).empty());  // some score
+  EXPECT_TRUE(Plateau("min", Rising, nullptr).empty());  // no share of rows, and no loss to compare with
+  EXPECT_TRUE(Plateau("min", [](int epoch) { return epoch == 3 ? 0.1 : Accuracy(epoch); }, Falling).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::schedule_collapse_test

@@ -13,6 +13,8 @@
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_tracker.h"
+#include "rules/facts/phases.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -32,7 +34,7 @@ struct Limits {
   bool strict;
   std::string mode;
   double rise;
-  std::int64_t rise_steps, patience, maximised;
+  std::int64_t rise_steps, patience, maximised, constant;
 };
 constexpr Param<Limits> kParams[] = {
     {nullptr, "collection_names", "None", "collections to inspect (original)"},
@@ -55,6 +57,8 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::patience, "patience", "3000",
      "TRAIN steps before a flat loss is said; plateaus of 2,000 steps are normal (Luff)"},
     {&Limits::maximised, "maximised", "16", "updates of one optimizer that make a loss larger (Luff)"},
+    {&Limits::constant, "constant", "48", "updates in a row, from the first on, with one value (Luff)",
+     AtLeast(8)},
 };
 
 // smdebug's rule: at an available step s, at least num_steps after the last evaluation (first: s >=
@@ -148,6 +152,7 @@ class Luff final : public KeptRule {
       Judge(view, loss, sink);
     }
     Maximised(view, sink);
+    Constant(view, sink);
   }
 
   void VisitFields(Fields& io) override {
@@ -157,6 +162,8 @@ class Luff final : public KeptRule {
     io("open", open_);
     io("maximised", maximised_, kMaxKind);
     io("maximised_updates", maximised_updates_);
+    io("phases", phases_);
+    io("constant", constant_);
   }
 
  private:
@@ -197,6 +204,85 @@ class Luff final : public KeptRule {
     finding.threshold = fmt::format("{} updates (Luff)", limits_.maximised);
     sink.Report(std::move(finding));
     open_[""] = "maximised";
+  }
+
+  // The one loss of each step, as long as it is the same number although batches differ.
+  struct OneValue {
+    double value = 0;
+    std::int64_t since = -1, updates = 0;  // the first step; updates since then; < 0: it has changed
+    std::uint64_t batch = 0;               // of the first
+    std::int64_t others = 0;               // steps with another batch than the first
+    void VisitFields(Fields& io) {
+      io("value", value);
+      io("since", since);
+      io("updates", updates);
+      io("batch", batch);
+      io("others", others);
+    }
+  };
+
+  // Tells the batch of a step from others; 0: unknown. Views with gaps have no event, but samples.
+  static std::uint64_t BatchOf(const StepView& view) {
+    const auto batches = view.index.events(format::EventKind::kBatch);
+    if (!batches.empty()) return batches.front().row.argument;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr) continue;
+      std::uint64_t all = 1;
+      for (const std::uint64_t row : RowHashes(*sample)) all = all * 31 + row;
+      return all;
+    }
+    return 0;
+  }
+
+  // A loss that does not depend on what the model answers. From the first update on, or from that of a new
+  // optimizer on: later it may be that nothing is left to learn. 0 is what margins give, and no fault.
+  void Constant(const StepView& view, Sink& sink) {
+    const std::vector<LossValue>& losses = view.index.losses();
+    const std::int64_t step = view.rows.info.mode_step;
+    const auto open = open_.find(kConstant);
+    if (phases_.OnStep(view)) constant_ = {};
+    if (losses.empty() || constant_.updates < 0) return;
+    const double value = losses.front().value;
+    const bool one = std::all_of(losses.begin(), losses.end(), [&](const LossValue& loss) {
+      return loss.tensor == losses.front().tensor && std::isfinite(loss.value) && loss.value != 0;
+    });
+    const std::uint64_t batch = BatchOf(view);
+    if (constant_.since < 0) constant_ = {value, step, 0, batch, 0};
+    if (constant_.batch == 0) constant_.batch = batch;
+    if (!one || phases_.several() ||
+        std::abs(value - constant_.value) > kRounding * std::abs(constant_.value)) {
+      constant_.updates = -1;
+      if (open == open_.end()) return;
+      sink.Heal(kConstant, open->second, step);
+      open_.erase(open);
+      return;
+    }
+    constant_.others += batch != 0 && batch != constant_.batch ? 1 : 0;
+    constant_.updates += view.index.events(format::EventKind::kOptimizerStep).empty() ? 0 : 1;
+    if (open != open_.end() || constant_.updates < limits_.constant ||
+        4 * constant_.others < limits_.constant)
+      return;
+    Finding finding = FindingAt(kName, kConstant, view, losses.front());
+    finding.since_step = constant_.since;
+    finding.what = fmt::format("the loss is {:.6g} in each of {} updates, whatever the batch is", value,
+                               constant_.updates);
+    finding.why =
+        "it does not depend on what the model answers: what the answers add to it cancels out, or is cut off";
+    finding.remedy =
+        "look for a difference of two equal things in the loss (the same rows or the same model on both "
+        "sides, "
+        "as a reference that is the model itself), a softmax over an axis of length 1, a clamp, or a mask "
+        "that "
+        "leaves nothing";
+    finding.causes = {"the same samples on both sides of a comparison",
+                      "a reference or a target network that is the trained model itself",
+                      "softmax over a single class", "outputs beyond a clamp"};
+    finding.evidence = {{"loss", value}, {"updates", constant_.updates}, {"other_batches", constant_.others}};
+    finding.threshold =
+        fmt::format("{} updates from the first on, equal to {:g} (Luff)", limits_.constant, kRounding);
+    open_[kConstant] = finding.tensor;
+    sink.Report(std::move(finding));
   }
 
   [[nodiscard]] bool Several() const noexcept { return (optimizers_ & (optimizers_ - 1)) != 0; }
@@ -292,6 +378,10 @@ class Luff final : public KeptRule {
   std::map<std::string, std::int64_t> above_since_;
   std::map<std::string, std::string> open_;  // loss, cause; "" for what concerns no curve
   static constexpr std::size_t kMaxKind = 128;
+  static constexpr const char* kConstant = "constant";
+  static constexpr double kRounding = 1e-6;  // a few units in the last place of a float32
+  Phases phases_;
+  OneValue constant_;
   std::string maximised_;  // kind of a loss
   std::int64_t maximised_updates_ = 0;
 };
@@ -311,8 +401,9 @@ RuleSpec Spec() {
     }
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
-  spec.version = 4;  // 4: "maximised" for squared errors
-  spec.summary = "a loss that rises and stays up, does not fall in a long time, or is maximised";
+  spec.version = 5;  // 5: "constant"
+  spec.summary =
+      "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return {};  // losses and events are always taken
     return SelectedNeeds(all, "loss_not_decreasing", Bit(format::Form::kSummary));

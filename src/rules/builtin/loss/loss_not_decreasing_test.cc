@@ -1,3 +1,5 @@
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -55,6 +57,47 @@ TEST(LossNotDecreasing, AMinusThatIsWithdrawn_Heals) {
   const auto findings = FindingsOf(trial);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_TRUE(findings[0].healed);
+}
+
+// Losses by step, of batches that are numbered by `batch`; `second` is the step from which another optimizer
+// steps.
+FakeTrial Values(const std::function<double(int)>& loss, const std::function<int(int)>& batch,
+                 int second = 1000) {
+  FakeTrial trial;
+  for (int step = 0; step < 120; ++step) {
+    trial.Step()
+        .Loss(loss(step))
+        .Event(format::EventKind::kBatch, 0, static_cast<std::uint64_t>(batch(step) + 1));
+    trial.Event(format::EventKind::kOptimizerStep, step < second ? 0 : 1);
+  }
+  return trial;
+}
+
+TEST(LossNotDecreasing, ALossThatIsOneNumberWhateverTheBatchIs_IsTold) {
+  const auto each = [](int step) { return step % 10; };
+  const auto findings =
+      FindingsOf(Values([](int step) { return 0.6931471 + (step % 3 == 0 ? 6e-8 : 0); }, each));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "constant");
+  EXPECT_EQ(findings[0].step, 47);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  // In the second phase of a program.
+  const auto later =
+      FindingsOf(Values([](int step) { return step < 40 ? 3 - 0.01 * step : 0.693; }, each, 40));
+  ASSERT_EQ(later.size(), 1U);
+  EXPECT_EQ(later[0].step, 87);
+  EXPECT_EQ(later[0].since_step, 40);
+}
+
+TEST(LossNotDecreasing, OneBatchAMarginOfZeroAChangeAtLastAndALevelThatWasReached_AreSilent) {
+  const auto each = [](int step) { return step % 10; };
+  EXPECT_TRUE(FindingsOf(Values([](int) { return 0.693; }, [](int) { return 0; })).empty());
+  EXPECT_TRUE(FindingsOf(Values([](int) { return 0.0; }, each)).empty());
+  EXPECT_TRUE(FindingsOf(Values([](int step) { return step == 20 ? 0.694 : 0.693; }, each)).empty());
+  EXPECT_TRUE(FindingsOf(Values([](int step) { return step < 20 ? 2 - 0.05 * step : 0.693; }, each)).empty());
+  const auto changed = FindingsOf(Values([](int step) { return step < 100 ? 0.693 : 0.69; }, each));
+  ASSERT_EQ(changed.size(), 1U);
+  EXPECT_TRUE(changed[0].healed);
 }
 
 }  // namespace

@@ -123,6 +123,10 @@ class Luff final : public CurveRule {
            now.training <= limits_.fall * now.validation &&
            StandsAboveBest(curve, needed, limits_.rise, limits_.of_start);
   }
+  // A noisy curve crosses the limit again and again; it has healed when most of the rise is gone.
+  [[nodiscard]] bool Persists(const ValidationCurve& curve) const override {
+    return curve.recent().back().validation > (1 + limits_.rise / 2) * curve.best().validation;
+  }
   void Describe(const ValidationCurve& curve, Finding* finding) const override {
     const EvaluationPoint& now = curve.recent().back();
     finding->what = fmt::format("the validation loss has risen to {:.3g} times its best",
@@ -163,7 +167,7 @@ RuleSpec Spec() {
         Together(std::make_unique<Luff>(limits),
                  BoostedOverfit({limits.evaluations, limits.rise, limits.of_start, limits.fall})));
   });
-  spec.version = 2;
+  spec.version = 3;  // 3: does not heal at each crossing of the limit
   spec.summary = "validation loss that rises while the training loss falls on";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return {};  // losses are captured in any case

@@ -174,6 +174,78 @@ TEST(NoGradient, EveryGradientIsZeroFromTheStart_Warns_AFirstRewardLaterIsSilent
   EXPECT_EQ(beside[0].cause, "all_zero");
 }
 
+// A recurrent layer; `state` and `back` are gradients of the weights for the state of its two directions.
+std::vector<Finding> OfRecurrent(double state, double back, double input = 1) {
+  FakeTrial trial;
+  const std::vector<std::string> names = {"rnn.weight_ih_l0", "rnn.weight_hh_l0", "rnn.weight_ih_l0_reverse",
+                                          "rnn.weight_hh_l0_reverse"};
+  std::string parameters;
+  for (const std::string& name : names) {
+    parameters += std::string(parameters.empty() ? "" : ", ") + R"({"path": ")" + name +
+                  R"(", "name": "Net_)" + name +
+                  R"(", "shape": [4, 4], "requires_grad": true, "optimizer": "Adam"})";
+  }
+  trial.SetDocument(
+      "model", R"({"models": [{"name": "Net", "type": "Net", "modules": [], "parameters": [)" + parameters +
+                   R"(]}], "optimizers": [{"number": 0, "name": "Adam", "type": "Adam", "foreign": 0,
+    "groups": [{"parameters": 4}]}]})");
+  for (int step = 0; step < 40; ++step) {
+    trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0);
+    for (const std::string& name : names) {
+      const bool of_state = name.find("_hh") != std::string::npos;
+      const double gradient = !of_state ? input : name.ends_with("_reverse") ? back : state;
+      trial.Tensor("Net_" + name, Role::kWeight, {1, 2});
+      trial.Tensor("gradient/Net_" + name, Role::kGradient, {gradient, 0});
+    }
+  }
+  return FindingsOf(trial, "NoGradient");
+}
+
+TEST(NoGradient, AStateThatIsNeverUsed_IsTold_OneThatVanishesOrOfADeadLayerIsNot) {
+  const auto back = OfRecurrent(1, 0);
+  ASSERT_EQ(back.size(), 1U);
+  EXPECT_EQ(back[0].cause, "backward_unused");
+  EXPECT_EQ(back[0].tensor, "Net_rnn.weight_hh_l0_reverse");
+  EXPECT_EQ(back[0].severity, Severity::kWarn);
+  EXPECT_EQ(back[0].step, 15);
+  const auto first = OfRecurrent(0, 1);
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_EQ(first[0].cause, "first_step_only");
+  EXPECT_EQ(OfRecurrent(0, 0).size(), 2U);
+  EXPECT_TRUE(OfRecurrent(1e-30, 1e-30).empty());
+  for (const Finding& finding : OfRecurrent(0, 0, 0)) EXPECT_EQ(finding.cause, "all_zero");
+}
+
+TEST(NoGradient, AnOptimizerOfAnotherNetwork_Stops_OneOfAPartDoesNot) {
+  const auto told = [](int held) {
+    FakeTrial trial;
+    trial.SetDocument("model", R"({"models": [
+      {"name": "Net", "type": "Net", "modules": [], "parameters": [
+        {"path": "w.weight", "name": "Net_w.weight", "shape": [4], "requires_grad": true, "optimizer": null}]},
+      {"name": "Net_1", "type": "Net", "modules": [], "parameters": [
+        {"path": "w.weight", "name": "Net_1_w.weight", "shape": [4], "requires_grad": true, "optimizer": "Adam"}]}],
+      "optimizers": [{"number": 0, "name": "Adam", "type": "Adam", "foreign": 0, "groups": [{"parameters": )" +
+                                   std::to_string(held) + "}]}]}");
+    for (int step = 0; step < 70; ++step) {
+      trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0).Ran("w");
+      if ((step & (step - 1)) == 0) {
+        trial.EventJson(
+            R"({"kind": "reach", "without_gradient": ["Net_1_w.weight"], "without_gradient_count": 1,
+          "foreign": [], "reached_count": 1})");
+      }
+      trial.Tensor("Net_1_w.weight", Role::kWeight, {1, 2});
+    }
+    return FindingsOf(trial, "NoGradient");
+  };
+  const auto findings = told(1);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "no_gradient");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 47);
+  EXPECT_NE(findings[0].what.find("Adam"), std::string::npos);
+  EXPECT_TRUE(told(2).empty());
+}
+
 TEST(NoGradient, NothingIsReached_Stops) {
   FakeTrial trial;
   trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));

@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/format.h"
@@ -119,6 +120,7 @@ class NoGradient final : public KeptRule {
     const ModelFacts& facts = view.memo.Facts(view);
     std::vector<One> none;
     std::vector<One> zero;
+    std::vector<std::string> recurrent;
     std::int64_t first = INT64_MAX;  // first and last place of the modules with gradients
     std::int64_t last = -1;
     std::size_t held = 0;
@@ -149,31 +151,118 @@ class NoGradient final : public KeptRule {
       }
       if (any) {
         // Requires 90 % of the updates: a part that gets gradients only now and then is resting.
-        if (!IsBiasName(name) && gradient->rows * 10 >= optimizer.updates * 9) zero.push_back(std::move(one));
+        if (IsBiasName(name) || gradient->rows * 10 < optimizer.updates * 9) continue;
+        if (!one.all_zero && one.updates >= limits_.front && AtItsFirstStepOnly(name, parameter, optimizer)) {
+          recurrent.push_back(name);
+        } else {
+          zero.push_back(std::move(one));
+        }
       } else if (reaches_ >= 2 && without_.contains(name) && before_.contains(name)) {
         none.push_back(std::move(one));
       }
     }
-    JudgeNone(view, none, held, first, last, sink);
+    JudgeNone(view, none, Idle(facts, none), held, first, last, sink);
     if (!moving) {
       JudgeAllZero(view, zero, sink);
     } else {
       Heal("all_zero", view, sink);
     }
     JudgeZero(view, zero, held, first, sink);
+    JudgeRecurrent(view, recurrent, sink);
+  }
+
+  // Weights that a recurrent layer multiplies its last state by have a gradient of exact zeros, and those for
+  // its input have not: only its first step counts, whose state is zero.
+  [[nodiscard]] bool AtItsFirstStepOnly(const std::string& name, const ParameterFacts& parameter,
+                                        const Optimizer& optimizer) const {
+    constexpr std::string_view kState = "weight_hh";
+    const std::size_t in_path = parameter.path.rfind(kState);
+    const std::size_t at = name.rfind(kState);
+    if (in_path == std::string::npos || at == std::string::npos ||
+        parameter.path.substr(in_path) != name.substr(at))
+      return false;
+    std::string input = name;
+    input.replace(at, kState.size(), "weight_ih");
+    const Seen* gradient = SeenOf("gradient/" + input);
+    return gradient != nullptr && gradient->last_nonzero >= optimizer.first_step;
+  }
+
+  void JudgeRecurrent(const StepView& view, const std::vector<std::string>& all, Sink& sink) {
+    for (const bool backwards : {false, true}) {
+      const char* cause = backwards ? "backward_unused" : "first_step_only";
+      std::vector<std::string> names;
+      for (const std::string& name : all) {
+        if (name.ends_with("_reverse") == backwards) names.push_back(name);
+      }
+      if (names.empty()) {
+        Heal(cause, view, sink);
+      } else {
+        TellRecurrent(view, cause, names, backwards, sink);
+      }
+    }
+  }
+
+  void TellRecurrent(const StepView& view, const char* cause, const std::vector<std::string>& names,
+                     bool backwards, Sink& sink) {
+    Finding finding = Found(view, cause, names, false);
+    finding.threshold = fmt::format("a fact of the gradients, {} updates (Luff)", limits_.front);
+    if (backwards) {
+      finding.what =
+          "the backward direction of a recurrent layer has seen only the last element of a sequence";
+      finding.why =
+          "the gradient of the weights for its state is exactly zero in each update, that of the weights for "
+          "its input is not: what is used is its first step, which begins at the end of the sequence, as in "
+          "output[:, -1]";
+      finding.remedy =
+          "use the final states: torch.cat([h[-2], h[-1]], 1) of the h that the layer returns beside its "
+          "output; or the mean or maximum of the output over time";
+      finding.causes = {"output[:, -1] of a bidirectional layer"};
+    } else {
+      finding.what = "a recurrent layer never uses its state: only its first step counts";
+      finding.why =
+          "the gradient of the weights for its state is exactly zero in each update, that of the weights for "
+          "its input is not: the loss sees the first step of each sequence, or sequences have one";
+      finding.remedy =
+          "use the last step, output[:, -1], or the state that the layer returns; check batch_first and the "
+          "order of the axes (time, batch); hand the state of one call on to the next where calls are steps";
+      finding.causes = {"output[:, 0] in place of output[:, -1]",
+                        "batch and time exchanged, or an axis of time of length 1",
+                        "a cell that begins at a state of zeros in each call"};
+    }
+    sink.Report(std::move(finding));
+  }
+
+  // Parameters without a gradient of optimizers that have stepped often and hold no others, while the
+  // backward pass reaches a network that they do not hold: they were given another one.
+  [[nodiscard]] std::set<std::string> Idle(const ModelFacts& facts, const std::vector<One>& none) const {
+    std::map<std::string, std::int64_t> held;
+    for (const One& one : none) {
+      if (const ParameterFacts* parameter = facts.Find(one.name); one.updates >= limits_.late)
+        ++held[parameter->optimizer];
+    }
+    for (const OptimizerFacts& optimizer : facts.optimizers()) {
+      if (held.contains(optimizer.name) && held[optimizer.name] != optimizer.parameters)
+        held.erase(optimizer.name);
+    }
+    std::set<std::string> names;
+    for (const One& one : none) {
+      if (reached_ > 0 && held.contains(facts.Find(one.name)->optimizer)) names.insert(one.name);
+    }
+    return names;
   }
 
   // A part that ran before all parts with gradients is cut off. One that ran between them may rest for a
   // while. One that did not run is resting.
-  void JudgeNone(const StepView& view, const std::vector<One>& none, std::size_t held, std::int64_t first,
-                 std::int64_t last, Sink& sink) {
+  void JudgeNone(const StepView& view, const std::vector<One>& none, const std::set<std::string>& idle,
+                 std::size_t held, std::int64_t first, std::int64_t last, Sink& sink) {
     std::vector<std::string> names;
     const bool nothing = reaches_ >= 2 && reached_ == 0 && !none.empty() && last < 0;
     for (const One& one : none) {
       const bool front = one.order >= 0 && one.order < first && last >= 0;
       const bool between = one.order >= 0 && one.order < last;
       if ((nothing && one.updates >= limits_.fast) || (front && one.updates >= limits_.front) ||
-          (between && one.updates >= limits_.late) || (order_.empty() && one.updates >= 4 * limits_.late))
+          (between && one.updates >= limits_.late) || idle.contains(one.name) ||
+          (order_.empty() && one.updates >= 4 * limits_.late))
         names.push_back(one.name);
     }
     if (names.empty()) return Heal("no_gradient", view, sink);
@@ -185,31 +274,31 @@ class NoGradient final : public KeptRule {
     finding.why = nothing
                       ? "the loss does not depend on the model any more where backward() is called"
                       : "their part of the model runs in front of parts that get gradients, and no gradient "
-                        "comes back to it: the graph is cut in between";
+                        "comes back to it: the graph is cut in between, or what it gives is not used";
     finding.remedy =
-        "look for detach(), .data, no_grad(), .item(), argmax or NumPy between these parameters and the "
-        "loss; "
+        "use the result of this part; look for detach(), .data, no_grad(), .item(), argmax or NumPy between "
+        "these parameters and the loss; "
         "freeze with requires_grad_(False) what is not meant to be trained";
     if (const std::string whole = WholeOptimizer(view, names); !whole.empty() && !nothing) {
       finding.what = fmt::format("{} steps, and none of its {} parameters has ever had a gradient then",
                                  whole, names.size());
       finding.why = "each backward pass before its updates is of a loss that does not reach them";
       finding.remedy =
-          "give each optimizer the parameters of the network whose loss is computed before its step (two may "
-          "be "
-          "exchanged); else " +
+          "give the optimizer the parameters of the network whose loss is computed before its step (of a "
+          "copy "
+          "or a reference it has none; two optimizers may be exchanged); else " +
           finding.remedy;
     }
-    finding.causes = {"graph cut by detach(), .data or no_grad()",
+    finding.causes = {"graph cut by detach(), .data or no_grad()", "a result that is computed and not used",
                       "an operation without a gradient (argmax, round)", "a loss made into a new tensor"};
     sink.Report(std::move(finding));
   }
 
-  // The optimizer, of several, whose parameters these are, all of them; "" if there is none.
+  // The optimizer whose parameters these are, all of them; "" if there is none.
   static std::string WholeOptimizer(const StepView& view, const std::vector<std::string>& names) {
     const ModelFacts& facts = view.memo.Facts(view);
     const ParameterFacts* first = facts.Find(names.front());
-    if (facts.optimizer_count() < 2 || first == nullptr) return "";
+    if (first == nullptr) return "";
     const auto holds = [&](const std::string& name) {
       const ParameterFacts* one = facts.Find(name);
       return one != nullptr && one->optimizer == first->optimizer;
@@ -320,7 +409,7 @@ RuleSpec Spec() {
       return InvalidArgument("'fast', 'front' and 'late' must ascend");
     return std::unique_ptr<Rule>(new NoGradient(limits));
   });
-  spec.version = 2;
+  spec.version = 3;  // 3: "first_step_only"
   spec.aliases = {"AdapterNotTraining"};
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
   spec.needs = [](const Parameters&) -> std::vector<Need> {

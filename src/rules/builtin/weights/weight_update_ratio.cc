@@ -373,11 +373,12 @@ class Luff final : public KeptRule {
     } else {
       finding.what = fmt::format("no weight has moved at all in {} updates", for_updates);
       finding.why =
-          "the optimizer steps and gradients are there, but every update is lost in rounding or multiplied "
-          "by zero: nothing more is learnt";
+          "the optimizer steps and gradients are there, but every update is lost in rounding, multiplied by "
+          "zero or undone: nothing more is learnt";
     }
     finding.remedy =
         "raise the learning rate; check that the scheduler is stepped once per epoch if it counts epochs";
+    if (largest <= 0) finding.remedy += "; look for code that sets the weights back after each update";
     finding.causes = {"learning rate far too low", "schedule that has run out",
                       "scheduler stepped per batch instead of per epoch"};
     finding.evidence = {{"largest_relative_update", largest}, {"updates", info.update - small_since_update_}};

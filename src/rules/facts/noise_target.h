@@ -1,0 +1,55 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_set>
+
+#include "rules/facts/loss_call.h"
+#include "rules/kit/fields.h"
+
+namespace luff::rules {
+
+/// Whether the targets of a regression are noise that the model's inputs do not hold: the noise that a
+/// denoiser is to tell was drawn a second time. Constant memory.
+class NoiseTarget {
+ public:
+  static constexpr double kElements = 16384;    // at least, before it says anything
+  static constexpr std::int64_t kIdle = 24;     // captured batches in a row without progress
+  static constexpr std::size_t kMaxInputs = 4;  // of the targets' shape
+
+  /// Adds a captured batch; `inputs` have the targets' shape.
+  void Add(const std::vector<const SampleValues*>& inputs, const SampleValues& target,
+           const SampleValues& output);
+  /// The targets are independent draws from N(0, 1): mean, variance, kurtosis and the correlation of
+  /// neighbours are within five standard errors of those, and no row has come twice. No input goes together
+  /// with them (four standard errors), and the newest kIdle batches were answered no better than by 0.
+  [[nodiscard]] bool Holds() const;
+  [[nodiscard]] double elements() const noexcept { return count_; }
+  /// The largest correlation of an input with the targets, element by element.
+  [[nodiscard]] double correlation() const;
+  /// Mean squared error of the newest batch by that of the answer 0.
+  [[nodiscard]] double left() const noexcept { return left_; }
+  void VisitFields(Fields& io);
+
+ private:
+  struct Input {
+    double sum = 0, squares = 0, products = 0;
+    void VisitFields(Fields& io) {
+      io("sum", sum);
+      io("squares", squares);
+      io("products", products);
+    }
+  };
+  static constexpr std::size_t kMaxRows = 8192;  // that are remembered
+
+  double count_ = 0, neighbours_ = 0;
+  std::array<double, 4> powers_{};  // sums of t, t^2, t^3, t^4
+  double lagged_ = 0;               // of t(i) t(i + 1)
+  std::vector<Input> inputs_;
+  std::unordered_set<std::uint64_t> rows_;
+  bool again_ = false, unfit_ = false;
+  std::int64_t idle_ = 0;
+  double left_ = 0;
+};
+
+}  // namespace luff::rules

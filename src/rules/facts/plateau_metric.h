@@ -1,0 +1,48 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "rules/facts/loss_call.h"
+#include "rules/kit/fields.h"
+#include "rules/kit/select.h"
+
+namespace luff::rules {
+
+/// What a scheduler that waits for a metric (ReduceLROnPlateau) was given, beside what evaluations say. Of
+/// the only scheduler of a run. Constant memory.
+class PlateauMetric {
+ public:
+  static constexpr std::int64_t kEvaluations = 4;  // at least, before it says anything
+
+  /// Call at each step that is not superseded.
+  void OnStep(const StepView& view);
+
+  enum class Against : std::uint8_t { kNothing, kLoss, kShare, kItself };
+  /// Whether the metric goes the other way than what it measures: by `mode` ("min" or "max") each value but
+  /// the first is worse than the first, and the losses of each of these evaluations are better than those of
+  /// the first (kLoss). Where evaluations have no losses: the metric is a share of rows, is to fall, and each
+  /// value is above the first, while the training's losses are below its first (kShare); or the metric is the
+  /// training's loss, the newest or its mean, and is to rise (kItself).
+  [[nodiscard]] Against Judge(const std::string& mode) const;
+  [[nodiscard]] std::int64_t count() const noexcept { return count_; }
+  [[nodiscard]] double first() const noexcept { return first_; }
+  [[nodiscard]] double last() const noexcept { return last_; }
+  void VisitFields(Fields& io);
+
+ private:
+  void Take(double metric);
+
+  std::int64_t count_ = 0;
+  double first_ = 0, last_ = 0;
+  double newest_ = 0;                                                          // loss of the training
+  double loss_sum_ = 0, losses_ = 0, train_sum_ = 0, trained_ = 0, rows_ = 0;  // since the last metric
+  double first_loss_ = 0, first_train_ = 0;
+  bool above_ = true, below_ = true;          // each value was above, below the first
+  bool better_ = true, train_better_ = true;  // so were the losses of evaluations, of the training
+  bool itself_ = true;                        // each is a loss of the training
+  bool shares_ = true;                        // each value is a number of rows by all rows, or per cent
+};
+
+}  // namespace luff::rules
