@@ -224,6 +224,7 @@ class RunOptions:
     rules: str = ""  # to run beside a training that no `luff run` watches; empty for none
     on_finding: str = "warn"
     unnamed: bool = False  # nobody chose `path`
+    marks: str = ""  # document "trial" of what `luff run --sweep` says, as JSON; "" for none
     trial: Trial | None = (
         None  # the `luff.trial_run` under way: its end ends the run, and the process goes on
     )
@@ -264,6 +265,7 @@ def run_from_environment() -> RunOptions | None:
             config=config if isinstance(config, dict) else {},
             job=str(record.get("job", "")),
             supervisor=int(record.get("supervisor_pid", 0)),
+            marks=json.dumps(record["trial"]) if isinstance(record.get("trial"), dict) else "",
         )
     except (ValueError, TypeError):
         return None
