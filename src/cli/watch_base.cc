@@ -113,6 +113,14 @@ void Reap(watch::Fleet* fleet) {
 int WatchBase(const WatchBaseOptions& wanted) {
   auto options = OptionsOf(wanted);
   if (!options.ok()) return PrintError(options.status()), kExitUsage;
+  server::ListenAt at;
+  if (!wanted.metrics.empty()) {  // before anything is written
+    at = ListenAtOrExit(wanted.metrics, "--metrics");
+    if (!at.path.empty())
+      return PrintError(InvalidArgument("--metrics takes ADDRESS:PORT here, no Unix socket")), kExitUsage;
+    if (const Status good = server::CheckAddress(at); !good.ok())
+      return PrintError(good.WithContext("--metrics")), kExitUsage;
+  }
   RaiseFileLimit();
   const bool colour = StderrHasColour();
   const std::size_t width = StderrIsTerminal() ? TerminalWidth() : 100;
@@ -130,11 +138,6 @@ int WatchBase(const WatchBaseOptions& wanted) {
   if (!fleet.ok()) return PrintError(fleet.status()), kExitUsage;
   std::unique_ptr<watch::Answers> answers;
   if (!wanted.metrics.empty()) {
-    const server::ListenAt at = ListenAtOrExit(wanted.metrics, "--metrics");
-    if (!at.path.empty())
-      return PrintError(InvalidArgument("--metrics takes ADDRESS:PORT here, no Unix socket")), kExitUsage;
-    if (const Status good = server::CheckAddress(at); !good.ok())
-      return PrintError(good.WithContext("--metrics")), kExitUsage;
     auto opened = watch::Answers::Open(at.address, at.port, MetricsTokenOrExit(wanted.metrics_token));
     if (!opened.ok()) return PrintError(opened.status().WithContext("--metrics")), kExitUsage;
     answers = std::move(*opened);

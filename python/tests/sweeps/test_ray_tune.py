@@ -63,7 +63,7 @@ def _study(tmp_path, how):
         capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return {row["lr"]: row for row in map(json.loads, done.stdout.splitlines())}
+    return {row["lr"]: row for row in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))}
 
 
 def test_a_stopped_trial_is_done_and_the_others_are_as_without_luff(tmp_path):
