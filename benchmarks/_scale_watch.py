@@ -68,7 +68,10 @@ def _measure(
         if match := re.search(r"metrics: (http://\S+)/metrics", line):
             url = match[1]
     drained = subprocess.Popen(["cat"], stdin=watch.stderr, stdout=subprocess.DEVNULL)
-    time.sleep(min(10.0, SECONDS / 4))  # begun runs are opened; what they cost to open is not what they cost to judge
+    time.sleep(
+        min(10.0, SECONDS / 4)
+    )  # begun runs are opened; what they cost to open is not what they cost to judge
+    before = _buckets(_ask(url, token))
     cpu, begun = _cpu_s(watch.pid), time.monotonic()
     peak = 0.0
     while writer.poll() is None:
@@ -77,9 +80,11 @@ def _measure(
     used = (_cpu_s(watch.pid) - cpu) / (time.monotonic() - begun)
     said = json.loads(writer.stdout.read())
     until = time.monotonic() + 60
-    while (judged := _metric(url, token, "luff_watch_steps_total")) < said["steps"] and time.monotonic() < until:
+    while (judged := _metric(url, token, "luff_watch_steps_total")) < said[
+        "steps"
+    ] and time.monotonic() < until:
         time.sleep(0.5)
-    p99 = _quantile(_ask(url, token), 0.99)
+    p99 = _quantile(before, _buckets(_ask(url, token)), 0.99)
     left = time.monotonic()
     watch.send_signal(signal.SIGTERM)
     code = watch.wait(timeout=30)
@@ -115,16 +120,21 @@ def _ask(url: str, token: Path) -> str:
 
 
 def _metric(url: str, token: Path, name: str) -> float:
-    return next(float(line.split()[1]) for line in _ask(url, token).splitlines() if line.startswith(f"{name} "))
+    return next(
+        float(line.split()[1]) for line in _ask(url, token).splitlines() if line.startswith(f"{name} ")
+    )
 
 
-def _quantile(metrics: str, q: float) -> float:
-    """Returns the upper bound of the bucket that holds the quantile of the lag."""
-    buckets = [
-        (float(match[1].replace("+Inf", "inf")), float(match[2]))
-        for match in re.finditer(r'luff_watch_lag_seconds_bucket\{le="([^"]+)"\} (\S+)', metrics)
-    ]
-    return next(bound for bound, below in buckets if below >= q * buckets[-1][1])
+def _buckets(metrics: str) -> dict[float, float]:
+    """Returns how many steps lagged by at most so many seconds."""
+    found = re.finditer(r'luff_watch_lag_seconds_bucket\{le="([^"]+)"\} (\S+)', metrics)
+    return {float(match[1].replace("+Inf", "inf")): float(match[2]) for match in found}
+
+
+def _quantile(before: dict[float, float], after: dict[float, float], q: float) -> float:
+    """Returns the upper bound of the bucket that holds the quantile of the lag between two looks."""
+    counts = {bound: after[bound] - before[bound] for bound in after}
+    return next(bound for bound, below in counts.items() if below >= q * counts[float("inf")])
 
 
 def _cpu_s(pid: int) -> float:

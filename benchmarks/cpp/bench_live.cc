@@ -88,8 +88,8 @@ class Run {
   store::StepBatch batch_;
 };
 
-Status Write(const std::string& folder, std::uint32_t count, std::uint32_t parameters, double rate, double seconds,
-             std::int64_t nan_at) {
+Status Write(const std::string& folder, std::uint32_t count, std::uint32_t parameters, double rate,
+             double seconds, std::int64_t nan_at) {
   std::vector<std::unique_ptr<Run>> runs;
   for (std::uint32_t i = 0; i < count; ++i) {
     LUFF_ASSIGN_OR_RETURN(auto run, Run::Open(folder + "/run" + std::to_string(i), i, parameters));
@@ -121,9 +121,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: luff_bench_live FOLDER RUNS PARAMETERS STEPS_PER_S SECONDS NAN_AT\n");
     return 2;
   }
-  const Status status =
-      Write(argv[1], static_cast<std::uint32_t>(std::atoi(argv[2])), static_cast<std::uint32_t>(std::atoi(argv[3])),
-            std::atof(argv[4]), std::atof(argv[5]), std::atoll(argv[6]));
+  const Status status = Write(argv[1], static_cast<std::uint32_t>(std::atoi(argv[2])),
+                              static_cast<std::uint32_t>(std::atoi(argv[3])), std::atof(argv[4]),
+                              std::atof(argv[5]), std::atoll(argv[6]));
   if (status.ok()) return 0;
   std::fprintf(stderr, "luff_bench_live: %s\n", status.ToString().c_str());
   return 1;

@@ -341,8 +341,6 @@ class BaseHook:
         listen()
         if self.trial is not None:
             self.trial.opened(session, self._run)
-        elif self._options.marks:
-            session.set_document("trial", self._options.marks)
         if self._options.rules and self.first_rank:
             self.guarded("rules", watch_beside, self._run, self._options.rules, self._options.on_finding)
 

@@ -354,7 +354,7 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
 
     def opened(worker: int | None) -> Session:
         opener: Any = _core.Session.open
-        return opener(  # type: ignore[no-any-return]
+        session: Session = opener(
             options.path,
             worker=worker,
             world_size=world,
@@ -365,6 +365,9 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
             sampler=sampler,
             sampler_environment=environment,
         )
+        if options.marks and options.trial is None:
+            session.set_document("trial", options.marks)
+        return session
 
     try:
         if rank is None:

@@ -54,7 +54,9 @@ def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callab
 
     def decorate(task: Task) -> Task:
         if not callable(task):
-            raise InvalidArgumentError(f"luff.hydra.watch() decorates {shown(task)}; expected a task function")
+            raise InvalidArgumentError(
+                f"luff.hydra.watch() decorates {shown(task)}; expected a task function"
+            )
 
         @functools.wraps(task)
         def watched(config: DictConfig) -> Any:
@@ -62,9 +64,7 @@ def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callab
             if job.mode != RunMode.MULTIRUN:
                 return task(config)
             name = f"{job.job.name}-{job.job.num}"
-            with trial_run(
-                name, _overrides(config, job), sweep or job.job.name, on_stop="return", **options
-            ):
+            with trial_run(name, _overrides(config, job), sweep or job.job.name, on_stop="return", **options):
                 return task(config)
             return stopped  # a stop has ended the block
 

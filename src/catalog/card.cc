@@ -334,8 +334,9 @@ std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& co
             word.substr(equals + 1));
     } else if (option) {
       // A word after an option is its value, unless it is an option itself; "-1" is a number.
-      const bool value = i + 1 < command.size() && (!command[i + 1].starts_with('-') ||
-                                                    std::holds_alternative<double>(ParameterOf(command[i + 1])));
+      const bool value =
+          i + 1 < command.size() &&
+          (!command[i + 1].starts_with('-') || std::holds_alternative<double>(ParameterOf(command[i + 1])));
       add(std::string_view(word).substr(2), value ? command[i + 1] : "true");
       if (value) ++i;
     }

@@ -85,9 +85,9 @@ std::string WordsOf(const Card& card) {
     all += all.empty() ? "" : "\n";
     all += text.substr(0, kMaxWordsBytes - all.size());
   };
-  for (const std::string* text : {&card.name, &card.title, &card.sweep, &card.trial, &card.verdict, &card.why,
-                                  &card.headline.rule, &card.headline.tensor, &card.headline.what, &card.note,
-                                  &card.host, &card.framework, &card.run_id})
+  for (const std::string* text :
+       {&card.name, &card.title, &card.sweep, &card.trial, &card.verdict, &card.why, &card.headline.rule,
+        &card.headline.tensor, &card.headline.what, &card.note, &card.host, &card.framework, &card.run_id})
     add(*text);
   for (const std::string& tag : card.tags) add(tag);
   for (const std::string& rule : card.rules) add(rule);

@@ -19,8 +19,8 @@ struct Field {
 /// `.min`, `.max`; `loss` and `eval_loss` are those of the main losses.
 [[nodiscard]] std::vector<Field> FieldsOf(const Card& card);
 
-/// All texts of a card in which people look for words: names, title, note, tags, command, parameters, verdict,
-/// why and the finding that leads. At most kMaxWordsBytes.
+/// All texts of a card in which people look for words: names, title, note, tags, command, parameters,
+/// verdict, why and the finding that leads. At most kMaxWordsBytes.
 [[nodiscard]] std::string WordsOf(const Card& card);
 inline constexpr std::size_t kMaxWordsBytes = 4096;
 

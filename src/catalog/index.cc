@@ -72,9 +72,8 @@ Result<std::int64_t> Index::IdOfName(const std::string& name) {
 }
 
 Status Index::Forget(std::int64_t run) {
-  for (const char* sql :
-       {"DELETE FROM field WHERE run=?", "DELETE FROM card WHERE run=?", "DELETE FROM words WHERE rowid=?",
-        "DELETE FROM run WHERE id=?"}) {
+  for (const char* sql : {"DELETE FROM field WHERE run=?", "DELETE FROM card WHERE run=?",
+                          "DELETE FROM words WHERE rowid=?", "DELETE FROM run WHERE id=?"}) {
     LUFF_ASSIGN_OR_RETURN(Statement remove, database_.Prepare(sql));
     LUFF_RETURN_IF_ERROR(remove.With({run}).Run());
   }

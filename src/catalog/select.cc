@@ -129,8 +129,8 @@ class Writer {
   std::vector<Bound>* bound_;
 };
 
-/// Adds the condition that each word of `text` occurs in what is known of the run. The index holds all pieces of
-/// three characters; shorter words are looked for in the texts themselves.
+/// Adds the condition that each word of `text` occurs in what is known of the run. The index holds all pieces
+/// of three characters; shorter words are looked for in the texts themselves.
 void SelectWords(std::string_view text, Selection* selection) {
   std::string phrases;
   std::vector<std::string> shorter;

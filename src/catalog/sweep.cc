@@ -84,7 +84,8 @@ SweepTrial TrialOf(const Entry& entry) {
   }
   std::set<std::pair<std::string, std::string>> known;
   for (const rules::Finding& one : rules::FindingsOfRun(entry.path).findings) {
-    const bool leads = one.rule == trial.rule && one.since_step == trial.since_step && one.tensor == trial.tensor;
+    const bool leads =
+        one.rule == trial.rule && one.since_step == trial.since_step && one.tensor == trial.tensor;
     if (leads) trial.cause = one.cause;
     if ((one.healed || !one.leader.empty()) && !leads) continue;
     if (known.emplace(one.rule, one.cause).second) trial.findings.emplace_back(one.rule, one.cause);
@@ -112,7 +113,9 @@ void FindSame(Sweep* sweep) {
     prints[i] = std::move(*print);
     cut += prints[i].whole ? 0 : 1;
   }
-  if (unread > 0) sweep->notes.push_back(std::to_string(unread) + " trials cannot be read: their numbers were not compared");
+  if (unread > 0)
+    sweep->notes.push_back(std::to_string(unread) +
+                           " trials cannot be read: their numbers were not compared");
   if (cut > 0)
     sweep->notes.push_back("of " + std::to_string(cut) + " trials only the first steps were compared");
   sweep->nearest = NearestOf(prints);
@@ -151,9 +154,10 @@ Status NoSuchSweep(const std::string& index, const std::string& folder, const st
     }
   }
   const std::string near = NearestText(name, std::vector<std::string>(names.begin(), names.end()));
-  return NotFound("no run belongs to a sweep '" + Escaped(name) + "'" +
-                  (names.empty() ? "; no run there belongs to any (luff.trial_run, luff run --sweep)" : Escaped(near)) +
-                  ": " + folder);
+  return NotFound(
+      "no run belongs to a sweep '" + Escaped(name) + "'" +
+      (names.empty() ? "; no run there belongs to any (luff.trial_run, luff run --sweep)" : Escaped(near)) +
+      ": " + folder);
 }
 
 }  // namespace
@@ -208,7 +212,8 @@ std::vector<SharedFinding> Share(const std::vector<SweepTrial>& trials) {
   }
   std::vector<SharedFinding> list;
   for (auto& [key, one] : all) list.push_back(std::move(one));
-  std::ranges::stable_sort(list, std::greater<>(), [](const SharedFinding& one) { return one.trials.size(); });
+  std::ranges::stable_sort(list, std::greater<>(),
+                           [](const SharedFinding& one) { return one.trials.size(); });
   return list;
 }
 

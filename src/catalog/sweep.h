@@ -28,12 +28,12 @@ struct SweepTrial {
   std::vector<std::pair<std::string, std::string>> findings;  // rule and cause, of all that stand and lead
   /// A finding stopped it, a finding of severity stop stands, or the job failed.
   bool bad = false;
-  bool ended = false;     // it is judged: it has ended, and recorded steps
-  bool stopped = false;   // by a finding, not by a person
-  bool resumed = false;   // a finding stopped an earlier part; it completed without findings: a wrong stop
+  bool ended = false;    // it is judged: it has ended, and recorded steps
+  bool stopped = false;  // by a finding, not by a person
+  bool resumed = false;  // a finding stopped an earlier part; it completed without findings: a wrong stop
   std::uint64_t steps = 0, workers = 1;
-  double took_s = 0;                         // from its begin to its last step
-  std::optional<double> loss, best_loss;     // of the main loss in TRAIN: the last and the least
+  double took_s = 0;                      // from its begin to its last step
+  std::optional<double> loss, best_loss;  // of the main loss in TRAIN: the last and the least
   std::map<std::string, Parameter> parameters;
 };
 
@@ -43,10 +43,10 @@ struct Saved {
   std::uint64_t stopped = 0, completed = 0, wrong = 0;
   double median_s = 0;  // of the completed trials, from begin to last step
   std::uint64_t median_steps = 0;
-  double hours = 0;     // of devices: (median - duration at the stop) x workers, never negative
-  double share = 0;     // of all steps that would have been made: steps not made
-  double spent_hours = 0;           // of all trials
-  bool known = false;   // at least kFewestCompleted completed
+  double hours = 0;        // of devices: (median - duration at the stop) x workers, never negative
+  double share = 0;        // of all steps that would have been made: steps not made
+  double spent_hours = 0;  // of all trials
+  bool known = false;      // at least kFewestCompleted completed
   static constexpr std::uint64_t kFewestCompleted = 3;
 };
 
@@ -59,19 +59,19 @@ struct SharedFinding {
 /// Trials that compute the same numbers.
 struct SameTrials {
   std::vector<std::size_t> trials;
-  std::uint64_t steps = 0;                 // TRAIN steps of the shortest of them
-  std::vector<std::string> differ;         // parameters that are not the same in all of them
+  std::uint64_t steps = 0;          // TRAIN steps of the shortest of them
+  std::vector<std::string> differ;  // parameters that are not the same in all of them
 };
 
 struct Sweep {
   std::string name, folder;
-  std::vector<SweepTrial> trials;      // in the order in which they began
+  std::vector<SweepTrial> trials;       // in the order in which they began
   std::vector<SharedFinding> findings;  // of bad trials, the most frequent first
   std::vector<Separation> separations;
   std::vector<SameTrials> same;
-  std::vector<Nearest> nearest;       // of each trial
+  std::vector<Nearest> nearest;  // of each trial
   Saved saved;
-  std::vector<std::string> notes;     // what was not looked at, and why
+  std::vector<std::string> notes;  // what was not looked at, and why
 };
 
 /// Reads the sweep `name` below `folder`. `index`, `progress`: as for Ask. Errors: kNotFound with the nearest

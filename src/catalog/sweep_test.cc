@@ -73,7 +73,8 @@ TEST(Separate, NamesTheBorderOnly_WhenChanceDoesNotExplainIt) {
 
 TEST(Separate, ATextIsToldFromTheOthers) {
   std::vector<std::map<std::string, Parameter>> parameters;
-  for (int i = 0; i < 30; ++i) parameters.push_back({{"optimizer", std::string(i % 3 == 0 ? "SGD" : "Adam")}});
+  for (int i = 0; i < 30; ++i)
+    parameters.push_back({{"optimizer", std::string(i % 3 == 0 ? "SGD" : "Adam")}});
   std::vector<Judged> trials;
   for (std::size_t i = 0; i < 30; ++i) trials.push_back({&parameters[i], i % 3 == 0});
   const auto found = Separate(trials);

@@ -48,8 +48,8 @@ Ordered JsonOf(const SweepTrial& trial, const Nearest& nearest, const Sweep& swe
                {"nearest", Ordered()}};
   for (const auto& [name, value] : trial.parameters) json["parameters"][name] = ValueOf(value);
   if (!trial.rule.empty()) {
-    json["finding"] = {{"rule", trial.rule},   {"cause", trial.cause}, {"severity", trial.severity},
-                       {"mode", trial.mode},   {"tensor", trial.tensor}, {"since_step", trial.since_step},
+    json["finding"] = {{"rule", trial.rule}, {"cause", trial.cause},   {"severity", trial.severity},
+                       {"mode", trial.mode}, {"tensor", trial.tensor}, {"since_step", trial.since_step},
                        {"what", trial.what}};
   }
   for (const auto& [rule, cause] : trial.findings)
@@ -69,9 +69,9 @@ std::string NamesIn(const Sweep& sweep, const std::vector<std::size_t>& trials) 
   constexpr std::size_t kNamed = 4;
   std::string text;
   for (std::size_t i = 0; i < std::min(trials.size(), kNamed); ++i)
-    text += (i == 0                                           ? ""
+    text += (i == 0                                              ? ""
              : i + 1 == trials.size() && trials.size() <= kNamed ? " and "
-                                                              : ", ") +
+                                                                 : ", ") +
             sweep.trials[trials[i]].name;
   if (trials.size() > kNamed) text += fmt::format(" and {} more", trials.size() - kNamed);
   return text;
@@ -86,16 +86,18 @@ std::vector<std::string> SharedText(const Sweep& sweep) {
     unnamed += trial.bad && trial.findings.empty() ? 1 : 0;
   }
   for (const SharedFinding& one : sweep.findings)
-    told.push_back(fmt::format("{} ({}): {} of {} bad trials: {}.", one.rule, one.cause, one.trials.size(), bad,
-                               NamesIn(sweep, one.trials)));
+    told.push_back(fmt::format("{} ({}): {} of {} bad trials: {}.", one.rule, one.cause, one.trials.size(),
+                               bad, NamesIn(sweep, one.trials)));
   if (unnamed > 0)
     told.push_back(fmt::format("No finding stands in {} of them; their jobs failed.", unnamed));
   for (const Separation& one : sweep.separations)
-    told.push_back(fmt::format("{}: {} of {} are bad, against {} of {} others (p = {:.2g}).", SeparationText(one),
-                               one.bad_inside, one.inside, one.bad_outside, one.outside, one.p));
+    told.push_back(fmt::format("{}: {} of {} are bad, against {} of {} others (p = {:.2g}).",
+                               SeparationText(one), one.bad_inside, one.inside, one.bad_outside, one.outside,
+                               one.p));
   if (!sweep.separations.empty())
     told.emplace_back(
-        "p: Fisher's exact test, times the borders that were tried, with Holm's correction over the parameters; "
+        "p: Fisher's exact test, times the borders that were tried, with Holm's correction over the "
+        "parameters; "
         "said below 0.01. A parameter that goes with another one is named, too.");
   return told;
 }
@@ -104,7 +106,8 @@ std::vector<std::string> SameText(const Sweep& sweep) {
   std::vector<std::string> told;
   for (const SameTrials& one : sweep.same) {
     const std::string names = NamesIn(sweep, one.trials);
-    const std::string how = fmt::format("bit for bit the same in all {} TRAIN steps that they share", one.steps);
+    const std::string how =
+        fmt::format("bit for bit the same in all {} TRAIN steps that they share", one.steps);
     if (one.differ.empty())
       told.push_back(fmt::format("{} are {}: the same trial, {} times.", names, how, one.trials.size()));
     else
@@ -123,7 +126,8 @@ std::string SavedText(const Saved& saved) {
                         Saved::kFewestCompleted);
   } else if (saved.stopped > 0) {
     text += fmt::format(
-        " About {} saved (estimate): {} stopped; the middle one of {} that completed took {} and {} steps, and each "
+        " About {} saved (estimate): {} stopped; the middle one of {} that completed took {} and {} steps, "
+        "and each "
         "stopped one is taken to have needed as long. That is {:.0f} % of the sweep's steps.",
         HoursText(saved.hours), Trials(saved.stopped), saved.completed, HoursText(saved.median_s / 3600),
         saved.median_steps, 100 * saved.share);
@@ -134,13 +138,15 @@ std::string SavedText(const Saved& saved) {
 }
 
 nlohmann::ordered_json ToJson(const Sweep& sweep) {
-  Ordered json{{"sweep", sweep.name},
-               {"folder", sweep.folder},
-               {"trials", Ordered::array()},
-               {"shared", {{"findings", Ordered::array()}, {"parameters", Ordered::array()}, {"sentences", SharedText(sweep)}}},
-               {"same", Ordered::array()},
-               {"saved", Ordered()},
-               {"notes", sweep.notes}};
+  Ordered json{
+      {"sweep", sweep.name},
+      {"folder", sweep.folder},
+      {"trials", Ordered::array()},
+      {"shared",
+       {{"findings", Ordered::array()}, {"parameters", Ordered::array()}, {"sentences", SharedText(sweep)}}},
+      {"same", Ordered::array()},
+      {"saved", Ordered()},
+      {"notes", sweep.notes}};
   for (std::size_t i = 0; i < sweep.trials.size(); ++i)
     json["trials"].push_back(
         JsonOf(sweep.trials[i], i < sweep.nearest.size() ? sweep.nearest[i] : Nearest(), sweep));

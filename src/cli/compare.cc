@@ -115,21 +115,25 @@ void AddCompare(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "compare", "What distinguishes runs: settings, findings, the first step that differs");
   auto options = std::make_shared<CompareOptions>();
-  verb->add_option("RUN", options->runs,
-                   "2 to 8 runs, each against the first: directories, names, or @1, @2, ... (luff runs); with "
-                   "--sweep: the directory of the runs");
-  verb->add_option("--sweep", options->sweep,
-                   "All trials of this sweep: which were bad, why, what they share, what stopping them saved");
+  verb->add_option(
+      "RUN", options->runs,
+      "2 to 8 runs, each against the first: directories, names, or @1, @2, ... (luff runs); with "
+      "--sweep: the directory of the runs");
+  verb->add_option(
+      "--sweep", options->sweep,
+      "All trials of this sweep: which were bad, why, what they share, what stopping them saved");
   verb->add_option("--by", options->by, "With --sweep: parameters shown of each trial, e.g. lr,batch_size");
   verb->add_flag("--json", options->json, "As JSON (docs/spec/catalog.md, sections 5 and 6)");
   verb->callback([verb, options] {
     if (verb->count("--sweep") > 0) {
       if (options->runs.size() > 1)
-        ExitWithError(InvalidArgument("--sweep compares all trials of a sweep; name at most one directory with it"));
+        ExitWithError(
+            InvalidArgument("--sweep compares all trials of a sweep; name at most one directory with it"));
       CompareSweep(options->runs.empty() ? "" : options->runs.front(), options->sweep, options->by,
                    options->json);
     }
-    if (!options->by.empty()) ExitWithError(InvalidArgument("--by chooses columns of --sweep NAME; give that, too"));
+    if (!options->by.empty())
+      ExitWithError(InvalidArgument("--by chooses columns of --sweep NAME; give that, too"));
     for (std::string& run : options->runs) FindRunOrExit(&run);
     Compare(*options);
   });

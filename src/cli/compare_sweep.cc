@@ -50,7 +50,8 @@ std::vector<std::string> ColumnsOrExit(const catalog::Sweep& sweep, const std::s
       if (columns.size() < kColumns) columns.push_back(one.parameter);
     }
     for (const std::string& name : differ) {
-      if (columns.size() < kColumns && std::ranges::find(columns, name) == columns.end()) columns.push_back(name);
+      if (columns.size() < kColumns && std::ranges::find(columns, name) == columns.end())
+        columns.push_back(name);
     }
     return columns;
   }
@@ -62,8 +63,9 @@ std::vector<std::string> ColumnsOrExit(const catalog::Sweep& sweep, const std::s
     const std::string name = by.substr(begin, end - begin);
     begin = end + 1;
     if (!known.contains(name))
-      ExitWithError(InvalidArgument(fmt::format("--by: no trial has a parameter '{}'{}", Escaped(name),
-                                                Escaped(NearestText(name, std::vector<std::string>(known.begin(), known.end()))))));
+      ExitWithError(InvalidArgument(
+          fmt::format("--by: no trial has a parameter '{}'{}", Escaped(name),
+                      Escaped(NearestText(name, std::vector<std::string>(known.begin(), known.end()))))));
     columns.push_back(name);
   }
   return columns;

@@ -224,24 +224,30 @@ void StartMetrics(const std::string& run, const RunOptions& wanted) {
     PrintError(started.status().WithContext("--metrics"));
 }
 
-/// The document `trial` (docs/spec/evidence.md) of what --sweep, --trial and --param say; "" if they say nothing.
+/// The document `trial` (docs/spec/evidence.md) of what --sweep, --trial and --param say; "" if they say
+/// nothing.
 Result<std::string> TrialJson(const RunOptions& wanted) {
   constexpr std::size_t kMaxText = 1000, kMaxParams = 1000;  // as luff.trial_run has them
   if (wanted.sweep.empty() && wanted.trial.empty() && wanted.params.empty()) return std::string();
-  for (const auto& [option, text] : {std::pair("--sweep", &wanted.sweep), std::pair("--trial", &wanted.trial)}) {
+  for (const auto& [option, text] :
+       {std::pair("--sweep", &wanted.sweep), std::pair("--trial", &wanted.trial)}) {
     if (text->size() > kMaxText)
-      return InvalidArgument(fmt::format("{} has {} bytes, expected at most {}", option, text->size(), kMaxText));
+      return InvalidArgument(
+          fmt::format("{} has {} bytes, expected at most {}", option, text->size(), kMaxText));
   }
   if (wanted.params.size() > kMaxParams)
-    return InvalidArgument(fmt::format("--param was given {} times, expected at most {}", wanted.params.size(), kMaxParams));
+    return InvalidArgument(
+        fmt::format("--param was given {} times, expected at most {}", wanted.params.size(), kMaxParams));
   Json params = Json::object();
   for (const std::string& param : wanted.params) {
     const std::size_t equals = param.find('=');
     if (equals == std::string::npos || equals == 0 || param.size() > kMaxText)
-      return InvalidArgument(fmt::format("--param is '{}', expected NAME=VALUE, e.g. lr=0.1", Escaped(param.substr(0, 80))));
+      return InvalidArgument(
+          fmt::format("--param is '{}', expected NAME=VALUE, e.g. lr=0.1", Escaped(param.substr(0, 80))));
     const std::string name = param.substr(0, equals);
     if (params.contains(name)) return InvalidArgument(fmt::format("--param gives '{}' twice", Escaped(name)));
-    std::visit([&](const auto& value) { params[name] = value; }, catalog::ParameterOf(param.substr(equals + 1)));
+    std::visit([&](const auto& value) { params[name] = value; },
+               catalog::ParameterOf(param.substr(equals + 1)));
   }
   const std::string name = wanted.trial.empty() ? JobName(wanted.command) : wanted.trial;
   return JsonText(Json{{"name", name}, {"sweep", wanted.sweep}, {"params", std::move(params)}});

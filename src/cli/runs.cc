@@ -130,8 +130,9 @@ void AddRuns(CLI::App& app) {
   verb->add_option("DIR", options->folder, "The directory; default: $LUFF_HOME/runs, or ~/.luff/runs");
   verb->add_option("--where", options->where,
                    "Only runs for which this holds, e.g. 'verdict = stopped and lr > 0.01'");
-  verb->add_option("--text", options->text,
-                   "Only runs with all of these words: in name, title, note, tags, command, parameters, finding");
+  verb->add_option(
+      "--text", options->text,
+      "Only runs with all of these words: in name, title, note, tags, command, parameters, finding");
   verb->add_option("--tag", options->tags, "Only runs with this tag; may be repeated")
       ->allow_extra_args(false);
   verb->add_option("--sort", options->sort, "A field, e.g. loss; -loss: the greatest first")

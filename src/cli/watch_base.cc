@@ -55,7 +55,8 @@ Status ParseShard(const std::string& text, watch::FleetOptions* options) {
   const auto number = [](std::string_view digits) -> std::uint32_t {
     std::uint32_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return error == std::errc() && end == digits.data() + digits.size() && !digits.empty() ? value : UINT32_MAX;
+    return error == std::errc() && end == digits.data() + digits.size() && !digits.empty() ? value
+                                                                                           : UINT32_MAX;
   };
   if (slash != std::string::npos) {
     options->shard = number(std::string_view(text).substr(0, slash));
@@ -63,7 +64,8 @@ Status ParseShard(const std::string& text, watch::FleetOptions* options) {
   }
   if (slash == std::string::npos || options->shards == 0 || options->shards > 16 ||
       options->shard >= options->shards)
-    return InvalidArgument(fmt::format("--shard is '{}', expected I/N, N from 1 to 16 and I below N: 0/4", Escaped(text)));
+    return InvalidArgument(
+        fmt::format("--shard is '{}', expected I/N, N from 1 to 16 and I below N: 0/4", Escaped(text)));
   return Status::Ok();
 }
 
@@ -81,11 +83,14 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
   for (const rules::Choice& one : options.runs.choices) {
     if (!one.spec->source.empty())
       return InvalidArgument(fmt::format(
-          "{} is a rule of your own, which `luff watch DIR` does not run; `luff run` and `luff watch RUN` do", one.spec->name));
+          "{} is a rule of your own, which `luff watch DIR` does not run; `luff run` and `luff watch RUN` do",
+          one.spec->name));
   }
-  const std::string on_finding = !wanted.on_finding.empty() ? wanted.on_finding : file.on_finding.value_or("warn");
+  const std::string on_finding =
+      !wanted.on_finding.empty() ? wanted.on_finding : file.on_finding.value_or("warn");
   if (on_finding != "warn" && on_finding != "stop")
-    return InvalidArgument(fmt::format("'{}' is no answer to a finding; there are warn and stop", Escaped(on_finding)));
+    return InvalidArgument(
+        fmt::format("'{}' is no answer to a finding; there are warn and stop", Escaped(on_finding)));
   options.runs.stop_on_finding = on_finding == "stop";
   options.runs.stop = file.stop;
   options.runs.actions = file.actions;
@@ -95,7 +100,8 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
   LUFF_RETURN_IF_ERROR(ParseShard(wanted.shard, &options));
   options.base = std::filesystem::absolute(wanted.base).lexically_normal().string();
   while (options.base.size() > 1 && options.base.back() == '/') options.base.pop_back();
-  const std::string part = options.shards > 1 ? fmt::format("{}-of-{}", options.shard, options.shards) : "all";
+  const std::string part =
+      options.shards > 1 ? fmt::format("{}-of-{}", options.shard, options.shards) : "all";
   options.state = wanted.state.empty() ? options.base + "/.luff-watch/" + part
                                        : std::filesystem::absolute(wanted.state).lexically_normal().string();
   options.earlier = wanted.earlier;
@@ -127,7 +133,8 @@ int WatchBase(const WatchBaseOptions& wanted) {
   watch::Voice voice;
   voice.say = SayLine;
   voice.found = [&](const std::string& run, const rules::Finding& finding, const std::string& event) {
-    if (event == "healed" || finding.healed) return SayLine(fmt::format("luff: {}: healed: {}", run, NameOf(finding)));
+    if (event == "healed" || finding.healed)
+      return SayLine(fmt::format("luff: {}: healed: {}", run, NameOf(finding)));
     if (!finding.leader.empty())
       return SayLine(fmt::format("luff: {}: {}, which follows from another finding", run, NameOf(finding)));
     fmt::print(stderr, "luff: in {}:\n{}", Escaped(run), FindingText(finding, colour, width));
@@ -141,7 +148,8 @@ int WatchBase(const WatchBaseOptions& wanted) {
     auto opened = watch::Answers::Open(at.address, at.port, MetricsTokenOrExit(wanted.metrics_token));
     if (!opened.ok()) return PrintError(opened.status().WithContext("--metrics")), kExitUsage;
     answers = std::move(*opened);
-    SayLine(fmt::format("luff: metrics: {}/metrics, {}/ready", OriginOf(at, answers->port()), OriginOf(at, answers->port())));
+    SayLine(fmt::format("luff: metrics: {}/metrics, {}/ready", OriginOf(at, answers->port()),
+                        OriginOf(at, answers->port())));
   }
   struct sigaction end{};
   end.sa_handler = End;

@@ -10,8 +10,8 @@ struct WatchBaseOptions {
   bool earlier = false, drain = false;
 };
 
-/// Judges all runs of a directory until a signal comes, or, with `drain`, until none is live. Returns the exit
-/// code.
+/// Judges all runs of a directory until a signal comes, or, with `drain`, until none is live. Returns the
+/// exit code.
 [[nodiscard]] int WatchBase(const WatchBaseOptions& wanted);
 
 }  // namespace luff::cli

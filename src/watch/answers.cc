@@ -126,7 +126,8 @@ bool Answers::Serve(Connection* one, const Numbers& numbers) const {
   }
   while (one->written < one->answer.size()) {
     const ssize_t sent = Uninterrupted([&] {
-      return send(one->fd.get(), one->answer.data() + one->written, one->answer.size() - one->written, MSG_NOSIGNAL);
+      return send(one->fd.get(), one->answer.data() + one->written, one->answer.size() - one->written,
+                  MSG_NOSIGNAL);
     });
     if (sent < 0) return errno == EAGAIN;
     one->written += static_cast<std::size_t>(sent);

@@ -10,8 +10,8 @@
 #include "luff/base/result.h"
 #include "watch/numbers.h"
 
-/// GET /metrics and GET /ready, for Prometheus and for probes. Bounded in everything, and in the thread of the
-/// caller: a scraper that is slow holds up nobody.
+/// GET /metrics and GET /ready, for Prometheus and for probes. Bounded in everything, and in the thread of
+/// the caller: a scraper that is slow holds up nobody.
 namespace luff::watch {
 
 class Answers {

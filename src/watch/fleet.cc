@@ -49,8 +49,9 @@ Result<std::unique_ptr<Fleet>> Fleet::Open(FleetOptions options, Voice voice) {
   LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(options.state));
   auto lock = store::SupervisorLock::Take(options.state);
   if (!lock.ok() && lock.status().code() == StatusCode::kAlreadyExists)
-    return AlreadyExists("another luff watch judges these runs; give shards (--shard 0/2), or another --state: " +
-                         options.state);
+    return AlreadyExists(
+        "another luff watch judges these runs; give shards (--shard 0/2), or another --state: " +
+        options.state);
   if (!lock.ok()) return lock.status();
   LUFF_ASSIGN_OR_RETURN(SaidLog said, SaidLog::Open(options.state + "/findings.jsonl"));
   std::unique_ptr<Fleet> fleet(
@@ -82,7 +83,8 @@ Status Fleet::ReadJudged() {
     for (const catalog::FoundRun& run : found->runs) {
       if (options_.earlier || !catalog::HasEnded(run.path)) continue;
       judged_[NameOf(run.path)] = run.stamp;
-      LUFF_RETURN_IF_ERROR(file->Append(JsonText(nlohmann::json{{"run", NameOf(run.path)}, {"stamp", run.stamp}}) + "\n"));
+      LUFF_RETURN_IF_ERROR(
+          file->Append(JsonText(nlohmann::json{{"run", NameOf(run.path)}, {"stamp", run.stamp}}) + "\n"));
     }
     return file->Commit();
   }
@@ -141,7 +143,8 @@ void Fleet::TryOpen(const std::string& path, std::int64_t now) {
         if (const Status said = said_.Say(run->name(), run->run_id(), event.finding, event.event); !said.ok())
           voice_.say(fmt::format("luff: a finding cannot be written: {}", said.message()));
         voice_.found(run->name(), event.finding, event.event);
-        numbers_.Found(event.finding.rule, event.finding.severity == rules::Severity::kStop ? "stop" : "warn");
+        numbers_.Found(event.finding.rule,
+                       event.finding.severity == rules::Severity::kStop ? "stop" : "warn");
         continue;
       }
       if (event.finding.healed)
@@ -182,9 +185,10 @@ void Fleet::Close(const std::string& path) {
   }
   const std::uint64_t stamp = catalog::StampOf(path);
   judged_[name] = stamp;
-  const Status kept = AppendLine(options_.state + "/judged.jsonl",
-                                 JsonText(nlohmann::json{{"run", name}, {"stamp", stamp}}));
-  if (!kept.ok()) voice_.say(fmt::format("luff: that {} is judged cannot be written: {}", name, kept.message()));
+  const Status kept =
+      AppendLine(options_.state + "/judged.jsonl", JsonText(nlohmann::json{{"run", name}, {"stamp", stamp}}));
+  if (!kept.ok())
+    voice_.say(fmt::format("luff: that {} is judged cannot be written: {}", name, kept.message()));
 }
 
 // ---- Turns ----
@@ -248,7 +252,8 @@ void Fleet::SlowLane(const std::stop_token& stop) {
       continue;
     }
     const WatchedRun::Turn turn = run->Judge(kTurnSteps, kSlowTurnNs, &numbers_);
-    const bool cheap = !turn.more && (turn.steps == 0 || turn.cost_ns / static_cast<std::int64_t>(turn.steps) < kCheapStepNs);
+    const bool cheap = !turn.more && (turn.steps == 0 ||
+                                      turn.cost_ns / static_cast<std::int64_t>(turn.steps) < kCheapStepNs);
     if (cheap && !run->slow) continue;
     if (cheap) {
       {
@@ -273,7 +278,8 @@ void Fleet::TellNumbers(std::int64_t now) {
     slow_ += run->slow ? 1 : 0;
   }
   const double lag =
-      oldest == 0 ? 0 : static_cast<double>(std::max<std::int64_t>(0, Env::Real().NowUnixNs() - oldest)) * 1e-9;
+      oldest == 0 ? 0
+                  : static_cast<double>(std::max<std::int64_t>(0, Env::Real().NowUnixNs() - oldest)) * 1e-9;
   if (lag <= kBehindS)
     behind_since_ns_ = -1;
   else if (behind_since_ns_ < 0)
@@ -281,10 +287,12 @@ void Fleet::TellNumbers(std::int64_t now) {
   const bool behind =
       behind_since_ns_ >= 0 && static_cast<double>(now - behind_since_ns_) * 1e-9 >= kBehindForS;
   if (behind != std::exchange(behind_, behind)) {
-    voice_.say(behind ? fmt::format("luff: behind: the oldest step that is not judged is {:.0f} s old; the backlog is "
-                                    "judged in bulk, nothing is skipped",
-                                    lag)
-                      : std::string("luff: no longer behind"));
+    voice_.say(
+        behind
+            ? fmt::format("luff: behind: the oldest step that is not judged is {:.0f} s old; the backlog is "
+                          "judged in bulk, nothing is skipped",
+                          lag)
+            : std::string("luff: no longer behind"));
   }
   RunStates states;
   states.live = runs_.size();

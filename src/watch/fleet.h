@@ -15,8 +15,8 @@
 namespace luff::watch {
 
 struct FleetOptions {
-  std::string base;    // absolute
-  std::string state;   // folder of what was said and judged; made if absent
+  std::string base;   // absolute
+  std::string state;  // folder of what was said and judged; made if absent
   RunSettings runs;
   std::uint32_t shard = 0, shards = 1;  // judges runs whose id's first digit d has d mod shards = shard
   bool earlier = false;                 // also runs that had ended before anybody watched this directory

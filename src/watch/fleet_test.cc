@@ -37,8 +37,8 @@ class Runs {
   [[nodiscard]] std::string base() const { return temporary_.path(); }
   [[nodiscard]] std::string Path(const std::string& name) const { return base() + "/" + name; }
 
-  /// What a fleet says until `steps` more steps are judged, or none has been for a while. Then it leaves, or is
-  /// dropped as if it had been killed.
+  /// What a fleet says until `steps` more steps are judged, or none has been for a while. Then it leaves, or
+  /// is dropped as if it had been killed.
   std::vector<std::string> Judge(bool leaves, bool earlier = false) {
     std::vector<std::string> said;
     FleetOptions options;
@@ -156,7 +156,8 @@ TEST(Fleet, OneProcessForAState_AndShardsPartTheRuns) {
   FleetOptions options;
   options.base = runs.base();
   options.state = runs.base() + "/state";
-  Voice silent{[](const std::string&, const rules::Finding&, const std::string&) {}, [](const std::string&) {}};
+  Voice silent{[](const std::string&, const rules::Finding&, const std::string&) {},
+               [](const std::string&) {}};
   const auto first = Fleet::Open(options, silent);
   ASSERT_TRUE(first.ok());
   EXPECT_EQ(Fleet::Open(options, silent).status().code(), StatusCode::kAlreadyExists);
@@ -177,7 +178,8 @@ TEST(Fleet, OneProcessForAState_AndShardsPartTheRuns) {
 TEST(Answers, ATokenIsNeeded_AndOnlyWhatIsThereIsAnswered) {
   Numbers numbers;
   const auto ask = [&](const std::string& line, const std::string& token) {
-    return AnswerUntrusted(line + " HTTP/1.1\r\nHost: x\r\nauthorization:  Bearer " + token + " \r\n\r\n", kToken, numbers);
+    return AnswerUntrusted(line + " HTTP/1.1\r\nHost: x\r\nauthorization:  Bearer " + token + " \r\n\r\n",
+                           kToken, numbers);
   };
   EXPECT_THAT(ask("GET /metrics", "wrong"), StartsWith("HTTP/1.1 401 "));
   EXPECT_THAT(ask("GET /metrics", ""), StartsWith("HTTP/1.1 401 "));

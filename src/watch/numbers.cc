@@ -54,7 +54,8 @@ std::string Numbers::Prometheus() const {
   const auto head = [&](const char* name, const char* type, const char* help) {
     text += fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", name, type, help);
   };
-  head("luff_watch_ready", "gauge", "1 while steps are judged within 5 s, 0 when they have not been for 30 s");
+  head("luff_watch_ready", "gauge",
+       "1 while steps are judged within 5 s, 0 when they have not been for 30 s");
   text += fmt::format("luff_watch_ready {}\n", ready_ ? 1 : 0);
   head("luff_watch_runs", "gauge", "Runs by state");
   for (const auto& [state, count] :
@@ -72,19 +73,21 @@ std::string Numbers::Prometheus() const {
     below += lags_[i];
     text += fmt::format("luff_watch_lag_seconds_bucket{{le=\"{}\"}} {}\n", kBounds[i], below);
   }
-  text += fmt::format("luff_watch_lag_seconds_bucket{{le=\"+Inf\"}} {0}\nluff_watch_lag_seconds_sum {1:.3f}\n"
-                      "luff_watch_lag_seconds_count {0}\n",
-                      steps_, lag_sum_);
+  text += fmt::format(
+      "luff_watch_lag_seconds_bucket{{le=\"+Inf\"}} {0}\nluff_watch_lag_seconds_sum {1:.3f}\n"
+      "luff_watch_lag_seconds_count {0}\n",
+      steps_, lag_sum_);
   head("luff_watch_steps_total", "counter", "Steps that were judged");
   text += fmt::format("luff_watch_steps_total {}\n", steps_);
   head("luff_watch_findings_total", "counter", "Findings that were said");
   for (const auto& [key, count] : found_)
-    text += fmt::format("luff_watch_findings_total{{rule=\"{}\",severity=\"{}\"}} {}\n", key.first, key.second,
-                        count);
+    text += fmt::format("luff_watch_findings_total{{rule=\"{}\",severity=\"{}\"}} {}\n", key.first,
+                        key.second, count);
   head("luff_watch_checkpoints_total", "counter", "Checkpoints on leaving and at a run's end");
-  text += fmt::format("luff_watch_checkpoints_total{{result=\"ok\"}} {}\n"
-                      "luff_watch_checkpoints_total{{result=\"failed\"}} {}\n",
-                      saved_, not_saved_);
+  text += fmt::format(
+      "luff_watch_checkpoints_total{{result=\"ok\"}} {}\n"
+      "luff_watch_checkpoints_total{{result=\"failed\"}} {}\n",
+      saved_, not_saved_);
   return text;
 }
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-/// What a process that judges many runs tells machines of itself. No label names a run: ten thousand runs do not
-/// make ten thousand series.
+/// What a process that judges many runs tells machines of itself. No label names a run: ten thousand runs do
+/// not make ten thousand series.
 namespace luff::watch {
 
 /// How many runs are in which state.

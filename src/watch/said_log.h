@@ -7,8 +7,8 @@
 #include "luff/base/result.h"
 #include "luff/rules/finding.h"
 
-/// Which findings were said already: a file of JSON lines, which is what is said. A process that is killed and
-/// started again reads it, so that no finding is missing and none stands there twice.
+/// Which findings were said already: a file of JSON lines, which is what is said. A process that is killed
+/// and started again reads it, so that no finding is missing and none stands there twice.
 namespace luff::watch {
 
 /// **Thread-compatible.** One process writes it at a time: the caller holds the lock of its folder.
@@ -20,7 +20,8 @@ class SaidLog {
 
   /// Whether an event of a finding is news: it is new, worse than what was said, or healed. `run`: the run's
   /// name and id.
-  [[nodiscard]] bool IsNews(std::string_view run, const rules::Finding& finding, std::string_view event) const;
+  [[nodiscard]] bool IsNews(std::string_view run, const rules::Finding& finding,
+                            std::string_view event) const;
   /// Whether anything was said of the finding.
   [[nodiscard]] bool Knows(std::string_view run, const rules::Finding& finding) const;
   /// Appends {"run":...,"run_id":...,<the finding>} and forgets it is news. Errors: those of writing; then it

@@ -17,8 +17,8 @@ namespace luff::watch {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
-constexpr std::size_t kChunk = 20;               // steps between two looks at the clock
-constexpr double kCheckpointSeconds = 60;        // what a restart judges again is cheap
+constexpr std::size_t kChunk = 20;         // steps between two looks at the clock
+constexpr double kCheckpointSeconds = 60;  // what a restart judges again is cheap
 constexpr std::int64_t kCheckpointSteps = 20'000;
 constexpr std::int64_t kGoneNs = 60 * kSecondNs;  // a job may be started again
 
@@ -45,8 +45,8 @@ WatchedRun::WatchedRun(std::string path, std::string name, const RunSettings& se
       run_id_(RunIdOf(path_)),
       commands_(commands),
       stop_on_finding_(settings.stop_on_finding),
-      runner_({path_, name_, SpecsFor(settings, commands), commands && settings.stop_on_finding, settings.stop,
-               settings.notifier, commands}) {}
+      runner_({path_, name_, SpecsFor(settings, commands), commands && settings.stop_on_finding,
+               settings.stop, settings.notifier, commands}) {}
 
 Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::string name,
                                                      const RunSettings& settings) {
@@ -68,8 +68,8 @@ Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::stri
   options.choices = settings.choices;
   options.checkpoint_seconds = kCheckpointSeconds;
   options.checkpoint_steps = kCheckpointSteps;
-  auto evaluator =
-      rules::Evaluator::Open(options, [to = run.get()](const rules::Finding& finding, const std::string& event) {
+  auto evaluator = rules::Evaluator::Open(
+      options, [to = run.get()](const rules::Finding& finding, const std::string& event) {
         to->events_.push_back({finding, event});
       });
   if (!evaluator.ok()) {
@@ -181,8 +181,8 @@ void WatchedRun::AskToStop(const rules::Finding& finding) {
   record.author = actions::Author() + " (luff watch)";
   record.body = JsonText(nlohmann::json{{"action", "stop"}});
   if (const auto written = store::WriteControl(path_, record); !written.ok())
-    sayings_.push_back(fmt::format("luff: the stop of {} cannot be asked for: {}\n", name_,
-                                   written.status().message()));
+    sayings_.push_back(
+        fmt::format("luff: the stop of {} cannot be asked for: {}\n", name_, written.status().message()));
 }
 
 void WatchedRun::Resume(std::vector<rules::Finding> open) {
@@ -216,8 +216,7 @@ void WatchedRun::WriteOutcome() {
   const rules::Finding& finding = runner_.stop_finding();
   nlohmann::ordered_json body;
   body["state"] = "stopped";
-  body["why"] =
-      finding.id.empty() ? runner_.stop_asked() : fmt::format("{}: {}", finding.rule, finding.what);
+  body["why"] = finding.id.empty() ? runner_.stop_asked() : fmt::format("{}: {}", finding.rule, finding.what);
   body["findings"] = evaluator_->findings().size();
   body["train_step"] = runner_.coordinator().committed_step();
   body["remark"] = runner_.coordinator().remark();

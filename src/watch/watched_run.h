@@ -39,8 +39,8 @@ struct Event {
 /// Judge() may run in another thread than the rest; a mutex keeps them apart.
 class WatchedRun {
  public:
-  /// Errors: kAlreadyExists if another process judges the run; kUnavailable if it cannot be read yet; those of
-  /// CheckOwner and of opening. `name`: relative to the directory that is watched.
+  /// Errors: kAlreadyExists if another process judges the run; kUnavailable if it cannot be read yet; those
+  /// of CheckOwner and of opening. `name`: relative to the directory that is watched.
   [[nodiscard]] static Result<std::unique_ptr<WatchedRun>> Open(std::string path, std::string name,
                                                                 const RunSettings& settings);
 
@@ -52,8 +52,8 @@ class WatchedRun {
     bool more = false;  // steps wait that the turn had no time for
     bool dear = false;  // a few steps took the whole turn
   };
-  /// Judges at most `limit` steps, and begins no more once `budget_ns` have passed. Returns at once if the run
-  /// is in use.
+  /// Judges at most `limit` steps, and begins no more once `budget_ns` have passed. Returns at once if the
+  /// run is in use.
   [[nodiscard]] Turn Judge(std::size_t limit, std::int64_t budget_ns, Numbers* numbers);
 
   // ---- The main thread ----
@@ -87,7 +87,7 @@ class WatchedRun {
   // The fleet's own notes; the main thread's.
   std::int64_t next_look_ns = 0, next_poll_ns = 0, idle_ns = 0;
   std::size_t dear_turns = 0;
-  std::atomic<bool> slow = false;      // judged by the slow lane
+  std::atomic<bool> slow = false;         // judged by the slow lane
   std::atomic<bool> cheap_again = false;  // the slow lane gives it back
 
  private:

@@ -46,7 +46,7 @@ def watch(
         Name of the sweep; by default that of the experiment.
     stopped
         Metrics that a stopped trial reports at its end, e.g. ``{"loss": math.inf}`` for a searcher that would take the
-        last value for the trial's. Trials that are stopped before their first report need those that the tuner asks for.
+        last value for the trial's. Trials that are stopped before their first report need what the tuner asks for.
     **options
         As for `luff.trial_run`: ``rules``, ``on_finding``, ``collections`` and settings of capture.
 

@@ -18,7 +18,8 @@ TRIALS = """
     for number in range(14):
         rate = 0.01 * (number + 1)
         broken = number >= 8
-        with luff.trial_run(f"trial-{number}", {"lr": rate, "dropout": number % 2 / 10}, "digits", on_stop="return", rules="NonFinite"):
+        settings = {"lr": rate, "dropout": number % 2 / 10}
+        with luff.trial_run(f"trial-{number}", settings, "digits", on_stop="return", rules="NonFinite"):
             torch.manual_seed(0)
             model = torch.nn.Linear(4, 3)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if number < 4 else rate)
@@ -51,7 +52,11 @@ def home(tmp_path_factory):
 def luff(home, *words):
     command = os.environ.get("LUFF_EXECUTABLE") or os.path.join(os.path.dirname(sys.executable), "luff")
     return subprocess.run(
-        [command, *words], env=os.environ | {"LUFF_HOME": str(home)}, capture_output=True, text=True, check=False
+        [command, *words],
+        env=os.environ | {"LUFF_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -109,11 +114,23 @@ def test_mistakes_have_sentences(home, words, said):
 def test_the_command_marks_the_trials_of_any_launcher(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch\nm = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)\n"
-        "for _ in range(5):\n    o.zero_grad()\n    loss = m(torch.ones(3, 2)).pow(2).mean()\n    loss.backward()\n    o.step()\n"
+        "for _ in range(5):\n    o.zero_grad()\n    loss = m(torch.ones(3, 2)).pow(2).mean()\n"
+        "    loss.backward()\n    o.step()\n"
     )
     run = str(tmp_path / "run")
     train = ["--", sys.executable, str(tmp_path / "train.py")]
-    marks = ["--sweep", "nets", "--trial", "one", "--param", "width=64", "--param", "bias=false", "--param", "kind=mlp"]
+    marks = [
+        "--sweep",
+        "nets",
+        "--trial",
+        "one",
+        "--param",
+        "width=64",
+        "--param",
+        "bias=false",
+        "--param",
+        "kind=mlp",
+    ]
     first = luff(tmp_path, "run", "--run", run, "--resume-or-new", *marks, *train)
     assert first.returncode == 0, first.stderr
     again = luff(tmp_path, "run", "--run", run, "--resume-or-new", *marks, *train)
@@ -121,7 +138,11 @@ def test_the_command_marks_the_trials_of_any_launcher(tmp_path):
     told = json.loads(luff(tmp_path, "compare", "--sweep", "nets", str(tmp_path), "--json").stdout)
     (trial,) = told["trials"]
     assert trial["trial"] == "one"
-    assert (trial["parameters"]["width"], trial["parameters"]["bias"], trial["parameters"]["kind"]) == (64, False, "mlp")
+    assert (trial["parameters"]["width"], trial["parameters"]["bias"], trial["parameters"]["kind"]) == (
+        64,
+        False,
+        "mlp",
+    )
     assert trial["steps"] == 10
     for wrong, said in (["--param", "width"], "NAME=VALUE"), (["--param", "a=1", "--param", "a=2"], "twice"):
         done = luff(tmp_path, "run", *wrong, *train)

@@ -64,7 +64,9 @@ def test_the_other_jobs_run_with_their_losses(tmp_path):
     bare = _run(tmp_path, "bare", *jobs)
     watched = _run(tmp_path, *jobs)
     assert watched.returncode == bare.returncode == 0, watched.stderr
-    losses = [[line for line in done.stdout.splitlines() if line.startswith("job ")] for done in (bare, watched)]
+    losses = [
+        [line for line in done.stdout.splitlines() if line.startswith("job ")] for done in (bare, watched)
+    ]
     assert len(losses[0]) == 3
     assert losses[1] == [losses[0][0], losses[0][2]]  # bit for bit, in this order
     told = []

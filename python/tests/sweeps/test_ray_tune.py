@@ -38,7 +38,9 @@ STUDY = """
                 optimizer.step()
             tune.report({"loss": loss.item(), "epoch": epoch})
 
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False, logging_level="ERROR"
+    )
     trainable = train if sys.argv[1] == "bare" else luff.ray.tune.watch(train, rules="NonFinite")
     results = tune.Tuner(
         trainable,
@@ -49,7 +51,8 @@ STUDY = """
         ),
     ).fit()
     for result in results:
-        told = {key: value for key, value in (result.metrics or {}).items() if key.startswith("luff/") or key in ("loss", "epoch")}
+        wanted = lambda key: key.startswith("luff/") or key in ("loss", "epoch")
+        told = {key: value for key, value in (result.metrics or {}).items() if wanted(key)}
         print(json.dumps({"lr": result.config["opt"]["lr"], "error": repr(result.error), **told}))
     ray.shutdown()
 """
@@ -63,7 +66,10 @@ def _study(tmp_path, how):
         capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return {row["lr"]: row for row in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))}
+    return {
+        row["lr"]: row
+        for row in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))
+    }
 
 
 def test_a_stopped_trial_is_done_and_the_others_are_as_without_luff(tmp_path):
