@@ -24,6 +24,7 @@ ROOMS = {
     "actions": ["base", "tensor", "format", "store", "query", "profile", "rules"],
     "catalog": ["base", "tensor", "format", "store", "query", "profile", "rules"],
     "server": ["base", "tensor", "format", "store", "query", "profile", "rules", "actions", "catalog"],
+    "watch": ["base", "tensor", "format", "store", "query", "profile", "rules", "actions", "catalog"],
     "cli": [
         "base",
         "tensor",
@@ -37,6 +38,7 @@ ROOMS = {
         "actions",
         "catalog",
         "server",
+        "watch",
     ],
 }
 # Folders of src/rules -> those that they may include in addition to themselves. Tests may include all of them.
@@ -63,6 +65,7 @@ BORROWED = {
         "actions",
         "catalog",
         "server",
+        "watch",
         "cli",
     ],
     "fmt": list(ROOMS),
@@ -88,7 +91,7 @@ ONE_DOOR = [
 ]
 TEST_HEADERS = {"gtest", "gmock", "rapidcheck", "rapidcheck.h", "benchmark"}
 # The Python module may bind every room except those of the executable.
-CORE_ROOMS = [room for room in ROOMS if room not in ("catalog", "server", "cli")]
+CORE_ROOMS = [room for room in ROOMS if room not in ("catalog", "server", "watch", "cli")]
 
 # Python: which of our modules may import what, in addition to the standard library, numpy, ml_dtypes and luff itself.
 # A name that ends in "/" is a folder.
@@ -103,6 +106,9 @@ FRAMEWORKS = {
         "compat/smdebug/core/utils.py",
     ],
     "optuna": ["optuna.py"],
+    "ray": ["ray/"],
+    "hydra": ["hydra.py"],
+    "omegaconf": ["hydra.py"],
     "xgboost": ["xgboost/", "compat/smdebug/xgboost/"],
     "keras": ["keras/", "tensorflow/", "compat/smdebug/tensorflow/"],
     "tensorflow": ["keras/", "tensorflow/", "compat/smdebug/tensorflow/", "compat/smdebug/core/utils.py"],

@@ -228,6 +228,7 @@ class RunOptions:
     rules: str = ""  # to run beside a training that no `luff run` watches; empty for none
     on_finding: str = "warn"
     unnamed: bool = False  # nobody chose `path`
+    marks: str = ""  # document "trial" of what `luff run --sweep` says, as JSON; "" for none
     trial: Trial | None = (
         None  # the `luff.trial_run` under way: its end ends the run, and the process goes on
     )
@@ -268,6 +269,7 @@ def run_from_environment() -> RunOptions | None:
             config=config if isinstance(config, dict) else {},
             job=str(record.get("job", "")),
             supervisor=int(record.get("supervisor_pid", 0)),
+            marks=json.dumps(record["trial"]) if isinstance(record.get("trial"), dict) else "",
         )
     except (ValueError, TypeError):
         return None
@@ -357,7 +359,7 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
 
     def opened(worker: int | None) -> Session:
         opener: Any = _core.Session.open
-        return opener(  # type: ignore[no-any-return]
+        session: Session = opener(
             options.path,
             worker=worker,
             world_size=world,
@@ -368,6 +370,9 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
             sampler=sampler,
             sampler_environment=environment,
         )
+        if options.marks and options.trial is None:
+            session.set_document("trial", options.marks)
+        return session
 
     try:
         if rank is None:

@@ -137,6 +137,7 @@ Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, s
       policy_.Resume(finding, Seconds(now_ns), train_step);
   }
   for (const Asked& asked : inbox_.Look(now_ns)) {
+    if (!options_.commands) continue;
     Begin(now_ns);
     Take(asked);
   }

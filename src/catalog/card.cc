@@ -273,17 +273,6 @@ std::string Verdict(const Card& card) {
   return card.findings > 0 ? "findings" : "ok";
 }
 
-Parameter Typed(const std::string& text) {
-  if (text == "true" || text == "True") return true;
-  if (text == "false" || text == "False") return false;
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  const bool whole = !text.empty() && end == text.c_str() + text.size() && std::isfinite(number) &&
-                     (std::isdigit(static_cast<unsigned char>(text.back())) != 0 || text.back() == '.');
-  if (whole) return number;
-  return text;
-}
-
 // A name as programs have it: argparse reads --learning-rate as learning_rate.
 std::string NameOf(std::string_view word) {
   std::string name(word);
@@ -317,12 +306,23 @@ const std::vector<std::string>& VerdictWords() {
   return words;
 }
 
+Parameter ParameterOf(const std::string& text) {
+  if (text == "true" || text == "True") return true;
+  if (text == "false" || text == "False") return false;
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const bool whole = !text.empty() && end == text.c_str() + text.size() && std::isfinite(number) &&
+                     (std::isdigit(static_cast<unsigned char>(text.back())) != 0 || text.back() == '.');
+  if (whole) return number;
+  return text;
+}
+
 std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& command) {
   std::map<std::string, Parameter> found;
   const auto add = [&](std::string_view word, const std::string& value) {
     const std::string name = NameOf(word);
     if (name.empty() || SoundsSecret(name) || found.size() >= kMaxParameters) return;
-    found[name] = Typed(value);
+    found[name] = ParameterOf(value);
   };
   for (std::size_t i = 1; i < command.size(); ++i) {
     const std::string& word = command[i];
@@ -334,8 +334,9 @@ std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& co
             word.substr(equals + 1));
     } else if (option) {
       // A word after an option is its value, unless it is an option itself; "-1" is a number.
-      const bool value = i + 1 < command.size() && (!command[i + 1].starts_with('-') ||
-                                                    std::holds_alternative<double>(Typed(command[i + 1])));
+      const bool value =
+          i + 1 < command.size() &&
+          (!command[i + 1].starts_with('-') || std::holds_alternative<double>(ParameterOf(command[i + 1])));
       add(std::string_view(word).substr(2), value ? command[i + 1] : "true");
       if (value) ++i;
     }

@@ -84,6 +84,9 @@ inline constexpr std::size_t kMaxText = 1024;
 /// One line of JSON.
 [[nodiscard]] std::string ToJson(const Card& card);
 
+/// A number, a truth value ("true", "True", "false", "False") or else the text itself.
+[[nodiscard]] Parameter ParameterOf(const std::string& text);
+
 /// "lr", "0.01" and the like from the words of a command: `--name value`, `--name=value`, `name=value`.
 /// Leaves out the values of names that sound like secrets.
 [[nodiscard]] std::map<std::string, Parameter> ParametersOf(const std::vector<std::string>& command);

@@ -19,6 +19,7 @@ struct Question {
   std::string folder;  // absolute; runs up to kMaxFolderDepth directories below it
   std::optional<Condition> where;
   std::vector<std::string> tags;  // all of them
+  std::string text;               // words, each of which occurs somewhere in what the card says
   std::string sort = "begun";     // a field
   bool ascending = false;
   std::size_t limit = 20;

@@ -78,6 +78,27 @@ std::vector<Field> FieldsOf(const Card& card) {
   return std::move(fields).Sorted();
 }
 
+std::string WordsOf(const Card& card) {
+  std::string all;
+  const auto add = [&all](std::string_view text) {
+    if (text.empty() || all.size() >= kMaxWordsBytes) return;
+    all += all.empty() ? "" : "\n";
+    all += text.substr(0, kMaxWordsBytes - all.size());
+  };
+  for (const std::string* text :
+       {&card.name, &card.title, &card.sweep, &card.trial, &card.verdict, &card.why, &card.headline.rule,
+        &card.headline.tensor, &card.headline.what, &card.note, &card.host, &card.framework, &card.run_id})
+    add(*text);
+  for (const std::string& tag : card.tags) add(tag);
+  for (const std::string& rule : card.rules) add(rule);
+  add(fmt::format("{}", fmt::join(card.command, " ")));
+  for (const Field& field : FieldsOf(card)) {
+    constexpr std::string_view kKind = "parameter.";
+    if (field.name.starts_with(kKind)) add(field.name.substr(kKind.size()) + "=" + field.text);
+  }
+  return all;
+}
+
 std::vector<std::string> MeantBy(const std::string& name) {
   return {name, "parameter." + name, "scalar." + name, "eval." + name};
 }

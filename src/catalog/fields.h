@@ -19,6 +19,11 @@ struct Field {
 /// `.min`, `.max`; `loss` and `eval_loss` are those of the main losses.
 [[nodiscard]] std::vector<Field> FieldsOf(const Card& card);
 
+/// All texts of a card in which people look for words: names, title, note, tags, command, parameters,
+/// verdict, why and the finding that leads. At most kMaxWordsBytes.
+[[nodiscard]] std::string WordsOf(const Card& card);
+inline constexpr std::size_t kMaxWordsBytes = 4096;
+
 /// Full names that a name in a question may stand for: `lr` is `parameter.lr`, `scalar.lr` or `eval.lr`.
 [[nodiscard]] std::vector<std::string> MeantBy(const std::string& name);
 

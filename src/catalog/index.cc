@@ -13,7 +13,7 @@
 namespace luff::catalog {
 namespace {
 
-constexpr int kVersion = 4;          // raised when cards or tables change
+constexpr int kVersion = 5;          // raised when cards or tables change
 constexpr std::size_t kBatch = 100;  // runs in a transaction: an interrupted refresh keeps what it read
 
 constexpr const char* kTables = R"(
@@ -23,6 +23,7 @@ CREATE TABLE IF NOT EXISTS card(run INTEGER PRIMARY KEY, json TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS field_name(id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE IF NOT EXISTS field(run INTEGER, name INTEGER, place INTEGER, number REAL, text TEXT,
                    PRIMARY KEY(run, name, place)) WITHOUT ROWID;
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, tokenize='trigram');
 CREATE INDEX IF NOT EXISTS run_by_age ON run(begun DESC, path DESC);
 )";
 
@@ -74,8 +75,8 @@ Result<std::int64_t> Index::IdOfName(const std::string& name) {
 }
 
 Status Index::Forget(std::int64_t run) {
-  for (const char* sql :
-       {"DELETE FROM field WHERE run=?", "DELETE FROM card WHERE run=?", "DELETE FROM run WHERE id=?"}) {
+  for (const char* sql : {"DELETE FROM field WHERE run=?", "DELETE FROM card WHERE run=?",
+                          "DELETE FROM words WHERE rowid=?", "DELETE FROM run WHERE id=?"}) {
     LUFF_ASSIGN_OR_RETURN(Statement remove, database_.Prepare(sql));
     LUFF_RETURN_IF_ERROR(remove.With({run}).Run());
   }
@@ -129,6 +130,8 @@ Status Index::Put(const Question& question, const std::string& run, std::uint64_
   const std::int64_t id = database_.LastId();
   LUFF_ASSIGN_OR_RETURN(Statement keep, database_.Prepare("INSERT INTO card(run, json) VALUES(?,?)"));
   LUFF_RETURN_IF_ERROR(keep.With({id, ToJson(card)}).Run());
+  LUFF_ASSIGN_OR_RETURN(Statement words, database_.Prepare("INSERT INTO words(rowid, text) VALUES(?,?)"));
+  LUFF_RETURN_IF_ERROR(words.With({id, WordsOf(card)}).Run());
   return PutFields(id, card);
 }
 

@@ -129,10 +129,40 @@ class Writer {
   std::vector<Bound>* bound_;
 };
 
+/// Adds the condition that each word of `text` occurs in what is known of the run. The index holds all pieces
+/// of three characters; shorter words are looked for in the texts themselves.
+void SelectWords(std::string_view text, Selection* selection) {
+  std::string phrases;
+  std::vector<std::string> shorter;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(" \t\n", i), text.size());
+    const std::string word(text.substr(i, end - i));
+    i = end + 1;
+    if (word.empty()) continue;
+    const auto characters = std::ranges::count_if(word, [](char c) { return (c & 0xC0) != 0x80; });
+    if (characters < 3) {
+      shorter.push_back(word);
+      continue;
+    }
+    phrases += phrases.empty() ? "\"" : " AND \"";
+    for (const char c : word) phrases += c == '"' ? std::string(2, c) : std::string(1, c);
+    phrases += '"';
+  }
+  if (!phrases.empty()) {
+    selection->where += " AND r.id IN (SELECT rowid FROM words WHERE words MATCH ?)";
+    selection->bound.emplace_back(phrases);
+  }
+  for (std::string& word : shorter) {
+    selection->where += " AND r.id IN (SELECT rowid FROM words WHERE instr(lower(text), lower(?))>0)";
+    selection->bound.emplace_back(std::move(word));
+  }
+}
+
 }  // namespace
 
 Result<Selection> Select(Database* database, const Question& question) {
   Selection selection;
+  SelectWords(question.text, &selection);
   Writer writer(database, &selection.bound);
   for (const std::string& tag : question.tags) {
     Condition has;

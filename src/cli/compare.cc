@@ -8,8 +8,10 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/text_escape.h"
+#include "cli/compare_sweep.h"
 #include "cli/reading.h"
 #include "cli/report.h"
+#include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
@@ -19,30 +21,9 @@ namespace {
 
 struct CompareOptions {
   std::vector<std::string> runs;
+  std::string sweep, by;
   bool json = false;
 };
-
-constexpr std::size_t kWidest = 36;  // of a column, in characters
-
-std::string Cell(std::string text) {
-  if (text.size() > kWidest) text = text.substr(0, kWidest - 3) + "...";
-  return text;
-}
-
-/// Prints rows with columns as wide as they need to be; the first row is the header.
-void PrintRows(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const auto& row : rows) {
-    std::string line = " ";
-    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format(" {:<{}}", row[i], widths[i] + 1);
-    line.erase(line.find_last_not_of(' ') + 1);
-    fmt::print("{}\n", line);
-  }
-}
 
 std::string StepsOfCard(const catalog::Card& card) {
   std::string text;
@@ -134,11 +115,25 @@ void AddCompare(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "compare", "What distinguishes runs: settings, findings, the first step that differs");
   auto options = std::make_shared<CompareOptions>();
-  verb->add_option("RUN", options->runs,
-                   "2 to 8 runs, each against the first: directories, names, or @1, @2, ... (luff runs)")
-      ->required();
-  verb->add_flag("--json", options->json, "As JSON (docs/spec/catalog.md, section 5)");
-  verb->callback([options] {
+  verb->add_option(
+      "RUN", options->runs,
+      "2 to 8 runs, each against the first: directories, names, or @1, @2, ... (luff runs); with "
+      "--sweep: the directory of the runs");
+  verb->add_option(
+      "--sweep", options->sweep,
+      "All trials of this sweep: which were bad, why, what they share, what stopping them saved");
+  verb->add_option("--by", options->by, "With --sweep: parameters shown of each trial, e.g. lr,batch_size");
+  verb->add_flag("--json", options->json, "As JSON (docs/spec/catalog.md, sections 5 and 6)");
+  verb->callback([verb, options] {
+    if (verb->count("--sweep") > 0) {
+      if (options->runs.size() > 1)
+        ExitWithError(
+            InvalidArgument("--sweep compares all trials of a sweep; name at most one directory with it"));
+      CompareSweep(options->runs.empty() ? "" : options->runs.front(), options->sweep, options->by,
+                   options->json);
+    }
+    if (!options->by.empty())
+      ExitWithError(InvalidArgument("--by chooses columns of --sweep NAME; give that, too"));
     for (std::string& run : options->runs) FindRunOrExit(&run);
     Compare(*options);
   });

@@ -1,4 +1,5 @@
 #include "cli/config_actions.h"
+#include "cli/config_file.h"
 #include "cli/json.h"
 
 #include <algorithm>
@@ -10,6 +11,8 @@
 
 #include "base/json.h"
 #include "base/nearest_names.h"
+#include "base/python_child.h"
+#include "luff/base/env.h"
 #include "luff/rules/rule.h"
 
 namespace luff::cli {
@@ -336,6 +339,14 @@ Result<std::vector<ActionSpec>> ReadActions(const toml::node& node, const Config
                              NearestText(specs[i].escalates, names), fmt::join(names, ", ")));
   }
   return specs;
+}
+
+Result<std::vector<std::string>> FindNotifier() {
+  LUFF_ASSIGN_OR_RETURN(const std::string package, FindPackage());
+  const std::string script = package + "/actions/notify.py";
+  if (!Env::Real().Exists(script))
+    return NotFound("Luff's Python package lacks what sends webhooks and mails: " + script);
+  return PlainPythonCommand(script);
 }
 
 }  // namespace luff::cli

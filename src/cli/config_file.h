@@ -27,4 +27,7 @@ struct FileConfig {
 /// type.
 [[nodiscard]] Result<FileConfig> ReadConfigFile(const std::string& path);
 
+/// The command of the program that sends webhooks and mails. Errors: kNotFound without the Python package.
+[[nodiscard]] Result<std::vector<std::string>> FindNotifier();
+
 }  // namespace luff::cli

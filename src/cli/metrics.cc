@@ -14,6 +14,7 @@
 #include "base/private_file.h"
 #include "base/python_child.h"
 #include "catalog/catalog.h"
+#include "cli/metrics_token.h"
 #include "cli/reading.h"
 #include "cli/serve.h"
 #include "cli/terminal.h"
@@ -179,8 +180,9 @@ class Pusher {
   ExitWith(pusher.End());
 }
 
-/// The token that scrapers send: made once, then the same for each job.
-std::string TokenOrExit(std::string path) {
+}  // namespace
+
+std::string MetricsTokenOrExit(std::string path) {
   if (path.empty()) {
     const std::string home = catalog::Home();
     if (home.empty())
@@ -202,10 +204,12 @@ std::string TokenOrExit(std::string path) {
   return token;
 }
 
+namespace {
+
 [[noreturn]] void Listen(const MetricsVerb& verb) {
   const server::ListenAt at = ListenAtOrExit(verb.listen, verb.beside_job ? "--metrics" : "--listen");
   server::Secrets secrets;
-  secrets.Add(TokenOrExit(verb.token_file), server::Role::kMetrics);
+  secrets.Add(MetricsTokenOrExit(verb.token_file), server::Role::kMetrics);
   const auto listener = ValueOrExit(server::Listener::Open(at));
   server::Service service(PlaceAt(at, listener->port()), &secrets, {.roots = {verb.run}});
   service.metrics().Configure(OptionsOrExit(verb));

@@ -44,9 +44,10 @@ namespace fs = std::filesystem;
 struct RunOptions {
   std::string run, rules_text, set_text, on_finding, stop_on, findings, config, compat;
   std::string tensorboard, smdebug, report, metrics, metrics_token;
-  bool resume = false, serve = false, otlp = false, log = false;
+  std::string sweep, trial;
+  bool resume = false, resume_or_new = false, serve = false, otlp = false, log = false;
   std::optional<std::uint64_t> log_bytes;
-  std::vector<std::string> tags, command;
+  std::vector<std::string> tags, params, command;
 };
 
 // The job's name for people, taken from its script.
@@ -153,14 +154,6 @@ Status TakeCommand(SuperviseOptions* options) {
   return Status::Ok();
 }
 
-// Returns the command of the program that sends webhooks and mails.
-Result<std::vector<std::string>> FindNotifier(const std::string& package) {
-  const std::string script = package + "/actions/notify.py";
-  if (!Env::Real().Exists(script))
-    return NotFound("Luff's Python package lacks what sends webhooks and mails: " + script);
-  return PlainPythonCommand(script);
-}
-
 // Prints where a training's report is, or why there is none. Does not change the job's exit code.
 void TellReport(const std::string& run, std::string path, std::size_t training) {
   if (training > 1)
@@ -231,6 +224,35 @@ void StartMetrics(const std::string& run, const RunOptions& wanted) {
     PrintError(started.status().WithContext("--metrics"));
 }
 
+/// The document `trial` (docs/spec/evidence.md) of what --sweep, --trial and --param say; "" if they say
+/// nothing.
+Result<std::string> TrialJson(const RunOptions& wanted) {
+  constexpr std::size_t kMaxText = 1000, kMaxParams = 1000;  // as luff.trial_run has them
+  if (wanted.sweep.empty() && wanted.trial.empty() && wanted.params.empty()) return std::string();
+  for (const auto& [option, text] :
+       {std::pair("--sweep", &wanted.sweep), std::pair("--trial", &wanted.trial)}) {
+    if (text->size() > kMaxText)
+      return InvalidArgument(
+          fmt::format("{} has {} bytes, expected at most {}", option, text->size(), kMaxText));
+  }
+  if (wanted.params.size() > kMaxParams)
+    return InvalidArgument(
+        fmt::format("--param was given {} times, expected at most {}", wanted.params.size(), kMaxParams));
+  Json params = Json::object();
+  for (const std::string& param : wanted.params) {
+    const std::size_t equals = param.find('=');
+    if (equals == std::string::npos || equals == 0 || param.size() > kMaxText)
+      return InvalidArgument(
+          fmt::format("--param is '{}', expected NAME=VALUE, e.g. lr=0.1", Escaped(param.substr(0, 80))));
+    const std::string name = param.substr(0, equals);
+    if (params.contains(name)) return InvalidArgument(fmt::format("--param gives '{}' twice", Escaped(name)));
+    std::visit([&](const auto& value) { params[name] = value; },
+               catalog::ParameterOf(param.substr(equals + 1)));
+  }
+  const std::string name = wanted.trial.empty() ? JobName(wanted.command) : wanted.trial;
+  return JsonText(Json{{"name", name}, {"sweep", wanted.sweep}, {"params", std::move(params)}});
+}
+
 /// What is wrong with options that need each other, or that another process takes, before anything begins.
 Status CheckTogether(const RunOptions& wanted) {
   constexpr std::uint64_t kLeast = 1'000'000;
@@ -240,6 +262,8 @@ Status CheckTogether(const RunOptions& wanted) {
     return InvalidArgument(fmt::format("--log-bytes is {} bytes, expected at least 1MB", *wanted.log_bytes));
   if (!wanted.metrics_token.empty() && wanted.metrics.empty())
     return InvalidArgument("--metrics-token is the token of --metrics; give --metrics ADDRESS:PORT, too");
+  if (wanted.resume_or_new && wanted.run.empty())
+    return InvalidArgument("--resume-or-new needs --run DIR: the run that it goes on with, or makes");
   if (wanted.metrics.empty()) return Status::Ok();
   return server::CheckAddress(ListenAtOrExit(wanted.metrics, "--metrics")).WithContext("--metrics");
 }
@@ -263,8 +287,9 @@ struct AtTheEnd {
   std::string profiler_rules;   // rules of SageMaker's profiler
   std::string profiler_report;  // directory of what they report
 };
-Result<SuperviseOptions> Prepare(const RunOptions& wanted, AtTheEnd* end) {
+Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   LUFF_RETURN_IF_ERROR(CheckTogether(wanted));
+  if (wanted.resume_or_new && Env::Real().Exists(Absolute(wanted.run) + "/run.json")) wanted.resume = true;
   if (!wanted.compat.empty()) {
     if (wanted.compat != "smdebug")
       return InvalidArgument(fmt::format("--compat is '{}'; there is smdebug", wanted.compat));
@@ -300,6 +325,7 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, AtTheEnd* end) {
   options.command = wanted.command;
   options.resume = wanted.resume;
   options.tags = wanted.tags;
+  LUFF_ASSIGN_OR_RETURN(options.trial_json, TrialJson(wanted));
   for (const std::string& tag : wanted.tags) {
     if (const Status good = catalog::CheckTag(tag); !good.ok()) return good.WithContext("--tag");
   }
@@ -314,7 +340,7 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, AtTheEnd* end) {
   options.bootstrap = package.value() + "/_bootstrap";  // first on PYTHONPATH, for Python's start-up
   if (std::any_of(options.actions.begin(), options.actions.end(),
                   [](const actions::ActionSpec& spec) { return actions::OnlyTells(spec.kind); })) {
-    LUFF_ASSIGN_OR_RETURN(options.notifier, FindNotifier(package.value()));
+    LUFF_ASSIGN_OR_RETURN(options.notifier, FindNotifier());
   }
   if (!wanted.findings.empty()) {
     options.findings_file = fs::absolute(wanted.findings).string();
@@ -357,6 +383,12 @@ void AddRun(CLI::App& app) {
   static RunOptions wanted;
   verb->add_option("--run", wanted.run, "Run directory; default: $LUFF_HOME/runs/..., or ~/.luff/runs/...");
   verb->add_flag("--resume", wanted.resume, "Continue an existing run");
+  verb->add_flag("--resume-or-new", wanted.resume_or_new,
+                 "Continue the run of --run if there is one, else begin it: for jobs that are started again");
+  verb->add_option("--sweep", wanted.sweep, "The sweep that the run is a trial of (luff compare --sweep)");
+  verb->add_option("--trial", wanted.trial, "What the trial is called; default: the script's name");
+  verb->add_option("--param", wanted.params, "NAME=VALUE, what tells the trial from others; may be repeated")
+      ->allow_extra_args(false);
   verb->add_option("--rules", wanted.rules_text,
                    "NAME[:parameter=value...],... or none; default: all (`luff rules`)");
   verb->add_option("--parameters", wanted.set_text, "Parameter set: luff (default) or original");

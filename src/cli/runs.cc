@@ -14,6 +14,7 @@
 #include "catalog/labels.h"
 #include "cli/reading.h"
 #include "cli/report.h"
+#include "cli/runs_folder.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
@@ -21,7 +22,7 @@ namespace luff::cli {
 namespace {
 
 struct RunsOptions {
-  std::string folder, where, sort = "-begun";
+  std::string folder, where, text, sort = "-begun";
   std::vector<std::string> tags;
   std::size_t limit = 20;
   bool all = false, json = false;
@@ -85,35 +86,24 @@ void PrintTable(const catalog::Answer& answer) {
   }
 }
 
-void PrintProgress(std::size_t done, std::size_t all) {
-  constexpr std::size_t kWorthTelling = 200;
-  if (all < kWorthTelling || !StderrIsTerminal() || (done % 50 != 0 && done != all)) return;
-  fmt::print(stderr, "\rluff: reading {} of {} runs{}", done, all, done == all ? "\n" : "");
-}
-
 void List(const RunsOptions& options) {
   for (const std::string& tag : options.tags) {
     if (const Status good = catalog::CheckTag(tag); !good.ok()) ExitWithError(good.WithContext("--tag"));
   }
-  const std::string home = catalog::Home();
   catalog::Question question;
-  if (options.folder.empty() && home.empty())
-    ExitWithError(InvalidArgument("neither LUFF_HOME nor HOME is set; name the directory of the runs"));
-  const std::string folder = options.folder.empty() ? home + "/runs" : options.folder;
+  question.folder = RunsFolderOrExit(options.folder);
   std::error_code error;
-  if (options.folder.empty() && !std::filesystem::exists(folder, error)) {
-    if (!options.json) fmt::print("no runs yet: {}\n", Escaped(folder));
+  if (options.folder.empty() && !std::filesystem::exists(question.folder, error)) {
+    if (!options.json) fmt::print("no runs yet: {}\n", Escaped(question.folder));
     ExitWith(kExitOk);
   }
-  question.folder = std::filesystem::absolute(folder).lexically_normal().string();
-  while (question.folder.size() > 1 && question.folder.back() == '/') question.folder.pop_back();
   if (!options.where.empty()) question.where = ValueOrExit(catalog::ParseCondition(options.where));
   question.tags = options.tags;
+  question.text = options.text;
   question.ascending = !options.sort.starts_with('-');
   question.sort = question.ascending ? options.sort : options.sort.substr(1);
   question.limit = options.all || options.json ? SIZE_MAX : options.limit;
-  const std::string index = home.empty() ? std::string() : home + "/catalog.sqlite3";
-  const catalog::Answer answer = ValueOrExit(catalog::Ask(index, question, PrintProgress));
+  const catalog::Answer answer = ValueOrExit(catalog::Ask(IndexFile(), question, PrintReading));
   for (const std::string& note : answer.notes) fmt::print(stderr, "luff: {}\n", Escaped(note));
   if (options.json) {
     for (const catalog::Entry& run : answer.entries) fmt::print("{}\n", JsonEscaped(run.card));
@@ -140,6 +130,9 @@ void AddRuns(CLI::App& app) {
   verb->add_option("DIR", options->folder, "The directory; default: $LUFF_HOME/runs, or ~/.luff/runs");
   verb->add_option("--where", options->where,
                    "Only runs for which this holds, e.g. 'verdict = stopped and lr > 0.01'");
+  verb->add_option(
+      "--text", options->text,
+      "Only runs with all of these words: in name, title, note, tags, command, parameters, finding");
   verb->add_option("--tag", options->tags, "Only runs with this tag; may be repeated")
       ->allow_extra_args(false);
   verb->add_option("--sort", options->sort, "A field, e.g. loss; -loss: the greatest first")

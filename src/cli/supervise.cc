@@ -130,6 +130,7 @@ class Supervisor final : public Job {
     session["config"] = TryParseOrderedJson(options_.capture_json);
     session["job"] = job_id_;
     session["supervisor_pid"] = getpid();
+    if (!options_.trial_json.empty()) session["trial"] = TryParseOrderedJson(options_.trial_json);
     std::string python_path = options_.bootstrap;
     if (const char* before = std::getenv("PYTHONPATH"); before != nullptr && *before != 0)
       python_path += ":" + std::string(before);

@@ -24,6 +24,7 @@ struct SuperviseOptions {
   bool sample = false;        // measure the machine meanwhile
   std::string findings_file;  // "" if none
   std::string capture_json;   // from the configuration file, "" if none
+  std::string trial_json;     // the document `trial` of each training's run, "" if it is none of a sweep
   std::string bootstrap;      // folder with sitecustomize.py
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;

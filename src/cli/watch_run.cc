@@ -6,15 +6,18 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "base/format.h"
 #include "base/interrupted.h"
+#include "catalog/walk.h"
 #include "cli/reading.h"
 #include "cli/supervise.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "cli/watch.h"
+#include "cli/watch_base.h"
 #include "luff/base/env.h"
 #include "luff/query/trial.h"
 
@@ -156,9 +159,15 @@ int WatchRun(const WatchOptions& wanted) {
 }  // namespace
 
 void AddWatch(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("watch", "Rules beside a training that attached itself, until it ends");
+  CLI::App* verb = app.add_subcommand(
+      "watch", "Rules beside a training that attached itself, until it ends; or beside all of a directory");
   auto options = std::make_shared<WatchOptions>();
-  verb->add_option("RUN", options->run, kRunHelp)->required();
+  auto base = std::make_shared<WatchBaseOptions>();
+  verb->add_option("RUN", options->run,
+                   "The run: its directory, its name, or @1 for the newest (luff runs); or a directory of "
+                   "runs, all of "
+                   "which are judged by this one process")
+      ->required();
   verb->add_option("--rules", options->rules_text, "NAME[:parameter=value...],... or none; default: all");
   verb->add_option("--parameters", options->set_text, "Parameter set: luff (default) or original");
   verb->add_option("--on-finding", options->on_finding,
@@ -171,8 +180,41 @@ void AddWatch(CLI::App& app) {
       "has ended, what rules have not seen is judged, its outcome stays as it is, and 3 means a finding of "
       "severity\n"
       "stop, as of luff check.");
-  verb->callback([options] {
+  verb->add_option("--config", base->config, "DIR: configuration file, for its rules, [stop] and actions");
+  verb->add_option(
+      "--shard", base->shard,
+      "DIR: I/N, judge only every N-th run, by its id: one of N processes, each with an I of its own");
+  verb->add_option("--state", base->state,
+                   "DIR: where to keep what was said and judged; default: DIR/.luff-watch");
+  verb->add_option("--metrics", base->metrics, "DIR: answer /metrics and /ready at this ADDRESS:PORT");
+  verb->add_option(
+      "--metrics-token", base->metrics_token,
+      "DIR: file with the token that they must send, made if absent; default: $LUFF_HOME/metrics.token");
+  verb->add_flag("--earlier", base->earlier,
+                 "DIR: also judge runs that had ended before it was watched first");
+  verb->add_flag("--drain", base->drain, "DIR: leave when no run is live");
+  verb->callback([verb, options, base] {
     FindRunOrExit(&options->run);
+    std::error_code ignored;
+    const bool many =
+        std::filesystem::is_directory(options->run, ignored) && catalog::StampOf(options->run) == 0;
+    if (!many) {
+      for (const char* of_many :
+           {"--config", "--shard", "--state", "--metrics", "--metrics-token", "--earlier", "--drain"}) {
+        if (verb->count(of_many) > 0)
+          ExitWithError(InvalidArgument(
+              fmt::format("{} is for a directory of runs, and this is a run: {}", of_many, options->run)));
+      }
+    } else {
+      if (options->detach || options->while_pid != 0)
+        ExitWithError(InvalidArgument(
+            "--detach and --while are for a run, and this is a directory of runs: " + options->run));
+      base->base = options->run;
+      base->rules_text = options->rules_text;
+      if (verb->count("--parameters") > 0) base->set_text = options->set_text;
+      if (verb->count("--on-finding") > 0) base->on_finding = options->on_finding;
+      ExitWith(WatchBase(*base));
+    }
     ExitWith(WatchRun(*options));
   });
 }

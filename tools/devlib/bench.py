@@ -19,7 +19,12 @@ FRAMEWORKS = {
 #: Benchmarks whose files have another name: profile.py would stand in the way of Python's own module.
 FILES = {"profile": "_profile"}
 #: Programs of benchmarks/cpp that a benchmark runs.
-PROGRAMS = {"read": "luff_bench_store", "store": "luff_bench_store", "kernels": "luff_kernel_count"}
+PROGRAMS = {
+    "read": "luff_bench_store",
+    "store": "luff_bench_store",
+    "kernels": "luff_kernel_count",
+    "scale": "luff_bench_live",
+}
 
 
 def bench_arguments(parser):

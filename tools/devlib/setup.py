@@ -26,7 +26,7 @@ ENVIRONMENTS = {
     "xgboost2": "XGBoost 2",
     "xgboost3": "XGBoost 3",
     "compat": "what smdebug's own tests import",
-    "sweeps": "Optuna",
+    "sweeps": "Optuna, Ray Tune and Hydra",
     "formats": "what reads the formats that luff export writes",
 }
 

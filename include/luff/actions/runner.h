@@ -26,6 +26,7 @@ struct RunnerOptions {
   bool stop_on_finding = false;  // a finding of severity stop ends the job, whatever the specs say
   StopSettings stop;
   std::vector<std::string> notifier;  // argv of notify.py
+  bool commands = true;  // false: another process holds the supervisor's lock, and carries out what is asked
 };
 
 /// Never waits. `now_ns` is monotonic. **Thread-compatible.**

@@ -1,0 +1,20 @@
+"""What many runs cost: each figure beside its limit.
+
+usage: ./dev bench scale [PART ...] [--json FILE]
+
+catalogue: `luff runs` over 10,000 runs whose index is kept, and the question alone, by SQLite in that index.
+watch: `luff watch DIR` over 500 live runs, written by another process through the real writer: CPU time, memory, lag,
+whether each finding is said once, and how long the process takes to leave. Runs of the benchmark record losses and
+statistics of weights and gradients, and no samples or facts of a framework, for which some rules have less to do.
+
+CPU time is of the process that is measured, by rusage. Lag is by the clock: load on the machine adds to it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from _gates import run_parts
+
+if __name__ == "__main__":
+    sys.exit(run_parts(__doc__, ("catalogue", "watch"), "_scale"))

@@ -1,0 +1,84 @@
+"""Luff for multiruns of Hydra: each job has a run of its own, and a stop ends the job alone.
+
+::
+
+    @hydra.main(version_base=None, config_path=".", config_name="config")
+    @luff.hydra.watch()
+    def main(config):
+        return train(config)
+
+Without it a stop ends the multirun, and the jobs that were to come never run.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from luff._plain import shown
+from luff._trial_run import check_options, trial_run
+from luff.errors import InvalidArgumentError
+
+__all__ = ["watch"]
+
+Task = Callable[[DictConfig], Any]
+
+
+def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callable[[Task], Task]:
+    """Returns a decorator for a task function, which stands below ``hydra.main``.
+
+    In a multirun each job is a trial: its parameters are the job's overrides, and one that a finding stops returns
+    `stopped`; Hydra goes on with the next. A single run is left as it is: ``luff run`` watches it, or `attach`.
+
+    Parameters
+    ----------
+    sweep
+        Name of the sweep; by default that of the job (``hydra.job.name``).
+    stopped
+        What a stopped job returns; a sweeper that minimizes takes ``math.inf``.
+    **options
+        As for `luff.trial_run`: ``rules``, ``on_finding``, ``collections`` and settings of capture.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If an option is wrong, or the decorated object is no function.
+    """
+    check_options(options, sweep, "luff.hydra.watch")
+
+    def decorate(task: Task) -> Task:
+        if not callable(task):
+            raise InvalidArgumentError(
+                f"luff.hydra.watch() decorates {shown(task)}; expected a task function"
+            )
+
+        @functools.wraps(task)
+        def watched(config: DictConfig) -> Any:
+            job = HydraConfig.get()
+            if job.mode != RunMode.MULTIRUN:
+                return task(config)
+            name = f"{job.job.name}-{job.job.num}"
+            with trial_run(name, _overrides(config, job), sweep or job.job.name, on_stop="return", **options):
+                return task(config)
+            return stopped  # a stop has ended the block
+
+        return watched
+
+    return decorate
+
+
+def _overrides(config: DictConfig, job: Any) -> dict[str, Any]:
+    """Returns what the job was told on its command line: numbers, truth values and texts by name."""
+    told: dict[str, Any] = {}
+    for text in job.overrides.task:
+        name, _, value = str(text).partition("=")
+        name = name.lstrip("+~")
+        found = OmegaConf.select(config, name, default=None) if name and name.isascii() else None
+        told[name] = found if isinstance(found, (bool, int, float, str)) else value
+    return told

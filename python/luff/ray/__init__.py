@@ -1,0 +1,1 @@
+"""Luff for Ray: `luff.ray.tune`."""

@@ -1,0 +1,96 @@
+"""A multirun of Hydra goes on when a finding stops one of its jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import luff
+import pytest
+
+pytest.importorskip("hydra")
+
+TASK = """
+    import sys, time
+    import hydra
+    import torch
+    import luff, luff.hydra
+
+    def watched(task):
+        return task if BARE else luff.hydra.watch(rules="NonFinite")(task)
+
+    BARE = "bare" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "bare"]
+
+    @hydra.main(version_base=None, config_path=None, config_name="config")
+    @watched
+    def main(config):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
+        x = torch.randn(64, 4)
+        y = x[:, :3].argmax(1)
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            if config.lr > 1:
+                loss = loss * float("nan")
+                time.sleep(0.2)
+            loss.backward()
+            optimizer.step()
+        print("job", config.lr, loss.item(), flush=True)
+        return loss.item()
+
+    from hydra.core.config_store import ConfigStore
+    ConfigStore.instance().store("config", {"lr": 0.1, "model": {"kind": "mlp"}})
+    main()
+"""
+
+
+def _run(tmp_path, *words):
+    (tmp_path / "task.py").write_text(textwrap.dedent(TASK))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
+    return subprocess.run(
+        [sys.executable, "task.py", *words], cwd=tmp_path, env=environment | {"LUFF_HOME": str(tmp_path / "home")},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def test_the_other_jobs_run_with_their_losses(tmp_path):
+    jobs = ["-m", "lr=0.05,2.0,0.1", "+model.width=8"]
+    bare = _run(tmp_path, "bare", *jobs)
+    watched = _run(tmp_path, *jobs)
+    assert watched.returncode == bare.returncode == 0, watched.stderr
+    losses = [
+        [line for line in done.stdout.splitlines() if line.startswith("job ")] for done in (bare, watched)
+    ]
+    assert len(losses[0]) == 3
+    assert losses[1] == [losses[0][0], losses[0][2]]  # bit for bit, in this order
+    told = []
+    for run in sorted((tmp_path / "home" / "runs").iterdir()):
+        with luff.open_trial(run) as trial:
+            told.append((trial.outcome, trial.document("trial")))
+    assert [outcome for outcome, _ in told] == ["completed", "stopped", "completed"]
+    assert [document["name"] for _, document in told] == ["task-0", "task-1", "task-2"]
+    assert told[1][1] == {"name": "task-1", "sweep": "task", "params": {"lr": 2.0, "model.width": 8}}
+    assert json.dumps(told[0][1]["params"]["lr"]) == "0.05"
+
+
+def test_a_single_run_is_left_as_it_is(tmp_path):
+    done = _run(tmp_path, "lr=0.05")
+    assert done.returncode == 0, done.stderr
+    assert "job 0.05" in done.stdout
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("options", [{"on_stop": "raise"}, {"params": {}}, {"save_intervall": 3}])
+def test_wrong_options_are_named(options):
+    import luff.hydra
+
+    with pytest.raises(luff.errors.InvalidArgumentError, match=next(iter(options))[:8]):
+        luff.hydra.watch(**options)
+    with pytest.raises(luff.errors.InvalidArgumentError, match="expected a task function"):
+        luff.hydra.watch()(3)

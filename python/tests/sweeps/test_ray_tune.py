@@ -1,0 +1,98 @@
+"""A study of Ray Tune goes on when a finding stops one of its trials, which is not started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import luff
+import pytest
+
+pytest.importorskip("ray.tune")
+
+STUDY = """
+    import json, logging, os, sys, time
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+    from ray import tune
+    import torch
+    import luff.ray.tune
+
+    def train(config):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=config["opt"]["lr"])
+        x = torch.randn(64, 4)
+        y = x[:, :3].argmax(1)
+        for epoch in range(6):
+            for _ in range(10):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                if config["opt"]["lr"] > 1 and epoch > 0:
+                    loss = loss * float("nan")
+                    time.sleep(0.2)
+                loss.backward()
+                optimizer.step()
+            tune.report({"loss": loss.item(), "epoch": epoch})
+
+    ray.init(
+        num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False, logging_level="ERROR"
+    )
+    trainable = train if sys.argv[1] == "bare" else luff.ray.tune.watch(train, rules="NonFinite")
+    results = tune.Tuner(
+        trainable,
+        param_space={"opt": {"lr": tune.grid_search([0.05, 0.1] if sys.argv[1] == "bare" else [0.05, 2.0, 0.1])}},
+        tune_config=tune.TuneConfig(max_concurrent_trials=2),
+        run_config=tune.RunConfig(
+            name="rates", storage_path=os.getcwd(), verbose=0, failure_config=tune.FailureConfig(max_failures=1)
+        ),
+    ).fit()
+    for result in results:
+        wanted = lambda key: key.startswith("luff/") or key in ("loss", "epoch")
+        told = {key: value for key, value in (result.metrics or {}).items() if wanted(key)}
+        print(json.dumps({"lr": result.config["opt"]["lr"], "error": repr(result.error), **told}))
+    ray.shutdown()
+"""
+
+
+def _study(tmp_path, how):
+    (tmp_path / "study.py").write_text(textwrap.dedent(STUDY))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
+    done = subprocess.run(
+        [sys.executable, "study.py", how], cwd=tmp_path, env=environment | {"LUFF_HOME": str(tmp_path / "home")},
+        capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {
+        row["lr"]: row
+        for row in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))
+    }
+
+
+def test_a_stopped_trial_is_done_and_the_others_are_as_without_luff(tmp_path):
+    bare, watched = _study(tmp_path, "bare"), _study(tmp_path, "watched")
+    for rate in (0.05, 0.1):
+        assert watched[rate] == bare[rate]
+    stopped = watched[2.0]
+    assert stopped["error"] == "None"
+    assert stopped["luff/rule"] == "NonFinite"
+    assert stopped["epoch"] < 5  # of its last report
+    runs = sorted((tmp_path / "home" / "runs").iterdir())
+    assert len(runs) == 3  # none was started twice
+    with luff.open_trial(stopped["luff/run"]) as trial:
+        assert trial.outcome == "stopped"
+        assert trial.document("trial")["params"] == {"opt.lr": 2.0}
+        assert trial.document("trial")["sweep"] == "rates"
+
+
+@pytest.mark.parametrize("options", [{"on_stop": "raise"}, {"name": "x"}, {"save_intervall": 3}])
+def test_wrong_options_are_named(options):
+    import luff.ray.tune
+
+    with pytest.raises(luff.errors.InvalidArgumentError, match=next(iter(options))[:8]):
+        luff.ray.tune.watch(lambda config: None, **options)
+    with pytest.raises(luff.errors.InvalidArgumentError, match="expected a function"):
+        luff.ray.tune.watch(dict)

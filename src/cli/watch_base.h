@@ -1,0 +1,17 @@
+#pragma once
+#include <string>
+
+namespace luff::cli {
+
+/// `luff watch DIR`: what the options say.
+struct WatchBaseOptions {
+  std::string base, rules_text, set_text, on_finding, config;
+  std::string shard, state, metrics, metrics_token;
+  bool earlier = false, drain = false;
+};
+
+/// Judges all runs of a directory until a signal comes, or, with `drain`, until none is live. Returns the
+/// exit code.
+[[nodiscard]] int WatchBase(const WatchBaseOptions& wanted);
+
+}  // namespace luff::cli

@@ -1,0 +1,120 @@
+#pragma once
+#include <poll.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "luff/actions/runner.h"
+#include "luff/base/process.h"
+#include "luff/base/result.h"
+#include "luff/query/trial.h"
+#include "luff/rules/choice.h"
+#include "luff/rules/evaluator.h"
+#include "luff/store/owner.h"
+#include "watch/numbers.h"
+
+/// One of many runs that a process judges.
+namespace luff::watch {
+
+/// What is asked of all runs.
+struct RunSettings {
+  std::vector<rules::Choice> choices;
+  bool stop_on_finding = false;
+  actions::StopSettings stop;
+  std::vector<actions::ActionSpec> actions;
+  std::vector<std::string> notifier;  // argv of the program that sends webhooks and mails
+};
+
+/// An event of a finding, as rules reported it.
+struct Event {
+  rules::Finding finding;
+  std::string event;
+};
+
+/// Judge() may run in another thread than the rest; a mutex keeps them apart.
+class WatchedRun {
+ public:
+  /// Errors: kAlreadyExists if another process judges the run; kUnavailable if it cannot be read yet; those
+  /// of CheckOwner and of opening. `name`: relative to the directory that is watched.
+  [[nodiscard]] static Result<std::unique_ptr<WatchedRun>> Open(std::string path, std::string name,
+                                                                const RunSettings& settings);
+
+  // ---- The lane's thread ----
+
+  struct Turn {
+    std::size_t steps = 0;
+    std::int64_t cost_ns = 0;
+    bool more = false;  // steps wait that the turn had no time for
+    bool dear = false;  // a few steps took the whole turn
+  };
+  /// Judges at most `limit` steps, and begins no more once `budget_ns` have passed. Returns at once if the
+  /// run is in use.
+  [[nodiscard]] Turn Judge(std::size_t limit, std::int64_t budget_ns, Numbers* numbers);
+
+  // ---- The main thread ----
+
+  [[nodiscard]] std::vector<Event> TakeEvents();
+  /// Passes an event on to the actions.
+  void Act(const Event& event, bool worse);
+  /// Findings of before that stand.
+  void Resume(std::vector<rules::Finding> open);
+  /// Carries out what was decided and asked. Call it every second, and every 20 ms while busy().
+  void Poll();
+  [[nodiscard]] bool busy() const { return busy_.load(); }
+  [[nodiscard]] std::vector<std::string> TakeSayings();
+  void AddTo(std::vector<pollfd>* fds) const { runner_.deliveries().AddTo(fds); }
+  bool ChildEnded(pid_t pid, const ExitState& state) { return runner_.deliveries().Ended(pid, state); }
+  /// The run has ended, all its steps are judged, and nothing is being delivered.
+  [[nodiscard]] bool over();
+  /// It cannot be judged any further: why.
+  [[nodiscard]] Status failure() const;
+  /// Writes a checkpoint, so that the next process goes on here.
+  [[nodiscard]] Status Leave();
+  /// Ends deliveries that are under way.
+  void Cancel();
+
+  /// Wall time of the oldest step that is not judged; 0: none waits.
+  [[nodiscard]] std::int64_t oldest_unix_ns() const { return oldest_unix_ns_.load(); }
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] const std::string& run_id() const noexcept { return run_id_; }
+
+  // The fleet's own notes; the main thread's.
+  std::int64_t next_look_ns = 0, next_poll_ns = 0, idle_ns = 0;
+  std::size_t dear_turns = 0;
+  std::atomic<bool> slow = false;         // judged by the slow lane
+  std::atomic<bool> cheap_again = false;  // the slow lane gives it back
+
+ private:
+  WatchedRun(std::string path, std::string name, const RunSettings& settings, bool commands);
+  /// Whether the training has ended, and all that it wrote was read.
+  bool HasEnded();
+  void Finish();
+  void WriteOutcome();
+  void AskToStop(const rules::Finding& finding);
+  std::int64_t TrainStep() const;
+
+  const std::string path_, name_;
+  std::string run_id_;
+  const bool commands_;  // we hold the supervisor's lock; false: another process carries out what is asked
+  const bool stop_on_finding_;
+  std::shared_ptr<store::SupervisorLock> lock_;
+  std::unique_ptr<query::Trial> trial_;
+  std::unique_ptr<rules::Evaluator> evaluator_;
+  actions::Runner runner_;
+  mutable std::mutex mutex_;  // of trial_, evaluator_, events_, failure_
+  std::vector<Event> events_;
+  std::vector<std::string> sayings_;
+  Status failure_;
+  std::int64_t dead_since_ns_ = -1;
+  bool finished_ = false, ended_told_ = false, stop_asked_ = false;
+  std::atomic<bool> busy_ = false;
+  std::atomic<std::int64_t> oldest_unix_ns_ = 0;
+};
+
+}  // namespace luff::watch
