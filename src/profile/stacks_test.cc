@@ -7,7 +7,7 @@
 namespace luff::profile {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string Document(const std::string& thread, const std::string& more = "") {
   return R"({"after_step":7,"seconds":31.5,"looks":2,"same":2,"phase":"other","no_stack":"","threads":[)" +
