@@ -57,11 +57,6 @@ def forget_phases() -> None:
 def collecting(phase: object, info: object) -> None:
     """A call-back for `gc.callbacks`."""
 
-def know_stacks(package: str) -> None:
-    """
-    Lets sessions read the stacks of this interpreter's threads. `package`: the folder of Luff's own package.
-    """
-
 def find_run(first_run: str, job: str, world: str, command_json: str, rank: int | None, resume: bool) -> str:
     """
     Returns the run that this process's training records into, in a job that may start several.
@@ -269,6 +264,11 @@ class Session:
     @property
     def run_path(self) -> str:
         """The run directory."""
+
+def know_stacks(package: str) -> None:
+    """
+    Lets sessions read the stacks of this interpreter's threads. `package`: the folder of Luff's own package.
+    """
 
 def on_terminate(function: object) -> None:
     """

@@ -23,7 +23,7 @@ def test_rates_are_lowered_after_the_agreed_update(watched):
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     _, session = watched(model=model, optimizer=optimizer, correct=Corrections(lower_lr=True))
-    assert session.accepted == ["lower_lr"]
+    assert session.accepted == ["lower_lr", "trace"]  # traces need no consent
     session.action, session.action_after = (7, "lower_lr", '{"factor": 0.5}', "because"), 2
     cases.loop(model, optimizer)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
@@ -36,10 +36,10 @@ def test_a_script_that_is_watched_unchanged_opts_in_at_any_time(watched):
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     cases.loop(model, optimizer)
-    assert session.accepted == []
+    assert session.accepted == ["trace"]
     seen = []
     corrections.accept(rollback=seen.append, skip_batch=lambda: seen.append("skip"))
-    assert session.accepted == ["skip_batch", "rollback"]
+    assert session.accepted == ["skip_batch", "rollback", "trace"]
     session.action, session.action_after = (8, "rollback", '{"step": 4}', ""), 0
     cases.loop(model, optimizer)
     session.action, session.action_after = (9, "skip_batch", "{}", ""), 0
