@@ -92,7 +92,7 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 @pytest.fixture(scope="module")
 def run(server: Server) -> str:
-    return next(one["id"] for one in server.get("/api/v1/runs")["runs"] if one["place"] == "ranks")
+    return str(next(one["id"] for one in server.get("/api/v1/runs")["runs"] if one["place"] == "ranks"))
 
 
 @pytest.fixture(scope="module")
