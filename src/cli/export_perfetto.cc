@@ -146,7 +146,8 @@ class PerfettoTrace final : public TraceFormat {
     series_ = (std::uint64_t{1} << 49) + series_count_++;
     Track(series_, parent, ValidUtf8(name).c_str(), to, kSamplesSequence, [&](pbf_writer& out) {
       pbf_writer counter(out, descriptor::kCounter);
-      counter.add_enum(descriptor::kUnit, 0);  // unspecified: an empty message would be left out, and so its values
+      counter.add_enum(descriptor::kUnit,
+                       0);  // unspecified: an empty message would be left out, and so its values
       if (!unit.empty()) counter.add_string(descriptor::kUnitName, unit.data(), unit.size());
     });
   }

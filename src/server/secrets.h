@@ -48,8 +48,8 @@ class Secrets {
   explicit Secrets(const std::string& tokens = "");
   /// Accepts a token from now on, as the link has it: without a name.
   void Add(std::string_view token, Role role) LUFF_EXCLUDES(mutex_);
-  /// Reads the named tokens again if their file was changed, so that a token counts, or no longer counts, at once; and
-  /// each second, for file systems that tell late. If the file cannot be read, none is accepted.
+  /// Reads the named tokens again if their file was changed, so that a token counts, or no longer counts, at
+  /// once; and each second, for file systems that tell late. If the file cannot be read, none is accepted.
   /// Errors: those of TokenFile::Read.
   [[nodiscard]] Status Refresh(std::int64_t now_ns) LUFF_EXCLUDES(mutex_);
   /// The visitor that a token stands for.

@@ -45,7 +45,8 @@ class TokenFile {
  public:
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Which file stands there now, and when it was changed last: two marks that differ are of two contents. All 0: none.
+  /// Which file stands there now, and when it was changed last: two marks that differ are of two contents.
+  /// All 0: none.
   using Mark = std::array<std::int64_t, 4>;
   [[nodiscard]] Mark mark() const noexcept;
   /// No tokens if there is no file. Errors: kFailedPrecondition for a file that others can read, kCorruption.
