@@ -102,7 +102,10 @@ def luff_trainings(start_luff, tmp_path):
 
 @pytest.fixture
 def phases_of(tmp_path):
-    """Returns what `luff profile` shows of a run: phases of TRAIN steps by name; checks that they add up. `words`: more for the command."""
+    """Returns what `luff profile` shows of a run: phases of TRAIN steps by name; checks that they add up.
+
+    `words`: more for the command.
+    """
     executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
     if executable is None:
         pytest.skip("no luff on PATH")

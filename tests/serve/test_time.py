@@ -34,7 +34,7 @@ weights = {"w": np.ones((2, 2), np.float32)}
 
 def batches():
     number = 0
-    while number < %d or sys.argv[2] == "hold":
+    while number < STEPS or sys.argv[2] == "hold":
         time.sleep(0.02 if rank == 1 or sys.argv[2] == "hold" else 0.001)
         yield number
         number += 1
@@ -51,11 +51,11 @@ with luff.numpy.attach(weights, run=sys.argv[1]) as hook:
             step.loss(1.0 / (number + 1))
         if number == 60:
             print("there", flush=True)
-""" % STEPS  # fmt: skip
+"""
 
 
 def train(folder: Path, run: str, rank: int | None, then: str = "end") -> subprocess.Popen[str]:
-    (folder / "rank.py").write_text(_RANK)
+    (folder / "rank.py").write_text(_RANK.replace("STEPS", f"{STEPS}"))
     ranks = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": "2"}
     return subprocess.Popen(
         [sys.executable, str(folder / "rank.py"), str(folder / run), then],
@@ -92,7 +92,7 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 @pytest.fixture(scope="module")
 def run(server: Server) -> str:
-    return next(one["id"] for one in server.get("/api/v1/runs")["runs"] if one["place"] == "ranks")
+    return str(next(one["id"] for one in server.get("/api/v1/runs")["runs"] if one["place"] == "ranks"))
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,8 @@ def test_the_view_says_what_is_slow(browser: Browser, run: str) -> None:
         "[...document.querySelectorAll('figure li')].some(li => li.innerText.trim() === 'data_wait')"
     )
     colours = (
-        "(() => { const c = document.querySelector('.uplot canvas'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        "(() => { const c = document.querySelector('.uplot canvas');"
+        " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
         " return new Set(new Uint32Array(d.buffer)).size > 8 })()"
     )
     browser.until(colours)

@@ -84,7 +84,8 @@ class Decoded(Dataset):
         return torch.randn(256), torch.randn(1)
 
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1))
+layers = [torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64), torch.nn.ReLU()]
+model = torch.nn.Sequential(*layers, torch.nn.Linear(64, 1))
 optimizer = torch.optim.Adam(model.parameters())
 for epoch in range(2):
     for step, (x, y) in enumerate(DataLoader(Decoded(), batch_size=16)):
