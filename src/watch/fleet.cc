@@ -25,7 +25,8 @@ constexpr std::int64_t kMs = 1'000'000, kSecond = 1000 * kMs;
 constexpr std::int64_t kLookNs = 500 * kMs, kIdleLookNs = 2 * kSecond;  // between looks at a run
 constexpr std::int64_t kPollNs = kSecond, kBusyPollNs = 20 * kMs;       // between looks at its requests
 constexpr std::int64_t kScanNs = kSecond;
-constexpr std::int64_t kLongestTurnNs = kSecond / 2;  // whoever waits for a signal or an answer waits for this
+constexpr std::int64_t kLongestTurnNs =
+    kSecond / 2;                         // whoever waits for a signal or an answer waits for this
 constexpr std::int64_t kScanShare = 50;  // a scan may take a fiftieth of the time
 constexpr std::int64_t kFirstRetryNs = kSecond, kLongestRetryNs = 30 * kSecond;
 constexpr std::int64_t kElsewhereNs = 5 * kSecond;
@@ -40,7 +41,8 @@ std::int64_t Monotonic() { return Env::Real().NowMonotonicNs(); }
 bool IsYoung(const std::string& path, double seconds) {
   struct stat info{};
   if (seconds <= 0 || lstat((path + "/run.json").c_str(), &info) != 0) return false;
-  const double age = static_cast<double>(Env::Real().NowUnixNs()) * 1e-9 - static_cast<double>(info.st_mtim.tv_sec);
+  const double age =
+      static_cast<double>(Env::Real().NowUnixNs()) * 1e-9 - static_cast<double>(info.st_mtim.tv_sec);
   return age >= 0 && age < seconds && !catalog::HasEnded(path);
 }
 

@@ -86,7 +86,9 @@ def test_tasks_of_an_array_are_trials_and_go_on_when_they_are_queued_again(luff:
 
 def test_a_task_that_watches_leaves_when_slurm_says_so(luff: Luff) -> None:
     (luff.tmp / "runs").mkdir()
-    watch = job(luff, "watch.sbatch", "--rules", "NonFinite", SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_TASK_COUNT="2")
+    watch = job(
+        luff, "watch.sbatch", "--rules", "NonFinite", SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_TASK_COUNT="2"
+    )
     assert watch.stderr is not None
     assert "judging the runs" in watch.stderr.readline()
     begun = time.monotonic()
