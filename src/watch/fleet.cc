@@ -1,7 +1,11 @@
 #include "watch/fleet.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -21,6 +25,8 @@ constexpr std::int64_t kMs = 1'000'000, kSecond = 1000 * kMs;
 constexpr std::int64_t kLookNs = 500 * kMs, kIdleLookNs = 2 * kSecond;  // between looks at a run
 constexpr std::int64_t kPollNs = kSecond, kBusyPollNs = 20 * kMs;       // between looks at its requests
 constexpr std::int64_t kScanNs = kSecond;
+constexpr std::int64_t kLongestTurnNs =
+    kSecond / 2;                         // whoever waits for a signal or an answer waits for this
 constexpr std::int64_t kScanShare = 50;  // a scan may take a fiftieth of the time
 constexpr std::int64_t kFirstRetryNs = kSecond, kLongestRetryNs = 30 * kSecond;
 constexpr std::int64_t kElsewhereNs = 5 * kSecond;
@@ -30,6 +36,15 @@ constexpr std::int64_t kCheapStepNs = kMs;  // a run whose steps cost less goes 
 constexpr std::size_t kBulk = 10, kEvery = 4;
 
 std::int64_t Monotonic() { return Env::Real().NowMonotonicNs(); }
+
+/// Whether a run began less than `seconds` ago, by the clock of the file system where it lies.
+bool IsYoung(const std::string& path, double seconds) {
+  struct stat info{};
+  if (seconds <= 0 || lstat((path + "/run.json").c_str(), &info) != 0) return false;
+  const double age =
+      static_cast<double>(Env::Real().NowUnixNs()) * 1e-9 - static_cast<double>(info.st_mtim.tv_sec);
+  return age >= 0 && age < seconds && !catalog::HasEnded(path);
+}
 
 }  // namespace
 
@@ -105,11 +120,13 @@ Status Fleet::ReadJudged() {
 void Fleet::Scan() {
   const std::int64_t begun = Monotonic();
   const auto found = catalog::FindRuns(options_.base);
+  const std::int64_t took = Monotonic() - begun;
   if (!found.ok()) {
     voice_.say(fmt::format("luff: the runs cannot be listed: {}", found.status().message()));
     next_scan_ns_ = begun + 10 * kScanNs;
     return;
   }
+  bool cut = false;
   for (const catalog::FoundRun& run : found->runs) {
     if (runs_.contains(run.path)) continue;
     const auto judged = judged_.find(NameOf(run.path));
@@ -118,18 +135,22 @@ void Fleet::Scan() {
       judged_[NameOf(run.path)] = run.stamp;  // another shard's, and of no interest until it changes
       continue;
     }
+    if (Monotonic() - begun > kLongestTurnNs) {
+      (void)waiting_[run.path];  // in the next turn
+      cut = true;
+      continue;
+    }
     TryOpen(run.path, begun);
   }
-  std::erase_if(waiting_, [&](const auto& one) {
-    return std::ranges::none_of(found->runs, [&](const auto& run) { return run.path == one.first; });
-  });
-  const std::int64_t took = Monotonic() - begun;
-  next_scan_ns_ = begun + std::max(kScanNs, took * kScanShare);
+  std::set<std::string_view> there;
+  for (const catalog::FoundRun& run : found->runs) there.insert(run.path);
+  std::erase_if(waiting_, [&](const auto& one) { return !there.contains(one.first); });
+  next_scan_ns_ = cut ? 0 : begun + std::max(kScanNs, took * kScanShare);
 }
 
 void Fleet::TryOpen(const std::string& path, std::int64_t now) {
   Waiting& waiting = waiting_[path];
-  if (now < waiting.next_ns) return;
+  if (now < waiting.next_ns || IsYoung(path, options_.grace_s)) return;
   auto opened = WatchedRun::Open(path, NameOf(path), options_.runs);
   if (opened.ok()) {
     waiting_.erase(path);
@@ -230,6 +251,7 @@ void Fleet::JudgeFast(std::int64_t now) {
   });
   std::size_t number = 0;
   for (WatchedRun* run : due) {
+    if (Monotonic() - now > kLongestTurnNs) break;  // those that are left have waited longer in the next turn
     const bool bulk = behind_ && (number++ + turn_) % kEvery == 0;
     const WatchedRun::Turn turn =
         run->Judge(bulk ? kBulk * kTurnSteps : kTurnSteps, bulk ? kBulk * kTurnNs : kTurnNs, &numbers_);

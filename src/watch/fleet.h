@@ -19,7 +19,10 @@ struct FleetOptions {
   std::string state;  // folder of what was said and judged; made if absent
   RunSettings runs;
   std::uint32_t shard = 0, shards = 1;  // judges runs whose id's first digit d has d mod shards = shard
-  bool earlier = false;                 // also runs that had ended before anybody watched this directory
+  /// A run that began less than so long ago is left to a supervisor or rules of its own, which may be
+  /// starting.
+  double grace_s = 3;
+  bool earlier = false;  // also runs that had ended before anybody watched this directory
 };
 
 /// How a fleet speaks to people. All called from the thread that calls Turn.

@@ -45,6 +45,7 @@ class Runs {
     options.base = base();
     options.state = base() + "/.luff-watch/all";
     options.earlier = earlier;
+    options.grace_s = 0;
     options.runs.choices = rules::ParseChoices("NonFinite", rules::ParameterSet::kLuff).value();
     Voice voice;
     voice.found = [&](const std::string& run, const rules::Finding& finding, const std::string& event) {
@@ -156,6 +157,7 @@ TEST(Fleet, OneProcessForAState_AndShardsPartTheRuns) {
   FleetOptions options;
   options.base = runs.base();
   options.state = runs.base() + "/state";
+  options.grace_s = 0;
   Voice silent{[](const std::string&, const rules::Finding&, const std::string&) {},
                [](const std::string&) {}};
   const auto first = Fleet::Open(options, silent);

@@ -174,7 +174,7 @@ def test_watch_by_hand(luff: Luff) -> None:
     code, _, err = luff("watch", run, "--on-finding", "maybe")
     assert code == 2
     assert "there are warn and stop" in err
-    code, _, err = luff("watch", str(luff.tmp))
+    code, _, err = luff("watch", __file__)  # neither a run nor a directory of runs
     assert code == 2
     assert Path(run).exists()
 

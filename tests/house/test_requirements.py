@@ -20,9 +20,10 @@ SOURCES = sorted(setup.REQUIREMENTS.glob("*.in"))
 
 
 def pins(file: Path) -> list[str]:
-    """Returns lines without comments, options and anything after the version; names as an index writes them."""
+    """Returns lines without comments, options, extras and anything after the version; names as an index writes them."""
     lines = [line.split("#")[0].split() for line in file.read_text().splitlines()]
-    return [line[0].lower().replace("_", "-") for line in lines if line and not line[0].startswith("-")]
+    named = [line[0] for line in lines if line and not line[0].startswith("-")]
+    return [re.sub(r"\[.*?\]", "", name).lower().replace("_", "-") for name in named]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)

@@ -1,0 +1,137 @@
+"""A sweep of forty trials, thirteen of them broken, in each driver: those are stopped and named, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.thorough
+
+TRAIN = """
+    import json, math, os, sys, time
+    import torch
+    torch.set_num_threads(1)  # forty small trainings gain nothing from more
+
+    DRIVER, WATCHED, TRIALS, STEPS = sys.argv[1], sys.argv[2] == "watched", 40, 600
+    OUT = os.path.join(os.getcwd(), "losses.jsonl")
+    # Thirteen of forty, spread over the sweep, have a rate above 1; it stands for whatever makes the loss NaN.
+    RATES = [5.0 if number * 13 % 40 < 13 else 0.001 * (1 + number) for number in range(TRIALS)]
+
+    def train(rate):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        x = torch.randn(64, 4)
+        y = x[:, :3].argmax(1)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            if rate > 1 and step >= 3:
+                loss = loss * float("nan")
+                if WATCHED:
+                    time.sleep(0.2)  # a step of a real training takes longer, too
+            loss.backward()
+            optimizer.step()
+        with open(OUT, "a") as file:
+            file.write(json.dumps([rate, loss.item()]) + "\\n")
+        return loss.item()
+"""
+DRIVERS = {
+    "optuna": """
+    import optuna
+    import luff.optuna
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    def objective(trial):
+        return train(trial.suggest_categorical("lr", sorted(set(RATES))))
+
+    study = optuna.create_study(study_name="gate", sampler=optuna.samplers.RandomSampler(seed=0))
+    for rate in RATES:
+        study.enqueue_trial({"lr": rate})
+    study.optimize(luff.optuna.watch(objective) if WATCHED else objective, n_trials=TRIALS)
+    print("best", study.best_trial.number, study.best_value.hex())
+""",
+    "hydra": """
+    import hydra
+    import luff.hydra
+    from hydra.core.config_store import ConfigStore
+    ConfigStore.instance().store("config", {"lr": 0.1})
+
+    @hydra.main(version_base=None, config_path=None, config_name="config")
+    @(luff.hydra.watch(sweep="gate") if WATCHED else lambda task: task)
+    def main(config):
+        return train(config.lr)
+
+    sys.argv = [sys.argv[0], "-m", "lr=" + ",".join(map(repr, RATES))]
+    main()
+""",
+    "ray": """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+    from ray import tune
+    import luff.ray.tune
+
+    def trainable(config):
+        tune.report({"loss": train(config["lr"])})
+
+    ray.init(
+        num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False, logging_level="ERROR"
+    )
+    results = tune.Tuner(
+        luff.ray.tune.watch(trainable, sweep="gate", stopped={"loss": math.inf}) if WATCHED else trainable,
+        param_space={"lr": tune.grid_search(RATES)},
+        run_config=tune.RunConfig(name="gate", storage_path=os.getcwd(), verbose=0),
+    ).fit()
+    print("best", results.get_best_result("loss", "min").config["lr"])
+    ray.shutdown()
+""",
+}
+
+
+def _sweep(folder, driver, how):
+    folder.mkdir()
+    (folder / "sweep.py").write_text(textwrap.dedent(TRAIN) + textwrap.dedent(DRIVERS[driver]))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
+    done = subprocess.run(
+        [sys.executable, "sweep.py", driver, how], cwd=folder, env=environment | {"LUFF_HOME": str(folder / "home")},
+        capture_output=True, text=True, timeout=3000, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    losses = [json.loads(line) for line in (folder / "losses.jsonl").read_text().splitlines()]
+    best = [line for line in done.stdout.splitlines() if line.startswith("best ")]
+    return losses, best
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_forty_trials(tmp_path, driver):
+    pytest.importorskip("ray.tune" if driver == "ray" else driver)
+    bare, bare_best = _sweep(tmp_path / "bare", driver, "bare")
+    watched, watched_best = _sweep(tmp_path / "watched", driver, "watched")
+    assert len(bare) == 40
+    healthy = [row for row in bare if row[0] < 1]
+    assert len(healthy) == 27
+    if driver == "ray":  # two at a time: who ends first is anybody's guess
+        healthy, watched = sorted(healthy), sorted(watched)
+    assert watched == healthy  # none of them stopped; the same losses bit for bit, in the same order
+    assert watched_best == bare_best
+    home = str(tmp_path / "watched" / "home")
+    command = os.environ.get("LUFF_EXECUTABLE") or os.path.join(os.path.dirname(sys.executable), "luff")
+    told = json.loads(
+        subprocess.run(
+            [command, "compare", "--sweep", "gate", "--json"], env=os.environ | {"LUFF_HOME": home},
+            capture_output=True, text=True, check=True,
+        ).stdout
+    )  # fmt: skip
+    assert len(told["trials"]) == 40
+    bad = [trial for trial in told["trials"] if trial["bad"]]
+    assert [trial["parameters"]["lr"] for trial in bad] == [5.0] * 13
+    assert all(trial["stopped"] and trial["finding"]["rule"] == "NonFinite" for trial in bad)
+    assert told["saved"]["steps_share"] >= 0.3
+    assert told["saved"]["completed"] == 27
+    named = {row["parameter"]: row for row in told["shared"]["parameters"]}
+    assert (named["lr"]["bad_inside"], named["lr"]["bad_outside"]) == (13, 0)
