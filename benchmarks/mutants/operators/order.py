@@ -220,7 +220,7 @@ def takes_the_first_output(source: Source) -> bool:
     changed = False
     for one in ast.walk(source.tree):
         if isinstance(one, ast.Subscript) and ast.unparse(one.value) in outputs:
-            if ast.unparse(one.slice) in ("(:, -1)", ":, -1"):
-                one.slice = ast.parse("x[:, 0]", mode="eval").body.slice
+            if isinstance(one.slice, ast.Tuple) and ast.unparse(one.slice.elts[1]) == "-1":
+                one.slice.elts[1] = ast.Constant(0)
                 changed = True
     return changed

@@ -203,7 +203,8 @@ class LabelNoise final : public KeptRule {
         "draw the noise once in a step, and use it for both: noise = torch.randn_like(x); "
         "loss(model(a * x + b * noise, t), noise)";
     finding.causes = {"noise that is drawn a second time for the target",
-                      "a function that adds noise of its own and does not return it"};
+                      "a function that adds noise of its own and does not return it",
+                      "hardly any noise in the inputs, as at time 0 in each batch"};
     finding.evidence = {{"numbers", noise_.elements()},
                         {"correlation", noise_.correlation()},
                         {"left_of_the_errors", noise_.left()}};
