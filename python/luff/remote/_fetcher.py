@@ -139,7 +139,7 @@ class Fetcher:
             kind = request["op"]
             if kind == "open":
                 spool = self._spool_of(normal_url(request["url"]))
-                with_retries(spool.open, _RETRY_S)
+                spool.open()
                 return {"ok": True, "path": spool.folder}
             if kind == "follow":
                 spool = self._known(request["path"])

@@ -110,11 +110,11 @@ def is_run_id(text: str) -> bool:
 
 
 def head_key(run_id: str, uploader: int) -> str:
-    return f"live/{run_id[0]}/{run_id}/h{uploader:04d}"
+    return f"live/{run_id[0]}/{run_id}/u{uploader:04d}"
 
 
 def end_key(run_id: str, uploader: int) -> str:
-    return f"runs/{run_id}/h{uploader:04d}/end"
+    return f"runs/{run_id}/u{uploader:04d}/end"
 
 
 def run_key(run_id: str) -> str:

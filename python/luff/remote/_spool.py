@@ -37,7 +37,7 @@ _LOOK_FOR_HOSTS_S = 30.0
 _IN_USE_S = 60.0  # a block that was asked for so lately is being read
 # A head that has not changed for so long, while the bucket answers, has no uploader any more.
 SILENT_S = 5 * HEARTBEAT_S
-_UPLOADER = re.compile(r"h([0-9]{4})")
+_UPLOADER = re.compile(r"u([0-9]{4})")
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 
 
