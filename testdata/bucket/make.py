@@ -19,16 +19,17 @@ RUN = Path(__file__).parents[1] / "format" / "v1" / "run"
 
 
 def twin(head: bytes) -> dict:
+    """Returns what a head says, as the tests compare it."""
     manifest, tails = parse_head_untrusted(head)
-    entries = {file: entry for file, entry in manifest.files.items()}
     fields = asdict(manifest) | {"files": []}
-    for file, entry in entries.items():
+    for file, entry in manifest.files.items():
         digest = hashlib.sha256(tails[file]).hexdigest() if file in tails else ""
         fields["files"].append({"path": file.path, **asdict(entry), "tail_sha256": digest})
     return fields
 
 
 def main() -> None:
+    """Writes both buckets and their twins."""
     for state in ("live", "ended"):
         base = HERE / state
         shutil.rmtree(base, ignore_errors=True)

@@ -152,7 +152,7 @@ class Sync:
             pass
         self._closed.set()
 
-    def _on_signal(self, number: int, frame: object) -> None:
+    def _on_signal(self, _number: int, _frame: object) -> None:
         self._hasty = True
         self._closed.set()
 
@@ -174,13 +174,21 @@ def _be_modest() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="luff sync", description="Uploads a run into a bucket, live or finished.")
+    parser = argparse.ArgumentParser(
+        prog="luff sync", description="Uploads a run into a bucket, live or finished."
+    )
     parser.add_argument("run", metavar="RUN", help="the run directory")
     parser.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX, gs://…, az://… or file:///FOLDER")
     parser.add_argument("--flush", type=float, default=2.0, metavar="S", help="seconds between uploads (2)")
-    parser.add_argument("--drain", type=float, default=120.0, metavar="S", help="most seconds after the job (120)")
-    parser.add_argument("--max-mbps", type=float, default=0.0, metavar="N", help="most megabits per second (no limit)")
-    parser.add_argument("--host", type=int, default=0, metavar="N", help="number of this host, of several (0)")
+    parser.add_argument(
+        "--drain", type=float, default=120.0, metavar="S", help="most seconds after the job (120)"
+    )
+    parser.add_argument(
+        "--max-mbps", type=float, default=0.0, metavar="N", help="most megabits per second (no limit)"
+    )
+    parser.add_argument(
+        "--host", type=int, default=0, metavar="N", help="number of this host, of several (0)"
+    )
     parser.add_argument("--until-closed", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--try", dest="only_try", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -188,7 +196,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
-    if not (0.1 <= arguments.flush <= 3600 and 0 <= arguments.drain <= 86400 and 0 <= arguments.max_mbps <= 1e6):
+    if not (
+        0.1 <= arguments.flush <= 3600 and 0 <= arguments.drain <= 86400 and 0 <= arguments.max_mbps <= 1e6
+    ):
         _say("--flush is 0.1 to 3600 seconds, --drain 0 to 86400, --max-mbps 0 to 1000000")
         return WRONG_USAGE
     if not 0 <= arguments.host <= 9999:

@@ -45,7 +45,9 @@ def fetcher_root() -> str:
         os.makedirs(root, mode=0o700, exist_ok=True)
         info = os.lstat(root)
     except OSError as error:
-        raise Refused(f"the copies of runs have no place ({error.strerror}); set LUFF_CACHE: {root}") from None
+        raise Refused(
+            f"the copies of runs have no place ({error.strerror}); set LUFF_CACHE: {root}"
+        ) from None
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
         raise Refused(f"the folder of copies must be yours alone; remove it, or set LUFF_CACHE: {root}")
     return root

@@ -12,7 +12,7 @@ class Absent(BucketError):
 
 
 class Conflict(BucketError):
-    """The condition of a put did not hold: the object exists, or is another one. It may be our own (see `_uploader`)."""
+    """The condition of a put did not hold: the object exists, or is another one. It may be our own: see `_uploader`."""
 
 
 class Refused(BucketError):

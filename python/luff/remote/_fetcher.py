@@ -187,7 +187,13 @@ class Fetcher:
             folder = os.path.join(self._root, hashlib.sha256(base.encode()).hexdigest()[:16], run_id)
             if folder not in self._spools:
                 self._spools[folder] = Spool(
-                    folder, url, self._stores[base], run_id, os.path.join(self._root, "socket"), self._cache, self._pool
+                    folder,
+                    url,
+                    self._stores[base],
+                    run_id,
+                    os.path.join(self._root, "socket"),
+                    self._cache,
+                    self._pool,
                 )
             return self._spools[folder]
 
@@ -222,7 +228,7 @@ class Fetcher:
                     pause = 0.0
                 except BucketError:
                     pause = min(_LONGEST_PAUSE_S, max(1.0, pause * 2))
-                except Exception:  # noqa: BLE001  (the others must be looked at)
+                except Exception:
                     pause = _LONGEST_PAUSE_S
                 wait = pause or (_LOOK_ENDED_S if spool.over else 0.0)
                 self._next_look[spool] = (time.monotonic() + wait, pause)

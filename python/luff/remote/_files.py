@@ -1,7 +1,7 @@
 """Names of a run's files as numbers, and where their objects lie.
 
-A name from a bucket is a list of small integers and fixed words. Paths are made from these alone, so nothing in a bucket
-can lead out of a folder.
+A name from a bucket is a list of small integers and fixed words. Paths are made from these alone, so nothing in a
+bucket can lead out of a folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _FOLDER = re.compile(r"([wh])([0-9]{4,9})")
 _STREAM = re.compile(r"([md])-([0-9]{6,8})(?:-([0-9]{1,2}))?\.lf([md])")
 # One-word names: text files that grow, or are replaced.
-_TEXTS = {"findings": "rules/luff/findings.jsonl", "actions": "rules/luff/actions.jsonl", "aside": "aside.jsonl"}
+_TEXTS = {
+    "findings": "rules/luff/findings.jsonl",
+    "actions": "rules/luff/actions.jsonl",
+    "aside": "aside.jsonl",
+}
 _NUMBERED = {"control": ("control", 6), "training": ("trainings", 4)}
 
 

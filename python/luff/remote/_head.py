@@ -224,7 +224,9 @@ def _parse_entry(one: dict[str, Any], parts_left: int) -> tuple[Entry, int]:
         for _ in range(run[1]):
             end = begin + run[0]
             if end > MAX_BYTES or begin // WINDOW != (end - 1) // WINDOW:
-                raise BadObject("an entry of the manifest has a part across two windows, or a file that is too large")
+                raise BadObject(
+                    "an entry of the manifest has a part across two windows, or a file that is too large"
+                )
             entry.ends.append(end)
             begin = end
     return entry, parts_left

@@ -93,7 +93,9 @@ class _Host:
 class Spool:
     """One run. Thread-safe: one call at a time. Methods raise BucketError."""
 
-    def __init__(self, folder: str, url: str, store: Store, run_id: str, socket: str, cache: Cache, pool: Executor):
+    def __init__(
+        self, folder: str, url: str, store: Store, run_id: str, socket: str, cache: Cache, pool: Executor
+    ) -> None:
         self.folder = folder
         self.url = url  # of the run
         self._store = store
@@ -146,7 +148,9 @@ class Spool:
         try:
             found = self._store.get(_files.run_key(self._run_id), MAX_RUN_JSON)
         except Absent:
-            raise Refused(f"there is no such run in the bucket; `luff runs {self._store.url}` lists them: {self.url}") from None
+            raise Refused(
+                f"there is no such run in the bucket; `luff runs {self._store.url}` lists them: {self.url}"
+            ) from None
         text = found[0] if found else b""
         try:
             good = json.loads(text).get("run_id") == self._run_id
@@ -202,7 +206,9 @@ class Spool:
         if manifest.run_id != self._run_id or manifest.uploader != uploader:
             raise Refused(f"the head is of another run or host: {self._store.url}/{key}")
         if host.etag and manifest.sequence < host.manifest.sequence:
-            raise Refused(f"the head is older than the last one, somebody put it back: {self._store.url}/{key}")
+            raise Refused(
+                f"the head is older than the last one, somebody put it back: {self._store.url}/{key}"
+            )
         host.etag, host.manifest, host.tails = found[1], manifest, tails
         host.changed_at = time.monotonic()
         return True
@@ -220,7 +226,9 @@ class Spool:
         for file, (uploader, entry) in files.items():
             if not file.is_payload:
                 self._append(file, uploader, entry)
-        for file in [f for f in self._lengths if f not in files and f.is_stream]:  # a merged one has replaced it
+        for file in [
+            f for f in self._lengths if f not in files and f.is_stream
+        ]:  # a merged one has replaced it
             del self._lengths[file]
             try:
                 os.unlink(os.path.join(self.folder, file.path))
@@ -268,7 +276,9 @@ class Spool:
         parts = [(entry.ends[i - 1] if i else 0, entry.ends[i]) for i in range(first, len(entry.ends))]
         for at in range(0, len(parts), _AT_ONCE):
             batch = parts[at : at + _AT_ONCE]
-            for (begin, _), data in zip(batch, self._pool.map(lambda p: self._part(file, entry, *p), batch), strict=True):
+            for (begin, _), data in zip(
+                batch, self._pool.map(lambda p: self._part(file, entry, *p), batch), strict=True
+            ):
                 _write_at(fd, data[have - begin :], have)
                 have = self._lengths[file] = begin + len(data)
         tail = self._hosts[uploader].tails.get(file, b"")
@@ -309,7 +319,8 @@ class Spool:
                 "socket": self._socket,
                 "ended": self.over,
                 "behind": any(host.manifest.behind for host in self._hosts.values()),
-                "silent": not self.over and all(now - host.changed_at > SILENT_S for host in self._hosts.values()),
+                "silent": not self.over
+                and all(now - host.changed_at > SILENT_S for host in self._hosts.values()),
                 "draining": any(host.manifest.state == "draining" for host in self._hosts.values()),
                 "host_unix_ns": newest.manifest.host_unix_ns,
                 "requests": sum(host.manifest.requests for host in self._hosts.values()),
@@ -332,7 +343,7 @@ class Spool:
             end = begin + size
             _, entry = self._files.get(file, (0, None))
             if entry is None or end > entry.bytes:
-                self._not_there(file, entry)
+                self._not_there(entry)
             assert entry is not None
             first, last = begin // BLOCK, max(begin, end - 1) // BLOCK
             have = self._have.setdefault(file, {})
@@ -350,7 +361,7 @@ class Spool:
                 self._cache.use(self, file, block, have[block])
         self._cache.evict()
 
-    def _not_there(self, file: File, entry: Entry | None) -> None:
+    def _not_there(self, entry: Entry | None) -> None:
         if (entry is not None and entry.lost) or self.over:
             raise Gone("deleted on the training host before it was uploaded")
         raise Later("not uploaded yet")
@@ -458,7 +469,9 @@ def _write_whole(path: str, data: bytes) -> None:
 
 
 def _of_disk(error: OSError, folder: str) -> BucketError:
-    return Unreachable(f"the local copy cannot be written ({error.strerror}); make room, or set LUFF_CACHE: {folder}")
+    return Unreachable(
+        f"the local copy cannot be written ({error.strerror}); make room, or set LUFF_CACHE: {folder}"
+    )
 
 
 def with_retries(what: Callable[[], None], seconds: float) -> None:

@@ -90,7 +90,9 @@ class FolderStore(Store):
             return Absent(f"there is no such object: {self.url}")
         text = f"{error.strerror}: {error.filename or self._root}"
         if isinstance(error, PermissionError):
-            return Refused(f"{text}; the folder of the bucket must be yours to read, and to write for `luff sync`")
+            return Refused(
+                f"{text}; the folder of the bucket must be yours to read, and to write for `luff sync`"
+            )
         return Unreachable(text)
 
     @staticmethod
@@ -106,7 +108,9 @@ class FolderStore(Store):
                     self._count()
                     return None
                 if info.st_size > most:
-                    raise Refused(f"an object has {info.st_size} bytes, Luff writes at most {most}: {self.url}/{key}")
+                    raise Refused(
+                        f"an object has {info.st_size} bytes, Luff writes at most {most}: {self.url}/{key}"
+                    )
                 data = file.read(most)
         except OSError as error:
             self._count()
@@ -243,7 +247,7 @@ class RemoteStore(Store):
                 client_options=options,
                 retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)},
             )
-        except Exception as error:  # noqa: BLE001  (obstore raises several kinds, ValueError among them)
+        except Exception as error:
             raise WrongUrl(f"no store has this URL: {url} ({_short(error)})") from None
 
     def _told(self, error: Exception, key: str) -> BucketError:
@@ -275,7 +279,7 @@ class RemoteStore(Store):
             raise
         except self._exceptions.NotModifiedError:
             return None
-        except Exception as error:  # noqa: BLE001  (obstore raises built-in kinds too)
+        except Exception as error:
             raise self._told(error, key) from None
 
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
@@ -378,7 +382,9 @@ def normal_url(url: str) -> str:
     if parts.scheme not in SCHEMES:
         raise WrongUrl(f"found {url}, expected one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise WrongUrl("a bucket's URL has no user, password, query or fragment; credentials come from the environment")
+        raise WrongUrl(
+            "a bucket's URL has no user, password, query or fragment; credentials come from the environment"
+        )
     if any(part in (".", "..") for part in parts.path.split("/")):
         raise WrongUrl(f"a bucket's URL has no . and .. in its path: {url}")
     if parts.scheme == "file":

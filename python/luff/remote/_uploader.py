@@ -95,7 +95,13 @@ class Uploader:
     """Uploads one run. **Not thread-safe.** Every method raises Refused (for good), Unreachable, or Fenced."""
 
     def __init__(
-        self, run: str, store: Store, *, uploader: int = 0, interval_s: float = 2.0, max_bytes_per_s: float = 0.0
+        self,
+        run: str,
+        store: Store,
+        *,
+        uploader: int = 0,
+        interval_s: float = 2.0,
+        max_bytes_per_s: float = 0.0,
     ) -> None:
         self._run = os.path.abspath(run)
         self._store = store
@@ -131,7 +137,9 @@ class Uploader:
             if found is not None:
                 manifest, by_file, self._etag = found
                 if manifest.run_id != self.run_id:
-                    raise Refused(f"the head is of another run, {manifest.run_id}: {self._store.url}/{self._head_key}")
+                    raise Refused(
+                        f"the head is of another run, {manifest.run_id}: {self._store.url}/{self._head_key}"
+                    )
                 self._manifest, tails = manifest, list(by_file.values())
                 self._earlier_requests, self._earlier_sent = manifest.requests, manifest.sent
             self._manifest.instance = secrets.token_hex(16)
@@ -147,7 +155,10 @@ class Uploader:
     def _check_bucket(self) -> None:
         """Refuses a bucket of another format, and one whose conditional puts are none."""
         text = json.dumps({"format": "luff-bucket", "version": _head.VERSION, "shards": 16}).encode()
-        nothing = f"the store takes conditional puts and does not obey them, so two uploaders would mix: {self._store.url}"
+        url = self._store.url
+        nothing = (
+            f"the store takes conditional puts and does not obey them, so two uploaders would mix: {url}"
+        )
         try:
             self._store.put_new("luff.json", text)
         except Conflict:
@@ -175,7 +186,9 @@ class Uploader:
         try:
             return (*_head.parse_head_untrusted(found[0]), found[1])
         except BadObject as error:
-            raise Refused(f"{error}; remove it to upload the run anew: {self._store.url}/{self._head_key}") from None
+            raise Refused(
+                f"{error}; remove it to upload the run anew: {self._store.url}/{self._head_key}"
+            ) from None
 
     # ---- One flush ----
 
@@ -273,7 +286,9 @@ class Uploader:
         for file in list(self._manifest.files):
             if not file.is_stream or file.is_payload:
                 continue
-            if self._manifest.files[file].lost and file.generation < newest.get((file.kind, file.folder, file.sequence), 0):
+            if self._manifest.files[file].lost and file.generation < newest.get(
+                (file.kind, file.folder, file.sequence), 0
+            ):
                 self._supersede(file, 0, len(self._manifest.files[file].ends))
                 del self._manifest.files[file]
 

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from luff.remote._store import open_store
 
 SERVER = """
@@ -26,11 +25,16 @@ class Quiet(WSGIRequestHandler):
         pass
 
 # One thread: moto's threaded server lets two writers win a conditional put.
-server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=False, request_handler=Quiet)
+application = DomainDispatcherApplication(create_backend_app)
+server = make_server("127.0.0.1", 0, application, threaded=False, request_handler=Quiet)
 print(server.port, flush=True)
 server.serve_forever()
 """
-ACCESS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "canary-secret-5b1f", "AWS_REGION": "us-east-1"}
+ACCESS = {
+    "AWS_ACCESS_KEY_ID": "tester",
+    "AWS_SECRET_ACCESS_KEY": "canary-secret-5b1f",
+    "AWS_REGION": "us-east-1",
+}
 
 
 @pytest.fixture(scope="session")
@@ -148,7 +152,7 @@ for _ in range(steps):
 
 @pytest.fixture
 def trained(luff, tmp_path):
-    """Trains with a rate that is far too high, under `luff run` with these options. Returns the run and what it printed."""
+    """Trains with a rate that is far too high, under `luff run` with these options. Returns the run and the process."""
 
     def train(*options, steps=60, pause=0.0, rate=10.0, name="trained"):
         script = tmp_path / "train.py"
@@ -190,13 +194,19 @@ class Proxy:
                     return
                 self.send_response(answer.status)
                 for name, value in answer.getheaders():
-                    if name.lower() not in ("transfer-encoding", "connection", "content-length", "date", "server"):
+                    if name.lower() not in (
+                        "transfer-encoding",
+                        "connection",
+                        "content-length",
+                        "date",
+                        "server",
+                    ):
                         self.send_header(name, value)
                 self.send_header("Content-Length", answer.getheader("Content-Length") or str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = forward  # noqa: N815
+            do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = forward
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from luff.remote import _head
 from luff.remote._files import File, parse_file_untrusted, stream_of
 from luff.remote._head import BadObject, Entry, Manifest, pack, parse_head_untrusted
@@ -62,7 +61,9 @@ def test_a_copy_of_the_golden_bucket_is_the_run(state, tmp_path):
     store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
     run_id = json.loads((RUN / "run.json").read_text())["run_id"]
     with ThreadPoolExecutor(2) as pool:
-        spool = Spool(str(tmp_path / "copy"), f"{store.url}/{run_id}", store, run_id, "/socket", Cache(1 << 30), pool)
+        spool = Spool(
+            str(tmp_path / "copy"), f"{store.url}/{run_id}", store, run_id, "/socket", Cache(1 << 30), pool
+        )
         spool.open()
         for file in RUN.rglob("*.lf[md]"):
             copy = tmp_path / "copy" / file.relative_to(RUN)
@@ -92,7 +93,12 @@ def test_a_head_with_flipped_bits_is_refused_or_still_a_head():
         assert all(".." not in file.path for file in manifest.files)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=6)))
+@settings(max_examples=60, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=6)
+    )
+)
 def test_names_are_made_of_numbers_and_known_words(name):
     try:
         file = parse_file_untrusted(name)
@@ -161,7 +167,13 @@ sizes = st.lists(st.integers(1, 3 << 20), max_size=30)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.dictionaries(st.tuples(st.sampled_from("wh"), st.integers(0, 99), st.sampled_from("md"), st.integers(1, 99)), sizes, max_size=8))
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("wh"), st.integers(0, 99), st.sampled_from("md"), st.integers(1, 99)),
+        sizes,
+        max_size=8,
+    )
+)
 def test_what_is_packed_is_read_again(files):
     manifest = Manifest("a" * 32, instance="b" * 32, sequence=7, host_unix_ns=9, behind=True)
     tails = []

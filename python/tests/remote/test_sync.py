@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
 from luff.remote import _uploader
 from luff.remote._errors import Conflict, Refused, Unreachable
 from luff.remote._files import File, stream_of
@@ -162,7 +161,15 @@ def test_rows_go_first_where_payload_does_not_keep_up(run, store, tmp_path):
     assert uploader.behind
     spool, _ = None, None
     pool = ThreadPoolExecutor(2)
-    spool = Spool(str(tmp_path / "copy"), f"{store.url}/{run.run_id}", store, run.run_id, "/socket", Cache(1 << 30), pool)
+    spool = Spool(
+        str(tmp_path / "copy"),
+        f"{store.url}/{run.run_id}",
+        store,
+        run.run_id,
+        "/socket",
+        Cache(1 << 30),
+        pool,
+    )
     spool.open()
     assert (tmp_path / "copy/w0000/m-000001.lfm").read_bytes() == b"rows"
     assert json.loads((tmp_path / "copy/mirror.json").read_text())["behind"] is True
@@ -230,7 +237,11 @@ def test_a_store_without_conditional_puts_is_refused_by_name(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [(b"{}", "no Luff writes here"), (b"garbage", "no Luff"), (b'{"format": "luff-bucket", "version": 9}', "version 9")],
+    [
+        (b"{}", "no Luff writes here"),
+        (b"garbage", "no Luff"),
+        (b'{"format": "luff-bucket", "version": 9}', "version 9"),
+    ],
 )
 def test_a_prefix_of_others_or_of_a_later_version_is_left_alone(run, store, text, says):
     store.put("luff.json", text)
@@ -290,7 +301,12 @@ def test_no_secret_is_written_anywhere(run, s3, tmp_path):
 
 def sync(*words, **options):
     return subprocess.run(
-        [sys.executable, "-I", START, "sync", *map(str, words)], capture_output=True, text=True, timeout=120, check=False, **options
+        [sys.executable, "-I", START, "sync", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
     )
 
 
@@ -298,7 +314,9 @@ def test_the_command_uploads_and_says_where(run, base, tmp_path):
     run.append("w0000/m-000001.lfm", b"rows")
     done = sync(run.path, base)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, f"{base}/{run.run_id}", "")
-    head, _ = parse_head_untrusted(open_store(base).get(f"live/{run.run_id[0]}/{run.run_id}/u0000", 1 << 20)[0])
+    head, _ = parse_head_untrusted(
+        open_store(base).get(f"live/{run.run_id[0]}/{run.run_id}/u0000", 1 << 20)[0]
+    )
     assert head.state == "ended"
     assert all(entry.tail == 0 for entry in head.files.values())
 
@@ -345,7 +363,8 @@ def test_an_uploader_whose_job_has_gone_ends(run, tmp_path):
     """The supervisor holds the other end of its input; nobody else has to end it."""
     ends = os.pipe()
     with subprocess.Popen(
-        [sys.executable, "-I", START, "sync", "--until-closed", run.path, f"file://{tmp_path}/bucket"], stdin=ends[0]
+        [sys.executable, "-I", START, "sync", "--until-closed", run.path, f"file://{tmp_path}/bucket"],
+        stdin=ends[0],
     ) as child:
         os.close(ends[0])
         run.append("w0000/m-000001.lfm", b"rows")
@@ -359,11 +378,11 @@ def kill_again_and_again(run, base, tmp_path, kills):
     """Grows a run while its uploader is killed at random moments; the last one ends, and all is there."""
     draw = random.Random(kills)
     url = f"file://{tmp_path}/bucket" if base is None else base
-    child, ends = None, None
     for _ in range(kills):
         child_ends = os.pipe()
         child = subprocess.Popen(
-            [sys.executable, "-I", START, "sync", "--until-closed", "--flush", "0.1", run.path, url], stdin=child_ends[0]
+            [sys.executable, "-I", START, "sync", "--until-closed", "--flush", "0.1", run.path, url],
+            stdin=child_ends[0],
         )
         os.close(child_ends[0])
         end = time.monotonic() + draw.uniform(0.15, 0.9)
@@ -374,8 +393,6 @@ def kill_again_and_again(run, base, tmp_path, kills):
         child.send_signal(signal.SIGKILL)
         child.wait()
         os.close(child_ends[1])
-        del ends, child
-        child, ends = None, None
     assert sync("--flush", "0.1", run.path, url).returncode == 0
     _, copy = copy_of(open_store(url), run, tmp_path / "copy")
     assert copy == run.files()
