@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -15,7 +16,8 @@ from typing import Any
 
 from luff import errors
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
-from luff.remote._store import SCHEMES, check_installed, normal_url, split_run
+from luff.remote._files import is_run_id
+from luff.remote._store import SCHEMES, check_installed, normal_url, open_store, split_run
 
 _START_S = 20.0
 _ANSWER_S = 600.0  # the metadata of a large run takes its time
@@ -111,14 +113,45 @@ def ask(connection: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def _whole_url(url: str) -> str:
+    """The URL of a run whose id may be abbreviated. WrongUrl names the runs that there are."""
+    try:
+        split_run(url)
+    except WrongUrl:
+        pass
+    else:
+        return url
+    base, _, begin = url.rpartition("/")
+    if re.fullmatch(r"[0-9a-f]{4,31}", begin) and not base.endswith("/"):
+        found = _runs_of(base, begin)
+        if len(found) == 1:
+            return f"{base}/{found[0]}"
+        if found:
+            raise WrongUrl(f"several runs begin with {begin}: {', '.join(found[:3])}: {base}")
+    known = _runs_of(url)
+    if not known:
+        raise WrongUrl(
+            f"found {url}, expected BASE/ID, the URL of a bucket and the id of a run; it has no runs"
+        )
+    some = ", ".join(known[:3]) + (", …" if len(known) > 3 else "")
+    raise WrongUrl(
+        f"found {url}, expected BASE/ID, the URL of a bucket and the id of one of its {len(known)} runs: {some}"
+    )
+
+
+def _runs_of(base: str, begin: str = "") -> list[str]:
+    names = open_store(base).children("runs/")
+    return [name for name in names if is_run_id(name) and name.startswith(begin)]
+
+
 def open_run(url: str) -> str:
     """Makes a local copy of a run, which the fetcher keeps up to date while somebody reads it. Returns its directory.
 
     Raises a BucketError.
     """
     url = normal_url(url)
-    split_run(url)
     check_installed(url)
+    url = _whole_url(url)
     with _connect_or_start(fetcher_root()) as connection:
         return str(ask(connection, {"op": "open", "url": url})["path"])
 

@@ -148,9 +148,7 @@ class Spool:
         try:
             found = self._store.get(_files.run_key(self._run_id), MAX_RUN_JSON)
         except Absent:
-            raise Refused(
-                f"there is no such run in the bucket; `luff runs {self._store.url}` lists them: {self.url}"
-            ) from None
+            raise Refused(f"there is no such run in the bucket: {self.url}") from None
         text = found[0] if found else b""
         try:
             good = json.loads(text).get("run_id") == self._run_id

@@ -367,8 +367,7 @@ def split_run(url: str) -> tuple[str, str]:
     base, _, run_id = url.rstrip("/").rpartition("/")
     if not is_run_id(run_id) or "://" not in base:
         raise WrongUrl(
-            f"found {url}, expected BASE/ID: the URL of a bucket, and the run's id of 32 hexadecimal digits "
-            "(`luff runs BASE` lists them)"
+            f"found {url}, expected BASE/ID: the URL of a bucket, and the run's id of 32 hexadecimal digits"
         )
     return base, run_id
 

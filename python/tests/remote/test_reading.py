@@ -164,7 +164,7 @@ def test_a_stale_copy_loses_no_worker(luff, trained, tmp_path, monkeypatch):
     ("url", "says"),
     [
         ("file:///nowhere/at/all/" + "0" * 32, "Luff has uploaded nothing there"),
-        ("file:///tmp/x", "expected BASE/ID"),
+        ("file:///nowhere", "it has no runs"),
         ("s3://bucket/../x", "no . and .."),
     ],
 )
@@ -173,6 +173,14 @@ def test_a_wrong_url_is_explained(luff, url, says):
     assert says in done.stderr
     with pytest.raises((errors.NotFoundError, errors.InvalidArgumentError), match=says):
         luff_package.open_trial(url)
+
+
+def test_an_abbreviated_id_is_enough_and_a_bucket_names_its_runs(luff, in_bucket):
+    _, url = in_bucket
+    base, _, run_id = url.rpartition("/")
+    assert luff("show", f"{base}/{run_id[:6]}").stdout == luff("show", url).stdout
+    done = luff("show", base, expect=2)
+    assert "one of its 1 runs: " + run_id in done.stderr
 
 
 def test_a_run_that_is_not_there_is_explained(luff, in_bucket):
