@@ -79,6 +79,12 @@ void FindRunOrExit(std::string* run) {
   *run = IsUrl(*run) ? CopyOfUrlOrExit(*run) : ValueOrExit(catalog::FindRun(*run));
 }
 
+void FindOwnRunOrExit(std::string* run) {
+  if (IsUrl(*run))
+    ExitWithError(InvalidArgument("a run in a bucket is only read; this needs the run's directory: " + *run));
+  FindRunOrExit(run);
+}
+
 CLI::Validator SizeValue(bool kb_is_1000) {
   const CLI::AsSizeValue parse(kb_is_1000);
   const auto take = [parse](std::string& text) -> std::string {

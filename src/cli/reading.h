@@ -30,6 +30,8 @@ inline constexpr const char* kRunHelp =
 /// a local copy, which is followed while this process reads it. Leaves "" alone. Not while options are
 /// parsed: another mistake in them comes first.
 void FindRunOrExit(std::string* run);
+/// As FindRunOrExit, for verbs that command or change a run, or need what no bucket has: refuses URLs.
+void FindOwnRunOrExit(std::string* run);
 /// True for a folder that a profiler of SageMaker's kind wrote: with `system` or `framework` in it, and no
 /// run.
 [[nodiscard]] bool IsProfilerFolder(const std::string& path);

@@ -38,9 +38,7 @@ void AddSync(CLI::App& app) {
       "right,\n"
       "no such bucket); 6 the time was over before all was there: the same command goes on.");
   verb->callback([options] {
-    if (IsUrl(options->run))
-      ExitWithError(InvalidArgument("luff sync uploads a run of this machine, found a URL: " + options->run));
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     BecomePython("sync",
                  {fmt::format("--flush={}", options->flush_s), fmt::format("--drain={}", options->drain_s),
                   fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host), "--",

@@ -172,7 +172,7 @@ void AddWatch(CLI::App& app) {
       "severity\n"
       "stop, as of luff check.");
   verb->callback([options] {
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     ExitWith(WatchRun(*options));
   });
 }

@@ -40,20 +40,25 @@ def test_findings_are_those_of_the_run_byte_for_byte(luff, in_bucket):
 
 def test_every_reading_verb_takes_a_url(luff, in_bucket, tmp_path):
     run, url = in_bucket
-    tensor = luff_package.open_trial(run).tensors()[0].name
-    raw = next(t.name for t in luff_package.open_trial(run).tensors() if t.name.startswith("sample/"))
+    names = luff_package.open_trial(run).tensors()
+    tensor, raw = names[0], next(name for name in names if name.startswith("sample/"))
+    copy = luff_package.open_trial(url).path
     for words in (
-        ["tensors", "{}"], ["summary", "{}", tensor], ["value", "{}", raw], ["explain", "{}"], ["tail", "{}"],
-        ["verify", "{}"], ["plot", "{}"], ["show", "{}", "--json"],
+        ["tensors", "{}"], ["summary", "{}", tensor], ["value", "{}", raw], ["verify", "{}"],
     ):  # fmt: skip
         here = luff(*[w.format(run) for w in words], expect=None)
         there = luff(*[w.format(url) for w in words], expect=None)
         assert there.returncode == here.returncode, (words, there.stderr)
-        copy = luff_package.open_trial(url).path
-        if words[0] != "plot":  # draws to the width of a terminal
-            assert there.stdout.replace(copy, str(run)).replace(Path(copy).name, run.name) == here.stdout, (
-                words
-            )
+        assert there.stdout.replace(copy, str(run)).replace(Path(copy).name, run.name) == here.stdout, words
+    assert url in luff("show", url).stdout
+    shown = [json.loads(luff("show", place, "--json").stdout) for place in (url, run)]
+    assert shown[0].pop("bucket") == url
+    for one in shown:
+        for of_this_place in ("run", "bytes", "files"):
+            one.pop(of_this_place)
+    assert shown[0] == shown[1]
+    assert luff("tail", url).stdout
+    assert luff("plot", url).stdout
     luff("report", url, "-o", tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size > 10_000
     luff("export", url, tmp_path / "out", "--to", "csv")
@@ -65,10 +70,9 @@ def test_a_trial_of_a_url_reads_the_same_values(in_bucket):
     here, there = luff_package.open_trial(run), luff_package.open_trial(url)
     assert there.steps() == here.steps()
     compared = 0
-    for tensor in here.tensors():
-        other = there.tensor(tensor.name)
-        for step in tensor.value_steps()[:5]:
-            assert (other.value(step) == tensor.value(step)).all()
+    for name in here.tensors():
+        for step in here.tensor(name).value_steps()[:5]:
+            assert (there.tensor(name).value(step) == here.tensor(name).value(step)).all()
             compared += 1
     assert there.outcome == here.outcome
     assert compared
@@ -150,14 +154,20 @@ def test_a_stale_copy_loses_no_worker(luff, trained, tmp_path, monkeypatch):
     uploader.flush()
     trial = luff_package.open_trial(url_of(store.url, run), lost_after_s=10)
     assert trial.outcome == "running"
-    assert [worker.alive for worker in trial.workers()] == [True]
+    assert [worker["alive"] for worker in trial.workers()] == [True]
     monkeypatch.setattr(_uploader.time, "time_ns", lambda: heard + 3600_000_000_000)
     uploader.flush("draining")
     end = time.monotonic() + 20
-    while trial.workers()[0].alive and time.monotonic() < end:
+    while trial.workers()[0]["alive"] and time.monotonic() < end:
         trial.refresh()
         time.sleep(0.1)
-    assert [worker.alive for worker in trial.workers()] == [False]  # silent by its own host's clock
+    assert [worker["alive"] for worker in trial.workers()] == [False]  # silent by its own host's clock
+
+
+@pytest.mark.parametrize("words", [["stop"], ["tag"], ["log"], ["sync", "file:///tmp/x"]])
+def test_a_run_in_a_bucket_is_not_commanded(luff, words):
+    done = luff(words[0], "s3://bucket/" + "0" * 32, *words[1:], expect=2)
+    assert "only read" in done.stderr
 
 
 @pytest.mark.parametrize(
