@@ -136,7 +136,9 @@ def reading(base: str, proxy: Any, folder: Path) -> dict[str, float]:
         uploader.flush("ended")
     store = open_store(base)
     pool = ThreadPoolExecutor(4)
-    spool = Spool(str(folder / "again"), f"{base}/{run.run_id}", store, run.run_id, "/x", Cache(1 << 30), pool)
+    spool = Spool(
+        str(folder / "again"), f"{base}/{run.run_id}", store, run.run_id, "/x", Cache(1 << 30), pool
+    )
     proxy.requests.clear()
     spool.open()
     opened = len(proxy.requests)
@@ -147,7 +149,12 @@ def reading(base: str, proxy: Any, folder: Path) -> dict[str, float]:
             spool.need(File("w", 0, "d", 1), step * 20_000, 128)
         again = len(proxy.requests) - first
     received = sum(r[3] for r in proxy.requests)
-    return {"open_requests": opened, "series_requests": first, "series_mb": received / 1e6, "again_requests": again}
+    return {
+        "open_requests": opened,
+        "series_requests": first,
+        "series_mb": received / 1e6,
+        "again_requests": again,
+    }
 
 
 def training(base: str, blocks: int, folder: Path) -> dict[str, float]:

@@ -81,8 +81,8 @@ def open_trial(
     Parameters
     ----------
     path
-        The run directory, or the URL of a run in a bucket (``s3://``, ``gs://``, ``az://``, ``file://``): a local copy is
-        made and follows the bucket while the trial lives; values are fetched when they are read (docs/buckets.md).
+        The run directory, or the URL of a run in a bucket (``s3://``, ``gs://``, ``az://``, ``file://``): a local copy
+        is made and follows the bucket while the trial lives; values are fetched when they are read (docs/buckets.md).
     wait_s
         How long to wait for the first complete step. 0 opens an empty run at once.
     use_live_page
