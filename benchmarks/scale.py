@@ -27,8 +27,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from _gates import say
-
 ROOT = Path(os.environ.get("LUFF_BENCH_ROOT") or Path(__file__).resolve().parents[1])
 sys.path.insert(0, str(ROOT / "python" / "tests" / "remote"))
 TICK = os.sysconf("SC_CLK_TCK")
@@ -251,7 +249,7 @@ def main() -> int:
         limit = GATES.get(key)
         verdict = "" if limit is None else f"  (gate {limit:g}: {'ok' if value <= limit else 'MISSED'})"
         good = good and (limit is None or value <= limit)
-        say(f"{key:28} {value:10.4f}{verdict}")
+        print(f"{key:28} {value:10.4f}{verdict}")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n")
     return 0 if good else 1
