@@ -57,8 +57,7 @@ Result<std::string> LineSocket::Ask(const std::string& line, int timeout_ms, std
   const std::string text = line + "\n";
   for (std::size_t at = 0; at < text.size();) {
     LUFF_RETURN_IF_ERROR(WaitReady(fd_.get(), POLLOUT, deadline));
-    const ssize_t sent =
-        send(fd_.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = send(fd_.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno != EINTR && errno != EAGAIN) return Gone(std::strerror(errno));
     if (sent > 0) at += static_cast<std::size_t>(sent);
   }

@@ -5,7 +5,8 @@
 #include "base/owned_fd.h"
 #include "luff/base/result.h"
 
-/// A connection with a process of the same user over a socket in the file system: a line asks, a line answers.
+/// A connection with a process of the same user over a socket in the file system: a line asks, a line
+/// answers.
 namespace luff {
 
 /// **Thread-compatible.** Bounded in time and memory. After an error the connection is of no more use.

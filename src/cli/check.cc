@@ -177,8 +177,7 @@ int Check(const CheckOptions& wanted) {
                  Plural(evaluator.unreadable_steps(), "step", "steps"));
     }
   }
-  const bool failed =
-      empty || !damage.empty() || !partly.empty() || evaluator.unreadable_steps() > 0;
+  const bool failed = empty || !damage.empty() || !partly.empty() || evaluator.unreadable_steps() > 0;
   return stop ? kExitStopFindings : evaluator.findings().empty() && !failed ? kExitOk : kExitFindings;
 }
 

@@ -8,8 +8,8 @@
 #include "luff/base/process.h"
 #include "luff/base/result.h"
 
-/// Outputs for others, written while a job runs. A process `luff export --follow` (`luff metrics --otlp`, `luff
-/// sync`) writes each one beside the training, never inside it.
+/// Outputs for others, written while a job runs. A process `luff export --follow` (`luff metrics --otlp`,
+/// `luff sync`) writes each one beside the training, never inside it.
 namespace luff::cli {
 
 struct LiveOutput {
@@ -18,12 +18,12 @@ struct LiveOutput {
 };
 /// Not files, but metrics that are pushed while the job runs.
 inline constexpr const char* kOtlp = "otlp";
-/// Not another format, but the run itself, uploaded into a bucket (docs/buckets.md). Also what rules find after
-/// the job's end.
+/// Not another format, but the run itself, uploaded into a bucket (docs/buckets.md). Also what rules find
+/// after the job's end.
 inline constexpr const char* kSync = "sync";
 
-/// Errors, before the job begins: kFailedPrecondition for a directory that holds something else, or where what
-/// uploads is not installed; kInvalidArgument for a URL that names no bucket.
+/// Errors, before the job begins: kFailedPrecondition for a directory that holds something else, or where
+/// what uploads is not installed; kInvalidArgument for a URL that names no bucket.
 [[nodiscard]] Status CheckLiveOutput(const LiveOutput& output, bool resume);
 
 /// Used by the supervisor. **Thread-compatible.**

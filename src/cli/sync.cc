@@ -32,17 +32,19 @@ void AddSync(CLI::App& app) {
   verb->add_option("--host", options->host, "Number of this host, where several upload one run")
       ->capture_default_str();
   verb->footer(
-      "Prints the URL of the run, which every verb that reads a run takes. Follows a run that is being written "
+      "Prints the URL of the run, which every verb that reads a run takes. Follows a run that is being "
+      "written "
       "to its end.\n"
-      "Exit code: 0 all is in the bucket; 2 wrong usage; 4 another uploader has taken the run over; 5 refused (no "
+      "Exit code: 0 all is in the bucket; 2 wrong usage; 4 another uploader has taken the run over; 5 "
+      "refused (no "
       "right,\n"
       "no such bucket); 6 the time was over before all was there: the same command goes on.");
   verb->callback([options] {
     FindOwnRunOrExit(&options->run);
     BecomePython("sync",
                  {fmt::format("--flush={}", options->flush_s), fmt::format("--drain={}", options->drain_s),
-                  fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host), "--",
-                  options->run, options->url},
+                  fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host),
+                  "--", options->run, options->url},
                  "runs are uploaded by Luff's Python package");
   });
 }

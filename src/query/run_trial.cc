@@ -168,8 +168,8 @@ bool RunTrial::CheckWorkers() {
     if (const auto& mirror = run_->mirror(); mirror != nullptr) {
       (void)mirror->Look();
       const std::uint32_t number = worker->reader->worker();
-      const double silent_s =
-          mirror->EndedOf(number) ? kLongestSilenceS
+      const double silent_s = mirror->EndedOf(number)
+                                  ? kLongestSilenceS
                                   : SecondsBetween(life.heartbeat_unix_ns, mirror->TimeOf(number));
       worker->heard_ns = now - static_cast<std::int64_t>(std::clamp(silent_s, 0.0, kLongestSilenceS) * 1e9);
     } else if (worker->heard_ns == 0) {
@@ -335,7 +335,8 @@ std::string RunTrial::MirrorNote() const {
   const store::Mirror::State& state = run_->mirror()->Look();
   std::string note = state.url;
   if (state.behind) note += "; its upload is behind with values";
-  if (state.silent) note += "; nobody uploads it any more, although it has not ended: what is shown may be old";
+  if (state.silent)
+    note += "; nobody uploads it any more, although it has not ended: what is shown may be old";
   if (!state.problem.empty()) note += "; shown as it was fetched last, since " + state.problem;
   return note;
 }

@@ -29,9 +29,9 @@ class Fetcher {
     address.sun_family = AF_UNIX;
     const std::string path = folder + "/socket";
     std::memcpy(address.sun_path, path.data(), path.size());
-    EXPECT_EQ(bind(listener_, static_cast<const sockaddr*>(static_cast<const void*>(&address)),
-                   sizeof(address)),
-              0);
+    EXPECT_EQ(
+        bind(listener_, static_cast<const sockaddr*>(static_cast<const void*>(&address)), sizeof(address)),
+        0);
     EXPECT_EQ(listen(listener_, 8), 0);
     thread_ = std::thread([this] { Serve(); });
   }
@@ -59,7 +59,7 @@ class Fetcher {
         ++asked;
         const std::string answer = answer_(line);
         line.clear();
-        if (answer.empty()) break;  // hangs up
+        if (answer.empty()) break;                                   // hangs up
         (void)send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);  // the reader may have hung up
       }
       close(fd);
@@ -74,16 +74,18 @@ class MirrorTest : public ::testing::Test {
  protected:
   void Write(const std::string& text) const { std::ofstream(folder.path() + "/mirror.json") << text; }
   void WriteGood(const std::string& more = "") const {
-    Write(R"({"format": "luff-mirror", "url": "s3://b/x", "host_unix_ns": 77, "workers": [[3, 55, true]], "socket": ")" +
-          folder.path() + "/socket\"" + more + "}");
+    Write(
+        R"({"format": "luff-mirror", "url": "s3://b/x", "host_unix_ns": 77, "workers": [[3, 55, true]], "socket": ")" +
+        folder.path() + "/socket\"" + more + "}");
   }
   TemporaryDirectory folder;
 };
 
 TEST_F(MirrorTest, AnOrdinaryRunIsNone) {
   EXPECT_EQ(Mirror::Of(folder.path()), nullptr);
-  for (const char* text : {"", "[]", "{}", R"({"format": "luff-mirror"})", R"({"format": "luff-mirror", "socket": 1})",
-                           R"({"format": "luff-mirror", "socket": "/tmp/other"})", "{\"format\": \"luff-mirror\""}) {
+  for (const char* text :
+       {"", "[]", "{}", R"({"format": "luff-mirror"})", R"({"format": "luff-mirror", "socket": 1})",
+        R"({"format": "luff-mirror", "socket": "/tmp/other"})", "{\"format\": \"luff-mirror\""}) {
     Write(text);
     EXPECT_EQ(Mirror::Of(folder.path()), nullptr) << text;
   }

@@ -384,8 +384,8 @@ class Trial : public TrialNames, public TrialSteps, public TrialValues, public T
   /// True while rows are here whose values are still on their way: of a run in a bucket whose upload cannot
   /// keep up with the values.
   [[nodiscard]] virtual bool awaits_values() const { return false; }
-  /// How many reads of values have failed because they are not in the bucket yet, or it does not answer. Whoever
-  /// takes a failed read for "no value" sees here that it is none.
+  /// How many reads of values have failed because they are not in the bucket yet, or it does not answer.
+  /// Whoever takes a failed read for "no value" sees here that it is none.
   [[nodiscard]] virtual std::uint64_t values_missed() const noexcept { return 0; }
   /// Of a run in a bucket: its URL, how far the copy is, and what keeps it from going on, for people; "" of
   /// all others.

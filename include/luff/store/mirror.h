@@ -29,11 +29,11 @@ class Mirror {
   /// What the last head in the bucket said. Read again at most ten times a second.
   struct State {
     std::string url;
-    std::string problem;             // why nothing new was fetched; "" if all is well
-    bool ended = false;              // nothing more will come
-    bool behind = false;             // rows are here whose payload is not in the bucket yet
-    bool silent = false;             // nobody uploads any more, although it has not ended
-    std::int64_t host_unix_ns = 0;   // when it was written, by the clock of the training's host
+    std::string problem;                         // why nothing new was fetched; "" if all is well
+    bool ended = false;                          // nothing more will come
+    bool behind = false;                         // rows are here whose payload is not in the bucket yet
+    bool silent = false;                         // nobody uploads any more, although it has not ended
+    std::int64_t host_unix_ns = 0;               // when it was written, by the clock of the training's host
     std::uint64_t requests = 0, sent_bytes = 0;  // of the upload so far
   };
   [[nodiscard]] const State& Look();
@@ -68,7 +68,7 @@ class Mirror {
   std::map<std::uint32_t, Host> workers_;
   std::int64_t looked_monotonic_ns_ = 0, mtime_ns_ = -1;
   std::unique_ptr<LineSocket> fetcher_;
-  pid_t follower_ = 0;             // the process that connected: a forked child must not share the connection
+  pid_t follower_ = 0;  // the process that connected: a forked child must not share the connection
   std::uint64_t missed_ = 0;
   std::int64_t failed_monotonic_ns_ = 0;  // when the fetcher or the bucket failed last; 0: it did not
   Status failure_;

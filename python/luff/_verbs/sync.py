@@ -27,6 +27,8 @@ _GRACE_S = 10.0  # of the watchdog, beyond the time for the rest
 
 
 def _say(text: str) -> None:
+    """Prints a line. A server's answer may hold anything: what moves a cursor is shown, not sent."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     print(f"luff: sync: {text}", file=sys.stderr, flush=True)
 
 

@@ -150,6 +150,15 @@ for _ in range(steps):
 """
 
 
+@pytest.fixture(scope="session")
+def with_findings(luff, tmp_path_factory):
+    """A run of a training whose rate is far too high. Not to be changed."""
+    folder = tmp_path_factory.mktemp("with_findings")
+    (folder / "train.py").write_text(TRAIN)
+    luff("run", "--run", folder / "run", "--", sys.executable, folder / "train.py", 60, 0, 10.0)
+    return folder / "run"
+
+
 @pytest.fixture
 def trained(luff, tmp_path):
     """Trains with a rate that is far too high, under `luff run` with these options. Returns the run and the process."""

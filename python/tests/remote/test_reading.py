@@ -23,9 +23,9 @@ def url_of(base, run):
 
 
 @pytest.fixture
-def in_bucket(luff, trained, base):
+def in_bucket(luff, with_findings, base):
     """A run with findings, in a bucket and beside it."""
-    run, _ = trained()
+    run = with_findings
     done = luff("sync", run, base)
     assert done.stdout.strip() == url_of(base, run)
     return run, url_of(base, run)
@@ -132,11 +132,11 @@ def test_a_live_run_is_seen_and_its_findings_are_the_same(luff, trained, tmp_pat
     assert luff("check", url, "--json", expect=None).stdout == local.stdout
 
 
-def test_a_stale_copy_loses_no_worker(luff, trained, tmp_path, monkeypatch):
+def test_a_stale_copy_loses_no_worker(with_findings, tmp_path, monkeypatch):
     """The uploader is gone, and the worker's last heartbeat is an hour old by our clock: unknown, not lost."""
     from luff.remote import _uploader
 
-    run, _ = trained(steps=5)
+    run = with_findings
     store = open_store(f"file://{tmp_path}/bucket")
     uploader = _uploader.Uploader(str(run), store)
     # As if the job were in the middle of it: the last rows, with the end mark, are not there yet.
@@ -200,8 +200,8 @@ def test_a_run_that_is_not_there_is_explained(luff, in_bucket):
     assert "there is no such run in the bucket" in done.stderr
 
 
-def test_damaged_objects_are_named_and_give_no_wrong_value(luff, trained, tmp_path):
-    run, _ = trained()
+def test_damaged_objects_are_named_and_give_no_wrong_value(luff, with_findings, tmp_path):
+    run = with_findings
     base = f"file://{tmp_path}/bucket"
     luff("sync", run, base)
     url, objects = (

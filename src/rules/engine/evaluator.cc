@@ -29,7 +29,7 @@ constexpr std::size_t kMaxOtherTensors = 20;
 constexpr std::size_t kMaxNotes = 16;
 constexpr std::size_t kMaxReason = 500;  // bytes of an exception's message
 constexpr std::int64_t kHoldForValuesNs = 60'000'000'000;
-constexpr int kCheckpointVersion = 2;    // 2: states name their fields
+constexpr int kCheckpointVersion = 2;  // 2: states name their fields
 
 // How much the rule knows about the cause so far: its evidence `detail`, 0 without one.
 double DetailOf(const Finding& finding) {
