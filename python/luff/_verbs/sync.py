@@ -209,6 +209,10 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         arguments.url = normal_url(arguments.url)
         check_installed(arguments.url)
+    except BucketError as error:
+        _say(str(error))
+        return WRONG_USAGE
+    try:
         if arguments.only_try:  # before a job begins: what can be known without asking the network
             return OK
         if not arguments.until_closed:
@@ -222,7 +226,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return FENCED
     except Refused as error:
         _say(str(error))
-        return WRONG_USAGE if arguments.only_try else REFUSED
+        return REFUSED
     except BucketError as error:
         _say(str(error))
         return INCOMPLETE

@@ -374,6 +374,8 @@ def split_run(url: str) -> tuple[str, str]:
 
 def normal_url(url: str) -> str:
     """The URL without slashes at its end. WrongUrl if it names no bucket."""
+    if not url.isprintable():
+        raise WrongUrl(f"found control characters in a bucket's URL: {url!r}")
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -328,6 +328,7 @@ def test_the_command_uploads_and_says_where(run, base, tmp_path):
         ("s3://", 2, "expected s3://BUCKET"),
         ("file://relative/x", 2, "absolute path"),
         ("file:///a/../b", 2, "no . and .."),
+        ("s3://a\x1b[31m", 2, "control characters"),
         ("s3://user:word@bucket/x", 2, "credentials come from the environment"),
     ],
 )
