@@ -128,6 +128,7 @@ FRAMEWORKS = {
     "bokeh": ["compat/smdebug/profiler/analysis/notebook_utils/"],
     "pyinstrument": ["compat/smdebug/profiler/python_profiler.py"],
     "opentelemetry": ["_verbs/otlp.py"],
+    "obstore": ["remote/_store.py"],
 }
 # Rooms of our Python packages: folder of python/luff -> room -> rooms that it may import, in addition to itself. A
 # file beside the rooms may import all of them; no room imports such a file.

@@ -81,7 +81,8 @@ def open_trial(
     Parameters
     ----------
     path
-        The run directory.
+        The run directory, or the URL of a run in a bucket (``s3://``, ``gs://``, ``az://``, ``file://``): a local copy
+        is made and follows the bucket while the trial lives; values are fetched when they are read (docs/buckets.md).
     wait_s
         How long to wait for the first complete step. 0 opens an empty run at once.
     use_live_page
@@ -94,7 +95,14 @@ def open_trial(
     ------
     NotFoundError, FailedPreconditionError, UnsupportedVersionError, CorruptionError
         If there is no such directory; if it is not a run; if a newer version wrote it; if its run.json is damaged.
+    UnavailableError, InvalidArgumentError
+        If a bucket does not answer; if a URL is none of a run.
     """
+    if isinstance(path, str) and "://" in path:
+        from luff.remote._client import is_url, spool_of
+
+        if is_url(path):
+            path = spool_of(path)
     return Trial(_core.open_trial(os.fspath(path), float(wait_s), use_live_page, float(lost_after_s)))
 
 

@@ -186,7 +186,7 @@ void AddStop(CLI::App& app) {
       "on.\n"
       "Exit code 0: they did; 1: refused, or no answer; 2: no such run, or nobody trains.");
   verb->callback([options] {
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     AskFor(*options, "stop", "");
   });
 }
@@ -216,7 +216,7 @@ void AddCapture(CLI::App& app) {
   verb->add_option("--name", options->name, "Of the new collection")->capture_default_str();
   verb->footer("What the job records already goes on. Results of the training stay the same, bit by bit.");
   verb->callback([options] {
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     Capture(*options);
   });
 }

@@ -132,6 +132,10 @@ int Check(const CheckOptions& wanted) {
     if (!done.ok()) return PrintError(done.status()), 1;
     tell();
     if (done.value() > 0 || (news.ok() && news.value()) || evaluator.behind() > 0) continue;
+    if (evaluator.steps_done() < trial.step_count()) {  // held: the values of the next step are on their way
+      (void)trial.WaitForNews(std::chrono::milliseconds(500));
+      continue;
+    }
     if (!wanted.follow || trial.loaded_all_steps()) break;
   }
   const bool over = trial.loaded_all_steps();
@@ -169,11 +173,11 @@ int Check(const CheckOptions& wanted) {
                FindingsInShort(evaluator.findings()), NotJudgedText(partly),
                over ? "" : " (the run is not over)");
     if (evaluator.unreadable_steps() > 0) {
-      fmt::print("luff: {} could not be read and were passed over\n",
+      fmt::print("luff: {} could not be read, or not all of their values, so rules did not judge all\n",
                  Plural(evaluator.unreadable_steps(), "step", "steps"));
     }
   }
-  const bool failed = empty || !damage.empty() || !partly.empty();
+  const bool failed = empty || !damage.empty() || !partly.empty() || evaluator.unreadable_steps() > 0;
   return stop ? kExitStopFindings : evaluator.findings().empty() && !failed ? kExitOk : kExitFindings;
 }
 

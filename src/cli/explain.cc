@@ -112,7 +112,7 @@ std::string FindingOrExit(ExplainOptions* options) {
     const auto newest = catalog::FindRun("@1");
     const bool is_finding =
         newest.ok() && !FindingsMeantBy(name, rules::FindingsOfRun(*newest).findings).empty();
-    if (!is_finding && (name.front() == '@' || catalog::FindRun(name).ok()))
+    if (!is_finding && (name.front() == '@' || IsUrl(name) || catalog::FindRun(name).ok()))
       options->run = std::exchange(name, "");
   }
   FindRunOrExit(&options->run);

@@ -76,7 +76,7 @@ void AddLabel(CLI::App& app) {
   verb->add_flag("--json", options->json, "What is said of it, as JSON");
   verb->footer("Without options, it shows what is said of the run.");
   verb->callback([options] {
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     (void)OpenOrExit(*options);  // reports an error if it is not a run
     if (ChangesSomething(*options)) Change(*options);
     ShowLabel(*options);
@@ -90,7 +90,7 @@ void AddTag(CLI::App& app) {
   verb->add_option("TAG", options->add, "Tags to add; without any, those that it has are listed");
   verb->add_option("--remove", options->remove, "A tag to remove; may be repeated")->allow_extra_args(false);
   verb->callback([options] {
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     (void)OpenOrExit(*options);
     if (ChangesSomething(*options)) Change(*options);
     for (const std::string& tag : catalog::LabelOf(options->run).tags) fmt::print("{}\n", Escaped(tag));

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "base/python_child.h"
 #include "cli/terminal.h"
 #include "luff/base/env.h"
 
@@ -17,14 +18,28 @@ namespace {
 std::string Again(const std::string& run, const LiveOutput& output) {
   if (output.format == kOtlp)
     return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
+  if (output.format == kSync)
+    return fmt::format("`luff sync {} {}` uploads what is missing", Escaped(run), Escaped(output.directory));
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
+}
+
+// What can be known of an upload without asking the network: the URL, and what is installed.
+Status CheckUpload(const std::string& url) {
+  LUFF_ASSIGN_OR_RETURN(std::vector<std::string> command, PythonCommand("sync"));
+  command.insert(command.end(), {"--try", "--", ".", url});
+  ProcessOptions process;
+  process.argv = std::move(command);
+  LUFF_ASSIGN_OR_RETURN(const pid_t child, StartProcess(process));
+  if (DecodeStatus(WaitFor(child)).code == 0) return Status::Ok();
+  return InvalidArgument("--sync cannot be used, as said above: " + url);
 }
 
 }  // namespace
 
 Status CheckLiveOutput(const LiveOutput& output, bool resume) {
   Env& env = Env::Real();
+  if (output.format == kSync) return CheckUpload(output.directory);
   if (output.format == kOtlp || !env.Exists(output.directory)) return Status::Ok();
   const auto names = env.List(output.directory);
   if (!names.ok())
@@ -45,6 +60,17 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
                     "--until-closed", "--",     run,    output.directory};
     if (output.format == kOtlp)
       process.argv = {"/proc/self/exe", "metrics", "--otlp", "--beside-job", "--", run};
+    if (output.format == kSync) {
+      auto command = PythonCommand("sync");
+      if (!command.ok()) {
+        close(to[0]);
+        close(to[1]);
+        sayings.push_back(fmt::format("luff: the run is not uploaded: {}\n", command.status().message()));
+        continue;
+      }
+      process.argv = std::move(command).value();
+      process.argv.insert(process.argv.end(), {"--until-closed", "--", run, output.directory});
+    }
     process.new_session = true;  // Ctrl-C is meant for the training
     process.stdin_fd = to[0];
     const Result<pid_t> started = StartProcess(process);
@@ -94,12 +120,17 @@ std::string LiveOutputs::Ended(pid_t pid, const ExitState& state) {
   return "";
 }
 
-void LiveOutputs::JobEnded() noexcept {
+void LiveOutputs::Close(bool uploads) noexcept {
   for (Child& child : children_) {
+    if ((child.output.format == kSync) != uploads) continue;
     if (child.to >= 0) close(child.to);
     child.to = -1;
   }
 }
+
+void LiveOutputs::JobEnded() noexcept { Close(false); }
+
+void LiveOutputs::RunEnded() noexcept { Close(true); }
 
 std::vector<std::string> LiveOutputs::Kill() {
   std::vector<std::string> sayings;

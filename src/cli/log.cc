@@ -109,7 +109,7 @@ void AddLog(CLI::App& app) {
       if (!kept.ok()) ExitWithError(kept);
       ExitWith(kExitOk);
     }
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     Show(*options);
   });
 }

@@ -67,6 +67,7 @@ int main(int argc, char** argv) {
     AddRules(app);
     AddRuns(app);
     AddCompare(app);
+    AddSync(app);
     AddServe(app);
     AddMetrics(app);
     AddLog(app);

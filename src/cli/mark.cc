@@ -57,7 +57,7 @@ void AddMark(CLI::App& app) {
   verb->footer(
       "The finding itself stays as it is. A mute silences webhooks, mails and commands, nothing else.");
   verb->callback([options] {
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     (void)OpenOrExit(*options);
     if (options->finding.empty()) List(*options);
     if (options->word.empty())

@@ -1,5 +1,6 @@
 #include "cli/reading.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,8 +13,10 @@
 #include <string_view>
 
 #include "base/format.h"
+#include "base/interrupted.h"
 #include "base/json.h"
 #include "base/json_nonfinite.h"
+#include "base/owned_fd.h"
 #include "base/python_child.h"
 #include "base/text_escape.h"
 #include "catalog/catalog.h"
@@ -34,10 +37,52 @@ std::size_t StepsOf(const query::Trial& trial, query::TensorId id, query::Mode m
   return steps.ok() ? steps->size() : 0;
 }
 
+// Has Luff's Python package make, or find, the local copy of a run in a bucket. Returns its directory.
+std::string CopyOfUrlOrExit(const std::string& url) {
+  auto command = PythonCommand("spool");
+  if (!command.ok())
+    ExitWithError(command.status().WithContext("runs in a bucket are fetched by Luff's Python package"));
+  command->push_back(url);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) ExitWithError(IoError(std::strerror(errno)));
+  const OwnedFd from(ends[0]);
+  OwnedFd to(ends[1]);
+  ProcessOptions process;
+  process.argv = std::move(command).value();
+  process.stdout_fd = to.get();
+  process.dies_with_parent = true;
+  const pid_t child = ValueOrExit(StartProcess(process));
+  to = OwnedFd();
+  std::string answer;
+  char bytes[4096];
+  for (ssize_t got = 1; got > 0 && answer.size() < (std::size_t{1} << 20);) {
+    got = Uninterrupted([&] { return read(from.get(), bytes, sizeof(bytes)); });
+    if (got > 0) answer.append(bytes, static_cast<std::size_t>(got));
+  }
+  while (answer.ends_with('\n')) answer.pop_back();
+  const ExitState state = DecodeStatus(WaitFor(child));
+  if (state.code == 0 && answer.starts_with('/')) return answer;
+  if (answer.empty()) answer = "the process that fetches runs ended without a word";
+  ExitWithError(Status(StatusCode::kUnavailable, answer));
+}
+
 }  // namespace
 
+bool IsUrl(std::string_view run) {
+  static constexpr std::string_view kSchemes[] = {"s3://", "gs://", "az://", "file://"};
+  return std::any_of(std::begin(kSchemes), std::end(kSchemes),
+                     [&](std::string_view scheme) { return run.starts_with(scheme); });
+}
+
 void FindRunOrExit(std::string* run) {
-  if (!run->empty()) *run = ValueOrExit(catalog::FindRun(*run));
+  if (run->empty()) return;
+  *run = IsUrl(*run) ? CopyOfUrlOrExit(*run) : ValueOrExit(catalog::FindRun(*run));
+}
+
+void FindOwnRunOrExit(std::string* run) {
+  if (IsUrl(*run))
+    ExitWithError(InvalidArgument("a run in a bucket is only read; this needs the run's directory: " + *run));
+  FindRunOrExit(run);
 }
 
 CLI::Validator SizeValue(bool kb_is_1000) {

@@ -22,10 +22,16 @@ struct ReadOptions {
   bool json = false;
 };
 
-inline constexpr const char* kRunHelp = "The run: its directory, its name, or @1 for the newest (luff runs)";
-/// Replaces what a person calls a run by its path (catalog::FindRun). Leaves "" alone. Not while options are
+inline constexpr const char* kRunHelp =
+    "The run: its directory, its name, @1 for the newest (luff runs), or its URL in a bucket";
+/// True for s3://, gs://, az:// and file://.
+[[nodiscard]] bool IsUrl(std::string_view run);
+/// Replaces what a person calls a run by its path (catalog::FindRun); the URL of a run in a bucket by that of
+/// a local copy, which is followed while this process reads it. Leaves "" alone. Not while options are
 /// parsed: another mistake in them comes first.
 void FindRunOrExit(std::string* run);
+/// As FindRunOrExit, for verbs that command or change a run, or need what no bucket has: refuses URLs.
+void FindOwnRunOrExit(std::string* run);
 /// True for a folder that a profiler of SageMaker's kind wrote: with `system` or `framework` in it, and no
 /// run.
 [[nodiscard]] bool IsProfilerFolder(const std::string& path);

@@ -43,7 +43,7 @@ namespace fs = std::filesystem;
 
 struct RunOptions {
   std::string run, rules_text, set_text, on_finding, stop_on, findings, config, compat;
-  std::string tensorboard, smdebug, report, metrics, metrics_token;
+  std::string tensorboard, smdebug, report, metrics, metrics_token, sync;
   std::string sweep, trial;
   bool resume = false, resume_or_new = false, serve = false, otlp = false, log = false;
   std::optional<std::uint64_t> log_bytes;
@@ -357,6 +357,10 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   }
   if (wanted.log) options.log_bytes = std::max<std::uint64_t>(wanted.log_bytes.value_or(kLogBytes), 1 << 20);
   if (wanted.otlp) options.outputs.push_back({kOtlp, ""});
+  if (!wanted.sync.empty()) {
+    options.outputs.push_back({kSync, wanted.sync});
+    LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
+  }
   if (const std::string& wish = !wanted.report.empty() ? wanted.report : file.report; !wish.empty()) {
     end->report = fs::absolute(wish).lexically_normal().string();
     // SageMaker makes the directory of a job's report.
@@ -415,6 +419,9 @@ void AddRun(CLI::App& app) {
       "File with the token that it must send, made if absent; default: $LUFF_HOME/metrics.token");
   verb->add_flag("--otlp", wanted.otlp,
                  "Push metrics to an OpenTelemetry collector (pip install 'luff[otlp]')");
+  verb->add_option("--sync", wanted.sync,
+                   "Upload the run into a bucket while it trains: s3://BUCKET/PREFIX, gs://..., az://... or "
+                   "file:///FOLDER (`luff sync`)");
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);
   verb->add_option("--config", wanted.config, "Configuration file (TOML, or the JSON of a SageMaker job)");

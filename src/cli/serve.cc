@@ -89,7 +89,7 @@ std::vector<std::string> RootsOrExit(const std::vector<std::string>& given) {
     if (const Status made = Env::Real().MakeDirectories(roots.back()); !made.ok()) ExitWithError(made);
   }
   for (std::string& root : roots) {
-    FindRunOrExit(&root);
+    FindOwnRunOrExit(&root);
     std::error_code error;
     if (!fs::is_directory(root, error)) ExitWithError(NotFound("this is no directory: " + root));
     root = AbsoluteDirectory(root);

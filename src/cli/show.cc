@@ -147,6 +147,7 @@ Json Describe(const query::Trial& trial) {
   const auto [files, bytes] = CountFiles(trial.path());
   Json json;
   json["run"] = trial.path();
+  if (const std::string bucket = trial.MirrorNote(); !bucket.empty()) json["bucket"] = bucket;
   json["outcome"] = outcome.state;
   json["why"] = outcome.why;
   json["created_unix_ns"] = trial.created_unix_ns();
@@ -250,6 +251,8 @@ void Print(const query::Trial& trial, const Json& json) {
   const auto outcome = trial.outcome();
   fmt::print("{}\n  outcome   {}{}{}\n", Escaped(trial.path()), Escaped(outcome.state),
              outcome.why.empty() ? "" : ": ", Escaped(outcome.why));
+  if (const std::string bucket = trial.MirrorNote(); !bucket.empty())
+    fmt::print("  bucket    {}\n", Escaped(bucket));
   fmt::print("  begun     {}\n", BegunText(trial));
   std::string modes;
   for (const auto& [mode, steps] : json["modes"].items()) {

@@ -188,8 +188,10 @@ class Supervisor final : public Job {
       }
       Say(fmt::format("luff: training {} of the job has a run of its own: {}\n", own.training, own.run));
       for (LiveOutput& output : own.outputs)
-        if (output.format != kOtlp) output.directory += fmt::format("-{}", own.training);
+        if (output.format != kOtlp && output.format != kSync)
+          output.directory += fmt::format("-{}", own.training);
       std::erase_if(own.outputs, [this](const LiveOutput& output) {
+        if (output.format == kSync) return false;  // one place for all trainings
         const Status usable = CheckLiveOutput(output, options_.resume);
         if (!usable.ok()) Say(fmt::format("luff: {}\n", usable.message()));
         return !usable.ok();

@@ -39,6 +39,7 @@ void AddShow(CLI::App& app);
 void AddTensors(CLI::App& app);
 void AddValue(CLI::App& app);
 void AddSummary(CLI::App& app);
+void AddSync(CLI::App& app);
 void AddTail(CLI::App& app);
 void AddPlot(CLI::App& app);
 void AddProfile(CLI::App& app);

@@ -278,6 +278,7 @@ bool Watch::Finish(bool interrupted, bool job_lives) {
   if (phase_ == Phase::kDelivering) {
     if (job_lives) entered_ns_ = job_.Now();
     if (!Delivered(interrupted)) return false;
+    outputs_.RunEnded();
     Enter(Phase::kWriting);
   }
   if (phase_ == Phase::kWriting) {

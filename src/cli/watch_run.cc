@@ -194,7 +194,7 @@ void AddWatch(CLI::App& app) {
                  "DIR: also judge runs that had ended before it was watched first");
   verb->add_flag("--drain", base->drain, "DIR: leave when no run is live");
   verb->callback([verb, options, base] {
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     std::error_code ignored;
     const bool many =
         std::filesystem::is_directory(options->run, ignored) && catalog::StampOf(options->run) == 0;

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "luff/base/env.h"
 #include "luff/store/control.h"
+#include "luff/store/mirror.h"
 #include "query/smdebug_trial.h"
 
 namespace luff::query {
@@ -131,14 +132,19 @@ bool RunTrial::TakeInWorkers() {
   (void)MergeSteps();
   const bool over =
       std::all_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->ended() || w->lost; });
-  loaded_all_ = over && !held_back_ && !Awaited(Env::Real().NowUnixNs());
+  loaded_all_ = over && !held_back_ && !Awaited();
   ++version_;
   return true;
 }
 
 /// True while workers of the run are missing and it is younger than lost_after_s; they hold back its steps.
-bool RunTrial::Awaited(std::int64_t now_unix_ns) const noexcept {
+bool RunTrial::Awaited() const noexcept {
   if (workers_.size() >= std::max<std::uint32_t>(1, world_size())) return false;
+  std::int64_t now_unix_ns = Env::Real().NowUnixNs();
+  if (const auto& mirror = run_->mirror(); mirror != nullptr) {
+    if (mirror->Look().ended) return false;
+    now_unix_ns = mirror->Look().host_unix_ns;
+  }
   return SecondsBetween(created_unix_ns(), now_unix_ns) < options_.lost_after_s;
 }
 
@@ -146,7 +152,7 @@ bool RunTrial::CheckWorkers() {
   const std::int64_t now = Env::Real().NowMonotonicNs();
   bool changed = false;
   if (!loaded_all_ && version_ > 0 && workers_.size() < std::max<std::uint32_t>(1, world_size())) {
-    changed = !Awaited(Env::Real().NowUnixNs());
+    changed = !Awaited();
   }
   for (const auto& worker : workers_) {
     if (worker->ended()) {
@@ -157,8 +163,16 @@ bool RunTrial::CheckWorkers() {
     worker->checked_ns = now;
     const store::Liveness life = worker->reader->liveness();
     // Compares the clocks of two machines only once; from then on counts from when this process saw the last
-    // sign of life.
-    if (worker->heard_ns == 0) {
+    // sign of life. Of a run in a bucket both times are those of the worker's host: a mirror that is not
+    // followed any more tells nothing of the worker.
+    if (const auto& mirror = run_->mirror(); mirror != nullptr) {
+      (void)mirror->Look();
+      const std::uint32_t number = worker->reader->worker();
+      const double silent_s = mirror->EndedOf(number)
+                                  ? kLongestSilenceS
+                                  : SecondsBetween(life.heartbeat_unix_ns, mirror->TimeOf(number));
+      worker->heard_ns = now - static_cast<std::int64_t>(std::clamp(silent_s, 0.0, kLongestSilenceS) * 1e9);
+    } else if (worker->heard_ns == 0) {
       const double silent_s = SecondsBetween(life.heartbeat_unix_ns, Env::Real().NowUnixNs());
       worker->heard_ns = now - static_cast<std::int64_t>(std::clamp(silent_s, 0.0, kLongestSilenceS) * 1e9);
     } else if (life.heartbeat_unix_ns != worker->heartbeat_unix_ns) {
@@ -235,7 +249,7 @@ bool RunTrial::MergeSteps() {
   held_back_ = false;
   // The frontier: the step that every worker that still writes has passed.
   std::optional<StepKey> frontier;
-  bool held = Awaited(Env::Real().NowUnixNs()) && world_size() > 1;
+  bool held = Awaited() && world_size() > 1;
   for (const auto& worker : workers_) {
     if (worker->ended() || worker->lost) continue;
     const std::uint64_t next = worker->reader->next_ordinal();
@@ -305,6 +319,26 @@ std::chrono::nanoseconds RunTrial::PauseAfter(std::chrono::nanoseconds last) con
       });
   return std::clamp<std::chrono::nanoseconds>(last * 3 / 2, kFirstPause,
                                               near ? kLongestPause : kLongestPauseAfar);
+}
+
+bool RunTrial::awaits_values() const {
+  const auto& mirror = run_->mirror();
+  return mirror != nullptr && mirror->Look().behind && !mirror->Look().ended;
+}
+
+std::uint64_t RunTrial::values_missed() const noexcept {
+  return run_->mirror() == nullptr ? 0 : run_->mirror()->missed();
+}
+
+std::string RunTrial::MirrorNote() const {
+  if (run_->mirror() == nullptr) return {};
+  const store::Mirror::State& state = run_->mirror()->Look();
+  std::string note = state.url;
+  if (state.behind) note += "; its upload is behind with values";
+  if (state.silent)
+    note += "; nobody uploads it any more, although it has not ended: what is shown may be old";
+  if (!state.problem.empty()) note += "; shown as it was fetched last, since " + state.problem;
+  return note;
 }
 
 std::vector<WorkerInfo> RunTrial::workers() const {

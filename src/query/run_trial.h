@@ -85,6 +85,9 @@ class RunTrial final : public StepTrial {
   std::chrono::nanoseconds PauseAfter(std::chrono::nanoseconds last) const override;
   void ShowAtMost(std::size_t steps) override;
   const std::string& path() const noexcept override { return run_->path(); }
+  bool awaits_values() const override;
+  std::uint64_t values_missed() const noexcept override;
+  std::string MirrorNote() const override;
   std::vector<WorkerInfo> workers() const override;
   std::uint32_t world_size() const noexcept override { return run_->info().world_size; }
   std::int64_t created_unix_ns() const noexcept override { return run_->info().created_unix_ns; }
@@ -147,7 +150,7 @@ class RunTrial final : public StepTrial {
   void ResolveCollections();
   [[nodiscard]] bool CheckWorkers();
   [[nodiscard]] bool MergeSteps();
-  [[nodiscard]] bool Awaited(std::int64_t now_unix_ns) const noexcept;
+  [[nodiscard]] bool Awaited() const noexcept;
 
   // trial_steps.cc
   /// A worker's rows of one tensor at one step.

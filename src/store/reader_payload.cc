@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "format/chunk_content.h"
+#include "luff/store/mirror.h"
 #include "luff/store/reader.h"
 #include "store/paths.h"
 #include "store/read_cache.h"
@@ -75,8 +76,14 @@ Result<Place> WorkerReader::PlaceOfChunk(const format::IndexRow& row) const {
   return place;
 }
 
+Status WorkerReader::Fetch(std::uint32_t data_file, std::uint64_t from, std::uint64_t bytes) const {
+  if (options_.mirror == nullptr) return Status::Ok();
+  return options_.mirror->Need(worker_, data_file, from, bytes);
+}
+
 /// Reads bytes of a chunk, starting at its byte `from`.
 Status WorkerReader::ReadAt(const Place& place, std::uint64_t from, std::span<std::byte> to) const {
+  LUFF_RETURN_IF_ERROR(Fetch(place.data_file, place.offset + from, to.size()));
   auto at = data_files_.find(place.data_file);
   if (at == data_files_.end()) {
     if (data_files_.size() >= kMaxOpenFiles) data_files_.clear();

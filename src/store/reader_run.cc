@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "luff/base/env.h"
+#include "luff/store/mirror.h"
 #include "luff/store/reader.h"
 #include "store/paths.h"
 #include "store/read_cache.h"
@@ -52,6 +53,7 @@ Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& run_path,
   reader->path_ = run_path;
   reader->info_ = std::move(info);
   reader->options_ = options;
+  reader->options_.mirror = Mirror::Of(run_path);
   reader->cache_ = std::make_shared<ReadCache>();
   LUFF_RETURN_IF_ERROR(reader->FindWorkers().status());
   return reader;

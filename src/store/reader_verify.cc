@@ -100,7 +100,12 @@ class Verifier {
       } else if (worker.IsRetired(static_cast<std::uint32_t>(parsed->sequence))) {
         Note(path + ": retired by retention and not yet removed");
       } else if (options_.values) {
-        Payload(path, window, parsed->sequence);
+        const Status there = worker.Fetch(static_cast<std::uint32_t>(parsed->sequence), 0, *bytes);
+        if (there.ok()) {
+          Payload(path, window, parsed->sequence);
+        } else {
+          Note(path + ": " + std::string(there.message()));
+        }
       }
     }
     if (!published_found) {
@@ -439,6 +444,7 @@ class Verifier {
   void References(const WorkerReader& worker, const SegmentReader& segment) {
     const std::uint32_t epoch = segment.header().epoch;
     std::uint64_t retired = 0;
+    std::uint64_t not_here = 0;
     for (std::size_t slot = 0; slot < segment.slot_count(); ++slot) {
       const std::uint32_t tensor = segment.slot_tensor(slot);
       if (!defined_.contains({epoch, tensor})) {
@@ -468,12 +474,17 @@ class Verifier {
           continue;
         }
         if (!options_.values) continue;
-        if (const Status read = Chunk(worker, row, *place); !read.ok()) {
+        const Status read = Chunk(worker, row, *place);
+        if (read.code() == StatusCode::kUnavailable || read.code() == StatusCode::kOutOfRange) {
+          ++not_here;  // of a run in a bucket
+        } else if (!read.ok()) {
           Tell(worker.DataPath(place->data_file), place->offset,
                "lost: " + value() + ": " + std::string(read.message()));
         }
       }
     }
+    if (not_here > 0)
+      Note(segment.path() + ": " + std::to_string(not_here) + " values are not in the bucket, or not yet");
     if (retired > 0)
       Note(segment.path() + ": " + std::to_string(retired) + " values were deleted by retention");
   }

@@ -16,9 +16,9 @@ namespace luff::store {
 namespace {
 
 // How often the directory is checked even if the live page shows nothing new.
-constexpr std::int64_t kCheckEveryNs = 500'000'000;
+constexpr std::int64_t kScanEveryNs = 500'000'000;
 // A directory changed so recently may change again in the same tick.
-constexpr std::int64_t kFreshNs = 2'000'000'000;
+constexpr std::int64_t kFreshFolderNs = 2'000'000'000;
 constexpr std::size_t kMaxProblems = 100;
 constexpr std::uint32_t kLooseKinds = 1U << static_cast<unsigned>(format::FrameKind::kDocument) |
                                       1U << static_cast<unsigned>(format::FrameKind::kGapRows) |
@@ -104,7 +104,7 @@ Liveness WorkerReader::liveness() const {
 Result<bool> WorkerReader::Refresh(bool thorough) {
   Env& env = Env::Real();
   const std::int64_t now = env.NowMonotonicNs();
-  const bool check = thorough || folder_mtime_ns_ < 0 || now - checked_monotonic_ns_ > kCheckEveryNs;
+  const bool check = thorough || folder_mtime_ns_ < 0 || now - checked_monotonic_ns_ > kScanEveryNs;
   bool news = false;
   std::uint64_t position = 0;
   std::uint32_t changes = 0;
@@ -125,7 +125,7 @@ Result<bool> WorkerReader::Refresh(bool thorough) {
   static_cast<void>(ReadLive(&live_position_, &live_changes_));
   const std::int64_t modified = ModifiedNs(folder_);
   const std::int64_t age = env.NowUnixNs() - modified;
-  if (modified != folder_mtime_ns_ || (age < kFreshNs && age > -kFreshNs)) {
+  if (modified != folder_mtime_ns_ || (age < kFreshFolderNs && age > -kFreshFolderNs)) {
     folder_mtime_ns_ = modified;
     LUFF_ASSIGN_OR_RETURN(news, ScanFolder());
     return news;

@@ -107,6 +107,7 @@ READING = {
     "profile": [[RUN], [RUN, "--json"], [RUN, "--steps", "\x1b"], ["no\x1b"]],
     "verify": [[RUN], [RUN, "--json"]],
     "check": [[RUN], [RUN, "--json"]],
+    "sync": [[RUN, "no\x1b"], [RUN, "s3://\x1b[31m"], ["no\x1b", "file:///nowhere"]],
     "report": [[RUN, "-o", "-"]],
     "explain": [
         ["--run", RUN],

@@ -51,6 +51,11 @@ def bench_main(args):
     build.ensure_all()
     if args.name == "frameworks":
         return _frameworks(args.rest)
+    if args.name == "bucket":  # its peer is the same training without an upload
+        return passthrough(
+            [setup.environment("remote"), ROOT / "benchmarks" / "bucket.py", *args.rest],
+            env={"PYTHONPATH": str(ROOT / "benchmarks"), "LUFF_BENCH_ROOT": str(ROOT)},
+        )
     python, reason = VENV / "bin" / "python", "--no-peers given"
     if not args.no_peers:
         try:

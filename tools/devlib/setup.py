@@ -27,6 +27,7 @@ ENVIRONMENTS = {
     "xgboost3": "XGBoost 3",
     "compat": "what smdebug's own tests import",
     "sweeps": "Optuna, Ray Tune and Hydra",
+    "remote": "obstore, and an S3 server for tests",
     "formats": "what reads the formats that luff export writes",
 }
 

@@ -304,6 +304,7 @@ FRAMEWORKS = {
     "lightgbm": "lightgbm",
     "sklearn": "lightgbm",
     "sweeps": "sweeps",
+    "remote": "remote",
     "xgboost": "xgboost3",
 }
 

@@ -381,6 +381,15 @@ class Trial : public TrialNames, public TrialSteps, public TrialValues, public T
   virtual void ShowAtMost(std::size_t steps) { (void)steps; }
   /// True if all workers have ended (or are lost) and everything has been read.
   [[nodiscard]] virtual bool loaded_all_steps() const noexcept = 0;
+  /// True while rows are here whose values are still on their way: of a run in a bucket whose upload cannot
+  /// keep up with the values.
+  [[nodiscard]] virtual bool awaits_values() const { return false; }
+  /// How many reads of values have failed because they are not in the bucket yet, or it does not answer.
+  /// Whoever takes a failed read for "no value" sees here that it is none.
+  [[nodiscard]] virtual std::uint64_t values_missed() const noexcept { return 0; }
+  /// Of a run in a bucket: its URL, how far the copy is, and what keeps it from going on, for people; "" of
+  /// all others.
+  [[nodiscard]] virtual std::string MirrorNote() const { return {}; }
   [[nodiscard]] virtual const std::string& path() const noexcept = 0;
   [[nodiscard]] virtual std::int64_t created_unix_ns() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t world_size() const noexcept = 0;

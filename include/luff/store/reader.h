@@ -195,8 +195,12 @@ struct EpochTensorDef {
   TensorDef def;
 };
 
+class Mirror;
+
 struct ReaderOptions {
   bool use_live_page = true;
+  /// Set by RunReader where the run is a copy of one in a bucket: payload is asked for before it is read.
+  std::shared_ptr<Mirror> mirror;
 };
 
 /// What is known about the writing process.
@@ -271,7 +275,8 @@ class WorkerReader {
     std::shared_ptr<const void> owner;
   };
   /// Errors: kCorruption (checksum, sizes, a truncated file; names file and offset), kOutOfRange (deleted by
-  /// retention), kNotFound (payload file vanished), kResourceExhausted (no memory to assemble the value).
+  /// retention), kNotFound (payload file vanished), kResourceExhausted (no memory to assemble the value);
+  /// of a run in a bucket also kUnavailable (not uploaded yet, or the bucket does not answer).
   [[nodiscard]] Result<Payload> ReadPayload(std::span<const format::IndexRow> parts,
                                             std::uint64_t expected_bytes) const;
   /// Same, but reads into the caller's memory, which has exactly the size of the value.
@@ -284,6 +289,8 @@ class WorkerReader {
   /// Checks that the chunk of a row exists and is intact; with `decode`, also checks the decoded contents.
   /// Caches nothing. Errors: as ReadPayload.
   [[nodiscard]] Status CheckChunk(const format::IndexRow& row, bool decode) const;
+  /// Of a run in a bucket: has these bytes of a payload file fetched. Errors: as Mirror::Need.
+  [[nodiscard]] Status Fetch(std::uint32_t data_file, std::uint64_t from, std::uint64_t bytes) const;
   /// Finds where the chunk of a row is now. kOutOfRange if it was retired.
   [[nodiscard]] Result<Place> Locate(const format::IndexRow& row) const;
   [[nodiscard]] bool IsRetired(std::uint32_t data_file) const noexcept {
@@ -380,6 +387,8 @@ class RunReader {
   [[nodiscard]] Result<bool> Refresh(bool thorough = false);
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] const RunInfo& info() const noexcept { return info_; }
+  /// Null if the run is not a copy of one in a bucket.
+  [[nodiscard]] const std::shared_ptr<Mirror>& mirror() const noexcept { return options_.mirror; }
   /// Ascending by worker.
   [[nodiscard]] std::span<const std::unique_ptr<WorkerReader>> workers() const noexcept { return workers_; }
 

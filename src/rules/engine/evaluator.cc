@@ -28,7 +28,8 @@ constexpr std::uint64_t kMaxFindingsBytes = 256ULL << 20;
 constexpr std::size_t kMaxOtherTensors = 20;
 constexpr std::size_t kMaxNotes = 16;
 constexpr std::size_t kMaxReason = 500;  // bytes of an exception's message
-constexpr int kCheckpointVersion = 2;    // 2: states name their fields
+constexpr std::int64_t kHoldForValuesNs = 60'000'000'000;
+constexpr int kCheckpointVersion = 2;  // 2: states name their fields
 
 // How much the rule knows about the cause so far: its evidence `detail`, 0 without one.
 double DetailOf(const Finding& finding) {
@@ -63,12 +64,14 @@ class EvaluatorImpl final : public Evaluator {
 
   Result<std::size_t> Advance(const query::Trial& trial, std::size_t limit) override {
     std::size_t done = 0;
+    if (HoldsForValues(trial)) return done;
     const std::size_t end = trial.step_count();
     // After a restart rules may be at different steps: the one furthest behind determines the first step.
     while (done < limit && position_ < end) {
       if (const Status status = trial.ReadStepRows(position_, &rows_); !status.ok()) {
         ++unreadable_;
       } else {
+        const std::uint64_t missed = trial.values_missed();
         memo_.Clear();
         index_.Build(trial, rows_);
         const StepView view{trial, rows_, position_, memo_, index_};
@@ -78,6 +81,7 @@ class EvaluatorImpl final : public Evaluator {
           Ask(running, [&](Rule& rule, Sink& sink) { rule.OnStep(view, sink); });
         }
         TakeInTold();
+        if (trial.values_missed() != missed) ++unreadable_;
       }
       ++position_;
       ++done;
@@ -217,6 +221,18 @@ class EvaluatorImpl final : public Evaluator {
     std::vector<Told>* told_;
     Running* by_;
   };
+
+  /// True while the values of steps are on their way (a run in a bucket), for at most kHoldForValuesNs: rules
+  /// that read values would judge without them.
+  bool HoldsForValues(const query::Trial& trial) {
+    if (!trial.awaits_values()) {
+      held_since_ns_ = 0;
+      return false;
+    }
+    const std::int64_t now = env_.NowMonotonicNs();
+    if (held_since_ns_ == 0) held_since_ns_ = now;
+    return now - held_since_ns_ < kHoldForValuesNs;
+  }
 
   /// Calls a rule. If it throws, it may be in any state: it is set aside, and the others continue.
   template <typename Call>
@@ -513,6 +529,7 @@ class EvaluatorImpl final : public Evaluator {
   StepIndex index_;
   Evidence evidence_;
   std::size_t position_ = 0, checkpoint_position_ = 0, unreadable_ = 0;
+  std::int64_t held_since_ns_ = 0;  // monotonic; 0: not held
   std::int64_t last_checkpoint_ns_ = 0;
   std::unique_ptr<File> lock_, findings_file_;
   std::uint64_t findings_bytes_ = 0, checkpoint_findings_bytes_ = 0;

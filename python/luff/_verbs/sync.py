@@ -1,0 +1,239 @@
+"""``luff sync RUN URL``: uploads a run into a bucket, live or finished. docs/buckets.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
+from luff.remote._live import any_writes
+from luff.remote._store import check_installed, normal_url, open_store
+from luff.remote._uploader import Fenced, Uploader, read_run_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OK, WRONG_USAGE, FENCED, REFUSED, INCOMPLETE = 0, 2, 4, 5, 6
+_NOT_BEGUN_S = 0.25  # how often a run that has not begun is looked for
+_LONGEST_PAUSE_S = 60.0
+_HASTE_S = 25.0  # after SIGTERM: containers are killed 30 s later
+_GRACE_S = 10.0  # of the watchdog, beyond the time for the rest
+
+
+def _say(text: str) -> None:
+    """Prints a line. A server's answer may hold anything: what moves a cursor is shown, not sent."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    print(f"luff: sync: {text}", file=sys.stderr, flush=True)
+
+
+class Sync:
+    """Uploads until the job is over and all is in the bucket."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._run: str = arguments.run
+        self._url: str = arguments.url
+        self._beside_job: bool = arguments.until_closed
+        self._flush_s: float = arguments.flush
+        self._drain_s: float = arguments.drain
+        self._rate: float = arguments.max_mbps * 1e6 / 8
+        self._host: int = arguments.host
+        self._parent = os.getppid()
+        self._closed = threading.Event()  # the job has ended, or we are to end
+        self._hasty = False
+        self._told = ""
+        self._failures = 0
+
+    def run(self) -> int:
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        if self._beside_job:
+            threading.Thread(target=self._wait_for_end_of_input, daemon=True).start()
+            _be_modest()
+        if not self._wait_for_run():
+            return OK
+        store = open_store(self._url)
+        uploader = Uploader(
+            self._run, store, uploader=self._host, interval_s=self._flush_s, max_bytes_per_s=self._rate
+        )
+        try:
+            if not self._retried(uploader.begin):
+                return self._incomplete(uploader)
+            if not self._beside_job:
+                print(f"{store.url}/{uploader.run_id}", flush=True)
+            while not self._over():
+                self._retried(uploader.flush, once=True)
+                self._closed.wait(self._flush_s * random.uniform(0.9, 1.1))
+            return self._finish(uploader)
+        finally:
+            uploader.close()
+
+    def _finish(self, uploader: Uploader) -> int:
+        """Uploads the rest, within bounds. Rows come first, so that what is lost at last is payload."""
+        self._closed.set()
+        seconds = min(self._drain_s, _HASTE_S) if self._hasty else self._drain_s
+        end = time.monotonic() + seconds
+        watchdog = threading.Timer(seconds + _GRACE_S, os._exit, [INCOMPLETE])  # whatever hangs
+        watchdog.daemon = True
+        watchdog.start()
+        done = False
+        while not done and time.monotonic() < end:
+            try:
+                uploader.flush("ended")
+                done = not uploader.behind
+                if done:
+                    uploader.end()
+            except Unreachable as error:
+                done = False
+                self._tell(str(error))
+                time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+        watchdog.cancel()
+        return OK if done else self._incomplete(uploader)
+
+    def _incomplete(self, uploader: Uploader) -> int:
+        _say(f"not all of the run is in the bucket; `luff sync {self._run} {self._url}` goes on")
+        del uploader
+        return INCOMPLETE
+
+    def _retried(self, what: object, once: bool = False) -> bool:
+        """Calls until it succeeds, with pauses. False if the time to end came first, or with `once` if it failed."""
+        end = None
+        while True:
+            try:
+                what()  # type: ignore[operator]
+            except Unreachable as error:
+                self._failures += 1
+                self._tell(str(error))
+            else:
+                if self._failures:
+                    self._failures, self._told = 0, ""
+                    _say("the bucket answers again")
+                return True
+            pause = min(_LONGEST_PAUSE_S, 2.0 ** min(self._failures - 1, 6)) * random.uniform(0.5, 1.0)
+            if self._over():
+                end = end or time.monotonic() + self._drain_s
+                if time.monotonic() + pause > end:
+                    return False
+                time.sleep(pause)
+            else:
+                self._closed.wait(pause)
+                if once:
+                    return False
+
+    def _over(self) -> bool:
+        """True once nothing more will be written, or we are to end."""
+        if self._hasty:
+            return True
+        if self._beside_job:
+            orphaned = os.getppid() != self._parent  # the supervisor was killed: the training may go on
+            return self._closed.is_set() and not (orphaned and self._still_written())
+        return not self._still_written()
+
+    def _still_written(self) -> bool:
+        if self._closed.is_set():
+            time.sleep(self._flush_s)  # `_closed.wait` returns at once now
+        return any_writes(self._run)
+
+    def _wait_for_run(self) -> bool:
+        """Waits until the job has begun a run. False if it never does."""
+        while self._beside_job and not os.path.exists(os.path.join(self._run, "run.json")):
+            if self._closed.wait(_NOT_BEGUN_S):
+                return os.path.exists(os.path.join(self._run, "run.json"))
+        return True
+
+    def _wait_for_end_of_input(self) -> None:
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:
+            pass
+        self._closed.set()
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._hasty = True
+        self._closed.set()
+
+    def _tell(self, text: str) -> None:
+        """Says a failure once, and what it means."""
+        if text != self._told and not self._told:
+            _say(f"{text}; the run goes on, and is uploaded when the bucket answers")
+        self._told = text
+
+
+def _be_modest() -> None:
+    """Takes the processor and the memory last."""
+    try:
+        os.nice(10)
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+    except OSError:
+        pass
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="luff sync", description="Uploads a run into a bucket, live or finished."
+    )
+    parser.add_argument("run", metavar="RUN", help="the run directory")
+    parser.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX, gs://…, az://… or file:///FOLDER")
+    parser.add_argument("--flush", type=float, default=2.0, metavar="S", help="seconds between uploads (2)")
+    parser.add_argument(
+        "--drain", type=float, default=120.0, metavar="S", help="most seconds after the job (120)"
+    )
+    parser.add_argument(
+        "--max-mbps", type=float, default=0.0, metavar="N", help="most megabits per second (no limit)"
+    )
+    parser.add_argument(
+        "--host", type=int, default=0, metavar="N", help="number of this host, of several (0)"
+    )
+    parser.add_argument("--until-closed", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--try", dest="only_try", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(words)
+    if not (
+        0.1 <= arguments.flush <= 3600 and 0 <= arguments.drain <= 86400 and 0 <= arguments.max_mbps <= 1e6
+    ):
+        _say("--flush is 0.1 to 3600 seconds, --drain 0 to 86400, --max-mbps 0 to 1000000")
+        return WRONG_USAGE
+    if not 0 <= arguments.host <= 9999:
+        _say("--host is a number from 0 to 9999")
+        return WRONG_USAGE
+    try:
+        arguments.url = normal_url(arguments.url)
+        check_installed(arguments.url)
+    except BucketError as error:
+        _say(str(error))
+        return WRONG_USAGE
+    try:
+        if arguments.only_try:  # before a job begins: what can be known without asking the network
+            return OK
+        if not arguments.until_closed:
+            read_run_json(arguments.run)
+        return Sync(arguments).run()
+    except WrongUrl as error:
+        _say(str(error))
+        return WRONG_USAGE
+    except Fenced as error:
+        _say(str(error))
+        return FENCED
+    except Refused as error:
+        _say(str(error))
+        return REFUSED
+    except BucketError as error:
+        _say(str(error))
+        return INCOMPLETE
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # obstore's threads do not survive the end of the interpreter

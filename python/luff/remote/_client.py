@@ -1,0 +1,168 @@
+"""Opens the URL of a run: finds or starts the fetcher, and has it make the spool."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import time
+from typing import Any
+
+from luff import errors
+from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
+from luff.remote._files import is_run_id
+from luff.remote._store import SCHEMES, check_installed, normal_url, open_store, split_run
+
+_START_S = 20.0
+_ANSWER_S = 600.0  # the metadata of a large run takes its time
+# What decides which data the fetcher may see, and where. Readers share a fetcher and its copies only if all are equal.
+_OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT")
+
+
+def is_url(path: object) -> bool:
+    """True for the URL of a run in a bucket."""
+    return isinstance(path, str) and path.split("://", 1)[0] in SCHEMES and "://" in path
+
+
+def cache_root() -> str:
+    """The folder of all copies: $LUFF_CACHE, else luff in the user's cache."""
+    given = os.environ.get("LUFF_CACHE")
+    if given:
+        return os.path.abspath(given)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "luff")
+
+
+def fetcher_root() -> str:
+    """The folder of the fetcher that this environment shares, made if it is absent. Raises Refused."""
+    text = "\n".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.upper().startswith(_OF_STORES))
+    root = os.path.join(cache_root(), "spool-" + hashlib.sha256(text.encode()).hexdigest()[:16])
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        info = os.lstat(root)
+    except OSError as error:
+        raise Refused(
+            f"the copies of runs have no place ({error.strerror}); set LUFF_CACHE: {root}"
+        ) from None
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
+        raise Refused(f"the folder of copies must be yours alone; remove it, or set LUFF_CACHE: {root}")
+    return root
+
+
+def connect(root: str) -> socket.socket | None:
+    """A connection with the fetcher of this folder; None if there is none."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        client.connect(f"/proc/self/fd/{folder}/socket")  # of any length: a socket's own path is short
+    except OSError:
+        client.close()
+        return None
+    finally:
+        os.close(folder)
+    return client
+
+
+def _connect_or_start(root: str) -> socket.socket:
+    with open(os.path.join(root, "start"), "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several readers one starts it
+        found = connect(root)
+        if found is not None:
+            return found
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        with open(os.path.join(root, "log"), "wb") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-I", os.path.join(package, "_verbs", "_start.py"), "fetch", root],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+        end = time.monotonic() + _START_S
+        while time.monotonic() < end:
+            found = connect(root)
+            if found is not None:
+                child.returncode = 0  # it is nobody's child to wait for
+                return found
+            if child.poll() is not None:
+                break
+            time.sleep(0.02)
+    raise Unreachable(f"the process that fetches runs did not start; it said why in {root}/log")
+
+
+def ask(connection: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
+    """Sends a request, and returns the answer. Raises the error that it tells."""
+    connection.settimeout(_ANSWER_S)
+    try:
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        with connection.makefile("rb") as answers:
+            line = answers.readline(1 << 20)
+        answer = json.loads(line)
+    except (OSError, ValueError):
+        raise Unreachable("the process that fetches runs has ended; try again") from None
+    if not isinstance(answer, dict) or answer.get("ok") is not True:
+        text = str(answer.get("error", "")) if isinstance(answer, dict) else ""
+        raise Refused(text) if answer.get("final") else Unreachable(text)
+    return answer
+
+
+def _whole_url(url: str) -> str:
+    """The URL of a run whose id may be abbreviated. WrongUrl names the runs that there are."""
+    try:
+        split_run(url)
+    except WrongUrl:
+        pass
+    else:
+        return url
+    base, _, begin = url.rpartition("/")
+    if re.fullmatch(r"[0-9a-f]{4,31}", begin) and not base.endswith("/"):
+        found = _runs_of(base, begin)
+        if len(found) == 1:
+            return f"{base}/{found[0]}"
+        if found:
+            raise WrongUrl(f"several runs begin with {begin}: {', '.join(found[:3])}: {base}")
+    known = _runs_of(url)
+    if not known:
+        raise WrongUrl(
+            f"found {url}, expected BASE/ID, the URL of a bucket and the id of a run; it has no runs"
+        )
+    some = ", ".join(known[:3]) + (", …" if len(known) > 3 else "")
+    raise WrongUrl(
+        f"found {url}, expected BASE/ID, the URL of a bucket and the id of one of its {len(known)} runs: {some}"
+    )
+
+
+def _runs_of(base: str, begin: str = "") -> list[str]:
+    names = open_store(base).children("runs/")
+    return [name for name in names if is_run_id(name) and name.startswith(begin)]
+
+
+def open_run(url: str) -> str:
+    """Makes a local copy of a run, which the fetcher keeps up to date while somebody reads it. Returns its directory.
+
+    Raises a BucketError.
+    """
+    url = normal_url(url)
+    check_installed(url)
+    url = _whole_url(url)
+    with _connect_or_start(fetcher_root()) as connection:
+        return str(ask(connection, {"op": "open", "url": url})["path"])
+
+
+def spool_of(url: str) -> str:
+    """As `open_run`, with the errors of `luff.errors`."""
+    try:
+        return open_run(url)
+    except WrongUrl as error:
+        raise errors.InvalidArgumentError(str(error)) from None
+    except Unreachable as error:
+        raise errors.UnavailableError(str(error)) from None
+    except BucketError as error:
+        raise errors.NotFoundError(str(error)) from None

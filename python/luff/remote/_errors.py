@@ -1,0 +1,27 @@
+"""What can go wrong between Luff and a bucket, in words for people."""
+
+from __future__ import annotations
+
+
+class BucketError(Exception):
+    """A request that failed. The message says what to do."""
+
+
+class Absent(BucketError):
+    """There is no such object."""
+
+
+class Conflict(BucketError):
+    """The condition of a put did not hold: the object exists, or is another one. It may be our own: see `_uploader`."""
+
+
+class Refused(BucketError):
+    """It will not work later either: no right, no such bucket, a store without conditional puts."""
+
+
+class Unreachable(BucketError):
+    """It may work later: the network, a stall, an overloaded server, an answer that makes no sense."""
+
+
+class WrongUrl(BucketError):
+    """A URL that names no bucket or run."""

@@ -1,0 +1,234 @@
+"""The fetcher: one process for each user and environment that fetches from buckets what readers ask for.
+
+It listens on a socket of its folder, which only the user can reach. A line of JSON is a request, a line the answer. It
+ends when nobody has been connected for a while.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from luff.remote._errors import BucketError, Refused, Unreachable
+from luff.remote._files import File, is_run_id
+from luff.remote._spool import Cache, Gone, Later, Spool, with_retries
+from luff.remote._store import Store, normal_url, open_store, split_run
+
+_LOOK_S = 1.0
+_LOOK_ENDED_S = 30.0
+_LONGEST_PAUSE_S = 60.0
+_MOST_LINE = 1 << 16
+_MOST_CONNECTIONS = 256
+_RETRY_S = 60.0
+_KEPT_S = 7 * 86400.0
+
+
+class Fetcher:
+    """Serves one folder. `run` returns when nobody has been connected for `idle_s`."""
+
+    def __init__(self, root: str, *, cache_bytes: int, idle_s: float) -> None:
+        self._root = root
+        self._idle_s = idle_s
+        self._cache = Cache(cache_bytes)
+        self._lock = threading.Lock()
+        self._stores: dict[str, Store] = {}
+        self._spools: dict[str, Spool] = {}  # by folder
+        self._followed: dict[Spool, int] = {}
+        self._next_look: dict[Spool, tuple[float, float]] = {}  # when, and the pause after a failure
+        self._connections = 0
+        self._last_seen = time.monotonic()
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="luff-get")
+
+    def run(self) -> int:
+        lock = os.open(os.path.join(self._root, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return 0  # another one serves it
+        os.utime(self._root)
+        self._remove_old_roots()
+        listener = self._listen()
+        threading.Thread(target=self._look_for_ever, daemon=True).start()
+        while True:
+            listener.settimeout(min(1.0, self._idle_s))
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                with self._lock:
+                    idle = self._connections == 0 and time.monotonic() - self._last_seen > self._idle_s
+                if idle:
+                    break
+                continue
+            with self._lock:
+                full = self._connections >= _MOST_CONNECTIONS
+                self._connections += 0 if full else 1
+            if full:
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        os.unlink(os.path.join(self._root, "socket"))
+        for spool in self._spools.values():
+            spool.save()
+        return 0
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        folder = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        path = f"/proc/self/fd/{folder}/socket"
+        try:
+            os.unlink(os.path.join(self._root, "socket"))
+        except FileNotFoundError:
+            pass
+        before = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+            os.close(folder)
+        listener.listen(64)
+        return listener
+
+    def _remove_old_roots(self) -> None:
+        """Copies of other environments (credentials that have expired) that nobody has used for a week."""
+        above = os.path.dirname(self._root)
+        for name in os.listdir(above):
+            root = os.path.join(above, name)
+            try:
+                if not name.startswith("spool-") or time.time() - os.stat(root).st_mtime < _KEPT_S:
+                    continue
+                lock = os.open(os.path.join(root, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(root, ignore_errors=True)
+                finally:
+                    os.close(lock)
+            except OSError:
+                continue
+
+    # ---- Requests ----
+
+    def _serve(self, connection: socket.socket) -> None:
+        followed: set[Spool] = set()
+        try:
+            with connection, connection.makefile("rwb") as stream:
+                while line := stream.readline(_MOST_LINE):
+                    stream.write(json.dumps(self._answer(line, followed)).encode() + b"\n")
+                    stream.flush()
+        except OSError:
+            pass
+        finally:
+            with self._lock:
+                for spool in followed:
+                    self._followed[spool] -= 1
+                    if not self._followed[spool]:
+                        del self._followed[spool]
+                self._connections -= 1
+                self._last_seen = time.monotonic()
+
+    def _answer(self, line: bytes, followed: set[Spool]) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+            kind = request["op"]
+            if kind == "open":
+                spool = self._spool_of(normal_url(request["url"]))
+                spool.open()
+                return {"ok": True, "path": spool.folder}
+            if kind == "follow":
+                spool = self._known(request["path"])
+                with self._lock:
+                    if spool not in followed:
+                        followed.add(spool)
+                        self._followed[spool] = self._followed.get(spool, 0) + 1
+                return {"ok": True}
+            if kind == "payload":
+                return self._payload(request)
+        except (Later, Gone, Refused, Unreachable) as error:
+            return {
+                "ok": False,
+                "error": str(error),
+                "final": isinstance(error, Refused),
+                "later": isinstance(error, Later),
+                "gone": isinstance(error, Gone),
+            }
+        except BucketError as error:
+            return {"ok": False, "error": str(error), "final": True}
+        except (ValueError, KeyError, TypeError):
+            pass
+        return {"ok": False, "error": "the request makes no sense", "final": True}
+
+    def _payload(self, request: dict[str, Any]) -> dict[str, Any]:
+        spool = self._known(request["path"])
+        worker, number, begin, size = (int(request[name]) for name in ("worker", "file", "from", "bytes"))
+        file = File("w", worker, "d", number)
+        if min(worker, number, begin, size) < 0:
+            raise ValueError
+        try:
+            with_retries(lambda: spool.need(file, begin, size), _RETRY_S)
+        except Later:
+            spool.refresh()  # the reader may be a look ahead of us
+            spool.need(file, begin, size)
+        return {"ok": True}
+
+    def _spool_of(self, url: str) -> Spool:
+        base, run_id = split_run(url)
+        if not is_run_id(run_id):
+            raise ValueError
+        with self._lock:
+            if base not in self._stores:
+                self._stores[base] = open_store(base)
+            folder = os.path.join(self._root, hashlib.sha256(base.encode()).hexdigest()[:16], run_id)
+            if folder not in self._spools:
+                self._spools[folder] = Spool(
+                    folder,
+                    url,
+                    self._stores[base],
+                    run_id,
+                    os.path.join(self._root, "socket"),
+                    self._cache,
+                    self._pool,
+                )
+            return self._spools[folder]
+
+    def _known(self, folder: str) -> Spool:
+        """The spool of a folder; one of an earlier fetcher is opened again."""
+        with self._lock:
+            known = self._spools.get(folder)
+        if known is not None:
+            return known
+        if os.path.dirname(os.path.dirname(folder)) != self._root:
+            raise ValueError
+        try:
+            with open(os.path.join(folder, "mirror.json"), "rb") as file:
+                spool = self._spool_of(normal_url(json.loads(file.read(1 << 24))["url"]))
+        except OSError:
+            raise Refused(f"the copy of the run was removed; open its URL again: {folder}") from None
+        with_retries(spool.open, _RETRY_S)
+        return spool
+
+    # ---- Looking for news ----
+
+    def _look_for_ever(self) -> None:
+        while True:
+            time.sleep(_LOOK_S)
+            now = time.monotonic()
+            with self._lock:
+                due = [s for s in self._followed if self._next_look.get(s, (0.0, 0.0))[0] <= now]
+            for spool in due:
+                pause = self._next_look.get(spool, (0.0, 0.0))[1]
+                try:
+                    spool.refresh()
+                    pause = 0.0
+                except BucketError:
+                    pause = min(_LONGEST_PAUSE_S, max(1.0, pause * 2))
+                except Exception:
+                    pause = _LONGEST_PAUSE_S
+                wait = pause or (_LOOK_ENDED_S if spool.over else 0.0)
+                self._next_look[spool] = (time.monotonic() + wait, pause)

@@ -1,0 +1,134 @@
+"""Names of a run's files as numbers, and where their objects lie.
+
+A name from a bucket is a list of small integers and fixed words. Paths are made from these alone, so nothing in a
+bucket can lead out of a folder.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+WINDOW = 8 << 20  # no part crosses a multiple of this
+MAX_WORKER = 0xFFFFFFFE
+MAX_SEQUENCE = (1 << 24) - 1
+MAX_BYTES = (1 << 40) - 1
+MAX_GENERATION = 64
+MAX_UPLOADER = 9999
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_FOLDER = re.compile(r"([wh])([0-9]{4,9})")
+_STREAM = re.compile(r"([md])-([0-9]{6,8})(?:-([0-9]{1,2}))?\.lf([md])")
+# One-word names: text files that grow, or are replaced.
+_TEXTS = {
+    "findings": "rules/luff/findings.jsonl",
+    "actions": "rules/luff/actions.jsonl",
+    "aside": "aside.jsonl",
+}
+_NUMBERED = {"control": ("control", 6), "training": ("trainings", 4)}
+
+
+class File(NamedTuple):
+    """One file of a run.
+
+    ``kind``: "w" or "h" (a stream in the folder of a worker or a host), "control", "training", or a word of `_TEXTS`.
+    """
+
+    kind: str
+    folder: int = 0
+    stream: str = ""  # "m" metadata, "d" payload
+    sequence: int = 0
+    generation: int = 0  # of a merged segment
+
+    @property
+    def is_payload(self) -> bool:
+        return self.stream == "d"
+
+    @property
+    def is_stream(self) -> bool:
+        return self.stream != ""
+
+    @property
+    def path(self) -> str:
+        """Relative to the run directory."""
+        if self.is_stream:
+            merged = f"-{self.generation}" if self.generation else ""
+            return f"{self.kind}{self.folder:04d}/{self.stream}-{self.sequence:06d}{merged}.lf{self.stream}"
+        if self.kind in _NUMBERED:
+            folder, digits = _NUMBERED[self.kind]
+            return f"{folder}/{self.sequence:0{digits}d}.json"
+        return _TEXTS[self.kind]
+
+    def as_json(self) -> list[Any]:
+        if self.is_stream:
+            return [self.kind, self.folder, self.stream, self.sequence, self.generation]
+        return [self.kind, self.sequence] if self.kind in _NUMBERED else [self.kind]
+
+
+def _whole(value: object, most: int) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def parse_file_untrusted(name: object) -> File:
+    """Parses the name of a file in a manifest. ValueError if it is none."""
+    if isinstance(name, list) and name and isinstance(name[0], str):
+        kind, rest = name[0], name[1:]
+        if kind in ("w", "h") and len(rest) == 4 and rest[1] in ("m", "d"):
+            numbers = _whole(rest[0], MAX_WORKER) and _whole(rest[2], MAX_SEQUENCE)
+            if numbers and rest[2] > 0 and _whole(rest[3], MAX_GENERATION if rest[1] == "m" else 0):
+                return File(kind, rest[0], rest[1], rest[2], rest[3])
+        elif kind in _NUMBERED and len(rest) == 1 and _whole(rest[0], 10 ** _NUMBERED[kind][1] - 1):
+            return File(kind, sequence=rest[0])
+        elif kind in _TEXTS and not rest:
+            return File(kind)
+    raise ValueError("a name that no file of a run has")
+
+
+def stream_of(folder: str, name: str) -> File | None:
+    """The file of a worker's or host's folder that has this name on disk."""
+    where, what = _FOLDER.fullmatch(folder), _STREAM.fullmatch(name)
+    if where is None or what is None or what[1] != what[4]:
+        return None
+    file = File(where[1], int(where[2]), what[1], int(what[2]), int(what[3] or 0))
+    return file if file.path == f"{folder}/{name}" and file.sequence <= MAX_SEQUENCE else None
+
+
+def text_files() -> list[File]:
+    return [File(kind) for kind in _TEXTS]
+
+
+def numbered_of(kind: str, name: str) -> File | None:
+    digits = _NUMBERED[kind][1]
+    if re.fullmatch(rf"[0-9]{{{digits}}}\.json", name) is None:
+        return None
+    return File(kind, sequence=int(name[:digits]))
+
+
+def numbered_folders() -> list[tuple[str, str]]:
+    """Pairs of kind and folder."""
+    return [(kind, folder) for kind, (folder, _) in _NUMBERED.items()]
+
+
+def is_run_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def head_key(run_id: str, uploader: int) -> str:
+    return f"live/{run_id[0]}/{run_id}/u{uploader:04d}"
+
+
+def end_key(run_id: str, uploader: int) -> str:
+    return f"runs/{run_id}/u{uploader:04d}/end"
+
+
+def run_key(run_id: str) -> str:
+    return f"runs/{run_id}/run.json"
+
+
+def card_key(run_id: str) -> str:
+    return f"cards/{run_id}"
+
+
+def part_key(run_id: str, file: File, rewrites: int, begin: int, end: int) -> str:
+    again = f".{rewrites}" if rewrites else ""
+    return f"runs/{run_id}/{file.path}{again}/{begin:x}-{end:x}"

@@ -1,0 +1,232 @@
+"""The head of a run in a bucket: the only object that is replaced, and what makes all others visible.
+
+``tail · manifest · u32 manifest bytes · u32 tail bytes · "LUFFHEAD"``, both parts as zlib streams (RFC 1950).
+docs/spec/bucket-format.md, section 3.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from luff.remote._files import MAX_BYTES, MAX_UPLOADER, WINDOW, File, is_run_id, parse_file_untrusted
+
+VERSION = 0
+MAGIC = b"LUFFHEAD"
+MAX_PACKED = 1 << 20  # bytes of tail, and of manifest, in the object
+MAX_TAIL = 1 << 20  # unpacked
+MAX_MANIFEST = 16 << 20
+MAX_HEAD = 2 * MAX_PACKED + 16
+MAX_FILES = 1 << 17
+STATES = ("live", "draining", "ended")
+
+_TRAILER = struct.Struct("<II8s")
+_INSTANCE = 32
+
+
+class BadObject(ValueError):
+    """An object of a bucket that is not what it should be."""
+
+
+@dataclass
+class Entry:
+    """What a bucket has of a file: parts, one behind the other from byte 0, then `tail` bytes in the head."""
+
+    ends: list[int] = field(default_factory=list)  # of the parts, ascending
+    tail: int = 0
+    rewrites: int = 0  # how often the file began again
+    lost: bool = False  # deleted before all of it was uploaded
+
+    @property
+    def in_parts(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @property
+    def bytes(self) -> int:
+        return self.in_parts + self.tail
+
+
+@dataclass
+class Manifest:
+    run_id: str
+    uploader: int = 0
+    instance: str = ""
+    sequence: int = 0
+    host_unix_ns: int = 0  # clock of the uploader's host
+    state: str = "live"
+    interval_ms: int = 2000
+    behind: bool = False  # rows are visible whose payload is not there yet
+    files: dict[File, Entry] = field(default_factory=dict)
+    requests: int = 0  # that the upload has made so far
+    sent: int = 0  # bytes that it has put
+
+
+def _runs(ends: list[int]) -> list[list[int]]:
+    """Sizes of parts, equal ones counted: [[size, how many], ...]."""
+    sizes: list[list[int]] = []
+    begin = 0
+    for end in ends:
+        if sizes and sizes[-1][0] == end - begin:
+            sizes[-1][1] += 1
+        else:
+            sizes.append([end - begin, 1])
+        begin = end
+    return sizes
+
+
+def pack(manifest: Manifest, tails: list[bytes]) -> bytes:
+    """`tails`: those of the files that have one, in the order of the manifest."""
+    files = []
+    for file, entry in manifest.files.items():
+        one: dict[str, Any] = {"f": file.as_json()}
+        if entry.ends:
+            one["p"] = _runs(entry.ends)
+        if entry.tail:
+            one["t"] = entry.tail
+        if entry.rewrites:
+            one["r"] = entry.rewrites
+        if entry.lost:
+            one["lost"] = True
+        files.append(one)
+    text = {
+        "version": VERSION,
+        "run_id": manifest.run_id,
+        "uploader": manifest.uploader,
+        "instance": manifest.instance,
+        "sequence": manifest.sequence,
+        "host_unix_ns": manifest.host_unix_ns,
+        "state": manifest.state,
+        "interval_ms": manifest.interval_ms,
+        "behind": manifest.behind,
+        "requests": manifest.requests,
+        "sent": manifest.sent,
+        "files": files,
+    }
+    tail = zlib.compress(b"".join(tails), 1) if tails else b""
+    body = zlib.compress(json.dumps(text, separators=(",", ":")).encode(), 6)
+    return tail + body + _TRAILER.pack(len(body), len(tail), MAGIC)
+
+
+def unpack_bounded(packed: bytes, most: int, what: str) -> bytes:
+    """Unpacks a zlib stream of at most `most` bytes. BadObject if it is damaged or larger."""
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(packed, most + 1)
+    except zlib.error as error:
+        raise BadObject(f"{what} is damaged ({error})") from None
+    if len(data) > most:
+        raise BadObject(f"{what} unpacks to more than {most} bytes")
+    if not stream.eof or stream.unused_data:
+        raise BadObject(f"{what} is cut off, or has bytes behind its end")
+    return data
+
+
+def parse_head_untrusted(data: bytes) -> tuple[Manifest, dict[File, bytes]]:
+    """Parses a head. Returns its manifest and the tails by file. BadObject says what is wrong."""
+    if not _TRAILER.size < len(data) <= MAX_HEAD:
+        raise BadObject(f"found a head of {len(data)} bytes, expected {_TRAILER.size + 1} to {MAX_HEAD}")
+    manifest_bytes, tail_bytes, magic = _TRAILER.unpack_from(data, len(data) - _TRAILER.size)
+    if magic != MAGIC or manifest_bytes + tail_bytes + _TRAILER.size != len(data):
+        raise BadObject("the object is no head, or was cut off")
+    if manifest_bytes > MAX_PACKED or tail_bytes > MAX_PACKED:
+        raise BadObject("the head is larger than any that Luff writes")
+    body = unpack_bounded(data[tail_bytes : tail_bytes + manifest_bytes], MAX_MANIFEST, "the manifest")
+    tail = unpack_bounded(data[:tail_bytes], MAX_TAIL, "the tail") if tail_bytes else b""
+    manifest = _parse_manifest(body)
+    tails, at = {}, 0
+    for file, entry in manifest.files.items():
+        if entry.tail:
+            tails[file] = tail[at : at + entry.tail]
+            at += entry.tail
+    if at != len(tail):
+        raise BadObject(f"the manifest describes {at} bytes of tail, the head has {len(tail)}")
+    return manifest, tails
+
+
+def _parse_manifest(body: bytes) -> Manifest:
+    try:
+        text = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadObject("the manifest is no JSON") from None
+    if not isinstance(text, dict):
+        raise BadObject("the manifest is no object")
+    version = text.get("version")
+    if version != VERSION:
+        raise BadObject(
+            f"found version {str(version)[:20]} of the bucket format, this Luff reads {VERSION}; upload the run again, "
+            "or install the Luff that wrote it"
+        )
+
+    def whole(name: str, most: int) -> int:
+        value = text.get(name)
+        if type(value) is not int or not 0 <= value <= most:
+            raise BadObject(f"the manifest's {name} is no number from 0 to {most}")
+        return value
+
+    run_id, instance, state = text.get("run_id"), text.get("instance"), text.get("state")
+    if not isinstance(run_id, str) or not is_run_id(run_id):
+        raise BadObject("the manifest's run_id has not 32 hexadecimal digits")
+    if not isinstance(instance, str) or len(instance) != _INSTANCE or state not in STATES:
+        raise BadObject("the manifest's instance or state is not one that Luff writes")
+    manifest = Manifest(
+        run_id,
+        uploader=whole("uploader", MAX_UPLOADER),
+        instance=instance,
+        sequence=whole("sequence", 1 << 60),
+        host_unix_ns=whole("host_unix_ns", (1 << 63) - 1),
+        state=state,
+        interval_ms=whole("interval_ms", 1 << 40),
+        behind=text.get("behind") is True,
+        requests=whole("requests", 1 << 60),
+        sent=whole("sent", 1 << 62),
+    )
+    files = text.get("files")
+    if not isinstance(files, list) or len(files) > MAX_FILES:
+        raise BadObject(f"the manifest has no list of at most {MAX_FILES} files")
+    parts_left = MAX_BYTES // WINDOW * 2
+    tail_left = MAX_TAIL
+    for one in files:
+        if not isinstance(one, dict):
+            raise BadObject("an entry of the manifest is no object")
+        try:
+            file = parse_file_untrusted(one.get("f"))
+        except ValueError as error:
+            raise BadObject(f"the manifest has {error}") from None
+        if file in manifest.files:
+            raise BadObject(f"the manifest names {file.path} twice")
+        entry, parts_left = _parse_entry(one, parts_left)
+        tail_left -= entry.tail
+        if tail_left < 0:
+            raise BadObject("the manifest describes a tail that is larger than any that Luff writes")
+        manifest.files[file] = entry
+    return manifest
+
+
+def _parse_entry(one: dict[str, Any], parts_left: int) -> tuple[Entry, int]:
+    entry = Entry(lost=one.get("lost") is True)
+    for name in ("t", "r"):
+        value = one.get(name, 0)
+        if type(value) is not int or not 0 <= value <= MAX_TAIL:
+            raise BadObject("an entry of the manifest has a wrong number")
+    entry.tail, entry.rewrites = one.get("t", 0), one.get("r", 0)
+    runs = one.get("p", [])
+    if not isinstance(runs, list):
+        raise BadObject("an entry of the manifest has no list of parts")
+    begin = 0
+    for run in runs:
+        good = isinstance(run, list) and len(run) == 2 and all(type(n) is int for n in run)
+        if not good or not 0 < run[0] <= WINDOW or not 0 < run[1] <= parts_left:
+            raise BadObject("an entry of the manifest has parts that Luff does not write")
+        parts_left -= run[1]
+        for _ in range(run[1]):
+            end = begin + run[0]
+            if end > MAX_BYTES or begin // WINDOW != (end - 1) // WINDOW:
+                raise BadObject(
+                    "an entry of the manifest has a part across two windows, or a file that is too large"
+                )
+            entry.ends.append(end)
+            begin = end
+    return entry, parts_left

@@ -1,0 +1,485 @@
+"""A run of a bucket as a run directory: metadata whole, payload as far as somebody asked for it.
+
+Everything from a bucket is untrusted: sizes are checked before anything is allocated or written, and files are named by
+numbers alone.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import json
+import os
+import re
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from luff.remote import _files, _head
+from luff.remote._errors import Absent, BucketError, Refused, Unreachable
+from luff.remote._files import File
+from luff.remote._head import BadObject, Entry, Manifest
+from luff.remote._uploader import HEARTBEAT_S, MAX_RUN_JSON, check_bucket_untrusted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+    from luff.remote._store import Store
+
+BLOCK = 1 << 20
+MAX_ASKED = 64 << 20
+_READ_AHEAD = 8  # blocks, for who reads one after the other
+_AT_ONCE = 8  # parts of metadata in memory
+_MOST_UPLOADERS = 64
+_LOOK_FOR_HOSTS_S = 30.0
+_IN_USE_S = 60.0  # a block that was asked for so lately is being read
+# A head that has not changed for so long, while the bucket answers, has no uploader any more.
+SILENT_S = 5 * HEARTBEAT_S
+_UPLOADER = re.compile(r"u([0-9]{4})")
+_PUNCH_HOLE, _KEEP_SIZE = 2, 1
+
+
+class Later(BucketError):
+    """Not uploaded yet."""
+
+
+class Gone(BucketError):
+    """It will never be there: deleted before it was uploaded."""
+
+
+class Cache:
+    """Which blocks of payload are on disk, the longest unused first. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[tuple[Spool, File, int], tuple[int, float]] = OrderedDict()
+        self._bytes = 0
+
+    def use(self, spool: Spool, file: File, block: int, size: int, now: float | None = None) -> None:
+        with self._lock:
+            key = (spool, file, block)
+            before = self._blocks.pop(key, (0, 0.0))[0]
+            self._blocks[key] = (size, time.monotonic() if now is None else now)
+            self._bytes += size - before
+
+    def evict(self) -> None:
+        """Punches out what was unused for longest, until the rest fits; nothing that may be being read."""
+        while True:
+            with self._lock:
+                if self._bytes <= self._most or not self._blocks:
+                    return
+                key, (size, used) = next(iter(self._blocks.items()))
+                if time.monotonic() - used < _IN_USE_S:
+                    return
+                del self._blocks[key]
+                self._bytes -= size
+            spool, file, block = key
+            spool.forget(file, block)
+
+
+class _Host:
+    """What one uploader has put."""
+
+    def __init__(self) -> None:
+        self.etag = ""
+        self.manifest = Manifest("")
+        self.tails: dict[File, bytes] = {}
+        self.changed_at = time.monotonic()
+
+
+class Spool:
+    """One run. Thread-safe: one call at a time. Methods raise BucketError."""
+
+    def __init__(
+        self, folder: str, url: str, store: Store, run_id: str, socket: str, cache: Cache, pool: Executor
+    ) -> None:
+        self.folder = folder
+        self.url = url  # of the run
+        self._store = store
+        self._run_id = run_id
+        self._socket = socket
+        self._cache = cache
+        self._pool = pool
+        self._lock = threading.RLock()
+        self._hosts: dict[int, _Host] = {}
+        self._listed_at = float("-inf")
+        self._files: dict[File, tuple[int, Entry]] = {}  # uploader, and what it has
+        self._lengths: dict[File, int] = {}  # of metadata on disk
+        self._rewrites: dict[File, int] = {}
+        self._have: dict[File, dict[int, int]] = {}  # payload: bytes on disk by block
+        self._last: dict[File, int] = {}  # block that was asked for last
+        self._problem = ""
+        self._written = ""  # mirror.json
+
+    # ---- Following the bucket ----
+
+    @property
+    def over(self) -> bool:
+        """True once all uploaders have ended."""
+        return bool(self._hosts) and all(host.manifest.state == "ended" for host in self._hosts.values())
+
+    def open(self) -> None:
+        """Makes the directory, or brings it up to date. Raises where the run cannot be shown."""
+        with self._lock:
+            if not self._hosts:
+                self._begin()
+            self._update()
+
+    def refresh(self) -> None:
+        """Takes in what is new. A failure is told to the readers, who keep what there is."""
+        with self._lock:
+            try:
+                self._update()
+                self._problem = ""
+            except BucketError as error:
+                self._problem = str(error)
+                self._tell()
+                raise
+
+    def _begin(self) -> None:
+        try:
+            found = self._store.get("luff.json", 4096)
+        except Absent:
+            raise Refused(f"Luff has uploaded nothing there: {self._store.url}") from None
+        check_bucket_untrusted(found[0] if found else b"", self._store.url)
+        try:
+            found = self._store.get(_files.run_key(self._run_id), MAX_RUN_JSON)
+        except Absent:
+            raise Refused(f"there is no such run in the bucket: {self.url}") from None
+        text = found[0] if found else b""
+        try:
+            good = json.loads(text).get("run_id") == self._run_id
+        except (ValueError, AttributeError, RecursionError):
+            good = False
+        if not good:
+            raise Refused(f"run.json is of another run, or damaged: {self.url}")
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        self._load_have()
+        _write_whole(os.path.join(self.folder, "run.json"), text)
+
+    def _update(self) -> None:
+        news = False
+        now = time.monotonic()
+        if now - self._listed_at > (_LOOK_FOR_HOSTS_S if self._hosts else 0):
+            for uploader in self._list_uploaders():
+                self._hosts.setdefault(uploader, _Host())
+            self._listed_at = now
+            if not self._hosts:
+                raise Refused(f"the run has begun in the bucket, and nothing of it is there yet: {self.url}")
+        for uploader, host in sorted(self._hosts.items()):
+            news = self._read_head(uploader, host) or news
+        if news:
+            self._take_in()
+        self._tell()
+
+    def _list_uploaders(self) -> list[int]:
+        for prefix in (f"live/{self._run_id[0]}/{self._run_id}/", f"runs/{self._run_id}/"):
+            matches = (_UPLOADER.fullmatch(name) for name in self._store.children(prefix))
+            found = [int(match[1]) for match in matches if match is not None]
+            if found:
+                return sorted(found)[:_MOST_UPLOADERS]
+        return []
+
+    def _read_head(self, uploader: int, host: _Host) -> bool:
+        key = _files.head_key(self._run_id, uploader)
+        try:
+            found = self._store.get(key, _head.MAX_HEAD, host.etag)
+        except Absent:  # removed after the end
+            if host.manifest.state == "ended" and host.etag:
+                return False
+            key = _files.end_key(self._run_id, uploader)
+            try:
+                found = self._store.get(key, _head.MAX_HEAD, host.etag)
+            except Absent:
+                raise Refused(f"the head of the run was removed from the bucket: {self.url}") from None
+        if found is None:
+            return False
+        try:
+            manifest, tails = _head.parse_head_untrusted(found[0])
+        except BadObject as error:
+            raise Refused(f"{error}: {self._store.url}/{key}") from None
+        if manifest.run_id != self._run_id or manifest.uploader != uploader:
+            raise Refused(f"the head is of another run or host: {self._store.url}/{key}")
+        if host.etag and manifest.sequence < host.manifest.sequence:
+            raise Refused(
+                f"the head is older than the last one, somebody put it back: {self._store.url}/{key}"
+            )
+        host.etag, host.manifest, host.tails = found[1], manifest, tails
+        host.changed_at = time.monotonic()
+        return True
+
+    def _take_in(self) -> None:
+        files: dict[File, tuple[int, Entry]] = {}
+        for uploader, host in sorted(self._hosts.items()):
+            for file, entry in host.manifest.files.items():
+                files.setdefault(file, (uploader, entry))
+        self._files = files
+        # Payload first, so that a row that is seen has its file.
+        for file, (_, entry) in files.items():
+            if file.is_payload:
+                self._stretch(file, entry.bytes)
+        for file, (uploader, entry) in files.items():
+            if not file.is_payload:
+                self._append(file, uploader, entry)
+        for file in [
+            f for f in self._lengths if f not in files and f.is_stream
+        ]:  # a merged one has replaced it
+            del self._lengths[file]
+            try:
+                os.unlink(os.path.join(self.folder, file.path))
+            except OSError:
+                pass
+
+    def _open(self, file: File) -> int:
+        path = os.path.join(self.folder, file.path)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def _stretch(self, file: File, length: int) -> None:
+        try:
+            fd = self._open(file)
+            try:
+                if os.fstat(fd).st_size < length:
+                    os.ftruncate(fd, length)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _of_disk(error, self.folder) from None
+
+    def _append(self, file: File, uploader: int, entry: Entry) -> None:
+        try:
+            fd = self._open(file)
+            try:
+                self._append_to(fd, file, uploader, entry)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _of_disk(error, self.folder) from None
+
+    def _append_to(self, fd: int, file: File, uploader: int, entry: Entry) -> None:
+        if file not in self._lengths:
+            # Streams only grow, so what an earlier fetcher left is their beginning; a text may be another one.
+            self._lengths[file] = os.fstat(fd).st_size if file.is_stream else 0
+            self._rewrites[file] = entry.rewrites
+            if not file.is_stream:
+                os.ftruncate(fd, 0)
+        if entry.rewrites != self._rewrites[file]:
+            os.ftruncate(fd, 0)
+            self._lengths[file], self._rewrites[file] = 0, entry.rewrites
+        have = self._lengths[file]
+        first = bisect.bisect_right(entry.ends, have)
+        parts = [(entry.ends[i - 1] if i else 0, entry.ends[i]) for i in range(first, len(entry.ends))]
+        for at in range(0, len(parts), _AT_ONCE):
+            batch = parts[at : at + _AT_ONCE]
+            for (begin, _), data in zip(
+                batch, self._pool.map(lambda p: self._part(file, entry, *p), batch), strict=True
+            ):
+                _write_at(fd, data[have - begin :], have)
+                have = self._lengths[file] = begin + len(data)
+        tail = self._hosts[uploader].tails.get(file, b"")
+        if tail and have < entry.bytes:
+            _write_at(fd, tail[have - entry.in_parts :], have)
+            self._lengths[file] = entry.bytes
+
+    def _part(self, file: File, entry: Entry, begin: int, end: int) -> bytes:
+        """A part of metadata, unpacked."""
+        key = _files.part_key(self._run_id, file, entry.rewrites, begin, end)
+        try:
+            found = self._store.get(key, end - begin + (end - begin >> 8) + 1024)
+        except Absent:
+            # Put together with others since we read the head.
+            raise Unreachable(f"a part of the run is not there: {self._store.url}/{key}") from None
+        try:
+            data = _head.unpack_bounded(found[0] if found else b"", end - begin, "the object")
+        except BadObject as error:
+            raise Refused(f"{error}: {self._store.url}/{key}") from None
+        if len(data) != end - begin:
+            raise Refused(f"found {len(data)} bytes, expected {end - begin}: {self._store.url}/{key}")
+        return data
+
+    def _tell(self) -> None:
+        """Writes mirror.json, which readers look at."""
+        now = time.monotonic()
+        workers = {}
+        for file, (uploader, _) in self._files.items():
+            if file.kind == "w":
+                manifest = self._hosts[uploader].manifest
+                workers[file.folder] = [file.folder, manifest.host_unix_ns, manifest.state == "ended"]
+        newest = max(self._hosts.values(), key=lambda host: host.manifest.host_unix_ns, default=_Host())
+        text = json.dumps(
+            {
+                "format": "luff-mirror",
+                "version": 0,
+                "url": self.url,
+                "socket": self._socket,
+                "ended": self.over,
+                "behind": any(host.manifest.behind for host in self._hosts.values()),
+                "silent": not self.over
+                and all(now - host.changed_at > SILENT_S for host in self._hosts.values()),
+                "draining": any(host.manifest.state == "draining" for host in self._hosts.values()),
+                "host_unix_ns": newest.manifest.host_unix_ns,
+                "requests": sum(host.manifest.requests for host in self._hosts.values()),
+                "sent": sum(host.manifest.sent for host in self._hosts.values()),
+                "problem": self._problem,
+                "workers": sorted(workers.values()),
+            }
+        )
+        if text != self._written:
+            _write_whole(os.path.join(self.folder, "mirror.json"), text.encode())
+            self._written = text
+
+    # ---- Payload on demand ----
+
+    def need(self, file: File, begin: int, size: int) -> None:
+        """Makes sure that these bytes of payload are on disk. Raises Later, Gone or another BucketError."""
+        if size > MAX_ASKED:
+            raise Refused(f"found {size} bytes asked for at once, expected at most {MAX_ASKED}")
+        with self._lock:
+            end = begin + size
+            _, entry = self._files.get(file, (0, None))
+            if entry is None or end > entry.bytes:
+                self._not_there(entry)
+            assert entry is not None
+            first, last = begin // BLOCK, max(begin, end - 1) // BLOCK
+            have = self._have.setdefault(file, {})
+            missing = [b for b in range(first, last + 1) if have.get(b, 0) < min(end - b * BLOCK, BLOCK)]
+            if missing:
+                if self._last.get(file, -2) in (first - 1, first):
+                    missing += range(last + 1, min(last + 1 + _READ_AHEAD, (entry.bytes - 1) // BLOCK + 1))
+                try:
+                    self._fetch(file, missing)
+                except Absent:  # put together with others since we read the head
+                    self.refresh()
+                    self._fetch(file, missing)
+            self._last[file] = last
+            for block in range(first, last + 1):
+                self._cache.use(self, file, block, have[block])
+        self._cache.evict()
+
+    def _not_there(self, entry: Entry | None) -> None:
+        if (entry is not None and entry.lost) or self.over:
+            raise Gone("deleted on the training host before it was uploaded")
+        raise Later("not uploaded yet")
+
+    def _fetch(self, file: File, blocks: list[int]) -> None:
+        """Gets blocks, each run of them with one request for each part."""
+        uploader, entry = self._files[file]
+        tail = self._hosts[uploader].tails.get(file, b"")
+        ranges: list[tuple[int, int]] = []
+        for block in blocks:
+            begin, end = block * BLOCK, min((block + 1) * BLOCK, entry.bytes)
+            if ranges and ranges[-1][1] == begin:
+                ranges[-1] = (ranges[-1][0], end)
+            else:
+                ranges.append((begin, end))
+        pieces: list[tuple[int, int, int, int]] = []  # of a part: its begin and end; what is wanted of it
+        fd = self._open(file)
+        try:
+            for begin, end in ranges:
+                i = bisect.bisect_right(entry.ends, begin)
+                while i < len(entry.ends) and (entry.ends[i - 1] if i else 0) < end:
+                    part = entry.ends[i - 1] if i else 0
+                    pieces.append((part, entry.ends[i], max(begin, part), min(end, entry.ends[i])))
+                    i += 1
+                if end > entry.in_parts and tail:
+                    at = max(begin, entry.in_parts)
+                    _write_at(fd, tail[at - entry.in_parts : end - entry.in_parts], at)
+
+            def get(piece: tuple[int, int, int, int]) -> tuple[int, bytes]:
+                part, part_end, begin, end = piece
+                key = _files.part_key(self._run_id, file, entry.rewrites, part, part_end)
+                return begin, self._store.get_range(key, begin - part, end - part)
+
+            for at, data in self._pool.map(get, pieces):
+                _write_at(fd, data, at)
+        except OSError as error:
+            raise _of_disk(error, self.folder) from None
+        finally:
+            os.close(fd)
+        have = self._have.setdefault(file, {})
+        for block in blocks:
+            have[block] = min(BLOCK, entry.bytes - block * BLOCK)
+            self._cache.use(self, file, block, have[block])
+
+    def forget(self, file: File, block: int) -> None:
+        """Gives the room of a block back."""
+        with self._lock:
+            self._have.get(file, {}).pop(block, None)
+            try:
+                fd = self._open(file)
+            except OSError:
+                return
+            try:
+                _libc().fallocate(
+                    fd, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(block * BLOCK), ctypes.c_int64(BLOCK)
+                )
+            finally:
+                os.close(fd)
+
+    def save(self) -> None:
+        """Writes down which payload is here, for the next fetcher."""
+        with self._lock:
+            have = [[file.as_json(), sorted(blocks.items())] for file, blocks in self._have.items() if blocks]
+            try:
+                _write_whole(os.path.join(self.folder, "have.json"), json.dumps(have).encode())
+            except OSError:
+                pass
+
+    def _load_have(self) -> None:
+        """What an earlier fetcher left. The list is removed at once: while we live, memory knows better."""
+        path = os.path.join(self.folder, "have.json")
+        try:
+            with open(path, "rb") as file:
+                have: Any = json.loads(file.read())
+            os.unlink(path)
+            for name, blocks in have:
+                known = self._have.setdefault(_files.parse_file_untrusted(name), {})
+                for block, size in blocks:
+                    known[int(block)] = int(size)
+                    self._cache.use(self, _files.parse_file_untrusted(name), int(block), int(size), 0.0)
+        except (OSError, ValueError, TypeError):
+            self._have = {}
+
+
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _write_at(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(fd, view, offset)
+        view, offset = view[done:], offset + done
+
+
+def _write_whole(path: str, data: bytes) -> None:
+    """Replaces a file, so that readers see all of it or nothing."""
+    temporary = f"{path}~"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _write_at(fd, data, 0)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+
+
+def _of_disk(error: OSError, folder: str) -> BucketError:
+    return Unreachable(
+        f"the local copy cannot be written ({error.strerror}); make room, or set LUFF_CACHE: {folder}"
+    )
+
+
+def with_retries(what: Callable[[], None], seconds: float) -> None:
+    """Calls until it succeeds or fails for good, for at most so long."""
+    end, pause = time.monotonic() + seconds, 0.5
+    while True:
+        try:
+            return what()
+        except Unreachable:
+            if time.monotonic() + pause > end:
+                raise
+            time.sleep(pause)
+            pause = min(pause * 2, 8.0)

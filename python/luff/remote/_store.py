@@ -1,0 +1,410 @@
+"""Stores of objects: a folder (``file://``), or what obstore reaches (``s3://``, ``gs://``, ``az://``).
+
+A store has whole objects by key, two conditional puts (absent; unchanged since an etag), and lists. Every method is
+bounded in time and memory, thread-safe, and raises a `BucketError`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, WrongUrl
+from luff.remote._files import is_run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCHEMES = ("file", "s3", "gs", "az")
+INSTALL = "pip install 'luff[remote]'"
+MAX_LISTED = 1_000_000
+# Seconds: of a request, of connecting, of all attempts of a request that obstore makes by itself.
+_REQUEST_S, _CONNECT_S, _RETRY_S, _RETRIES = 30, 10, 20, 2
+
+
+class Store(ABC):
+    """Counts what it asks for: `requests` and `sent` (bytes put)."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.requests = 0
+        self.sent = 0
+        self.received = 0
+        self._counting = threading.Lock()
+
+    def _count(self, sent: int = 0, received: int = 0, requests: int = 1) -> None:
+        with self._counting:
+            self.requests += requests
+            self.sent += sent
+            self.received += received
+
+    @abstractmethod
+    def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
+        """Returns bytes and etag; None if the etag is still `unless`. Refused if it has more than `most` bytes."""
+
+    @abstractmethod
+    def get_range(self, key: str, begin: int, end: int) -> bytes:
+        """Returns exactly these bytes."""
+
+    @abstractmethod
+    def put(self, key: str, data: bytes) -> None:
+        """Writes or replaces an object."""
+
+    @abstractmethod
+    def put_new(self, key: str, data: bytes) -> str:
+        """Writes an object that is not there; Conflict if it is. Returns its etag."""
+
+    @abstractmethod
+    def put_if(self, key: str, data: bytes, etag: str) -> str:
+        """Replaces an object; Conflict if its etag is another one. Returns the new one."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Removes an object, or nothing if it is not there."""
+
+    @abstractmethod
+    def children(self, prefix: str) -> list[str]:
+        """Names directly below a prefix that ends with "/"."""
+
+    @abstractmethod
+    def objects(self, prefix: str) -> list[tuple[str, str, int]]:
+        """Name, etag and size of the objects directly below a prefix that ends with "/"."""
+
+
+class FolderStore(Store):
+    """A folder as a bucket. Objects are files; conditional puts hold a lock of the folder."""
+
+    def __init__(self, url: str, root: str) -> None:
+        super().__init__(url)
+        self._root = root
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self._root, *key.split("/"))
+
+    def _told(self, error: OSError) -> BucketError:
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            return Absent(f"there is no such object: {self.url}")
+        text = f"{error.strerror}: {error.filename or self._root}"
+        if isinstance(error, PermissionError):
+            return Refused(
+                f"{text}; the folder of the bucket must be yours to read, and to write for `luff sync`"
+            )
+        return Unreachable(text)
+
+    @staticmethod
+    def _etag(info: os.stat_result) -> str:
+        return f"{info.st_ino:x}-{info.st_mtime_ns:x}-{info.st_size:x}"
+
+    def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
+        try:
+            with open(self._path(key), "rb") as file:
+                info = os.fstat(file.fileno())
+                etag = self._etag(info)
+                if unless and etag == unless:
+                    self._count()
+                    return None
+                if info.st_size > most:
+                    raise Refused(
+                        f"an object has {info.st_size} bytes, Luff writes at most {most}: {self.url}/{key}"
+                    )
+                data = file.read(most)
+        except OSError as error:
+            self._count()
+            raise self._told(error) from None
+        self._count(received=len(data))
+        return data, etag
+
+    def get_range(self, key: str, begin: int, end: int) -> bytes:
+        try:
+            with open(self._path(key), "rb") as file:
+                data = os.pread(file.fileno(), end - begin, begin)
+        except OSError as error:
+            raise self._told(error) from None
+        self._count(received=len(data))
+        if len(data) != end - begin:
+            raise Refused(f"an object is shorter than its name says: {self.url}/{key}")
+        return data
+
+    def _write(self, key: str, data: bytes) -> str:
+        path = self._path(key)
+        temporary = f"{path}.{os.getpid()}-{threading.get_ident()}~"
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                etag = self._etag(os.fstat(file.fileno()))
+            os.replace(temporary, path)
+        except OSError:
+            try:
+                os.unlink(temporary)
+            except OSError:
+                pass
+            raise
+        return etag
+
+    def _conditional(self, key: str, data: bytes, allowed: Callable[[str], bool]) -> str:
+        import fcntl
+
+        try:
+            os.makedirs(self._root, mode=0o700, exist_ok=True)
+            with open(os.path.join(self._root, ".luff-lock"), "ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # held for one rename by others
+                try:
+                    now = self._etag(os.stat(self._path(key)))
+                except FileNotFoundError:
+                    now = ""
+                if not allowed(now):
+                    raise Conflict(f"the object has changed: {self.url}/{key}")
+                etag = self._write(key, data)
+        except OSError as error:
+            raise self._told(error) from None
+        self._count(sent=len(data))
+        return etag
+
+    def put(self, key: str, data: bytes) -> None:
+        try:
+            self._write(key, data)
+        except OSError as error:
+            raise self._told(error) from None
+        self._count(sent=len(data))
+
+    def put_new(self, key: str, data: bytes) -> str:
+        return self._conditional(key, data, lambda now: now == "")
+
+    def put_if(self, key: str, data: bytes, etag: str) -> str:
+        return self._conditional(key, data, lambda now: now == etag)
+
+    def delete(self, key: str) -> None:
+        self._count()
+        try:
+            os.unlink(self._path(key))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise self._told(error) from None
+
+    def _listed(self, prefix: str) -> list[os.DirEntry[str]]:
+        self._count()
+        try:
+            with os.scandir(self._path(prefix.rstrip("/"))) as entries:
+                return sorted((e for e in entries if not e.name.endswith("~")), key=lambda e: e.name)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._told(error) from None
+
+    def children(self, prefix: str) -> list[str]:
+        return [entry.name for entry in self._listed(prefix)]
+
+    def objects(self, prefix: str) -> list[tuple[str, str, int]]:
+        found = []
+        for entry in self._listed(prefix):
+            try:
+                if entry.is_file(follow_symlinks=False):
+                    info = entry.stat(follow_symlinks=False)
+                    found.append((entry.name, self._etag(info), info.st_size))
+            except OSError:
+                continue
+        return found
+
+
+class RemoteStore(Store):
+    """A bucket behind obstore, which finds credentials in its own ways: environment, instance, web identity."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        try:
+            import obstore
+            from obstore import exceptions, store
+        except ImportError:
+            scheme = url.split(":", 1)[0]
+            raise Refused(f"{scheme}:// needs obstore; install it: {INSTALL}") from None
+        from datetime import timedelta
+
+        self._obstore = obstore
+        self._exceptions = exceptions
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        options: Any = {
+            "timeout": timedelta(seconds=_REQUEST_S),
+            "connect_timeout": timedelta(seconds=_CONNECT_S),
+        }
+        config: Any = {}
+        if url.startswith("s3://"):
+            # A local server, which has neither TLS nor a name for each bucket.
+            options["allow_http"] = endpoint.startswith("http://")
+            if endpoint:
+                config = {"aws_endpoint": endpoint, "aws_virtual_hosted_style_request": "false"}
+            if not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
+                config["aws_region"] = "us-east-1"
+        try:
+            self._store: Any = store.from_url(
+                url,
+                config=config or None,
+                client_options=options,
+                retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)},
+            )
+        except Exception as error:
+            raise WrongUrl(f"no store has this URL: {url} ({_short(error)})") from None
+
+    def _told(self, error: Exception, key: str) -> BucketError:
+        kinds = self._exceptions
+        where = f"{self.url}/{key}"
+        text = _short(error)
+        if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+            return Refused(f"there is no such bucket; make it, or mend the URL: {self.url}")
+        if isinstance(error, (FileNotFoundError, kinds.NotFoundError)):
+            return Absent(f"there is no such object: {where}")
+        if isinstance(error, (kinds.AlreadyExistsError, kinds.PreconditionError)):
+            return Conflict(f"the object has changed: {where}")
+        if isinstance(error, (PermissionError, kinds.PermissionDeniedError, kinds.UnauthenticatedError)):
+            return Refused(
+                f"no right to do this; see the credentials and the policy of the bucket (docs/buckets.md): {where}"
+            )
+        if isinstance(error, (kinds.NotSupportedError, NotImplementedError)):
+            return Refused(f"the store cannot do this ({text}): {where}")
+        lowered = str(error).lower()
+        for sign, remedy in _FINAL.items():
+            if sign.lower() in lowered:
+                return Refused(f"{remedy}: {where}")
+        return Unreachable(f"{text}: {where}")
+
+    def _ask(self, key: str, request: Callable[[], Any]) -> Any:
+        try:
+            return request()
+        except BucketError:
+            raise
+        except self._exceptions.NotModifiedError:
+            return None
+        except Exception as error:
+            raise self._told(error, key) from None
+
+    def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
+        def request() -> tuple[bytes, str] | None:
+            options: Any = {"if_none_match": unless} if unless else {}
+            found = self._obstore.get(self._store, key, options=options)
+            etag, size = found.meta.get("e_tag") or "", found.meta["size"]
+            if unless and etag == unless:  # of stores that do not know the condition
+                return None
+            if size > most:
+                raise Refused(f"an object has {size} bytes, Luff writes at most {most}: {self.url}/{key}")
+            return bytes(found.bytes()), etag
+
+        try:
+            found: tuple[bytes, str] | None = self._ask(key, request)
+        finally:
+            self._count()
+        if found is not None:
+            self._count(received=len(found[0]), requests=0)
+        return found
+
+    def get_range(self, key: str, begin: int, end: int) -> bytes:
+        data = bytes(self._ask(key, lambda: self._obstore.get_range(self._store, key, start=begin, end=end)))
+        self._count(received=len(data))
+        if len(data) != end - begin:
+            raise Refused(f"an object is shorter than its name says: {self.url}/{key}")
+        return data
+
+    def _put(self, key: str, data: bytes, mode: Any) -> str:
+        self._count(sent=len(data))
+        done = self._ask(
+            key, lambda: self._obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+        )
+        return done.get("e_tag") or "" if done else ""
+
+    def put(self, key: str, data: bytes) -> None:
+        self._put(key, data, "overwrite")
+
+    def put_new(self, key: str, data: bytes) -> str:
+        return self._put(key, data, "create")
+
+    def put_if(self, key: str, data: bytes, etag: str) -> str:
+        return self._put(key, data, {"e_tag": etag})
+
+    def delete(self, key: str) -> None:
+        self._count()
+        try:
+            self._ask(key, lambda: self._obstore.delete(self._store, key))
+        except Absent:
+            pass
+
+    def _listed(self, prefix: str) -> Any:
+        self._count()
+        return self._ask(prefix, lambda: self._obstore.list_with_delimiter(self._store, prefix.rstrip("/")))
+
+    def children(self, prefix: str) -> list[str]:
+        listed = self._listed(prefix)
+        names = [one["path"].rsplit("/", 1)[-1] for one in listed["objects"]]
+        names += [path.rstrip("/").rsplit("/", 1)[-1] for path in listed["common_prefixes"]]
+        return sorted(names[:MAX_LISTED])
+
+    def objects(self, prefix: str) -> list[tuple[str, str, int]]:
+        listed = self._listed(prefix)["objects"][:MAX_LISTED]
+        return [(one["path"].rsplit("/", 1)[-1], one.get("e_tag") or "", one["size"]) for one in listed]
+
+
+# What a server says for good: asking again changes nothing.
+_FINAL = {
+    "NoSuchBucket": "there is no such bucket; make it, or mend the URL",
+    "AccessDenied": "no right to do this; see the credentials and the policy of the bucket (docs/buckets.md)",
+    "InvalidAccessKeyId": "the credentials are not known to the store",
+    "SignatureDoesNotMatch": "the secret key is not the one of the access key",
+    "PermanentRedirect": "the bucket lies in another region; set AWS_REGION to it",
+    "AuthorizationHeaderMalformed": "the bucket lies in another region; set AWS_REGION to it",
+    "IllegalLocationConstraint": "the bucket lies in another region; set AWS_REGION to it",
+}
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def split_run(url: str) -> tuple[str, str]:
+    """Splits the URL of a run, BASE/ID. WrongUrl if it is none."""
+    base, _, run_id = url.rstrip("/").rpartition("/")
+    if not is_run_id(run_id) or "://" not in base:
+        raise WrongUrl(
+            f"found {url}, expected BASE/ID: the URL of a bucket, and the run's id of 32 hexadecimal digits"
+        )
+    return base, run_id
+
+
+def normal_url(url: str) -> str:
+    """The URL without slashes at its end. WrongUrl if it names no bucket."""
+    if not url.isprintable():
+        raise WrongUrl(f"found control characters in a bucket's URL: {url!r}")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise WrongUrl(f"no store has this URL: {url}") from None
+    if parts.scheme not in SCHEMES:
+        raise WrongUrl(f"found {url}, expected one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise WrongUrl(
+            "a bucket's URL has no user, password, query or fragment; credentials come from the environment"
+        )
+    if any(part in (".", "..") for part in parts.path.split("/")):
+        raise WrongUrl(f"a bucket's URL has no . and .. in its path: {url}")
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise WrongUrl(f"found {url}, expected file:///FOLDER with an absolute path")
+    elif not parts.netloc:
+        raise WrongUrl(f"found {url}, expected {parts.scheme}://BUCKET or {parts.scheme}://BUCKET/PREFIX")
+    return url.rstrip("/") if parts.path.strip("/") or parts.scheme != "file" else "file:///"
+
+
+def open_store(url: str) -> Store:
+    """Opens the bucket of a URL; asks it nothing yet. Raises WrongUrl, or Refused where obstore is missing."""
+    url = normal_url(url)
+    if url.startswith("file:"):
+        return FolderStore(url, unquote(urlsplit(url).path))
+    return RemoteStore(url)
+
+
+def check_installed(url: str) -> None:
+    """Refused if the URL needs what is not installed."""
+    if not url.startswith("file:") and importlib.util.find_spec("obstore") is None:
+        raise Refused(f"{url.split(':', 1)[0]}:// needs obstore; install it: {INSTALL}")

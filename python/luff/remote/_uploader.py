@@ -1,0 +1,466 @@
+"""Mirrors a run directory into a bucket, a step at a time. Knows nothing but the run and the head in the bucket.
+
+Order of a flush: lengths of metadata, then lengths of payload; payload goes up, then metadata, then the head. So
+whatever a visible row refers to is there, unless payload is more than a flush can carry: then rows go first, and the
+manifest says so (`behind`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from luff.remote import _files, _head
+from luff.remote._errors import Absent, Conflict, Refused, Unreachable
+from luff.remote._files import WINDOW, File
+from luff.remote._head import BadObject, Entry, Manifest
+
+if TYPE_CHECKING:
+    from luff.remote._store import Store
+
+MAX_TAIL = 256 << 10  # bytes of all tails together; beyond it the longest become parts
+HEARTBEAT_S = 30.0
+MAX_RUN_JSON = 1 << 20
+_AT_ONCE = 4  # windows in flight
+_ATTEMPTS = 5
+# A window of more parts than this is put again as one, so that readers ask for fewer. Payload comes in parts of 1 MiB
+# or more unless it is slow; metadata is fetched whole, so its parts may be small.
+_MOST_PARTS_PAYLOAD = 8
+_MOST_PARTS_METADATA = 64
+_SUPERSEDED_S = 60.0
+
+
+class Fenced(Exception):
+    """Another uploader has taken the run over."""
+
+
+class Limiter:
+    """A token bucket over the bytes that are put. No limit if `bytes_per_s` is 0."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._rate = bytes_per_s
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> None:
+        if self._rate <= 0:
+            return
+        with self._lock:
+            now = time.monotonic()
+            begin = max(now, self._free_at)
+            self._free_at = begin + size / self._rate
+        time.sleep(max(0.0, begin - now))
+
+
+def read_run_json(run: str) -> tuple[bytes, str]:
+    """Returns the bytes of a run's run.json and its run id. Raises Refused if the directory is no run."""
+    path = os.path.join(run, "run.json")
+    try:
+        data = _read_whole(path, MAX_RUN_JSON)
+    except OSError as error:
+        raise Refused(f"there is no run here ({error.strerror}): {run}") from None
+    try:
+        run_id = json.loads(data).get("run_id")
+    except (ValueError, AttributeError, RecursionError):
+        run_id = None
+    if not isinstance(run_id, str) or not _files.is_run_id(run_id):
+        raise Refused(f"found no run_id of 32 hexadecimal digits, the file is damaged: {path}")
+    return data, run_id
+
+
+def _open_regular(path: str) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(2, "not a regular file", path)
+    return fd
+
+
+def _read_whole(path: str, most: int) -> bytes:
+    fd = _open_regular(path)
+    try:
+        return os.pread(fd, most, 0)
+    finally:
+        os.close(fd)
+
+
+class Uploader:
+    """Uploads one run. **Not thread-safe.** Every method raises Refused (for good), Unreachable, or Fenced."""
+
+    def __init__(
+        self,
+        run: str,
+        store: Store,
+        *,
+        uploader: int = 0,
+        interval_s: float = 2.0,
+        max_bytes_per_s: float = 0.0,
+    ) -> None:
+        self._run = os.path.abspath(run)
+        self._store = store
+        self._interval_s = interval_s
+        self._limiter = Limiter(max_bytes_per_s)
+        self._run_json, self.run_id = read_run_json(self._run)
+        self._manifest = Manifest(self.run_id, uploader=uploader)
+        self._etag = ""
+        self._put_at = 0.0  # monotonic, of the head
+        self._put_state = ""
+        self._superseded: list[tuple[float, str]] = []
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="luff-put")
+        self._head_key = _files.head_key(self.run_id, uploader)
+        self._earlier_requests = self._earlier_sent = 0
+
+    @property
+    def behind(self) -> bool:
+        """True while rows are visible whose payload is not there yet."""
+        return self._manifest.behind
+
+    # ---- Begin ----
+
+    def begin(self) -> None:
+        """Checks the bucket, and takes the run over from whoever uploaded it before."""
+        self._check_bucket()
+        try:
+            self._store.put_new(_files.run_key(self.run_id), self._run_json)
+        except Conflict:
+            pass  # of several hosts the first makes the run
+        for _ in range(_ATTEMPTS):
+            found = self._read_head()
+            tails: list[bytes] = []
+            if found is not None:
+                manifest, by_file, self._etag = found
+                if manifest.run_id != self.run_id:
+                    raise Refused(
+                        f"the head is of another run, {manifest.run_id}: {self._store.url}/{self._head_key}"
+                    )
+                self._manifest, tails = manifest, list(by_file.values())
+                self._earlier_requests, self._earlier_sent = manifest.requests, manifest.sent
+            self._manifest.instance = secrets.token_hex(16)
+            self._manifest.interval_ms = round(self._interval_s * 1000)
+            try:
+                self._put_head("live", tails)  # whoever uploads it beside us learns of it now
+            except Fenced:
+                self._etag = ""
+                continue  # that one was faster once more
+            return
+        raise Unreachable(f"another uploader is faster again and again: {self._store.url}/{self._head_key}")
+
+    def _check_bucket(self) -> None:
+        """Refuses a bucket of another format, and one whose conditional puts are none."""
+        text = json.dumps({"format": "luff-bucket", "version": _head.VERSION, "shards": 16}).encode()
+        url = self._store.url
+        nothing = (
+            f"the store takes conditional puts and does not obey them, so two uploaders would mix: {url}"
+        )
+        try:
+            self._store.put_new("luff.json", text)
+        except Conflict:
+            found = self._store.get("luff.json", 4096)
+            check_bucket_untrusted(found[0] if found else b"", self._store.url)
+        try:
+            self._store.put_new("luff.json", text)
+        except Conflict:
+            pass
+        else:
+            raise Refused(nothing)
+        try:
+            self._store.put_if("luff.json", text, '"0123456789abcdef0123456789abcdef"')
+        except Conflict:
+            return
+        raise Refused(nothing)
+
+    def _read_head(self) -> tuple[Manifest, dict[File, bytes], str] | None:
+        try:
+            found = self._store.get(self._head_key, _head.MAX_HEAD)
+        except Absent:
+            return None
+        if found is None:
+            return None
+        try:
+            return (*_head.parse_head_untrusted(found[0]), found[1])
+        except BadObject as error:
+            raise Refused(
+                f"{error}; remove it to upload the run anew: {self._store.url}/{self._head_key}"
+            ) from None
+
+    # ---- One flush ----
+
+    def flush(self, state: str = "live") -> bool:
+        """Uploads what is new. `state`: live; draining or ended once the job is over. Returns True if it put a head.
+
+        Spends about one interval on payload; what is left makes the run `behind`.
+        """
+        deadline = time.monotonic() + self._interval_s
+        metadata, payload = self._lengths(payload=False), self._lengths(payload=True)
+        changed = self._notice_gone(metadata, payload)
+        before = {file: entry.bytes for file, entry in self._manifest.files.items()}
+        behind = self._send_windows(payload, deadline)
+        self._send_windows(metadata, float("inf"))
+        self._drop_merged(metadata)
+        lengths = {**metadata, **payload}
+        tails = self._tails(lengths, deadline, state == "ended")
+        behind = behind or any(self._manifest.files[f].bytes < length for f, length in payload.items())
+        changed = changed or behind != self._manifest.behind or state != self._put_state
+        changed = changed or before != {file: entry.bytes for file, entry in self._manifest.files.items()}
+        self._manifest.behind = behind
+        if not changed and time.monotonic() - self._put_at < HEARTBEAT_S:
+            return False
+        if state == "ended" and behind:
+            state = "draining"
+        self._put_head(state, tails)
+        self._remove_superseded(everything=state == "ended")
+        return True
+
+    def end(self) -> None:
+        """After a flush as `ended`: keeps the last manifest, also where heads are removed."""
+        key = _files.end_key(self.run_id, self._manifest.uploader)
+        self._put(key, _head.pack(self._manifest, []))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _lengths(self, payload: bool) -> dict[File, int]:
+        """Files of the run and their lengths now. Ascending by folder and sequence."""
+        found: dict[File, int] = {}
+        try:
+            names = sorted(os.listdir(self._run))
+        except OSError as error:
+            raise Refused(f"the run directory is gone ({error.strerror}): {self._run}") from None
+        for folder in names:
+            if folder[:1] in ("w", "h") and folder[1:].isdigit():
+                self._measure(found, (_files.stream_of(folder, name) for name in self._list(folder)), payload)
+        if not payload:
+            self._measure(found, _files.text_files(), payload)
+            for kind, folder in _files.numbered_folders():
+                self._measure(found, (_files.numbered_of(kind, name) for name in self._list(folder)), payload)
+        return found
+
+    def _list(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(os.path.join(self._run, folder)))
+        except OSError:
+            return []
+
+    def _measure(self, found: dict[File, int], files: object, payload: bool) -> None:
+        for file in files:  # type: ignore[attr-defined]
+            if file is None or file.is_payload != payload:
+                continue
+            try:
+                info = os.lstat(os.path.join(self._run, file.path))
+            except OSError:
+                continue
+            if stat.S_ISREG(info.st_mode):
+                found[file] = min(info.st_size, _files.MAX_BYTES)
+
+    def _notice_gone(self, metadata: dict[File, int], payload: dict[File, int]) -> bool:
+        """Files that are gone or shorter. Returns True if the manifest says something new."""
+        changed = False
+        for file, entry in self._manifest.files.items():
+            length = (payload if file.is_payload else metadata).get(file)
+            if not file.is_stream and length is not None and length < entry.bytes:
+                # A text that was written anew: its parts are of another text.
+                entry.ends, entry.tail, entry.rewrites = [], 0, entry.rewrites + 1
+                changed = True
+            lost = length is None or length < entry.in_parts
+            if lost:
+                (payload if file.is_payload else metadata).pop(file, None)
+                entry.tail = 0
+            changed = changed or lost != entry.lost
+            entry.lost = lost
+        return changed
+
+    def _drop_merged(self, metadata: dict[File, int]) -> None:
+        """Forgets segments that a merged one has replaced on disk."""
+        newest: dict[tuple[str, int, int], int] = {}
+        for file in metadata:
+            if file.is_stream:
+                key = (file.kind, file.folder, file.sequence)
+                newest[key] = max(newest.get(key, 0), file.generation)
+        for file in list(self._manifest.files):
+            if not file.is_stream or file.is_payload:
+                continue
+            if self._manifest.files[file].lost and file.generation < newest.get(
+                (file.kind, file.folder, file.sequence), 0
+            ):
+                self._supersede(file, 0, len(self._manifest.files[file].ends))
+                del self._manifest.files[file]
+
+    # ---- Parts ----
+
+    def _send_windows(self, lengths: dict[File, int], deadline: float) -> bool:
+        """Puts whole windows. Returns True if the deadline came first."""
+        todo: list[tuple[File, int, int]] = []
+        for file, length in lengths.items():
+            entry = self._manifest.files.setdefault(file, Entry())
+            begin = entry.in_parts
+            while begin < length and (end := (begin // WINDOW + 1) * WINDOW) <= length:
+                todo.append((file, begin, end))
+                begin = end
+        for at in range(0, len(todo), _AT_ONCE):
+            if time.monotonic() > deadline:
+                return True
+            batch = todo[at : at + _AT_ONCE]
+            done = list(self._pool.map(lambda one: self._put_part(*one), batch))
+            for (file, begin, end), put in zip(batch, done, strict=True):
+                if put and self._manifest.files[file].in_parts == begin:
+                    self._add_part(file, end)
+        return False
+
+    def _add_part(self, file: File, end: int) -> None:
+        entry = self._manifest.files[file]
+        entry.ends.append(end)
+        if end % WINDOW:
+            return
+        first = len(entry.ends)  # of the window's parts
+        while first > 0 and (entry.ends[first - 2] if first > 1 else 0) >= end - WINDOW:
+            first -= 1
+        most = _MOST_PARTS_PAYLOAD if file.is_payload else _MOST_PARTS_METADATA
+        if len(entry.ends) - first > most and self._put_part(file, end - WINDOW, end):
+            self._supersede(file, first, len(entry.ends))
+            entry.ends[first:] = [end]
+
+    def _supersede(self, file: File, first: int, last: int) -> None:
+        entry, now = self._manifest.files[file], time.monotonic()
+        for i in range(first, last):
+            begin = entry.ends[i - 1] if i else 0
+            key = _files.part_key(self.run_id, file, entry.rewrites, begin, entry.ends[i])
+            self._superseded.append((now, key))
+
+    def _remove_superseded(self, everything: bool = False) -> None:
+        """Deletes parts that no manifest of the last minute names. A refusal is no error: a janitor may do it."""
+        now = time.monotonic()
+        while self._superseded and (everything or now - self._superseded[0][0] > _SUPERSEDED_S):
+            _, key = self._superseded.pop(0)
+            try:
+                self._store.delete(key)
+            except (Refused, Unreachable, Absent, Conflict):
+                continue
+
+    def _read(self, file: File, begin: int, end: int) -> bytes | None:
+        """Bytes of a local file; None if it has become shorter or is gone."""
+        try:
+            fd = _open_regular(os.path.join(self._run, file.path))
+        except OSError:
+            return None
+        try:
+            data = os.pread(fd, end - begin, begin)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        return data if len(data) == end - begin else None
+
+    def _put_part(self, file: File, begin: int, end: int) -> bool:
+        data = self._read(file, begin, end)
+        if data is None:
+            return False
+        if not file.is_payload:
+            data = zlib.compress(data, 1)
+        key = _files.part_key(self.run_id, file, self._manifest.files[file].rewrites, begin, end)
+        self._put(key, data)
+        return True
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._limiter.take(len(data))
+        self._store.put(key, data)
+
+    def _tails(self, lengths: dict[File, int], deadline: float, ended: bool) -> list[bytes]:
+        """Decides what of each file travels in the head, makes parts of the rest, and returns the tails."""
+        rest = {}
+        for file, length in lengths.items():
+            begin = self._manifest.files[file].in_parts
+            if begin < length and (length - 1) // WINDOW == begin // WINDOW:
+                rest[file] = length - begin
+            self._manifest.files[file].tail = 0
+        together = sum(rest.values())
+        # Payload before the rows that refer to it, if this fails half-way; else the longest first.
+        for file in sorted(rest, key=lambda f: (ended and not f.is_payload, -rest[f])):
+            if not ended and together <= MAX_TAIL:
+                break
+            together -= rest.pop(file)
+            if file.is_payload and not ended and time.monotonic() > deadline:
+                continue  # behind; its turn comes with the next flush
+            if self._put_part(file, self._manifest.files[file].in_parts, lengths[file]):
+                self._add_part(file, lengths[file])
+        tails = []
+        for file in self._manifest.files:
+            if file not in rest:
+                continue
+            begin = self._manifest.files[file].in_parts
+            data = self._read(file, begin, begin + rest[file])
+            if data is not None:
+                self._manifest.files[file].tail = len(data)
+                tails.append(data)
+        return tails
+
+    # ---- Head ----
+
+    def _put_head(self, state: str, tails: list[bytes]) -> None:
+        self._manifest.sequence += 1
+        self._manifest.host_unix_ns = time.time_ns()
+        self._manifest.state = state
+        self._manifest.requests = self._earlier_requests + self._store.requests
+        self._manifest.sent = self._earlier_sent + self._store.sent
+        data = _head.pack(self._manifest, tails)
+        if len(data) > _head.MAX_HEAD:
+            raise Refused(f"the run has too many files for a bucket: {len(self._manifest.files)}")
+        self._limiter.take(len(data))
+        for _ in range(_ATTEMPTS):
+            try:
+                if self._etag:
+                    self._etag = self._store.put_if(self._head_key, data, self._etag)
+                else:
+                    self._etag = self._store.put_new(self._head_key, data)
+            except Conflict:
+                if not self._read_back():
+                    continue
+            except Absent:  # what some stores say of a condition on an object that is gone
+                raise Refused(_removed(self._store.url, self._head_key)) from None
+            self._put_at, self._put_state = time.monotonic(), state
+            return
+        raise Unreachable(f"the store refuses the head again and again: {self._store.url}/{self._head_key}")
+
+    def _read_back(self) -> bool:
+        """After a refused put: True if the head is there after all, since its answer was lost or the refusal was wrong.
+
+        False: it is to be put again. Fenced if another uploader has replaced it.
+        """
+        found = self._read_head()
+        if found is None:
+            if self._etag:
+                raise Refused(_removed(self._store.url, self._head_key))
+            return False
+        manifest, _, etag = found
+        if manifest.instance != self._manifest.instance:
+            raise Fenced(
+                f"another uploader has taken the run over at {self._store.url}/{self._head_key}; this one ends"
+            )
+        self._etag = etag
+        return manifest.instance == self._manifest.instance and manifest.sequence == self._manifest.sequence
+
+
+def _removed(url: str, key: str) -> str:
+    return f"the head of the run was removed from the bucket, so its upload has ended: {url}/{key}"
+
+
+def check_bucket_untrusted(data: bytes, url: str) -> None:
+    """Checks luff.json of a bucket. Refused if it is of another format or a later version."""
+    try:
+        text = json.loads(data)
+    except (ValueError, RecursionError):
+        text = None
+    if not isinstance(text, dict) or text.get("format") != "luff-bucket":
+        raise Refused(f"luff.json says that no Luff writes here; give another prefix: {url}/luff.json")
+    if text.get("version") != _head.VERSION:
+        found = str(text.get("version"))[:20]
+        raise Refused(
+            f"found version {found} of the bucket format, this Luff has {_head.VERSION}; use the Luff that made the "
+            f"bucket, or another prefix: {url}/luff.json"
+        )

@@ -1,0 +1,239 @@
+"""Buckets for tests: a folder, and an S3 server on loopback (moto, one request after the other)."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from luff.remote._store import open_store
+
+SERVER = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+class Quiet(WSGIRequestHandler):
+    def log(self, *_):
+        pass
+
+# One thread: moto's threaded server lets two writers win a conditional put.
+application = DomainDispatcherApplication(create_backend_app)
+server = make_server("127.0.0.1", 0, application, threaded=False, request_handler=Quiet)
+print(server.port, flush=True)
+server.serve_forever()
+"""
+ACCESS = {
+    "AWS_ACCESS_KEY_ID": "tester",
+    "AWS_SECRET_ACCESS_KEY": "canary-secret-5b1f",
+    "AWS_REGION": "us-east-1",
+}
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint():
+    """The address of an S3 server."""
+    pytest.importorskip("moto")
+    pytest.importorskip("obstore")
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        server.kill()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Copies of runs go into a folder of the test; its fetchers end soon after it."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("LUFF_CACHE", str(cache))
+    monkeypatch.setenv("LUFF_FETCH_IDLE_S", "0.5")
+    yield cache
+    end = time.monotonic() + 30
+    while list(cache.glob("*/socket")) and time.monotonic() < end:  # nobody is left behind
+        time.sleep(0.05)
+    assert not list(cache.glob("*/socket"))
+
+
+@pytest.fixture
+def s3(s3_endpoint, monkeypatch):
+    """The URL of a fresh bucket."""
+    import boto3
+
+    for name, value in {**ACCESS, "AWS_ENDPOINT_URL": s3_endpoint}.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"luff-{secrets.token_hex(4)}"
+    boto3.client("s3", endpoint_url=s3_endpoint, region_name="us-east-1").create_bucket(Bucket=bucket)
+    return f"s3://{bucket}/team"
+
+
+@pytest.fixture(params=["file", "s3"])
+def base(request, tmp_path):
+    """The URL of a bucket, of each kind."""
+    return request.getfixturevalue("s3") if request.param == "s3" else f"file://{tmp_path}/bucket"
+
+
+@pytest.fixture
+def store(base):
+    return open_store(base)
+
+
+class Run:
+    """A directory that looks like a run to an uploader. The streams hold any bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = secrets.token_hex(16)
+        path.mkdir()
+        (path / "run.json").write_text(json.dumps({"format": "luff-run", "run_id": self.run_id}))
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def append(self, name: str, data: bytes) -> None:
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as out:
+            out.write(data)
+
+    def files(self) -> dict[str, bytes]:
+        return {str(f.relative_to(self.path)): f.read_bytes() for f in self.path.rglob("*") if f.is_file()}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path / "run")
+
+
+@pytest.fixture(scope="session")
+def luff():
+    """Runs the luff command; returns the finished process."""
+    given = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff", path=str(Path(sys.executable).parent))
+    given = given or shutil.which("luff")
+    if given is None:
+        pytest.skip("no luff on PATH")
+
+    def call(*words, expect=0, **options):
+        done = subprocess.run(
+            [given, *map(str, words)], capture_output=True, text=True, timeout=180, check=False, **options
+        )
+        assert expect is None or done.returncode == expect, done.stdout + done.stderr
+        return done
+
+    call.executable = given
+    return call
+
+
+TRAIN = """
+import sys, time
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+steps, pause, rate = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+for _ in range(steps):
+    x = torch.randn(32, 8)
+    loss = nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(pause)
+    print(loss.item().hex(), flush=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def with_findings(luff, tmp_path_factory):
+    """A run of a training whose rate is far too high. Not to be changed."""
+    folder = tmp_path_factory.mktemp("with_findings")
+    (folder / "train.py").write_text(TRAIN)
+    luff("run", "--run", folder / "run", "--", sys.executable, folder / "train.py", 60, 0, 10.0)
+    return folder / "run"
+
+
+@pytest.fixture
+def trained(luff, tmp_path):
+    """Trains with a rate that is far too high, under `luff run` with these options. Returns the run and the process."""
+
+    def train(*options, steps=60, pause=0.0, rate=10.0, name="trained"):
+        script = tmp_path / "train.py"
+        script.write_text(TRAIN)
+        place = tmp_path / name
+        done = luff("run", "--run", place, *options, "--", sys.executable, script, steps, pause, rate)
+        return place, done
+
+    return train
+
+
+class Proxy:
+    """Counts requests to a server, and may keep answers to itself."""
+
+    def __init__(self, endpoint: str) -> None:
+        import http.client
+        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+        proxy = self
+        self.requests: list[tuple[str, str, int, int]] = []  # method, path, bytes in, bytes out
+        self.lose = None  # called with method and path: True if the answer is to be lost
+        host = endpoint.split("//", 1)[1]
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def forward(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                upstream = http.client.HTTPConnection(host, timeout=60)
+                headers = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
+                upstream.request(self.command, self.path, body, headers)
+                answer = upstream.getresponse()
+                data = answer.read()
+                upstream.close()
+                proxy.requests.append((self.command, self.path, len(body), len(data)))
+                if proxy.lose is not None and proxy.lose(self.command, self.path):
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                self.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in (
+                        "transfer-encoding",
+                        "connection",
+                        "content-length",
+                        "date",
+                        "server",
+                    ):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", answer.getheader("Content-Length") or str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = forward
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def proxy(s3, s3_endpoint, monkeypatch):
+    """A proxy before the server of `s3`, which everything of the test goes through."""
+    between = Proxy(s3_endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", between.endpoint)
+    yield between
+    between.close()

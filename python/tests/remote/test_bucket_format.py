@@ -1,0 +1,190 @@
+"""The bytes of a bucket: golden files, everything that is not what it should be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import struct
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from luff.remote import _head
+from luff.remote._files import File, parse_file_untrusted, stream_of
+from luff.remote._head import BadObject, Entry, Manifest, pack, parse_head_untrusted
+from luff.remote._spool import Cache, Spool
+from luff.remote._store import FolderStore
+
+TESTDATA = Path(__file__).parents[3] / "testdata"
+GOLDEN = TESTDATA / "bucket" / "v0"
+RUN = TESTDATA / "format" / "v1" / "run"
+
+
+def golden_head(state):
+    (head,) = (GOLDEN / state).glob("live/*/*/*")
+    return head.read_bytes()
+
+
+def packed(manifest, tail=b""):
+    """A head of any manifest."""
+    body, tail = zlib.compress(json.dumps(manifest).encode()), zlib.compress(tail) if tail else b""
+    return tail + body + struct.pack("<II8s", len(body), len(tail), b"LUFFHEAD")
+
+
+def plain(**changes):
+    manifest = {
+        "version": 0, "run_id": "0" * 32, "uploader": 0, "instance": "1" * 32, "sequence": 1, "host_unix_ns": 5,
+        "state": "live", "interval_ms": 2000, "behind": False, "requests": 1, "sent": 2, "files": [],
+    }  # fmt: skip
+    return manifest | changes
+
+
+@pytest.mark.parametrize("state", ["live", "ended"])
+def test_the_golden_bucket_is_what_its_twin_says(state):
+    manifest, tails = parse_head_untrusted(golden_head(state))
+    found = asdict(manifest) | {"files": []}
+    for file, entry in manifest.files.items():
+        digest = hashlib.sha256(tails[file]).hexdigest() if file in tails else ""
+        found["files"].append({"path": file.path, **asdict(entry), "tail_sha256": digest})
+    assert found == json.loads((GOLDEN / f"{state}.expected.json").read_text())
+
+
+@pytest.mark.parametrize("state", ["live", "ended"])
+def test_a_copy_of_the_golden_bucket_is_the_run(state, tmp_path):
+    shutil.copytree(GOLDEN / state, tmp_path / "bucket")
+    store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    run_id = json.loads((RUN / "run.json").read_text())["run_id"]
+    with ThreadPoolExecutor(2) as pool:
+        spool = Spool(
+            str(tmp_path / "copy"), f"{store.url}/{run_id}", store, run_id, "/socket", Cache(1 << 30), pool
+        )
+        spool.open()
+        for file in RUN.rglob("*.lf[md]"):
+            copy = tmp_path / "copy" / file.relative_to(RUN)
+            assert copy.stat().st_size == file.stat().st_size
+            if file.suffix == ".lfd":
+                spool.need(stream_of(file.parent.name, file.name), 0, file.stat().st_size)
+            assert copy.read_bytes() == file.read_bytes()
+
+
+def test_a_head_that_is_cut_off_anywhere_is_refused():
+    head = golden_head("live")
+    for length in range(len(head)):
+        with pytest.raises(BadObject):
+            parse_head_untrusted(head[:length])
+
+
+def test_a_head_with_flipped_bits_is_refused_or_still_a_head():
+    head, draw = golden_head("ended"), random.Random(1)
+    for _ in range(3000):
+        damaged = bytearray(head)
+        for _ in range(draw.choice((1, 1, 3))):
+            damaged[draw.randrange(len(head))] ^= 1 << draw.randrange(8)
+        try:
+            manifest, _ = parse_head_untrusted(bytes(damaged))
+        except BadObject:
+            continue
+        assert all(".." not in file.path for file in manifest.files)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=6)
+    )
+)
+def test_names_are_made_of_numbers_and_known_words(name):
+    try:
+        file = parse_file_untrusted(name)
+    except ValueError:
+        return
+    assert ".." not in file.path and not file.path.startswith("/") and "\n" not in file.path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ["w", 0, "m", 0, 0], ["w", -1, "m", 1, 0], ["w", 0, "x", 1, 0], ["w", 0, "d", 1, 1], ["w", True, "m", 1, 0],
+        ["w", 0, "m", 1 << 24, 0], ["../..", 1], ["control", 1_000_000], ["control", "../x"], ["findings", 1], [],
+        ["w", 0.0, "m", 1, 0], "findings", {"w": 1}, ["w", 1 << 32, "m", 1, 0],
+    ],
+)  # fmt: skip
+def test_a_wrong_name_is_refused(name):
+    with pytest.raises(ValueError, match="no file of a run"):
+        parse_file_untrusted(name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"version": 1}, "version 1 of the bucket format"),
+        ({"run_id": "../../etc"}, "run_id"),
+        ({"instance": "x"}, "instance"),
+        ({"state": "dead"}, "state"),
+        ({"sequence": -1}, "sequence"),
+        ({"sequence": True}, "sequence"),
+        ({"host_unix_ns": 1 << 70}, "host_unix_ns"),
+        ({"files": {}}, "list"),
+        ({"files": [1]}, "entry"),
+        ({"files": [{"f": ["w", 0, "m", 1, 0], "t": 5}]}, "5 bytes of tail"),
+        ({"files": [{"f": ["w", 0, "m", 1, 0]}, {"f": ["w", 0, "m", 1, 0]}]}, "twice"),
+        ({"files": [{"f": ["w", 0, "m", 1, 0], "p": [[0, 1]]}]}, "parts"),
+        ({"files": [{"f": ["w", 0, "m", 1, 0], "p": [[1, 1 << 40]]}]}, "parts"),
+        ({"files": [{"f": ["w", 0, "m", 1, 0], "p": [[(8 << 20) - 1, 1], [2, 1]]}]}, "two windows"),
+        ({"files": [{"f": ["w", 0, "m", 1, 0], "p": [[9 << 20, 1]]}]}, "parts"),
+        ({"files": [{"f": ["w", 0, "m", 1, 0], "r": -1}]}, "wrong number"),
+    ],
+)
+def test_a_manifest_that_luff_does_not_write_is_refused(changes, says):
+    with pytest.raises(BadObject, match=says):
+        parse_head_untrusted(packed(plain(**changes)))
+
+
+def test_the_plain_manifest_is_good():
+    assert parse_head_untrusted(packed(plain()))[0].run_id == "0" * 32
+
+
+def test_bombs_are_given_up_at_the_limit():
+    bomb = zlib.compress(b"\0" * (64 << 20), 9)
+    head = bomb + struct.pack("<II8s", len(bomb), 0, b"LUFFHEAD")
+    with pytest.raises(BadObject, match="more than"):
+        parse_head_untrusted(head)
+    body = zlib.compress(json.dumps(plain()).encode())
+    with pytest.raises(BadObject, match="more than"):
+        parse_head_untrusted(bomb + body + struct.pack("<II8s", len(body), len(bomb), b"LUFFHEAD"))
+    deep = zlib.compress(b"[" * 1_000_000)
+    with pytest.raises(BadObject):
+        parse_head_untrusted(deep + struct.pack("<II8s", len(deep), 0, b"LUFFHEAD"))
+
+
+sizes = st.lists(st.integers(1, 3 << 20), max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("wh"), st.integers(0, 99), st.sampled_from("md"), st.integers(1, 99)),
+        sizes,
+        max_size=8,
+    )
+)
+def test_what_is_packed_is_read_again(files):
+    manifest = Manifest("a" * 32, instance="b" * 32, sequence=7, host_unix_ns=9, behind=True)
+    tails = []
+    for i, (name, parts) in enumerate(files.items()):
+        entry = Entry(tail=i % 3, lost=i % 2 == 0)
+        for size in parts:
+            begin = entry.in_parts
+            entry.ends.append(min(begin + size, (begin // _head.WINDOW + 1) * _head.WINDOW))
+        manifest.files[File(*name)] = entry
+        if entry.tail:
+            tails.append(bytes([i]) * entry.tail)
+    again, found = parse_head_untrusted(pack(manifest, tails))
+    assert again == manifest
+    assert list(found.values()) == tails

@@ -1,0 +1,408 @@
+"""Uploading: what is in the bucket is the run, whatever happens to the uploader."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from luff.remote import _uploader
+from luff.remote._errors import Conflict, Refused, Unreachable
+from luff.remote._files import File, stream_of
+from luff.remote._head import parse_head_untrusted
+from luff.remote._spool import Cache, Gone, Later, Spool
+from luff.remote._store import FolderStore, open_store
+from luff.remote._uploader import Fenced, Uploader
+
+START = Path(_uploader.__file__).parents[1] / "_verbs" / "_start.py"
+
+
+def copy_of(store, run, folder, cache=1 << 30):
+    """Fetches all of a run. Returns the spool, and the bytes of its files."""
+    pool = ThreadPoolExecutor(4)
+    spool = Spool(str(folder), f"{store.url}/{run.run_id}", store, run.run_id, "/socket", Cache(cache), pool)
+    spool.open()
+    return spool, contents(spool)
+
+
+def contents(spool):
+    found = {}
+    for path in Path(spool.folder).rglob("*"):
+        if not path.is_file() or path.name in ("mirror.json", "have.json"):
+            continue
+        name = str(path.relative_to(spool.folder))
+        file = stream_of(*name.split("/")) if name.count("/") == 1 else None
+        if file is not None and file.is_payload:
+            size = path.stat().st_size
+            for begin in range(0, size, 32 << 20):
+                spool.need(file, begin, min(32 << 20, size - begin))
+        found[name] = path.read_bytes()
+    return found
+
+
+def test_a_finished_run_is_mirrored_byte_for_byte(run, store, tmp_path):
+    run.append("w0000/m-000001.lfm", b"rows " * 100_000)
+    run.append("w0000/d-000001.lfd", random.Random(0).randbytes(20 << 20))  # windows, and a rest
+    run.append("w0001/m-000001.lfm", b"x")
+    run.append("h0007/m-000001.lfm", b"samples")
+    run.append("rules/luff/findings.jsonl", b'{"rule": "NaN"}\n')
+    run.append("control/000001.json", b"{}")
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    assert uploader.flush("ended")
+    uploader.end()
+    spool, copy = copy_of(store, run, tmp_path / "copy")
+    assert copy == run.files()
+    assert spool.over
+
+
+def test_a_run_that_grows_is_seen_to_grow(run, store, tmp_path):
+    draw = random.Random(2)
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    spool = None
+    for _ in range(12):
+        run.append("w0000/d-000001.lfd", draw.randbytes(draw.choice((0, 300, 400_000, 3 << 20))))
+        run.append("w0000/m-000001.lfm", draw.randbytes(draw.choice((0, 100, 300_000))))
+        run.append("rules/luff/findings.jsonl", b"line\n")
+        uploader.flush()
+        if spool is None:
+            spool, copy = copy_of(store, run, tmp_path / "copy")
+        else:
+            spool.refresh()
+            copy = contents(spool)
+        assert copy == run.files()
+    assert not spool.over
+
+
+def test_small_parts_of_a_full_window_become_one(run, tmp_path, monkeypatch):
+    store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    monkeypatch.setattr(_uploader, "_SUPERSEDED_S", 0.0)
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    for _ in range(40):
+        run.append("w0000/d-000001.lfd", secrets.token_bytes(300_000))
+        uploader.flush()
+    parts = sorted((tmp_path / "bucket" / "runs" / run.run_id / "w0000" / "d-000001.lfd").iterdir())
+    assert "0-800000" in [part.name for part in parts]
+    assert len(parts) < 20  # the 27 small ones of the first window are gone
+    _, copy = copy_of(store, run, tmp_path / "copy")
+    assert copy == run.files()
+
+
+def test_nothing_new_is_not_put(run, store):
+    run.append("w0000/m-000001.lfm", b"rows")
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    assert uploader.flush()
+    asked = store.requests
+    assert not uploader.flush()
+    assert store.requests == asked
+
+
+def test_a_text_that_is_written_anew_replaces_the_old_one(run, store, tmp_path):
+    run.append("rules/luff/findings.jsonl", b"old line\n" * 50)
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    uploader.flush()
+    spool, _ = copy_of(store, run, tmp_path / "copy")
+    (run.path / "rules/luff/findings.jsonl").write_bytes(b"new\n")
+    uploader.flush()
+    spool.refresh()
+    assert contents(spool) == run.files()
+
+
+def test_a_merged_segment_replaces_the_one_it_was(run, store, tmp_path):
+    run.append("w0000/m-000001.lfm", b"all rows" * 1000)
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    uploader.flush()
+    spool, _ = copy_of(store, run, tmp_path / "copy")
+    run.append("w0000/m-000001-1.lfm", b"merged rows")
+    (run.path / "w0000/m-000001.lfm").unlink()
+    uploader.flush()
+    spool.refresh()
+    assert contents(spool) == run.files()
+
+
+def test_what_retention_deleted_stays_as_far_as_it_was_uploaded(run, store, tmp_path):
+    data = random.Random(4).randbytes(9 << 20)
+    run.append("w0000/d-000001.lfd", data)
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    uploader.flush()
+    (run.path / "w0000/d-000001.lfd").unlink()
+    run.append("w0000/m-000001.lfm", b"retired")
+    uploader.flush()
+    spool, _ = copy_of(store, run, tmp_path / "copy")
+    file = File("w", 0, "d", 1)
+    spool.need(file, 0, 8 << 20)
+    assert (tmp_path / "copy/w0000/d-000001.lfd").read_bytes()[: 8 << 20] == data[: 8 << 20]
+    with pytest.raises(Gone):
+        spool.need(file, 9 << 20, 1)
+    with pytest.raises(Later):
+        spool.need(File("w", 0, "d", 2), 0, 1)
+
+
+def test_rows_go_first_where_payload_does_not_keep_up(run, store, tmp_path):
+    uploader = Uploader(str(run.path), store, interval_s=0.2, max_bytes_per_s=20e6)
+    uploader.begin()
+    run.append("w0000/d-000001.lfd", bytes(64 << 20))
+    run.append("w0000/m-000001.lfm", b"rows")
+    uploader.flush()
+    assert uploader.behind
+    spool, _ = None, None
+    pool = ThreadPoolExecutor(2)
+    spool = Spool(
+        str(tmp_path / "copy"),
+        f"{store.url}/{run.run_id}",
+        store,
+        run.run_id,
+        "/socket",
+        Cache(1 << 30),
+        pool,
+    )
+    spool.open()
+    assert (tmp_path / "copy/w0000/m-000001.lfm").read_bytes() == b"rows"
+    assert json.loads((tmp_path / "copy/mirror.json").read_text())["behind"] is True
+    with pytest.raises(Later):
+        spool.need(File("w", 0, "d", 1), 60 << 20, 100)
+
+
+def test_the_later_of_two_uploaders_takes_the_run_over(run, base, tmp_path):
+    first, second = Uploader(str(run.path), open_store(base)), Uploader(str(run.path), open_store(base))
+    first.begin()
+    run.append("w0000/m-000001.lfm", b"a" * 1000)
+    first.flush()
+    second.begin()
+    run.append("w0000/m-000001.lfm", b"b" * 1000)
+    with pytest.raises(Fenced, match="taken the run over"):
+        first.flush()
+    second.flush()
+    _, copy = copy_of(open_store(base), run, tmp_path / "copy")
+    assert copy == run.files()
+
+
+class Lossy(FolderStore):
+    """Conditional puts of a client whose answers get lost: they succeed, and are reported as refused."""
+
+    wrong = 0  # how often a put is refused although nothing was written (a 409)
+
+    def put_new(self, key, data):
+        super().put_new(key, data)
+        raise Conflict("exists")
+
+    def put_if(self, key, data, etag):
+        if self.wrong:
+            self.wrong -= 1
+            raise Conflict("409")
+        super().put_if(key, data, etag)
+        raise Conflict("changed")
+
+
+def test_a_put_that_succeeded_and_is_reported_as_refused_is_believed_after_a_look(run, tmp_path):
+    store = Lossy(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    run.append("w0000/m-000001.lfm", b"rows")
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    uploader.flush()
+    store.wrong = 2
+    run.append("w0000/m-000001.lfm", b"more")
+    uploader.flush()
+    _, copy = copy_of(store, run, tmp_path / "copy")
+    assert copy == run.files()
+
+
+class Obedient(FolderStore):
+    """Takes conditions and does not obey them."""
+
+    def put_new(self, key, data):
+        self.put(key, data)
+        return "x"
+
+
+def test_a_store_without_conditional_puts_is_refused_by_name(run, tmp_path):
+    store = Obedient(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    with pytest.raises(Refused, match="does not obey them"):
+        Uploader(str(run.path), store).begin()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"{}", "no Luff writes here"),
+        (b"garbage", "no Luff"),
+        (b'{"format": "luff-bucket", "version": 9}', "version 9"),
+    ],
+)
+def test_a_prefix_of_others_or_of_a_later_version_is_left_alone(run, store, text, says):
+    store.put("luff.json", text)
+    with pytest.raises(Refused, match=says):
+        Uploader(str(run.path), store).begin()
+
+
+def test_a_head_that_was_removed_ends_the_upload(run, store):
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    run.append("w0000/m-000001.lfm", b"rows")
+    store.delete(f"live/{run.run_id[0]}/{run.run_id}/u0000")
+    with pytest.raises(Refused, match="removed"):
+        uploader.flush()
+
+
+def test_answers_lost_on_the_way_lose_nothing(run, s3, proxy, tmp_path):
+    """obstore repeats the put, and reports its own success as a conflict."""
+    store = open_store(s3)
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    lost = []
+
+    def lose(method, path):
+        if method == "PUT" and "/live/" in path and len(lost) < 3:
+            lost.append(path)
+            return True
+        return False
+
+    proxy.lose = lose
+    for i in range(4):
+        run.append("w0000/m-000001.lfm", bytes([i]) * 1000)
+        try:
+            uploader.flush()
+        except Unreachable:
+            uploader.flush()
+    assert len(lost) == 3
+    _, copy = copy_of(store, run, tmp_path / "copy")
+    assert copy == run.files()
+
+
+def test_no_secret_is_written_anywhere(run, s3, tmp_path):
+    uploader = Uploader(str(run.path), open_store(s3))
+    uploader.begin()
+    run.append("w0000/m-000001.lfm", b"rows")
+    uploader.flush("ended")
+    copy_of(open_store(s3), run, tmp_path / "copy")
+    written = [f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()]
+    store = open_store(s3)
+    for key in ("luff.json", f"live/{run.run_id[0]}/{run.run_id}/u0000", f"runs/{run.run_id}/run.json"):
+        written.append(store.get(key, 1 << 20)[0])
+    assert all(b"canary-secret" not in data for data in written)
+
+
+# ---- The command ----
+
+
+def sync(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-I", START, "sync", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+def test_the_command_uploads_and_says_where(run, base, tmp_path):
+    run.append("w0000/m-000001.lfm", b"rows")
+    done = sync(run.path, base)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, f"{base}/{run.run_id}", "")
+    head, _ = parse_head_untrusted(
+        open_store(base).get(f"live/{run.run_id[0]}/{run.run_id}/u0000", 1 << 20)[0]
+    )
+    assert head.state == "ended"
+    assert all(entry.tail == 0 for entry in head.files.values())
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("ftp://x/y", 2, "expected one of file://"),
+        ("s3://", 2, "expected s3://BUCKET"),
+        ("file://relative/x", 2, "absolute path"),
+        ("file:///a/../b", 2, "no . and .."),
+        ("s3://a\x1b[31m", 2, "control characters"),
+        ("s3://user:word@bucket/x", 2, "credentials come from the environment"),
+    ],
+)
+def test_a_wrong_url_is_explained(run, url, code, says):
+    done = sync(run.path, url)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_run_is_explained(tmp_path):
+    done = sync(tmp_path, f"file://{tmp_path}/bucket")
+    assert done.returncode == 5
+    assert "there is no run here" in done.stderr
+
+
+def test_no_such_bucket_is_said_once_and_for_good(run, s3):
+    done = sync(run.path, "s3://luff-nowhere-1/x")
+    assert done.returncode == 5
+    assert done.stderr.count("no such bucket") == 1
+
+
+def test_a_bucket_that_does_not_answer_is_given_up_in_time(run, s3, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody listens there
+    begun = time.monotonic()
+    done = sync("--drain", 2, run.path, s3)
+    assert done.returncode == 6
+    assert "goes on" in done.stderr
+    assert time.monotonic() - begun < 100  # bounded: obstore's own attempts, and ours
+
+
+def test_an_uploader_whose_job_has_gone_ends(run, tmp_path):
+    """The supervisor holds the other end of its input; nobody else has to end it."""
+    ends = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-I", START, "sync", "--until-closed", run.path, f"file://{tmp_path}/bucket"],
+        stdin=ends[0],
+    ) as child:
+        os.close(ends[0])
+        run.append("w0000/m-000001.lfm", b"rows")
+        os.close(ends[1])
+        assert child.wait(60) == 0
+    _, copy = copy_of(open_store(f"file://{tmp_path}/bucket"), run, tmp_path / "copy")
+    assert copy == run.files()
+
+
+def kill_again_and_again(run, base, tmp_path, kills):
+    """Grows a run while its uploader is killed at random moments; the last one ends, and all is there."""
+    draw = random.Random(kills)
+    url = f"file://{tmp_path}/bucket" if base is None else base
+    for _ in range(kills):
+        child_ends = os.pipe()
+        child = subprocess.Popen(
+            [sys.executable, "-I", START, "sync", "--until-closed", "--flush", "0.1", run.path, url],
+            stdin=child_ends[0],
+        )
+        os.close(child_ends[0])
+        end = time.monotonic() + draw.uniform(0.15, 0.9)
+        while time.monotonic() < end:
+            run.append("w0000/d-000001.lfd", draw.randbytes(draw.choice((1000, 200_000))))
+            run.append("w0000/m-000001.lfm", draw.randbytes(5000))
+            time.sleep(0.02)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        os.close(child_ends[1])
+    assert sync("--flush", "0.1", run.path, url).returncode == 0
+    _, copy = copy_of(open_store(url), run, tmp_path / "copy")
+    assert copy == run.files()
+
+
+def test_twenty_kills_lose_nothing(run, tmp_path):
+    kill_again_and_again(run, None, tmp_path, 20)
+
+
+@pytest.mark.thorough
+def test_two_hundred_kills_lose_nothing(run, base, tmp_path):
+    kill_again_and_again(run, base, tmp_path, 200)

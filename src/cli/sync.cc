@@ -1,0 +1,52 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "cli/reading.h"
+#include "cli/verbs.h"
+
+namespace luff::cli {
+namespace {
+
+struct SyncOptions {
+  std::string run, url;
+  double flush_s = 2, drain_s = 120, max_mbps = 0;
+  int host = 0;
+};
+
+}  // namespace
+
+void AddSync(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("sync", "Upload a run into a bucket, live or finished");
+  auto options = std::make_shared<SyncOptions>();
+  verb->add_option("RUN", options->run, "The run: its directory, its name, or @1 for the newest (luff runs)")
+      ->required();
+  verb->add_option("URL", options->url, "s3://BUCKET/PREFIX, gs://..., az://... or file:///FOLDER")
+      ->required();
+  verb->add_option("--flush", options->flush_s, "Seconds between uploads of what is new")
+      ->capture_default_str();
+  verb->add_option("--drain", options->drain_s, "Most seconds for the rest, once the job has ended")
+      ->capture_default_str();
+  verb->add_option("--max-mbps", options->max_mbps, "Most megabits a second; default: no limit");
+  verb->add_option("--host", options->host, "Number of this host, where several upload one run")
+      ->capture_default_str();
+  verb->footer(
+      "Prints the URL of the run, which every verb that reads a run takes. Follows a run that is being "
+      "written "
+      "to its end.\n"
+      "Exit code: 0 all is in the bucket; 2 wrong usage; 4 another uploader has taken the run over; 5 "
+      "refused (no "
+      "right,\n"
+      "no such bucket); 6 the time was over before all was there: the same command goes on.");
+  verb->callback([options] {
+    FindOwnRunOrExit(&options->run);
+    BecomePython("sync",
+                 {fmt::format("--flush={}", options->flush_s), fmt::format("--drain={}", options->drain_s),
+                  fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host),
+                  "--", options->run, options->url},
+                 "runs are uploaded by Luff's Python package");
+  });
+}
+
+}  // namespace luff::cli
