@@ -12,7 +12,8 @@
 namespace luff::query {
 namespace {
 
-constexpr std::size_t kCachedBytes = 16U << 20;  // of columns, e.g. nine of 20,000 steps; the last may exceed it
+// Of columns, e.g. nine of 20,000 steps; the last may exceed it.
+constexpr std::size_t kCachedBytes = 16U << 20;
 
 std::string Joined(const std::vector<std::string>& names) {
   std::string text;
