@@ -155,7 +155,7 @@ void CompareSweep(const std::string& folder, const std::string& name, const std:
     PrintTrials(bad, columns, true);
   }
   if (!others.empty()) {
-    fmt::print("\nThe others, the least loss first:\n");
+    fmt::print("\nThe others, that with the best loss first:\n");
     PrintTrials(others, columns, false);
   }
   PrintTold("What the bad ones share", catalog::SharedText(sweep));

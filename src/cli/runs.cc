@@ -90,6 +90,10 @@ void List(const RunsOptions& options) {
   for (const std::string& tag : options.tags) {
     if (const Status good = catalog::CheckTag(tag); !good.ok()) ExitWithError(good.WithContext("--tag"));
   }
+  if (IsUrl(options.folder))
+    ExitWithError(InvalidArgument(
+        "runs of a directory are listed, those of a bucket not yet; `luff show` of the bucket names some: " +
+        options.folder));
   catalog::Question question;
   question.folder = RunsFolderOrExit(options.folder);
   std::error_code error;

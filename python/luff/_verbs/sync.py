@@ -64,8 +64,11 @@ class Sync:
         try:
             if not self._retried(uploader.begin):
                 return self._incomplete(uploader)
-            if not self._beside_job:
-                print(f"{store.url}/{uploader.run_id}", flush=True)
+            url = f"{store.url}/{uploader.run_id}"
+            if self._beside_job:
+                _say(f"this run is {url}")
+            else:
+                print(url, flush=True)
             while not self._over():
                 self._retried(uploader.flush, once=True)
                 self._closed.wait(self._flush_s * random.uniform(0.9, 1.1))
