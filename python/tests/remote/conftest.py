@@ -53,6 +53,7 @@ def own_cache(tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     monkeypatch.setenv("LUFF_CACHE", str(cache))
     monkeypatch.setenv("LUFF_FETCH_IDLE_S", "0.5")
+    monkeypatch.setenv("LUFF_PYTHON", os.environ.get("LUFF_PYTHON", sys.executable))  # it has obstore
     yield cache
     end = time.monotonic() + 30
     while list(cache.glob("*/socket")) and time.monotonic() < end:  # nobody is left behind
