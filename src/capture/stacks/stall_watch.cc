@@ -10,6 +10,7 @@
 #include "capture/phase_clock.h"
 #include "capture/stacks/kernel_view.h"
 #include "luff/capture/stacks.h"
+#include "luff/format/names.h"
 
 namespace luff::capture {
 namespace {
