@@ -116,6 +116,13 @@ def test_what_is_refused_says_why_and_harms_nothing(luff: Command, tmp_path: Pat
     assert [one["first_step"] for one in traces(luff, tmp_path / "two" / "run")] == [3, 5]
 
 
+def test_refusals_do_not_take_the_place_of_traces(luff: Command, tmp_path: Path) -> None:
+    train(tmp_path, "for _ in range(9): luff.trace(1)")
+    told = traces(luff, tmp_path / "run")
+    files = {Path(one["file"]) for one in told if one["file"]}
+    assert len(files) == 16 and files == set((tmp_path / "run" / "w0000" / "traces").iterdir())
+
+
 def test_a_profiler_of_the_trainings_own_has_precedence(luff: Command, tmp_path: Path) -> None:
     bare = train(tmp_path / "bare")
     begin = "os.environ['KINETO_LOG_LEVEL'] = '99'; profiler = torch.profiler.profile"

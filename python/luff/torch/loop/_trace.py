@@ -100,7 +100,7 @@ class Tracer:
         self._folder = os.path.join(run, f"w{session.worker:04d}", "traces")
         self._facts = facts
         self._told: list[dict[str, Any]] = []
-        self._bytes = 0
+        self._made = self._bytes = 0
         self._profiler: Any = None
         self._thread = 0  # where it began; no other one can end it
         self._lost = False
@@ -136,6 +136,7 @@ class Tracer:
             self._begun = time.perf_counter()
             try:
                 self._profiler = Profilers.of_ours(lambda: _started(stacks))
+                self._made += 1
                 self._thread, self._lost = threading.get_ident(), False
             except Exception as error:
                 why = f"the profiler of PyTorch does not start: {type(error).__name__}: {error}"[:300]
@@ -147,7 +148,7 @@ class Tracer:
     def _refusal(self) -> str:
         if self.active:
             return "a trace is being made"
-        if sum("file" in one for one in self._told) >= _MOST_TRACES:
+        if self._made >= _MOST_TRACES:
             return f"there are {_MOST_TRACES} traces of this worker already"
         if self._bytes >= _MOST_BYTES:
             return f"the traces of this worker take {self._bytes >> 20} MiB already"
@@ -199,7 +200,7 @@ class Tracer:
             # Kineto takes them only while it runs.
             profiler.add_metadata_json("luff", json.dumps({**self._facts, **one}))
             Profilers.of_ours(profiler.stop)
-            name = f"{self._first:09d}-{len(self._told):02d}.json"
+            name = f"{self._first:09d}-{self._made - 1:02d}.json"
             one["bytes"] = self._write(profiler, name)
             one["file"] = f"traces/{name}"
             self._bytes += one["bytes"]
@@ -224,7 +225,9 @@ class Tracer:
         return size
 
     def _tell(self, one: dict[str, Any]) -> None:
-        if len(self._told) < 4 * _MOST_TRACES:
+        # A loop may ask at each step: refusals must not take the place of traces.
+        refusals = sum("file" not in other for other in self._told)
+        if "file" in one or refusals < 3 * _MOST_TRACES:
             self._told.append(one)
             self._session.set_document("traces", json.dumps({"traces": self._told}))
 
