@@ -116,6 +116,47 @@ def test_what_is_refused_says_why_and_harms_nothing(luff: Command, tmp_path: Pat
     assert [one["first_step"] for one in traces(luff, tmp_path / "two" / "run")] == [3, 5]
 
 
+def test_refusals_do_not_take_the_place_of_traces(luff: Command, tmp_path: Path) -> None:
+    train(tmp_path, "for _ in range(9): luff.trace(1)")
+    told = traces(luff, tmp_path / "run")
+    files = {Path(one["file"]) for one in told if one["file"]}
+    assert len(files) == 16 and files == set((tmp_path / "run" / "w0000" / "traces").iterdir())
+
+
+def test_a_profiler_of_the_trainings_own_has_precedence(luff: Command, tmp_path: Path) -> None:
+    bare = train(tmp_path / "bare")
+    begin = "os.environ['KINETO_LOG_LEVEL'] = '99'; profiler = torch.profiler.profile"
+    end = "profiler.stop(); assert profiler.key_averages(); del os.environ['KINETO_LOG_LEVEL']"
+    code = f"""if i == 5: assert luff.trace(9) == ''
+    if i == 7: {begin}(activities=[torch.profiler.ProfilerActivity.CPU]); profiler.start()
+    if i == 9: {end}
+    if i == 12: assert luff.trace(2) == ''"""
+    assert train(tmp_path / "later", code) == bare
+    told = traces(luff, tmp_path / "later" / "run")
+    assert [(one["first_step"], one["steps"], one["refused"]) for one in told] == [
+        (5, 2, None),
+        (12, 2, None),
+    ]
+    code = f"""if i == 5: {begin}(schedule=lambda step: torch.profiler.ProfilerAction(min(step, 2))); profiler.start()
+    if i == 6: profiler.step(); assert 'profiler of PyTorch is active' in luff.trace(2)  # it is prepared
+    if i in (7, 8): profiler.step()
+    if i == 9: {end}"""
+    assert train(tmp_path / "prepared", code) == bare
+
+
+def test_a_process_that_is_forked_while_a_trace_is_made_records_nothing(tmp_path: Path) -> None:
+    code = """if i == 5:
+        luff.trace(9, stacks=True)
+        if os.fork() == 0:
+            def resident(): return int(open('/proc/self/statm').read().split()[1]) >> 8
+            torch.set_num_threads(1)
+            value, before = torch.ones(3), resident()
+            for _ in range(100_000): value.add(1)
+            os._exit(1 if resident() - before > 50 or sys.getprofile() else 0)
+        assert os.wait()[1] == 0"""
+    train(tmp_path, code)
+
+
 def test_a_training_that_ends_meanwhile_ends_its_trace(luff: Command, tmp_path: Path) -> None:
     bare = train(tmp_path / "bare")
     assert train(tmp_path / "end", "if i == 18: luff.trace(10)") == bare

@@ -1,5 +1,7 @@
 #include "capture/stacks/line_sampler.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/text_escape.h"
@@ -7,6 +9,7 @@
 #include "capture/phase_clock.h"
 #include "luff/base/env.h"
 #include "luff/capture/stacks.h"
+#include "luff/format/names.h"
 
 namespace luff::capture {
 namespace {

@@ -6,15 +6,17 @@
 #include <cstring>
 #include <optional>
 #include <span>
-#include <string>
+
+#include "base/owned_fd.h"
 
 namespace luff::capture {
 
-/// Reads memory of this process, or of a child that it forked, through the kernel: an address that is not
-/// mapped, or is given back meanwhile, is an error instead of a crash. What is read may be half of a change.
+/// Reads memory of this process, or of a child that it forked, through the kernel (/proc/PID/mem): an address
+/// that is not mapped, or is given back meanwhile, is an error instead of a crash. What is read may be half
+/// of a change. Holds a descriptor while it lives: one object for each look, by the thread that looks.
 class ProcessMemory {
  public:
-  explicit ProcessMemory(pid_t process) : process_(process) {}
+  explicit ProcessMemory(pid_t process);
   /// Fills the beginning of `to`. Returns how many bytes could be read.
   [[nodiscard]] std::size_t Read(std::uint64_t address, std::span<std::byte> to) noexcept;
   /// Reads one value; nothing if it is not mapped.
@@ -25,12 +27,11 @@ class ProcessMemory {
     if (Read(address, bytes) != sizeof value) return std::nullopt;
     return value;
   }
-  /// True if the kernel has refused to read: no stack of this process can be had.
-  [[nodiscard]] bool refused() const noexcept { return refused_; }
+  /// True if the memory could not be opened: no stack of this process can be had.
+  [[nodiscard]] bool refused() const noexcept { return !file_.valid(); }
 
  private:
-  pid_t process_;
-  bool refused_ = false;
+  OwnedFd file_;
 };
 
 }  // namespace luff::capture

@@ -10,6 +10,7 @@
 #include "capture/phase_clock.h"
 #include "capture/stacks/kernel_view.h"
 #include "luff/capture/stacks.h"
+#include "luff/format/names.h"
 
 namespace luff::capture {
 namespace {
@@ -112,7 +113,7 @@ std::string StallWatch::Describe(std::int64_t now_ns, std::int32_t thread) {
   else if (python->version == 0)
     why = python->why;
   else if (memory.refused())
-    why = "the system does not let a process read memory (process_vm_readv)";
+    why = "the system does not let a process read its memory (/proc/self/mem)";
   else if (training == nullptr || training->frames.empty())
     why = "the thread that trains has no frames of Python";
   std::string json = "{\"after_step\":" + std::to_string(last_step_) +

@@ -160,6 +160,12 @@ class Hook(BaseHook):
             self.machine.tracing = self._tracer
         return why
 
+    def gives_way(self) -> None:
+        """Called before another profiler of PyTorch begins: of two in a process, one crashes."""
+        tracer = self._tracer
+        if tracer is not None and tracer.active:
+            self.guarded("trace", tracer.give_way)
+
     def wake(self) -> None:
         """Makes a forked child that trains record as a worker of its own."""
         self.asleep = False
@@ -168,7 +174,9 @@ class Hook(BaseHook):
         """Drops the parent's session, in a forked child."""
         super().forked()
         self.asleep = True
-        self._tracer = None  # what the parent traces ends in the parent
+        tracer, self._tracer = self._tracer, None  # what the parent traces ends in the parent
+        if tracer is not None:
+            tracer.forget()
         old = self.machine
         self.machine = self._machine(old.names, eager=False)
         self.machine.take_over(old)

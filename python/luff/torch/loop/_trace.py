@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +19,7 @@ import torch
 from luff._hook import Session
 from luff.corrections import Corrections
 
-__all__ = ["MOST_STEPS", "Tracer", "WithTraces", "why_not"]
+__all__ = ["MOST_STEPS", "Profilers", "Tracer", "WithTraces", "why_not"]
 
 MOST_STEPS = 10
 _MOST_TRACES = 16
@@ -28,9 +30,34 @@ _OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SES
 _QUIET = "KINETO_LOG_LEVEL"
 
 
+class Profilers:
+    """Which threads have a profiler of PyTorch that is not ours, from its preparation to its end.
+
+    The process has one profiler at a time: of two, the one that ends last crashes.
+    """
+
+    #: Threads that prepare or run one.
+    others: set[int] = set()  # noqa: RUF012 (one for the process)
+    _own = threading.local()
+
+    @classmethod
+    def ours(cls) -> bool:
+        """Whether this thread is starting or stopping a trace of Luff."""
+        return getattr(cls._own, "active", False)
+
+    @classmethod
+    def of_ours(cls, function: Callable[[], Any]) -> Any:
+        """Calls a function that starts or stops a trace of Luff."""
+        cls._own.active = True
+        try:
+            return function()
+        finally:
+            cls._own.active = False
+
+
 def why_not() -> str:
     """Returns why nothing can be traced now, or ""."""
-    if torch._C._autograd._profiler_enabled():
+    if torch._C._autograd._profiler_enabled() or Profilers.others:
         return "another profiler of PyTorch is active"
     for name in _OTHERS:
         if name in os.environ:
@@ -73,8 +100,10 @@ class Tracer:
         self._folder = os.path.join(run, f"w{session.worker:04d}", "traces")
         self._facts = facts
         self._told: list[dict[str, Any]] = []
-        self._bytes = 0
+        self._made = self._bytes = 0
         self._profiler: Any = None
+        self._thread = 0  # where it began; no other one can end it
+        self._lost = False
         self._left = self._first = self._done = 0
         self._begun = self._cost = 0.0
 
@@ -106,7 +135,9 @@ class Tracer:
             self._left = max(1, min(int(steps), MOST_STEPS))
             self._begun = time.perf_counter()
             try:
-                self._profiler = _started(stacks)
+                self._profiler = Profilers.of_ours(lambda: _started(stacks))
+                self._made += 1
+                self._thread, self._lost = threading.get_ident(), False
             except Exception as error:
                 why = f"the profiler of PyTorch does not start: {type(error).__name__}: {error}"[:300]
             self._cost = time.perf_counter() - self._begun
@@ -117,7 +148,7 @@ class Tracer:
     def _refusal(self) -> str:
         if self.active:
             return "a trace is being made"
-        if sum("file" in one for one in self._told) >= _MOST_TRACES:
+        if self._made >= _MOST_TRACES:
             return f"there are {_MOST_TRACES} traces of this worker already"
         if self._bytes >= _MOST_BYTES:
             return f"the traces of this worker take {self._bytes >> 20} MiB already"
@@ -128,23 +159,48 @@ class Tracer:
         self._done += 1
         self._left -= 1
         scarce = _memory()[1] < _LEAST_MEMORY // 2
-        if self._left > 0 and not scarce and time.perf_counter() - self._begun < _MOST_SECONDS:
+        if (
+            self._left > 0
+            and not scarce
+            and not self._lost
+            and time.perf_counter() - self._begun < _MOST_SECONDS
+        ):
             return True
         self.end()
         return False
+
+    def give_way(self) -> None:
+        """Called before another profiler begins, in the thread that begins it."""
+        if threading.get_ident() == self._thread:
+            self.end()
+        else:
+            self._lost = True
+
+    def forget(self) -> None:
+        """Ends, in a forked child, what its copy of the parent's thread records for the parent's trace."""
+        if self.active:
+            _record_no_more()
 
     def end(self) -> None:
         """Ends the trace, if there is one, and writes it."""
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
+        here = threading.get_ident() == self._thread
+        if self._lost or not here or not torch._C._autograd._profiler_enabled():
+            # What ends it would end the other one, or crash.
+            if here:
+                _record_no_more()
+            why = "another profiler began" if here else "the training went on in another thread"
+            self._tell({"first_step": self._first, "steps": self._done, "refused": why})
+            return
         begin = time.perf_counter()
         one: dict[str, Any] = {"first_step": self._first, "steps": self._done}
         try:
             # Kineto takes them only while it runs.
             profiler.add_metadata_json("luff", json.dumps({**self._facts, **one}))
-            profiler.stop()
-            name = f"{self._first:09d}-{len(self._told):02d}.json"
+            Profilers.of_ours(profiler.stop)
+            name = f"{self._first:09d}-{self._made - 1:02d}.json"
             one["bytes"] = self._write(profiler, name)
             one["file"] = f"traces/{name}"
             self._bytes += one["bytes"]
@@ -169,7 +225,9 @@ class Tracer:
         return size
 
     def _tell(self, one: dict[str, Any]) -> None:
-        if len(self._told) < 4 * _MOST_TRACES:
+        # A loop may ask at each step: refusals must not take the place of traces.
+        refusals = sum("file" not in other for other in self._told)
+        if "file" in one or refusals < 3 * _MOST_TRACES:
             self._told.append(one)
             self._session.set_document("traces", json.dumps({"traces": self._told}))
 
@@ -206,12 +264,21 @@ class WithTraces(Corrections):
             raise RuntimeError(why or "nothing is recorded")
 
 
+def _record_no_more() -> None:
+    """Makes this thread record nothing any more for a profiler that cannot be ended."""
+    clear = getattr(torch._C._autograd, "_clear_callbacks", None)
+    if clear is not None:
+        clear()
+    if type(sys.getprofile()).__name__ == "TraceContext":  # PyTorch's, with stacks
+        sys.setprofile(None)
+
+
 def _started(stacks: bool) -> Any:
     from torch.profiler import ProfilerActivity
     from torch.profiler.profiler import _KinetoProfile
 
     activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         activities.append(ProfilerActivity.CUDA)
     profiler = _KinetoProfile(activities=activities, with_stack=stacks)
     # Kineto reads it when it is used first, and else prints two lines a trace.

@@ -6,6 +6,7 @@ Waits count in the thread that waits; in the processes that load data nothing is
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from luff._core import enter_phase, enter_wait, leave_phase
 from luff._patch import Method, once, unseen, wrap
 from luff._phases import during
 from luff._weak import Identities
+from luff.torch.loop._trace import Profilers
 from luff.torch.patches._registry import hooks
 
 __all__ = ["install", "install_late"]
@@ -37,6 +39,14 @@ def install() -> None:
     wrap(dataloader.DataLoader, "__iter__", _starting)
     wrap(torch.serialization, "save", during(Phase.CHECKPOINT, hooks), also=(torch,))
     _wrap_all("torch.profiler.profiler", "_KinetoProfile", _TRACES, Phase.TRACE)
+    profiler = torch.autograd.profiler
+    for name, make in (
+        ("_prepare_profiler", _profiler_begins),
+        ("_enable_profiler", _profiler_begins),
+        ("_disable_profiler", _profiler_ends),
+    ):
+        if hasattr(profiler, name):
+            wrap(profiler, name, make)
     install_late()
 
 
@@ -103,6 +113,26 @@ def _compiled(original: Method) -> Method:
             leave_phase(_COMPILE)
 
     return run_end_callbacks
+
+
+def _profiler_begins(original: Method) -> Method:
+    def begins(*args: Any, **kwargs: Any) -> Any:
+        if not Profilers.ours():
+            for hook in hooks.living:
+                hook.gives_way()
+            Profilers.others.add(threading.get_ident())
+        return original(*args, **kwargs)
+
+    return begins
+
+
+def _profiler_ends(original: Method) -> Method:
+    def ends(*args: Any, **kwargs: Any) -> Any:
+        if not Profilers.ours():
+            Profilers.others.discard(threading.get_ident())
+        return original(*args, **kwargs)
+
+    return ends
 
 
 # Loaders ------------------------------------------------------------------------------------------------------------
