@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from luff.remote import _uploader
 from luff.remote._errors import Conflict, Refused, Unreachable
 from luff.remote._files import File, stream_of
 from luff.remote._head import parse_head_untrusted
+from luff.remote._live import any_writes
 from luff.remote._spool import Cache, Gone, Later, Spool
 from luff.remote._store import FolderStore, open_store
 from luff.remote._uploader import Fenced, Uploader
@@ -406,3 +408,29 @@ def test_twenty_kills_lose_nothing(run, tmp_path):
 @pytest.mark.thorough
 def test_two_hundred_kills_lose_nothing(run, base, tmp_path):
     kill_again_and_again(run, base, tmp_path, 200)
+
+
+@pytest.mark.parametrize(("place", "state", "quiet_s", "expected"), [
+    ("here", 1, 0, False),  # its process is gone
+    ("another boot", 1, 0, True),
+    ("another namespace", 1, 0, True),
+    ("another namespace", 1, 600, False),
+    ("another namespace", 3, 0, False),
+    ("an empty page", 1, 0, True),
+])  # fmt: skip
+def test_a_writer_that_cannot_be_seen_writes_while_its_files_change(
+    tmp_path, place, state, quiet_s, expected
+):
+    """Else an upload from a container beside the job would call a live run ended, and its worker lost."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    page = bytearray(192)
+    identity = (int(boot[:16], 16), int(boot[16:], 16) ^ (place == "another boot"), 1 << 30, 1)
+    struct.pack_into("<8sIIQQQQQ", page, 0, b"LUFFLIVE", 2, 0, 0, *identity)
+    struct.pack_into("<I", page, 76, namespace ^ (place == "another namespace"))
+    page[176] = state
+    live = tmp_path / "w0000" / "live"
+    live.parent.mkdir()
+    live.write_bytes(b"" if place == "an empty page" else page)
+    os.utime(live, (time.time() - quiet_s,) * 2)
+    assert any_writes(str(tmp_path)) is expected
