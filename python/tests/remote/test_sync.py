@@ -110,6 +110,27 @@ def test_nothing_new_is_not_put(run, store):
     assert store.requests == asked
 
 
+@pytest.mark.parametrize("fails", ["put", "put_if"])
+def test_what_a_failed_flush_left_is_visible_after_the_next(run, tmp_path, monkeypatch, fails):
+    """Also where nothing more is written: it need not wait for a heartbeat."""
+    store = open_store(f"file://{tmp_path}/bucket")
+    uploader = Uploader(run, store)
+    uploader.begin()
+    run.append("w0000/m-000001.lfm", b"row")
+    run.append("w0000/d-000001.lfd", secrets.token_bytes(1 << 20))  # a part
+
+    def away(*_):
+        raise Unreachable("the network is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, fails, away)
+        with pytest.raises(Unreachable):
+            uploader.flush()
+    assert uploader.flush()
+    assert not uploader.flush()
+    assert copy_of(store, run, tmp_path / "copy")[1] == run.files()
+
+
 def test_a_text_that_is_written_anew_replaces_the_old_one(run, store, tmp_path):
     run.append("rules/luff/findings.jsonl", b"old line\n" * 50)
     uploader = Uploader(str(run.path), store)
