@@ -65,6 +65,10 @@ class Cache:
             self._blocks[key] = (size, time.monotonic() if now is None else now)
             self._bytes += size - before
 
+    def holds(self, spool: Spool, file: File, block: int) -> bool:
+        with self._lock:
+            return (spool, file, block) in self._blocks
+
     def evict(self) -> None:
         """Punches out what was unused for longest, until the rest fits; nothing that may be being read."""
         while True:
@@ -405,8 +409,10 @@ class Spool:
             self._cache.use(self, file, block, have[block])
 
     def forget(self, file: File, block: int) -> None:
-        """Gives the room of a block back."""
+        """Gives the room of a block back, unless somebody has asked for it meanwhile."""
         with self._lock:
+            if self._cache.holds(self, file, block):
+                return
             self._have.get(file, {}).pop(block, None)
             try:
                 fd = self._open(file)

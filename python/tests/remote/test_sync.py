@@ -131,6 +131,30 @@ def test_what_a_failed_flush_left_is_visible_after_the_next(run, tmp_path, monke
     assert copy_of(store, run, tmp_path / "copy")[1] == run.files()
 
 
+def test_a_block_that_is_asked_for_while_it_is_dropped_stays(run, tmp_path, monkeypatch):
+    store = open_store(f"file://{tmp_path}/bucket")
+    payload = secrets.token_bytes(1 << 20)
+    run.append("w0000/d-000001.lfd", payload)
+    uploader = Uploader(run, store)
+    uploader.begin()
+    uploader.flush("ended")
+    spool, _ = copy_of(store, run, tmp_path / "copy")
+    file = stream_of("w0000", "d-000001.lfd")
+    cache = spool._cache
+    cache._most = 0
+    cache.use(spool, file, 0, len(payload), now=0.0)  # long ago
+    forget = spool.forget
+
+    def ask_first(*block):
+        cache._most = 1 << 30
+        spool.need(file, 0, len(payload))
+        forget(*block)
+
+    monkeypatch.setattr(spool, "forget", ask_first)
+    cache.evict()
+    assert Path(spool.folder, file.path).read_bytes() == payload
+
+
 def test_a_text_that_is_written_anew_replaces_the_old_one(run, store, tmp_path):
     run.append("rules/luff/findings.jsonl", b"old line\n" * 50)
     uploader = Uploader(str(run.path), store)
