@@ -251,7 +251,7 @@ class Spool:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise _of_disk(error, self.folder) from None
+            raise of_disk(error, self.folder) from None
 
     def _append(self, file: File, uploader: int, entry: Entry) -> None:
         try:
@@ -261,7 +261,7 @@ class Spool:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise _of_disk(error, self.folder) from None
+            raise of_disk(error, self.folder) from None
 
     def _append_to(self, fd: int, file: File, uploader: int, entry: Entry) -> None:
         if file not in self._lengths:
@@ -400,7 +400,7 @@ class Spool:
             for at, data in self._pool.map(get, pieces):
                 _write_at(fd, data, at)
         except OSError as error:
-            raise _of_disk(error, self.folder) from None
+            raise of_disk(error, self.folder) from None
         finally:
             os.close(fd)
         have = self._have.setdefault(file, {})
@@ -472,7 +472,7 @@ def _write_whole(path: str, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def _of_disk(error: OSError, folder: str) -> BucketError:
+def of_disk(error: OSError, folder: str) -> BucketError:
     return Unreachable(
         f"the local copy cannot be written ({error.strerror}); make room, or set LUFF_CACHE: {folder}"
     )

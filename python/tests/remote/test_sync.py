@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from luff.remote import _uploader
+from luff.remote._client import fetcher_root, open_run
 from luff.remote._errors import Conflict, Refused, Unreachable
 from luff.remote._files import File, stream_of
 from luff.remote._head import parse_head_untrusted
@@ -479,3 +481,14 @@ def test_a_writer_that_cannot_be_seen_writes_while_its_files_change(
     live.write_bytes(b"" if place == "an empty page" else page)
     os.utime(live, (time.time() - quiet_s,) * 2)
     assert any_writes(str(tmp_path)) is expected
+
+
+def test_a_copy_that_cannot_be_written_is_explained(run, tmp_path):
+    base = f"file://{tmp_path}/bucket"
+    uploader = Uploader(run, open_store(base))
+    uploader.begin()
+    uploader.flush("ended")
+    folder = Path(fetcher_root()) / hashlib.sha256(base.encode()).hexdigest()[:16]
+    folder.write_text("in the way")
+    with pytest.raises(Unreachable, match=r"cannot be written \(.*LUFF_CACHE"):
+        open_run(f"{base}/{run.run_id}")
