@@ -39,7 +39,8 @@ Status WaitReady(int fd, short events, Clock::time_point deadline) {
 
 Result<LineSocket> LineSocket::Connect(const std::string& directory, const std::string& name) {
   const OwnedFd folder(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  OwnedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  // Never waits: where the other side's queue is full, since it was stopped, connecting fails.
+  OwnedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const std::string path = "/proc/self/fd/" + std::to_string(folder.get()) + "/" + name;

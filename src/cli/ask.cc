@@ -235,7 +235,7 @@ void AddTrace(CLI::App& app) {
       "RUN`\n"
       "sums up, and which ui.perfetto.dev opens. Results of the training stay the same, bit by bit.");
   verb->callback([options] {
-    FindRunOrExit(&options->run);
+    FindOwnRunOrExit(&options->run);
     Json arguments{{"steps", options->steps}};
     if (options->stacks) arguments["stacks"] = true;
     AskFor(*options, "trace", JsonText(arguments));

@@ -79,7 +79,7 @@ class Sync:
     def _finish(self, uploader: Uploader) -> int:
         """Uploads the rest, within bounds. Rows come first, so that what is lost at last is payload."""
         self._closed.set()
-        seconds = min(self._drain_s, _HASTE_S) if self._hasty else self._drain_s
+        seconds = self._rest_s()
         end = time.monotonic() + seconds
         watchdog = threading.Timer(seconds + _GRACE_S, os._exit, [INCOMPLETE])  # whatever hangs
         watchdog.daemon = True
@@ -105,7 +105,7 @@ class Sync:
 
     def _retried(self, what: object, once: bool = False) -> bool:
         """Calls until it succeeds, with pauses. False if the time to end came first, or with `once` if it failed."""
-        end = None
+        end = None  # set once the job is over
         while True:
             try:
                 what()  # type: ignore[operator]
@@ -119,14 +119,21 @@ class Sync:
                 return True
             pause = min(_LONGEST_PAUSE_S, 2.0 ** min(self._failures - 1, 6)) * random.uniform(0.5, 1.0)
             if self._over():
-                end = end or time.monotonic() + self._drain_s
-                if time.monotonic() + pause > end:
+                if once:  # `_finish` has the time for the rest
+                    return False
+                now, pause = time.monotonic(), min(pause, 1.0)
+                end = min(end or float("inf"), now + self._rest_s())
+                if now + pause > end:
                     return False
                 time.sleep(pause)
             else:
                 self._closed.wait(pause)
                 if once:
                     return False
+
+    def _rest_s(self) -> float:
+        """Seconds for what is left once the job is over."""
+        return min(self._drain_s, _HASTE_S) if self._hasty else self._drain_s
 
     def _over(self) -> bool:
         """True once nothing more will be written, or we are to end."""

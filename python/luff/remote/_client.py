@@ -19,10 +19,21 @@ from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._files import is_run_id
 from luff.remote._store import SCHEMES, check_installed, normal_url, open_store, split_run
 
+_CONNECT_S = 10.0
 _START_S = 20.0
 _ANSWER_S = 600.0  # the metadata of a large run takes its time
 # What decides which data the fetcher may see, and where. Readers share a fetcher and its copies only if all are equal.
 _OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT")
+
+
+class _Outliving(subprocess.Popen[bytes]):
+    """A process that goes on when its starter ends, which is nothing to warn of."""
+
+    def __del__(self) -> None:
+        pass
+
+
+_started: list[_Outliving] = []  # by this process: waited for once they have ended
 
 
 def is_url(path: object) -> bool:
@@ -35,7 +46,9 @@ def cache_root() -> str:
     given = os.environ.get("LUFF_CACHE")
     if given:
         return os.path.abspath(given)
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):  # such a one is to be ignored
+        cache = os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(cache, "luff")
 
 
@@ -58,6 +71,7 @@ def fetcher_root() -> str:
 def connect(root: str) -> socket.socket | None:
     """A connection with the fetcher of this folder; None if there is none."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(_CONNECT_S)  # of one that was stopped, the queue may be full
     folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         client.connect(f"/proc/self/fd/{folder}/socket")  # of any length: a socket's own path is short
@@ -75,9 +89,10 @@ def _connect_or_start(root: str) -> socket.socket:
         found = connect(root)
         if found is not None:
             return found
+        _started[:] = [child for child in _started if child.poll() is None]
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         with open(os.path.join(root, "log"), "wb") as log:
-            child = subprocess.Popen(
+            child = _Outliving(
                 [sys.executable, "-I", os.path.join(package, "_verbs", "_start.py"), "fetch", root],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -89,7 +104,7 @@ def _connect_or_start(root: str) -> socket.socket:
         while time.monotonic() < end:
             found = connect(root)
             if found is not None:
-                child.returncode = 0  # it is nobody's child to wait for
+                _started.append(child)
                 return found
             if child.poll() is not None:
                 break

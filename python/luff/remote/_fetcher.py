@@ -19,7 +19,7 @@ from typing import Any
 
 from luff.remote._errors import BucketError, Refused, Unreachable
 from luff.remote._files import File, is_run_id
-from luff.remote._spool import Cache, Gone, Later, Spool, with_retries
+from luff.remote._spool import Cache, Gone, Later, Spool, of_disk, with_retries
 from luff.remote._store import Store, normal_url, open_store, split_run
 
 _LOOK_S = 1.0
@@ -160,6 +160,8 @@ class Fetcher:
             }
         except BucketError as error:
             return {"ok": False, "error": str(error), "final": True}
+        except OSError as error:
+            return {"ok": False, "error": str(of_disk(error, self._root)), "final": False}
         except (ValueError, KeyError, TypeError):
             pass
         return {"ok": False, "error": "the request makes no sense", "final": True}

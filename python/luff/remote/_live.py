@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 
 _MAGIC = b"LUFFLIVE"
 _LAYOUT = 2
@@ -12,24 +13,58 @@ _IDENTITY = struct.Struct("<8sIIQQQQQ")
 _NAMESPACE_AT = 76
 _STATE_AT = 128 + 48  # of the news
 _ENDED = 3
+_QUIET_S = 60.0  # a writer beats every 5 s; readers count one as lost after as long
 
 
 def writes(folder: str) -> bool:
-    """True if the process that writes a worker's or host's folder is seen to run on this host."""
+    """True if the process that writes a worker's folder runs, or cannot be seen from here and wrote lately.
+
+    It cannot be seen on another machine, from another container, or where the page is left empty.
+    """
     try:
         with open(os.path.join(folder, "live"), "rb") as file:
             page = file.read(192)
     except OSError:
         return False
     if len(page) < 192:
-        return False
-    magic, layout, _, _, _, _, pid, started = _IDENTITY.unpack_from(page)
-    if magic != _MAGIC or layout != _LAYOUT or page[_STATE_AT] == _ENDED:
+        return _wrote_lately(folder)
+    magic, layout, _, _, boot, boot_end, pid, started = _IDENTITY.unpack_from(page)
+    if magic != _MAGIC or layout != _LAYOUT:
+        return _wrote_lately(folder)
+    if page[_STATE_AT] == _ENDED:
         return False
     (namespace,) = struct.unpack_from("<I", page, _NAMESPACE_AT)
+    if f"{boot:016x}{boot_end:016x}" != _boot() or namespace not in (0, _namespace()):
+        return _wrote_lately(folder)
+    return _runs(pid, started)
+
+
+def _boot() -> str:
     try:
-        if namespace and os.stat("/proc/self/ns/pid").st_ino != namespace:
-            return False
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read(64).strip().replace("-", "")
+    except OSError:
+        return ""
+
+
+def _namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _wrote_lately(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            newest = max((entry.stat(follow_symlinks=False).st_mtime for entry in entries), default=0.0)
+    except OSError:
+        return False
+    return abs(time.time() - newest) < _QUIET_S
+
+
+def _runs(pid: int, started: int) -> bool:
+    try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             # The name of the program, in brackets, may hold anything.
             fields = stat.read(4096).rpartition(b")")[2].split()

@@ -65,6 +65,10 @@ class Cache:
             self._blocks[key] = (size, time.monotonic() if now is None else now)
             self._bytes += size - before
 
+    def holds(self, spool: Spool, file: File, block: int) -> bool:
+        with self._lock:
+            return (spool, file, block) in self._blocks
+
     def evict(self) -> None:
         """Punches out what was unused for longest, until the rest fits; nothing that may be being read."""
         while True:
@@ -247,7 +251,7 @@ class Spool:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise _of_disk(error, self.folder) from None
+            raise of_disk(error, self.folder) from None
 
     def _append(self, file: File, uploader: int, entry: Entry) -> None:
         try:
@@ -257,7 +261,7 @@ class Spool:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise _of_disk(error, self.folder) from None
+            raise of_disk(error, self.folder) from None
 
     def _append_to(self, fd: int, file: File, uploader: int, entry: Entry) -> None:
         if file not in self._lengths:
@@ -396,7 +400,7 @@ class Spool:
             for at, data in self._pool.map(get, pieces):
                 _write_at(fd, data, at)
         except OSError as error:
-            raise _of_disk(error, self.folder) from None
+            raise of_disk(error, self.folder) from None
         finally:
             os.close(fd)
         have = self._have.setdefault(file, {})
@@ -405,8 +409,10 @@ class Spool:
             self._cache.use(self, file, block, have[block])
 
     def forget(self, file: File, block: int) -> None:
-        """Gives the room of a block back."""
+        """Gives the room of a block back, unless somebody has asked for it meanwhile."""
         with self._lock:
+            if self._cache.holds(self, file, block):
+                return
             self._have.get(file, {}).pop(block, None)
             try:
                 fd = self._open(file)
@@ -466,7 +472,7 @@ def _write_whole(path: str, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def _of_disk(error: OSError, folder: str) -> BucketError:
+def of_disk(error: OSError, folder: str) -> BucketError:
     return Unreachable(
         f"the local copy cannot be written ({error.strerror}); make room, or set LUFF_CACHE: {folder}"
     )

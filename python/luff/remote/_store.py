@@ -359,7 +359,8 @@ _FINAL = {
 
 
 def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+    """What obstore says for people; behind it come the insides of its errors."""
+    return " ".join(str(error).split()).split(" Debug source:")[0][:300]
 
 
 def split_run(url: str) -> tuple[str, str]:

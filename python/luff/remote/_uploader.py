@@ -112,6 +112,7 @@ class Uploader:
         self._etag = ""
         self._put_at = 0.0  # monotonic, of the head
         self._put_state = ""
+        self._unput = False  # the manifest says more than the head in the bucket
         self._superseded: list[tuple[float, str]] = []
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="luff-put")
         self._head_key = _files.head_key(self.run_id, uploader)
@@ -198,6 +199,7 @@ class Uploader:
         Spends about one interval on payload; what is left makes the run `behind`.
         """
         deadline = time.monotonic() + self._interval_s
+        before_failure, self._unput = self._unput, True
         metadata, payload = self._lengths(payload=False), self._lengths(payload=True)
         changed = self._notice_gone(metadata, payload)
         before = {file: entry.bytes for file, entry in self._manifest.files.items()}
@@ -210,7 +212,8 @@ class Uploader:
         changed = changed or behind != self._manifest.behind or state != self._put_state
         changed = changed or before != {file: entry.bytes for file, entry in self._manifest.files.items()}
         self._manifest.behind = behind
-        if not changed and time.monotonic() - self._put_at < HEARTBEAT_S:
+        self._unput = before_failure or changed
+        if not self._unput and time.monotonic() - self._put_at < HEARTBEAT_S:
             return False
         if state == "ended" and behind:
             state = "draining"
@@ -423,7 +426,7 @@ class Uploader:
                     continue
             except Absent:  # what some stores say of a condition on an object that is gone
                 raise Refused(_removed(self._store.url, self._head_key)) from None
-            self._put_at, self._put_state = time.monotonic(), state
+            self._put_at, self._put_state, self._unput = time.monotonic(), state, False
             return
         raise Unreachable(f"the store refuses the head again and again: {self._store.url}/{self._head_key}")
 

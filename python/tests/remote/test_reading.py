@@ -165,7 +165,7 @@ def test_a_stale_copy_loses_no_worker(with_findings, tmp_path, monkeypatch):
     assert [worker["alive"] for worker in trial.workers()] == [False]  # silent by its own host's clock
 
 
-@pytest.mark.parametrize("words", [["stop"], ["tag"], ["log"], ["sync", "file:///tmp/x"]])
+@pytest.mark.parametrize("words", [["stop"], ["tag"], ["log"], ["sync", "file:///tmp/x"], ["trace"]])
 def test_a_run_in_a_bucket_is_not_commanded(luff, words):
     done = luff(words[0], "s3://bucket/" + "0" * 32, *words[1:], expect=2)
     assert "only read" in done.stderr

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
 import secrets
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -15,9 +17,11 @@ from pathlib import Path
 
 import pytest
 from luff.remote import _uploader
+from luff.remote._client import fetcher_root, open_run
 from luff.remote._errors import Conflict, Refused, Unreachable
 from luff.remote._files import File, stream_of
 from luff.remote._head import parse_head_untrusted
+from luff.remote._live import any_writes
 from luff.remote._spool import Cache, Gone, Later, Spool
 from luff.remote._store import FolderStore, open_store
 from luff.remote._uploader import Fenced, Uploader
@@ -106,6 +110,51 @@ def test_nothing_new_is_not_put(run, store):
     asked = store.requests
     assert not uploader.flush()
     assert store.requests == asked
+
+
+@pytest.mark.parametrize("fails", ["put", "put_if"])
+def test_what_a_failed_flush_left_is_visible_after_the_next(run, tmp_path, monkeypatch, fails):
+    """Also where nothing more is written: it need not wait for a heartbeat."""
+    store = open_store(f"file://{tmp_path}/bucket")
+    uploader = Uploader(run, store)
+    uploader.begin()
+    run.append("w0000/m-000001.lfm", b"row")
+    run.append("w0000/d-000001.lfd", secrets.token_bytes(1 << 20))  # a part
+
+    def away(*_):
+        raise Unreachable("the network is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, fails, away)
+        with pytest.raises(Unreachable):
+            uploader.flush()
+    assert uploader.flush()
+    assert not uploader.flush()
+    assert copy_of(store, run, tmp_path / "copy")[1] == run.files()
+
+
+def test_a_block_that_is_asked_for_while_it_is_dropped_stays(run, tmp_path, monkeypatch):
+    store = open_store(f"file://{tmp_path}/bucket")
+    payload = secrets.token_bytes(1 << 20)
+    run.append("w0000/d-000001.lfd", payload)
+    uploader = Uploader(run, store)
+    uploader.begin()
+    uploader.flush("ended")
+    spool, _ = copy_of(store, run, tmp_path / "copy")
+    file = stream_of("w0000", "d-000001.lfd")
+    cache = spool._cache
+    cache._most = 0
+    cache.use(spool, file, 0, len(payload), now=0.0)  # long ago
+    forget = spool.forget
+
+    def ask_first(*block):
+        cache._most = 1 << 30
+        spool.need(file, 0, len(payload))
+        forget(*block)
+
+    monkeypatch.setattr(spool, "forget", ask_first)
+    cache.evict()
+    assert Path(spool.folder, file.path).read_bytes() == payload
 
 
 def test_a_text_that_is_written_anew_replaces_the_old_one(run, store, tmp_path):
@@ -406,3 +455,40 @@ def test_twenty_kills_lose_nothing(run, tmp_path):
 @pytest.mark.thorough
 def test_two_hundred_kills_lose_nothing(run, base, tmp_path):
     kill_again_and_again(run, base, tmp_path, 200)
+
+
+@pytest.mark.parametrize(("place", "state", "quiet_s", "expected"), [
+    ("here", 1, 0, False),  # its process is gone
+    ("another boot", 1, 0, True),
+    ("another namespace", 1, 0, True),
+    ("another namespace", 1, 600, False),
+    ("another namespace", 3, 0, False),
+    ("an empty page", 1, 0, True),
+])  # fmt: skip
+def test_a_writer_that_cannot_be_seen_writes_while_its_files_change(
+    tmp_path, place, state, quiet_s, expected
+):
+    """Else an upload from a container beside the job would call a live run ended, and its worker lost."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    page = bytearray(192)
+    identity = (int(boot[:16], 16), int(boot[16:], 16) ^ (place == "another boot"), 1 << 30, 1)
+    struct.pack_into("<8sIIQQQQQ", page, 0, b"LUFFLIVE", 2, 0, 0, *identity)
+    struct.pack_into("<I", page, 76, namespace ^ (place == "another namespace"))
+    page[176] = state
+    live = tmp_path / "w0000" / "live"
+    live.parent.mkdir()
+    live.write_bytes(b"" if place == "an empty page" else page)
+    os.utime(live, (time.time() - quiet_s,) * 2)
+    assert any_writes(str(tmp_path)) is expected
+
+
+def test_a_copy_that_cannot_be_written_is_explained(run, tmp_path):
+    base = f"file://{tmp_path}/bucket"
+    uploader = Uploader(run, open_store(base))
+    uploader.begin()
+    uploader.flush("ended")
+    folder = Path(fetcher_root()) / hashlib.sha256(base.encode()).hexdigest()[:16]
+    folder.write_text("in the way")
+    with pytest.raises(Unreachable, match=r"cannot be written \(.*LUFF_CACHE"):
+        open_run(f"{base}/{run.run_id}")
