@@ -60,14 +60,13 @@ TEST(LossNotDecreasing, AMinusThatIsWithdrawn_Heals) {
 }
 
 // Losses by step, of batches that are numbered by `batch`; `second` is the step from which another optimizer
-// steps.
+// steps; `type` is that of gradients.
 FakeTrial Values(const std::function<double(int)>& loss, const std::function<int(int)>& batch,
-                 int second = 1000) {
+                 int second = 1000, DType type = DType::kFloat32) {
   FakeTrial trial;
   for (int step = 0; step < 120; ++step) {
-    trial.Step()
-        .Loss(loss(step))
-        .Event(format::EventKind::kBatch, 0, static_cast<std::uint64_t>(batch(step) + 1));
+    trial.Step().Tensor("gradient/fc.weight", format::Role::kGradient, {0.1 + step, -0.1}).AsType(type);
+    trial.Loss(loss(step)).Event(format::EventKind::kBatch, 0, static_cast<std::uint64_t>(batch(step) + 1));
     trial.Event(format::EventKind::kOptimizerStep, step < second ? 0 : 1);
   }
   return trial;
@@ -95,6 +94,12 @@ TEST(LossNotDecreasing, OneBatchAMarginOfZeroAChangeAtLastAndALevelThatWasReache
   EXPECT_TRUE(FindingsOf(Values([](int) { return 0.0; }, each)).empty());
   EXPECT_TRUE(FindingsOf(Values([](int step) { return step == 20 ? 0.694 : 0.693; }, each)).empty());
   EXPECT_TRUE(FindingsOf(Values([](int step) { return step < 20 ? 2 - 0.05 * step : 0.693; }, each)).empty());
+  // A loss of 8 bits stands still while the rate warms up; the constant of a float32 among such gradients
+  // does not.
+  const auto coarse = [](int) { return 8.5; };
+  EXPECT_TRUE(FindingsOf(Values(coarse, each, 1000, DType::kBFloat16)).empty());
+  EXPECT_EQ(FindingsOf(Values(coarse, each)).size(), 1U);
+  EXPECT_EQ(FindingsOf(Values([](int) { return 0.6931472; }, each, 1000, DType::kBFloat16)).size(), 1U);
   const auto changed = FindingsOf(Values([](int step) { return step < 100 ? 0.693 : 0.69; }, each));
   ASSERT_EQ(changed.size(), 1U);
   EXPECT_TRUE(changed[0].healed);
