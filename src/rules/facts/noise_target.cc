@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "rules/facts/sample.h"
 
@@ -33,12 +34,17 @@ void NoiseTarget::Add(const std::vector<const SampleValues*>& inputs, const Samp
   }
   count_ += static_cast<double>(t.size());
   neighbours_ += static_cast<double>(t.size() - 1);
+  const std::size_t width = std::max<std::size_t>(RowsOf(target).width, 1);
   for (std::size_t k = 0; k < inputs_.size(); ++k) {
+    const std::vector<double>& x = inputs[k]->values;
+    double x_row = 0;
+    double t_row = 0;
     for (std::size_t i = 0; i < t.size(); ++i) {
-      const double x = inputs[k]->values[i];
-      inputs_[k].sum += x;
-      inputs_[k].squares += x * x;
-      inputs_[k].products += x * t[i];
+      inputs_[k].elements.Add(x[i], t[i]);
+      x_row += x[i] * x[i] / static_cast<double>(width);
+      t_row += t[i] * t[i] / static_cast<double>(width);
+      if ((i + 1) % width != 0) continue;
+      inputs_[k].rows.Add(std::exchange(x_row, 0), std::exchange(t_row, 0));
     }
   }
   for (const std::uint64_t hash : RowHashes(target)) {
@@ -49,21 +55,32 @@ void NoiseTarget::Add(const std::vector<const SampleValues*>& inputs, const Samp
   idle_ = left_ >= kProgress ? idle_ + 1 : 0;
 }
 
+void NoiseTarget::Pairs::Add(double of_input, double of_target) noexcept {
+  count += 1;
+  x += of_input;
+  y += of_target;
+  xx += of_input * of_input;
+  yy += of_target * of_target;
+  xy += of_input * of_target;
+}
+
+double NoiseTarget::Pairs::correlation() const noexcept {
+  const double spread = (xx - x * x / count) * (yy - y * y / count);
+  return spread > 0 ? std::abs(xy - x * y / count) / std::sqrt(spread) : 0;
+}
+
 double NoiseTarget::correlation() const {
   double most = 0;
-  const double mean = powers_[0] / count_;
-  const double variance = powers_[1] / count_ - mean * mean;
-  for (const Input& input : inputs_) {
-    const double of_input = input.sum / count_;
-    const double spread = input.squares / count_ - of_input * of_input;
-    if (!(spread > 0) || !(variance > 0)) continue;
-    most = std::max(most, std::abs(input.products / count_ - of_input * mean) / std::sqrt(spread * variance));
-  }
+  for (const Input& input : inputs_) most = std::max(most, input.elements.correlation());
   return most;
 }
 
 bool NoiseTarget::Holds() const {
   if (unfit_ || again_ || count_ < kElements || idle_ < kIdle) return false;
+  for (const Input& input : inputs_) {
+    const double rows = input.rows.count;
+    if (rows < kLeastRows || input.rows.correlation() > 4 / std::sqrt(rows)) return false;
+  }
   const double mean = powers_[0] / count_;
   const double variance = powers_[1] / count_;
   const double kurtosis = powers_[3] / count_;

@@ -13,7 +13,8 @@ namespace luff::rules {
 /// denoiser is to tell was drawn a second time. Constant memory.
 class NoiseTarget {
  public:
-  static constexpr double kElements = 16384;    // at least, before it says anything
+  static constexpr double kElements = 16384;  // at least, before it says anything
+  static constexpr double kLeastRows = 64;
   static constexpr std::int64_t kIdle = 24;     // captured batches in a row without progress
   static constexpr std::size_t kMaxInputs = 4;  // of the targets' shape
 
@@ -22,7 +23,9 @@ class NoiseTarget {
            const SampleValues& output);
   /// The targets are independent draws from N(0, 1): mean, variance, kurtosis and the correlation of
   /// neighbours are within five standard errors of those, and no row has come twice. No input goes together
-  /// with them (four standard errors), and the newest kIdle batches were answered no better than by 0.
+  /// with them (four standard errors), element by element, nor do the sums of squares of its rows with those
+  /// of the targets: these a row keeps that is turned, shifted or put in another order. The newest kIdle
+  /// batches were answered no better than by 0.
   [[nodiscard]] bool Holds() const;
   [[nodiscard]] double elements() const noexcept { return count_; }
   /// The largest correlation of an input with the targets, element by element.
@@ -32,12 +35,25 @@ class NoiseTarget {
   void VisitFields(Fields& io);
 
  private:
-  struct Input {
-    double sum = 0, squares = 0, products = 0;
+  /// Sums over pairs of numbers, of an input and of the targets.
+  struct Pairs {
+    double count = 0, x = 0, y = 0, xx = 0, yy = 0, xy = 0;
+    void Add(double of_input, double of_target) noexcept;
+    [[nodiscard]] double correlation() const noexcept;  // absolute; 0 where one of the two does not vary
     void VisitFields(Fields& io) {
-      io("sum", sum);
-      io("squares", squares);
-      io("products", products);
+      io("count", count);
+      io("x", x);
+      io("y", y);
+      io("xx", xx);
+      io("yy", yy);
+      io("xy", xy);
+    }
+  };
+  struct Input {
+    Pairs elements, rows;  // of rows: means of squares
+    void VisitFields(Fields& io) {
+      io("elements", elements);
+      io("rows", rows);
     }
   };
   static constexpr std::size_t kMaxRows = 8192;  // that are remembered

@@ -1,16 +1,46 @@
 #include "rules/facts/plateau_metric.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 
 namespace luff::rules {
 namespace {
 
-// Whether `value` is a number of `rows` rows by all of them, or that in per cent, and neither none nor all.
-bool IsShare(double value, double rows) {
+constexpr double kNear = 5e-3;        // of shares: a mean of batches that are not equally large
+constexpr double kProportion = 0.05;  // error of a mean of batches that are not equally large
+
+// Adds the rows of a call that were answered, and those that were answered rightly. False if it does not
+// tell.
+bool CountAnswers(const LossCall& call, double* rows, double* right) {
+  if (!call.whole()) return false;
+  if (const auto classes = ClassRowsOf(call)) {
+    for (std::size_t i = 0; i < classes->rows; ++i) {
+      if (classes->ids[i] < 0) continue;
+      const auto begin = classes->scores.begin() + static_cast<std::ptrdiff_t>(i * classes->classes);
+      const auto best = std::max_element(begin, begin + static_cast<std::ptrdiff_t>(classes->classes));
+      *rows += 1;
+      *right += static_cast<double>(best - begin) == classes->ids[i] ? 1 : 0;
+    }
+    return true;
+  }
+  const Formula formula = FormulaOfKind(call.kind);
+  const auto scores = ScoreRowsOf(call);
+  if (!scores || (formula != Formula::kBce && formula != Formula::kBceWithLogits)) return false;
+  const double border = formula == Formula::kBce ? 0.5 : 0;
+  for (std::size_t i = 0; i < scores->scores.size(); ++i) {
+    *rows += 1;
+    *right += (scores->scores[i] > border) == (scores->targets[i] > 0.5) ? 1 : 0;
+  }
+  return true;
+}
+
+// Whether `value` is the share of right answers, or that in per cent, and not that of wrong ones.
+bool IsAccuracy(double value, double accuracy) {
   for (const double unit : {1.0, 100.0}) {
-    const double counted = value / unit * rows;
-    if (value > 0 && value < unit && std::abs(counted - std::round(counted)) <= 1e-5 * rows) return true;
+    const double share = value / unit;
+    if (std::abs(share - accuracy) <= kNear && std::abs(share - (1 - accuracy)) > kNear) return true;
   }
   return false;
 }
@@ -24,9 +54,7 @@ void PlateauMetric::OnStep(const StepView& view) {
       loss_sum_ += loss.value;
       ++losses_;
     }
-    for (const LossCall& call : LossReader::Read(view)) {
-      if (!call.target.whole_shape.empty()) rows_ += static_cast<double>(call.target.whole_shape.front());
-    }
+    for (const LossCall& call : LossReader::Read(view)) told_ = CountAnswers(call, &rows_, &right_) && told_;
     return;
   }
   if (view.rows.info.mode != query::Mode::kTrain) return;
@@ -47,11 +75,14 @@ void PlateauMetric::OnStep(const StepView& view) {
 void PlateauMetric::Take(double metric) {
   const double loss = losses_ > 0 ? loss_sum_ / losses_ : std::nan("");
   const double train = trained_ > 0 ? train_sum_ / trained_ : std::nan("");
-  // Of very many rows any number is nearly a share.
-  shares_ = shares_ && losses_ == 0 && rows_ >= 8 && rows_ <= 1e4 && IsShare(metric, rows_);
+  shares_ = shares_ && told_ && rows_ >= 8 && IsAccuracy(metric, right_ / rows_);
+  silent_ = silent_ && losses_ == 0;
   const auto is = [&](double of_training, double error) {
     return trained_ > 0 && std::abs(metric - of_training) <= error * std::abs(of_training);
   };
+  if (count_ > 0)
+    follows_ = follows_ && std::abs(metric * first_loss_ - first_ * loss) <=
+                               kProportion * std::abs(first_ * loss);  // false where one is missing
   itself_ = itself_ && (is(newest_, 1e-6) || is(train, 1e-3));
   if (count_++ == 0) {
     first_ = metric;
@@ -64,15 +95,16 @@ void PlateauMetric::Take(double metric) {
     train_better_ = train_better_ && train < first_train_;
   }
   last_ = metric;
-  loss_sum_ = losses_ = train_sum_ = trained_ = rows_ = 0;
+  loss_sum_ = losses_ = train_sum_ = trained_ = rows_ = right_ = 0;
+  told_ = true;
 }
 
 PlateauMetric::Against PlateauMetric::Judge(const std::string& mode) const {
   const bool worse = mode == "min" ? above_ : mode == "max" && below_;
   if (count_ < kEvaluations || !worse) return Against::kNothing;
-  if (better_) return Against::kLoss;
+  if (better_ && (mode == "min" ? shares_ : follows_)) return Against::kLoss;
   if (mode == "max" && itself_) return Against::kItself;
-  return mode == "min" && shares_ && train_better_ ? Against::kShare : Against::kNothing;
+  return mode == "min" && silent_ && shares_ && train_better_ ? Against::kShare : Against::kNothing;
 }
 
 void PlateauMetric::VisitFields(Fields& io) {
@@ -84,6 +116,8 @@ void PlateauMetric::VisitFields(Fields& io) {
   io("train_sum", train_sum_);
   io("trained", trained_);
   io("rows", rows_);
+  io("right", right_);
+  io("told", told_);
   io("first_loss", first_loss_);
   io("first_train", first_train_);
   io("above", above_);
@@ -93,6 +127,8 @@ void PlateauMetric::VisitFields(Fields& io) {
   io("newest", newest_);
   io("itself", itself_);
   io("shares", shares_);
+  io("silent", silent_);
+  io("follows", follows_);
 }
 
 }  // namespace luff::rules

@@ -80,6 +80,11 @@ class FakeTrial final : public query::Trial {
     values_[{id, steps_.back().info.global_step}] = values;
     return *this;
   }
+  /// Sets the type of the tensor that was added last.
+  FakeTrial& AsType(DType dtype) {
+    steps_.back().summaries.back().dtype = dtype;
+    return *this;
+  }
   FakeTrial& Difference(const std::string& name, double l1, double norm, double previous_norm,
                         std::uint64_t changed) {
     FormEntry entry{};
@@ -109,8 +114,7 @@ class FakeTrial final : public query::Trial {
   FakeTrial& Sample(const std::string& name, std::vector<std::int64_t> shape,
                     const std::vector<double>& values, DType dtype = DType::kFloat32,
                     std::vector<std::int64_t> global_shape = {}) {
-    Tensor(name, format::Role::kSample, values);
-    steps_.back().summaries.back().dtype = dtype;
+    Tensor(name, format::Role::kSample, values).AsType(dtype);
     ValueShape known;
     known.dtype = DType::kFloat64;
     known.shape = std::move(shape);

@@ -304,8 +304,10 @@ TEST(LabelNoise, MasksThatFollow_OrLieAlikeOnBothSides_AreSilent) {
 }
 
 // A denoiser of rows of 16 numbers. Its inputs hold `share` of the noise that is the target; `fixed`: the
-// noise of a row is always the same; `learns`: it answers with a part of the target.
-std::vector<Finding> Denoiser(double share, bool fixed = false, bool learns = false, bool smooth = false) {
+// noise of a row is always the same; `learns`: it answers with a part of the target; `reversed`: its inputs
+// are the targets from right to left.
+std::vector<Finding> Denoiser(double share, bool fixed = false, bool learns = false, bool smooth = false,
+                              bool reversed = false) {
   FakeTrial trial;
   std::mt19937 random(5);
   std::normal_distribution<double> normal;
@@ -324,6 +326,7 @@ std::vector<Finding> Denoiser(double share, bool fixed = false, bool learns = fa
       loss += (outputs[i] - targets[i]) * (outputs[i] - targets[i]) / kNumbers;
     }
     if (first.empty()) first = targets;
+    for (std::size_t i = 0; reversed && i < kNumbers; ++i) inputs[i] = targets[i / 16 * 16 + 15 - i % 16];
     trial.Step().Loss(loss, "MSELoss_output_0").Event(format::EventKind::kOptimizerStep, 0);
     trial.Sample("sample/Net_input_0", {kRowsOfBatch, 16}, inputs);
     trial.Sample("sample/MSELoss_input_0", {kRowsOfBatch, 16}, outputs);
@@ -341,11 +344,12 @@ TEST(LabelNoise, NoiseThatWasDrawnAnewForTheTarget_IsNamed) {
   EXPECT_NE(findings[0].remedy.find("draw the noise once"), std::string::npos);
 }
 
-TEST(LabelNoise, NoiseInTheInput_FixedNoise_OneThatIsLearntAndSmoothTargets_AreSilent) {
+TEST(LabelNoise, NoiseInTheInputAsItIsOrTurned_FixedNoise_OneThatIsLearntAndSmoothTargets_AreSilent) {
   EXPECT_TRUE(Denoiser(0.3).empty());
   EXPECT_TRUE(Denoiser(0, true).empty());
   EXPECT_TRUE(Denoiser(0, false, true).empty());
   EXPECT_TRUE(Denoiser(0, false, false, true).empty());
+  EXPECT_TRUE(Denoiser(0, false, false, false, true).empty());  // they hold the targets in another order
 }
 
 }  // namespace

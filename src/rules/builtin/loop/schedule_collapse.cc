@@ -8,6 +8,7 @@
 #include "rules/facts/model_facts.h"
 #include "rules/facts/plateau_metric.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"

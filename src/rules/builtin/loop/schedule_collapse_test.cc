@@ -281,10 +281,11 @@ TEST(ClipSaturated, ClippedInBetween_NormsThatAreLookedAt_HooksAndSeveralOptimiz
     EXPECT_TRUE(FindingsOf(ClipsAt(place, 1, 5, 1, 1, false), "ClipSaturated", ParameterSet::kLuff).empty());
 }
 
-// A ReduceLROnPlateau, which gets `metric` after each evaluation, whose loss is `loss` (none: it counts 160
-// right answers instead); the rate falls from the fourth evaluation on.
+// A ReduceLROnPlateau, which gets `metric` after each evaluation, whose losses are `loss`, one for each of
+// its `batches`, of whose 80 rows the share `right` is answered rightly; the rate falls from the fourth
+// evaluation on.
 std::vector<Finding> Plateau(const char* mode, double (*metric)(int), double (*loss)(int),
-                             bool lowers = true) {
+                             double (*right)(int) = nullptr, bool lowers = true, int batches = 1) {
   FakeTrial trial;
   trial.SetDocument(
       "model", std::string(R"({"schedulers": [{"type": "ReduceLROnPlateau", "settings": {"mode": ")") + mode +
@@ -296,8 +297,18 @@ std::vector<Finding> Plateau(const char* mode, double (*metric)(int), double (*l
       if (step == 0 && epoch > 0)
         trial.Event(EventKind::kSchedulerStep, 0, std::bit_cast<std::uint64_t>(metric(epoch - 1)));
     }
-    trial.Step(query::Mode::kEval);
-    if (loss != nullptr) trial.Loss(loss(epoch));
+    for (int batch = 0; batch < batches; ++batch) {
+      trial.Step(query::Mode::kEval);
+      if (loss != nullptr) trial.Loss(loss(epoch));
+      if (right == nullptr) continue;
+      std::vector<double> scores;
+      for (int row = 0; row < 80; ++row) {
+        scores.push_back(row < 80 * right(epoch) ? 1 : 0);
+        scores.push_back(0.5);
+      }
+      trial.Sample("sample/CrossEntropyLoss_input_0", {80, 2}, scores);
+      trial.Sample("sample/CrossEntropyLoss_input_1", {80}, std::vector<double>(80), DType::kInt64);
+    }
   }
   return FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
 }
@@ -305,13 +316,17 @@ std::vector<Finding> Plateau(const char* mode, double (*metric)(int), double (*l
 double Accuracy(int epoch) { return 0.5 + 0.0625 * epoch; }
 double Falling(int epoch) { return 2.1 / (1 + epoch); }
 double Rising(int epoch) { return 1 + 0.2 * epoch; }
+double Worse(int epoch) { return 0.9375 - 0.0625 * epoch; }
 
 TEST(ScheduleCollapse, AnAccuracyThatIsToFall_OrALossThatIsToRise_IsNamed) {
-  const auto accuracy = Plateau("min", Accuracy, Falling);
+  const auto accuracy = Plateau("min", Accuracy, Falling, Accuracy);
   ASSERT_EQ(accuracy.size(), 1U);
   EXPECT_EQ(accuracy[0].cause, "plateau_mode");
   EXPECT_NE(accuracy[0].remedy.find("mode='max'"), std::string::npos);
   EXPECT_EQ(accuracy[0].step, 40);
+  ASSERT_EQ(
+      Plateau("min", [](int epoch) { return 100 * Accuracy(epoch); }, Falling, Accuracy, true, 2).size(), 1U);
+  ASSERT_EQ(Plateau("min", Accuracy, nullptr, Accuracy).size(), 1U);  // no loss
   const auto itself = Plateau("max", [](int epoch) { return 2.0 / (1 + epoch); }, nullptr);
   ASSERT_EQ(itself.size(), 1U);
   EXPECT_NE(itself[0].why.find("loss of the training"), std::string::npos);
@@ -321,14 +336,23 @@ TEST(ScheduleCollapse, AnAccuracyThatIsToFall_OrALossThatIsToRise_IsNamed) {
 }
 
 TEST(ScheduleCollapse, MetricsThatGoTheirWay_OverfittingAndRatesThatStay_AreSilent) {
-  EXPECT_TRUE(Plateau("max", Accuracy, Falling).empty());
+  EXPECT_TRUE(Plateau("max", Accuracy, Falling, Accuracy).empty());
   EXPECT_TRUE(Plateau("min", Falling, Falling).empty());
   EXPECT_TRUE(
       Plateau("min", Rising, Rising).empty());  // the validation loss rises from the first evaluation on
-  EXPECT_TRUE(Plateau("min", Accuracy, Falling, false).empty());
+  // So it does beside losses of rows of the training.
+  EXPECT_TRUE(Plateau("min", Rising, Falling, Accuracy, true, 2).empty());
+  EXPECT_TRUE(Plateau("min", Accuracy, Falling, Accuracy, false).empty());
+  // With weights of classes the loss falls while fewer of the frequent one are right, and more answers are
+  // wrong.
+  EXPECT_TRUE(Plateau("max", Worse, Falling, Worse).empty());
+  EXPECT_TRUE(Plateau("min", [](int epoch) { return 1 - Worse(epoch); }, Falling, Worse).empty());
+  EXPECT_TRUE(Plateau("min", [](int epoch) { return 1 - Worse(epoch); }, nullptr, Worse).empty());
   EXPECT_TRUE(Plateau("max", [](int epoch) { return 1.0 / (1 + epoch); }, nullptr).empty());  // some score
   EXPECT_TRUE(Plateau("min", Rising, nullptr).empty());  // no share of rows, and no loss to compare with
-  EXPECT_TRUE(Plateau("min", [](int epoch) { return epoch == 3 ? 0.1 : Accuracy(epoch); }, Falling).empty());
+  EXPECT_TRUE(Plateau(
+                  "min", [](int epoch) { return epoch == 3 ? 0.1 : Accuracy(epoch); }, Falling, Accuracy)
+                  .empty());
 }
 
 }  // namespace

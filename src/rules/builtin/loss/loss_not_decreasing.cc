@@ -212,14 +212,32 @@ class Luff final : public KeptRule {
     std::int64_t since = -1, updates = 0;  // the first step; updates since then; < 0: it has changed
     std::uint64_t batch = 0;               // of the first
     std::int64_t others = 0;               // steps with another batch than the first
+    bool coarse = false;                   // gradients have so few bits that a loss of theirs may stand still
+    bool moves = false;                    // some gradient is not zero
     void VisitFields(Fields& io) {
       io("value", value);
       io("since", since);
       io("updates", updates);
       io("batch", batch);
       io("others", others);
+      io("coarse", coarse);
+      io("moves", moves);
     }
   };
+
+  // Whether a type of 16 bits can hold the number: its significand has at most 11 bits.
+  static bool IsCoarse(double value) {
+    int exponent = 0;
+    const double significand = std::ldexp(std::frexp(value, &exponent), 11);
+    return significand == std::floor(significand);
+  }
+
+  // Whether somebody may have chosen the number: it has at most three digits. A loss that is divided by its
+  // own value is 1, or the weight that it has, and trains.
+  static bool IsRound(double value) {
+    const double scaled = std::abs(value) * std::pow(10, 2 - std::floor(std::log10(std::abs(value))));
+    return std::abs(scaled - std::round(scaled)) <= kRounding * scaled;
+  }
 
   // Tells the batch of a step from others; 0: unknown. Views with gaps have no event, but samples.
   static std::uint64_t BatchOf(const StepView& view) {
@@ -248,7 +266,12 @@ class Luff final : public KeptRule {
       return loss.tensor == losses.front().tensor && std::isfinite(loss.value) && loss.value != 0;
     });
     const std::uint64_t batch = BatchOf(view);
-    if (constant_.since < 0) constant_ = {value, step, 0, batch, 0};
+    if (constant_.since < 0) constant_ = {value, step, 0, batch, 0, false, false};
+    for (const auto& [gradient, tensor] : view.index.summaries(Role::kGradient)) {
+      constant_.coarse =
+          constant_.coarse || gradient.dtype == DType::kFloat16 || gradient.dtype == DType::kBFloat16;
+      constant_.moves = constant_.moves || gradient.summary.zero_count < gradient.summary.count;
+    }
     if (constant_.batch == 0) constant_.batch = batch;
     if (!one || phases_.several() ||
         std::abs(value - constant_.value) > kRounding * std::abs(constant_.value)) {
@@ -261,7 +284,8 @@ class Luff final : public KeptRule {
     constant_.others += batch != 0 && batch != constant_.batch ? 1 : 0;
     constant_.updates += view.index.events(format::EventKind::kOptimizerStep).empty() ? 0 : 1;
     if (open != open_.end() || constant_.updates < limits_.constant ||
-        4 * constant_.others < limits_.constant)
+        4 * constant_.others < limits_.constant || (constant_.coarse && IsCoarse(value)) ||
+        (constant_.moves && IsRound(value)))
       return;
     Finding finding = FindingAt(kName, kConstant, view, losses.front());
     finding.since_step = constant_.since;

@@ -60,14 +60,13 @@ TEST(LossNotDecreasing, AMinusThatIsWithdrawn_Heals) {
 }
 
 // Losses by step, of batches that are numbered by `batch`; `second` is the step from which another optimizer
-// steps.
+// steps; `type` is that of gradients, `gradient` one of them.
 FakeTrial Values(const std::function<double(int)>& loss, const std::function<int(int)>& batch,
-                 int second = 1000) {
+                 int second = 1000, DType type = DType::kFloat32, double gradient = 0.1) {
   FakeTrial trial;
   for (int step = 0; step < 120; ++step) {
-    trial.Step()
-        .Loss(loss(step))
-        .Event(format::EventKind::kBatch, 0, static_cast<std::uint64_t>(batch(step) + 1));
+    trial.Step().Tensor("gradient/fc.weight", format::Role::kGradient, {gradient, 0}).AsType(type);
+    trial.Loss(loss(step)).Event(format::EventKind::kBatch, 0, static_cast<std::uint64_t>(batch(step) + 1));
     trial.Event(format::EventKind::kOptimizerStep, step < second ? 0 : 1);
   }
   return trial;
@@ -83,7 +82,7 @@ TEST(LossNotDecreasing, ALossThatIsOneNumberWhateverTheBatchIs_IsTold) {
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   // In the second phase of a program.
   const auto later =
-      FindingsOf(Values([](int step) { return step < 40 ? 3 - 0.01 * step : 0.693; }, each, 40));
+      FindingsOf(Values([](int step) { return step < 40 ? 3 - 0.01 * step : 0.69315; }, each, 40));
   ASSERT_EQ(later.size(), 1U);
   EXPECT_EQ(later[0].step, 87);
   EXPECT_EQ(later[0].since_step, 40);
@@ -91,11 +90,22 @@ TEST(LossNotDecreasing, ALossThatIsOneNumberWhateverTheBatchIs_IsTold) {
 
 TEST(LossNotDecreasing, OneBatchAMarginOfZeroAChangeAtLastAndALevelThatWasReached_AreSilent) {
   const auto each = [](int step) { return step % 10; };
-  EXPECT_TRUE(FindingsOf(Values([](int) { return 0.693; }, [](int) { return 0; })).empty());
+  EXPECT_TRUE(FindingsOf(Values([](int) { return 0.69315; }, [](int) { return 0; })).empty());
   EXPECT_TRUE(FindingsOf(Values([](int) { return 0.0; }, each)).empty());
-  EXPECT_TRUE(FindingsOf(Values([](int step) { return step == 20 ? 0.694 : 0.693; }, each)).empty());
-  EXPECT_TRUE(FindingsOf(Values([](int step) { return step < 20 ? 2 - 0.05 * step : 0.693; }, each)).empty());
-  const auto changed = FindingsOf(Values([](int step) { return step < 100 ? 0.693 : 0.69; }, each));
+  EXPECT_TRUE(FindingsOf(Values([](int step) { return step == 20 ? 0.694 : 0.69315; }, each)).empty());
+  EXPECT_TRUE(
+      FindingsOf(Values([](int step) { return step < 20 ? 2 - 0.05 * step : 0.69315; }, each)).empty());
+  // A loss of 8 bits stands still while the rate warms up; the constant of a float32 among such gradients
+  // does not.
+  const auto coarse = [](int) { return 8.4375; };
+  EXPECT_TRUE(FindingsOf(Values(coarse, each, 1000, DType::kBFloat16)).empty());
+  EXPECT_EQ(FindingsOf(Values(coarse, each)).size(), 1U);
+  EXPECT_EQ(FindingsOf(Values([](int) { return 0.6931472; }, each, 1000, DType::kBFloat16)).size(), 1U);
+  // A loss that is divided by its own value; without gradients it is a fault.
+  EXPECT_TRUE(FindingsOf(Values([](int) { return 1.0; }, each)).empty());
+  EXPECT_TRUE(FindingsOf(Values([](int step) { return step % 2 == 0 ? 0.25 : 0.2499999997; }, each)).empty());
+  EXPECT_EQ(FindingsOf(Values([](int) { return 1.0; }, each, 1000, DType::kFloat32, 0)).size(), 1U);
+  const auto changed = FindingsOf(Values([](int step) { return step < 100 ? 0.69315 : 0.69; }, each));
   ASSERT_EQ(changed.size(), 1U);
   EXPECT_TRUE(changed[0].healed);
 }
