@@ -36,11 +36,13 @@ bool CountAnswers(const LossCall& call, double* rows, double* right) {
   return true;
 }
 
-// Whether `value` is the share of right answers, or that in per cent, and not that of wrong ones.
-bool IsAccuracy(double value, double accuracy) {
+// Whether `value` is the share of right answers, or that in per cent, and, where `apart`, not that of wrong
+// ones, too.
+bool IsAccuracy(double value, double accuracy, bool apart) {
   for (const double unit : {1.0, 100.0}) {
     const double share = value / unit;
-    if (std::abs(share - accuracy) <= kNear && std::abs(share - (1 - accuracy)) > kNear) return true;
+    if (std::abs(share - accuracy) <= kNear && (!apart || std::abs(share - (1 - accuracy)) > kNear))
+      return true;
   }
   return false;
 }
@@ -75,7 +77,8 @@ void PlateauMetric::OnStep(const StepView& view) {
 void PlateauMetric::Take(double metric) {
   const double loss = losses_ > 0 ? loss_sum_ / losses_ : std::nan("");
   const double train = trained_ > 0 ? train_sum_ / trained_ : std::nan("");
-  shares_ = shares_ && told_ && rows_ >= 8 && IsAccuracy(metric, right_ / rows_);
+  shares_ = shares_ && told_ && rows_ >= 8 &&
+            IsAccuracy(metric, right_ / rows_, count_ > 0);  // guessing begins at a half
   silent_ = silent_ && losses_ == 0;
   const auto is = [&](double of_training, double error) {
     return trained_ > 0 && std::abs(metric - of_training) <= error * std::abs(of_training);
