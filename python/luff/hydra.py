@@ -34,7 +34,8 @@ def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callab
     """Returns a decorator for a task function, which stands below ``hydra.main``.
 
     In a multirun each job is a trial: its parameters are the job's overrides, and one that a finding stops returns
-    `stopped`; Hydra goes on with the next. A single run is left as it is: ``luff run`` watches it, or `attach`.
+    `stopped`; Hydra goes on with the next. A single run is left as it is: ``luff run`` watches it, or `attach`. So is
+    a call with a configuration (``main(config)``).
 
     Parameters
     ----------
@@ -60,6 +61,8 @@ def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callab
 
         @functools.wraps(task)
         def watched(config: DictConfig) -> Any:
+            if not HydraConfig.initialized():  # called with a configuration, as tests do
+                return task(config)
             job = HydraConfig.get()
             if job.mode != RunMode.MULTIRUN:
                 return task(config)

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include <nlohmann/json.hpp>
 
@@ -94,6 +95,21 @@ TEST(NearestOf, TellsTheStepAtWhichTwoPart) {
   EXPECT_THAT(SameRuns(prints, 3), ElementsAre(ElementsAre(0, 2)));
   EXPECT_THAT(SameRuns(prints, 13), IsEmpty());
   EXPECT_THAT(SameRuns({Fingerprint(), Fingerprint()}, 0), IsEmpty());
+}
+
+TEST(SameText, OfTrialsOfSeveralLengthsItSpeaksOfTheStepsThatTheyShare) {
+  Sweep sweep;
+  for (const std::uint64_t steps : {40, 40, 80}) {
+    sweep.trials.emplace_back();
+    sweep.trials.back().name = "t" + std::to_string(sweep.trials.size());
+    sweep.trials.back().steps = steps;
+  }
+  sweep.same = {{{0, 1}, 40, {"gamma"}}, {{0, 1, 2}, 40, {"epochs"}}, {{0, 2}, 40, {}}};
+  EXPECT_THAT(SameText(sweep),
+              ElementsAre(HasSubstr("differ in gamma: it had no effect on them."),
+                          HasSubstr("differ in epochs: it had no effect in these steps; they made "
+                                    "40 to 80."),
+                          HasSubstr("the same trial, 2 times in these steps; they made 40 to 80.")));
 }
 
 SweepTrial Ended(const char* outcome, double took_s, std::uint64_t steps, std::uint64_t workers = 1) {

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <set>
+#include <ranges>
 
 #include <nlohmann/json.hpp>
 
@@ -105,14 +105,21 @@ std::vector<std::string> SharedText(const Sweep& sweep) {
 std::vector<std::string> SameText(const Sweep& sweep) {
   std::vector<std::string> told;
   for (const SameTrials& one : sweep.same) {
+    const auto [fewest, most] = std::ranges::minmax(
+        one.trials | std::views::transform([&](std::size_t i) { return sweep.trials[i].steps; }));
     const std::string names = NamesIn(sweep, one.trials);
     const std::string how =
         fmt::format("bit for bit the same in all {} TRAIN steps that they share", one.steps);
+    // A number of epochs has an effect: on how long they train.
+    const std::string lengths =
+        fewest == most ? "" : fmt::format(" in these steps; they made {} to {}", fewest, most);
     if (one.differ.empty())
-      told.push_back(fmt::format("{} are {}: the same trial, {} times.", names, how, one.trials.size()));
+      told.push_back(
+          fmt::format("{} are {}: the same trial, {} times{}.", names, how, one.trials.size(), lengths));
     else
-      told.push_back(fmt::format("{} are {}, though they differ in {}: {} had no effect on them.", names, how,
-                                 fmt::join(one.differ, ", "), one.differ.size() == 1 ? "it" : "these"));
+      told.push_back(fmt::format("{} are {}, though they differ in {}: {} had no effect{}.", names, how,
+                                 fmt::join(one.differ, ", "), one.differ.size() == 1 ? "it" : "these",
+                                 fewest == most ? " on them" : lengths));
   }
   return told;
 }

@@ -125,4 +125,4 @@ def _reports(last: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        del session.report  # the class's own again
+        vars(session).pop("report", None)  # the class's own again

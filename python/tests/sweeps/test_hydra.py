@@ -86,6 +86,19 @@ def test_a_single_run_is_left_as_it_is(tmp_path):
     assert not (tmp_path / "home").exists()
 
 
+def test_a_call_with_a_configuration_is_left_as_it_is():
+    import hydra
+    import luff.hydra
+    from omegaconf import OmegaConf
+
+    @hydra.main(version_base=None, config_path=None)
+    @luff.hydra.watch()
+    def main(config):
+        return config.lr
+
+    assert main(OmegaConf.create({"lr": 0.5})) == 0.5
+
+
 @pytest.mark.parametrize("options", [{"on_stop": "raise"}, {"params": {}}, {"save_intervall": 3}])
 def test_wrong_options_are_named(options):
     import luff.hydra
