@@ -55,6 +55,7 @@ class Fetcher:
             return 0  # another one serves it
         os.utime(self._root)
         self._remove_old_roots()
+        self._take_in_copies()
         listener = self._listen()
         threading.Thread(target=self._look_for_ever, daemon=True).start()
         while True:
@@ -75,6 +76,7 @@ class Fetcher:
                 continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
         os.unlink(os.path.join(self._root, "socket"))
+        self._cache.evict()
         for spool in self._spools.values():
             spool.save()
         return 0
@@ -112,6 +114,27 @@ class Fetcher:
                     os.close(lock)
             except OSError:
                 continue
+
+    def _take_in_copies(self) -> None:
+        """What earlier fetchers left shares the room, the longest unused first. Who was unused for a week goes."""
+        copies = []
+        for base in _folders(self._root):
+            for folder in _folders(base):
+                try:
+                    copies.append((os.stat(os.path.join(folder, "mirror.json")).st_mtime, folder))
+                except OSError:
+                    continue
+        for used, folder in sorted(copies):
+            if time.time() - used > _KEPT_S:
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            try:
+                spool = self._spool_of(_url_of(folder))
+                if spool.folder == folder:
+                    spool.take_in()
+            except (OSError, ValueError, KeyError, TypeError, BucketError):
+                continue
+        self._cache.evict()
 
     # ---- Requests ----
 
@@ -203,13 +226,12 @@ class Fetcher:
         """The spool of a folder; one of an earlier fetcher is opened again."""
         with self._lock:
             known = self._spools.get(folder)
-        if known is not None:
+        if known is not None and known.begun:
             return known
         if os.path.dirname(os.path.dirname(folder)) != self._root:
             raise ValueError
         try:
-            with open(os.path.join(folder, "mirror.json"), "rb") as file:
-                spool = self._spool_of(normal_url(json.loads(file.read(1 << 24))["url"]))
+            spool = self._spool_of(_url_of(folder))
         except OSError:
             raise Refused(f"the copy of the run was removed; open its URL again: {folder}") from None
         with_retries(spool.open, _RETRY_S)
@@ -234,3 +256,14 @@ class Fetcher:
                     pause = _LONGEST_PAUSE_S
                 wait = pause or (_LOOK_ENDED_S if spool.over else 0.0)
                 self._next_look[spool] = (time.monotonic() + wait, pause)
+
+
+def _folders(above: str) -> list[str]:
+    with os.scandir(above) as entries:
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def _url_of(folder: str) -> str:
+    """The URL of the run that a folder is a copy of."""
+    with open(os.path.join(folder, "mirror.json"), "rb") as file:
+        return normal_url(json.loads(file.read(1 << 24))["url"])

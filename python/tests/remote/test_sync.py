@@ -8,6 +8,7 @@ import os
 import random
 import secrets
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from luff.remote import _uploader
-from luff.remote._client import fetcher_root, open_run
+from luff.remote._client import ask, connect, fetcher_root, open_run
 from luff.remote._errors import Conflict, Refused, Unreachable
 from luff.remote._files import File, stream_of
 from luff.remote._head import parse_head_untrusted
@@ -492,3 +493,31 @@ def test_a_copy_that_cannot_be_written_is_explained(run, tmp_path):
     folder.write_text("in the way")
     with pytest.raises(Unreachable, match=r"cannot be written \(.*LUFF_CACHE"):
         open_run(f"{base}/{run.run_id}")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_copies_of_several_fetchers_share_the_room(run, tmp_path, monkeypatch, own_cache, killed):
+    monkeypatch.setenv("LUFF_CACHE_BYTES", str(1 << 20))
+    base, size = f"file://{tmp_path}/bucket", 2 << 20
+    for number in range(3):
+        run = type(run)(tmp_path / f"run{number}")
+        run.append("w0000/m-000001.lfm", b"row")
+        run.append("w0000/d-000001.lfd", secrets.token_bytes(size))
+        uploader = Uploader(run, open_store(base))
+        uploader.begin()
+        uploader.flush("ended")
+        path = open_run(f"{base}/{run.run_id}")
+        wanted = {"op": "payload", "path": path, "worker": 0, "file": 1, "from": 0, "bytes": size}
+        with connect(fetcher_root()) as connection:
+            ask(connection, wanted)
+            if killed:
+                peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                os.kill(struct.unpack("3i", peer)[0], signal.SIGKILL)
+                assert connection.recv(1) == b""
+        while not killed and list(own_cache.glob("*/socket")):
+            time.sleep(0.02)  # until the fetcher has ended
+    payload = list(own_cache.glob("*/*/*/w0000/d-*"))
+    assert len(payload) == 3
+    assert sum(file.stat().st_blocks * 512 for file in payload) <= size + (1 << 20)
+    if killed:
+        Path(fetcher_root(), "socket").unlink()
