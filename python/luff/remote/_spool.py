@@ -134,7 +134,9 @@ class Spool:
     def open(self) -> None:
         """Makes the directory, or brings it up to date. Raises where the run cannot be shown."""
         with self._lock:
-            if not self._hosts:
+            if self.begun and not os.path.exists(os.path.join(self.folder, "run.json")):
+                self._forget_all()
+            if not self.begun:
                 self._begin()
             self._update()
 
@@ -148,6 +150,11 @@ class Spool:
                 self._problem = str(error)
                 self._tell()
                 raise
+
+    def _forget_all(self) -> None:
+        """The directory was removed: the copy is made again."""
+        self._hosts, self._files, self._lengths, self._rewrites = {}, {}, {}, {}
+        self._have, self._last, self._written = {}, {}, ""
 
     def _begin(self) -> None:
         try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import stat
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, WrongUrl
@@ -85,6 +86,14 @@ class FolderStore(Store):
     def _path(self, key: str) -> str:
         return os.path.join(self._root, *key.split("/"))
 
+    def _open(self, key: str) -> BinaryIO:
+        """Opens an object. Others may have put anything into the folder: opening a pipe would wait for ever."""
+        fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise Refused(f"an object of the bucket is no file: {self.url}/{key}")
+        return os.fdopen(fd, "rb")
+
     def _told(self, error: OSError) -> BucketError:
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return Absent(f"there is no such object: {self.url}")
@@ -101,7 +110,7 @@ class FolderStore(Store):
 
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
         try:
-            with open(self._path(key), "rb") as file:
+            with self._open(key) as file:
                 info = os.fstat(file.fileno())
                 etag = self._etag(info)
                 if unless and etag == unless:
@@ -120,7 +129,7 @@ class FolderStore(Store):
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
         try:
-            with open(self._path(key), "rb") as file:
+            with self._open(key) as file:
                 data = os.pread(file.fileno(), end - begin, begin)
         except OSError as error:
             raise self._told(error) from None

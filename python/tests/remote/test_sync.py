@@ -7,6 +7,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import signal
 import socket
 import struct
@@ -521,3 +522,24 @@ def test_copies_of_several_fetchers_share_the_room(run, tmp_path, monkeypatch, o
     assert sum(file.stat().st_blocks * 512 for file in payload) <= size + (1 << 20)
     if killed:
         Path(fetcher_root(), "socket").unlink()
+
+
+def test_a_copy_that_was_removed_while_it_is_served_is_made_again(run, store, tmp_path):
+    run.append("w0000/m-000001.lfm", b"row")
+    run.append("w0000/d-000001.lfd", b"values")
+    uploader = Uploader(run, store)
+    uploader.begin()
+    uploader.flush("ended")
+    spool, copy = copy_of(store, run, tmp_path / "copy")
+    shutil.rmtree(spool.folder)
+    spool.open()
+    assert Path(spool.folder, "mirror.json").exists()
+    assert contents(spool) == copy == run.files()
+
+
+def test_a_pipe_in_a_folder_of_others_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "luff.json")
+    store = open_store(f"file://{tmp_path}")
+    for ask_for in (lambda: store.get("luff.json", 10), lambda: store.get_range("luff.json", 0, 1)):
+        with pytest.raises(Refused, match="is no file"):
+            ask_for()
