@@ -267,7 +267,7 @@ class Uploader:
         changed = False
         for file, entry in self._manifest.files.items():
             length = (payload if file.is_payload else metadata).get(file)
-            if not file.is_stream and length is not None and length < entry.bytes:
+            if not file.is_stream and length is not None and (entry.lost or length < entry.bytes):
                 # A text that was written anew: its parts are of another text.
                 entry.ends, entry.tail, entry.rewrites = [], 0, entry.rewrites + 1
                 changed = True
