@@ -193,12 +193,12 @@ class Uploader:
 
     # ---- One flush ----
 
-    def flush(self, state: str = "live") -> bool:
+    def flush(self, state: str = "live", rows_only: bool = False) -> bool:
         """Uploads what is new. `state`: live; draining or ended once the job is over. Returns True if it put a head.
 
-        Spends about one interval on payload; what is left makes the run `behind`.
+        Spends about one interval on payload, none with `rows_only`; what is left makes the run `behind`.
         """
-        deadline = time.monotonic() + self._interval_s
+        deadline = float("-inf") if rows_only else time.monotonic() + self._interval_s
         before_failure, self._unput = self._unput, True
         metadata, payload = self._lengths(payload=False), self._lengths(payload=True)
         changed = self._notice_gone(metadata, payload)
