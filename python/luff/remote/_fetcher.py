@@ -43,9 +43,11 @@ class Fetcher:
         self._spools: dict[str, Spool] = {}  # by folder
         self._followed: dict[Spool, int] = {}
         self._next_look: dict[Spool, tuple[float, float]] = {}  # when, and the pause after a failure
+        self._looking: set[Spool] = set()
         self._connections = 0
         self._last_seen = time.monotonic()
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="luff-get")
+        self._lookers = ThreadPoolExecutor(8, thread_name_prefix="luff-look")
 
     def run(self) -> int:
         lock = os.open(os.path.join(self._root, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -242,20 +244,31 @@ class Fetcher:
     def _look_for_ever(self) -> None:
         while True:
             time.sleep(_LOOK_S)
-            now = time.monotonic()
-            with self._lock:
-                due = [s for s in self._followed if self._next_look.get(s, (0.0, 0.0))[0] <= now]
-            for spool in due:
-                pause = self._next_look.get(spool, (0.0, 0.0))[1]
-                try:
-                    spool.refresh()
-                    pause = 0.0
-                except BucketError:
-                    pause = min(_LONGEST_PAUSE_S, max(1.0, pause * 2))
-                except Exception:
-                    pause = _LONGEST_PAUSE_S
-                wait = pause or (_LOOK_ENDED_S if spool.over else 0.0)
-                self._next_look[spool] = (time.monotonic() + wait, pause)
+            self._look()
+
+    def _look(self) -> None:
+        """Begins a look at each run whose turn has come. A bucket that hangs holds up no other's runs."""
+        now = time.monotonic()
+        with self._lock:
+            due = [s for s in self._followed if self._next_look.get(s, (0.0, 0.0))[0] <= now]
+            due = [spool for spool in due if spool not in self._looking]
+            self._looking.update(due)
+        for spool in due:
+            self._lookers.submit(self._look_at, spool)
+
+    def _look_at(self, spool: Spool) -> None:
+        pause = self._next_look.get(spool, (0.0, 0.0))[1]
+        try:
+            spool.refresh()
+            pause = 0.0
+        except BucketError:
+            pause = min(_LONGEST_PAUSE_S, max(1.0, pause * 2))
+        except Exception:
+            pause = _LONGEST_PAUSE_S
+        wait = pause or (_LOOK_ENDED_S if spool.over else 0.0)
+        with self._lock:
+            self._next_look[spool] = (time.monotonic() + wait, pause)
+            self._looking.discard(spool)
 
 
 def _folders(above: str) -> list[str]:
