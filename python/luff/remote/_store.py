@@ -71,10 +71,6 @@ class Store(ABC):
     def children(self, prefix: str) -> list[str]:
         """Names directly below a prefix that ends with "/"."""
 
-    @abstractmethod
-    def objects(self, prefix: str) -> list[tuple[str, str, int]]:
-        """Name, etag and size of the objects directly below a prefix that ends with "/"."""
-
 
 class FolderStore(Store):
     """A folder as a bucket. Objects are files; conditional puts hold a lock of the folder."""
@@ -209,17 +205,6 @@ class FolderStore(Store):
     def children(self, prefix: str) -> list[str]:
         return [entry.name for entry in self._listed(prefix)]
 
-    def objects(self, prefix: str) -> list[tuple[str, str, int]]:
-        found = []
-        for entry in self._listed(prefix):
-            try:
-                if entry.is_file(follow_symlinks=False):
-                    info = entry.stat(follow_symlinks=False)
-                    found.append((entry.name, self._etag(info), info.st_size))
-            except OSError:
-                continue
-        return found
-
 
 class RemoteStore(Store):
     """A bucket behind obstore, which finds credentials in its own ways: environment, instance, web identity."""
@@ -349,10 +334,6 @@ class RemoteStore(Store):
         names = [one["path"].rsplit("/", 1)[-1] for one in listed["objects"]]
         names += [path.rstrip("/").rsplit("/", 1)[-1] for path in listed["common_prefixes"]]
         return sorted(names[:MAX_LISTED])
-
-    def objects(self, prefix: str) -> list[tuple[str, str, int]]:
-        listed = self._listed(prefix)["objects"][:MAX_LISTED]
-        return [(one["path"].rsplit("/", 1)[-1], one.get("e_tag") or "", one["size"]) for one in listed]
 
 
 # What a server says for good: asking again changes nothing.
