@@ -443,6 +443,8 @@ class Spool:
         """Writes down which payload is here, for the next fetcher."""
         with self._lock:
             have = [[file.as_json(), sorted(blocks.items())] for file, blocks in self._have.items() if blocks]
+            if not have:
+                return
             try:
                 _write_whole(os.path.join(self.folder, "have.json"), json.dumps(have).encode())
             except OSError:
