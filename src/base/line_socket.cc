@@ -76,4 +76,10 @@ Result<std::string> LineSocket::Ask(const std::string& line, int timeout_ms, std
   return answer;
 }
 
+bool LineSocket::alive() const noexcept {
+  char byte = 0;
+  const ssize_t got = recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
 }  // namespace luff

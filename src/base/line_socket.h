@@ -18,6 +18,8 @@ class LineSocket {
   /// Sends a line and returns the answer, both without the line feed. Errors: kUnavailable if the other side
   /// has gone, kDeadlineExceeded, kCorruption if the answer is longer than `limit`.
   [[nodiscard]] Result<std::string> Ask(const std::string& line, int timeout_ms, std::size_t limit);
+  /// False once the other side has gone. Does not wait.
+  [[nodiscard]] bool alive() const noexcept;
 
  private:
   explicit LineSocket(OwnedFd fd) noexcept : fd_(std::move(fd)) {}

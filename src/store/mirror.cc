@@ -83,7 +83,8 @@ const Mirror::State& Mirror::Look() {
   const std::int64_t now = Env::Real().NowMonotonicNs();
   if (now - looked_monotonic_ns_ < kLookEveryNs) return state_;
   looked_monotonic_ns_ = now;
-  if (follower_ != getpid() || !fetcher_) (void)Follow();
+  // One that was killed may have been started anew by another reader.
+  if (follower_ != getpid() || !fetcher_ || !fetcher_->alive()) (void)Follow();
   struct stat info{};
   if (stat(FileOf(path_).c_str(), &info) != 0) return state_;
   const std::int64_t modified =

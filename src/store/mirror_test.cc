@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "luff/base/env.h"
 #include "store/test_run.h"
 
 namespace luff::store::mirror_test {
@@ -43,6 +44,7 @@ class Fetcher {
   Fetcher(const Fetcher&) = delete;
   Fetcher& operator=(const Fetcher&) = delete;
   std::atomic<int> asked{0};
+  std::atomic<bool> hangs_up{false};  // after each answer
 
  private:
   void Serve() {
@@ -61,6 +63,7 @@ class Fetcher {
         line.clear();
         if (answer.empty()) break;                                   // hangs up
         (void)send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);  // the reader may have hung up
+        if (hangs_up) break;
       }
       close(fd);
     }
@@ -137,6 +140,17 @@ TEST_F(MirrorTest, AnswersBecomeCodes) {
   EXPECT_EQ(mirror->Need(0, 1, 0, 10).code(), StatusCode::kUnavailable);
   EXPECT_EQ(fetcher.asked, asked);  // a failure that took its time fails at once for a while
   EXPECT_EQ(mirror->missed(), 3U);
+}
+
+TEST_F(MirrorTest, AFetcherThatWasStartedAnewIsFollowed) {
+  WriteGood();
+  Fetcher fetcher(folder.path(), [](const std::string&) { return std::string("{\"ok\": true}\n"); });
+  fetcher.hangs_up = true;
+  const auto mirror = Mirror::Of(folder.path());
+  EXPECT_EQ(fetcher.asked, 1);
+  const std::int64_t end = Env::Real().NowMonotonicNs() + 10'000'000'000;
+  while (fetcher.asked < 2 && Env::Real().NowMonotonicNs() < end) (void)mirror->Look();
+  EXPECT_GE(fetcher.asked, 2);
 }
 
 TEST_F(MirrorTest, LargeValuesAreAskedForInPieces) {

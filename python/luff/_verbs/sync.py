@@ -84,9 +84,10 @@ class Sync:
         watchdog = threading.Timer(seconds + _GRACE_S, os._exit, [INCOMPLETE])  # whatever hangs
         watchdog.daemon = True
         watchdog.start()
-        done = False
+        done = rows = False
         while not done and time.monotonic() < end:
             try:
+                rows = rows or uploader.flush("draining", rows_only=True)
                 uploader.flush("ended")
                 done = not uploader.behind
                 if done:

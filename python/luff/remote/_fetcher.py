@@ -43,9 +43,11 @@ class Fetcher:
         self._spools: dict[str, Spool] = {}  # by folder
         self._followed: dict[Spool, int] = {}
         self._next_look: dict[Spool, tuple[float, float]] = {}  # when, and the pause after a failure
+        self._looking: set[Spool] = set()
         self._connections = 0
         self._last_seen = time.monotonic()
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="luff-get")
+        self._lookers = ThreadPoolExecutor(8, thread_name_prefix="luff-look")
 
     def run(self) -> int:
         lock = os.open(os.path.join(self._root, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -55,6 +57,7 @@ class Fetcher:
             return 0  # another one serves it
         os.utime(self._root)
         self._remove_old_roots()
+        self._take_in_copies()
         listener = self._listen()
         threading.Thread(target=self._look_for_ever, daemon=True).start()
         while True:
@@ -75,6 +78,7 @@ class Fetcher:
                 continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
         os.unlink(os.path.join(self._root, "socket"))
+        self._cache.evict()
         for spool in self._spools.values():
             spool.save()
         return 0
@@ -112,6 +116,27 @@ class Fetcher:
                     os.close(lock)
             except OSError:
                 continue
+
+    def _take_in_copies(self) -> None:
+        """What earlier fetchers left shares the room, the longest unused first. Who was unused for a week goes."""
+        copies = []
+        for base in _folders(self._root):
+            for folder in _folders(base):
+                try:
+                    copies.append((os.stat(os.path.join(folder, "mirror.json")).st_mtime, folder))
+                except OSError:
+                    continue
+        for used, folder in sorted(copies):
+            if time.time() - used > _KEPT_S:
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            try:
+                spool = self._spool_of(_url_of(folder))
+                if spool.folder == folder:
+                    spool.take_in()
+            except (OSError, ValueError, KeyError, TypeError, BucketError):
+                continue
+        self._cache.evict()
 
     # ---- Requests ----
 
@@ -203,13 +228,12 @@ class Fetcher:
         """The spool of a folder; one of an earlier fetcher is opened again."""
         with self._lock:
             known = self._spools.get(folder)
-        if known is not None:
+        if known is not None and known.begun:
             return known
         if os.path.dirname(os.path.dirname(folder)) != self._root:
             raise ValueError
         try:
-            with open(os.path.join(folder, "mirror.json"), "rb") as file:
-                spool = self._spool_of(normal_url(json.loads(file.read(1 << 24))["url"]))
+            spool = self._spool_of(_url_of(folder))
         except OSError:
             raise Refused(f"the copy of the run was removed; open its URL again: {folder}") from None
         with_retries(spool.open, _RETRY_S)
@@ -220,17 +244,39 @@ class Fetcher:
     def _look_for_ever(self) -> None:
         while True:
             time.sleep(_LOOK_S)
-            now = time.monotonic()
-            with self._lock:
-                due = [s for s in self._followed if self._next_look.get(s, (0.0, 0.0))[0] <= now]
-            for spool in due:
-                pause = self._next_look.get(spool, (0.0, 0.0))[1]
-                try:
-                    spool.refresh()
-                    pause = 0.0
-                except BucketError:
-                    pause = min(_LONGEST_PAUSE_S, max(1.0, pause * 2))
-                except Exception:
-                    pause = _LONGEST_PAUSE_S
-                wait = pause or (_LOOK_ENDED_S if spool.over else 0.0)
-                self._next_look[spool] = (time.monotonic() + wait, pause)
+            self._look()
+
+    def _look(self) -> None:
+        """Begins a look at each run whose turn has come. A bucket that hangs holds up no other's runs."""
+        now = time.monotonic()
+        with self._lock:
+            due = [s for s in self._followed if self._next_look.get(s, (0.0, 0.0))[0] <= now]
+            due = [spool for spool in due if spool not in self._looking]
+            self._looking.update(due)
+        for spool in due:
+            self._lookers.submit(self._look_at, spool)
+
+    def _look_at(self, spool: Spool) -> None:
+        pause = self._next_look.get(spool, (0.0, 0.0))[1]
+        try:
+            spool.refresh()
+            pause = 0.0
+        except BucketError:
+            pause = min(_LONGEST_PAUSE_S, max(1.0, pause * 2))
+        except Exception:
+            pause = _LONGEST_PAUSE_S
+        wait = pause or (_LOOK_ENDED_S if spool.over else 0.0)
+        with self._lock:
+            self._next_look[spool] = (time.monotonic() + wait, pause)
+            self._looking.discard(spool)
+
+
+def _folders(above: str) -> list[str]:
+    with os.scandir(above) as entries:
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def _url_of(folder: str) -> str:
+    """The URL of the run that a folder is a copy of."""
+    with open(os.path.join(folder, "mirror.json"), "rb") as file:
+        return normal_url(json.loads(file.read(1 << 24))["url"])

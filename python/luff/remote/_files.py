@@ -125,10 +125,6 @@ def run_key(run_id: str) -> str:
     return f"runs/{run_id}/run.json"
 
 
-def card_key(run_id: str) -> str:
-    return f"cards/{run_id}"
-
-
 def part_key(run_id: str, file: File, rewrites: int, begin: int, end: int) -> str:
     again = f".{rewrites}" if rewrites else ""
     return f"runs/{run_id}/{file.path}{again}/{begin:x}-{end:x}"

@@ -117,6 +117,7 @@ class Spool:
         self._last: dict[File, int] = {}  # block that was asked for last
         self._problem = ""
         self._written = ""  # mirror.json
+        self._taken_in = False
 
     # ---- Following the bucket ----
 
@@ -125,10 +126,17 @@ class Spool:
         """True once all uploaders have ended."""
         return bool(self._hosts) and all(host.manifest.state == "ended" for host in self._hosts.values())
 
+    @property
+    def begun(self) -> bool:
+        """True once `open` has succeeded."""
+        return bool(self._hosts)
+
     def open(self) -> None:
         """Makes the directory, or brings it up to date. Raises where the run cannot be shown."""
         with self._lock:
-            if not self._hosts:
+            if self.begun and not os.path.exists(os.path.join(self.folder, "run.json")):
+                self._forget_all()
+            if not self.begun:
                 self._begin()
             self._update()
 
@@ -142,6 +150,11 @@ class Spool:
                 self._problem = str(error)
                 self._tell()
                 raise
+
+    def _forget_all(self) -> None:
+        """The directory was removed: the copy is made again."""
+        self._hosts, self._files, self._lengths, self._rewrites = {}, {}, {}, {}
+        self._have, self._last, self._written = {}, {}, ""
 
     def _begin(self) -> None:
         try:
@@ -161,7 +174,7 @@ class Spool:
         if not good:
             raise Refused(f"run.json is of another run, or damaged: {self.url}")
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        self._load_have()
+        self.take_in()
         _write_whole(os.path.join(self.folder, "run.json"), text)
 
     def _update(self) -> None:
@@ -414,25 +427,42 @@ class Spool:
             if self._cache.holds(self, file, block):
                 return
             self._have.get(file, {}).pop(block, None)
-            try:
-                fd = self._open(file)
-            except OSError:
-                return
-            try:
-                _libc().fallocate(
-                    fd, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(block * BLOCK), ctypes.c_int64(BLOCK)
-                )
-            finally:
-                os.close(fd)
+            self._punch(file, block * BLOCK, BLOCK)
+
+    def _punch(self, file: File, begin: int, size: int) -> None:
+        try:
+            fd = self._open(file)
+        except OSError:
+            return
+        try:
+            _libc().fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(begin), ctypes.c_int64(size))
+        finally:
+            os.close(fd)
 
     def save(self) -> None:
         """Writes down which payload is here, for the next fetcher."""
         with self._lock:
             have = [[file.as_json(), sorted(blocks.items())] for file, blocks in self._have.items() if blocks]
+            if not have:
+                return
             try:
                 _write_whole(os.path.join(self.folder, "have.json"), json.dumps(have).encode())
             except OSError:
                 pass
+
+    def take_in(self) -> None:
+        """Learns which payload an earlier fetcher left. One that was killed left no list: its payload is dropped."""
+        with self._lock:
+            if self._taken_in:
+                return
+            self._taken_in = True
+            self._load_have()
+            for folder in os.listdir(self.folder):
+                path = os.path.join(self.folder, folder)
+                names = os.listdir(path) if folder[:1] == "w" and os.path.isdir(path) else []
+                for file in (_files.stream_of(folder, name) for name in names):
+                    if file is not None and file.is_payload and file not in self._have:
+                        self._punch(file, 0, _files.MAX_BYTES)
 
     def _load_have(self) -> None:
         """What an earlier fetcher left. The list is removed at once: while we live, memory knows better."""

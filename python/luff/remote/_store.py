@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import stat
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, WrongUrl
@@ -70,10 +71,6 @@ class Store(ABC):
     def children(self, prefix: str) -> list[str]:
         """Names directly below a prefix that ends with "/"."""
 
-    @abstractmethod
-    def objects(self, prefix: str) -> list[tuple[str, str, int]]:
-        """Name, etag and size of the objects directly below a prefix that ends with "/"."""
-
 
 class FolderStore(Store):
     """A folder as a bucket. Objects are files; conditional puts hold a lock of the folder."""
@@ -84,6 +81,14 @@ class FolderStore(Store):
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, *key.split("/"))
+
+    def _open(self, key: str) -> BinaryIO:
+        """Opens an object. Others may have put anything into the folder: opening a pipe would wait for ever."""
+        fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise Refused(f"an object of the bucket is no file: {self.url}/{key}")
+        return os.fdopen(fd, "rb")
 
     def _told(self, error: OSError) -> BucketError:
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
@@ -101,7 +106,7 @@ class FolderStore(Store):
 
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
         try:
-            with open(self._path(key), "rb") as file:
+            with self._open(key) as file:
                 info = os.fstat(file.fileno())
                 etag = self._etag(info)
                 if unless and etag == unless:
@@ -120,7 +125,7 @@ class FolderStore(Store):
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
         try:
-            with open(self._path(key), "rb") as file:
+            with self._open(key) as file:
                 data = os.pread(file.fileno(), end - begin, begin)
         except OSError as error:
             raise self._told(error) from None
@@ -199,17 +204,6 @@ class FolderStore(Store):
 
     def children(self, prefix: str) -> list[str]:
         return [entry.name for entry in self._listed(prefix)]
-
-    def objects(self, prefix: str) -> list[tuple[str, str, int]]:
-        found = []
-        for entry in self._listed(prefix):
-            try:
-                if entry.is_file(follow_symlinks=False):
-                    info = entry.stat(follow_symlinks=False)
-                    found.append((entry.name, self._etag(info), info.st_size))
-            except OSError:
-                continue
-        return found
 
 
 class RemoteStore(Store):
@@ -340,10 +334,6 @@ class RemoteStore(Store):
         names = [one["path"].rsplit("/", 1)[-1] for one in listed["objects"]]
         names += [path.rstrip("/").rsplit("/", 1)[-1] for path in listed["common_prefixes"]]
         return sorted(names[:MAX_LISTED])
-
-    def objects(self, prefix: str) -> list[tuple[str, str, int]]:
-        listed = self._listed(prefix)["objects"][:MAX_LISTED]
-        return [(one["path"].rsplit("/", 1)[-1], one.get("e_tag") or "", one["size"]) for one in listed]
 
 
 # What a server says for good: asking again changes nothing.

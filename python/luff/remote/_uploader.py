@@ -193,12 +193,12 @@ class Uploader:
 
     # ---- One flush ----
 
-    def flush(self, state: str = "live") -> bool:
+    def flush(self, state: str = "live", rows_only: bool = False) -> bool:
         """Uploads what is new. `state`: live; draining or ended once the job is over. Returns True if it put a head.
 
-        Spends about one interval on payload; what is left makes the run `behind`.
+        Spends about one interval on payload, none with `rows_only`; what is left makes the run `behind`.
         """
-        deadline = time.monotonic() + self._interval_s
+        deadline = float("-inf") if rows_only else time.monotonic() + self._interval_s
         before_failure, self._unput = self._unput, True
         metadata, payload = self._lengths(payload=False), self._lengths(payload=True)
         changed = self._notice_gone(metadata, payload)
@@ -267,7 +267,7 @@ class Uploader:
         changed = False
         for file, entry in self._manifest.files.items():
             length = (payload if file.is_payload else metadata).get(file)
-            if not file.is_stream and length is not None and length < entry.bytes:
+            if not file.is_stream and length is not None and (entry.lost or length < entry.bytes):
                 # A text that was written anew: its parts are of another text.
                 entry.ends, entry.tail, entry.rewrites = [], 0, entry.rewrites + 1
                 changed = True

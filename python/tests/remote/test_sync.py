@@ -7,18 +7,22 @@ import json
 import os
 import random
 import secrets
+import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from luff.remote import _uploader
-from luff.remote._client import fetcher_root, open_run
+from luff.remote._client import ask, connect, fetcher_root, open_run
 from luff.remote._errors import Conflict, Refused, Unreachable
+from luff.remote._fetcher import Fetcher
 from luff.remote._files import File, stream_of
 from luff.remote._head import parse_head_untrusted
 from luff.remote._live import any_writes
@@ -112,6 +116,29 @@ def test_nothing_new_is_not_put(run, store):
     assert store.requests == asked
 
 
+def test_rows_can_be_flushed_alone(run, tmp_path, monkeypatch):
+    """What is done first when time is short: payload may take longer than there is."""
+    store = open_store(f"file://{tmp_path}/bucket")
+    uploader = Uploader(run, store)
+    uploader.begin()
+    run.append("w0000/m-000001.lfm", b"row")
+    run.append("w0000/d-000001.lfd", secrets.token_bytes(9 << 20))
+    put = store.put
+
+    def no_payload(key, data):
+        assert "/d-" not in key
+        put(key, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", no_payload)
+        assert uploader.flush("draining", rows_only=True)
+    assert uploader.behind
+    files = parse_head_untrusted(store.get(uploader._head_key, 1 << 20)[0])[0].files
+    assert [file.path for file, entry in files.items() if entry.bytes] == ["w0000/m-000001.lfm"]
+    uploader.flush("ended")
+    assert copy_of(store, run, tmp_path / "copy")[1] == run.files()
+
+
 @pytest.mark.parametrize("fails", ["put", "put_if"])
 def test_what_a_failed_flush_left_is_visible_after_the_next(run, tmp_path, monkeypatch, fails):
     """Also where nothing more is written: it need not wait for a heartbeat."""
@@ -164,6 +191,20 @@ def test_a_text_that_is_written_anew_replaces_the_old_one(run, store, tmp_path):
     uploader.flush()
     spool, _ = copy_of(store, run, tmp_path / "copy")
     (run.path / "rules/luff/findings.jsonl").write_bytes(b"new\n")
+    uploader.flush()
+    spool.refresh()
+    assert contents(spool) == run.files()
+
+
+def test_a_text_that_was_removed_and_came_back_is_another_one(run, store, tmp_path):
+    uploader = Uploader(run, store)
+    uploader.begin()
+    run.append("aside.jsonl", b"one\n")
+    uploader.flush()
+    spool, _ = copy_of(store, run, tmp_path / "copy")
+    (run.path / "aside.jsonl").unlink()
+    uploader.flush()
+    run.append("aside.jsonl", b"another\n")  # longer
     uploader.flush()
     spool.refresh()
     assert contents(spool) == run.files()
@@ -492,3 +533,80 @@ def test_a_copy_that_cannot_be_written_is_explained(run, tmp_path):
     folder.write_text("in the way")
     with pytest.raises(Unreachable, match=r"cannot be written \(.*LUFF_CACHE"):
         open_run(f"{base}/{run.run_id}")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_copies_of_several_fetchers_share_the_room(run, tmp_path, monkeypatch, own_cache, killed):
+    monkeypatch.setenv("LUFF_CACHE_BYTES", str(1 << 20))
+    base, size = f"file://{tmp_path}/bucket", 2 << 20
+    for number in range(3):
+        run = type(run)(tmp_path / f"run{number}")
+        run.append("w0000/m-000001.lfm", b"row")
+        run.append("w0000/d-000001.lfd", secrets.token_bytes(size))
+        uploader = Uploader(run, open_store(base))
+        uploader.begin()
+        uploader.flush("ended")
+        path = open_run(f"{base}/{run.run_id}")
+        wanted = {"op": "payload", "path": path, "worker": 0, "file": 1, "from": 0, "bytes": size}
+        with connect(fetcher_root()) as connection:
+            ask(connection, wanted)
+            if killed:
+                peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                os.kill(struct.unpack("3i", peer)[0], signal.SIGKILL)
+                assert connection.recv(1) == b""
+        while not killed and list(own_cache.glob("*/socket")):
+            time.sleep(0.02)  # until the fetcher has ended
+    payload = list(own_cache.glob("*/*/*/w0000/d-*"))
+    assert len(payload) == 3
+    assert sum(file.stat().st_blocks * 512 for file in payload) <= size + (1 << 20)
+    if killed:
+        Path(fetcher_root(), "socket").unlink()
+
+
+def test_a_copy_that_was_removed_while_it_is_served_is_made_again(run, store, tmp_path):
+    run.append("w0000/m-000001.lfm", b"row")
+    run.append("w0000/d-000001.lfd", b"values")
+    uploader = Uploader(run, store)
+    uploader.begin()
+    uploader.flush("ended")
+    spool, copy = copy_of(store, run, tmp_path / "copy")
+    shutil.rmtree(spool.folder)
+    spool.open()
+    assert Path(spool.folder, "mirror.json").exists()
+    assert contents(spool) == copy == run.files()
+
+
+def test_a_pipe_in_a_folder_of_others_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "luff.json")
+    store = open_store(f"file://{tmp_path}")
+    for ask_for in (lambda: store.get("luff.json", 10), lambda: store.get_range("luff.json", 0, 1)):
+        with pytest.raises(Refused, match="is no file"):
+            ask_for()
+
+
+def test_a_bucket_that_hangs_holds_up_no_look_at_another(tmp_path):
+    hangs, seen = threading.Event(), threading.Event()
+    looks = []
+
+    class Slow:
+        over = False
+
+        def refresh(self):
+            looks.append("slow")
+            hangs.wait(60)
+
+    class Fast(Slow):
+        def refresh(self):
+            seen.set()
+
+    fetcher = Fetcher(str(tmp_path), cache_bytes=0, idle_s=1)
+    fetcher._followed = {Slow(): 1, Fast(): 1}
+    fetcher._look()
+    assert seen.wait(30)
+    seen.clear()
+    while not seen.is_set():
+        fetcher._look()
+        seen.wait(0.01)
+    hangs.set()
+    fetcher._lookers.shutdown()
+    assert looks == ["slow"]
