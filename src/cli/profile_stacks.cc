@@ -63,6 +63,15 @@ void StacksView::PrintStalls() const {
     const std::string since =
         stall.after_step < 0 ? "from its begin" : fmt::format("after global step {}", stall.after_step);
     const std::string stand = profile::StandOf(stall);
+    if (stall.last) {  // a report, an upload: no hang
+      const std::string after =
+          stall.after_step < 0 ? "its begin" : fmt::format("global step {}, its last", stall.after_step);
+      fmt::print("{}\n",
+                 Wrapped(fmt::format("{} ended at least {} after {}{}{}", who, TimeText(stall.seconds), after,
+                                     stand.empty() ? "" : "; it was in ", Escaped(stand)),
+                         0, 100));
+      continue;
+    }
     fmt::print("{}\n",
                Wrapped(fmt::format("{} {} still for {}{} {}{}{}", who, stall.over ? "once stood" : "stands",
                                    stall.over ? "" : "at least ", TimeText(stall.seconds), since,
