@@ -99,7 +99,7 @@ void StacksView::PrintLines() const {
       const std::size_t slash = line.at.file.rfind('/');
       fmt::print("  {:<15} {:>3.0f} %  {}:{} {}{}\n", label, 100 * line.share,
                  Escaped(slash == std::string::npos ? line.at.file : line.at.file.substr(slash + 1)),
-                 line.at.line, Escaped(line.at.function),
+                 line.at.line < 0 ? "?" : std::to_string(line.at.line), Escaped(line.at.function),
                  line.inside.empty() ? "" : Escaped(" (in " + line.inside + ")"));
     }
   }

@@ -99,6 +99,12 @@ def test_what_is_refused_says_why_and_harms_nothing(luff: Command, tmp_path: Pat
     (one,) = traces(luff, tmp_path / "nsys" / "run")
     assert one["file"] is None and "NSYS_PROFILING_SESSION_ID" in one["refused"]
     assert "no trace at TRAIN step 7: another profiler" in luff("profile", tmp_path / "nsys" / "run").out
+    off = START.replace("rules=False", "rules=False, profile='off'") + "step(); print(luff.trace())"
+    done = subprocess.run(
+        [sys.executable, "-c", off, tmp_path / "off"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == 'profile = "off" in the configuration\n'
+    assert "no trace at TRAIN step 1: profile" in luff("profile", tmp_path / "off").out
     profiler = "profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]); profiler.start()"
     code = f"""if i == 7:
         os.environ['KINETO_LOG_LEVEL'] = '99'

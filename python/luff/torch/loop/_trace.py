@@ -141,8 +141,11 @@ class Tracer:
             except Exception as error:
                 why = f"the profiler of PyTorch does not start: {type(error).__name__}: {error}"[:300]
             self._cost = time.perf_counter() - self._begun
-        if why:
-            self._tell({"refused": why, "first_step": first})
+        return self.refuse(why, first) if why else ""
+
+    def refuse(self, why: str, first: int) -> str:
+        """Tells why there is no trace from here on, and returns it; `first`: TRAIN steps so far."""
+        self._tell({"refused": why, "first_step": first})
         return why
 
     def _refusal(self) -> str:
