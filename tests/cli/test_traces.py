@@ -122,6 +122,28 @@ def test_what_is_refused_says_why_and_harms_nothing(luff: Command, tmp_path: Pat
     assert [one["first_step"] for one in traces(luff, tmp_path / "two" / "run")] == [3, 5]
 
 
+def test_a_second_training_of_the_process_ends_the_trace_of_the_first(luff: Command, tmp_path: Path) -> None:
+    code = """
+for _ in range(3): step()
+assert hook.trace(9) == ''
+step()
+from luff.torch.loop import _trace
+_trace._MOST_SECONDS = 0.0
+model = torch.nn.Linear(32, 1)
+optimizer = torch.optim.SGD(model.parameters())
+other = luff.torch.attach(model, run=sys.argv[2], rules=False)
+assert 'being made' in other.trace(1)
+step(); step()
+assert not torch._C._autograd._profiler_enabled() and other.trace(1) == ''
+step()
+"""
+    words = [sys.executable, "-c", START + code, tmp_path / "first", tmp_path / "second"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [bool(one["file"]) for one in traces(luff, tmp_path / "first")] == [True]
+    assert [bool(one["file"]) for one in traces(luff, tmp_path / "second")] == [False, True]
+
+
 def test_refusals_do_not_take_the_place_of_traces(luff: Command, tmp_path: Path) -> None:
     train(tmp_path, "for _ in range(9): luff.trace(1)")
     told = traces(luff, tmp_path / "run")
