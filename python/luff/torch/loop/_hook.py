@@ -282,10 +282,18 @@ class Hook(BaseHook):
             "distributed": torch.distributed.get_backend() if distributed else None,
         }
 
-    def _finish(self) -> None:
+    def give_up(self, why: str) -> None:
+        """Ends the run and records why the hook gives up; a trace would go on for ever."""
+        self.guarded("trace", self._end_trace)
+        super().give_up(why)
+
+    def _end_trace(self) -> None:
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
             self.machine.tracing = None
             tracer.end()
+
+    def _finish(self) -> None:
+        self._end_trace()
         if self.machine.session is not None:
             self.machine.finish()
