@@ -208,11 +208,11 @@ void LeaveLuff(std::int64_t now_ns) noexcept {
 }
 
 void ForgetPhases() noexcept {
+  // No other thread of the parent is here, and this one has another number.
+  for (Board& board : g_boards) board.thread.store(0, std::memory_order_relaxed);
   PhaseClock* clock = t_clock;
   if (clock == nullptr) return;
   const std::int64_t now = Env::Real().NowMonotonicNs();
-  // No other thread of the parent is here, and this one has another number.
-  for (Board& board : g_boards) board.thread.store(0, std::memory_order_relaxed);
   *clock = {};
   clock->serial = g_next_clock.fetch_add(1, std::memory_order_relaxed);
   clock->thread = static_cast<std::int32_t>(syscall(SYS_gettid));

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "base/nearest_names.h"
 #include "cli/json.h"
 #include "cli/reading.h"

@@ -111,6 +111,7 @@ void Show(const ProfileOptions& options) {
     fmt::print("{}\n", report.table.workers.empty()
                            ? "this run has no phases: " + profile::WhyNoPhases(*trial)
                            : "no TRAIN step among these has phases");
+    traces.Print();
     PrintMachines(machines, options.price_per_hour);
   } else {
     Print(report, findings, machines, options.price_per_hour, stacks, traces);

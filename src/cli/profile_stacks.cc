@@ -63,6 +63,15 @@ void StacksView::PrintStalls() const {
     const std::string since =
         stall.after_step < 0 ? "from its begin" : fmt::format("after global step {}", stall.after_step);
     const std::string stand = profile::StandOf(stall);
+    if (stall.last) {  // a report, an upload: no hang
+      const std::string after =
+          stall.after_step < 0 ? "its begin" : fmt::format("global step {}, its last", stall.after_step);
+      fmt::print("{}\n",
+                 Wrapped(fmt::format("{} ended at least {} after {}{}{}", who, TimeText(stall.seconds), after,
+                                     stand.empty() ? "" : "; it was in ", Escaped(stand)),
+                         0, 100));
+      continue;
+    }
     fmt::print("{}\n",
                Wrapped(fmt::format("{} {} still for {}{} {}{}{}", who, stall.over ? "once stood" : "stands",
                                    stall.over ? "" : "at least ", TimeText(stall.seconds), since,
@@ -90,7 +99,7 @@ void StacksView::PrintLines() const {
       const std::size_t slash = line.at.file.rfind('/');
       fmt::print("  {:<15} {:>3.0f} %  {}:{} {}{}\n", label, 100 * line.share,
                  Escaped(slash == std::string::npos ? line.at.file : line.at.file.substr(slash + 1)),
-                 line.at.line, Escaped(line.at.function),
+                 line.at.line < 0 ? "?" : std::to_string(line.at.line), Escaped(line.at.function),
                  line.inside.empty() ? "" : Escaped(" (in " + line.inside + ")"));
     }
   }

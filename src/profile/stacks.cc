@@ -156,7 +156,9 @@ std::vector<Stall> StallsOf(const query::Trial& trial) {
     auto stall = ParseStallUntrusted(query::DocumentOf(trial, worker.worker, "stall"));
     if (!stall) continue;
     stall->worker = worker.worker;
-    stall->over = worker.last_global_step > stall->after_step;
+    const bool went_on = worker.last_global_step > stall->after_step;
+    stall->last = !went_on && worker.ended && worker.reason == format::EndReason::kCompleted;
+    stall->over = went_on || stall->last;
     out.push_back(std::move(*stall));
   }
   return out;

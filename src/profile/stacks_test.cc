@@ -4,9 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
+#include "profile/testing/phases_run.h"
+
 namespace luff::profile {
 namespace {
 
+using format::EndReason;
 using ::testing::HasSubstr;
 
 std::string Document(const std::string& thread, const std::string& more = "") {
@@ -60,6 +65,23 @@ TEST(Stacks, AProcessOfALoaderIsNamedWithItsLine) {
   ASSERT_TRUE(stall);
   EXPECT_THAT(WaitOf(*stall),
               HasSubstr("its process 44 is in data.py:12 __getitem__ and waits in read() of /data/x"));
+}
+
+TEST(Stacks, WhatATrainingDoesAfterItsLastStepIsNoStand) {
+  const auto stall_of = [](int steps_later, EndReason reason) {
+    testing::Written run;
+    for (int i = 0; i <= 7; ++i) run.Step(format::Mode::kTrain, {{format::Phase::kOther, 1}});
+    run.Document("stall", Document(Thread(R"("state":"R","call":"")", kOwn)));
+    for (int i = 0; i < steps_later; ++i) run.Step(format::Mode::kTrain, {{format::Phase::kOther, 1}});
+    const auto trial = run.Read(reason);
+    const auto stalls = StallsOf(*trial);
+    EXPECT_EQ(stalls.size(), 1U);
+    return std::pair(stalls.at(0).over, stalls.at(0).last);
+  };
+  EXPECT_EQ(stall_of(0, EndReason::kSignal), std::pair(false, false));
+  EXPECT_EQ(stall_of(1, EndReason::kSignal), std::pair(true, false));
+  EXPECT_EQ(stall_of(1, EndReason::kCompleted), std::pair(true, false));
+  EXPECT_EQ(stall_of(0, EndReason::kCompleted), std::pair(true, true));
 }
 
 TEST(Stacks, SharesAreThoseOfAPhase) {

@@ -99,6 +99,12 @@ def test_what_is_refused_says_why_and_harms_nothing(luff: Command, tmp_path: Pat
     (one,) = traces(luff, tmp_path / "nsys" / "run")
     assert one["file"] is None and "NSYS_PROFILING_SESSION_ID" in one["refused"]
     assert "no trace at TRAIN step 7: another profiler" in luff("profile", tmp_path / "nsys" / "run").out
+    off = START.replace("rules=False", "rules=False, profile='off'") + "step(); print(luff.trace())"
+    done = subprocess.run(
+        [sys.executable, "-c", off, tmp_path / "off"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == 'profile = "off" in the configuration\n'
+    assert "no trace at TRAIN step 1: profile" in luff("profile", tmp_path / "off").out
     profiler = "profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]); profiler.start()"
     code = f"""if i == 7:
         os.environ['KINETO_LOG_LEVEL'] = '99'
@@ -114,6 +120,28 @@ def test_what_is_refused_says_why_and_harms_nothing(luff: Command, tmp_path: Pat
     code = "if i in (3, 5): luff.trace(2)"
     train(tmp_path / "two", code)
     assert [one["first_step"] for one in traces(luff, tmp_path / "two" / "run")] == [3, 5]
+
+
+def test_a_second_training_of_the_process_ends_the_trace_of_the_first(luff: Command, tmp_path: Path) -> None:
+    code = """
+for _ in range(3): step()
+assert hook.trace(9) == ''
+step()
+from luff.torch.loop import _trace
+_trace._MOST_SECONDS = 0.0
+model = torch.nn.Linear(32, 1)
+optimizer = torch.optim.SGD(model.parameters())
+other = luff.torch.attach(model, run=sys.argv[2], rules=False)
+assert 'being made' in other.trace(1)
+step(); step()
+assert not torch._C._autograd._profiler_enabled() and other.trace(1) == ''
+step()
+"""
+    words = [sys.executable, "-c", START + code, tmp_path / "first", tmp_path / "second"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [bool(one["file"]) for one in traces(luff, tmp_path / "first")] == [True]
+    assert [bool(one["file"]) for one in traces(luff, tmp_path / "second")] == [False, True]
 
 
 def test_refusals_do_not_take_the_place_of_traces(luff: Command, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ struct Stall {
   std::int64_t looks = 0, same = 0;  // how often it was looked at, and how often in a row it stood the same
   std::string phase, no_stack;       // why there is no stack of Python; "" if there is one
   std::vector<StackThread> threads, processes;
-  bool over = false;  // a step came later
+  bool over = false;  // a step came later, or the training ended as it should
+  bool last = false;  // no step came later: it stood between its last step and its end
 };
 
 /// Nothing if it is none.

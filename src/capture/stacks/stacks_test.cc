@@ -336,6 +336,22 @@ TEST(StallWatch, LooksAreBounded) {
   EXPECT_EQ(told.size(), 12U);
 }
 
+TEST(StallWatch, ATrainingThatPausesInEachEpochIsToldOfSeldom) {
+  StallWatch watch(0, kSecond);
+  Documents told;
+  std::int64_t now = 0;
+  std::uint64_t steps = 0;
+  const auto pause = [&](std::int64_t seconds) {
+    watch.Look(now, ++steps, 0, &told);
+    for (std::int64_t i = 0; i < seconds; ++i) watch.Look(now += kSecond, steps, 0, &told);
+  };
+  for (int epoch = 0; epoch < 1000; ++epoch) pause(3);
+  EXPECT_EQ(told.size(), 16U * 2 + 16U);  // after 1 s and 2 s, then after 2 s
+  told.clear();
+  pause(5);
+  EXPECT_EQ(told.size(), 1U);  // a longer one is told
+}
+
 TEST(LineSampler, CountsTheTrainingsOwnLine_WithinBounds) {
   LineSampler sampler;
   const PythonFrame library{"get", "/v/lib/python3.11/queue.py", 3}, own{"log", "/jobs/train.py", 88};

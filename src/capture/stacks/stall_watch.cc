@@ -17,6 +17,9 @@ namespace {
 
 constexpr std::int64_t kTimesMedian = 20;
 constexpr int kMostLooks = 12;
+// A training that pauses in each epoch must not fill its run: after so many pauses the next must be twice as
+// long, at most 64 times.
+constexpr int kPauses = 16, kMostDoublings = 6;
 constexpr std::size_t kMostThreads = 24, kMostProcesses = 16;
 
 std::string Quoted(const std::string& text) { return JsonQuoted(ValidUtf8(text)); }
@@ -63,17 +66,19 @@ void StallWatch::OnStep(std::int64_t global_step, std::int64_t took_ns) noexcept
 
 std::int64_t StallWatch::Limit() const noexcept {
   const std::size_t known = std::min(took_, took_ns_.size());
-  if (known == 0) return after_ns_;
+  const std::int64_t least = after_ns_ << std::min(pauses_ / kPauses, kMostDoublings);
+  if (known == 0) return least;
   auto sorted = took_ns_;
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(known / 2);
   std::nth_element(sorted.begin(), middle, sorted.begin() + static_cast<std::ptrdiff_t>(known));
-  return std::max(after_ns_, kTimesMedian * *middle);
+  return std::max(least, kTimesMedian * *middle);
 }
 
 void StallWatch::Look(std::int64_t now_ns, std::uint64_t steps, std::int32_t thread,
                       std::vector<std::pair<std::string, std::string>>* documents) {
   if (steps != steps_) {
     steps_ = steps;
+    if (looks_ != 0) ++pauses_;
     progress_ns_ = now_ns;
     looks_ = same_ = 0;
     last_frames_.clear();

@@ -15,7 +15,8 @@ namespace luff::capture {
 /// from slow progress. **Owned by the writer thread.**
 class StallWatch {
  public:
-  /// A step is late after `after_ns`, or 20 times the median of the last steps if that is longer.
+  /// A step is late after `after_ns`, or 20 times the median of the last steps if that is longer. After every
+  /// 16 stands that a step has ended, `after_ns` is doubled, at most 6 times.
   StallWatch(std::int64_t now_ns, std::int64_t after_ns) : after_ns_(after_ns), progress_ns_(now_ns) {}
   /// A step has been handed over: which one, and how long it took.
   void OnStep(std::int64_t global_step, std::int64_t took_ns) noexcept;
@@ -35,6 +36,7 @@ class StallWatch {
   std::array<std::int64_t, 64> took_ns_{};
   std::size_t took_ = 0;  // ever
   int looks_ = 0, same_ = 0;
+  int pauses_ = 0;  // stands that were told, and that a step has ended
   std::vector<PythonFrame> last_frames_;
 };
 

@@ -60,12 +60,17 @@ class Written {
     batch.mark.duration_ns = head.wall_ns;
     EXPECT_TRUE(writer_->PublishStep(batch).ok());
   }
+  void Document(std::string name, std::string json) {
+    store::StepBatch batch;
+    batch.documents.emplace_back(std::move(name), std::move(json));
+    EXPECT_TRUE(writer_->PublishLoose(batch).ok());
+  }
   /// Time that no step has.
   void Pause(std::int64_t ms) { now_ns_ += ms * 1'000'000; }
   static constexpr std::int64_t kBegin = 1'700'000'000'000'000'000;
   [[nodiscard]] const store::RunInfo& info() const { return run_; }
-  [[nodiscard]] std::unique_ptr<query::Trial> Read() {
-    EXPECT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+  [[nodiscard]] std::unique_ptr<query::Trial> Read(format::EndReason reason = format::EndReason::kCompleted) {
+    EXPECT_TRUE(writer_->Close(reason).ok());
     auto trial = query::Trial::Open(path());
     EXPECT_TRUE(trial.ok()) << trial.status().ToString();
     return std::move(*trial);

@@ -149,13 +149,16 @@ class Hook(BaseHook):
 
     def _trace(self, steps: int, stacks: bool) -> str | None:
         session = self.machine.session or self.machine.ensure_session()
-        if session is None or not self.live or self._options.config.get("profile") == "off":
+        if session is None or not self.live:
             return None
         if self._tracer is None:
             rank, world = self.rank() or (0, 1)
             facts = {"rank": rank, "world_size": world, "run": session.run_path, "worker": session.worker}
             self._tracer = Tracer(session, session.run_path, facts)
-        why = self._tracer.begin(steps, self.machine.clock.mode_steps[int(Mode.TRAIN)], stacks=stacks)
+        first = self.machine.clock.mode_steps[int(Mode.TRAIN)]
+        if self._options.config.get("profile") == "off":
+            return self._tracer.refuse('profile = "off" in the configuration', first)
+        why = self._tracer.begin(steps, first, stacks=stacks)
         if not why:
             self.machine.tracing = self._tracer
         return why
@@ -279,10 +282,18 @@ class Hook(BaseHook):
             "distributed": torch.distributed.get_backend() if distributed else None,
         }
 
-    def _finish(self) -> None:
+    def give_up(self, why: str) -> None:
+        """Ends the run and records why the hook gives up; a trace would go on for ever."""
+        self.guarded("trace", self._end_trace)
+        super().give_up(why)
+
+    def _end_trace(self) -> None:
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
             self.machine.tracing = None
             tracer.end()
+
+    def _finish(self) -> None:
+        self._end_trace()
         if self.machine.session is not None:
             self.machine.finish()

@@ -19,7 +19,7 @@ from luff.torch.capture._recorder import Recorder
 from luff.torch.evidence._debug import LOOKS, DebugSettings
 from luff.torch.evidence._evidence import Evidence
 from luff.torch.evidence._step import Step, StepContext
-from luff.torch.loop._trace import Tracer
+from luff.torch.loop._trace import Profilers, Tracer
 from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["MAX_EVENTS", "Steps"]
@@ -241,7 +241,10 @@ class Steps(StepContext):
             self.writer.update = step.update if step.update >= 0 else self.clock.latest_update()
             self.writer.end()
         if step.mode == _TRAIN:
-            if self.tracing is not None and not self.tracing.step_ended():
+            tracing = Profilers.tracing
+            if tracing is not None and tracing is not self.tracing:
+                tracing.other_step_ended()
+            elif tracing is not None and not tracing.step_ended():
                 self.tracing = None
             self.saved_hooks = False
             self._late = self._late and session is None

@@ -38,6 +38,8 @@ class Profilers:
 
     #: Threads that prepare or run one.
     others: set[int] = set()  # noqa: RUF012 (one for the process)
+    #: The trace that is being made, of any training of this process.
+    tracing: Tracer | None = None
     _own = threading.local()
 
     @classmethod
@@ -137,16 +139,20 @@ class Tracer:
             try:
                 self._profiler = Profilers.of_ours(lambda: _started(stacks))
                 self._made += 1
+                Profilers.tracing = self
                 self._thread, self._lost = threading.get_ident(), False
             except Exception as error:
                 why = f"the profiler of PyTorch does not start: {type(error).__name__}: {error}"[:300]
             self._cost = time.perf_counter() - self._begun
-        if why:
-            self._tell({"refused": why, "first_step": first})
+        return self.refuse(why, first) if why else ""
+
+    def refuse(self, why: str, first: int) -> str:
+        """Tells why there is no trace from here on, and returns it; `first`: TRAIN steps so far."""
+        self._tell({"refused": why, "first_step": first})
         return why
 
     def _refusal(self) -> str:
-        if self.active:
+        if self.active or Profilers.tracing is not None:
             return "a trace is being made"
         if self._made >= _MOST_TRACES:
             return f"there are {_MOST_TRACES} traces of this worker already"
@@ -158,16 +164,19 @@ class Tracer:
         """Counts a step. Returns False when the trace has ended, early if it takes long or memory is scarce."""
         self._done += 1
         self._left -= 1
-        scarce = _memory()[1] < _LEAST_MEMORY // 2
-        if (
-            self._left > 0
-            and not scarce
-            and not self._lost
-            and time.perf_counter() - self._begun < _MOST_SECONDS
-        ):
+        if self._left > 0 and self._may_go_on():
             return True
         self.end()
         return False
+
+    def other_step_ended(self) -> None:
+        """Called when another training of this process has ended a step: this one may never go on."""
+        if threading.get_ident() == self._thread and not self._may_go_on():
+            self.end()
+
+    def _may_go_on(self) -> bool:
+        scarce = _memory()[1] < _LEAST_MEMORY // 2
+        return not scarce and not self._lost and time.perf_counter() - self._begun < _MOST_SECONDS
 
     def give_way(self) -> None:
         """Called before another profiler begins, in the thread that begins it."""
@@ -179,6 +188,7 @@ class Tracer:
     def forget(self) -> None:
         """Ends, in a forked child, what its copy of the parent's thread records for the parent's trace."""
         if self.active:
+            Profilers.tracing = None
             _record_no_more()
 
     def end(self) -> None:
@@ -187,6 +197,8 @@ class Tracer:
         if profiler is None:
             return
         here = threading.get_ident() == self._thread
+        if here:  # else it may still record there
+            Profilers.tracing = None
         if self._lost or not here or not torch._C._autograd._profiler_enabled():
             # What ends it would end the other one, or crash.
             if here:
