@@ -89,6 +89,7 @@ READING = {
     ],
     "stop": [[RUN], ["no\x1b"]],
     "capture": [[RUN, "--include", "\x1b(", "--for-steps", 1], [RUN, "--include", "x", "--for-steps", 1]],
+    "trace": [[RUN], ["no\x1b"]],
     "mark": [[RUN], [RUN, "\x1b[31m", "mute"], [RUN, "id1", "\x9b"]],
     "tag": [[RUN], ["no\x1b"], [RUN, "\x1b[31m"]],
     "label": [

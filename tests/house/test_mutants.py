@@ -148,7 +148,35 @@ for epoch in range(3):
         optimizer.step()
 """
 
-SAMPLES = {"classes": CLASSES, "numbers": NUMBERS, "pairs": PAIRS, "tokens": TOKENS, "several": SEVERAL}
+DENOISER = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+clean = torch.randn(60, 9, 4)
+gru = nn.GRU(4, 8, batch_first=True)
+head = nn.Linear(8, 4)
+optimizer = torch.optim.Adam([*gru.parameters(), *head.parameters()], lr=1e-3)
+for epoch in range(3):
+    for batch in clean.split(10):
+        last = batch[:, -1]
+        noise = torch.randn_like(last)
+        batch = torch.cat([batch[:, :-1], (last + noise)[:, None]], dim=1)
+        states, _ = gru(batch)
+        loss = F.mse_loss(head(states[:, -1]), noise)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+SAMPLES = {
+    "classes": CLASSES,
+    "numbers": NUMBERS,
+    "pairs": PAIRS,
+    "tokens": TOKENS,
+    "several": SEVERAL,
+    "denoiser": DENOISER,
+}
 
 
 def edited(sample: str, operator: str) -> str | None:

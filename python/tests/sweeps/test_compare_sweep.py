@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -50,7 +51,7 @@ def home(tmp_path_factory):
 
 
 def luff(home, *words):
-    command = os.environ.get("LUFF_EXECUTABLE") or os.path.join(os.path.dirname(sys.executable), "luff")
+    command = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff") or "luff"
     return subprocess.run(
         [command, *words],
         env=os.environ | {"LUFF_HOME": str(home)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -120,7 +121,7 @@ def test_forty_trials(tmp_path, driver):
     assert watched == healthy  # none of them stopped; the same losses bit for bit, in the same order
     assert watched_best == bare_best
     home = str(tmp_path / "watched" / "home")
-    command = os.environ.get("LUFF_EXECUTABLE") or os.path.join(os.path.dirname(sys.executable), "luff")
+    command = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff") or "luff"
     told = json.loads(
         subprocess.run(
             [command, "compare", "--sweep", "gate", "--json"], env=os.environ | {"LUFF_HOME": home},
