@@ -182,7 +182,7 @@ def test_the_view_says_what_is_slow(browser: Browser, run: str) -> None:
     browser.press("ArrowLeft")
     says(browser, "step 99: ")
     browser.evaluate("location.hash += '&of=share'")
-    says(browser, "data_wait 9")  # per cent
+    browser.until(r"/step 99: [^\n]*data_wait [5-9]\d %/.test(document.body?.innerText ?? '')")
     picture(browser, "time")
     assert browser.evaluate("window.problems") == []
 
