@@ -163,12 +163,13 @@ TEST_F(MirrorTest, LargeValuesAreAskedForInPieces) {
 
 TEST_F(MirrorTest, AFetcherThatHangsUpOrTalksWithoutEndIsGivenUp) {
   WriteGood();
-  std::string answer;
+  std::atomic<bool> talks = false;  // while the other thread answers
   Fetcher fetcher(folder.path(), [&](const std::string& line) {
-    return line.find("follow") != std::string::npos ? std::string("{\"ok\": true}\n") : answer;
+    if (line.find("follow") != std::string::npos) return std::string("{\"ok\": true}\n");
+    return talks ? std::string(1 << 20, 'x') : std::string();
   });
   EXPECT_EQ(Mirror::Of(folder.path())->Need(0, 1, 0, 10).code(), StatusCode::kUnavailable);
-  answer = std::string(1 << 20, 'x');
+  talks = true;
   EXPECT_EQ(Mirror::Of(folder.path())->Need(0, 1, 0, 10).code(), StatusCode::kUnavailable);
 }
 
