@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 
 import luff
 from _studio import Bench, begin
@@ -65,26 +60,8 @@ def measure(bench: Bench) -> None:
     step(bench)
 
 
-@contextlib.contextmanager
-def awake() -> Iterator[None]:
-    """Keeps each core from sleeping, by work that gives way to all other. A core of a virtual machine that slept
-    between two steps charges its waking to them: 1.9 ms where 1.0 ms are measured beside other work.
-    """
-    with contextlib.ExitStack() as spinning:
-        for _ in range(os.cpu_count() or 1):
-            code = f"import os\nos.nice(19)\nwhile os.getppid() == {os.getpid()}: pass"
-            spinner = spinning.enter_context(subprocess.Popen([sys.executable, "-c", code]))
-            spinning.callback(spinner.kill)
-        yield
-
-
 def step(bench: Bench) -> None:
     """What a published step of 5,000 tensors costs until it is in the overview and in the stream."""
-    with awake():
-        _step(bench)
-
-
-def _step(bench: Bench) -> None:
     root = bench.folder / "growing"
     root.mkdir()
     hook, arrays = begin(root / "run", bench.tensors)
