@@ -18,6 +18,8 @@ import luff.numpy
 import numpy as np
 import pytest
 
+from tests.browser import Browser
+
 LIMIT_S = 60
 #: Keeps in `problems` what a page must not do.
 WATCH = """
@@ -27,6 +29,19 @@ addEventListener("error", (e) => problems.push(e.message));
 addEventListener("unhandledrejection", (e) => problems.push(String(e.reason)));
 window.alert = () => problems.push("alert");
 """
+
+
+AXE = Path(__file__).resolve().parents[2] / "web/node_modules/axe-core/axe.min.js"
+
+
+def barriers(browser: Browser) -> Any:
+    """Returns what axe finds serious or critical on the page as it is now."""
+    if not browser.evaluate("typeof window.axe === 'object'"):
+        browser.evaluate(AXE.read_text() + ";0")
+    return browser.evaluate(
+        "axe.run(document).then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
+        ".map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' ')))"
+    )
 
 
 def executable() -> str:
@@ -121,6 +136,10 @@ class Server:
         answer = self.ask("GET", path)
         assert answer.status == 200, answer.body
         return answer.json()
+
+    def require_page(self) -> None:
+        if self.ask("GET", "/", {"Accept-Encoding": "gzip"}).status == 404:
+            pytest.skip("built without the page: no Node was there")
 
     def end(self) -> tuple[int, str]:
         """Ends it as a terminal would; returns exit code and what it said."""

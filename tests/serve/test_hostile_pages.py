@@ -152,8 +152,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Br
     names = "MAP rebound.test 127.0.0.2,MAP evil.test 127.0.0.1"
     browser = Browser(tmp_path_factory.mktemp("profile"), f"--host-resolver-rules={names}")
     try:
-        if server.ask("GET", "/", {"Accept-Encoding": "gzip"}).status == 404:
-            pytest.skip("built without the page")
+        server.require_page()
         browser.open(server.link)
         browser.until("document.querySelector('table') !== null")
         assert server.token not in browser.evaluate("location.href")

@@ -16,8 +16,8 @@ import pytest
 from tests.browser import Browser
 from tests.browser import executable as browser_executable
 
-from .conftest import LIMIT_S, WATCH, Server, executable, record
-from .test_page import AXE, fill, press
+from .conftest import AXE, LIMIT_S, WATCH, Server, barriers, executable, record
+from .test_page import fill, press
 
 torch = pytest.importorskip("torch")
 
@@ -67,11 +67,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     job(folder, "high", "--config", "luff.toml", "--tag", "sweep", "--tag", "<i>")
     record(folder / "runs/other")
     started = Server(folder, folder / "runs")
-    if started.ask("GET", "/", {"Accept-Encoding": "gzip"}).status == 404:
+    try:
+        started.require_page()
+        yield started
+    finally:
         started.end()
-        pytest.skip("built without the page: no Node was there")
-    yield started
-    started.end()
 
 
 @pytest.fixture(scope="module")
@@ -233,10 +233,4 @@ def test_they_are_accessible_and_narrow(browser: Browser, ids: dict[str, str]) -
             shot(browser, f"{theme}-{list(views).index(hash_)}")
             if not AXE.exists():
                 continue
-            if not browser.evaluate("typeof window.axe === 'object'"):
-                browser.evaluate(AXE.read_text() + ";0")
-            found = browser.evaluate(
-                "axe.run(document).then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
-                ".map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' ')))"
-            )
-            assert found == [], f"{theme} {hash_}"
+            assert barriers(browser) == [], f"{theme} {hash_}"

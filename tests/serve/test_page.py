@@ -22,17 +22,15 @@ import pytest
 from tests.browser import Browser
 from tests.browser import executable as browser_executable
 
-from .conftest import LIMIT_S, WATCH, Server, add_token, executable, record
+from .conftest import AXE, LIMIT_S, WATCH, Server, add_token, barriers, executable, record
 
 VIEWS = ("", "curves", "heat", "findings", "step", "log", "actions", "info")
-AXE = Path(__file__).resolve().parents[2] / "web/node_modules/axe-core/axe.min.js"
 
 
 @pytest.fixture(scope="module")
 def browser(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     browser_executable()
-    if server.ask("GET", "/", {"Accept-Encoding": "gzip"}).status == 404:
-        pytest.skip("built without the page: no Node was there")
+    server.require_page()
     with contextlib.closing(Browser(tmp_path_factory.mktemp("profile"))) as opened:
         opened.before_each_page(WATCH)
         opened.open(server.link)
@@ -47,8 +45,7 @@ def empty(tmp_path: Path) -> Iterator[Server]:
     (tmp_path / "root").mkdir()
     server = Server(tmp_path, tmp_path / "root")
     try:
-        if server.ask("GET", "/", {"Accept-Encoding": "gzip"}).status == 404:
-            pytest.skip("built without the page")
+        server.require_page()
         yield server
     finally:
         server.end()
@@ -147,13 +144,7 @@ def test_both_themes_are_accessible(browser: Browser, run: str) -> None:
             go(browser, run, f"view={view}")
             browser.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
             time.sleep(0.4)
-            if not browser.evaluate("typeof window.axe === 'object'"):
-                browser.evaluate(AXE.read_text() + ";0")
-            found = browser.evaluate(
-                "axe.run(document).then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
-                ".map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' ')))"
-            )
-            assert found == [], f"{theme} {view}"
+            assert barriers(browser) == [], f"{theme} {view}"
 
 
 def test_narrow_screens_scroll_nothing_sideways(browser: Browser, run: str) -> None:

@@ -21,8 +21,7 @@ from tests.browser import executable as browser_executable
 from tests.cli.hostile import make_run
 from tests.report import Report, skip_without_page
 
-from .conftest import WATCH, executable, record
-from .test_page import AXE
+from .conftest import AXE, WATCH, barriers, executable, record
 
 VIEWS = ("", "curves", "tensors", "heat", "findings", "model", "profile", "step", "data", "info")
 WATCH_CONSOLE = (
@@ -242,19 +241,12 @@ def test_both_themes_are_accessible_and_narrow_screens_scroll_nothing(browser: B
     if not AXE.exists():
         pytest.skip("no axe-core; npm ci in web/")
     open_at(browser, page)
-    axe = AXE.read_text()
     for theme in ("light", "dark"):
         for view in VIEWS:
             browser.evaluate(f"location.hash = '#/?view={view}'")
             browser.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
             time.sleep(0.4)
-            if not browser.evaluate("typeof window.axe === 'object'"):
-                browser.evaluate(axe + ";0")
-            found = browser.evaluate(
-                "axe.run(document).then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
-                ".map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' ')))"
-            )
-            assert found == [], f"{theme} {view}"
+            assert barriers(browser) == [], f"{theme} {view}"
     browser.resize(320, 800)
     try:
         for view in VIEWS:

@@ -19,8 +19,8 @@ from tests.browser import Browser
 from tests.browser import executable as browser_executable
 from tests.report import Report, skip_without_page
 
-from .conftest import LIMIT_S, WATCH, Server, executable, numbers, texts
-from .test_views import AXE, go, picture, says
+from .conftest import AXE, LIMIT_S, WATCH, Server, barriers, executable, numbers, texts
+from .test_views import go, picture, says
 
 STEPS = 160
 #: Rank 1 waits for each batch. `argv[2]`: what to do after the steps; "hold" trains on until a line comes in.
@@ -98,8 +98,7 @@ def run(server: Server) -> str:
 @pytest.fixture(scope="module")
 def browser(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     browser_executable()
-    if server.ask("GET", "/", {"Accept-Encoding": "gzip"}).status == 404:
-        pytest.skip("built without the page: no Node was there")
+    server.require_page()
     with contextlib.closing(Browser(tmp_path_factory.mktemp("profile"))) as opened:
         opened.before_each_page(WATCH)
         opened.open(server.link)
@@ -200,15 +199,10 @@ def test_it_is_accessible_in_both_themes_and_narrow(browser: Browser, run: str) 
         pytest.skip("no axe-core; npm ci in web/")
     go(browser, run, "view=profile&rank=1")
     says(browser, "Where the time went", "Machine ")
-    browser.evaluate(AXE.read_text() + ";0")
     for theme in ("light", "dark"):
         browser.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
         time.sleep(0.2)
-        found = browser.evaluate(
-            "axe.run(document).then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
-            ".map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' ')))"
-        )
-        assert found == [], theme
+        assert barriers(browser) == [], theme
     browser.resize(320, 800)
     try:
         browser.until("document.documentElement.scrollWidth <= 320")

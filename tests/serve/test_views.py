@@ -23,11 +23,10 @@ from luff.config import Collection, SaveConfig
 from tests.browser import Browser
 from tests.browser import executable as browser_executable
 
-from .conftest import LIMIT_S, WATCH, Server, executable, numbers
+from .conftest import AXE, LIMIT_S, WATCH, Server, barriers, executable, numbers
 
 FORMULA = '=cmd|"/c calc"!A1'
 STEPS = 80
-AXE = Path(__file__).resolve().parents[2] / "web/node_modules/axe-core/axe.min.js"
 #: Keeps what the page gives to the browser as a file.
 SAVED = """
 window.saved = [];
@@ -126,8 +125,7 @@ def server(
 @pytest.fixture(scope="module")
 def browser(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     browser_executable()
-    if server.ask("GET", "/", {"Accept-Encoding": "gzip"}).status == 404:
-        pytest.skip("built without the page: no Node was there")
+    server.require_page()
     with contextlib.closing(Browser(tmp_path_factory.mktemp("profile"))) as opened:
         opened.before_each_page(WATCH + SAVED)
         opened.open(server.link)
@@ -427,16 +425,10 @@ def test_new_views_are_accessible_in_both_themes_and_narrow(
     for run, view, text in views:
         go(browser, ids[run], f"view={view}")
         says(browser, text)
-        if not browser.evaluate("typeof window.axe === 'object'"):
-            browser.evaluate(AXE.read_text() + ";0")
         for theme in ("light", "dark"):
             browser.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
             time.sleep(0.2)
-            found = browser.evaluate(
-                "axe.run(document).then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
-                ".map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' ')))"
-            )
-            assert found == [], f"{theme} {view}"
+            assert barriers(browser) == [], f"{theme} {view}"
             picture(browser, f"{view.split('&')[0]}-{theme}")
         browser.resize(320, 800)
         try:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import textwrap
 
 import pytest
+from sweep_scripts import luff_command, run_script
 
 TRIALS = """
     import time
@@ -40,20 +39,14 @@ TRIALS = """
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
-    (folder / "trials.py").write_text(textwrap.dedent(TRIALS))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
-    done = subprocess.run(
-        [sys.executable, "trials.py"], cwd=folder, env=environment | {"LUFF_HOME": str(folder)},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = run_script(folder, "trials.py", TRIALS, LUFF_HOME=folder)
     assert done.returncode == 0, done.stderr
     return folder
 
 
 def luff(home, *words):
-    command = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff") or "luff"
     return subprocess.run(
-        [command, *words],
+        [luff_command(), *words],
         env=os.environ | {"LUFF_HOME": str(home)},
         capture_output=True,
         text=True,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 import textwrap
 
 import pytest
+from sweep_scripts import luff_command, run_script
 
 pytestmark = pytest.mark.thorough
 
@@ -96,12 +95,8 @@ DRIVERS = {
 
 def _sweep(folder, driver, how):
     folder.mkdir()
-    (folder / "sweep.py").write_text(textwrap.dedent(TRAIN) + textwrap.dedent(DRIVERS[driver]))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
-    done = subprocess.run(
-        [sys.executable, "sweep.py", driver, how], cwd=folder, env=environment | {"LUFF_HOME": str(folder / "home")},
-        capture_output=True, text=True, timeout=3000, check=False,
-    )  # fmt: skip
+    script = textwrap.dedent(TRAIN) + textwrap.dedent(DRIVERS[driver])
+    done = run_script(folder, "sweep.py", script, driver, how, timeout=3000, LUFF_HOME=folder / "home")
     assert done.returncode == 0, done.stderr
     losses = [json.loads(line) for line in (folder / "losses.jsonl").read_text().splitlines()]
     best = [line for line in done.stdout.splitlines() if line.startswith("best ")]
@@ -121,10 +116,9 @@ def test_forty_trials(tmp_path, driver):
     assert watched == healthy  # none of them stopped; the same losses bit for bit, in the same order
     assert watched_best == bare_best
     home = str(tmp_path / "watched" / "home")
-    command = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff") or "luff"
     told = json.loads(
         subprocess.run(
-            [command, "compare", "--sweep", "gate", "--json"], env=os.environ | {"LUFF_HOME": home},
+            [luff_command(), "compare", "--sweep", "gate", "--json"], env=os.environ | {"LUFF_HOME": home},
             capture_output=True, text=True, check=True,
         ).stdout
     )  # fmt: skip

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 
 import luff
 import pytest
+from sweep_scripts import run_script
 
 pytest.importorskip("hydra")
 
@@ -51,12 +48,7 @@ TASK = """
 
 
 def _run(tmp_path, *words):
-    (tmp_path / "task.py").write_text(textwrap.dedent(TASK))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
-    return subprocess.run(
-        [sys.executable, "task.py", *words], cwd=tmp_path, env=environment | {"LUFF_HOME": str(tmp_path / "home")},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    return run_script(tmp_path, "task.py", TASK, *words, LUFF_HOME=tmp_path / "home")
 
 
 def test_the_other_jobs_run_with_their_losses(tmp_path):

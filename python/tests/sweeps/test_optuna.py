@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
-
 import luff
 import pytest
+from sweep_scripts import run_script
 
 optuna = pytest.importorskip("optuna")
 
@@ -49,12 +45,7 @@ STUDY = """
 
 
 def _study(tmp_path, how):
-    (tmp_path / "study.py").write_text(textwrap.dedent(STUDY))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
-    done = subprocess.run(
-        [sys.executable, "study.py", how], cwd=tmp_path, env=environment | {"HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    done = run_script(tmp_path, "study.py", STUDY, how, timeout=240, HOME=tmp_path)
     assert done.returncode == 0, done.stderr
     return [line.split() for line in done.stdout.splitlines()]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 
 import luff
 import pytest
+from sweep_scripts import run_script
 
 pytest.importorskip("ray.tune")
 
@@ -59,12 +56,7 @@ STUDY = """
 
 
 def _study(tmp_path, how):
-    (tmp_path / "study.py").write_text(textwrap.dedent(STUDY))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
-    done = subprocess.run(
-        [sys.executable, "study.py", how], cwd=tmp_path, env=environment | {"LUFF_HOME": str(tmp_path / "home")},
-        capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
+    done = run_script(tmp_path, "study.py", STUDY, how, timeout=500, LUFF_HOME=tmp_path / "home")
     assert done.returncode == 0, done.stderr
     return {
         row["lr"]: row

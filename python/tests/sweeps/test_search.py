@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
-import textwrap
 import warnings
 
 import luff
@@ -19,6 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sweep_scripts import run_script
 
 
 def test_the_search_finds_what_it_finds_without_luff_and_each_fit_is_a_trial(tmp_path, monkeypatch):
@@ -99,12 +96,7 @@ SEARCH = """
 
 
 def test_a_stopped_fit_has_no_score_and_the_search_goes_on(tmp_path):
-    (tmp_path / "search.py").write_text(textwrap.dedent(SEARCH))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
-    done = subprocess.run(
-        [sys.executable, "search.py"], cwd=tmp_path, env=environment | {"HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    done = run_script(tmp_path, "search.py", SEARCH, timeout=240, HOME=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("]")[0] == "[False, True, False"
     assert done.stdout.rstrip().endswith("True")
