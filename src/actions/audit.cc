@@ -31,12 +31,6 @@ bool IsSilence(const AuditLine& line) {
   return line.event == "silenced" || line.event == "limited" || line.event == "dropped";
 }
 
-template <typename T>
-T Whole(const Json& json, const char* key, T otherwise) {
-  const auto at = json.find(key);
-  return at != json.end() && at->is_number_integer() ? at->get<T>() : otherwise;
-}
-
 }  // namespace
 
 Result<AuditLine> ParseAuditLineUntrusted(std::string_view text) {
@@ -45,15 +39,15 @@ Result<AuditLine> ParseAuditLineUntrusted(std::string_view text) {
     const Json json = TryParseOrderedJson(text, {kMaxLineBytes, kMaxDepth});
     if (!json.is_object()) return Corruption("a line of the audit is no JSON object, or too deep");
     AuditLine line;
-    line.unix_ns = Whole<std::int64_t>(json, "unix_ns", 0);
+    line.unix_ns = WholeMember(json, "unix_ns", 0);
     line.id = TextMember(json, "id");
     line.action = TextMember(json, "action");
     line.kind = TextMember(json, "kind");
     line.finding = TextMember(json, "finding");
     line.cause = TextMember(json, "cause");
     line.event = TextMember(json, "event");
-    line.attempt = Whole<int>(json, "attempt", 0);
-    line.train_step = Whole<std::int64_t>(json, "train_step", -1);
+    line.attempt = static_cast<int>(WholeMember(json, "attempt", 0));
+    line.train_step = WholeMember(json, "train_step", -1);
     line.detail = TextMember(json, "detail");
     if (const auto at = json.find("document"); at != json.end() && at->is_object())
       line.document = JsonText(*at);

@@ -42,6 +42,12 @@ std::string Member(const T& object, const char* key) {
 }
 
 template <typename T>
+std::int64_t Whole(const T& object, const char* key, std::int64_t otherwise) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_number_integer() ? at->template get<std::int64_t>() : otherwise;
+}
+
+template <typename T>
 std::string Text(const T& json, int indent, bool ascii) {
   return json.dump(indent, ' ', ascii, T::error_handler_t::replace);
 }
@@ -81,6 +87,17 @@ OrderedJson TryParseOrderedJson(std::string_view text, JsonLimits limits) {
 
 std::string TextMember(const Json& object, const char* key) { return Member(object, key); }
 std::string TextMember(const OrderedJson& object, const char* key) { return Member(object, key); }
+
+std::int64_t WholeMember(const Json& object, const char* key, std::int64_t otherwise) {
+  return Whole(object, key, otherwise);
+}
+std::int64_t WholeMember(const OrderedJson& object, const char* key, std::int64_t otherwise) {
+  return Whole(object, key, otherwise);
+}
+bool FlagMember(const Json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_boolean() && at->get<bool>();
+}
 
 std::string JsonText(const Json& json, int indent) { return Text(json, indent, false); }
 std::string JsonText(const OrderedJson& json, int indent) { return Text(json, indent, false); }

@@ -35,6 +35,13 @@ struct JsonLimits {
 [[nodiscard]] std::string TextMember(const nlohmann::json& object, const char* key);
 [[nodiscard]] std::string TextMember(const nlohmann::ordered_json& object, const char* key);
 
+/// A member that is a whole number, or is true; `otherwise`, or false, if the object has none of that name,
+/// or it is something else.
+[[nodiscard]] std::int64_t WholeMember(const nlohmann::json& object, const char* key, std::int64_t otherwise);
+[[nodiscard]] std::int64_t WholeMember(const nlohmann::ordered_json& object, const char* key,
+                                       std::int64_t otherwise);
+[[nodiscard]] bool FlagMember(const nlohmann::json& object, const char* key);
+
 /// Writes one line, or indents each level by `indent` blanks. Replaces bytes that are not UTF-8.
 [[nodiscard]] std::string JsonText(const nlohmann::json& json, int indent = -1);
 [[nodiscard]] std::string JsonText(const nlohmann::ordered_json& json, int indent = -1);

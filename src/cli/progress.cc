@@ -28,11 +28,6 @@ double NumberAt(const json& object, const char* name) {
   return at != object.end() && at->is_number() ? at->get<double>() : NAN;
 }
 
-std::int64_t WholeAt(const json& object, const char* name, std::int64_t otherwise) {
-  const auto at = object.find(name);
-  return at != object.end() && at->is_number_integer() ? at->get<std::int64_t>() : otherwise;
-}
-
 }  // namespace
 
 // ---- In the rule worker ----
@@ -64,10 +59,10 @@ void TakeProgressLine(const std::string& line, Progress* progress) {
   const json told = TryParseJson(line.substr(7));
   if (!told.is_object()) return;
   Progress now;
-  now.step = WholeAt(told, "step", -1);
-  now.wall_unix_ns = WholeAt(told, "wall", 0);
-  now.planned = WholeAt(told, "planned", -1);
-  now.done = WholeAt(told, "done", 0);
+  now.step = WholeMember(told, "step", -1);
+  now.wall_unix_ns = WholeMember(told, "wall", 0);
+  now.planned = WholeMember(told, "planned", -1);
+  now.done = WholeMember(told, "done", 0);
   now.updates = told.contains("updates") && told["updates"] == true;
   now.has_loss = told.contains("loss");
   now.loss = NumberAt(told, "loss");
@@ -131,14 +126,14 @@ void ProgressReader::ReadPlan(const query::Trial& trial) {
   now_.left_s = NAN;
   first_ = {};
   if (const json said = TryParseJson(plan); said.is_object()) {
-    now_.planned = WholeAt(said, "updates", -1);
-    begin_ = WholeAt(said, "first_update", 0);
+    now_.planned = WholeMember(said, "updates", -1);
+    begin_ = WholeMember(said, "first_update", 0);
     now_.updates = true;
   } else if (const json told = TryParseJson(boosting);
              told.is_object() && told.contains("trainings") && told["trainings"].is_array() &&
              !told["trainings"].empty() && told["trainings"].back().is_object()) {
-    now_.planned = WholeAt(told["trainings"].back(), "rounds_planned", -1);
-    begin_ = WholeAt(told["trainings"].back(), "first_step", 0);
+    now_.planned = WholeMember(told["trainings"].back(), "rounds_planned", -1);
+    begin_ = WholeMember(told["trainings"].back(), "first_step", 0);
     now_.updates = false;
   }
 }

@@ -20,9 +20,7 @@ constexpr std::size_t kMostSums = 4096;  // workers whose waits are told apart
 constexpr double kSlower = 1.3;
 
 std::int64_t Whole(const Json& object, const char* key, std::int64_t otherwise) {
-  const auto at = object.find(key);
-  if (at == object.end() || !at->is_number_integer()) return otherwise;
-  const auto number = at->get<std::int64_t>();
+  const std::int64_t number = WholeMember(object, key, otherwise);
   return number < 0 ? otherwise : number;
 }
 
@@ -34,17 +32,9 @@ std::vector<Loader> LoadersOf(std::string_view loaders_json) {
   if (!json.is_object() || !json.contains("loaders") || !json["loaders"].is_array()) return all;
   for (const Json& one : json["loaders"]) {
     if (!one.is_object()) continue;
-    const auto text = [&](const char* name) {
-      const auto at = one.find(name);
-      return at != one.end() && at->is_string() ? at->get<std::string>() : std::string();
-    };
-    const auto flag = [&](const char* name) {
-      const auto at = one.find(name);
-      return at != one.end() && at->is_boolean() && at->get<bool>();
-    };
     const std::int64_t samples = Whole(one, "samples", -1), batch = Whole(one, "batch_size", 0);
-    all.push_back({text("type"), text("dataset"), Whole(one, "num_workers", 0), flag("persistent_workers"),
-                   Whole(one, "number", -1), flag("trains"),
+    all.push_back({TextMember(one, "type"), TextMember(one, "dataset"), Whole(one, "num_workers", 0),
+                   FlagMember(one, "persistent_workers"), Whole(one, "number", -1), FlagMember(one, "trains"),
                    samples < 0 || batch == 0 ? -1 : samples / batch + (samples % batch != 0 ? 1 : 0)});
   }
   return all;

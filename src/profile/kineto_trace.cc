@@ -329,11 +329,7 @@ std::vector<TraceFile> ParseTracesUntrusted(std::string_view json) {
     TraceFile file;
     file.file = TextMember(one, "file");
     file.refused = TextMember(one, "refused");
-    const auto number = [&](const char* key) {
-      const auto at = one.find(key);
-      return at != one.end() && at->is_number_integer() ? std::max<std::int64_t>(at->get<std::int64_t>(), 0)
-                                                        : 0;
-    };
+    const auto number = [&](const char* key) { return std::max<std::int64_t>(WholeMember(one, key, 0), 0); };
     file.first_step = number("first_step");
     file.steps = number("steps");
     file.bytes = static_cast<std::uint64_t>(number("bytes"));

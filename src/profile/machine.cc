@@ -173,7 +173,7 @@ void AddHost(const query::HostSamples& host, MachineUse* use) {
     if (gpu.index >= gpus->size() || !(*gpus)[gpu.index].is_object()) continue;
     const auto& described = (*gpus)[gpu.index];
     gpu.name = TextMember(described, "name");
-    gpu.mig = described.contains("mig") && described["mig"].is_boolean() && described["mig"].get<bool>();
+    gpu.mig = FlagMember(described, "mig");
   }
 }
 

@@ -22,34 +22,24 @@ std::string TextOf(const Json& object, const char* key) {
   return text;
 }
 
-std::int64_t NumberOf(const Json& object, const char* key, std::int64_t otherwise) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_number_integer() ? at->get<std::int64_t>() : otherwise;
-}
-
-bool FlagOf(const Json& object, const char* key) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_boolean() && at->get<bool>();
-}
-
 StackThread ThreadFrom(const Json& json) {
   StackThread out;
-  out.thread = NumberOf(json, "thread", 0);
-  out.process = NumberOf(json, "process", 0);
+  out.thread = WholeMember(json, "thread", 0);
+  out.process = WholeMember(json, "process", 0);
   out.name = TextOf(json, "name");
   out.state = TextOf(json, "state");
   out.call = TextOf(json, "call");
   out.place = TextOf(json, "place");
   out.on = TextOf(json, "on");
-  out.trains = FlagOf(json, "trains");
-  out.has_gil = FlagOf(json, "gil");
+  out.trains = FlagMember(json, "trains");
+  out.has_gil = FlagMember(json, "gil");
   const auto frames = json.find("frames");
   if (frames == json.end() || !frames->is_array()) return out;
   for (const Json& frame : *frames) {
     if (out.frames.size() == kMostFrames) break;
     if (!frame.is_object()) continue;
-    out.frames.push_back({TextOf(frame, "function"), TextOf(frame, "file"), NumberOf(frame, "line", -1),
-                          FlagOf(frame, "own")});
+    out.frames.push_back({TextOf(frame, "function"), TextOf(frame, "file"), WholeMember(frame, "line", -1),
+                          FlagMember(frame, "own")});
   }
   return out;
 }
@@ -138,11 +128,11 @@ std::optional<Stall> ParseStallUntrusted(std::string_view json) {
   const Json parsed = TryParseJson(json, kLimits);
   if (!parsed.is_object() || !parsed.contains("threads")) return std::nullopt;
   Stall out;
-  out.after_step = NumberOf(parsed, "after_step", -1);
+  out.after_step = WholeMember(parsed, "after_step", -1);
   if (const auto seconds = parsed.find("seconds"); seconds != parsed.end() && seconds->is_number())
     out.seconds = seconds->get<double>();
-  out.looks = NumberOf(parsed, "looks", 0);
-  out.same = NumberOf(parsed, "same", 0);
+  out.looks = WholeMember(parsed, "looks", 0);
+  out.same = WholeMember(parsed, "same", 0);
   out.phase = TextOf(parsed, "phase");
   out.no_stack = TextOf(parsed, "no_stack");
   out.threads = ThreadsFrom(parsed, "threads");
@@ -248,10 +238,10 @@ std::vector<LineTime> ParseLinesUntrusted(std::string_view json) {
     std::size_t number = 0;
     while (number < format::kPhaseCount && format::PhaseName(static_cast<std::uint8_t>(number)) != phase)
       ++number;
-    const std::int64_t count = NumberOf(line, "count", 0);
+    const std::int64_t count = WholeMember(line, "count", 0);
     if (number == format::kPhaseCount || count <= 0) continue;
     one.phase = static_cast<format::Phase>(number);
-    one.at = {TextOf(line, "function"), TextOf(line, "file"), NumberOf(line, "line", -1), true};
+    one.at = {TextOf(line, "function"), TextOf(line, "file"), WholeMember(line, "line", -1), true};
     one.inside = TextOf(line, "inside");
     one.count = static_cast<std::uint64_t>(count);
     all[number] += static_cast<double>(count);

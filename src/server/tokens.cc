@@ -47,11 +47,6 @@ std::string BytesOf(std::string_view hex) {
   return bytes;
 }
 
-std::int64_t WholeMember(const nlohmann::json& object, const char* key) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_number_integer() ? at->get<std::int64_t>() : -1;
-}
-
 }  // namespace
 
 std::string_view RoleName(Role role) noexcept {
@@ -90,7 +85,7 @@ std::string NewToken() {
 Result<std::vector<NamedToken>> ParseTokensUntrusted(std::string_view text) {
   const nlohmann::json json = TryParseJson(text, {.bytes = kMaxBytes, .depth = 8});
   const auto list = json.is_object() ? json.find("tokens") : json.end();
-  if (!json.is_object() || WholeMember(json, "version") != 1 || list == json.end() || !list->is_array() ||
+  if (!json.is_object() || WholeMember(json, "version", -1) != 1 || list == json.end() || !list->is_array() ||
       list->size() > TokenFile::kMaxTokens)
     return Corruption("this is no file of tokens, version 1");
   std::vector<NamedToken> tokens;
@@ -98,8 +93,8 @@ Result<std::vector<NamedToken>> ParseTokensUntrusted(std::string_view text) {
     if (!one.is_object()) return Corruption("a token is no object");
     NamedToken token{.name = TextMember(one, "name"), .hash = BytesOf(TextMember(one, "blake2b"))};
     const auto role = ParseRole(TextMember(one, "role"));
-    token.created_unix_s = WholeMember(one, "created_unix_s");
-    token.expires_unix_s = WholeMember(one, "expires_unix_s");
+    token.created_unix_s = WholeMember(one, "created_unix_s", -1);
+    token.expires_unix_s = WholeMember(one, "expires_unix_s", -1);
     if (!IsName(token.name) || !role.ok() || token.hash.size() != crypto_generichash_BYTES ||
         token.expires_unix_s < 0)
       return Corruption(fmt::format("token {} lacks a name, role, blake2b or expires_unix_s", tokens.size()));

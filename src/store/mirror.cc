@@ -25,16 +25,6 @@ constexpr std::size_t kMaxAnswer = 64 << 10;
 // After a failure, which took its time, others fail at once for so long.
 constexpr std::int64_t kFailFastNs = 5'000'000'000;
 
-std::int64_t Whole(const Json& json, const char* key) {
-  const auto at = json.find(key);
-  return at != json.end() && at->is_number_integer() ? at->get<std::int64_t>() : 0;
-}
-
-bool Flag(const Json& json, const char* key) {
-  const auto at = json.find(key);
-  return at != json.end() && at->is_boolean() && at->get<bool>();
-}
-
 std::string FileOf(const std::string& run_path) { return run_path + "/mirror.json"; }
 
 }  // namespace
@@ -64,12 +54,12 @@ void Mirror::Parse(const std::string& text) {
   if (!json.is_object()) return;
   state_.url = TextMember(json, "url");
   state_.problem = TextMember(json, "problem");
-  state_.ended = Flag(json, "ended");
-  state_.behind = Flag(json, "behind");
-  state_.silent = Flag(json, "silent");
-  state_.host_unix_ns = Whole(json, "host_unix_ns");
-  state_.requests = static_cast<std::uint64_t>(std::max<std::int64_t>(0, Whole(json, "requests")));
-  state_.sent_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, Whole(json, "sent")));
+  state_.ended = FlagMember(json, "ended");
+  state_.behind = FlagMember(json, "behind");
+  state_.silent = FlagMember(json, "silent");
+  state_.host_unix_ns = WholeMember(json, "host_unix_ns", 0);
+  state_.requests = static_cast<std::uint64_t>(std::max<std::int64_t>(0, WholeMember(json, "requests", 0)));
+  state_.sent_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, WholeMember(json, "sent", 0)));
   const auto workers = json.find("workers");
   if (workers == json.end() || !workers->is_array()) return;
   for (const Json& one : *workers) {
@@ -146,10 +136,12 @@ Status Mirror::Piece(std::uint32_t worker, std::uint32_t file, std::uint64_t fro
   }
   const Json answer = TryParseJson(*line, {.bytes = kMaxAnswer, .depth = 4});
   if (!answer.is_object()) return fail("the process that fetches runs answers nonsense: " + state_.url);
-  if (Flag(answer, "ok")) return Status::Ok();
+  if (FlagMember(answer, "ok")) return Status::Ok();
   const std::string why = TextMember(answer, "error") + ": " + state_.url;
-  if (Flag(answer, "gone")) return OutOfRange("the value is not in the bucket, its summary remains: " + why);
-  if (Flag(answer, "later")) return {StatusCode::kUnavailable, "the value is not in the bucket yet: " + why};
+  if (FlagMember(answer, "gone"))
+    return OutOfRange("the value is not in the bucket, its summary remains: " + why);
+  if (FlagMember(answer, "later"))
+    return {StatusCode::kUnavailable, "the value is not in the bucket yet: " + why};
   return fail(why);
 }
 

@@ -32,17 +32,12 @@ bool IsLoss(std::string_view metric) {
          metric.starts_with("tweedie-nloglik");
 }
 
-std::int64_t IntOf(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_number_integer() ? found->get<std::int64_t>() : -1;
-}
-
 BoostedTraining TrainingFrom(const Json& json) {
   BoostedTraining training;
-  training.rounds_planned = IntOf(json, "rounds_planned");
-  training.rounds_before = IntOf(json, "rounds_before");
-  training.rows = IntOf(json, "rows");
-  training.features = IntOf(json, "feature_count");
+  training.rounds_planned = WholeMember(json, "rounds_planned", -1);
+  training.rounds_before = WholeMember(json, "rounds_before", -1);
+  training.rows = WholeMember(json, "rows", -1);
+  training.features = WholeMember(json, "feature_count", -1);
   const auto parameters = json.find("parameters");
   if (parameters != json.end() && parameters->is_object()) {
     const auto share = parameters->find("subsample");
