@@ -134,10 +134,6 @@ class Spool:
     def open(self) -> None:
         """Makes the directory, or brings it up to date. Raises where the run cannot be shown."""
         with self._lock:
-            if self.begun and not os.path.exists(os.path.join(self.folder, "run.json")):
-                self._forget_all()
-            if not self.begun:
-                self._begin()
             self._update()
 
     def refresh(self) -> None:
@@ -148,7 +144,8 @@ class Spool:
                 self._problem = ""
             except BucketError as error:
                 self._problem = str(error)
-                self._tell()
+                if self.begun:  # else the directory was removed, and is not there yet again
+                    self._tell()
                 raise
 
     def _forget_all(self) -> None:
@@ -178,6 +175,10 @@ class Spool:
         _write_whole(os.path.join(self.folder, "run.json"), text)
 
     def _update(self) -> None:
+        if self.begun and not os.path.exists(os.path.join(self.folder, "run.json")):
+            self._forget_all()
+        if not self.begun:
+            self._begin()
         news = False
         now = time.monotonic()
         if now - self._listed_at > (_LOOK_FOR_HOSTS_S if self._hosts else 0):
@@ -286,7 +287,7 @@ class Spool:
         if entry.rewrites != self._rewrites[file]:
             os.ftruncate(fd, 0)
             self._lengths[file], self._rewrites[file] = 0, entry.rewrites
-        have = self._lengths[file]
+        have = min(self._lengths[file], os.fstat(fd).st_size)  # less where somebody removed the file
         first = bisect.bisect_right(entry.ends, have)
         parts = [(entry.ends[i - 1] if i else 0, entry.ends[i]) for i in range(first, len(entry.ends))]
         for at in range(0, len(parts), _AT_ONCE):

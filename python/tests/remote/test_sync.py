@@ -574,6 +574,30 @@ def test_a_copy_that_was_removed_while_it_is_served_is_made_again(run, store, tm
     spool.open()
     assert Path(spool.folder, "mirror.json").exists()
     assert contents(spool) == copy == run.files()
+    shutil.rmtree(spool.folder)
+    run.append("w0000/m-000001.lfm", b"another row")
+    uploader.flush("ended")
+    spool.refresh()  # who follows it sees that first
+    assert Path(spool.folder, "mirror.json").exists()
+    assert contents(spool) == run.files()
+    spool.open()
+    assert contents(spool) == run.files()
+
+
+def test_a_file_that_was_removed_from_a_copy_comes_back_whole(run, store, tmp_path):
+    run.append("w0000/m-000001.lfm", b"row")
+    run.append("w0000/m-000002.lfm", b"row of another segment")
+    uploader = Uploader(run, store)
+    uploader.begin()
+    uploader.flush()
+    spool, copy = copy_of(store, run, tmp_path / "copy")
+    assert copy == run.files()
+    for segment in Path(spool.folder, "w0000").iterdir():
+        segment.unlink()
+    run.append("w0000/m-000001.lfm", b"another row")  # the other one has no news
+    uploader.flush()
+    spool.refresh()
+    assert contents(spool) == run.files()
 
 
 def test_a_pipe_in_a_folder_of_others_is_refused(tmp_path):
