@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import queue
 import random
 import signal
 import sys
@@ -45,11 +46,13 @@ class Sync:
         self._host: int = arguments.host
         self._parent = os.getppid()
         self._closed = threading.Event()  # the job has ended, or we are to end
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._hasty = False
         self._told = ""
         self._failures = 0
 
     def run(self) -> int:
+        threading.Thread(target=self._wait_for_signal, daemon=True).start()
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         if self._beside_job:
@@ -166,6 +169,11 @@ class Sync:
         self._closed.set()
 
     def _on_signal(self, _number: int, _frame: object) -> None:
+        """Runs in the main thread wherever that is, also where it holds the lock of `_closed`."""
+        self._signals.put(None)  # takes no lock that we may hold
+
+    def _wait_for_signal(self) -> None:
+        self._signals.get()
         self._hasty = True
         self._closed.set()
 

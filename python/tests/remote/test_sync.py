@@ -465,6 +465,45 @@ def test_an_uploader_whose_job_has_gone_ends(run, tmp_path):
     assert copy == run.files()
 
 
+SIGNALLED = """
+import os, signal, sys, threading
+from luff._verbs import sync
+
+class Interrupted(threading.Event):
+    def wait(self, timeout=None):
+        with self._cond:  # a signal may come while the lock of the event is held
+            os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+        return super().wait(timeout)
+
+arguments = sync._parser().parse_args(["--until-closed", *sys.argv[2:]])
+upload = sync.Sync(arguments)
+upload._closed = Interrupted()
+code = upload.run()
+assert upload._hasty
+os._exit(code)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_at_a_bad_moment_ends_the_upload_with_all_of_it(run, tmp_path, name):
+    run.append("w0000/m-000001.lfm", b"rows")
+    base = f"file://{tmp_path}/bucket"
+    ends = os.pipe()  # one stays open: the job goes on
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", SIGNALLED, name, run.path, base],
+            stdin=ends[0],
+            timeout=60,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(START.parents[2])},
+        )
+    finally:
+        for end in ends:
+            os.close(end)
+    assert done.returncode == 0
+    assert copy_of(open_store(base), run, tmp_path / "copy")[1] == run.files()
+
+
 def kill_again_and_again(run, base, tmp_path, kills):
     """Grows a run while its uploader is killed at random moments; the last one ends, and all is there."""
     draw = random.Random(kills)
