@@ -81,7 +81,8 @@ class Cache:
                 del self._blocks[key]
                 self._bytes -= size
             spool, file, block = key
-            spool.forget(file, block)
+            if not spool.forget(file, block):
+                self.use(spool, file, block, size)
 
 
 class _Host:
@@ -422,13 +423,20 @@ class Spool:
             have[block] = min(BLOCK, entry.bytes - block * BLOCK)
             self._cache.use(self, file, block, have[block])
 
-    def forget(self, file: File, block: int) -> None:
-        """Gives the room of a block back, unless somebody has asked for it meanwhile."""
-        with self._lock:
-            if self._cache.holds(self, file, block):
-                return
-            self._have.get(file, {}).pop(block, None)
-            self._punch(file, block * BLOCK, BLOCK)
+    def forget(self, file: File, block: int) -> bool:
+        """Gives the room of a block back, unless somebody has asked for it meanwhile.
+
+        False: it is not known, since the run is being looked at. That may take as long as its bucket takes to answer.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if not self._cache.holds(self, file, block):
+                self._have.get(file, {}).pop(block, None)
+                self._punch(file, block * BLOCK, BLOCK)
+        finally:
+            self._lock.release()
+        return True
 
     def _punch(self, file: File, begin: int, size: int) -> None:
         try:

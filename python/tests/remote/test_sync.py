@@ -177,11 +177,55 @@ def test_a_block_that_is_asked_for_while_it_is_dropped_stays(run, tmp_path, monk
     def ask_first(*block):
         cache._most = 1 << 30
         spool.need(file, 0, len(payload))
-        forget(*block)
+        return forget(*block)
 
     monkeypatch.setattr(spool, "forget", ask_first)
     cache.evict()
     assert Path(spool.folder, file.path).read_bytes() == payload
+
+
+def test_a_run_whose_bucket_hangs_holds_up_no_other_that_needs_room(run, tmp_path, monkeypatch):
+    store = open_store(f"file://{tmp_path}/bucket")
+    payload = secrets.token_bytes(1 << 20)
+    run.append("w0000/d-000001.lfd", payload)
+    uploader = Uploader(run, store)
+    uploader.begin()
+    uploader.flush("ended")
+    spool, _ = copy_of(store, run, tmp_path / "copy")
+    file = stream_of("w0000", "d-000001.lfd")
+    cache = spool._cache
+    cache._most = 0
+    asks, answers = threading.Event(), threading.Event()
+
+    def hang(*_):
+        asks.set()
+        assert answers.wait(60)
+        raise Unreachable("the network is away")
+
+    def refresh():
+        with pytest.raises(Unreachable):
+            spool.refresh()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "get", hang)
+        look = threading.Thread(target=refresh)
+        look.start()
+        assert asks.wait(60)
+        cache.use(spool, file, 0, len(payload), now=0.0)  # long ago
+        evict = threading.Thread(target=cache.evict)
+        evict.start()
+        evict.join(30)
+        held_up = evict.is_alive()
+        answers.set()
+        look.join()
+        evict.join()
+    assert not held_up
+    assert cache.holds(spool, file, 0)  # it is counted until it is dropped
+    assert Path(spool.folder, file.path).read_bytes() == payload
+    cache.use(spool, file, 0, len(payload), now=0.0)
+    cache.evict()
+    assert not cache.holds(spool, file, 0)
+    assert Path(spool.folder, file.path).read_bytes() == bytes(len(payload))
 
 
 def test_a_text_that_is_written_anew_replaces_the_old_one(run, store, tmp_path):
