@@ -128,8 +128,7 @@ def reading(base: str, proxy: Any, folder: Path) -> dict[str, float]:
     run.append("w0000/d-000001.lfd", draw.randbytes(40 << 20))
     uploader = Uploader(str(run.path), open_store(base))
     uploader.begin()
-    while uploader.behind or not uploader.flush("ended"):
-        pass
+    uploader.flush("ended")
     while uploader.behind:
         uploader.flush("ended")
     store = open_store(base)
