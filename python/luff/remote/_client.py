@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from luff import errors
-from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
+from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl, of_disk
 from luff.remote._files import is_run_id
 from luff.remote._store import SCHEMES, check_installed, normal_url, open_store, split_run
 
@@ -70,14 +70,15 @@ def fetcher_root() -> str:
 
 def connect(root: str) -> socket.socket | None:
     """A connection with the fetcher of this folder; None if there is none."""
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    client.settimeout(_CONNECT_S)  # of one that was stopped, the queue may be full
     folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        client.connect(f"/proc/self/fd/{folder}/socket")  # of any length: a socket's own path is short
-    except OSError:
-        client.close()
-        return None
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(_CONNECT_S)  # of one that was stopped, the queue may be full
+        try:
+            client.connect(f"/proc/self/fd/{folder}/socket")  # of any length: a socket's own path is short
+        except OSError:
+            client.close()
+            return None
     finally:
         os.close(folder)
     return client
@@ -100,11 +101,11 @@ def _connect_or_start(root: str) -> socket.socket:
                 cwd="/",
                 start_new_session=True,
             )
+            _started.append(child)
         end = time.monotonic() + _START_S
         while time.monotonic() < end:
             found = connect(root)
             if found is not None:
-                _started.append(child)
                 return found
             if child.poll() is not None:
                 break
@@ -167,7 +168,12 @@ def open_run(url: str) -> str:
     url = normal_url(url)
     check_installed(url)
     url = _whole_url(url)
-    with _connect_or_start(fetcher_root()) as connection:
+    root = fetcher_root()
+    try:
+        connection = _connect_or_start(root)
+    except OSError as error:
+        raise of_disk(error, root) from None
+    with connection:
         return str(ask(connection, {"op": "open", "url": url})["path"])
 
 

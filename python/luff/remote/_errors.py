@@ -25,3 +25,10 @@ class Unreachable(BucketError):
 
 class WrongUrl(BucketError):
     """A URL that names no bucket or run."""
+
+
+def of_disk(error: OSError, folder: str) -> BucketError:
+    """What a failure to write the local copy is to a reader."""
+    return Unreachable(
+        f"the local copy cannot be written ({error.strerror}); make room, or set LUFF_CACHE: {folder}"
+    )

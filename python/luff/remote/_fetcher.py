@@ -17,9 +17,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from luff.remote._errors import BucketError, Refused, Unreachable
+from luff.remote._errors import BucketError, Refused, Unreachable, of_disk
 from luff.remote._files import File, is_run_id
-from luff.remote._spool import Cache, Gone, Later, Spool, of_disk, with_retries
+from luff.remote._spool import Cache, Gone, Later, Spool, with_retries
 from luff.remote._store import Store, normal_url, open_store, split_run
 
 _LOOK_S = 1.0

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from luff.remote import _files, _head
-from luff.remote._errors import Absent, BucketError, Refused, Unreachable
+from luff.remote._errors import Absent, BucketError, Refused, Unreachable, of_disk
 from luff.remote._files import File
 from luff.remote._head import BadObject, Entry, Manifest
 from luff.remote._uploader import HEARTBEAT_S, MAX_RUN_JSON, check_bucket_untrusted
@@ -509,12 +509,6 @@ def _write_whole(path: str, data: bytes) -> None:
     finally:
         os.close(fd)
     os.replace(temporary, path)
-
-
-def of_disk(error: OSError, folder: str) -> BucketError:
-    return Unreachable(
-        f"the local copy cannot be written ({error.strerror}); make room, or set LUFF_CACHE: {folder}"
-    )
 
 
 def with_retries(what: Callable[[], None], seconds: float) -> None:

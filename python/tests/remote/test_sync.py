@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -18,7 +19,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import luff
 import pytest
+from luff import errors
 from luff.remote import _uploader
 from luff.remote._client import ask, connect, fetcher_root, open_run
 from luff.remote._errors import Conflict, Refused, Unreachable
@@ -616,6 +619,23 @@ def test_a_copy_that_cannot_be_written_is_explained(run, tmp_path):
     folder.write_text("in the way")
     with pytest.raises(Unreachable, match=r"cannot be written \(.*LUFF_CACHE"):
         open_run(f"{base}/{run.run_id}")
+
+
+def test_a_fetcher_that_cannot_be_started_is_explained(tmp_path, monkeypatch):
+    """As where the disk is full, or there are no more descriptors."""
+    url = f"file://{tmp_path}/bucket/{secrets.token_hex(16)}"
+    start = Path(fetcher_root(), "start")
+    start.mkdir()
+    with pytest.raises(Unreachable, match=r"cannot be written \(Is a directory\).*LUFF_CACHE"):
+        open_run(url)
+    start.rmdir()
+
+    def no_process(*_):
+        raise OSError(errno.ENFILE, "Too many open files in system")
+
+    monkeypatch.setattr(subprocess.Popen, "_execute_child", no_process)
+    with pytest.raises(errors.UnavailableError, match=r"\(Too many open files in system\)"):
+        luff.open_trial(url)
 
 
 @pytest.mark.parametrize("killed", [False, True])
