@@ -66,7 +66,7 @@ class Sync:
         )
         try:
             if not self._retried(uploader.begin):
-                return self._incomplete(uploader)
+                return self._incomplete()
             url = f"{store.url}/{uploader.run_id}"
             if self._beside_job:
                 _say(f"this run is {url}")
@@ -100,11 +100,10 @@ class Sync:
                 self._tell(str(error))
                 time.sleep(min(1.0, max(0.0, end - time.monotonic())))
         watchdog.cancel()
-        return OK if done else self._incomplete(uploader)
+        return OK if done else self._incomplete()
 
-    def _incomplete(self, uploader: Uploader) -> int:
+    def _incomplete(self) -> int:
         _say(f"not all of the run is in the bucket; `luff sync {self._run} {self._url}` goes on")
-        del uploader
         return INCOMPLETE
 
     def _retried(self, what: object, once: bool = False) -> bool:

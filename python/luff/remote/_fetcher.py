@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from luff.remote._errors import BucketError, Refused, Unreachable, of_disk
-from luff.remote._files import File, is_run_id
+from luff.remote._files import File
 from luff.remote._spool import Cache, Gone, Later, Spool, with_retries
 from luff.remote._store import Store, normal_url, open_store, split_run
 
@@ -206,8 +206,6 @@ class Fetcher:
 
     def _spool_of(self, url: str) -> Spool:
         base, run_id = split_run(url)
-        if not is_run_id(run_id):
-            raise ValueError
         with self._lock:
             if base not in self._stores:
                 self._stores[base] = open_store(base)

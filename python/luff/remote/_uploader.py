@@ -446,7 +446,7 @@ class Uploader:
                 f"another uploader has taken the run over at {self._store.url}/{self._head_key}; this one ends"
             )
         self._etag = etag
-        return manifest.instance == self._manifest.instance and manifest.sequence == self._manifest.sequence
+        return manifest.sequence == self._manifest.sequence
 
 
 def _removed(url: str, key: str) -> str:
