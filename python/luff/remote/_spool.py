@@ -241,7 +241,7 @@ class Spool:
             if file.is_payload:
                 self._stretch(file, entry.bytes)
         for file, (uploader, entry) in files.items():
-            if not file.is_payload:
+            if not file.is_payload and not self._is_whole(file, entry):
                 self._append(file, uploader, entry)
         for file in [
             f for f in self._lengths if f not in files and f.is_stream
@@ -251,6 +251,15 @@ class Spool:
                 os.unlink(os.path.join(self.folder, file.path))
             except OSError:
                 pass
+
+    def _is_whole(self, file: File, entry: Entry) -> bool:
+        """True for metadata of which all is on disk."""
+        if self._lengths.get(file) != entry.bytes or self._rewrites[file] != entry.rewrites:
+            return False
+        try:
+            return os.lstat(os.path.join(self.folder, file.path)).st_size >= entry.bytes
+        except OSError:  # somebody removed it
+            return False
 
     def _open(self, file: File) -> int:
         path = os.path.join(self.folder, file.path)
