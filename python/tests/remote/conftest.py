@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from luff.remote._store import open_store
 
+sys.path.insert(0, str(Path(__file__).parent))  # bucket_copies
+
 SERVER = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
