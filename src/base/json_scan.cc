@@ -2,27 +2,10 @@
 
 #include <cstring>
 
+#include "base/text_escape.h"
+
 namespace luff {
 namespace {
-
-void AppendUtf8(std::uint32_t c, std::string* to) {
-  const auto put = [&](std::uint32_t byte) { *to += static_cast<char>(byte); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xC0 | c >> 6);
-    put(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    put(0xE0 | c >> 12);
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
-  } else {
-    put(0xF0 | c >> 18);
-    put(0x80 | (c >> 12 & 0x3F));
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
-  }
-}
 
 bool IsDigit(char c) noexcept { return c >= '0' && c <= '9'; }
 

@@ -105,4 +105,23 @@ std::string JsonEscaped(std::string_view dumped) {
   return out;
 }
 
+void AppendUtf8(std::uint32_t c, std::string* to) {
+  const auto put = [&](std::uint32_t byte) { *to += static_cast<char>(byte); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6);
+    put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12);
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  } else if (c < 0x110000) {
+    put(0xF0 | c >> 18);
+    put(0x80 | (c >> 12 & 0x3F));
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  }
+}
+
 }  // namespace luff

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -20,5 +21,7 @@ namespace luff {
 [[nodiscard]] std::string JsonEscaped(std::string_view dumped);
 /// For a format that holds any valid UTF-8: bytes of invalid sequences become \xNN, all others stay.
 [[nodiscard]] std::string ValidUtf8(std::string_view text);
+/// Appends a character by its number; nothing for a number that none has.
+void AppendUtf8(std::uint32_t character, std::string* to);
 
 }  // namespace luff

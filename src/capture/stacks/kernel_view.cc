@@ -199,11 +199,10 @@ KernelThread ThreadOf(pid_t process, std::int32_t thread) {
   return out;
 }
 
-std::vector<KernelThread> ThreadsOf(pid_t process) {
-  std::vector<KernelThread> out;
-  const auto names = Env::Real().List(FolderOf(process) + "/task");
-  if (!names.ok()) return out;
+std::vector<std::int32_t> ThreadsOf(pid_t process) {
   std::vector<std::int32_t> threads;
+  const auto names = Env::Real().List(FolderOf(process) + "/task");
+  if (!names.ok()) return threads;
   for (const std::string& name : *names) {
     std::int32_t thread = 0;
     if (std::from_chars(name.data(), name.data() + name.size(), thread).ec == std::errc())
@@ -211,8 +210,7 @@ std::vector<KernelThread> ThreadsOf(pid_t process) {
   }
   std::ranges::sort(threads);
   if (threads.size() > kMaxKernelThreads) threads.resize(kMaxKernelThreads);
-  for (const std::int32_t thread : threads) out.push_back(ThreadOf(process, thread));
-  return out;
+  return threads;
 }
 
 std::vector<pid_t> ChildrenOf(pid_t process) {

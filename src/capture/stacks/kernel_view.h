@@ -22,8 +22,9 @@ struct KernelThread {
 
 inline constexpr std::size_t kMaxKernelThreads = 512, kMaxKernelProcesses = 64;
 
-/// The threads of a process, ascending; at most kMaxKernelThreads, the first one (the process itself) always.
-[[nodiscard]] std::vector<KernelThread> ThreadsOf(pid_t process);
+/// The numbers of a process's threads, ascending; at most kMaxKernelThreads, the first one (the process
+/// itself) always.
+[[nodiscard]] std::vector<std::int32_t> ThreadsOf(pid_t process);
 [[nodiscard]] KernelThread ThreadOf(pid_t process, std::int32_t thread);
 /// Processes that the threads of a process have started and that have not been waited for, ascending.
 [[nodiscard]] std::vector<pid_t> ChildrenOf(pid_t process);

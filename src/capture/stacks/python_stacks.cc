@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "base/text_escape.h"
 #include "capture/stacks/code_lines.h"
 
 namespace luff::capture {
@@ -13,25 +14,6 @@ constexpr std::size_t kLongestName = 512;            // characters of a name
 constexpr std::uint64_t kMostCharacters = 1U << 20;  // a longer one is none
 constexpr std::size_t kMaxTable = 256UL << 10;       // bytes of a table of lines
 constexpr int kTries = 3;
-
-void AppendUtf8(std::uint32_t code, std::string* out) {
-  const auto put = [out](std::uint32_t byte) { out->push_back(static_cast<char>(byte)); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0U | code >> 6U);
-    put(0x80U | (code & 63U));
-  } else if (code < 0x10000) {
-    put(0xE0U | code >> 12U);
-    put(0x80U | (code >> 6U & 63U));
-    put(0x80U | (code & 63U));
-  } else if (code < 0x110000) {
-    put(0xF0U | code >> 18U);
-    put(0x80U | (code >> 12U & 63U));
-    put(0x80U | (code >> 6U & 63U));
-    put(0x80U | (code & 63U));
-  }
-}
 
 class Reader {
  public:

@@ -127,18 +127,19 @@ std::string StallWatch::Describe(std::int64_t now_ns, std::int32_t thread) {
                      ",\"no_stack\":" + Quoted(why) + ",\"phase\":\"" +
                      (now ? std::string(format::PhaseName(static_cast<std::uint8_t>(now->phase))) : "") +
                      "\",\"threads\":[";
-  std::vector<KernelThread> threads = ThreadsOf(process);
-  std::erase_if(threads, [&](const KernelThread& one) { return one.thread == self && self != thread; });
+  std::vector<std::int32_t> threads = ThreadsOf(process);
+  if (std::ranges::find(threads, thread) == threads.end()) threads.push_back(thread);  // beyond the bound
+  std::erase_if(threads, [&](std::int32_t one) { return one == self && self != thread; });
   // The one that trains first, then those with frames of Python.
-  std::ranges::stable_sort(threads, {}, [&](const KernelThread& one) {
-    return one.thread == thread ? 0 : stack_of(one.thread) != nullptr ? 1 : 2;
+  std::ranges::stable_sort(threads, {}, [&](std::int32_t one) {
+    return one == thread ? 0 : stack_of(one) != nullptr ? 1 : 2;
   });
   const std::size_t shown = std::min(threads.size(), kMostThreads);
   for (std::size_t i = 0; i < shown; ++i) {
     json += i == 0 ? "{" : ",{";
-    AppendKernel(threads[i], &json);
-    if (threads[i].thread == thread) json += ",\"trains\":true";
-    if (const PythonThread* stack = stack_of(threads[i].thread)) AppendFrames(*stack, &json);
+    AppendKernel(ThreadOf(process, threads[i]), &json);
+    if (threads[i] == thread) json += ",\"trains\":true";
+    if (const PythonThread* stack = stack_of(threads[i])) AppendFrames(*stack, &json);
     json += "}";
   }
   json += "],\"more_threads\":" + std::to_string(threads.size() - shown) + ",\"processes\":[";
