@@ -50,6 +50,10 @@ Result<LineSocket> LineSocket::Connect(const std::string& directory, const std::
   const auto* generic = static_cast<const sockaddr*>(static_cast<const void*>(&address));
   if (Uninterrupted([&] { return connect(fd.get(), generic, sizeof(address)); }) != 0)
     return Gone(std::string(std::strerror(errno)) + ": " + directory + "/" + name);
+  ucred other{};
+  socklen_t size = sizeof(other);
+  if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &other, &size) != 0 || other.uid != geteuid())
+    return Gone("another user listens: " + directory + "/" + name);
   return LineSocket(std::move(fd));
 }
 

@@ -13,7 +13,7 @@ namespace luff {
 class LineSocket {
  public:
   /// Connects to the socket `name` in a directory; its path may be of any length. Errors: kUnavailable if
-  /// nobody listens there.
+  /// nobody, or another user, listens there.
   [[nodiscard]] static Result<LineSocket> Connect(const std::string& directory, const std::string& name);
   /// Sends a line and returns the answer, both without the line feed. Errors: kUnavailable if the other side
   /// has gone, kDeadlineExceeded, kCorruption if the answer is longer than `limit`.

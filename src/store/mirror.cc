@@ -20,7 +20,8 @@ constexpr std::uint64_t kMaxBytes = 16 << 20;  // of mirror.json
 constexpr std::int64_t kLookEveryNs = 100'000'000;
 constexpr std::uint64_t kMaxAsked = 32 << 20;  // bytes of payload in one request
 constexpr int kTimeoutMs = 120'000;
-constexpr int kFollowMs = 120'000;
+constexpr int kFollowMs =
+    10'000;  // whoever reads waits for it; a copy that is there is shown without an answer
 constexpr std::size_t kMaxAnswer = 64 << 10;
 // After a failure, which took its time, others fail at once for so long.
 constexpr std::int64_t kFailFastNs = 5'000'000'000;
