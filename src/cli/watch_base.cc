@@ -120,12 +120,14 @@ int WatchBase(const WatchBaseOptions& wanted) {
   auto options = OptionsOf(wanted);
   if (!options.ok()) return PrintError(options.status()), kExitUsage;
   server::ListenAt at;
+  std::string token;
   if (!wanted.metrics.empty()) {  // before anything is written
     at = ListenAtOrExit(wanted.metrics, "--metrics");
     if (!at.path.empty())
       return PrintError(InvalidArgument("--metrics takes ADDRESS:PORT here, no Unix socket")), kExitUsage;
     if (const Status good = server::CheckAddress(at); !good.ok())
       return PrintError(good.WithContext("--metrics")), kExitUsage;
+    token = MetricsTokenOrExit(wanted.metrics_token);
   }
   RaiseFileLimit();
   const bool colour = StderrHasColour();
@@ -145,7 +147,7 @@ int WatchBase(const WatchBaseOptions& wanted) {
   if (!fleet.ok()) return PrintError(fleet.status()), kExitUsage;
   std::unique_ptr<watch::Answers> answers;
   if (!wanted.metrics.empty()) {
-    auto opened = watch::Answers::Open(at.address, at.port, MetricsTokenOrExit(wanted.metrics_token));
+    auto opened = watch::Answers::Open(at.address, at.port, std::move(token));
     if (!opened.ok()) return PrintError(opened.status().WithContext("--metrics")), kExitUsage;
     answers = std::move(*opened);
     SayLine(fmt::format("luff: metrics: {}/metrics, {}/ready", OriginOf(at, answers->port()),

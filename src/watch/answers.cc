@@ -107,7 +107,7 @@ Result<std::unique_ptr<Answers>> Answers::Open(const std::string& address, std::
 }
 
 void Answers::AddTo(std::vector<pollfd>* fds) const {
-  if (connections_.size() < kMaxConnections) fds->push_back({listening_.get(), POLLIN, 0});
+  if (!full_ && connections_.size() < kMaxConnections) fds->push_back({listening_.get(), POLLIN, 0});
   for (const Connection& one : connections_)
     fds->push_back({one.fd.get(), static_cast<short>(one.answer.empty() ? POLLIN : POLLOUT), 0});
 }
@@ -137,9 +137,13 @@ bool Answers::Serve(Connection* one, const Numbers& numbers) const {
 }
 
 void Answers::Look(const Numbers& numbers, std::int64_t now_ns) {
+  full_ = false;
   while (connections_.size() < kMaxConnections) {
     OwnedFd fd(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) break;
+    if (!fd.valid()) {
+      full_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      break;
+    }
     Connection one;
     one.fd = std::move(fd);
     one.begun_ns = now_ns;

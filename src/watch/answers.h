@@ -47,6 +47,7 @@ class Answers {
   const std::uint16_t port_;
   const std::string token_;
   std::vector<Connection> connections_;
+  bool full_ = false;  // no descriptor is left: who waits is not asked for, or poll() would never sleep
 };
 
 /// The answer to a request whose head is complete: status line, headers, body. `token`: as Answers.

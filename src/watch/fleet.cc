@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +16,7 @@
 #include "base/text_escape.h"
 #include "catalog/walk.h"
 #include "luff/base/env.h"
+#include "luff/store/owner.h"
 
 namespace luff::watch {
 namespace {
@@ -62,6 +62,9 @@ Fleet::~Fleet() {
 
 Result<std::unique_ptr<Fleet>> Fleet::Open(FleetOptions options, Voice voice) {
   LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(options.state));
+  // Whoever writes there decides what was judged and said already.
+  if (const Status owner = store::CheckOwner(options.state); !owner.ok())
+    return owner.WithContext("where luff watch keeps what it said (--state names another place)");
   auto lock = store::SupervisorLock::Take(options.state);
   if (!lock.ok() && lock.status().code() == StatusCode::kAlreadyExists)
     return AlreadyExists(
@@ -79,9 +82,10 @@ std::string Fleet::NameOf(const std::string& path) const {
   return path.substr(std::min(path.size(), options_.base.size() + 1));
 }
 
-bool Fleet::IsOurs(const std::string& path) const {
+std::optional<bool> Fleet::IsOurs(const std::string& path) const {
   if (options_.shards <= 1) return true;
   const auto text = ReadRegular(path + "/run.json", 1U << 20, 1);
+  if (!text.ok() && text.status().code() != StatusCode::kNotFound) return std::nullopt;
   const std::string id = text.ok() ? TextMember(TryParseJson(*text), "run_id") : std::string();
   const char digit = id.empty() ? '0' : id.front();
   const auto value = static_cast<std::uint32_t>(digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10);
@@ -120,7 +124,7 @@ Status Fleet::ReadJudged() {
 void Fleet::Scan() {
   const std::int64_t begun = Monotonic();
   const auto found = catalog::FindRuns(options_.base);
-  const std::int64_t took = Monotonic() - begun;
+  const std::int64_t listed = Monotonic(), took = listed - begun;
   if (!found.ok()) {
     voice_.say(fmt::format("luff: the runs cannot be listed: {}", found.status().message()));
     next_scan_ns_ = begun + 10 * kScanNs;
@@ -131,21 +135,26 @@ void Fleet::Scan() {
     if (runs_.contains(run.path)) continue;
     const auto judged = judged_.find(NameOf(run.path));
     if (judged != judged_.end() && judged->second == run.stamp) continue;
-    if (!waiting_.contains(run.path) && !IsOurs(run.path)) {
-      judged_[NameOf(run.path)] = run.stamp;  // another shard's, and of no interest until it changes
-      continue;
+    if (!waiting_.contains(run.path)) {
+      const std::optional<bool> ours = IsOurs(run.path);
+      if (!ours) continue;  // it cannot be read now: whose it is tells the next look
+      if (!*ours) {
+        judged_[NameOf(run.path)] = run.stamp;  // another shard's, and of no interest until it changes
+        continue;
+      }
     }
-    if (Monotonic() - begun > kLongestTurnNs) {
+    if (Monotonic() - listed > kLongestTurnNs) {
       (void)waiting_[run.path];  // in the next turn
       cut = true;
       continue;
     }
-    TryOpen(run.path, begun);
+    TryOpen(run.path, listed);
   }
   std::set<std::string_view> there;
   for (const catalog::FoundRun& run : found->runs) there.insert(run.path);
   std::erase_if(waiting_, [&](const auto& one) { return !there.contains(one.first); });
-  next_scan_ns_ = cut ? 0 : begun + std::max(kScanNs, took * kScanShare);
+  std::erase_if(told_failed_, [&](const std::string& path) { return !there.contains(path); });
+  next_scan_ns_ = cut ? listed + kLongestTurnNs : begun + std::max(kScanNs, took * kScanShare);
 }
 
 void Fleet::TryOpen(const std::string& path, std::int64_t now) {
@@ -158,16 +167,7 @@ void Fleet::TryOpen(const std::string& path, std::int64_t now) {
     std::vector<rules::Finding> open;
     std::map<std::string, rules::Finding> stand;
     for (const Event& event : run->TakeEvents()) {
-      if (said_.IsNews(RunKey(run->name(), run->run_id()), event.finding, event.event)) {
-        const bool worse = said_.Knows(RunKey(run->name(), run->run_id()), event.finding);
-        run->Act(event, worse);
-        if (const Status said = said_.Say(run->name(), run->run_id(), event.finding, event.event); !said.ok())
-          voice_.say(fmt::format("luff: a finding cannot be written: {}", said.message()));
-        voice_.found(run->name(), event.finding, event.event);
-        numbers_.Found(event.finding.rule,
-                       event.finding.severity == rules::Severity::kStop ? "stop" : "warn");
-        continue;
-      }
+      if (Tell(run.get(), event)) continue;
       if (event.finding.healed)
         stand.erase(event.finding.id);
       else
@@ -204,6 +204,7 @@ void Fleet::Close(const std::string& path) {
     waiting.next_ns = Monotonic() + kLongestRetryNs;
     return;
   }
+  told_failed_.erase(path);
   const std::uint64_t stamp = catalog::StampOf(path);
   judged_[name] = stamp;
   const Status kept =
@@ -214,18 +215,21 @@ void Fleet::Close(const std::string& path) {
 
 // ---- Turns ----
 
+bool Fleet::Tell(WatchedRun* run, const Event& event) {
+  const std::string key = RunKey(run->name(), run->run_id());
+  if (!said_.IsNews(key, event.finding, event.event)) return false;
+  // First the action, whose audit says that it was begun; a process killed in between does not act twice.
+  run->Act(event, said_.Knows(key, event.finding));
+  const Status said = said_.Say(run->name(), run->run_id(), event.finding, event.event);
+  if (!said.ok() && !std::exchange(said_fails_, true))
+    voice_.say(fmt::format("luff: findings cannot be written: {}", said.message()));
+  voice_.found(run->name(), event.finding, event.event);
+  numbers_.Found(event.finding.rule, event.finding.severity == rules::Severity::kStop ? "stop" : "warn");
+  return true;
+}
+
 void Fleet::Hear(WatchedRun* run) {
-  for (const Event& event : run->TakeEvents()) {
-    const std::string key = RunKey(run->name(), run->run_id());
-    if (!said_.IsNews(key, event.finding, event.event)) continue;
-    // First the action, whose audit says that it was begun; a process killed in between does not act twice.
-    run->Act(event, said_.Knows(key, event.finding));
-    const Status said = said_.Say(run->name(), run->run_id(), event.finding, event.event);
-    if (!said.ok() && !std::exchange(said_fails_, true))
-      voice_.say(fmt::format("luff: findings cannot be written: {}", said.message()));
-    voice_.found(run->name(), event.finding, event.event);
-    numbers_.Found(event.finding.rule, event.finding.severity == rules::Severity::kStop ? "stop" : "warn");
-  }
+  for (const Event& event : run->TakeEvents()) static_cast<void>(Tell(run, event));
   for (const std::string& line : run->TakeSayings()) voice_.say(line);
 }
 
@@ -273,10 +277,13 @@ void Fleet::SlowLane(const std::stop_token& stop) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       continue;
     }
+    if (run->wanted()) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kBusyPollNs));
+      continue;
+    }
     const WatchedRun::Turn turn = run->Judge(kTurnSteps, kSlowTurnNs, &numbers_);
     const bool cheap = !turn.more && (turn.steps == 0 ||
                                       turn.cost_ns / static_cast<std::int64_t>(turn.steps) < kCheapStepNs);
-    if (cheap && !run->slow) continue;
     if (cheap) {
       {
         const std::scoped_lock lock(lane_mutex_);
@@ -336,11 +343,12 @@ int Fleet::Turn() {
     Hear(run.get());
     if (run->busy() || now >= run->next_poll_ns) {
       run->Poll();
-      run->next_poll_ns = now + (run->busy() ? kBusyPollNs : kPollNs);
+      run->next_poll_ns = now + (run->busy() || run->wanted() ? kBusyPollNs : kPollNs);
       Hear(run.get());
     }
     if (const Status failure = run->failure(); !failure.ok()) {
-      voice_.say(fmt::format("luff: {} is judged no further: {}", run->name(), failure.message()));
+      if (told_failed_.insert(path).second)
+        voice_.say(fmt::format("luff: {} is judged no further: {}", run->name(), failure.message()));
       over.push_back(path);
     } else if (run->over()) {
       over.push_back(path);

@@ -3,6 +3,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -71,13 +73,16 @@ class Fleet {
   void Scan();
   void TryOpen(const std::string& path, std::int64_t now);
   void Hear(WatchedRun* run);
+  /// Acts on an event and says it. False if it was said before.
+  bool Tell(WatchedRun* run, const Event& event);
   void JudgeFast(std::int64_t now);
   void MoveLanes(WatchedRun* run, const WatchedRun::Turn& turn);
   void Close(const std::string& path);
   void TellNumbers(std::int64_t now);
   void SlowLane(const std::stop_token& stop);
   [[nodiscard]] std::string NameOf(const std::string& path) const;
-  [[nodiscard]] bool IsOurs(const std::string& path) const;
+  /// Whether the run is of this shard; nothing if it cannot be read now.
+  [[nodiscard]] std::optional<bool> IsOurs(const std::string& path) const;
 
   const FleetOptions options_;
   const Voice voice_;
@@ -86,6 +91,7 @@ class Fleet {
   Numbers numbers_;
   std::map<std::string, std::shared_ptr<WatchedRun>> runs_;  // by path
   std::map<std::string, Waiting> waiting_;
+  std::set<std::string> told_failed_;            // paths of runs whose failure was said
   std::map<std::string, std::uint64_t> judged_;  // stamp of runs that are judged to their end, by name
   std::size_t failed_ = 0, slow_ = 0;
   std::uint64_t turn_ = 0;

@@ -118,7 +118,7 @@ WatchedRun::Turn WatchedRun::Judge(std::size_t limit, std::int64_t budget_ns, Nu
     turn.steps += *done;
     const std::int64_t lag_ns = published == 0 ? 0 : Env::Real().NowUnixNs() - published;
     numbers->Judged(*done, static_cast<double>(std::max<std::int64_t>(lag_ns, 0)) * 1e-9);
-    if (Now() - begun >= budget_ns) break;
+    if (wanted_ || Now() - begun >= budget_ns) break;
   }
   oldest_unix_ns_ = failure_.ok() && !finished_ ? oldest() : 0;
   turn.cost_ns = Now() - begun;
@@ -192,7 +192,8 @@ void WatchedRun::Resume(std::vector<rules::Finding> open) {
 
 void WatchedRun::Poll() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;
+  wanted_ = !lock.owns_lock();
+  if (wanted_) return;
   if (finished_ && !std::exchange(ended_told_, true)) {
     if (runner_.coordinator().committed_step() >= 0) WriteOutcome();
     runner_.JobEnded();
@@ -202,7 +203,9 @@ void WatchedRun::Poll() {
   const auto acks = busy ? trial_->Acks() : std::vector<std::pair<std::uint32_t, format::AckRow>>();
   // Processes on other machines, and those of other parents, are not ours to signal.
   (void)runner_.Poll(Now(), TrainStep(), busy ? trial_->world_size() : 1, workers, acks);
-  busy_ = !finished_ && (runner_.coordinator().busy() || !runner_.deliveries().idle());
+  // Deliveries outlive the training, and their end belongs into the audit: else the next process delivers
+  // again.
+  busy_ = (!finished_ && runner_.coordinator().busy()) || !runner_.deliveries().idle();
 }
 
 std::vector<std::string> WatchedRun::TakeSayings() {
@@ -232,7 +235,7 @@ void WatchedRun::WriteOutcome() {
 
 bool WatchedRun::over() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() && finished_ && ended_told_ && events_.empty() && runner_.deliveries().idle();
+  return lock.owns_lock() && finished_ && ended_told_ && events_.empty() && !busy_;
 }
 
 Status WatchedRun::failure() const {

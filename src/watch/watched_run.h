@@ -66,6 +66,9 @@ class WatchedRun {
   /// Carries out what was decided and asked. Call it every second, and every 20 ms while busy().
   void Poll();
   [[nodiscard]] bool busy() const { return busy_.load(); }
+  /// Poll() found the run in use: Judge() ends its turn early, and whoever calls it lets the main thread go
+  /// first.
+  [[nodiscard]] bool wanted() const { return wanted_.load(); }
   [[nodiscard]] std::vector<std::string> TakeSayings();
   void AddTo(std::vector<pollfd>* fds) const { runner_.deliveries().AddTo(fds); }
   bool ChildEnded(pid_t pid, const ExitState& state) { return runner_.deliveries().Ended(pid, state); }
@@ -113,7 +116,7 @@ class WatchedRun {
   Status failure_;
   std::int64_t dead_since_ns_ = -1;
   bool finished_ = false, ended_told_ = false, stop_asked_ = false;
-  std::atomic<bool> busy_ = false;
+  std::atomic<bool> busy_ = false, wanted_ = false;
   std::atomic<std::int64_t> oldest_unix_ns_ = 0;
 };
 
