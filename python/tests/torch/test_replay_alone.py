@@ -297,7 +297,7 @@ def test_too_much_shared_memory(watched, monkeypatch):
 
 
 def test_memory_that_is_short(watched, monkeypatch):
-    monkeypatch.setattr(_isolation, "_free_memory", lambda: 1 << 20)
+    monkeypatch.setattr(_isolation, "free_memory", lambda: 1 << 20)
     assert told(watched, lambda: None)["no_replay"] == "memory is short"
 
 

@@ -21,7 +21,7 @@ from luff.torch.capture._recorder import parameters_of
 from luff.torch.loop._first_step import with_first_step
 from luff.torch.loop._machine import Machine
 from luff.torch.loop._next_training import NextTraining
-from luff.torch.loop._trace import Tracer, WithTraces
+from luff.torch.loop._trace import Profilers, Tracer, WithTraces
 from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["Hook"]
@@ -177,9 +177,8 @@ class Hook(BaseHook):
         """Drops the parent's session, in a forked child."""
         super().forked()
         self.asleep = True
-        tracer, self._tracer = self._tracer, None  # what the parent traces ends in the parent
-        if tracer is not None:
-            tracer.forget()
+        self._tracer = None  # what the parent traces ends in the parent
+        Profilers.forked()
         old = self.machine
         self.machine = self._machine(old.names, eager=False)
         self.machine.take_over(old)

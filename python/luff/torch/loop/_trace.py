@@ -18,6 +18,7 @@ import torch
 
 from luff._hook import Session
 from luff.corrections import Corrections
+from luff.torch.replay._isolation import free_memory
 
 __all__ = ["MOST_STEPS", "Profilers", "Tracer", "WithTraces", "why_not"]
 
@@ -56,6 +57,13 @@ class Profilers:
         finally:
             cls._own.active = False
 
+    @classmethod
+    def forked(cls) -> None:
+        """Leaves, in a forked child, only what its one thread has."""
+        cls.others.intersection_update({threading.get_ident()})
+        if cls.tracing is not None:
+            cls.tracing.forget()
+
 
 def why_not() -> str:
     """Returns why nothing can be traced now, or ""."""
@@ -64,24 +72,18 @@ def why_not() -> str:
     for name in _OTHERS:
         if name in os.environ:
             return f"another profiler is attached ({name} is set)"
-    total, available = _memory()
+    total, available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _available()
     if available < max(_LEAST_MEMORY, int(_LEAST_SHARE * total)):
         return f"only {available >> 20} MiB of memory are available, of {total >> 20}"
     return ""
 
 
-def _memory() -> tuple[int, int]:
-    """Returns total and available memory in bytes; if they cannot be read, enough of both."""
-    found = {}
+def _available() -> int:
+    """Returns the bytes of memory that may still be taken; if that cannot be read, enough."""
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                name, _, rest = line.partition(":")
-                if name in ("MemTotal", "MemAvailable"):
-                    found[name] = int(rest.split()[0]) << 10
+        return free_memory()
     except (OSError, ValueError, IndexError):
-        pass
-    return found.get("MemTotal", 0), found.get("MemAvailable", 1 << 62)
+        return 1 << 62
 
 
 class Tracer:
@@ -171,11 +173,11 @@ class Tracer:
 
     def other_step_ended(self) -> None:
         """Called when another training of this process has ended a step: this one may never go on."""
-        if threading.get_ident() == self._thread and not self._may_go_on():
+        if threading.get_ident() == self._thread and (not self.active or not self._may_go_on()):
             self.end()
 
     def _may_go_on(self) -> bool:
-        scarce = _memory()[1] < _LEAST_MEMORY // 2
+        scarce = _available() < _LEAST_MEMORY // 2
         return not scarce and not self._lost and time.perf_counter() - self._begun < _MOST_SECONDS
 
     def give_way(self) -> None:
@@ -187,18 +189,19 @@ class Tracer:
 
     def forget(self) -> None:
         """Ends, in a forked child, what its copy of the parent's thread records for the parent's trace."""
-        if self.active:
-            Profilers.tracing = None
-            _record_no_more()
+        Profilers.tracing = None
+        _record_no_more()
 
     def end(self) -> None:
         """Ends the trace, if there is one, and writes it."""
         profiler, self._profiler = self._profiler, None
+        here = threading.get_ident() == self._thread
+        if here and Profilers.tracing is self:  # else it may still record there
+            Profilers.tracing = None
+            if profiler is None:  # given up in another thread
+                _record_no_more()
         if profiler is None:
             return
-        here = threading.get_ident() == self._thread
-        if here:  # else it may still record there
-            Profilers.tracing = None
         if self._lost or not here or not torch._C._autograd._profiler_enabled():
             # What ends it would end the other one, or crash.
             if here:

@@ -155,7 +155,7 @@ def _of_memory(largest: int) -> str:
     used = _statm(1)
     if used > largest:
         return f"the process uses more than {largest >> 30} GiB of memory"
-    return "memory is short" if _free_memory() < used + _ROOM else ""
+    return "memory is short" if free_memory() < used + _ROOM else ""
 
 
 def _statm(column: int) -> int:
@@ -163,7 +163,8 @@ def _statm(column: int) -> int:
         return int(file.read().split()[column]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
+    """Returns the bytes that this process may still take, by the machine and its control group."""
     with open("/proc/meminfo", encoding="ascii") as file:
         free = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), 0)
     for limit, used in (
@@ -278,7 +279,7 @@ def _refuse_system_v(libc: Any) -> None:
 
 
 def _limits() -> None:
-    room = _statm(0) + min(max(_free_memory() // 4, _ROOM), 4 << 30)
+    room = _statm(0) + min(max(free_memory() // 4, _ROOM), 4 << 30)
     for which, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
