@@ -167,7 +167,7 @@ void Capture(const CaptureOptions& options) {
 }
 
 void AddAskOptions(CLI::App* verb, AskOptions* options) {
-  verb->add_option("RUN", options->run, kRunHelp)->required();
+  verb->add_option("RUN", options->run, kOwnRunHelp)->required();
   verb->add_option("--reason", options->reason, "Why; stands in the run's records");
   verb->add_option("--wait-s", options->wait_s, "How long to wait for the answer")
       ->check(CLI::Range(0.0, 86400.0))

@@ -67,7 +67,7 @@ void ShowLabel(const LabelOptions& options) {
 void AddLabel(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("label", "What you say of a run: tags, a name, a note");
   auto options = std::make_shared<LabelOptions>();
-  verb->add_option("RUN", options->run, kRunHelp)->required();
+  verb->add_option("RUN", options->run, kOwnRunHelp)->required();
   verb->add_option("--tag", options->add, "A tag to add; may be repeated")->allow_extra_args(false);
   verb->add_option("--untag", options->remove, "A tag to remove; may be repeated")->allow_extra_args(false);
   verb->add_option("--name", options->title,
@@ -86,7 +86,7 @@ void AddLabel(CLI::App& app) {
 void AddTag(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("tag", "Tags of a run: words to find it by (luff runs --tag)");
   auto options = std::make_shared<LabelOptions>();
-  verb->add_option("RUN", options->run, kRunHelp)->required();
+  verb->add_option("RUN", options->run, kOwnRunHelp)->required();
   verb->add_option("TAG", options->add, "Tags to add; without any, those that it has are listed");
   verb->add_option("--remove", options->remove, "A tag to remove; may be repeated")->allow_extra_args(false);
   verb->callback([options] {

@@ -89,7 +89,7 @@ void Show(const LogOptions& options) {
 void AddLog(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("log", "What a job has printed (luff run --log)");
   auto options = std::make_shared<LogOptions>();
-  verb->add_option("RUN", options->run, kRunHelp)->required();
+  verb->add_option("RUN", options->run, kOwnRunHelp)->required();
   verb->add_option("--tail", options->tail, "Only the last so many bytes of each stream: 4KB, 1MB")
       ->transform(SizeValue(true));
   verb->add_option("--find", options->find, "Only lines that match this regular expression");

@@ -47,7 +47,7 @@ void AddMark(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("mark", "Say of a finding that it is known, or silence its notifications");
   auto options = std::make_shared<MarkOptions>();
-  verb->add_option("RUN", options->run, kRunHelp)->required();
+  verb->add_option("RUN", options->run, kOwnRunHelp)->required();
   verb->add_option("FINDING", options->finding,
                    "Its id (luff show) or the first letters, or its rule; without it, the marks are listed");
   verb->add_option("AS", options->word, "acknowledge, mute or reopen");

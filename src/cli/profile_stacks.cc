@@ -72,11 +72,10 @@ void StacksView::PrintStalls() const {
                          0, 100));
       continue;
     }
-    fmt::print("{}\n",
-               Wrapped(fmt::format("{} {} still for {}{} {}{}{}", who, stall.over ? "once stood" : "stands",
-                                   stall.over ? "" : "at least ", TimeText(stall.seconds), since,
-                                   stand.empty() ? "" : ": in ", Escaped(stand)),
-                       0, 100));
+    fmt::print("{}\n", Wrapped(fmt::format("{} {} still for at least {} {}{}{}", who,
+                                           stall.over ? "once stood" : "stands", TimeText(stall.seconds),
+                                           since, stand.empty() ? "" : ": in ", Escaped(stand)),
+                               0, 100));
     if (stall.over) continue;
     for (const profile::StackThread& thread : stall.threads) {
       if (thread.trains) PrintFrames(thread);

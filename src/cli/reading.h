@@ -24,6 +24,9 @@ struct ReadOptions {
 
 inline constexpr const char* kRunHelp =
     "The run: its directory, its name, @1 for the newest (luff runs), or its URL in a bucket";
+/// The same of a verb that commands a run or writes into it.
+inline constexpr const char* kOwnRunHelp =
+    "The run: its directory, its name, or @1 for the newest (luff runs)";
 /// True for s3://, gs://, az:// and file://.
 [[nodiscard]] bool IsUrl(std::string_view run);
 /// Replaces what a person calls a run by its path (catalog::FindRun); the URL of a run in a bucket by that of

@@ -20,8 +20,7 @@ struct SyncOptions {
 void AddSync(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("sync", "Upload a run into a bucket, live or finished");
   auto options = std::make_shared<SyncOptions>();
-  verb->add_option("RUN", options->run, "The run: its directory, its name, or @1 for the newest (luff runs)")
-      ->required();
+  verb->add_option("RUN", options->run, kOwnRunHelp)->required();
   verb->add_option("URL", options->url, "s3://BUCKET/PREFIX, gs://..., az://... or file:///FOLDER")
       ->required();
   verb->add_option("--flush", options->flush_s, "Seconds between uploads of what is new")

@@ -258,8 +258,13 @@ void AddHost(const std::vector<Event>& all, const Names& names, TraceSummary* ou
   std::ranges::copy_if(operators, std::back_inserter(main),
                        [&](const Event& event) { return event.thread == most->first; });
   out->operators_s = Union(&main) * kMicro;
-  const double last = std::ranges::max_element(main, {}, &Event::end)->end();
-  out->span_s = (last - main.front().begin) * kMicro;
+  double first = main.front().begin, last = std::ranges::max_element(main, {}, &Event::end)->end();
+  for (const Event& event : Of(all, Category::kPython)) {  // of --stacks: they reach beyond the operators
+    if (event.thread != most->first) continue;
+    first = std::min(first, event.begin);
+    last = std::max(last, event.end());
+  }
+  out->span_s = (last - first) * kMicro;
   OperatorTimes functions;
   Nested(Of(all, Category::kPython),
          [&](const Event& event, double self) { functions.Add(event.name, self, event.length); });

@@ -56,6 +56,7 @@ void PlateauMetric::OnStep(const StepView& view) {
       loss_sum_ += loss.value;
       ++losses_;
     }
+    if (!shares_) return;  // nothing else needs the samples
     for (const LossCall& call : LossReader::Read(view)) told_ = CountAnswers(call, &rows_, &right_) && told_;
     return;
   }
