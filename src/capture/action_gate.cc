@@ -61,7 +61,11 @@ void ActionGate::Take(const store::ControlRecord& record, std::int64_t unix_ns,
                        (record.kind == "capture" && change_.prepare);
     if (!known || state_.load(std::memory_order_relaxed) != StopState::kNone || !(record.deadline_s > 0) ||
         closed_) {
-      answer(Verdict::kRefused, finished);
+      // One that was aborted is no longer open, though the training has yet to leave its step: the next
+      // attempt comes again.
+      const bool leaving =
+          state_.load(std::memory_order_relaxed) == StopState::kWait && decision_ == Decision::kAbort;
+      answer(known && leaving && !closed_ ? Verdict::kTooLate : Verdict::kRefused, finished);
       return;
     }
     if (record.kind == "capture" && !change_.prepare(record)) {

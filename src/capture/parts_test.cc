@@ -133,6 +133,21 @@ TEST(ActionGateTest, AProposalForAPastStepIsTooLate) {
   EXPECT_EQ(gate.AtBoundary(6), StopState::kNone);
 }
 
+TEST(ActionGateTest, AProposalIsTooLate_NotRefused_WhileTheTrainingLeavesAnAbortedOne) {
+  ActionGate gate;
+  std::vector<format::AckRow> acks;
+  gate.Take(Record(1, "propose", 0, 2), 0, &acks);
+  gate.Take(Record(2, "propose", 0, 4), 0, &acks);  // another one is open
+  EXPECT_EQ(acks.at(1).verdict, static_cast<std::uint32_t>(Verdict::kRefused));
+  gate.StepFinished(2);
+  gate.Take(Record(3, "abort", 1, 2), 0, &acks);
+  gate.Take(Record(4, "propose", 0, 6), 0, &acks);
+  EXPECT_EQ(acks.at(2).verdict, static_cast<std::uint32_t>(Verdict::kTooLate));
+  EXPECT_EQ(gate.AtBoundary(2), StopState::kNone);
+  gate.Take(Record(5, "propose", 0, 8), 0, &acks);
+  EXPECT_EQ(acks.at(3).verdict, static_cast<std::uint32_t>(Verdict::kAccepted));
+}
+
 TEST(ActionGateTest, AbortAndDeadlineLetTheTrainingGoOn) {
   ActionGate gate(0.02);
   std::vector<format::AckRow> acks;
