@@ -213,7 +213,16 @@ def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
     for rank in "01":
         jobs.append(Job(tmp_path, START + loop, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2"))
     run, until = tmp_path / "run", time.monotonic() + 60
-    while time.monotonic() < until and not all((run / f"w000{rank}" / "live").exists() for rank in "01"):
+
+    def trains(rank: str) -> bool:
+        """Whether a rank has ended a step: before, it has a file, and has not yet said what it takes part in."""
+        if not (run / f"w000{rank}" / "live").exists():
+            return False
+        shown = luff("show", run, "--json")
+        workers = json.loads(shown.out)["workers"] if shown.code == 0 else []
+        return any(one["worker"] == int(rank) and one["last_step"] >= 0 for one in workers)
+
+    while time.monotonic() < until and not all(map(trains, "01")):
         time.sleep(0.1)
     done = luff("trace", run, "--steps", "2", "--reason", "slow")
     assert done.code == 0 and "the next steps are traced" in done.err, (done, jobs[0].err.read_text())
