@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <csignal>
+#include <map>
 #include <thread>
 
 #include "base/format.h"
@@ -15,6 +16,7 @@
 #include "luff/base/env.h"
 #include "luff/base/regex.h"
 #include "luff/capture/config.h"
+#include "luff/profile/kineto_trace.h"
 #include "luff/store/owner.h"
 
 /// `luff stop`, `luff capture` and `luff trace`: ask a running job for something, and follow what becomes of
@@ -100,6 +102,42 @@ Asked Follow(const AskOptions& options, std::uint64_t number) {
   return asked;
 }
 
+/// Waits until every rank that goes on training has made the trace, or told why not; prints where they are.
+Json WaitForTraces(const AskOptions& options, std::int64_t train_step) {
+  const std::int64_t until = Env::Real().NowMonotonicNs() + static_cast<std::int64_t>(options.wait_s * 1e9);
+  std::map<std::uint32_t, profile::TraceFile> made;
+  const auto trial = OpenOrExit(options);
+  bool waiting = true;
+  while (waiting) {
+    waiting = false;
+    if (const auto news = trial->RefreshAll(); !news.ok()) ExitWithError(news.status());
+    for (const query::WorkerInfo& worker : trial->workers()) {
+      if (made.contains(worker.worker)) continue;
+      for (profile::TraceFile& file : profile::TracesOf(*trial, worker.worker)) {
+        if (file.first_step >= train_step) made.emplace(worker.worker, std::move(file));
+      }
+      waiting = waiting || (!made.contains(worker.worker) && worker.alive && !worker.ended);
+    }
+    if (g_interrupted != 0 || Env::Real().NowMonotonicNs() >= until) break;
+    if (waiting) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  Json traces = Json::array();
+  for (const auto& [worker, file] : made) {
+    const std::string path = fmt::format("{}/w{:04}/{}", options.run, worker, file.file);
+    if (!options.json)
+      fmt::print(stderr, "luff: worker {}: {}\n", worker,
+                 Escaped(file.refused.empty() ? path : "no trace: " + file.refused));
+    traces.push_back({{"worker", worker},
+                      {"file", file.refused.empty() ? Json(path) : Json(nullptr)},
+                      {"refused", file.refused.empty() ? Json(nullptr) : Json(file.refused)}});
+  }
+  if (!options.json) {
+    if (waiting) fmt::print(stderr, "luff: not all traces are made yet; `luff profile` tells of them\n");
+    else if (!made.empty()) fmt::print(stderr, "luff: `luff profile {}` sums them up\n", Escaped(options.run));
+  }
+  return traces;
+}
+
 void AskFor(const AskOptions& options, std::string_view action, const std::string& arguments) {
   (void)OpenOrExit(options);
   if (!actions::IsTraining(options.run)) {
@@ -113,12 +151,16 @@ void AskFor(const AskOptions& options, std::string_view action, const std::strin
     fmt::print(stderr,
                "luff: nobody watches this job, so --no-wait is ignored: this process answers itself\n");
   Asked asked = options.no_wait && watched ? StateOf(options.run, number) : Follow(options, number);
+  const bool traced = action == "trace" && asked.state == Asked::State::kDone;
+  const Json traces = traced ? WaitForTraces(options, asked.train_step) : Json();
   if (options.json) {
-    PrintJson({{"request", number},
-               {"action", action},
-               {"state", actions::StateName(asked.state)},
-               {"train_step", asked.train_step},
-               {"why", asked.why}});
+    Json answer{{"request", number},
+                {"action", action},
+                {"state", actions::StateName(asked.state)},
+                {"train_step", asked.train_step},
+                {"why", asked.why}};
+    if (traced) answer["traces"] = traces;
+    PrintJson(answer);
   } else if (options.no_wait && watched) {
     fmt::print(stderr, "luff: request {}: {}\n", number, Told(asked));
   } else if (!asked.answered()) {
