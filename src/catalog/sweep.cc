@@ -18,6 +18,8 @@
 namespace luff::catalog {
 namespace {
 
+constexpr std::size_t kSweepsNamed = 5;  // where nothing there is near
+
 using Json = nlohmann::json;
 
 double NumberIn(const Json& object, const char* name) {
@@ -154,11 +156,15 @@ Status NoSuchSweep(const std::string& index, const std::string& folder, const st
       if (!entry.fields.empty() && !entry.fields[0].empty()) names.insert(entry.fields[0]);
     }
   }
-  const std::string near = NearestText(name, std::vector<std::string>(names.begin(), names.end()));
-  return NotFound(
-      "no run belongs to a sweep '" + Escaped(name) + "'" +
-      (names.empty() ? "; no run there belongs to any (luff.trial_run, luff run --sweep)" : Escaped(near)) +
-      ": " + folder);
+  const std::vector<std::string> known(names.begin(), names.end());
+  std::string there = NearestText(name, known);
+  if (known.empty()) there = "; no run there belongs to any (luff.trial_run, luff run --sweep)";
+  if (there.empty()) {
+    const std::size_t named = std::min(known.size(), kSweepsNamed);
+    for (std::size_t i = 0; i < named; ++i) there += (i == 0 ? "; there are " : ", ") + known[i];
+    if (named < known.size()) there += " and " + std::to_string(known.size() - named) + " more";
+  }
+  return NotFound("no run belongs to a sweep '" + Escaped(name) + "'" + Escaped(there) + ": " + folder);
 }
 
 }  // namespace

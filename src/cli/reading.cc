@@ -217,6 +217,6 @@ std::string SizeText(std::uint64_t bytes) {
   return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
-std::string NumberText(double value) { return fmt::format("{:.6g}", value); }
+std::string NumberText(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.6g}", value); }
 
 }  // namespace luff::cli

@@ -90,6 +90,7 @@ void PrintJson(Json json, int indent = 2);
 [[nodiscard]] bool IsOfWholeSteps(const query::GapInfo& gap);
 /// "12.3 MiB".
 [[nodiscard]] std::string SizeText(std::uint64_t bytes);
+/// Six significant digits; "nan" of any sign.
 [[nodiscard]] std::string NumberText(double value);
 
 template <typename T>
