@@ -6,11 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/bounded_read.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/text_escape.h"
 #include "luff/base/env.h"
+#include "luff/store/reader.h"
 
 namespace luff::actions {
 namespace {
@@ -40,12 +40,6 @@ std::vector<ActionSpec> WithOnFinding(std::vector<ActionSpec> specs, bool stop_o
   return specs;
 }
 
-std::string RunId(const std::string& run) {
-  const Result<std::string> text = ReadRegular(run + "/run.json", 1U << 20, 1);
-  if (!text.ok()) return "";
-  return TextMember(TryParseOrderedJson(*text), "run_id");
-}
-
 std::string Because(const rules::Finding& finding) {
   return fmt::format("{}: {}", finding.rule, finding.what);
 }
@@ -73,7 +67,7 @@ Runner::Runner(RunnerOptions options)
 
 void Runner::Begin(std::int64_t now_ns) {
   if (audit_) return;
-  run_id_ = RunId(options_.run);
+  run_id_ = store::ReadRunId(options_.run).value_or("");
   audit_.emplace(options_.run + "/rules/luff/actions.jsonl");
   if (const auto records = store::ReadCommands(options_.run, 0); records.ok()) {
     std::map<std::uint64_t, std::string> proposed;

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/json_number.h"
 #include "luff/format/layout.h"
+#include "luff/store/reader.h"
 
 namespace luff::store {
 namespace {
@@ -86,6 +87,11 @@ Result<RunInfo> ReadRunFile(Env& env, const std::string& run_path) {
   auto info = ParseRunFileUntrusted(*text);
   if (!info.ok()) return Status(info.status().code(), std::string(info.status().message()) + ": " + run_path);
   return info;
+}
+
+Result<std::string> ReadRunId(const std::string& run_path) {
+  LUFF_ASSIGN_OR_RETURN(const auto text, ReadRegular(run_path + "/run.json", kMaxRunFileBytes, 1));
+  return TextMember(TryParseJson(text, {kMaxRunFileBytes, kMaxDepth}), "run_id");
 }
 
 }  // namespace luff::store

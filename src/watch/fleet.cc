@@ -17,6 +17,7 @@
 #include "catalog/walk.h"
 #include "luff/base/env.h"
 #include "luff/store/owner.h"
+#include "luff/store/reader.h"
 
 namespace luff::watch {
 namespace {
@@ -84,10 +85,9 @@ std::string Fleet::NameOf(const std::string& path) const {
 
 std::optional<bool> Fleet::IsOurs(const std::string& path) const {
   if (options_.shards <= 1) return true;
-  const auto text = ReadRegular(path + "/run.json", 1U << 20, 1);
-  if (!text.ok() && text.status().code() != StatusCode::kNotFound) return std::nullopt;
-  const std::string id = text.ok() ? TextMember(TryParseJson(*text), "run_id") : std::string();
-  const char digit = id.empty() ? '0' : id.front();
+  const auto id = store::ReadRunId(path);
+  if (!id.ok() && id.status().code() != StatusCode::kNotFound) return std::nullopt;
+  const char digit = !id.ok() || id->empty() ? '0' : id->front();
   const auto value = static_cast<std::uint32_t>(digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10);
   return value % options_.shards == options_.shard;
 }

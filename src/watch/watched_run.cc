@@ -12,6 +12,7 @@
 #include "luff/base/env.h"
 #include "luff/rules/kept_findings.h"
 #include "luff/store/control.h"
+#include "luff/store/reader.h"
 
 namespace luff::watch {
 namespace {
@@ -23,11 +24,6 @@ constexpr std::int64_t kCheckpointSteps = 20'000;
 constexpr std::int64_t kGoneNs = 60 * kSecondNs;  // a job may be started again
 
 std::int64_t Now() { return Env::Real().NowMonotonicNs(); }
-
-std::string RunIdOf(const std::string& path) {
-  const auto text = ReadRegular(path + "/run.json", 1U << 20, 1);
-  return text.ok() ? TextMember(TryParseJson(*text), "run_id") : std::string();
-}
 
 /// Without a lock of our own, another process stops and corrects: only what tells is left to do.
 std::vector<actions::ActionSpec> SpecsFor(const RunSettings& settings, bool commands) {
@@ -42,7 +38,7 @@ std::vector<actions::ActionSpec> SpecsFor(const RunSettings& settings, bool comm
 WatchedRun::WatchedRun(std::string path, std::string name, const RunSettings& settings, bool commands)
     : path_(std::move(path)),
       name_(std::move(name)),
-      run_id_(RunIdOf(path_)),
+      run_id_(store::ReadRunId(path_).value_or("")),
       commands_(commands),
       stop_on_finding_(settings.stop_on_finding),
       runner_({path_, name_, SpecsFor(settings, commands), commands && settings.stop_on_finding,

@@ -47,6 +47,9 @@ enum class Again : bool { kNo, kYes };
 /// Reads run.json. Errors: kNotFound (no such directory), kFailedPrecondition (no run.json in it),
 /// kUnsupportedVersion, kCorruption.
 [[nodiscard]] Result<RunInfo> ReadRunInfo(const std::string& run_path);
+/// The id in run.json as it is written there, of any version of the format; "" if there is none in it.
+/// Errors: those of reading.
+[[nodiscard]] Result<std::string> ReadRunId(const std::string& run_path);
 
 /// One metadata segment. If it is sealed, its footer is read and verified piece by piece, on demand. If it is
 /// not (or its footer is damaged), its rows are kept in memory as they were published, and put into the same
