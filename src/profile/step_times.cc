@@ -11,7 +11,7 @@ constexpr std::size_t kLeftOut = 25;  // one in so many: the longest
 }  // namespace
 
 void TimeQuantiles::Put(double seconds, std::uint64_t steps) {
-  Alike& to = alike_[KeyOfTime(seconds)];
+  Alike& to = alike_[seconds];
   to.steps += steps;
   to.sum += seconds * static_cast<double>(steps);
 }
@@ -21,7 +21,9 @@ void TimeQuantiles::Add(double seconds, std::uint64_t steps) {
     all_.insert(all_.end(), static_cast<std::size_t>(steps), static_cast<float>(seconds));
     return;
   }
-  for (const float one : std::exchange(all_, {})) Put(static_cast<double>(one), 1);
+  if (!all_.empty()) {
+    for (const float one : std::exchange(all_, {})) Put(static_cast<double>(one), 1);
+  }
   Put(seconds, steps);
 }
 
@@ -34,13 +36,21 @@ double TimeQuantiles::At(double share) const {
     return static_cast<double>(sorted[static_cast<std::size_t>(place)]);
   }
   std::uint64_t all = 0;
-  for (const auto& [key, one] : alike_) all += one.steps;
+  alike_.EachUntil([&](const Alike& one) {
+    all += one.steps;
+    return true;
+  });
   auto before = static_cast<std::uint64_t>(share * static_cast<double>(all - 1));
-  for (const auto& [key, one] : alike_) {
-    if (before < one.steps) return one.sum / static_cast<double>(one.steps);
-    before -= one.steps;
-  }
-  return 0;
+  double found = 0;
+  alike_.EachUntil([&](const Alike& one) {
+    if (before >= one.steps) {
+      before -= one.steps;
+      return true;
+    }
+    found = one.sum / static_cast<double>(one.steps);
+    return false;
+  });
+  return found;
 }
 
 void StepSums::Add(const StepTime& one) noexcept {
@@ -91,21 +101,26 @@ void StepTimes::Add(const StepTime& one) {
     all_.push_back(one);
     return;
   }
-  for (const StepTime& known : std::exchange(all_, {})) alike_[KeyOfTime(known.wall_s)].Add(known);
-  alike_[KeyOfTime(one.wall_s)].Add(one);
+  if (!all_.empty()) {
+    for (const StepTime& known : std::exchange(all_, {})) alike_[known.wall_s].Add(known);
+  }
+  alike_[one.wall_s].Add(one);
 }
 
 Means StepTimes::Take() {
   if (alike_.empty()) return MeansOf(std::exchange(all_, {}));
   double left = 0;  // to be taken, the shortest first
-  for (const auto& [key, one] : alike_) left += one.steps;
+  alike_.EachUntil([&](const StepSums& one) {
+    left += one.steps;
+    return true;
+  });
   left -= std::floor(left / static_cast<double>(kLeftOut));
   StepSums sums;
-  for (const auto& [key, one] : alike_) {
-    if (left <= 0) break;
-    sums.Add(one, std::min(left / one.steps, 1.0));
+  alike_.EachUntil([&](const StepSums& one) {
+    if (one.steps > 0) sums.Add(one, std::min(left / one.steps, 1.0));
     left -= one.steps;
-  }
+    return left > 0;
+  });
   return MeansOf(sums);
 }
 

@@ -1,8 +1,9 @@
 #pragma once
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <vector>
 
 #include "luff/profile/input.h"
@@ -10,11 +11,37 @@
 /// Times of many steps in bounded memory: the first ones as they are, then counts of alike ones.
 namespace luff::profile {
 
-/// Times that differ by less than a thousandth have the same key; keys ascend with times. `seconds` >= 0.
-[[nodiscard]] inline std::uint32_t KeyOfTime(double seconds) noexcept {
-  constexpr int kCut = 23 - 10;  // of a mantissa of 23 bits, ten are kept
-  return std::bit_cast<std::uint32_t>(static_cast<float>(std::fmax(seconds, 0))) >> kCut;
-}
+/// One T for all times that differ by less than a thousandth. Times are nanoseconds in 64 bits: at most 64
+/// powers of two, with a page each.
+template <typename T>
+class ByTime {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return empty_; }
+  [[nodiscard]] T& operator[](double seconds) {
+    constexpr int kCut = 23 - kBits;  // of the mantissa's 23 bits
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(std::fmax(seconds, 0)));
+    const std::uint32_t key = (bits & 0x7FFFFFFFU) >> kCut;
+    auto& page = pages_[key >> kBits];
+    if (page == nullptr) page = std::make_unique<Page>();
+    empty_ = false;
+    return (*page)[key % kInPage];
+  }
+  /// Calls `use(one)`, ascending by time, until it returns false.
+  void EachUntil(auto use) const {
+    for (const auto& page : pages_) {
+      for (std::size_t i = 0; page != nullptr && i < kInPage; ++i) {
+        if (!use((*page)[i])) return;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kBits = 10;
+  static constexpr std::uint32_t kInPage = 1U << kBits;
+  using Page = std::array<T, kInPage>;
+  std::array<std::unique_ptr<Page>, 256> pages_;  // by exponent
+  bool empty_ = true;
+};
 
 /// What of the times of single steps a table says. 16,384 values exactly; of more, quantiles are right to a
 /// thousandth.
@@ -33,7 +60,7 @@ class TimeQuantiles {
   void Put(double seconds, std::uint64_t steps);
 
   std::vector<float> all_;
-  std::map<std::uint32_t, Alike> alike_;  // empty: all_ has them
+  ByTime<Alike> alike_;  // empty: all_ has them
 };
 
 /// Sums over steps, as MeansOf() needs them.
@@ -55,7 +82,7 @@ class StepTimes {
  private:
   static constexpr std::size_t kMostExact = 1 << 14;
   std::vector<StepTime> all_;
-  std::map<std::uint32_t, StepSums> alike_;  // by wall_s; empty: all_ has them
+  ByTime<StepSums> alike_;  // by wall_s; empty: all_ has them
 };
 
 }  // namespace luff::profile

@@ -31,8 +31,8 @@ class Live {
   [[nodiscard]] bool anybody() const LUFF_EXCLUDES(mutex_);
   [[nodiscard]] std::size_t streams() const LUFF_EXCLUDES(mutex_);
 
-  /// Looks at the watched runs, and now and then at the list, more often while somebody looks at it. Called four times a second, by one thread at a
-  /// time.
+  /// Looks at the watched runs, and now and then at the list, more often while somebody looks at it. Called
+  /// four times a second, by one thread at a time.
   void Look() LUFF_EXCLUDES(mutex_);
   /// The events that a stream has not been told yet; "" if there are none.
   [[nodiscard]] std::string News(Told* told) const LUFF_EXCLUDES(mutex_);

@@ -76,8 +76,8 @@ struct Numbers {
   std::uint8_t dtype;
 };
 Numbers NumbersAt(const query::SummaryStretch& s, std::size_t i) noexcept {
-  return {s.count[i],    s.nan_count[i], s.inf_count[i], s.zero_count[i],   s.min_bits[i], s.max_bits[i],
-          s.sum[i],      s.sum_sq[i],    s.abs_sum[i],   s.merged_steps[i], s.dtype[i]};
+  return {s.count[i], s.nan_count[i], s.inf_count[i], s.zero_count[i],   s.min_bits[i], s.max_bits[i],
+          s.sum[i],   s.sum_sq[i],    s.abs_sum[i],   s.merged_steps[i], s.dtype[i]};
 }
 Numbers NumbersOf(const format::SummaryRow& s) noexcept {
   return {s.count, s.nan_count, s.inf_count, s.zero_count, s.min_bits, s.max_bits,
@@ -343,7 +343,8 @@ void Overview::Take(std::size_t begin, const query::SummaryStretch& s, Block* bl
       continue;
     }
     Extremes found;
-    for (; i < columns.size() && columns[i] == column; ++i) found.Add(block->values.Of(NumbersAt(s, i), &found.flags));
+    for (; i < columns.size() && columns[i] == column; ++i)
+      found.Add(block->values.Of(NumbersAt(s, i), &found.flags));
     if (wide) {
       found.PutInto(Words(column), stride_, s.tensor);
       continue;

@@ -24,9 +24,9 @@
 /// All classes are **thread-compatible**. Every byte of the run may be hostile, and files may be truncated
 /// while they are read. Therefore nothing is memory-mapped: reading missing bytes fails with kCorruption,
 /// naming file and offset, and the rest stays readable. Memory is bounded by what is published and not yet
-/// sealed (about the size of one segment for each worker, or its newest step), plus 60 bytes for each step, 16 KiB for each
-/// segment, 4 bytes for each tensor of a segment whose tensors differ from those of the previous segment, and
-/// ReadCache::kMaxBytes of recently read bytes.
+/// sealed (about the size of one segment for each worker, or its newest step), plus 60 bytes for each step,
+/// 16 KiB for each segment, 4 bytes for each tensor of a segment whose tensors differ from those of the
+/// previous segment, and ReadCache::kMaxBytes of recently read bytes.
 namespace luff::store {
 
 class LivePageReader;

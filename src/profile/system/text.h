@@ -21,7 +21,8 @@ namespace luff::profile {
 }
 /// The next word; "" at the end.
 [[nodiscard]] inline std::string_view TakeWord(std::string_view* rest) noexcept {
-  const auto blank = [](char c) { return c == ' ' || c == '\t'; };  // the library's search calls memchr() for each
+  // By hand, since the library's search calls memchr() for each character.
+  const auto blank = [](char c) { return c == ' ' || c == '\t'; };
   std::size_t from = 0;
   while (from < rest->size() && blank((*rest)[from])) ++from;
   std::size_t to = from;
