@@ -99,6 +99,7 @@ void Live::LookAt(const std::string& id) {
   at->second.findings = known.findings;
   at->second.stops = known.stops;
   if (at->second.event == event) return;
+  if (!looked.ok()) listed_ns_ = 0;  // it may be elsewhere by now: the next look sees where
   at->second.event = std::move(event);
   ++at->second.version;
 }
