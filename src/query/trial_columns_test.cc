@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <vector>
 
 #include "luff/query/row_visit.h"
 #include "luff/query/trial.h"
