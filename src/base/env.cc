@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -256,13 +257,17 @@ Status WriteNewFile(Env& env, const std::string& path, std::string_view text) {
   });
 }
 
-HostIdentity ThisHost() noexcept {
-  HostIdentity identity;
+namespace {
+
+/// What of the identity does not change while this process lives: all but the name.
+struct Machine {
+  std::uint64_t id_hash = 14695981039346656037ULL;
+  std::uint64_t boot[2] = {};
+};
+Machine ReadMachine() noexcept {
+  Machine machine;
   char text[256] = {};
-  std::uint64_t hash = 14695981039346656037ULL;
-  hash = Fnv1a(hash, text, ReadSmall("/etc/machine-id", text, sizeof(text)));
-  if (gethostname(text, sizeof(text)) == 0) hash = Fnv1a(hash, text, strnlen(text, sizeof(text)));
-  identity.host = hash;
+  machine.id_hash = Fnv1a(machine.id_hash, text, ReadSmall("/etc/machine-id", text, sizeof(text)));
   std::size_t n = ReadSmall("/proc/sys/kernel/random/boot_id", text, sizeof(text));
   unsigned digits = 0;
   for (std::size_t i = 0; i < n && digits < 32; ++i) {
@@ -274,9 +279,32 @@ HostIdentity ThisHost() noexcept {
       nibble = static_cast<std::uint64_t>(c - 'a') + 10;
     else
       continue;
-    identity.boot[digits / 16] = identity.boot[digits / 16] << 4 | nibble;
+    machine.boot[digits / 16] = machine.boot[digits / 16] << 4 | nibble;
     ++digits;
   }
+  return machine;
+}
+
+}  // namespace
+
+HostIdentity ThisHost() noexcept {
+  // Read once. No lock: a process forked meanwhile would wait for it for ever.
+  static std::atomic<std::uint64_t> kept[3];
+  static std::atomic<bool> known{false};
+  if (!known.load(std::memory_order_acquire)) {
+    const Machine machine = ReadMachine();
+    kept[0].store(machine.id_hash, std::memory_order_relaxed);
+    kept[1].store(machine.boot[0], std::memory_order_relaxed);
+    kept[2].store(machine.boot[1], std::memory_order_relaxed);
+    known.store(true, std::memory_order_release);
+  }
+  HostIdentity identity;
+  identity.host = kept[0].load(std::memory_order_relaxed);
+  identity.boot[0] = kept[1].load(std::memory_order_relaxed);
+  identity.boot[1] = kept[2].load(std::memory_order_relaxed);
+  char text[256] = {};
+  if (gethostname(text, sizeof(text)) == 0)
+    identity.host = Fnv1a(identity.host, text, strnlen(text, sizeof(text)));
   return identity;
 }
 

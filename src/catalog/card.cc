@@ -172,11 +172,13 @@ void ReadScalars(const query::Trial& trial, Card* card) {
 
 // Settings of the only optimizer's first group, as they were at the first step: "lr", "momentum", ...
 void ReadOptimizer(const query::Trial& trial, Card* card) {
-  const auto names = trial.TensorNames({"^optimizer/", "", {}, Mode::kGlobal});
-  if (!names.ok()) return;
+  std::set<std::string> names;
+  for (query::TensorId id = 0; id < trial.tensor_count(); ++id) {
+    if (trial.tensor(id).name.starts_with("optimizer/")) names.insert(trial.tensor(id).name);
+  }
   std::string only;
   std::vector<std::pair<std::string, std::string>> settings;  // name, tensor
-  for (const std::string& name : *names) {
+  for (const std::string& name : names) {
     const std::size_t from = name.find('/') + 1;
     const std::size_t dot = name.find('.', from);
     if (dot == std::string::npos) continue;

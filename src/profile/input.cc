@@ -14,7 +14,6 @@ namespace {
 using Json = nlohmann::json;
 constexpr std::size_t kMaxDocument = 1U << 20;
 constexpr std::size_t kMaxDepth = 8;
-constexpr std::size_t kLeftOut = 25;     // one step in so many
 constexpr std::size_t kMostSums = 4096;  // workers whose waits are told apart
 // What the model leaves out: a worker's batch has to be handed over, and workers disturb each other.
 constexpr double kSlower = 1.3;
@@ -104,32 +103,6 @@ StepTime TimeOf(const query::StepPhases& phases) {
   const auto seconds = [unit](std::int64_t ns) { return ns < 0 ? -1 : static_cast<double>(ns) / unit; };
   return {seconds(head.wall_ns), seconds(phases.ns[static_cast<std::size_t>(format::Phase::kDataWait)]),
           seconds(head.run_queue_ns), seconds(head.cpu_ns)};
-}
-
-Means MeansOf(std::vector<StepTime> steps) {
-  std::ranges::sort(steps, {}, &StepTime::wall_s);
-  steps.resize(steps.size() - steps.size() / kLeftOut);
-  Means means;
-  means.steps = steps.size();
-  double timed_s = 0, queue_s = 0, cpu_s = 0;
-  for (const StepTime& one : steps) {
-    means.step_s += one.wall_s;
-    means.wait_s += one.wait_s;
-    if (one.queue_s < 0 || one.cpu_s < 0) continue;
-    timed_s += one.wall_s;
-    queue_s += one.queue_s;
-    cpu_s += one.cpu_s;
-  }
-  if (means.step_s <= 0) return means;
-  const double kept = timed_s > 0 ? 1 - std::min(queue_s / timed_s, 1.0) : 1;
-  const double scale = kept / static_cast<double>(means.steps);
-  if (timed_s * 2 > means.step_s) {
-    const double slept = std::max(kept - cpu_s / timed_s, 0.0);
-    means.blocked_s = slept * means.step_s / static_cast<double>(means.steps);
-  }
-  means.step_s *= scale;
-  means.wait_s *= scale;
-  return means;
 }
 
 Estimate EstimateWorkers(const Means& means, std::int64_t workers, std::int64_t cores) {

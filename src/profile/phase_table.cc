@@ -7,36 +7,18 @@
 
 #include "base/format.h"
 #include "luff/profile/input.h"
+#include "profile/step_times.h"
 
 namespace luff::profile {
 namespace {
 
 constexpr double kNs = 1e-9;
 
-/// Times of single steps. A merged row stands for as many steps of the same length.
-class Times {
- public:
-  void Add(double seconds, std::uint32_t steps) {
-    for (std::uint32_t i = 0; i < std::min(steps, kMostOfOne); ++i)
-      all_.push_back(static_cast<float>(seconds));
-  }
-  [[nodiscard]] double At(double share) {
-    if (all_.empty()) return 0;
-    const auto place = static_cast<std::ptrdiff_t>(share * static_cast<double>(all_.size() - 1));
-    std::nth_element(all_.begin(), all_.begin() + place, all_.end());
-    return all_[static_cast<std::size_t>(place)];
-  }
-
- private:
-  static constexpr std::uint32_t kMostOfOne = 10'000;  // a row merged four times
-  std::vector<float> all_;
-};
-
 struct Collected {
   PhaseTable table;
-  Times steps;
+  TimeQuantiles steps;
   std::array<PhaseLine, format::kPhaseCount> lines;
-  std::array<Times, format::kPhaseCount> times;
+  std::array<TimeQuantiles, format::kPhaseCount> times;
 };
 
 /// Adds to what a table and the times of a rank have in common.

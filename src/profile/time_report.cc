@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "profile/step_times.h"
 
 namespace luff::profile {
 namespace {
@@ -24,7 +25,7 @@ class Collector {
     judged_ += phases.head.steps;
     // The first batch of an epoch is none that says how long the others take, as in InputBound.
     if (phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)] != 0) return;
-    steps_.push_back(TimeOf(phases));
+    steps_.Add(TimeOf(phases));
     waits_.Add(phases);
   }
   [[nodiscard]] TimeVerdict Judge(const query::Trial& trial, const PhaseTable& table);
@@ -42,7 +43,7 @@ class Collector {
   }
 
   const Scope& scope_;
-  std::vector<StepTime> steps_;
+  StepTimes steps_;
   Waits waits_;
   std::map<std::uint32_t, LoaderUse> loaders_;
   std::int64_t seen_ = 0;
@@ -55,7 +56,7 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
     verdict.text = fmt::format("too few steps to judge: the first {} are left out", kFirst);
     return verdict;
   }
-  verdict.means = MeansOf(std::move(steps_));
+  verdict.means = steps_.Take();
   const Means& means = verdict.means;
   if (means.wait_s < kLeastShare * means.step_s || means.wait_s < kLeastWaitS) {
     verdict.text = "nothing found that would make it faster";

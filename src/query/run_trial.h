@@ -17,7 +17,6 @@ namespace luff::query {
 
 inline constexpr std::uint64_t kNoOrdinal = ~std::uint64_t{0};
 inline constexpr std::uint32_t kNoStep = 0xFFFFFFFFU;
-inline constexpr TensorId kNoTensor = 0xFFFFFFFFU;
 inline constexpr std::uint64_t kMaxHoles = 1U << 24;
 
 /// The first and last step of each tensor's rows in a sealed segment, as far as they have been read. Programs
@@ -69,6 +68,8 @@ struct WorkerState {
   /// The tensors of a segment's slots, until the next call; kNoTensor where none is defined. Those of a
   /// segment that grows are looked up once.
   [[nodiscard]] std::span<const TensorId> IdsOf(const store::SegmentReader& segment) const;
+  /// The tensor with the worker's number `local` in an epoch; kNoTensor if none is defined.
+  [[nodiscard]] TensorId IdOf(std::uint32_t epoch, std::uint32_t local) const;
 
  private:
   mutable std::string ids_path_;
@@ -126,7 +127,7 @@ class RunTrial final : public StepTrial {
   Status ReadStepContents(std::size_t n, StepContents* out) const override;
   /// As VisitRows, segment by segment.
   [[nodiscard]] Status VisitSegments(std::size_t from, std::size_t to, const UseStretch& use,
-                                     const UseDifference& difference) const;
+                                     const UseDifference& difference, const UsePublished& whole) const;
   std::vector<GapInfo> Gaps() const override;
   std::vector<EventAt> Events(Mode mode) const override;
   std::vector<JsonEvent> JsonEvents() const override;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <vector>
 
 #include "luff/query/row_visit.h"
 #include "luff/query/trial.h"
@@ -98,6 +99,44 @@ TEST(TrialColumnsTest, SayWhatSingleSummariesSay) {
     WriteSteps(w, kSteps / 2);
     w.Close();
     ASSERT_TRUE((*trial)->Refresh().ok());
+  }
+}
+
+// Who reads each step as it comes gets all of it at once, also where the step filled the segment and was
+// published with its footer; and that is what the footer holds.
+TEST(TrialColumnsTest, EachStepIsVisitedAsItWasPublished) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1, false, true, 4 << 10);
+  for (TensorId id = 0; id < 4; ++id) w.Define(3 - id, "t" + std::to_string(id), 2);
+  WriteSteps(w, 1);
+  const auto trial = Trial::Open(run.path());
+  ASSERT_TRUE(trial.ok()) << trial.status().ToString();
+  std::vector<std::map<TensorId, double>> seen;
+  for (std::size_t n = 0; n < 200; ++n) {
+    std::map<TensorId, double>& sums = seen.emplace_back();
+    const auto whole = [&](const PublishedSummaries& step) {
+      EXPECT_EQ(step.n, n);
+      EXPECT_EQ(step.worker, 0U);
+      for (const std::uint32_t row : step.counting) sums[step.tensors[step.slot[row]]] = step.rows[row].sum;
+    };
+    const auto piece = [&](const SummaryStretch&) { ADD_FAILURE() << "step " << n << " came in pieces"; };
+    const Status status = VisitRows(**trial, n, n + 1, piece, {}, whole);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    TrialRows::StepRows rows;
+    ASSERT_TRUE((*trial)->ReadStepRows(n, &rows).ok());
+    EXPECT_EQ(rows.summaries.size(), sums.size());
+    ASSERT_TRUE((*trial)->ReadStepRows(n / 2, &rows).ok());  // sealed by now
+    WriteSteps(w, 1);
+    ASSERT_TRUE((*trial)->Refresh().ok());
+  }
+  w.Close();
+  const auto later = Trial::Open(run.path());
+  ASSERT_TRUE(later.ok());
+  for (std::size_t n = 0; n < seen.size(); ++n) {
+    TrialRows::StepRows rows;
+    ASSERT_TRUE((*later)->ReadStepRows(n, &rows).ok());
+    ASSERT_EQ(rows.summaries.size(), seen[n].size()) << n;
+    for (const auto& entry : rows.summaries) ExpectSame(entry.summary.sum, seen[n].at(entry.tensor));
   }
 }
 

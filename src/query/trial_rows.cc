@@ -114,9 +114,10 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
       if (at == worker->trial_id.end()) return std::nullopt;
       return at->second;
     };
-    if (const auto published = segment.PublishedAt(place->index)) {
+    const auto published = segment.PublishedAt(place->index);
+    if (published) {
       const auto each = [&](const auto& of, std::size_t row, auto use) {
-        if (const auto id = id_of(segment.slot_tensor(of.slot[row]))) use(*id, of.rows[row]);
+        if (const auto id = id_of(of.rows[row].tensor)) use(*id, of.rows[row]);
       };
       for (const std::uint32_t row : published->summaries.counting) {
         each(published->summaries, row, [&](TensorId id, const format::SummaryRow& s) {
@@ -134,7 +135,7 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
       }
     }
     std::vector<SlotSpans::Span>& spans = SpansOf(segment, worker->spans);
-    for (std::size_t slot = 0; segment.sealed() && slot < segment.slot_count(); ++slot) {
+    for (std::size_t slot = 0; !published && slot < segment.slot_count(); ++slot) {
       if (!spans.empty() && (place->index < spans[slot].first || place->index > spans[slot].last)) continue;
       const auto id = id_of(segment.slot_tensor(slot));
       if (!id) continue;
@@ -311,7 +312,7 @@ Status RunTrial::EachPhases(const PhasesVisitor& use) const {
     for (const auto& segment : worker->reader->segments()) {
       if ((segment->frame_kinds() >> static_cast<unsigned>(FrameKind::kPhases) & 1U) == 0) continue;
       LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
-      LUFF_ASSIGN_OR_RETURN(const auto frames, segment->Frames());
+      LUFF_ASSIGN_OR_RETURN(const auto frames, segment->Frames(store::Again::kNo));
       for (const format::FrameEntry& entry : frames) {
         if (static_cast<FrameKind>(entry.kind) != FrameKind::kPhases) continue;
         const std::uint32_t n = worker->StepOf(entry.ordinal);

@@ -48,20 +48,48 @@ Status VisitSteps(const Trial& trial, std::size_t from, std::size_t to, const Us
   return Status::Ok();
 }
 
-/// Of a segment that is not sealed, one step. `ids`: by slot.
-void VisitPublished(const WorkerState& worker, const store::SegmentReader& segment, std::uint32_t index,
-                    std::span<const TensorId> ids, const UseStretch& use, const UseDifference& difference) {
-  const auto published = segment.PublishedAt(index);
-  const std::size_t n = worker.StepOf(segment.steps().ordinal[index]);
-  const auto& summaries = published->summaries;
-  for (const std::uint32_t row : summaries.counting) {
-    const TensorId id = ids[summaries.slot[row]];
-    const format::SummaryRow& s = summaries.rows[row];
-    if (id != kNoTensor) use(StretchOf(id, worker.reader->worker(), n, s, s.dtype, s.steps));
+/// The tensors of rows by the slots that they name.
+template <typename Row>
+std::vector<TensorId> IdsBySlot(const WorkerState& worker, std::uint32_t epoch,
+                                const store::SegmentReader::RowsOfStep<Row>& of) {
+  std::vector<TensorId> ids;
+  for (std::size_t row = 0; row < of.rows.size(); ++row) {
+    if (ids.size() <= of.slot[row]) ids.resize(of.slot[row] + std::size_t{1}, kNoTensor);
+    ids[of.slot[row]] = worker.IdOf(epoch, of.rows[row].tensor);
   }
-  const auto& forms = published->forms;
+  return ids;
+}
+
+/// One step that was published.
+void VisitPublished(const WorkerState& worker, const store::SegmentReader& segment, std::uint32_t index,
+                    const store::SegmentReader::PublishedRows& published, const UseStretch& use,
+                    const UseDifference& difference, const UsePublished& whole) {
+  const std::size_t n = worker.StepOf(segment.steps().ordinal[index]);
+  const std::uint32_t number = worker.reader->worker();
+  const std::uint32_t epoch = segment.header().epoch;
+  const auto& summaries = published.summaries;
+  const auto& forms = published.forms;
+  std::vector<TensorId> of_summaries;
+  std::vector<TensorId> of_forms;
+  std::span<const TensorId> ids;
+  std::span<const TensorId> form_ids;
+  if (!segment.sealed()) {
+    ids = form_ids = worker.IdsOf(segment);
+  } else {  // its slots are others by now
+    ids = of_summaries = IdsBySlot(worker, epoch, summaries);
+    if (difference) form_ids = of_forms = IdsBySlot(worker, epoch, forms);
+  }
+  if (whole) {
+    whole({number, n, summaries.rows, summaries.counting, summaries.slot, ids});
+  } else {
+    for (const std::uint32_t row : summaries.counting) {
+      const TensorId id = ids[summaries.slot[row]];
+      const format::SummaryRow& s = summaries.rows[row];
+      if (id != kNoTensor) use(StretchOf(id, number, n, s, s.dtype, s.steps));
+    }
+  }
   for (std::size_t row = 0; difference && row < forms.rows.size(); ++row) {
-    const TensorId id = ids[forms.slot[row]];
+    const TensorId id = form_ids[forms.slot[row]];
     if (id != kNoTensor && forms.rows[row].form == kDifference) difference(id, n, forms.rows[row]);
   }
 }
@@ -69,11 +97,16 @@ void VisitPublished(const WorkerState& worker, const store::SegmentReader& segme
 }  // namespace
 
 Status VisitRows(const Trial& trial, std::size_t from, std::size_t to, const UseStretch& use,
-                 const UseDifference& difference) {
+                 const UseDifference& difference, const UsePublished& published) {
   to = std::min(to, trial.step_count());
   const auto* run = dynamic_cast<const RunTrial*>(&trial);
-  return run != nullptr ? run->VisitSegments(from, to, use, difference)
+  return run != nullptr ? run->VisitSegments(from, to, use, difference, published)
                         : VisitSteps(trial, from, to, use, difference);
+}
+
+TensorId WorkerState::IdOf(std::uint32_t epoch, std::uint32_t local) const {
+  const auto id = trial_id.find(ScopedId(epoch, local));
+  return id == trial_id.end() ? kNoTensor : id->second;
 }
 
 std::span<const TensorId> WorkerState::IdsOf(const store::SegmentReader& segment) const {
@@ -85,14 +118,13 @@ std::span<const TensorId> WorkerState::IdsOf(const store::SegmentReader& segment
   ids_.resize(segment.slot_count(), kNoTensor);
   for (std::size_t slot = 0; slot < ids_.size(); ++slot) {
     if (ids_[slot] != kNoTensor) continue;
-    const auto id = trial_id.find(ScopedId(segment.header().epoch, segment.slot_tensor(slot)));
-    if (id != trial_id.end()) ids_[slot] = id->second;
+    ids_[slot] = IdOf(segment.header().epoch, segment.slot_tensor(slot));
   }
   return ids_;
 }
 
 Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretch& use,
-                               const UseDifference& difference) const {
+                               const UseDifference& difference, const UsePublished& whole) const {
   store::SegmentSweep sweep;
   for (const auto& worker : workers_) {
     for (const auto& segment : worker->reader->segments()) {
@@ -108,14 +140,16 @@ Status RunTrial::VisitSegments(std::size_t from, std::size_t to, const UseStretc
       while (!wanted(*last)) --last;
       const auto low = static_cast<std::uint32_t>(first - ordinals.begin());
       const auto high = static_cast<std::uint32_t>(last - ordinals.begin());
-      const std::span<const TensorId> ids = worker->IdsOf(*segment);
-      if (!segment->sealed()) {
+      // Of a segment that is sealed, at most its last step is there as it was published.
+      if (!segment->sealed() || (low == high && segment->PublishedAt(low))) {
         LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
         for (std::uint32_t index = low; index <= high; ++index) {
-          if (wanted(ordinals[index])) VisitPublished(*worker, *segment, index, ids, use, difference);
+          if (wanted(ordinals[index]))
+            VisitPublished(*worker, *segment, index, *segment->PublishedAt(index), use, difference, whole);
         }
         continue;
       }
+      const std::span<const TensorId> ids = worker->IdsOf(*segment);
       sweep.Begin(*segment);
       for (std::size_t slot = 0; slot < ids.size(); ++slot) {
         if (ids[slot] == kNoTensor) continue;

@@ -17,6 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kListEveryNs = 2'000'000'000;
+// While every stream watches runs: of the list their pages show labels only.
+constexpr std::int64_t kListSeldomNs = 10'000'000'000;
 constexpr std::int64_t kOverviewNs = 200'000'000;  // of a look: while an overview is not complete
 
 }  // namespace
@@ -24,12 +26,14 @@ constexpr std::int64_t kOverviewNs = 200'000'000;  // of a look: while an overvi
 void Live::Watch(const Told& told) {
   const MutexLock lock(mutex_);
   ++streams_;
+  listing_ += told.runs.empty() ? 1 : 0;
   for (const std::string& id : told.runs) ++watched_[id].streams;
 }
 
 void Live::Leave(const Told& told) {
   const MutexLock lock(mutex_);
   --streams_;
+  listing_ -= told.runs.empty() ? 1 : 0;
   for (const std::string& id : told.runs) {
     const auto at = watched_.find(id);
     if (at != watched_.end() && --at->second.streams == 0) watched_.erase(at);
@@ -95,13 +99,19 @@ void Live::LookAt(const std::string& id) {
   at->second.findings = known.findings;
   at->second.stops = known.stops;
   if (at->second.event == event) return;
+  if (!looked.ok()) listed_ns_ = 0;  // it may be elsewhere by now: the next look sees where
   at->second.event = std::move(event);
   ++at->second.version;
 }
 
 void Live::Look() {
   const std::int64_t now = Env::Real().NowMonotonicNs();
-  if (now - listed_ns_ > kListEveryNs) {
+  std::int64_t every = kListSeldomNs;
+  {
+    const MutexLock lock(mutex_);
+    if (listing_ > 0) every = kListEveryNs;
+  }
+  if (now - listed_ns_ > every) {
     const auto changed = list_->Refresh();
     listed_ns_ = Env::Real().NowMonotonicNs();
     if (changed.ok() && *changed) {

@@ -31,8 +31,8 @@ class Live {
   [[nodiscard]] bool anybody() const LUFF_EXCLUDES(mutex_);
   [[nodiscard]] std::size_t streams() const LUFF_EXCLUDES(mutex_);
 
-  /// Looks at the watched runs, and now and then at the list. Called four times a second, by one thread at a
-  /// time.
+  /// Looks at the watched runs, and now and then at the list, more often while somebody looks at it. Called
+  /// four times a second, by one thread at a time.
   void Look() LUFF_EXCLUDES(mutex_);
   /// The events that a stream has not been told yet; "" if there are none.
   [[nodiscard]] std::string News(Told* told) const LUFF_EXCLUDES(mutex_);
@@ -52,6 +52,7 @@ class Live {
   mutable Mutex mutex_;
   std::map<std::string, Watched> watched_ LUFF_GUARDED_BY(mutex_);
   std::size_t streams_ LUFF_GUARDED_BY(mutex_) = 0;
+  std::size_t listing_ LUFF_GUARDED_BY(mutex_) = 0;  // of them, those that watch no run: they show the list
   std::uint64_t list_version_ LUFF_GUARDED_BY(mutex_) = 1;
   std::int64_t listed_ns_ = 0;  // of Look() alone
 };

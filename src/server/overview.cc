@@ -54,52 +54,69 @@ struct Extremes {
       lo[square] = std::sqrt(lo[square]);
       hi[square] = std::sqrt(hi[square]);  // NaN if there is none
     }
-    for (std::size_t place = 0; place < kOverviewStatistics; ++place) {
-      float& least = words[2 * place * stride + tensor];
-      float& most = words[(2 * place + 1) * stride + tensor];
-      const auto low = static_cast<float>(lo[place]);
-      const auto high = static_cast<float>(hi[place]);
-      least = low < least ? low : least;
-      most = high > most ? high : most;
-    }
+    for (std::size_t place = 0; place < kOverviewStatistics; ++place)
+      Widen(static_cast<float>(lo[place]), static_cast<float>(hi[place]), place, words, stride, tensor);
     FlagsOf(words, stride)[tensor] |= flags;
   }
+  /// NaN stands for none.
+  static void Widen(float low, float high, std::size_t place, float* words, std::size_t stride,
+                    std::size_t tensor) noexcept {
+    float& least = words[2 * place * stride + tensor];
+    float& most = words[(2 * place + 1) * stride + tensor];
+    least = low < least ? low : least;
+    most = high > most ? high : most;
+  }
 };
+
+/// What a summary says, of wherever it lies.
+struct Numbers {
+  std::uint64_t count, nan_count, inf_count, zero_count, min_bits, max_bits;
+  double sum, sum_sq, abs_sum;
+  std::uint16_t merged_steps;
+  std::uint8_t dtype;
+};
+Numbers NumbersAt(const query::SummaryStretch& s, std::size_t i) noexcept {
+  return {s.count[i], s.nan_count[i], s.inf_count[i], s.zero_count[i],   s.min_bits[i], s.max_bits[i],
+          s.sum[i],   s.sum_sq[i],    s.abs_sum[i],   s.merged_steps[i], s.dtype[i]};
+}
+Numbers NumbersOf(const format::SummaryRow& s) noexcept {
+  return {s.count, s.nan_count, s.inf_count, s.zero_count, s.min_bits, s.max_bits,
+          s.sum,   s.sum_sq,    s.abs_sum,   s.steps,      s.dtype};
+}
 
 /// The values of rows, one after another: neighbours mostly have as many elements, of one type.
 class RowValues {
  public:
-  std::array<double, kOverviewStatistics> Of(const query::SummaryStretch& s, std::size_t i,
-                                             std::uint8_t* flags) noexcept {
+  std::array<double, kOverviewStatistics> Of(const Numbers& s, std::uint8_t* flags) noexcept {
     constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
     std::array<double, kOverviewStatistics> values;
     values.fill(kNone);
-    const std::uint64_t count = s.count[i];
+    const std::uint64_t count = s.count;
     if (count != count_) {
       count_ = count;
       share_ = count == 0 ? 0.0 : 1.0 / static_cast<double>(count);
     }
-    const std::uint64_t bad = s.nan_count[i] + s.inf_count[i];
-    const std::uint64_t zeros = s.zero_count[i];
+    const std::uint64_t bad = s.nan_count + s.inf_count;
+    const std::uint64_t zeros = s.zero_count;
     values[kZeros] = zeros == 0 ? 0.0 : static_cast<double>(zeros) * share_;
     values[kBadShare] = bad == 0 ? 0.0 : static_cast<double>(bad) * share_;
-    if (s.merged_steps[i] > 1) *flags |= Overview::kMerged;
+    if (s.merged_steps > 1) *flags |= Overview::kMerged;
     if (bad != 0) *flags |= Overview::kNotFinite;
     if (count <= bad) return values;  // damage may claim more
     const double part = bad == 0 ? share_ : 1.0 / static_cast<double>(count - bad);
-    const double mean = s.sum[i] * part;
-    values[kL2] = s.sum_sq[i];
+    const double mean = s.sum * part;
+    values[kL2] = s.sum_sq;
     values[kMean] = mean;
-    values[kStd] = std::max(s.sum_sq[i] * part - mean * mean, 0.0);
-    values[kAbsMean] = s.abs_sum[i] * part;
-    if (s.dtype[i] != dtype_) {
-      dtype_ = s.dtype[i];
+    values[kStd] = std::max(s.sum_sq * part - mean * mean, 0.0);
+    values[kAbsMean] = s.abs_sum * part;
+    if (s.dtype != dtype_) {
+      dtype_ = s.dtype;
       const auto dtype = static_cast<DType>(dtype_);
       kind_ = IsSignedInteger(dtype)     ? Kind::kSigned
               : IsUnsignedInteger(dtype) ? Kind::kUnsigned
                                          : Kind::kFloat;
     }
-    values[kAbsMax] = std::max(std::fabs(Bound(s.min_bits[i])), std::fabs(Bound(s.max_bits[i])));
+    values[kAbsMax] = std::max(std::fabs(Bound(s.min_bits)), std::fabs(Bound(s.max_bits)));
     return values;
   }
 
@@ -143,9 +160,10 @@ struct Overview::Block {
   std::uint32_t first = 0;     // column
   std::bitset<kColumns> filled;
   std::vector<std::uint32_t> touched;  // columns
-  std::unique_ptr<float[]> words = std::make_unique_for_overwrite<float[]>(kWords * kColumns);
+  std::unique_ptr<float[]> words;      // a megabyte, which single steps do without
 
   [[nodiscard]] float* WordsAt(std::uint32_t column) {
+    if (words == nullptr) words = std::make_unique_for_overwrite<float[]>(kWords * kColumns);
     const std::size_t i = column - first;
     float* at = words.get() + i * kWords;
     if (!filled[i]) {
@@ -307,7 +325,8 @@ Status Overview::Visit(const query::Trial& trial, std::size_t begin, std::size_t
       trial, begin, end, [&](const query::SummaryStretch& s) { Take(begin, s, block.get()); },
       [&](query::TensorId tensor, std::size_t n, const format::FormRow& row) {
         TakeDifference(begin, tensor, n, row);
-      });
+      },
+      [&](const query::PublishedSummaries& step) { TakeStep(begin, step); });
   Put(block.get());
   return read;
 }
@@ -324,7 +343,8 @@ void Overview::Take(std::size_t begin, const query::SummaryStretch& s, Block* bl
       continue;
     }
     Extremes found;
-    for (; i < columns.size() && columns[i] == column; ++i) found.Add(block->values.Of(s, i, &found.flags));
+    for (; i < columns.size() && columns[i] == column; ++i)
+      found.Add(block->values.Of(NumbersAt(s, i), &found.flags));
     if (wide) {
       found.PutInto(Words(column), stride_, s.tensor);
       continue;
@@ -335,6 +355,25 @@ void Overview::Take(std::size_t begin, const query::SummaryStretch& s, Block* bl
       block->first = column;
     }
     found.PutInto(block->WordsAt(column), Block::kTensors, s.tensor % Block::kTensors);
+  }
+}
+
+void Overview::TakeStep(std::size_t begin, const query::PublishedSummaries& step) {
+  const std::uint32_t column = column_of_[step.n - begin];
+  if (column == kOther) return;
+  float* words = Words(column);
+  RowValues values;
+  for (const std::uint32_t row : step.counting) {
+    const query::TensorId tensor = step.tensors[step.slot[row]];
+    if (tensor == query::kNoTensor) continue;
+    std::uint8_t flags = kRecorded;
+    auto found = values.Of(NumbersOf(step.rows[row]), &flags);
+    for (const std::size_t square : {kL2, kStd}) found[square] = std::sqrt(found[square]);
+    for (std::size_t place = 0; place < kOverviewStatistics; ++place) {
+      const auto value = static_cast<float>(found[place]);
+      Extremes::Widen(value, value, place, words, stride_, tensor);
+    }
+    FlagsOf(words, stride_)[tensor] |= flags;
   }
 }
 

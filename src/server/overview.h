@@ -94,6 +94,8 @@ class Overview {
   /// Reads the steps at positions `begin` to `end`.
   [[nodiscard]] Status Visit(const query::Trial& trial, std::size_t begin, std::size_t end);
   void Take(std::size_t begin, const query::SummaryStretch& stretch, Block* block);
+  /// Takes a whole step, whose rows lie tensor by tensor as cells of a column do.
+  void TakeStep(std::size_t begin, const query::PublishedSummaries& step);
   /// Puts the cells of a block into their columns.
   void Put(Block* block);
   void TakeDifference(std::size_t begin, query::TensorId tensor, std::size_t n, const format::FormRow& row);

@@ -320,6 +320,27 @@ TEST(Service, TellsStreamsWhatIsNew) {
   EXPECT_FALSE(live.anybody());
 }
 
+// A page that shows a run does not show the list, which is then looked at seldom: not where the run is gone.
+TEST(Service, AWatchedRunThatMovedIsLookedForAtOnce) {
+  House house;
+  Told told;
+  told.runs = {house.Id()};
+  Live& live = house.service.live();
+  live.Watch(told);
+  live.Look();
+  (void)live.News(&told);
+  house.Write(1);
+  live.Look();
+  EXPECT_EQ(live.News(&told).find("event: runs"), std::string::npos);
+  std::filesystem::rename(house.run.path(), house.run.path() + "-elsewhere");
+  live.Look();
+  EXPECT_NE(live.News(&told).find("unreadable"), std::string::npos);
+  live.Look();
+  EXPECT_NE(live.News(&told).find("event: runs"), std::string::npos);
+  live.Leave(told);
+  std::filesystem::rename(house.run.path() + "-elsewhere", house.run.path());
+}
+
 TEST(Service, AStrangersOutcomeMakesNoEventsOfItsOwn) {
   House house;
   store::ControlRecord record;

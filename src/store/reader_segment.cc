@@ -16,6 +16,12 @@ constexpr std::size_t kEntriesInPage = 186;  // of the tensor directory: 16 KiB,
 // Key of the definitions, which are read once and never cached.
 constexpr std::uint64_t kDefsKey = ~std::uint64_t{0};
 
+/// Rows of the last step, unless the footer speaks of other steps than those that were read.
+std::unique_ptr<const LastRows> LastRowsOf(TailColumns* tail, const format::StepColumns& sealed) {
+  const auto read = tail->steps().ordinal;
+  return std::ranges::equal(read, sealed.ordinal) ? tail->TakeLastRows() : nullptr;
+}
+
 }  // namespace
 
 SegmentReader::SegmentReader() = default;
@@ -78,6 +84,7 @@ Status SegmentReader::TrySeal() {
   }
   if (footer.ok()) {
     footer_ = std::move(footer).value();
+    if (tail_ != nullptr) last_ = LastRowsOf(tail_.get(), footer_->steps());
     tail_.reset();
   } else if (footer.status().code() == StatusCode::kCorruption) {
     damage_ = Located(footer.status());
@@ -151,9 +158,11 @@ std::optional<std::size_t> SegmentReader::FindSlot(std::uint32_t tensor) const n
   return tail_->FindSlot(tensor);
 }
 std::optional<SegmentReader::PublishedRows> SegmentReader::PublishedAt(std::uint32_t index) const noexcept {
-  if (footer_) return std::nullopt;
+  if (footer_) return last_ == nullptr ? std::nullopt : last_->At(index);
   return tail_->RowsAt(index);
 }
+
+void SegmentReader::ForgetLastRows() noexcept { last_.reset(); }
 
 /// Returns the bytes of a section of the footer, from the cache if they were read recently. `key` identifies
 /// the section within this segment.
@@ -251,10 +260,10 @@ Result<Held<format::FormBlock>> SegmentReader::Forms(std::size_t slot, Again aga
       slot, Part::kForms, format::FooterDirectory::FormSection(entry), again,
       [&](auto bytes, bool verify) { return footer_->FormsUntrusted(entry, bytes, verify); });
 }
-Result<SegmentReader::FrameList> SegmentReader::Frames() const {
+Result<SegmentReader::FrameList> SegmentReader::Frames(Again again) const {
   if (!footer_) return FrameList{tail_->frames(), nullptr};
   return Sealed<std::span<const format::FrameEntry>>(
-      0, Part::kFrames, footer_->head().frames, Again::kYes,
+      0, Part::kFrames, footer_->head().frames, again,
       [&](auto bytes, bool verify) { return footer_->FramesUntrusted(bytes, verify); });
 }
 

@@ -157,6 +157,13 @@ std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, st
   return done;
 }
 
+std::unique_ptr<const LastRows> TailColumns::TakeLastRows() {
+  if (ordinal_.empty()) return nullptr;
+  const auto last = static_cast<std::uint32_t>(ordinal_.size() - 1);
+  return std::make_unique<const LastRows>(last, std::move(summaries_), std::move(scalars_),
+                                          std::move(forms_));
+}
+
 format::SummaryBlock TailColumns::Summaries(std::size_t slot) const {
   Columns& t = columns_[slot];
   summaries_.EachOf(slot, &t.summaries_made, [&](std::uint32_t step, const format::SummaryRow& row) {

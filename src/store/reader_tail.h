@@ -40,6 +40,8 @@ class TailColumns {
   [[nodiscard]] SegmentReader::PublishedRows RowsAt(std::uint32_t step) const noexcept {
     return {summaries_.At(step), scalars_.At(step), forms_.At(step)};
   }
+  /// Takes the rows of the last step out; null if there is no step. Nothing else is used afterwards.
+  [[nodiscard]] std::unique_ptr<const LastRows> TakeLastRows();
   // Lifetime: until the next call for the same slot after more was read.
   [[nodiscard]] format::SummaryBlock Summaries(std::size_t slot) const;
   [[nodiscard]] format::ScalarBlock Scalars(std::size_t slot) const;

@@ -211,11 +211,21 @@ void WorkerReader::TakeInSegment(SegmentReader& segment, bool fresh) {
   heartbeat_ = std::max({heartbeat_, segment.header().created_unix_ns, segment.heartbeat_unix_ns()});
   const auto& steps = segment.steps();
   if (steps.size() > 0) {
+    ForgetLastRowsBefore(segment);
     next_ordinal_ = std::max(next_ordinal_, steps.ordinal.back() + 1);
     heartbeat_ = std::max(heartbeat_, steps.wall_unix_ns.back());
   }
   if (!fresh || !segment.sealed()) TakeDefs(segment);
   TakeFrames(segment);
+}
+
+/// The last steps of other segments are the newest no more.
+void WorkerReader::ForgetLastRowsBefore(const SegmentReader& segment) {
+  for (auto at = segments_.rbegin(); at != segments_.rend(); ++at) {
+    if ((*at)->sequence() >= segment.sequence()) continue;
+    (*at)->ForgetLastRows();
+    if ((*at)->steps().size() > 0) break;  // those before it were told when it came
+  }
 }
 
 void WorkerReader::TakeDefs(SegmentReader& segment) {
@@ -280,7 +290,7 @@ const std::string* WorkerReader::DocumentAt(const std::string& name, std::uint64
 
 void WorkerReader::TakeFrames(SegmentReader& segment) {
   if ((segment.frame_kinds() & kLooseKinds) == 0) return;
-  const auto frames = segment.Frames();
+  const auto frames = segment.Frames(Again::kNo);
   if (!frames.ok()) {
     Problem("gaps, documents and events of a segment are lost: " + std::string(frames.status().message()));
     return;

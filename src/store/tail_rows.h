@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "luff/store/reader.h"
@@ -86,6 +87,12 @@ class TailRows {
     if (at == steps_.end() || at->step != step) return {};
     return {at->rows, at->order->slot, at->order->counting};
   }
+  /// Leaves out all rows but those of one step, which the caller keeps.
+  void KeepOnly(std::uint32_t step) {
+    std::erase_if(steps_, [step](const Entry& entry) { return entry.step != step; });
+    steps_.shrink_to_fit();
+    recent_.clear();
+  }
   /// Calls `use(step, row)` for the rows of a slot in all entries from number `*made` on, and moves it on.
   void EachOf(std::size_t slot, std::size_t* made, auto use) const {
     const RowOrder* order = nullptr;
@@ -117,6 +124,31 @@ class TailRows {
 
   std::vector<Entry> steps_;
   std::vector<std::shared_ptr<const RowOrder>> recent_;
+};
+
+/// Rows of the last step of a segment that is sealed by now.
+class LastRows {
+ public:
+  LastRows(std::uint32_t step, TailRows<format::SummaryRow> summaries, TailRows<format::ScalarRow> scalars,
+           TailRows<format::FormRow> forms)
+      : step_(step),
+        summaries_(std::move(summaries)),
+        scalars_(std::move(scalars)),
+        forms_(std::move(forms)) {
+    summaries_.KeepOnly(step);
+    scalars_.KeepOnly(step);
+    forms_.KeepOnly(step);
+  }
+  [[nodiscard]] std::optional<SegmentReader::PublishedRows> At(std::uint32_t step) const noexcept {
+    if (step != step_) return std::nullopt;
+    return SegmentReader::PublishedRows{summaries_.At(step), scalars_.At(step), forms_.At(step)};
+  }
+
+ private:
+  const std::uint32_t step_;
+  TailRows<format::SummaryRow> summaries_;
+  TailRows<format::ScalarRow> scalars_;
+  TailRows<format::FormRow> forms_;
 };
 
 }  // namespace luff::store

@@ -24,12 +24,13 @@
 /// All classes are **thread-compatible**. Every byte of the run may be hostile, and files may be truncated
 /// while they are read. Therefore nothing is memory-mapped: reading missing bytes fails with kCorruption,
 /// naming file and offset, and the rest stays readable. Memory is bounded by what is published and not yet
-/// sealed (about the size of one segment for each worker), plus 60 bytes for each step, 16 KiB for each
-/// segment, 4 bytes for each tensor of a segment whose tensors differ from those of the previous segment, and
-/// ReadCache::kMaxBytes of recently read bytes.
+/// sealed (about the size of one segment for each worker, or its newest step), plus 60 bytes for each step,
+/// 16 KiB for each segment, 4 bytes for each tensor of a segment whose tensors differ from those of the
+/// previous segment, and ReadCache::kMaxBytes of recently read bytes.
 namespace luff::store {
 
 class LivePageReader;
+class LastRows;
 class TailColumns;
 
 class ReadCache;
@@ -98,10 +99,14 @@ class SegmentReader {
   [[nodiscard]] std::size_t slot_count() const noexcept;
   [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept;
   [[nodiscard]] std::optional<std::size_t> FindSlot(std::uint32_t tensor) const noexcept;
-  /// Rows of the step with this index in a segment that is not sealed; they live until the next Poll().
-  /// Whoever wants all tensors of a step reads them here instead of asking for the columns of each. Nothing
-  /// if the segment is sealed.
+  /// Rows of the step with this index in a segment that is not sealed, or of the last step of one that was
+  /// sealed when that step was read: the step that fills a segment is published with its footer. Whoever
+  /// wants all tensors of a step reads them here instead of asking for the columns of each. Slots are those
+  /// of the segment only while it is not sealed; rows name their tensors. Nothing if the segment is sealed
+  /// otherwise. Lifetime: until the next Poll() or ForgetLastRows().
   [[nodiscard]] std::optional<PublishedRows> PublishedAt(std::uint32_t index) const noexcept;
+  /// The rows that were kept of the last step: later steps have been read.
+  void ForgetLastRows() noexcept;
   /// Rows of a slot, ascending by step. Errors: kCorruption naming the file, kNotFound (it was removed),
   /// kResourceExhausted.
   [[nodiscard]] Result<Held<format::SummaryBlock>> Summaries(std::size_t slot,
@@ -115,7 +120,7 @@ class SegmentReader {
   /// Frames() returns the frames that hold no columns, ascending by offset; frame_kinds() the bits of their
   /// kinds.
   using FrameList = Held<std::span<const format::FrameEntry>>;
-  [[nodiscard]] Result<FrameList> Frames() const;
+  [[nodiscard]] Result<FrameList> Frames(Again again = Again::kYes) const;
   [[nodiscard]] std::uint32_t frame_kinds() const noexcept;
   /// Newest heartbeat of an unsealed segment; 0 if there is none.
   [[nodiscard]] std::int64_t heartbeat_unix_ns() const noexcept;
@@ -169,7 +174,8 @@ class SegmentReader {
   mutable std::size_t first_in_page_ = ~std::size_t{0};
   mutable std::vector<format::FrameEntry> by_ordinal_;  // sealed: frames sorted by ordinal, on first use
   mutable bool sorted_ = false;
-  std::unique_ptr<TailColumns> tail_;  // not sealed
+  std::unique_ptr<TailColumns> tail_;     // not sealed
+  std::unique_ptr<const LastRows> last_;  // sealed since its last step was read
   Status damage_;
 };
 
@@ -306,6 +312,7 @@ class WorkerReader {
   [[nodiscard]] Result<bool> ScanFolder();
   [[nodiscard]] bool PollTail(std::uint64_t limit);
   void TakeInSegment(SegmentReader& segment, bool all);
+  void ForgetLastRowsBefore(const SegmentReader& segment);
   void TakeFrames(SegmentReader& segment);
   void TakeDefs(SegmentReader& segment);
   void OpenLive();

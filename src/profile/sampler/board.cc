@@ -5,13 +5,12 @@
 namespace luff::profile {
 
 std::uint32_t Board::Series(std::string_view name, SeriesUnit unit, SeriesKind kind, std::uint32_t device) {
-  std::string owned(name);
-  const auto known = ids_.find(owned);
+  const auto known = ids_.find(name);
   if (known != ids_.end()) return known->second;
   if (defs_.size() >= format::kMaxSeries) return kNone;
   const auto id = static_cast<std::uint32_t>(defs_.size());
-  defs_.push_back({id, unit, kind, device, owned});
-  ids_.emplace(std::move(owned), id);
+  defs_.push_back({id, unit, kind, device, std::string(name)});
+  ids_.emplace(name, id);
   now_.push_back(format::kNoSample);
   values_.emplace_back();
   return id;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,7 +38,10 @@ class Board {
 
  private:
   std::vector<format::SeriesDef> defs_;
-  std::unordered_map<std::string, std::uint32_t> ids_;
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  std::unordered_map<std::string, std::uint32_t, Hash, std::equal_to<>> ids_;
   std::size_t written_ = 0;                        // definitions
   std::vector<std::int64_t> now_;                  // by series
   std::vector<std::vector<std::int64_t>> values_;  // by series, then moment; may be shorter

@@ -39,9 +39,29 @@ struct ProcessSource::Child {
   bool seen = false;
 };
 
+/// Names that begin alike, put together in the same memory each time.
+class Names {
+ public:
+  void Begin(std::string prefix) {
+    name_ = std::move(prefix);
+    size_ = name_.size();
+  }
+  /// Until the next call.
+  [[nodiscard]] std::string_view operator()(std::string_view end) {
+    name_.resize(size_);
+    return name_ += end;
+  }
+
+ private:
+  std::string name_;
+  std::size_t size_ = 0;
+};
+
 struct ProcessSource::Rank {
   RankProcess process;
-  std::string folder, prefix;
+  std::string folder;
+  Names name;                      // "rank.0."
+  std::vector<Names> child_names;  // by place
   KernelFile stat, statm, io, children_of_first;
   std::map<int, Child> children;
   SumOfCounters children_cpu, children_run_queue, run_queue;
@@ -68,7 +88,7 @@ void ProcessSource::Follow(const std::vector<RankProcess>& ranks) {
     auto rank = std::make_unique<Rank>();
     rank->process = one;
     rank->folder = root_ + "/proc/" + std::to_string(one.pid);
-    rank->prefix = "rank." + std::to_string(one.worker) + ".";
+    rank->name.Begin("rank." + std::to_string(one.worker) + ".");
     rank->stat = KernelFile(rank->folder + "/stat");
     rank->statm = KernelFile(rank->folder + "/statm");
     rank->io = KernelFile(rank->folder + "/io");
@@ -86,25 +106,25 @@ void ProcessSource::SampleRank(std::uint64_t tick, Rank* rank, Board* board) {
   if (!stat || (rank->process.start_ticks != 0 && stat->start_ticks != rank->process.start_ticks)) return;
   constexpr auto kCounter = SeriesKind::kCounter;
   constexpr auto kGauge = SeriesKind::kGauge;
-  const std::string& prefix = rank->prefix;
-  board->Set(prefix + "cpu", SeriesUnit::kNanoseconds, kCounter, stat->cpu_ns);
-  board->Set(prefix + "rss", SeriesUnit::kBytes, kGauge, Scaled(stat->rss_pages, page_bytes_));
-  board->Set(prefix + "threads", SeriesUnit::kNumber, kGauge, stat->threads);
-  board->Set(prefix + "major_faults", SeriesUnit::kNumber, kCounter, stat->major_faults);
-  board->Set(prefix + "disk_wait", SeriesUnit::kNumber, kGauge, stat->state == 'D' ? 1 : 0);
+  Names& name = rank->name;
+  board->Set(name("cpu"), SeriesUnit::kNanoseconds, kCounter, stat->cpu_ns);
+  board->Set(name("rss"), SeriesUnit::kBytes, kGauge, Scaled(stat->rss_pages, page_bytes_));
+  board->Set(name("threads"), SeriesUnit::kNumber, kGauge, stat->threads);
+  board->Set(name("major_faults"), SeriesUnit::kNumber, kCounter, stat->major_faults);
+  board->Set(name("disk_wait"), SeriesUnit::kNumber, kGauge, stat->state == 'D' ? 1 : 0);
   const ProcessIo io = ParseProcessIoUntrusted(rank->io.Read());
   io_ = rank->io.state();
   io_error_ = rank->io.error();
-  board->Set(prefix + "read", SeriesUnit::kBytes, kCounter, io.read);
-  board->Set(prefix + "written", SeriesUnit::kBytes, kCounter, io.written);
+  board->Set(name("read"), SeriesUnit::kBytes, kCounter, io.read);
+  board->Set(name("written"), SeriesUnit::kBytes, kCounter, io.written);
   if (tick % kSlow == 0) {
-    board->Set(prefix + "anonymous", SeriesUnit::kBytes, kGauge,
+    board->Set(name("anonymous"), SeriesUnit::kBytes, kGauge,
                Scaled(ParseAnonymousPagesUntrusted(rank->statm.Read()), page_bytes_));
     AddThreads(rank);
-    board->Set(prefix + "run_queue", SeriesUnit::kNanoseconds, kCounter, rank->run_queue.sum());
+    board->Set(name("run_queue"), SeriesUnit::kNanoseconds, kCounter, rank->run_queue.sum());
   }
   if (tick % kLookEvery == 0) FindChildren(tick % kLookAtAllEvery == 0, rank);
-  SampleChildren(rank, board);
+  SampleChildren(tick, rank, board);
 }
 
 void ProcessSource::AddThreads(Rank* rank) {
@@ -184,7 +204,7 @@ bool ProcessSource::FollowChild(int pid, Rank* rank) {
   return true;
 }
 
-void ProcessSource::SampleChildren(Rank* rank, Board* board) {
+void ProcessSource::SampleChildren(std::uint64_t tick, Rank* rank, Board* board) {
   constexpr auto kNs = SeriesUnit::kNanoseconds;
   constexpr auto kCounter = SeriesKind::kCounter;
   constexpr auto kGauge = SeriesKind::kGauge;
@@ -200,23 +220,30 @@ void ProcessSource::SampleChildren(Rank* rank, Board* board) {
     rss += std::min(stat->rss_pages, std::int64_t{1} << 44U);
     waiting += stat->state == 'D' ? 1 : 0;
     rank->children_cpu.Add(stat->cpu_ns, &child.cpu_ns);
-    if (const Counted queue = ParseRunQueueUntrusted(child.schedstat.Read()))
-      rank->children_run_queue.Add(*queue, &child.run_queue_ns);
+    if (tick % kCounters == 0) {
+      if (const Counted queue = ParseRunQueueUntrusted(child.schedstat.Read()))
+        rank->children_run_queue.Add(*queue, &child.run_queue_ns);
+    }
     if (child.place < kMostPlaces) {
-      const std::string name = rank->prefix + "child." + std::to_string(child.place);
-      board->Set(name + ".cpu", kNs, kCounter, stat->cpu_ns);
-      board->Set(name + ".disk_wait", SeriesUnit::kNumber, kGauge, stat->state == 'D' ? 1 : 0);
+      for (std::size_t place = rank->child_names.size(); place <= child.place; ++place) {
+        rank->child_names.emplace_back().Begin(
+            std::string(rank->name("child.")).append(std::to_string(place)));
+      }
+      Names& name = rank->child_names[child.place];
+      board->Set(name(".cpu"), kNs, kCounter, stat->cpu_ns);
+      board->Set(name(".disk_wait"), SeriesUnit::kNumber, kGauge, stat->state == 'D' ? 1 : 0);
     }
     ++at;
   }
   rank->had_children = rank->had_children || count > 0;
-  const std::string prefix = rank->prefix + "children.";
-  board->Set(prefix + "count", SeriesUnit::kNumber, kGauge, count);
+  Names& name = rank->name;
+  board->Set(name("children.count"), SeriesUnit::kNumber, kGauge, count);
   if (!rank->had_children) return;
-  board->Set(prefix + "rss", SeriesUnit::kBytes, kGauge, Scaled(rss, page_bytes_));
-  board->Set(prefix + "disk_wait", SeriesUnit::kNumber, kGauge, waiting);
-  board->Set(prefix + "cpu", kNs, kCounter, rank->children_cpu.sum());
-  board->Set(prefix + "run_queue", kNs, kCounter, rank->children_run_queue.sum());
+  board->Set(name("children.rss"), SeriesUnit::kBytes, kGauge, Scaled(rss, page_bytes_));
+  board->Set(name("children.disk_wait"), SeriesUnit::kNumber, kGauge, waiting);
+  board->Set(name("children.cpu"), kNs, kCounter, rank->children_cpu.sum());
+  if (tick % kCounters == 0)
+    board->Set(name("children.run_queue"), kNs, kCounter, rank->children_run_queue.sum());
 }
 
 void ProcessSource::Report(std::vector<SourceReport>* reports) const {

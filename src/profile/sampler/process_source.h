@@ -35,7 +35,7 @@ class ProcessSource final : public Source {
   void FindChildren(bool all_threads, Rank* rank);
   /// False if there is no such process.
   bool FollowChild(int pid, Rank* rank);
-  void SampleChildren(Rank* rank, Board* board);
+  void SampleChildren(std::uint64_t tick, Rank* rank, Board* board);
   void AddThreads(Rank* rank);
   const std::string root_;
   const std::int64_t tick_ns_, page_bytes_;
