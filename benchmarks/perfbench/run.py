@@ -1,6 +1,8 @@
 """Trains one program with a plain loop and nothing attached, as a user's script would.
 
 python -m perfbench.run ID [--seed S] [--steps N] [--fixed]
+
+The peer of `./dev bench perf` starts this file as a script and marks its steps itself.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import sys
 
 import torch
 
-from .programs import PROGRAMS
+from perfbench.programs import PROGRAMS
 
 
 def main() -> int:

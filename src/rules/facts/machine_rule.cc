@@ -142,6 +142,7 @@ void MachineRule::JudgeOpen(const query::Trial& trial, std::int64_t now_ns, bool
     waiting_.erase(waiting_.begin());
     if (open.first) continue;
     MachineWindow window;
+    window.trial = &trial;
     window.from_unix_ns = open.from_ns;
     window.to_unix_ns = open.to_ns;
     window.first_step = open.first_step;

@@ -14,6 +14,7 @@ namespace luff::rules {
 
 /// Ten seconds of a training, and what its machines did meanwhile.
 struct MachineWindow {
+  const query::Trial* trial = nullptr;  // never null where a rule judges
   std::int64_t from_unix_ns = 0, to_unix_ns = 0;
   std::int64_t first_step = 0, last_step = 0;  // TRAIN steps that ended in it
   std::int64_t steps = 0;
