@@ -48,13 +48,13 @@ def script(program: str, seed: int, fixed: bool, steps: int) -> list[str]:
 def trained(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> dict[str, Any]:
     """Trains one program and returns what was found, each finding in its newest form, and its profile."""
     about = PROGRAMS[program]
-    run, findings = folder / "run", folder / "findings.jsonl"
+    run = folder / "run"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     python = [sys.executable]
     if about.processes > 1:
         python += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={about.processes}"]
-    command = [LUFF, "run", "--run", str(run), "--findings", str(findings)]
+    command = [LUFF, "run", "--run", str(run)]
     if about.parameters:
         command += ["--rules", about.parameters]
     if about.settings:
@@ -72,9 +72,12 @@ def trained(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> d
     shown = subprocess.run(
         [LUFF, "profile", str(run), "--json"], capture_output=True, text=True, check=True
     ).stdout
-    lines = findings.read_text(encoding="utf-8").splitlines() if findings.exists() else []
-    told = [json.loads(line) for line in lines if line.strip()]
-    return {"profile": json.loads(shown), "findings": [f for f in told if f["event"] == "new"]}
+    newest: dict[str, dict[str, Any]] = {}
+    for file in sorted(run.glob("rules/*/findings.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            told = json.loads(line)
+            newest[told["id"]] = {**newest.get(told["id"], {}), **told}
+    return {"profile": json.loads(shown), "findings": list(newest.values())}
 
 
 def contended(program: str, profile: dict[str, Any]) -> bool:

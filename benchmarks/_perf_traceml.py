@@ -31,6 +31,7 @@ KINDS = {
     "Straggler": ("STRAGGLER", "INPUT_STRAGGLER", "COMPUTE_STRAGGLER"),
 }
 _LIMIT_S = 400
+_PORTS = ("--aggregator-port", "--master-port")
 
 
 def missing() -> str:
@@ -41,7 +42,7 @@ def missing() -> str:
 
 
 def _free_ports() -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in _PORTS]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
         one.close()
@@ -51,7 +52,7 @@ def _free_ports() -> list[int]:
 def _summary(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> dict[str, Any] | str:
     """Returns TraceML's summary of a program, or why there is none."""
     shutil.rmtree(folder / "traceml", ignore_errors=True)
-    aggregator, master = _free_ports()
+    ports = _free_ports()
     words = [
         str(COMMAND),
         "run",
@@ -62,7 +63,8 @@ def _summary(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> 
         "--run-name",
         "one",
     ]
-    words += ["--aggregator-port", str(aggregator), "--master-port", str(master)]
+    for option, port in zip(_PORTS, ports, strict=True):
+        words += [option, str(port)]
     words += ["--nproc-per-node", str(PROGRAMS[program].processes)]
     words += [
         str(Path(__file__).parent / "perfbench" / "run.py"),

@@ -33,16 +33,24 @@ TIMED = {about.rule for about in PROGRAMS.values() if about.rule}
 UNESTIMATED = ("DebugLeftOn", "FirstStepsSlow", "MemoryGrowth", "StalledTrainingRule")
 
 
-def names(finding: dict[str, Any], program: str) -> bool:
+def timed(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the findings about time."""
+    return [f for f in findings if f.get("saving") or f["rule"] in TIMED]
+
+
+def names(finding: dict[str, Any] | None, program: str) -> bool:
     """Returns whether a finding names the cause, and says what it has to."""
+    if finding is None:
+        return False
     about = PROGRAMS[program]
     text = " ".join(str(finding.get(key)) for key in ("what", "why", "remedy"))
     return finding["rule"] == about.rule and finding["cause"] == about.cause and about.says in text
 
 
 def dearest(findings: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Returns the finding that claims most; of those that claim nothing the first."""
-    return max(findings, key=lambda f: (f.get("saving") or {}).get("seconds_a_step", 0), default=None)
+    """Returns the finding that claims most, of those that follow from no other; where none claims any, the first."""
+    leading = [f for f in findings if not f["leader"]]
+    return max(leading, key=lambda f: (f.get("saving") or {}).get("seconds_a_step", 0), default=None)
 
 
 def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -70,16 +78,16 @@ def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[s
             if result is None:
                 row["unjudged"] += 1
                 continue
-            timed = [f for f in result["findings"] if f.get("saving") or f["rule"] in TIMED]
-            row["told"] += [f"{f['rule']}/{f['cause']}{' (twin)' if fixed else ''}" for f in timed]
+            found = timed(result["findings"])
+            row["told"] += [f"{f['rule']}/{f['cause']}{' (twin)' if fixed else ''}" for f in found]
             if about.rule is None or fixed:
-                row["alarms"] += bool(timed)
+                row["alarms"] += bool(found)
             else:
-                right = [f for f in timed if names(f, program)]
+                right = [f for f in found if names(f, program)]
                 row["judged"] += 1
-                row["named"] += any(f["rule"] == about.rule for f in timed)
+                row["named"] += any(f["rule"] == about.rule for f in found)
                 row["by_cause"] += bool(right)
-                row["leads"] += dearest(timed) in right
+                row["leads"] += names(dearest(found), program)
                 words += [f["step"] for f in right]
                 estimates += [f["saving"]["seconds_a_step"] for f in right if f.get("saving")]
             (after if fixed else before).append(runs.step_seconds(result["profile"]))

@@ -193,8 +193,8 @@ TEST(MemoryGrowth, GraphsOfEarlierStepsAreTheCause_WhereMostOfThemAreThere) {
     story.Put("rank.0.anonymous",
               {Unit::kBytes, Kind::kGauge, [](double seconds) { return 1e9 + 3e6 * seconds; }});
     FakeTrial& trial = story.Tell(420);
-    trial.SetDocument("kept_graphs", R"({"step":2048,"looked_at":22,"oldest":0,"alive":)" +
-                                         std::to_string(alive) + "}");
+    trial.SetDocument("kept_graphs",
+                      R"({"step":2048,"looked_at":22,"oldest":0,"alive":)" + std::to_string(alive) + "}");
     const auto findings = FindingsOf(trial, "MemoryGrowth", ParameterSet::kLuff);
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].cause, cause);

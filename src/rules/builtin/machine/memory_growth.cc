@@ -60,8 +60,9 @@ double Slope(const std::vector<double>& values) {
 struct KeptGraphs {
   std::int64_t step = 0, looked_at = 0, alive = 0, oldest = 0;
 };
-std::optional<KeptGraphs> KeptGraphsOf(const query::Trial& trial) {
-  const nlohmann::json json = TryParseJson(trial.Document("kept_graphs"), {1U << 12U, 4});
+std::optional<KeptGraphs> KeptGraphsOf(const MachineWindow& window) {
+  const nlohmann::json json =
+      TryParseJson(window.trial->DocumentAt("kept_graphs", window.number), {1U << 12U, 4});
   if (!json.is_object()) return std::nullopt;
   const KeptGraphs kept{WholeMember(json, "step", -1), WholeMember(json, "looked_at", 0),
                         WholeMember(json, "alive", 0), WholeMember(json, "oldest", 0)};
@@ -116,20 +117,22 @@ class MemoryGrowth final : public MachineRule {
       return std::nullopt;
     MachineClaim claim;
     claim.cause = "grows";
-    claim.what = fmt::format("the memory of rank {} has grown by {} in {}, {} a step", window.worker,
-                             profile::BytesText(grown), profile::TimeText(lasted),
-                             profile::BytesText(a_step));
+    claim.what =
+        fmt::format("the memory of rank {} has grown by {} in {}, {} a step", window.worker,
+                    profile::BytesText(grown), profile::TimeText(lasted), profile::BytesText(a_step));
     claim.why = "something is kept from each step to the next";
     claim.remedy = "a bound on what a dataset caches; .detach() for what is kept of outputs";
     claim.causes = {"a cache in the dataset", "a list that only grows", "outputs that are kept"};
     claim.evidence = {{"grown", grown}, {"bytes_a_second", slope}, {"left", left}, {"rss", rss_.back()}};
-    if (const auto kept = KeptGraphsOf(*window.trial)) {
+    if (const auto kept = KeptGraphsOf(window)) {
       claim.cause = "graphs_kept";
-      claim.what += fmt::format("; at step {}, {} of {} losses of earlier steps were in memory with their graphs",
-                                kept->step, kept->alive, kept->looked_at);
+      claim.what +=
+          fmt::format("; at step {}, {} of {} losses of earlier steps were in memory with their graphs",
+                      kept->step, kept->alive, kept->looked_at);
       claim.why = "a loss that is kept, or added up, keeps the graph that made it";
-      claim.remedy = "losses.append(loss.item()) instead of loss, total += loss.item() instead of loss; .detach() "
-                     "where a tensor is needed";
+      claim.remedy =
+          "losses.append(loss.item()) instead of loss, total += loss.item() instead of loss; .detach() "
+          "where a tensor is needed";
       claim.causes = {"losses that are kept with their graphs"};
       claim.evidence.emplace_back("graphs", kept->alive);
     }

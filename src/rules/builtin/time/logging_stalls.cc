@@ -136,7 +136,7 @@ class LoggingStalls final : public KeptRule {
     finding.since_step = std::max<std::int64_t>(since_, 0);
     finding.what = fmt::format("every {} step takes {} more in the script's own code: {} of {}",
                                Ordinal(period), TimeText(each), TimeText(spent_s_), TimeText(run_s_));
-    const std::string line = Line(view.trial);
+    const std::string line = Line(view);
     if (!line.empty()) finding.what += "; it is mostly in " + line;
     finding.why =
         "what comes at this distance is written into the loop: logging, pictures, metrics, a file that is "
@@ -164,8 +164,9 @@ class LoggingStalls final : public KeptRule {
   }
 
   /// The line in which most of the long time of the script's own code was spent; "" where it was not seen.
-  [[nodiscard]] std::string Line(const query::Trial& trial) const {
-    for (const profile::LineTime& one : profile::LinesOf(trial, worker_.number())) {
+  [[nodiscard]] static std::string Line(const StepView& view) {
+    for (const profile::LineTime& one :
+         profile::ParseLinesUntrusted(view.trial.DocumentAt("lines", view.number))) {
       if (one.phase != format::Phase::kOther || one.share < kMost || one.count < kSeen) continue;
       profile::StackThread thread;
       thread.frames = {one.at};

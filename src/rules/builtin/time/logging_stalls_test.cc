@@ -23,8 +23,8 @@ TEST(LoggingStalls, TheLineIsNamed_WhereMostOfItsTimeWasSeen) {
   const auto told = [](const char* counts) {
     testing::FakeTrial trial = testing::RunOf({.steps = 900, .phase = kOther, .pause_ms = 740});
     trial.SetDocument("lines", fmt::format(R"({{"samples":40,"lines":[
-        {{"phase":"other","file":"/home/a/train.py","line":88,"function":"log_images",{}}},
-        {{"phase":"other","file":"/home/a/train.py","line":12,"function":"main","count":4}}]}})",
+        {{"phase":"other","file":"/data/a/train.py","line":88,"function":"log_images",{}}},
+        {{"phase":"other","file":"/data/a/train.py","line":12,"function":"main","count":4}}]}})",
                                            counts));
     return testing::FindingsOf(trial, "LoggingStalls", ParameterSet::kLuff).at(0).what;
   };
