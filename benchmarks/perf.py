@@ -109,14 +109,14 @@ def told(row: dict[str, Any]) -> str:
     ratio = f"estimate / saved {row['ratio']:.2f}" if "ratio" in row else ""
     line = (
         f"perf {row['program']:<16} {named:<40} alarms {row['alarms']}  "
-        f"unjudged {row['unjudged']} of {row['runs']}  {word:<10} {ratio:<21}"
+        f"unjudged {row['unjudged']} of {row['runs']}  {word:<10} {ratio:<22} "
     )
     if peer := row.get("traceml"):
         of_peer = f"named {peer['named']}, " if row["rule"] else ""
         line += peer["failed"] or f"TraceML {of_peer}alarms {peer['alarms']}"
     if row["told"] and (row["alarms"] or row["leads"] < row["judged"]):
         line += f"\n       said: {', '.join(row['told'])}"
-    return line
+    return line.rstrip()
 
 
 def gates_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

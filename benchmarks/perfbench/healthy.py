@@ -127,7 +127,7 @@ def _two_ranks(seed: int, fixed: bool, steps: int) -> None:
 def _memory_fills(seed: int, fixed: bool, steps: int) -> None:
     """The system's cache of a file grows, and the last 200 losses are kept with their graphs."""
     kept: deque[torch.Tensor] = deque(maxlen=200)
-    training = Training(None, steps, Deep(50, 0.020), least_s=110)
+    training = Training(None, steps, Deep(20, 0.040), least_s=110)
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         kept.append(training.plain_loss(x, y))
@@ -140,7 +140,7 @@ def _memory_fills(seed: int, fixed: bool, steps: int) -> None:
             file.write(block)
             file.flush()
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
-                sum(pages[i] for i in range(0, len(pages), 1 << 16))
+                sum(pages[i] for i in range(max(len(pages) - (1 << 22), 0), len(pages), 1 << 12))
 
         training.loss, training.after = loss, read
         training.over(loader_of(steps, seed))

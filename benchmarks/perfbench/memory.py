@@ -19,7 +19,7 @@ _SOON = "all,MemoryGrowth:points=8"
 def _graph_kept(seed: int, fixed: bool, steps: int) -> None:
     """Each loss is kept with its graph; the twin keeps the number."""
     kept: list[torch.Tensor | float] = []
-    training = Training(None, steps, Deep(150, 0.010), least_s=110)
+    training = Training(None, steps, Deep(60, 0.040), least_s=110)
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         value = training.plain_loss(x, y)
@@ -34,7 +34,7 @@ def _graph_kept(seed: int, fixed: bool, steps: int) -> None:
 def _graph_summed(seed: int, fixed: bool, steps: int) -> None:
     """The losses are added up for a mean, each with its graph; the twin adds up numbers."""
     total: list[torch.Tensor | float] = [0.0]
-    training = Training(None, steps, Deep(150, 0.010), least_s=110)
+    training = Training(None, steps, Deep(60, 0.040), least_s=110)
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         value = training.plain_loss(x, y)
@@ -57,7 +57,7 @@ class _Cached(Sleeping):
         self.asked += 1
         if self.bounded:
             self.cache.pop(self.asked - 100, None)
-        self.cache[self.asked] = torch.ones(1 << 12)  # 16 KiB
+        self.cache[self.asked] = torch.ones(1 << 13)  # 32 KiB
         return super().__getitem__(i)
 
 
