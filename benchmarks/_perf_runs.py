@@ -14,10 +14,15 @@ import torch
 from _gates import luff_command
 from perfbench.programs import PROGRAMS
 
-__all__ = ["environment", "judged", "missing", "script", "step_seconds"]
+__all__ = ["Failed", "environment", "judged", "missing", "script", "step_seconds"]
 
 LUFF = luff_command()
 CONTENDED, REPEATS = 0.25, 3
+PRIORITY: int | None = None
+
+
+class Failed(Exception):
+    """A program that did not train to its end."""
 
 
 def missing(program: str) -> str:
@@ -42,7 +47,8 @@ def environment() -> dict[str, str]:
 
 def script(program: str, seed: int, fixed: bool, steps: int) -> list[str]:
     """Returns the arguments of `perfbench.run`."""
-    return [program, "--seed", str(seed), "--steps", str(steps), *(["--fixed"] if fixed else [])]
+    words = [program, "--seed", str(seed), "--steps", str(steps), *(["--fixed"] if fixed else [])]
+    return words if PRIORITY is None else [*words, "--priority", str(PRIORITY)]
 
 
 def trained(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> dict[str, Any]:
@@ -68,7 +74,7 @@ def trained(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> d
         check=False,
     )
     if done.returncode != 0:
-        raise SystemExit(f"{program} failed: {done.stderr[-2000:]}")
+        raise Failed(f"exit code {done.returncode}: {done.stderr[-2000:]}")
     shown = subprocess.run(
         [LUFF, "profile", str(run), "--json"], capture_output=True, text=True, check=True
     ).stdout

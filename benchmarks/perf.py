@@ -7,7 +7,8 @@ waited for a core. A run that waited for more than a quarter of its time is repe
 counts as unjudged. TraceML trains the same programs, its marks around each step, and is asked for no more than the kind
 of trouble, anywhere in its summary.
 
-    ./dev bench perf [--steps N] [--pairs N] [--jobs N] [--only ID,...] [--no-traceml] [--json FILE]
+    ./dev bench perf [--steps N] [--pairs N] [--jobs N] [--priority N] [--only ID,...] [--tools luff,traceml]
+                     [--json FILE]
 
 Exit code: 0 if all gates hold, 1 otherwise.
 """
@@ -71,10 +72,12 @@ def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[s
     estimates, before, after, words = [], [], [], []
     for pair in range(arguments.pairs):
         for fixed in (False, True) if about.rule else (False,):
+            if "traceml" in arguments.tools and pair == 0:
+                traceml.beside(program, arguments.seed, fixed, arguments.steps, folder, peer)
+            if "luff" not in arguments.tools:
+                continue
             result = runs.judged(program, arguments.seed + pair, fixed, arguments.steps, folder)
             row["runs"] += 1
-            if arguments.traceml and pair == 0:
-                traceml.beside(program, arguments.seed, fixed, arguments.steps, folder, peer)
             if result is None:
                 row["unjudged"] += 1
                 continue
@@ -97,7 +100,7 @@ def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[s
         row["estimate_s"] = statistics.median(estimates)
         row["saved_s"] = statistics.median(before) - statistics.median(after)
         row["ratio"] = row["estimate_s"] / row["saved_s"] if row["saved_s"] > 0 else float("inf")
-    return row | ({"traceml": peer} if arguments.traceml else {})
+    return row | ({"traceml": peer} if "traceml" in arguments.tools else {})
 
 
 def told(row: dict[str, Any]) -> str:
@@ -177,24 +180,38 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="programs that mostly sleep, at a time")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--priority",
+        type=int,
+        help="of the threads that train, while all else is as nice as this command (for a machine that others use)",
+    )
     parser.add_argument("--only", metavar="ID,...", help="these programs")
-    parser.add_argument("--no-traceml", dest="traceml", action="store_false", help="without the peer")
+    parser.add_argument("--tools", default="luff,traceml", help="luff, traceml, or both (default)")
     parser.add_argument("--json", type=Path, help="file for results and gates")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",") if arguments.only else list(PROGRAMS)
     if unknown := [name for name in chosen if name not in PROGRAMS]:
         parser.error(f"--only: {', '.join(unknown)}: expected some of {', '.join(PROGRAMS)}")
-    if arguments.traceml and (reason := traceml.missing()):
+    arguments.tools = set(arguments.tools.split(","))
+    if not arguments.tools <= {"luff", "traceml"}:
+        parser.error("--tools: expected luff, traceml, or both")
+    if "traceml" in arguments.tools and (reason := traceml.missing()):
         print(f"perf TraceML skipped: {reason}")
-        arguments.traceml = False
+        arguments.tools.discard("traceml")
+    runs.PRIORITY = arguments.priority
     skipped = {name: lacks for name in chosen if (lacks := runs.missing(name))}
     chosen = [name for name in chosen if name not in skipped]
     folder = Path(tempfile.mkdtemp(prefix="luff-perf-"))
     rows: list[dict[str, Any]] = []
+    failed: list[str] = []
 
     def one(name: str) -> None:
-        rows.append(compare(name, arguments, folder / name))
-        print(told(rows[-1]), flush=True)
+        try:
+            rows.append(row := compare(name, arguments, folder / name))
+            print(told(row), flush=True)
+        except runs.Failed as failure:
+            failed.append(name)
+            print(f"perf {name:<16} FAILED: {failure}", flush=True)
 
     try:
         with ThreadPoolExecutor(max_workers=arguments.jobs) as several:
@@ -205,7 +222,8 @@ def main() -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(summed_up(rows, skipped))
-    return finish(rows, gates_of(rows), arguments.json)
+    broken = {"name": "perf/programs that failed", "value": len(failed), "limit": 0, "ok": not failed}
+    return finish(rows, [*gates_of(rows), broken], arguments.json)
 
 
 if __name__ == "__main__":
