@@ -99,13 +99,13 @@ def contended(program: str, profile: dict[str, Any]) -> bool:
     return thread is None or thread["run_queue"] > CONTENDED * thread["seconds"]
 
 
-def judged(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> dict[str, Any] | None:
-    """Trains until the machine let it; None if it never did."""
+def judged(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> tuple[dict[str, Any], bool]:
+    """Trains until the machine let it. False: it never did, and the last result is not to be judged."""
     for _ in range(REPEATS):
         result = trained(program, seed, fixed, steps, folder)
         if not contended(program, result["profile"]):
-            return result
-    return None
+            return result, True
+    return result, False
 
 
 def step_seconds(profile: dict[str, Any]) -> float:

@@ -4,8 +4,8 @@ Each program of perfbench has one planted bottleneck, and a twin without it. Bot
 interleaved pairs. The rule must name the cause, and say nothing of twins and healthy programs; what it expects to be
 saved is compared with what the twin saves. Times are contention-free: without the time for which the training thread
 waited for a core. A run that waited for more than a quarter of its time is repeated, at most three times, and then
-counts as unjudged. TraceML trains the same programs, its marks around each step, and is asked for no more than the kind
-of trouble, anywhere in its summary.
+counts as unjudged: what it said is printed, and counts for nothing. TraceML trains the same programs, its marks around
+each step, and is asked for no more than the kind of trouble, anywhere in its summary.
 
     ./dev bench perf [--steps N] [--pairs N] [--jobs N] [--priority N] [--only ID,...] [--tools luff,traceml]
                      [--json FILE]
@@ -59,6 +59,7 @@ def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[s
     about = PROGRAMS[program]
     row: dict[str, Any] = {"row": "perfbench", "program": program, "rule": about.rule, "cause": about.cause}
     row |= {
+        "right_unjudged": 0,
         "judged": 0,
         "named": 0,
         "by_cause": 0,
@@ -76,13 +77,15 @@ def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[s
                 traceml.beside(program, arguments.seed, fixed, arguments.steps, folder, peer)
             if "luff" not in arguments.tools:
                 continue
-            result = runs.judged(program, arguments.seed + pair, fixed, arguments.steps, folder)
-            row["runs"] += 1
-            if result is None:
-                row["unjudged"] += 1
-                continue
+            result, fair = runs.judged(program, arguments.seed + pair, fixed, arguments.steps, folder)
             found = timed(result["findings"])
-            row["told"] += [f"{f['rule']}/{f['cause']}{' (twin)' if fixed else ''}" for f in found]
+            which = (" (twin)" if fixed else "") + ("" if fair else " (unjudged)")
+            row["told"] += [f"{f['rule']}/{f['cause']}{which}" for f in found]
+            row["runs"] += 1
+            if not fair:
+                row["unjudged"] += 1
+                row["right_unjudged"] += not fixed and any(names(f, program) for f in found)
+                continue
             if about.rule is None or fixed:
                 row["alarms"] += bool(found)
             else:
@@ -117,7 +120,7 @@ def told(row: dict[str, Any]) -> str:
     if peer := row.get("traceml"):
         of_peer = f"named {peer['named']}, " if row["rule"] else ""
         line += peer["failed"] or f"TraceML {of_peer}alarms {peer['alarms']}"
-    if row["told"] and (row["alarms"] or row["leads"] < row["judged"]):
+    if row["told"] and (row["alarms"] or row["unjudged"] or row["leads"] < row["judged"]):
         line += f"\n       said: {', '.join(row['told'])}"
     return line.rstrip()
 
@@ -181,6 +184,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="programs that mostly sleep, at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
+        "--repeats",
+        type=int,
+        default=runs.REPEATS,
+        help="how often a run is trained at most, where others disturb it",
+    )
+    parser.add_argument(
         "--priority",
         type=int,
         help="of the threads that train, while all else is as nice as this command (for a machine that others use)",
@@ -198,7 +207,7 @@ def main() -> int:
     if "traceml" in arguments.tools and (reason := traceml.missing()):
         print(f"perf TraceML skipped: {reason}")
         arguments.tools.discard("traceml")
-    runs.PRIORITY = arguments.priority
+    runs.PRIORITY, runs.REPEATS = arguments.priority, arguments.repeats
     skipped = {name: lacks for name in chosen if (lacks := runs.missing(name))}
     chosen = [name for name in chosen if name not in skipped]
     folder = Path(tempfile.mkdtemp(prefix="luff-perf-"))
