@@ -155,11 +155,11 @@ def summed_up(rows: list[dict[str, Any]], skipped: dict[str, str]) -> str:
     planted = [row for row in rows if row["rule"]]
     judged, leads = sum(row["judged"] for row in planted), sum(row["leads"] for row in planted)
     words = [row["first_word"] for row in planted if "first_word" in row]
-    first = statistics.median(words) if words else float("nan")
+    first = f"{statistics.median(words):.0f}" if words else "-"
     lines = [
         f"perf all: {len(planted)} programs with a bottleneck and {len(rows) - len(planted)} healthy ones; "
         f"rule and cause right in {sum(row['by_cause'] for row in planted)} of {judged} judged runs, the dearest "
-        f"finding right in {leads}; first word at step {first:.0f} (median)"
+        f"finding right in {leads}; first word at step {first} (median)"
     ]
     if peers := [row["traceml"] | {"rule": row["rule"]} for row in rows if "traceml" in row]:
         asked = [peer for peer in peers if peer["rule"]]
