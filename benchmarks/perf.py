@@ -4,9 +4,11 @@ Each program of perfbench has one planted bottleneck, and a twin without it. Bot
 interleaved pairs. The rule must name the cause, and say nothing of twins and healthy programs; what it expects to be
 saved is compared with what the twin saves. Times are contention-free: without the time for which the training thread
 waited for a core. A run that waited for more than a quarter of its time is repeated, at most three times, and then
-counts as unjudged.
+counts as unjudged: what it said is printed, and counts for nothing. TraceML trains the same programs, its marks around
+each step, and is asked for no more than the kind of trouble, anywhere in its summary.
 
-    ./dev bench perf [--steps N] [--pairs N] [--only ID,...] [--json FILE]
+    ./dev bench perf [--steps N] [--pairs N] [--jobs N] [--priority N] [--only ID,...] [--tools luff,traceml]
+                     [--json FILE]
 
 Exit code: 0 if all gates hold, 1 otherwise.
 """
@@ -14,135 +16,124 @@ Exit code: 0 if all gates hold, 1 otherwise.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from _gates import finish, luff_command
+import _perf_runs as runs
+import _perf_traceml as traceml
+from _gates import finish
 from perfbench.programs import PROGRAMS
 
-LUFF = luff_command()
-CONTENDED, REPEATS = 0.25, 3
-RULES = {about.rule for about in PROGRAMS.values() if about.rule}
-#: What these save is not a share of each step, so it is not compared with the twin's steps.
-UNESTIMATED = ("DebugLeftOn", "FirstStepsSlow")
+TIMED = {about.rule for about in PROGRAMS.values() if about.rule}
+#: What these save is nothing, or no share of each step, so it is not compared with the twin's steps.
+UNESTIMATED = ("DebugLeftOn", "FirstStepsSlow", "MemoryGrowth", "StalledTrainingRule")
 
 
-def trained(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> dict[str, Any]:
-    """Trains one program and returns what was found, and its profile."""
+def timed(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the findings about time."""
+    return [f for f in findings if f.get("saving") or f["rule"] in TIMED]
+
+
+def names(finding: dict[str, Any] | None, program: str) -> bool:
+    """Returns whether a finding names the cause, and says what it has to."""
+    if finding is None:
+        return False
     about = PROGRAMS[program]
-    run, findings = folder / "run", folder / "findings.jsonl"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    script = [sys.executable]
-    if about.processes > 1:
-        script += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={about.processes}"]
-    script += ["-m", "perfbench.run", program, "--seed", str(seed), "--steps", str(steps)]
-    command = [LUFF, "run", "--run", str(run), "--findings", str(findings)]
-    if about.parameters:
-        command += ["--rules", about.parameters]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--", *script, *(["--fixed"] if fixed else [])],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{program} failed: {done.stderr[-2000:]}")
-    shown = subprocess.run(
-        [LUFF, "profile", str(run), "--json"], capture_output=True, text=True, check=True
-    ).stdout
-    lines = findings.read_text(encoding="utf-8").splitlines() if findings.exists() else []
-    return {"profile": json.loads(shown), "findings": [json.loads(line) for line in lines if line.strip()]}
+    text = " ".join(str(finding.get(key)) for key in ("what", "why", "remedy"))
+    return finding["rule"] == about.rule and finding["cause"] == about.cause and about.says in text
 
 
-def contended(profile: dict[str, Any]) -> bool:
-    """Returns whether the training thread lacked a core for too much of the time."""
-    thread = profile["thread"]
-    return thread is None or thread["run_queue"] > CONTENDED * thread["seconds"]
-
-
-def judged(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> dict[str, Any] | None:
-    """Trains until the machine let it; None if it never did."""
-    for _ in range(REPEATS):
-        result = trained(program, seed, fixed, steps, folder)
-        if not contended(result["profile"]):
-            return result
-    return None
-
-
-def step_seconds(profile: dict[str, Any]) -> float:
-    """Returns the time of the run for each TRAIN step, without what it lost to others."""
-    thread = profile["thread"]
-    seconds = profile["seconds"] + profile["evaluation"]["seconds"]
-    return float(seconds / profile["steps"] * (1 - thread["run_queue"] / thread["seconds"]))
+def dearest(findings: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns the finding that claims most, of those that follow from no other; where none claims any, the first."""
+    leading = [f for f in findings if not f["leader"]]
+    return max(leading, key=lambda f: (f.get("saving") or {}).get("seconds_a_step", 0), default=None)
 
 
 def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Trains a program and its twin, in pairs, and returns a row of the table."""
-    rule, cause = PROGRAMS[program].rule, PROGRAMS[program].cause
-    row: dict[str, Any] = {"program": program, "rule": rule, "cause": cause}
-    row |= {"judged": 0, "named": 0, "by_cause": 0, "alarms": 0, "unjudged": 0, "runs": 0, "told": []}
+    about = PROGRAMS[program]
+    row: dict[str, Any] = {"row": "perfbench", "program": program, "rule": about.rule, "cause": about.cause}
+    row |= {
+        "right_unjudged": 0,
+        "judged": 0,
+        "named": 0,
+        "by_cause": 0,
+        "leads": 0,
+        "alarms": 0,
+        "unjudged": 0,
+        "runs": 0,
+        "told": [],
+    }
+    peer = {"judged": 0, "named": 0, "runs": 0, "alarms": 0, "told": [], "failed": ""}
     estimates, before, after, words = [], [], [], []
     for pair in range(arguments.pairs):
-        for fixed in (False, True) if rule else (False,):
-            result = judged(program, arguments.seed + pair, fixed, arguments.steps, folder)
-            row["runs"] += 1
-            if result is None:
-                row["unjudged"] += 1
+        for fixed in (False, True) if about.rule else (False,):
+            if "traceml" in arguments.tools and pair == 0:
+                traceml.beside(program, arguments.seed, fixed, arguments.steps, folder, peer)
+            if "luff" not in arguments.tools:
                 continue
-            profile, about = result["profile"], [f for f in result["findings"] if f["event"] == "new"]
-            timed = [f for f in about if f.get("saving") or f["rule"] in RULES]
-            row["told"] += [f"{f['rule']}/{f['cause']}{' (twin)' if fixed else ''}" for f in timed]
-            if rule is None or fixed:
-                row["alarms"] += bool(timed)
+            result, fair = runs.judged(program, arguments.seed + pair, fixed, arguments.steps, folder)
+            found = timed(result["findings"])
+            which = (" (twin)" if fixed else "") + ("" if fair else " (unjudged)")
+            row["told"] += [f"{f['rule']}/{f['cause']}{which}" for f in found]
+            row["runs"] += 1
+            if not fair:
+                row["unjudged"] += 1
+                row["right_unjudged"] += not fixed and any(names(f, program) for f in found)
+                continue
+            if about.rule is None or fixed:
+                row["alarms"] += bool(found)
             else:
-                right = [f for f in timed if f["rule"] == rule]
+                right = [f for f in found if names(f, program)]
                 row["judged"] += 1
-                row["named"] += bool(right)
-                row["by_cause"] += any(f["cause"] == cause for f in right)
+                row["named"] += any(f["rule"] == about.rule for f in found)
+                row["by_cause"] += bool(right)
+                row["leads"] += names(dearest(found), program)
                 words += [f["step"] for f in right]
                 estimates += [f["saving"]["seconds_a_step"] for f in right if f.get("saving")]
-            (after if fixed else before).append(step_seconds(profile))
+            (after if fixed else before).append(runs.step_seconds(result["profile"]))
     if words:
         row["first_word"] = statistics.median(words)
-    if estimates and before and after:
+    if estimates and before and after and about.rule not in UNESTIMATED:
         row["estimate_s"] = statistics.median(estimates)
         row["saved_s"] = statistics.median(before) - statistics.median(after)
         row["ratio"] = row["estimate_s"] / row["saved_s"] if row["saved_s"] > 0 else float("inf")
-    return row
+    return row | ({"traceml": peer} if "traceml" in arguments.tools else {})
 
 
 def told(row: dict[str, Any]) -> str:
     """Returns a line of the table."""
-    ratio = f"estimate / saved {row['ratio']:.2f}" if "ratio" in row else ""
     named = "healthy"
     if row["rule"]:
         named = f"{row['rule']} {row['named']}, cause {row['by_cause']} of {row['judged']}"
     word = f"step {row['first_word']:.0f}" if "first_word" in row else ""
-    return (
-        f"perf {row['program']:<16} {named:<34} alarms {row['alarms']}  "
-        f"unjudged {row['unjudged']} of {row['runs']}  {word:<10} {ratio}"
+    ratio = f"estimate / saved {row['ratio']:.2f}" if "ratio" in row else ""
+    line = (
+        f"perf {row['program']:<16} {named:<40} alarms {row['alarms']}  "
+        f"unjudged {row['unjudged']} of {row['runs']}  {word:<10} {ratio:<22} "
     )
+    if peer := row.get("traceml"):
+        of_peer = f"named {peer['named']}, " if row["rule"] else ""
+        line += peer["failed"] or f"TraceML {of_peer}alarms {peer['alarms']}"
+    if row["told"] and (row["alarms"] or row["unjudged"] or row["leads"] < row["judged"]):
+        line += f"\n       said: {', '.join(row['told'])}"
+    return line.rstrip()
 
 
 def gates_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the gates over all programs."""
     planted = [row for row in rows if row["rule"]]
-    runs, unjudged = sum(row["runs"] for row in rows), sum(row["unjudged"] for row in rows)
+    trained, unjudged = sum(row["runs"] for row in rows), sum(row["unjudged"] for row in rows)
     judged_runs = sum(row["judged"] for row in planted)
-    ratios = [row["ratio"] for row in planted if "ratio" in row and row["rule"] not in UNESTIMATED]
+    ratios = [row["ratio"] for row in planted if "ratio" in row]
     gates = [
         {"name": "perf/alarms", "value": sum(row["alarms"] for row in rows), "limit": 0},
-        {"name": "perf/unjudged share", "value": unjudged / max(runs, 1), "limit": 0.05},
+        {"name": "perf/unjudged share", "value": unjudged / max(trained, 1), "limit": 0.05},
     ]
     for gate in gates:
         gate["ok"] = gate["value"] <= gate["limit"]
@@ -159,10 +150,28 @@ def gates_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return gates
 
 
-def missing(program: str) -> str:
-    """Returns what a program lacks here; "" if nothing."""
-    needs = PROGRAMS[program].needs
-    return "a C++ compiler" if "compiler" in needs and shutil.which("g++") is None else ""
+def summed_up(rows: list[dict[str, Any]], skipped: dict[str, str]) -> str:
+    """Returns the last lines of the table."""
+    planted = [row for row in rows if row["rule"]]
+    judged, leads = sum(row["judged"] for row in planted), sum(row["leads"] for row in planted)
+    words = [row["first_word"] for row in planted if "first_word" in row]
+    first = f"{statistics.median(words):.0f}" if words else "-"
+    lines = [
+        f"perf all: {len(planted)} programs with a bottleneck and {len(rows) - len(planted)} healthy ones; "
+        f"rule and cause right in {sum(row['by_cause'] for row in planted)} of {judged} judged runs, the dearest "
+        f"finding right in {leads}; first word at step {first} (median)"
+    ]
+    if peers := [row["traceml"] | {"rule": row["rule"]} for row in rows if "traceml" in row]:
+        asked = [peer for peer in peers if peer["rule"]]
+        lines.append(
+            f"perf TraceML: kind of trouble right in {sum(peer['named'] for peer in asked)} of "
+            f"{sum(peer['judged'] for peer in asked)} runs; alarms in {sum(peer['alarms'] for peer in peers)} of "
+            f"{sum(peer['runs'] - peer['judged'] for peer in peers)} twins and healthy programs"
+        )
+    for reason in sorted(set(skipped.values())):
+        which = [name for name, its in skipped.items() if its == reason]
+        lines.append(f"perf skipped {len(which)}: {reason}: {', '.join(which)}")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -172,27 +181,58 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=320)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="programs that mostly sleep, at a time")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=runs.REPEATS,
+        help="how often a run is trained at most, where others disturb it",
+    )
+    parser.add_argument(
+        "--priority",
+        type=int,
+        help="of the threads that train, while all else is as nice as this command (for a machine that others use)",
+    )
     parser.add_argument("--only", metavar="ID,...", help="these programs")
+    parser.add_argument("--tools", default="luff,traceml", help="luff, traceml, or both (default)")
     parser.add_argument("--json", type=Path, help="file for results and gates")
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="luff-perf-"))
-    rows = []
     chosen = arguments.only.split(",") if arguments.only else list(PROGRAMS)
     if unknown := [name for name in chosen if name not in PROGRAMS]:
         parser.error(f"--only: {', '.join(unknown)}: expected some of {', '.join(PROGRAMS)}")
+    arguments.tools = set(arguments.tools.split(","))
+    if not arguments.tools <= {"luff", "traceml"}:
+        parser.error("--tools: expected luff, traceml, or both")
+    if "traceml" in arguments.tools and (reason := traceml.missing()):
+        print(f"perf TraceML skipped: {reason}")
+        arguments.tools.discard("traceml")
+    runs.PRIORITY, runs.REPEATS = arguments.priority, arguments.repeats
+    skipped = {name: lacks for name in chosen if (lacks := runs.missing(name))}
+    chosen = [name for name in chosen if name not in skipped]
+    folder = Path(tempfile.mkdtemp(prefix="luff-perf-"))
+    rows: list[dict[str, Any]] = []
+    failed: list[str] = []
+
+    def one(name: str) -> None:
+        try:
+            rows.append(row := compare(name, arguments, folder / name))
+            print(told(row), flush=True)
+        except runs.Failed as failure:
+            failed.append(name)
+            print(f"perf {name:<16} FAILED: {failure}", flush=True)
+
     try:
-        for program in chosen:
-            if lacks := missing(program):
-                print(f"perf {program:<16} skipped: it needs {lacks}")
-                continue
-            rows.append({"row": "perfbench", **compare(program, arguments, folder / "work")})
-            print(told(rows[-1]), flush=True)
-            if rows[-1]["told"] and (rows[-1]["alarms"] or not rows[-1]["named"]):
-                print(f"       said: {', '.join(rows[-1]['told'])}")
+        with ThreadPoolExecutor(max_workers=arguments.jobs) as several:
+            list(several.map(one, [name for name in chosen if not PROGRAMS[name].alone]))
+        for name in chosen:
+            if PROGRAMS[name].alone:
+                one(name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return finish(rows, gates_of(rows), arguments.json)
+    print(summed_up(rows, skipped))
+    broken = {"name": "perf/programs that failed", "value": len(failed), "limit": 0, "ok": not failed}
+    return finish(rows, [*gates_of(rows), broken], arguments.json)
 
 
 if __name__ == "__main__":

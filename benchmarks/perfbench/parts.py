@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-__all__ = ["BATCH", "Growing", "Sharded", "Sleeping", "Training", "counted", "spin"]
+__all__ = [
+    "BATCH",
+    "PIECE",
+    "Deep",
+    "Direct",
+    "Growing",
+    "Sharded",
+    "Sleeping",
+    "Training",
+    "counted",
+    "counted_writes",
+    "spin",
+]
 
 BATCH = 8
+PIECE = b"x" * (1 << 18)  # few and large: after each the thread needs a core again
 _WIDTH = 32
 
 
@@ -29,6 +46,16 @@ def counted(seconds: float) -> int:
     began = time.process_time()
     spin(200_000)
     return max(int(200_000 * seconds / max(time.process_time() - began, 1e-6)), 1)
+
+
+def counted_writes(file: int, seconds: float) -> int:
+    """Returns how many pieces, each written through to the disk, take so many seconds on this machine, now."""
+    began, written = time.perf_counter(), 0
+    while time.perf_counter() - began < 1:
+        os.write(file, PIECE)
+        os.fsync(file)
+        written += 1
+    return max(int(written * seconds / (time.perf_counter() - began)), 1)
 
 
 class Sleeping(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -57,6 +84,47 @@ class Growing(Sleeping):
         ring: list[Any] = [i]
         ring.append(ring)
         return super().__getitem__(i)
+
+
+class Direct(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Samples that are read from the disk past the system's cache; or, `cached`, from memory.
+
+    Parameters
+    ----------
+    path
+        Of a file, which is made.
+    seconds
+        That the reads of one sample take, on this machine, now.
+    """
+
+    _BLOCK, _BLOCKS = 1 << 20, 64  # few and large: after each read the thread needs a core again
+
+    def __init__(self, path: Path, samples: int, seconds: float, seed: int, cached: bool) -> None:
+        path.write_bytes(os.urandom(self._BLOCK) * self._BLOCKS)
+        os.sync()
+        self._file = os.open(path, os.O_RDONLY | (0 if cached else os.O_DIRECT))
+        self._buffer = mmap.mmap(-1, self._BLOCK)  # aligned, as direct reads want it
+        self._samples, self._reads = samples, 1
+        self._at = torch.randint(
+            self._BLOCKS, (4096,), generator=torch.Generator().manual_seed(seed)
+        ).tolist()
+        if not cached:
+            began = time.perf_counter()
+            for i in range(100):
+                self._read(i)
+            self._reads = max(round(100 * seconds / (time.perf_counter() - began)), 1)
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        for read in range(self._reads):
+            self._read(i * self._reads + read)
+        x = torch.frombuffer(self._buffer, dtype=torch.uint8, count=_WIDTH).float() / 255
+        return x, x.sum()
+
+    def _read(self, i: int) -> None:
+        os.preadv(self._file, [self._buffer], self._at[i % len(self._at)] * self._BLOCK)
 
 
 class Sharded(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -89,26 +157,71 @@ class Paced(nn.Module):
         return self.layers(x).squeeze(-1)
 
 
-class Training:
-    """A plain loop over a loader, with hooks for what programs plant."""
+class Deep(nn.Module):
+    """A narrow model of many layers: its graph is large beside its values."""
 
-    def __init__(self, seconds: float, steps: int, model: nn.Module | None = None) -> None:
-        self.model = Paced(seconds) if model is None else model
+    def __init__(self, layers: int, seconds: float) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(_WIDTH, _WIDTH) for _ in range(layers))
+        self.last = nn.Linear(_WIDTH, 1)
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Sleeps, and computes."""
+        time.sleep(self.seconds)
+        for block in self.blocks:
+            x = x + 0.1 * torch.tanh(block(x))
+        return self.last(x).squeeze(-1)
+
+
+def _marks_of_peer() -> Callable[[nn.Module], AbstractContextManager[None]]:
+    """Returns what marks a step for the peer of `./dev bench perf`, which needs it in the loop; else nothing."""
+    if os.environ.get("LUFF_PERFBENCH_PEER") != "traceml":
+        return lambda model: nullcontext()
+    import traceml_ai
+
+    traceml_ai.init(mode="auto")
+    return traceml_ai.trace_step  # type: ignore[no-any-return]
+
+
+class Training:
+    """A plain loop over a loader, with hooks for what programs plant.
+
+    Parameters
+    ----------
+    seconds
+        That the forward pass sleeps; for a model of its own: None.
+    least_s
+        Seconds for which it trains at least, however many steps these take: rules on samples of the machine judge
+        windows of ten seconds.
+    """
+
+    def __init__(
+        self, seconds: float | None, steps: int, model: nn.Module | None = None, least_s: float = 0
+    ) -> None:
+        self.model = Paced(seconds or 0) if model is None else model
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         self.loss_fn = nn.MSELoss()
-        self.steps, self.done = steps, 0
+        self.steps, self.done, self.least_s = steps, 0, least_s
+        self.loss = self.plain_loss
         self.after: Callable[[int], object] = lambda step: None  # each step
         self.between: Callable[[], object] = lambda: None  # epochs
 
+    def plain_loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Returns the loss of a batch."""
+        return self.loss_fn(self.model(x), y)
+
     def over(self, loader: DataLoader[Any]) -> None:
-        """Trains until all steps are done."""
-        while self.done < self.steps:
+        """Trains until all steps are done and the time is over."""
+        began, marks = time.monotonic(), _marks_of_peer()
+        while True:
             for x, y in loader:
-                self.optimizer.zero_grad()
-                self.loss_fn(self.model(x), y).backward()
-                self.optimizer.step()
-                self.done += 1
-                self.after(self.done)
-                if self.done >= self.steps:
+                with marks(self.model):
+                    self.optimizer.zero_grad()
+                    self.loss(x, y).backward()
+                    self.optimizer.step()
+                    self.done += 1
+                    self.after(self.done)
+                if self.done >= self.steps and time.monotonic() - began >= self.least_s:
                     return
             self.between()

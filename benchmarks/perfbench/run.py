@@ -1,16 +1,19 @@
 """Trains one program with a plain loop and nothing attached, as a user's script would.
 
-python -m perfbench.run ID [--seed S] [--steps N] [--fixed]
+python -m perfbench.run ID [--seed S] [--steps N] [--fixed] [--priority N]
+
+The peer of `./dev bench perf` starts this file as a script and marks its steps itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 import torch
 
-from .programs import PROGRAMS
+from perfbench.programs import PROGRAMS
 
 
 def main() -> int:
@@ -20,8 +23,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--fixed", action="store_true", help="the twin without the bottleneck")
+    parser.add_argument("--priority", type=int, metavar="N", help="of the thread that trains, as of nice")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.priority is not None:
+        os.setpriority(
+            os.PRIO_PROCESS, 0, arguments.priority
+        )  # of this thread, and of processes that it starts
     PROGRAMS[arguments.id].run(arguments.seed, arguments.fixed, arguments.steps)
     return 0
 

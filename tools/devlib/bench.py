@@ -32,7 +32,7 @@ def bench_arguments(parser):
     parser.add_argument(
         "rest", nargs=argparse.REMAINDER, help="options of the benchmark, e.g. --json FILE; -h lists them"
     )
-    parser.add_argument("--no-peers", action="store_true", help="without smdebug (before NAME)")
+    parser.add_argument("--no-peers", action="store_true", help="without smdebug and TraceML (before NAME)")
 
 
 def names():
@@ -61,7 +61,7 @@ def bench_main(args):
         try:
             python, reason = setup.environment("peers"), ""
         except Failed as failure:
-            reason = f"smdebug can't be installed: {str(failure).splitlines()[0]}"
+            reason = f"they can't be installed: {str(failure).splitlines()[0]}"
     if reason:
         say(f"  peers skipped: {reason}")
     env = {

@@ -1,4 +1,4 @@
-"""The environment of the benchmarks' peers: .venvs/peers, which sees all of .venv and adds smdebug.
+"""The environment of the benchmarks' peers: .venvs/peers, which sees all of .venv and adds smdebug and TraceML.
 
 As published, smdebug 1.0.34 needs protobuf <= 3.20.3 and NumPy < 2.3. `modernise` removes both limits with two edits,
 so that it runs in the same process as Luff: its generated *_pb2.py are rewritten in the form that current protobuf

@@ -14,7 +14,7 @@ from devlib.term import ROOT, Failed, run, say
 # Complete by themselves. All other environments see .venv, and their files omit what dev.txt already has.
 ALONE = ("base", "build", "dev", "kernels", "pin")
 # Needed by the build of PyTorch for CUDA and not by the one for CPUs: installed only with the former.
-CUDA = re.compile(r"^(nvidia-|cuda-|triton==)")
+CUDA = re.compile(r"^(nvidia-(?!ml-py==)|cuda-|triton==)")
 
 
 def pin_arguments(parser):

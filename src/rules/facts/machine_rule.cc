@@ -51,6 +51,7 @@ void MachineRule::Open::VisitFields(Fields& io) {
   io("wait", wait_s);
   io("queue", queue_s);
   io("worker", worker);
+  io("number", number);
   io("queue_known", queue_known);
   io("first", first);
 }
@@ -92,6 +93,7 @@ void MachineRule::OnStep(const StepView& view, Sink& sink) {
   now_.last_step = now_.mode_step = info.mode_step;
   now_.global_step = info.global_step;
   now_.update = info.update;
+  now_.number = view.number;
   ++now_.steps;
   if (!view.rows.phases.empty()) {
     const query::StepPhases& phases = view.rows.phases.front();
@@ -142,6 +144,8 @@ void MachineRule::JudgeOpen(const query::Trial& trial, std::int64_t now_ns, bool
     waiting_.erase(waiting_.begin());
     if (open.first) continue;
     MachineWindow window;
+    window.trial = &trial;
+    window.number = open.number;
     window.from_unix_ns = open.from_ns;
     window.to_unix_ns = open.to_ns;
     window.first_step = open.first_step;

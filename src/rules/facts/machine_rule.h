@@ -14,6 +14,8 @@ namespace luff::rules {
 
 /// Ten seconds of a training, and what its machines did meanwhile.
 struct MachineWindow {
+  const query::Trial* trial = nullptr;  // never null where a rule judges
+  std::size_t number = 0;               // of its last step among those of the trial: for documents
   std::int64_t from_unix_ns = 0, to_unix_ns = 0;
   std::int64_t first_step = 0, last_step = 0;  // TRAIN steps that ended in it
   std::int64_t steps = 0;
@@ -80,7 +82,7 @@ class MachineRule : public KeptRule {
     std::int64_t from_ns = 0, to_ns = 0, first_step = 0, last_step = 0, steps = 0;
     std::int64_t global_step = 0, update = 0, mode_step = 0;
     double wall_s = 0, wait_s = 0, queue_s = 0;
-    std::uint64_t worker = 0;
+    std::uint64_t worker = 0, number = 0;
     bool queue_known = true, first = false;
     void VisitFields(Fields& io);
   };

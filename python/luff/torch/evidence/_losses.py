@@ -21,6 +21,7 @@ from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
+from luff.torch.evidence._kept_graphs import KeptGraphs
 from luff.torch.evidence._loss_arguments import LossArguments
 from luff.torch.evidence._loss_formula import LossFormula
 from luff.torch.evidence._loss_inputs import LossInputs
@@ -57,6 +58,7 @@ class Losses:
         self.rows = LossRows()
         self.arguments = LossArguments()
         self.formula = LossFormula()
+        self.kept_graphs = KeptGraphs()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs. None:
         #: it cannot be read so late.
         self.waiting: deque[list[tuple[int, float | DeviceScalar | None]]] = deque()
@@ -334,6 +336,7 @@ class Losses:
         session, count = self._context.session, self._context.clock.mode_steps[_TRAIN]
         if session is None or (count >= _SIGNED and count & (count - 1)):
             return
+        self.kept_graphs.root(session, root, count)
         if not self.readable(step):
             self._faint = False
             return

@@ -187,6 +187,23 @@ TEST(MemoryGrowth, ALeakIsNamedWithTheTimeThatIsLeft) {
       << findings[0].what;
 }
 
+TEST(MemoryGrowth, GraphsOfEarlierStepsAreTheCause_WhereMostOfThemAreThere) {
+  for (const auto& [alive, cause] : {std::pair(22, "graphs_kept"), std::pair(10, "grows")}) {
+    MachineStory story;
+    story.Put("rank.0.anonymous",
+              {Unit::kBytes, Kind::kGauge, [](double seconds) { return 1e9 + 3e6 * seconds; }});
+    FakeTrial& trial = story.Tell(420);
+    trial.SetDocument("kept_graphs",
+                      R"({"step":2048,"looked_at":22,"oldest":0,"alive":)" + std::to_string(alive) + "}");
+    const auto findings = FindingsOf(trial, "MemoryGrowth", ParameterSet::kLuff);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, cause);
+    EXPECT_EQ(findings[0].what.find("at step 2048, 22 of 22 losses of earlier steps") != std::string::npos,
+              alive == 22)
+        << findings[0].what;
+  }
+}
+
 TEST(MemoryGrowth, WhatFillsUpAndStaysIsNoLeak) {
   MachineStory story;
   story.Put("rank.0.anonymous", {Unit::kBytes, Kind::kGauge,

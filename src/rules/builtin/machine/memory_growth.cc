@@ -1,10 +1,14 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
+#include "base/json.h"
 #include "luff/profile/input.h"
 #include "rules/facts/machine_rule.h"
 
@@ -52,6 +56,22 @@ double Slope(const std::vector<double>& values) {
   return *middle;
 }
 
+/// Graphs of earlier steps that were still in memory, by the document "kept_graphs".
+struct KeptGraphs {
+  std::int64_t step = 0, looked_at = 0, alive = 0, oldest = 0;
+};
+std::optional<KeptGraphs> KeptGraphsOf(const MachineWindow& window) {
+  const nlohmann::json json =
+      TryParseJson(window.trial->DocumentAt("kept_graphs", window.number), {1U << 12U, 4});
+  if (!json.is_object()) return std::nullopt;
+  const KeptGraphs kept{WholeMember(json, "step", -1), WholeMember(json, "looked_at", 0),
+                        WholeMember(json, "alive", 0), WholeMember(json, "oldest", 0)};
+  // Those of a window of steps go again, so most of all must be there.
+  return kept.step >= 0 && kept.alive > 0 && kept.alive >= kept.looked_at - kept.looked_at / 4
+             ? std::optional(kept)
+             : std::nullopt;
+}
+
 class MemoryGrowth final : public MachineRule {
  public:
   explicit MemoryGrowth(const Limits& limits) : MachineRule(kName, limits), limits_(limits) {}
@@ -97,18 +117,26 @@ class MemoryGrowth final : public MachineRule {
       return std::nullopt;
     MachineClaim claim;
     claim.cause = "grows";
-    claim.what = fmt::format(
-        "the memory of rank {} has grown by {} in {}, {} a step; what is left is used up in about {}",
-        window.worker, profile::BytesText(grown), profile::TimeText(lasted), profile::BytesText(a_step),
-        profile::TimeText(left / slope));
+    claim.what =
+        fmt::format("the memory of rank {} has grown by {} in {}, {} a step", window.worker,
+                    profile::BytesText(grown), profile::TimeText(lasted), profile::BytesText(a_step));
     claim.why = "something is kept from each step to the next";
-    claim.remedy =
-        "losses.append(loss.item()) instead of loss, .detach() for what is kept of outputs, and a bound on "
-        "what a dataset "
-        "caches";
-    claim.causes = {"losses or outputs that are kept with their graphs", "a cache in the dataset",
-                    "a list that only grows"};
+    claim.remedy = "a bound on what a dataset caches; .detach() for what is kept of outputs";
+    claim.causes = {"a cache in the dataset", "a list that only grows", "outputs that are kept"};
     claim.evidence = {{"grown", grown}, {"bytes_a_second", slope}, {"left", left}, {"rss", rss_.back()}};
+    if (const auto kept = KeptGraphsOf(window)) {
+      claim.cause = "graphs_kept";
+      claim.what +=
+          fmt::format("; at step {}, {} of {} losses of earlier steps were in memory with their graphs",
+                      kept->step, kept->alive, kept->looked_at);
+      claim.why = "a loss that is kept, or added up, keeps the graph that made it";
+      claim.remedy =
+          "losses.append(loss.item()) instead of loss, total += loss.item() instead of loss; .detach() "
+          "where a tensor is needed";
+      claim.causes = {"losses that are kept with their graphs"};
+      claim.evidence.emplace_back("graphs", kept->alive);
+    }
+    claim.what += fmt::format("; what is left is used up in about {}", profile::TimeText(left / slope));
     claim.threshold =
         fmt::format("steady growth over {} windows of 10 s, {:g} MB and 5 %, full within {:g} h (Luff)",
                     limits_.points, limits_.grown_mb, limits_.hours);

@@ -3,6 +3,7 @@
 
 #include "base/format.h"
 #include "luff/profile/input.h"
+#include "luff/profile/stacks.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/pause_rule.h"
 
@@ -13,6 +14,8 @@ namespace {
 constexpr const char* kName = "LoggingStalls";
 constexpr const char* kCause = "periodic";
 constexpr std::size_t kUsual = 64;  // steps that say what is usual
+constexpr double kMost = 0.5;       // of the looks at long `other` that met a line
+constexpr std::uint64_t kSeen = 5;  // looks
 constexpr std::size_t kLast = 12;   // outliers whose distances are compared
 
 struct Limits {
@@ -133,6 +136,8 @@ class LoggingStalls final : public KeptRule {
     finding.since_step = std::max<std::int64_t>(since_, 0);
     finding.what = fmt::format("every {} step takes {} more in the script's own code: {} of {}",
                                Ordinal(period), TimeText(each), TimeText(spent_s_), TimeText(run_s_));
+    const std::string line = Line(view);
+    if (!line.empty()) finding.what += "; it is mostly in " + line;
     finding.why =
         "what comes at this distance is written into the loop: logging, pictures, metrics, a file that is "
         "flushed";
@@ -156,6 +161,18 @@ class LoggingStalls final : public KeptRule {
         fmt::format("{} times at the same distance, {:g} % of a usual step more, {:g} s of the run (Luff)",
                     limits_.times, 100 * limits_.longer, limits_.seconds);
     return finding;
+  }
+
+  /// The line in which most of the long time of the script's own code was spent; "" where it was not seen.
+  [[nodiscard]] static std::string Line(const StepView& view) {
+    for (const profile::LineTime& one :
+         profile::ParseLinesUntrusted(view.trial.DocumentAt("lines", view.number))) {
+      if (one.phase != format::Phase::kOther || one.share < kMost || one.count < kSeen) continue;
+      profile::StackThread thread;
+      thread.frames = {one.at};
+      return profile::PlaceOf(thread);
+    }
+    return "";
   }
 
   static std::string Ordinal(std::int64_t number) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "base/format.h"
 #include "rules/builtin/time/pauses_test.h"
 
 namespace luff::rules::logging_stalls_test {
@@ -16,6 +17,19 @@ TEST(LoggingStalls, EveryFiftiethStepTakesLonger) {
       << findings[0].what;
   ASSERT_TRUE(findings[0].saving);
   EXPECT_NEAR(findings[0].saving->seconds_a_step, 0.74 / 50, 1e-4);
+}
+
+TEST(LoggingStalls, TheLineIsNamed_WhereMostOfItsTimeWasSeen) {
+  const auto told = [](const char* counts) {
+    testing::FakeTrial trial = testing::RunOf({.steps = 900, .phase = kOther, .pause_ms = 740});
+    trial.SetDocument("lines", fmt::format(R"({{"samples":40,"lines":[
+        {{"phase":"other","file":"/data/a/train.py","line":88,"function":"log_images",{}}},
+        {{"phase":"other","file":"/data/a/train.py","line":12,"function":"main","count":4}}]}})",
+                                           counts));
+    return testing::FindingsOf(trial, "LoggingStalls", ParameterSet::kLuff).at(0).what;
+  };
+  EXPECT_NE(told(R"("count":36)").find("; it is mostly in train.py:88 log_images"), std::string::npos);
+  EXPECT_EQ(told(R"("count":3)").find("train.py"), std::string::npos);
 }
 
 TEST(LoggingStalls, WhatTheMachineDoesHasNoPeriod) {

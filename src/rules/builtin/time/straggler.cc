@@ -150,7 +150,13 @@ class Straggler final : public KeptRule {
       }
       if (largest < 0.6 * lag.seconds) lag.phase.clear();
       const bool input = lag.phase == "data_wait" || lag.phase == "data_start";
-      lag.cause = lag.phase.empty() ? "not_visible" : input ? "input" : "own_work";
+      const bool computes = lag.phase == "forward" || lag.phase == "loss" || lag.phase == "compute";
+      lag.cause = lag.phase.empty() ? "not_visible" : input ? "input" : computes ? "more_work" : "own_work";
+      // Workers may wait for each other in forward(), where FSDP gathers parameters: then the one that takes
+      // longest waits, and has no more time on a core.
+      const auto cpu = [](const Sums& sums) { return sums.cpu; };
+      const double own_cpu = workers_.at(static_cast<std::uint32_t>(lag.worker)).cpu;
+      if (computes && timed && own_cpu - Others(lag.worker, cpu) < lag.seconds / 2) return {};
       return lag;
     }
     if (!timed) return {};
@@ -212,7 +218,7 @@ class Straggler final : public KeptRule {
     if (!lag.phase.empty())
       finding.what +=
           fmt::format(": its {} takes {}, that of the others {}", lag.phase, each(lag.own), each(lag.others));
-    if (cause_ == "more_work")
+    if (cause_ == "more_work" && lag.phase.empty())
       finding.what += fmt::format(": it computes for {}, the others for {}", each(lag.own), each(lag.others));
     if (cause_ == "no_core")
       finding.what +=

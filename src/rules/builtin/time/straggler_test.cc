@@ -46,6 +46,20 @@ TEST(Straggler, TheOneThatDoesMore_EvenInsideBackward) {
   EXPECT_EQ(Told({{}, {.cpu = 140, .queue = 40}, {}}).at(0).cause, "no_core");
 }
 
+TEST(Straggler, AForwardPassThatComputesLonger_IsMoreWork) {
+  const auto findings = Told({{}, {}, {.forward = 95, .backward = 60, .cpu = 175}});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "more_work");
+  EXPECT_NE(findings[0].what.find("its forward takes 95 ms, that of the others 60 ms"), std::string::npos)
+      << findings[0].what;
+  EXPECT_NE(findings[0].remedy.find("equal batches"), std::string::npos);
+}
+
+TEST(Straggler, AForwardPassThatWaitsForTheOthers_IsNoStraggler) {
+  // As FSDP does where it gathers parameters: the one that waits longest is not to blame.
+  EXPECT_TRUE(Told({{}, {}, {.forward = 95, .backward = 60}}).empty());
+}
+
 TEST(Straggler, EqualOnesAndThoseThatDoNotWaitForEachOther_AreSilent) {
   EXPECT_TRUE(Told({{}, {}, {.wait = 30, .backward = 85}}).empty());
   EXPECT_TRUE(Told({{}, {.other = 100}}).empty());  // 95 ms longer: nobody waits

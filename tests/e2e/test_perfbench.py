@@ -1,0 +1,63 @@
+"""Two programs of perfbench as `./dev bench perf` trains and judges them, and the judging itself."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+# The usual limits want some time to be lost, so that a sentence is worth it.
+SOON = "all,InputBound:seconds=2"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("perf")
+
+
+def trained(bench: ModuleType, monkeypatch: pytest.MonkeyPatch, program: str, folder: Path) -> Any:
+    about = bench.PROGRAMS[program]
+    monkeypatch.setitem(bench.PROGRAMS, program, replace(about, parameters=SOON))
+    return bench.runs.trained(program, 0, False, 150, folder)["findings"]
+
+
+def test_a_planted_bottleneck_is_named_and_a_healthy_program_is_silent(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = trained(bench, monkeypatch, "input_sleep", tmp_path / "planted")
+    assert bench.names(bench.dearest(bench.timed(found)), "input_sleep"), found
+    assert bench.timed(trained(bench, monkeypatch, "logs", tmp_path / "healthy")) == []
+
+
+def test_the_list_is_what_the_page_says(bench: ModuleType) -> None:
+    programs = bench.PROGRAMS
+    on_host = [about for about in programs.values() if "gpu" not in about.needs]
+    assert len(programs) - len(on_host) == 8
+    assert sum(about.rule is not None for about in on_host) == 31
+    assert sum(about.rule is None for about in on_host) == 13
+
+
+def test_a_finding_that_follows_from_another_does_not_lead(bench: ModuleType) -> None:
+    first = {"id": "a", "leader": "", "saving": {"seconds_a_step": 0.1}}
+    second = {"id": "b", "leader": "a", "saving": {"seconds_a_step": 0.2}}
+    assert bench.dearest([first, second]) is first
+    assert bench.dearest([]) is None
+
+
+@pytest.mark.parametrize("program", ["gpu_item", "gpu_copy_same_stream"])
+def test_programs_for_a_gpu_do_run(program: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS), "LUFF_PERFBENCH_DEVICE": "cpu"}
+    words = [sys.executable, "-m", "perfbench.run", program, "--steps", "2", "--fixed"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
