@@ -131,7 +131,8 @@ class DataLeak final : public KeptRule {
     } else {
       TakePass();
       looked_at_ = batches;
-      labelled_ = labelled_ || !view.index.losses().empty() || !LossReader::Read(view).empty();
+      pass_labelled_ = !view.index.losses().empty() || !LossReader::Read(view).empty();
+      labelled_ = labelled_ || pass_labelled_;
       if (Shares(batches, trained_on_)) return;
     }
     for (const ModelInput& input : ModelInputsOf(view)) {
@@ -168,6 +169,7 @@ class DataLeak final : public KeptRule {
     io("targets", targets_, kMaxInputs);
     io("told", told_);
     io("labelled", labelled_);
+    io("pass_labelled", pass_labelled_);
     io("looked_at", looked_at_, kMaxBatches);
     io("trained_on", trained_on_, kMaxBatches);
   }
@@ -194,6 +196,10 @@ class DataLeak final : public KeptRule {
       const double found = input.pass_found;
       input.seen += rows;
       input.found += found;
+      if (pass_labelled_) {
+        input.labelled_seen += rows;
+        input.labelled_found += found;
+      }
       if (rows >= 4 && found == 0) input.clean += rows;
       if (rows >= 4 && found >= 0.9 * rows) input.full += rows;
     }
@@ -201,6 +207,7 @@ class DataLeak final : public KeptRule {
   }
   void DropPass() {
     for (auto& [name, input] : inputs_) input.pass_rows = input.pass_found = 0;
+    pass_labelled_ = false;
     looked_at_.clear();
   }
 
@@ -293,6 +300,7 @@ class DataLeak final : public KeptRule {
     RowSet rows;
     Chance chance;
     double seen = 0, found = 0;            // rows of this evaluation
+    double labelled_seen = 0, labelled_found = 0;  // of them in passes that compare something with a target
     double clean = 0, full = 0;            // of them in passes with no / with at least 90 % training rows
     double pass_rows = 0, pass_found = 0;  // of the newest pass, which may prove to be part of training
     double covered = 0;                    // share of the training's rows that are known, of late
@@ -308,6 +316,8 @@ class DataLeak final : public KeptRule {
       io("chance", chance);
       io("seen", seen);
       io("found", found);
+      io("labelled_seen", labelled_seen);
+      io("labelled_found", labelled_found);
       io("clean", clean);
       io("full", full);
       io("pass_rows", pass_rows);
@@ -317,8 +327,15 @@ class DataLeak final : public KeptRule {
 
   void Judge(const query::Trial& trial, Sink& sink) {
     for (auto& [name, input] : inputs_) {
+      // Beside passes that are measured, one that is not is none of the evaluation: scores of a pool from which
+      // rows are chosen, features, an index to search in.
+      if (input.labelled_seen > 0) {
+        input.seen = input.labelled_seen;
+        input.found = input.labelled_found;
+      }
       if (input.seen > 0) Compare(trial, name, input, sink);
       input.seen = input.found = input.clean = input.full = 0;
+      input.labelled_seen = input.labelled_found = 0;
     }
     labelled_ = false;
   }
@@ -369,6 +386,7 @@ class DataLeak final : public KeptRule {
   Anchor last_;
   bool told_ = false;                       // of a target
   bool labelled_ = false;                   // this evaluation compares outputs with targets
+  bool pass_labelled_ = false;              // its newest pass does
   std::map<std::string, OfInput> targets_;  // by input
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
@@ -379,7 +397,7 @@ class DataLeak final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
-  spec.version = 5;  // 5: passes without targets
+  spec.version = 6;  // 5: passes without targets; 6: beside passes with targets
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

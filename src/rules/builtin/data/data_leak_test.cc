@@ -14,7 +14,9 @@ using testing::FakeTrial;
 using Row = std::function<std::vector<double>(int)>;  // the row of this number
 
 // 400 training rows in batches of 20, twice; then an evaluation of 40 rows by number.
-FakeTrial Story(const Row& row, const std::function<int(int)>& validation, bool labelled = true) {
+// `beside`: two passes of these rows that are compared with no target follow in the same evaluation.
+FakeTrial Story(const Row& row, const std::function<int(int)>& validation, bool labelled = true,
+                const std::function<int(int)>& beside = nullptr) {
   FakeTrial trial;
   std::int64_t width = static_cast<std::int64_t>(row(0).size());
   const auto sample = [&](const std::function<int(int)>& number) {
@@ -33,6 +35,10 @@ FakeTrial Story(const Row& row, const std::function<int(int)>& validation, bool 
     trial.Step(Mode::kEval);
     if (labelled) trial.Loss(1);
     sample([&](int i) { return validation(20 * batch + i); });
+  }
+  for (int batch = 0; beside && batch < 2; ++batch) {
+    trial.Step(Mode::kEval);
+    sample([&](int i) { return beside(20 * batch + i); });
   }
   trial.Step();
   return trial;
@@ -102,6 +108,16 @@ TEST(DataLeak, FeaturesOfTrainingRows_ThatNoTargetIsComparedWith_AreSilent) {
   EXPECT_TRUE(Findings(Story(Measured, [](int i) { return i; }, false)).empty());
   // A part of the rows: splits that overlap.
   EXPECT_EQ(Findings(Story(Measured, [](int i) { return i % 4 == 0 ? i : 1000 + i; }, false)).size(), 1U);
+}
+
+TEST(DataLeak, PassesWithoutTargets_BesideTheMeasuredOnes_AreSilent) {
+  const auto fresh = [](int i) { return 1000 + i; };
+  const auto some = [](int i) { return i % 3 == 0 ? i : 2000 + i; };
+  EXPECT_TRUE(Findings(Story(Measured, fresh, true, some)).empty());                          // a pool to choose from
+  EXPECT_TRUE(Findings(Story(Measured, fresh, true, [](int i) { return i; })).empty());      // features of all
+  EXPECT_TRUE(Findings(Story(Measured, fresh, true, [](int i) { return i / 8; })).empty());  // an index to search
+  EXPECT_EQ(Findings(Story(Measured, some, true, fresh)).size(), 1U);
+  EXPECT_EQ(Findings(Story(Measured, fresh, false, some)).size(), 1U);  // no pass shows its targets
 }
 
 TEST(DataLeak, NewRows_AndFewDuplicates_AreSilent) {

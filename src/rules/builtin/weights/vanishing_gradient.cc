@@ -61,7 +61,8 @@ class Original final : public KeptRule {
 
 // Luff's rule. In the long run: the gradient of a layer's weights is smaller than `ratio` times the largest
 // of the step in 30 of the last 32 updates, and the loss has not fallen since its first values. A gradient
-// that was not recorded does not count as small.
+// that was not recorded does not count as small. A share that grows from block to block of updates waits: a
+// last layer that began at zero passes on as much as it has grown.
 //
 // From the start on: the gradients of the first recorded updates fall geometrically from the last layer to
 // the first. With x = place of a layer and y = log of the mean |g| of its weights, a straight line fits
@@ -71,6 +72,8 @@ class Original final : public KeptRule {
 // batch norm, a gate that starts at zero or a last layer that starts small make gradients small, but not
 // smaller from layer to layer.
 constexpr double kStill = 1e-5;  // of a weight's norm per update
+constexpr int kBlock = 16;       // updates whose shares of the largest gradient are averaged
+constexpr double kRising = 1.25;  // growth of that mean from one block to the next
 
 bool IsLayer(const std::string& type) {
   const ModuleKind kind = KindOfModule(type);
@@ -109,6 +112,8 @@ class Luff final : public KeptRule {
       ++history.count;
       if (small && history.since < 0) history.since = info.mode_step;
       if (!small && history.bits == 0) history.since = -1;
+      history.Follow(one.size / largest);
+      if (history.Rising()) continue;
       if (history.count >= limits_.updates && std::popcount(history.bits) >= 30 && small) {
         if (smallest == nullptr || one.size < smallest->size) smallest = &one;
         others.push_back(view.trial.tensor(one.tensor).name);
@@ -166,10 +171,23 @@ class Luff final : public KeptRule {
     std::uint32_t bits = 0;  // the last 32 updates, newest in the lowest bit: 1 = small
     std::int64_t count = 0;
     std::int64_t since = -1;
+    double sum = 0, mean = 0, mean_before = 0;  // of the shares of this block of updates, of the last two
+    void Follow(double share) {
+      sum += share;
+      if (count % kBlock != 0) return;
+      mean_before = mean;
+      mean = sum / kBlock;
+      sum = 0;
+    }
+    // What lies behind the layer begins to pass gradients on, as a last layer does that begins at zero.
+    [[nodiscard]] bool Rising() const { return mean_before > 0 && mean > kRising * mean_before; }
     void VisitFields(Fields& io) {
       io("bits", bits);
       io("count", count);
       io("since", since);
+      io("sum", sum);
+      io("mean", mean);
+      io("mean_before", mean_before);
     }
   };
   struct Seen {
@@ -266,7 +284,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always captured
-  spec.version = 2;                                        // 2: cause "start"
+  spec.version = 3;                                        // 3: gradients that grow wait
   spec.summary =
       "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
   return spec;
