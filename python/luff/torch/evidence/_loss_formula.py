@@ -106,6 +106,8 @@ def fault_of(node: Any) -> str:
             return "moving_target"
         if all(_squashed_twice(term.node) for term in terms):
             return "squashed_twice"
+        if any(_mixes_other_axis(term.node) for term in terms):
+            return "softmax_axis"
         if fault := _of_errors(terms):
             return fault
         choices = [_choice(term.node) for term in terms]
@@ -218,6 +220,23 @@ def _squashed_twice(node: Any) -> bool:
             return False
         node = inner[0]
     return False
+
+
+def _mixes_other_axis(node: Any) -> bool:
+    """Returns whether a mixture is summed along one axis, and the logarithms of its weights are normalised along another:
+    logsumexp(log_weights + log_densities). As many parts as rows leave it open which is which.
+    """
+    if operation_of(node) != "Logsumexp" or len(node._saved_dim) != 1:
+        return False
+    parts = [term for term in _terms(node.next_functions[0][0]) if not term.averaged and term.sign > 0]
+    weights = [term.node for term in parts if operation_of(term.node) == "LogSoftmax"]
+    if len(parts) < 2 or len(weights) != 1:
+        return False
+    shape = node._saved_self.shape
+    normalised = weights[0]._saved_result.dim()
+    if len(shape) != normalised or len(set(shape)) < len(shape):
+        return False
+    return _axis(node._saved_dim[0], len(shape)) != _axis(weights[0]._saved_dim, normalised)
 
 
 def _answer(node: Any) -> tuple[Any, bool]:
