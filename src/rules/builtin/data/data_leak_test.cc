@@ -120,6 +120,49 @@ TEST(DataLeak, PassesWithoutTargets_BesideTheMeasuredOnes_AreSilent) {
   EXPECT_EQ(Findings(Story(Measured, fresh, false, some)).size(), 1U);  // no pass shows its targets
 }
 
+// A graph of 80 nodes: each step has all of them, and the loss `trained` of them; each evaluation looks at
+// `evaluated`. `batches`: how many different batches there are.
+std::vector<Finding> Graph(std::int64_t trained, std::int64_t evaluated, int batches = 1) {
+  FakeTrial trial;
+  std::vector<double> nodes;
+  for (int i = 0; i < 80; ++i) {
+    const std::vector<double> one = Measured(i);
+    nodes.insert(nodes.end(), one.begin(), one.end());
+  }
+  const auto pass = [&](std::int64_t rows, int batch) {
+    trial.Event(format::EventKind::kBatch, 1, static_cast<std::uint64_t>(10 + batch)).Loss(1);
+    trial.Sample("sample/Net_input_0", {80, 8}, nodes);
+    trial.Sample("sample/CrossEntropyLoss_input_0", {rows, 3},
+                 std::vector<double>(static_cast<std::size_t>(3 * rows), 0.5));
+    trial.Sample("sample/CrossEntropyLoss_input_1", {rows},
+                 std::vector<double>(static_cast<std::size_t>(rows), 1), DType::kInt64);
+  };
+  for (int step = 0; step < 60; ++step) {
+    trial.Step();
+    pass(trained, step % batches);
+    if (step % 10 != 9) continue;
+    trial.Step(Mode::kEval);
+    pass(evaluated, step % batches);
+  }
+  std::vector<Finding> found = Findings(trial);
+  std::erase_if(found, [](const Finding& finding) { return finding.cause != "all_labels"; });
+  return found;
+}
+
+TEST(DataLeak, AGraphThatIsTrainedOnAllLabels_IsTold) {
+  const auto findings = Graph(80, 30);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 29);
+  EXPECT_NE(findings[0].remedy.find("train_mask"), std::string::npos);
+}
+
+TEST(DataLeak, AGraphWithAMask_RowsThatAreAllEvaluated_AndOtherBatches_AreSilent) {
+  EXPECT_TRUE(Graph(50, 30).empty());
+  EXPECT_TRUE(Graph(80, 80).empty());  // the training's own accuracy
+  EXPECT_TRUE(Graph(80, 30, 4).empty());
+  EXPECT_TRUE(Graph(80, 8).empty());
+}
+
 TEST(DataLeak, NewRows_AndFewDuplicates_AreSilent) {
   EXPECT_TRUE(Findings(Story(Measured, [](int i) { return 1000 + i; })).empty());
   EXPECT_TRUE(Findings(Story(Measured, [](int i) { return i < 3 ? i : 1000 + i; })).empty());
