@@ -93,7 +93,9 @@ def test_losses_without_weights_tell_nothing(watched) -> None:
 WORDS, LENGTHS = torch.tensor([[1, 2], [2, 0]]), torch.tensor([2, 1])
 
 
-def ctc(z: Any, targets: Any = WORDS, lengths: Any = LENGTHS, steps: int = 2, of: Any = None, **given: Any) -> Any:
+def ctc(
+    z: Any, targets: Any = WORDS, lengths: Any = LENGTHS, steps: int = 2, of: Any = None, **given: Any
+) -> Any:
     """CTC loss of two words over so many steps; `z` is (4, 3)."""
     scores = z.reshape(2, 2, 3).repeat(2, 1, 1)[:steps]
     log_probs = (of or (lambda s: s.log_softmax(-1)))(scores)

@@ -94,11 +94,16 @@ def test_weights_of_a_mixture_that_are_normalised_over_the_batch_are_found() -> 
 
 def test_a_sigmoid_of_something_between_is_none_of_two_in_a_row() -> None:
     twice = "squashed_twice"
-    assert of_one(lambda z: -F.logsigmoid(z.sigmoid() - z.roll(1).sigmoid()).mean()) != twice  # rewards of 0 to 1
+    assert (
+        of_one(lambda z: -F.logsigmoid(z.sigmoid() - z.roll(1).sigmoid()).mean()) != twice
+    )  # rewards of 0 to 1
     assert graph(lambda z: -taken(F.log_softmax(F.softmax(z, 1) / 0.1, 1)).mean()) != twice
     assert graph(lambda z: -taken(F.softmax(F.log_softmax(z, 1), 1).log()).mean()) != twice  # changes nothing
     assert graph(lambda z: -taken((z.sigmoid() * F.softmax(z, 1)).log()).mean()) != twice
-    assert graph(lambda z: F.mse_loss(z, VALUE[:, None].repeat(1, 3)) - F.logsigmoid(z.sigmoid()).mean()) != twice
+    assert (
+        graph(lambda z: F.mse_loss(z, VALUE[:, None].repeat(1, 3)) - F.logsigmoid(z.sigmoid()).mean())
+        != twice
+    )
 
 
 @pytest.mark.parametrize(

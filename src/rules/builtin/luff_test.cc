@@ -248,12 +248,14 @@ FakeTrial WarmHead(double start, double beside, double loss_slope) {
 
 TEST(WeightUpdateRatio, AHeadThatBeganAtZero_OutgrowsNothing_UnlessTheLossBecomesWorse) {
   EXPECT_TRUE(FindingsOf(WarmHead(0, 5, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());
-  EXPECT_TRUE(FindingsOf(WarmHead(0, 0, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());     // a probe
-  EXPECT_TRUE(FindingsOf(WarmHead(1e-4, 5, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // normal_(std=1e-5)
+  EXPECT_TRUE(FindingsOf(WarmHead(0, 0, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // a probe
+  EXPECT_TRUE(FindingsOf(WarmHead(1e-4, 5, 0), "WeightUpdateRatio", ParameterSet::kLuff)
+                  .empty());  // normal_(std=1e-5)
   const auto worse = FindingsOf(WarmHead(0, 5, 0.02), "WeightUpdateRatio", ParameterSet::kLuff);
   ASSERT_FALSE(worse.empty());
   EXPECT_EQ(worse[0].cause, "large");
-  EXPECT_FALSE(FindingsOf(WarmHead(1e-4, 0, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // what it was is lost
+  EXPECT_FALSE(FindingsOf(WarmHead(1e-4, 0, 0), "WeightUpdateRatio", ParameterSet::kLuff)
+                   .empty());  // what it was is lost
 }
 
 TEST(WeightUpdateRatio, NoUpdateChangesABit_IsToldAsZero) {

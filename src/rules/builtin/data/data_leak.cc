@@ -230,12 +230,13 @@ class DataLeak final : public KeptRule {
     return {calls.front().output.whole_shape[0], sample->whole_shape[0]};
   }
 
-  // A training whose every step has the same batch, as one of all nodes of a graph, and the labels of all of its
-  // rows, while evaluations look at some of these rows.
+  // A training whose every step has the same batch, as one of all nodes of a graph, and the labels of all of
+  // its rows, while evaluations look at some of these rows.
   void Nodes(const StepView& view, bool train, const std::set<std::uint64_t>& batches, Sink& sink) {
     const auto [rows, of] = LossAndInput(view);
     if (train) {
-      if (batches.empty() || (whole_steps_ > 0 && batches != whole_)) whole_steps_ = kOver;
+      if (batches.empty()) return;
+      if (whole_steps_ > 0 && batches != whole_) whole_steps_ = kOver;
       whole_ = batches;
       if (of == 0 || whole_steps_ == kOver) return;  // no samples of this step
       whole_steps_ = rows == of && of >= kNodes ? whole_steps_ + 1 : kOver;
@@ -246,13 +247,13 @@ class DataLeak final : public KeptRule {
     Finding finding = FindingAt(kName, "all_labels", view.trial, format::kNoId, 0, last_.Info());
     finding.since_step = 0;
     finding.what = fmt::format(
-        "the training uses the labels of all {} rows of its only batch, and evaluations look at {} of them", of,
-        rows);
+        "the training uses the labels of all {} rows of its only batch, and evaluations look at {} of them",
+        of, rows);
     finding.why =
-        "every step has the same batch, such as all nodes of a graph, and its loss is taken over all rows: those "
+        "every step has the same batch, such as all nodes of a graph, and its loss is taken over all rows: "
+        "those "
         "of the evaluation are among them, and what it says is no measure of generalisation";
-    finding.remedy =
-        "take the loss of the training rows only: loss(out[train_mask], y[train_mask])";
+    finding.remedy = "take the loss of the training rows only: loss(out[train_mask], y[train_mask])";
     finding.causes = {"the mask of training nodes is missing in the loss"};
     finding.evidence = {{"rows", of}, {"evaluated", rows}, {"steps", whole_steps_}};
     finding.threshold = fmt::format("a fact of {} steps and {} evaluations (Luff)", kWholeSteps, kMasked);
@@ -347,7 +348,7 @@ class DataLeak final : public KeptRule {
   struct Input {
     RowSet rows;
     Chance chance;
-    double seen = 0, found = 0;            // rows of this evaluation
+    double seen = 0, found = 0;                    // rows of this evaluation
     double labelled_seen = 0, labelled_found = 0;  // of them in passes that compare something with a target
     double clean = 0, full = 0;            // of them in passes with no / with at least 90 % training rows
     double pass_rows = 0, pass_found = 0;  // of the newest pass, which may prove to be part of training
@@ -375,8 +376,8 @@ class DataLeak final : public KeptRule {
 
   void Judge(const query::Trial& trial, Sink& sink) {
     for (auto& [name, input] : inputs_) {
-      // Beside passes that are measured, one that is not is none of the evaluation: scores of a pool from which
-      // rows are chosen, features, an index to search in.
+      // Beside passes that are measured, one that is not is none of the evaluation: scores of a pool from
+      // which rows are chosen, features, an index to search in.
       if (input.labelled_seen > 0) {
         input.seen = input.labelled_seen;
         input.found = input.labelled_found;
@@ -429,7 +430,8 @@ class DataLeak final : public KeptRule {
   }
 
   static constexpr std::int64_t kNodes = 64, kWholeSteps = 8, kMasked = 3;
-  static constexpr std::int64_t kOver = -1;  // of whole_steps_: the training is none of one batch and all its labels
+  static constexpr std::int64_t kOver =
+      -1;  // of whole_steps_: the training is none of one batch and all its labels
   static constexpr std::int64_t kTargetRows = 256, kTargetBatches = 8;
   static constexpr std::size_t kMaxTargets = 16;  // of a row
   const Limits limits_;

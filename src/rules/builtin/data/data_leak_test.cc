@@ -113,9 +113,10 @@ TEST(DataLeak, FeaturesOfTrainingRows_ThatNoTargetIsComparedWith_AreSilent) {
 TEST(DataLeak, PassesWithoutTargets_BesideTheMeasuredOnes_AreSilent) {
   const auto fresh = [](int i) { return 1000 + i; };
   const auto some = [](int i) { return i % 3 == 0 ? i : 2000 + i; };
-  EXPECT_TRUE(Findings(Story(Measured, fresh, true, some)).empty());                          // a pool to choose from
-  EXPECT_TRUE(Findings(Story(Measured, fresh, true, [](int i) { return i; })).empty());      // features of all
-  EXPECT_TRUE(Findings(Story(Measured, fresh, true, [](int i) { return i / 8; })).empty());  // an index to search
+  EXPECT_TRUE(Findings(Story(Measured, fresh, true, some)).empty());  // a pool to choose from
+  EXPECT_TRUE(Findings(Story(Measured, fresh, true, [](int i) { return i; })).empty());  // features of all
+  EXPECT_TRUE(
+      Findings(Story(Measured, fresh, true, [](int i) { return i / 8; })).empty());  // an index to search
   EXPECT_EQ(Findings(Story(Measured, some, true, fresh)).size(), 1U);
   EXPECT_EQ(Findings(Story(Measured, fresh, false, some)).size(), 1U);  // no pass shows its targets
 }

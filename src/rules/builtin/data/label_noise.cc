@@ -30,7 +30,8 @@ constexpr std::size_t kMaxRows = 1 << 14;
 constexpr std::size_t kMaxLevels = 8;  // distinct values in a row that cannot repeat by chance
 constexpr double kStillLearning = 0.03;
 constexpr std::size_t kMaxLosses = 16;
-constexpr double kDrowned = 10;  // deviation of inputs beside that of the noise: it is a hundredth of their variance
+constexpr double kDrowned =
+    10;  // deviation of inputs beside that of the noise: it is a hundredth of their variance
 constexpr double kEnoughRows = 8192;  // later ones add little
 
 struct Limits {
@@ -208,10 +209,12 @@ class LabelNoise final : public KeptRule {
                       "a function that adds noise of its own and does not return it",
                       "hardly any noise in the inputs, as at time 0 in each batch"};
     if (drowned) {
-      finding.what = fmt::format("the noise that the targets of {} hold is lost in inputs {:.0f} times as large",
-                                 call.kind, noise_.spread());
+      finding.what =
+          fmt::format("the noise that the targets of {} hold is lost in inputs {:.0f} times as large",
+                      call.kind, noise_.spread());
       finding.remedy =
-          "scale the data to about -1 to 1 (pixels: x / 127.5 - 1) before noise is added, and back after sampling";
+          "scale the data to about -1 to 1 (pixels: x / 127.5 - 1) before noise is added, and back after "
+          "sampling";
       finding.causes = {"data of 0 to 255 that were not scaled",
                         "noise that is drawn a second time for the target"};
     }

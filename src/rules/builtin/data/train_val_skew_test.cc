@@ -58,7 +58,8 @@ TEST(TrainValSkew, OtherScale_IsToldAfterTheFirstEvaluation) {
 
 TEST(TrainValSkew, AModelThatGoesOnFromItsOwnResults_IsNotJudged) {
   for (const char* model : {"Net", "Other"}) {
-    FakeTrial trial = Story({0, 6}, 99, false, std::string(R"({"kind": "made_inputs", "model": ")") + model + "\"}");
+    FakeTrial trial =
+        Story({0, 6}, 99, false, std::string(R"({"kind": "made_inputs", "model": ")") + model + "\"}");
     EXPECT_EQ(Findings(trial).size(), model == std::string("Net") ? 0U : 1U);
   }
   EXPECT_EQ(Findings(Story({0, 6}, 99, false, R"({"kind": "made_inputs", "model": 3})")).size(), 1U);

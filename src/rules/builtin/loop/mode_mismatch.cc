@@ -86,7 +86,8 @@ class ModeMismatch final : public KeptRule {
     std::int64_t bad_evaluations = 0;                 // in a row
     std::int64_t first_bad = -1;
     bool open_eval = false;
-    std::int64_t trained_from = -1, trained_to = -1;  // `steps_` at its first and newest update in training mode
+    std::int64_t trained_from = -1,
+                 trained_to = -1;  // `steps_` at its first and newest update in training mode
     void VisitFields(Fields& io) {
       io("trained", trained);
       io("evaluated", evaluated);
@@ -276,8 +277,8 @@ class ModeMismatch final : public KeptRule {
     }
   }
 
-  // Evaluations in training mode of models that were trained before this one began and no more since, as in folds
-  // and rounds that begin anew.
+  // Evaluations in training mode of models that were trained before this one began and no more since, as in
+  // folds and rounds that begin anew.
   [[nodiscard]] std::int64_t BadBefore(const Model& model) const {
     std::int64_t bad = 0;
     for (const auto& [number, other] : models_) {
@@ -323,10 +324,9 @@ class ModeMismatch final : public KeptRule {
     model.open_eval = true;
     Finding finding = FindingAt(kName, "evaluation", trial, format::kNoId, 0, last_.Info());
     finding.since_step = model.first_bad;
-    finding.what =
-        bad == 1 ? "the trained model is evaluated in training mode"
-                 : fmt::format("{} evaluated in training mode, {} evaluations in a row",
-                               before > 0 ? "one model after the other is" : "the model is", bad);
+    finding.what = bad == 1 ? "the trained model is evaluated in training mode"
+                            : fmt::format("{} evaluated in training mode, {} evaluations in a row",
+                                          before > 0 ? "one model after the other is" : "the model is", bad);
     finding.why =
         "dropout acts on what is measured, and batch normalisation takes and updates the statistics of the "
         "evaluation's own batches";

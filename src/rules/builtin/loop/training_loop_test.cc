@@ -335,8 +335,8 @@ TEST(ModeMismatch, SecondEvaluationInTrainingMode_Warns) {
   EXPECT_TRUE(FindingsOf(statistics, "ModeMismatch").empty());
 }
 
-// Three models, one after the other, each trained for 20 steps and evaluated once; `again`: the first is trained
-// on, `passes` of the evaluation see one batch, `good`: the second is evaluated in evaluation mode.
+// Three models, one after the other, each trained for 20 steps and evaluated once; `again`: the first is
+// trained on, `passes` of the evaluation see one batch, `good`: the second is evaluated in evaluation mode.
 std::vector<Finding> Folds(bool again = false, int passes = 1, bool good = false) {
   FakeTrial trial;
   for (std::uint32_t fold = 0; fold < 3; ++fold) {

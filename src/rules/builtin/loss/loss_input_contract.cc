@@ -89,13 +89,16 @@ constexpr Breach kActivationFirst = {
 
 constexpr Breach kSquashedTwice = {
     "squashed_twice", "gets what two softmaxes or sigmoids have made, one after the other",
-    "the second works on numbers between 0 and 1: its results stay near even, the loss cannot come near its least "
+    "the second works on numbers between 0 and 1: its results stay near even, the loss cannot come near its "
+    "least "
     "value, and gradients are small",
     "remove one of the two: the one at the end of the model, or the one before the loss", false};
 
 constexpr Breach kLimitedFirst = {
-    "activation_before_scores", "gets what a softmax or sigmoid has made of numbers that an activation has limited",
-    "scores need both signs and any size: what the activation cuts off cannot be said (of a ReLU: no probability "
+    "activation_before_scores",
+    "gets what a softmax or sigmoid has made of numbers that an activation has limited",
+    "scores need both signs and any size: what the activation cuts off cannot be said (of a ReLU: no "
+    "probability "
     "below even), and units that it has silenced get no gradient",
     "leave out the activation between the last layer and the softmax or sigmoid", false};
 
@@ -111,26 +114,30 @@ constexpr Breach kDropped = {
 // What CTC loss is given and cannot learn from, by the word of the event `loss_ctc`.
 constexpr Breach CtcBreach(std::string_view word) {
   if (word == "scores")
-    return {"logits_into_ctc", "gets raw scores where it needs log-probabilities",
-            "no row at the first step is normalised (the logarithm of the sum of its exponentials is not 0): the "
-            "loss falls without bound as scores grow",
-            "apply log_softmax(dim=-1) over the classes before the loss", true};
+    return {
+        "logits_into_ctc", "gets raw scores where it needs log-probabilities",
+        "no row at the first step is normalised (the logarithm of the sum of its exponentials is not 0): the "
+        "loss falls without bound as scores grow",
+        "apply log_softmax(dim=-1) over the classes before the loss", true};
   if (word == "probabilities")
     return {"probabilities_into_ctc", "gets probabilities where it needs log-probabilities",
             "the logarithm is missing: the loss weighs mistakes wrongly and cannot come near its least value",
             "use log_softmax instead of softmax", false};
   if (word == "blank")
     return {"blank_in_ctc_targets", "gets targets that hold the blank",
-            "the blank stands for no label, so no answer spells such a target: labels are counted from the number "
+            "the blank stands for no label, so no answer spells such a target: labels are counted from the "
+            "number "
             "that is the blank, or the lengths of targets count their padding",
-            "number the labels from 1 if blank is 0 (or give the last class as blank), and give each target its own "
+            "number the labels from 1 if blank is 0 (or give the last class as blank), and give each target "
+            "its own "
             "length, without padding",
             false};
   if (word == "short")
     return {"too_few_steps_for_ctc", "gets fewer steps than most of the targets need",
             "each label takes one step, and one more between two that are equal: the loss of these rows is "
             "infinite, and zero_infinity=True makes it 0, so that nothing is learnt from them",
-            "shorten the sequences less before the loss (smaller strides or pooling), or give input_lengths in steps "
+            "shorten the sequences less before the loss (smaller strides or pooling), or give input_lengths "
+            "in steps "
             "of the output",
             false};
   return {};
@@ -398,8 +405,8 @@ class LossInputContract final : public KeptRule {
     }
   }
 
-  // A softmax or sigmoid of what another one, or an activation, has limited. The graph says so. Where the loss
-  // has a softmax of its own, the others are one too many already: BreachOf and Limited.
+  // A softmax or sigmoid of what another one, or an activation, has limited. The graph says so. Where the
+  // loss has a softmax of its own, the others are one too many already: BreachOf and Limited.
   Breach Twice(const LossCall& call, Formula formula) const {
     const std::string maker = makers_.Of(call), behind = makers_.BehindOf(call);
     const bool of_scores = formula == Formula::kCrossEntropy || formula == Formula::kBceWithLogits;

@@ -221,7 +221,8 @@ TEST(LossInputContract, ACorrectCallBesideIt_DoesNotHideAFaultyOne) {
 std::string MadeBy(const std::string& operation, int call = 0, const std::string& behind = "",
                    const std::string& loss = "CrossEntropyLoss") {
   return R"({"kind": "loss_input", "loss": ")" + loss + R"(", "call": )" + std::to_string(call) +
-         R"(, "made_by": ")" + operation + "\"" + (behind.empty() ? "" : R"(, "behind": ")" + behind + "\"") + "}";
+         R"(, "made_by": ")" + operation + "\"" + (behind.empty() ? "" : R"(, "behind": ")" + behind + "\"") +
+         "}";
 }
 
 TEST(LossInputContract, TwoInARow_AreAFactOfTheGraph) {
@@ -329,7 +330,8 @@ TEST(LossInputContract, WhatCtcCannotLearnFrom_IsNamed) {
     for (std::size_t step = 0; step < 12; ++step) {
       trial.Step().Loss(1, "CTCLoss_output_0");
       if (step < breaks.size() && breaks[step] != "-")
-        trial.EventJson(R"({"kind": "loss_ctc", "loss": "CTCLoss", "call": 0, "breaks": [)" + breaks[step] + "]}");
+        trial.EventJson(R"({"kind": "loss_ctc", "loss": "CTCLoss", "call": 0, "breaks": [)" + breaks[step] +
+                        "]}");
     }
     return FindingsOf(trial);
   };

@@ -246,8 +246,9 @@ TEST(NoGradient, AnOptimizerOfAnotherNetwork_Stops_OneOfAPartDoesNot) {
   EXPECT_TRUE(told(2).empty());
 }
 
-// Two optimizers; the backward pass reaches the parameter of the first only. `together`: both step in each step;
-// else only the second steps where the first's parameter is reached. `from`: the step in which the second's is.
+// Two optimizers; the backward pass reaches the parameter of the first only. `together`: both step in each
+// step; else only the second steps where the first's parameter is reached. `from`: the step in which the
+// second's is.
 std::vector<Finding> OfTwoOptimizers(bool together, int from = 1000, const char* owner = "\"Adam\"") {
   FakeTrial trial;
   trial.SetDocument("model", std::string(R"({"models": [

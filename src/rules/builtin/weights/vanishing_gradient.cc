@@ -71,8 +71,8 @@ class Original final : public KeptRule {
 // changes are recorded), since an optimizer may scale its gradient up. Small targets, a position behind a
 // batch norm, a gate that starts at zero or a last layer that starts small make gradients small, but not
 // smaller from layer to layer.
-constexpr double kStill = 1e-5;  // of a weight's norm per update
-constexpr int kBlock = 16;       // updates whose shares of the largest gradient are averaged
+constexpr double kStill = 1e-5;   // of a weight's norm per update
+constexpr int kBlock = 16;        // updates whose shares of the largest gradient are averaged
 constexpr double kRising = 1.25;  // growth of that mean from one block to the next
 
 bool IsLayer(const std::string& type) {

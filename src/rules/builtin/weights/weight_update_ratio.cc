@@ -312,8 +312,8 @@ class Luff final : public KeptRule {
     if (!move.any) return;
     const double ratio = std::sqrt(move.moved_sq / move.before_sq);
     if (leap_.update < 0 && std::isfinite(ratio) && ratio > limits_.overwritten) {
-      leap_ = {info.update, info.mode_step, level_step_, level_,
-               ratio,       move.worker,    move.tensor, move.largest, from_zero};
+      leap_ = {info.update, info.mode_step, level_step_,  level_,   ratio,
+               move.worker, move.tensor,    move.largest, from_zero};
     }
     Outgrown(info, move, from_zero);
     level_ = Level();
@@ -326,8 +326,8 @@ class Luff final : public KeptRule {
     if (window_.update >= 0 && info.update - window_.update < kWindow) return;
     const double growth = window_.norm > 0 ? norm / window_.norm - 1 : 0;
     if (window_.update >= 0 && leap_.update < 0 && std::isfinite(growth) && growth > limits_.overwritten) {
-      leap_ = {info.update, info.mode_step, window_.step, window_.level,
-               growth,      move.worker,    move.tensor,  growth * growth, from_zero};
+      leap_ = {info.update, info.mode_step, window_.step,    window_.level, growth,
+               move.worker, move.tensor,    growth * growth, from_zero};
     }
     window_ = {info.update, info.mode_step, norm, level_};
   }
