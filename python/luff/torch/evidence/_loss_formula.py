@@ -223,8 +223,8 @@ def _squashed_twice(node: Any) -> bool:
 
 
 def _mixes_other_axis(node: Any) -> bool:
-    """Returns whether a mixture is summed along one axis, and the logarithms of its weights are normalised along another:
-    logsumexp(log_weights + log_densities). As many parts as rows leave it open which is which.
+    """Returns whether a mixture is summed along one axis, and the logarithms of its weights are normalised along
+    another: logsumexp(log_weights + log_densities). As many parts as rows leave it open which is which.
     """
     if operation_of(node) != "Logsumexp" or len(node._saved_dim) != 1:
         return False
