@@ -31,6 +31,7 @@ _SIGNS = {
     "HingeEmbeddingLoss": 1,
     "SoftMarginLoss": 1,
 }
+_OF_CTC = ("log_probs", "targets", "input_lengths", "target_lengths")
 
 
 class LossArguments(WaitingEvents):
@@ -59,10 +60,11 @@ class LossArguments(WaitingEvents):
             if values and self._known.get(("loss_target", kind, call)) != "others":  # which is for good
                 self._tell("loss_target", kind, call, "values", values)
         elif kind == "CTCLoss":
-            named = zip(("log_probs", "targets", "input_lengths", "target_lengths"), range(4), strict=True)
-            given = [_argument(name, place, args, kwargs) for name, place in named]
+            log_probs, targets, inputs, lengths = (
+                _argument(name, place, args, kwargs) for place, name in enumerate(_OF_CTC)
+            )
             blank = getattr(module, "blank", 0) if module is not None else _blank(args, kwargs)
-            found = ctc_breaks(*given, blank)
+            found = ctc_breaks(log_probs, targets, inputs, lengths, blank)
             if found is not None and (found or ("loss_ctc", kind, call) in self._known):
                 self._tell("loss_ctc", kind, call, "breaks", found)
         elif kind in _WEIGHTS:
