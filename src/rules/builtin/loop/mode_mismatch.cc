@@ -284,7 +284,7 @@ class ModeMismatch final : public KeptRule {
     for (const auto& [number, other] : models_) {
       const bool over = other.trained_to >= 0 && other.trained_to <= other.last_eval_at &&
                         other.last_eval_at < model.trained_from;
-      if (over && other.ever_in_evaluation) return 0;
+      if (over && (other.ever_in_evaluation || other.repeated >= kMasks)) return 0;
       bad += over ? other.bad_evaluations : 0;
     }
     return bad;
