@@ -335,14 +335,15 @@ TEST(ModeMismatch, SecondEvaluationInTrainingMode_Warns) {
   EXPECT_TRUE(FindingsOf(statistics, "ModeMismatch").empty());
 }
 
-// Three models, one after the other, each trained for 20 steps and evaluated once; `again`: the first is
-// trained on, `passes` of the evaluation see one batch, `good`: the second is evaluated in evaluation mode.
+// Three models, one after the other, each trained for 20 steps and evaluated once; `again`: all are trained
+// in between, `passes` of the evaluation see one batch, `good`: the second is evaluated in evaluation mode.
 std::vector<Finding> Folds(bool again = false, int passes = 1, bool good = false) {
   FakeTrial trial;
   for (std::uint32_t fold = 0; fold < 3; ++fold) {
     for (int step = 0; step < 20; ++step) {
       TrainStep(trial, kTraining | kSomeTrain, fold, 10 + fold);
-      if (again) TrainStep(trial, kTraining | kSomeTrain, 0, 10);
+      for (std::uint32_t other = 10; again && other < 13; ++other)
+        TrainStep(trial, kTraining | kSomeTrain, 0, other);
     }
     for (int pass = 0; pass < passes; ++pass)
       EvalStep(trial, good && fold == 1 ? kSomeEval : kTraining | kSomeTrain, true, 3, 10 + fold);
@@ -355,7 +356,7 @@ TEST(ModeMismatch, ModelsThatAreMadeAnew_CountTogether) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "evaluation");
   EXPECT_EQ(findings[0].step, 39);
-  EXPECT_TRUE(Folds(true).empty());            // the first is a partner of the others
+  EXPECT_TRUE(Folds(true).empty());            // partners, of which each is looked at
   EXPECT_TRUE(Folds(false, 6).empty());        // a mean over masks
   EXPECT_TRUE(Folds(false, 1, true).empty());  // who looks at statistics of one of them
 }

@@ -73,7 +73,7 @@ class Original final : public KeptRule {
 // smaller from layer to layer.
 constexpr double kStill = 1e-5;   // of a weight's norm per update
 constexpr int kBlock = 16;        // updates whose shares of the largest gradient are averaged
-constexpr double kRising = 1.25;  // growth of that mean from one block to the next
+constexpr double kRising = 0.05;  // growth of that mean from one block to the next, at least
 
 bool IsLayer(const std::string& type) {
   const ModuleKind kind = KindOfModule(type);
@@ -113,7 +113,7 @@ class Luff final : public KeptRule {
       if (small && history.since < 0) history.since = info.mode_step;
       if (!small && history.bits == 0) history.since = -1;
       history.Follow(one.size / largest);
-      if (history.Rising()) continue;
+      if (open_.empty() && history.Rising()) continue;
       if (history.count >= limits_.updates && std::popcount(history.bits) >= 30 && small) {
         if (smallest == nullptr || one.size < smallest->size) smallest = &one;
         others.push_back(view.trial.tensor(one.tensor).name);
@@ -180,7 +180,12 @@ class Luff final : public KeptRule {
       sum = 0;
     }
     // What lies behind the layer begins to pass gradients on, as a last layer does that begins at zero.
-    [[nodiscard]] bool Rising() const { return mean_before > 0 && mean > kRising * mean_before; }
+    // Steady growth since the start adds kBlock / count of it in a block; half of that is asked for.
+    [[nodiscard]] bool Rising() const {
+      const double growth =
+          std::max(kRising, 0.5 * kBlock / static_cast<double>(std::max<std::int64_t>(count, 1)));
+      return mean_before > 0 && mean > (1 + growth) * mean_before;
+    }
     void VisitFields(Fields& io) {
       io("bits", bits);
       io("count", count);
