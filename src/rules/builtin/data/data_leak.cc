@@ -172,6 +172,7 @@ class DataLeak final : public KeptRule {
     io("told", told_);
     io("labelled", labelled_);
     io("pass_labelled", pass_labelled_);
+    io("reader", reader_);
     io("whole", whole_, kMaxBatches);
     io("whole_steps", whole_steps_);
     io("masked", masked_);
@@ -230,6 +231,22 @@ class DataLeak final : public KeptRule {
     return {calls.front().output.whole_shape[0], sample->whole_shape[0]};
   }
 
+  // Whether the loss is what its formula gives for all of its rows. Rows that a script leaves out of it are
+  // labelled with the ignored class, or get a factor of 0: then it has no value of its own. Of shards the
+  // formula is not known.
+  bool TakesAllRows(const LossCall& call) {
+    const std::vector<double>& labels = call.target.values;
+    const bool all = std::all_of(labels.begin(), labels.end(), [&](double label) {
+      return label >= 0 && label != call.settings.ignore_index;
+    });
+    return all && call.value.has_value() && (!call.whole() || reader_.Recognise(call).by_value);
+  }
+
+  static bool HasTwoClasses(const LossCall& call) {
+    const std::vector<double>& labels = call.target.values;
+    return std::any_of(labels.begin(), labels.end(), [&](double label) { return label != labels.front(); });
+  }
+
   // A training whose every step has the same batch, as one of all nodes of a graph, and the labels of all of
   // its rows, while evaluations look at some of these rows.
   void Nodes(const StepView& view, bool train, const std::set<std::uint64_t>& batches, Sink& sink) {
@@ -239,10 +256,13 @@ class DataLeak final : public KeptRule {
       if (whole_steps_ > 0 && batches != whole_) whole_steps_ = kOver;
       whole_ = batches;
       if (of == 0 || whole_steps_ == kOver) return;  // no samples of this step
-      whole_steps_ = rows == of && of >= kNodes ? whole_steps_ + 1 : kOver;
+      const bool all = rows == of && of >= kNodes && TakesAllRows(LossReader::Read(view).front());
+      whole_steps_ = all ? whole_steps_ + 1 : kOver;
       return;
     }
-    if (whole_steps_ < kWholeSteps || batches != whole_ || rows < limits_.rows || rows >= of) return;
+    if (whole_steps_ < kWholeSteps || batches != whole_ || rows < limits_.rows || rows >= of ||
+        !HasTwoClasses(LossReader::Read(view).front()))
+      return;
     if (++masked_ != kMasked) return;
     Finding finding = FindingAt(kName, "all_labels", view.trial, format::kNoId, 0, last_.Info());
     finding.since_step = 0;
@@ -436,8 +456,9 @@ class DataLeak final : public KeptRule {
   static constexpr std::size_t kMaxTargets = 16;  // of a row
   const Limits limits_;
   Anchor last_;
-  bool told_ = false;                       // of a target
-  bool labelled_ = false;                   // this evaluation compares outputs with targets
+  bool told_ = false;      // of a target
+  bool labelled_ = false;  // this evaluation compares outputs with targets
+  LossReader reader_;
   std::set<std::uint64_t> whole_;           // batches of the newest TRAIN step
   std::int64_t whole_steps_ = 0;            // with one batch and the labels of all of its rows
   std::int64_t masked_ = 0;                 // passes over that batch of which some rows are evaluated
