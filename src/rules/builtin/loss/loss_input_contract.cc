@@ -19,7 +19,8 @@ namespace luff::rules::loss_input_contract {
 namespace {
 
 constexpr const char* kName = "LossInputContract";
-constexpr std::int64_t kClean = 32;  // correct calls before a loss may be trusted and no longer checked
+constexpr std::int64_t kLooked = 16;  // first TRAIN steps of which each is looked at
+constexpr std::int64_t kClean = 32;   // correct calls before a loss may be trusted and no longer checked
 
 struct Limits {
   std::int64_t calls, squashed_calls, squashed_values;
@@ -343,7 +344,10 @@ class LossInputContract final : public KeptRule {
         broken.steps = 0;
         continue;
       }
-      if (broken.told || ++broken.steps < limits_.calls) continue;
+      // Calls are looked at in the first 16 steps, then in those that are powers of two: until the next look,
+      // one batch is all that is known.
+      const bool looked_once = broken.since >= kLooked - limits_.calls;
+      if (broken.told || ++broken.steps < (looked_once ? broken.since + 1 : limits_.calls)) continue;
       broken.told = true;
       const Breach breach = CtcBreach(std::string_view(key).substr(key.find(' ') + 1));
       Finding finding = FindingAt(kName, breach.cause, view, TensorAt{format::kNoId});

@@ -327,7 +327,7 @@ TEST(LossInputContract, WhatCtcCannotLearnFrom_IsNamed) {
   // `breaks`: what the event tells in each of the first steps; "-": no event.
   const auto told = [](const std::vector<std::string>& breaks) {
     FakeTrial trial;
-    for (std::size_t step = 0; step < 12; ++step) {
+    for (std::size_t step = 0; step < breaks.size() + 12; ++step) {
       trial.Step().Loss(1, "CTCLoss_output_0");
       if (step < breaks.size() && breaks[step] != "-")
         trial.EventJson(R"({"kind": "loss_ctc", "loss": "CTCLoss", "call": 0, "breaks": [)" + breaks[step] +
@@ -351,6 +351,9 @@ TEST(LossInputContract, WhatCtcCannotLearnFrom_IsNamed) {
   EXPECT_TRUE(told({""}).empty());
   EXPECT_TRUE(told({R"("short")", "-", ""}).empty());  // a batch of the longest words
   EXPECT_TRUE(told({R"("another word")"}).empty());
+  std::vector<std::string> later(33, "-");  // in the only batch between steps 32 and 64 that is looked at
+  later.back() = R"("short")";
+  EXPECT_TRUE(told(later).empty());
   EXPECT_TRUE(told({R"(1, null)"}).empty());
 }
 
