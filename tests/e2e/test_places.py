@@ -49,3 +49,8 @@ def test_something_in_the_place_of_what_is_meant_is_named(
 )
 def test_the_same_with_what_is_meant_is_silent(luff: Luff, right: str) -> None:
     assert luff.run("wrong_objects.py", arguments=(right,)).findings == []
+
+
+@pytest.mark.parametrize("what", ["zero_head", "late_head", "pool", "solver"])
+def test_healthy_trainings_that_look_like_a_fault_are_silent(luff: Luff, what: str) -> None:
+    assert luff.run("look_alikes.py", arguments=(what,)).findings == []

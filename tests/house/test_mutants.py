@@ -169,6 +169,24 @@ for epoch in range(3):
         optimizer.step()
 """
 
+WORDS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+train_x, words = torch.randn(64, 12, 4), torch.randint(1, 5, (64, 3))
+rnn, head = nn.GRU(4, 8, batch_first=True), nn.Linear(8, 5)
+optimizer = torch.optim.Adam([*rnn.parameters(), *head.parameters()], lr=1e-2)
+for epoch in range(3):
+    for rows in torch.randperm(64).split(16):
+        log_probs = head(rnn(train_x[rows])[0]).log_softmax(-1).transpose(0, 1)
+        steps, letters = torch.full((16,), 12), (words[rows] != 0).sum(1)
+        loss = F.ctc_loss(log_probs, words[rows], steps, letters, blank=0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
 SAMPLES = {
     "classes": CLASSES,
     "numbers": NUMBERS,
@@ -176,6 +194,7 @@ SAMPLES = {
     "tokens": TOKENS,
     "several": SEVERAL,
     "denoiser": DENOISER,
+    "words": WORDS,
 }
 
 

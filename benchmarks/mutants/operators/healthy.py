@@ -342,6 +342,19 @@ def thaws_in_stages(source: Source) -> bool:
 
 
 @healthy
+def last_layer_starts_at_zero(source: Source) -> bool:
+    """The weights of the last layer start at zero, as of residual branches and heads that are added."""
+    made = source.model()
+    if made is None or not source.imports("torch"):
+        return False
+    call, name = made
+    model = ast.unparse(name)
+    last = f"[m for m in {model}.modules() if isinstance(m, torch.nn.Linear)][-1]"
+    source.after(call, f"torch.nn.init.zeros_({last}.weight)")
+    return True
+
+
+@healthy
 def slow_first_layers(source: Source) -> bool:
     """The first layer has a thousandth of the learning rate, to stay close to what it was."""
     made = source.model()

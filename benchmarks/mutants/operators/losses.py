@@ -71,6 +71,34 @@ def probabilities_into_nll(source: Source) -> bool:
     return with_class_ids(source, "torch.nn.functional.nll_loss(torch.softmax({output}, dim=1), {target})")
 
 
+@fault("LossInputContract", remedy=("remove one",))
+def softmax_before_log_softmax(source: Source) -> bool:
+    """The model's answers have gone through a softmax before the log-softmax of the loss."""
+    return with_class_ids(
+        source,
+        "torch.nn.functional.nll_loss(torch.log_softmax(torch.softmax({output}, dim=1), dim=1), {target})",
+    )
+
+
+@fault("LossInputContract", remedy=("log_softmax",), contract=True)
+def probabilities_into_ctc(source: Source) -> bool:
+    """CTC loss gets probabilities without their logarithm."""
+    calls = source.calls("ctc_loss")
+    for call in calls:
+        source.replace(call.args[0], "{}.exp()")
+    return bool(calls)
+
+
+@fault("LossInputContract", remedy=("without padding",), contract=True)
+def padding_counts_in_ctc(source: Source) -> bool:
+    """The lengths that CTC loss gets count the padding of its targets, which is the blank."""
+    calls = [call for call in source.calls("ctc_loss") if len(call.args) > 3]
+    for call in calls:
+        targets = ast.unparse(call.args[1])
+        source.replace(call.args[3], f"torch.full_like({{}}, {targets}.shape[1])")
+    return bool(calls)
+
+
 def squeezed(node: ast.expr) -> ast.expr | None:
     """Returns `x` for `x.squeeze(-1)`, `x.flatten()`, `x.view(-1)` and `x[:, 0]`; else None."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

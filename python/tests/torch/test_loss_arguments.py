@@ -24,7 +24,8 @@ def told(watched: Any, loss: Any, steps: int = 3) -> list[dict[str, Any]]:
         optimizer.zero_grad()
         loss(model(torch.randn(4, 6)), step).backward()
         optimizer.step()
-    events = [e for e in session.json_events if e["kind"] in ("loss_target", "loss_weights")]
+    kinds = ("loss_target", "loss_weights", "loss_ctc")
+    events = [e for e in session.json_events if e["kind"] in kinds]
     return [{key: e[key] for key in e if key != "kind"} for e in events]
 
 
@@ -87,3 +88,56 @@ def test_weights_of_functions_are_told_whenever_they_change(watched, loss: Any, 
 def test_losses_without_weights_tell_nothing(watched) -> None:
     assert told(watched, lambda z, _: F.cross_entropy(z, torch.tensor([0, 1, 2, 0]))) == []
     assert told(watched, lambda z, _: nn.BCEWithLogitsLoss()(z[:, 0], ONES)) == []
+
+
+WORDS, LENGTHS = torch.tensor([[1, 2], [2, 0]]), torch.tensor([2, 1])
+
+
+def ctc(
+    z: Any, targets: Any = WORDS, lengths: Any = LENGTHS, steps: int = 2, of: Any = None, **given: Any
+) -> Any:
+    """CTC loss of two words over so many steps; `z` is (4, 3)."""
+    scores = z.reshape(2, 2, 3).repeat(2, 1, 1)[:steps]
+    log_probs = (of or (lambda s: s.log_softmax(-1)))(scores)
+    return nn.CTCLoss(zero_infinity=True, **given)(log_probs, targets, torch.full((2,), steps), lengths)
+
+
+@pytest.mark.parametrize(
+    ("loss", "breaks"),
+    [
+        (lambda z, _: ctc(z, of=lambda s: s + 1), ["scores"]),
+        (lambda z, _: ctc(z, of=lambda s: s.softmax(-1)), ["probabilities"]),
+        (lambda z, _: ctc(z, WORDS - 1 + (WORDS == 0)), ["blank"]),
+        (lambda z, _: ctc(z, lengths=torch.tensor([2, 2])), ["blank"]),  # of which one is padding
+        (lambda z, _: ctc(z, blank=2), ["blank"]),
+        (lambda z, _: ctc(z, torch.tensor([[1, 1], [2, 2]]), torch.tensor([2, 2])), ["short"]),
+        (
+            lambda z, _: F.ctc_loss(
+                z.reshape(2, 2, 3), torch.tensor([1, 0, 2]), (2, 2), (2, 1), zero_infinity=True
+            ),
+            ["scores", "blank"],
+        ),
+    ],
+)
+def test_what_ctc_cannot_learn_from_is_told(watched, loss: Any, breaks: list[str]) -> None:
+    assert told(watched, loss) == [{"loss": "CTCLoss", "call": 0, "breaks": breaks}]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda z, _: ctc(z),
+        lambda z, _: ctc(z, torch.tensor([1, 2, 2])),  # one after the other
+        lambda z, _: ctc(z, WORDS % 2, blank=2),  # the last class
+        lambda z, _: ctc(z, torch.tensor([[1, 1], [2, 1]]), torch.tensor([2, 2])),  # one of two is too long
+        lambda z, _: F.ctc_loss(z.reshape(4, 3).log_softmax(-1), torch.tensor([1, 2]), (4,), (2,)),
+        lambda z, _: ctc(z, of=lambda s: torch.cat([s, s - 50], -1).log_softmax(-1)),
+    ],
+)
+def test_a_ctc_loss_as_it_should_be_tells_nothing(watched, loss: Any) -> None:
+    assert told(watched, loss) == []
+
+
+def test_ctc_that_is_given_the_right_thing_later_is_told(watched) -> None:
+    events = told(watched, lambda z, k: ctc(z, lengths=torch.tensor([2, 2 if k < 1 else 1])))
+    assert [event["breaks"] for event in events] == [["blank"], []]

@@ -68,6 +68,44 @@ def test_a_softmax_over_the_batch_is_found(formula: Formula) -> None:
     assert graph(formula) == "softmax_axis"
 
 
+def test_two_sigmoids_or_softmaxes_in_a_row_are_found() -> None:
+    twice = "squashed_twice"
+    assert of_one(lambda z: -torch.log(torch.sigmoid(torch.sigmoid(z - VALUE))).mean()) == twice
+    assert of_one(lambda z: -F.logsigmoid(z.sigmoid()).mean()) == twice
+    assert of_one(lambda z: -binary(z.sigmoid().sigmoid()).mean()) == twice
+    assert graph(lambda z: -taken(F.log_softmax(F.softmax(z, 1), 1)).mean()) == twice
+    assert graph(lambda z: -taken(F.softmax(F.softmax(z, 1), 1).log()).mean()) == twice
+
+
+def densities(z: Tensor) -> Tensor:
+    """Logarithms of the densities (8, 3) of values under three normal distributions."""
+    return torch.distributions.Normal(z, 0.5).log_prob(VALUE[:, None])
+
+
+def test_weights_of_a_mixture_that_are_normalised_over_the_batch_are_found() -> None:
+    assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 0) + densities(z), 1).mean()) == "softmax_axis"
+    assert graph(lambda z: -(densities(z) + z.log_softmax(-2)).logsumexp(-1).sum()) == "softmax_axis"
+    assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 1) + densities(z), -1).mean()) == ""
+    assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, -1) + densities(z), 1).mean()) == ""
+    assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 0), 1).mean()) == ""  # no mixture
+    square = F.log_softmax(torch.randn(ROWS, ROWS), 1)
+    assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 0) + square, 1).mean(), outputs=ROWS) == ""
+
+
+def test_a_sigmoid_of_something_between_is_none_of_two_in_a_row() -> None:
+    twice = "squashed_twice"
+    assert (
+        of_one(lambda z: -F.logsigmoid(z.sigmoid() - z.roll(1).sigmoid()).mean()) != twice
+    )  # rewards of 0 to 1
+    assert graph(lambda z: -taken(F.log_softmax(F.softmax(z, 1) / 0.1, 1)).mean()) != twice
+    assert graph(lambda z: -taken(F.softmax(F.log_softmax(z, 1), 1).log()).mean()) != twice  # changes nothing
+    assert graph(lambda z: -taken((z.sigmoid() * F.softmax(z, 1)).log()).mean()) != twice
+    assert (
+        graph(lambda z: F.mse_loss(z, VALUE[:, None].repeat(1, 3)) - F.logsigmoid(z.sigmoid()).mean())
+        != twice
+    )
+
+
 @pytest.mark.parametrize(
     "formula",
     [

@@ -418,6 +418,46 @@ def test_what_made_the_input_of_a_loss(watched, functional, form, last, made_by)
     assert all((event["loss"], event["call"]) == ("CrossEntropyLoss", 0) for event in events)
 
 
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        (nn.Sequential(nn.Sigmoid(), nn.Flatten(), nn.Softmax(dim=1)), [("softmax", "sigmoid")]),
+        (nn.Sequential(nn.ReLU(), nn.LogSoftmax(dim=1)), [("log_softmax", "relu")]),
+        (nn.Sequential(nn.ReLU(), nn.LayerNorm(3), nn.LogSoftmax(dim=1)), [("log_softmax", None)]),
+    ],
+)
+def test_what_lies_behind_that(watched, functional, last, told):
+    _, session = watched(ROLES)
+    model = nn.Sequential(nn.Linear(6, 3), last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        F.nll_loss(model(x), y).backward()
+        optimizer.step()
+    events = [event for event in session.json_events if event["kind"] == "loss_input"]
+    assert [(event["made_by"], event.get("behind")) for event in events] == told
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [
+        (lambda model, x: model(model(x)), 1),  # a rollout
+        (lambda model, x: model(model(x).detach()), 0),
+        (lambda model, x: model(x) + model(x + 1), 0),  # twins
+    ],
+)
+def test_a_model_that_gets_what_the_graph_has_made(watched, functional, forward, told):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, _ in cases.batches(4):
+        optimizer.zero_grad()
+        forward(model, x).square().mean().backward()
+        optimizer.step()
+    events = [event for event in session.json_events if event["kind"] == "made_inputs"]
+    assert [event["model"] for event in events] == ["Linear"] * told
+
+
 def test_what_made_the_input_of_each_call(watched, functional):
     _, session = watched(ROLES)
     model = nn.Linear(6, 3)

@@ -230,6 +230,34 @@ TEST(WeightUpdateRatio, WeightsOverwrittenInOneInterval_StopWhenTheLossIsNoBette
   EXPECT_TRUE(FindingsOf(Leap(500, 2.4, true), "WeightUpdateRatio").empty());  // two losses have no level
 }
 
+// A head that began at zero under a warm-up whose rate grows with the square of the updates: its norm grows
+// with their cube. `start` is its norm at the beginning, `beside` that of another weight (0: there is none).
+FakeTrial WarmHead(double start, double beside, double loss_slope) {
+  FakeTrial trial;
+  const auto norm = [&](int step) { return start + 1e-6 * step * step * step; };
+  int captured = 0;
+  for (int step = 0; step < 120; ++step) {
+    trial.Step().Loss(1.39 + loss_slope * step).Tensor("gradient/head.weight", Role::kGradient, {0.1});
+    if (step == 0 || (step > 8 && step % 8 != 0)) continue;
+    trial.Difference("head.weight", 1, norm(step) - norm(captured), norm(captured), 1);
+    if (beside > 0) trial.Difference("body.weight", 1, 1e-6, beside, 1);
+    captured = step;
+  }
+  return trial;
+}
+
+TEST(WeightUpdateRatio, AHeadThatBeganAtZero_OutgrowsNothing_UnlessTheLossBecomesWorse) {
+  EXPECT_TRUE(FindingsOf(WarmHead(0, 5, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(WarmHead(0, 0, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // a probe
+  EXPECT_TRUE(FindingsOf(WarmHead(1e-4, 5, 0), "WeightUpdateRatio", ParameterSet::kLuff)
+                  .empty());  // normal_(std=1e-5)
+  const auto worse = FindingsOf(WarmHead(0, 5, 0.02), "WeightUpdateRatio", ParameterSet::kLuff);
+  ASSERT_FALSE(worse.empty());
+  EXPECT_EQ(worse[0].cause, "large");
+  EXPECT_FALSE(FindingsOf(WarmHead(1e-4, 0, 0), "WeightUpdateRatio", ParameterSet::kLuff)
+                   .empty());  // what it was is lost
+}
+
 TEST(WeightUpdateRatio, NoUpdateChangesABit_IsToldAsZero) {
   const auto findings = FindingsOf(Moving(0, 0), "WeightUpdateRatio");
   ASSERT_EQ(findings.size(), 1U);

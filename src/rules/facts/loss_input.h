@@ -24,7 +24,10 @@ class LossInputMakers {
           made_by == event->end() || !made_by->is_string())
         continue;
       const std::string key = KeyOfCall(kind->get<std::string>(), static_cast<std::size_t>(call));
-      if (makers_.size() < kMost || makers_.contains(key)) makers_[key] = made_by->get<std::string>();
+      if (makers_.size() >= kMost && !makers_.contains(key)) continue;
+      makers_[key] = made_by->get<std::string>();
+      const auto behind = event->find("behind");
+      behind_[key] = behind != event->end() && behind->is_string() ? behind->get<std::string>() : "";
     }
   }
   /// The operation, e.g. "softmax"; "" if it does not limit values, or is not known.
@@ -32,11 +35,19 @@ class LossInputMakers {
     const auto found = makers_.find(call.key);
     return found == makers_.end() ? std::string() : found->second;
   }
-  void VisitFields(Fields& io) { io("makers", makers_, kMost); }
+  /// The operation that made what that one got, likewise.
+  [[nodiscard]] std::string BehindOf(const LossCall& call) const {
+    const auto found = behind_.find(call.key);
+    return found == behind_.end() ? std::string() : found->second;
+  }
+  void VisitFields(Fields& io) {
+    io("makers", makers_, kMost);
+    io("behind", behind_, kMost);
+  }
 
  private:
   static constexpr std::size_t kMost = 64;
-  std::map<std::string, std::string> makers_;  // by key of the call
+  std::map<std::string, std::string> makers_, behind_;  // by key of the call
 };
 
 }  // namespace luff::rules

@@ -75,6 +75,16 @@ double NoiseTarget::correlation() const {
   return most;
 }
 
+double NoiseTarget::Pairs::spread() const noexcept {
+  return count > 0 ? std::sqrt(std::max(xx / count - x / count * x / count, 0.0)) : 0;
+}
+
+double NoiseTarget::spread() const {
+  double least = HUGE_VAL;
+  for (const Input& input : inputs_) least = std::min(least, input.elements.spread());
+  return inputs_.empty() ? 0 : least;
+}
+
 bool NoiseTarget::Holds() const {
   if (unfit_ || again_ || count_ < kElements || idle_ < kIdle) return false;
   for (const Input& input : inputs_) {

@@ -30,6 +30,8 @@ class NoiseTarget {
   [[nodiscard]] double elements() const noexcept { return count_; }
   /// The largest correlation of an input with the targets, element by element.
   [[nodiscard]] double correlation() const;
+  /// The smallest deviation of an input; the targets' is 1.
+  [[nodiscard]] double spread() const;
   /// Mean squared error of the newest batch by that of the answer 0.
   [[nodiscard]] double left() const noexcept { return left_; }
   void VisitFields(Fields& io);
@@ -40,6 +42,7 @@ class NoiseTarget {
     double count = 0, x = 0, y = 0, xx = 0, yy = 0, xy = 0;
     void Add(double of_input, double of_target) noexcept;
     [[nodiscard]] double correlation() const noexcept;  // absolute; 0 where one of the two does not vary
+    [[nodiscard]] double spread() const noexcept;       // deviation of the inputs
     void VisitFields(Fields& io) {
       io("count", count);
       io("x", x);

@@ -1,4 +1,5 @@
-"""Tells what losses are given beside outputs: weights of classes, and targets that are no signs where signs are due.
+"""Tells what losses are given beside outputs: weights of classes, targets that are no signs where signs are due,
+and what CTC loss cannot learn from.
 
 Tensors are read as memory.
 """
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from luff.torch.capture._memory import INTEGERS, Array, address_of, array_of, array_view, is_readable
+from luff.torch.evidence._ctc import ctc_breaks
 from luff.torch.evidence._events import WaitingEvents
 
 __all__ = ["LossArguments"]
@@ -29,6 +31,7 @@ _SIGNS = {
     "HingeEmbeddingLoss": 1,
     "SoftMarginLoss": 1,
 }
+_OF_CTC = ("log_probs", "targets", "input_lengths", "target_lengths")
 
 
 class LossArguments(WaitingEvents):
@@ -56,6 +59,14 @@ class LossArguments(WaitingEvents):
             values = "" if target is None else _values(target)
             if values and self._known.get(("loss_target", kind, call)) != "others":  # which is for good
                 self._tell("loss_target", kind, call, "values", values)
+        elif kind == "CTCLoss":
+            log_probs, targets, inputs, lengths = (
+                _argument(name, place, args, kwargs) for place, name in enumerate(_OF_CTC)
+            )
+            blank = getattr(module, "blank", 0) if module is not None else _blank(args, kwargs)
+            found = ctc_breaks(log_probs, targets, inputs, lengths, blank)
+            if found is not None and (found or ("loss_ctc", kind, call) in self._known):
+                self._tell("loss_ctc", kind, call, "breaks", found)
         elif kind in _WEIGHTS:
             name, place = _WEIGHTS[kind]
             given = _argument(name, place, args, kwargs) if module is None else getattr(module, name, None)
@@ -74,6 +85,11 @@ class LossArguments(WaitingEvents):
 
 def _argument(name: str, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return kwargs.get(name, args[place] if len(args) > place else None)
+
+
+def _blank(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    blank = _argument("blank", 4, args, kwargs)
+    return 0 if blank is None else blank
 
 
 def _read(tensor: Any) -> Array | None:

@@ -40,6 +40,8 @@ _MOVES = frozenset(
 _LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
 _ERRORS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss"))
 _PICKS = frozenset(("Max", "Amax", "Gather", "Index", "IndexSelect", "Where"))  # of answers for the actions
+_PASSES = _PICKS | {"Log", "Neg", "Rsub", "Mul", "Add", "Sub", "Pow", "Clamp", "ClampMin", "Sum", "Mean"}
+_SQUASHES = frozenset(("Sigmoid", "Softmax"))
 _DISCOUNT = (0.5, 1.0)  # bounds of a factor that discounts what comes later
 
 
@@ -102,6 +104,10 @@ def fault_of(node: Any) -> str:
             return "divergence_maximised"
         if all(_target_moves(term.node) for term in terms):
             return "moving_target"
+        if all(_squashed_twice(term.node) for term in terms):
+            return "squashed_twice"
+        if any(_mixes_other_axis(term.node) for term in terms):
+            return "softmax_axis"
         if fault := _of_errors(terms):
             return fault
         choices = [_choice(term.node) for term in terms]
@@ -198,6 +204,39 @@ def _target_moves(node: Any) -> bool:
         return False
     weights = _leaves(answer)
     return any(one is weight for one in _leaves(_answer(prediction)[0]) for weight in weights)
+
+
+def _squashed_twice(node: Any) -> bool:
+    """Returns whether a term is made of a sigmoid or softmax (or its logarithm) of what a sigmoid or softmax gave, with
+    nothing between. On the way only one of what an operation combines may have a gradient.
+    """
+    for _ in range(_DEPTH):
+        node = _past(node)
+        inner = [] if node is None else [child for child, _ in node.next_functions if child is not None]
+        name = operation_of(node)
+        if name in _SQUASHES or name in ("LogSoftmax", "LogSigmoid"):
+            return len(inner) == 1 and operation_of(_past(inner[0])) in _SQUASHES
+        if len(inner) != 1 or name not in _PASSES:
+            return False
+        node = inner[0]
+    return False
+
+
+def _mixes_other_axis(node: Any) -> bool:
+    """Returns whether a mixture is summed along one axis, and the logarithms of its weights are normalised along
+    another: logsumexp(log_weights + log_densities). As many parts as rows leave it open which is which.
+    """
+    if operation_of(node) != "Logsumexp" or len(node._saved_dim) != 1:
+        return False
+    parts = [term for term in _terms(node.next_functions[0][0]) if not term.averaged and term.sign > 0]
+    weights = [term.node for term in parts if operation_of(term.node) == "LogSoftmax"]
+    if len(parts) < 2 or len(weights) != 1:
+        return False
+    shape = node._saved_self.shape
+    normalised = weights[0]._saved_result.dim()
+    if len(shape) != normalised or len(set(shape)) < len(shape):
+        return False
+    return _axis(node._saved_dim[0], len(shape)) != _axis(weights[0]._saved_dim, normalised)
 
 
 def _answer(node: Any) -> tuple[Any, bool]:

@@ -44,17 +44,22 @@ _LIMITS = {
 }
 
 
-def _maker(tensor: Any) -> str:
-    """Returns the operation that made a tensor's values; "" for one that does not limit them."""
-    node = tensor.grad_fn
+def _makers(tensor: Any) -> tuple[str, str]:
+    """Returns the operation that made a tensor's values, and the one that made what it got; "" for one that does not
+    limit them.
+    """
+    node, found = tensor.grad_fn, ""
     for _ in range(_NODES):
         if node is None:
-            return ""
+            break
         name = operation_of(node)
         if name not in _MOVES:
-            return _LIMITS.get(name, "")
+            limits = _LIMITS.get(name, "")
+            if found or not limits:
+                return found, limits
+            found = limits
         node = node.next_functions[0][0]
-    return ""
+    return found, ""
 
 
 class LossInputs(WaitingEvents):
@@ -62,7 +67,7 @@ class LossInputs(WaitingEvents):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[tuple[str, int], str] = {}
+        self._known: dict[tuple[str, int], tuple[str, str]] = {}
         self._told = 0
 
     def due(self, step: int) -> bool:
@@ -82,9 +87,10 @@ class LossInputs(WaitingEvents):
         key = kind, call
         if key not in self._known and len(self._known) >= _MOST:
             return
-        made_by = _maker(tensor)
-        if made_by == self._known.get(key, ""):
+        makers = made_by, behind = _makers(tensor)
+        if makers == self._known.get(key, ("", "")):
             return
-        self._known[key] = made_by
+        self._known[key] = makers
         self._told += 1
-        self.waiting.append({"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by})
+        event = {"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by}
+        self.waiting.append(event | ({"behind": behind} if behind else {}))

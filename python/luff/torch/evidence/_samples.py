@@ -7,6 +7,7 @@ open (in the step whose backward pass opens it) are copied and kept until then; 
 from __future__ import annotations
 
 import ctypes
+import json
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ _SAMPLE, _TRAIN = int(Role.SAMPLE), int(Mode.TRAIN)
 _UNSUPPORTED, _TOO_MANY = int(GapReason.UNSUPPORTED), int(GapReason.TOO_MANY)
 _EARLY_BYTES = 4 << 20  # bytes copied before the session is open
 _EARLY_VALUES = 64
+_MOST_MODELS = 64  # of which it is told that they get what the graph has made
 
 
 def rows_to_keep(tensor: Any) -> int:
@@ -78,6 +80,7 @@ class Samples:
         self._context = context
         self._causal = causal
         self._answers = answers
+        self._made: set[str] = set()  # models that get what a graph has made
         self.early = True  # if False, no collection wants samples: none are kept before the session is open
 
     def begin(self, step: Step) -> None:
@@ -89,14 +92,24 @@ class Samples:
         """Samples the inputs of a model's call."""
         if not step.samples and not self._before(step):
             return
-        used = step.sampled.get(id(module), 0)
+        used = first = step.sampled.get(id(module), 0)
         reference = weakref.ref(module)
         for tensor in tensors_in((args, kwargs) if kwargs else args):
             if used >= MAX_TENSORS:
                 break
             self._take(step, reference, "", used, tensor, rows_to_keep(tensor))
+            if first and used == first and step.mode == _TRAIN and tensor.grad_fn is not None:
+                self._tell_made(module)
             used += 1
         step.sampled[id(module)] = used
+
+    def _tell_made(self, module: Any) -> None:
+        """Tells once of each model that the first argument of a further call of a step was made by the graph."""
+        session, found = self._context.session, self._context.names.find(module)
+        if session is None or found is None or found[0] in self._made or len(self._made) >= _MOST_MODELS:
+            return
+        self._made.add(found[0])
+        session.event_json(json.dumps({"kind": "made_inputs", "model": found[0]}))
 
     def loss(
         self,

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -120,6 +121,7 @@ class DataLeak final : public KeptRule {
     const std::optional<bool> train = IsTraining(view.rows.info, last_);
     if (!train) return;
     const std::set<std::uint64_t> batches = BatchesOf(view);
+    Nodes(view, *train, batches, sink);
     // A pass over the batch that is being trained on (by a teacher, or for a metric) is part of the training.
     if (*train) {
       if (!Shares(batches, looked_at_)) TakePass();
@@ -131,7 +133,8 @@ class DataLeak final : public KeptRule {
     } else {
       TakePass();
       looked_at_ = batches;
-      labelled_ = labelled_ || !view.index.losses().empty() || !LossReader::Read(view).empty();
+      pass_labelled_ = !view.index.losses().empty() || !LossReader::Read(view).empty();
+      labelled_ = labelled_ || pass_labelled_;
       if (Shares(batches, trained_on_)) return;
     }
     for (const ModelInput& input : ModelInputsOf(view)) {
@@ -168,6 +171,11 @@ class DataLeak final : public KeptRule {
     io("targets", targets_, kMaxInputs);
     io("told", told_);
     io("labelled", labelled_);
+    io("pass_labelled", pass_labelled_);
+    io("reader", reader_);
+    io("whole", whole_, kMaxBatches);
+    io("whole_steps", whole_steps_);
+    io("masked", masked_);
     io("looked_at", looked_at_, kMaxBatches);
     io("trained_on", trained_on_, kMaxBatches);
   }
@@ -194,6 +202,10 @@ class DataLeak final : public KeptRule {
       const double found = input.pass_found;
       input.seen += rows;
       input.found += found;
+      if (pass_labelled_) {
+        input.labelled_seen += rows;
+        input.labelled_found += found;
+      }
       if (rows >= 4 && found == 0) input.clean += rows;
       if (rows >= 4 && found >= 0.9 * rows) input.full += rows;
     }
@@ -201,7 +213,71 @@ class DataLeak final : public KeptRule {
   }
   void DropPass() {
     for (auto& [name, input] : inputs_) input.pass_rows = input.pass_found = 0;
+    pass_labelled_ = false;
     looked_at_.clear();
+  }
+
+  // Rows of the only loss of a step, if it takes class ids, and of what its model got; 0 and 0 if not.
+  static std::pair<std::int64_t, std::int64_t> LossAndInput(const StepView& view) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    const std::vector<ModelInput>& inputs = ModelInputsOf(view);
+    if (calls.size() != 1 || inputs.empty() || calls.front().output.whole_shape.size() != 2 ||
+        !IsIds(calls.front().target.dtype))
+      return {0, 0};
+    for (const ModelInput& input : inputs)
+      if (input.model != inputs.front().model) return {0, 0};
+    const auto sample = LoadSample(view, *inputs.front().entry);
+    if (sample == nullptr || sample->whole_shape.size() < 2) return {0, 0};
+    return {calls.front().output.whole_shape[0], sample->whole_shape[0]};
+  }
+
+  // Whether the loss is what its formula gives for all of its rows. Rows that a script leaves out of it are
+  // labelled with the ignored class, or get a factor of 0: then it has no value of its own. Of shards the
+  // formula is not known.
+  bool TakesAllRows(const LossCall& call) {
+    const std::vector<double>& labels = call.target.values;
+    const bool all = std::all_of(labels.begin(), labels.end(), [&](double label) {
+      return label >= 0 && label != call.settings.ignore_index;
+    });
+    return all && call.value.has_value() && (!call.whole() || reader_.Recognise(call).by_value);
+  }
+
+  static bool HasTwoClasses(const LossCall& call) {
+    const std::vector<double>& labels = call.target.values;
+    return std::any_of(labels.begin(), labels.end(), [&](double label) { return label != labels.front(); });
+  }
+
+  // A training whose every step has the same batch, as one of all nodes of a graph, and the labels of all of
+  // its rows, while evaluations look at some of these rows.
+  void Nodes(const StepView& view, bool train, const std::set<std::uint64_t>& batches, Sink& sink) {
+    const auto [rows, of] = LossAndInput(view);
+    if (train) {
+      if (batches.empty()) return;
+      if (whole_steps_ > 0 && batches != whole_) whole_steps_ = kOver;
+      whole_ = batches;
+      if (of == 0 || whole_steps_ == kOver) return;  // no samples of this step
+      const bool all = rows == of && of >= kNodes && TakesAllRows(LossReader::Read(view).front());
+      whole_steps_ = all ? whole_steps_ + 1 : kOver;
+      return;
+    }
+    if (whole_steps_ < kWholeSteps || batches != whole_ || rows < limits_.rows || rows >= of ||
+        !HasTwoClasses(LossReader::Read(view).front()))
+      return;
+    if (++masked_ != kMasked) return;
+    Finding finding = FindingAt(kName, "all_labels", view.trial, format::kNoId, 0, last_.Info());
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "the training uses the labels of all {} rows of its only batch, and evaluations look at {} of them",
+        of, rows);
+    finding.why =
+        "every step has the same batch, such as all nodes of a graph, and its loss is taken over all rows: "
+        "those "
+        "of the evaluation are among them, and what it says is no measure of generalisation";
+    finding.remedy = "take the loss of the training rows only: loss(out[train_mask], y[train_mask])";
+    finding.causes = {"the mask of training nodes is missing in the loss"};
+    finding.evidence = {{"rows", of}, {"evaluated", rows}, {"steps", whole_steps_}};
+    finding.threshold = fmt::format("a fact of {} steps and {} evaluations (Luff)", kWholeSteps, kMasked);
+    sink.Report(std::move(finding));
   }
 
   // Looks for the target among the columns of the input, where a step calls one model and one loss.
@@ -292,7 +368,8 @@ class DataLeak final : public KeptRule {
   struct Input {
     RowSet rows;
     Chance chance;
-    double seen = 0, found = 0;            // rows of this evaluation
+    double seen = 0, found = 0;                    // rows of this evaluation
+    double labelled_seen = 0, labelled_found = 0;  // of them in passes that compare something with a target
     double clean = 0, full = 0;            // of them in passes with no / with at least 90 % training rows
     double pass_rows = 0, pass_found = 0;  // of the newest pass, which may prove to be part of training
     double covered = 0;                    // share of the training's rows that are known, of late
@@ -308,6 +385,8 @@ class DataLeak final : public KeptRule {
       io("chance", chance);
       io("seen", seen);
       io("found", found);
+      io("labelled_seen", labelled_seen);
+      io("labelled_found", labelled_found);
       io("clean", clean);
       io("full", full);
       io("pass_rows", pass_rows);
@@ -317,8 +396,15 @@ class DataLeak final : public KeptRule {
 
   void Judge(const query::Trial& trial, Sink& sink) {
     for (auto& [name, input] : inputs_) {
+      // Beside passes that are measured, one that is not is none of the evaluation: scores of a pool from
+      // which rows are chosen, features, an index to search in.
+      if (input.labelled_seen > 0) {
+        input.seen = input.labelled_seen;
+        input.found = input.labelled_found;
+      }
       if (input.seen > 0) Compare(trial, name, input, sink);
       input.seen = input.found = input.clean = input.full = 0;
+      input.labelled_seen = input.labelled_found = 0;
     }
     labelled_ = false;
   }
@@ -363,12 +449,20 @@ class DataLeak final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  static constexpr std::int64_t kNodes = 64, kWholeSteps = 8, kMasked = 3;
+  static constexpr std::int64_t kOver =
+      -1;  // of whole_steps_: the training is none of one batch and all its labels
   static constexpr std::int64_t kTargetRows = 256, kTargetBatches = 8;
   static constexpr std::size_t kMaxTargets = 16;  // of a row
   const Limits limits_;
   Anchor last_;
-  bool told_ = false;                       // of a target
-  bool labelled_ = false;                   // this evaluation compares outputs with targets
+  bool told_ = false;      // of a target
+  bool labelled_ = false;  // this evaluation compares outputs with targets
+  LossReader reader_;
+  std::set<std::uint64_t> whole_;           // batches of the newest TRAIN step
+  std::int64_t whole_steps_ = 0;            // with one batch and the labels of all of its rows
+  std::int64_t masked_ = 0;                 // passes over that batch of which some rows are evaluated
+  bool pass_labelled_ = false;              // its newest pass does
   std::map<std::string, OfInput> targets_;  // by input
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
@@ -379,7 +473,7 @@ class DataLeak final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
-  spec.version = 5;  // 5: passes without targets
+  spec.version = 6;  // 5: passes without targets; 6: beside passes with targets, "all_labels"
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

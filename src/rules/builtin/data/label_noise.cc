@@ -30,6 +30,8 @@ constexpr std::size_t kMaxRows = 1 << 14;
 constexpr std::size_t kMaxLevels = 8;  // distinct values in a row that cannot repeat by chance
 constexpr double kStillLearning = 0.03;
 constexpr std::size_t kMaxLosses = 16;
+constexpr double kDrowned =
+    10;  // deviation of inputs beside that of the noise: it is a hundredth of their variance
 constexpr double kEnoughRows = 8192;  // later ones add little
 
 struct Limits {
@@ -191,7 +193,8 @@ class LabelNoise final : public KeptRule {
     noise_.Add(inputs, call.target, call.output);
     if (!noise_.Holds()) return;
     told_.insert("other_noise");
-    Finding finding = Begin(view.rows.info, "other_noise");
+    const bool drowned = noise_.spread() > kDrowned;
+    Finding finding = Begin(view.rows.info, drowned ? "drowned_noise" : "other_noise");
     finding.since_step = 0;
     finding.what = fmt::format("the targets of {} are random numbers that no input holds", call.kind);
     finding.why = fmt::format(
@@ -205,7 +208,18 @@ class LabelNoise final : public KeptRule {
     finding.causes = {"noise that is drawn a second time for the target",
                       "a function that adds noise of its own and does not return it",
                       "hardly any noise in the inputs, as at time 0 in each batch"};
+    if (drowned) {
+      finding.what =
+          fmt::format("the noise that the targets of {} hold is lost in inputs {:.0f} times as large",
+                      call.kind, noise_.spread());
+      finding.remedy =
+          "scale the data to about -1 to 1 (pixels: x / 127.5 - 1) before noise is added, and back after "
+          "sampling";
+      finding.causes = {"data of 0 to 255 that were not scaled",
+                        "noise that is drawn a second time for the target"};
+    }
     finding.evidence = {{"numbers", noise_.elements()},
+                        {"deviation_of_inputs", noise_.spread()},
                         {"correlation", noise_.correlation()},
                         {"left_of_the_errors", noise_.left()}};
     finding.threshold = fmt::format(
@@ -485,7 +499,7 @@ class LabelNoise final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.version = 6;  // 5: turned masks; 6: noise that was drawn anew
+  spec.version = 6;  // 5: turned masks; 6: noise that was drawn anew; 7: that is drowned
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -61,8 +61,15 @@ class TrainValSkew final : public KeptRule {
       ++steps_;
     }
     targets_.Add(view, *train);
+    for (const auto& event : view.index.json_events("made_inputs")) {
+      const auto model = event->find("model");
+      if (model != event->end() && model->is_string() && fed_back_.size() < kMaxInputs)
+        fed_back_.insert(model->get<std::string>());
+    }
     for (const ModelInput& input : ModelInputsOf(view)) {
-      if (!IsFloating(input.entry->dtype)) continue;
+      // Calls that go on from their own results, as rollouts and solvers of equations do, have no inputs that
+      // could be compared: evaluations may go further.
+      if (!IsFloating(input.entry->dtype) || fed_back_.contains(input.model)) continue;
       const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
       if (sample == nullptr) continue;
       Input& one = inputs_[view.trial.tensor(input.entry->tensor).name];
@@ -89,6 +96,7 @@ class TrainValSkew final : public KeptRule {
     io("inputs", inputs_, kMaxInputs);
     io("targets", targets_);
     io("collected", collected_);
+    io("fed_back", fed_back_, kMaxInputs);
   }
 
  private:
@@ -351,6 +359,7 @@ class TrainValSkew final : public KeptRule {
   Phases phases_;
   std::int64_t steps_ = 0;  // TRAIN steps of this phase
   std::set<std::string> open_;
+  std::set<std::string> fed_back_;  // models that go on from what the graph has made
   std::map<std::string, Input> inputs_;
   TargetSkew targets_;
   CollectedRows collected_;
@@ -360,7 +369,7 @@ class TrainValSkew final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
-  spec.version = 6;  // 5: targets; 6: silent of data that a policy collects
+  spec.version = 7;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

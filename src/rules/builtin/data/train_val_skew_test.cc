@@ -18,13 +18,15 @@ struct Side {
 
 // Features have mean 3 and deviation 2 in training. In evaluations they are shifted and scaled as `side`
 // says, in units of that deviation.
-FakeTrial Story(const Side& side, std::size_t concerned = 99, bool rare = false) {
+FakeTrial Story(const Side& side, std::size_t concerned = 99, bool rare = false,
+                const std::string& event = "") {
   FakeTrial trial;
   std::mt19937 noise(5);
   std::normal_distribution<double> normal(0, 1);
   for (int step = 0; step < 60; ++step) {
     const bool train = step % 20 < 18;
     trial.Step(train ? Mode::kTrain : Mode::kEval);
+    if (step == 0 && !event.empty()) trial.EventJson(event);
     const std::int64_t features = train ? 6 : side.features;
     std::vector<double> values;
     for (int row = 0; row < 32; ++row) {
@@ -52,6 +54,15 @@ TEST(TrainValSkew, OtherScale_IsToldAfterTheFirstEvaluation) {
     EXPECT_EQ(findings[0].mode, "TRAIN");
     EXPECT_EQ(findings[0].tensor, "sample/Net_input_0");
   }
+}
+
+TEST(TrainValSkew, AModelThatGoesOnFromItsOwnResults_IsNotJudged) {
+  for (const char* model : {"Net", "Other"}) {
+    FakeTrial trial =
+        Story({0, 6}, 99, false, std::string(R"({"kind": "made_inputs", "model": ")") + model + "\"}");
+    EXPECT_EQ(Findings(trial).size(), model == std::string("Net") ? 0U : 1U);
+  }
+  EXPECT_EQ(Findings(Story({0, 6}, 99, false, R"({"kind": "made_inputs", "model": 3})")).size(), 1U);
 }
 
 TEST(TrainValSkew, AlikeDrift_FewFeatures_OtherTasks_AndRareFlags_AreSilent) {

@@ -86,6 +86,8 @@ class ModeMismatch final : public KeptRule {
     std::int64_t bad_evaluations = 0;                 // in a row
     std::int64_t first_bad = -1;
     bool open_eval = false;
+    std::int64_t trained_from = -1,
+                 trained_to = -1;  // `steps_` at its first and newest update in training mode
     void VisitFields(Fields& io) {
       io("trained", trained);
       io("evaluated", evaluated);
@@ -105,6 +107,8 @@ class ModeMismatch final : public KeptRule {
       io("bad_evaluations", bad_evaluations);
       io("first_bad", first_bad);
       io("open_eval", open_eval);
+      io("trained_from", trained_from);
+      io("trained_to", trained_to);
     }
   };
 
@@ -159,6 +163,8 @@ class ModeMismatch final : public KeptRule {
       model->eval_updates = 0;
       model->optimizer = optimizer;
       if ((mode & 1U) != 0) {
+        if (!model->trained && model->trained_from < 0) model->trained_from = steps_;
+        model->trained_to = steps_;
         model->trained = true;
         model->evaluated = false;
         if (model->open_train) sink.Heal("training", "", view.rows.info.mode_step);
@@ -267,8 +273,21 @@ class ModeMismatch final : public KeptRule {
     if (!loss) return;
     for (auto& [number, model] : models_) {
       if (model.last_eval_at == steps_ && model.trained && !model.counted)
-        JudgeEvaluation(view.trial, model, limits_.evaluations, sink);
+        JudgeEvaluation(view.trial, model, limits_.evaluations, sink, BadBefore(model));
     }
+  }
+
+  // Evaluations in training mode of models that were trained before this one began and no more since, as in
+  // folds and rounds that begin anew.
+  [[nodiscard]] std::int64_t BadBefore(const Model& model) const {
+    std::int64_t bad = 0;
+    for (const auto& [number, other] : models_) {
+      const bool over = other.trained_to >= 0 && other.trained_to <= other.last_eval_at &&
+                        other.last_eval_at < model.trained_from;
+      if (over && (other.ever_in_evaluation || other.repeated >= kMasks)) return 0;
+      bad += over ? other.bad_evaluations : 0;
+    }
+    return bad;
   }
 
   void Begin(Model& model) const {
@@ -287,7 +306,9 @@ class ModeMismatch final : public KeptRule {
     return event.row.argument & ((1ULL << 52) - 1);
   }
 
-  void JudgeEvaluation(const query::Trial& trial, Model& model, std::int64_t evaluations, Sink& sink) const {
+  // `before`: evaluations in training mode of the models before this one.
+  void JudgeEvaluation(const query::Trial& trial, Model& model, std::int64_t evaluations, Sink& sink,
+                       std::int64_t before = 0) const {
     if (model.in_training == 0 || model.in_evaluation > 0 || model.repeated >= kMasks) {
       if (model.in_evaluation > 0) {
         model.bad_evaluations = 0;
@@ -298,20 +319,20 @@ class ModeMismatch final : public KeptRule {
     }
     model.counted = true;
     if (model.bad_evaluations++ == 0) model.first_bad = std::max<std::int64_t>(last_.mode_step, 0);
-    if (model.bad_evaluations < evaluations) return;
+    const std::int64_t bad = model.bad_evaluations + before;
+    if (bad < evaluations) return;
     model.open_eval = true;
     Finding finding = FindingAt(kName, "evaluation", trial, format::kNoId, 0, last_.Info());
     finding.since_step = model.first_bad;
-    finding.what = model.bad_evaluations == 1
-                       ? "the trained model is evaluated in training mode"
-                       : fmt::format("the model is evaluated in training mode, {} evaluations in a row",
-                                     model.bad_evaluations);
+    finding.what = bad == 1 ? "the trained model is evaluated in training mode"
+                            : fmt::format("{} evaluated in training mode, {} evaluations in a row",
+                                          before > 0 ? "one model after the other is" : "the model is", bad);
     finding.why =
         "dropout acts on what is measured, and batch normalisation takes and updates the statistics of the "
         "evaluation's own batches";
     finding.remedy = "call model.eval() before an evaluation, and model.train() after it";
     finding.causes = {"model.eval() is missing", "a callback switches back to model.train() too early"};
-    finding.evidence = {{"evaluations", model.bad_evaluations}, {"passes", model.in_training}};
+    finding.evidence = {{"evaluations", bad}, {"passes", model.in_training}};
     finding.threshold =
         fmt::format("{} evaluations, at least {} steps apart (Luff)", limits_.evaluations, limits_.between);
     sink.Report(std::move(finding));
@@ -332,7 +353,7 @@ class ModeMismatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
-  spec.version = 4;  // 4: cause "dropout"
+  spec.version = 5;  // 4: cause "dropout"; 5: models that are made anew
   spec.aliases = {"BatchNormStats"};
   spec.summary = "training in evaluation mode, or evaluation in training mode";
   return spec;

@@ -255,15 +255,16 @@ TEST(StepSkipped, UpdatesWithoutAGradient_Stop_ThoseByHandAndOfOtherOptimizersAr
   EXPECT_TRUE(FindingsOf(other, "StepSkipped").empty());
 }
 
-void TrainStep(FakeTrial& trial, std::uint64_t bits, std::uint32_t optimizer = 0) {
+void TrainStep(FakeTrial& trial, std::uint64_t bits, std::uint32_t optimizer = 0, std::uint32_t model = 7) {
   trial.Step()
-      .Event(EventKind::kForward, 7, bits | kGradients | kTold)
+      .Event(EventKind::kForward, model, bits | kGradients | kTold)
       .Event(EventKind::kOptimizerStep, optimizer);
 }
-void EvalStep(FakeTrial& trial, std::uint64_t bits, bool loss = true, std::uint64_t batch = 1) {
+void EvalStep(FakeTrial& trial, std::uint64_t bits, bool loss = true, std::uint64_t batch = 1,
+              std::uint32_t model = 7) {
   trial.Step(query::Mode::kEval)
-      .Event(EventKind::kForward, 7, bits | kTold)
-      .Event(EventKind::kBatch, 7, batch);
+      .Event(EventKind::kForward, model, bits | kTold)
+      .Event(EventKind::kBatch, model, batch);
   if (loss) trial.Loss(1);
 }
 
@@ -332,6 +333,32 @@ TEST(ModeMismatch, SecondEvaluationInTrainingMode_Warns) {
   EXPECT_TRUE(FindingsOf(teacher, "ModeMismatch").empty());
   EXPECT_TRUE(FindingsOf(masks, "ModeMismatch").empty());
   EXPECT_TRUE(FindingsOf(statistics, "ModeMismatch").empty());
+}
+
+// Three models, one after the other, each trained for 20 steps and evaluated once; `again`: all are trained
+// in between, `passes` of the evaluation see one batch, `good`: the second is evaluated in evaluation mode.
+std::vector<Finding> Folds(bool again = false, int passes = 1, bool good = false) {
+  FakeTrial trial;
+  for (std::uint32_t fold = 0; fold < 3; ++fold) {
+    for (int step = 0; step < 20; ++step) {
+      TrainStep(trial, kTraining | kSomeTrain, fold, 10 + fold);
+      for (std::uint32_t other = 10; again && other < 13; ++other)
+        TrainStep(trial, kTraining | kSomeTrain, 0, other);
+    }
+    for (int pass = 0; pass < passes; ++pass)
+      EvalStep(trial, good && fold == 1 ? kSomeEval : kTraining | kSomeTrain, true, 3, 10 + fold);
+  }
+  return FindingsOf(trial, "ModeMismatch");
+}
+
+TEST(ModeMismatch, ModelsThatAreMadeAnew_CountTogether) {
+  const auto findings = Folds();
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "evaluation");
+  EXPECT_EQ(findings[0].step, 39);
+  EXPECT_TRUE(Folds(true).empty());            // partners, of which each is looked at
+  EXPECT_TRUE(Folds(false, 6).empty());        // a mean over masks
+  EXPECT_TRUE(Folds(false, 1, true).empty());  // who looks at statistics of one of them
 }
 
 TEST(ModeMismatch, EvaluationsWithoutALoss_NeverInEvaluationMode_Warn) {

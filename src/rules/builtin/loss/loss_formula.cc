@@ -82,6 +82,11 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "so "
      "that the answer 1 for all rows is the best",
      "give it targets of -1 and 1: 2 * y - 1", "labels of 0 and 1", false},
+    {"squashed_twice", "the loss is made of a sigmoid or softmax of another one",
+     "the second works on numbers between 0 and 1: its results stay near even, the loss cannot come near its "
+     "least value, and gradients are small",
+     "remove one of the two: the one at the end of the model, or the one in the loss",
+     "the model ends with a sigmoid or softmax, and the loss applies one, too", false},
     {"moving_target", "training moves the target of the loss, too",
      "the target is a number plus a discount times an answer of a model, and it is part of the graph: its "
      "gradient changes that answer so that the target meets the prediction",

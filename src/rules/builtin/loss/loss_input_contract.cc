@@ -2,6 +2,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/format.h"
@@ -18,7 +19,8 @@ namespace luff::rules::loss_input_contract {
 namespace {
 
 constexpr const char* kName = "LossInputContract";
-constexpr std::int64_t kClean = 32;  // correct calls before a loss may be trusted and no longer checked
+constexpr std::int64_t kLooked = 16;  // first TRAIN steps of which each is looked at
+constexpr std::int64_t kClean = 32;   // correct calls before a loss may be trusted and no longer checked
 
 struct Limits {
   std::int64_t calls, squashed_calls, squashed_values;
@@ -86,6 +88,21 @@ constexpr Breach kActivationFirst = {
     "has silenced get no gradient",
     "leave out the activation behind the last layer: this loss takes raw scores", false};
 
+constexpr Breach kSquashedTwice = {
+    "squashed_twice", "gets what two softmaxes or sigmoids have made, one after the other",
+    "the second works on numbers between 0 and 1: its results stay near even, the loss cannot come near its "
+    "least "
+    "value, and gradients are small",
+    "remove one of the two: the one at the end of the model, or the one before the loss", false};
+
+constexpr Breach kLimitedFirst = {
+    "activation_before_scores",
+    "gets what a softmax or sigmoid has made of numbers that an activation has limited",
+    "scores need both signs and any size: what the activation cuts off cannot be said (of a ReLU: no "
+    "probability "
+    "below even), and units that it has silenced get no gradient",
+    "leave out the activation between the last layer and the softmax or sigmoid", false};
+
 constexpr Breach kSmoothedAway = {"smoothed_away", "smooths its labels away",
                                   "the target of a row keeps less than half of its weight: the loss asks for "
                                   "nearly the same score of every class",
@@ -95,6 +112,38 @@ constexpr Breach kDropped = {
     "a score of 0 is an answer, too: which classes get it is drawn anew at each step, and "
     "the others are scaled up",
     "put the dropout before the last layer, not behind it", false};
+// What CTC loss is given and cannot learn from, by the word of the event `loss_ctc`.
+constexpr Breach CtcBreach(std::string_view word) {
+  if (word == "scores")
+    return {
+        "logits_into_ctc", "gets raw scores where it needs log-probabilities",
+        "no row at the first step is normalised (the logarithm of the sum of its exponentials is not 0): the "
+        "loss falls without bound as scores grow",
+        "apply log_softmax(dim=-1) over the classes before the loss", true};
+  if (word == "probabilities")
+    return {"probabilities_into_ctc", "gets probabilities where it needs log-probabilities",
+            "the logarithm is missing: the loss weighs mistakes wrongly and cannot come near its least value",
+            "use log_softmax instead of softmax", false};
+  if (word == "blank")
+    return {"blank_in_ctc_targets", "gets targets that hold the blank",
+            "the blank stands for no label, so no answer spells such a target: labels are counted from the "
+            "number "
+            "that is the blank, or the lengths of targets count their padding",
+            "number the labels from 1 if blank is 0 (or give the last class as blank), and give each target "
+            "its own "
+            "length, without padding",
+            false};
+  if (word == "short")
+    return {"too_few_steps_for_ctc", "gets fewer steps than most of the targets need",
+            "each label takes one step, and one more between two that are equal: the loss of these rows is "
+            "infinite, and zero_infinity=True makes it 0, so that nothing is learnt from them",
+            "shorten the sequences less before the loss (smaller strides or pooling), or give input_lengths "
+            "in steps "
+            "of the output",
+            false};
+  return {};
+}
+
 // Whether `count` of `of` draws that come true with probability `p` are as many as are to be expected.
 bool AreDrawn(double count, double of, double p, bool at_most) {
   const double beyond = count - of * p, usual = 3 * std::sqrt(of * p * (1 - p)) + 1;
@@ -163,6 +212,7 @@ class LossInputContract final : public KeptRule {
     modules_.OnStep(view);
     makers_.OnStep(view);
     Signs(view, sink);
+    Ctc(view, sink);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
       Kind& kind = kinds_[call.key];
@@ -186,6 +236,7 @@ class LossInputContract final : public KeptRule {
     io("reader", reader_);
     io("makers", makers_);
     io("signs", signs_, LossReader::kMaxKinds);
+    io("ctc", ctc_, LossReader::kMaxKinds);
   }
 
  private:
@@ -199,6 +250,16 @@ class LossInputContract final : public KeptRule {
       io("steps", steps);
       io("meant", meant);
       io("told", told);
+    }
+  };
+  struct Broken {  // by CTC loss
+    bool now = false, told = false;
+    std::int64_t since = -1, steps = 0;
+    void VisitFields(Fields& io) {
+      io("now", now);
+      io("told", told);
+      io("since", since);
+      io("steps", steps);
     }
   };
   struct Kind {
@@ -257,12 +318,59 @@ class LossInputContract final : public KeptRule {
     }
   }
 
+  // What the event `loss_ctc` tells, which is written whenever it changes.
+  void Ctc(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("loss_ctc")) {
+      const auto breaks = event->find("breaks");
+      const double call = NumberIn(*event, "call");
+      if (!(call >= 0 && call < 64) || breaks == event->end() || !breaks->is_array() || breaks->size() > 4)
+        continue;
+      const std::string place = fmt::format("{:.0f}", call);
+      for (auto& [key, broken] : ctc_) {
+        if (key.starts_with(place + " ")) broken.now = false;
+      }
+      for (const auto& word : *breaks) {
+        if (!word.is_string() || CtcBreach(word.get<std::string>()).cause == nullptr) continue;
+        const std::string key = place + " " + word.get<std::string>();
+        if (ctc_.size() >= LossReader::kMaxKinds && !ctc_.contains(key)) continue;
+        Broken& broken = ctc_[key];
+        broken.now = true;
+        if (broken.since < 0) broken.since = view.rows.info.mode_step;
+      }
+    }
+    for (auto& [key, broken] : ctc_) {
+      if (!broken.now) {
+        broken.since = -1;
+        broken.steps = 0;
+        continue;
+      }
+      // Calls are looked at in the first 16 steps, then in those that are powers of two: until the next look,
+      // one batch is all that is known.
+      const bool looked_once = broken.since >= kLooked - limits_.calls;
+      if (broken.told || ++broken.steps < (looked_once ? broken.since + 1 : limits_.calls)) continue;
+      broken.told = true;
+      const Breach breach = CtcBreach(std::string_view(key).substr(key.find(' ') + 1));
+      Finding finding = FindingAt(kName, breach.cause, view, TensorAt{format::kNoId});
+      finding.tensor = "CTCLoss";
+      finding.severity = breach.stop ? Severity::kStop : Severity::kWarn;
+      finding.since_step = broken.since;
+      finding.what = fmt::format("CTCLoss {}", breach.what);
+      finding.why = breach.why;
+      finding.remedy = breach.remedy;
+      finding.causes = {breach.what};
+      finding.evidence = {{"calls", broken.steps}};
+      finding.threshold = fmt::format("{} steps in a row (Luff)", limits_.calls);
+      sink.Report(std::move(finding));
+    }
+  }
+
   Breach BreachOf(const LossCall& call, const Recognition& found, Kind* kind) const {
     const double tolerance = Tolerance(call.output.dtype);
     std::vector<double> const& values = call.output.values;
     const bool finite = std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); });
     if (!finite || values.empty()) return {};
     const bool named = FormulaOfKind(call.kind) != Formula::kUnknown;
+    if (const Breach twice = Twice(call, found.formula); twice.cause != nullptr) return twice;
     const bool two_axes = call.whole() && call.output.shape.size() == 2;
     const auto [low, high] = std::minmax_element(values.begin(), values.end());
     switch (found.formula) {
@@ -301,6 +409,24 @@ class LossInputContract final : public KeptRule {
     }
   }
 
+  // A softmax or sigmoid of what another one, or an activation, has limited. The graph says so. Where the
+  // loss has a softmax of its own, the others are one too many already: BreachOf and Limited.
+  Breach Twice(const LossCall& call, Formula formula) const {
+    const std::string maker = makers_.Of(call), behind = makers_.BehindOf(call);
+    const bool of_scores = formula == Formula::kCrossEntropy || formula == Formula::kBceWithLogits;
+    const bool of_shares =
+        formula == Formula::kNll || formula == Formula::kBce || formula == Formula::kKlDivergence;
+    if (formula == Formula::kUnknown || (of_scores && maker != "log_softmax") ||
+        (maker != "softmax" && maker != "sigmoid" && maker != "log_softmax"))
+      return {};
+    if (behind == "softmax" || behind == "sigmoid") return kSquashedTwice;
+    return IsActivation(behind) && (of_shares || of_scores) ? kLimitedFirst : Breach();
+  }
+  static bool IsActivation(const std::string& made_by) {
+    return made_by == "relu" || made_by == "tanh" || made_by == "gelu" || made_by == "silu" ||
+           made_by == "softplus";
+  }
+
   static Breach OfDivergence(const LossCall& call, double low, double high, double tolerance) {
     const auto rows_of = [](const SampleValues& values) {
       ClassRows rows;
@@ -336,8 +462,7 @@ class LossInputContract final : public KeptRule {
         Dropped(call.output, modules_.modules().back().Number("p").value_or(0)))
       return kDropped;
     if (maker == "sigmoid" || maker == "softmax") return kSigmoidFirst;
-    if (maker == "relu" || maker == "tanh" || maker == "gelu" || maker == "silu" || maker == "softplus")
-      return kActivationFirst;
+    if (IsActivation(maker)) return kActivationFirst;
     return Squashed(low, high, count, kind) ? kSigmoidFirst : Breach();
   }
 
@@ -398,6 +523,7 @@ class LossInputContract final : public KeptRule {
   LossInputMakers makers_;
   std::map<std::string, Kind> kinds_;  // by key of the call
   std::map<std::string, Sign> signs_;  // likewise
+  std::map<std::string, Broken> ctc_;  // by place of the call and word of the event
 };
 
 }  // namespace
@@ -405,8 +531,8 @@ class LossInputContract final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
-  // more of divergences; 5: "dropout_before_scores"
-  spec.version = 5;
+  // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"
+  spec.version = 6;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

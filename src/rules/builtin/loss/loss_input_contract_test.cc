@@ -218,9 +218,27 @@ TEST(LossInputContract, ACorrectCallBesideIt_DoesNotHideAFaultyOne) {
   EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
 }
 
-std::string MadeBy(const std::string& operation, int call = 0) {
-  return R"({"kind": "loss_input", "loss": "CrossEntropyLoss", "call": )" + std::to_string(call) +
-         R"(, "made_by": ")" + operation + "\"}";
+std::string MadeBy(const std::string& operation, int call = 0, const std::string& behind = "",
+                   const std::string& loss = "CrossEntropyLoss") {
+  return R"({"kind": "loss_input", "loss": ")" + loss + R"(", "call": )" + std::to_string(call) +
+         R"(, "made_by": ")" + operation + "\"" + (behind.empty() ? "" : R"(, "behind": ")" + behind + "\"") +
+         "}";
+}
+
+TEST(LossInputContract, TwoInARow_AreAFactOfTheGraph) {
+  const auto plain = [](auto*) {};
+  const auto cause = [&](const std::string& maker, const std::string& behind) {
+    const auto findings = FindingsOf(TwoHeads(plain, MadeBy(maker, 0, behind)));
+    return findings.empty() ? std::string() : findings[0].cause;
+  };
+  EXPECT_EQ(cause("log_softmax", "softmax"), "squashed_twice");
+  EXPECT_EQ(cause("log_softmax", "sigmoid"), "squashed_twice");
+  EXPECT_EQ(cause("log_softmax", "relu"), "activation_before_scores");
+  EXPECT_EQ(cause("sigmoid", "relu"), "sigmoid_before_logits");  // which is one too many already
+  EXPECT_EQ(cause("log_softmax", ""), "");
+  EXPECT_EQ(cause("log_softmax", "log_softmax"), "");  // changes nothing
+  EXPECT_EQ(cause("log_softmax", "exp"), "");
+  EXPECT_EQ(cause("exp", "softmax"), "");
 }
 
 TEST(LossInputContract, WhatTheGraphSays_IsAFact) {
@@ -303,6 +321,40 @@ TEST(LossInputContract, TargetsOfZeroAndOneWhereSignsAreDue_AreNamed) {
   EXPECT_TRUE(told({"others"}).empty());
   EXPECT_TRUE(told({"zeros_and_ones", "others"}).empty());
   EXPECT_TRUE(told({"others", "zeros_and_ones"}).empty());  // -1 was there: zeros are left out on purpose
+}
+
+TEST(LossInputContract, WhatCtcCannotLearnFrom_IsNamed) {
+  // `breaks`: what the event tells in each of the first steps; "-": no event.
+  const auto told = [](const std::vector<std::string>& breaks) {
+    FakeTrial trial;
+    for (std::size_t step = 0; step < breaks.size() + 12; ++step) {
+      trial.Step().Loss(1, "CTCLoss_output_0");
+      if (step < breaks.size() && breaks[step] != "-")
+        trial.EventJson(R"({"kind": "loss_ctc", "loss": "CTCLoss", "call": 0, "breaks": [)" + breaks[step] +
+                        "]}");
+    }
+    return FindingsOf(trial);
+  };
+  const std::vector<std::pair<std::string, std::string>> all = {
+      {R"("scores")", "logits_into_ctc"},
+      {R"("probabilities")", "probabilities_into_ctc"},
+      {R"("blank")", "blank_in_ctc_targets"},
+      {R"("short")", "too_few_steps_for_ctc"}};
+  for (const auto& [word, cause] : all) {
+    const auto findings = told({word});
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, cause);
+    EXPECT_EQ(findings[0].step, 2);
+  }
+  EXPECT_EQ(told({R"("blank", "short")"}).size(), 2U);
+  EXPECT_TRUE(told({}).empty());
+  EXPECT_TRUE(told({""}).empty());
+  EXPECT_TRUE(told({R"("short")", "-", ""}).empty());  // a batch of the longest words
+  EXPECT_TRUE(told({R"("another word")"}).empty());
+  std::vector<std::string> later(33, "-");  // in the only batch between steps 32 and 64 that is looked at
+  later.back() = R"("short")";
+  EXPECT_TRUE(told(later).empty());
+  EXPECT_TRUE(told({R"(1, null)"}).empty());
 }
 
 }  // namespace

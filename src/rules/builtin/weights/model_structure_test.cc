@@ -246,6 +246,45 @@ TEST(NoGradient, AnOptimizerOfAnotherNetwork_Stops_OneOfAPartDoesNot) {
   EXPECT_TRUE(told(2).empty());
 }
 
+// Two optimizers; the backward pass reaches the parameter of the first only. `together`: both step in each
+// step; else only the second steps where the first's parameter is reached. `from`: the step in which the
+// second's is.
+std::vector<Finding> OfTwoOptimizers(bool together, int from = 1000, const char* owner = "\"Adam\"") {
+  FakeTrial trial;
+  trial.SetDocument("model", std::string(R"({"models": [
+      {"name": "Net", "type": "Net", "modules": [], "parameters": [
+        {"path": "a.weight", "name": "Net_a.weight", "shape": [4], "requires_grad": true, "optimizer": )") +
+                                 owner + R"(},
+        {"path": "b.weight", "name": "Net_b.weight", "shape": [4], "requires_grad": true, "optimizer": "Adam_2"}]}],
+      "optimizers": [{"number": 0, "name": "Adam", "type": "Adam", "foreign": 0, "groups": [{"parameters": 1}]},
+        {"number": 1, "name": "Adam_2", "type": "Adam", "foreign": 0, "groups": [{"parameters": 1}]}]})");
+  for (int step = 0; step < 140; ++step) {
+    trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 1).Ran("a").Ran("b");
+    if (together) trial.Event(EventKind::kOptimizerStep, 0);
+    if ((step & (step - 1)) == 0) {
+      trial.EventJson(step < from ? R"({"kind": "reach", "without_gradient": ["Net_b.weight"],
+          "without_gradient_count": 1, "foreign": [], "reached_count": 1})"
+                                  : R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
+          "foreign": [], "reached_count": 2})");
+    }
+    trial.Tensor("gradient/Net_a.weight", Role::kGradient, {1, 2});
+    if (step >= from) trial.Tensor("gradient/Net_b.weight", Role::kGradient, {1, 2});
+  }
+  return FindingsOf(trial, "NoGradient");
+}
+
+TEST(NoGradient, TwoOptimizersExchanged_Warn_AHeadThatBeginsLateIsSilent) {
+  const auto exchanged = OfTwoOptimizers(false);
+  ASSERT_EQ(exchanged.size(), 1U);
+  EXPECT_NE(exchanged[0].remedy.find("exchanged"), std::string::npos);
+  const auto copy = OfTwoOptimizers(false, 1000, "null");  // no optimizer holds what is reached
+  ASSERT_EQ(copy.size(), 1U);
+  EXPECT_NE(copy[0].what.find("Adam_2"), std::string::npos);
+  EXPECT_TRUE(OfTwoOptimizers(true, 100).empty());  // its loss is added after 100 steps
+  EXPECT_TRUE(OfTwoOptimizers(true).empty());       // after all of these
+  EXPECT_TRUE(OfTwoOptimizers(false, 4).empty());
+}
+
 TEST(NoGradient, NothingIsReached_Stops) {
   FakeTrial trial;
   trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));

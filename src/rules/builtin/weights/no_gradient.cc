@@ -60,6 +60,7 @@ class NoGradient final : public KeptRule {
       reached_ = reach.reached_count;
       without_ = reach.without_gradient;
       ++reaches_;
+      if (reach.complete()) FollowOwners(view);
     }
     bool due = false;
     for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
@@ -99,9 +100,13 @@ class NoGradient final : public KeptRule {
   };
   struct Optimizer {
     std::int64_t updates = 0, first_step = 0;
+    // Looks in a row, the newest last, at whose steps the backward pass reached parameters, but none of an
+    // optimizer that stepped then.
+    std::int64_t misdirected = 0;
     void VisitFields(Fields& io) {
       io("updates", updates);
       io("first_step", first_step);
+      io("misdirected", misdirected);
     }
   };
   struct One {
@@ -114,6 +119,26 @@ class NoGradient final : public KeptRule {
   [[nodiscard]] const Seen* SeenOf(const std::string& name) const {
     const auto it = seen_.find(name);
     return it == seen_.end() ? nullptr : &it->second;
+  }
+
+  // Whose parameters the backward pass of this step has reached, and which optimizers have stepped.
+  void FollowOwners(const StepView& view) {
+    std::set<std::uint32_t> stepped;
+    for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
+      if (event.row.subject < kMaxOptimizers && event.worker == view.index.first_worker())
+        stepped.insert(event.row.subject);
+    }
+    const ModelFacts& facts = view.memo.Facts(view);
+    bool own = false;
+    for (const auto& [name, parameter] : facts.parameters()) {
+      if (own || !parameter.requires_grad || without_.contains(name)) continue;
+      const auto number = facts.OptimizerNumber(parameter.optimizer);
+      own = number && stepped.contains(*number);
+    }
+    for (const std::uint32_t number : stepped) {
+      if (number >= optimizers_.size()) optimizers_.resize(number + 1);
+      optimizers_[number].misdirected = own ? 0 : optimizers_[number].misdirected + 1;
+    }
   }
 
   void Judge(const StepView& view, Sink& sink) {
@@ -233,7 +258,8 @@ class NoGradient final : public KeptRule {
   }
 
   // Parameters without a gradient of optimizers that have stepped often and hold no others, while the
-  // backward pass reaches a network that they do not hold: they were given another one.
+  // backward pass reaches a network of which no optimizer that steps then holds anything: they were given
+  // another one. A head whose loss comes later steps beside the optimizer of what is reached.
   [[nodiscard]] std::set<std::string> Idle(const ModelFacts& facts, const std::vector<One>& none) const {
     std::map<std::string, std::int64_t> held;
     for (const One& one : none) {
@@ -241,7 +267,10 @@ class NoGradient final : public KeptRule {
         ++held[parameter->optimizer];
     }
     for (const OptimizerFacts& optimizer : facts.optimizers()) {
-      if (held.contains(optimizer.name) && held[optimizer.name] != optimizer.parameters)
+      const auto number = facts.OptimizerNumber(optimizer.name);
+      const bool misdirected =
+          number && *number < optimizers_.size() && optimizers_[*number].misdirected >= 2;
+      if (held.contains(optimizer.name) && (held[optimizer.name] != optimizer.parameters || !misdirected))
         held.erase(optimizer.name);
     }
     std::set<std::string> names;
@@ -409,7 +438,7 @@ RuleSpec Spec() {
       return InvalidArgument("'fast', 'front' and 'late' must ascend");
     return std::unique_ptr<Rule>(new NoGradient(limits));
   });
-  spec.version = 3;  // 3: "first_step_only"
+  spec.version = 4;  // 4: an optimizer of another network is told from a head that begins late
   spec.aliases = {"AdapterNotTraining"};
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
   spec.needs = [](const Parameters&) -> std::vector<Need> {

@@ -61,7 +61,8 @@ class Original final : public KeptRule {
 
 // Luff's rule. In the long run: the gradient of a layer's weights is smaller than `ratio` times the largest
 // of the step in 30 of the last 32 updates, and the loss has not fallen since its first values. A gradient
-// that was not recorded does not count as small.
+// that was not recorded does not count as small. A share that grows from block to block of updates waits: a
+// last layer that began at zero passes on as much as it has grown.
 //
 // From the start on: the gradients of the first recorded updates fall geometrically from the last layer to
 // the first. With x = place of a layer and y = log of the mean |g| of its weights, a straight line fits
@@ -70,7 +71,9 @@ class Original final : public KeptRule {
 // changes are recorded), since an optimizer may scale its gradient up. Small targets, a position behind a
 // batch norm, a gate that starts at zero or a last layer that starts small make gradients small, but not
 // smaller from layer to layer.
-constexpr double kStill = 1e-5;  // of a weight's norm per update
+constexpr double kStill = 1e-5;   // of a weight's norm per update
+constexpr int kBlock = 16;        // updates whose shares of the largest gradient are averaged
+constexpr double kRising = 0.05;  // growth of that mean from one block to the next, at least
 
 bool IsLayer(const std::string& type) {
   const ModuleKind kind = KindOfModule(type);
@@ -109,6 +112,8 @@ class Luff final : public KeptRule {
       ++history.count;
       if (small && history.since < 0) history.since = info.mode_step;
       if (!small && history.bits == 0) history.since = -1;
+      history.Follow(one.size / largest);
+      if (open_.empty() && history.Rising()) continue;
       if (history.count >= limits_.updates && std::popcount(history.bits) >= 30 && small) {
         if (smallest == nullptr || one.size < smallest->size) smallest = &one;
         others.push_back(view.trial.tensor(one.tensor).name);
@@ -166,10 +171,28 @@ class Luff final : public KeptRule {
     std::uint32_t bits = 0;  // the last 32 updates, newest in the lowest bit: 1 = small
     std::int64_t count = 0;
     std::int64_t since = -1;
+    double sum = 0, mean = 0, mean_before = 0;  // of the shares of this block of updates, of the last two
+    void Follow(double share) {
+      sum += share;
+      if (count % kBlock != 0) return;
+      mean_before = mean;
+      mean = sum / kBlock;
+      sum = 0;
+    }
+    // What lies behind the layer begins to pass gradients on, as a last layer does that begins at zero.
+    // Steady growth since the start adds kBlock / count of it in a block; half of that is asked for.
+    [[nodiscard]] bool Rising() const {
+      const double growth =
+          std::max(kRising, 0.5 * kBlock / static_cast<double>(std::max<std::int64_t>(count, 1)));
+      return mean_before > 0 && mean > (1 + growth) * mean_before;
+    }
     void VisitFields(Fields& io) {
       io("bits", bits);
       io("count", count);
       io("since", since);
+      io("sum", sum);
+      io("mean", mean);
+      io("mean_before", mean_before);
     }
   };
   struct Seen {
@@ -266,7 +289,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always captured
-  spec.version = 2;                                        // 2: cause "start"
+  spec.version = 3;                                        // 3: gradients that grow wait
   spec.summary =
       "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
   return spec;

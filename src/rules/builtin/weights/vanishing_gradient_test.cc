@@ -39,6 +39,30 @@ TEST(VanishingGradient, FewLayers_AMildFall_OrWeightsThatMove_AreSilentAtTheStar
   EXPECT_TRUE(FindingsOf(Deep(10, 0.3, 1e-3), "VanishingGradient", ParameterSet::kLuff).empty());
 }
 
+// The loss stands still, and so does the share that reaches the first of two layers, or it grows.
+FakeTrial Faint(double (*share)(int)) {
+  FakeTrial trial;
+  for (int step = 0; step < 96; ++step) {
+    trial.Step().Loss(1.39 + 1e-4 * (step % 3));
+    trial.Tensor("gradient/body.weight", Role::kGradient, {0.02 * share(step)});
+    trial.Tensor("gradient/head.weight", Role::kGradient, {0.02});
+  }
+  return trial;
+}
+
+TEST(VanishingGradient, AShareThatGrowsWithTheLastLayer_Waits) {
+  const auto told = [](double (*share)(int)) {
+    return FindingsOf(Faint(share), "VanishingGradient", ParameterSet::kLuff);
+  };
+  const auto findings = told([](int) { return 1e-5; });
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "ratio");
+  EXPECT_FALSE(told([](int step) { return 1e-5 / (1 + step); }).empty());
+  EXPECT_TRUE(told([](int step) { return 1e-10 * step * step * step; }).empty());  // a zero head, warmed up
+  EXPECT_TRUE(told([](int step) { return 3e-7 * step; }).empty());                 // the same at a small rate
+  EXPECT_TRUE(told([](int step) { return 1e-8 * step * step; }).empty());
+}
+
 TEST(DeadRelu, BornDead_IsKnownAtTheThirdCapture) {
   FakeTrial trial;
   trial.Step();  // outputs are seen from step 1 on

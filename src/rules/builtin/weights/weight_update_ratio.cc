@@ -117,6 +117,10 @@ class Luff final : public KeptRule {
       if (entry.summary.abs_sum > 0) with_gradient_[ParameterOfGradient(tensor.name)] = info.update;
     }
     WeightMove move;
+    WeightMove lasting;  // of weights that did not begin at zero
+    double heaviest = 0;
+    for (const WeightChange& change : view.index.weight_changes())
+      heaviest = std::max(heaviest, change.previous_sum_sq);
     bool any = false;
     bool all_small = true;
     bool all_rest = true;  // the same, with weights that began at zero measured by the size of all
@@ -133,7 +137,9 @@ class Luff final : public KeptRule {
       const bool measured = weight.last_update >= 0 && updates > 0;
       const std::int64_t before = weight.last_update;
       weight.last_update = info.update;
-      weight.from_zero = weight.from_zero || change.previous_sum_sq == 0;
+      weight.from_zero = weight.from_zero || change.previous_sum_sq == 0 ||
+                         (!measured && change.previous_sum_sq < kNothing * heaviest);
+      if (!weight.from_zero) lasting.Add(change);
       // Does not judge weights without a gradient in this interval: they rest, on purpose or by mistake
       // (NoGradient).
       if (!measured || gradient == with_gradient_.end() || gradient->second < before) continue;
@@ -161,7 +167,7 @@ class Luff final : public KeptRule {
     // Whatever moves a weight that began at zero is large beside it; beside the others it may be nothing.
     const bool rests = all_rest && from_zero < Limit() * std::sqrt(trained_sq);
     if (any) Small(view, all_small, rests, largest, lead, std::move(others), sink);
-    Overwritten(view, move, sink);
+    Overwritten(view, lasting.before_sq > 0 ? lasting : move, !(lasting.before_sq > 0), sink);
     const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
     if (first_.Judge(view, move, loss, &open_small_, sink)) small_since_step_ = 0;
     if (!first_.said_small()) slow_.OnStep(view, loss, sink);
@@ -187,8 +193,10 @@ class Luff final : public KeptRule {
   /// Relative size of an update below which a weight rests.
   [[nodiscard]] double Limit() const { return first_.said_small() ? FirstUpdates::kStill : limits_.small; }
 
+  static constexpr double kNothing = 1e-6;  // squared norm of a weight that began beside the heaviest one
+
   struct Weight {
-    bool from_zero = false;
+    bool from_zero = false;  // or at next to nothing
     std::int64_t last_update = -1;
     std::int64_t large_rows = 0;
     std::int64_t since = -1;
@@ -207,6 +215,7 @@ class Luff final : public KeptRule {
     std::uint32_t worker = 0;
     std::string tensor;
     double largest = 0;
+    bool from_zero = false;  // of weights that all began at zero
     void VisitFields(Fields& io) {
       io("update", update);
       io("step", step);
@@ -216,6 +225,7 @@ class Luff final : public KeptRule {
       io("worker", worker);
       io("tensor", tensor);
       io("largest", largest);
+      io("from_zero", from_zero);
     }
   };
 
@@ -248,7 +258,19 @@ class Luff final : public KeptRule {
     return sum / static_cast<double>(recent_.size());
   }
 
-  void Overwritten(const StepView& view, const WeightMove& move, Sink& sink) {
+  // A loss has become worse than its best, beyond its noise.
+  [[nodiscard]] bool Worse() const {
+    for (const auto& [name, series] : tracker_.series()) {
+      if (series.has_levels() &&
+          series.recent() > series.best() + std::max(6 * series.noise(), 0.2 * std::abs(series.best())))
+        return true;
+    }
+    return false;
+  }
+
+  // Weights that began at zero outgrow what they were at any rate, as under a warm-up: nothing is lost unless
+  // the loss has become worse.
+  void Overwritten(const StepView& view, const WeightMove& move, bool from_zero, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
     if (tracker_.series().size() != 1 || recent_.empty()) {
       leap_.update = -1;
@@ -256,7 +278,7 @@ class Luff final : public KeptRule {
     }
     if (leap_.update >= 0 && info.update - leap_.update >= limits_.settle) {
       const double now = Level();
-      if (now >= leap_.level) {
+      if (now >= leap_.level && (!leap_.from_zero || Worse())) {
         Finding finding;
         finding.page = PageOf(kName);
         finding.cause = "overwritten";
@@ -290,35 +312,29 @@ class Luff final : public KeptRule {
     if (!move.any) return;
     const double ratio = std::sqrt(move.moved_sq / move.before_sq);
     if (leap_.update < 0 && std::isfinite(ratio) && ratio > limits_.overwritten) {
-      leap_ = {info.update, info.mode_step, level_step_, level_,
-               ratio,       move.worker,    move.tensor, move.largest};
+      leap_ = {info.update, info.mode_step, level_step_,  level_,   ratio,
+               move.worker, move.tensor,    move.largest, from_zero};
     }
-    Outgrown(info, move);
+    Outgrown(info, move, from_zero);
     level_ = Level();
     level_step_ = info.mode_step;
   }
 
   // Captures close together hide a move spread over many updates; the growth of the norm shows it.
-  void Outgrown(const query::StepInfo& info, const WeightMove& move) {
+  void Outgrown(const query::StepInfo& info, const WeightMove& move, bool from_zero) {
     const double norm = std::sqrt(move.before_sq);
     if (window_.update >= 0 && info.update - window_.update < kWindow) return;
     const double growth = window_.norm > 0 ? norm / window_.norm - 1 : 0;
     if (window_.update >= 0 && leap_.update < 0 && std::isfinite(growth) && growth > limits_.overwritten) {
-      leap_ = {info.update, info.mode_step, window_.step, window_.level,
-               growth,      move.worker,    move.tensor,  growth * growth};
+      leap_ = {info.update, info.mode_step, window_.step,    window_.level, growth,
+               move.worker, move.tensor,    growth * growth, from_zero};
     }
     window_ = {info.update, info.mode_step, norm, level_};
   }
 
   void Large(const StepView& view, const WeightChange& change, const Weight& weight, double ratio,
              Sink& sink) {
-    bool worse = false;
-    for (const auto& [name, series] : tracker_.series()) {
-      if (series.has_levels())
-        worse = worse ||
-                series.recent() > series.best() + std::max(6 * series.noise(), 0.2 * std::abs(series.best()));
-    }
-    if (tracker_.AnyImproved(0.02) && !worse) return;
+    if ((tracker_.AnyImproved(0.02) || weight.from_zero) && !Worse()) return;
     if (!tracker_.EnoughEvidence(24)) return;
     Finding finding = FindingAt(kName, "large", view, change);
     finding.severity = tracker_.AnyImproved(0.02) ? Severity::kWarn : Severity::kStop;
@@ -407,7 +423,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 8;  // 8: weights that began at zero beside all others
+  spec.version = 9;  // 9: weights that began at zero outgrow what they were
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
