@@ -185,6 +185,7 @@ class Proxy:
 
         proxy = self
         self.requests: list[tuple[str, str, int, int]] = []  # method, path, bytes in, bytes out
+        self.saw = None  # called with method, path and the body of a request
         self.lose = None  # called with method and path: True if the answer is to be lost
         host = endpoint.split("//", 1)[1]
 
@@ -200,6 +201,8 @@ class Proxy:
                 data = answer.read()
                 upstream.close()
                 proxy.requests.append((self.command, self.path, len(body), len(data)))
+                if proxy.saw is not None:
+                    proxy.saw(self.command, self.path, body)
                 if proxy.lose is not None and proxy.lose(self.command, self.path):
                     self.close_connection = True
                     self.connection.close()
