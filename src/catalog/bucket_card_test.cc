@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -24,7 +26,7 @@ constexpr const char* kId = "38d3e0491acfd95a153e85d3bc861a1c";
 
 Card SomeCard(const std::string& id = kId) {
   Card card;
-  card.run = "/home/somebody/runs/first";
+  card.run = "/data/private/runs/first";
   card.name = "first";
   card.run_id = id;
   card.host = "trainer";
@@ -52,7 +54,7 @@ Card SomeCard(const std::string& id = kId) {
 TEST(BucketCard, IsReadAsItWas) {
   const Card card = SomeCard();
   const std::string text = BucketCard(card);
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("/home/somebody")));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("/data/private")));
   const auto read = ParseBucketCardUntrusted(text);
   ASSERT_TRUE(read.ok()) << read.status().ToString();
   Card again = *read;

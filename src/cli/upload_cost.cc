@@ -38,6 +38,12 @@ double Month(const Upload& upload, const BucketPrices& prices) {
   return static_cast<double>(upload.sent_bytes) / kGb * prices.per_gb_month;
 }
 
+std::string MoneyText(double amount) {
+  constexpr double kLeast = 0.0001;
+  if (amount > 0 && amount < kLeast) return fmt::format("less than ${}", kLeast);
+  return amount < 1 ? fmt::format("${:.2g}", amount) : fmt::format("${:.2f}", amount);
+}
+
 }  // namespace
 
 std::vector<Upload> UploadsOf(const std::string& run) {
@@ -57,8 +63,8 @@ std::string UploadText(const Upload& upload, const std::optional<BucketPrices>& 
       fmt::format("{} ({} puts and lists), {} sent", Plural(upload.requests, "request", "requests"),
                   upload.puts, SizeText(upload.sent_bytes));
   if (prices)
-    text += fmt::format("; ${:.2g} for requests, at most ${:.2g} a month for what is kept",
-                        Requests(upload, *prices), Month(upload, *prices));
+    text += fmt::format("; {} for requests, at most {} a month for what is kept",
+                        MoneyText(Requests(upload, *prices)), MoneyText(Month(upload, *prices)));
   return text;
 }
 

@@ -66,17 +66,18 @@ def look(store: Store, known: dict[str, int]) -> None:
     cards = store.objects(CARDS, MAX_RUNS)
     if len(cards) == MAX_RUNS:
         _write(f"! only the first {MAX_RUNS} runs are listed; give each project a prefix: {store.url}")
-    changed = []
+    changed, same = [], []
     for card in cards:
         if not is_run_id(card.name):
             continue  # nothing that Luff has put
         if card.size > MAX_CARD:
             key = card_key(card.name)
             _write(f"! a card has {card.size} bytes, Luff writes at most {MAX_CARD}: {store.url}/{key}")
-        elif known.get(card.name) == stamp_of(card):
-            _write(f"= {card.name} {stamp_of(card)}")
+        elif known.get(card.name) == (stamp := stamp_of(card)):
+            same.append(f"= {card.name} {stamp}\n")
         else:
             changed.append(card)
+    sys.stdout.buffer.write("".join(same).encode())
     _write(f"# {len(changed)}")
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="luff-cards") as pool:
         for at in range(0, len(changed), _BATCH):

@@ -75,9 +75,11 @@ def _runs(pid: int, started: int) -> bool:
 
 
 def any_writes(run: str) -> bool:
-    """True if any worker of the run is seen to write."""
+    """True if any worker of the run, or a process that samples its machine, is seen to write."""
     try:
         names = os.listdir(run)
     except OSError:
         return False
-    return any(name[:1] == "w" and name[1:].isdigit() and writes(os.path.join(run, name)) for name in names)
+    return any(
+        name[:1] in ("w", "h") and name[1:].isdigit() and writes(os.path.join(run, name)) for name in names
+    )
