@@ -105,7 +105,9 @@ class Run:
             out.write(data)
 
     def files(self) -> dict[str, bytes]:
-        return {str(f.relative_to(self.path)): f.read_bytes() for f in self.path.rglob("*") if f.is_file()}
+        """What is uploaded: all but what an upload notes for its host."""
+        found = {str(f.relative_to(self.path)): f.read_bytes() for f in self.path.rglob("*") if f.is_file()}
+        return {name: data for name, data in found.items() if not name.startswith("sync/")}
 
 
 @pytest.fixture
