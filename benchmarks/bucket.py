@@ -247,16 +247,18 @@ def main() -> int:
         subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server,
     ):
         assert server.stdout is not None
-        endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        proxy = Proxy(endpoint)
-        os.environ.update(ACCESS | {"AWS_ENDPOINT_URL": proxy.endpoint})
-        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="luff")
-        folder, base = Path(name), "s3://luff/bench"
-        found = upload(base, proxy, arguments.seconds, folder)
-        found |= reading(base, proxy, folder)
-        found |= training(base, arguments.blocks, folder)
-        proxy.close()
-        server.kill()
+        try:
+            endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
+            proxy = Proxy(endpoint)
+            os.environ.update(ACCESS | {"AWS_ENDPOINT_URL": proxy.endpoint})
+            boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="luff")
+            folder, base = Path(name), "s3://luff/bench"
+            found = upload(base, proxy, arguments.seconds, folder)
+            found |= reading(base, proxy, folder)
+            found |= training(base, arguments.blocks, folder)
+            proxy.close()
+        finally:
+            server.kill()
     good = True
     for key, value in found.items():
         limit = GATES.get(key)
