@@ -246,3 +246,39 @@ def test_a_bucket_that_refuses_cards_has_the_run(luff, with_findings, tmp_path):
     url = luff("sync", with_findings, base).stdout.strip()
     there, here = (luff("check", run, "--json", expect=None).stdout for run in (url, with_findings))
     assert there == here
+
+
+def test_show_says_what_an_upload_has_cost(luff, with_findings, tmp_path):
+    """On the host and by the URL; money only at prices that the user gives."""
+    base, config = f"file://{tmp_path}/bucket", tmp_path / "luff.toml"
+    url = luff("sync", with_findings, base).stdout.strip()
+    assert "$" not in luff("show", with_findings).stdout
+    config.write_text(
+        "[bucket]\nprice_per_1000_puts = 5\nprice_per_1000_gets = 1\nprice_per_gb_month = 1000\n"
+    )
+    for place in (with_findings, url):
+        (cost,) = json.loads(luff("show", place, "--json", "--config", config).stdout)["uploads"]
+        assert cost["url"] == url
+        gets = cost["requests"] - cost["puts"]
+        assert cost["puts"] > 5
+        assert cost["requests_cost"] == pytest.approx((5 * cost["puts"] + gets) / 1000)
+        assert cost["month_cost_at_most"] == pytest.approx(cost["sent_bytes"] / 1e6)
+        shown = luff("show", place, "--config", config).stdout
+        assert f"{cost['requests']} requests ({cost['puts']} puts and lists)" in shown
+        assert " for requests, at most $" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[bucket]\nprice_per_1000_put = 1\n", "nearest: price_per_1000_puts"),
+        ("[bucket]\nprice_per_gb_month = -1\n", "no price from 0 to 1e+06"),
+        ("[bucket]\nprice_per_gb_month = nan\n", "no price from 0"),
+        ("bucket = 3\n", "is no table"),
+    ],
+)
+def test_a_wrong_price_is_explained_with_its_line(luff, with_findings, tmp_path, text, says):
+    (tmp_path / "luff.toml").write_text(text)
+    done = luff("show", with_findings, "--config", tmp_path / "luff.toml", expect=2)
+    assert says in done.stderr
+    assert "luff.toml, line " in done.stderr
