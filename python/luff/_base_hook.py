@@ -36,7 +36,7 @@ from luff._plain import plain, shown
 from luff._rules_beside import needs_of, open_when_judged, take_rules, watch_beside
 from luff._run_place import new_run, warn_of_another_place
 from luff._step_writer import StepWriter
-from luff._upload_beside import take_sync, upload_beside
+from luff._upload_beside import take_upload, upload_beside
 from luff.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
 
 __all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
@@ -345,8 +345,8 @@ class BaseHook:
             self.trial.opened(session, self._run)
         if self._options.rules and self.first_rank:
             self.guarded("rules", watch_beside, self._run, self._options.rules, self._options.on_finding)
-        if self._options.sync and self.first_rank:
-            self.guarded("sync", upload_beside, self._run, self._options.sync)
+        if self._options.upload and self.first_rank:
+            self.guarded("upload", upload_beside, self._run, self._options.upload)
 
     def _open_session(self, rank: tuple[int, int] | None) -> Session:
         """Opens the run, or one beside it if that place is taken: a script or a notebook's cell may run again."""
@@ -609,7 +609,7 @@ def choose_run(
     """
     config = dict(config)
     rules, on_finding = take_rules(config)
-    sync = take_sync(config)
+    upload = take_upload(config)
     supervised = run_from_environment()
     if supervised is not None:  # whose rules and upload were chosen on its command line
         merged = (merge or merge_configs)(supervised.config, dict(config)) if config else supervised.config
@@ -618,7 +618,7 @@ def choose_run(
     if rules:
         config = (merge or merge_configs)(needs_of(rules), config)
     return RunOptions(
-        path, resume, False, config, rules=rules, on_finding=on_finding, sync=sync, unnamed=run is None
+        path, resume, False, config, rules=rules, on_finding=on_finding, upload=upload, unnamed=run is None
     )
 
 

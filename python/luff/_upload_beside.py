@@ -1,4 +1,4 @@
-"""The upload beside a training that attached itself: ``attach(sync="s3://bucket/team")``. docs/buckets.md."""
+"""The upload beside a training that attached itself: ``attach(upload="s3://bucket/team")``. docs/buckets.md."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from luff.errors import InvalidArgumentError
 
-__all__ = ["take_sync", "upload_beside"]
+__all__ = ["take_upload", "upload_beside"]
 
 _TIMEOUT_S = 30
 
 
-def take_sync(config: dict[str, Any]) -> str:
-    """Removes ``sync`` from the options of `attach`; returns the URL, or "".
+def take_upload(config: dict[str, Any]) -> str:
+    """Removes ``upload`` from the options of `attach`; returns the URL, or "".
 
     Raises
     ------
     InvalidArgumentError
         If it is no URL of a bucket, or needs what is not installed.
     """
-    url = config.pop("sync", "")
+    url = config.pop("upload", "")
     if not url:
         return ""
     from luff.remote._errors import BucketError
@@ -30,11 +30,11 @@ def take_sync(config: dict[str, Any]) -> str:
 
     try:
         if not isinstance(url, str):
-            raise InvalidArgumentError(f"sync is {url!r}; expected the URL of a bucket")
+            raise InvalidArgumentError(f"upload is {url!r}; expected the URL of a bucket")
         url = normal_url(url)
         check_installed(url)
     except BucketError as error:
-        raise InvalidArgumentError(f"sync: {error}") from None
+        raise InvalidArgumentError(f"upload: {error}") from None
     return url
 
 

@@ -1,4 +1,4 @@
-"""`attach(sync=URL)`: a training that no `luff run` watches is uploaded by a process that is not its child."""
+"""`attach(upload=URL)`: a training that no `luff run` watches is uploaded by a process that is not its child."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 
 import pytest
 from conftest import TRAIN
-from luff._upload_beside import take_sync
+from luff._upload_beside import take_upload
 from luff.errors import InvalidArgumentError
 from luff.remote._head import parse_head_untrusted
 from luff.remote._store import open_store
@@ -19,7 +19,7 @@ from luff.remote._store import open_store
 ATTACHED = TRAIN.replace(
     "for _ in range(steps):",
     """import luff.torch, os
-luff.torch.attach(model, optimizer=optimizer, run=sys.argv[4], sync=sys.argv[5])
+luff.torch.attach(model, optimizer=optimizer, run=sys.argv[4], upload=sys.argv[5])
 for _ in range(steps):""",
 )
 NO_CHILD = """
@@ -130,5 +130,12 @@ def test_under_luff_run_the_command_line_decides(luff, tmp_path):
 
 @pytest.mark.parametrize("url", ["ftp://x", "file://relative", 7, "s3://user:word@bucket"])
 def test_a_wrong_url_is_an_error_before_the_training(url):
-    with pytest.raises(InvalidArgumentError, match="sync"):
-        take_sync({"sync": url})
+    with pytest.raises(InvalidArgumentError, match="upload"):
+        take_upload({"upload": url})
+
+
+def test_the_option_of_durability_is_another_one():
+    """`sync` of a capture says what is flushed to the disk."""
+    config = {"sync": "none", "upload": "file:///bucket"}
+    assert take_upload(config) == "file:///bucket"
+    assert config == {"sync": "none"}
