@@ -33,9 +33,9 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process."""
+    """CPU seconds of a process and of the children that it has waited for."""
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICK
+    return sum(int(field) for field in fields[11:15]) / TICK
 
 
 def start_sync(run: Path, url: str) -> subprocess.Popen[bytes]:
@@ -51,6 +51,7 @@ def upload(base: str, proxy: Any, seconds: float, folder: Path) -> dict[str, flo
     """Uploads 50 KB/s of metadata and 0.5 MB/s of payload, and follows them."""
     from conftest import Run
     from luff.remote._errors import BucketError
+    from luff.remote._head import parse_head_untrusted
     from luff.remote._spool import Cache, Spool
     from luff.remote._store import open_store
 
@@ -71,15 +72,23 @@ def upload(base: str, proxy: Any, seconds: float, folder: Path) -> dict[str, flo
             lengths.append((time.monotonic(), written["m"]))
             time.sleep(0.1)
 
+    in_heads = {"payload": 0}  # bytes, which are only stored there
+
+    def saw(method: str, path: str, body: bytes) -> None:
+        if method == "PUT" and "/live/" in path:
+            _, tails = parse_head_untrusted(body)
+            in_heads["payload"] += sum(len(tail) for file, tail in tails.items() if file.is_payload)
+
     run.append("w0000/m-000001.lfm", b"x")
     written["m"] += 1
     proxy.requests.clear()
+    proxy.saw = saw
     sync = start_sync(run.path, base)
     writer = threading.Thread(target=write)
     begun = time.monotonic()
     writer.start()
     lags: list[float] = []
-    seen = 0
+    seen, begun_with, flushing_at = 0, 0, 0.0
     pool = ThreadPoolExecutor(4)
     store = open_store(base)
     spool = Spool(str(folder / "copy"), f"{base}/{run.run_id}", store, run.run_id, "/x", Cache(1 << 30), pool)
@@ -90,6 +99,8 @@ def upload(base: str, proxy: Any, seconds: float, folder: Path) -> dict[str, flo
             spool.open()
         except BucketError:
             continue
+        if not flushing_at:  # what begins an upload is once in a job
+            begun_with, flushing_at = sum(r[0] == "PUT" for r in proxy.requests), time.monotonic()
         now, length = time.monotonic(), segment.stat().st_size
         lags += [now - when for when, upto in lengths if seen < upto <= length]
         seen = length
@@ -98,7 +109,9 @@ def upload(base: str, proxy: Any, seconds: float, folder: Path) -> dict[str, flo
     status = Path(f"/proc/{sync.pid}/status").read_text()
     rss = int(status.split("VmHWM:")[1].split()[0]) / 1024
     puts = [r for r in proxy.requests if r[0] == "PUT"]
-    payload = sum(r[2] for r in puts if ".lfd/" in r[1])
+    proxy.saw = None
+    rate = (len(puts) - begun_with) / (time.monotonic() - flushing_at) * 60
+    payload = sum(r[2] for r in puts if ".lfd/" in r[1]) + in_heads["payload"]
     rest = sum(r[2] for r in puts) - payload
     assert sync.stdin is not None
     sync.stdin.close()
@@ -107,7 +120,8 @@ def upload(base: str, proxy: Any, seconds: float, folder: Path) -> dict[str, flo
     return {
         "cpu_share": cpu / took,
         "memory_mb": rss,
-        "puts_a_minute": len(puts) / took * 60,
+        "puts_a_minute": rate,
+        "puts_to_begin": begun_with,
         "metadata_put_per_written": rest / written["m"],
         "payload_put_per_written": payload / written["d"],
         "lag_p50_s": statistics.median(lags),
@@ -233,16 +247,18 @@ def main() -> int:
         subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server,
     ):
         assert server.stdout is not None
-        endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        proxy = Proxy(endpoint)
-        os.environ.update(ACCESS | {"AWS_ENDPOINT_URL": proxy.endpoint})
-        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="luff")
-        folder, base = Path(name), "s3://luff/bench"
-        found = upload(base, proxy, arguments.seconds, folder)
-        found |= reading(base, proxy, folder)
-        found |= training(base, arguments.blocks, folder)
-        proxy.close()
-        server.kill()
+        try:
+            endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
+            proxy = Proxy(endpoint)
+            os.environ.update(ACCESS | {"AWS_ENDPOINT_URL": proxy.endpoint})
+            boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="luff")
+            folder, base = Path(name), "s3://luff/bench"
+            found = upload(base, proxy, arguments.seconds, folder)
+            found |= reading(base, proxy, folder)
+            found |= training(base, arguments.blocks, folder)
+            proxy.close()
+        finally:
+            server.kill()
     good = True
     for key, value in found.items():
         limit = GATES.get(key)

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,12 +29,14 @@ from luff._hook import (
     resume_point,
     run_from_environment,
 )
+from luff._merged_config import merge_configs
 from luff._next_training import MAX_RUNS, NextTraining
 from luff._phases import listen, unlisten
 from luff._plain import plain, shown
 from luff._rules_beside import needs_of, open_when_judged, take_rules, watch_beside
 from luff._run_place import new_run, warn_of_another_place
 from luff._step_writer import StepWriter
+from luff._upload_beside import take_upload, upload_beside
 from luff.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
 
 __all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
@@ -343,6 +345,8 @@ class BaseHook:
             self.trial.opened(session, self._run)
         if self._options.rules and self.first_rank:
             self.guarded("rules", watch_beside, self._run, self._options.rules, self._options.on_finding)
+        if self._options.upload and self.first_rank:
+            self.guarded("upload", upload_beside, self._run, self._options.upload)
 
     def _open_session(self, rank: tuple[int, int] | None) -> Session:
         """Opens the run, or one beside it if that place is taken: a script or a notebook's cell may run again."""
@@ -605,37 +609,17 @@ def choose_run(
     """
     config = dict(config)
     rules, on_finding = take_rules(config)
+    upload = take_upload(config)
     supervised = run_from_environment()
-    if supervised is not None:  # whose rules were chosen on its command line
-        merged = (merge or _merge)(supervised.config, dict(config)) if config else supervised.config
+    if supervised is not None:  # whose rules and upload were chosen on its command line
+        merged = (merge or merge_configs)(supervised.config, dict(config)) if config else supervised.config
         return replace(supervised, config=merged)
     path = new_run() if run is None else os.path.abspath(os.fspath(run))
     if rules:
-        config = (merge or _merge)(needs_of(rules), config)
-    return RunOptions(path, resume, False, config, rules=rules, on_finding=on_finding, unnamed=run is None)
-
-
-def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    listed = list(base.get("collections", []))
-    for item in more.get("collections", []):
-        taken = {one.get("name") for one in listed}
-        listed.append(_renamed(item, taken, more) if item.get("name") in taken else item)
-    merged = {**base, **more}
-    merged["collections"] = listed
-    return merged
-
-
-def _renamed(item: Mapping[str, Any], taken: Container[Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Renames a collection whose name is already that of a rule's collection; it keeps what its name stands for."""
-    from luff.config import describe
-
-    asked = {key: config[key] for key in ("save", "save_interval") if key in config}
-    found = describe(json.dumps({**asked, "collections": [dict(item)]}))
-    meant = next((one for one in found if one.get("name") == item["name"]), dict(item))
-    number = 2
-    while f"{item['name']}_{number}" in taken:
-        number += 1
-    return {**meant, "name": f"{item['name']}_{number}"}
+        config = (merge or merge_configs)(needs_of(rules), config)
+    return RunOptions(
+        path, resume, False, config, rules=rules, on_finding=on_finding, upload=upload, unnamed=run is None
+    )
 
 
 def _after_fork() -> None:

@@ -227,6 +227,7 @@ class RunOptions:
     supervisor: int = 0  # process number of that `luff run`
     rules: str = ""  # to run beside a training that no `luff run` watches; empty for none
     on_finding: str = "warn"
+    upload: str = ""  # URL of the bucket into which a run is uploaded that no `luff run` watches; "" for none
     unnamed: bool = False  # nobody chose `path`
     marks: str = ""  # document "trial" of what `luff run --sweep` says, as JSON; "" for none
     trial: Trial | None = (

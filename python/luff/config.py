@@ -75,6 +75,7 @@ class CaptureOptions(TypedDict, total=False):
     accelerators: bool
     rules: bool | str
     on_finding: str
+    upload: str
 
 
 @dataclass(eq=True)

@@ -441,6 +441,8 @@ std::string ToJson(const Card& card) {
             {"loss", card.loss},
             {"eval_loss", card.eval_loss},
             {"problems", card.problems}};
+  if (card.heard_unix_ns != 0) json["heard_unix_ns"] = card.heard_unix_ns;
+  if (!card.pruned.empty()) json["pruned"] = card.pruned;
   if (!card.headline.rule.empty()) {
     const Headline& head = card.headline;
     json["findings"]["first"] = {

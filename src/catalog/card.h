@@ -65,6 +65,9 @@ struct Card {
   std::vector<double>
       course;  // of `loss`, or else of `eval_loss`: means of kCoursePoints equal stretches; NaN: not finite
   std::vector<std::string> problems;  // damage
+  // Of runs in a bucket only, else 0 and "".
+  std::int64_t heard_unix_ns = 0;  // when the card was put, by the bucket's clock
+  std::string pruned;              // what `luff prune` has removed: "payload", "metadata", "all"
 };
 
 inline constexpr std::size_t kMaxParameters = 256;

@@ -11,6 +11,7 @@
 #include "base/format.h"
 #include "base/nearest_names.h"
 #include "base/text_escape.h"
+#include "catalog/bucket_look.h"
 #include "catalog/index.h"
 #include "catalog/walk.h"
 #include "luff/base/env.h"
@@ -30,11 +31,14 @@ void MakePrivate(const std::string& index) {
   if (fd >= 0) close(fd);
 }
 
-Status AskIndex(const std::string& index, const Question& question, const Found& found,
-                const Progress& progress, Answer* answer) {
+/// Brings an index up to date.
+using Refreshing = std::function<Status(Index*)>;
+
+Status AskIndex(const std::string& index, const Question& question, const Refreshing& refresh,
+                Answer* answer) {
   MakePrivate(index);
   LUFF_ASSIGN_OR_RETURN(Index opened, Index::Open(index));
-  LUFF_RETURN_IF_ERROR(opened.Refresh(question, found, progress));
+  LUFF_RETURN_IF_ERROR(refresh(&opened));
   answer->notes.insert(answer->notes.end(), opened.notes().begin(), opened.notes().end());
   return opened.Find(question, answer);
 }
@@ -69,19 +73,13 @@ Result<std::string> ByAge(const std::string& folder, std::size_t age) {
                       : fmt::format("there is no run @{}, the oldest one is @{}: {}", age, runs, folder));
 }
 
-}  // namespace
-
-Result<Answer> Ask(const std::string& index, const Question& question, const Progress& progress) {
+Result<Answer> AskAnyIndex(const std::string& index, const Question& question, const Refreshing& refresh) {
   Answer answer;
-  LUFF_ASSIGN_OR_RETURN(Found found, FindRuns(question.folder));
   std::string used = index.empty() ? kMemory : index;
   for (int attempt = 0;; ++attempt) {
-    const Status asked = AskIndex(used, question, found, progress, &answer);
-    if (asked.ok() || !IsOfTheIndex(asked) || used == kMemory) {
-      if (!asked.ok()) return asked;
-      answer.notes.insert(answer.notes.end(), found.left_out.begin(), found.left_out.end());
-      return answer;
-    }
+    const Status asked = AskIndex(used, question, refresh, &answer);
+    if (asked.ok()) return answer;
+    if (!IsOfTheIndex(asked) || used == kMemory) return asked;
     answer = {};
     if (asked.code() == StatusCode::kCorruption && attempt == 0) {
       RemoveIndex(index);
@@ -90,6 +88,30 @@ Result<Answer> Ask(const std::string& index, const Question& question, const Pro
       used = kMemory;
     }
   }
+}
+
+}  // namespace
+
+Result<Answer> Ask(const std::string& index, const Question& question, const Progress& progress) {
+  LUFF_ASSIGN_OR_RETURN(Found found, FindRuns(question.folder));
+  LUFF_ASSIGN_OR_RETURN(Answer answer, AskAnyIndex(index, question, [&](Index* opened) {
+                          return opened->Refresh(question, found, progress);
+                        }));
+  answer.notes.insert(answer.notes.end(), found.left_out.begin(), found.left_out.end());
+  return answer;
+}
+
+Result<Answer> AskBucket(const std::string& index, const Question& question, CardSource* source,
+                         const Progress& progress) {
+  Status bucket = Status::Ok();
+  LUFF_ASSIGN_OR_RETURN(Answer answer, AskAnyIndex(index, question, [&](Index* opened) {
+                          return opened->RefreshFrom(question.folder, source, progress, &bucket);
+                        }));
+  if (bucket.ok()) return answer;
+  if (answer.all == 0) return bucket;
+  answer.notes.push_back(
+      fmt::format("shown is what was known before, the bucket was not read: {}", bucket.message()));
+  return answer;
 }
 
 std::string Home() {

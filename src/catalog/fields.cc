@@ -47,6 +47,7 @@ std::vector<Field> FieldsOf(const Card& card) {
   fields.Text("outcome", card.outcome);
   fields.Text("verdict", card.verdict);
   fields.Text("why", card.why);
+  fields.Text("pruned", card.pruned);
   fields.Text("host", card.host);
   fields.Text("framework", card.framework);
   fields.Text("command", fmt::format("{}", fmt::join(card.command, " ")).substr(0, kMaxText));

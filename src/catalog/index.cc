@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "catalog/bucket_card.h"
 #include "catalog/card.h"
 #include "catalog/fields.h"
 #include "catalog/select.h"
@@ -34,6 +35,14 @@ std::string HeadlineOf(const Card& card) {
                                                 : fmt::format("{} step {}", head.mode, head.since_step);
   return head.tensor.empty() ? fmt::format("{} (since {})", head.rule, step)
                              : fmt::format("{} ({}, since {})", head.rule, head.tensor, step);
+}
+
+// The runs below a folder, or of a bucket: another one may lie below that.
+constexpr const char* kBelow = " WHERE r.path>? AND r.path<? AND (?=0 OR length(CAST(r.path AS BLOB))=?)";
+std::vector<Bound> Below(const std::string& folder) {
+  const auto bytes = static_cast<std::int64_t>(folder.size() + 1 + kRunIdDigits);
+  const bool bucket = !folder.starts_with('/');
+  return {folder + "/", folder + "0", bucket ? bytes : std::int64_t{0}, bytes};  // '0' follows '/'
 }
 
 std::uint64_t StepsOf(const Card& card) {
@@ -96,10 +105,7 @@ Status Index::PutFields(std::int64_t run, const Card& card) {
   return Status::Ok();
 }
 
-Status Index::Put(const Question& question, const std::string& run, std::uint64_t stamp) {
-  LUFF_ASSIGN_OR_RETURN(Statement known, database_.Prepare("SELECT id FROM run WHERE path=?"));
-  LUFF_ASSIGN_OR_RETURN(const bool old, known.With({run}).Row());
-  if (old) LUFF_RETURN_IF_ERROR(Forget(known.Integer(0)));
+Status Index::Read(const Question& question, const std::string& run, std::uint64_t stamp) {
   // Asked first: who leaves while the run is read may have written after that.
   const bool judged = store::SupervisorLock::IsTaken(run);
   Card open;
@@ -109,24 +115,47 @@ Status Index::Put(const Question& question, const std::string& run, std::uint64_
     const StatusCode code = read.status().code();
     const bool no_run = code == StatusCode::kNotFound || code == StatusCode::kFailedPrecondition;
     if (!no_run) notes_.push_back("a run cannot be read: " + std::string(read.status().message()));
-    return Status::Ok();
+    return ForgetPath(run);
   }
-  const Card& card = *read;
   // While somebody writes or judges, the run is read each time.
-  const bool settled = card.outcome != "running" && !judged;
+  const bool settled = read->outcome != "running" && !judged;
+  return Put(run, settled ? static_cast<std::int64_t>(stamp) : std::int64_t{0}, *read);
+}
+
+Status Index::PutUntrusted(const std::string& url, const BucketRun& run) {
+  const std::string path = url + "/" + run.run_id;
+  auto card = ParseBucketCardUntrusted(*run.card);
+  if (card.ok() && card->run_id != run.run_id) card = Corruption("the card is of another run");
+  if (!card.ok()) {
+    notes_.push_back(fmt::format("{}: {}/cards/{}", card.status().message(), url, run.run_id));
+    return ForgetPath(path);
+  }
+  card->run = path;
+  card->heard_unix_ns = run.heard_unix_ns;
+  return Put(path, static_cast<std::int64_t>(run.stamp), *card);
+}
+
+Status Index::ForgetPath(const std::string& run) {
+  LUFF_ASSIGN_OR_RETURN(Statement known, database_.Prepare("SELECT id FROM run WHERE path=?"));
+  LUFF_ASSIGN_OR_RETURN(const bool old, known.With({run}).Row());
+  return old ? Forget(known.Integer(0)) : Status::Ok();
+}
+
+Status Index::Put(const std::string& run, std::int64_t stamp, const Card& card) {
+  LUFF_RETURN_IF_ERROR(ForgetPath(run));
   const Scalar* loss = FindScalar(card, card.loss, false);
   LUFF_ASSIGN_OR_RETURN(
       Statement add,
       database_.Prepare(
           "INSERT INTO run(path, stamp, begun, took, steps, loss, best_loss, verdict, why, headline, "
           "findings) VALUES(?,?,?,?,?,?,?,?,?,?,?)"));
-  LUFF_RETURN_IF_ERROR(add.With({run, settled ? static_cast<std::int64_t>(stamp) : std::int64_t{0},
-                                 card.begun_unix_ns, card.took_s, static_cast<std::int64_t>(StepsOf(card)),
-                                 loss != nullptr ? Bound(loss->last) : Bound::Null(),
-                                 loss != nullptr ? Bound(loss->min) : Bound::Null(), card.verdict,
-                                 card.verdict == "damaged" ? card.problems.front() : card.why,
-                                 HeadlineOf(card), static_cast<std::int64_t>(card.findings)})
-                           .Run());
+  LUFF_RETURN_IF_ERROR(
+      add.With({run, stamp, card.begun_unix_ns, card.took_s, static_cast<std::int64_t>(StepsOf(card)),
+                loss != nullptr ? Bound(loss->last) : Bound::Null(),
+                loss != nullptr ? Bound(loss->min) : Bound::Null(), card.verdict,
+                card.verdict == "damaged" && !card.problems.empty() ? card.problems.front() : card.why,
+                HeadlineOf(card), static_cast<std::int64_t>(card.findings)})
+          .Run());
   const std::int64_t id = database_.LastId();
   LUFF_ASSIGN_OR_RETURN(Statement keep, database_.Prepare("INSERT INTO card(run, json) VALUES(?,?)"));
   LUFF_RETURN_IF_ERROR(keep.With({id, ToJson(card)}).Run());
@@ -135,23 +164,58 @@ Status Index::Put(const Question& question, const std::string& run, std::uint64_
   return PutFields(id, card);
 }
 
-Status Index::Refresh(const Question& question, const Found& found, const Progress& progress) {
-  const std::string& folder = question.folder;
-  struct Known {
-    std::int64_t id, stamp;
-    bool seen = false;
-  };
-  std::unordered_map<std::string, Known> known;
-  {
-    LUFF_ASSIGN_OR_RETURN(Statement all,
-                          database_.Prepare("SELECT path, id, stamp FROM run WHERE path>? AND path<?"));
-    all.With({folder + "/", folder + "0"});  // '0' follows '/'
-    while (true) {
-      LUFF_ASSIGN_OR_RETURN(const bool row, all.Row());
-      if (!row) break;
-      known.emplace(all.Text(0), Known{all.Integer(1), all.Integer(2)});
-    }
+Result<Index::KnownRuns> Index::KnownBelow(const std::string& folder) {
+  KnownRuns known;
+  LUFF_ASSIGN_OR_RETURN(Statement all,
+                        database_.Prepare(std::string("SELECT path, id, stamp FROM run r") + kBelow));
+  all.With(Below(folder));
+  while (true) {
+    LUFF_ASSIGN_OR_RETURN(const bool row, all.Row());
+    if (!row) return known;
+    known.emplace(all.Text(0), Known{all.Integer(1), all.Integer(2)});
   }
+}
+
+Status Index::RefreshFrom(const std::string& url, CardSource* source, const Progress& progress,
+                          Status* bucket) {
+  LUFF_ASSIGN_OR_RETURN(KnownRuns known, KnownBelow(url));
+  std::vector<BucketRun> runs;
+  for (const auto& [path, one] : known) {
+    runs.emplace_back();
+    runs.back().run_id = path.substr(url.size() + 1);
+    runs.back().stamp = static_cast<std::uint64_t>(one.stamp);
+  }
+  *bucket = source->Begin(runs);
+  std::size_t read = 0;
+  for (bool more = bucket->ok(); more;) {
+    // A transaction waits for nobody else: what was told is gathered first.
+    std::vector<BucketRun> changed;
+    while (more && changed.size() < kBatch) {
+      auto next = source->Next(&notes_);
+      if (!next.ok()) *bucket = next.status();
+      more = next.ok() && next->has_value();
+      if (!more) break;
+      if (const auto at = known.find(url + "/" + (*next)->run_id); at != known.end()) at->second.seen = true;
+      if ((*next)->card) changed.push_back(std::move(**next));
+    }
+    if (changed.empty()) continue;
+    LUFF_RETURN_IF_ERROR(database_.Run("BEGIN IMMEDIATE"));
+    for (const BucketRun& run : changed) {
+      LUFF_RETURN_IF_ERROR(PutUntrusted(url, run));
+      if (progress) progress(++read, std::max(read, source->changed()));
+    }
+    LUFF_RETURN_IF_ERROR(database_.Run("COMMIT"));
+  }
+  if (!bucket->ok()) return Status::Ok();
+  LUFF_RETURN_IF_ERROR(database_.Run("BEGIN IMMEDIATE"));
+  for (const auto& [path, one] : known) {
+    if (!one.seen) LUFF_RETURN_IF_ERROR(Forget(one.id));
+  }
+  return database_.Run("COMMIT");
+}
+
+Status Index::Refresh(const Question& question, const Found& found, const Progress& progress) {
+  LUFF_ASSIGN_OR_RETURN(KnownRuns known, KnownBelow(question.folder));
   std::vector<const FoundRun*> changed;
   for (const FoundRun& run : found.runs) {
     const auto at = known.find(run.path);
@@ -172,7 +236,7 @@ Status Index::Refresh(const Question& question, const Found& found, const Progre
       for (const std::int64_t id : gone) done = done.ok() ? Forget(id) : done;
     }
     for (std::size_t k = i; done.ok() && k < std::min(i + kBatch, changed.size()); ++k) {
-      done = Put(question, changed[k]->path, changed[k]->stamp);
+      done = Read(question, changed[k]->path, changed[k]->stamp);
       if (progress) progress(k + 1, changed.size());
     }
     LUFF_RETURN_IF_ERROR(done.ok() ? database_.Run("COMMIT") : done);
@@ -214,8 +278,8 @@ Result<std::vector<std::string>> Index::ValuesOf(std::int64_t run,
 }
 
 Status Index::Find(const Question& question, Answer* answer) {
-  const std::string from = "SELECT id FROM run r WHERE path>? AND path<?";
-  const std::vector<Bound> folder = {question.folder + "/", question.folder + "0"};
+  const std::string from = std::string("SELECT id FROM run r") + kBelow;
+  const std::vector<Bound> folder = Below(question.folder);
   LUFF_ASSIGN_OR_RETURN(const std::vector<std::int64_t> by_age,
                         Ids(from + " ORDER BY begun DESC, path DESC", folder));
   LUFF_ASSIGN_OR_RETURN(const Selection selection, Select(&database_, question));

@@ -16,9 +16,9 @@ namespace {
 // Fields of every card, also where no run has one yet.
 const std::vector<std::string>& OwnFields() {
   static const std::vector<std::string> names = {
-      "name",  "title",     "note",    "run",   "outcome",   "verdict", "why",
-      "host",  "framework", "command", "begun", "took",      "workers", "findings",
-      "steps", "tag",       "rule",    "loss",  "eval_loss", "sweep",   "trial"};
+      "name",      "title",   "note",      "run",   "outcome", "verdict",  "why",   "host",
+      "framework", "command", "begun",     "took",  "workers", "findings", "steps", "tag",
+      "rule",      "loss",    "eval_loss", "sweep", "trial",   "pruned"};
   return names;
 }
 

@@ -21,6 +21,7 @@ namespace luff::cli {
 namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
+constexpr double kMostPrice = 1e6;
 
 class Reader : private ConfigPlace {
  public:
@@ -42,7 +43,7 @@ class Reader : private ConfigPlace {
         } else if (*text != "warn" && *text != "stop") {
           return Wrong(node, fmt::format("'on_finding' is '{}', expected warn or stop", *text));
         }
-      } else if (name == "stop" || name == "capture" || name == "output") {
+      } else if (name == "stop" || name == "capture" || name == "output" || name == "bucket") {
         const toml::table* table = node.as_table();
         if (table == nullptr)
           return Wrong(node, fmt::format("'{}' is no table; write [{}] and its keys below", name, name));
@@ -50,6 +51,8 @@ class Reader : private ConfigPlace {
           LUFF_RETURN_IF_ERROR(ReadStop(*table, &config.stop));
         } else if (name == "output") {
           LUFF_RETURN_IF_ERROR(ReadOutput(*table, &config));
+        } else if (name == "bucket") {
+          LUFF_RETURN_IF_ERROR(ReadBucket(*table, &config.bucket_prices.emplace()));
         } else {
           LUFF_RETURN_IF_ERROR(ReadCapture(*table, &config.capture_json));
         }
@@ -58,7 +61,7 @@ class Reader : private ConfigPlace {
       } else {
         return Unknown(key, "at the top level",
                        {"rules", "rule", "rule_expression", "parameters", "on_finding", "capture", "stop",
-                        "action", "output"});
+                        "action", "output", "bucket"});
       }
     }
     if (file.contains("rules") || file.contains("rule") || file.contains("rule_expression")) {
@@ -213,6 +216,24 @@ class Reader : private ConfigPlace {
       std::vector<std::string> known;
       for (const auto& [name, target] : keys) known.emplace_back(name);
       return Unknown(key, "in [stop]", known);
+    }
+    return Status::Ok();
+  }
+
+  Status ReadBucket(const toml::table& table, BucketPrices* prices) const {
+    for (const auto& [key, node] : table) {
+      const std::pair<std::string_view, double*> known[] = {{"price_per_1000_puts", &prices->per_1000_puts},
+                                                            {"price_per_1000_gets", &prices->per_1000_gets},
+                                                            {"price_per_gb_month", &prices->per_gb_month}};
+      const auto at = std::find_if(std::begin(known), std::end(known),
+                                   [&](const auto& one) { return one.first == key.str(); });
+      if (at == std::end(known))
+        return Unknown(key, "in [bucket]",
+                       {"price_per_1000_puts", "price_per_1000_gets", "price_per_gb_month"});
+      const auto price = node.value<double>();
+      if (!price || !node.is_number() || !(*price >= 0 && *price <= kMostPrice))
+        return Wrong(node, fmt::format("'{}' in [bucket] is no price from 0 to {:g}", key.str(), kMostPrice));
+      *at->second = *price;
     }
     return Status::Ok();
   }

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/upload_cost.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/policy.h"
 #include "luff/base/result.h"
@@ -19,8 +20,9 @@ struct FileConfig {
   std::vector<actions::ActionSpec> actions;
   std::string tensorboard, smdebug;  // directories of live outputs
   std::string report;                // file of the report at the end
-  std::string profiler_rules;        // of SageMaker's profiler, evaluated at the end; "": none
-  std::string profiler_report;       // directory of what they report
+  std::optional<BucketPrices> bucket_prices;
+  std::string profiler_rules;   // of SageMaker's profiler, evaluated at the end; "": none
+  std::string profiler_report;  // directory of what they report
 };
 
 /// Errors: kNotFound, kInvalidArgument with line and column, or the key that is unknown or has the wrong

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 
 #include "base/format.h"
 #include "base/python_child.h"
@@ -22,6 +24,14 @@ std::string Again(const std::string& run, const LiveOutput& output) {
     return fmt::format("`luff sync {} {}` uploads what is missing", Escaped(run), Escaped(output.directory));
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
+}
+
+// The upload asks this very command for the card of the run.
+Variables ThisCommand() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error || std::getenv("LUFF_EXECUTABLE") != nullptr) return {};
+  return {{"LUFF_EXECUTABLE", path.string()}};
 }
 
 // What can be known of an upload without asking the network: the URL, and what is installed.
@@ -70,6 +80,7 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
       }
       process.argv = std::move(command).value();
       process.argv.insert(process.argv.end(), {"--until-closed", "--", run, output.directory});
+      process.environment = ThisCommand();
     }
     process.new_session = true;  // Ctrl-C is meant for the training
     process.stdin_fd = to[0];

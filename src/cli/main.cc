@@ -68,6 +68,7 @@ int main(int argc, char** argv) {
     AddRuns(app);
     AddCompare(app);
     AddSync(app);
+    AddPrune(app);
     AddServe(app);
     AddMetrics(app);
     AddLog(app);
@@ -89,6 +90,7 @@ int main(int argc, char** argv) {
     AddEvaluate(app);
     AddRuleChild(app);
     AddSample(app);
+    AddCard(app);
     app.parse(argc, argv);
   } catch (const Exit& exit) {
     std::fflush(stdout);

@@ -20,6 +20,7 @@
 #include "base/python_child.h"
 #include "base/text_escape.h"
 #include "catalog/catalog.h"
+#include "cli/bucket_runs.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/env.h"
@@ -76,7 +77,7 @@ bool IsUrl(std::string_view run) {
 
 void FindRunOrExit(std::string* run) {
   if (run->empty()) return;
-  *run = IsUrl(*run) ? CopyOfUrlOrExit(*run) : ValueOrExit(catalog::FindRun(*run));
+  *run = IsUrl(*run) ? CopyOfUrlOrExit(RunUrlOrExit(*run)) : ValueOrExit(catalog::FindRun(*run));
 }
 
 void FindOwnRunOrExit(std::string* run) {

@@ -23,7 +23,7 @@ struct ReadOptions {
 };
 
 inline constexpr const char* kRunHelp =
-    "The run: its directory, its name, @1 for the newest (luff runs), or its URL in a bucket";
+    "The run: its directory, its name, @1 for the newest (luff runs), or its URL in a bucket (URL/@1)";
 /// The same of a verb that commands a run or writes into it.
 inline constexpr const char* kOwnRunHelp =
     "The run: its directory, its name, or @1 for the newest (luff runs)";

@@ -12,6 +12,7 @@
 #include "base/text_escape.h"
 #include "catalog/catalog.h"
 #include "catalog/labels.h"
+#include "cli/bucket_runs.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/runs_folder.h"
@@ -74,28 +75,72 @@ std::string LabelText(const catalog::Entry& run) {
   return fmt::format("  ({}{}{})", title, title.empty() || tags.empty() ? "" : "; ", tags);
 }
 
-void PrintTable(const catalog::Answer& answer) {
+// A run of a bucket of which nothing was heard for so long may have been lost with its machine.
+constexpr double kHeardS = 900;
+
+// "; not heard of for 3.1 h", of a run in a bucket that runs as far as is known.
+std::string SilenceText(const catalog::Entry& run) {
+  if (run.verdict != "running") return {};
+  const nlohmann::json card = TryParseJson(run.card);
+  const std::int64_t heard = card.is_object() ? WholeMember(card, "heard_unix_ns", 0) : 0;
+  const double silent = static_cast<double>(std::time(nullptr)) - static_cast<double>(heard) * 1e-9;
+  if (heard == 0 || silent < kHeardS) return {};
+  return fmt::format("; not heard of for {}", TookText(silent));
+}
+
+std::string PrunedText(const catalog::Entry& run) {
+  const nlohmann::json card = TryParseJson(run.card);
+  const std::string pruned = card.is_object() ? TextMember(card, "pruned") : std::string();
+  return pruned.empty() ? pruned : fmt::format("; {} pruned", pruned);
+}
+
+// What a run is called: by its path, or in a bucket by its first digits.
+struct Names {
+  std::vector<std::string> of;
   std::size_t width = 4;
-  for (const catalog::Entry& run : answer.entries) width = std::max(width, Escaped(run.name).size());
-  fmt::print("{:>6}  {:<{}}  {:<16}  {:>7}  {:>8}  {:>9}  {:>9}  {}\n", "", "name", width, "begun", "took",
-             "steps", "loss", "best", "verdict");
-  for (const catalog::Entry& run : answer.entries) {
-    fmt::print("{:>6}  {:<{}}  {:<16}  {:>7}  {:>8}  {:>9}  {:>9}  {}\n", fmt::format("@{}", run.age),
-               Escaped(run.name), width, WhenText(run.begun_unix_ns), TookText(run.took_s), run.steps,
-               LossText(run.loss), LossText(run.best_loss), Escaped(VerdictText(run) + LabelText(run)));
+
+  Names(const catalog::Answer& answer, bool bucket) {
+    const std::size_t digits = bucket ? DigitsOf(answer) : 0;
+    for (const catalog::Entry& run : answer.entries) {
+      std::string name = Escaped(run.name);
+      if (bucket) {
+        const nlohmann::json card = TryParseJson(run.card);
+        const std::string own = card.is_object() ? TextMember(card, "name") : std::string();
+        name = fmt::format("{}  {}", run.name.substr(0, digits), Escaped(own));
+      }
+      width = std::max(width, name.size());
+      of.push_back(std::move(name));
+    }
   }
+};
+
+void PrintTable(const catalog::Answer& answer, bool bucket) {
+  const Names names(answer, bucket);
+  fmt::print("{:>6}  {:<{}}  {:<16}  {:>7}  {:>8}  {:>9}  {:>9}  {}\n", "", bucket ? "id, name" : "name",
+             names.width, "begun", "took", "steps", "loss", "best", "verdict");
+  for (std::size_t i = 0; i < answer.entries.size(); ++i) {
+    const catalog::Entry& run = answer.entries[i];
+    const std::string more = bucket ? SilenceText(run) + PrunedText(run) : std::string();
+    fmt::print("{:>6}  {:<{}}  {:<16}  {:>7}  {:>8}  {:>9}  {:>9}  {}\n", fmt::format("@{}", run.age),
+               names.of[i], names.width, WhenText(run.begun_unix_ns), TookText(run.took_s), run.steps,
+               LossText(run.loss), LossText(run.best_loss),
+               Escaped(VerdictText(run) + more + LabelText(run)));
+  }
+}
+
+catalog::Answer AnswerOrExit(const RunsOptions& options, const catalog::Question& question) {
+  if (!IsUrl(options.folder)) return ValueOrExit(catalog::Ask(IndexFile(), question, PrintReading));
+  const auto source = CardsOfBucket(question.folder);
+  return ValueOrExit(catalog::AskBucket(IndexFile(), question, source.get(), PrintReading));
 }
 
 void List(const RunsOptions& options) {
   for (const std::string& tag : options.tags) {
     if (const Status good = catalog::CheckTag(tag); !good.ok()) ExitWithError(good.WithContext("--tag"));
   }
-  if (IsUrl(options.folder))
-    ExitWithError(InvalidArgument(
-        "runs of a directory are listed, those of a bucket not yet; `luff show` of the bucket names some: " +
-        options.folder));
+  const bool bucket = IsUrl(options.folder);
   catalog::Question question;
-  question.folder = RunsFolderOrExit(options.folder);
+  question.folder = bucket ? BucketUrl(options.folder) : RunsFolderOrExit(options.folder);
   std::error_code error;
   if (options.folder.empty() && !std::filesystem::exists(question.folder, error)) {
     if (!options.json) fmt::print("no runs yet: {}\n", Escaped(question.folder));
@@ -107,7 +152,7 @@ void List(const RunsOptions& options) {
   question.ascending = !options.sort.starts_with('-');
   question.sort = question.ascending ? options.sort : options.sort.substr(1);
   question.limit = options.all || options.json ? SIZE_MAX : options.limit;
-  const catalog::Answer answer = ValueOrExit(catalog::Ask(IndexFile(), question, PrintReading));
+  const catalog::Answer answer = AnswerOrExit(options, question);
   for (const std::string& note : answer.notes) fmt::print(stderr, "luff: {}\n", Escaped(note));
   if (options.json) {
     for (const catalog::Entry& run : answer.entries) fmt::print("{}\n", JsonEscaped(run.card));
@@ -120,7 +165,7 @@ void List(const RunsOptions& options) {
         Escaped(question.folder));
     ExitWith(kExitOk);
   }
-  PrintTable(answer);
+  PrintTable(answer, bucket);
   if (answer.matching > answer.entries.size())
     fmt::print("and {} more (--all)\n", answer.matching - answer.entries.size());
   ExitWith(kExitOk);
@@ -129,9 +174,11 @@ void List(const RunsOptions& options) {
 }  // namespace
 
 void AddRuns(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("runs", "The runs of a directory: when, how long, loss, verdict");
+  CLI::App* verb =
+      app.add_subcommand("runs", "The runs of a directory or a bucket: when, how long, loss, verdict");
   auto options = std::make_shared<RunsOptions>();
-  verb->add_option("DIR", options->folder, "The directory; default: $LUFF_HOME/runs, or ~/.luff/runs");
+  verb->add_option("DIR", options->folder,
+                   "The directory, or the URL of a bucket; default: $LUFF_HOME/runs, or ~/.luff/runs");
   verb->add_option("--where", options->where,
                    "Only runs for which this holds, e.g. 'verdict = stopped and lr > 0.01'");
   verb->add_option(
@@ -145,7 +192,8 @@ void AddRuns(CLI::App& app) {
   verb->add_flag("--all", options->all, "Show all of them");
   verb->add_flag("--json", options->json, "The card of each run, a line of JSON (docs/spec/catalog.md)");
   verb->footer(
-      "Every verb that reads a run takes the name in this table, the beginning of it, or @1 for the newest.\n"
+      "Every verb that reads a run takes the name in this table, the beginning of it, or @1 for the newest;\n"
+      "of a bucket URL/ID (its first digits are enough) or URL/@1.\n"
       "Fields: name, begun, took, steps, loss, eval_loss, verdict, findings, rule, tag, sweep, "
       "trial,\n"
       "host, framework, command, outcome, version.NAME, parameters (lr) and scalars (accuracy, "

@@ -12,6 +12,9 @@ namespace luff::cli {
 
 std::string RunsFolderOrExit(const std::string& given) {
   const std::string home = catalog::Home();
+  if (IsUrl(given))
+    ExitWithError(InvalidArgument(
+        "this needs a directory of runs; those of a bucket are listed by `luff runs " + given + "`"));
   if (given.empty() && home.empty())
     ExitWithError(InvalidArgument("neither LUFF_HOME nor HOME is set; name the directory of the runs"));
   std::string folder =

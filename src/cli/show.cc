@@ -6,10 +6,12 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "cli/config_file.h"
 #include "cli/kept_actions.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
+#include "cli/upload_cost.h"
 #include "cli/verbs.h"
 #include "luff/actions/marks.h"
 #include "luff/query/capture_cost.h"
@@ -142,12 +144,13 @@ Json DescribeMark(const std::map<std::string, actions::Mark>& marks, const std::
           {"unix_ns", mark.unix_ns},        {"said", actions::SaidOf(mark)}};
 }
 
-Json Describe(const query::Trial& trial) {
+Json Describe(const query::Trial& trial, const std::optional<BucketPrices>& prices) {
   const auto outcome = trial.outcome();
   const auto [files, bytes] = CountFiles(trial.path());
   Json json;
   json["run"] = trial.path();
   if (const std::string bucket = trial.MirrorNote(); !bucket.empty()) json["bucket"] = bucket;
+  for (const Upload& upload : UploadsOf(trial.path())) json["uploads"].push_back(ToJson(upload, prices));
   json["outcome"] = outcome.state;
   json["why"] = outcome.why;
   json["created_unix_ns"] = trial.created_unix_ns();
@@ -247,12 +250,21 @@ void PrintActions(const KeptActions& kept) {
     fmt::print("    and {} more (--json)\n", kept.actions.size() - kShownActions);
 }
 
-void Print(const query::Trial& trial, const Json& json) {
+// Of a copy the URL stands above.
+void PrintUploads(const query::Trial& trial, const std::optional<BucketPrices>& prices) {
+  const bool copy = !trial.MirrorNote().empty();
+  for (const Upload& upload : UploadsOf(trial.path()))
+    fmt::print("  upload    {}{}\n", copy ? std::string() : Escaped(upload.url) + ": ",
+               UploadText(upload, prices));
+}
+
+void Print(const query::Trial& trial, const Json& json, const std::optional<BucketPrices>& prices) {
   const auto outcome = trial.outcome();
   fmt::print("{}\n  outcome   {}{}{}\n", Escaped(trial.path()), Escaped(outcome.state),
              outcome.why.empty() ? "" : ": ", Escaped(outcome.why));
   if (const std::string bucket = trial.MirrorNote(); !bucket.empty())
     fmt::print("  bucket    {}\n", Escaped(bucket));
+  PrintUploads(trial, prices);
   fmt::print("  begun     {}\n", BegunText(trial));
   std::string modes;
   for (const auto& [mode, steps] : json["modes"].items()) {
@@ -306,15 +318,20 @@ void Print(const query::Trial& trial, const Json& json) {
 void AddShow(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("show", "What a run holds and how it ended");
   auto options = std::make_shared<ReadOptions>();
+  auto config = std::make_shared<std::string>();
   AddRunOption(verb, options.get());
-  verb->callback([options] {
+  verb->add_option("--config", *config,
+                   "luff.toml, whose [bucket] has prices of an upload (docs/buckets.md)");
+  verb->callback([options, config] {
+    std::optional<BucketPrices> prices;
+    if (!config->empty()) prices = ValueOrExit(ReadConfigFile(*config)).bucket_prices;
     FindRunOrExit(&options->run);
     const auto trial = OpenOrExit(*options);
-    const Json json = Describe(*trial);
+    const Json json = Describe(*trial, prices);
     if (options->json)
       PrintJson(json);
     else
-      Print(*trial, json);
+      Print(*trial, json, prices);
     ExitWith(kExitOk);
   });
 }

@@ -22,6 +22,7 @@ void AddEvaluate(CLI::App& app);
 void AddRuleChild(CLI::App& app);
 void AddSample(CLI::App& app);
 void AddWatch(CLI::App& app);
+void AddCard(CLI::App& app);
 void AddCheck(CLI::App& app);
 void AddCompare(CLI::App& app);
 void AddRules(CLI::App& app);
@@ -46,6 +47,7 @@ void AddProfile(CLI::App& app);
 void AddVerify(CLI::App& app);
 void AddExplain(CLI::App& app);
 void AddReport(CLI::App& app);
+void AddPrune(CLI::App& app);
 void AddExport(CLI::App& app);
 
 }  // namespace luff::cli

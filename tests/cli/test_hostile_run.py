@@ -86,6 +86,7 @@ READING = {
         [FOLDER, "--where", "no = \x1b"],
         [FOLDER, "--sort", "\x9b"],
         ["no\x1b"],
+        ["file:///no\x1b"],
     ],
     "stop": [[RUN], ["no\x1b"]],
     "capture": [[RUN, "--include", "\x1b(", "--for-steps", 1], [RUN, "--include", "x", "--for-steps", 1]],
@@ -109,6 +110,11 @@ READING = {
     "verify": [[RUN], [RUN, "--json"]],
     "check": [[RUN], [RUN, "--json"]],
     "sync": [[RUN, "no\x1b"], [RUN, "s3://\x1b[31m"], ["no\x1b", "file:///nowhere"]],
+    "prune": [
+        ["no\x1b", "--older", "9d", "--keep", "nothing"],
+        ["file:///nowhere\x1b", "--older", "9d", "--keep", "nothing"],
+        ["file:///nowhere", "--older", "\x1b", "--keep", "nothing"],
+    ],
     "report": [[RUN, "-o", "-"]],
     "explain": [
         ["--run", RUN],

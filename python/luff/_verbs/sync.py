@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from luff.remote._card import Cards
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._live import any_writes
 from luff.remote._store import check_installed, normal_url, open_store
@@ -24,6 +25,7 @@ OK, WRONG_USAGE, FENCED, REFUSED, INCOMPLETE = 0, 2, 4, 5, 6
 _NOT_BEGUN_S = 0.25  # how often a run that has not begun is looked for
 _LONGEST_PAUSE_S = 60.0
 _HASTE_S = 25.0  # after SIGTERM: containers are killed 30 s later
+_COST_S = 60.0  # how often the run is told what its upload costs
 _GRACE_S = 10.0  # of the watchdog, beyond the time for the rest
 
 
@@ -50,6 +52,7 @@ class Sync:
         self._hasty = False
         self._told = ""
         self._failures = 0
+        self._cost_at = time.monotonic()
 
     def run(self) -> int:
         threading.Thread(target=self._wait_for_signal, daemon=True).start()
@@ -64,22 +67,35 @@ class Sync:
         uploader = Uploader(
             self._run, store, uploader=self._host, interval_s=self._flush_s, max_bytes_per_s=self._rate
         )
+        # Of several hosts that have their own workers each, the first tells of the run.
+        cards = Cards(self._run, uploader.put_card) if self._host == 0 else None
         try:
             if not self._retried(uploader.begin):
                 return self._incomplete()
+            uploader.write_cost()
             url = f"{store.url}/{uploader.run_id}"
             if self._beside_job:
                 _say(f"this run is {url}")
             else:
                 print(url, flush=True)
             while not self._over():
-                self._retried(uploader.flush, once=True)
+                if self._retried(uploader.flush, once=True):
+                    self._after_flush(uploader, cards)
                 self._closed.wait(self._flush_s * random.uniform(0.9, 1.1))
-            return self._finish(uploader)
+            return self._finish(uploader, cards)
         finally:
             uploader.close()
+            if cards is not None:
+                cards.close()
 
-    def _finish(self, uploader: Uploader) -> int:
+    def _after_flush(self, uploader: Uploader, cards: Cards | None) -> None:
+        if cards is not None:
+            cards.look(uploader.sequence)
+        if time.monotonic() - self._cost_at > _COST_S:
+            uploader.write_cost()
+            self._cost_at = time.monotonic()
+
+    def _finish(self, uploader: Uploader, cards: Cards | None) -> int:
         """Uploads the rest, within bounds. Rows come first, so that what is lost at last is payload."""
         self._closed.set()
         seconds = self._rest_s()
@@ -99,6 +115,9 @@ class Sync:
                 done = False
                 self._tell(str(error))
                 time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+        if cards is not None:
+            cards.end(max(1.0, end - time.monotonic()))
+        uploader.write_cost()
         watchdog.cancel()
         return OK if done else self._incomplete()
 

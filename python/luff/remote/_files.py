@@ -15,6 +15,8 @@ MAX_SEQUENCE = (1 << 24) - 1
 MAX_BYTES = (1 << 40) - 1
 MAX_GENERATION = 64
 MAX_UPLOADER = 9999
+CARDS = "cards/"
+MAX_CARD = 8192  # bytes
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _FOLDER = re.compile(r"([wh])([0-9]{4,9})")
@@ -119,6 +121,10 @@ def head_key(run_id: str, uploader: int) -> str:
 
 def end_key(run_id: str, uploader: int) -> str:
     return f"runs/{run_id}/u{uploader:04d}/end"
+
+
+def card_key(run_id: str) -> str:
+    return CARDS + run_id
 
 
 def run_key(run_id: str) -> str:

@@ -16,10 +16,11 @@ from luff.remote._files import MAX_BYTES, MAX_UPLOADER, WINDOW, File, is_run_id,
 
 VERSION = 0
 MAGIC = b"LUFFHEAD"
-MAX_PACKED = 1 << 20  # bytes of tail, and of manifest, in the object
-MAX_TAIL = 1 << 20  # unpacked
+MAX_PACKED = 1 << 20  # bytes of the manifest in the object
+MAX_TAIL = 2 << 20  # unpacked
+MAX_PACKED_TAIL = MAX_TAIL + (1 << 16)
 MAX_MANIFEST = 16 << 20
-MAX_HEAD = 2 * MAX_PACKED + 16
+MAX_HEAD = MAX_PACKED + MAX_PACKED_TAIL + 16
 MAX_FILES = 1 << 17
 STATES = ("live", "draining", "ended")
 
@@ -58,9 +59,11 @@ class Manifest:
     host_unix_ns: int = 0  # clock of the uploader's host
     state: str = "live"
     interval_ms: int = 2000
+    pruned: bool = False  # values were removed from the bucket
     behind: bool = False  # rows are visible whose payload is not there yet
     files: dict[File, Entry] = field(default_factory=dict)
     requests: int = 0  # that the upload has made so far
+    puts: int = 0  # of these
     sent: int = 0  # bytes that it has put
 
 
@@ -75,6 +78,19 @@ def _runs(ends: list[int]) -> list[list[int]]:
             sizes.append([end - begin, 1])
         begin = end
     return sizes
+
+
+def _pack_tail(payload: list[bool], tails: list[bytes]) -> bytes:
+    """A zlib stream of the tails. Payload is packed by its writer where that helps, so it is only stored."""
+    if not tails:
+        return b""
+    stream, check = [b"\x78\x01"], 1
+    for stored, data in zip(payload, tails, strict=True):
+        packer = zlib.compressobj(0 if stored else 1, zlib.DEFLATED, -zlib.MAX_WBITS)
+        stream += (packer.compress(data), packer.flush(zlib.Z_FULL_FLUSH))
+        check = zlib.adler32(data, check)
+    stream.append(zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS).flush())
+    return b"".join((*stream, check.to_bytes(4, "big")))
 
 
 def pack(manifest: Manifest, tails: list[bytes]) -> bytes:
@@ -101,11 +117,13 @@ def pack(manifest: Manifest, tails: list[bytes]) -> bytes:
         "state": manifest.state,
         "interval_ms": manifest.interval_ms,
         "behind": manifest.behind,
+        **({"pruned": True} if manifest.pruned else {}),
         "requests": manifest.requests,
+        "puts": manifest.puts,
         "sent": manifest.sent,
         "files": files,
     }
-    tail = zlib.compress(b"".join(tails), 1) if tails else b""
+    tail = _pack_tail([file.is_payload for file, entry in manifest.files.items() if entry.tail], tails)
     body = zlib.compress(json.dumps(text, separators=(",", ":")).encode(), 6)
     return tail + body + _TRAILER.pack(len(body), len(tail), MAGIC)
 
@@ -131,7 +149,7 @@ def parse_head_untrusted(data: bytes) -> tuple[Manifest, dict[File, bytes]]:
     manifest_bytes, tail_bytes, magic = _TRAILER.unpack_from(data, len(data) - _TRAILER.size)
     if magic != MAGIC or manifest_bytes + tail_bytes + _TRAILER.size != len(data):
         raise BadObject("the object is no head, or was cut off")
-    if manifest_bytes > MAX_PACKED or tail_bytes > MAX_PACKED:
+    if manifest_bytes > MAX_PACKED or tail_bytes > MAX_PACKED_TAIL:
         raise BadObject("the head is larger than any that Luff writes")
     body = unpack_bounded(data[tail_bytes : tail_bytes + manifest_bytes], MAX_MANIFEST, "the manifest")
     tail = unpack_bounded(data[:tail_bytes], MAX_TAIL, "the tail") if tail_bytes else b""
@@ -179,8 +197,10 @@ def _parse_manifest(body: bytes) -> Manifest:
         host_unix_ns=whole("host_unix_ns", (1 << 63) - 1),
         state=state,
         interval_ms=whole("interval_ms", 1 << 40),
+        pruned=text.get("pruned") is True,
         behind=text.get("behind") is True,
         requests=whole("requests", 1 << 60),
+        puts=whole("puts", 1 << 60) if "puts" in text else 0,
         sent=whole("sent", 1 << 62),
     )
     files = text.get("files")

@@ -70,13 +70,16 @@ def _runs(pid: int, started: int) -> bool:
             fields = stat.read(4096).rpartition(b")")[2].split()
     except OSError:
         return False
-    return len(fields) > 19 and int(fields[19]) == started
+    # One that has ended, and for which nobody has waited yet, writes nothing.
+    return len(fields) > 19 and int(fields[19]) == started and fields[0] not in (b"Z", b"X")
 
 
 def any_writes(run: str) -> bool:
-    """True if any worker of the run is seen to write."""
+    """True if any worker of the run, or a process that samples its machine, is seen to write."""
     try:
         names = os.listdir(run)
     except OSError:
         return False
-    return any(name[:1] == "w" and name[1:].isdigit() and writes(os.path.join(run, name)) for name in names)
+    return any(
+        name[:1] in ("w", "h") and name[1:].isdigit() and writes(os.path.join(run, name)) for name in names
+    )

@@ -350,6 +350,7 @@ class Spool:
                 "draining": any(host.manifest.state == "draining" for host in self._hosts.values()),
                 "host_unix_ns": newest.manifest.host_unix_ns,
                 "requests": sum(host.manifest.requests for host in self._hosts.values()),
+                "puts": sum(host.manifest.puts for host in self._hosts.values()),
                 "sent": sum(host.manifest.sent for host in self._hosts.values()),
                 "problem": self._problem,
                 "workers": sorted(workers.values()),
@@ -379,8 +380,11 @@ class Spool:
                     missing += range(last + 1, min(last + 1 + _READ_AHEAD, (entry.bytes - 1) // BLOCK + 1))
                 try:
                     self._fetch(file, missing)
-                except Absent:  # put together with others since we read the head
+                except Absent:  # put together with others since we read the head, or pruned
                     self.refresh()
+                    _, entry = self._files.get(file, (0, None))
+                    if entry is None or end > entry.bytes:
+                        self._not_there(entry)
                     self._fetch(file, missing)
             self._last[file] = last
             for block in range(first, last + 1):
@@ -388,6 +392,8 @@ class Spool:
         self._cache.evict()
 
     def _not_there(self, entry: Entry | None) -> None:
+        if any(host.manifest.pruned for host in self._hosts.values()):
+            raise Gone("pruned from the bucket")
         if (entry is not None and entry.lost) or self.over:
             raise Gone("deleted on the training host before it was uploaded")
         raise Later("not uploaded yet")

@@ -11,35 +11,47 @@ import os
 import stat
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, WrongUrl
 from luff.remote._files import is_run_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SCHEMES = ("file", "s3", "gs", "az")
 INSTALL = "pip install 'luff[remote]'"
 MAX_LISTED = 1_000_000
 # Seconds: of a request, of connecting, of all attempts of a request that obstore makes by itself.
 _REQUEST_S, _CONNECT_S, _RETRY_S, _RETRIES = 30, 10, 20, 2
+_PAGE = 1000  # objects that a store tells with one request
+
+
+class Listed(NamedTuple):
+    """An object in a list."""
+
+    name: str  # without the prefix
+    etag: str  # changes when the object does; also what a store without etags tells of time and size
+    size: int
+    modified_unix_ns: int  # by the store's clock
 
 
 class Store(ABC):
-    """Counts what it asks for: `requests` and `sent` (bytes put)."""
+    """Counts what it asks for: `requests`, of these `puts` (and lists, which cost as much), and `sent` (bytes put)."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.requests = 0
+        self.puts = 0
         self.sent = 0
         self.received = 0
         self._counting = threading.Lock()
 
-    def _count(self, sent: int = 0, received: int = 0, requests: int = 1) -> None:
+    def _count(self, sent: int = 0, received: int = 0, requests: int = 1, puts: int = 0) -> None:
         with self._counting:
             self.requests += requests
+            self.puts += puts
             self.sent += sent
             self.received += received
 
@@ -68,8 +80,16 @@ class Store(ABC):
         """Removes an object, or nothing if it is not there."""
 
     @abstractmethod
+    def delete_all(self, keys: list[str]) -> None:
+        """Removes objects, a thousand with each request where the store can. None need be there."""
+
+    @abstractmethod
     def children(self, prefix: str) -> list[str]:
         """Names directly below a prefix that ends with "/"."""
+
+    @abstractmethod
+    def objects(self, prefix: str, most: int) -> list[Listed]:
+        """The objects below a prefix that ends with "/", at most so many, a thousand with each request."""
 
 
 class FolderStore(Store):
@@ -141,6 +161,7 @@ class FolderStore(Store):
         try:
             with open(temporary, "wb") as file:
                 file.write(data)
+                file.flush()  # the etag is of the whole file
                 etag = self._etag(os.fstat(file.fileno()))
             os.replace(temporary, path)
         except OSError:
@@ -167,7 +188,7 @@ class FolderStore(Store):
                 etag = self._write(key, data)
         except OSError as error:
             raise self._told(error) from None
-        self._count(sent=len(data))
+        self._count(sent=len(data), puts=1)
         return etag
 
     def put(self, key: str, data: bytes) -> None:
@@ -175,7 +196,7 @@ class FolderStore(Store):
             self._write(key, data)
         except OSError as error:
             raise self._told(error) from None
-        self._count(sent=len(data))
+        self._count(sent=len(data), puts=1)
 
     def put_new(self, key: str, data: bytes) -> str:
         return self._conditional(key, data, lambda now: now == "")
@@ -192,8 +213,21 @@ class FolderStore(Store):
         except OSError as error:
             raise self._told(error) from None
 
+    def delete_all(self, keys: list[str]) -> None:
+        folders = set()
+        for key in keys:
+            self.delete(key)
+            folders.add(os.path.dirname(self._path(key)))
+        for folder in sorted(folders, key=len, reverse=True):
+            try:
+                while len(folder) > len(self._root):  # a store of objects has no empty folders
+                    os.rmdir(folder)
+                    folder = os.path.dirname(folder)
+            except OSError:
+                continue
+
     def _listed(self, prefix: str) -> list[os.DirEntry[str]]:
-        self._count()
+        self._count(puts=1)
         try:
             with os.scandir(self._path(prefix.rstrip("/"))) as entries:
                 return sorted((e for e in entries if not e.name.endswith("~")), key=lambda e: e.name)
@@ -204,6 +238,25 @@ class FolderStore(Store):
 
     def children(self, prefix: str) -> list[str]:
         return [entry.name for entry in self._listed(prefix)]
+
+    def objects(self, prefix: str, most: int) -> list[Listed]:
+        found: list[Listed] = []
+        for name, entry in self._below(prefix, ""):
+            if len(found) == most:
+                break
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError:  # removed meanwhile
+                continue
+            found.append(Listed(name, self._etag(info), info.st_size, info.st_mtime_ns))
+        return found
+
+    def _below(self, prefix: str, name: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        for entry in self._listed(prefix + name):
+            if entry.is_dir(follow_symlinks=False):
+                yield from self._below(prefix, f"{name}{entry.name}/")
+            else:
+                yield name + entry.name, entry
 
 
 class RemoteStore(Store):
@@ -303,7 +356,7 @@ class RemoteStore(Store):
         return data
 
     def _put(self, key: str, data: bytes, mode: Any) -> str:
-        self._count(sent=len(data))
+        self._count(sent=len(data), puts=1)
         done = self._ask(
             key, lambda: self._obstore.put(self._store, key, data, mode=mode, use_multipart=False)
         )
@@ -325,8 +378,18 @@ class RemoteStore(Store):
         except Absent:
             pass
 
+    def delete_all(self, keys: list[str]) -> None:
+        for at in range(0, len(keys), _PAGE):
+            page = keys[at : at + _PAGE]
+            self._count()
+            try:
+                self._ask(page[0], lambda page=page: self._obstore.delete(self._store, page))  # type: ignore[misc]
+            except Absent:  # of a store that removes one after the other
+                for key in page:
+                    self.delete(key)
+
     def _listed(self, prefix: str) -> Any:
-        self._count()
+        self._count(puts=1)
         return self._ask(prefix, lambda: self._obstore.list_with_delimiter(self._store, prefix.rstrip("/")))
 
     def children(self, prefix: str) -> list[str]:
@@ -334,6 +397,25 @@ class RemoteStore(Store):
         names = [one["path"].rsplit("/", 1)[-1] for one in listed["objects"]]
         names += [path.rstrip("/").rsplit("/", 1)[-1] for path in listed["common_prefixes"]]
         return sorted(names[:MAX_LISTED])
+
+    def objects(self, prefix: str, most: int) -> list[Listed]:
+        pages = self._ask(
+            prefix, lambda: self._obstore.list(self._store, prefix.rstrip("/"), chunk_size=_PAGE)
+        )
+        found: list[Listed] = []
+        while len(found) < most:
+            self._count(puts=1)
+            page = self._ask(prefix, lambda: next(pages, None))
+            if not page:
+                break
+            for one in page:
+                time, name = one["last_modified"], one["path"]
+                unix_ns = round(time.timestamp() * 1e9)
+                etag = one.get("e_tag") or f"{unix_ns}-{one['size']}"
+                found.append(Listed(name[name.find(prefix) + len(prefix) :], etag, one["size"], unix_ns))
+            if len(page) < _PAGE:
+                break
+        return found[:most]
 
 
 # What a server says for good: asking again changes nothing.

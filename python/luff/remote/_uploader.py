@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from luff.remote._store import Store
 
 MAX_TAIL = 256 << 10  # bytes of all tails together; beyond it the longest become parts
+# Payload that is new may travel in one head, beside these, and becomes a part with the next: half as many parts, each
+# twice as long.
+MAX_PAYLOAD_TAIL = 3 << 19
+_MEASURED = 64 << 10  # bytes of a put that tells how fast the store is
 HEARTBEAT_S = 30.0
 MAX_RUN_JSON = 1 << 20
 _AT_ONCE = 4  # windows in flight
@@ -35,6 +39,7 @@ _ATTEMPTS = 5
 _MOST_PARTS_PAYLOAD = 8
 _MOST_PARTS_METADATA = 64
 _SUPERSEDED_S = 60.0
+_WRITE_ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Fenced(Exception):
@@ -116,7 +121,8 @@ class Uploader:
         self._superseded: list[tuple[float, str]] = []
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="luff-put")
         self._head_key = _files.head_key(self.run_id, uploader)
-        self._earlier_requests = self._earlier_sent = 0
+        self._earlier = (0, 0, 0)  # requests, puts, bytes sent by uploaders before
+        self._bytes_per_s = 0.0  # of the last put that was long enough to tell
 
     @property
     def behind(self) -> bool:
@@ -142,7 +148,7 @@ class Uploader:
                         f"the head is of another run, {manifest.run_id}: {self._store.url}/{self._head_key}"
                     )
                 self._manifest, tails = manifest, list(by_file.values())
-                self._earlier_requests, self._earlier_sent = manifest.requests, manifest.sent
+                self._earlier = manifest.requests, manifest.puts, manifest.sent
             self._manifest.instance = secrets.token_hex(16)
             self._manifest.interval_ms = round(self._interval_s * 1000)
             try:
@@ -160,22 +166,25 @@ class Uploader:
         nothing = (
             f"the store takes conditional puts and does not obey them, so two uploaders would mix: {url}"
         )
-        try:
-            self._store.put_new("luff.json", text)
-        except Conflict:
+        if self._puts_new("luff.json", text):
+            if self._puts_new("luff.json", text):
+                raise Refused(nothing)
+        else:
             found = self._store.get("luff.json", 4096)
             check_bucket_untrusted(found[0] if found else b"", self._store.url)
-        try:
-            self._store.put_new("luff.json", text)
-        except Conflict:
-            pass
-        else:
-            raise Refused(nothing)
         try:
             self._store.put_if("luff.json", text, '"0123456789abcdef0123456789abcdef"')
         except Conflict:
             return
         raise Refused(nothing)
+
+    def _puts_new(self, key: str, data: bytes) -> bool:
+        """False if the store says that the object is there."""
+        try:
+            self._store.put_new(key, data)
+        except Conflict:
+            return False
+        return True
 
     def _read_head(self) -> tuple[Manifest, dict[File, bytes], str] | None:
         try:
@@ -220,6 +229,43 @@ class Uploader:
         self._put_head(state, tails)
         self._remove_superseded(everything=state == "ended")
         return True
+
+    @property
+    def sequence(self) -> int:
+        """Of the head in the bucket: how many there were."""
+        return self._manifest.sequence
+
+    def _count(self) -> None:
+        requests, puts, sent = self._earlier
+        self._manifest.requests = requests + self._store.requests
+        self._manifest.puts = puts + self._store.puts
+        self._manifest.sent = sent + self._store.sent
+
+    def write_cost(self) -> None:
+        """Writes into the run what its upload has cost so far, for `luff show`, unless the run cannot be written."""
+        self._count()
+        text = {
+            "format": "luff-sync",
+            "version": 0,
+            "url": f"{self._store.url}/{self.run_id}",
+            "unix_ns": time.time_ns(),
+            "requests": self._manifest.requests,
+            "puts": self._manifest.puts,
+            "sent": self._manifest.sent,
+        }
+        folder = os.path.join(self._run, "sync")
+        path = os.path.join(folder, f"u{self._manifest.uploader:04d}.json")
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            with open(os.open(f"{path}~", _WRITE_ANEW, 0o600), "w") as file:
+                json.dump(text, file)
+            os.replace(f"{path}~", path)
+        except OSError:
+            pass
+
+    def put_card(self, card: bytes) -> None:
+        """Puts the card of the run, for lists of runs. It belongs to whoever puts the head."""
+        self._put(_files.card_key(self.run_id), card)
 
     def end(self) -> None:
         """After a flush as `ended`: keeps the last manifest, also where heads are removed."""
@@ -371,22 +417,33 @@ class Uploader:
         return True
 
     def _put(self, key: str, data: bytes) -> None:
+        begun = time.monotonic()
         self._limiter.take(len(data))
         self._store.put(key, data)
+        self._measure_speed(len(data), begun)
+
+    def _measure_speed(self, size: int, begun: float) -> None:
+        if size >= _MEASURED:
+            self._bytes_per_s = size / max(time.monotonic() - begun, 1e-6)
 
     def _tails(self, lengths: dict[File, int], deadline: float, ended: bool) -> list[bytes]:
         """Decides what of each file travels in the head, makes parts of the rest, and returns the tails."""
-        rest = {}
+        rest, was = {}, {}
         for file, length in lengths.items():
             begin = self._manifest.files[file].in_parts
             if begin < length and (length - 1) // WINDOW == begin // WINDOW:
                 rest[file] = length - begin
-            self._manifest.files[file].tail = 0
-        together = sum(rest.values())
+            was[file], self._manifest.files[file].tail = self._manifest.files[file].tail, 0
+        together, once = sum(rest.values()), 0
         # Payload before the rows that refer to it, if this fails half-way; else the longest first.
         for file in sorted(rest, key=lambda f: (ended and not f.is_payload, -rest[f])):
             if not ended and together <= MAX_TAIL:
                 break
+            new = file.is_payload and not was[file] and not ended and time.monotonic() <= deadline
+            if new and once + rest[file] <= self._most_at_once():
+                once += rest[file]
+                together -= rest[file]
+                continue
             together -= rest.pop(file)
             if file.is_payload and not ended and time.monotonic() > deadline:
                 continue  # behind; its turn comes with the next flush
@@ -403,17 +460,21 @@ class Uploader:
                 tails.append(data)
         return tails
 
+    def _most_at_once(self) -> float:
+        """Bytes of payload that may travel in the head: they must not hold it up by more than half of an interval."""
+        return min(MAX_PAYLOAD_TAIL, self._bytes_per_s * self._interval_s / 2)
+
     # ---- Head ----
 
     def _put_head(self, state: str, tails: list[bytes]) -> None:
         self._manifest.sequence += 1
         self._manifest.host_unix_ns = time.time_ns()
         self._manifest.state = state
-        self._manifest.requests = self._earlier_requests + self._store.requests
-        self._manifest.sent = self._earlier_sent + self._store.sent
+        self._count()
         data = _head.pack(self._manifest, tails)
         if len(data) > _head.MAX_HEAD:
             raise Refused(f"the run has too many files for a bucket: {len(self._manifest.files)}")
+        begun = time.monotonic()
         self._limiter.take(len(data))
         for _ in range(_ATTEMPTS):
             try:
@@ -426,6 +487,7 @@ class Uploader:
                     continue
             except Absent:  # what some stores say of a condition on an object that is gone
                 raise Refused(_removed(self._store.url, self._head_key)) from None
+            self._measure_speed(len(data), begun)
             self._put_at, self._put_state, self._unput = time.monotonic(), state, False
             return
         raise Unreachable(f"the store refuses the head again and again: {self._store.url}/{self._head_key}")

@@ -105,7 +105,9 @@ class Run:
             out.write(data)
 
     def files(self) -> dict[str, bytes]:
-        return {str(f.relative_to(self.path)): f.read_bytes() for f in self.path.rglob("*") if f.is_file()}
+        """What is uploaded: all but what an upload notes for its host."""
+        found = {str(f.relative_to(self.path)): f.read_bytes() for f in self.path.rglob("*") if f.is_file()}
+        return {name: data for name, data in found.items() if not name.startswith("sync/")}
 
 
 @pytest.fixture
@@ -185,6 +187,7 @@ class Proxy:
 
         proxy = self
         self.requests: list[tuple[str, str, int, int]] = []  # method, path, bytes in, bytes out
+        self.saw = None  # called with method, path and the body of a request
         self.lose = None  # called with method and path: True if the answer is to be lost
         host = endpoint.split("//", 1)[1]
 
@@ -200,6 +203,8 @@ class Proxy:
                 data = answer.read()
                 upstream.close()
                 proxy.requests.append((self.command, self.path, len(body), len(data)))
+                if proxy.saw is not None:
+                    proxy.saw(self.command, self.path, body)
                 if proxy.lose is not None and proxy.lose(self.command, self.path):
                     self.close_connection = True
                     self.connection.close()

@@ -78,6 +78,12 @@ def test_small_parts_of_a_full_window_become_one(run, tmp_path, monkeypatch):
     assert copy == run.files()
 
 
+def test_the_etag_of_a_put_is_that_of_the_object(store):
+    etag = store.put_new("object", b"small")
+    etag = store.put_if("object", b"another", etag)
+    assert store.get("object", 100, etag) is None
+
+
 def test_nothing_new_is_not_put(run, store):
     run.append("w0000/m-000001.lfm", b"rows")
     uploader = Uploader(str(run.path), store)
@@ -109,6 +115,62 @@ def test_rows_can_be_flushed_alone(run, tmp_path, monkeypatch):
     assert [file.path for file, entry in files.items() if entry.bytes] == ["w0000/m-000001.lfm"]
     uploader.flush("ended")
     assert copy_of(store, run, tmp_path / "copy")[1] == run.files()
+
+
+def keys_put(store, monkeypatch):
+    """The keys of what is put, from now on."""
+    keys = []
+
+    def noting(then):
+        def put(key, data, *etag):
+            keys.append((key, len(data)))
+            return then(key, data, *etag)
+
+        return put
+
+    for name in ("put", "put_if"):
+        monkeypatch.setattr(store, name, noting(getattr(store, name)))
+    return keys
+
+
+def test_new_payload_travels_in_one_head_and_then_as_a_part(run, tmp_path, monkeypatch):
+    """Half as many parts as flushes, each byte put at most twice, and each flush shows all."""
+    store = open_store(f"file://{tmp_path}/bucket")
+    uploader, draw = Uploader(run, store), random.Random(3)
+    uploader.begin()
+    spool, keys = None, keys_put(store, monkeypatch)
+    for _ in range(20):
+        run.append("w0000/d-000001.lfd", draw.randbytes(1_000_000))
+        run.append("w0000/m-000001.lfm", draw.randbytes(100_000))
+        uploader.flush()
+        if spool is None:
+            spool, copy = copy_of(store, run, tmp_path / "copy")
+        else:
+            spool.refresh()
+            copy = contents(spool)
+        assert copy == run.files()
+    heads = [size for key, size in keys if key.startswith("live/")]
+    payload = [size for key, size in keys if ".lfd/" in key]
+    assert len(heads) == 20
+    assert len(payload) <= 12  # the first tells how fast the store is
+    assert sum(payload) + sum(heads) < 2.1 * 20 * 1_100_000
+    assert max(heads) < 2 << 20
+    uploader.flush("ended")
+    assert copy_of(store, run, tmp_path / "whole")[1] == run.files()
+
+
+def test_a_slow_network_gets_payload_in_parts(run, tmp_path, monkeypatch):
+    """A head must not be held up by payload: rows come with it."""
+    store = open_store(f"file://{tmp_path}/bucket")
+    uploader = Uploader(run, store)
+    uploader.begin()
+    keys = keys_put(store, monkeypatch)
+    for _ in range(4):
+        uploader._bytes_per_s = 0.5e6
+        run.append("w0000/d-000001.lfd", secrets.token_bytes(600_000))
+        uploader.flush()
+    assert len([key for key, _ in keys if ".lfd/" in key]) == 4
+    assert max(size for key, size in keys if key.startswith("live/")) < 10_000
 
 
 @pytest.mark.parametrize("fails", ["put", "put_if"])
@@ -357,6 +419,20 @@ def test_the_command_uploads_and_says_where(run, base, tmp_path):
     )
     assert head.state == "ended"
     assert all(entry.tail == 0 for entry in head.files.values())
+
+
+def test_the_run_says_what_its_upload_has_cost(run, s3, proxy):
+    """As the bucket counts. Another upload goes on counting where the last head was, before the last few puts."""
+    run.append("w0000/m-000001.lfm", b"rows")
+    for left_out in (0, 4):
+        assert sync(run.path, s3).returncode == 0
+        cost = json.loads((run.path / "sync" / "u0000.json").read_text())
+        assert cost["url"] == f"{s3}/{run.run_id}"
+        puts = [size for method, _, size, _ in proxy.requests if method == "PUT"]
+        assert len(puts) - left_out <= cost["puts"] <= len(puts)
+        assert len(proxy.requests) - left_out <= cost["requests"] <= len(proxy.requests)
+        assert cost["sent"] <= sum(puts)
+    assert cost["sent"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""The upload beside a training that attached itself: ``attach(upload="s3://bucket/team")``. docs/buckets.md."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+from luff.errors import InvalidArgumentError
+
+__all__ = ["take_upload", "upload_beside"]
+
+_TIMEOUT_S = 30
+
+
+def take_upload(config: dict[str, Any]) -> str:
+    """Removes ``upload`` from the options of `attach`; returns the URL, or "".
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is no URL of a bucket, or needs what is not installed.
+    """
+    url = config.pop("upload", "")
+    if not url:
+        return ""
+    from luff.remote._errors import BucketError
+    from luff.remote._store import check_installed, normal_url
+
+    try:
+        if not isinstance(url, str):
+            raise InvalidArgumentError(f"upload is {url!r}; expected the URL of a bucket")
+        url = normal_url(url)
+        check_installed(url)
+    except BucketError as error:
+        raise InvalidArgumentError(f"upload: {error}") from None
+    return url
+
+
+def upload_beside(run: str, url: str) -> None:
+    """Starts `luff sync` in the background, as a process that is not our child. It ends after the run.
+
+    What it says goes to ``sync/log`` in the run.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it does not start.
+    """
+    folder = os.path.join(run, "sync")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    verbs = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_verbs")
+    words = [sys.executable, "-I", os.path.join(verbs, "_detach.py"), os.path.join(folder, "log")]
+    done = subprocess.run(
+        [*words, "sync", "--", run, url],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise InvalidArgumentError(f"the upload ended with exit code {done.returncode}: {run}")

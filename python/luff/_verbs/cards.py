@@ -1,0 +1,117 @@
+"""``cards URL``: tells which runs a bucket has, and gets the cards that have changed. How `luff runs URL` asks.
+
+Standard input has what is known, a line ``ID STAMP`` for each run. What is printed is read by `catalog::LookReader`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from luff.remote._errors import Absent, BucketError, Refused
+from luff.remote._files import CARDS, MAX_CARD, card_key, is_run_id
+from luff.remote._store import Listed, Store, check_installed, normal_url, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_RUNS = 100_000  # beyond it a prefix for each project
+_AT_ONCE = 16
+_BATCH = 512
+
+
+def stamp_of(card: Listed) -> int:
+    """A number from 1 on that changes when a card is put again."""
+    text = f"{card.etag} {card.size} {card.modified_unix_ns}".encode()
+    return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1) or 1
+
+
+def _known(lines: Iterable[str]) -> dict[str, int]:
+    words = (line.split() for line in lines)
+    return {run_id: int(stamp) for run_id, stamp in words}
+
+
+def _write(text: str, data: bytes = b"") -> None:
+    # A name or an error of a server may hold anything: a line stays one line.
+    line = "".join(c if c.isprintable() else " " for c in text)
+    sys.stdout.buffer.write(line.encode(errors="replace") + b"\n" + (data + b"\n" if data else b""))
+
+
+def _get(store: Store, card: Listed) -> bytes | BucketError:
+    try:
+        found = store.get(card_key(card.name), MAX_CARD)
+    except BucketError as error:
+        return error
+    return found[0] if found else b""
+
+
+def _tell(store: Store, card: Listed, got: bytes | BucketError) -> None:
+    if isinstance(got, Absent):
+        return  # removed since it was listed
+    if isinstance(got, Refused):  # of this one; a bucket that is away is an error
+        _write(f"! {got}")
+    elif isinstance(got, BucketError):
+        raise got
+    elif not got:
+        _write(f"! a card is empty: {store.url}/{card_key(card.name)}")
+    else:
+        _write(f"+ {card.name} {stamp_of(card)} {card.modified_unix_ns} {len(got)}", got)
+
+
+def look(store: Store, known: dict[str, int]) -> None:
+    """Prints the runs of a bucket. Raises a BucketError."""
+    cards = store.objects(CARDS, MAX_RUNS)
+    if len(cards) == MAX_RUNS:
+        _write(f"! only the first {MAX_RUNS} runs are listed; give each project a prefix: {store.url}")
+    changed, same = [], []
+    for card in cards:
+        if not is_run_id(card.name):
+            continue  # nothing that Luff has put
+        if card.size > MAX_CARD:
+            key = card_key(card.name)
+            _write(f"! a card has {card.size} bytes, Luff writes at most {MAX_CARD}: {store.url}/{key}")
+        elif known.get(card.name) == (stamp := stamp_of(card)):
+            same.append(f"= {card.name} {stamp}\n")
+        else:
+            changed.append(card)
+    sys.stdout.buffer.write("".join(same).encode())
+    _write(f"# {len(changed)}")
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="luff-cards") as pool:
+        for at in range(0, len(changed), _BATCH):
+            batch = changed[at : at + _BATCH]
+            for card, got in zip(batch, pool.map(lambda one: _get(store, one), batch), strict=True):
+                _tell(store, card, got)
+            sys.stdout.flush()
+    if not any(is_run_id(card.name) for card in cards):
+        _tell_runs_without_cards(store)
+
+
+def _tell_runs_without_cards(store: Store) -> None:
+    runs = sum(is_run_id(name) for name in store.children("runs/"))
+    if runs:
+        _write(
+            f"! {runs} run{'s' * (runs != 1)} without a card; `luff sync` with this Luff writes it: {store.url}"
+        )
+
+
+def main() -> int:
+    try:
+        url = normal_url(sys.argv[1])
+        check_installed(url)
+        look(open_store(url), _known(sys.stdin))
+        _write(".")
+    except BucketError as error:
+        _write(f"E {error}")
+    sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except BrokenPipeError:  # nobody listens any more
+        code = 1
+    os._exit(code)  # obstore's threads do not survive the end of the interpreter
