@@ -11,6 +11,7 @@
 #include "capture/json_text.h"
 #include "capture/session_impl.h"
 #include "luff/base/env.h"
+#include "luff/capture/module_timer.h"
 #include "luff/store/loss.h"
 #include "luff/tensor/hash.h"
 
@@ -420,6 +421,18 @@ std::uint64_t SessionImpl::Hash(const std::byte* data, std::size_t bytes) const 
   return bytes == 0 || data == nullptr ? 0 : HashBytes(data, bytes);
 }
 
+void SessionImpl::ModuleTimes(const ModuleTimer& timer) noexcept {
+  if (!Accepts() || core_->plans.now().config().profile != Profile::kFull) return;
+  Timed("ModuleTimes", [&] { modules_ = timer.Times(); });
+}
+
+void SessionImpl::Traced(bool begins) noexcept {
+  if (begins)
+    trace_.store(Trace::kRuns, std::memory_order_relaxed);
+  else if (trace_.load(std::memory_order_relaxed) == Trace::kRuns)
+    trace_.store(Trace::kEnds, std::memory_order_relaxed);
+}
+
 void SessionImpl::MarkStepEnd() noexcept {
   if (!Accepts() || core_->plans.now().config().profile == Profile::kOff) return;
   try {
@@ -477,6 +490,16 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
         work->batch.phases = marked_.front().phases;
         work->ended = marked_.front().end;
         marked_.pop_front();
+      }
+      std::uint32_t& flags = work->batch.phases.head.flags;
+      if (const Trace trace = trace_.load(std::memory_order_relaxed); trace != Trace::kNone) {
+        flags |= format::kStepTraced;
+        if (trace == Trace::kEnds) trace_.store(Trace::kNone, std::memory_order_relaxed);
+      }
+      if (!modules_.rows.empty()) {
+        flags |= format::kStepTimed;
+        std::swap(work->batch.modules, modules_);
+        modules_.rows.clear();
       }
     }
     if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);

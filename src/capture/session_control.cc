@@ -60,6 +60,7 @@ void SessionImpl::AbandonStep() noexcept {
     core_->step.due.store(0, std::memory_order_relaxed);
     for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
     planned_due_ = 0;
+    modules_.rows.clear();
     in_step_ = false;
     core_->counters.abandoned_steps.fetch_add(1, std::memory_order_relaxed);
     if (!has_thread_) core_->Pump();

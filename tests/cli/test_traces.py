@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import luff as luff_package
 import pytest
 
 from tests.cli.conftest import Command, Job
@@ -68,6 +69,13 @@ def test_a_trace_changes_no_result_and_says_where_the_time_went(luff: Command, t
     run = tmp_path / "traced" / "run"
     (trace,) = traces(luff, run)
     assert (trace["first_step"], trace["steps"], trace["refused"]) == (7, 3, None)
+    # The step after them is the one in which the trace was written.
+    assert list(luff_package.open_trial(str(run)).profile().steps["traced"].nonzero()[0]) == [7, 8, 9, 10]
+    told = json.loads(luff("profile", run, "--json").out)
+    assert (told["steps"], told["traced"]["steps"]) == (16, 4)
+    assert "trace" not in {line["phase"] for line in told["phases"]}
+    assert "left out: 4 TRAIN steps in which operators were traced" in luff("profile", run).out
+    assert "were traced in all of these steps" in luff("profile", run, "--steps", "7:9").out
     summary = trace["summary"]
     by_name = {one["name"]: one for one in summary["operators"]}
     assert by_name["aten::addmm"]["calls"] == 6  # two layers, three steps
