@@ -7,8 +7,8 @@ level0: one model trains with `profile` on and off, in blocks of steps that alte
 thread. A block with it runs between two without and is compared with their mean. CPU time of the process, and the
 sampler's share of a core for the block's wall time, count together.
 
-level1: the same with `profile` "full" and "basic", where every step is timed. One step in 67 is when a training runs, so
-the gate is on the mean over 67.
+level1: the same with `profile` "full" and "basic", where every step is timed. When a training runs, one step in 67
+is, so the gate is on the mean over 67.
 
 Exit code: 0 if all gates hold, 1 if one does not.
 """
@@ -176,8 +176,9 @@ def level0(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str
 
 def level1(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Measures steps in which modules are timed beside steps in which they are not."""
-    from capture import Luff, Runner, middle
     from luff.torch.capture import _module_times
+
+    from capture import Luff, Runner, middle
 
     usual = _module_times.EVERY
     _module_times.FIRST, _module_times.EVERY = 0, 1
@@ -198,7 +199,10 @@ def level1(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str
         off.system.close()
         on.system.close()
         shown = subprocess.run(
-            [luff_command(), "profile", str(folder / "on"), "--json"], capture_output=True, text=True, check=True
+            [luff_command(), "profile", str(folder / "on"), "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         timed = json.loads(shown.stdout)["modules"]
     finally:
@@ -207,8 +211,8 @@ def level1(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str
     one = measured([own.cpu_s / bare.cpu_s for own, bare in blocks])
     mean = Measured(*(1 + (ratio - 1) / usual for ratio in (one.median, one.low, one.high)))
     print(
-        f"level 1 on over off, {model}: a timed step {one.median:.4f} [{one.low:.4f}, {one.high:.4f}], in the mean over "
-        f"{usual} {mean.median:.5f}; {timed['modules']} modules, a step of {1e3 * blocks[0][1].cpu_s:.1f} ms"
+        f"level 1 on over off, {model}: a timed step {one.median:.4f} [{one.low:.4f}, {one.high:.4f}], in the mean "
+        f"over {usual} {mean.median:.5f}; {timed['modules']} modules, a step of {1e3 * blocks[0][1].cpu_s:.1f} ms"
     )
     held = gate(f"level 1 averaged, {model}", mean, 1.003)
     print(f"  {say(held['ok'])}")

@@ -277,7 +277,9 @@ class Profile:
                 if place < 2:
                     self._modules[name] = np.array(values, dtype=np.str_)
                 else:
-                    column = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+                    column = np.array(
+                        [np.nan if value is None else value for value in values], dtype=np.float64
+                    )
                     self._modules[name] = column / max(steps, 1)
         return self._modules
 

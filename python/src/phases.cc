@@ -59,13 +59,14 @@ void InitPhases(nb::module_& m) {
       .def("stamp", &capture::ModuleTimer::StampOf, nb::arg("call"), nb::arg("leaves"),
            "What a node of the graph says to `at`: a backward pass comes to this call, or leaves it.")
       .def(
-          "at",
-          [](capture::ModuleTimer& timer, std::uint64_t stamp, nb::handle) { timer.At(stamp); },
-          nb::arg("stamp"), nb::arg("gradients") = nb::none(), "A backward pass has come to a node with this stamp.")
+          "at", [](capture::ModuleTimer& timer, std::uint64_t stamp, nb::handle) { timer.At(stamp); },
+          nb::arg("stamp"), nb::arg("gradients") = nb::none(),
+          "A backward pass has come to a node with this stamp.")
       .def("backward_begins", &capture::ModuleTimer::BackwardBegins, "Stamps count from here on.")
       .def("backward_ends", &capture::ModuleTimer::BackwardEnds, "They count no more.")
       .def("tell", &capture::ModuleTimer::Tell, nb::arg("flag"),
-           "Something cannot be seen: 1: modules inside a graph; 2: a backward pass computes activations again.");
+           "Something cannot be seen: 1: modules inside a graph; 2: a backward pass computes activations "
+           "again.");
   m.def("forget_phases", &capture::ForgetPhases, "In a forked child: forget what the parent was doing.");
   m.def("collecting", &Collecting, nb::arg("phase"), nb::arg("info"), "A call-back for `gc.callbacks`.");
 }

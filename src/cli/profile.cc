@@ -47,8 +47,8 @@ void PrintModules(const profile::ModuleTable& table) {
     if (!line.type.empty()) name += " " + Escaped(line.type);
     constexpr std::size_t kWidth = 42;
     if (name.size() > kWidth) name = "..." + name.substr(name.size() - kWidth + 3);
-    fmt::print("      {:<42} {:>5.1f} % {:>9} {:>9} {:>9}  {:.4g}\n", name,
-               100 * line.share, TimeText(line.forward_own_s / steps), TimeOrDash(line.backward_own_s, steps),
+    fmt::print("      {:<42} {:>5.1f} % {:>9} {:>9} {:>9}  {:.4g}\n", name, 100 * line.share,
+               TimeText(line.forward_own_s / steps), TimeOrDash(line.backward_own_s, steps),
                TimeOrDash(all, steps), static_cast<double>(line.calls) / steps);
   }
   if (table.modules > kMost)
@@ -56,9 +56,9 @@ void PrintModules(const profile::ModuleTable& table) {
                Plural(table.modules, "module", "modules"));
 }
 
-void Print(const query::Trial& trial, const profile::TimeReport& report, const std::vector<rules::Finding>& findings,
-           const profile::Machines& machines, double price_per_hour, const StacksView& stacks,
-           const TracesView& traces) {
+void Print(const query::Trial& trial, const profile::TimeReport& report,
+           const std::vector<rules::Finding>& findings, const profile::Machines& machines,
+           double price_per_hour, const StacksView& stacks, const TracesView& traces) {
   const profile::PhaseTable& table = report.table;
   stacks.PrintStalls();
   // Where a rule has found something and waits are no trouble, the rule has the first word.

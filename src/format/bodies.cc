@@ -133,8 +133,7 @@ Result<ModuleTimesView> ParseModuleTimesUntrusted(std::span<const std::byte> bod
   for (const ModuleTimeRow& row : view.rows) {
     const std::int64_t all[] = {row.forward_ns, row.forward_self_ns, row.backward_ns, row.backward_self_ns};
     for (const std::int64_t ns : all) {
-      if (ns < -1 || ns > kMaxPhaseNs)
-        return Corruption("a module that took " + std::to_string(ns) + " ns");
+      if (ns < -1 || ns > kMaxPhaseNs) return Corruption("a module that took " + std::to_string(ns) + " ns");
     }
     if (row.forward_self_ns < 0 || row.calls == 0)
       return Corruption("a module with " + std::to_string(row.calls) + " calls in " +

@@ -1,9 +1,9 @@
 #include "luff/profile/module_table.h"
 
 #include <algorithm>
-#include <utility>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <utility>
 
 #include "base/json.h"
 
@@ -58,8 +58,7 @@ Result<ModuleTable> ModulesOf(const query::Trial& trial, const Scope& scope) {
   std::optional<std::uint32_t> worker = scope.worker;
   std::unordered_map<std::uint32_t, ModuleSums> modules;
   LUFF_RETURN_IF_ERROR(query::VisitModules(
-      trial,
-      [&](const query::StepInfo& step, std::uint32_t number, const format::ModuleTimesView& view) {
+      trial, [&](const query::StepInfo& step, std::uint32_t number, const format::ModuleTimesView& view) {
         if (!worker) worker = number;
         if (number != *worker || step.mode != query::Mode::kTrain || !scope.Has(step)) return;
         table.steps += view.head.steps;

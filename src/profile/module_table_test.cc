@@ -13,8 +13,8 @@ namespace {
 namespace module_table_test {
 using format::Mode;
 using format::Phase;
-using testing::Written;
 using ::testing::HasSubstr;
+using testing::Written;
 constexpr const char* kModel = R"({"models":[{"name":"Net","modules":[
   {"path":"","name":"Net","type":"Net","number":0},{"path":"fc","name":"fc","type":"Linear","number":1}, 7]}]})";
 constexpr std::int64_t kMs = 1'000'000;

@@ -125,7 +125,8 @@ Result<TimeReport> TimeReportOf(const query::Trial& trial, const Scope& scope) {
 }
 
 std::string WhyNoSteps(const query::Trial& trial, const PhaseTable& table) {
-  if (table.traced_steps != 0) return "operators were traced in all of these steps, which count for nothing else";
+  if (table.traced_steps != 0)
+    return "operators were traced in all of these steps, which count for nothing else";
   if (!table.workers.empty()) return "no TRAIN step among these has phases";
   const std::string none = "this run has no phases: ";
   if (trial.step_count() == 0) return none + "it has no step yet";

@@ -142,8 +142,8 @@ class RunTrial final : public StepTrial {
                                     const HistogramVisitor& use) const;
   template <typename Use>
   [[nodiscard]] Status EachFrame(format::FrameKind kind, const Use& use) const;  // trial_rows.cc
-  [[nodiscard]] Status EachPhases(const PhasesVisitor& use) const;    // trial_rows.cc
-  [[nodiscard]] Status EachModules(const ModulesVisitor& use) const;  // trial_rows.cc
+  [[nodiscard]] Status EachPhases(const PhasesVisitor& use) const;               // trial_rows.cc
+  [[nodiscard]] Status EachModules(const ModulesVisitor& use) const;             // trial_rows.cc
 
  private:
   // run_trial.cc

@@ -327,23 +327,27 @@ Status RunTrial::EachFrame(format::FrameKind kind, const Use& use) const {
 }
 
 Status RunTrial::EachPhases(const PhasesVisitor& use) const {
-  return EachFrame(FrameKind::kPhases, [&](const auto& reader, const auto& segment, std::uint64_t ordinal,
-                                           std::uint32_t n, std::span<const std::byte> body) -> Status {
-    LUFF_ASSIGN_OR_RETURN(const auto view, format::ParsePhasesUntrusted(body));
-    const format::StepColumns& columns = segment.steps();
-    const auto place = std::ranges::lower_bound(columns.ordinal, ordinal) - columns.ordinal.begin();
-    use(steps_.at(n), PhasesOf(reader.worker(), columns.wall_unix_ns[static_cast<std::size_t>(place)], view));
-    return Status::Ok();
-  });
+  return EachFrame(
+      FrameKind::kPhases,
+      [&](const auto& reader, const auto& segment, std::uint64_t ordinal, std::uint32_t n,
+          std::span<const std::byte> body) -> Status {
+        LUFF_ASSIGN_OR_RETURN(const auto view, format::ParsePhasesUntrusted(body));
+        const format::StepColumns& columns = segment.steps();
+        const auto place = std::ranges::lower_bound(columns.ordinal, ordinal) - columns.ordinal.begin();
+        use(steps_.at(n),
+            PhasesOf(reader.worker(), columns.wall_unix_ns[static_cast<std::size_t>(place)], view));
+        return Status::Ok();
+      });
 }
 
 Status RunTrial::EachModules(const ModulesVisitor& use) const {
-  return EachFrame(FrameKind::kModuleTimes, [&](const auto& reader, const auto&, std::uint64_t, std::uint32_t n,
-                                                std::span<const std::byte> body) -> Status {
-    LUFF_ASSIGN_OR_RETURN(const auto view, format::ParseModuleTimesUntrusted(body));
-    use(steps_.at(n), reader.worker(), view);
-    return Status::Ok();
-  });
+  return EachFrame(FrameKind::kModuleTimes,
+                   [&](const auto& reader, const auto&, std::uint64_t, std::uint32_t n,
+                       std::span<const std::byte> body) -> Status {
+                     LUFF_ASSIGN_OR_RETURN(const auto view, format::ParseModuleTimesUntrusted(body));
+                     use(steps_.at(n), reader.worker(), view);
+                     return Status::Ok();
+                   });
 }
 
 Status VisitModules(const Trial& trial, const ModulesVisitor& use) {

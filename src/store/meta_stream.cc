@@ -182,8 +182,8 @@ void MetaStream::EncodeRows(const StepBatch& batch, std::uint64_t ordinal) {
     EndFrame();
   }
   if (!batch.modules.rows.empty()) {
-    const auto rows = std::span(batch.modules.rows)
-                          .first(std::min(batch.modules.rows.size(), format::kMaxModuleRows));
+    const auto rows =
+        std::span(batch.modules.rows).first(std::min(batch.modules.rows.size(), format::kMaxModuleRows));
     format::ModuleTimesHead head = batch.modules.head;
     head.rows = static_cast<std::uint32_t>(rows.size());
     Frame(FrameKind::kModuleTimes, ordinal, true);

@@ -40,16 +40,16 @@ class ModuleTimer {
   /// that computes activations again are left out.
   void Tell(std::uint32_t flag) noexcept { flags_ |= flag; }
 
-  /// The modules of the step, those with most time of their own first; of more than kMaxModuleRows the rest is
-  /// one row. Without rows: nothing was called. May throw std::bad_alloc.
+  /// The modules of the step, those with most time of their own first; of more than kMaxModuleRows the rest
+  /// is one row. Without rows: nothing was called. May throw std::bad_alloc.
   [[nodiscard]] store::StepModules Times() const;
 
  private:
   static constexpr std::uint32_t kNone = format::kNoId;
   struct Call {
     std::uint32_t module = 0;
-    std::uint32_t around = kNone;  // the call that made it, which has a smaller number
-    bool seen = false;             // by a backward pass
+    std::uint32_t around = kNone;                  // the call that made it, which has a smaller number
+    bool seen = false;                             // by a backward pass
     std::int64_t forward_ns = 0, backward_ns = 0;  // of its own
   };
   [[nodiscard]] bool IsWithin(std::uint32_t call, std::uint32_t other) const noexcept;
@@ -61,7 +61,7 @@ class ModuleTimer {
   std::uint32_t step_ = 0;
   bool passing_ = false;
   std::uint32_t flags_ = 0;
-  std::uint32_t call_ = kNone, back_ = kNone;     // that time is counted for
+  std::uint32_t call_ = kNone, back_ = kNone;        // that time is counted for
   std::int64_t since_ns_ = -1, back_since_ns_ = -1;  // -1: for none
 };
 

@@ -302,12 +302,13 @@ struct ModuleTimesHead {  // 16 bytes, then ModuleTimeRow[rows]
   std::uint32_t flags;    // kModulesHidden, ...
 };
 static_assert(sizeof(ModuleTimesHead) == 16);
-inline constexpr std::uint32_t kModulesHidden = 1;      // some ran inside a compiled or scripted graph
-inline constexpr std::uint32_t kModulesRecomputed = 2;  // activations were computed again in the backward pass
-inline constexpr std::uint32_t kModulesTooMany = 4;     // there were more calls than are timed
+inline constexpr std::uint32_t kModulesHidden = 1;  // some ran inside a compiled or scripted graph
+inline constexpr std::uint32_t kModulesRecomputed =
+    2;                                               // activations were computed again in the backward pass
+inline constexpr std::uint32_t kModulesTooMany = 4;  // there were more calls than are timed
 
-struct ModuleTimeRow {           // 40 bytes
-  std::uint32_t module;          // number in the document "model"; kNoId: all others
+struct ModuleTimeRow {   // 40 bytes
+  std::uint32_t module;  // number in the document "model"; kNoId: all others
   std::uint32_t calls;
   std::int64_t forward_ns;       // of its calls, with those of the modules that it called; -1 of kNoId
   std::int64_t forward_self_ns;  // without these

@@ -23,17 +23,17 @@ struct ModuleLine {
 
 struct ModuleTable {
   std::uint32_t worker = 0;
-  std::uint64_t steps = 0;         // that were timed
-  std::uint64_t modules = 0;       // most that were called in one of them
-  double own_s = 0;                // of all modules
-  std::vector<ModuleLine> lines;   // the dearest by its own time first
-  bool hidden = false;             // some ran inside compiled or scripted graphs
-  bool recomputed = false;         // the backward pass computes activations again: it is left out
-  bool too_many = false;           // a step had more calls than are timed
+  std::uint64_t steps = 0;        // that were timed
+  std::uint64_t modules = 0;      // most that were called in one of them
+  double own_s = 0;               // of all modules
+  std::vector<ModuleLine> lines;  // the dearest by its own time first
+  bool hidden = false;            // some ran inside compiled or scripted graphs
+  bool recomputed = false;        // the backward pass computes activations again: it is left out
+  bool too_many = false;          // a step had more calls than are timed
 };
 
-/// Of the scope's worker; without one, of the first that timed some. Without steps: nothing was timed. Errors:
-/// those of reading.
+/// Of the scope's worker; without one, of the first that timed some. Without steps: nothing was timed.
+/// Errors: those of reading.
 [[nodiscard]] Result<ModuleTable> ModulesOf(const query::Trial& trial, const Scope& scope);
 
 /// What of the modules was not seen, as sentences.

@@ -43,7 +43,8 @@ def table(run: Path) -> dict[str, dict[str, float]]:
     columns = luff.open_trial(str(run)).profile().modules
     names = [name for name in columns if name != "module"]
     return {
-        str(module): {name: columns[name][row] for name in names} for row, module in enumerate(columns["module"])
+        str(module): {name: columns[name][row] for name in names}
+        for row, module in enumerate(columns["module"])
     }
 
 
@@ -224,3 +225,37 @@ def test_what_raises_within_a_module_raises_in_the_training(tmp_path: Path) -> N
     rows = train(tmp_path / "run", Catches())
     assert rows["bad"]["calls"] == 1
     assert rows["good"]["backward_own"] > 0
+
+
+def weights_after(run: Path | None, user_hooks: bool) -> tuple[bytes, float]:
+    """Trains a wrapped model, with hooks of the user's own if asked; watched if there is a run."""
+    torch.manual_seed(3)
+    inner = Net()
+    if user_hooks:
+        inner.first.register_full_backward_hook(lambda module, given, taken: tuple(g * 0.5 for g in given))
+        inner.block.register_forward_hook(lambda module, args, output: output + 1)
+    model = nn.parallel.DistributedDataParallel(inner)
+    if run is not None:
+        train(run, model)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(32, 64)).square().mean().backward()
+            optimizer.step()
+    data = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    return data, float(torch.rand(1))
+
+
+@pytest.mark.parametrize("user_hooks", [False, True])
+def test_ddp_and_hooks_of_the_users_compute_the_same(tmp_path: Path, user_hooks: bool) -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        bare = weights_after(None, user_hooks)
+        assert weights_after(tmp_path / "run", user_hooks) == bare
+    finally:
+        torch.distributed.destroy_process_group()
+    rows = table(tmp_path / "run")
+    assert {name for name, row in rows.items() if row["calls"] == 2} == {"first"}
+    assert rows["Net"]["calls"] == 1  # the wrapper is no module of the model
+    assert rows["block.1"]["backward_own"] > 0

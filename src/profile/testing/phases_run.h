@@ -43,7 +43,9 @@ class Written {
     writer_ = std::move(*writer);
     step_ = train_ = now_ns_ = 0;
   }
-  void Step(Mode mode, const Milliseconds& ms, std::int64_t queue_ms = -1) { Publish(mode, ms, queue_ms, {}); }
+  void Step(Mode mode, const Milliseconds& ms, std::int64_t queue_ms = -1) {
+    Publish(mode, ms, queue_ms, {});
+  }
   /// A TRAIN step in which modules were timed.
   void TimedStep(const Milliseconds& ms, const format::ModuleTimesHead& head,
                  std::vector<format::ModuleTimeRow> rows) {
@@ -80,8 +82,9 @@ class Written {
     batch.mark.mode_step = mode == Mode::kTrain ? train_++ : 0;
     batch.mark.mode = static_cast<std::uint8_t>(mode);
     format::PhasesHead& head = batch.phases.head;
-    head = {0,          queue_ms < 0 ? -1 : 0, queue_ms < 0 ? -1 : queue_ms * 1'000'000, -1, 1, 0,
-            format::kNoId, head.flags};
+    head = {
+        0,         queue_ms < 0 ? -1 : 0, queue_ms < 0 ? -1 : queue_ms * 1'000'000, -1, 1, 0, format::kNoId,
+        head.flags};
     for (const auto& [phase, took] : ms) {
       batch.phases.rows[head.rows++] = {
           static_cast<std::uint8_t>(phase), 0, 1, format::kNoId, 0, took * 1'000'000};
