@@ -71,9 +71,7 @@ class ModuleTimes:
         for handle in handles:
             handle.remove()
 
-    def call(
-        self, original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def call(self, original: Callable[..., Any], module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls a module and times it. No module's time goes on afterwards until `timer.resume`."""
         number = self._number(module)
         timer = self.timer

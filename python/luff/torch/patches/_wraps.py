@@ -197,7 +197,7 @@ def _timed_call(
     try:
         if capture.captures:
             hook.told("input", capture.before, module, args, kwargs)
-        output = times.call(original, module, args, kwargs)
+        output = times.call(original, module, *args, **kwargs)
         if capture.captures:
             hook.told("output", capture.after, module, output)
         _tell_hidden(hook, capture, module)
