@@ -64,9 +64,7 @@ class ModuleTimer:
         """
 
     def leave(self, call: int) -> None:
-        """
-        It has ended; the time of the call around it goes on with `resume`.
-        """
+        """It has ended; the time of the call around it goes on with `resume`."""
 
     def pause(self) -> None:
         """From here to `resume` time belongs to no module."""

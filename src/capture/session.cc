@@ -426,13 +426,6 @@ void SessionImpl::ModuleTimes(const ModuleTimer& timer) noexcept {
   Timed("ModuleTimes", [&] { modules_ = timer.Times(); });
 }
 
-void SessionImpl::Traced(bool begins) noexcept {
-  if (begins)
-    trace_.store(Trace::kRuns, std::memory_order_relaxed);
-  else if (trace_.load(std::memory_order_relaxed) == Trace::kRuns)
-    trace_.store(Trace::kEnds, std::memory_order_relaxed);
-}
-
 void SessionImpl::MarkStepEnd() noexcept {
   if (!Accepts() || core_->plans.now().config().profile == Profile::kOff) return;
   try {
@@ -491,16 +484,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
         work->ended = marked_.front().end;
         marked_.pop_front();
       }
-      std::uint32_t& flags = work->batch.phases.head.flags;
-      if (const Trace trace = trace_.load(std::memory_order_relaxed); trace != Trace::kNone) {
-        flags |= format::kStepTraced;
-        if (trace == Trace::kEnds) trace_.store(Trace::kNone, std::memory_order_relaxed);
-      }
-      if (!modules_.rows.empty()) {
-        flags |= format::kStepTimed;
-        std::swap(work->batch.modules, modules_);
-        modules_.rows.clear();
-      }
+      AddMarks(&work->batch);
     }
     if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
     core_->time_ns.fetch_add(since, std::memory_order_relaxed);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "capture/session_impl.h"
 #include "luff/store/loss.h"
@@ -46,6 +47,25 @@ void SessionImpl::ActionDone(std::uint64_t control, bool done) noexcept {
   } catch (...) {
     Fail("ActionDone");
   }
+}
+
+void SessionImpl::Traced(bool begins) noexcept {
+  if (begins)
+    trace_.store(Trace::kRuns, std::memory_order_relaxed);
+  else if (trace_.load(std::memory_order_relaxed) == Trace::kRuns)
+    trace_.store(Trace::kEnds, std::memory_order_relaxed);
+}
+
+void SessionImpl::AddMarks(store::StepBatch* batch) noexcept {
+  std::uint32_t& flags = batch->phases.head.flags;
+  if (const Trace trace = trace_.load(std::memory_order_relaxed); trace != Trace::kNone) {
+    flags |= format::kStepTraced;
+    if (trace == Trace::kEnds) trace_.store(Trace::kNone, std::memory_order_relaxed);
+  }
+  if (modules_.rows.empty()) return;
+  flags |= format::kStepTimed;
+  std::swap(batch->modules, modules_);
+  modules_.rows.clear();
 }
 
 void SessionImpl::AbandonStep() noexcept {

@@ -103,6 +103,8 @@ class SessionImpl final : public Session {
   void WaitForLate(std::chrono::milliseconds deadline) noexcept;
   /// Waits for the writer thread to end. Returns false if the deadline passes first.
   [[nodiscard]] bool WaitForWriter(std::chrono::milliseconds deadline) noexcept;
+  /// Says of a step that was traced or timed that it was, with the times of its modules.
+  void AddMarks(store::StepBatch* batch) noexcept;
   void Timed(const char* where, auto&& capture) noexcept;
   void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;
   void Add(std::uint64_t bytes_of_text, auto&& add) noexcept;
