@@ -31,6 +31,7 @@ _MAX_NODES = 8  # of the inputs, and of the outputs, of one call
 _HIDDEN, _RECOMPUTED = 1, 2
 # The number of the next node of this thread's graph; None: this torch does not tell.
 _next_node: Callable[[], int] | None = getattr(torch.autograd, "_get_sequence_nr", None)
+_HAS_HOOKS = hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook")
 _transforms: Callable[[], Any] = getattr(
     getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
 )
@@ -63,7 +64,7 @@ class ModuleTimes:
         """Begins a step."""
         self.end()
         self.timer.begin()
-        self._sees_graph = _next_node is not None and not compiles_backward()
+        self._sees_graph = _HAS_HOOKS and _next_node is not None and not compiles_backward()
 
     def end(self) -> None:
         """Leaves the nodes of the step as they were."""
