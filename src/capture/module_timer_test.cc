@@ -6,10 +6,9 @@
 #include <map>
 #include <random>
 
-namespace luff::capture {
+namespace luff::capture::module_timer_test {
 namespace {
 
-namespace module_timer_test {
 std::int64_t g_now = 0;
 std::int64_t Now() noexcept { return g_now; }
 void Pass(std::int64_t ns) { g_now += ns; }
@@ -36,9 +35,6 @@ std::uint32_t Called(ModuleTimer* timer, std::uint32_t module, std::int64_t ns, 
 std::uint32_t Called(ModuleTimer* timer, std::uint32_t module, std::int64_t ns) {
   return Called(timer, module, ns, [] {});
 }
-}  // namespace module_timer_test
-
-using namespace module_timer_test;  // NOLINT(google-build-using-namespace)
 
 TEST(ModuleTimer, ACallHasItsOwnTimeAndThatOfTheCallsInside) {
   ModuleTimer timer(Now);
@@ -207,4 +203,4 @@ TEST(ModuleTimer, AnyOrderOfCallsAddsUp) {
 }
 
 }  // namespace
-}  // namespace luff::capture
+}  // namespace luff::capture::module_timer_test

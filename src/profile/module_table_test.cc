@@ -7,10 +7,9 @@
 #include "luff/profile/time_report.h"
 #include "profile/testing/phases_run.h"
 
-namespace luff::profile {
+namespace luff::profile::module_table_test {
 namespace {
 
-namespace module_table_test {
 using format::Mode;
 using format::Phase;
 using ::testing::HasSubstr;
@@ -18,9 +17,6 @@ using testing::Written;
 constexpr const char* kModel = R"({"models":[{"name":"Net","modules":[
   {"path":"","name":"Net","type":"Net","number":0},{"path":"fc","name":"fc","type":"Linear","number":1}, 7]}]})";
 constexpr std::int64_t kMs = 1'000'000;
-}  // namespace module_table_test
-
-using namespace module_table_test;  // NOLINT(google-build-using-namespace)
 
 TEST(ModuleTable, AddsUpTimedStepsAndNamesTheModules) {
   Written run;
@@ -111,4 +107,4 @@ TEST(ModuleTable, TracedStepsAreNotMergedWithOthers) {
 }
 
 }  // namespace
-}  // namespace luff::profile
+}  // namespace luff::profile::module_table_test
