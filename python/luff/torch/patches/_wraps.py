@@ -123,8 +123,8 @@ def _outer_call(
     if not hooks or _tracing_state() is not None:
         return original(module, *args, **kwargs)
     if _current_graph_task() != -1:
-        for hook in hooks.living:
-            modules = hook.machine.modules
+        for living in hooks.living:
+            modules = living.machine.modules
             if modules is not None and modules.times is not None:
                 modules.times.recomputed()
         return original(module, *args, **kwargs)
