@@ -1,4 +1,4 @@
-"""The cost of profiling: `./dev bench profile [--only sampler,level0] [--models mlp,gpt] [--json FILE]`.
+"""The cost of profiling: `./dev bench profile [--only sampler,level0,level1] [--models mlp,gpt] [--json FILE]`.
 
 sampler: CPU time and memory of `luff _sample` beside psutil, which reads the same of the machine and of a process with
 its children at the same pace, in the same run. Shares of a core are those at two samples a second.
@@ -6,6 +6,9 @@ its children at the same pace, in the same run. Shares of a core are those at tw
 level0: one model trains with `profile` on and off, in blocks of steps that alternate in one process with one torch
 thread. A block with it runs between two without and is compared with their mean. CPU time of the process, and the
 sampler's share of a core for the block's wall time, count together.
+
+level1: the same with `profile` "full" and "basic", where every step is timed. When a training runs, one step in 67
+is, so the gate is on the mean over 67.
 
 Exit code: 0 if all gates hold, 1 if one does not.
 """
@@ -171,6 +174,52 @@ def level0(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str
     return {"part": "level0", "model": model, "ratio": ratios.median, "sampler": share}, held
 
 
+def level1(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Measures steps in which modules are timed beside steps in which they are not."""
+    from luff.torch.capture import _module_times
+
+    from capture import Luff, Runner, middle
+
+    usual = _module_times.FIRST, _module_times.EVERY
+    _module_times.FIRST, _module_times.EVERY = 0, 1
+    folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
+    os.environ["LUFF_EXECUTABLE"] = luff_command()
+    try:
+        off = Runner(model, lambda w: Luff(str(folder / "off"), {"profile": "basic"}, w))
+        on = Runner(model, lambda w: Luff(str(folder / "on"), {"profile": "full"}, w))
+        off.block(5)
+        on.block(5)
+        on.share_memory(off)
+        blocks = []
+        before = off.block(steps)
+        for _ in range(pairs):
+            own, after = on.block(steps), off.block(steps)
+            blocks.append((own, middle(before, after)))
+            before = after
+        off.system.close()
+        on.system.close()
+        shown = subprocess.run(
+            [luff_command(), "profile", str(folder / "on"), "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        timed = json.loads(shown.stdout)["modules"]
+    finally:
+        _module_times.FIRST, _module_times.EVERY = usual
+        shutil.rmtree(folder, ignore_errors=True)
+    assert timed["steps"] >= pairs * steps, timed
+    one = measured([own.cpu_s / bare.cpu_s for own, bare in blocks])
+    mean = Measured(*(1 + (ratio - 1) / usual[1] for ratio in (one.median, one.low, one.high)))
+    print(
+        f"level 1 on over off, {model}: a timed step {one.median:.4f} [{one.low:.4f}, {one.high:.4f}], in the mean "
+        f"over {usual[1]} {mean.median:.5f}; {timed['modules']} modules, a step of {1e3 * blocks[0][1].cpu_s:.1f} ms"
+    )
+    held = gate(f"level 1 averaged, {model}", mean, 1.003)
+    print(f"  {say(held['ok'])}")
+    return {"part": "level1", "model": model, "timed_step": one.median, "ratio": mean.median}, held
+
+
 def _wait_for_sampler(run: Path) -> None:
     """Waits until the sampler has written its end; it does so two seconds after the training's."""
     for _ in range(200):
@@ -187,7 +236,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="sampler,level0")
+    parser.add_argument("--only", default="sampler,level0,level1")
     parser.add_argument("--models", default="mlp,resnet18,gpt")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--steps", type=int, default=20)
@@ -199,12 +248,14 @@ def main() -> int:
         found, held = sampler()
         results += found
         gates += held
-    if "level0" in args.only.split(","):
+    for name, measure in (("level0", level0), ("level1", level1)):
+        if name not in args.only.split(","):
+            continue
         import torch
 
         torch.set_num_threads(1)
         for model in args.models.split(","):
-            one, held_one = level0(model, args.pairs, args.steps)
+            one, held_one = measure(model, args.pairs, args.steps)
             results.append(one)
             gates.append(held_one)
     return finish(results, gates, args.json)

@@ -51,6 +51,46 @@ def enter_wait(loader: int, worker: int, ready: int) -> None:
 def leave_phase(phase: int) -> None:
     """It is no longer."""
 
+class ModuleTimer:
+    """How long the calls of modules take in one step. No call raises."""
+
+    def __init__(self) -> None: ...
+    def begin(self) -> None:
+        """A step begins."""
+
+    def enter(self, module: int) -> int:
+        """
+        A call of a module begins; its time begins with `resume`. Returns the number of the call.
+        """
+
+    def leave(self, call: int) -> None:
+        """It has ended; the time of the call around it goes on with `resume`."""
+
+    def pause(self) -> None:
+        """From here to `resume` time belongs to no module."""
+
+    def resume(self) -> None:
+        """The time of the innermost call goes on."""
+
+    def stamp(self, call: int, leaves: bool) -> int:
+        """
+        What a node of the graph says to `at`: a backward pass comes to this call, or leaves it.
+        """
+
+    def at(self, stamp: int, gradients: object | None = None) -> None:
+        """A backward pass has come to a node with this stamp."""
+
+    def backward_begins(self) -> None:
+        """Stamps count from here on."""
+
+    def backward_ends(self) -> None:
+        """They count no more."""
+
+    def tell(self, flag: int) -> None:
+        """
+        Something cannot be seen: 1: modules inside a graph; 2: a backward pass computes activations again.
+        """
+
 def forget_phases() -> None:
     """In a forked child: forget what the parent was doing."""
 
@@ -201,6 +241,14 @@ class Session:
     def hash(self, address: int, nbytes: int) -> int:
         """XXH3-64 of memory; 0 for none."""
 
+    def module_times(self, timer: ModuleTimer) -> None:
+        """The step in progress has these times of modules."""
+
+    def traced(self, begins: bool) -> None:
+        """
+        Operators are traced from now on, or until the end of the step in progress.
+        """
+
     def mark_step_end(self) -> None:
         """
         A step has ended now, and a later `end_step` with a time hands it over: keep where its time went.
@@ -327,6 +375,7 @@ class Trial:
     def gaps(self) -> list: ...
     def events(self, mode: int) -> list: ...
     def phases(self, worker: int | None) -> dict: ...
+    def modules(self, worker: int | None) -> tuple: ...
     def json_events(self) -> list: ...
 
 def open_trial(

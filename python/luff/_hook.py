@@ -13,13 +13,16 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from luff import _codes as codes
 from luff._world import world_name
+
+if TYPE_CHECKING:
+    from luff._core import ModuleTimer
 
 __all__ = [
     "Guard",
@@ -59,6 +62,8 @@ class Session(Protocol):
     def set_document(self, name: str, json_text: str) -> None: ...
     def begin_step(self, mode: int, mode_step: int) -> None: ...
     def mark_step_end(self) -> None: ...
+    def module_times(self, timer: ModuleTimer) -> None: ...
+    def traced(self, begins: bool) -> None: ...
     def due_role(self, role: int) -> int: ...
     def due_tensor(self, tensor: int) -> int: ...
     def capture(self, table: NDArray[np.uint64], count: int | None = None) -> None: ...

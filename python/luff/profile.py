@@ -16,13 +16,14 @@ from luff._codes import Mode, Phase
 from luff.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
 __all__ = ["HostSamples", "PhaseShare", "Profile"]
 
 _NO_ID = 0xFFFFFFFF
+_TRACED, _TIMED = 1, 2
 _NS = 1e-9
 
 
@@ -167,7 +168,7 @@ class Profile:
     #: ``merged``: how many steps a row stands for, 1 unless retention has merged some (int64); ``begin_unix_s``: when
     #: it began, ``wall``: how long it took, ``cpu``: the CPU time of the training thread, ``run_queue``: the time for
     #: which that could have run and had no core, ``device``: the time of the device (float64, seconds);
-    #: ``major_faults`` (float64).
+    #: ``major_faults`` (float64); ``traced``, ``timed``: whether operators were traced, or modules timed, in it (bool).
     steps: dict[str, NDArray[Any]]
     #: Seconds of each phase that occurs, by its name (float64). Over the phases that a step has they add up to its
     #: ``wall``.
@@ -178,8 +179,12 @@ class Profile:
     #: began several times has one interval, with the length of all of them.
     offsets: dict[str, NDArray[np.float64]]
 
-    def __init__(self, columns: dict[str, Any], mode: int, path: str) -> None:
+    def __init__(
+        self, columns: dict[str, Any], mode: int, path: str, modules: Callable[[], tuple[int, list[Any]]]
+    ) -> None:
         self._path = path
+        self._read_modules = modules
+        self._modules: dict[str, NDArray[Any]] | None = None
         self._hosts: list[HostSamples] | None = None
         wanted = slice(None) if mode == Mode.GLOBAL else np.flatnonzero(np.asarray(columns["mode"]) == mode)
         columns, by_number = {k: v[wanted] for k, v in columns.items() if k != "phases"}, columns["phases"]
@@ -198,6 +203,8 @@ class Profile:
             "run_queue": _seconds(columns["run_queue_ns"]),
             "device": _seconds(columns["device_ns"]),
             "major_faults": np.where(faults == _NO_ID, np.nan, faults),
+            "traced": (columns["flags"] & _TRACED) != 0,
+            "timed": (columns["flags"] & _TIMED) != 0,
         }
         self.phases, self.begins, self.offsets = {}, {}, {}
         for phase in Phase:
@@ -218,12 +225,15 @@ class Profile:
         return f"<luff.Profile of {self._path!r}, {len(self)} steps, {len(self.phases)} phases>"
 
     def table(self) -> list[PhaseShare]:
-        """Returns each phase over all steps of the profile, the longest first."""
+        """Returns each phase over all steps of the profile, the longest first. Traced steps are left out."""
+        kept = ~self.steps["traced"]
         merged = self.steps["merged"]
-        whole = float(np.sum(self.steps["wall"]))
+        whole = float(np.sum(self.steps["wall"][kept]))
         rows: list[PhaseShare] = []
         for name, seconds in self.phases.items():
-            there = ~np.isnan(seconds)
+            there = ~np.isnan(seconds) & kept
+            if not there.any():
+                continue
             one = np.repeat(seconds[there] / merged[there], np.minimum(merged[there], 10_000))
             total = float(np.sum(seconds[there]))
             rows.append(
@@ -249,6 +259,31 @@ class Profile:
         return _pandas().DataFrame({**self.steps, **self.phases})
 
     @property
+    def modules(self) -> dict[str, NDArray[Any]]:
+        """How long the modules of the model take in the TRAIN steps in which they were timed, as columns: one row for
+        each module, the dearest by its own time first. Empty columns unless the run was recorded with
+        ``profile="full"``.
+
+        ``module``, ``type``: names (``""``: all others together); ``calls`` in a step; ``forward``, ``backward``:
+        seconds in a step, with the modules that a module calls; ``forward_own``, ``backward_own``: without; NaN where
+        it was not seen (float64). Of the profile's worker, or of the first that timed some.
+        """
+        if self._modules is None:
+            steps, lines = self._read_modules()
+            names = ("module", "type", "calls", "forward", "forward_own", "backward", "backward_own")
+            self._modules = {}
+            for place, name in enumerate(names):
+                values = [line[place] for line in lines]
+                if place < 2:
+                    self._modules[name] = np.array(values, dtype=np.str_)
+                else:
+                    column = np.array(
+                        [np.nan if value is None else value for value in values], dtype=np.float64
+                    )
+                    self._modules[name] = column / max(steps, 1)
+        return self._modules
+
+    @property
     def hosts(self) -> list[HostSamples]:
         """What was sampled of the machines: one entry for each host, whatever the steps of the profile. Empty if
         nothing was.
@@ -261,4 +296,4 @@ class Profile:
 
 def read(core: _core.Trial, mode: int, worker: int | None) -> Profile:
     """Reads the phases of a trial."""
-    return Profile(core.phases(worker), mode, core.path)
+    return Profile(core.phases(worker), mode, core.path, lambda: core.modules(worker))

@@ -21,6 +21,7 @@
 
 #include "errors.h"
 #include "luff/capture/config.h"
+#include "luff/capture/module_timer.h"
 #include "luff/capture/session.h"
 #include "luff/store/trainings.h"
 #include "terminate.h"
@@ -303,6 +304,13 @@ void InitSession(nb::module_& m) {
             return s.get().Hash(reinterpret_cast<const std::byte*>(address), bytes);
           },
           nb::arg("address"), nb::arg("nbytes"), "XXH3-64 of memory; 0 for none.")
+      .def(
+          "module_times",
+          [](const PySession& s, const capture::ModuleTimer& timer) { s.get().ModuleTimes(timer); },
+          nb::arg("timer"), "The step in progress has these times of modules.")
+      .def(
+          "traced", [](const PySession& s, bool begins) { s.get().Traced(begins); }, nb::arg("begins"),
+          "Operators are traced from now on, or until the end of the step in progress.")
       .def(
           "mark_step_end", [](const PySession& s) { s.get().MarkStepEnd(); },
           "A step has ended now, and a later `end_step` with a time hands it over: keep where its time went.")

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "luff/profile/module_table.h"
 #include "luff/profile/timeline.h"
 #include "luff/query/run_pieces.h"
 #include "luff/query/trial.h"
@@ -234,6 +235,7 @@ class PhaseColumns {
     device_ns_.push_back(phases.head.device_ns);
     merged_.push_back(phases.head.steps);
     major_faults_.push_back(phases.head.major_faults);
+    flags_.push_back(phases.head.flags);
     for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
       const bool there = phases.ns[i] != 0 || phases.begins[i] != 0;
       One& one = phases_[i];
@@ -262,6 +264,7 @@ class PhaseColumns {
     d["run_queue_ns"] = Owned(std::move(run_queue_ns_));
     d["device_ns"] = Owned(std::move(device_ns_));
     d["major_faults"] = Owned(std::move(major_faults_));
+    d["flags"] = Owned(std::move(flags_));
     nb::dict phases;
     for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
       One& one = phases_[i];
@@ -281,7 +284,7 @@ class PhaseColumns {
     Numbers begin_ns;
   };
   Numbers step_, mode_step_, update_, begin_ns_, wall_ns_, cpu_ns_, run_queue_ns_, device_ns_;
-  std::vector<std::uint32_t> worker_, merged_, major_faults_;
+  std::vector<std::uint32_t> worker_, merged_, major_faults_, flags_;
   std::vector<std::uint8_t> mode_;
   std::array<One, format::kPhaseCount> phases_;
   std::optional<profile::Timeline> timeline_;  // of the last worker
@@ -609,6 +612,20 @@ void InitTrial(nb::module_& m) {
               }));
         });
         return std::move(columns).Dict();
+      },
+      nb::arg("worker").none());
+  trial.def(
+      "modules",
+      [](SharedTrial& shared, Worker worker) {
+        profile::ModuleTable table;
+        profile::Scope scope;
+        scope.worker = worker;
+        shared.WithoutGil([&](const Trial& t) { table = Unwrap(profile::ModulesOf(t, scope)); });
+        nb::list lines;
+        for (const profile::ModuleLine& line : table.lines)
+          lines.append(nb::make_tuple(line.name, line.type, line.calls, line.forward_s, line.forward_own_s,
+                                      line.backward_s, line.backward_own_s));
+        return nb::make_tuple(table.steps, lines);
       },
       nb::arg("worker").none());
   trial.def("json_events", [](SharedTrial& shared) {

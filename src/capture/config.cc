@@ -45,7 +45,7 @@ constexpr std::array kForms = [] {
 constexpr std::array<Named, 3> kAxes{{{"channel", 0}, {"last", 1}, {"all_but_first", 2}}};
 constexpr std::array<Named, 3> kPolicies{{{"degrade", 0}, {"block", 1}, {"drop", 2}}};
 constexpr std::array<Named, 3> kDirect{{{"auto", 0}, {"on", 1}, {"off", 2}}};
-constexpr std::array<Named, 2> kProfile{{{"off", 0}, {"basic", 1}}};
+constexpr std::array<Named, 3> kProfile{{{"off", 0}, {"basic", 1}, {"full", 2}}};
 constexpr std::array<Named, 3> kSync{{{"none", 0}, {"interval", 1}, {"step", 2}}};
 
 constexpr std::uint32_t FormBit(Form form) { return static_cast<std::uint32_t>(form); }

@@ -11,6 +11,7 @@
 #include "capture/json_text.h"
 #include "capture/session_impl.h"
 #include "luff/base/env.h"
+#include "luff/capture/module_timer.h"
 #include "luff/store/loss.h"
 #include "luff/tensor/hash.h"
 
@@ -420,6 +421,11 @@ std::uint64_t SessionImpl::Hash(const std::byte* data, std::size_t bytes) const 
   return bytes == 0 || data == nullptr ? 0 : HashBytes(data, bytes);
 }
 
+void SessionImpl::ModuleTimes(const ModuleTimer& timer) noexcept {
+  if (!Accepts() || core_->plans.now().config().profile != Profile::kFull) return;
+  Timed("ModuleTimes", [&] { modules_ = timer.Times(); });
+}
+
 void SessionImpl::MarkStepEnd() noexcept {
   if (!Accepts() || core_->plans.now().config().profile == Profile::kOff) return;
   try {
@@ -478,6 +484,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
         work->ended = marked_.front().end;
         marked_.pop_front();
       }
+      AddMarks(&work->batch);
     }
     if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
     core_->time_ns.fetch_add(since, std::memory_order_relaxed);

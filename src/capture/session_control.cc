@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "capture/session_impl.h"
 #include "luff/store/loss.h"
@@ -48,6 +49,25 @@ void SessionImpl::ActionDone(std::uint64_t control, bool done) noexcept {
   }
 }
 
+void SessionImpl::Traced(bool begins) noexcept {
+  if (begins)
+    trace_.store(Trace::kRuns, std::memory_order_relaxed);
+  else if (trace_.load(std::memory_order_relaxed) == Trace::kRuns)
+    trace_.store(Trace::kEnds, std::memory_order_relaxed);
+}
+
+void SessionImpl::AddMarks(store::StepBatch* batch) noexcept {
+  std::uint32_t& flags = batch->phases.head.flags;
+  if (const Trace trace = trace_.load(std::memory_order_relaxed); trace != Trace::kNone) {
+    flags |= format::kStepTraced;
+    if (trace == Trace::kEnds) trace_.store(Trace::kNone, std::memory_order_relaxed);
+  }
+  if (modules_.rows.empty()) return;
+  flags |= format::kStepTimed;
+  std::swap(batch->modules, modules_);
+  modules_.rows.clear();
+}
+
 void SessionImpl::AbandonStep() noexcept {
   if (!Accepts()) return;
   try {
@@ -60,6 +80,7 @@ void SessionImpl::AbandonStep() noexcept {
     core_->step.due.store(0, std::memory_order_relaxed);
     for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
     planned_due_ = 0;
+    modules_.rows.clear();
     in_step_ = false;
     core_->counters.abandoned_steps.fetch_add(1, std::memory_order_relaxed);
     if (!has_thread_) core_->Pump();

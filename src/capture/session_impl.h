@@ -52,6 +52,8 @@ class SessionImpl final : public Session {
   void EventJson(std::string_view json) noexcept override;
   void Gap(TensorId id, format::GapReason reason, std::uint32_t forms, std::uint64_t count) noexcept override;
   [[nodiscard]] std::uint64_t Hash(const std::byte* data, std::size_t bytes) const noexcept override;
+  void ModuleTimes(const ModuleTimer& timer) noexcept override;
+  void Traced(bool begins) noexcept override;
   void MarkStepEnd() noexcept override;
   void EndStep(const StepEnd& step) noexcept override;
   [[nodiscard]] std::uint64_t nonfinite_summaries() const noexcept override {
@@ -101,6 +103,8 @@ class SessionImpl final : public Session {
   void WaitForLate(std::chrono::milliseconds deadline) noexcept;
   /// Waits for the writer thread to end. Returns false if the deadline passes first.
   [[nodiscard]] bool WaitForWriter(std::chrono::milliseconds deadline) noexcept;
+  /// Says of a step that was traced or timed that it was, with the times of its modules.
+  void AddMarks(store::StepBatch* batch) noexcept;
   void Timed(const char* where, auto&& capture) noexcept;
   void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;
   void Add(std::uint64_t bytes_of_text, auto&& add) noexcept;
@@ -123,6 +127,9 @@ class SessionImpl final : public Session {
   std::atomic<std::int64_t> capture_ns_{0};
   std::int64_t last_end_ns_ = 0;
   PhaseSteps phases_;
+  store::StepModules modules_;
+  enum class Trace : std::uint8_t { kNone, kRuns, kEnds };  // kEnds: within the step in progress
+  std::atomic<Trace> trace_{Trace::kNone};
   struct Marked {
     store::StepPhases phases;
     PhasesEnd end;

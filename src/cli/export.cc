@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "cli/export_trace.h"
 #include "cli/reading.h"
+#include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/env.h"
@@ -161,8 +162,12 @@ class Export {
     LUFF_ASSIGN_OR_RETURN(const auto written,
                           ExportTrace(*trial_, choice, format.get(), out_,
                                       options_.force ? Existing::kReplace : Existing::kRefuse));
-    fmt::print("{} steps, {} findings and {} series of the machine, {} written to {}\n", written.steps,
-               written.findings, written.series, SizeText(written.bytes), Escaped(out_));
+    for (const std::string& remark : written.remarks) fmt::print(stderr, "luff: {}\n", Escaped(remark));
+    fmt::print(
+        "{} steps, {} findings{} and {} series of the machine, {} written to {}\n", written.steps,
+        written.findings,
+        written.traces == 0 ? "" : ", " + Plural(written.traces, "trace of operators", "traces of operators"),
+        written.series, SizeText(written.bytes), Escaped(out_));
     return Status::Ok();
   }
 

@@ -79,6 +79,21 @@ class ChromeTrace final : public TraceFormat {
     Pass(64 << 10, to);
   }
 
+  void Track(std::uint32_t worker, std::uint32_t track, const std::string& name, std::string* to) override {
+    worker_ = worker;
+    thread_ = kFirstThread + track;
+    Event(R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":{}}}}})", worker, thread_,
+          JsonText(Json(ValidUtf8(name))));
+    Pass(64 << 10, to);
+  }
+
+  void Operator(const profile::TraceEvent& event, std::string* to) override {
+    Event(R"({{"name":{},"cat":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{}}})",
+          JsonText(Json(ValidUtf8(std::string(event.name)))), event.category, worker_, thread_,
+          Micro(event.begin_ns), Micro(event.end_ns - event.begin_ns));
+    Pass(64 << 10, to);
+  }
+
   void End(std::string* to) override {
     json_ += "\n]}\n";
     Pass(0, to);
@@ -112,6 +127,9 @@ class ChromeTrace final : public TraceFormat {
   std::set<std::uint32_t> ranks_, hosts_;
   static constexpr std::uint64_t kFirstHost = 1'000'000;  // beyond any rank
   std::uint64_t host_ = 0;
+  static constexpr std::uint64_t kFirstThread = 1;  // 0 is the training thread's steps
+  std::uint64_t thread_ = 0;
+  std::uint32_t worker_ = 0;
   std::string series_;
   bool any_ = false;
 };

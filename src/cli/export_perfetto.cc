@@ -41,8 +41,8 @@ constexpr pbf_tag_type kCategory = 1, kName = 2, kNoteName = 3;
 constexpr pbf_tag_type kIid = 1, kText = 2;
 }  // namespace interned
 namespace event {
-constexpr pbf_tag_type kCategories = 3, kNote = 4, kType = 9, kNameIid = 10, kTrack = 11, kName = 23,
-                       kDoubleValue = 44;
+constexpr pbf_tag_type kCategories = 3, kNote = 4, kType = 9, kNameIid = 10, kTrack = 11, kCategoryName = 22,
+                       kName = 23, kDoubleValue = 44;
 constexpr std::int32_t kBegin = 1, kEnd = 2, kInstant = 3, kCounter = 4;
 }  // namespace event
 namespace note {
@@ -160,11 +160,40 @@ class PerfettoTrace final : public TraceFormat {
     });
   }
 
-  void End(std::string*) override {}
+  void Track(std::uint32_t worker, std::uint32_t track, const std::string& name, std::string* to) override {
+    Close(INT64_MAX, to);
+    operators_ = (std::uint64_t{1} << 50) + (std::uint64_t{worker} << 16) + track;
+    Track(operators_, ProcessTrack(worker), ValidUtf8(name).c_str(), to, kOperatorsSequence,
+          [](pbf_writer&) {});
+  }
+
+  void Operator(const profile::TraceEvent& event, std::string* to) override {
+    Close(event.begin_ns, to);
+    Absolute(event.begin_ns, kOperatorsSequence, &operators_begun_, to, [&](pbf_writer& out) {
+      out.add_enum(event::kType, event::kBegin);
+      out.add_uint64(event::kTrack, operators_);
+      out.add_string(event::kName, ValidUtf8(std::string(event.name)));
+      out.add_string(event::kCategoryName, event.category.data(), event.category.size());
+    });
+    open_.push_back(event.end_ns);
+  }
+
+  void End(std::string* to) override { Close(INT64_MAX, to); }
 
  private:
-  static constexpr std::uint32_t kFindingsSequence = UINT32_MAX, kSamplesSequence = UINT32_MAX - 1;
+  static constexpr std::uint32_t kFindingsSequence = UINT32_MAX, kSamplesSequence = UINT32_MAX - 1,
+                                 kOperatorsSequence = UINT32_MAX - 2;
   static constexpr std::int32_t kFirstHostPid = 1'000'000;
+
+  /// Ends the operators that have ended by then.
+  void Close(std::int64_t by_ns, std::string* to) {
+    for (; !open_.empty() && open_.back() <= by_ns; open_.pop_back()) {
+      Absolute(open_.back(), kOperatorsSequence, &operators_begun_, to, [&](pbf_writer& out) {
+        out.add_enum(event::kType, event::kEnd);
+        out.add_uint64(event::kTrack, operators_);
+      });
+    }
+  }
 
   /// An event at any Unix time, in a sequence of its own.
   static void Absolute(std::int64_t at_ns, std::uint32_t sequence, bool* begun, std::string* to,
@@ -275,7 +304,7 @@ class PerfettoTrace final : public TraceFormat {
     const auto at = static_cast<std::uint64_t>(std::max<std::int64_t>(at_ns, 0));
     for (const std::uint32_t id :
          {clock_snapshot::kRealtime, clock_snapshot::kBoottime, clock_snapshot::kDifferences}) {
-      if (id == clock_snapshot::kDifferences && sequence >= kSamplesSequence) continue;
+      if (id == clock_snapshot::kDifferences && sequence >= kOperatorsSequence) continue;
       pbf_writer clock(out, clock_snapshot::kClock);
       clock.add_uint32(clock_snapshot::kId, id);
       clock.add_uint64(clock_snapshot::kTimestamp, at);
@@ -301,7 +330,9 @@ class PerfettoTrace final : public TraceFormat {
 
   std::uint32_t sequence_ = 1;
   std::int64_t now_ns_ = -1;  // of the sequence's last packet; -1: it has none
-  bool findings_begun_ = false, samples_begun_ = false;
+  bool findings_begun_ = false, samples_begun_ = false, operators_begun_ = false;
+  std::uint64_t operators_ = 0;     // the track of the operators that come
+  std::vector<std::int64_t> open_;  // ends of those that are open
   std::set<std::uint32_t> hosts_;
   std::uint64_t series_ = 0, series_count_ = 0;  // the track of the values that come
 };

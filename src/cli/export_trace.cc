@@ -53,6 +53,7 @@ class StepDrawer {
   [[nodiscard]] const Status& status() const noexcept { return status_; }
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
   [[nodiscard]] std::string* text() noexcept { return &text_; }
+  [[nodiscard]] const std::set<std::uint32_t>& ranks() const noexcept { return ranks_; }
   /// Of the steps that were drawn.
   [[nodiscard]] const query::TimeSpan& span() const noexcept { return span_; }
 
@@ -103,6 +104,40 @@ Result<std::uint64_t> DrawSamples(const std::string& run, TraceFormat* format, S
   return count;
 }
 
+/// Draws the operators of the steps that were traced and chosen. A trace that cannot be read is a remark.
+Status DrawTraces(const query::Trial& trial, const TraceChoice& choice, TraceFormat* format,
+                  StepDrawer* drawer, TraceWritten* written) {
+  if (choice.mode != query::Mode::kGlobal && choice.mode != query::Mode::kTrain) return Status::Ok();
+  for (const std::uint32_t worker : drawer->ranks()) {
+    std::uint32_t tracks = 0;
+    for (const profile::TraceFile& trace : profile::TracesOf(trial, worker)) {
+      if (trace.file.empty() || trace.first_step > choice.to || trace.first_step + trace.steps <= choice.from)
+        continue;
+      const std::uint32_t first = tracks;
+      Status status;
+      const Status read =
+          profile::VisitTrace(trial.path(), worker, trace, [&](const profile::TraceEvent& event) {
+            if (!status.ok()) return;
+            if (first + event.track == tracks) {
+              format->Track(
+                  worker, tracks++,
+                  fmt::format("{}, step {}", event.device ? "device" : "operators", trace.first_step),
+                  drawer->text());
+            }
+            format->Operator(event, drawer->text());
+            status = drawer->Write(kWriteAt);
+          });
+      LUFF_RETURN_IF_ERROR(status);
+      if (read.ok())
+        ++written->traces;
+      else
+        written->remarks.push_back("the trace of step " + std::to_string(trace.first_step) + " of rank " +
+                                   std::to_string(worker) + " is left out: " + read.ToString());
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& choice, TraceFormat* format,
@@ -126,6 +161,7 @@ Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& c
     ++written.findings;
     LUFF_RETURN_IF_ERROR(drawer.Write(kWriteAt));
   }
+  LUFF_RETURN_IF_ERROR(DrawTraces(trial, choice, format, &drawer, &written));
   LUFF_ASSIGN_OR_RETURN(written.series, DrawSamples(trial.path(), format, &drawer));
   format->End(drawer.text());
   LUFF_RETURN_IF_ERROR(drawer.Write(0));

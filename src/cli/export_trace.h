@@ -4,14 +4,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/output_file.h"
+#include "luff/profile/kineto_trace.h"
 #include "luff/profile/timeline.h"
 #include "luff/query/trial.h"
 #include "luff/rules/finding.h"
 
-/// Writes where the time of a run went as a trace, for Perfetto and Chrome. One step, or
-/// one series of samples, is held in memory.
+/// Writes where the time of a run went as a trace, for Perfetto and Chrome, with the operators of the steps
+/// that were traced. One step, one series of samples, or one of these traces is held in memory.
 namespace luff::cli {
 
 /// Which part of a run to draw.
@@ -36,6 +38,10 @@ class TraceFormat {
   virtual void Series(std::uint32_t host, const std::string& name, std::string_view unit,
                       std::string* to) = 0;
   virtual void Value(std::int64_t at_ns, double value, std::string* to) = 0;
+  /// A thread, or a stream of a device, of which operators were traced, and then its events, ascending,
+  /// inside or after each other. `track` differs from those of the worker's other traces.
+  virtual void Track(std::uint32_t worker, std::uint32_t track, const std::string& name, std::string* to) = 0;
+  virtual void Operator(const profile::TraceEvent& event, std::string* to) = 0;
   virtual void End(std::string* to) = 0;
 };
 
@@ -45,7 +51,8 @@ class TraceFormat {
 [[nodiscard]] std::unique_ptr<TraceFormat> MakeChromeTrace();
 
 struct TraceWritten {
-  std::uint64_t steps = 0, findings = 0, series = 0, bytes = 0;
+  std::uint64_t steps = 0, findings = 0, series = 0, traces = 0, bytes = 0;
+  std::vector<std::string> remarks;  // traces that cannot be read, and why
 };
 /// Errors: kNotFound if the run has no phases of what was chosen; those of reading and writing.
 [[nodiscard]] Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& choice,

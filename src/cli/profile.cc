@@ -27,9 +27,38 @@ void PrintRanks(const std::vector<profile::RankTimes>& ranks) {
   if (!skew.empty()) fmt::print("  {}\n", Wrapped(skew, 2, 100));
 }
 
-void Print(const profile::TimeReport& report, const std::vector<rules::Finding>& findings,
-           const profile::Machines& machines, double price_per_hour, const StacksView& stacks,
-           const TracesView& traces) {
+std::string TimeOrDash(const std::optional<double>& seconds, double steps) {
+  return seconds ? TimeText(*seconds / steps) : "-";
+}
+
+void PrintModules(const profile::ModuleTable& table) {
+  if (table.steps == 0) return;
+  constexpr std::size_t kMost = 10;
+  const auto steps = static_cast<double>(table.steps);
+  fmt::print("\n  modules by their own time, {} a step in {}\n", TimeText(table.own_s / steps),
+             Plural(table.steps, "timed step", "timed steps"));
+  fmt::print("    {:<44} {:>7} {:>9} {:>9} {:>9}  {}\n", "", "share", "forward", "backward", "all",
+             "calls a step");
+  for (std::size_t i = 0; i < std::min(table.lines.size(), kMost); ++i) {
+    const profile::ModuleLine& line = table.lines[i];
+    std::optional<double> all = line.forward_s;
+    if (all && line.backward_s) *all += *line.backward_s;
+    std::string name = Escaped(line.name.empty() ? "all others" : line.name);
+    if (!line.type.empty()) name += " " + Escaped(line.type);
+    constexpr std::size_t kWidth = 42;
+    if (name.size() > kWidth) name = "..." + name.substr(name.size() - kWidth + 3);
+    fmt::print("      {:<42} {:>5.1f} % {:>9} {:>9} {:>9}  {:.4g}\n", name, 100 * line.share,
+               TimeText(line.forward_own_s / steps), TimeOrDash(line.backward_own_s, steps),
+               TimeOrDash(all, steps), static_cast<double>(line.calls) / steps);
+  }
+  if (table.modules > kMost)
+    fmt::print("    of {}; `all` is with the modules that a module calls\n",
+               Plural(table.modules, "module", "modules"));
+}
+
+void Print(const query::Trial& trial, const profile::TimeReport& report,
+           const std::vector<rules::Finding>& findings, const profile::Machines& machines,
+           double price_per_hour, const StacksView& stacks, const TracesView& traces) {
   const profile::PhaseTable& table = report.table;
   stacks.PrintStalls();
   // Where a rule has found something and waits are no trouble, the rule has the first word.
@@ -51,6 +80,9 @@ void Print(const profile::TimeReport& report, const std::vector<rules::Finding>&
                line.steps == table.steps ? "all" : std::to_string(line.steps));
   }
   fmt::print("\n");
+  if (table.traced_steps != 0)
+    fmt::print("  left out: {} in which operators were traced, {}\n",
+               Plural(table.traced_steps, "TRAIN step", "TRAIN steps"), TimeText(table.traced_s));
   if (table.other_steps != 0)
     fmt::print("  between them: {} of evaluation, {}\n", Plural(table.other_steps, "step", "steps"),
                TimeText(table.other_s));
@@ -78,10 +110,11 @@ void Print(const profile::TimeReport& report, const std::vector<rules::Finding>&
   if (table.workers.size() > 1)
     fmt::print("  this is worker {} of {} that recorded phases; --rank names another\n", table.worker,
                table.workers.size());
+  PrintModules(report.modules);
   traces.Print();
   PrintMachines(machines, price_per_hour);
   fmt::print("\n  not seen\n");
-  for (const auto& lines : {profile::NotSeen(table), machines.not_seen}) {
+  for (const auto& lines : {profile::NotSeen(trial, report), machines.not_seen}) {
     for (const std::string& line : lines) fmt::print("    {}\n", Wrapped(Escaped(line), 4, 100));
   }
 }
@@ -108,13 +141,11 @@ void Show(const ProfileOptions& options) {
     PrintJson(std::move(json));
   } else if (none) {
     stacks.PrintStalls();
-    fmt::print("{}\n", report.table.workers.empty()
-                           ? "this run has no phases: " + profile::WhyNoPhases(*trial)
-                           : "no TRAIN step among these has phases");
+    fmt::print("{}\n", profile::WhyNoSteps(*trial, report.table));
     traces.Print();
     PrintMachines(machines, options.price_per_hour);
   } else {
-    Print(report, findings, machines, options.price_per_hour, stacks, traces);
+    Print(*trial, report, findings, machines, options.price_per_hour, stacks, traces);
   }
   ExitWith(kExitOk);
 }

@@ -115,6 +115,33 @@ Result<PhasesView> ParsePhasesUntrusted(std::span<const std::byte> body) {
   return view;
 }
 
+Result<ModuleTimesView> ParseModuleTimesUntrusted(std::span<const std::byte> body) {
+  if (body.size() < sizeof(ModuleTimesHead)) {
+    return Corruption("found " + std::to_string(body.size()) + " bytes of module times, expected at least " +
+                      std::to_string(sizeof(ModuleTimesHead)));
+  }
+  ModuleTimesView view;
+  LUFF_ASSIGN_OR_RETURN(view.head,
+                        One<ModuleTimesHead>(body.first(sizeof(ModuleTimesHead)), "a step's module times"));
+  LUFF_ASSIGN_OR_RETURN(view.rows,
+                        Rows<ModuleTimeRow>(body.subspan(sizeof(ModuleTimesHead)), "module times"));
+  if (view.rows.size() != view.head.rows || view.rows.size() > kMaxModuleRows) {
+    return Corruption("found " + std::to_string(view.rows.size()) + " rows of module times, expected " +
+                      std::to_string(view.head.rows) + ", at most " + std::to_string(kMaxModuleRows));
+  }
+  if (view.head.steps == 0) return Corruption("module times of no step");
+  for (const ModuleTimeRow& row : view.rows) {
+    const std::int64_t all[] = {row.forward_ns, row.forward_self_ns, row.backward_ns, row.backward_self_ns};
+    for (const std::int64_t ns : all) {
+      if (ns < -1 || ns > kMaxPhaseNs) return Corruption("a module that took " + std::to_string(ns) + " ns");
+    }
+    if (row.forward_self_ns < 0 || row.calls == 0)
+      return Corruption("a module with " + std::to_string(row.calls) + " calls in " +
+                        std::to_string(row.forward_self_ns) + " ns");
+  }
+  return view;
+}
+
 Result<StepMark> ParseStepMarkUntrusted(std::span<const std::byte> body) {
   LUFF_ASSIGN_OR_RETURN(const StepMark mark, One<StepMark>(body, "a step mark"));
   if (mark.mode < static_cast<std::uint8_t>(Mode::kTrain) ||

@@ -66,6 +66,14 @@ std::uint64_t ParseBody(unsigned kind, std::span<const std::byte> body) {
         sum += phases->rows.size();
       }
       break;
+    case FrameKind::kModuleTimes:
+      if (const auto times = ParseModuleTimesUntrusted(body); times.ok()) {
+        for (const ModuleTimeRow& row : times->rows) {
+          if (row.forward_self_ns < 0 || row.backward_self_ns < -1) std::abort();
+          sum += row.module;
+        }
+      }
+      break;
     case FrameKind::kSeriesDefs:
       if (const auto defs = ParseSeriesDefsUntrusted(body); defs.ok()) {
         for (const auto& def : *defs) sum += HashBytes(std::as_bytes(std::span(def.name)));

@@ -157,6 +157,41 @@ TEST(FrameTest, PhasesAddUpToTheirStep_OrAreRefused) {
   EXPECT_FALSE(parsed({0, -1, -1, -1, 1, 65, kNoId, 0}, std::vector<PhaseRow>(65)).ok());
 }
 
+TEST(FrameTest, ModuleTimesAreReadBack_OrRefusedWhereImpossible) {
+  const ModuleTimesHead head{1, 2, 7, kModulesHidden};
+  const ModuleTimeRow rows[] = {{3, 2, 500, 200, 900, 300}, {kNoId, 5, -1, 40, -1, -1}};
+  const auto parsed = [](const ModuleTimesHead& of, std::span<const ModuleTimeRow> with) {
+    FrameBuffer buffer;
+    buffer.Reset(1, 0);
+    buffer.Begin(FrameKind::kModuleTimes, 5);
+    buffer.PutValue(of);
+    buffer.PutRows(with);
+    buffer.End();
+    FrameView view;
+    EXPECT_EQ(ParseFrameUntrusted(buffer.bytes(), 0, 1, &view), FrameOutcome::kFrame);
+    const auto times = ParseModuleTimesUntrusted(view.body);
+    return times.ok() ? Result<std::int64_t>(times->rows[0].backward_self_ns) : times.status();
+  };
+  EXPECT_EQ(parsed(head, rows).value(), 300);
+  const auto refused = [&](auto change) {
+    ModuleTimesHead other = head;
+    ModuleTimeRow others[] = {rows[0], rows[1]};
+    change(other, others);
+    return parsed(other, others).status().code() == StatusCode::kCorruption;
+  };
+  using Head = ModuleTimesHead&;
+  using Rows = ModuleTimeRow*;
+  EXPECT_TRUE(refused([](Head of, Rows) { of.steps = 0; }));
+  EXPECT_TRUE(refused([](Head of, Rows) { of.rows = 3; }));
+  EXPECT_TRUE(refused([](Head, Rows with) { with[0].calls = 0; }));
+  EXPECT_TRUE(refused([](Head, Rows with) { with[0].forward_self_ns = -1; }));
+  EXPECT_TRUE(refused([](Head, Rows with) { with[1].backward_ns = -2; }));
+  EXPECT_TRUE(refused([](Head, Rows with) { with[1].forward_ns = INT64_MAX; }));
+  EXPECT_FALSE(refused([](Head of, Rows) { of.flags = 1U << 31U; }));  // a later version's
+  EXPECT_FALSE(parsed({1, 1025, 1025, 0}, std::vector<ModuleTimeRow>(1025, rows[0])).ok());
+  EXPECT_EQ(ParseModuleTimesUntrusted({}).status().code(), StatusCode::kCorruption);
+}
+
 TEST(FileHeaderTest, ANewerVersionSaysSo) {
   FileHeader header{};
   SealFileHeader(&header, kMetaMagic);

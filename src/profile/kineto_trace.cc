@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -69,6 +70,10 @@ class TraceReader {
     bool found = false;
     if (scan_.BeginObject()) {
       for (std::string_view key; scan_.NextKey(&key);) {
+        if (key == "baseTimeNanoseconds") {
+          base_ns = Whole();
+          continue;
+        }
         if (key != "traceEvents") {
           scan_.Skip();
           continue;
@@ -85,6 +90,7 @@ class TraceReader {
   std::vector<Event> events;
   Names names;
   std::uint64_t seen = 0;
+  std::int64_t base_ns = 0;  // Unix time that times count from
 
  private:
   [[nodiscard]] Status ReadEvents() {
@@ -115,7 +121,9 @@ class TraceReader {
       else if (key == "dur")
         event.length = Number();
       else if (key == "tid")
-        event.thread = Hashed();
+        event.thread += Hashed();
+      else if (key == "pid")
+        event.thread += 31 * Hashed();
       else if (key == "args")
         ReadArguments(&event);
       else
@@ -159,6 +167,13 @@ class TraceReader {
     double value = -1;
     const auto [end, error] = std::from_chars(raw.data(), raw.data() + raw.size(), value);
     return error == std::errc() && end == raw.data() + raw.size() ? value : -1;
+  }
+  /// A whole number; 0 for another value.
+  std::int64_t Whole() {
+    const std::string_view raw = Raw();
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(raw.data(), raw.data() + raw.size(), value);
+    return error == std::errc() && end == raw.data() + raw.size() ? value : 0;
   }
   /// A text; "" for another value.
   std::string_view Text() {
@@ -353,11 +368,80 @@ std::vector<TraceFile> TracesOf(const query::Trial& trial, std::uint32_t worker)
   return ParseTracesUntrusted(query::DocumentOf(trial, worker, "traces"));
 }
 
-Result<TraceSummary> SummariseTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace) {
+namespace {
+
+Result<std::string> ReadTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace) {
   // The last three names lie in the run, which others may have made.
-  LUFF_ASSIGN_OR_RETURN(const std::string text,
-                        ReadRegular(fmt::format("{}/w{:04}/{}", run, worker, trace.file), kMaxTraceBytes, 3));
+  return ReadRegular(fmt::format("{}/w{:04}/{}", run, worker, trace.file), kMaxTraceBytes, 3);
+}
+
+std::string_view WordOf(Category category) noexcept {
+  switch (category) {
+    case Category::kOperator: return "cpu_op";
+    case Category::kPython: return "python_function";
+    case Category::kRuntime: return "cuda_runtime";
+    case Category::kKernel: return "kernel";
+    case Category::kCopy: return "gpu_memcpy";
+    case Category::kSet: return "gpu_memset";
+    case Category::kNone: break;
+  }
+  return "";
+}
+
+bool IsOfDevice(const Event& event) noexcept {
+  return event.category == Category::kKernel || event.category == Category::kCopy ||
+         event.category == Category::kSet;
+}
+
+}  // namespace
+
+Result<TraceSummary> SummariseTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace) {
+  LUFF_ASSIGN_OR_RETURN(const std::string text, ReadTrace(run, worker, trace));
   return SummariseTraceUntrusted(text);
+}
+
+Status VisitTraceUntrusted(std::string_view json, const TraceVisitor& use) {
+  TraceReader reader(json);
+  LUFF_RETURN_IF_ERROR(reader.Read());
+  std::vector<Event>& events = reader.events;
+  std::ranges::sort(events, [](const Event& a, const Event& b) {
+    const bool a_device = IsOfDevice(a), b_device = IsOfDevice(b);
+    if (a_device != b_device) return b_device;
+    if (a.thread != b.thread) return a.thread < b.thread;
+    return a.begin != b.begin ? a.begin < b.begin : a.length > b.length;
+  });
+  constexpr double kYear2001 = 1e18, kYear2255 = 9e18;  // Unix time, in ns
+  std::vector<std::int64_t> open;                       // ends of the events around
+  TraceEvent out;
+  const Event* last = nullptr;
+  for (const Event& event : events) {
+    const auto base = static_cast<double>(reader.base_ns);
+    const double begin = base + event.begin * 1e3, end = base + event.end() * 1e3;
+    if (!(begin >= kYear2001 && end < kYear2255))
+      return Corruption("a trace that does not say when it was made, in 'baseTimeNanoseconds'");
+    if (last != nullptr && (last->thread != event.thread || IsOfDevice(*last) != IsOfDevice(event))) {
+      ++out.track;
+      open.clear();
+    }
+    last = &event;
+    // A double holds such a time to a quarter of a microsecond only.
+    out.begin_ns = reader.base_ns + std::llround(event.begin * 1e3);
+    out.end_ns = reader.base_ns + std::llround(event.end() * 1e3);
+    while (!open.empty() && open.back() <= out.begin_ns) open.pop_back();
+    if (!open.empty()) out.end_ns = std::min(out.end_ns, open.back());
+    open.push_back(out.end_ns);
+    out.device = IsOfDevice(event);
+    out.name = reader.names.at(event.name);
+    out.category = WordOf(event.category);
+    use(out);
+  }
+  return Status::Ok();
+}
+
+Status VisitTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace,
+                  const TraceVisitor& use) {
+  LUFF_ASSIGN_OR_RETURN(const std::string text, ReadTrace(run, worker, trace));
+  return VisitTraceUntrusted(text, use);
 }
 
 }  // namespace luff::profile

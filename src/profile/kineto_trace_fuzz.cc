@@ -16,6 +16,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     if (!(summary->idle_host_s >= 0) || !(summary->device_busy_s >= 0)) std::abort();
   }
+  std::uint32_t track = 0;
+  std::int64_t begin = 0;
+  static_cast<void>(VisitTraceUntrusted(text, [&](const TraceEvent& event) {
+    if (event.end_ns < event.begin_ns || event.begin_ns <= 0 || event.track < track) std::abort();
+    if (event.track == track && event.begin_ns < begin) std::abort();
+    track = event.track;
+    begin = event.begin_ns;
+  }));
   for (const TraceFile& file : ParseTracesUntrusted(text)) {
     if (file.file.find("..") == 0) std::abort();
   }

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace luff::profile {
 namespace {
 
@@ -20,6 +22,33 @@ std::string Trace(std::initializer_list<std::string> events) {
   std::string text;
   for (const std::string& event : events) text += (text.empty() ? "" : ",") + event;
   return R"({"schemaVersion":1,"traceEvents":[)" + text + R"(],"traceName":"x"})";
+}
+
+TEST(KinetoTrace, EventsAreVisitedTrackByTrackOnTheClockOfTheSystem) {
+  std::string text = Trace({
+      Event("kernel", "gemm", 7, 120, 10),
+      Event("cpu_op", "mm", 5, 110.5, 20),
+      Event("cpu_op", "linear", 5, 100, 25),
+      Event("cpu_op", "mm", 6, 90, 5),
+  });
+  std::vector<std::string> seen;
+  const auto visit = [&](std::string_view json) {
+    return VisitTraceUntrusted(json, [&](const TraceEvent& event) {
+      seen.push_back(std::to_string(event.device ? 1 : 0) + " " + std::string(event.name) + " " +
+                     std::to_string(event.begin_ns - 1'700'000'000'000'000'001) + " " +
+                     std::to_string(event.end_ns - event.begin_ns) + " " + std::string(event.category));
+    });
+  };
+  EXPECT_THAT(visit(text).ToString(), HasSubstr("baseTimeNanoseconds"));
+  EXPECT_TRUE(seen.empty());
+  text.insert(1, R"("baseTimeNanoseconds":1700000000000000001,)");
+  ASSERT_TRUE(visit(text).ok());
+  ASSERT_EQ(seen.size(), 4U);
+  EXPECT_EQ(seen[3], "1 gemm 120000 10000 kernel");
+  std::ranges::sort(seen.begin(), seen.begin() + 3);
+  EXPECT_EQ(seen[0], "0 linear 100000 25000 cpu_op");
+  EXPECT_EQ(seen[1], "0 mm 110500 14500 cpu_op");  // cut off where the one around it ends
+  EXPECT_EQ(seen[2], "0 mm 90000 5000 cpu_op");
 }
 
 TEST(KinetoTrace, SelfTimesAreWithoutWhatIsCalled) {

@@ -122,10 +122,18 @@ Result<PhaseTable> TableOf(const query::Trial& trial, const Scope& scope, const 
   LUFF_RETURN_IF_ERROR(
       query::VisitPhases(trial, [&](const query::StepInfo& step, const query::StepPhases& phases) {
         RankTimes& rank = workers[phases.worker];
-        const bool in_scope = step.mode == query::Mode::kTrain && scope.Has(step);
+        const bool traced = (phases.head.flags & format::kStepTraced) != 0;
+        const bool in_scope = step.mode == query::Mode::kTrain && scope.Has(step) && !traced;
         if (in_scope) AddRank(phases, &rank);
         if (!worker) worker = phases.worker;
         if (phases.worker != *worker) return;
+        if (traced) {
+          if (step.mode == query::Mode::kTrain && scope.Has(step)) {
+            all.table.traced_steps += phases.head.steps;
+            all.table.traced_s += static_cast<double>(phases.head.wall_ns) * kNs;
+          }
+          return;
+        }
         if (step.mode != query::Mode::kTrain) {
           waiting_steps += phases.head.steps;
           waiting_s += static_cast<double>(phases.head.wall_ns) * kNs;

@@ -102,6 +102,12 @@ std::vector<LoaderUse> Collector::Loaders(const query::Trial& trial) const {
 
 }  // namespace
 
+namespace {
+bool IsOfTorch(const query::Trial& trial) {
+  return trial.Document("environment").find("\"torch\"") != std::string::npos;
+}
+}  // namespace
+
 Result<TimeReport> TimeReportOf(const query::Trial& trial, const Scope& scope) {
   Collector collector(scope);
   LUFF_ASSIGN_OR_RETURN(
@@ -113,17 +119,25 @@ Result<TimeReport> TimeReportOf(const query::Trial& trial, const Scope& scope) {
   report.table = std::move(table);
   report.loaders = collector.Loaders(trial);
   report.verdict = collector.Judge(trial, report.table);
+  Scope of_worker = scope;
+  of_worker.worker = report.table.worker;
+  LUFF_ASSIGN_OR_RETURN(report.modules, ModulesOf(trial, of_worker));
   return report;
 }
 
-std::string WhyNoPhases(const query::Trial& trial) {
-  if (trial.step_count() == 0) return "it has no step yet";
-  if (trial.Document("environment").find("\"torch\"") == std::string::npos)
-    return "no phase of this framework's training was seen (docs/profiling.md has a table)";
-  return "it was written by Luff before run format 1.1, or with profile = \"off\"";
+std::string WhyNoSteps(const query::Trial& trial, const PhaseTable& table) {
+  if (table.traced_steps != 0)
+    return "operators were traced in all of these steps, which count for nothing else";
+  if (!table.workers.empty()) return "no TRAIN step among these has phases";
+  const std::string none = "this run has no phases: ";
+  if (trial.step_count() == 0) return none + "it has no step yet";
+  if (!IsOfTorch(trial))
+    return none + "no phase of this framework's training was seen (docs/profiling.md has a table)";
+  return none + "it was written by Luff before run format 1.1, or with profile = \"off\"";
 }
 
-std::vector<std::string> NotSeen(const PhaseTable& table) {
+std::vector<std::string> NotSeen(const query::Trial& trial, const TimeReport& report) {
+  const PhaseTable& table = report.table;
   std::vector<std::string> lines;
   const bool waits = std::ranges::any_of(
       table.lines, [](const auto& line) { return line.phase == format::Phase::kDataWait; });
@@ -135,6 +149,9 @@ std::vector<std::string> NotSeen(const PhaseTable& table) {
     lines.emplace_back("CPU time of the training thread: /proc/self/task/*/schedstat was not read");
   lines.emplace_back(
       "devices: the times are those of the host, which waits for a GPU where it asks for a result");
+  for (std::string& line : NotSeen(report.modules)) lines.push_back(std::move(line));
+  if (report.modules.steps == 0 && IsOfTorch(trial))
+    lines.emplace_back("how long each module takes: profile = \"full\" times them, in one step of 67");
   return lines;
 }
 

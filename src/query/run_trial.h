@@ -141,7 +141,10 @@ class RunTrial final : public StepTrial {
   [[nodiscard]] Result<std::vector<WorkerStep>> StepsOf(std::uint32_t worker) const;
   [[nodiscard]] Status HistogramsOf(TensorId id, std::int64_t from, std::int64_t to, std::uint64_t max_bytes,
                                     const HistogramVisitor& use) const;
-  [[nodiscard]] Status EachPhases(const PhasesVisitor& use) const;  // trial_rows.cc
+  template <typename Use>
+  [[nodiscard]] Status EachFrame(format::FrameKind kind, const Use& use) const;  // trial_rows.cc
+  [[nodiscard]] Status EachPhases(const PhasesVisitor& use) const;               // trial_rows.cc
+  [[nodiscard]] Status EachModules(const ModulesVisitor& use) const;             // trial_rows.cc
 
  private:
   // run_trial.cc

@@ -306,27 +306,54 @@ std::vector<EventAt> RunTrial::Events(Mode mode) const {
   return result;
 }
 
-Status RunTrial::EachPhases(const PhasesVisitor& use) const {
+/// Calls `use` for the frames of a kind that belong to complete steps which are not superseded.
+template <typename Use>
+Status RunTrial::EachFrame(format::FrameKind kind, const Use& use) const {
   std::vector<std::byte> scratch;
   for (const auto& worker : workers_) {
     for (const auto& segment : worker->reader->segments()) {
-      if ((segment->frame_kinds() >> static_cast<unsigned>(FrameKind::kPhases) & 1U) == 0) continue;
+      if ((segment->frame_kinds() >> static_cast<unsigned>(kind) & 1U) == 0) continue;
       LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
       LUFF_ASSIGN_OR_RETURN(const auto frames, segment->Frames(store::Again::kNo));
       for (const format::FrameEntry& entry : frames) {
-        if (static_cast<FrameKind>(entry.kind) != FrameKind::kPhases) continue;
+        if (static_cast<FrameKind>(entry.kind) != kind) continue;
         const std::uint32_t n = worker->StepOf(entry.ordinal);
         if (n == kNoStep || steps_.superseded(n)) continue;
         LUFF_ASSIGN_OR_RETURN(const auto body, segment->ReadFrame(entry, &scratch));
-        LUFF_ASSIGN_OR_RETURN(const auto view, format::ParsePhasesUntrusted(body));
-        const format::StepColumns& columns = segment->steps();
-        const auto place = std::ranges::lower_bound(columns.ordinal, entry.ordinal) - columns.ordinal.begin();
-        use(steps_.at(n),
-            PhasesOf(worker->reader->worker(), columns.wall_unix_ns[static_cast<std::size_t>(place)], view));
+        LUFF_RETURN_IF_ERROR(use(*worker->reader, *segment, entry.ordinal, n, body));
       }
     }
   }
   return Status::Ok();
+}
+
+Status RunTrial::EachPhases(const PhasesVisitor& use) const {
+  return EachFrame(
+      FrameKind::kPhases,
+      [&](const auto& reader, const auto& segment, std::uint64_t ordinal, std::uint32_t n,
+          std::span<const std::byte> body) -> Status {
+        LUFF_ASSIGN_OR_RETURN(const auto view, format::ParsePhasesUntrusted(body));
+        const format::StepColumns& columns = segment.steps();
+        const auto place = std::ranges::lower_bound(columns.ordinal, ordinal) - columns.ordinal.begin();
+        use(steps_.at(n),
+            PhasesOf(reader.worker(), columns.wall_unix_ns[static_cast<std::size_t>(place)], view));
+        return Status::Ok();
+      });
+}
+
+Status RunTrial::EachModules(const ModulesVisitor& use) const {
+  return EachFrame(FrameKind::kModuleTimes,
+                   [&](const auto& reader, const auto&, std::uint64_t, std::uint32_t n,
+                       std::span<const std::byte> body) -> Status {
+                     LUFF_ASSIGN_OR_RETURN(const auto view, format::ParseModuleTimesUntrusted(body));
+                     use(steps_.at(n), reader.worker(), view);
+                     return Status::Ok();
+                   });
+}
+
+Status VisitModules(const Trial& trial, const ModulesVisitor& use) {
+  const auto* run = dynamic_cast<const RunTrial*>(&trial);
+  return run == nullptr ? Status::Ok() : run->EachModules(use);
 }
 
 Status VisitPhases(const Trial& trial, const PhasesVisitor& use) {

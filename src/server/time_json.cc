@@ -1,5 +1,6 @@
 #include "server/time_json.h"
 
+#include <algorithm>
 #include <string>
 
 namespace luff::server {
@@ -109,6 +110,31 @@ Json Loaders(const std::vector<profile::LoaderUse>& loaders) {
   return all;
 }
 
+constexpr std::size_t kMostModules = 100;
+
+/// Seconds a timed step; null where nothing was timed.
+Json Modules(const profile::ModuleTable& table) {
+  if (table.steps == 0) return nullptr;
+  const auto steps = static_cast<double>(table.steps);
+  const auto a_step = [&](const std::optional<double>& s) { return s ? Json(*s / steps) : Json(nullptr); };
+  Json lines = Json::array();
+  for (std::size_t i = 0; i < std::min(table.lines.size(), kMostModules); ++i) {
+    const profile::ModuleLine& line = table.lines[i];
+    lines.push_back({{"module", line.name.empty() ? Json(nullptr) : Json(line.name)},
+                     {"type", line.type},
+                     {"share", line.share},
+                     {"calls", static_cast<double>(line.calls) / steps},
+                     {"forward", a_step(line.forward_s)},
+                     {"forward_own", line.forward_own_s / steps},
+                     {"backward", a_step(line.backward_s)},
+                     {"backward_own", a_step(line.backward_own_s)}});
+  }
+  return {{"steps", table.steps},
+          {"modules", table.modules},
+          {"seconds", table.own_s / steps},
+          {"lines", std::move(lines)}};
+}
+
 /// Seconds of a rank in its TRAIN steps.
 Json RankTimes(const profile::RankTimes& rank) {
   Json json{{"worker", rank.worker}, {"steps", rank.steps}, {"seconds", rank.wall_s}};
@@ -131,8 +157,7 @@ Json DescribeTime(const query::Trial& trial, const profile::TimeReport& report,
   Json described = Json::array();
   for (const profile::MachineUse& use : machines.all) described.push_back(Machine(use, price_per_hour));
   if (table.steps == 0) {
-    const std::string why = table.workers.empty() ? "this run has no phases: " + profile::WhyNoPhases(trial)
-                                                  : "no TRAIN step among these has phases";
+    const std::string why = profile::WhyNoSteps(trial, table);
     return {{"steps", 0}, {"why", why}, {"machines", std::move(described)}, {"not_seen", machines.not_seen}};
   }
   Json json{{"worker", table.worker}, {"workers", table.workers}, {"verdict", report.verdict.text}};
@@ -166,6 +191,8 @@ Json DescribeTime(const query::Trial& trial, const profile::TimeReport& report,
                       {"high", estimate.high_s},
                       {"method", estimate.method}};
   }
+  json["traced"] = {{"steps", table.traced_steps}, {"seconds", table.traced_s}};
+  json["modules"] = Modules(report.modules);
   json["loaders"] = Loaders(report.loaders);
   json["ranks"] = Json::array();
   for (const profile::RankTimes& rank : table.ranks) json["ranks"].push_back(RankTimes(rank));
@@ -178,7 +205,7 @@ Json DescribeTime(const query::Trial& trial, const profile::TimeReport& report,
                                 {"what", finding.what},
                                 {"remedy", finding.remedy}});
   json["machines"] = std::move(described);
-  std::vector<std::string> not_seen = profile::NotSeen(table);
+  std::vector<std::string> not_seen = profile::NotSeen(trial, report);
   not_seen.insert(not_seen.end(), machines.not_seen.begin(), machines.not_seen.end());
   json["not_seen"] = not_seen;
   return json;

@@ -73,7 +73,7 @@ std::uint64_t MemoryOf(const StepBatch& batch) noexcept {
       AllocatedBytes(batch.index_retention) + AllocatedBytes(batch.histograms) + AllocatedBytes(batch.units) +
       AllocatedBytes(batch.forms) + AllocatedBytes(batch.scalars) + AllocatedBytes(batch.events) +
       AllocatedBytes(batch.event_json) + AllocatedBytes(batch.gaps) + AllocatedBytes(batch.acks) +
-      AllocatedBytes(batch.series) + AllocatedBytes(batch.samples);
+      AllocatedBytes(batch.series) + AllocatedBytes(batch.samples) + AllocatedBytes(batch.modules.rows);
   for (const format::SeriesDef& def : batch.series) bytes += def.name.capacity();
   for (const format::SampleBlock& block : batch.samples) {
     bytes += AllocatedBytes(block.mono_ns) + AllocatedBytes(block.series);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "luff/format/footer.h"
@@ -85,7 +86,7 @@ bool AddPhases(const format::PhasesView& view, StepPhases* sum) noexcept {
   head.wall_ns += view.head.wall_ns;
   if (head.wall_ns > format::kMaxPhaseNs) return false;
   head.steps += view.head.steps;
-  head.flags |= view.head.flags;
+  head.flags = sum->head.steps == 0 ? view.head.flags : head.flags & view.head.flags;
   head.major_faults = format::kNoId;
   for (format::PhaseRow row : view.rows) {
     // Of waits, the loader is kept: with workers and batches there would be too many kinds.
@@ -110,8 +111,36 @@ bool AddPhases(const format::PhasesView& view, StepPhases* sum) noexcept {
   return true;
 }
 
+/// Adds up the module times of steps. False if there are more modules, or more time, than fits.
+bool AddModules(const format::ModuleTimesView& view, StepModules* sum) {
+  StepModules added = *sum;
+  const auto add = [](std::int64_t* to, std::int64_t more) {
+    *to = more < 0 || *to < 0 ? -1 : *to + more;
+    return *to <= format::kMaxPhaseNs;
+  };
+  for (const format::ModuleTimeRow& row : view.rows) {
+    const auto at = std::ranges::find(added.rows, row.module, &format::ModuleTimeRow::module);
+    if (at == added.rows.end()) {
+      added.rows.push_back(row);
+      continue;
+    }
+    at->calls = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+        std::uint64_t{at->calls} + row.calls, std::numeric_limits<std::uint32_t>::max()));
+    if (!add(&at->forward_ns, row.forward_ns) || !add(&at->forward_self_ns, row.forward_self_ns) ||
+        !add(&at->backward_ns, row.backward_ns) || !add(&at->backward_self_ns, row.backward_self_ns))
+      return false;
+  }
+  if (added.rows.size() > format::kMaxModuleRows) return false;
+  added.head.steps += view.head.steps;
+  added.head.modules = std::max(added.head.modules, view.head.modules);
+  added.head.flags |= view.head.flags;
+  *sum = std::move(added);
+  return true;
+}
+
 struct StepRows {
   StepPhases phases;
+  StepModules modules;
   std::vector<format::SummaryRow> summaries;
   std::vector<format::ScalarRow> scalars;
   std::vector<format::IndexRow> index;
@@ -206,7 +235,16 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
       const auto at = std::ranges::lower_bound(steps.ordinal, entry.ordinal);
       const auto phases = format::ParsePhasesUntrusted(frame.body);
       if (at != steps.ordinal.end() && *at == entry.ordinal && phases.ok() &&
+          (phases->head.flags & format::kStepTraced) == 0 &&  // it would make the others seem slow
           AddPhases(*phases, &rows[carriers[static_cast<std::size_t>(at - steps.ordinal.begin())]].phases)) {
+        continue;
+      }
+    }
+    if (kind == FrameKind::kModuleTimes) {
+      const auto at = std::ranges::lower_bound(steps.ordinal, entry.ordinal);
+      const auto times = format::ParseModuleTimesUntrusted(frame.body);
+      if (at != steps.ordinal.end() && *at == entry.ordinal && times.ok() &&
+          AddModules(*times, &rows[carriers[static_cast<std::size_t>(at - steps.ordinal.begin())]].modules)) {
         continue;
       }
     }
@@ -228,6 +266,17 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     buffer.PutRows(std::span<const format::PhaseRow>(sum.rows).first(sum.head.rows));
     buffer.End();
     footer.AddFrame(FrameKind::kPhases, steps.ordinal[i], offset, buffer.next_offset() - offset);
+  }
+  for (std::uint32_t i = 0; i < steps.size(); ++i) {
+    StepModules& sum = rows[i].modules;
+    if (sum.rows.empty()) continue;
+    sum.head.rows = static_cast<std::uint32_t>(sum.rows.size());
+    const std::uint64_t offset = buffer.next_offset();
+    buffer.Begin(FrameKind::kModuleTimes, steps.ordinal[i]);
+    buffer.PutValue(sum.head);
+    buffer.PutRows(std::span<const format::ModuleTimeRow>(sum.rows));
+    buffer.End();
+    footer.AddFrame(FrameKind::kModuleTimes, steps.ordinal[i], offset, buffer.next_offset() - offset);
   }
   if (merged_away != 0 || dropped_forms != 0) {
     format::GapRow gap{};

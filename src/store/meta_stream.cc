@@ -181,6 +181,16 @@ void MetaStream::EncodeRows(const StepBatch& batch, std::uint64_t ordinal) {
     buffer_.PutRows(std::span<const format::PhaseRow>(batch.phases.rows).first(batch.phases.head.rows));
     EndFrame();
   }
+  if (!batch.modules.rows.empty()) {
+    const auto rows =
+        std::span(batch.modules.rows).first(std::min(batch.modules.rows.size(), format::kMaxModuleRows));
+    format::ModuleTimesHead head = batch.modules.head;
+    head.rows = static_cast<std::uint32_t>(rows.size());
+    Frame(FrameKind::kModuleTimes, ordinal, true);
+    buffer_.PutValue(head);
+    buffer_.PutRows(rows);
+    EndFrame();
+  }
 }
 
 void MetaStream::AbandonSegment() noexcept {

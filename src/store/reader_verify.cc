@@ -274,6 +274,7 @@ class Verifier {
       case FrameKind::kFormRows: status = format::ParseFormRowsUntrusted(frame.body).status(); break;
       case FrameKind::kScalarRows: status = format::ParseScalarRowsUntrusted(frame.body).status(); break;
       case FrameKind::kEventRows: status = format::ParseEventRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kModuleTimes: status = format::ParseModuleTimesUntrusted(frame.body).status(); break;
       case FrameKind::kPhases: status = format::ParsePhasesUntrusted(frame.body).status(); break;
       case FrameKind::kSeriesDefs: status = format::ParseSeriesDefsUntrusted(frame.body).status(); break;
       case FrameKind::kSamples: status = format::ParseSamplesUntrusted(frame.body).status(); break;

@@ -472,6 +472,8 @@ void StepBatch::clear() {
   series.clear();
   samples.clear();
   phases.head = {};
+  modules.head = {};
+  modules.rows.clear();
   mark = {};
 }
 

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import luff as luff_package
+import numpy as np
 import pytest
 
 from tests.cli.conftest import Command, Job
@@ -68,6 +70,13 @@ def test_a_trace_changes_no_result_and_says_where_the_time_went(luff: Command, t
     run = tmp_path / "traced" / "run"
     (trace,) = traces(luff, run)
     assert (trace["first_step"], trace["steps"], trace["refused"]) == (7, 3, None)
+    # The step after them is the one in which the trace was written.
+    assert list(luff_package.open_trial(str(run)).profile().steps["traced"].nonzero()[0]) == [7, 8, 9, 10]
+    told = json.loads(luff("profile", run, "--json").out)
+    assert (told["steps"], told["traced"]["steps"]) == (16, 4)
+    assert "trace" not in {line["phase"] for line in told["phases"]}
+    assert "left out: 4 TRAIN steps in which operators were traced" in luff("profile", run).out
+    assert "were traced in all of these steps" in luff("profile", run, "--steps", "7:9").out
     summary = trace["summary"]
     by_name = {one["name"]: one for one in summary["operators"]}
     assert by_name["aten::addmm"]["calls"] == 6  # two layers, three steps
@@ -80,8 +89,8 @@ def test_a_trace_changes_no_result_and_says_where_the_time_went(luff: Command, t
     facts = json.loads(path.read_text())["luff"]
     assert (facts["rank"], facts["world_size"], facts["first_step"]) == (0, 1, 7)
     assert facts["run"].endswith("/run")
-    phases = {one["phase"]: one for one in json.loads(luff("profile", run, "--json").out)["phases"]}
-    assert phases["trace"]["seconds"] > 0
+    phases = luff_package.open_trial(str(run)).profile().phases
+    assert 0 < np.nansum(phases["trace"][7:11]) == pytest.approx(np.nansum(phases["trace"]))
     shown = luff("profile", run).out
     assert "trace of TRAIN steps 7 to 9 (" in shown and "aten::addmm" in shown and str(path) in shown
     assert luff("verify", run).code == 0

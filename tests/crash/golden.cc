@@ -42,6 +42,17 @@ StepPhases GoldenPhases(std::int64_t step) {
   return phases;
 }
 
+/// Times of two modules and of the rest, in every third step.
+StepModules GoldenModules(std::int64_t step) {
+  StepModules modules;
+  if (step % 3 != 1) return modules;
+  modules.head = {1, 3, 9, format::kModulesHidden};
+  modules.rows = {{4, 2, 9'000'000 + step, 3'000'000, 8'000'000, 2'000'000 + step},
+                  {7, 1, 2'000'000, 2'000'000, -1, -1},
+                  {format::kNoId, 6, -1, 500'000 + step, -1, 400'000}};
+  return modules;
+}
+
 /// Returns the bytes of a tensor at a step.
 std::vector<std::byte> GoldenValue(std::uint32_t tensor, std::int64_t step) {
   const Tensor& t = kTensors[tensor];
@@ -105,6 +116,9 @@ std::string GoldenTwin() {
     row["phases"]["run_queue_ns"] = phases.head.run_queue_ns;
     for (std::uint32_t i = 0; i < phases.head.rows; ++i)
       row["phases"][format::PhaseName(phases.rows[i].phase)] = phases.rows[i].duration_ns;
+    for (const format::ModuleTimeRow& module : GoldenModules(step).rows)
+      row["modules"].push_back({module.module, module.calls, module.forward_ns, module.forward_self_ns,
+                                module.backward_ns, module.backward_self_ns});
     for (std::uint32_t tensor = 0; tensor < std::size(kTensors); ++tensor) {
       std::string hex;
       for (const std::byte byte : GoldenValue(tensor, step)) {
@@ -237,6 +251,8 @@ bool WriteGoldenRun(const std::string& path) {
     gap.first_step = gap.last_step = step;
     batch.gaps = {gap};
     batch.phases = GoldenPhases(step);
+    batch.modules = GoldenModules(step);
+    if (!batch.modules.rows.empty()) batch.phases.head.flags = format::kStepTimed;
     if (step == 3) batch.acks = {{1, 1, 0, 3, 1'700'000'000'000'000'000}};
     batch.mark = MarkOf(step);
     if (step % 5 == 4) batch.mark.mode = static_cast<std::uint8_t>(format::Mode::kEval);

@@ -1,4 +1,4 @@
-// luff_golden DIRECTORY: writes the golden run and its JSON twin there (testdata/format/v1.1). Needs an
+// luff_golden DIRECTORY: writes the golden run and its JSON twin there (testdata/format/v1.2). Needs an
 // ADR: the bytes of a published format never change.
 #include <cstdio>
 #include <filesystem>

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -24,8 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 const fs::path kGolden = fs::path(kTestdata) / "format";
-constexpr const char* kVersions[] = {"v1", "v1.1"};
-constexpr const char* kNewest = "v1.1";  // which the writer makes
+constexpr const char* kVersions[] = {"v1", "v1.1", "v1.2"};
+constexpr const char* kNewest = "v1.2";  // which the writer makes
 
 std::string Bytes(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -43,8 +44,28 @@ std::string Hex(std::span<const std::byte> bytes) {
 }
 
 struct Seen {
-  std::size_t steps = 0, values = 0, summaries = 0, scalars = 0, phases = 0, wrong = 0;
+  std::size_t steps = 0, values = 0, summaries = 0, scalars = 0, phases = 0, modules = 0, wrong = 0;
 };
+
+/// Compares the times of modules in one step.
+void CompareModules(const SegmentReader& segment, const format::FrameEntry& entry, const nlohmann::json& twin,
+                    Seen* seen) {
+  const auto index = segment.FindOrdinal(entry.ordinal);
+  std::vector<std::byte> scratch;
+  const auto body = segment.ReadFrame(entry, &scratch);
+  if (!index || !body.ok()) return;
+  const auto times = format::ParseModuleTimesUntrusted(*body);
+  if (!times.ok()) return;
+  ++seen->modules;
+  const auto& all = twin["steps"][static_cast<std::size_t>(segment.steps().global_step[*index])]["modules"];
+  seen->wrong += times->rows.size() != all.size() || times->head.modules != 9 ||
+                 times->head.flags != format::kModulesHidden;
+  for (std::size_t i = 0; i < std::min(all.size(), times->rows.size()); ++i) {
+    const format::ModuleTimeRow& row = times->rows[i];
+    seen->wrong += all[i] != nlohmann::json({row.module, row.calls, row.forward_ns, row.forward_self_ns,
+                                             row.backward_ns, row.backward_self_ns});
+  }
+}
 
 /// Compares everything that the reader shows with the twin.
 Seen Compare(const std::string& run, const nlohmann::json& twin) {
@@ -72,6 +93,10 @@ Seen Compare(const std::string& run, const nlohmann::json& twin) {
       const auto frames = segment->Frames();
       for (std::size_t i = 0; frames.ok() && i < (*frames).size(); ++i) {
         const format::FrameEntry& entry = (*frames)[i];
+        if (entry.kind == static_cast<std::uint16_t>(format::FrameKind::kModuleTimes)) {
+          CompareModules(*segment, entry, twin, &seen);
+          continue;
+        }
         if (entry.kind != static_cast<std::uint16_t>(format::FrameKind::kPhases)) continue;
         const auto index = segment->FindOrdinal(entry.ordinal);
         std::vector<std::byte> scratch;
@@ -129,7 +154,10 @@ class GoldenTest : public testing::TestWithParam<const char*> {
   nlohmann::json twin_;
 };
 INSTANTIATE_TEST_SUITE_P(Versions, GoldenTest, testing::ValuesIn(kVersions), [](const auto& version) {
-  return std::string(version.param) == "v1" ? "V1" : "V1_1";
+  std::string name = version.param;
+  std::ranges::replace(name, '.', '_');
+  name[0] = 'V';
+  return name;
 });
 
 TEST_P(GoldenTest, ReadsAsItsTwinSays) {
@@ -140,6 +168,10 @@ TEST_P(GoldenTest, ReadsAsItsTwinSays) {
   EXPECT_EQ(seen.scalars, static_cast<std::size_t>(kGoldenSteps));
   EXPECT_GE(seen.values, twin_["tensors"].size() * kGoldenSteps - 6);  // one tensor keeps its last 4 steps
   EXPECT_EQ(seen.phases, twin_["steps"][0].contains("phases") ? static_cast<std::size_t>(kGoldenSteps) : 0U);
+  std::size_t timed = 0;
+  for (const auto& step : twin_["steps"]) timed += step.contains("modules") ? 1 : 0;
+  EXPECT_EQ(seen.modules, timed);
+  EXPECT_EQ(timed != 0, GetParam() == std::string(kNewest));
 }
 
 /// Samples that are read, and how many of them are wrong.

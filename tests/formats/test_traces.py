@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -95,7 +96,7 @@ def decoded(path: Path) -> list[dict[str, Any]]:
             continue
         one = {
             "name": event.name or own["names"][event.name_iid],
-            "kinds": [own["kinds"][iid] for iid in event.category_iids],
+            "kinds": [*event.categories, *(own["kinds"][iid] for iid in event.category_iids)],
             "begin": at,
             "depth": len(stack),
             "track": tracks[track],
@@ -131,6 +132,81 @@ def test_perfetto_shows_steps_with_their_phases(luff: Command, recorded: Path, t
     for name, seconds in profile.phases.items():
         drawn = sum(one["end"] - one["begin"] for one in phases if one["name"] == name)
         assert name == "other" or drawn == pytest.approx(np.nansum(seconds) * 1e9, abs=10)
+
+
+TRACED = """
+import sys
+import luff, luff.torch, torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+hook = luff.torch.attach(model, run=sys.argv[1], rules=False)
+for i in range(8):
+    if i in (2, 5):
+        assert luff.trace(2) == ""
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+hook.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of which steps 2, 3, 5 and 6 were traced."""
+    folder = tmp_path_factory.mktemp("traced")
+    (folder / "train.py").write_text(TRACED)
+    subprocess.run([sys.executable, "train.py", "run"], cwd=folder, timeout=120, check=True)
+    return folder / "run"
+
+
+def test_operators_of_traced_steps_lie_in_them_on_one_clock(
+    luff: Command, traced: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "trace.pftrace"
+    said = luff("export", traced, out, "--to", "perfetto")
+    assert "2 traces of operators" in said.out
+    events = decoded(out)
+    steps = [one for one in events if one["kinds"] == ["step"]]
+    operators = [one for one in events if one["kinds"] == ["cpu_op"]]
+    tracks = {one["track"].name for one in operators}
+    assert {"operators, step 2", "operators, step 5"} <= tracks
+    slack = 2_000_000  # Kineto counts in cycles of the processor
+    for first in (2, 5):
+        own = [one for one in operators if one["track"].name == f"operators, step {first}"]
+        assert min(one["begin"] for one in own) >= steps[first]["begin"] - slack
+        assert max(one["end"] for one in own) <= steps[first + 2]["end"] + slack
+    products = [one for one in operators if one["name"] == "aten::addmm"]
+    assert len(products) == 8  # two layers, four steps
+    linear = next(one for one in operators if one["name"] == "aten::linear")
+    assert any(linear["begin"] <= one["begin"] <= one["end"] <= linear["end"] for one in products)
+
+    out = tmp_path / "trace.json.gz"
+    luff("export", traced, out, "--to", "chrome")
+    drawn = json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
+    shown = sorted((e["name"], round(e["ts"] * 1e3)) for e in drawn if e.get("cat") == "cpu_op")
+    assert len(shown) == len(operators)
+    assert [name for name, _ in shown].count("aten::addmm") == 8
+    assert {e["tid"] for e in drawn if e.get("cat") == "cpu_op"}.isdisjoint(
+        {e["tid"] for e in drawn if e.get("cat") == "step"}
+    )
+
+
+def test_only_traces_of_the_steps_that_are_drawn(luff: Command, traced: Path, tmp_path: Path) -> None:
+    out = tmp_path / "trace.pftrace"
+    assert "1 trace of operators" in luff("export", traced, out, "--to", "perfetto", "--steps", "4:6").out
+    assert {one["track"].name for one in decoded(out) if one["kinds"] == ["cpu_op"]} == {"operators, step 5"}
+
+
+def test_a_broken_trace_is_left_out_and_said(luff: Command, traced: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(traced, run)
+    broken = sorted((run / "w0000" / "traces").iterdir())[0]
+    broken.write_text(broken.read_text()[:1000])
+    said = luff("export", run, tmp_path / "out.pftrace", "--to", "perfetto")
+    assert "1 trace of operators" in said.out
+    assert "the trace of step 2 of rank 0 is left out" in said.err
+    assert [one for one in decoded(tmp_path / "out.pftrace") if one["kinds"] == ["step"]]
 
 
 def test_perfetto_shows_findings(luff: Command, recorded: Path, tmp_path: Path) -> None:

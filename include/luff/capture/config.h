@@ -58,7 +58,8 @@ struct CollectionConfig {
 };
 
 /// What is recorded of where the time goes.
-enum class Profile : std::uint8_t { kOff = 0, kBasic = 1 };
+/// kFull: also how long modules take, on one step in many.
+enum class Profile : std::uint8_t { kOff = 0, kBasic = 1, kFull = 2 };
 
 struct Config {
   std::vector<CollectionConfig> collections;

@@ -26,6 +26,8 @@ struct Training;
 
 namespace luff::capture {
 
+class ModuleTimer;
+
 using TensorId = std::uint32_t;
 using LayoutId = std::uint32_t;
 
@@ -184,6 +186,11 @@ class Session {
   [[nodiscard]] virtual std::uint64_t Hash(const std::byte* data, std::size_t bytes) const noexcept = 0;
   /// How many summaries so far contained values that are not finite. One atomic load.
   [[nodiscard]] virtual std::uint64_t nonfinite_summaries() const noexcept = 0;
+  /// The step in progress has these times of modules.
+  virtual void ModuleTimes(const ModuleTimer& timer) noexcept = 0;
+  /// From now on operators are traced for Luff; false: no more from the end of the step in progress on. Such
+  /// steps are marked, since they are slower than others.
+  virtual void Traced(bool begins) noexcept = 0;
   /// The next EndStep with a time is of a step that has ended now, on this thread: keeps where its time went.
   /// Steps that end so are handed over in their order.
   virtual void MarkStepEnd() noexcept = 0;

@@ -126,6 +126,13 @@ struct PhasesView {
 };
 /// Further errors: kCorruption if a duration is negative, or the rows do not add up.
 [[nodiscard]] Result<PhasesView> ParsePhasesUntrusted(std::span<const std::byte> body);
+/// How long calls of modules took, in a step or in merged steps.
+struct ModuleTimesView {
+  ModuleTimesHead head{};
+  std::span<const ModuleTimeRow> rows;
+};
+/// Further errors: kCorruption if a time is impossible or beyond kMaxPhaseNs.
+[[nodiscard]] Result<ModuleTimesView> ParseModuleTimesUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<StepMark> ParseStepMarkUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<EndMark> ParseEndMarkUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<std::int64_t> ParseHeartbeatUntrusted(std::span<const std::byte> body);

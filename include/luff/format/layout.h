@@ -8,7 +8,7 @@
 namespace luff::format {
 
 inline constexpr std::uint16_t kFormatMajor = 1;
-inline constexpr std::uint16_t kFormatMinor = 1;
+inline constexpr std::uint16_t kFormatMinor = 2;
 inline constexpr std::size_t kFileHeaderBytes = 4096;  // both streams; the struct, then zeros
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kChunkAlign = 64;
@@ -69,6 +69,7 @@ enum class FrameKind : std::uint16_t {
   kHeartbeat = 18,     // i64 unix ns
   kFooter = 19,        // columns of the whole segment; see footer.h
   kPhases = 20,        // PhasesHead, PhaseRow[n]: where the time of a step went (since 1.1)
+  kModuleTimes = 21,   // ModuleTimesHead, ModuleTimeRow[n]: of a step in which modules were timed (since 1.2)
   kSeriesDefs = 22,    // series of a host folder, as PutSeriesDef writes them (since 1.1)
   kSamples = 23,       // SamplesHead and their values, as PutSamples writes them (since 1.1)
 };
@@ -274,7 +275,7 @@ struct PhasesHead {            // 48 bytes, then PhaseRow[rows]
   std::uint32_t steps;         // 1; of merged steps, how many
   std::uint32_t rows;          // at most kMaxPhaseRows
   std::uint32_t major_faults;  // kNoId: not known
-  std::uint32_t flags;         // 0
+  std::uint32_t flags;         // kStepTraced, kStepTimed (since 1.2)
 };
 static_assert(sizeof(PhasesHead) == 48);
 
@@ -287,8 +288,35 @@ struct PhaseRow {  // 24 bytes
   std::int64_t duration_ns;  // without what other phases took inside it
 };
 static_assert(sizeof(PhaseRow) == 24);
+/// Operators of the step were traced for Luff, or such a trace was written in it; merged: all of them.
+inline constexpr std::uint32_t kStepTraced = 1;
+/// Calls of modules were timed in the step; merged: in all of them.
+inline constexpr std::uint32_t kStepTimed = 2;
 inline constexpr std::size_t kMaxPhaseRows = 64;
 inline constexpr std::int64_t kMaxPhaseNs = std::int64_t{1} << 60;  // so that sums of some do not overflow
+
+struct ModuleTimesHead {  // 16 bytes, then ModuleTimeRow[rows]
+  std::uint32_t steps;    // 1; of merged steps, how many
+  std::uint32_t rows;     // at most kMaxModuleRows
+  std::uint32_t modules;  // that were called; those without a row of their own share the row of kNoId
+  std::uint32_t flags;    // kModulesHidden, ...
+};
+static_assert(sizeof(ModuleTimesHead) == 16);
+inline constexpr std::uint32_t kModulesHidden = 1;  // some ran inside a compiled or scripted graph
+inline constexpr std::uint32_t kModulesRecomputed =
+    2;                                               // activations were computed again in the backward pass
+inline constexpr std::uint32_t kModulesTooMany = 4;  // there were more calls than are timed
+
+struct ModuleTimeRow {   // 40 bytes
+  std::uint32_t module;  // number in the document "model"; kNoId: all others
+  std::uint32_t calls;
+  std::int64_t forward_ns;       // of its calls, with those of the modules that it called; -1 of kNoId
+  std::int64_t forward_self_ns;  // without these
+  std::int64_t backward_ns;      // likewise; -1: not seen
+  std::int64_t backward_self_ns;
+};
+static_assert(sizeof(ModuleTimeRow) == 40);
+inline constexpr std::size_t kMaxModuleRows = 1024;
 
 /// What a series of samples counts. Stored as integers of the unit named here.
 enum class SeriesUnit : std::uint8_t {

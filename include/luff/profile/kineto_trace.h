@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -58,5 +59,21 @@ inline constexpr std::uint64_t kMaxTraceBytes = 256ULL << 20;
 /// Reads a trace of a run. Further errors: those of reading.
 [[nodiscard]] Result<TraceSummary> SummariseTrace(const std::string& run, std::uint32_t worker,
                                                   const TraceFile& trace);
+
+/// One event of a trace, for programs that draw it. Texts are borrowed for the call.
+struct TraceEvent {
+  std::uint32_t track = 0;                // counted from 0; the host's threads come first
+  bool device = false;                    // a stream of a device, else a thread of the host
+  std::int64_t begin_ns = 0, end_ns = 0;  // Unix time
+  std::string_view name;
+  std::string_view category;  // as Kineto says: "cpu_op", "python_function", "cuda_runtime", "kernel", ...
+};
+using TraceVisitor = std::function<void(const TraceEvent&)>;
+/// Calls `use` for each complete event of these categories, track by track, ascending. Of two events of a
+/// track the later one lies inside the earlier one or after it: one that does not is cut off. Errors: as
+/// above; kCorruption also if the trace does not say when it was made.
+[[nodiscard]] Status VisitTraceUntrusted(std::string_view json, const TraceVisitor& use);
+[[nodiscard]] Status VisitTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace,
+                                const TraceVisitor& use);
 
 }  // namespace luff::profile

@@ -47,6 +47,8 @@ struct PhaseTable {
   std::uint64_t steps = 0;  // TRAIN steps with phases; a merged one counts as all that it stands for
   double wall_s = 0;        // of these
   double median_s = 0, p95_s = 0;
+  std::uint64_t traced_steps = 0;  // TRAIN steps in which operators were traced: they count for nothing else
+  double traced_s = 0;
   std::uint64_t other_steps = 0;  // evaluations and predictions between the first and the last of them
   double other_s = 0;
   // Of the training thread in TRAIN steps, over those for which they are known.

@@ -6,6 +6,7 @@
 
 #include "luff/profile/input.h"
 #include "luff/profile/machine.h"
+#include "luff/profile/module_table.h"
 #include "luff/profile/phase_table.h"
 
 /// Where the time of a run went, and what of it mending the input would save: what `luff profile`, the page
@@ -33,14 +34,15 @@ struct TimeReport {
   PhaseTable table;
   TimeVerdict verdict;
   std::vector<LoaderUse> loaders;
+  ModuleTable modules;  // of the same worker
 };
-/// One pass over the run. Errors: those of TableOf.
+/// Two passes over the run. Errors: those of TableOf.
 [[nodiscard]] Result<TimeReport> TimeReportOf(const query::Trial& trial, const Scope& scope);
 
-/// Why a run has no phases at all, as a sentence.
-[[nodiscard]] std::string WhyNoPhases(const query::Trial& trial);
-/// What the phases of a run do not tell, as sentences.
-[[nodiscard]] std::vector<std::string> NotSeen(const PhaseTable& table);
+/// Why a table has no step, as a sentence.
+[[nodiscard]] std::string WhyNoSteps(const query::Trial& trial, const PhaseTable& table);
+/// What phases and modules of a run do not tell, as sentences.
+[[nodiscard]] std::vector<std::string> NotSeen(const query::Trial& trial, const TimeReport& report);
 
 /// The machines of a run.
 struct Machines {

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "luff/format/frames.h"
 #include "luff/query/trial.h"
 
 /// What run directories hold beyond what every trial shows: the steps of each worker, and histograms over
@@ -34,5 +35,10 @@ using PhasesVisitor = std::function<void(const StepInfo&, const StepPhases&)>;
 /// Calls `use` for the phases of each complete step, worker by worker, ascending; superseded steps are left
 /// out. Errors: those of reading.
 [[nodiscard]] Status VisitPhases(const Trial& trial, const PhasesVisitor& use);
+
+using ModulesVisitor =
+    std::function<void(const StepInfo&, std::uint32_t worker, const format::ModuleTimesView&)>;
+/// The same for the times of modules, in the steps that have some.
+[[nodiscard]] Status VisitModules(const Trial& trial, const ModulesVisitor& use);
 
 }  // namespace luff::query

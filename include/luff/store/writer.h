@@ -96,6 +96,12 @@ struct StepPhases {
   std::array<format::PhaseRow, format::kPhaseCount + kWaits> rows{};
 };
 
+/// How long calls of modules took in a step; without rows: they were not timed.
+struct StepModules {
+  format::ModuleTimesHead head{};  // head.rows is filled in by the writer
+  std::vector<format::ModuleTimeRow> rows;
+};
+
 /// The contents of one step, in the order they are written. Reused between steps: clear() keeps the capacity.
 struct StepBatch {
   std::vector<TensorDef> tensors;  // defined since the last step
@@ -118,6 +124,7 @@ struct StepBatch {
   std::vector<format::SeriesDef> series;
   std::vector<format::SampleBlock> samples;
   StepPhases phases;
+  StepModules modules;
   format::StepMark mark{};  // frames, forms and epoch are filled in by the writer
   void clear();
 };

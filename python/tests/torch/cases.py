@@ -580,7 +580,7 @@ def digest(name: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fake", action="store_true", help="watch with a fake session")
-    parser.add_argument("--roles", default="default", help="default or all")
+    parser.add_argument("--roles", default="default", help="default, all or modules")
     parser.add_argument("--run", help="watch with the real session")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()

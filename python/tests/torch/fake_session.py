@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from luff._codes import DType, Role
+from luff._core import ModuleTimer
 
 ALL_FORMS = 3
 _NUMPY = {
@@ -69,6 +70,8 @@ class FakeSession:
         self.action_after: int | None = None
         self.done: list[tuple[int, bool]] = []
         self.misuse: list[str] = []
+        self.timed = 0  # steps with times of modules
+        self.traces: list[bool] = []
         self.device_calls: list[tuple[str, int, int]] = []  # method, device, stream
 
     def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int:
@@ -202,6 +205,15 @@ class FakeSession:
             self.misuse.append("event outside of a step")
             return
         self.open.events.append((kind, subject, argument))
+
+    def module_times(self, timer: ModuleTimer) -> None:
+        assert isinstance(timer, ModuleTimer)
+        if self.open is None:
+            self.misuse.append("module times outside of a step")
+        self.timed += 1
+
+    def traced(self, begins: bool) -> None:
+        self.traces.append(begins)
 
     def event_json(self, json_text: str) -> None:
         self.json_events.append(json.loads(json_text))

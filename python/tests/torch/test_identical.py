@@ -14,7 +14,12 @@ from cases import CASES
 HERE = Path(__file__).parent
 
 
-WAYS = {"bare": [], "default": ["--fake", "--roles", "default"], "all": ["--fake", "--roles", "all"]}
+WAYS = {
+    "bare": [],
+    "default": ["--fake", "--roles", "default"],
+    "all": ["--fake", "--roles", "all"],
+    "modules": ["--fake", "--roles", "modules"],
+}
 
 
 def _train(arguments):
@@ -40,7 +45,7 @@ def bare(trained):
     return trained["bare"]
 
 
-@pytest.fixture(scope="module", params=["default", "all"])
+@pytest.fixture(scope="module", params=["default", "all", "modules"])
 def watched(request, trained):
     return trained[request.param]
 
@@ -50,8 +55,10 @@ def test_same_losses_weights_and_randomness(bare, watched, name):
     assert watched[name] == bare[name]
 
 
-def test_no_error_was_counted(watched):
+def test_no_error_was_counted(watched, request):
     report = watched["_luff"]
+    if request.node.callspec.params["watched"] == "modules":
+        assert report["timed"] > 0.7 * report["train"]
     assert report["places"] == {}
     assert report["errors"] == 0
     assert report["misuse"] == []

@@ -17,6 +17,11 @@ def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
     if roles == "all":
         on_request = [{"name": name} for name in ("output_gradients", "input_gradients", "attention")]
         config = {"save_all": True, "save": {"save_interval": 1}, "collections": on_request}
+    if roles == "modules":
+        from luff.torch.capture import _module_times
+
+        config = {"profile": "full"}
+        _module_times.FIRST, _module_times.EVERY = 0, 1
     os.environ["LUFF_SESSION"] = json.dumps({"run": run or "/nowhere", "config": config})
     import luff.torch
     from luff import _base_hook
@@ -35,6 +40,7 @@ def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
             "misuse": fake.misuse,
             "steps": len(fake.steps),
             "train": len(fake.train()),
+            "timed": fake.timed,
             "health": hook.health(),
         }
 

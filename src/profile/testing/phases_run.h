@@ -44,21 +44,21 @@ class Written {
     step_ = train_ = now_ns_ = 0;
   }
   void Step(Mode mode, const Milliseconds& ms, std::int64_t queue_ms = -1) {
+    Publish(mode, ms, queue_ms, {});
+  }
+  /// A TRAIN step in which modules were timed.
+  void TimedStep(const Milliseconds& ms, const format::ModuleTimesHead& head,
+                 std::vector<format::ModuleTimeRow> rows) {
     store::StepBatch batch;
-    batch.mark.global_step = step_++;
-    batch.mark.mode_step = mode == Mode::kTrain ? train_++ : 0;
-    batch.mark.mode = static_cast<std::uint8_t>(mode);
-    format::PhasesHead& head = batch.phases.head;
-    head = {0, queue_ms < 0 ? -1 : 0, queue_ms < 0 ? -1 : queue_ms * 1'000'000, -1, 1, 0, format::kNoId, 0};
-    for (const auto& [phase, took] : ms) {
-      batch.phases.rows[head.rows++] = {
-          static_cast<std::uint8_t>(phase), 0, 1, format::kNoId, 0, took * 1'000'000};
-      head.wall_ns += took * 1'000'000;
-    }
-    now_ns_ += head.wall_ns;
-    batch.mark.wall_unix_ns = kBegin + now_ns_;
-    batch.mark.duration_ns = head.wall_ns;
-    EXPECT_TRUE(writer_->PublishStep(batch).ok());
+    batch.phases.head.flags = format::kStepTimed;
+    batch.modules = {head, std::move(rows)};
+    Publish(Mode::kTrain, ms, -1, std::move(batch));
+  }
+  /// A TRAIN step in which operators were traced.
+  void TracedStep(const Milliseconds& ms) {
+    store::StepBatch batch;
+    batch.phases.head.flags = format::kStepTraced;
+    Publish(Mode::kTrain, ms, -1, std::move(batch));
   }
   void Document(std::string name, std::string json) {
     store::StepBatch batch;
@@ -77,6 +77,25 @@ class Written {
   }
 
  private:
+  void Publish(Mode mode, const Milliseconds& ms, std::int64_t queue_ms, store::StepBatch batch) {
+    batch.mark.global_step = step_++;
+    batch.mark.mode_step = mode == Mode::kTrain ? train_++ : 0;
+    batch.mark.mode = static_cast<std::uint8_t>(mode);
+    format::PhasesHead& head = batch.phases.head;
+    head = {
+        0,         queue_ms < 0 ? -1 : 0, queue_ms < 0 ? -1 : queue_ms * 1'000'000, -1, 1, 0, format::kNoId,
+        head.flags};
+    for (const auto& [phase, took] : ms) {
+      batch.phases.rows[head.rows++] = {
+          static_cast<std::uint8_t>(phase), 0, 1, format::kNoId, 0, took * 1'000'000};
+      head.wall_ns += took * 1'000'000;
+    }
+    now_ns_ += head.wall_ns;
+    batch.mark.wall_unix_ns = kBegin + now_ns_;
+    batch.mark.duration_ns = head.wall_ns;
+    EXPECT_TRUE(writer_->PublishStep(batch).ok());
+  }
+
   const std::uint64_t segment_bytes_, summary_max_bytes_;
   store::TemporaryDirectory directory_;
   store::RunInfo run_;

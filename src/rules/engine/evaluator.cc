@@ -72,6 +72,10 @@ class EvaluatorImpl final : public Evaluator {
         ++unreadable_;
       } else {
         const std::uint64_t missed = trial.values_missed();
+        // What a trace takes is nobody's fault, and passes.
+        std::erase_if(rows_.phases, [](const query::StepPhases& phases) {
+          return (phases.head.flags & format::kStepTraced) != 0;
+        });
         memo_.Clear();
         index_.Build(trial, rows_);
         const StepView view{trial, rows_, position_, memo_, index_};

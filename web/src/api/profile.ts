@@ -28,6 +28,17 @@ export interface Machine {
   memory: { total: Maybe; least_available: Maybe };
   energy_kwh: { processors: Maybe; gpus: Maybe };
 }
+/** Seconds a timed step; `own`: without the modules that it calls; null: not seen. */
+export interface ModuleLine {
+  module: string | null;
+  type: string;
+  share: number;
+  calls: number;
+  forward: Maybe;
+  forward_own: number;
+  backward: Maybe;
+  backward_own: Maybe;
+}
 export interface ProfileAnswer {
   /** 0: no phases, and then there is only `why` and the machines. */
   steps: number;
@@ -43,6 +54,9 @@ export interface ProfileAnswer {
   cause?: string | null;
   remedy?: string | null;
   saving?: { seconds: number; seconds_a_step: number; share: number; low: number; high: number; method: string } | null;
+  /** Steps in which operators were traced, which count for nothing else. */
+  traced?: { steps: number; seconds: number };
+  modules?: { steps: number; modules: number; seconds: number; lines: ModuleLine[] } | null;
   loaders?: { number: number; loaders: number; type: string; workers: number; asked: number; ready: number; waited: number }[];
   ranks?: RankTimes[];
   skew?: string;

@@ -73,6 +73,9 @@ class EarlyValues:
         Whether values are kept, and whether gradients are watched.
     """
 
+    captures = True
+    times = None
+
     def __init__(self, values: bool = True, gradients: bool = False) -> None:
         self._of_values, self._of_gradients = values, gradients
         self._calls: list[tuple[Any, int, list[tuple[KeptValue | None, Watch | None]]]] = []

@@ -19,7 +19,7 @@ from luff._codes import GapReason
 from luff._hook import Session
 from luff.torch.capture._memory import Layouts, address_of, is_readable
 
-__all__ = ["GradientCapture", "Watch"]
+__all__ = ["GradientCapture", "Watch", "compiles_backward"]
 
 _MAX_WATCHED = 4096  # tensors of one step
 # Since torch 2.0 a hook that was registered before an in-place operation gets the gradient from before it.
@@ -86,7 +86,7 @@ def _telling(watch: Watch) -> Callable[[Any], None]:
     return arrived
 
 
-def _compiles_backward() -> bool:
+def compiles_backward() -> bool:
     """Returns whether the backward pass is about to be compiled, hooks and all."""
     compiled = sys.modules.get("torch._dynamo.compiled_autograd")
     return any(
@@ -151,7 +151,7 @@ class GradientCapture:
             return
         self._passing = self._passed = True
         self._factor = factor
-        if _compiles_backward():
+        if compiles_backward():
             for watch in self._watched:
                 watch.end()
                 watch.reason = watch.reason or _COMPILED

@@ -19,6 +19,7 @@ from luff.torch.capture._places import Places
 
 if TYPE_CHECKING:
     from luff.torch.capture._early import KeptValue
+    from luff.torch.capture._module_times import ModuleTimes
 
 __all__ = ["ModuleCapture", "tensors_in"]
 
@@ -66,7 +67,19 @@ class _Calls:
 
 
 class ModuleCapture:
-    """Captures inputs and outputs of modules. One per hook."""
+    """Captures inputs and outputs of modules. One per hook.
+
+    Attributes
+    ----------
+    due
+        Whether calls of modules are to be told of in the open step.
+    captures
+        Whether anything of them is to be captured.
+    times
+        What times them in the open step; None in most.
+    """
+
+    times: ModuleTimes | None = None
 
     def __init__(
         self,
@@ -88,7 +101,11 @@ class ModuleCapture:
         self._gradients_due = 0, 0
         self._attention_due = 0
         self.places = Places()
-        self.due = False
+        self.due = self.captures = False
+        # Those of the gradients; what also times modules has its own.
+        self.backward_begins: Callable[[float | None], None] = self.gradients.backward_begins
+        self.backward_left: Callable[[], None] = self.gradients.backward_ended
+        self.end_step: Callable[[bool], None] = self.gradients.end_step
 
     def begin_step(self) -> bool:
         """Looks up what is due in the current step; returns whether anything is."""
@@ -102,7 +119,7 @@ class ModuleCapture:
         self._attention_due = attention = due(_ATTENTION)
         if attention:
             self.places = Places()
-        self.due = any_due = bool(inputs or outputs or of_inputs or of_outputs or attention)
+        self.due = self.captures = any_due = bool(inputs or outputs or of_inputs or of_outputs or attention)
         return any_due
 
     def due_forms(self) -> int:

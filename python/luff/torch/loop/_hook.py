@@ -16,6 +16,7 @@ from luff._hook import RunOptions, Session, rank_from_environment
 from luff._weak import Identities
 from luff.torch.capture._early import asks_for_attention, asks_for_gradients, asks_for_values
 from luff.torch.capture._gradients import GradientCapture, Watch
+from luff.torch.capture._module_times import times_modules
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import parameters_of
 from luff.torch.loop._first_step import with_first_step
@@ -220,6 +221,7 @@ class Hook(BaseHook):
         if self.on_all and self.one_run_each:
             machine.next_training = NextTraining()
         config = self._options.config
+        machine.times_modules = times_modules(config)
         machine.early = asks_for_values(config)
         machine.early_gradients = asks_for_gradients(config)
         machine.early_attention = asks_for_attention(config)

@@ -171,7 +171,7 @@ class Machine(Steps):
             self.name_now()
         if _is_compiled(module):
             modules.hidden(GapReason.COMPILED_GRAPH)
-        step.captured = True
+        step.captured = step.captured or modules.captures
         return modules
 
     def drops(self, share: float) -> None:
@@ -307,13 +307,13 @@ class Machine(Steps):
     def _values_begin(self, roots: list[Any]) -> None:
         """Prepares to capture what a backward pass has in memory, or frees."""
         if self.modules is not None:
-            self.modules.gradients.backward_begins(self.losses.unscaling(roots))
+            self.modules.backward_begins(self.losses.unscaling(roots))
             self.evidence.attention.backward_begins(roots)
 
     def backward_left(self) -> None:
         """Called when a backward pass has returned or raised."""
         if self.modules is not None:
-            self.modules.gradients.backward_ended()
+            self.modules.backward_left()
 
     def _evaluates(self) -> bool:
         """Returns whether the last forward pass was, by the user's word, an evaluation.

@@ -13,6 +13,7 @@ from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Session
 from luff.torch.capture._device import record_number
+from luff.torch.capture._module_times import TimedCapture
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import Recorder
@@ -69,6 +70,7 @@ class Steps(StepContext):
         self.by_hand = False  # steps are counted by hand
         self.stop = 0  # what all ranks have agreed on; 2: leave now
         self.tracing: Tracer | None = None  # while steps are traced
+        self.times_modules = False  # on some steps
         self.evidence = Evidence(self)
         self.debug = DebugSettings()
         self.losses = self.evidence.losses
@@ -92,13 +94,25 @@ class Steps(StepContext):
         self.session = session
         layouts = self.writer.memories.layouts
         self.recorder = Recorder(session, layouts, self.names)
-        self.modules = ModuleCapture(session, layouts, self.names, tell_gradient)
+        if self.times_modules:
+            self.modules = TimedCapture(
+                session, layouts, self.names, tell_gradient, self._train_steps, self.writer.guard.note
+            )
+        else:
+            self.modules = ModuleCapture(session, layouts, self.names, tell_gradient)
         self.evidence.opened(session)
         for reference in self._optimizers:
             optimizer = reference()
             if optimizer is not None:
                 self.recorder.optimizer(optimizer)
         self._optimizers.clear()
+
+    def _train_steps(self) -> int:
+        """Returns how many TRAIN steps of this training are over if one is open; else -1."""
+        step = self.step
+        if step is None or step.mode != _TRAIN:
+            return -1
+        return self.clock.mode_steps[_TRAIN] - self.clock.first_train_step
 
     def optimizer_made(self, optimizer: Any) -> None:
         """Registers a new optimizer."""
@@ -217,7 +231,7 @@ class Steps(StepContext):
         self.writer.provisional = True  # what users save from now on belongs to the next step
         if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
             if self.modules is not None:
-                self.modules.gradients.end_step(published=False)
+                self.modules.end_step(False)
             self.writer.abandon()
             if step.mode == _TRAIN and step.events:
                 self._early = step.events[:MAX_EVENTS]
@@ -234,7 +248,7 @@ class Steps(StepContext):
             if step.events or step.pending:
                 self._flush(step)
             if self.modules is not None:
-                self.modules.gradients.end_step(published=True)
+                self.modules.end_step(True)
             if self.writer.guard.unreported:
                 self.writer.guard.report(session)
             self.evidence.publish(step, session)

@@ -143,6 +143,7 @@ class Tracer:
                 self._made += 1
                 Profilers.tracing = self
                 self._thread, self._lost = threading.get_ident(), False
+                self._session.traced(True)
             except Exception as error:
                 why = f"the profiler of PyTorch does not start: {type(error).__name__}: {error}"[:300]
             self._cost = time.perf_counter() - self._begun
@@ -202,6 +203,7 @@ class Tracer:
                 _record_no_more()
         if profiler is None:
             return
+        self._session.traced(False)
         if self._lost or not here or not torch._C._autograd._profiler_enabled():
             # What ends it would end the other one, or crash.
             if here:

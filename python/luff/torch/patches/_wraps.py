@@ -120,7 +120,13 @@ def _telling_call(original: Method) -> Method:
 def _outer_call(
     original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if not hooks or _current_graph_task() != -1 or _tracing_state() is not None:
+    if not hooks or _tracing_state() is not None:
+        return original(module, *args, **kwargs)
+    if _current_graph_task() != -1:
+        for living in hooks.living:
+            modules = living.machine.modules
+            if modules is not None and modules.times is not None:
+                modules.times.recomputed()
         return original(module, *args, **kwargs)
     if local.through and local.through[0] is module:
         local.through = local.through[1:]
@@ -149,6 +155,8 @@ def _outer_call(
     try:
         if capture is not None:
             hook.told("input", capture.before, module, args, kwargs, True)
+            if capture.times is not None:
+                original = functools.partial(capture.times.call, original)
         enter_phase(_FORWARD)
         output = original(module, *args, **kwargs)
         if capture is not None:
@@ -170,14 +178,39 @@ def _inner_call(
     if _current_graph_task() != -1 or _tracing_state() is not None:
         return original(module, *args, **kwargs)
     hook, capture = local.capture
+    if capture.times is not None:
+        return _timed_call(original, module, args, kwargs)
     hook.told("input", capture.before, module, args, kwargs)
     output = original(module, *args, **kwargs)
     hook.told("output", capture.after, module, output)
+    _tell_hidden(hook, capture, module)
+    return output
+
+
+def _timed_call(
+    original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Calls a module inside a model whose modules are timed; what Luff does beside it counts for none of them."""
+    hook, capture = local.capture
+    times = capture.times
+    times.timer.pause()
+    try:
+        if capture.captures:
+            hook.told("input", capture.before, module, args, kwargs)
+        output = times.call(original, module, *args, **kwargs)
+        if capture.captures:
+            hook.told("output", capture.after, module, output)
+        _tell_hidden(hook, capture, module)
+        return output
+    finally:
+        times.timer.resume()
+
+
+def _tell_hidden(hook: Hook, capture: Any, module: Any) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         hook.guarded("scripted", capture.hidden, GapReason.SCRIPTED)
     elif type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None:
         hook.guarded("compiled", capture.hidden, GapReason.COMPILED_GRAPH)
-    return output
 
 
 def _loss_call(

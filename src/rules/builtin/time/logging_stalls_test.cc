@@ -55,6 +55,16 @@ TEST(LoggingStalls, SmallOnesAndThoseWithoutACore_AreSilent) {
   EXPECT_TRUE(testing::FindingsOf(trial, "LoggingStalls", ParameterSet::kLuff).empty());
 }
 
+TEST(LoggingStalls, StepsThatLuffHasTracedCountForNoRule) {
+  testing::FakeTrial trial;
+  for (int i = 0; i < 900; ++i) {
+    const bool pauses = i % 50 == 49;
+    trial.Step().Phases({{format::Phase::kForward, 50}, {kOther, pauses ? 740 : 1}});
+    if (pauses) trial.Last().phases.back().head.flags = format::kStepTraced;
+  }
+  EXPECT_TRUE(testing::FindingsOf(trial, "LoggingStalls", ParameterSet::kLuff).empty());
+}
+
 TEST(LoggingStalls, OnADeviceAStepThatReadsALoss_WaitsForAllBefore) {
   testing::FakeTrial trial = testing::RunOf({.steps = 900, .phase = kOther, .pause_ms = 740});
   trial.SetDocument("model", R"({"optimizers":[{"number":0,"name":"o","device":"cuda","groups":[]}]})");
