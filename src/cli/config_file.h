@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "keys/public_key.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/policy.h"
 #include "luff/base/result.h"
@@ -21,6 +22,7 @@ struct FileConfig {
   std::string report;                // file of the report at the end
   std::string profiler_rules;        // of SageMaker's profiler, evaluated at the end; "": none
   std::string profiler_report;       // directory of what they report
+  std::vector<keys::PublicKey> keys;  // of [control]
 };
 
 /// Errors: kNotFound, kInvalidArgument with line and column, or the key that is unknown or has the wrong

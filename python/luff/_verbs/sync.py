@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._live import any_writes
+from luff.remote._requests import Requests
 from luff.remote._store import check_installed, normal_url, open_store
 from luff.remote._uploader import Fenced, Uploader, read_run_json
 
@@ -64,6 +65,7 @@ class Sync:
         uploader = Uploader(
             self._run, store, uploader=self._host, interval_s=self._flush_s, max_bytes_per_s=self._rate
         )
+        requests = Requests(self._run, store, uploader.run_id, _say)
         try:
             if not self._retried(uploader.begin):
                 return self._incomplete()
@@ -73,7 +75,8 @@ class Sync:
             else:
                 print(url, flush=True)
             while not self._over():
-                self._retried(uploader.flush, once=True)
+                if self._retried(uploader.flush, once=True):
+                    requests.look()
                 self._closed.wait(self._flush_s * random.uniform(0.9, 1.1))
             return self._finish(uploader)
         finally:
