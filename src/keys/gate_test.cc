@@ -190,7 +190,8 @@ class KeyedRun : public GateTest {
   }
   std::vector<std::string> Refusals() const {
     std::vector<std::string> all;
-    for (const actions::AuditLine& line : actions::Audit(run_ + "/rules/luff/actions.jsonl").earlier()) {
+    const actions::Audit audit(run_ + "/rules/luff/actions.jsonl");
+    for (const actions::AuditLine& line : audit.earlier()) {
       if (line.event == "refused") all.push_back(line.detail);
     }
     return all;
@@ -280,7 +281,9 @@ TEST_F(KeyedRun, MarksAndLabelsNeedTheirRight) {
     store::ControlRecord record;
     record.kind = "label";
     record.body = R"({"title":"mine"})";
-    if (with_key) EXPECT_TRUE(SignRecord(*key_, id_, kMinuteNs, &record).ok());
+    if (with_key) {
+      EXPECT_TRUE(SignRecord(*key_, id_, kMinuteNs, &record).ok());
+    }
     return store::WriteControl(run_, record).value();
   };
   const auto labels = [&] {

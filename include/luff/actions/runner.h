@@ -29,7 +29,7 @@ struct RunnerOptions {
   StopSettings stop;
   std::vector<std::string> notifier;  // argv of notify.py
   bool commands = true;  // false: another process holds the supervisor's lock, and carries out what is asked
-  std::shared_ptr<Gate> gate;  // null: whoever can write into the run is heard, and no bucket is
+  std::shared_ptr<Gate> gate = nullptr;  // null: whoever can write into the run is heard, and no bucket is
 };
 
 /// Never waits. `now_ns` is monotonic. **Thread-compatible.**

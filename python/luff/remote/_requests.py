@@ -1,7 +1,7 @@
 """Requests to a job, as objects of its bucket: ``requests/ID/NNNNNN.json``, numbered from 1, put if absent.
 
-Nothing here looks into a request: whoever uploads the run copies the bytes of each into the run's folder `requests`, and
-the job's supervisor, which made the folder, checks the signature. docs/spec/bucket-format.md has the rules.
+Nothing here looks into a request: whoever uploads the run copies the bytes of each into the run's folder `requests`,
+and the job's supervisor, which made the folder, checks the signature. docs/spec/bucket-format.md has the rules.
 """
 
 from __future__ import annotations
