@@ -34,8 +34,8 @@ std::vector<store::ControlRecord> Inbox::Admitted(std::vector<store::ControlReco
       static_cast<void>(Reply(number, good.ok() ? Asked::State::kDone : Asked::State::kRefused, -1,
                               good.ok() ? "" : std::string(good.status().message())));
       if (!good.ok())
-        refused_.push_back(fmt::format("{} {} counts for nothing: {}", record.kind, number,
-                                       good.status().message()));
+        refused_.push_back(
+            fmt::format("{} {} counts for nothing: {}", record.kind, number, good.status().message()));
     } else if (!good.ok()) {
       (*refused)[number] = good.status().message();
       admitted.push_back(std::move(record));
@@ -53,8 +53,8 @@ std::vector<Heard> Inbox::Look(std::int64_t now_ns) {
   if (!records.ok() || records->empty()) return {};  // nothing there, or not now
   read_ = records->back().number;
   std::map<std::uint64_t, std::string> refused;
-  const auto admitted = gate_ != nullptr ? Admitted(*std::move(records), &refused)
-                                         : store::WithoutRefused(*std::move(records));
+  const auto admitted =
+      gate_ != nullptr ? Admitted(*std::move(records), &refused) : store::WithoutRefused(*std::move(records));
   TakeMarks(admitted, &marks_);
   std::vector<Heard> heard;
   for (Asked& asked : RequestsIn(admitted)) {

@@ -242,8 +242,8 @@ void Runner::TellKeys(const std::vector<store::ControlRecord>& records) {
   record.body = now;
   const auto written = store::WriteControl(options_.run, record);
   if (!written.ok())
-    sayings_.push_back(
-        fmt::format("luff: whose signatures count cannot be written into the run: {}\n", written.status().message()));
+    sayings_.push_back(fmt::format("luff: whose signatures count cannot be written into the run: {}\n",
+                                   written.status().message()));
 }
 
 void Runner::HearOthers(std::int64_t now_ns) {

@@ -10,8 +10,8 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/nearest_names.h"
-#include "base/python_child.h"
 #include "base/owned_fd.h"
+#include "base/python_child.h"
 #include "cli/json.h"
 #include "cli/kept_actions.h"
 #include "cli/key_option.h"
@@ -23,8 +23,8 @@
 #include "keys/order.h"
 #include "luff/actions/coordinate.h"
 #include "luff/actions/requests.h"
-#include "luff/base/process.h"
 #include "luff/base/env.h"
+#include "luff/base/process.h"
 #include "luff/base/regex.h"
 #include "luff/capture/config.h"
 #include "luff/store/owner.h"
@@ -151,7 +151,8 @@ std::uint64_t PutOrExit(const std::string& url, const std::string& object, std::
   if (!command.ok())
     ExitWithError(command.status().WithContext("requests are put into a bucket by Luff's Python package"));
   command->insert(command->end(), {"--after", std::to_string(after), "--", url});
-  const OwnedFd text(memfd_create("luff-request", MFD_CLOEXEC)), answer(memfd_create("luff-answer", MFD_CLOEXEC));
+  const OwnedFd text(memfd_create("luff-request", MFD_CLOEXEC)),
+      answer(memfd_create("luff-answer", MFD_CLOEXEC));
   if (!text.valid() || !answer.valid() ||
       pwrite(text.get(), object.data(), object.size(), 0) != static_cast<ssize_t>(object.size()))
     ExitWithError(IoError("no memory for the request"));
@@ -169,7 +170,8 @@ std::uint64_t PutOrExit(const std::string& url, const std::string& object, std::
   std::uint64_t number = 0;
   const auto [at, error] = std::from_chars(words.data(), words.data() + words.size(), number);
   if (state.code == 0 && error == std::errc() && number != 0) return number;
-  ExitWithError(Status(StatusCode::kUnavailable, words.empty() ? "the process that puts requests ended without a word" : words));
+  ExitWithError(Status(StatusCode::kUnavailable,
+                       words.empty() ? "the process that puts requests ended without a word" : words));
 }
 
 /// Asks through the bucket, and follows the answer in the copy of the run.
@@ -190,8 +192,8 @@ void AskInBucket(const AskOptions& options, std::string_view action, const std::
   }
   const std::uint64_t object = PutOrExit(options.url, keys::ObjectText(record), after);
   Interruptible();
-  const std::int64_t until = Env::Real().NowMonotonicNs() +
-                             static_cast<std::int64_t>(options.no_wait ? 0 : options.wait_s * 1e9);
+  const std::int64_t until =
+      Env::Real().NowMonotonicNs() + static_cast<std::int64_t>(options.no_wait ? 0 : options.wait_s * 1e9);
   std::string said;
   Asked asked;
   for (;;) {
@@ -211,7 +213,8 @@ void AskInBucket(const AskOptions& options, std::string_view action, const std::
                {"train_step", asked.train_step},
                {"why", asked.why}});
   } else if (!asked.answered() && !options.no_wait) {
-    fmt::print(stderr, "luff: the request has no answer yet; `luff show {}` tells what becomes of it\n", Escaped(options.url));
+    fmt::print(stderr, "luff: the request has no answer yet; `luff show {}` tells what becomes of it\n",
+               Escaped(options.url));
   }
   ExitWith(asked.state == Asked::State::kDone || options.no_wait ? kExitOk : kExitFindings);
 }
@@ -373,7 +376,8 @@ void AddTraceTo(CLI::App& app, bool bucket) {
 void AddCorrectionsTo(CLI::App& app) {
   auto lower = std::make_shared<NumberOptions>(), skip = std::make_shared<NumberOptions>(),
        back = std::make_shared<NumberOptions>();
-  CLI::App* verb = app.add_subcommand("lower_lr", "Multiply the learning rates, if the training has opted in");
+  CLI::App* verb =
+      app.add_subcommand("lower_lr", "Multiply the learning rates, if the training has opted in");
   AddAskOptions(verb, lower.get(), kRunHelp);
   verb->add_option("--factor", lower->factor, "Between 0 and 1")->required();
   verb->callback([lower] {

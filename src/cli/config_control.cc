@@ -16,11 +16,13 @@ Result<keys::PublicKey> ReadKey(const toml::table& table, const ConfigPlace& pla
       } else {
         key.ed25519 = keys::FromBase64(*text, keys::kPublicBytes);
         if (key.ed25519.size() != keys::kPublicBytes)
-          return place.Wrong(node, "'ed25519' is no base64 of 32 bytes; `luff keys check FILE` prints it for a key");
+          return place.Wrong(
+              node, "'ed25519' is no base64 of 32 bytes; `luff keys check FILE` prints it for a key");
       }
     } else if (name == "may") {
       const toml::array* list = node.as_array();
-      if (list == nullptr) return place.Wrong(node, "'may' is no list of rights; write e.g. may = [\"stop\"]");
+      if (list == nullptr)
+        return place.Wrong(node, "'may' is no list of rights; write e.g. may = [\"stop\"]");
       may = true;
       for (const toml::node& right : *list) {
         const auto text = right.value<std::string>();
@@ -33,7 +35,8 @@ Result<keys::PublicKey> ReadKey(const toml::table& table, const ConfigPlace& pla
       if (node.is_string()) {
         time = keys::ParseTime(*node.value<std::string>());
       } else if (const auto* day = node.as_date(); day != nullptr) {
-        time = keys::ParseTime(fmt::format("{:04}-{:02}-{:02}", day->get().year, day->get().month, day->get().day));
+        time = keys::ParseTime(
+            fmt::format("{:04}-{:02}-{:02}", day->get().year, day->get().month, day->get().day));
       }
       if (!time.ok()) return place.At(time.status(), node.source());
       key.expires_unix_s = *time;

@@ -7,6 +7,7 @@
 namespace luff::cli {
 
 /// The keys of [control] in luff.toml. Errors: kInvalidArgument with file and line.
-[[nodiscard]] Result<std::vector<keys::PublicKey>> ReadControl(const toml::table& table, const ConfigPlace& place);
+[[nodiscard]] Result<std::vector<keys::PublicKey>> ReadControl(const toml::table& table,
+                                                               const ConfigPlace& place);
 
 }  // namespace luff::cli

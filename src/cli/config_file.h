@@ -18,10 +18,10 @@ struct FileConfig {
   std::string capture_json;  // JSON object, merged over the capture configuration; "" if absent
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
-  std::string tensorboard, smdebug;  // directories of live outputs
-  std::string report;                // file of the report at the end
-  std::string profiler_rules;        // of SageMaker's profiler, evaluated at the end; "": none
-  std::string profiler_report;       // directory of what they report
+  std::string tensorboard, smdebug;   // directories of live outputs
+  std::string report;                 // file of the report at the end
+  std::string profiler_rules;         // of SageMaker's profiler, evaluated at the end; "": none
+  std::string profiler_report;        // directory of what they report
   std::vector<keys::PublicKey> keys;  // of [control]
 };
 

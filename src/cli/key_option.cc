@@ -27,13 +27,15 @@ std::string Given(const std::string& file) {
 }  // namespace
 
 void AddKeyOption(CLI::App* verb, std::string* key) {
-  verb->add_option("--key", *key, "File of the key that signs it (luff keys new); default: the one that LUFF_KEY names");
+  verb->add_option("--key", *key,
+                   "File of the key that signs it (luff keys new); default: the one that LUFF_KEY names");
 }
 
 keys::SecretKey KeyOrExit(const std::string& file) {
   const std::string path = Given(file);
   if (path.empty())
-    ExitWithError(InvalidArgument("nothing signs it; give --key FILE, or set LUFF_KEY to the file (luff keys new)"));
+    ExitWithError(
+        InvalidArgument("nothing signs it; give --key FILE, or set LUFF_KEY to the file (luff keys new)"));
   return ValueOrExit(keys::SecretKey::Read(path));
 }
 
@@ -50,22 +52,24 @@ void ExitUnlessAllowed(const keys::SecretKey& key, const std::string& run, std::
   std::string names;
   for (const keys::PublicKey& one : known) names += (names.empty() ? "" : ", ") + one.id;
   if (found == nullptr) {
-    ExitWithError(FailedPrecondition(fmt::format(
-        "the job would refuse it: its luff.toml has {}, not '{}'; `luff keys check FILE` prints the lines to add",
-        names.empty() ? "no keys" : "the keys " + names, key.id())));
+    ExitWithError(
+        FailedPrecondition(fmt::format("the job would refuse it: its luff.toml has {}, not '{}'; `luff keys "
+                                       "check FILE` prints the lines to add",
+                                       names.empty() ? "no keys" : "the keys " + names, key.id())));
   }
   if (found->ed25519 != key.ed25519()) {
-    ExitWithError(FailedPrecondition(fmt::format(
-        "the job would refuse it: its luff.toml has another key named '{}'; `luff keys check FILE` prints this one",
-        key.id())));
+    ExitWithError(
+        FailedPrecondition(fmt::format("the job would refuse it: its luff.toml has another key named '{}'; "
+                                       "`luff keys check FILE` prints this one",
+                                       key.id())));
   }
   if (found->expired(Env::Real().NowUnixNs() / 1'000'000'000)) {
-    ExitWithError(FailedPrecondition(fmt::format("the job would refuse it: key '{}' has expired on {}", key.id(),
-                                                 keys::TimeOf(found->expires_unix_s))));
+    ExitWithError(FailedPrecondition(fmt::format("the job would refuse it: key '{}' has expired on {}",
+                                                 key.id(), keys::TimeOf(found->expires_unix_s))));
   }
   if (!found->May(right)) {
-    ExitWithError(FailedPrecondition(fmt::format("the job would refuse it: key '{}' may not {}; it may {}", key.id(),
-                                                 right, fmt::join(found->may, ", "))));
+    ExitWithError(FailedPrecondition(fmt::format("the job would refuse it: key '{}' may not {}; it may {}",
+                                                 key.id(), right, fmt::join(found->may, ", "))));
   }
 }
 
@@ -73,8 +77,9 @@ store::RecordSigner SignerOrExit(const std::string& file, const std::string& run
   const bool needed = !keys::KeysOfRun(run).empty() && store::SupervisorLock::IsTaken(run);
   if (Given(file).empty()) {
     if (!needed) return {};
-    ExitWithError(FailedPrecondition(
-        "this job obeys only what is signed ([control] keys of its luff.toml); give --key FILE, or set LUFF_KEY"));
+    ExitWithError(
+        FailedPrecondition("this job obeys only what is signed ([control] keys of its luff.toml); give --key "
+                           "FILE, or set LUFF_KEY"));
   }
   auto key = std::make_shared<const keys::SecretKey>(KeyOrExit(file));
   if (keys::KeysOfRun(run).empty()) return {};  // LUFF_KEY may be set for other jobs

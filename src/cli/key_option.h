@@ -18,7 +18,8 @@ void AddKeyOption(CLI::App* verb, std::string* key);
 /// What signs a record for the run, or null where nothing has to be signed: no key was given, and the run has
 /// none or nobody supervises it. Exits if the run has keys and no key was given, or one that may not do this.
 /// `right`: of keys::kRights.
-[[nodiscard]] store::RecordSigner SignerOrExit(const std::string& file, const std::string& run, std::string_view right);
+[[nodiscard]] store::RecordSigner SignerOrExit(const std::string& file, const std::string& run,
+                                               std::string_view right);
 /// Exits if the run's keys do not have this one with this right: the job would refuse it.
 void ExitUnlessAllowed(const keys::SecretKey& key, const std::string& run, std::string_view right);
 /// The id in a run's run.json. Exits without one.

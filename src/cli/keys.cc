@@ -35,7 +35,8 @@ std::int64_t ExpiryOrExit(const std::string& text) {
   if (error == std::errc() && number >= 1 && number <= 36'500 && unit != 0) return NowS() + number * unit;
   const auto time = keys::ParseTime(text);
   if (!time.ok())
-    ExitWithError(InvalidArgument(fmt::format("--expires is '{}', expected e.g. 90d, 12h or 2027-01-31", Escaped(text))));
+    ExitWithError(InvalidArgument(
+        fmt::format("--expires is '{}', expected e.g. 90d, 12h or 2027-01-31", Escaped(text))));
   return *time;
 }
 
@@ -64,7 +65,8 @@ void New(const KeysOptions& options) {
   fmt::print("{}", TomlOf(key));
   fmt::print(stderr,
              "luff: {} holds the secret key: keep it where only those can read it who may command a job.\n"
-             "luff: The lines above are not secret; they belong into the luff.toml of each job that is to obey it.\n",
+             "luff: The lines above are not secret; they belong into the luff.toml of each job that is to "
+             "obey it.\n",
              Escaped(options.file));
   ExitWith(kExitOk);
 }
@@ -83,16 +85,18 @@ void Check(KeysOptions options) {
   }
   std::optional<keys::SecretKey> secret;
   if (!options.file.empty()) secret.emplace(ValueOrExit(keys::SecretKey::Read(options.file)));
-  if (!secret && !known) ExitWithError(InvalidArgument("what is to be checked? Give a FILE, --config or --run"));
+  if (!secret && !known)
+    ExitWithError(InvalidArgument("what is to be checked? Give a FILE, --config or --run"));
   bool good = true;
   std::string verdict;
   if (secret && known) {
     const keys::PublicKey* const found = keys::FindKey(*known, secret->id());
     good = found != nullptr && found->ed25519 == secret->ed25519() && !found->expired(NowS());
-    verdict = found == nullptr                            ? "it is not among them: the job refuses what it signs"
-              : found->ed25519 != secret->ed25519()       ? "another key has its id there: the job refuses what it signs"
-              : found->expired(NowS())                    ? "it has expired: the job refuses what it signs"
-                                                          : fmt::format("it may {}", fmt::join(found->may, ", "));
+    verdict = found == nullptr ? "it is not among them: the job refuses what it signs"
+              : found->ed25519 != secret->ed25519()
+                  ? "another key has its id there: the job refuses what it signs"
+              : found->expired(NowS()) ? "it has expired: the job refuses what it signs"
+                                       : fmt::format("it may {}", fmt::join(found->may, ", "));
   }
   if (options.json) {
     Json json = Json::object();
@@ -115,9 +119,11 @@ void Check(KeysOptions options) {
       fmt::print("key {}: whole, readable by its owner only\nid = \"{}\"\ned25519 = \"{}\"\n", secret->id(),
                  secret->id(), keys::Base64Of(secret->ed25519()));
     }
-    if (known && known->empty()) fmt::print("the job has no keys: it obeys whoever can write into its run, and no bucket\n");
+    if (known && known->empty())
+      fmt::print("the job has no keys: it obeys whoever can write into its run, and no bucket\n");
     for (const keys::PublicKey& key : known.value_or(std::vector<keys::PublicKey>())) {
-      fmt::print("{:<24} {}  may {}\n", key.id, StateOf(key), key.may.empty() ? "nothing" : fmt::format("{}", fmt::join(key.may, ", ")));
+      fmt::print("{:<24} {}  may {}\n", key.id, StateOf(key),
+                 key.may.empty() ? "nothing" : fmt::format("{}", fmt::join(key.may, ", ")));
     }
     if (!verdict.empty()) fmt::print("{}: {}\n", secret->id(), verdict);
   }
@@ -136,14 +142,16 @@ void AddKeys(CLI::App& app) {
   make->add_option("--may", options->may, "stop,lower_lr,skip_batch,rollback,capture,trace,mark,label")
       ->delimiter(',')
       ->capture_default_str();
-  make->add_option("--expires", options->expires, "After 90d or 12h, or a day: 2027-01-31; without it: never");
+  make->add_option("--expires", options->expires,
+                   "After 90d or 12h, or a day: 2027-01-31; without it: never");
   make->callback([options] { New(*options); });
   CLI::App* check = verb->add_subcommand("check", "What a key is, and whether a job would obey it");
   check->add_option("FILE", options->file, "The file of a key");
   check->add_option("--config", options->config, "luff.toml of a job: its keys");
   check->add_option("--run", options->run, std::string(kRunHelp) + ": its keys")->excludes("--config");
   check->add_flag("--json", options->json, "JSON on stdout");
-  check->footer("Exit code: 0 all is well; 1 the job would refuse the key; 2 no key, or one that is damaged.");
+  check->footer(
+      "Exit code: 0 all is well; 1 the job would refuse the key; 2 no key, or one that is damaged.");
   check->callback([options] { Check(*options); });
 }
 

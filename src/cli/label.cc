@@ -42,7 +42,8 @@ void Change(const LabelOptions& options) {
   change.title = options.title;
   change.note = options.note;
   change.author = actions::Author();
-  (void)ValueOrExit(catalog::ChangeLabel(options.run, change, SignerOrExit(options.key, options.run, "label")));
+  (void)ValueOrExit(
+      catalog::ChangeLabel(options.run, change, SignerOrExit(options.key, options.run, "label")));
   ExitWith(kExitOk);
 }
 

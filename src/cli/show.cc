@@ -260,8 +260,8 @@ void PrintKeys(const std::string& run) {
   for (const keys::PublicKey& key : known) {
     const std::string until =
         key.expires_unix_s == 0 ? "" : fmt::format(", until {}", keys::TimeOf(key.expires_unix_s));
-    fmt::print("    {}: may {}{}\n", key.id, key.may.empty() ? "nothing" : fmt::format("{}", fmt::join(key.may, ", ")),
-               until);
+    fmt::print("    {}: may {}{}\n", key.id,
+               key.may.empty() ? "nothing" : fmt::format("{}", fmt::join(key.may, ", ")), until);
   }
 }
 

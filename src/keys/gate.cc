@@ -48,7 +48,8 @@ Result<store::ControlRecord> KeyGate::Admit(const store::ControlRecord& record, 
   if (!good.ok()) return good;
   // A label that was signed must not be written as a request, or the other way round.
   if (good->kind != record.kind)
-    return FailedPrecondition(fmt::format("what was signed is a {}, and the record a {}", good->kind, record.kind));
+    return FailedPrecondition(
+        fmt::format("what was signed is a {}, and the record a {}", good->kind, record.kind));
   nonces_.insert(std::move(nonce));
   return good;
 }

@@ -23,8 +23,8 @@ class KeyGate final : public actions::Gate {
 
  private:
   /// As CheckRecord(), and no replay. `order`: what was signed.
-  [[nodiscard]] Result<store::ControlRecord> Check(const store::ControlRecord& record, std::int64_t now_unix_ns,
-                                                   std::string* nonce) const;
+  [[nodiscard]] Result<store::ControlRecord> Check(const store::ControlRecord& record,
+                                                   std::int64_t now_unix_ns, std::string* nonce) const;
 
   const std::vector<PublicKey> keys_;
   std::string run_id_;

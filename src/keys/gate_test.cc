@@ -50,13 +50,16 @@ class GateTest : public actions::testing::RunFolderTest {
   std::string WhyNot(const store::ControlRecord& record, std::int64_t now = Now()) const {
     return WhyNot(record, {Public()}, now);
   }
-  static std::string WhyNot(const store::ControlRecord& record, std::vector<PublicKey> keys, std::int64_t now = Now()) {
+  static std::string WhyNot(const store::ControlRecord& record, std::vector<PublicKey> keys,
+                            std::int64_t now = Now()) {
     KeyGate gate(std::move(keys));
     gate.SetRun(kRun);
     const auto good = gate.Admit(record, now);
     return good.ok() ? "" : std::string(good.status().message());
   }
-  static bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+  static bool Has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  }
 
   std::unique_ptr<SecretKey> key_;
 };
@@ -182,11 +185,16 @@ class KeyedRun : public GateTest {
     return {};
   }
   void Arrive(std::uint64_t number, const std::string& bytes) {
-    ASSERT_TRUE(WriteNewFile(Env::Real(), run_ + "/requests/" + (number < 10 ? "00000" : "0000") + std::to_string(number) + ".json", bytes).ok());
+    ASSERT_TRUE(WriteNewFile(
+                    Env::Real(),
+                    run_ + "/requests/" + (number < 10 ? "00000" : "0000") + std::to_string(number) + ".json",
+                    bytes)
+                    .ok());
   }
   std::size_t Proposals() const {
     const auto log = Log();
-    return static_cast<std::size_t>(std::ranges::count_if(log, [](const auto& one) { return one.phase == "propose"; }));
+    return static_cast<std::size_t>(
+        std::ranges::count_if(log, [](const auto& one) { return one.phase == "propose"; }));
   }
   std::vector<std::string> Refusals() const {
     std::vector<std::string> all;

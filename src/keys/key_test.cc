@@ -39,8 +39,8 @@ TEST_F(KeyFile, TheSignatureIsThatOfRfc8032) {
   // Test 1 of section 7.1: the empty message.
   const std::string seed = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
   const std::string pub = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
-  const auto key = SecretKey::ParseUntrusted(R"({"format":"luff-key","version":1,"id":"rfc","ed25519":")" + pub +
-                                             R"(","ed25519_secret":")" + seed + "\"}");
+  const auto key = SecretKey::ParseUntrusted(R"({"format":"luff-key","version":1,"id":"rfc","ed25519":")" +
+                                             pub + R"(","ed25519_secret":")" + seed + "\"}");
   ASSERT_TRUE(key.ok()) << key.status().ToString();
   EXPECT_EQ(Base64Of(key->Sign("")),
             "5VZDAMNgrHKQhuzMgG6CioSHfx64w9N1ilZTBiI8llVf9vMLIKd3GFJX+1n6W8ahhuC7cZt0QgnjmyxrEAyOCw==");
@@ -91,7 +91,8 @@ TEST(Times, AreDaysOrTimesOfUtc) {
   EXPECT_EQ(ParseTime("1970-01-02").value(), 86400);
   EXPECT_EQ(ParseTime("2027-01-31T12:00:01Z").value(), 1801396801);
   EXPECT_EQ(TimeOf(1801396801), "2027-01-31 12:00 UTC");
-  for (const char* wrong : {"", "2027-02-30", "2027-1-1", "2027-01-31T25:00:00Z", "2027-01-31T12:00:00", "tomorrow", "-027-01-01"})
+  for (const char* wrong : {"", "2027-02-30", "2027-1-1", "2027-01-31T25:00:00Z", "2027-01-31T12:00:00",
+                            "tomorrow", "-027-01-01"})
     EXPECT_FALSE(ParseTime(wrong).ok()) << wrong;
 }
 

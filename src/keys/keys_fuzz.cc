@@ -1,4 +1,5 @@
-// Fuzzes what is read of keys and signed requests: files of keys, records of keys, objects of a bucket, signed texts.
+// Fuzzes what is read of keys and signed requests: files of keys, records of keys, objects of a bucket,
+// signed texts.
 #include <cstdlib>
 #include <string_view>
 
@@ -20,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     if (again.ok() && again->nonce != order->nonce) std::abort();
     (void)keys::RightOf(*order);
   }
-  keys::KeyGate gate({{.id = "k", .ed25519 = std::string(keys::kPublicBytes, '\1'), .may = {"stop"}, .expires_unix_s = 0}});
+  keys::KeyGate gate(
+      {{.id = "k", .ed25519 = std::string(keys::kPublicBytes, '\1'), .may = {"stop"}, .expires_unix_s = 0}});
   gate.SetRun(std::string(32, '0'));
   if (gate.Open(text, 1).ok()) std::abort();  // nobody has signed it
   return 0;

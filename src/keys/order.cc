@@ -17,14 +17,14 @@ namespace luff::keys {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr std::string_view kDomain = "luff-request-v1\n";  // so that no signature for something else counts here
+constexpr std::string_view kDomain =
+    "luff-request-v1\n";  // so that no signature for something else counts here
 constexpr std::size_t kDepth = 16, kIdDigits = 32;
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 bool IsHex(std::string_view text) {
-  return text.size() == kIdDigits && std::ranges::all_of(text, [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-  });
+  return text.size() == kIdDigits &&
+         std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
 bool Verifies(const store::ControlRecord& record, const PublicKey& key) {
@@ -59,9 +59,11 @@ Status CheckTimes(const Order& order, std::int64_t now) {
   }
   const std::int64_t left = order.not_after_unix_ns - now;
   if (left <= kLongestNs) return Status::Ok();
-  const std::int64_t validity = order.not_after_unix_ns - std::min(order.created_unix_ns, order.not_after_unix_ns);
+  const std::int64_t validity =
+      order.not_after_unix_ns - std::min(order.created_unix_ns, order.not_after_unix_ns);
   if (validity > kLongestNs)
-    return FailedPrecondition(fmt::format("it was signed to count for {}, and 10 min are the most", Long(validity)));
+    return FailedPrecondition(
+        fmt::format("it was signed to count for {}, and 10 min are the most", Long(validity)));
   return FailedPrecondition(fmt::format("it was signed {} in the future by this machine's clock{}",
                                         Long(order.created_unix_ns - now), clocks));
 }
@@ -92,17 +94,21 @@ Result<Order> ParseOrderUntrusted(std::string_view text) {
     const nlohmann::json json = TryParseJson(text, {kMaxObjectBytes, kDepth});
     if (!json.is_object()) return Corruption("the signed text is no JSON object");
     if (const std::int64_t version = WholeMember(json, "version", -1); version != 1) {
-      return Status(StatusCode::kUnsupportedVersion,
-                    fmt::format("found version {} of a signed request, this Luff knows 1; sign it with the Luff that the "
-                                "job has",
-                                version));
+      return Status(
+          StatusCode::kUnsupportedVersion,
+          fmt::format(
+              "found version {} of a signed request, this Luff knows 1; sign it with the Luff that the "
+              "job has",
+              version));
     }
     constexpr std::array<std::string_view, 10> kMembers = {
-        "version", "run_id", "nonce", "kind", "body", "finding", "reason", "author", "created_unix_ns", "not_after_unix_ns"};
+        "version",         "run_id",           "nonce", "kind", "body", "finding", "reason", "author",
+        "created_unix_ns", "not_after_unix_ns"};
     for (const auto& [name, value] : json.items()) {
       // What is not understood might take back the rest.
       if (std::ranges::find(kMembers, name) == kMembers.end())
-        return Corruption(fmt::format("the signed text has a member '{}' that this Luff does not know", name.substr(0, 40)));
+        return Corruption(fmt::format("the signed text has a member '{}' that this Luff does not know",
+                                      name.substr(0, 40)));
     }
     Order order;
     order.run_id = TextMember(json, "run_id");
@@ -162,14 +168,17 @@ std::string ObjectText(const store::ControlRecord& record) {
 }
 
 Result<store::ControlRecord> ParseObjectUntrusted(std::string_view bytes) {
-  if (bytes.size() > kMaxObjectBytes) return OutOfRange("the object is larger than 64 KiB, so it was not read");
+  if (bytes.size() > kMaxObjectBytes)
+    return OutOfRange("the object is larger than 64 KiB, so it was not read");
   const nlohmann::json json = TryParseJson(bytes, {kMaxObjectBytes, kDepth});
   if (!json.is_object() || !json.contains("version"))
     return Corruption("the object is no request: no JSON object with 'version'");
   if (const std::int64_t version = WholeMember(json, "version", -1); version != 1) {
-    return Status(StatusCode::kUnsupportedVersion,
-                  fmt::format("found version {} of a request, this Luff knows 1; sign it with the Luff that the job has",
-                              version));
+    return Status(
+        StatusCode::kUnsupportedVersion,
+        fmt::format(
+            "found version {} of a request, this Luff knows 1; sign it with the Luff that the job has",
+            version));
   }
   store::ControlRecord record;
   record.key_id = TextMember(json, "key_id");
@@ -191,15 +200,18 @@ Result<Order> CheckRecord(const store::ControlRecord& record, std::span<const Pu
   const PublicKey* key = FindKey(keys, record.key_id);
   const std::string named = Escaped(record.key_id.substr(0, kMaxIdBytes));
   if (key == nullptr) {
-    return FailedPrecondition(fmt::format("no key '{}' is in [control] of the job's luff.toml; {}", named, KnownText(keys)));
+    return FailedPrecondition(
+        fmt::format("no key '{}' is in [control] of the job's luff.toml; {}", named, KnownText(keys)));
   }
   if (!Verifies(record, *key)) {
     return FailedPrecondition(fmt::format(
-        "the signature is not one of key '{}': it was changed, or another key of that name signed it", named));
+        "the signature is not one of key '{}': it was changed, or another key of that name signed it",
+        named));
   }
   if (key->expired(now / kSecondNs)) {
-    return FailedPrecondition(fmt::format("key '{}' has expired on {}; give it a later day in luff.toml, or use another",
-                                          named, TimeOf(key->expires_unix_s)));
+    return FailedPrecondition(
+        fmt::format("key '{}' has expired on {}; give it a later day in luff.toml, or use another", named,
+                    TimeOf(key->expires_unix_s)));
   }
   auto order = ParseOrderUntrusted(record.signed_text);
   if (!order.ok()) return FailedPrecondition(std::string(order.status().message()));
@@ -207,8 +219,9 @@ Result<Order> CheckRecord(const store::ControlRecord& record, std::span<const Pu
     return FailedPrecondition(fmt::format("it is for another run, {}; sign it for this one", order->run_id));
   LUFF_RETURN_IF_ERROR(CheckTimes(*order, now));
   if (const std::string right = RightOf(*order); !key->May(right)) {
-    return FailedPrecondition(fmt::format("key '{}' may not {}; it may {}", named, Escaped(right.substr(0, 40)),
-                                          key->may.empty() ? "do nothing" : fmt::format("{}", fmt::join(key->may, ", "))));
+    return FailedPrecondition(
+        fmt::format("key '{}' may not {}; it may {}", named, Escaped(right.substr(0, 40)),
+                    key->may.empty() ? "do nothing" : fmt::format("{}", fmt::join(key->may, ", "))));
   }
   return order;
 }

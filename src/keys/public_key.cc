@@ -34,7 +34,8 @@ Status CheckId(std::string_view id) {
            c == '_' || c == '-' || c == '@';
   });
   if (good) return Status::Ok();
-  return InvalidArgument(fmt::format("the id of a key is 1 to {} letters, digits, '.', '_', '-' and '@'", kMaxIdBytes));
+  return InvalidArgument(
+      fmt::format("the id of a key is 1 to {} letters, digits, '.', '_', '-' and '@'", kMaxIdBytes));
 }
 
 Status CheckRight(std::string_view right) {
@@ -45,12 +46,14 @@ Status CheckRight(std::string_view right) {
 }
 
 Status CheckKeys(std::span<const PublicKey> keys) {
-  if (keys.size() > kMaxKeys) return InvalidArgument(fmt::format("{} keys, expected at most {}", keys.size(), kMaxKeys));
+  if (keys.size() > kMaxKeys)
+    return InvalidArgument(fmt::format("{} keys, expected at most {}", keys.size(), kMaxKeys));
   std::set<std::string> ids;
   for (const PublicKey& key : keys) {
     LUFF_RETURN_IF_ERROR(CheckId(key.id));
     if (key.ed25519.size() != kPublicBytes)
-      return InvalidArgument(fmt::format("'ed25519' of key '{}' is no base64 of 32 bytes, as `luff keys new` prints it", key.id));
+      return InvalidArgument(fmt::format(
+          "'ed25519' of key '{}' is no base64 of 32 bytes, as `luff keys new` prints it", key.id));
     if (!ids.insert(key.id).second) return InvalidArgument(fmt::format("two keys have the id '{}'", key.id));
     for (const std::string& right : key.may) LUFF_RETURN_IF_ERROR(CheckRight(right));
   }
@@ -71,10 +74,12 @@ Result<std::int64_t> ParseTime(std::string_view text) {
            Digits(text, 11, 2, &hour) && Digits(text, 14, 2, &minute) && Digits(text, 17, 2, &second) &&
            hour < 24 && minute < 60 && second < 60;
   }
-  const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
+  const std::chrono::year_month_day date{std::chrono::year(year),
+                                         std::chrono::month(static_cast<unsigned>(month)),
                                          std::chrono::day(static_cast<unsigned>(day))};
   if (!good || year < 1970 || !date.ok())
-    return InvalidArgument(fmt::format("'{}' is no time; expected e.g. 2027-01-31, or 2027-01-31T12:00:00Z", text.substr(0, 40)));
+    return InvalidArgument(fmt::format("'{}' is no time; expected e.g. 2027-01-31, or 2027-01-31T12:00:00Z",
+                                       text.substr(0, 40)));
   const auto days = std::chrono::sys_days(date).time_since_epoch().count();
   return std::int64_t{days} * 86400 + hour * 3600 + minute * 60 + second;
 }
@@ -85,14 +90,14 @@ std::string TimeOf(std::int64_t unix_s) {
   const std::chrono::year_month_day date(day);
   const std::chrono::hh_mm_ss clock(time - day);
   return fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC", static_cast<int>(date.year()),
-                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()), clock.hours().count(),
-                     clock.minutes().count());
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
+                     clock.hours().count(), clock.minutes().count());
 }
 
 std::string Base64Of(std::string_view bytes) {
   std::string text(sodium_base64_ENCODED_LEN(bytes.size(), sodium_base64_VARIANT_ORIGINAL), '\0');
-  sodium_bin2base64(text.data(), text.size(), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-                    sodium_base64_VARIANT_ORIGINAL);
+  sodium_bin2base64(text.data(), text.size(), reinterpret_cast<const unsigned char*>(bytes.data()),
+                    bytes.size(), sodium_base64_VARIANT_ORIGINAL);
   text.pop_back();  // the terminating zero
   return text;
 }
@@ -101,8 +106,8 @@ std::string FromBase64(std::string_view text, std::size_t most) {
   std::string bytes(most, '\0');
   std::size_t size = 0;
   if (text.size() > 4 * (most / 3 + 1) ||
-      sodium_base642bin(reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(), text.data(), text.size(), nullptr,
-                        &size, nullptr, sodium_base64_VARIANT_ORIGINAL) != 0)
+      sodium_base642bin(reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(), text.data(),
+                        text.size(), nullptr, &size, nullptr, sodium_base64_VARIANT_ORIGINAL) != 0)
     return {};
   bytes.resize(size);
   return bytes;
@@ -136,7 +141,8 @@ Result<std::vector<PublicKey>> ParseKeysUntrusted(std::string_view text) {
       return Corruption("a key without 'may' or 'expires_unix_s'");
     for (const nlohmann::json& right : *may) {
       // A right of a newer Luff is nothing that this one could check.
-      if (right.is_string() && CheckRight(right.get<std::string>()).ok()) key.may.push_back(right.get<std::string>());
+      if (right.is_string() && CheckRight(right.get<std::string>()).ok())
+        key.may.push_back(right.get<std::string>());
     }
     keys.push_back(std::move(key));
   }

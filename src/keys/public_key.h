@@ -11,14 +11,14 @@
 namespace luff::keys {
 
 /// What a key may be allowed.
-inline constexpr std::string_view kRights[] = {"stop",     "lower_lr", "skip_batch", "rollback",
-                                               "capture",  "trace",    "mark",       "label"};
+inline constexpr std::string_view kRights[] = {"stop",    "lower_lr", "skip_batch", "rollback",
+                                               "capture", "trace",    "mark",       "label"};
 inline constexpr std::size_t kMaxKeys = 64, kMaxIdBytes = 64, kPublicBytes = 32;
 
 struct PublicKey {
   std::string id;
-  std::string ed25519;           // kPublicBytes raw bytes
-  std::vector<std::string> may;  // of kRights
+  std::string ed25519;              // kPublicBytes raw bytes
+  std::vector<std::string> may;     // of kRights
   std::int64_t expires_unix_s = 0;  // 0: never
 
   [[nodiscard]] bool May(std::string_view right) const;

@@ -54,9 +54,10 @@ Result<SecretKey> SecretKey::Create(const std::string& path, std::string id) {
   std::string seed(key.bytes_.begin(), key.bytes_.begin() + kSeedBytes);
   std::string secret = Base64Of(seed);
   // By hand: the library would leave copies of the secret behind.
-  std::string text = fmt::format("{{\"format\": \"luff-key\", \"version\": 1, \"id\": \"{}\",\n \"ed25519\": \"{}\",\n"
-                                 " \"ed25519_secret\": \"{}\"}}\n",
-                                 key.id_, Base64Of(key.ed25519()), secret);
+  std::string text = fmt::format(
+      "{{\"format\": \"luff-key\", \"version\": 1, \"id\": \"{}\",\n \"ed25519\": \"{}\",\n"
+      " \"ed25519_secret\": \"{}\"}}\n",
+      key.id_, Base64Of(key.ed25519()), secret);
   Status written = WriteNewFile(Env::Real(), path, text);
   Wipe(&seed), Wipe(&secret), Wipe(&text);
   if (written.code() == StatusCode::kAlreadyExists)
@@ -68,8 +69,10 @@ Result<SecretKey> SecretKey::Create(const std::string& path, std::string id) {
 Result<SecretKey> SecretKey::Read(const std::string& path) {
   Result<std::string> text = ReadPrivate(path, kMaxFileBytes);
   if (text.status().code() == StatusCode::kNotFound) {
-    return NotFound("there is no key in this file; a key that is lost is replaced by a new one (`luff keys new`), whose "
-                    "line goes into luff.toml instead of the old one: " + path);
+    return NotFound(
+        "there is no key in this file; a key that is lost is replaced by a new one (`luff keys new`), whose "
+        "line goes into luff.toml instead of the old one: " +
+        path);
   }
   if (!text.ok()) return text.status();
   Result<SecretKey> key = ParseUntrusted(*text);
@@ -84,8 +87,9 @@ Result<SecretKey> SecretKey::ParseUntrusted(std::string_view text) {
   if (!json.is_object() || TextMember(json, "format") != "luff-key")
     return Corruption("this is no key of Luff, which `luff keys new FILE` makes");
   if (const std::int64_t version = WholeMember(json, "version", -1); version != 1) {
-    return Status(StatusCode::kUnsupportedVersion,
-                  fmt::format("found a key of version {}, this Luff knows 1; use the Luff that made it", version));
+    return Status(
+        StatusCode::kUnsupportedVersion,
+        fmt::format("found a key of version {}, this Luff knows 1; use the Luff that made it", version));
   }
   SecretKey key;
   key.id_ = TextMember(json, "id");
@@ -93,7 +97,8 @@ Result<SecretKey> SecretKey::ParseUntrusted(std::string_view text) {
   std::string seed = FromBase64(TextMember(json, "ed25519_secret"), kSeedBytes);
   if (seed.size() != kSeedBytes) return Corruption("the key has no 'ed25519_secret' of 32 bytes in base64");
   std::array<unsigned char, kPublicBytes> pub{};
-  crypto_sign_seed_keypair(pub.data(), key.bytes_.data(), reinterpret_cast<const unsigned char*>(seed.data()));
+  crypto_sign_seed_keypair(pub.data(), key.bytes_.data(),
+                           reinterpret_cast<const unsigned char*>(seed.data()));
   Wipe(&seed);
   if (FromBase64(TextMember(json, "ed25519"), kPublicBytes) != key.ed25519())
     return Corruption("the public part of the key does not belong to the secret one: the file was changed");

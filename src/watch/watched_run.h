@@ -29,8 +29,8 @@ struct RunSettings {
   bool stop_on_finding = false;
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
-  std::vector<std::string> notifier;  // argv of the program that sends webhooks and mails
-  std::vector<keys::PublicKey> keys;  // whose signatures count; none: those that each run names
+  std::vector<std::string> notifier;           // argv of the program that sends webhooks and mails
+  std::vector<keys::PublicKey> keys;           // whose signatures count; none: those that each run names
   std::shared_ptr<const keys::SecretKey> key;  // signs what supervisors are asked for; may be null
 };
 

@@ -14,7 +14,7 @@ namespace luff::actions {
 
 /// What can be asked for.
 inline constexpr std::string_view kRequestable[] = {"stop",       "capture",  "lower_lr",
-                                                     "skip_batch", "rollback", "trace"};
+                                                    "skip_batch", "rollback", "trace"};
 
 /// A request, and what has become of it.
 struct Asked {
@@ -43,8 +43,10 @@ struct Asked {
 
 /// The record of a request. `arguments`: JSON object text, or "". Errors: kInvalidArgument (an unknown
 /// action, arguments that do not fit it).
-[[nodiscard]] Result<store::ControlRecord> RequestRecord(std::string_view action, const std::string& arguments,
-                                                         const std::string& reason, const std::string& author);
+[[nodiscard]] Result<store::ControlRecord> RequestRecord(std::string_view action,
+                                                         const std::string& arguments,
+                                                         const std::string& reason,
+                                                         const std::string& author);
 /// Writes a request into the run; returns its number. `sign` may be null. Errors: those of RequestRecord and
 /// of `sign`; kFailedPrecondition (another user's run), kIo, kNotFound.
 [[nodiscard]] Result<std::uint64_t> Ask(const std::string& run, std::string_view action,

@@ -94,8 +94,8 @@ class Runner {
   rules::Finding stop_finding_;
   Inbox inbox_;
   Arrivals arrivals_;
-  std::size_t refused_ = 0, untold_ = 0;  // of arrivals, marks and labels
-  std::int64_t tell_ns_ = 0;              // not before
+  std::size_t refused_ = 0, untold_ = 0;        // of arrivals, marks and labels
+  std::int64_t tell_ns_ = 0;                    // not before
   std::map<std::string, std::uint64_t> asked_;  // by id of the action: the request behind it
   std::string stop_asked_;
   bool ended_ = false, audit_failed_ = false;

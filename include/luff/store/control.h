@@ -13,11 +13,12 @@
 namespace luff::store {
 
 /// One control record. JSON fields: number, kind, phase, proposal, train_step, deadline_s, reason, finding,
-/// body, created_unix_ns, author, and of signed records key_id, signature and signed, which nobody here checks
-/// (the room `keys` does).
+/// body, created_unix_ns, author, and of signed records key_id, signature and signed, which nobody here
+/// checks (the room `keys` does).
 struct ControlRecord {
-  std::uint64_t number = 0;      // NNNNNN of the file name
-  std::string kind;              // "stop", "lower_lr", "skip_batch", "rollback", "capture", "outcome", "note", "keys", ...
+  std::uint64_t number = 0;  // NNNNNN of the file name
+  std::string
+      kind;  // "stop", "lower_lr", "skip_batch", "rollback", "capture", "outcome", "note", "keys", ...
   std::string phase;             // "propose", "commit", "abort", "" for one-phase kinds
   std::uint64_t proposal = 0;    // commit and abort: number of the proposal
   std::int64_t train_step = -1;  // propose: the count of TRAIN steps after which it is carried out
