@@ -77,6 +77,11 @@ void Runner::Begin(std::int64_t now_ns) {
   if (audit_) return;
   run_id_ = RunId(options_.run);
   if (options_.gate) options_.gate->SetRun(run_id_);
+  if (options_.gate && options_.commands) {
+    const Status wanted = store::WantArrivals(options_.run);
+    if (!wanted.ok())
+      sayings_.push_back(fmt::format("luff: requests from a bucket are not heard: {}\n", wanted.message()));
+  }
   audit_.emplace(options_.run + "/rules/luff/actions.jsonl");
   if (const auto records = store::ReadCommands(options_.run, 0); records.ok()) {
     TellKeys(*records);
@@ -252,9 +257,6 @@ void Runner::HearOthers(std::int64_t now_ns) {
   if (!audit_) {
     if (!Env::Real().Exists(options_.run + "/run.json")) return;
     Begin(now_ns);
-    const Status wanted = store::WantArrivals(options_.run);
-    if (!wanted.ok())
-      sayings_.push_back(fmt::format("luff: requests from a bucket are not heard: {}\n", wanted.message()));
   }
   std::vector<std::string> all = inbox_.TakeRefused();
   for (const Arrivals::Refused& one : ended_ ? std::vector<Arrivals::Refused>() : arrivals_.Look(now_ns)) {

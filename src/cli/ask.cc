@@ -6,6 +6,7 @@
 #include <csignal>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/format.h"
 #include "base/json.h"
@@ -196,6 +197,7 @@ void AskInBucket(const AskOptions& options, std::string_view action, const std::
       Env::Real().NowMonotonicNs() + static_cast<std::int64_t>(options.no_wait ? 0 : options.wait_s * 1e9);
   std::string said;
   Asked asked;
+  bool over = false;
   for (;;) {
     asked = StateInCopy(options.run, record.signature, object);
     if (const std::string text = ToldOf(asked, object); text != said && !options.json) {
@@ -203,6 +205,9 @@ void AskInBucket(const AskOptions& options, std::string_view action, const std::
       said = text;
     }
     if (asked.answered() || g_interrupted != 0 || Env::Real().NowMonotonicNs() >= until) break;
+    const Result<bool> news = trial->Refresh();
+    static_cast<void>(news);  // what cannot be read now is read later
+    if (std::exchange(over, trial->outcome().state != "running")) break;  // nobody answers any more
     std::this_thread::sleep_for(std::chrono::milliseconds(250));
   }
   if (options.json) {

@@ -14,7 +14,6 @@
 namespace luff::cli {
 namespace {
 
-
 constexpr std::size_t kLookBack = 32;                 // steps in which a TRAIN step is looked for
 constexpr std::int64_t kSpeedNs = 10'000'000'000;     // that a speed is measured over
 constexpr std::int64_t kLeftAfterNs = 3'000'000'000;  // of the training, before a time is said
