@@ -76,7 +76,7 @@ TEST_F(GateTest, AdmitsWhatAKeyWithTheRightHasSignedOnce) {
 
 TEST_F(GateTest, EachReasonIsSaid) {
   EXPECT_TRUE(Has(WhyNot(Wish()), "not signed"));
-  EXPECT_TRUE(Has(WhyNot(Signed(Wish()), {}), "knows no key"));
+  EXPECT_TRUE(Has(WhyNot(Signed(Wish()), std::vector<PublicKey>()), "knows no key"));
   store::ControlRecord other = Signed(Wish());
   other.key_id = "nobody";
   EXPECT_TRUE(Has(WhyNot(other), "no key 'nobody'"));

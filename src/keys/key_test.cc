@@ -43,7 +43,7 @@ TEST_F(KeyFile, TheSignatureIsThatOfRfc8032) {
                                              pub + R"(","ed25519_secret":")" + seed + "\"}");
   ASSERT_TRUE(key.ok()) << key.status().ToString();
   EXPECT_EQ(Base64Of(key->Sign("")),
-            "5VZDAMNgrHKQhuzMgG6CioSHfx64w9N1ilZTBiI8llVf9vMLIKd3GFJX+1n6W8ahhuC7cZt0QgnjmyxrEAyOCw==");
+            "5VZDAMNgrHKQhuLMgG6CioSHfx645dl02HPgZSJJAVVfuIIVkKM7rMYeOXAc+bRr0lv18FlbviRlUUFDjnoQCw==");
 }
 
 TEST_F(KeyFile, SaysWhatIsWrongWithAFile) {

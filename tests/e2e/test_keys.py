@@ -122,7 +122,7 @@ def test_on_its_own_host_a_job_with_keys_obeys_only_what_is_signed(luff: Luff, t
 def test_without_a_supervisor_the_keys_that_the_run_names_count(luff: Luff, tmp_path: Path) -> None:
     job = _Keyed(luff, tmp_path, "--rules", "none")
     job.process.kill()
-    job.process.communicate()
+    job.process.wait()  # the training goes on, and holds its streams
     # Nobody says early that it must be signed; whoever carries it out, does.
     code, out, err = luff("stop", str(job.run), "--json")
     assert code == 1, err
@@ -130,6 +130,7 @@ def test_without_a_supervisor_the_keys_that_the_run_names_count(luff: Luff, tmp_
     code, out, err = luff("stop", str(job.run), "--key", str(job.key), "--json")
     assert code == 0, err
     assert json.loads(out)["state"] == "done"
+    job.process.communicate(timeout=60)
 
 
 def test_wrong_keys_in_a_configuration_are_told_with_their_line(luff: Luff, tmp_path: Path) -> None:

@@ -121,11 +121,12 @@ class Job:
         (tmp_path / "train.py").write_text(JOB)
         self.log = tmp_path / "stderr"
         self.base = url
-        self.process = subprocess.Popen(
-            [luff.executable, "run", "--run", self.run, "--rules", "none", "--config", self.config, "--sync", url, "--",
-             sys.executable, tmp_path / "train.py", str(steps)],
-            stdout=subprocess.DEVNULL, stderr=self.log.open("w"),
-        )  # fmt: skip
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [luff.executable, "run", "--run", self.run, "--rules", "none", "--config", self.config, "--sync", url,
+                 "--", sys.executable, tmp_path / "train.py", str(steps)],
+                stdout=subprocess.DEVNULL, stderr=log,
+            )  # fmt: skip
         self.wait(lambda: "this run is" in self.err() and "keys" in self.kinds())
         self.url = next(w for w in self.err().split() if w.startswith(url + "/"))
         until = time.monotonic() + 60
@@ -196,8 +197,7 @@ def test_a_signed_request_stops_the_job_and_all_others_do_nothing(luff, job, sto
     assert job.process.wait(60) == 76, job.err()
     shown = json.loads(luff("show", job.url, "--json").stdout)
     assert shown["outcome"] == "stopped"
-    assert "it is enough" in shown["why"]
-    assert "(key boss)" in shown["why"]
+    assert any("(key boss): it is enough" in action["asked"] for action in shown["actions"])
     assert shown["workers"][0]["last_train_step"] + 1 == answer["train_step"]
     done = luff("request", "stop", job.url, "--key", job.key, expect=2)
     assert "has ended" in done.stderr
