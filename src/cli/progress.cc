@@ -41,8 +41,8 @@ std::string ProgressLine(const Progress& progress) {
     line["updates"] = progress.updates;
   }
   if (progress.has_loss) {
-    line["loss"] =
-        std::isfinite(progress.loss) ? nlohmann::json(progress.loss) : nlohmann::json(fmt::format("{}", progress.loss));
+    line["loss"] = std::isfinite(progress.loss) ? nlohmann::json(progress.loss)
+                                                : nlohmann::json(fmt::format("{}", progress.loss));
     line["loss_name"] = progress.loss_name;
   }
   put("lr_low", progress.lr_low);

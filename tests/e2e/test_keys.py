@@ -175,16 +175,32 @@ def test_a_request_in_a_bucket_ends_both_ranks_after_the_same_step(luff: Luff, t
     bucket = f"file://{tmp_path}/bucket"
     job = _Keyed(luff, tmp_path, "--sync", bucket, command=(*torchrun, _RANKS, "--steps", "1000000"))
     run_id = json.loads((job.run / "run.json").read_text())["run_id"]
-    cache = {"LUFF_CACHE": str(tmp_path / "cache"), "LUFF_FETCH_IDLE_S": "0.5"}
+    cache = str(tmp_path / "cache")
     job.wait(lambda: len(package.open_trial(job.run).workers()) == 2)
 
     def known() -> bool:
-        code, out, _ = luff("keys", "check", "--run", f"{bucket}/{run_id}", "--json", **cache)
+        code, out, _ = luff(
+            "keys",
+            "check",
+            "--run",
+            f"{bucket}/{run_id}",
+            "--json",
+            LUFF_CACHE=cache,
+            LUFF_FETCH_IDLE_S="0.5",
+        )
         return code == 0 and bool(json.loads(out)["known"])
 
     job.wait(known)
     code, out, err = luff(
-        "request", "stop", f"{bucket}/{run_id}", "--key", str(job.key), "--json", timeout_s=120, **cache
+        "request",
+        "stop",
+        f"{bucket}/{run_id}",
+        "--key",
+        str(job.key),
+        "--json",
+        timeout_s=120,
+        LUFF_CACHE=cache,
+        LUFF_FETCH_IDLE_S="0.5",
     )
     assert code == 0, err
     answer = json.loads(out)
@@ -193,5 +209,5 @@ def test_a_request_in_a_bucket_ends_both_ranks_after_the_same_step(luff: Luff, t
     last = {worker["last_train_step"] for worker in package.open_trial(job.run).workers()}
     assert last == {answer["train_step"] - 1}
     assert processes_with(_RANKS) == []
-    code, out, _ = luff("show", f"{bucket}/{run_id}", **cache)
+    code, out, _ = luff("show", f"{bucket}/{run_id}", LUFF_CACHE=cache, LUFF_FETCH_IDLE_S="0.5")
     assert "(key boss)" in out
