@@ -240,7 +240,7 @@ void Runner::TellKeys(const std::vector<store::ControlRecord>& records) {
     if (record.kind == "keys") told = record.body;
   }
   const std::string now = options_.gate ? options_.gate->KeysJson() : told.empty() ? "" : R"({"keys":[]})";
-  if (TryParseJson(told) == TryParseJson(now)) return;  // whatever the order of their members
+  if (told == now || TryParseJson(told) == TryParseJson(now)) return;  // whatever the order of their members
   store::ControlRecord record;
   record.kind = "keys";
   record.author = "luff run";

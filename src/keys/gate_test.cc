@@ -316,6 +316,11 @@ TEST_F(KeyedRun, MarksAndLabelsNeedTheirRight) {
 }
 
 TEST_F(KeyedRun, TheRunSaysWhoseSignaturesCount) {
+  {
+    actions::Runner without({run_, "train", {}, false, {}, {}});
+    without.Begin(1);
+  }
+  EXPECT_TRUE(Log().empty());  // a job without keys leaves no record of it
   EXPECT_EQ(GateOfRun(run_), nullptr);
   {
     actions::Runner runner(Options());
