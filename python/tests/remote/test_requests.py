@@ -113,7 +113,7 @@ def test_of_two_that_sign_at_once_each_gets_a_number(run, store, monkeypatch):
 class Job:
     """A training under `luff run --sync` with a key."""
 
-    def __init__(self, luff, tmp_path, url, may="stop,lower_lr", steps=3000):
+    def __init__(self, luff, tmp_path, url, may="stop,lower_lr", steps=100_000):
         self.luff, self.key, self.run = luff, tmp_path / "secret.key", tmp_path / "run"
         self.config = tmp_path / "luff.toml"
         lines = luff("keys", "new", self.key, "--id", "boss", "--may", may).stdout
