@@ -60,6 +60,7 @@ struct CaptureOptions : AskOptions {
   std::int64_t every = 1, for_steps = 0, max_mib = 0;
 };
 
+constexpr std::int64_t kLastAnswersNs = 15'000'000'000;  // for what was uploaded last to arrive in a copy
 volatile std::sig_atomic_t g_interrupted = 0;
 
 void Interrupt(int) { g_interrupted = 1; }
@@ -175,13 +176,17 @@ std::uint64_t PutOrExit(const std::string& url, const std::string& object, std::
                        words.empty() ? "the process that puts requests ended without a word" : words));
 }
 
+/// A worker that is silent may come again: only its word says that it has ended.
+bool HasEnded(const query::Trial& trial) {
+  const auto workers = trial.workers();
+  return !workers.empty() && std::ranges::all_of(workers, &query::WorkerInfo::ended);
+}
+
 /// Asks through the bucket, and follows the answer in the copy of the run.
 void AskInBucket(const AskOptions& options, std::string_view action, const std::string& arguments) {
   const auto trial = OpenOrExit(options);  // while it is open, the copy is brought up to date
   const keys::SecretKey key = KeyOrExit(options.key);
-  const auto workers = trial->workers();
-  const bool ended = !workers.empty() && std::ranges::all_of(workers, &query::WorkerInfo::ended);
-  if (ended || trial->outcome().state != "running")
+  if (HasEnded(*trial))
     ExitWithError(FailedPrecondition("the job has ended, so nobody could do it: " + options.url));
   ExitUnlessAllowed(key, options.run, action);
   auto record = ValueOrExit(actions::RequestRecord(action, arguments, options.reason, actions::Author()));
@@ -197,7 +202,7 @@ void AskInBucket(const AskOptions& options, std::string_view action, const std::
       Env::Real().NowMonotonicNs() + static_cast<std::int64_t>(options.no_wait ? 0 : options.wait_s * 1e9);
   std::string said;
   Asked asked;
-  bool over = false;
+  std::int64_t ended_ns = Env::Real().NowMonotonicNs();
   for (;;) {
     asked = StateInCopy(options.run, record.signature, object);
     if (const std::string text = ToldOf(asked, object); text != said && !options.json) {
@@ -207,7 +212,9 @@ void AskInBucket(const AskOptions& options, std::string_view action, const std::
     if (asked.answered() || g_interrupted != 0 || Env::Real().NowMonotonicNs() >= until) break;
     const Result<bool> news = trial->Refresh();
     static_cast<void>(news);  // what cannot be read now is read later
-    if (std::exchange(over, trial->outcome().state != "running")) break;  // nobody answers any more
+    const std::int64_t now = Env::Real().NowMonotonicNs();
+    if (!HasEnded(*trial)) ended_ns = now;
+    if (now - ended_ns > kLastAnswersNs) break;  // nobody answers any more
     std::this_thread::sleep_for(std::chrono::milliseconds(250));
   }
   if (options.json) {
