@@ -23,8 +23,20 @@ ROOMS = {
     "rules": ["base", "tensor", "format", "store", "query", "profile"],
     "actions": ["base", "tensor", "format", "store", "query", "profile", "rules"],
     "catalog": ["base", "tensor", "format", "store", "query", "profile", "rules"],
-    "server": ["base", "tensor", "format", "store", "query", "profile", "rules", "actions", "catalog"],
-    "watch": ["base", "tensor", "format", "store", "query", "profile", "rules", "actions", "catalog"],
+    "keys": ["base", "tensor", "format", "store", "query", "profile", "rules", "actions"],
+    "server": [
+        "base",
+        "tensor",
+        "format",
+        "store",
+        "query",
+        "profile",
+        "rules",
+        "actions",
+        "catalog",
+        "keys",
+    ],
+    "watch": ["base", "tensor", "format", "store", "query", "profile", "rules", "actions", "catalog", "keys"],
     "cli": [
         "base",
         "tensor",
@@ -37,6 +49,7 @@ ROOMS = {
         "rules",
         "actions",
         "catalog",
+        "keys",
         "server",
         "watch",
     ],
@@ -64,6 +77,7 @@ BORROWED = {
         "rules",
         "actions",
         "catalog",
+        "keys",
         "server",
         "watch",
         "cli",
@@ -76,7 +90,7 @@ BORROWED = {
     "spdlog": ["cli"],
     "sqlite3.h": ["catalog"],
     "boost": ["server"],
-    "sodium.h": ["server"],
+    "sodium.h": ["keys", "server"],
 }
 # Calls that only the room `base` may make, and their replacements elsewhere. Tests may make them.
 ONE_DOOR = [
@@ -91,7 +105,7 @@ ONE_DOOR = [
 ]
 TEST_HEADERS = {"gtest", "gmock", "rapidcheck", "rapidcheck.h", "benchmark"}
 # The Python module may bind every room except those of the executable.
-CORE_ROOMS = [room for room in ROOMS if room not in ("catalog", "server", "watch", "cli")]
+CORE_ROOMS = [room for room in ROOMS if room not in ("catalog", "keys", "server", "watch", "cli")]
 
 # Python: which of our modules may import what, in addition to the standard library, numpy, ml_dtypes and luff itself.
 # A name that ends in "/" is a folder.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "luff/actions/requests.h"
 #include "luff/actions/runner.h"
@@ -26,12 +27,14 @@ bool IsAnswered(const std::string& run, std::uint64_t request) {
 
 }  // namespace
 
-Status Coordinate(const std::string& run, std::uint64_t request, const std::function<bool()>& leave) {
+Status Coordinate(const std::string& run, std::uint64_t request, const std::function<bool()>& leave,
+                  std::shared_ptr<Gate> gate) {
   constexpr std::chrono::milliseconds kTurn{20};
   LUFF_ASSIGN_OR_RETURN(const auto lock, store::SupervisorLock::Take(run));
   LUFF_ASSIGN_OR_RETURN(const auto trial, query::Trial::Open(run));
   RunnerOptions options;
   options.run = run;
+  options.gate = std::move(gate);
   Runner runner(std::move(options));
   while (!leave() && !IsAnswered(run, request)) {
     const Result<bool> news = trial->Refresh();

@@ -2,19 +2,67 @@
 
 #include <algorithm>
 
+#include "base/format.h"
+#include "luff/base/env.h"
+
 namespace luff::actions {
 
-std::vector<Asked> Inbox::Look(std::int64_t now_ns) {
+std::vector<store::ControlRecord> Inbox::Admitted(std::vector<store::ControlRecord> records,
+                                                  std::map<std::uint64_t, std::string>* refused) {
+  std::map<std::uint64_t, std::string> settled;  // by number: the phase of its answer
+  for (const store::ControlRecord& record : records) {
+    if (record.kind == "reply") settled.emplace(record.proposal, record.phase);
+  }
+  const std::int64_t now = Env::Real().NowUnixNs();
+  std::vector<store::ControlRecord> admitted;
+  for (store::ControlRecord& record : records) {
+    const bool request = record.kind == "request";
+    if (!request && record.kind != "mark" && record.kind != "label") {
+      admitted.push_back(std::move(record));
+      continue;
+    }
+    const std::uint64_t number = record.number;
+    if (const auto answer = settled.find(number); answer != settled.end()) {
+      gate_->Remember(record);
+      if (request || answer->second != "refused") admitted.push_back(std::move(record));
+      continue;
+    }
+    const bool own = own_.erase(number) > 0;
+    Result<store::ControlRecord> good = own ? Result(record) : gate_->Admit(record, now);
+    // What was admitted once counts also after its signature has expired, and for the next supervisor.
+    if (!request) {
+      static_cast<void>(Reply(number, good.ok() ? Asked::State::kDone : Asked::State::kRefused, -1,
+                              good.ok() ? "" : std::string(good.status().message())));
+      if (!good.ok())
+        refused_.push_back(
+            fmt::format("{} {} counts for nothing: {}", record.kind, number, good.status().message()));
+    } else if (!good.ok()) {
+      (*refused)[number] = good.status().message();
+      admitted.push_back(std::move(record));
+    }
+    if (good.ok()) admitted.push_back(*std::move(good));
+  }
+  return admitted;
+}
+
+std::vector<Heard> Inbox::Look(std::int64_t now_ns) {
   constexpr std::int64_t kEveryNs = 250'000'000;
   if (now_ns < next_ns_) return {};
   next_ns_ = now_ns + kEveryNs;
-  const auto records = store::ReadCommands(run_, read_);
+  auto records = store::ReadCommands(run_, read_);
   if (!records.ok() || records->empty()) return {};  // nothing there, or not now
   read_ = records->back().number;
-  TakeMarks(*records, &marks_);
-  std::vector<Asked> asked = RequestsIn(*records);
-  std::erase_if(asked, [](const Asked& one) { return one.answered(); });
-  return asked;
+  std::map<std::uint64_t, std::string> refused;
+  const auto admitted =
+      gate_ != nullptr ? Admitted(*std::move(records), &refused) : store::WithoutRefused(*std::move(records));
+  TakeMarks(admitted, &marks_);
+  std::vector<Heard> heard;
+  for (Asked& asked : RequestsIn(admitted)) {
+    if (asked.answered()) continue;
+    const auto why = refused.find(asked.number);
+    heard.push_back({std::move(asked), why == refused.end() ? "" : why->second});
+  }
+  return heard;
 }
 
 Status Inbox::Reply(std::uint64_t request, Asked::State state, std::int64_t train_step,

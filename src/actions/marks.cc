@@ -40,7 +40,7 @@ Result<Mark::As> ParseMark(std::string_view word) {
       fmt::format("a finding is marked with {}, not with '{}'", fmt::join(kWords, ", "), word));
 }
 
-Result<std::uint64_t> SetMark(const std::string& run, const Mark& mark) {
+Result<std::uint64_t> SetMark(const std::string& run, const Mark& mark, const store::RecordSigner& sign) {
   const auto findings = rules::FindingsOfRun(run).findings;
   if (std::ranges::find(findings, mark.finding, &rules::Finding::id) == findings.end()) {
     std::vector<std::string> ids;
@@ -60,6 +60,7 @@ Result<std::uint64_t> SetMark(const std::string& run, const Mark& mark) {
   record.reason = mark.note;
   record.author = mark.author;
   record.body = JsonText(body);
+  if (sign) LUFF_RETURN_IF_ERROR(sign(&record));
   return store::WriteControl(run, record);
 }
 
@@ -95,7 +96,7 @@ void TakeMarks(std::span<const store::ControlRecord> records, std::map<std::stri
 
 std::map<std::string, Mark> MarksIn(std::span<const store::ControlRecord> records) {
   std::map<std::string, Mark> marks;
-  TakeMarks(records, &marks);
+  TakeMarks(store::WithoutRefused({records.begin(), records.end()}), &marks);
   return marks;
 }
 

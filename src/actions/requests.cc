@@ -28,11 +28,15 @@ Asked AskedOf(const store::ControlRecord& record) {
   asked.number = record.number;
   asked.reason = record.reason;
   asked.author = record.author;
+  asked.key_id = record.key_id;
+  asked.signature = record.signature;
   asked.asked_unix_ns = record.created_unix_ns;
   Json body = TryParseOrderedJson(record.body);
   if (!body.is_object()) return asked;
   asked.action = TextMember(body, "action");
   body.erase("action");
+  asked.object = static_cast<std::uint64_t>(std::max<std::int64_t>(0, WholeMember(body, "object", 0)));
+  body.erase("object");
   if (!body.empty()) asked.arguments = JsonText(body);
   return asked;
 }
@@ -70,6 +74,12 @@ Status CheckFactor(const Json& arguments) {
   const bool good = factor != arguments.end() && factor->is_number() && factor->get<double>() > 0 &&
                     factor->get<double>() < 1;
   return good ? Status::Ok() : InvalidArgument("'factor' is missing, a number between 0 and 1");
+}
+
+Status CheckRollback(const Json& arguments) {
+  return WholeMember(arguments, "step", -1) >= 0
+             ? Status::Ok()
+             : InvalidArgument("'step' is missing, the TRAIN step at which the trouble began, from 0");
 }
 
 Status CheckTrace(const Json& arguments) {
@@ -119,18 +129,18 @@ Status CheckRequest(const Asked& asked) {
   if (!arguments.is_object()) return InvalidArgument("the arguments are no JSON object");
   if (asked.action == "capture") return CheckCapture(arguments);
   if (asked.action == "lower_lr") return CheckFactor(arguments);
+  if (asked.action == "rollback") return CheckRollback(arguments);
   if (asked.action == "trace") return CheckTrace(arguments);
   return Status::Ok();
 }
 
-Result<std::uint64_t> Ask(const std::string& run, std::string_view action, const std::string& arguments,
-                          const std::string& reason, const std::string& author) {
+Result<store::ControlRecord> RequestRecord(std::string_view action, const std::string& arguments,
+                                           const std::string& reason, const std::string& author) {
   Asked asked;
   asked.action = action;
   asked.arguments = arguments;
   asked.reason = reason;
   LUFF_RETURN_IF_ERROR(CheckRequest(asked));
-  LUFF_RETURN_IF_ERROR(store::CheckOwner(run));
   Json body{{"action", action}};
   if (!arguments.empty()) body.update(TryParseOrderedJson(arguments));
   body["action"] = action;
@@ -139,6 +149,15 @@ Result<std::uint64_t> Ask(const std::string& run, std::string_view action, const
   record.reason = reason;
   record.author = author;
   record.body = JsonText(body);
+  return record;
+}
+
+Result<std::uint64_t> Ask(const std::string& run, std::string_view action, const std::string& arguments,
+                          const std::string& reason, const std::string& author,
+                          const store::RecordSigner& sign) {
+  LUFF_ASSIGN_OR_RETURN(store::ControlRecord record, RequestRecord(action, arguments, reason, author));
+  LUFF_RETURN_IF_ERROR(store::CheckOwner(run));
+  if (sign) LUFF_RETURN_IF_ERROR(sign(&record));
   return store::WriteControl(run, record);
 }
 

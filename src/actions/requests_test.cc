@@ -135,9 +135,9 @@ TEST_F(RequestsTest, TheNextSupervisorAnswersWhatTheLastOneCarriedOutAndRefusesW
 }
 
 TEST_F(RequestsTest, WhatCannotBeCarriedOutIsNotWritten) {
-  EXPECT_EQ(
-      Ask(run_, "stopp", "", "", "me").status().message(),
-      "'stopp' is nothing that can be asked for; nearest: stop; there are stop, capture, lower_lr, trace");
+  EXPECT_EQ(Ask(run_, "stopp", "", "", "me").status().message(),
+            "'stopp' is nothing that can be asked for; nearest: stop; there are stop, capture, lower_lr, "
+            "skip_batch, rollback, trace");
   EXPECT_EQ(Ask(run_, "capture", "", "", "me").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Ask(run_, "capture", R"({"collections":[1],"for_steps":0})", "", "me").status().code(),
             StatusCode::kInvalidArgument);

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/text_escape.h"
 #include "luff/base/env.h"
+#include "luff/store/arrived.h"
 #include "luff/store/reader.h"
 
 namespace luff::actions {
@@ -63,13 +64,21 @@ Runner::Runner(RunnerOptions options)
     : options_(std::move(options)),
       policy_(WithOnFinding(options_.specs, options_.stop_on_finding)),
       coordinator_(options_.stop, LogOf(options_.run)),
-      inbox_(options_.run) {}
+      inbox_(options_.run, options_.gate.get()),
+      arrivals_(options_.run, options_.gate.get()) {}
 
 void Runner::Begin(std::int64_t now_ns) {
   if (audit_) return;
   run_id_ = store::ReadRunId(options_.run).value_or("");
+  if (options_.gate) options_.gate->SetRun(run_id_);
+  if (options_.gate && options_.commands) {
+    const Status wanted = store::WantArrivals(options_.run);
+    if (!wanted.ok())
+      sayings_.push_back(fmt::format("luff: requests from a bucket are not heard: {}\n", wanted.message()));
+  }
   audit_.emplace(options_.run + "/rules/luff/actions.jsonl");
   if (const auto records = store::ReadCommands(options_.run, 0); records.ok()) {
+    TellKeys(*records);
     std::map<std::uint64_t, std::string> proposed;
     std::set<std::uint64_t> decided;
     for (const store::ControlRecord& record : *records) {
@@ -130,10 +139,13 @@ Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, s
     for (const rules::Finding& finding : std::exchange(resumed_, {}))
       policy_.Resume(finding, Seconds(now_ns), train_step);
   }
-  for (const Asked& asked : inbox_.Look(now_ns)) {
-    if (!options_.commands) continue;
-    Begin(now_ns);
-    Take(asked);
+  if (options_.gate && options_.commands) HearOthers(now_ns);
+  if (!options_.gate || audit_) {
+    for (const Heard& heard : inbox_.Look(now_ns)) {
+      if (!options_.commands) continue;
+      Begin(now_ns);
+      Take(heard);
+    }
   }
   if (policy_.waits()) {
     for (const Decision& decision : policy_.Tick(Seconds(now_ns), train_step)) Carry(decision, train_step);
@@ -215,7 +227,59 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
       {std::string(KindName(spec.kind)), id, Because(decision.finding), decision.finding.id, Dump(body)});
 }
 
-void Runner::Take(const Asked& asked) {
+void Runner::TellKeys(const std::vector<store::ControlRecord>& records) {
+  if (!options_.commands) return;
+  std::string told;
+  for (const store::ControlRecord& record : records) {
+    if (record.kind == "keys") told = record.body;
+  }
+  const std::string now = options_.gate ? options_.gate->KeysJson() : told.empty() ? "" : R"({"keys":[]})";
+  if (told == now || TryParseJson(told) == TryParseJson(now)) return;  // whatever the order of their members
+  store::ControlRecord record;
+  record.kind = "keys";
+  record.author = "luff run";
+  record.body = now;
+  const auto written = store::WriteControl(options_.run, record);
+  if (!written.ok())
+    sayings_.push_back(fmt::format("luff: whose signatures count cannot be written into the run: {}\n",
+                                   written.status().message()));
+}
+
+void Runner::HearOthers(std::int64_t now_ns) {
+  constexpr std::int64_t kTellEveryNs = 60'000'000'000;
+  constexpr std::size_t kMostInAudit = 200;
+  if (!audit_) {
+    if (!Env::Real().Exists(options_.run + "/run.json")) return;
+    Begin(now_ns);
+  }
+  std::vector<std::string> all = inbox_.TakeRefused();
+  for (const Arrivals::Refused& one : ended_ ? std::vector<Arrivals::Refused>() : arrivals_.Look(now_ns)) {
+    const std::string what = fmt::format("request {} of the bucket", one.object);
+    if (refused_ < kMostInAudit) {
+      AuditLine line;
+      line.id = rules::FindingId(run_id_ + "/arrived", std::to_string(one.object), "", 0);
+      line.action = what;
+      line.kind = "request";
+      line.event = "begun";
+      line.detail = "somebody";
+      Write(line);
+      line.event = "refused";
+      line.detail = one.why;
+      Write(std::move(line));
+    }
+    all.push_back(fmt::format("{} does nothing: {}", what, one.why));
+  }
+  refused_ += all.size();
+  untold_ += all.size();
+  if (all.empty() || now_ns < tell_ns_) return;
+  tell_ns_ = now_ns + kTellEveryNs;
+  const std::string more = untold_ > 1 ? fmt::format(" ({} more since the last line)", untold_ - 1) : "";
+  sayings_.push_back(fmt::format("luff: {}{}\n", all.back(), more));
+  untold_ = 0;
+}
+
+void Runner::Take(const Heard& heard) {
+  const Asked& asked = heard.asked;
   const std::string id = rules::FindingId(run_id_ + "/request", std::to_string(asked.number), "", 0);
   asked_[id] = asked.number;
   if (committed_.contains(id))
@@ -236,6 +300,10 @@ void Runner::Take(const Asked& asked) {
     begun_.erase(id);
     Reply(id, Asked::State::kRefused, -1, why);
   };
+  if (!heard.refused.empty()) {
+    sayings_.push_back(fmt::format("luff: request {} does nothing: {}\n", asked.number, heard.refused));
+    return refuse(heard.refused);
+  }
   if (const Status good = CheckRequest(asked); !good.ok()) return refuse(std::string(good.message()));
   if (Env::Real().NowUnixNs() - asked.asked_unix_ns > kOldNs)
     return refuse("it was asked more than a minute before anybody could answer");

@@ -80,9 +80,9 @@ Result<LabelChange> ParseLabelUntrusted(std::string_view text) {
 
 std::vector<LabelChange> LabelChangesOf(const std::string& run) {
   std::vector<LabelChange> changes;
-  const auto records = store::ReadControl(run, 0, nullptr);
+  auto records = store::ReadControl(run, 0, nullptr);
   if (!records.ok()) return changes;
-  for (const store::ControlRecord& record : *records) {
+  for (const store::ControlRecord& record : store::WithoutRefused(*std::move(records))) {
     if (record.kind != "label") continue;
     auto change = ParseLabelUntrusted(record.body);
     if (!change.ok()) continue;  // of a newer version, or by hand
@@ -105,7 +105,8 @@ Label LabelOf(const std::string& run) {
   return label;
 }
 
-Result<std::uint64_t> ChangeLabel(const std::string& run, const LabelChange& change) {
+Result<std::uint64_t> ChangeLabel(const std::string& run, const LabelChange& change,
+                                  const store::RecordSigner& sign) {
   Json body = Json::object();
   if (!change.add.empty()) body["add"] = change.add;
   if (!change.remove.empty()) body["remove"] = change.remove;
@@ -125,6 +126,7 @@ Result<std::uint64_t> ChangeLabel(const std::string& run, const LabelChange& cha
   record.kind = "label";
   record.author = change.author;
   record.body = text;
+  if (sign) LUFF_RETURN_IF_ERROR(sign(&record));
   return store::WriteControl(run, record);
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "luff/base/result.h"
+#include "luff/store/control.h"
 
 /// What people say of a run: tags, a title, a note. Records of kind "label" in the run's control log
 /// (docs/spec/control.md).
@@ -35,8 +36,9 @@ struct LabelChange {
 /// Writes a change; returns the number of its record. Errors: kInvalidArgument for a change of nothing, a tag
 /// that is empty, longer than kMaxTagBytes, or has blanks, commas or control characters, a title with control
 /// characters, texts that are too long; kResourceExhausted beyond kMaxTags; kFailedPrecondition (another
-/// user's run), kNotFound, kIo.
-[[nodiscard]] Result<std::uint64_t> ChangeLabel(const std::string& run, const LabelChange& change);
+/// user's run), kNotFound, kIo, those of `sign`, which may be null.
+[[nodiscard]] Result<std::uint64_t> ChangeLabel(const std::string& run, const LabelChange& change,
+                                                const store::RecordSigner& sign = {});
 
 /// Says what is wrong with a tag. Errors: kInvalidArgument.
 [[nodiscard]] Status CheckTag(const std::string& tag);

@@ -9,6 +9,7 @@
 
 #include "base/format.h"
 #include "cli/config_actions.h"
+#include "cli/config_control.h"
 #include "cli/config_place.h"
 #include "cli/job_file.h"
 #include "luff/base/env.h"
@@ -43,7 +44,8 @@ class Reader : private ConfigPlace {
         } else if (*text != "warn" && *text != "stop") {
           return Wrong(node, fmt::format("'on_finding' is '{}', expected warn or stop", *text));
         }
-      } else if (name == "stop" || name == "capture" || name == "output" || name == "bucket") {
+      } else if (name == "stop" || name == "capture" || name == "output" || name == "bucket" ||
+                 name == "control") {
         const toml::table* table = node.as_table();
         if (table == nullptr)
           return Wrong(node, fmt::format("'{}' is no table; write [{}] and its keys below", name, name));
@@ -53,6 +55,8 @@ class Reader : private ConfigPlace {
           LUFF_RETURN_IF_ERROR(ReadOutput(*table, &config));
         } else if (name == "bucket") {
           LUFF_RETURN_IF_ERROR(ReadBucket(*table, &config.bucket_prices.emplace()));
+        } else if (name == "control") {
+          LUFF_ASSIGN_OR_RETURN(config.keys, ReadControl(*table, *this));
         } else {
           LUFF_RETURN_IF_ERROR(ReadCapture(*table, &config.capture_json));
         }
@@ -61,7 +65,7 @@ class Reader : private ConfigPlace {
       } else {
         return Unknown(key, "at the top level",
                        {"rules", "rule", "rule_expression", "parameters", "on_finding", "capture", "stop",
-                        "action", "output", "bucket"});
+                        "action", "output", "bucket", "control"});
       }
     }
     if (file.contains("rules") || file.contains("rule") || file.contains("rule_expression")) {

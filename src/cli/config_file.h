@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/upload_cost.h"
+#include "keys/public_key.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/policy.h"
 #include "luff/base/result.h"
@@ -23,6 +24,7 @@ struct FileConfig {
   std::optional<BucketPrices> bucket_prices;
   std::string profiler_rules;   // of SageMaker's profiler, evaluated at the end; "": none
   std::string profiler_report;  // directory of what they report
+  std::vector<keys::PublicKey> keys;  // of [control]
 };
 
 /// Errors: kNotFound, kInvalidArgument with line and column, or the key that is unknown or has the wrong

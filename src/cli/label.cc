@@ -5,6 +5,7 @@
 #include "base/text_escape.h"
 #include "catalog/labels.h"
 #include "cli/json.h"
+#include "cli/key_option.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -17,6 +18,7 @@ namespace {
 struct LabelOptions : ReadOptions {
   std::vector<std::string> add, remove;
   std::optional<std::string> title, note;
+  std::string key;
 };
 
 /// The tags to remove that the run has; tells of the others.
@@ -40,7 +42,8 @@ void Change(const LabelOptions& options) {
   change.title = options.title;
   change.note = options.note;
   change.author = actions::Author();
-  (void)ValueOrExit(catalog::ChangeLabel(options.run, change));
+  (void)ValueOrExit(
+      catalog::ChangeLabel(options.run, change, SignerOrExit(options.key, options.run, "label")));
   ExitWith(kExitOk);
 }
 
@@ -74,6 +77,7 @@ void AddLabel(CLI::App& app) {
                    "A name for people; \"\" removes it. The directory keeps its own");
   verb->add_option("--note", options->note, "A note; \"\" removes it");
   verb->add_flag("--json", options->json, "What is said of it, as JSON");
+  AddKeyOption(verb, &options->key);
   verb->footer("Without options, it shows what is said of the run.");
   verb->callback([options] {
     FindOwnRunOrExit(&options->run);
@@ -89,6 +93,7 @@ void AddTag(CLI::App& app) {
   verb->add_option("RUN", options->run, kOwnRunHelp)->required();
   verb->add_option("TAG", options->add, "Tags to add; without any, those that it has are listed");
   verb->add_option("--remove", options->remove, "A tag to remove; may be repeated")->allow_extra_args(false);
+  AddKeyOption(verb, &options->key);
   verb->callback([options] {
     FindOwnRunOrExit(&options->run);
     (void)OpenOrExit(*options);

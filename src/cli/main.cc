@@ -75,6 +75,8 @@ int main(int argc, char** argv) {
     AddStop(app);
     AddCapture(app);
     AddTrace(app);
+    AddRequest(app);
+    AddKeys(app);
     AddMark(app);
     AddLabel(app);
     AddTag(app);

@@ -1,6 +1,7 @@
 #include "base/format.h"
 #include "cli/finding_names.h"
 #include "cli/json.h"
+#include "cli/key_option.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -14,6 +15,7 @@ namespace {
 
 struct MarkOptions : ReadOptions {
   std::string finding, word, note;
+  std::string key;
   std::int64_t until_step = -1;
 };
 
@@ -37,7 +39,7 @@ void SetOne(const MarkOptions& options) {
   mark.author = actions::Author();
   if (options.until_step >= 0 && mark.as != actions::Mark::As::kMute)
     ExitWithError(InvalidArgument("--until-step belongs to mute"));
-  (void)ValueOrExit(actions::SetMark(options.run, mark));
+  (void)ValueOrExit(actions::SetMark(options.run, mark, SignerOrExit(options.key, options.run, "mark")));
   ExitWith(kExitOk);
 }
 
@@ -54,6 +56,7 @@ void AddMark(CLI::App& app) {
   verb->add_option("--until-step", options->until_step, "mute: until so many TRAIN steps are finished")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 60));
   verb->add_option("--note", options->note, "For people");
+  AddKeyOption(verb, &options->key);
   verb->footer(
       "The finding itself stays as it is. A mute silences webhooks, mails and commands, nothing else.");
   verb->callback([options] {

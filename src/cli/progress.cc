@@ -14,8 +14,6 @@
 namespace luff::cli {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::size_t kLookBack = 32;                 // steps in which a TRAIN step is looked for
 constexpr std::int64_t kSpeedNs = 10'000'000'000;     // that a speed is measured over
 constexpr std::int64_t kLeftAfterNs = 3'000'000'000;  // of the training, before a time is said
@@ -23,7 +21,7 @@ constexpr double kStallSeconds = 15, kStallSteps = 20;
 constexpr std::size_t kMaxName = 32;
 
 // A number of a line; NaN if there is none.
-double NumberAt(const json& object, const char* name) {
+double NumberAt(const nlohmann::json& object, const char* name) {
   const auto at = object.find(name);
   return at != object.end() && at->is_number() ? at->get<double>() : NAN;
 }
@@ -33,7 +31,7 @@ double NumberAt(const json& object, const char* name) {
 // ---- In the rule worker ----
 
 std::string ProgressLine(const Progress& progress) {
-  json line{{"step", progress.step}, {"wall", progress.wall_unix_ns}};
+  nlohmann::json line{{"step", progress.step}, {"wall", progress.wall_unix_ns}};
   const auto put = [&line](const char* name, double value) {
     if (std::isfinite(value)) line[name] = value;
   };
@@ -43,8 +41,8 @@ std::string ProgressLine(const Progress& progress) {
     line["updates"] = progress.updates;
   }
   if (progress.has_loss) {
-    line["loss"] =
-        std::isfinite(progress.loss) ? json(progress.loss) : json(fmt::format("{}", progress.loss));
+    line["loss"] = std::isfinite(progress.loss) ? nlohmann::json(progress.loss)
+                                                : nlohmann::json(fmt::format("{}", progress.loss));
     line["loss_name"] = progress.loss_name;
   }
   put("lr_low", progress.lr_low);
@@ -56,7 +54,7 @@ std::string ProgressLine(const Progress& progress) {
 
 void TakeProgressLine(const std::string& line, Progress* progress) {
   if (!line.starts_with("status ")) return;
-  const json told = TryParseJson(line.substr(7));
+  const nlohmann::json told = TryParseJson(line.substr(7));
   if (!told.is_object()) return;
   Progress now;
   now.step = WholeMember(told, "step", -1);
@@ -125,11 +123,11 @@ void ProgressReader::ReadPlan(const query::Trial& trial) {
   now_.planned = -1;
   now_.left_s = NAN;
   first_ = {};
-  if (const json said = TryParseJson(plan); said.is_object()) {
+  if (const nlohmann::json said = TryParseJson(plan); said.is_object()) {
     now_.planned = WholeMember(said, "updates", -1);
     begin_ = WholeMember(said, "first_update", 0);
     now_.updates = true;
-  } else if (const json told = TryParseJson(boosting);
+  } else if (const nlohmann::json told = TryParseJson(boosting);
              told.is_object() && told.contains("trainings") && told["trainings"].is_array() &&
              !told["trainings"].empty() && told["trainings"].back().is_object()) {
     now_.planned = WholeMember(told["trainings"].back(), "rounds_planned", -1);

@@ -314,6 +314,7 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   options.stop_on_finding = on_finding == "stop";
   options.stop = file.stop;
   options.actions = file.actions;
+  options.keys = file.keys;
   TellOfMissingVariables(options.actions);
   if (!wanted.stop_on.empty()) {
     Result<actions::ActionSpec> stop = StopOn(wanted.stop_on, options.choices);

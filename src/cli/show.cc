@@ -13,6 +13,7 @@
 #include "cli/terminal.h"
 #include "cli/upload_cost.h"
 #include "cli/verbs.h"
+#include "keys/gate.h"
 #include "luff/actions/marks.h"
 #include "luff/query/capture_cost.h"
 #include "luff/rules/coverage.h"
@@ -210,6 +211,10 @@ Json Describe(const query::Trial& trial, const std::optional<BucketPrices>& pric
                                {"detail", a.detail}});
   }
   json["actions_left_out"] = acted.left_out;
+  json["keys"] = Json::array();
+  for (const keys::PublicKey& key : keys::KeysOfRun(trial.path())) {
+    json["keys"].push_back({{"id", key.id}, {"may", key.may}, {"expires_unix_s", key.expires_unix_s}});
+  }
   json["gaps"] = Json::array();
   for (const query::GapInfo& g : trial.Gaps()) {
     json["gaps"].push_back({{"worker", g.worker},
@@ -258,6 +263,19 @@ void PrintUploads(const query::Trial& trial, const std::optional<BucketPrices>& 
                UploadText(upload, prices));
 }
 
+/// Whose signatures the job obeys.
+void PrintKeys(const std::string& run) {
+  const auto known = keys::KeysOfRun(run);
+  if (known.empty()) return;
+  fmt::print("  commands  only signed, by\n");
+  for (const keys::PublicKey& key : known) {
+    const std::string until =
+        key.expires_unix_s == 0 ? "" : fmt::format(", until {}", keys::TimeOf(key.expires_unix_s));
+    fmt::print("    {}: may {}{}\n", key.id,
+               key.may.empty() ? "nothing" : fmt::format("{}", fmt::join(key.may, ", ")), until);
+  }
+}
+
 void Print(const query::Trial& trial, const Json& json, const std::optional<BucketPrices>& prices) {
   const auto outcome = trial.outcome();
   fmt::print("{}\n  outcome   {}{}{}\n", Escaped(trial.path()), Escaped(outcome.state),
@@ -299,6 +317,7 @@ void Print(const query::Trial& trial, const Json& json, const std::optional<Buck
     if (!f["mark"].is_null()) fmt::print("      marked: {}\n", Escaped(f["mark"]["said"].get<std::string>()));
   }
   PrintRules(json["rules"]);
+  PrintKeys(trial.path());
   PrintActions(ActionsOfRun(trial.path()));
   fmt::print("  size      {} in {} files\n", SizeText(json["bytes"].get<std::uint64_t>()),
              json["files"].get<std::uint64_t>());

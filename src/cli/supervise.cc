@@ -206,7 +206,7 @@ class Supervisor final : public Job {
   void Turn() {
     const bool busy =
         std::any_of(watches_.begin(), watches_.end(), [](const auto& watch) { return watch->busy(); });
-    Wait(busy ? 20 : terminal_ ? 500 : 2000);
+    Wait(busy ? 20 : terminal_ || !options_.keys.empty() ? 500 : 2000);
     LookAtAll(!exit_);
     ShowStatus();
   }

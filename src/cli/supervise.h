@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/live_outputs.h"
+#include "keys/public_key.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/policy.h"
 #include "luff/rules/choice.h"
@@ -28,6 +29,8 @@ struct SuperviseOptions {
   std::string bootstrap;      // folder with sitecustomize.py
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
+  std::vector<keys::PublicKey> keys;  // whose signatures count
+  bool keys_of_run = false;           // those that the run names count, if it names some
   std::vector<LiveOutput> outputs;
   std::vector<std::string> tags;  // of the run of each training
   std::uint64_t log_bytes = 0;    // of each stream that are kept in the first run; 0: the job's own streams

@@ -12,6 +12,7 @@
 #include "base/output_file.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
+#include "keys/gate.h"
 #include "luff/actions/requests.h"
 #include "luff/base/env.h"
 #include "luff/rules/kept_findings.h"
@@ -41,7 +42,8 @@ Watch::Watch(Job& job, SuperviseOptions options)
       findings_path_(options_.run + "/rules/" + kEvaluator + "/findings.jsonl"),
       place_(std::in_place, options_.run),
       runner_({options_.run, options_.job, options_.actions, options_.stop_on_finding, options_.stop,
-               options_.notifier}),
+               options_.notifier, true,
+               options_.keys_of_run ? keys::GateOfRun(options_.run) : keys::GateOf(options_.keys)}),
       rules_(options_.run, [&job](const std::string& text) { job.Say(text); }),
       teller_(StderrHasColour(), StderrIsTerminal() ? TerminalWidth() : 100) {
   TakeEarlierFindings();
@@ -98,6 +100,7 @@ void Watch::Tag() {
   change.author = actions::Author() + " (luff run)";
   const auto tagged = catalog::ChangeLabel(options_.run, change);
   if (!tagged.ok() && tagged.status().code() == StatusCode::kNotFound) return;  // nobody has recorded yet
+  if (tagged.ok()) runner_.Trust(*tagged);
   if (!tagged.ok()) job_.Say(fmt::format("luff: no tags: {}\n", tagged.status().message()));
   options_.tags.clear();
 }

@@ -94,6 +94,11 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
   options.runs.stop_on_finding = on_finding == "stop";
   options.runs.stop = file.stop;
   options.runs.actions = file.actions;
+  options.runs.keys = file.keys;
+  if (!wanted.key.empty()) {
+    LUFF_ASSIGN_OR_RETURN(keys::SecretKey key, keys::SecretKey::Read(wanted.key));
+    options.runs.key = std::make_shared<const keys::SecretKey>(std::move(key));
+  }
   if (std::ranges::any_of(file.actions, [](const auto& spec) { return actions::OnlyTells(spec.kind); })) {
     LUFF_ASSIGN_OR_RETURN(options.runs.notifier, FindNotifier());
   }

@@ -6,7 +6,7 @@ namespace luff::cli {
 /// `luff watch DIR`: what the options say.
 struct WatchBaseOptions {
   std::string base, rules_text, set_text, on_finding, config;
-  std::string shard, state, metrics, metrics_token;
+  std::string shard, state, metrics, metrics_token, key;
   bool earlier = false, drain = false;
 };
 

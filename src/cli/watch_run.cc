@@ -72,6 +72,7 @@ int ExitCodeOf(const Verdict& verdict, bool ended) {
 
 Result<SuperviseOptions> Prepare(const WatchOptions& wanted) {
   SuperviseOptions options;
+  options.keys_of_run = true;
   LUFF_ASSIGN_OR_RETURN(options.set, rules::ParseParameterSet(wanted.set_text));
   LUFF_ASSIGN_OR_RETURN(options.choices, rules::ParseChoices(wanted.rules_text, options.set));
   if (wanted.on_finding != "warn" && wanted.on_finding != "stop") {
@@ -184,6 +185,8 @@ void AddWatch(CLI::App& app) {
   verb->add_option(
       "--shard", base->shard,
       "DIR: I/N, judge only every N-th run, by its id: one of N processes, each with an I of its own");
+  verb->add_option("--key", base->key,
+                   "DIR: file of the key that signs the stops it asks other supervisors for");
   verb->add_option("--state", base->state,
                    "DIR: where to keep what was said and judged; default: DIR/.luff-watch");
   verb->add_option("--metrics", base->metrics, "DIR: answer /metrics and /ready at this ADDRESS:PORT");

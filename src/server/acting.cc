@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "keys/gate.h"
 #include "luff/actions/coordinate.h"
 #include "luff/actions/marks.h"
 #include "luff/actions/requests.h"
@@ -137,7 +138,8 @@ void Acting::Coordinate(const std::string& run, std::uint64_t request) {
     const std::int64_t until = Env::Real().NowMonotonicNs() + kLongestNs;
     try {
       const Status done = actions::Coordinate(
-          run, request, [&] { return leave_.load() || Env::Real().NowMonotonicNs() >= until; });
+          run, request, [&] { return leave_.load() || Env::Real().NowMonotonicNs() >= until; },
+          keys::GateOfRun(run));
       static_cast<void>(done);         // the log says what became of it
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory; the request gets old
     }

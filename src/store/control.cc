@@ -103,6 +103,9 @@ Result<ControlRecord> ParseControlUntrusted(std::string_view text) {
     record.reason = TextMember(json, "reason");
     record.finding = TextMember(json, "finding");
     record.author = TextMember(json, "author");
+    record.key_id = TextMember(json, "key_id");
+    record.signature = TextMember(json, "signature");
+    record.signed_text = TextMember(json, "signed");
     if (const auto at = json.find("body"); at != json.end() && !at->is_null()) record.body = JsonText(*at);
     return record;
   } catch (const std::exception& error) {
@@ -132,8 +135,9 @@ Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRec
     if (body.is_discarded()) return InvalidArgument("body of a control record is no JSON");
     json["body"] = std::move(body);
     json["author"] = wanted.author;
-    json["key_id"] = "";
-    json["signature"] = "";
+    json["key_id"] = wanted.key_id;
+    json["signature"] = wanted.signature;
+    if (!wanted.signed_text.empty()) json["signed"] = wanted.signed_text;
     json["created_unix_ns"] = wanted.created_unix_ns != 0 ? wanted.created_unix_ns : env.NowUnixNs();
     // link(2) refuses an existing name, so a number is taken by one process only.
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt, ++number) {
@@ -173,6 +177,17 @@ Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std:
       [&] { return env.List(directory); },
       [&](const std::string& name) { return ReadRegular(directory + "/" + name, kMaxRecordBytes, 2); }, after,
       directory, problems);
+}
+
+std::vector<ControlRecord> WithoutRefused(std::vector<ControlRecord> records) {
+  std::set<std::uint64_t> refused;
+  for (const ControlRecord& record : records) {
+    if (record.kind == "reply" && record.phase == "refused") refused.insert(record.proposal);
+  }
+  std::erase_if(records, [&](const ControlRecord& record) {
+    return (record.kind == "mark" || record.kind == "label") && refused.contains(record.number);
+  });
+  return records;
 }
 
 Result<std::vector<ControlRecord>> ReadCommands(const std::string& run_path, std::uint64_t after) {

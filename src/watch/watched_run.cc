@@ -8,6 +8,8 @@
 #include "base/bounded_read.h"
 #include "base/format.h"
 #include "base/json.h"
+#include "keys/gate.h"
+#include "keys/order.h"
 #include "luff/actions/requests.h"
 #include "luff/base/env.h"
 #include "luff/rules/kept_findings.h"
@@ -33,16 +35,21 @@ std::vector<actions::ActionSpec> SpecsFor(const RunSettings& settings, bool comm
   return specs;
 }
 
+std::shared_ptr<actions::Gate> GateFor(const RunSettings& settings, const std::string& run) {
+  return settings.keys.empty() ? keys::GateOfRun(run) : keys::GateOf(settings.keys);
+}
+
 }  // namespace
 
 WatchedRun::WatchedRun(std::string path, std::string name, const RunSettings& settings, bool commands)
     : path_(std::move(path)),
       name_(std::move(name)),
       run_id_(store::ReadRunId(path_).value_or("")),
+      key_(settings.key),
       commands_(commands),
       stop_on_finding_(settings.stop_on_finding),
       runner_({path_, name_, SpecsFor(settings, commands), commands && settings.stop_on_finding,
-               settings.stop, settings.notifier, commands}) {}
+               settings.stop, settings.notifier, commands, commands ? GateFor(settings, path_) : nullptr}) {}
 
 Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::string name,
                                                      const RunSettings& settings) {
@@ -176,6 +183,11 @@ void WatchedRun::AskToStop(const rules::Finding& finding) {
   record.reason = fmt::format("{}: {}", finding.rule, finding.what);
   record.author = actions::Author() + " (luff watch)";
   record.body = JsonText(nlohmann::json{{"action", "stop"}});
+  if (key_ != nullptr) {
+    const Status is_signed = keys::SignRecord(*key_, run_id_, keys::kLongestNs, &record);
+    if (!is_signed.ok())
+      sayings_.push_back(fmt::format("luff: the stop of {} is not signed: {}\n", name_, is_signed.message()));
+  }
   if (const auto written = store::WriteControl(path_, record); !written.ok())
     sayings_.push_back(
         fmt::format("luff: the stop of {} cannot be asked for: {}\n", name_, written.status().message()));

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "keys/public_key.h"
+#include "keys/secret_key.h"
 #include "luff/actions/runner.h"
 #include "luff/base/process.h"
 #include "luff/base/result.h"
@@ -27,7 +29,9 @@ struct RunSettings {
   bool stop_on_finding = false;
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
-  std::vector<std::string> notifier;  // argv of the program that sends webhooks and mails
+  std::vector<std::string> notifier;           // argv of the program that sends webhooks and mails
+  std::vector<keys::PublicKey> keys;           // whose signatures count; none: those that each run names
+  std::shared_ptr<const keys::SecretKey> key;  // signs what supervisors are asked for; may be null
 };
 
 /// An event of a finding, as rules reported it.
@@ -104,6 +108,7 @@ class WatchedRun {
 
   const std::string path_, name_;
   std::string run_id_;
+  const std::shared_ptr<const keys::SecretKey> key_;
   const bool commands_;  // we hold the supervisor's lock; false: another process carries out what is asked
   const bool stop_on_finding_;
   std::shared_ptr<store::SupervisorLock> lock_;

@@ -91,6 +91,17 @@ READING = {
     "stop": [[RUN], ["no\x1b"]],
     "capture": [[RUN, "--include", "\x1b(", "--for-steps", 1], [RUN, "--include", "x", "--for-steps", 1]],
     "trace": [[RUN], ["no\x1b"]],
+    "request": [
+        ["stop", RUN, "--key", "no\x1b"],
+        ["stop", "no\x1b"],
+        ["lower_lr", RUN, "--factor", 0.5, "--reason", "\x1b[31m"],
+    ],
+    "keys": [
+        ["check", "--run", RUN],
+        ["check", "--run", RUN, "--json"],
+        ["check", "no\x1b"],
+        ["new", "key", "--may", "\x1b[31m"],
+    ],
     "mark": [[RUN], [RUN, "\x1b[31m", "mute"], [RUN, "id1", "\x9b"]],
     "tag": [[RUN], ["no\x1b"], [RUN, "\x1b[31m"]],
     "label": [

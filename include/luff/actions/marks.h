@@ -33,8 +33,10 @@ struct Mark {
 [[nodiscard]] Result<Mark::As> ParseMark(std::string_view word);
 
 /// Writes a mark; returns the number of its record. Errors: kNotFound (no such finding in the run, with those
-/// that are), kInvalidArgument, kFailedPrecondition (another user's run), kIo.
-[[nodiscard]] Result<std::uint64_t> SetMark(const std::string& run, const Mark& mark);
+/// that are), kInvalidArgument, kFailedPrecondition (another user's run), kIo, those of `sign`, which may be
+/// null.
+[[nodiscard]] Result<std::uint64_t> SetMark(const std::string& run, const Mark& mark,
+                                            const store::RecordSigner& sign = {});
 
 /// The mark that a record sets; kInvalidArgument if it is none.
 [[nodiscard]] Result<Mark> MarkOf(const store::ControlRecord& record);

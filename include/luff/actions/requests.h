@@ -13,7 +13,8 @@
 namespace luff::actions {
 
 /// What can be asked for.
-inline constexpr std::string_view kRequestable[] = {"stop", "capture", "lower_lr", "trace"};
+inline constexpr std::string_view kRequestable[] = {"stop",       "capture",  "lower_lr",
+                                                    "skip_batch", "rollback", "trace"};
 
 /// A request, and what has become of it.
 struct Asked {
@@ -21,9 +22,11 @@ struct Asked {
   std::uint64_t number = 0;  // of its record
   std::string action;        // one of kRequestable; another word in a log that a newer version wrote
   std::string arguments;     // JSON object text, by action: "capture": collections, for_steps; "lower_lr":
-                             // factor; "trace": steps, stacks
+                             // factor; "rollback": step; "trace": steps, stacks
   std::string reason;        // for people, or ""
   std::string author;
+  std::string key_id, signature;  // "": not signed. What is here was not checked
+  std::uint64_t object = 0;       // its number in the bucket that it came from; 0: it was asked here
   std::int64_t asked_unix_ns = 0;
   State state = State::kAsked;
   std::uint64_t proposal = 0;    // number of its latest proposal; 0: none
@@ -38,12 +41,17 @@ struct Asked {
 /// "name@host": the user and machine of this process, for records and audits.
 [[nodiscard]] std::string Author();
 
-/// Writes a request into the run; returns its number. `arguments`: JSON object text, or "". Errors:
-/// kInvalidArgument (an unknown action, arguments that do not fit it), kFailedPrecondition (another user's
-/// run), kIo, kNotFound.
+/// The record of a request. `arguments`: JSON object text, or "". Errors: kInvalidArgument (an unknown
+/// action, arguments that do not fit it).
+[[nodiscard]] Result<store::ControlRecord> RequestRecord(std::string_view action,
+                                                         const std::string& arguments,
+                                                         const std::string& reason,
+                                                         const std::string& author);
+/// Writes a request into the run; returns its number. `sign` may be null. Errors: those of RequestRecord and
+/// of `sign`; kFailedPrecondition (another user's run), kIo, kNotFound.
 [[nodiscard]] Result<std::uint64_t> Ask(const std::string& run, std::string_view action,
                                         const std::string& arguments, const std::string& reason,
-                                        const std::string& author);
+                                        const std::string& author, const store::RecordSigner& sign = {});
 /// Same checks, for a record that somebody else wrote: kInvalidArgument if it cannot be carried out by
 /// anybody.
 [[nodiscard]] Status CheckRequest(const Asked& asked);

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "luff/actions/arrivals.h"
 #include "luff/actions/audit.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/delivery.h"
@@ -27,6 +29,7 @@ struct RunnerOptions {
   StopSettings stop;
   std::vector<std::string> notifier;  // argv of notify.py
   bool commands = true;  // false: another process holds the supervisor's lock, and carries out what is asked
+  std::shared_ptr<Gate> gate = nullptr;  // null: whoever can write into the run is heard, and no bucket is
 };
 
 /// Never waits. `now_ns` is monotonic. **Thread-compatible.**
@@ -46,6 +49,8 @@ class Runner {
   /// `acks` only while the coordinator is busy.
   Coordinator::Signal Poll(std::int64_t now_ns, std::int64_t train_step, std::uint32_t world,
                            std::span<const query::WorkerInfo> workers, Coordinator::Acks acks);
+  /// The number of a mark or label that this process wrote by itself.
+  void Trust(std::uint64_t record) { inbox_.Trust(record); }
   /// The job has ended: starts nothing more; deliveries continue until `Deliveries::Cancel`.
   void JobEnded();
   /// Returns lines for the terminal, each with its line break.
@@ -61,7 +66,11 @@ class Runner {
 
  private:
   void Carry(const Decision& decision, std::int64_t train_step);
-  void Take(const Asked& asked);
+  void Take(const Heard& heard);
+  /// Writes whose signatures count into the run, where that is not what it says yet.
+  void TellKeys(const std::vector<store::ControlRecord>& records);
+  /// Takes what came from a bucket, and tells of what was refused there or of marks and labels.
+  void HearOthers(std::int64_t now_ns);
   /// Answers the request behind an action, if there is one that has no answer.
   void Reply(const std::string& id, Asked::State state, std::int64_t train_step, const std::string& why);
   void Deliver(const ActionSpec& spec, const std::string& id, const std::string& document);
@@ -84,6 +93,9 @@ class Runner {
   std::vector<rules::Finding> resumed_;
   rules::Finding stop_finding_;
   Inbox inbox_;
+  Arrivals arrivals_;
+  std::size_t refused_ = 0, untold_ = 0;        // of arrivals, marks and labels
+  std::int64_t tell_ns_ = 0;                    // not before
   std::map<std::string, std::uint64_t> asked_;  // by id of the action: the request behind it
   std::string stop_asked_;
   bool ended_ = false, audit_failed_ = false;

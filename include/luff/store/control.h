@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,10 +13,12 @@
 namespace luff::store {
 
 /// One control record. JSON fields: number, kind, phase, proposal, train_step, deadline_s, reason, finding,
-/// body, created_unix_ns, author, key_id, signature (the last two empty until a run is shared).
+/// body, created_unix_ns, author, and of signed records key_id, signature and signed, which nobody here
+/// checks (the room `keys` does).
 struct ControlRecord {
-  std::uint64_t number = 0;      // NNNNNN of the file name
-  std::string kind;              // "stop", "lower_lr", "skip_batch", "rollback", "capture", "outcome", "note"
+  std::uint64_t number = 0;  // NNNNNN of the file name
+  std::string
+      kind;  // "stop", "lower_lr", "skip_batch", "rollback", "capture", "outcome", "note", "keys", ...
   std::string phase;             // "propose", "commit", "abort", "" for one-phase kinds
   std::uint64_t proposal = 0;    // commit and abort: number of the proposal
   std::int64_t train_step = -1;  // propose: the count of TRAIN steps after which it is carried out
@@ -25,7 +28,12 @@ struct ControlRecord {
   std::string body;              // JSON text, by kind
   std::string author;            // "luff run", ...
   std::int64_t created_unix_ns = 0;
+  std::string key_id, signature;  // of a signed record: whose key, and the signature in base64; else ""
+  std::string signed_text;        // member `signed`: the text that was signed, which says all of it once more
 };
+
+/// Signs a record that is about to be written: fills key_id, signature and signed_text.
+using RecordSigner = std::function<Status(ControlRecord*)>;
 
 /// Writes the record with the next free number (retries when another process takes it).
 /// Errors: kIo, kNotFound (no run there).
@@ -48,6 +56,9 @@ struct ControlRecord {
 /// kFailedPrecondition (folders).
 [[nodiscard]] Result<std::vector<ControlRecord>> ReadCommands(const std::string& run_path,
                                                               std::uint64_t after);
+
+/// Leaves out marks and labels that the supervisor has refused (a later `reply`). `records`: the whole log.
+[[nodiscard]] std::vector<ControlRecord> WithoutRefused(std::vector<ControlRecord> records);
 
 /// Parses one record. Bounds: at most 1 MiB, depth at most 16.
 [[nodiscard]] Result<ControlRecord> ParseControlUntrusted(std::string_view json);

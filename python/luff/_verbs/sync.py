@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from luff.remote._card import Cards
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._live import any_writes
+from luff.remote._requests import Requests
 from luff.remote._store import check_installed, normal_url, open_store
 from luff.remote._uploader import Fenced, Uploader, read_run_json
 
@@ -69,6 +70,7 @@ class Sync:
         )
         # Of several hosts that have their own workers each, the first tells of the run.
         cards = Cards(self._run, uploader.put_card) if self._host == 0 else None
+        requests = Requests(self._run, store, uploader.run_id, _say)
         try:
             if not self._retried(uploader.begin):
                 return self._incomplete()
@@ -81,6 +83,7 @@ class Sync:
             while not self._over():
                 if self._retried(uploader.flush, once=True):
                     self._after_flush(uploader, cards)
+                    requests.look()
                 self._closed.wait(self._flush_s * random.uniform(0.9, 1.1))
             return self._finish(uploader, cards)
         finally:

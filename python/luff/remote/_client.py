@@ -129,7 +129,7 @@ def ask(connection: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _whole_url(url: str) -> str:
+def whole_url(url: str) -> str:
     """The URL of a run whose id may be abbreviated. WrongUrl names the runs that there are."""
     try:
         split_run(url)
@@ -167,7 +167,7 @@ def open_run(url: str) -> str:
     """
     url = normal_url(url)
     check_installed(url)
-    url = _whole_url(url)
+    url = whole_url(url)
     root = fetcher_root()
     try:
         connection = _connect_or_start(root)

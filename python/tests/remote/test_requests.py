@@ -1,0 +1,268 @@
+"""Requests through a bucket: what is signed by a key of the job is done, everything else does nothing and is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from luff.remote import _requests
+from luff.remote._requests import Requests, put_request, request_key
+
+JOB = """
+import sys, time
+import numpy as np
+import luff.numpy
+
+weights = {"w": np.ones(4, np.float32)}
+with luff.numpy.attach(weights) as hook:
+    for number in range(int(sys.argv[1])):
+        with hook.step() as step:
+            step.gradients({"w": np.full(4, 0.1, np.float32)})
+            step.loss(1.0 / (number + 1))
+        time.sleep(0.01)
+"""
+
+
+# ---- Fetching ----
+
+
+@pytest.fixture
+def fetched(run, store):
+    """Requests of a run whose supervisor wants some, and what was said."""
+    (run.path / "requests").mkdir(mode=0o700)
+    said = []
+    return Requests(str(run.path), store, run.run_id, said.append), said
+
+
+def arrived(run):
+    folder = run.path / "requests"
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name[:6].isdigit()}
+
+
+def test_each_is_fetched_once_and_in_order(run, store, fetched):
+    requests, said = fetched
+    assert requests.look() == 0
+    assert [put_request(store, run.run_id, b"one"), put_request(store, run.run_id, b"two")] == [1, 2]
+    assert requests.look() == 2
+    assert arrived(run) == {"000001.json": b"one", "000002.json": b"two"}
+    assert requests.look() == 0
+    for path in (run.path / "requests").glob("0*.json"):
+        path.unlink()
+    # Another uploader goes on where this one was.
+    again = Requests(str(run.path), store, run.run_id, said.append)
+    assert put_request(store, run.run_id, b"three") == 3
+    assert again.look() == 1
+    assert arrived(run) == {"000003.json": b"three"}
+    assert said == []
+
+
+def test_without_a_supervisor_that_wants_some_the_bucket_is_not_asked(run, store):
+    asked = store.requests
+    assert Requests(str(run.path), store, run.run_id, print).look() == 0
+    assert store.requests == asked
+
+
+def test_what_is_too_large_is_told_and_not_read(run, store, fetched):
+    requests, _ = fetched
+    store.put(request_key(run.run_id, 1), b"x" * 5_000_000)
+    put_request(store, run.run_id, b"fine")
+    received = store.received
+    assert requests.look() == 2
+    assert set(arrived(run)) == {"000001.problem", "000002.json"}
+    assert store.received - received < 1000
+    assert b"larger than 64 KiB" in arrived(run)["000001.problem"]
+
+
+def test_a_number_that_was_left_out_holds_nothing_up(run, store, fetched, monkeypatch):
+    requests, _ = fetched
+    monkeypatch.setattr(_requests, "_LIST_EVERY_S", 0.0)
+    store.put(request_key(run.run_id, 7), b"seven")
+    store.put(f"requests/{run.run_id}/0000001.json", b"no such name")
+    assert requests.look() == 1
+    assert arrived(run) == {"000007.json": b"seven"}
+    assert put_request(store, run.run_id, b"next") == 8
+    assert put_request(store, run.run_id, b"later", after=20) == 21
+
+
+def test_what_nobody_takes_does_not_pile_up(run, store, fetched):
+    requests, _ = fetched
+    for number in range(1, 81):
+        store.put(request_key(run.run_id, number), b"%d" % number)
+    for _ in range(20):
+        requests.look()
+    assert len(arrived(run)) == _requests.MOST_WAITING
+
+
+def test_of_two_that_sign_at_once_each_gets_a_number(run, store, monkeypatch):
+    monkeypatch.setattr(_requests, "_numbers", lambda *_: [])  # neither has seen the other
+    assert put_request(store, run.run_id, b"a") == 1
+    assert put_request(store, run.run_id, b"b") == 2
+    assert put_request(store, run.run_id, b"b") == 2  # its own, whose answer was lost
+    assert store.get(request_key(run.run_id, 2), 99)[0] == b"b"
+
+
+# ---- The whole way ----
+
+
+class Job:
+    """A training under `luff run --sync` with a key."""
+
+    def __init__(self, luff, tmp_path, url, may="stop,lower_lr", steps=100_000):
+        self.luff, self.key, self.run = luff, tmp_path / "secret.key", tmp_path / "run"
+        self.config = tmp_path / "luff.toml"
+        lines = luff("keys", "new", self.key, "--id", "boss", "--may", may).stdout
+        self.config.write_text(lines)
+        (tmp_path / "train.py").write_text(JOB)
+        self.log = tmp_path / "stderr"
+        self.base = url
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [luff.executable, "run", "--run", self.run, "--rules", "none", "--config", self.config, "--sync", url,
+                 "--", sys.executable, tmp_path / "train.py", str(steps)],
+                stdout=subprocess.DEVNULL, stderr=log,
+            )  # fmt: skip
+        self.wait(lambda: "this run is" in self.err() and "keys" in self.kinds())
+        self.url = next(w for w in self.err().split() if w.startswith(url + "/"))
+        until = time.monotonic() + 60
+        while not json.loads(luff("keys", "check", "--run", self.url, "--json").stdout)["known"]:
+            assert time.monotonic() < until
+
+    def err(self):
+        return self.log.read_text()
+
+    def kinds(self):
+        return [json.loads(p.read_text())["kind"] for p in sorted(self.run.glob("control/*.json"))]
+
+    def wait(self, holds, seconds=60):
+        until = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < until, self.err()
+            assert self.process.poll() is None, self.err()
+            time.sleep(0.05)
+
+    def refused(self):
+        """What the bucket says was refused, and why."""
+        actions = json.loads(self.luff("show", self.url, "--json").stdout)["actions"]
+        return [action["detail"] for action in actions if action["state"] == "refused"]
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+
+@pytest.fixture
+def job(luff, tmp_path, store):
+    started = Job(luff, tmp_path, store.url)
+    yield started
+    if started.process.poll() is None:
+        started.end()
+
+
+def test_a_signed_request_stops_the_job_and_all_others_do_nothing(luff, job, store, tmp_path):
+    run_id = job.url.rsplit("/", 1)[1]
+    # By somebody who may put objects and has no key; by a key of the same name that the job does not know.
+    put_request(store, run_id, b'{"version": 1, "signed": "{}", "key_id": "boss", "signature": ""}')
+    luff("keys", "new", tmp_path / "other.key", "--id", "boss")
+    done = luff("request", "stop", job.url, "--key", tmp_path / "other.key", expect=2)
+    assert "another key named 'boss'" in done.stderr
+    store.put(request_key(run_id, 2), b"x" * 100_000)
+    # By the key, without the right.
+    done = luff("request", "skip_batch", job.url, "--key", job.key, expect=2)
+    assert "may not skip_batch; it may stop, lower_lr" in done.stderr
+    # One that no training has opted in to: taken, and refused in all ranks.
+    done = luff("request", "lower_lr", job.url, "--key", job.key, "--factor", 0.5, "--json", expect=1)
+    assert "has not opted in" in json.loads(done.stdout)["why"]
+    # A replay under another number.
+    replayed = store.get(request_key(run_id, 3), 1 << 16)[0]
+    put_request(store, run_id, replayed)
+    job.wait(lambda: "(key boss)" in job.err() or len(job.kinds()) > 3)
+    until = time.monotonic() + 30
+    while len(job.refused()) < 4 and time.monotonic() < until:
+        time.sleep(0.3)
+    refused = " | ".join(job.refused())
+    for part in ("it is not signed", "larger than 64 KiB", "has not opted in", "counts once"):
+        assert part in refused
+    assert job.process.poll() is None
+    assert job.kinds().count("request") == 1
+
+    done = luff("request", "stop", job.url, "--key", job.key, "--reason", "it is enough", "--json")
+    answer = json.loads(done.stdout)
+    assert (answer["state"], answer["object"]) == ("done", 5)
+    assert job.process.wait(60) == 76, job.err()
+    shown = json.loads(luff("show", job.url, "--json").stdout)
+    assert shown["outcome"] == "stopped"
+    assert any("(key boss): it is enough" in action["asked"] for action in shown["actions"])
+    assert shown["workers"][0]["last_train_step"] + 1 == answer["train_step"]
+    done = luff("request", "stop", job.url, "--key", job.key, expect=2)
+    assert "has ended" in done.stderr
+
+
+def test_clocks_that_differ_expiry_and_another_run_are_told_apart(luff, job, store, tmp_path):
+    cryptography = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    file = json.loads(job.key.read_text())
+    key = cryptography.Ed25519PrivateKey.from_private_bytes(base64.b64decode(file["ed25519_secret"]))
+    run_id = job.url.rsplit("/", 1)[1]
+
+    def put(**changes):
+        now = time.time_ns()
+        order = {
+            "version": 1, "run_id": run_id, "nonce": os.urandom(16).hex(), "kind": "request",
+            "body": {"action": "stop"}, "finding": "", "reason": "", "author": "me",
+            "created_unix_ns": now, "not_after_unix_ns": now + 60 * 10**9,
+        } | changes  # fmt: skip
+        text = json.dumps(order)
+        signature = base64.b64encode(key.sign(b"luff-request-v1\n" + text.encode())).decode()
+        envelope = {"version": 1, "key_id": "boss", "signature": signature, "signed": text}
+        put_request(store, run_id, json.dumps(envelope).encode())
+
+    now, hour = time.time_ns(), 3600 * 10**9
+    put(created_unix_ns=now - hour, not_after_unix_ns=now - hour + 60 * 10**9)
+    put(created_unix_ns=now + hour, not_after_unix_ns=now + hour + 60 * 10**9)
+    put(run_id="0" * 32)
+    put(version=2)
+    put(body={"action": "trace", "steps": 1})
+    put(not_after_unix_ns=now + 24 * hour)
+    until = time.monotonic() + 30
+    while len(job.refused()) < 6 and time.monotonic() < until:
+        time.sleep(0.3)
+    refused = job.refused()
+    assert len(refused) == 6
+    for part in (
+        "expired 59 min ago",
+        "60 min in the future",
+        "another run",
+        "version 2",
+        "may not trace",
+        "10 min are the most",
+    ):
+        assert sum(part in why for why in refused) == 1, refused
+    assert job.process.poll() is None
+    assert "request" not in job.kinds()
+    # Signed by another implementation, the right one counts.
+    put(author="somebody")
+    assert job.process.wait(60) == 76, job.err()
+
+
+def test_the_secret_is_in_no_file_but_its_own(luff, job, tmp_path, own_cache):
+    luff("request", "stop", job.url, "--key", job.key)
+    assert job.process.wait(60) == 76
+    seed = base64.b64decode(json.loads(job.key.read_text())["ed25519_secret"])
+    forms = [seed, seed.hex().encode(), base64.b64encode(seed), base64.urlsafe_b64encode(seed).rstrip(b"=")]
+    looked = 0
+    for folder, _, names in os.walk(tmp_path):
+        for name in names:
+            path = Path(folder) / name
+            if not path.is_file() or path == job.key:
+                continue
+            data = path.read_bytes()
+            looked += 1
+            assert not any(form in data for form in forms), path
+    assert looked > 20
+    assert (job.key.stat().st_mode & 0o777) == 0o600
+    assert own_cache in [path.parent for path in own_cache.iterdir()]
