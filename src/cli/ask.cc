@@ -156,8 +156,10 @@ Json WaitForTraces(const AskOptions& options, std::int64_t train_step) {
                       {"refused", file.refused.empty() ? Json(nullptr) : Json(file.refused)}});
   }
   if (!options.json) {
-    if (waiting) fmt::print(stderr, "luff: not all traces are made yet; `luff profile` tells of them\n");
-    else if (!made.empty()) fmt::print(stderr, "luff: `luff profile {}` sums them up\n", Escaped(options.run));
+    if (waiting)
+      fmt::print(stderr, "luff: not all traces are made yet; `luff profile` tells of them\n");
+    else if (!made.empty())
+      fmt::print(stderr, "luff: `luff profile {}` sums them up\n", Escaped(options.run));
   }
   return traces;
 }

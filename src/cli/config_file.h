@@ -22,8 +22,8 @@ struct FileConfig {
   std::string tensorboard, smdebug;  // directories of live outputs
   std::string report;                // file of the report at the end
   std::optional<BucketPrices> bucket_prices;
-  std::string profiler_rules;   // of SageMaker's profiler, evaluated at the end; "": none
-  std::string profiler_report;  // directory of what they report
+  std::string profiler_rules;         // of SageMaker's profiler, evaluated at the end; "": none
+  std::string profiler_report;        // directory of what they report
   std::vector<keys::PublicKey> keys;  // of [control]
 };
 

@@ -4,9 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "base/bounded_read.h"
 #include "base/format.h"
-#include "base/json.h"
 #include "cli/json.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
@@ -14,6 +12,7 @@
 #include "keys/order.h"
 #include "luff/base/env.h"
 #include "luff/store/owner.h"
+#include "luff/store/reader.h"
 
 namespace luff::cli {
 namespace {
@@ -40,8 +39,7 @@ keys::SecretKey KeyOrExit(const std::string& file) {
 }
 
 std::string RunIdOrExit(const std::string& run) {
-  const std::string text = ValueOrExit(ReadRegular(run + "/run.json", 1U << 20, 1));
-  std::string id = TextMember(TryParseOrderedJson(text), "run_id");
+  std::string id = ValueOrExit(store::ReadRunId(run));
   if (id.empty()) ExitWithError(Corruption("found no run_id: " + run + "/run.json"));
   return id;
 }

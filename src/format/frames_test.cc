@@ -200,11 +200,12 @@ TEST(FileHeaderTest, ANewerVersionSaysSo) {
   EXPECT_TRUE(ParseFileHeaderUntrusted(bytes, kMetaMagic).ok());
   EXPECT_EQ(ParseFileHeaderUntrusted(bytes, kDataMagic).status().code(), StatusCode::kCorruption);
   header.major = 9;
+  header.minor = 4;
   header.checksum = HashBytes(std::as_bytes(std::span(&header, 1)).first(offsetof(FileHeader, checksum)));
   std::memcpy(bytes.data(), &header, sizeof(header));
   const Status status = ParseFileHeaderUntrusted(bytes, kMetaMagic).status();
   EXPECT_EQ(status.code(), StatusCode::kUnsupportedVersion);
-  EXPECT_EQ(status.message(), "found format version 9.1, this build reads up to 1; use a newer luff");
+  EXPECT_EQ(status.message(), "found format version 9.4, this build reads up to 1; use a newer luff");
 }
 
 RC_GTEST_PROP(HistogramProperty, RoundTrips, (const std::map<std::uint16_t, std::uint64_t>& chosen)) {
