@@ -190,6 +190,7 @@ def watch_beside(process: subprocess.Popen[str]) -> None:
         assert time.monotonic() < end
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             runs = json.load(answer)["runs"]
+        time.sleep(0.05)  # who asks without a pause is refused
     assert runs[0]["outcome"] == "running"
     said, told = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, said) == (0, "trained\n"), told  # nothing of ours on standard output
