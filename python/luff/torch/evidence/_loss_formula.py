@@ -208,16 +208,25 @@ def _target_moves(node: Any) -> bool:
 
 def _squashed_twice(node: Any) -> bool:
     """Returns whether a term is made of a sigmoid or softmax (or its logarithm) of what a sigmoid or softmax gave, with
-    nothing between. On the way only one of what an operation combines may have a gradient.
+    nothing between. On the way only one of what an operation combines may have a gradient. Of classes, one must be
+    chosen: shares of a teacher, or even ones, are met by what is near to even.
     """
+    chosen = False
     for _ in range(_DEPTH):
         node = _past(node)
         inner = [] if node is None else [child for child, _ in node.next_functions if child is not None]
         name = operation_of(node)
         if name in _SQUASHES or name in ("LogSoftmax", "LogSigmoid"):
-            return len(inner) == 1 and operation_of(_past(inner[0])) in _SQUASHES
-        if len(inner) != 1 or name not in _PASSES:
+            one = chosen or name in ("Sigmoid", "LogSigmoid")
+            return one and len(inner) == 1 and operation_of(_past(inner[0])) in _SQUASHES
+        if len(inner) != 1 or name not in _PASSES or name == "Pow":  # the square of an error
             return False
+        if name == "Mul" and constant_factor(node, False) is None:
+            target, _ = _constant_of(node)
+            if target is None or not _is_binary(target):
+                return False
+            chosen |= _is_hot(target)
+        chosen |= name in ("Gather", "Index")
         node = inner[0]
     return False
 
@@ -507,7 +516,7 @@ def _chooses(node: Any, name: str, choice: _Choice) -> bool:
     target, _ = _constant_of(node)
     if target is None or not _is_binary(target):
         return False
-    if target.ndim >= 2 and target.shape[-1] > 1 and (target.sum(axis=-1) == 1).all():
+    if _is_hot(target):
         choice.axis, choice.hot = target.ndim - 1, target
     else:
         choice.binary = True
@@ -537,6 +546,11 @@ def _is_binary(values: Array) -> bool:
     """Whether the values are zeros and ones, some of each."""
     ones = int(np.count_nonzero(values == 1))
     return 0 < ones < values.size and ones + int(np.count_nonzero(values == 0)) == values.size
+
+
+def _is_hot(values: Array) -> bool:
+    """Whether each row of zeros and ones has a single one."""
+    return values.ndim >= 2 and values.shape[-1] > 1 and bool((values.sum(axis=-1) == 1).all())
 
 
 def _counts(values: Array) -> bool:

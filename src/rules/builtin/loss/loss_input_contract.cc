@@ -10,6 +10,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_input.h"
 #include "rules/facts/model_tail.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -383,7 +384,7 @@ class LossInputContract final : public KeptRule {
             ((*low >= 0 && AllSumsAre(rows, false, false, 1, tolerance)) ||
              AllSumsAre(rows, false, true, 0, tolerance)))
           return kBatchAxis;
-        return Limited(call, *low, *high, values.size(), kind);
+        return Limited(call, found.formula, *low, *high, values.size(), kind);
       }
       case Formula::kNll: {
         const ClassRows rows = RowsOf(call);
@@ -396,7 +397,7 @@ class LossInputContract final : public KeptRule {
         if (named && *high > 0.01) return kLogitsIntoNll;
         return {};
       }
-      case Formula::kBceWithLogits: return Limited(call, *low, *high, values.size(), kind);
+      case Formula::kBceWithLogits: return Limited(call, found.formula, *low, *high, values.size(), kind);
       case Formula::kBce: return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
       case Formula::kKlDivergence:
         if (!named) return {};
@@ -409,6 +410,15 @@ class LossInputContract final : public KeptRule {
     }
   }
 
+  // Whether each target names an answer: a class, or a yes or no. Shares of a teacher, or of relevances, may
+  // be as near to even as what is limited.
+  static bool NamesAnswers(const LossCall& call) {
+    const std::vector<double>& targets = call.target.values;
+    return !targets.empty() &&
+           (IsIds(call.target.dtype) ||
+            std::all_of(targets.begin(), targets.end(), [](double v) { return v == 0 || v == 1; }));
+  }
+
   // A softmax or sigmoid of what another one, or an activation, has limited. The graph says so. Where the
   // loss has a softmax of its own, the others are one too many already: BreachOf and Limited.
   Breach Twice(const LossCall& call, Formula formula) const {
@@ -417,7 +427,7 @@ class LossInputContract final : public KeptRule {
     const bool of_shares =
         formula == Formula::kNll || formula == Formula::kBce || formula == Formula::kKlDivergence;
     if (formula == Formula::kUnknown || (of_scores && maker != "log_softmax") ||
-        (maker != "softmax" && maker != "sigmoid" && maker != "log_softmax"))
+        (maker != "softmax" && maker != "sigmoid" && maker != "log_softmax") || !NamesAnswers(call))
       return {};
     if (behind == "softmax" || behind == "sigmoid") return kSquashedTwice;
     return IsActivation(behind) && (of_shares || of_scores) ? kLimitedFirst : Breach();
@@ -456,11 +466,13 @@ class LossInputContract final : public KeptRule {
   }
 
   // What the graph says is a fact; without it, the values must tell.
-  Breach Limited(const LossCall& call, double low, double high, std::size_t count, Kind* kind) const {
+  Breach Limited(const LossCall& call, Formula formula, double low, double high, std::size_t count,
+                 Kind* kind) const {
     const std::string maker = makers_.Of(call);
     if (maker.empty() && TailOf(modules_).type.starts_with("Dropout") &&
         Dropped(call.output, modules_.modules().back().Number("p").value_or(0)))
       return kDropped;
+    if (formula == Formula::kCrossEntropy && !NamesAnswers(call)) return {};
     if (maker == "sigmoid" || maker == "softmax") return kSigmoidFirst;
     if (IsActivation(maker)) return kActivationFirst;
     return Squashed(low, high, count, kind) ? kSigmoidFirst : Breach();
@@ -531,8 +543,8 @@ class LossInputContract final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
-  // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"
-  spec.version = 6;
+  // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets
+  spec.version = 7;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -256,6 +256,43 @@ TEST(LossInputContract, WhatTheGraphSays_IsAFact) {
     EXPECT_TRUE(FindingsOf(TwoHeads(plain, event)).empty()) << event;
 }
 
+// A loss of 6 rows of 3 classes whose targets are shares. They are one-hot, or those of a teacher.
+FakeTrial Shares(const std::string& loss, bool hard, const std::string& event) {
+  FakeTrial trial;
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 8; ++step) {
+    std::vector<double> scores(18);
+    std::vector<double> target(18);
+    for (double& score : scores) score = normal(random);
+    for (double& score : target) score = normal(random);
+    Normalise(&scores, true, true);
+    if (loss == "BCELoss")
+      for (double& score : scores) score = std::exp(score);
+    Normalise(&target, true, false);
+    for (std::size_t i = 0; hard && i < target.size(); ++i) target[i] = i % 3 == i / 3 % 3 ? 1 : 0;
+    trial.Step();
+    if (step == 0) trial.EventJson(event);
+    trial.Loss(1, loss + "_output_0")
+        .Sample("sample/" + loss + "_input_0", {6, 3}, scores)
+        .Sample("sample/" + loss + "_input_1", {6, 3}, target);
+  }
+  return trial;
+}
+
+TEST(LossInputContract, LimitsOfWhatMeetsSoftTargets_AreSilent) {
+  for (const std::string behind : {"softmax", "sigmoid", "relu", "tanh"}) {
+    for (const auto& [loss, maker] : {std::pair("KLDivLoss", "log_softmax"), std::pair("BCELoss", "softmax"),
+                                      std::pair("CrossEntropyLoss", "log_softmax")}) {
+      EXPECT_EQ(FindingsOf(Shares(loss, true, MadeBy(maker, 0, behind, loss))).size(), 1U) << loss << behind;
+      EXPECT_TRUE(FindingsOf(Shares(loss, false, MadeBy(maker, 0, behind, loss))).empty()) << loss << behind;
+    }
+    if (behind == "softmax") continue;
+    EXPECT_EQ(FindingsOf(Shares("CrossEntropyLoss", true, MadeBy(behind))).size(), 1U) << behind;
+    EXPECT_TRUE(FindingsOf(Shares("CrossEntropyLoss", false, MadeBy(behind))).empty()) << behind;
+  }
+}
+
 // A divergence of 6 rows of 3 shares; `first` and `second` change scores into the two arguments.
 FakeTrial Divergences(const std::function<void(std::vector<double>*)>& first,
                       const std::function<void(std::vector<double>*)>& second, bool log_target = false) {
