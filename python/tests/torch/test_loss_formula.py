@@ -111,6 +111,17 @@ def test_weights_of_a_mixture_that_are_normalised_over_the_batch_are_found() -> 
     assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 1) + densities(z), -1).mean()) == ""
     assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, -1) + densities(z), 1).mean()) == ""
     assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 0), 1).mean()) == ""  # no mixture
+    # Categories (of 8 for each of 3 parts), whose weights are made otherwise.
+    weights = F.softplus(VALUE[:CLASSES])
+    assert (
+        graph(
+            lambda z: (
+                -torch.logsumexp((F.softplus(z[0]) / 3).log() + F.log_softmax(z, 0), 1)[CLASS[:2]].mean()
+            )
+        )
+        == ""
+    )
+    assert graph(lambda z: -torch.logsumexp(weights.log() + z[0] + F.log_softmax(z, 0), 1).mean()) == ""
     square = F.log_softmax(torch.randn(ROWS, ROWS), 1)
     assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 0) + square, 1).mean(), outputs=ROWS) == ""
 

@@ -233,11 +233,15 @@ def _squashed_twice(node: Any) -> bool:
 
 def _mixes_other_axis(node: Any) -> bool:
     """Returns whether a mixture is summed along one axis, and the logarithms of its weights are normalised along
-    another: logsumexp(log_weights + log_densities). As many parts as rows leave it open which is which.
+    another: logsumexp(log_weights + log_densities). As many parts as rows leave it open which is which. The densities
+    must be those of deviations: of categories, the log-softmax may be the densities.
     """
     if operation_of(node) != "Logsumexp" or len(node._saved_dim) != 1:
         return False
-    parts = [term for term in _terms(node.next_functions[0][0]) if not term.averaged and term.sign > 0]
+    terms = _terms(node.next_functions[0][0])
+    if not any(_is_deviation(term) for term in terms):
+        return False
+    parts = [term for term in terms if not term.averaged and term.sign > 0]
     weights = [term.node for term in parts if operation_of(term.node) == "LogSoftmax"]
     if len(parts) < 2 or len(weights) != 1:
         return False
@@ -246,6 +250,22 @@ def _mixes_other_axis(node: Any) -> bool:
     if len(shape) != normalised or len(set(shape)) < len(shape):
         return False
     return _axis(node._saved_dim[0], len(shape)) != _axis(weights[0]._saved_dim, normalised)
+
+
+def _is_deviation(term: _Term) -> bool:
+    """Returns whether a term is minus a square, times or over anything: that of the logarithm of a normal density."""
+    node, sign = term.node, term.sign
+    for _ in range(_DEPTH):
+        node = _past(node)
+        if node is None or is_square(node):
+            return node is not None and sign < 0
+        name = operation_of(node)
+        inner = [child for child, _ in node.next_functions if child is not None]
+        if not inner or name not in ("Neg", "Mul", "Div", "Sum", "Mean"):
+            return False
+        sign = -sign if name == "Neg" else sign
+        node = inner[0]
+    return False
 
 
 def _answer(node: Any) -> tuple[Any, bool]:
