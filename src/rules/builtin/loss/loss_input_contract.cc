@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,7 @@ namespace luff::rules::loss_input_contract {
 namespace {
 
 constexpr const char* kName = "LossInputContract";
-constexpr std::int64_t kLooked = 16;  // first TRAIN steps of which each is looked at
+constexpr std::int64_t kLooked = 16;  // first TRAIN steps of which each is looked at; later, powers of two
 constexpr std::int64_t kClean = 32;   // correct calls before a loss may be trusted and no longer checked
 
 struct Limits {
@@ -254,13 +255,12 @@ class LossInputContract final : public KeptRule {
     }
   };
   struct Broken {  // by CTC loss
-    bool now = false, told = false;
-    std::int64_t since = -1, steps = 0;
+    bool told = false;
+    std::int64_t since = -1, looks = 0;  // in a row, the first at step `since`
     void VisitFields(Fields& io) {
-      io("now", now);
       io("told", told);
       io("since", since);
-      io("steps", steps);
+      io("looks", looks);
     }
   };
   struct Kind {
@@ -319,36 +319,31 @@ class LossInputContract final : public KeptRule {
     }
   }
 
-  // What the event `loss_ctc` tells, which is written whenever it changes.
+  // What the event `loss_ctc` tells, which is written at each look that breaks something, and at the first
+  // one after it that does not.
   void Ctc(const StepView& view, Sink& sink) {
     for (const auto& event : view.index.json_events("loss_ctc")) {
       const auto breaks = event->find("breaks");
       const double call = NumberIn(*event, "call");
       if (!(call >= 0 && call < 64) || breaks == event->end() || !breaks->is_array() || breaks->size() > 4)
         continue;
-      const std::string place = fmt::format("{:.0f}", call);
-      for (auto& [key, broken] : ctc_) {
-        if (key.starts_with(place + " ")) broken.now = false;
-      }
+      const std::string place = fmt::format("{:.0f} ", call);
+      std::set<std::string> now;
       for (const auto& word : *breaks) {
-        if (!word.is_string() || CtcBreach(word.get<std::string>()).cause == nullptr) continue;
-        const std::string key = place + " " + word.get<std::string>();
+        if (word.is_string() && CtcBreach(word.get<std::string>()).cause != nullptr)
+          now.insert(place + word.get<std::string>());
+      }
+      for (auto& [key, broken] : ctc_) {
+        if (key.starts_with(place) && !now.contains(key)) broken.looks = 0;
+      }
+      for (const std::string& key : now) {
         if (ctc_.size() >= LossReader::kMaxKinds && !ctc_.contains(key)) continue;
         Broken& broken = ctc_[key];
-        broken.now = true;
-        if (broken.since < 0) broken.since = view.rows.info.mode_step;
+        if (broken.looks++ == 0) broken.since = view.rows.info.mode_step;
       }
     }
     for (auto& [key, broken] : ctc_) {
-      if (!broken.now) {
-        broken.since = -1;
-        broken.steps = 0;
-        continue;
-      }
-      // Calls are looked at in the first 16 steps, then in those that are powers of two: until the next look,
-      // one batch is all that is known.
-      const bool looked_once = broken.since >= kLooked - limits_.calls;
-      if (broken.told || ++broken.steps < (looked_once ? broken.since + 1 : limits_.calls)) continue;
+      if (broken.told || broken.looks < (broken.since < kLooked ? limits_.calls : 2)) continue;
       broken.told = true;
       const Breach breach = CtcBreach(std::string_view(key).substr(key.find(' ') + 1));
       Finding finding = FindingAt(kName, breach.cause, view, TensorAt{format::kNoId});
@@ -359,8 +354,8 @@ class LossInputContract final : public KeptRule {
       finding.why = breach.why;
       finding.remedy = breach.remedy;
       finding.causes = {breach.what};
-      finding.evidence = {{"calls", broken.steps}};
-      finding.threshold = fmt::format("{} steps in a row (Luff)", limits_.calls);
+      finding.evidence = {{"calls", broken.looks}};
+      finding.threshold = fmt::format("{} looks in a row (Luff)", broken.looks);
       sink.Report(std::move(finding));
     }
   }

@@ -378,20 +378,26 @@ TEST(LossInputContract, WhatCtcCannotLearnFrom_IsNamed) {
       {R"("blank")", "blank_in_ctc_targets"},
       {R"("short")", "too_few_steps_for_ctc"}};
   for (const auto& [word, cause] : all) {
-    const auto findings = told({word});
+    const auto findings = told({word, "-", word, "-", "-", word});
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].cause, cause);
-    EXPECT_EQ(findings[0].step, 2);
+    EXPECT_EQ(findings[0].step, 5);
+    EXPECT_TRUE(told({word}).empty());  // CTC loss in one of many steps
+    EXPECT_TRUE(told({word, word, "", word, word}).empty());
   }
-  EXPECT_EQ(told({R"("blank", "short")"}).size(), 2U);
+  const std::string both = R"("blank", "short")";
+  EXPECT_EQ(told({both, both, both}).size(), 2U);
   EXPECT_TRUE(told({}).empty());
   EXPECT_TRUE(told({""}).empty());
   EXPECT_TRUE(told({R"("short")", "-", ""}).empty());  // a batch of the longest words
-  EXPECT_TRUE(told({R"("another word")"}).empty());
+  EXPECT_TRUE(told(std::vector<std::string>(4, R"("another word")")).empty());
   std::vector<std::string> later(33, "-");  // in the only batch between steps 32 and 64 that is looked at
   later.back() = R"("short")";
   EXPECT_TRUE(told(later).empty());
-  EXPECT_TRUE(told({R"(1, null)"}).empty());
+  later.resize(65, "-");
+  later.back() = R"("short")";
+  EXPECT_EQ(told(later).size(), 1U);
+  EXPECT_TRUE(told(std::vector<std::string>(4, "1, null")).empty());
 }
 
 }  // namespace
