@@ -155,6 +155,7 @@ class MemoryGrowth final : public MachineRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<MemoryGrowth>(kName, kParams);
+  spec.version = 2;  // 2: "graphs_kept"
   spec.summary = "the memory of a training grows and will be used up";
   return spec;
 }
