@@ -40,7 +40,8 @@ _MOVES = frozenset(
 _LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
 _ERRORS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss"))
 _PICKS = frozenset(("Max", "Amax", "Gather", "Index", "IndexSelect", "Where"))  # of answers for the actions
-_PASSES = _PICKS | {"Log", "Neg", "Rsub", "Mul", "Add", "Sub", "Pow", "Clamp", "ClampMin", "Sum", "Mean"}
+#: Between a loss and its last softmax or sigmoid. A power is the square of an error, say.
+_PASSES = _PICKS | {"Log", "Neg", "Rsub", "Mul", "Add", "Sub", "Clamp", "ClampMin", "Sum", "Mean"}
 _SQUASHES = frozenset(("Sigmoid", "Softmax"))
 _DISCOUNT = (0.5, 1.0)  # bounds of a factor that discounts what comes later
 
@@ -219,7 +220,7 @@ def _squashed_twice(node: Any) -> bool:
         if name in _SQUASHES or name in ("LogSoftmax", "LogSigmoid"):
             one = chosen or name in ("Sigmoid", "LogSigmoid")
             return one and len(inner) == 1 and operation_of(_past(inner[0])) in _SQUASHES
-        if len(inner) != 1 or name not in _PASSES or name == "Pow":  # the square of an error
+        if len(inner) != 1 or name not in _PASSES:
             return False
         if name == "Mul" and constant_factor(node, False) is None:
             target, _ = _constant_of(node)
