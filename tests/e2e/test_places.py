@@ -51,6 +51,8 @@ def test_the_same_with_what_is_meant_is_silent(luff: Luff, right: str) -> None:
     assert luff.run("wrong_objects.py", arguments=(right,)).findings == []
 
 
-@pytest.mark.parametrize("what", ["zero_head", "late_head", "pool", "solver"])
+@pytest.mark.parametrize(
+    "what", ["zero_head", "late_head", "pool", "solver", "relevances", "labels_of_its_own"]
+)
 def test_healthy_trainings_that_look_like_a_fault_are_silent(luff: Luff, what: str) -> None:
     assert luff.run("look_alikes.py", arguments=(what,)).findings == []

@@ -44,6 +44,7 @@ def test_losses_that_are_kept_are_told(watched, divided):
     assert told["step"] == 128
     assert told["alive"] == told["looked_at"] >= 16
     assert told["oldest"] <= 1
+    assert told["newest"] == 64
 
 
 def test_losses_that_are_added_up_are_told(watched):
@@ -64,6 +65,28 @@ def test_numbers_and_the_last_losses_are_none(watched, kind):
     }[kind]
     train(lambda loss: kept.append(of_loss(loss)))
     assert "kept_graphs" not in session.documents
+
+
+@pytest.mark.parametrize("left", [0, 5, 12])
+def test_graphs_that_are_gone_are_taken_back(watched, left):
+    """A list of an epoch's losses that is cleared at its end, after the look at step 64."""
+    _, session = watched()
+    kept: list[torch.Tensor] = []
+
+    def keep(loss: torch.Tensor) -> None:
+        kept.append(loss)
+        if len(kept) == 100:
+            told = session.documents["kept_graphs"]
+            assert told["step"] == 64
+            assert told["alive"] == told["looked_at"] >= 16
+            del kept[left:]
+
+    train(keep)
+    told = session.documents["kept_graphs"]
+    assert told["alive"] == left
+    assert told["step"] == (99 if left < 10 else 128)
+    assert told["oldest"] == (-1 if left == 0 else 0)
+    assert told["newest"] == left - 1
 
 
 def test_results_are_the_same(watched):

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 ROWS, CLASSES = 8, 3
 CLASS = torch.tensor([0, 2, 1, 1, 0, 2, 2, 0])
 HOT = F.one_hot(CLASS, CLASSES)
+SOFT = F.softmax(torch.linspace(-1, 1, ROWS * CLASSES).reshape(ROWS, CLASSES).sin(), 1)
 YES = torch.tensor([1.0, 0, 0, 1, 1, 0, 1, 0])
 VALUE = torch.linspace(-1, 2, ROWS)
 ROW = torch.arange(ROWS)
@@ -75,6 +76,28 @@ def test_two_sigmoids_or_softmaxes_in_a_row_are_found() -> None:
     assert of_one(lambda z: -binary(z.sigmoid().sigmoid()).mean()) == twice
     assert graph(lambda z: -taken(F.log_softmax(F.softmax(z, 1), 1)).mean()) == twice
     assert graph(lambda z: -taken(F.softmax(F.softmax(z, 1), 1).log()).mean()) == twice
+    assert graph(lambda z: -(HOT * F.log_softmax(z.sigmoid(), 1)).sum(1).mean()) == twice
+    assert (
+        graph(lambda z: F.kl_div(F.log_softmax(z.sigmoid(), 1), HOT.float(), reduction="batchmean")) == twice
+    )
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: F.kl_div(F.log_softmax(z.sigmoid(), 1), SOFT, reduction="batchmean"),
+        lambda z: F.kl_div(F.log_softmax(z.sigmoid(), 1), SOFT.log(), reduction="sum", log_target=True),
+        lambda z: -(SOFT * F.log_softmax(z.sigmoid(), 1)).sum(1).mean(),
+        lambda z: (SOFT * (SOFT.log() - F.log_softmax(F.softmax(z, 1), 1))).sum(),
+        lambda z: -(SOFT * z.sigmoid().sigmoid().log()).mean(),
+        lambda z: -(SOFT * F.softmax(z.sigmoid(), 1)).sum(1).mean(),  # gains of shares
+        lambda z: -F.log_softmax(z.sigmoid(), 1).mean(),  # the target is even
+        lambda z: -((HOT + HOT.roll(1, 1)) * F.log_softmax(z.sigmoid(), 1)).sum(),  # a mask
+        lambda z: ((F.softmax(z.sigmoid(), 1) - SOFT) ** 2).mean(),
+    ],
+)
+def test_two_in_a_row_that_meet_soft_targets_are_none(formula: Formula) -> None:
+    assert graph(formula) != "squashed_twice"
 
 
 def densities(z: Tensor) -> Tensor:
@@ -88,6 +111,17 @@ def test_weights_of_a_mixture_that_are_normalised_over_the_batch_are_found() -> 
     assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 1) + densities(z), -1).mean()) == ""
     assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, -1) + densities(z), 1).mean()) == ""
     assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 0), 1).mean()) == ""  # no mixture
+    # Categories (of 8 for each of 3 parts), whose weights are made otherwise.
+    weights = F.softplus(VALUE[:CLASSES])
+    assert (
+        graph(
+            lambda z: (
+                -torch.logsumexp((F.softplus(z[0]) / 3).log() + F.log_softmax(z, 0), 1)[CLASS[:2]].mean()
+            )
+        )
+        == ""
+    )
+    assert graph(lambda z: -torch.logsumexp(weights.log() + z[0] + F.log_softmax(z, 0), 1).mean()) == ""
     square = F.log_softmax(torch.randn(ROWS, ROWS), 1)
     assert graph(lambda z: -torch.logsumexp(F.log_softmax(z, 0) + square, 1).mean(), outputs=ROWS) == ""
 

@@ -97,4 +97,42 @@ def solver() -> None:
             print(F.mse_loss(end(start[256:], 16), start[256:] @ torch.matrix_exp(6.4 * turn)).item())
 
 
-{"zero_head": zero_head, "late_head": late_head, "pool": pool, "solver": solver}[WHAT]()
+def relevances() -> None:
+    """ListNet: shares of relevances from 0 to 1 against those of a model of them, which a sigmoid ends."""
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 12), nn.Sigmoid())
+    optimizer = torch.optim.Adam(net.parameters(), 3e-3)
+    true = torch.sigmoid(x @ torch.randn(16, 12) / 4)
+    for _ in range(12):
+        for rows in torch.randperm(512).split(64):
+            optimizer.zero_grad()
+            scores, shares = net(x[rows]), true[rows].softmax(1)
+            F.kl_div(F.log_softmax(scores, 1), shares, reduction="batchmean").backward()
+            optimizer.step()
+
+
+def labels_of_its_own() -> None:
+    """Nodes of a graph of which a quarter has labels: the others are trained on the model's own answers."""
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    known, held_out = torch.arange(512) < 128, torch.arange(512) >= 384
+    for step in range(60):
+        optimizer.zero_grad()
+        scores = net(x)
+        F.cross_entropy(scores, torch.where(known, y, scores.detach().argmax(1))).backward()
+        optimizer.step()
+        if step % 10 == 9:
+            net.eval()
+            with torch.no_grad():
+                print(F.cross_entropy(net(x)[held_out], y[held_out]).item())
+            net.train()
+
+
+PROGRAMS = {
+    "zero_head": zero_head,
+    "late_head": late_head,
+    "pool": pool,
+    "solver": solver,
+    "relevances": relevances,
+    "labels_of_its_own": labels_of_its_own,
+}
+PROGRAMS[WHAT]()

@@ -6,13 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from luff.torch.capture._memory import INTEGERS, Array, address_of, array_of, array_view, is_readable
+from luff.torch.capture._memory import (
+    INTEGERS,
+    Array,
+    address_of,
+    array_view,
+    copy_of_rows,
+    is_readable,
+    numbers_in,
+)
 
 __all__ = ["ctc_breaks"]
 
 _ELEMENTS = 1 << 16  # of targets that are read
 _ROWS = 64  # whose scores at the first step are read
-_NORMALISED = 1e-2  # how far the logarithm of the sum of exponentials may be from 0
+#: How far the logarithm of the sum of exponentials may be from 0; bfloat16 rounds each of them by up to 1 / 256.
+_NORMALISED, _NORMALISED_16 = 1e-2, 5e-2
 
 
 def ctc_breaks(log_probs: Any, targets: Any, inputs: Any, lengths: Any, blank: Any) -> list[str] | None:
@@ -41,7 +50,8 @@ def ctc_breaks(log_probs: Any, targets: Any, inputs: Any, lengths: Any, blank: A
     if rows is None or given.size != len(rows) or not rows:
         return None
     found = []
-    if (kind := _kind(first)) != "logarithms":
+    close = _NORMALISED_16 if log_probs.element_size() < 4 else _NORMALISED
+    if (kind := _kind(first, close)) != "logarithms":
         found.append(kind)
     if any((row == blank).any() for row in rows):
         found.append("blank")
@@ -53,20 +63,26 @@ def ctc_breaks(log_probs: Any, targets: Any, inputs: Any, lengths: Any, blank: A
 
 def _scores(log_probs: Any) -> Array | None:
     """Returns the scores (rows, C) at the first step."""
-    values = array_of(log_probs) if is_readable(log_probs) and log_probs.ndim in (2, 3) else None
-    if values is None or not values.size or values.shape[-1] > _ELEMENTS:
+    fits = is_readable(log_probs) and log_probs.ndim in (2, 3) and 0 < log_probs.shape[-1] <= _ELEMENTS
+    words = copy_of_rows(log_probs, 1) if fits and log_probs.numel() else None
+    if words is None:
         return None
-    return np.asarray(values[0].reshape(-1, values.shape[-1])[:_ROWS], np.float64)
+    values = numbers_in(words.reshape(-1, words.shape[-1])[:_ROWS], log_probs.dtype)
+    return None if values is None else np.asarray(values, np.float64)
 
 
-def _kind(rows: Array) -> str:
+def _kind(rows: Array, close: float) -> str:
     if not np.isfinite(rows[rows != -np.inf]).all():
         return "logarithms"  # NonFinite tells of these
-    top = rows.max(1)
-    sums = np.log(np.exp(rows - top[:, None]).sum(1)) + top
-    if (np.abs(sums) < _NORMALISED).any():
+    rows = rows[rows.max(1) > -np.inf]  # others are masked
+    if not len(rows):
         return "logarithms"
-    shares = (rows >= 0).all() and (np.abs(rows.sum(1) - 1) < _NORMALISED).all()
+    with np.errstate(all="ignore"):
+        top = rows.max(1)
+        sums = np.log(np.exp(rows - top[:, None]).sum(1)) + top
+        if (np.abs(sums) < close).any():
+            return "logarithms"
+        shares = (rows >= 0).all() and (np.abs(rows.sum(1) - 1) < close).all()
     return "probabilities" if shares else "scores"
 
 

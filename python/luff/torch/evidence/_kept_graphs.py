@@ -26,17 +26,20 @@ class _Mark:
 class KeptGraphs:
     """Marks the nodes that made a loss, and looks later whether they are still there.
 
-    Called at few steps: the first 16, and those that are powers of two. A training that keeps ``loss`` instead of
-    ``loss.item()``, or adds up losses with their graphs, keeps all of them.
+    A training that keeps ``loss`` instead of ``loss.item()``, or adds up losses with their graphs, keeps all of them.
+    What was told is taken back once they are gone.
     """
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, list[weakref.ref[_Mark]]]] = deque(maxlen=_MARKED)
+        self._told = 0  # graphs that the document says are there; 0: it says of none
 
     def root(self, session: Session, root: Any, step: int) -> None:
-        """Looks for graphs of earlier steps, and marks this one."""
+        """Looks for graphs of earlier steps, and marks this one. Called at few steps: the first 16, and those that are
+        powers of two.
+        """
         if step >= _FIRST_LOOK:
-            self._look(session, step)
+            self._tell(session, step, *self._looked(step))
         node = getattr(root, "grad_fn", None)
         if node is None:
             return
@@ -45,12 +48,31 @@ class KeptGraphs:
         marks = [_marked(one) for one in (node, *behind) if one.name() != "torch::autograd::AccumulateGrad"]
         self._marks.append((step, [mark for mark in marks if mark is not None]))
 
-    def _look(self, session: Session, step: int) -> None:
+    def step(self, session: Session, step: int) -> None:
+        """Called at every step with a root: tells which of the graphs that were told are gone."""
+        if not self._told:
+            return
+        looked_at, alive = self._looked(step)
+        if len(alive) < self._told:
+            self._tell(session, step, looked_at, alive)
+
+    def _looked(self, step: int) -> tuple[int, list[int]]:
+        """Returns of how many earlier steps the graph was marked, and those of which it is still there."""
         earlier = [(made, marks) for made, marks in self._marks if made < step]
-        alive = [made for made, marks in earlier if any(mark() is not None for mark in marks)]
-        if len(alive) >= _TOLD:
-            told = {"step": step, "looked_at": len(earlier), "alive": len(alive), "oldest": alive[0]}
-            session.set_document("kept_graphs", json.dumps(told))
+        return len(earlier), [made for made, marks in earlier if any(mark() is not None for mark in marks)]
+
+    def _tell(self, session: Session, step: int, looked_at: int, alive: list[int]) -> None:
+        if not self._told and len(alive) < _TOLD:
+            return
+        self._told = len(alive) if len(alive) >= _TOLD else 0
+        told = {
+            "step": step,
+            "looked_at": looked_at,
+            "alive": len(alive),
+            "oldest": min(alive, default=-1),
+            "newest": max(alive, default=-1),
+        }
+        session.set_document("kept_graphs", json.dumps(told))
 
 
 def _marked(node: Any) -> weakref.ref[_Mark] | None:

@@ -35,7 +35,7 @@ _OF_CTC = ("log_probs", "targets", "input_lengths", "target_lengths")
 
 
 class LossArguments(WaitingEvents):
-    """Tells of each call of a loss in a step, whenever that changes."""
+    """Tells of each call of a loss in a step, whenever that changes; of CTC loss, at each look that breaks a rule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ class LossArguments(WaitingEvents):
             )
             blank = getattr(module, "blank", 0) if module is not None else _blank(args, kwargs)
             found = ctc_breaks(log_probs, targets, inputs, lengths, blank)
-            if found is not None and (found or ("loss_ctc", kind, call) in self._known):
-                self._tell("loss_ctc", kind, call, "breaks", found)
+            if found is not None:
+                self._tell_breaks(kind, call, found)
         elif kind in _WEIGHTS:
             name, place = _WEIGHTS[kind]
             given = _argument(name, place, args, kwargs) if module is None else getattr(module, name, None)
@@ -81,6 +81,17 @@ class LossArguments(WaitingEvents):
         self._known[key] = value
         self._told += 1
         self.waiting.append({"kind": event, "loss": kind, "call": call, name: value})
+
+    def _tell_breaks(self, kind: str, call: int, found: list[str]) -> None:
+        """Tells of each look that breaks something, and of the first one after it that does not, which is never
+        left out.
+        """
+        key = "loss_ctc", kind, call
+        if (not found and not self._known.get(key)) or (found and self._told >= _MOST):
+            return
+        self._told += bool(found)
+        self._known[key] = found
+        self.waiting.append({"kind": "loss_ctc", "loss": kind, "call": call, "breaks": found})
 
 
 def _argument(name: str, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -40,7 +40,8 @@ _MOVES = frozenset(
 _LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
 _ERRORS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss"))
 _PICKS = frozenset(("Max", "Amax", "Gather", "Index", "IndexSelect", "Where"))  # of answers for the actions
-_PASSES = _PICKS | {"Log", "Neg", "Rsub", "Mul", "Add", "Sub", "Pow", "Clamp", "ClampMin", "Sum", "Mean"}
+#: Between a loss and its last softmax or sigmoid. A power is the square of an error, say.
+_PASSES = _PICKS | {"Log", "Neg", "Rsub", "Mul", "Add", "Sub", "Clamp", "ClampMin", "Sum", "Mean"}
 _SQUASHES = frozenset(("Sigmoid", "Softmax"))
 _DISCOUNT = (0.5, 1.0)  # bounds of a factor that discounts what comes later
 
@@ -208,27 +209,40 @@ def _target_moves(node: Any) -> bool:
 
 def _squashed_twice(node: Any) -> bool:
     """Returns whether a term is made of a sigmoid or softmax (or its logarithm) of what a sigmoid or softmax gave, with
-    nothing between. On the way only one of what an operation combines may have a gradient.
+    nothing between. On the way only one of what an operation combines may have a gradient. Of classes, one must be
+    chosen: shares of a teacher, or even ones, are met by what is near to even.
     """
+    chosen = False
     for _ in range(_DEPTH):
         node = _past(node)
         inner = [] if node is None else [child for child, _ in node.next_functions if child is not None]
         name = operation_of(node)
         if name in _SQUASHES or name in ("LogSoftmax", "LogSigmoid"):
-            return len(inner) == 1 and operation_of(_past(inner[0])) in _SQUASHES
+            one = chosen or name in ("Sigmoid", "LogSigmoid")
+            return one and len(inner) == 1 and operation_of(_past(inner[0])) in _SQUASHES
         if len(inner) != 1 or name not in _PASSES:
             return False
+        if name == "Mul" and constant_factor(node, False) is None:
+            target, _ = _constant_of(node)
+            if target is None or not _is_binary(target):
+                return False
+            chosen |= _is_hot(target)
+        chosen |= name in ("Gather", "Index")
         node = inner[0]
     return False
 
 
 def _mixes_other_axis(node: Any) -> bool:
     """Returns whether a mixture is summed along one axis, and the logarithms of its weights are normalised along
-    another: logsumexp(log_weights + log_densities). As many parts as rows leave it open which is which.
+    another: logsumexp(log_weights + log_densities). As many parts as rows leave it open which is which. The densities
+    must be those of deviations: of categories, the log-softmax may be the densities.
     """
     if operation_of(node) != "Logsumexp" or len(node._saved_dim) != 1:
         return False
-    parts = [term for term in _terms(node.next_functions[0][0]) if not term.averaged and term.sign > 0]
+    terms = _terms(node.next_functions[0][0])
+    if not any(_is_deviation(term) for term in terms):
+        return False
+    parts = [term for term in terms if not term.averaged and term.sign > 0]
     weights = [term.node for term in parts if operation_of(term.node) == "LogSoftmax"]
     if len(parts) < 2 or len(weights) != 1:
         return False
@@ -237,6 +251,22 @@ def _mixes_other_axis(node: Any) -> bool:
     if len(shape) != normalised or len(set(shape)) < len(shape):
         return False
     return _axis(node._saved_dim[0], len(shape)) != _axis(weights[0]._saved_dim, normalised)
+
+
+def _is_deviation(term: _Term) -> bool:
+    """Returns whether a term is minus a square, times or over anything: that of the logarithm of a normal density."""
+    node, sign = term.node, term.sign
+    for _ in range(_DEPTH):
+        node = _past(node)
+        if node is None or is_square(node):
+            return node is not None and sign < 0
+        name = operation_of(node)
+        inner = [child for child, _ in node.next_functions if child is not None]
+        if not inner or name not in ("Neg", "Mul", "Div", "Sum", "Mean"):
+            return False
+        sign = -sign if name == "Neg" else sign
+        node = inner[0]
+    return False
 
 
 def _answer(node: Any) -> tuple[Any, bool]:
@@ -507,7 +537,7 @@ def _chooses(node: Any, name: str, choice: _Choice) -> bool:
     target, _ = _constant_of(node)
     if target is None or not _is_binary(target):
         return False
-    if target.ndim >= 2 and target.shape[-1] > 1 and (target.sum(axis=-1) == 1).all():
+    if _is_hot(target):
         choice.axis, choice.hot = target.ndim - 1, target
     else:
         choice.binary = True
@@ -537,6 +567,11 @@ def _is_binary(values: Array) -> bool:
     """Whether the values are zeros and ones, some of each."""
     ones = int(np.count_nonzero(values == 1))
     return 0 < ones < values.size and ones + int(np.count_nonzero(values == 0)) == values.size
+
+
+def _is_hot(values: Array) -> bool:
+    """Whether each row of zeros and ones has a single one."""
+    return values.ndim >= 2 and values.shape[-1] > 1 and bool((values.sum(axis=-1) == 1).all())
 
 
 def _counts(values: Array) -> bool:

@@ -334,7 +334,10 @@ class Losses:
     def _weights(self, step: Step, root: Any) -> None:
         """Follows the constant factors with which losses enter the roots of backward passes."""
         session, count = self._context.session, self._context.clock.mode_steps[_TRAIN]
-        if session is None or (count >= _SIGNED and count & (count - 1)):
+        if session is None:
+            return
+        if count >= _SIGNED and count & (count - 1):
+            self.kept_graphs.step(session, count)
             return
         self.kept_graphs.root(session, root, count)
         if not self.readable(step):

@@ -5,7 +5,6 @@
 #include <set>
 #include <string>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -121,7 +120,6 @@ class DataLeak final : public KeptRule {
     const std::optional<bool> train = IsTraining(view.rows.info, last_);
     if (!train) return;
     const std::set<std::uint64_t> batches = BatchesOf(view);
-    Nodes(view, *train, batches, sink);
     // A pass over the batch that is being trained on (by a teacher, or for a metric) is part of the training.
     if (*train) {
       if (!Shares(batches, looked_at_)) TakePass();
@@ -172,10 +170,6 @@ class DataLeak final : public KeptRule {
     io("told", told_);
     io("labelled", labelled_);
     io("pass_labelled", pass_labelled_);
-    io("reader", reader_);
-    io("whole", whole_, kMaxBatches);
-    io("whole_steps", whole_steps_);
-    io("masked", masked_);
     io("looked_at", looked_at_, kMaxBatches);
     io("trained_on", trained_on_, kMaxBatches);
   }
@@ -215,69 +209,6 @@ class DataLeak final : public KeptRule {
     for (auto& [name, input] : inputs_) input.pass_rows = input.pass_found = 0;
     pass_labelled_ = false;
     looked_at_.clear();
-  }
-
-  // Rows of the only loss of a step, if it takes class ids, and of what its model got; 0 and 0 if not.
-  static std::pair<std::int64_t, std::int64_t> LossAndInput(const StepView& view) {
-    const std::vector<LossCall>& calls = LossReader::Read(view);
-    const std::vector<ModelInput>& inputs = ModelInputsOf(view);
-    if (calls.size() != 1 || inputs.empty() || calls.front().output.whole_shape.size() != 2 ||
-        !IsIds(calls.front().target.dtype))
-      return {0, 0};
-    for (const ModelInput& input : inputs)
-      if (input.model != inputs.front().model) return {0, 0};
-    const auto sample = LoadSample(view, *inputs.front().entry);
-    if (sample == nullptr || sample->whole_shape.size() < 2) return {0, 0};
-    return {calls.front().output.whole_shape[0], sample->whole_shape[0]};
-  }
-
-  // Whether the loss is what its formula gives for all of its rows. Rows that a script leaves out of it are
-  // labelled with the ignored class, or get a factor of 0: then it has no value of its own. Of shards the
-  // formula is not known.
-  bool TakesAllRows(const LossCall& call) {
-    const std::vector<double>& labels = call.target.values;
-    const bool all = std::all_of(labels.begin(), labels.end(), [&](double label) {
-      return label >= 0 && label != call.settings.ignore_index;
-    });
-    return all && call.value.has_value() && (!call.whole() || reader_.Recognise(call).by_value);
-  }
-
-  static bool HasTwoClasses(const LossCall& call) {
-    const std::vector<double>& labels = call.target.values;
-    return std::any_of(labels.begin(), labels.end(), [&](double label) { return label != labels.front(); });
-  }
-
-  // A training whose every step has the same batch, as one of all nodes of a graph, and the labels of all of
-  // its rows, while evaluations look at some of these rows.
-  void Nodes(const StepView& view, bool train, const std::set<std::uint64_t>& batches, Sink& sink) {
-    const auto [rows, of] = LossAndInput(view);
-    if (train) {
-      if (batches.empty()) return;
-      if (whole_steps_ > 0 && batches != whole_) whole_steps_ = kOver;
-      whole_ = batches;
-      if (of == 0 || whole_steps_ == kOver) return;  // no samples of this step
-      const bool all = rows == of && of >= kNodes && TakesAllRows(LossReader::Read(view).front());
-      whole_steps_ = all ? whole_steps_ + 1 : kOver;
-      return;
-    }
-    if (whole_steps_ < kWholeSteps || batches != whole_ || rows < limits_.rows || rows >= of ||
-        !HasTwoClasses(LossReader::Read(view).front()))
-      return;
-    if (++masked_ != kMasked) return;
-    Finding finding = FindingAt(kName, "all_labels", view.trial, format::kNoId, 0, last_.Info());
-    finding.since_step = 0;
-    finding.what = fmt::format(
-        "the training uses the labels of all {} rows of its only batch, and evaluations look at {} of them",
-        of, rows);
-    finding.why =
-        "every step has the same batch, such as all nodes of a graph, and its loss is taken over all rows: "
-        "those "
-        "of the evaluation are among them, and what it says is no measure of generalisation";
-    finding.remedy = "take the loss of the training rows only: loss(out[train_mask], y[train_mask])";
-    finding.causes = {"the mask of training nodes is missing in the loss"};
-    finding.evidence = {{"rows", of}, {"evaluated", rows}, {"steps", whole_steps_}};
-    finding.threshold = fmt::format("a fact of {} steps and {} evaluations (Luff)", kWholeSteps, kMasked);
-    sink.Report(std::move(finding));
   }
 
   // Looks for the target among the columns of the input, where a step calls one model and one loss.
@@ -449,19 +380,12 @@ class DataLeak final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  static constexpr std::int64_t kNodes = 64, kWholeSteps = 8, kMasked = 3;
-  static constexpr std::int64_t kOver =
-      -1;  // of whole_steps_: the training is none of one batch and all its labels
   static constexpr std::int64_t kTargetRows = 256, kTargetBatches = 8;
   static constexpr std::size_t kMaxTargets = 16;  // of a row
   const Limits limits_;
   Anchor last_;
-  bool told_ = false;      // of a target
-  bool labelled_ = false;  // this evaluation compares outputs with targets
-  LossReader reader_;
-  std::set<std::uint64_t> whole_;           // batches of the newest TRAIN step
-  std::int64_t whole_steps_ = 0;            // with one batch and the labels of all of its rows
-  std::int64_t masked_ = 0;                 // passes over that batch of which some rows are evaluated
+  bool told_ = false;                       // of a target
+  bool labelled_ = false;                   // this evaluation compares outputs with targets
   bool pass_labelled_ = false;              // its newest pass does
   std::map<std::string, OfInput> targets_;  // by input
   std::set<std::string> open_;
@@ -473,7 +397,7 @@ class DataLeak final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
-  spec.version = 6;  // 5: passes without targets; 6: beside passes with targets, "all_labels"
+  spec.version = 7;  // 5: passes without targets; 6: beside passes with targets; 7: without "all_labels"
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -121,61 +121,6 @@ TEST(DataLeak, PassesWithoutTargets_BesideTheMeasuredOnes_AreSilent) {
   EXPECT_EQ(Findings(Story(Measured, fresh, false, some)).size(), 1U);  // no pass shows its targets
 }
 
-// A graph of 80 nodes: each step has all of them, and the loss `trained` of them; each evaluation looks at
-// `evaluated`. `batches`: how many different batches there are. Of all rows, `ignored` have the class -100.
-// `value`: of the loss.
-struct GraphStory {
-  std::int64_t trained = 80, evaluated = 30, ignored = 0;
-  int batches = 1;
-  double value = std::log(3);
-  bool classes = true;
-};
-std::vector<Finding> Graph(const GraphStory& story) {
-  FakeTrial trial;
-  std::vector<double> nodes;
-  for (int i = 0; i < 80; ++i) {
-    const std::vector<double> one = Measured(i);
-    nodes.insert(nodes.end(), one.begin(), one.end());
-  }
-  const auto pass = [&](std::int64_t rows, int batch, std::int64_t ignored, bool classes) {
-    std::vector<double> labels;
-    for (std::int64_t i = 0; i < rows; ++i)
-      labels.push_back(i < ignored ? -100 : classes ? static_cast<double>(i % 3) : 1);
-    trial.Event(format::EventKind::kBatch, 1, static_cast<std::uint64_t>(10 + batch)).Loss(story.value);
-    trial.Sample("sample/Net_input_0", {80, 8}, nodes);
-    trial.Sample("sample/CrossEntropyLoss_input_0", {rows, 3},
-                 std::vector<double>(static_cast<std::size_t>(3 * rows), 0.5));
-    trial.Sample("sample/CrossEntropyLoss_input_1", {rows}, labels, DType::kInt64);
-  };
-  for (int step = 0; step < 60; ++step) {
-    trial.Step();
-    pass(story.trained, step % story.batches, story.ignored, true);
-    if (step % 10 != 9) continue;
-    trial.Step(Mode::kEval);
-    pass(story.evaluated, step % story.batches, 0, story.classes);
-  }
-  std::vector<Finding> found = Findings(trial);
-  std::erase_if(found, [](const Finding& finding) { return finding.cause != "all_labels"; });
-  return found;
-}
-
-TEST(DataLeak, AGraphThatIsTrainedOnAllLabels_IsTold) {
-  const auto findings = Graph({});
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].step, 29);
-  EXPECT_NE(findings[0].remedy.find("train_mask"), std::string::npos);
-}
-
-TEST(DataLeak, AGraphWithAMask_RowsThatAreAllEvaluated_AndOtherBatches_AreSilent) {
-  EXPECT_TRUE(Graph({.trained = 50}).empty());
-  EXPECT_TRUE(Graph({.ignored = 40}).empty());     // the mask is a class that the loss leaves out
-  EXPECT_TRUE(Graph({.value = 0.4}).empty());      // some rows count less
-  EXPECT_TRUE(Graph({.evaluated = 80}).empty());   // the training's own accuracy
-  EXPECT_TRUE(Graph({.classes = false}).empty());  // of one class
-  EXPECT_TRUE(Graph({.batches = 4}).empty());
-  EXPECT_TRUE(Graph({.evaluated = 8}).empty());
-}
-
 TEST(DataLeak, NewRows_AndFewDuplicates_AreSilent) {
   EXPECT_TRUE(Findings(Story(Measured, [](int i) { return 1000 + i; })).empty());
   EXPECT_TRUE(Findings(Story(Measured, [](int i) { return i < 3 ? i : 1000 + i; })).empty());

@@ -499,7 +499,7 @@ class LabelNoise final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.version = 6;  // 5: turned masks; 6: noise that was drawn anew; 7: that is drowned
+  spec.version = 7;  // 5: turned masks; 6: noise that was drawn anew; 7: that is drowned
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

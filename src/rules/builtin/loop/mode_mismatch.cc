@@ -85,7 +85,7 @@ class ModeMismatch final : public KeptRule {
     bool counted = false;                             // this evaluation has been judged
     std::int64_t bad_evaluations = 0;                 // in a row
     std::int64_t first_bad = -1;
-    bool open_eval = false;
+    bool open_eval = false, open_before = false;  // a finding, one with evaluations of models before it
     std::int64_t trained_from = -1,
                  trained_to = -1;  // `steps_` at its first and newest update in training mode
     void VisitFields(Fields& io) {
@@ -107,6 +107,7 @@ class ModeMismatch final : public KeptRule {
       io("bad_evaluations", bad_evaluations);
       io("first_bad", first_bad);
       io("open_eval", open_eval);
+      io("open_before", open_before);
       io("trained_from", trained_from);
       io("trained_to", trained_to);
     }
@@ -242,6 +243,7 @@ class ModeMismatch final : public KeptRule {
     Dropped(view, sink);
     const std::uint32_t worker = view.index.first_worker();
     const bool loss = !view.index.scalars(Role::kLoss).empty() || !view.index.summaries(Role::kLoss).empty();
+    bool in_evaluation = false;  // a trained model is
     for (const query::EventAt& event : view.rows.events) {
       if (event.worker != worker) continue;
       Model* model = nullptr;
@@ -268,8 +270,10 @@ class ModeMismatch final : public KeptRule {
         ++model->in_evaluation;
         model->evaluated = model->evaluated || (bits & kTraining) == 0;
         model->ever_in_evaluation = true;
+        in_evaluation = in_evaluation || (bits & kTraining) == 0;
       }
     }
+    if (in_evaluation) HealBefore(sink);
     if (!loss) return;
     for (auto& [number, model] : models_) {
       if (model.last_eval_at == steps_ && model.trained && !model.counted)
@@ -288,6 +292,16 @@ class ModeMismatch final : public KeptRule {
       bad += over ? other.bad_evaluations : 0;
     }
     return bad;
+  }
+
+  // Trials that were looked at in training mode are over once a model is evaluated as it should be.
+  void HealBefore(Sink& sink) {
+    for (auto& [number, model] : models_) {
+      if (!model.open_before) continue;
+      sink.Heal("evaluation", "", last_.mode_step);
+      model.open_eval = model.open_before = false;
+      model.bad_evaluations = 0;
+    }
   }
 
   void Begin(Model& model) const {
@@ -313,15 +327,17 @@ class ModeMismatch final : public KeptRule {
       if (model.in_evaluation > 0) {
         model.bad_evaluations = 0;
         if (model.open_eval) sink.Heal("evaluation", "", last_.mode_step);
-        model.open_eval = false;
+        model.open_eval = model.open_before = false;
       }
       return;
     }
     model.counted = true;
     if (model.bad_evaluations++ == 0) model.first_bad = std::max<std::int64_t>(last_.mode_step, 0);
     const std::int64_t bad = model.bad_evaluations + before;
-    if (bad < evaluations) return;
+    // Two models in a row may have been looked at for another reason: one more than of a single model.
+    if (bad < evaluations + (before > 0 ? 1 : 0)) return;
     model.open_eval = true;
+    model.open_before = before > 0;
     Finding finding = FindingAt(kName, "evaluation", trial, format::kNoId, 0, last_.Info());
     finding.since_step = model.first_bad;
     finding.what = bad == 1 ? "the trained model is evaluated in training mode"
@@ -353,7 +369,7 @@ class ModeMismatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
-  spec.version = 5;  // 4: cause "dropout"; 5: models that are made anew
+  spec.version = 6;  // 4: cause "dropout"; 5: models that are made anew; 6: three of them
   spec.aliases = {"BatchNormStats"};
   spec.summary = "training in evaluation mode, or evaluation in training mode";
   return spec;

@@ -336,17 +336,18 @@ TEST(ModeMismatch, SecondEvaluationInTrainingMode_Warns) {
 }
 
 // Three models, one after the other, each trained for 20 steps and evaluated once; `again`: all are trained
-// in between, `passes` of the evaluation see one batch, `good`: the second is evaluated in evaluation mode.
-std::vector<Finding> Folds(bool again = false, int passes = 1, bool good = false) {
+// in between, `passes` of the evaluation see one batch, `good`: that fold is evaluated in evaluation mode.
+std::vector<Finding> Folds(bool again = false, int passes = 1, std::uint32_t good = 9,
+                           std::uint32_t folds = 3) {
   FakeTrial trial;
-  for (std::uint32_t fold = 0; fold < 3; ++fold) {
+  for (std::uint32_t fold = 0; fold < folds; ++fold) {
     for (int step = 0; step < 20; ++step) {
       TrainStep(trial, kTraining | kSomeTrain, fold, 10 + fold);
       for (std::uint32_t other = 10; again && other < 13; ++other)
         TrainStep(trial, kTraining | kSomeTrain, 0, other);
     }
     for (int pass = 0; pass < passes; ++pass)
-      EvalStep(trial, good && fold == 1 ? kSomeEval : kTraining | kSomeTrain, true, 3, 10 + fold);
+      EvalStep(trial, fold == good ? kSomeEval : kTraining | kSomeTrain, true, 3, 10 + fold);
   }
   return FindingsOf(trial, "ModeMismatch");
 }
@@ -355,10 +356,19 @@ TEST(ModeMismatch, ModelsThatAreMadeAnew_CountTogether) {
   const auto findings = Folds();
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "evaluation");
-  EXPECT_EQ(findings[0].step, 39);
-  EXPECT_TRUE(Folds(true).empty());            // partners, of which each is looked at
-  EXPECT_TRUE(Folds(false, 6).empty());        // a mean over masks
-  EXPECT_TRUE(Folds(false, 1, true).empty());  // who looks at statistics of one of them
+  EXPECT_EQ(findings[0].step, 59);
+  EXPECT_TRUE(Folds(false, 1, 9, 2).empty());
+  EXPECT_TRUE(Folds(true).empty());         // partners, of which each is looked at
+  EXPECT_TRUE(Folds(false, 6).empty());     // a mean over masks
+  EXPECT_TRUE(Folds(false, 1, 1).empty());  // who looks at statistics of one of them
+}
+
+TEST(ModeMismatch, ModelsThatAreMadeAnew_HealWithAnEvaluationInEvaluationMode) {
+  // Three trials of rates, then the training itself.
+  const auto findings = Folds(false, 1, 3, 4);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_TRUE(findings[0].healed);
+  EXPECT_FALSE(Folds(false, 1, 9, 4).at(0).healed);
 }
 
 TEST(ModeMismatch, EvaluationsWithoutALoss_NeverInEvaluationMode_Warn) {

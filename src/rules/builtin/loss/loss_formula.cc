@@ -159,6 +159,7 @@ class LossFormula final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
+  spec.version = 2;  // 2: "squashed_twice"
   spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
   return spec;
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_input.h"
 #include "rules/facts/model_tail.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -19,7 +21,7 @@ namespace luff::rules::loss_input_contract {
 namespace {
 
 constexpr const char* kName = "LossInputContract";
-constexpr std::int64_t kLooked = 16;  // first TRAIN steps of which each is looked at
+constexpr std::int64_t kLooked = 16;  // first TRAIN steps of which each is looked at; later, powers of two
 constexpr std::int64_t kClean = 32;   // correct calls before a loss may be trusted and no longer checked
 
 struct Limits {
@@ -253,13 +255,12 @@ class LossInputContract final : public KeptRule {
     }
   };
   struct Broken {  // by CTC loss
-    bool now = false, told = false;
-    std::int64_t since = -1, steps = 0;
+    bool told = false;
+    std::int64_t since = -1, looks = 0;  // in a row, the first at step `since`
     void VisitFields(Fields& io) {
-      io("now", now);
       io("told", told);
       io("since", since);
-      io("steps", steps);
+      io("looks", looks);
     }
   };
   struct Kind {
@@ -318,36 +319,31 @@ class LossInputContract final : public KeptRule {
     }
   }
 
-  // What the event `loss_ctc` tells, which is written whenever it changes.
+  // What the event `loss_ctc` tells, which is written at each look that breaks something, and at the first
+  // one after it that does not.
   void Ctc(const StepView& view, Sink& sink) {
     for (const auto& event : view.index.json_events("loss_ctc")) {
       const auto breaks = event->find("breaks");
       const double call = NumberIn(*event, "call");
       if (!(call >= 0 && call < 64) || breaks == event->end() || !breaks->is_array() || breaks->size() > 4)
         continue;
-      const std::string place = fmt::format("{:.0f}", call);
-      for (auto& [key, broken] : ctc_) {
-        if (key.starts_with(place + " ")) broken.now = false;
-      }
+      const std::string place = fmt::format("{:.0f} ", call);
+      std::set<std::string> now;
       for (const auto& word : *breaks) {
-        if (!word.is_string() || CtcBreach(word.get<std::string>()).cause == nullptr) continue;
-        const std::string key = place + " " + word.get<std::string>();
+        if (word.is_string() && CtcBreach(word.get<std::string>()).cause != nullptr)
+          now.insert(place + word.get<std::string>());
+      }
+      for (auto& [key, broken] : ctc_) {
+        if (key.starts_with(place) && !now.contains(key)) broken.looks = 0;
+      }
+      for (const std::string& key : now) {
         if (ctc_.size() >= LossReader::kMaxKinds && !ctc_.contains(key)) continue;
         Broken& broken = ctc_[key];
-        broken.now = true;
-        if (broken.since < 0) broken.since = view.rows.info.mode_step;
+        if (broken.looks++ == 0) broken.since = view.rows.info.mode_step;
       }
     }
     for (auto& [key, broken] : ctc_) {
-      if (!broken.now) {
-        broken.since = -1;
-        broken.steps = 0;
-        continue;
-      }
-      // Calls are looked at in the first 16 steps, then in those that are powers of two: until the next look,
-      // one batch is all that is known.
-      const bool looked_once = broken.since >= kLooked - limits_.calls;
-      if (broken.told || ++broken.steps < (looked_once ? broken.since + 1 : limits_.calls)) continue;
+      if (broken.told || broken.looks < (broken.since < kLooked ? limits_.calls : 2)) continue;
       broken.told = true;
       const Breach breach = CtcBreach(std::string_view(key).substr(key.find(' ') + 1));
       Finding finding = FindingAt(kName, breach.cause, view, TensorAt{format::kNoId});
@@ -358,8 +354,8 @@ class LossInputContract final : public KeptRule {
       finding.why = breach.why;
       finding.remedy = breach.remedy;
       finding.causes = {breach.what};
-      finding.evidence = {{"calls", broken.steps}};
-      finding.threshold = fmt::format("{} steps in a row (Luff)", limits_.calls);
+      finding.evidence = {{"calls", broken.looks}};
+      finding.threshold = fmt::format("{} looks in a row (Luff)", broken.looks);
       sink.Report(std::move(finding));
     }
   }
@@ -383,7 +379,7 @@ class LossInputContract final : public KeptRule {
             ((*low >= 0 && AllSumsAre(rows, false, false, 1, tolerance)) ||
              AllSumsAre(rows, false, true, 0, tolerance)))
           return kBatchAxis;
-        return Limited(call, *low, *high, values.size(), kind);
+        return Limited(call, found.formula, *low, *high, values.size(), kind);
       }
       case Formula::kNll: {
         const ClassRows rows = RowsOf(call);
@@ -396,7 +392,7 @@ class LossInputContract final : public KeptRule {
         if (named && *high > 0.01) return kLogitsIntoNll;
         return {};
       }
-      case Formula::kBceWithLogits: return Limited(call, *low, *high, values.size(), kind);
+      case Formula::kBceWithLogits: return Limited(call, found.formula, *low, *high, values.size(), kind);
       case Formula::kBce: return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
       case Formula::kKlDivergence:
         if (!named) return {};
@@ -409,6 +405,15 @@ class LossInputContract final : public KeptRule {
     }
   }
 
+  // Whether each target names an answer: a class, or a yes or no. Shares of a teacher, or of relevances, may
+  // be as near to even as what is limited.
+  static bool NamesAnswers(const LossCall& call) {
+    const std::vector<double>& targets = call.target.values;
+    return !targets.empty() &&
+           (IsIds(call.target.dtype) ||
+            std::all_of(targets.begin(), targets.end(), [](double v) { return v == 0 || v == 1; }));
+  }
+
   // A softmax or sigmoid of what another one, or an activation, has limited. The graph says so. Where the
   // loss has a softmax of its own, the others are one too many already: BreachOf and Limited.
   Breach Twice(const LossCall& call, Formula formula) const {
@@ -417,7 +422,7 @@ class LossInputContract final : public KeptRule {
     const bool of_shares =
         formula == Formula::kNll || formula == Formula::kBce || formula == Formula::kKlDivergence;
     if (formula == Formula::kUnknown || (of_scores && maker != "log_softmax") ||
-        (maker != "softmax" && maker != "sigmoid" && maker != "log_softmax"))
+        (maker != "softmax" && maker != "sigmoid" && maker != "log_softmax") || !NamesAnswers(call))
       return {};
     if (behind == "softmax" || behind == "sigmoid") return kSquashedTwice;
     return IsActivation(behind) && (of_shares || of_scores) ? kLimitedFirst : Breach();
@@ -456,11 +461,13 @@ class LossInputContract final : public KeptRule {
   }
 
   // What the graph says is a fact; without it, the values must tell.
-  Breach Limited(const LossCall& call, double low, double high, std::size_t count, Kind* kind) const {
+  Breach Limited(const LossCall& call, Formula formula, double low, double high, std::size_t count,
+                 Kind* kind) const {
     const std::string maker = makers_.Of(call);
     if (maker.empty() && TailOf(modules_).type.starts_with("Dropout") &&
         Dropped(call.output, modules_.modules().back().Number("p").value_or(0)))
       return kDropped;
+    if (formula == Formula::kCrossEntropy && !NamesAnswers(call)) return {};
     if (maker == "sigmoid" || maker == "softmax") return kSigmoidFirst;
     if (IsActivation(maker)) return kActivationFirst;
     return Squashed(low, high, count, kind) ? kSigmoidFirst : Breach();
@@ -531,8 +538,8 @@ class LossInputContract final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
-  // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"
-  spec.version = 6;
+  // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets
+  spec.version = 7;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -256,6 +256,43 @@ TEST(LossInputContract, WhatTheGraphSays_IsAFact) {
     EXPECT_TRUE(FindingsOf(TwoHeads(plain, event)).empty()) << event;
 }
 
+// A loss of 6 rows of 3 classes whose targets are shares. They are one-hot, or those of a teacher.
+FakeTrial Shares(const std::string& loss, bool hard, const std::string& event) {
+  FakeTrial trial;
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 8; ++step) {
+    std::vector<double> scores(18);
+    std::vector<double> target(18);
+    for (double& score : scores) score = normal(random);
+    for (double& score : target) score = normal(random);
+    Normalise(&scores, true, true);
+    if (loss == "BCELoss")
+      for (double& score : scores) score = std::exp(score);
+    Normalise(&target, true, false);
+    for (std::size_t i = 0; hard && i < target.size(); ++i) target[i] = i % 3 == i / 3 % 3 ? 1 : 0;
+    trial.Step();
+    if (step == 0) trial.EventJson(event);
+    trial.Loss(1, loss + "_output_0")
+        .Sample("sample/" + loss + "_input_0", {6, 3}, scores)
+        .Sample("sample/" + loss + "_input_1", {6, 3}, target);
+  }
+  return trial;
+}
+
+TEST(LossInputContract, LimitsOfWhatMeetsSoftTargets_AreSilent) {
+  for (const std::string behind : {"softmax", "sigmoid", "relu", "tanh"}) {
+    for (const auto& [loss, maker] : {std::pair("KLDivLoss", "log_softmax"), std::pair("BCELoss", "softmax"),
+                                      std::pair("CrossEntropyLoss", "log_softmax")}) {
+      EXPECT_EQ(FindingsOf(Shares(loss, true, MadeBy(maker, 0, behind, loss))).size(), 1U) << loss << behind;
+      EXPECT_TRUE(FindingsOf(Shares(loss, false, MadeBy(maker, 0, behind, loss))).empty()) << loss << behind;
+    }
+    if (behind == "softmax") continue;
+    EXPECT_EQ(FindingsOf(Shares("CrossEntropyLoss", true, MadeBy(behind))).size(), 1U) << behind;
+    EXPECT_TRUE(FindingsOf(Shares("CrossEntropyLoss", false, MadeBy(behind))).empty()) << behind;
+  }
+}
+
 // A divergence of 6 rows of 3 shares; `first` and `second` change scores into the two arguments.
 FakeTrial Divergences(const std::function<void(std::vector<double>*)>& first,
                       const std::function<void(std::vector<double>*)>& second, bool log_target = false) {
@@ -341,20 +378,26 @@ TEST(LossInputContract, WhatCtcCannotLearnFrom_IsNamed) {
       {R"("blank")", "blank_in_ctc_targets"},
       {R"("short")", "too_few_steps_for_ctc"}};
   for (const auto& [word, cause] : all) {
-    const auto findings = told({word});
+    const auto findings = told({word, "-", word, "-", "-", word});
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].cause, cause);
-    EXPECT_EQ(findings[0].step, 2);
+    EXPECT_EQ(findings[0].step, 5);
+    EXPECT_TRUE(told({word}).empty());  // CTC loss in one of many steps
+    EXPECT_TRUE(told({word, word, "", word, word}).empty());
   }
-  EXPECT_EQ(told({R"("blank", "short")"}).size(), 2U);
+  const std::string both = R"("blank", "short")";
+  EXPECT_EQ(told({both, both, both}).size(), 2U);
   EXPECT_TRUE(told({}).empty());
   EXPECT_TRUE(told({""}).empty());
   EXPECT_TRUE(told({R"("short")", "-", ""}).empty());  // a batch of the longest words
-  EXPECT_TRUE(told({R"("another word")"}).empty());
+  EXPECT_TRUE(told(std::vector<std::string>(4, R"("another word")")).empty());
   std::vector<std::string> later(33, "-");  // in the only batch between steps 32 and 64 that is looked at
   later.back() = R"("short")";
   EXPECT_TRUE(told(later).empty());
-  EXPECT_TRUE(told({R"(1, null)"}).empty());
+  later.resize(65, "-");
+  later.back() = R"("short")";
+  EXPECT_EQ(told(later).size(), 1U);
+  EXPECT_TRUE(told(std::vector<std::string>(4, "1, null")).empty());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <tuple>
 
 #include "rules/testing/machine_story.h"
 #include "rules/testing/recorder.h"
@@ -188,13 +189,16 @@ TEST(MemoryGrowth, ALeakIsNamedWithTheTimeThatIsLeft) {
 }
 
 TEST(MemoryGrowth, GraphsOfEarlierStepsAreTheCause_WhereMostOfThemAreThere) {
-  for (const auto& [alive, cause] : {std::pair(22, "graphs_kept"), std::pair(10, "grows")}) {
+  // The last are 19 of the first steps that a list holds.
+  for (const auto& [alive, newest, cause] :
+       {std::tuple(22, 1024, "graphs_kept"), std::tuple(10, 1024, "grows"), std::tuple(19, 64, "grows")}) {
     MachineStory story;
     story.Put("rank.0.anonymous",
               {Unit::kBytes, Kind::kGauge, [](double seconds) { return 1e9 + 3e6 * seconds; }});
     FakeTrial& trial = story.Tell(420);
-    trial.SetDocument("kept_graphs",
-                      R"({"step":2048,"looked_at":22,"oldest":0,"alive":)" + std::to_string(alive) + "}");
+    trial.SetDocument("kept_graphs", R"({"step":2048,"looked_at":22,"oldest":0,"alive":)" +
+                                         std::to_string(alive) + R"(,"newest":)" + std::to_string(newest) +
+                                         "}");
     const auto findings = FindingsOf(trial, "MemoryGrowth", ParameterSet::kLuff);
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].cause, cause);

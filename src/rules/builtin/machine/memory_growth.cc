@@ -58,16 +58,19 @@ double Slope(const std::vector<double>& values) {
 
 /// Graphs of earlier steps that were still in memory, by the document "kept_graphs".
 struct KeptGraphs {
-  std::int64_t step = 0, looked_at = 0, alive = 0, oldest = 0;
+  std::int64_t step = 0, looked_at = 0, alive = 0, newest = 0;
 };
 std::optional<KeptGraphs> KeptGraphsOf(const MachineWindow& window) {
   const nlohmann::json json =
       TryParseJson(window.trial->DocumentAt("kept_graphs", window.number), {1U << 12U, 4});
   if (!json.is_object()) return std::nullopt;
   const KeptGraphs kept{WholeMember(json, "step", -1), WholeMember(json, "looked_at", 0),
-                        WholeMember(json, "alive", 0), WholeMember(json, "oldest", 0)};
-  // Those of a window of steps go again, so most of all must be there.
-  return kept.step >= 0 && kept.alive > 0 && kept.alive >= kept.looked_at - kept.looked_at / 4
+                        WholeMember(json, "alive", 0),
+                        WholeMember(json, "newest", WholeMember(json, "step", -1))};
+  // Those of a window of steps go again, so most of all must be there, and the newest, of the last power of
+  // two before the look: the first hundred that a list has kept do not grow.
+  return kept.step >= 0 && kept.alive > 0 && kept.alive >= kept.looked_at - kept.looked_at / 4 &&
+                 kept.newest >= kept.step / 2
              ? std::optional(kept)
              : std::nullopt;
 }
@@ -152,6 +155,7 @@ class MemoryGrowth final : public MachineRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<MemoryGrowth>(kName, kParams);
+  spec.version = 2;  // 2: "graphs_kept"
   spec.summary = "the memory of a training grows and will be used up";
   return spec;
 }

@@ -153,11 +153,10 @@ class Straggler final : public KeptRule {
       const bool computes = lag.phase == "forward" || lag.phase == "loss" || lag.phase == "compute";
       lag.cause = lag.phase.empty() ? "not_visible" : input ? "input" : computes ? "more_work" : "own_work";
       // Workers may wait for each other in forward(), where FSDP gathers parameters: then the one that takes
-      // longest waits, and has no more time on a core.
+      // longest waits, and has no more time on a core. Another may have.
       const auto cpu = [](const Sums& sums) { return sums.cpu; };
       const double own_cpu = workers_.at(static_cast<std::uint32_t>(lag.worker)).cpu;
-      if (computes && timed && own_cpu - Others(lag.worker, cpu) < lag.seconds / 2) return {};
-      return lag;
+      if (!computes || (timed && own_cpu - Others(lag.worker, cpu) >= lag.seconds / 2)) return lag;
     }
     if (!timed) return {};
     for (const bool queue : {false, true}) {
@@ -259,6 +258,7 @@ class Straggler final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Straggler>(kName, kParams);
+  spec.version = 2;  // 2: a longer forward pass is "more_work", and none where it only waits
   spec.summary = "one of several workers makes the others wait; says which, and with what";
   return spec;
 }

@@ -58,6 +58,11 @@ TEST(Straggler, AForwardPassThatComputesLonger_IsMoreWork) {
 TEST(Straggler, AForwardPassThatWaitsForTheOthers_IsNoStraggler) {
   // As FSDP does where it gathers parameters: the one that waits longest is not to blame.
   EXPECT_TRUE(Told({{}, {}, {.forward = 95, .backward = 60}}).empty());
+  EXPECT_TRUE(Told({{.cpu = -1}, {.cpu = -1}, {.forward = 95, .backward = 60, .cpu = -1}}).empty());
+  const auto findings = Told({{.cpu = 178}, {}, {.forward = 95, .backward = 60}});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "more_work");
+  EXPECT_EQ(findings[0].worker, 0U);
 }
 
 TEST(Straggler, EqualOnesAndThoseThatDoNotWaitForEachOther_AreSilent) {
