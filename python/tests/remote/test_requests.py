@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from luff.remote import _requests
+from luff.remote._errors import Refused
 from luff.remote._requests import Requests, put_request, request_key
+from luff.remote._store import FolderStore
 
 JOB = """
 import sys, time
@@ -77,6 +79,60 @@ def test_what_is_too_large_is_told_and_not_read(run, store, fetched):
     assert set(arrived(run)) == {"000001.problem", "000002.json"}
     assert store.received - received < 1000
     assert b"larger than 64 KiB" in arrived(run)["000001.problem"]
+
+
+class Denied(FolderStore):
+    """A store that gives nobody some of its objects, and a list only if `lists`."""
+
+    def __init__(self, folder, denied, lists=True):
+        super().__init__("s3://terabytes/team", str(folder))  # a name with a word of another error
+        self.denied, self.lists = denied, lists
+
+    def get(self, key, most, unless=""):
+        if self.denied(key):
+            raise Refused(f"no right to do this: {self.url}/{key}")
+        return super().get(key, most, unless)
+
+    def children(self, prefix):
+        if not self.lists:
+            raise Refused(f"no right to do this: {self.url}/{prefix}")
+        return super().children(prefix)
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_refusal_is_no_request(run, tmp_path, lists):
+    """Of an object that is not there, a store says "no right" to who may not list."""
+    (run.path / "requests").mkdir()
+    said = []
+    store = Denied(tmp_path / "bucket", lambda key: True, lists)
+    requests = Requests(str(run.path), store, run.run_id, said.append)
+    assert [requests.look() for _ in range(3)] == [0, 0, 0]
+    assert arrived(run) == {}
+    assert len(said) == 1
+    assert "no right" in said[0]
+
+
+def test_one_that_cannot_be_read_holds_up_none_behind_it(run, tmp_path):
+    (run.path / "requests").mkdir()
+    said = []
+    store = Denied(tmp_path / "bucket", lambda key: key.endswith("000001.json"))
+    for text in (b"theirs", b"ours", b"ours, too"):
+        put_request(store, run.run_id, text)
+    (tmp_path / "bucket/requests" / run.run_id / "000004.json").mkdir()
+    os.mkfifo(tmp_path / "bucket/requests" / run.run_id / "000005.json")
+    store.put(request_key(run.run_id, 6), b"last")
+    requests = Requests(str(run.path), store, run.run_id, said.append)
+    assert requests.look() == 6
+    found = arrived(run)
+    assert [name for name in sorted(found) if name.endswith("json")] == [
+        "000002.json",
+        "000003.json",
+        "000006.json",
+    ]
+    assert b"cannot be read: no right" in found["000001.problem"]
+    assert b"no file" in found["000004.problem"]
+    assert b"no file" in found["000005.problem"]
+    assert said == []
 
 
 def test_a_number_that_was_left_out_holds_nothing_up(run, store, fetched, monkeypatch):
