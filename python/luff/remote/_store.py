@@ -114,7 +114,7 @@ class FolderStore(Store):
             os.makedirs(self._root, mode=0o700, exist_ok=True)
         folder = os.open(self._root, _FOLDER)
         try:
-            for at, name in enumerate(names):
+            for at in range(len(names)):
                 inner = self._inner(folder, "/".join(names[: at + 1]), make)
                 os.close(folder)
                 folder = inner

@@ -45,7 +45,7 @@ def test_no_folder_that_is_a_link_is_listed_read_written_or_emptied(store, home,
         lambda: store.delete(f"{link}/thesis"),
         lambda: store.delete_all([f"{link}/sub/photo"]),
     ):
-        with pytest.raises(Refused, match=f"a link or a file where the bucket has folders.*{link}"):
+        with pytest.raises(Refused, match=rf"a link or a file where the bucket has folders.*{link}"):
             ask()
     assert untouched(home)
     assert sorted(os.listdir(home)) == ["sub", "thesis"]
@@ -75,7 +75,7 @@ def test_the_folder_itself_may_be_a_link(store, tmp_path):
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.mkdir(path)])
 def test_what_is_no_file_is_refused(store, tmp_path, make):
     make(tmp_path / "bucket/runs/a/odd")
-    with pytest.raises(Refused, match="is no file: .*runs/a/odd"):
+    with pytest.raises(Refused, match=r"is no file: .*runs/a/odd"):
         store.get("runs/a/odd", 99)
 
 
