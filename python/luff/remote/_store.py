@@ -160,7 +160,8 @@ class FolderStore(Store):
             return Refused(f"a link in the bucket; Luff makes none: {self.url}/{key}")
         if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket, a folder
             return Refused(f"an object of the bucket is no file: {self.url}/{key}")
-        text = f"{error.strerror}: {self.url}/{key}"
+        where = self._root if error.filename == self._root else f"{self.url}/{key}"
+        text = f"{error.strerror}: {where}"
         if isinstance(error, PermissionError):
             return Refused(
                 f"{text}; the folder of the bucket must be yours to read, and to write for `luff sync`"
