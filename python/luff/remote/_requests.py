@@ -24,6 +24,7 @@ MOST_AT_ONCE = 8  # of one look
 MOST_WAITING = 64  # that the supervisor has not looked at
 MOST_OF_A_RUN = 10_000
 _LIST_EVERY_S = 60.0  # where a number was left out
+MOST_LEFT_OUT = 1_000  # numbers in a row
 _ATTEMPTS = 100
 
 _NAME = re.compile(r"([0-9]{6})\.json")
@@ -40,7 +41,10 @@ def _numbers(store: Store, run_id: str) -> list[int]:
 
 def put_request(store: Store, run_id: str, data: bytes, after: int = 0) -> int:
     """Puts a request under the next number, which is beyond `after`. Returns the number. Raises a BucketError."""
-    number = max([after, *_numbers(store, run_id)]) + 1
+    number = after + 1
+    for taken in _numbers(store, run_id):
+        if number <= taken < number + MOST_LEFT_OUT:  # one far beyond would use all numbers up
+            number = taken + 1
     for _ in range(_ATTEMPTS):
         if number > MAX_NUMBER:
             break
@@ -59,7 +63,10 @@ def put_request(store: Store, run_id: str, data: bytes, after: int = 0) -> int:
                 number += 1
                 continue
         return number
-    raise Unreachable(f"every number that was tried is taken: {store.url}/{request_key(run_id, number)}")
+    raise Unreachable(
+        "every number that was tried is taken; remove what others have put there, and try again: "
+        f"{store.url}/{request_key(run_id, min(number, MAX_NUMBER))}"
+    )
 
 
 class Requests:
@@ -162,7 +169,8 @@ class Requests:
         """Where a number was left out, the next one that there is. Looks once in a minute."""
         if not self._list():
             return False
-        beyond = sorted(number for number in self._listed if number > self._last)
+        most = self._last + MOST_LEFT_OUT
+        beyond = sorted(number for number in self._listed if self._last < number <= most)
         if not beyond:
             return False
         self._last = beyond[0] - 1

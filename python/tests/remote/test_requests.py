@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from luff._verbs import sync
 from luff.remote import _requests
-from luff.remote._errors import Refused
+from luff.remote._errors import Refused, Unreachable
 from luff.remote._requests import Requests, put_request, request_key
 from luff.remote._store import FolderStore
 
@@ -144,6 +145,38 @@ def test_a_number_that_was_left_out_holds_nothing_up(run, store, fetched, monkey
     assert arrived(run) == {"000007.json": b"seven"}
     assert put_request(store, run.run_id, b"next") == 8
     assert put_request(store, run.run_id, b"later", after=20) == 21
+
+
+def test_a_number_far_beyond_uses_none_up(run, store, fetched, monkeypatch):
+    requests, _ = fetched
+    monkeypatch.setattr(_requests, "_LIST_EVERY_S", 0.0)
+    store.put(request_key(run.run_id, 999_999), b"far")
+    assert requests.look() == 0
+    assert put_request(store, run.run_id, b"one") == 1
+    assert put_request(store, run.run_id, b"two") == 2
+    assert requests.look() == 2
+    assert arrived(run) == {"000001.json": b"one", "000002.json": b"two"}
+    with pytest.raises(Unreachable, match="remove what others have put there"):
+        put_request(store, run.run_id, b"none is left", after=999_999)
+
+
+def test_requests_are_looked_for_between_two_flushes(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sync, "_REQUESTS_S", 0.01)
+    beside = sync.Sync(
+        sync._parser().parse_args([str(run.path), f"file://{tmp_path}/bucket", "--flush", "3600"])
+    )
+
+    class Counted:
+        looks = 0
+
+        def look(self):
+            self.looks += 1
+            if self.looks == 3:
+                beside._closed.set()
+
+    counted = Counted()
+    beside._pause(counted)
+    assert counted.looks == 3
 
 
 def test_what_nobody_takes_does_not_pile_up(run, store, fetched):
