@@ -30,6 +30,7 @@ _REQUEST_S, _CONNECT_S, _RETRY_S, _RETRIES = 30, 10, 20, 2
 _PAGE = 1000  # objects that a store tells with one request
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOCK = ".luff-lock"
+_ATTEMPTS = 5
 _MAX_DEPTH = 8  # of folders below a prefix; Luff makes three
 
 
@@ -217,34 +218,48 @@ class FolderStore(Store):
         return etag
 
     def _conditional(self, key: str, data: bytes, allowed: Callable[[str], bool]) -> str:
-        import fcntl
-
-        with self._folder_lock() as lock, self._place(key, make=True) as (folder, name):
-            fcntl.flock(lock, fcntl.LOCK_EX)  # held for one rename by others
+        def write(folder: int, name: str) -> str:
             try:
                 now = self._etag(os.stat(name, dir_fd=folder, follow_symlinks=False))
             except FileNotFoundError:
                 now = ""
             if not allowed(now):
                 raise Conflict(f"the object has changed: {self.url}/{key}")
-            etag = self._write(folder, name, data)
+            return self._write(folder, name, data)
+
+        with self._locked():
+            etag = self._making(key, write)
         self._count(sent=len(data), puts=1)
         return etag
 
+    def _making(self, key: str, write: Callable[[int, str], str]) -> str:
+        """Writes an object into its folder, which is made; somebody who prunes may remove it just then."""
+        for _ in range(_ATTEMPTS):
+            try:
+                with self._place(key, make=True) as (folder, name):
+                    return write(folder, name)
+            except Absent:
+                continue
+        raise Unreachable(f"the folder is removed again and again: {self.url}/{key}")
+
     @contextmanager
-    def _folder_lock(self) -> Iterator[int]:
-        """The open file whose lock conditional puts hold."""
+    def _locked(self) -> Iterator[None]:
+        """Holds the lock of conditional puts, which others hold for one rename."""
+        import fcntl
+
         with self._place(_LOCK, make=True) as (folder, name):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             lock = os.open(name, flags, 0o666, dir_fd=folder)
         try:
-            yield lock
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        except OSError as error:  # of the lock: a put tells its own
+            raise self._told(error, _LOCK) from None
         finally:
             os.close(lock)
 
     def put(self, key: str, data: bytes) -> None:
-        with self._place(key, make=True) as (folder, name):
-            self._write(folder, name, data)
+        self._making(key, lambda folder, name: self._write(folder, name, data))
         self._count(sent=len(data), puts=1)
 
     def put_new(self, key: str, data: bytes) -> str:

@@ -91,3 +91,19 @@ def test_a_planted_temporary_file_leads_nowhere(store, home, tmp_path, monkeypat
     store.put("runs/a/new", b"mine")
     assert untouched(home)
     assert store.get("runs/a/new", 99)[0] == b"mine"
+
+
+def test_a_folder_that_is_removed_just_then_is_made_once_more(store, tmp_path, monkeypatch):
+    removed, real = [], store._write
+
+    def write(folder, name, data):
+        if not removed:
+            removed.append(os.rmdir(tmp_path / "bucket/live/a"))  # by somebody who prunes
+        return real(folder, name, data)
+
+    monkeypatch.setattr(store, "_write", write)
+    store.put("live/a/one", b"one")
+    removed.clear()
+    store.delete("live/a/one")
+    store.put_new("live/a/two", b"two")
+    assert [o.name for o in store.objects("live/", 9)] == ["a/two"]
