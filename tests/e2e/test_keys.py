@@ -147,6 +147,9 @@ def test_without_a_supervisor_the_keys_that_the_run_names_count(luff: Luff, tmp_
 def test_wrong_keys_in_a_configuration_are_told_with_their_line(luff: Luff, tmp_path: Path) -> None:
     lines = _lines_of_key(luff, tmp_path / "key", "--id", "a", "--expires", "90d")
     config = tmp_path / "luff.toml"
+    code, _, err = luff("keys", "new", str(tmp_path / "dead"), "--expires", "2020-01-01")
+    assert (code, "which is over" in err) == (2, True)
+    assert not (tmp_path / "dead").exists()
 
     def said(text: str) -> str:
         config.write_text(text)
