@@ -135,7 +135,7 @@ def test_who_is_cut_off_anywhere_goes_on_with_the_same_command(tmp_path, keep, c
     base.put(f"requests/{run.run_id}/000001.json", b"{}")
     if not card:
         base.delete(f"cards/{run.run_id}")
-    shutil.copytree(template, tmp_path / "whole")
+    shutil.copytree(template, tmp_path / "whole", copy_function=os.link)
     age(tmp_path / "whole")
     whole = Dying("file:///whole", str(tmp_path / "whole"))
     whole.left = 10**9
@@ -148,7 +148,7 @@ def test_who_is_cut_off_anywhere_goes_on_with_the_same_command(tmp_path, keep, c
     )
     for at in range(requests):
         bucket = tmp_path / f"cut-{at}"
-        shutil.copytree(template, bucket)
+        shutil.copytree(template, bucket, copy_function=os.link)
         age(bucket)
         store = Dying(f"file://{bucket}", str(bucket))
         store.left = at
