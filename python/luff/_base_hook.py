@@ -150,6 +150,7 @@ class BaseHook:
         self.steps = self._make_writer()
         self.steps.forced = forced
         if session is not None:
+            self._options.upload = ""  # who uploads the run goes on
             session.after_fork_in_child()
             session.close(int(EndReason.FAILED), 0.0)
 

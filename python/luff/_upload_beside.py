@@ -46,8 +46,10 @@ def upload_beside(run: str, url: str) -> None:
     Raises
     ------
     InvalidArgumentError
-        If it does not start.
+        If it does not start, or the application has no Python to start it with.
     """
+    if getattr(sys, "frozen", False) or not sys.executable:  # that would start the application once more
+        raise InvalidArgumentError("upload= needs a Python of its own; `luff run --sync` uploads without")
     folder = os.path.join(run, "sync")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     verbs = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_verbs")

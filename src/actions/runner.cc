@@ -228,7 +228,7 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
 }
 
 void Runner::TellKeys(const std::vector<store::ControlRecord>& records) {
-  if (!options_.commands) return;
+  if (!options_.commands || !options_.tell_keys) return;
   std::string told;
   for (const store::ControlRecord& record : records) {
     if (record.kind == "keys") told = record.body;

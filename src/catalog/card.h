@@ -67,7 +67,7 @@ struct Card {
   std::vector<std::string> problems;  // damage
   // Of runs in a bucket only, else 0 and "".
   std::int64_t heard_unix_ns = 0;  // when the card was put, by the bucket's clock
-  std::string pruned;              // what `luff prune` has removed: "payload", "metadata", "all"
+  std::string pruned;              // what `luff prune` has removed: "payload", "all"
 };
 
 inline constexpr std::size_t kMaxParameters = 256;

@@ -187,6 +187,25 @@ Asked StateInCopy(const std::string& copy, const std::string& signature, std::ui
   return asked;
 }
 
+/// The highest number of an object that the job has seen, taken or refused: the bucket may have been cleaned.
+std::uint64_t LastObjectIn(const std::string& copy) {
+  constexpr std::string_view kBegin = "request ", kEnd = " of the bucket";
+  std::uint64_t last = 0;
+  if (const auto records = store::ReadControl(copy, 0, nullptr); records.ok()) {
+    for (const Asked& asked : actions::RequestsIn(*records)) last = std::max(last, asked.object);
+  }
+  for (const KeptAction& one : ActionsOfRun(copy).actions) {
+    std::string_view name = one.action;
+    if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) continue;
+    name.remove_prefix(kBegin.size());
+    name.remove_suffix(kEnd.size());
+    std::uint64_t number = 0;
+    const auto [at, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (error == std::errc() && at == name.data() + name.size()) last = std::max(last, number);
+  }
+  return last;
+}
+
 /// Puts an object below `requests` of the run in the bucket. Returns its number.
 std::uint64_t PutOrExit(const std::string& url, const std::string& object, std::uint64_t after) {
   auto command = PythonCommand("request");
@@ -232,11 +251,7 @@ void AskInBucket(const AskOptions& options, std::string_view action, const std::
   auto record = ValueOrExit(actions::RequestRecord(action, arguments, options.reason, actions::Author()));
   if (const Status done = keys::SignRecord(key, RunIdOrExit(options.run), kSignedForNs, &record); !done.ok())
     ExitWithError(done);
-  std::uint64_t after = 0;
-  if (const auto records = store::ReadControl(options.run, 0, nullptr); records.ok()) {
-    for (const Asked& asked : actions::RequestsIn(*records)) after = std::max(after, asked.object);
-  }
-  const std::uint64_t object = PutOrExit(options.url, keys::ObjectText(record), after);
+  const std::uint64_t object = PutOrExit(options.url, keys::ObjectText(record), LastObjectIn(options.run));
   Interruptible();
   const std::int64_t until =
       Env::Real().NowMonotonicNs() + static_cast<std::int64_t>(options.no_wait ? 0 : options.wait_s * 1e9);

@@ -37,6 +37,9 @@ std::int64_t ExpiryOrExit(const std::string& text) {
   if (!time.ok())
     ExitWithError(InvalidArgument(
         fmt::format("--expires is '{}', expected e.g. 90d, 12h or 2027-01-31", Escaped(text))));
+  if (*time <= NowS())
+    ExitWithError(InvalidArgument(
+        fmt::format("--expires is '{}', which is over: no signature of the key would count", Escaped(text))));
   return *time;
 }
 

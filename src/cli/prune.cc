@@ -44,11 +44,9 @@ void AddPrune(CLI::App& app) {
   verb->add_flag("--dry-run", options->dry_run, "Only say what would be removed");
   verb->add_flag("--json", options->json, "A line of JSON for each run");
   verb->footer(
-      "The card of a run stays, so `luff runs URL` still lists it. Needs the right to list and delete, and "
-      "to "
-      "put below\n"
-      "live/, runs/ and cards/. Exit code: 0 done; 2 wrong usage; 5 the bucket refused; 6 it did not answer: "
-      "run it again.");
+      "The card of a run stays, so `luff runs URL` still lists it. Needs the right to list, get and delete,\n"
+      "and to put below pruning/, live/, runs/ and cards/. Exit code: 0 done; 2 wrong usage; 5 the bucket\n"
+      "refused; 6 it did not answer: run it again.");
   verb->callback([options] { Prune(*options); });
 }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
 #include "base/json.h"
 #include "keys/order.h"
@@ -9,15 +11,22 @@
 namespace luff::keys {
 namespace {
 
-/// The body of the last record `keys`; "" if there is none.
-std::string LastBody(const std::string& run) {
-  std::string body;
-  if (const auto records = store::ReadControl(run, 0, nullptr); records.ok()) {
-    for (const store::ControlRecord& record : *records) {
-      if (record.kind == "keys") body = record.body;
-    }
+/// What the last record `keys` says; no keys if there is none. Errors: those of reading.
+Result<std::vector<PublicKey>> ReadKeysOfRun(const std::string& run) {
+  LUFF_ASSIGN_OR_RETURN(const auto records, store::ReadControl(run, 0, nullptr));
+  const store::ControlRecord* last = nullptr;
+  for (const store::ControlRecord& record : records) {
+    if (record.kind == "keys") last = &record;
   }
-  return body;
+  if (last == nullptr) return std::vector<PublicKey>();
+  return ParseKeysUntrusted(last->body);
+}
+
+/// JSON of both is the same, without the number of an object of a bucket, which the supervisor adds.
+bool SameBody(const std::string& beside, const std::string& signed_body) {
+  auto one = TryParseJson(beside), other = TryParseJson(signed_body);
+  if (one.is_object()) one.erase("object");
+  return (beside.empty() && signed_body.empty()) || (!one.is_discarded() && one == other);
 }
 
 }  // namespace
@@ -50,6 +59,9 @@ Result<store::ControlRecord> KeyGate::Admit(const store::ControlRecord& record, 
   if (good->kind != record.kind)
     return FailedPrecondition(
         fmt::format("what was signed is a {}, and the record a {}", good->kind, record.kind));
+  // Readers show what stands beside the signed text.
+  if (!SameBody(record.body, good->body) || record.finding != good->finding || record.reason != good->reason)
+    return FailedPrecondition("what was signed is not what the record says");
   nonces_.insert(std::move(nonce));
   return good;
 }
@@ -69,15 +81,12 @@ Result<store::ControlRecord> KeyGate::Open(std::string_view object, std::int64_t
 }
 
 std::vector<PublicKey> KeysOfRun(const std::string& run) {
-  const std::string body = LastBody(run);
-  auto keys = body.empty() ? Result(std::vector<PublicKey>()) : ParseKeysUntrusted(body);
+  auto keys = ReadKeysOfRun(run);
   return keys.ok() ? *std::move(keys) : std::vector<PublicKey>();
 }
 
 std::shared_ptr<actions::Gate> GateOfRun(const std::string& run) {
-  const std::string body = LastBody(run);
-  if (body.empty()) return nullptr;
-  auto keys = ParseKeysUntrusted(body);
+  auto keys = ReadKeysOfRun(run);
   if (keys.ok() && keys->empty()) return nullptr;
   return std::make_shared<KeyGate>(keys.ok() ? *std::move(keys) : std::vector<PublicKey>());
 }

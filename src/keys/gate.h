@@ -22,7 +22,7 @@ class KeyGate final : public actions::Gate {
   [[nodiscard]] std::string KeysJson() const override { return KeysText(keys_); }
 
  private:
-  /// As CheckRecord(), and no replay. `order`: what was signed.
+  /// As CheckRecord(), and no replay. Sets `nonce` to that of what was signed.
   [[nodiscard]] Result<store::ControlRecord> Check(const store::ControlRecord& record,
                                                    std::int64_t now_unix_ns, std::string* nonce) const;
 

@@ -1,7 +1,10 @@
 #include "keys/gate.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,7 @@
 #include "actions/testing.h"
 #include "keys/order.h"
 #include "keys/secret_key.h"
+#include "luff/actions/inbox.h"
 #include "luff/actions/marks.h"
 #include "luff/actions/runner.h"
 #include "luff/base/env.h"
@@ -107,9 +111,18 @@ TEST_F(GateTest, EveryChangedByteOfASignedTextIsSeen) {
   }
 }
 
-TEST_F(GateTest, WhatWasSignedCountsNotWhatStandsBesideIt) {
+TEST_F(GateTest, WhatStandsBesideTheSignedTextMustSayTheSame) {
   store::ControlRecord record = Signed(Wish("lower_lr", R"({"factor":0.5})"));
-  record.body = R"({"action":"stop"})";
+  const std::string body = record.body;
+  for (const auto& change : std::vector<std::function<void(store::ControlRecord*)>>{
+           [](auto* one) { one->body = R"({"action":"stop"})"; }, [](auto* one) { one->body.clear(); },
+           [](auto* one) { one->body = "{"; }, [](auto* one) { one->finding = "another"; },
+           [](auto* one) { one->reason = "another"; }}) {
+    store::ControlRecord changed = record;
+    change(&changed);
+    EXPECT_TRUE(Has(WhyNot(changed), "what was signed is not what the record says"));
+  }
+  record.body = body.substr(0, body.size() - 1) + R"(,"object":7})";  // which the supervisor adds
   record.author = "the boss";
   KeyGate gate({Public()});
   gate.SetRun(kRun);
@@ -151,7 +164,7 @@ class KeyedRun : public GateTest {
     ASSERT_TRUE(WriteWholeFile(Env::Real(), run_ + "/run.json", R"({"run_id":")" + id_ + "\"}").ok());
   }
   actions::RunnerOptions Options(std::vector<std::string> may = {"stop", "lower_lr"}) {
-    return {run_, "train", {}, false, {}, {}, true, GateOf({Public(std::move(may))})};
+    return {run_, "train", {}, false, {}, {}, true, GateOf({Public(std::move(may))}), true};
   }
   void Turn(actions::Runner* runner) {
     for (int i = 0; i < 50; ++i) {
@@ -299,6 +312,7 @@ TEST_F(KeyedRun, MarksAndLabelsNeedTheirRight) {
     return std::ranges::count_if(left, [](const auto& one) { return one.kind == "label"; });
   };
   actions::Runner runner(Options({"label"}));
+  runner.Begin(1);
   label(false);
   Turn(&runner);
   EXPECT_EQ(labels(), 0);
@@ -315,9 +329,27 @@ TEST_F(KeyedRun, MarksAndLabelsNeedTheirRight) {
   EXPECT_GT(own, good);
 }
 
+TEST_F(KeyedRun, AMarkThatIsRefusedLaterMutesNobody) {
+  actions::Inbox watcher(run_, nullptr);  // of a process beside the supervisor, which answers
+  store::ControlRecord record;
+  record.kind = "mark";
+  record.finding = "0a";
+  record.body = R"({"as":"mute"})";
+  const std::uint64_t number = store::WriteControl(run_, record).value();
+  static_cast<void>(watcher.Look(1));
+  EXPECT_NE(watcher.MarkOfFinding("0a"), nullptr);
+  store::ControlRecord reply;
+  reply.kind = "reply";
+  reply.phase = "refused";
+  reply.proposal = number;
+  ASSERT_TRUE(store::WriteControl(run_, reply).ok());
+  static_cast<void>(watcher.Look(1'000 * kMs));
+  EXPECT_EQ(watcher.MarkOfFinding("0a"), nullptr);
+}
+
 TEST_F(KeyedRun, TheRunSaysWhoseSignaturesCount) {
   {
-    actions::Runner without({run_, "train", {}, false, {}, {}});
+    actions::Runner without({run_, "train", {}, false, {}, {}, true, nullptr, true});
     without.Begin(1);
   }
   EXPECT_TRUE(Log().empty());  // a job without keys leaves no record of it
@@ -336,21 +368,71 @@ TEST_F(KeyedRun, TheRunSaysWhoseSignaturesCount) {
   const auto log = Log();
   EXPECT_EQ(std::ranges::count_if(log, [](const auto& one) { return one.kind == "keys"; }), 1);
   // A supervisor without keys takes them back, and says so.
-  actions::Runner without({run_, "train", {}, false, {}, {}});
+  actions::Runner without({run_, "train", {}, false, {}, {}, true, nullptr, true});
   without.Begin(1);
   EXPECT_TRUE(KeysOfRun(run_).empty());
   EXPECT_EQ(GateOfRun(run_), nullptr);
 }
 
 TEST_F(KeyedRun, KeysThatCannotBeReadAdmitNothing) {
+  for (const char* body : {R"({"keys": "all"})", "", R"({"keys": [{"later": 1}]})"}) {
+    store::ControlRecord record;
+    record.kind = "keys";
+    record.body = body;
+    ASSERT_TRUE(store::WriteControl(run_, record).ok());
+    const auto gate = GateOfRun(run_);
+    ASSERT_NE(gate, nullptr) << body;
+    gate->SetRun(id_);
+    EXPECT_FALSE(gate->Admit(Signed(Wish(), id_), Now()).ok());
+  }
+}
+
+TEST_F(KeyedRun, KeysOfALogThatCannotBeReadAdmitNothing) {
+  std::filesystem::remove_all(run_ + "/control");
+  ASSERT_TRUE(WriteWholeFile(Env::Real(), run_ + "/control", "no folder").ok());
+  EXPECT_NE(GateOfRun(run_), nullptr);
+}
+
+TEST_F(KeyedRun, WhoHasTheKeysFromTheRunDoesNotWriteThem) {
   store::ControlRecord record;
   record.kind = "keys";
-  record.body = R"({"keys": "all"})";
+  record.body = R"({"keys": "of a later Luff"})";
   ASSERT_TRUE(store::WriteControl(run_, record).ok());
-  const auto gate = GateOfRun(run_);
-  ASSERT_NE(gate, nullptr);
-  gate->SetRun(id_);
-  EXPECT_FALSE(gate->Admit(Signed(Wish(), id_), Now()).ok());
+  for (int i = 0; i < 2; ++i) {  // two commands, one after the other
+    const std::uint64_t asked = Ask(false);
+    actions::RunnerOptions options = Options();
+    options.gate = GateOfRun(run_);
+    options.tell_keys = false;
+    actions::Runner runner(std::move(options));
+    Turn(&runner);
+    EXPECT_EQ(Of(asked).state, Asked::State::kRefused);
+    const auto log = Log();
+    EXPECT_EQ(std::ranges::count_if(log, [](const auto& one) { return one.kind == "keys"; }), 1);
+  }
+}
+
+TEST_F(KeyedRun, WhatWasSaidBeforeTheRunHadKeysCounts) {
+  const auto write = [&](const std::string& kind, const std::string& body) {
+    store::ControlRecord record;
+    record.kind = kind;
+    record.body = body;
+    return store::WriteControl(run_, record).value();
+  };
+  const std::uint64_t before = write("label", R"({"title":"baseline"})");
+  actions::Runner runner(Options({"stop"}));
+  runner.Begin(1);
+  const std::uint64_t after = write("label", R"({"title":"mine"})");
+  write("keys", R"({"keys":[]})");  // by hand: nothing counts because of it
+  const std::uint64_t later = write("label", R"({"title":"mine, too"})");
+  Turn(&runner);
+  actions::Runner next(Options({"stop"}));
+  Turn(&next);
+  std::set<std::uint64_t> counts;
+  for (const auto& one : store::WithoutRefused(Log())) {
+    if (one.kind == "label") counts.insert(one.number);
+  }
+  EXPECT_EQ(counts, std::set<std::uint64_t>{before});
+  EXPECT_LT(after, later);
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ WatchedRun::WatchedRun(std::string path, std::string name, const RunSettings& se
       commands_(commands),
       stop_on_finding_(settings.stop_on_finding),
       runner_({path_, name_, SpecsFor(settings, commands), commands && settings.stop_on_finding,
-               settings.stop, settings.notifier, commands, commands ? GateFor(settings, path_) : nullptr}) {}
+               settings.stop, settings.notifier, commands, commands ? GateFor(settings, path_) : nullptr,
+               !settings.keys.empty()}) {}
 
 Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::string name,
                                                      const RunSettings& settings) {

@@ -44,6 +44,9 @@ class Inbox {
 
   const std::string run_;
   Gate* const gate_;
+  /// Trusts marks and labels of before the run had keys.
+  void TrustEarlier(const std::vector<store::ControlRecord>& records);
+
   std::set<std::uint64_t> own_;
   std::vector<std::string> refused_;
   std::uint64_t read_ = 0;  // number of the last record

@@ -30,6 +30,7 @@ struct RunnerOptions {
   std::vector<std::string> notifier;  // argv of notify.py
   bool commands = true;  // false: another process holds the supervisor's lock, and carries out what is asked
   std::shared_ptr<Gate> gate = nullptr;  // null: whoever can write into the run is heard, and no bucket is
+  bool tell_keys = false;  // write into the run what `gate` is: true only if it comes from a configuration
 };
 
 /// Never waits. `now_ns` is monotonic. **Thread-compatible.**

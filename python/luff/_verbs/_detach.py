@@ -1,7 +1,7 @@
 """Starts a verb in a process that is nobody's child: ``python -I _detach.py LOG VERB ARGUMENTS``.
 
 The starter waits for a bare interpreter only, and has no child left that its own ``os.wait`` could meet. What the verb
-says goes into a file.
+says goes into a file. The working directory stays: the environment may name files of credentials relative to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ def _go_on_alone(log: str) -> None:
         said = nothing
     for fd, to in ((0, nothing), (1, nothing), (2, said)):
         os.dup2(to, fd)
-    os.chdir("/")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def _size(size: int) -> str:
 
 def _run(url: str, keep: str, seconds: int, dry_run: bool, as_json: bool) -> int:
     runs = objects = size = problems = 0
-    for one in prune(open_store(url), keep, time.time_ns() - seconds * 10**9, dry_run):
+    for one in prune(open_store(url), keep, seconds * 10**9, dry_run):
         days = (time.time_ns() - one.modified_unix_ns) / 86400e9
         if as_json:
             print(json.dumps({**one._asdict(), "removed": not dry_run and not one.problem}), flush=True)

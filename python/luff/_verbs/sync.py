@@ -26,6 +26,7 @@ OK, WRONG_USAGE, FENCED, REFUSED, INCOMPLETE = 0, 2, 4, 5, 6
 _NOT_BEGUN_S = 0.25  # how often a run that has not begun is looked for
 _LONGEST_PAUSE_S = 60.0
 _HASTE_S = 25.0  # after SIGTERM: containers are killed 30 s later
+_REQUESTS_S = 10.0  # at most between two looks for requests
 _COST_S = 60.0  # how often the run is told what its upload costs
 _GRACE_S = 10.0  # of the watchdog, beyond the time for the rest
 
@@ -84,12 +85,19 @@ class Sync:
                 if self._retried(uploader.flush, once=True):
                     self._after_flush(uploader, cards)
                     requests.look()
-                self._closed.wait(self._flush_s * random.uniform(0.9, 1.1))
+                self._pause(requests)
             return self._finish(uploader, cards)
         finally:
             uploader.close()
             if cards is not None:
                 cards.close()
+
+    def _pause(self, requests: Requests) -> None:
+        """Waits for the next flush. A signature counts for minutes, so requests are looked for meanwhile, too."""
+        end = time.monotonic() + self._flush_s * random.uniform(0.9, 1.1)
+        while (left := end - time.monotonic()) > 0 and not self._closed.wait(min(left, _REQUESTS_S)):
+            if left > _REQUESTS_S:
+                requests.look()
 
     def _after_flush(self, uploader: Uploader, cards: Cards | None) -> None:
         if cards is not None:

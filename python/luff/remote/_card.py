@@ -84,8 +84,10 @@ class CardMaker:
                 stdout=subprocess.PIPE,  # a card is smaller than what a pipe holds, so nobody waits
                 stderr=subprocess.DEVNULL,
             )
-        except OSError:
+        except (FileNotFoundError, PermissionError):
             self._luff = None
+        except OSError:  # no memory or no process is left: when the next one is due
+            pass
 
     def _end_if_ready(self) -> bytes | None:
         assert self._child is not None

@@ -19,6 +19,10 @@ class Refused(BucketError):
     """It will not work later either: no right, no such bucket, a store without conditional puts."""
 
 
+class TooLarge(Refused):
+    """An object has more bytes than Luff writes into one. It was not read."""
+
+
 class Unreachable(BucketError):
     """It may work later: the network, a stall, an overloaded server, an answer that makes no sense."""
 

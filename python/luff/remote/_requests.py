@@ -11,7 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable
+from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ MOST_AT_ONCE = 8  # of one look
 MOST_WAITING = 64  # that the supervisor has not looked at
 MOST_OF_A_RUN = 10_000
 _LIST_EVERY_S = 60.0  # where a number was left out
+MOST_LEFT_OUT = 1_000  # numbers in a row
 _ATTEMPTS = 100
 
 _NAME = re.compile(r"([0-9]{6})\.json")
@@ -40,7 +41,10 @@ def _numbers(store: Store, run_id: str) -> list[int]:
 
 def put_request(store: Store, run_id: str, data: bytes, after: int = 0) -> int:
     """Puts a request under the next number, which is beyond `after`. Returns the number. Raises a BucketError."""
-    number = max([after, *_numbers(store, run_id)]) + 1
+    number = after + 1
+    for taken in _numbers(store, run_id):
+        if number <= taken < number + MOST_LEFT_OUT:  # one far beyond would use all numbers up
+            number = taken + 1
     for _ in range(_ATTEMPTS):
         if number > MAX_NUMBER:
             break
@@ -59,7 +63,10 @@ def put_request(store: Store, run_id: str, data: bytes, after: int = 0) -> int:
                 number += 1
                 continue
         return number
-    raise Unreachable(f"every number that was tried is taken: {store.url}/{request_key(run_id, number)}")
+    raise Unreachable(
+        "every number that was tried is taken; remove what others have put there, and try again: "
+        f"{store.url}/{request_key(run_id, min(number, MAX_NUMBER))}"
+    )
 
 
 class Requests:
@@ -74,6 +81,7 @@ class Requests:
         self._last = -1  # number of the last that was fetched; -1: not known yet
         self._said: set[str] = set()
         self._list_at = 0.0
+        self._listed: frozenset[int] = frozenset()  # numbers that there were at the last list
         self._taken = 0
 
     def look(self) -> int:
@@ -124,11 +132,13 @@ class Requests:
             return False  # the upload tells of it
         except Absent:
             raise
-        except Refused as error:
-            if "bytes" not in str(error):  # no right, or, where nobody may list, no such object
+        except TooLarge:
+            self._write(number, ".problem", b"the object is larger than 64 KiB, so it was not read")
+        except Refused as error:  # no right, no file, or, where nobody may list, no such object
+            if not self._is_listed(number):
                 self._tell(f"requests cannot be read ({error}); it needs get and list below requests/")
                 return False
-            self._write(number, ".problem", b"the object is larger than 64 KiB, so it was not read")
+            self._write(number, ".problem", f"the object cannot be read: {error}".encode(errors="replace"))
         else:
             self._write(number, ".json", found[0] if found else b"")
         self._last = number
@@ -136,13 +146,31 @@ class Requests:
         self._remember()
         return True
 
-    def _skip_to_next(self) -> bool:
-        """Where a number was left out, the next one that there is. Looks once in a minute."""
+    def _list(self) -> bool:
+        """Lists the numbers that there are. False if a minute has not passed since it did."""
         now = time.monotonic()
         if now < self._list_at:
             return False
         self._list_at = now + _LIST_EVERY_S
-        beyond = [number for number in _numbers(self._store, self._run_id) if number > self._last]
+        self._listed = frozenset()
+        self._listed = frozenset(_numbers(self._store, self._run_id))
+        return True
+
+    def _is_listed(self, number: int) -> bool:
+        """True if the number is there: one object that cannot be read must not hold up those behind it."""
+        if number not in self._listed:
+            try:
+                self._list()
+            except Refused:
+                return False
+        return number in self._listed
+
+    def _skip_to_next(self) -> bool:
+        """Where a number was left out, the next one that there is. Looks once in a minute."""
+        if not self._list():
+            return False
+        most = self._last + MOST_LEFT_OUT
+        beyond = sorted(number for number in self._listed if self._last < number <= most)
         if not beyond:
             return False
         self._last = beyond[0] - 1

@@ -6,15 +6,17 @@ bounded in time and memory, thread-safe, and raises a `BucketError`.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import stat
 import threading
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, WrongUrl
+from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable, WrongUrl
 from luff.remote._files import is_run_id
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ MAX_LISTED = 1_000_000
 # Seconds: of a request, of connecting, of all attempts of a request that obstore makes by itself.
 _REQUEST_S, _CONNECT_S, _RETRY_S, _RETRIES = 30, 10, 20, 2
 _PAGE = 1000  # objects that a store tells with one request
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LOCK = ".luff-lock"
+_ATTEMPTS = 5
+_MAX_DEPTH = 8  # of folders below a prefix; Luff makes three
 
 
 class Listed(NamedTuple):
@@ -57,7 +63,7 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
-        """Returns bytes and etag; None if the etag is still `unless`. Refused if it has more than `most` bytes."""
+        """Returns bytes and etag; None if the etag is still `unless`. TooLarge beyond `most` bytes."""
 
     @abstractmethod
     def get_range(self, key: str, begin: int, end: int) -> bytes:
@@ -93,27 +99,70 @@ class Store(ABC):
 
 
 class FolderStore(Store):
-    """A folder as a bucket. Objects are files; conditional puts hold a lock of the folder."""
+    """A folder as a bucket. Objects are files; conditional puts hold a lock of the folder.
+
+    Others may have put anything there. So no link below the folder is followed: a key is opened name by name.
+    """
 
     def __init__(self, url: str, root: str) -> None:
         super().__init__(url)
         self._root = root
 
-    def _path(self, key: str) -> str:
-        return os.path.join(self._root, *key.split("/"))
+    @contextmanager
+    def _folder(self, names: list[str], make: bool = False) -> Iterator[int]:
+        """A descriptor of a folder below the root. Refused if a link is on the way, or something else."""
+        if make:
+            os.makedirs(self._root, mode=0o700, exist_ok=True)
+        folder = os.open(self._root, _FOLDER)
+        try:
+            for at in range(len(names)):
+                inner = self._inner(folder, "/".join(names[: at + 1]), make)
+                os.close(folder)
+                folder = inner
+            yield folder
+        finally:
+            os.close(folder)
 
-    def _open(self, key: str) -> BinaryIO:
-        """Opens an object. Others may have put anything into the folder: opening a pipe would wait for ever."""
-        fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    def _inner(self, folder: int, key: str, make: bool = False) -> int:
+        """Opens the folder of a key in the one above it."""
+        name = key.rsplit("/", 1)[-1]
+        if make:
+            try:
+                os.mkdir(name, 0o700, dir_fd=folder)
+            except FileExistsError:
+                pass
+        try:
+            return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        except NotADirectoryError:  # also of a link
+            raise Refused(f"a link or a file where the bucket has folders: {self.url}/{key}") from None
+
+    @contextmanager
+    def _place(self, key: str, make: bool = False) -> Iterator[tuple[int, str]]:
+        """The folder of an object, and its name there."""
+        *folders, name = key.split("/")
+        try:
+            with self._folder(folders, make) as folder:
+                yield folder, name
+        except OSError as error:
+            raise self._told(error, key) from None
+
+    def _open(self, folder: int, name: str, key: str) -> BinaryIO:
+        """Opens an object. Opening a pipe would wait for ever."""
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise Refused(f"an object of the bucket is no file: {self.url}/{key}")
         return os.fdopen(fd, "rb")
 
-    def _told(self, error: OSError) -> BucketError:
+    def _told(self, error: OSError, key: str) -> BucketError:
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            return Absent(f"there is no such object: {self.url}")
-        text = f"{error.strerror}: {error.filename or self._root}"
+            return Absent(f"there is no such object: {self.url}/{key}")
+        if error.errno == errno.ELOOP:
+            return Refused(f"a link in the bucket; Luff makes none: {self.url}/{key}")
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket, a folder
+            return Refused(f"an object of the bucket is no file: {self.url}/{key}")
+        where = self._root if error.filename == self._root else f"{self.url}/{key}"
+        text = f"{error.strerror}: {where}"
         if isinstance(error, PermissionError):
             return Refused(
                 f"{text}; the folder of the bucket must be yours to read, and to write for `luff sync`"
@@ -125,77 +174,92 @@ class FolderStore(Store):
         return f"{info.st_ino:x}-{info.st_mtime_ns:x}-{info.st_size:x}"
 
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
-        try:
-            with self._open(key) as file:
-                info = os.fstat(file.fileno())
-                etag = self._etag(info)
-                if unless and etag == unless:
-                    self._count()
-                    return None
-                if info.st_size > most:
-                    raise Refused(
-                        f"an object has {info.st_size} bytes, Luff writes at most {most}: {self.url}/{key}"
-                    )
-                data = file.read(most)
-        except OSError as error:
-            self._count()
-            raise self._told(error) from None
-        self._count(received=len(data))
+        self._count()
+        with self._place(key) as place, self._open(*place, key) as file:
+            info = os.fstat(file.fileno())
+            etag = self._etag(info)
+            if unless and etag == unless:
+                return None
+            if info.st_size > most:
+                raise TooLarge(
+                    f"an object has {info.st_size} bytes, Luff writes at most {most}: {self.url}/{key}"
+                )
+            data = file.read(most)
+        self._count(received=len(data), requests=0)
         return data, etag
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
-        try:
-            with self._open(key) as file:
-                data = os.pread(file.fileno(), end - begin, begin)
-        except OSError as error:
-            raise self._told(error) from None
+        with self._place(key) as place, self._open(*place, key) as file:
+            data = os.pread(file.fileno(), end - begin, begin)
         self._count(received=len(data))
         if len(data) != end - begin:
             raise Refused(f"an object is shorter than its name says: {self.url}/{key}")
         return data
 
-    def _write(self, key: str, data: bytes) -> str:
-        path = self._path(key)
-        temporary = f"{path}.{os.getpid()}-{threading.get_ident()}~"
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    def _write(self, folder: int, name: str, data: bytes) -> str:
+        temporary = f"{name}.{os.getpid()}-{threading.get_ident()}~"
         try:
-            with open(temporary, "wb") as file:
+            os.unlink(temporary, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
+            with os.fdopen(fd, "wb") as file:
                 file.write(data)
                 file.flush()  # the etag is of the whole file
-                etag = self._etag(os.fstat(file.fileno()))
-            os.replace(temporary, path)
+                etag = self._etag(os.fstat(fd))
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
             try:
-                os.unlink(temporary)
+                os.unlink(temporary, dir_fd=folder)
             except OSError:
                 pass
             raise
         return etag
 
     def _conditional(self, key: str, data: bytes, allowed: Callable[[str], bool]) -> str:
-        import fcntl
+        def write(folder: int, name: str) -> str:
+            try:
+                now = self._etag(os.stat(name, dir_fd=folder, follow_symlinks=False))
+            except FileNotFoundError:
+                now = ""
+            if not allowed(now):
+                raise Conflict(f"the object has changed: {self.url}/{key}")
+            return self._write(folder, name, data)
 
-        try:
-            os.makedirs(self._root, mode=0o700, exist_ok=True)
-            with open(os.path.join(self._root, ".luff-lock"), "ab") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # held for one rename by others
-                try:
-                    now = self._etag(os.stat(self._path(key)))
-                except FileNotFoundError:
-                    now = ""
-                if not allowed(now):
-                    raise Conflict(f"the object has changed: {self.url}/{key}")
-                etag = self._write(key, data)
-        except OSError as error:
-            raise self._told(error) from None
+        with self._locked():
+            etag = self._making(key, write)
         self._count(sent=len(data), puts=1)
         return etag
 
-    def put(self, key: str, data: bytes) -> None:
+    def _making(self, key: str, write: Callable[[int, str], str]) -> str:
+        """Writes an object into its folder, which is made; somebody who prunes may remove it just then."""
+        for _ in range(_ATTEMPTS):
+            try:
+                with self._place(key, make=True) as (folder, name):
+                    return write(folder, name)
+            except Absent:
+                continue
+        raise Unreachable(f"the folder is removed again and again: {self.url}/{key}")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Holds the lock of conditional puts, which others hold for one rename."""
+        import fcntl
+
+        with self._place(_LOCK, make=True) as (folder, name):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            lock = os.open(name, flags, 0o666, dir_fd=folder)
         try:
-            self._write(key, data)
-        except OSError as error:
-            raise self._told(error) from None
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        except OSError as error:  # of the lock: a put tells its own
+            raise self._told(error, _LOCK) from None
+        finally:
+            os.close(lock)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._making(key, lambda folder, name: self._write(folder, name, data))
         self._count(sent=len(data), puts=1)
 
     def put_new(self, key: str, data: bytes) -> str:
@@ -207,56 +271,65 @@ class FolderStore(Store):
     def delete(self, key: str) -> None:
         self._count()
         try:
-            os.unlink(self._path(key))
-        except FileNotFoundError:
+            with self._place(key) as (folder, name):
+                os.unlink(name, dir_fd=folder)  # of a link, the link
+        except Absent:
             pass
-        except OSError as error:
-            raise self._told(error) from None
 
     def delete_all(self, keys: list[str]) -> None:
         folders = set()
         for key in keys:
             self.delete(key)
-            folders.add(os.path.dirname(self._path(key)))
-        for folder in sorted(folders, key=len, reverse=True):
-            try:
-                while len(folder) > len(self._root):  # a store of objects has no empty folders
-                    os.rmdir(folder)
-                    folder = os.path.dirname(folder)
-            except OSError:
-                continue
+            folders.add(tuple(key.split("/")[:-1]))
+        for names in sorted(folders, key=len, reverse=True):
+            for length in range(len(names), 0, -1):  # a store of objects has no empty folders
+                try:
+                    with self._folder(list(names[: length - 1])) as above:
+                        os.rmdir(names[length - 1], dir_fd=above)
+                except (OSError, Refused):
+                    break
 
-    def _listed(self, prefix: str) -> list[os.DirEntry[str]]:
+    def _listed(self, folder: int) -> list[os.DirEntry[str]]:
+        """Entries of an open folder, which stays open while they are asked for more than their names."""
         self._count(puts=1)
-        try:
-            with os.scandir(self._path(prefix.rstrip("/"))) as entries:
-                return sorted((e for e in entries if not e.name.endswith("~")), key=lambda e: e.name)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._told(error) from None
+        with os.scandir(folder) as entries:
+            return sorted((e for e in entries if not e.name.endswith("~")), key=lambda e: e.name)
 
     def children(self, prefix: str) -> list[str]:
-        return [entry.name for entry in self._listed(prefix)]
+        try:
+            with self._place(prefix) as (folder, _):
+                return [entry.name for entry in self._listed(folder)]
+        except Absent:
+            self._count(puts=1)
+            return []
 
     def objects(self, prefix: str, most: int) -> list[Listed]:
         found: list[Listed] = []
-        for name, entry in self._below(prefix, ""):
-            if len(found) == most:
-                break
-            try:
-                info = entry.stat(follow_symlinks=False)
-            except OSError:  # removed meanwhile
-                continue
-            found.append(Listed(name, self._etag(info), info.st_size, info.st_mtime_ns))
+        try:
+            with self._place(prefix) as (folder, _):
+                self._below(folder, prefix, "", most, found)
+        except Absent:
+            self._count(puts=1)
         return found
 
-    def _below(self, prefix: str, name: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        for entry in self._listed(prefix + name):
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._below(prefix, f"{name}{entry.name}/")
-            else:
-                yield name + entry.name, entry
+    def _below(self, folder: int, prefix: str, name: str, most: int, found: list[Listed]) -> None:
+        if name.count("/") > _MAX_DEPTH:
+            raise Refused(f"folders lie deeper than Luff makes them: {self.url}/{prefix}{name[:100]}")
+        for entry in self._listed(folder):
+            if len(found) >= most:
+                return
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    inner = self._inner(folder, f"{prefix}{name}{entry.name}")
+                    try:
+                        self._below(inner, prefix, f"{name}{entry.name}/", most, found)
+                    finally:
+                        os.close(inner)
+                    continue
+                info = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            found.append(Listed(name + entry.name, self._etag(info), info.st_size, info.st_mtime_ns))
 
 
 class RemoteStore(Store):
@@ -337,7 +410,7 @@ class RemoteStore(Store):
             if unless and etag == unless:  # of stores that do not know the condition
                 return None
             if size > most:
-                raise Refused(f"an object has {size} bytes, Luff writes at most {most}: {self.url}/{key}")
+                raise TooLarge(f"an object has {size} bytes, Luff writes at most {most}: {self.url}/{key}")
             return bytes(found.bytes()), etag
 
         try:

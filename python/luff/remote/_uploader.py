@@ -148,6 +148,7 @@ class Uploader:
                         f"the head is of another run, {manifest.run_id}: {self._store.url}/{self._head_key}"
                     )
                 self._manifest, tails = manifest, list(by_file.values())
+                self._manifest.pruned = False  # values go up again
                 self._earlier = manifest.requests, manifest.puts, manifest.sent
             self._manifest.instance = secrets.token_hex(16)
             self._manifest.interval_ms = round(self._interval_s * 1000)

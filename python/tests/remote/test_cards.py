@@ -282,3 +282,20 @@ def test_a_wrong_price_is_explained_with_its_line(luff, with_findings, tmp_path,
     done = luff("show", with_findings, "--config", tmp_path / "luff.toml", expect=2)
     assert says in done.stderr
     assert "luff.toml, line " in done.stderr
+
+
+def test_a_machine_without_a_process_to_spare_gets_its_card_later(tmp_path, monkeypatch):
+    maker = CardMaker(str(tmp_path))
+    maker._luff = "luff"
+    begun = []
+
+    def full(*words, **options):
+        begun.append(words)
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("luff.remote._card.subprocess.Popen", full)
+    monkeypatch.setattr("luff.remote._card._HEARTBEAT_S", 0.0)
+    for name in ("_VERDICT_S", "_PROGRESS_S"):
+        monkeypatch.setattr(f"luff.remote._card.{name}", 0.0)
+    assert [maker.take(1), maker.take(2)] == [None, None]
+    assert len(begun) == 2

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from conftest import TRAIN
-from luff._upload_beside import take_upload
+from luff._upload_beside import take_upload, upload_beside
 from luff.errors import InvalidArgumentError
 from luff.remote._head import parse_head_untrusted
 from luff.remote._store import open_store
@@ -125,7 +126,35 @@ def test_under_luff_run_the_command_line_decides(luff, tmp_path):
         tmp_path / "x",
         f"file://{bucket}",
     )
+    assert not (tmp_path / "run" / "sync").exists()  # made before an upload beside a training begins
     assert not bucket.exists()
+
+
+def test_the_upload_sees_files_as_the_training_does(luff, attached, tmp_path):
+    """Credentials may be in a file that the environment names relative to the working directory."""
+    (tmp_path / "here").mkdir()
+    process, run = attached(f"file://{tmp_path}/bucket", steps=100_000, pause=0.01, cwd=tmp_path / "here")
+    end = time.monotonic() + 200
+    while not list(open_store(f"file://{tmp_path}/bucket").objects("live/", 100)) and time.monotonic() < end:
+        time.sleep(0.1)
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+            if b"sync" in words and os.fsencode(run) in words:
+                found.append(os.readlink(f"/proc/{pid}/cwd"))
+        except OSError:
+            continue
+    assert found == [str(tmp_path / "here")]
+    os.kill(process.pid, signal.SIGKILL)
+    head_of(open_store(f"file://{tmp_path}/bucket"), run_id_of(run))
+
+
+def test_a_frozen_application_does_not_start_itself_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(InvalidArgumentError, match="a Python of its own"):
+        upload_beside(str(tmp_path), f"file://{tmp_path}/bucket")
+    assert list(tmp_path.iterdir()) == [tmp_path / "cache"] or not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "file://relative", 7, "s3://user:word@bucket"])
@@ -139,3 +168,33 @@ def test_the_option_of_durability_is_another_one():
     config = {"sync": "none", "upload": "file:///bucket"}
     assert take_upload(config) == "file:///bucket"
     assert config == {"sync": "none"}
+
+
+FORKS = """
+import os, sys
+import numpy as np
+import luff._base_hook, luff.numpy
+luff._base_hook.upload_beside = lambda run, url: open(f"{sys.argv[2]}/{os.getpid()}", "x").close()
+weights = {"w": np.ones(4, np.float32)}
+hook = luff.numpy.attach(weights, run=sys.argv[1], upload="file:///bucket")
+def train():
+    with hook.step() as step:
+        step.loss(1.0)
+train()
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        train()
+        hook.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+hook.close()
+"""
+
+
+def test_forked_children_that_train_start_no_upload_of_their_own(tmp_path):
+    (tmp_path / "started").mkdir()
+    words = [sys.executable, "-c", FORKS, tmp_path / "run", tmp_path / "started"]
+    subprocess.run(list(map(str, words)), check=True, timeout=120)
+    assert len(list((tmp_path / "run").glob("w*"))) == 4  # each child trained as a worker
+    assert len(list((tmp_path / "started").iterdir())) == 1

@@ -11,8 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from luff._verbs import sync
 from luff.remote import _requests
+from luff.remote._errors import Refused, Unreachable
 from luff.remote._requests import Requests, put_request, request_key
+from luff.remote._store import FolderStore
 
 JOB = """
 import sys, time
@@ -79,6 +82,60 @@ def test_what_is_too_large_is_told_and_not_read(run, store, fetched):
     assert b"larger than 64 KiB" in arrived(run)["000001.problem"]
 
 
+class Denied(FolderStore):
+    """A store that gives nobody some of its objects, and a list only if `lists`."""
+
+    def __init__(self, folder, denied, lists=True):
+        super().__init__("s3://terabytes/team", str(folder))  # a name with a word of another error
+        self.denied, self.lists = denied, lists
+
+    def get(self, key, most, unless=""):
+        if self.denied(key):
+            raise Refused(f"no right to do this: {self.url}/{key}")
+        return super().get(key, most, unless)
+
+    def children(self, prefix):
+        if not self.lists:
+            raise Refused(f"no right to do this: {self.url}/{prefix}")
+        return super().children(prefix)
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_refusal_is_no_request(run, tmp_path, lists):
+    """Of an object that is not there, a store says "no right" to who may not list."""
+    (run.path / "requests").mkdir()
+    said = []
+    store = Denied(tmp_path / "bucket", lambda key: True, lists)
+    requests = Requests(str(run.path), store, run.run_id, said.append)
+    assert [requests.look() for _ in range(3)] == [0, 0, 0]
+    assert arrived(run) == {}
+    assert len(said) == 1
+    assert "no right" in said[0]
+
+
+def test_one_that_cannot_be_read_holds_up_none_behind_it(run, tmp_path):
+    (run.path / "requests").mkdir()
+    said = []
+    store = Denied(tmp_path / "bucket", lambda key: key.endswith("000001.json"))
+    for text in (b"theirs", b"ours", b"ours, too"):
+        put_request(store, run.run_id, text)
+    (tmp_path / "bucket/requests" / run.run_id / "000004.json").mkdir()
+    os.mkfifo(tmp_path / "bucket/requests" / run.run_id / "000005.json")
+    store.put(request_key(run.run_id, 6), b"last")
+    requests = Requests(str(run.path), store, run.run_id, said.append)
+    assert requests.look() == 6
+    found = arrived(run)
+    assert [name for name in sorted(found) if name.endswith("json")] == [
+        "000002.json",
+        "000003.json",
+        "000006.json",
+    ]
+    assert b"cannot be read: no right" in found["000001.problem"]
+    assert b"no file" in found["000004.problem"]
+    assert b"no file" in found["000005.problem"]
+    assert said == []
+
+
 def test_a_number_that_was_left_out_holds_nothing_up(run, store, fetched, monkeypatch):
     requests, _ = fetched
     monkeypatch.setattr(_requests, "_LIST_EVERY_S", 0.0)
@@ -88,6 +145,38 @@ def test_a_number_that_was_left_out_holds_nothing_up(run, store, fetched, monkey
     assert arrived(run) == {"000007.json": b"seven"}
     assert put_request(store, run.run_id, b"next") == 8
     assert put_request(store, run.run_id, b"later", after=20) == 21
+
+
+def test_a_number_far_beyond_uses_none_up(run, store, fetched, monkeypatch):
+    requests, _ = fetched
+    monkeypatch.setattr(_requests, "_LIST_EVERY_S", 0.0)
+    store.put(request_key(run.run_id, 999_999), b"far")
+    assert requests.look() == 0
+    assert put_request(store, run.run_id, b"one") == 1
+    assert put_request(store, run.run_id, b"two") == 2
+    assert requests.look() == 2
+    assert arrived(run) == {"000001.json": b"one", "000002.json": b"two"}
+    with pytest.raises(Unreachable, match="remove what others have put there"):
+        put_request(store, run.run_id, b"none is left", after=999_999)
+
+
+def test_requests_are_looked_for_between_two_flushes(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sync, "_REQUESTS_S", 0.01)
+    beside = sync.Sync(
+        sync._parser().parse_args([str(run.path), f"file://{tmp_path}/bucket", "--flush", "3600"])
+    )
+
+    class Counted:
+        looks = 0
+
+        def look(self):
+            self.looks += 1
+            if self.looks == 3:
+                beside._closed.set()
+
+    counted = Counted()
+    beside._pause(counted)
+    assert counted.looks == 3
 
 
 def test_what_nobody_takes_does_not_pile_up(run, store, fetched):
@@ -190,6 +279,7 @@ def test_a_signed_request_stops_the_job_and_all_others_do_nothing(luff, job, sto
         assert part in refused
     assert job.process.poll() is None
     assert job.kinds().count("request") == 1
+    store.delete_all([request_key(run_id, number) for number in range(1, 5)])  # a rule of the bucket may
 
     done = luff("request", "stop", job.url, "--key", job.key, "--reason", "it is enough", "--json")
     answer = json.loads(done.stdout)
