@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function_unary
 
-from luff._codes import GapReason
+from luff._codes import NO_ID, GapReason
 from luff._core import ModuleTimer
 from luff._hook import Session
 from luff.torch.capture._gradients import compiles_backward
 from luff.torch.capture._memory import Layouts
 from luff.torch.capture._modules import ModuleCapture, tensors_in
-from luff.torch.capture._names import Names
+from luff.torch.capture._names import Names, compiled_from
 
 __all__ = ["EVERY", "FIRST", "ModuleTimes", "TimedCapture", "times_modules"]
 
@@ -28,7 +28,8 @@ FIRST = 20
 #: One step in so many. A prime: no other period of a training hides a module.
 EVERY = 67
 _MAX_NODES = 8  # of the inputs, and of the outputs, of one call
-_HIDDEN, _RECOMPUTED = 1, 2
+_MAX_HANDLES = 65_536  # of one step
+_HIDDEN, _RECOMPUTED, _TOO_MANY = 1, 2, 4
 # The number of the next node of this thread's graph; None: this torch does not tell.
 _next_node: Callable[[], int] | None = getattr(torch.autograd, "_get_sequence_nr", None)
 _HAS_HOOKS = hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook")
@@ -83,7 +84,7 @@ class ModuleTimes:
             finally:
                 timer.pause()
         call = timer.enter(number)
-        sees = self._sees_graph and torch.is_grad_enabled()
+        sees = self._sees_graph and call != NO_ID and torch.is_grad_enabled()
         first = 0
         if sees and _next_node is not None:
             first = _next_node()
@@ -98,15 +99,21 @@ class ModuleTimes:
         return output
 
     def _number(self, module: Any) -> int | None:
-        # A compiled model calls none of its modules visibly, so its own call stands for the model's.
-        inner = module._orig_mod if type(module).__name__ == "OptimizedModule" else module
-        found = self._names.module(inner)
+        try:
+            found = self._names.module(compiled_from(module))
+        except Exception as error:  # a module may look up its attributes, and compare, as it likes
+            self._failed("module times", error)
+            return None
         return None if found is None else found[1]
 
     def _watch(self, call: int, values: Any, first: int, *, leaves: bool) -> None:
         """Watches the nodes that made some tensors, if their numbers are at least `first`."""
         try:
             if _transforms() is not None:
+                return
+            if len(self._handles) >= _MAX_HANDLES:
+                self._sees_graph = False
+                self.timer.tell(_TOO_MANY)
                 return
             stamp = None
             seen: set[int] = set()
@@ -129,9 +136,10 @@ class ModuleTimes:
         """Some modules of the step run where nothing sees them."""
         self.timer.tell(_HIDDEN)
 
-    def recomputed(self) -> None:
-        """Activations are computed again in the backward pass."""
-        self.timer.tell(_RECOMPUTED)
+    def recomputed(self, module: Any) -> None:
+        """A module is called in a backward pass: if it is one of these, activations are computed again."""
+        if self._number(module) is not None:
+            self.timer.tell(_RECOMPUTED)
 
 
 class TimedCapture(ModuleCapture):

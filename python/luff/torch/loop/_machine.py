@@ -25,7 +25,7 @@ from luff.torch.capture._batch import LaterBatch, batch_hash
 from luff.torch.capture._early import EarlyValues
 from luff.torch.capture._memory import float_bits, read_scalar
 from luff.torch.capture._modules import ModuleCapture
-from luff.torch.capture._names import Names
+from luff.torch.capture._names import Names, is_compiled_model
 from luff.torch.capture._recorder import OptimizerRecord, Recorder
 from luff.torch.evidence._step import MAX_WAITING, Step
 from luff.torch.loop._corrections import lower_lr
@@ -54,9 +54,7 @@ def _part_of(module: Any, model: Any) -> bool:
 
 
 def _is_compiled(module: Any) -> bool:
-    return (
-        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-    )
+    return is_compiled_model(module) or getattr(module, "_compiled_call_impl", None) is not None
 
 
 class Machine(Steps):
