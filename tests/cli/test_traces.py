@@ -201,6 +201,31 @@ def test_a_training_that_ends_meanwhile_ends_its_trace(luff: Command, tmp_path: 
     assert one["file"] and 1 <= one["steps"] <= 2 and one["summary"]["operators"]
 
 
+def test_forward_passes_that_train_nothing_do_not_trace_for_ever(luff: Command, tmp_path: Path) -> None:
+    bare = train(tmp_path / "bare")
+    for name, limit in (
+        ("time", "_trace._MOST_SECONDS = 0.0"),
+        ("memory", "_trace.resident_memory = lambda: 1 << 50"),
+    ):
+        code = f"""if i == 7:
+        from luff.torch.loop import _trace
+        assert luff.trace(9) == ''
+        model.eval()
+        with torch.no_grad():
+            for _ in range(3): model(torch.ones(1, 32))
+            assert hook._tracer.active
+            {limit}
+            model(torch.ones(1, 32))
+            assert not hook._tracer.active
+        model.train()"""
+        assert train(tmp_path / name, code) == bare
+        run = tmp_path / name / "run"
+        (one,) = traces(luff, run)
+        assert one["file"] and (one["first_step"], one["steps"]) == (7, 0)
+        assert one["summary"]["operators"]
+        assert "trace of a part of TRAIN step 7" in luff("profile", run).out
+
+
 def test_a_trace_that_others_have_exchanged_is_an_error_in_words(luff: Command, tmp_path: Path) -> None:
     train(tmp_path, "if i == 7: luff.trace(1)")
     path = Path(traces(luff, tmp_path / "run")[0]["file"])

@@ -33,6 +33,7 @@ from luff.torch.loop._loaders import Loaders
 from luff.torch.loop._mode_flags import ModeFlags
 from luff.torch.loop._next_training import NextTraining
 from luff.torch.loop._steps import MAX_EVENTS, Steps
+from luff.torch.loop._trace import Profilers
 from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["Machine"]
@@ -143,6 +144,9 @@ class Machine(Steps):
         if step is None:
             return None
         step.forwards += 1
+        tracing = Profilers.tracing
+        if tracing is not None and (step.mode != _TRAIN or not torch.is_grad_enabled()):
+            tracing.evaluates()
         found = self.names.module(module) if self.session is not None else None
         number = self._number_of(module) if found is None else found[1]
         self.event(_FORWARD, number, step.mode | self._mode_flags.bits(module))
