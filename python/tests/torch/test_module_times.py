@@ -185,6 +185,27 @@ def test_scripted_and_frozen_parts(tmp_path: Path) -> None:
     assert any("compiled or scripted" in line for line in said(tmp_path / "run")["not_seen"])
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_a_backward_pass_that_is_compiled_gets_no_hooks(tmp_path: Path) -> None:
+    compiled_autograd = pytest.importorskip("torch._dynamo.compiled_autograd")
+    enable = getattr(compiled_autograd, "_enable", None) or getattr(compiled_autograd, "enable", None)
+    if enable is None:
+        pytest.skip("this torch compiles no backward passes")
+    model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with luff.torch.attach(model, run=str(tmp_path / "run"), rules=False, profile="full") as hook:
+        for _ in range(5):
+            loss = model(torch.randn(4, 64)).sum()
+            with enable(lambda graph: torch.compile(graph, backend="eager", fullgraph=True)):
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert hook.guard.first == {}
+    rows = table(tmp_path / "run")
+    assert rows["2"]["forward_own"] > 0
+    assert all(np.isnan(row["backward"]) for row in rows.values())
+
+
 def test_ten_thousand_modules_are_bounded(tmp_path: Path) -> None:
     class Many(nn.Module):
         def __init__(self) -> None:

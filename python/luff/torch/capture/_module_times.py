@@ -73,6 +73,14 @@ class ModuleTimes:
         for handle in handles:
             handle.remove()
 
+    def backward_begins(self) -> None:
+        """A backward pass begins; in one that is compiled, the nodes' hooks would become part of what is compiled."""
+        if compiles_backward():
+            self._sees_graph = False
+            self.end()
+        else:
+            self.timer.backward_begins()
+
     def call(self, original: Callable[..., Any], module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls a module and times it. No module's time goes on afterwards until `timer.resume`."""
         number = self._number(module)
@@ -116,14 +124,14 @@ class ModuleTimes:
                 self.timer.tell(_TOO_MANY)
                 return
             stamp = None
-            seen: set[int] = set()
+            seen: dict[int, Any] = {}  # keeps the nodes: another one may get the number of one that is gone
             for tensor in tensors_in(values, -1 if leaves else 0):
                 if has_torch_function_unary(tensor):
                     continue
                 node = tensor.grad_fn
                 if node is None or id(node) in seen or (first >= 0 and node._sequence_nr() < first):
                     continue
-                seen.add(id(node))
+                seen[id(node)] = node
                 stamp = stamp or partial(self.timer.at, self.timer.stamp(call, leaves))
                 self._handles.append(node.register_prehook(stamp))
                 if len(seen) == _MAX_NODES:
@@ -196,7 +204,7 @@ class TimedCapture(ModuleCapture):
         self.gradients.end_step(published=published)
 
     def _backward_begins(self, factor: float | None) -> None:
-        self._times.timer.backward_begins()
+        self._times.backward_begins()
         self.gradients.backward_begins(factor)
 
     def _backward_left(self) -> None:
