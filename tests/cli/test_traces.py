@@ -272,6 +272,27 @@ def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
     assert [one["rank"] for one in facts] == [0, 1]
 
 
+def test_a_trace_that_is_not_made_in_time_is_no_success(
+    luff: Command, jobs: list[Job], tmp_path: Path
+) -> None:
+    loop = """
+while not os.path.exists('run/control') or hook._tracer is None: step()
+while not os.path.exists('enough'): pass  # no step ends any more
+"""
+    jobs.append(Job(tmp_path, START + loop))
+    run, until = tmp_path / "run", time.monotonic() + 60
+    while time.monotonic() < until and (shown := luff("show", run, "--json")).code != 0 or not any(
+        one["last_step"] >= 0 for one in json.loads(shown.out)["workers"]
+    ):
+        time.sleep(0.1)
+    done = luff("trace", run, "--json", "--wait-s", "5")
+    told = json.loads(done.out)
+    assert (told["state"], told["traces"]) == ("done", [{"worker": 0, "file": None, "refused": None}]), done
+    assert done.code == 1
+    (tmp_path / "enough").touch()
+    assert jobs[0].process.wait(60) == 0
+
+
 def test_mistakes_are_told(luff: Command, tmp_path: Path) -> None:
     train(tmp_path)
     done = luff("trace", tmp_path / "run")
