@@ -138,11 +138,13 @@ class Checkpointed(nn.Module):
         return self.last(checkpoint(self.inner, x, use_reentrant=False))
 
 
+def command() -> list[str]:
+    return [os.environ.get("LUFF_EXECUTABLE") or str(Path(sys.executable).with_name("luff"))]
+
+
 def said(run: Path) -> Any:
-    luff_command = os.environ.get("LUFF_EXECUTABLE") or str(Path(sys.executable).with_name("luff"))
-    done = subprocess.run(
-        [luff_command, "profile", str(run), "--json"], capture_output=True, text=True, timeout=60, check=True
-    )
+    words = [*command(), "profile", str(run), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     return json.loads(done.stdout)
 
 
@@ -204,6 +206,15 @@ def test_a_backward_pass_that_is_compiled_gets_no_hooks(tmp_path: Path) -> None:
     rows = table(tmp_path / "run")
     assert rows["2"]["forward_own"] > 0
     assert all(np.isnan(row["backward"]) for row in rows.values())
+
+
+def test_long_names_are_cut_between_characters(tmp_path: Path) -> None:
+    even, odd = (type("ü" * 30 + end, (nn.Linear,), {}) for end in ("", "a"))
+    train(tmp_path / "run", nn.Sequential(even(64, 64), odd(64, 2)))
+    words = [*command(), "profile", str(tmp_path / "run")]
+    shown = subprocess.run(words, capture_output=True, timeout=60, check=True).stdout.decode()
+    assert "ü" * 19 in shown
+    assert "ü" * 18 + "a" in shown
 
 
 def test_ten_thousand_modules_are_bounded(tmp_path: Path) -> None:
