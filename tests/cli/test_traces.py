@@ -238,6 +238,21 @@ def test_a_trace_that_others_have_exchanged_is_an_error_in_words(luff: Command, 
     assert done.code == 0 and "root:" not in done.out + done.err
 
 
+def wait_for_steps(luff: Command, run: Path, ranks: str) -> None:
+    """Waits until each rank has ended a step: before, it has a file, and has not yet said what it takes part in."""
+
+    def trains(rank: str) -> bool:
+        if not (run / f"w000{rank}" / "live").exists():
+            return False
+        shown = luff("show", run, "--json")
+        workers = json.loads(shown.out)["workers"] if shown.code == 0 else []
+        return any(one["worker"] == int(rank) and one["last_step"] >= 0 for one in workers)
+
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not all(map(trains, ranks)):
+        time.sleep(0.1)
+
+
 def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
     luff: Command,
     jobs: list[Job],
@@ -246,18 +261,8 @@ def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
     loop = "\nwhile not os.path.exists('enough'):\n    step()\n"
     for rank in "01":
         jobs.append(Job(tmp_path, START + loop, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2"))
-    run, until = tmp_path / "run", time.monotonic() + 60
-
-    def trains(rank: str) -> bool:
-        """Whether a rank has ended a step: before, it has a file, and has not yet said what it takes part in."""
-        if not (run / f"w000{rank}" / "live").exists():
-            return False
-        shown = luff("show", run, "--json")
-        workers = json.loads(shown.out)["workers"] if shown.code == 0 else []
-        return any(one["worker"] == int(rank) and one["last_step"] >= 0 for one in workers)
-
-    while time.monotonic() < until and not all(map(trains, "01")):
-        time.sleep(0.1)
+    run = tmp_path / "run"
+    wait_for_steps(luff, run, "01")
     done = luff("trace", run, "--steps", "2", "--reason", "slow")
     assert done.code == 0 and "the next steps are traced" in done.err, (done, jobs[0].err.read_text())
     found = [one for rank in "01" for one in traces(luff, run, "--rank", rank)]
@@ -276,16 +281,14 @@ def test_a_trace_that_is_not_made_in_time_is_no_success(
     luff: Command, jobs: list[Job], tmp_path: Path
 ) -> None:
     loop = """
-while not os.path.exists('run/control') or hook._tracer is None: step()
-while not os.path.exists('enough'): pass  # no step ends any more
+import time
+while hook._tracer is None: step()
+while not os.path.exists('enough'): time.sleep(0.01)  # no step ends any more
 """
     jobs.append(Job(tmp_path, START + loop))
-    run, until = tmp_path / "run", time.monotonic() + 60
-    while time.monotonic() < until and (shown := luff("show", run, "--json")).code != 0 or not any(
-        one["last_step"] >= 0 for one in json.loads(shown.out)["workers"]
-    ):
-        time.sleep(0.1)
-    done = luff("trace", run, "--json", "--wait-s", "5")
+    run = tmp_path / "run"
+    wait_for_steps(luff, run, "0")
+    done = luff("trace", run, "--json", "--wait-s", "15")
     told = json.loads(done.out)
     assert (told["state"], told["traces"]) == ("done", [{"worker": 0, "file": None, "refused": None}]), done
     assert done.code == 1

@@ -47,5 +47,6 @@ def test_stacks_from_memory_are_those_that_python_tells(version: str, tmp_path: 
     run("cc", "-std=c11", "-fPIC", "-c", ROOT / "python/src/interpreter.c", "-o", layout, f"-I{ROOT}/include",
         f"-I{headers}")  # fmt: skip
     run("c++", "-std=c++20", "-fPIC", "-shared", "-DFMT_HEADER_ONLY", f"-I{ROOT}/include", f"-I{ROOT}/src",
-        f"-I{ROOT}/python/src", PROBE / "probe.cc", *(ROOT / source for source in SOURCES), layout, "-o", library)  # fmt: skip
+        f"-I{ROOT}/python/src", PROBE / "probe.cc", *(ROOT / source for source in SOURCES), layout, "-o",
+        library)  # fmt: skip
     assert run(python, PROBE / "probe.py", library).startswith("same ")
