@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +208,25 @@ def test_a_backward_pass_that_is_compiled_gets_no_hooks(tmp_path: Path) -> None:
     rows = table(tmp_path / "run")
     assert rows["2"]["forward_own"] > 0
     assert all(np.isnan(row["backward"]) for row in rows.values())
+
+
+def test_what_timed_modules_goes_without_a_collection_of_garbage(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(64, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    gc.collect()
+    gc.disable()
+    try:
+        hook = luff.torch.attach(model, run=str(tmp_path / "run"), rules=False, profile="full")
+        for _ in range(4):
+            model(torch.randn(4, 64)).sum().backward()
+            optimizer.step()
+        capture = weakref.ref(hook.machine.modules)
+        assert isinstance(capture(), _module_times.TimedCapture)
+        hook.close()
+        hook.machine.modules = None
+        assert capture() is None
+    finally:
+        gc.enable()
 
 
 def test_long_names_are_cut_between_characters(tmp_path: Path) -> None:

@@ -176,9 +176,8 @@ class TimedCapture(ModuleCapture):
         self._times = ModuleTimes(names, failed)
         self._open_step = step
         self._timed = -1  # the step that is timed
-        self.end_step = self._end_step
-        self.backward_begins = self._backward_begins
-        self.backward_left = self._backward_left
+        # The methods below instead: as attributes they would keep this alive until Python collects garbage.
+        del self.end_step, self.backward_begins, self.backward_left
 
     def begin_step(self) -> bool:
         """Looks up what is due in the current step, times included; returns whether anything is."""
@@ -193,7 +192,8 @@ class TimedCapture(ModuleCapture):
         self.due = self.captures or self.times is not None
         return self.due
 
-    def _end_step(self, published: bool) -> None:
+    def end_step(self, published: bool) -> None:
+        """Hands the times over."""
         times, self.times = self.times, None
         if times is not None:
             self._timed = -1
@@ -203,11 +203,13 @@ class TimedCapture(ModuleCapture):
             times.timer.begin()
         self.gradients.end_step(published=published)
 
-    def _backward_begins(self, factor: float | None) -> None:
+    def backward_begins(self, factor: float | None) -> None:
+        """A backward pass begins."""
         self._times.backward_begins()
         self.gradients.backward_begins(factor)
 
-    def _backward_left(self) -> None:
+    def backward_left(self) -> None:
+        """It has returned or raised."""
         self._times.timer.backward_ends()
         self.gradients.backward_ended()
 
