@@ -153,6 +153,31 @@ step()
     assert [bool(one["file"]) for one in traces(luff, tmp_path / "second")] == [False, True]
 
 
+def test_steps_of_other_trainings_are_marked_while_one_is_traced(luff: Command, tmp_path: Path) -> None:
+    code = """
+other = torch.nn.Linear(32, 1)
+others = torch.optim.SGD(other.parameters())
+second = luff.torch.attach(other, run=sys.argv[2], rules=False)
+def other_step():
+    others.zero_grad()
+    other(torch.randn(16, 32)).mean().backward()
+    others.step()
+for i in range(8):
+    if i == 3: assert hook.trace(2) == ''
+    step()
+    other_step()
+"""
+    words = [sys.executable, "-c", START + code, tmp_path / "first", tmp_path / "second"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    marked = [
+        list(luff_package.open_trial(str(tmp_path / name)).profile().steps["traced"].nonzero()[0])
+        for name in ("first", "second")
+    ]
+    assert marked == [[3, 4, 5], [3, 4]]  # it is written after the first one's step 4
+    assert traces(luff, tmp_path / "second") == []
+
+
 def test_refusals_do_not_take_the_place_of_traces(luff: Command, tmp_path: Path) -> None:
     train(tmp_path, "for _ in range(9): luff.trace(1)")
     told = traces(luff, tmp_path / "run")

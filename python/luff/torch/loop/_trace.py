@@ -122,6 +122,10 @@ class Tracer:
         """Whether steps are being traced."""
         return self._profiler is not None
 
+    def is_here(self) -> bool:
+        """Whether what this thread does is being recorded."""
+        return self.active and threading.get_ident() == self._thread
+
     def begin(self, steps: int, first: int, *, stacks: bool = False) -> str:
         """Traces from here until `steps` steps have ended.
 
