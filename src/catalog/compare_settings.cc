@@ -145,8 +145,8 @@ Values ValuesOf(const Compared& run) {
   for (const auto& [name, version] : card.versions) to.Put("version", name, version);
   const Ordered environment = TryParseOrderedJson(run.trial->Document("environment"));
   if (environment.is_object()) {
-    static const std::set<std::string_view> kElsewhere = {"argv", "host", "framework", "pid",
-                                                          "cwd", "age_s", "age_run_queue_s"};
+    static const std::set<std::string_view> kElsewhere = {"argv", "host",  "framework",      "pid",
+                                                          "cwd",  "age_s", "age_run_queue_s"};
     for (const auto& [name, value] : environment.items()) {
       if (!kElsewhere.contains(name) && !card.versions.contains(name)) to.PutAll("environment", name, value);
     }
