@@ -127,26 +127,30 @@ Asked Follow(const AskOptions& options, std::uint64_t number) {
 }
 
 /// Waits until every rank that goes on training has made the trace, or told why not; prints where they are.
-Json WaitForTraces(const AskOptions& options, std::int64_t train_step) {
+/// One that is missing when time is up has neither a file nor a reason. `all`: whether there are all files.
+Json WaitForTraces(const AskOptions& options, std::int64_t train_step, bool* all) {
   const std::int64_t until = Env::Real().NowMonotonicNs() + static_cast<std::int64_t>(options.wait_s * 1e9);
   std::map<std::uint32_t, profile::TraceFile> made;
   const auto trial = OpenOrExit(options);
-  bool waiting = true;
-  while (waiting) {
-    waiting = false;
-    if (const auto news = trial->RefreshAll(); !news.ok()) ExitWithError(news.status());
+  std::vector<std::uint32_t> waiting;
+  for (;;) {
+    waiting.clear();
+    const auto news = trial->RefreshAll();
+    static_cast<void>(news);  // what cannot be read now is read later
     for (const query::WorkerInfo& worker : trial->workers()) {
       if (made.contains(worker.worker)) continue;
       for (profile::TraceFile& file : profile::TracesOf(*trial, worker.worker)) {
         if (file.first_step >= train_step) made.emplace(worker.worker, std::move(file));
       }
-      waiting = waiting || (!made.contains(worker.worker) && worker.alive && !worker.ended);
+      if (!made.contains(worker.worker) && worker.alive && !worker.ended) waiting.push_back(worker.worker);
     }
-    if (g_interrupted != 0 || Env::Real().NowMonotonicNs() >= until) break;
-    if (waiting) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (waiting.empty() || g_interrupted != 0 || Env::Real().NowMonotonicNs() >= until) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
+  *all = waiting.empty();
   Json traces = Json::array();
   for (const auto& [worker, file] : made) {
+    *all = *all && file.refused.empty();
     const std::string path = fmt::format("{}/w{:04}/{}", options.run, worker, file.file);
     if (!options.json)
       fmt::print(stderr, "luff: worker {}: {}\n", worker,
@@ -155,8 +159,10 @@ Json WaitForTraces(const AskOptions& options, std::int64_t train_step) {
                       {"file", file.refused.empty() ? Json(path) : Json(nullptr)},
                       {"refused", file.refused.empty() ? Json(nullptr) : Json(file.refused)}});
   }
+  for (const std::uint32_t worker : waiting)
+    traces.push_back({{"worker", worker}, {"file", nullptr}, {"refused", nullptr}});
   if (!options.json) {
-    if (waiting)
+    if (!waiting.empty())
       fmt::print(stderr, "luff: not all traces are made yet; `luff profile` tells of them\n");
     else if (!made.empty())
       fmt::print(stderr, "luff: `luff profile {}` sums them up\n", Escaped(options.run));
@@ -302,7 +308,8 @@ void AskFor(const AskOptions& options, std::string_view action, const std::strin
                "luff: nobody watches this job, so --no-wait is ignored: this process answers itself\n");
   Asked asked = options.no_wait && watched ? StateOf(options.run, number) : Follow(options, number);
   const bool traced = action == "trace" && asked.state == Asked::State::kDone;
-  const Json traces = traced ? WaitForTraces(options, asked.train_step) : Json();
+  bool all_traces = true;
+  const Json traces = traced ? WaitForTraces(options, asked.train_step, &all_traces) : Json();
   if (options.json) {
     Json answer{{"request", number},
                 {"action", action},
@@ -316,7 +323,8 @@ void AskFor(const AskOptions& options, std::string_view action, const std::strin
   } else if (!asked.answered()) {
     fmt::print(stderr, "luff: request {} has no answer yet; `luff show` tells what becomes of it\n", number);
   }
-  ExitWith(asked.state == Asked::State::kDone || options.no_wait ? kExitOk : kExitFindings);
+  const bool done = asked.state == Asked::State::kDone && all_traces;
+  ExitWith(done || options.no_wait ? kExitOk : kExitFindings);
 }
 
 /// Tells of what nothing that the run has recorded so far is called. A tensor that was never captured may
@@ -435,7 +443,8 @@ void AddTraceTo(CLI::App& app, bool bucket) {
   verb->footer(
       "The profiler of PyTorch writes a file for each rank, RUN/wNNNN/traces/*.json, which `luff profile "
       "RUN`\n"
-      "sums up, and which ui.perfetto.dev opens. Results of the training stay the same, bit by bit.");
+      "sums up, and which ui.perfetto.dev opens. Results of the training stay the same, bit by bit.\n"
+      "Exit code 0: done; 1: refused, no answer, or a trace is missing; 2: no such run, or nobody trains.");
   verb->callback([options, bucket] {
     FindOrExit(options.get(), bucket);
     Json arguments{{"steps", options->steps}};

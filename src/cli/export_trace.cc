@@ -111,8 +111,8 @@ Status DrawTraces(const query::Trial& trial, const TraceChoice& choice, TraceFor
   for (const std::uint32_t worker : drawer->ranks()) {
     std::uint32_t tracks = 0;
     for (const profile::TraceFile& trace : profile::TracesOf(trial, worker)) {
-      if (trace.file.empty() || trace.first_step > choice.to || trace.first_step + trace.steps <= choice.from)
-        continue;
+      const std::int64_t last = trace.first_step + std::max<std::int64_t>(trace.steps, 1) - 1;
+      if (trace.file.empty() || trace.first_step > choice.to || last < choice.from) continue;
       const std::uint32_t first = tracks;
       Status status;
       const Status read =

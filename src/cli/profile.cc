@@ -46,14 +46,17 @@ void PrintModules(const profile::ModuleTable& table) {
     std::string name = Escaped(line.name.empty() ? "all others" : line.name);
     if (!line.type.empty()) name += " " + Escaped(line.type);
     constexpr std::size_t kWidth = 42;
-    if (name.size() > kWidth) name = "..." + name.substr(name.size() - kWidth + 3);
+    if (name.size() > kWidth) {
+      std::size_t from = name.size() - kWidth + 3;
+      while (from < name.size() && (static_cast<unsigned char>(name[from]) & 0xC0) == 0x80) ++from;
+      name = "..." + name.substr(from);
+    }
     fmt::print("      {:<42} {:>5.1f} % {:>9} {:>9} {:>9}  {:.4g}\n", name, 100 * line.share,
                TimeText(line.forward_own_s / steps), TimeOrDash(line.backward_own_s, steps),
                TimeOrDash(all, steps), static_cast<double>(line.calls) / steps);
   }
-  if (table.modules > kMost)
-    fmt::print("    of {}; `all` is with the modules that a module calls\n",
-               Plural(table.modules, "module", "modules"));
+  fmt::print("    {}`all` is with the modules that a module calls\n",
+             table.modules > kMost ? "of " + Plural(table.modules, "module", "modules") + "; " : "");
 }
 
 void Print(const query::Trial& trial, const profile::TimeReport& report,

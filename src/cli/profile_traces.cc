@@ -43,6 +43,7 @@ Json TimesJson(const std::vector<OperatorTime>& times) {
 }
 
 std::string StepsText(const profile::TraceFile& file) {
+  if (file.steps == 0) return fmt::format("a part of TRAIN step {}", file.first_step);  // it ended early
   return file.steps == 1
              ? fmt::format("TRAIN step {}", file.first_step)
              : fmt::format("TRAIN steps {} to {}", file.first_step, file.first_step + file.steps - 1);

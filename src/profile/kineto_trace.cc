@@ -19,6 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMostEvents = 4'000'000, kMostNames = 65'536, kMostShown = 100, kMostFiles = 64;
+constexpr std::int64_t kMostNumber = std::int64_t{1} << 62, kMostSteps = 1'000'000;
 constexpr double kMicro = 1e-6;
 constexpr double kLatest = 1e18;  // microseconds; times of a trace are within it
 
@@ -349,9 +350,11 @@ std::vector<TraceFile> ParseTracesUntrusted(std::string_view json) {
     TraceFile file;
     file.file = TextMember(one, "file");
     file.refused = TextMember(one, "refused");
-    const auto number = [&](const char* key) { return std::max<std::int64_t>(WholeMember(one, key, 0), 0); };
+    const auto number = [&](const char* key, std::int64_t most = kMostNumber) {
+      return std::clamp<std::int64_t>(WholeMember(one, key, 0), 0, most);
+    };
     file.first_step = number("first_step");
-    file.steps = number("steps");
+    file.steps = number("steps", kMostSteps);
     file.bytes = static_cast<std::uint64_t>(number("bytes"));
     if (const auto cost = one.find("cost_s"); cost != one.end() && cost->is_number())
       file.cost_s = cost->get<double>();
@@ -417,7 +420,8 @@ Status VisitTraceUntrusted(std::string_view json, const TraceVisitor& use) {
   for (const Event& event : events) {
     const auto base = static_cast<double>(reader.base_ns);
     const double begin = base + event.begin * 1e3, end = base + event.end() * 1e3;
-    if (!(begin >= kYear2001 && end < kYear2255))
+    // The sum would also be in range of a base far before 1970 and a time that no integer holds.
+    if (reader.base_ns < 0 || !(begin >= kYear2001 && end < kYear2255))
       return Corruption("a trace that does not say when it was made, in 'baseTimeNanoseconds'");
     if (last != nullptr && (last->thread != event.thread || IsOfDevice(*last) != IsOfDevice(event))) {
       ++out.track;

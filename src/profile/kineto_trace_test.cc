@@ -51,6 +51,16 @@ TEST(KinetoTrace, EventsAreVisitedTrackByTrackOnTheClockOfTheSystem) {
   EXPECT_EQ(seen[2], "0 mm 90000 5000 cpu_op");
 }
 
+TEST(KinetoTrace, TimesThatNoIntegerHoldsAreAnError) {
+  for (const char* base : {"-9200000000000000000", "-1", "9223372036854775807"}) {
+    std::string text = Trace({Event("cpu_op", "mm", 5, 1.2e16, 1)});
+    text.insert(1, std::string(R"("baseTimeNanoseconds":)") + base + ",");
+    EXPECT_FALSE(
+        VisitTraceUntrusted(text, [](const TraceEvent& event) { ADD_FAILURE() << event.begin_ns; }).ok())
+        << base;
+  }
+}
+
 TEST(KinetoTrace, SelfTimesAreWithoutWhatIsCalled) {
   const auto summary = SummariseTraceUntrusted(Trace({
       Event("cpu_op", "linear", 5, 100, 50),
@@ -116,6 +126,10 @@ TEST(KinetoTrace, FilesLieInTheFolderOfTraces) {
   EXPECT_EQ(files[1].refused, "nsys is attached");
   EXPECT_EQ(files[2].steps, 0);
   EXPECT_TRUE(ParseTracesUntrusted("7").empty());
+  const auto last = ParseTracesUntrusted(
+      R"({"traces":[{"file":"traces/a","first_step":9223372036854775807,"steps":9223372036854775807}]})");
+  ASSERT_EQ(last.size(), 1U);
+  EXPECT_GT(last[0].first_step + last[0].steps, last[0].first_step);
 }
 
 }  // namespace

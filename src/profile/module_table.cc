@@ -107,7 +107,8 @@ std::vector<std::string> NotSeen(const ModuleTable& table) {
              return line.backward_s.has_value();
            }))
     lines.emplace_back("modules in the backward pass: nothing of the graph could be seen");
-  if (table.too_many) lines.emplace_back("all calls of modules: a step has more than 32,768");
+  if (table.too_many)
+    lines.emplace_back("all calls of modules: a step has more than 32,768, or more tensors between them");
   return lines;
 }
 

@@ -72,6 +72,20 @@ TEST(ModuleTable, MergedStepsKeepTheSums) {
   EXPECT_NEAR(*table->lines[1].forward_s, 2e-3 * static_cast<double>(table->steps), 1e-9);
 }
 
+TEST(ModuleTable, MergedStepsKeepBackwardTimesThatSomeDidNotSee) {
+  Written run(4096, 16384);
+  for (int i = 0; i < 1500; ++i) {
+    const std::int64_t backward = i % 2 == 0 ? 2 * kMs : -1;  // e.g. an expert that no sample was sent to
+    run.TimedStep({{Phase::kForward, 2}}, {1, 0, 1, 0}, {{0, 1, 1 * kMs, 1 * kMs, backward, backward}});
+  }
+  const auto table = ModulesOf(*run.Read(), {});
+  ASSERT_TRUE(table.ok());
+  ASSERT_EQ(table->lines.size(), 1U);
+  ASSERT_TRUE(table->lines[0].backward_s.has_value());
+  EXPECT_NEAR(*table->lines[0].backward_s, 1e-3 * static_cast<double>(table->steps), 0.01);
+  EXPECT_NEAR(*table->lines[0].backward_own_s, *table->lines[0].backward_s, 1e-9);
+}
+
 TEST(ModuleTable, TracedStepsCountForNothingElse) {
   Written run;
   for (int i = 0; i < 4; ++i) run.Step(Mode::kTrain, {{Phase::kForward, 10}});

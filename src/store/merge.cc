@@ -115,7 +115,7 @@ bool AddPhases(const format::PhasesView& view, StepPhases* sum) noexcept {
 bool AddModules(const format::ModuleTimesView& view, StepModules* sum) {
   StepModules added = *sum;
   const auto add = [](std::int64_t* to, std::int64_t more) {
-    *to = more < 0 || *to < 0 ? -1 : *to + more;
+    if (more >= 0) *to = std::max<std::int64_t>(*to, 0) + more;  // what one step did not see, another one did
     return *to <= format::kMaxPhaseNs;
   };
   for (const format::ModuleTimeRow& row : view.rows) {

@@ -73,8 +73,21 @@ def profile(luff: Command, run: Path, enough: Callable[[Any], bool], job: Job) -
     raise AssertionError(done)
 
 
-def stands(told: Any) -> bool:
-    return bool(told["stalls"]) and bool(told["stalls"][0]["threads"])
+def stands(waits: str, place: str = "", after_step: int = 2) -> Callable[[Any], bool]:
+    """Returns what says whether a training stands where it should: on a busy machine a step, or the way from the last
+    one to the hang, may take a second, too, and is told until the next look.
+    """
+
+    def enough(told: Any) -> bool:
+        return any(
+            one["threads"]
+            and one["after_step"] == after_step
+            and waits in one["waits"]
+            and place in one["stands"]
+            for one in told["stalls"][:1]
+        )
+
+    return enough
 
 
 @pytest.mark.parametrize("kind", HANGS)
@@ -85,11 +98,11 @@ def test_the_line_of_a_hang_and_what_it_waits_for(
     source = PLAIN + f"\ndef hang():\n    {code}\n\nhang()\n"
     job = Job(tmp_path, source)
     jobs.append(job)
-    (stall,) = profile(luff, tmp_path / "run", stands, job)["stalls"]
     place = f"train.py:{source[: source.index(code)].count(chr(10)) + 1} hang"
+    waits = waits.format(folder=tmp_path)
+    (stall,) = profile(luff, tmp_path / "run", stands(waits, place), job)["stalls"]
     assert stall["stands"].startswith(place), stall["stands"]
-    assert waits.format(folder=tmp_path) in stall["waits"], stall["waits"]
-    assert stall["after_step"] == 2 and stall["seconds"] >= 1 and not stall["over"]
+    assert stall["seconds"] >= 1 and not stall["over"]
     thread = stall["threads"][0]
     assert thread["trains"]
     assert [(f["file"], f["function"]) for f in thread["frames"] if f["own"]] == [
@@ -131,8 +144,9 @@ def test_a_process_of_a_loader_is_named_with_its_line(luff: Command, jobs: list[
     """)
     job = Job(tmp_path, source)
     jobs.append(job)
-    stall = profile(luff, tmp_path / "run", stands, job)["stalls"][0]
-    assert "waits for a batch of a DataLoader" in stall["waits"]
+    # Three steps before, and three batches.
+    enough = stands("waits for a batch of a DataLoader", after_step=5)
+    stall = profile(luff, tmp_path / "run", enough, job)["stalls"][0]
     if any(process["frames"] for process in stall["processes"]):
         assert "__getitem__ and waits in read() of pipe:[" in stall["waits"], stall["waits"]
     else:  # this system lets nobody read the memory of a child
@@ -155,10 +169,15 @@ def test_ranks_wait_for_one_that_is_elsewhere(luff: Command, jobs: list[Job], tm
     """)
     for rank in "01":
         jobs.append(Job(tmp_path, source, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2"))
-    stalls = profile(luff, tmp_path / "run", lambda told: len(told["stalls"]) == 2, jobs[0])["stalls"]
-    assert "waits in all_reduce of torch.distributed" in stalls[0]["waits"], stalls[0]["waits"]
+    waits = stands("waits in all_reduce of torch.distributed")
+    said = "elsewhere, which sleeps"
+    stalls = profile(
+        luff,
+        tmp_path / "run",
+        lambda told: waits(told) and said in (told["stalls"][0]["others"] or ""),
+        jobs[0],
+    )["stalls"]
     assert stalls[0]["others"].startswith("rank 1 is elsewhere: in train.py:"), stalls[0]["others"]
-    assert "elsewhere, which sleeps" in stalls[0]["others"]
     line = "StalledTrainingRule:threshold=1.5"
     told = profile(luff, tmp_path / "run", lambda told: told["stalls"][0]["seconds"] > 3.5, jobs[0])
     assert told["stalls"][0]["looks"] >= 3 and told["stalls"][0]["same"] >= 3

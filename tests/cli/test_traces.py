@@ -153,6 +153,31 @@ step()
     assert [bool(one["file"]) for one in traces(luff, tmp_path / "second")] == [False, True]
 
 
+def test_steps_of_other_trainings_are_marked_while_one_is_traced(luff: Command, tmp_path: Path) -> None:
+    code = """
+other = torch.nn.Linear(32, 1)
+others = torch.optim.SGD(other.parameters())
+second = luff.torch.attach(other, run=sys.argv[2], rules=False)
+def other_step():
+    others.zero_grad()
+    other(torch.randn(16, 32)).mean().backward()
+    others.step()
+for i in range(8):
+    if i == 3: assert hook.trace(2) == ''
+    step()
+    other_step()
+"""
+    words = [sys.executable, "-c", START + code, tmp_path / "first", tmp_path / "second"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    marked = [
+        list(luff_package.open_trial(str(tmp_path / name)).profile().steps["traced"].nonzero()[0])
+        for name in ("first", "second")
+    ]
+    assert marked == [[3, 4, 5], [3, 4]]  # it is written after the first one's step 4
+    assert traces(luff, tmp_path / "second") == []
+
+
 def test_refusals_do_not_take_the_place_of_traces(luff: Command, tmp_path: Path) -> None:
     train(tmp_path, "for _ in range(9): luff.trace(1)")
     told = traces(luff, tmp_path / "run")
@@ -201,6 +226,31 @@ def test_a_training_that_ends_meanwhile_ends_its_trace(luff: Command, tmp_path: 
     assert one["file"] and 1 <= one["steps"] <= 2 and one["summary"]["operators"]
 
 
+def test_forward_passes_that_train_nothing_do_not_trace_for_ever(luff: Command, tmp_path: Path) -> None:
+    bare = train(tmp_path / "bare")
+    for name, limit in (
+        ("time", "_trace._MOST_SECONDS = 0.0"),
+        ("memory", "_trace.resident_memory = lambda: 1 << 50"),
+    ):
+        code = f"""if i == 7:
+        from luff.torch.loop import _trace
+        assert luff.trace(9) == ''
+        model.eval()
+        with torch.no_grad():
+            for _ in range(3): model(torch.ones(1, 32))
+            assert hook._tracer.active
+            {limit}
+            model(torch.ones(1, 32))
+            assert not hook._tracer.active
+        model.train()"""
+        assert train(tmp_path / name, code) == bare
+        run = tmp_path / name / "run"
+        (one,) = traces(luff, run)
+        assert one["file"] and (one["first_step"], one["steps"]) == (7, 0)
+        assert one["summary"]["operators"]
+        assert "trace of a part of TRAIN step 7" in luff("profile", run).out
+
+
 def test_a_trace_that_others_have_exchanged_is_an_error_in_words(luff: Command, tmp_path: Path) -> None:
     train(tmp_path, "if i == 7: luff.trace(1)")
     path = Path(traces(luff, tmp_path / "run")[0]["file"])
@@ -213,6 +263,21 @@ def test_a_trace_that_others_have_exchanged_is_an_error_in_words(luff: Command, 
     assert done.code == 0 and "root:" not in done.out + done.err
 
 
+def wait_for_steps(luff: Command, run: Path, ranks: str) -> None:
+    """Waits until each rank has ended a step: before, it has a file, and has not yet said what it takes part in."""
+
+    def trains(rank: str) -> bool:
+        if not (run / f"w000{rank}" / "live").exists():
+            return False
+        shown = luff("show", run, "--json")
+        workers = json.loads(shown.out)["workers"] if shown.code == 0 else []
+        return any(one["worker"] == int(rank) and one["last_step"] >= 0 for one in workers)
+
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not all(map(trains, ranks)):
+        time.sleep(0.1)
+
+
 def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
     luff: Command,
     jobs: list[Job],
@@ -221,18 +286,8 @@ def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
     loop = "\nwhile not os.path.exists('enough'):\n    step()\n"
     for rank in "01":
         jobs.append(Job(tmp_path, START + loop, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2"))
-    run, until = tmp_path / "run", time.monotonic() + 60
-
-    def trains(rank: str) -> bool:
-        """Whether a rank has ended a step: before, it has a file, and has not yet said what it takes part in."""
-        if not (run / f"w000{rank}" / "live").exists():
-            return False
-        shown = luff("show", run, "--json")
-        workers = json.loads(shown.out)["workers"] if shown.code == 0 else []
-        return any(one["worker"] == int(rank) and one["last_step"] >= 0 for one in workers)
-
-    while time.monotonic() < until and not all(map(trains, "01")):
-        time.sleep(0.1)
+    run = tmp_path / "run"
+    wait_for_steps(luff, run, "01")
     done = luff("trace", run, "--steps", "2", "--reason", "slow")
     assert done.code == 0 and "the next steps are traced" in done.err, (done, jobs[0].err.read_text())
     found = [one for rank in "01" for one in traces(luff, run, "--rank", rank)]
@@ -245,6 +300,25 @@ def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
     assert [one["steps"] for one in found] == [2, 2]
     facts = [json.loads(Path(one["file"]).read_text())["luff"] for one in found]
     assert [one["rank"] for one in facts] == [0, 1]
+
+
+def test_a_trace_that_is_not_made_in_time_is_no_success(
+    luff: Command, jobs: list[Job], tmp_path: Path
+) -> None:
+    loop = """
+import time
+while hook._tracer is None: step()
+while not os.path.exists('enough'): time.sleep(0.01)  # no step ends any more
+"""
+    jobs.append(Job(tmp_path, START + loop))
+    run = tmp_path / "run"
+    wait_for_steps(luff, run, "0")
+    done = luff("trace", run, "--json", "--wait-s", "15")
+    told = json.loads(done.out)
+    assert (told["state"], told["traces"]) == ("done", [{"worker": 0, "file": None, "refused": None}]), done
+    assert done.code == 1
+    (tmp_path / "enough").touch()
+    assert jobs[0].process.wait(60) == 0
 
 
 def test_mistakes_are_told(luff: Command, tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROBE = Path(__file__).parent / "stacks"
-SOURCES = [f"src/capture/stacks/{name}.cc" for name in ("code_lines", "process_memory", "python_stacks")]
+SOURCES = [
+    *(f"src/base/{name}.cc" for name in ("format", "text_escape")),
+    *(f"src/capture/stacks/{name}.cc" for name in ("code_lines", "process_memory", "python_stacks")),
+]
 
 
 def run(*words: object) -> str:
@@ -43,6 +46,7 @@ def test_stacks_from_memory_are_those_that_python_tells(version: str, tmp_path: 
     layout, library = tmp_path / "interpreter.o", tmp_path / "probe.so"
     run("cc", "-std=c11", "-fPIC", "-c", ROOT / "python/src/interpreter.c", "-o", layout, f"-I{ROOT}/include",
         f"-I{headers}")  # fmt: skip
-    run("c++", "-std=c++20", "-fPIC", "-shared", f"-I{ROOT}/include", f"-I{ROOT}/src", f"-I{ROOT}/python/src",
-        PROBE / "probe.cc", *(ROOT / source for source in SOURCES), layout, "-o", library)  # fmt: skip
+    run("c++", "-std=c++20", "-fPIC", "-shared", "-DFMT_HEADER_ONLY", f"-I{ROOT}/include", f"-I{ROOT}/src",
+        f"-I{ROOT}/python/src", PROBE / "probe.cc", *(ROOT / source for source in SOURCES), layout, "-o",
+        library)  # fmt: skip
     assert run(python, PROBE / "probe.py", library).startswith("same ")

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function_unary
 
-from luff._codes import GapReason
+from luff._codes import NO_ID, GapReason
 from luff._core import ModuleTimer
 from luff._hook import Session
 from luff.torch.capture._gradients import compiles_backward
 from luff.torch.capture._memory import Layouts
 from luff.torch.capture._modules import ModuleCapture, tensors_in
-from luff.torch.capture._names import Names
+from luff.torch.capture._names import Names, compiled_from
 
 __all__ = ["EVERY", "FIRST", "ModuleTimes", "TimedCapture", "times_modules"]
 
@@ -28,7 +28,8 @@ FIRST = 20
 #: One step in so many. A prime: no other period of a training hides a module.
 EVERY = 67
 _MAX_NODES = 8  # of the inputs, and of the outputs, of one call
-_HIDDEN, _RECOMPUTED = 1, 2
+_MAX_HANDLES = 65_536  # of one step
+_HIDDEN, _RECOMPUTED, _TOO_MANY = 1, 2, 4
 # The number of the next node of this thread's graph; None: this torch does not tell.
 _next_node: Callable[[], int] | None = getattr(torch.autograd, "_get_sequence_nr", None)
 _HAS_HOOKS = hasattr(getattr(torch.autograd.graph, "Node", None), "register_prehook")
@@ -72,6 +73,14 @@ class ModuleTimes:
         for handle in handles:
             handle.remove()
 
+    def backward_begins(self) -> None:
+        """A backward pass begins; in one that is compiled, the nodes' hooks would become part of what is compiled."""
+        if compiles_backward():
+            self._sees_graph = False
+            self.end()
+        else:
+            self.timer.backward_begins()
+
     def call(self, original: Callable[..., Any], module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls a module and times it. No module's time goes on afterwards until `timer.resume`."""
         number = self._number(module)
@@ -83,7 +92,7 @@ class ModuleTimes:
             finally:
                 timer.pause()
         call = timer.enter(number)
-        sees = self._sees_graph and torch.is_grad_enabled()
+        sees = self._sees_graph and call != NO_ID and torch.is_grad_enabled()
         first = 0
         if sees and _next_node is not None:
             first = _next_node()
@@ -98,9 +107,11 @@ class ModuleTimes:
         return output
 
     def _number(self, module: Any) -> int | None:
-        # A compiled model calls none of its modules visibly, so its own call stands for the model's.
-        inner = module._orig_mod if type(module).__name__ == "OptimizedModule" else module
-        found = self._names.module(inner)
+        try:
+            found = self._names.module(compiled_from(module))
+        except Exception as error:  # a module may look up its attributes, and compare, as it likes
+            self._failed("module times", error)
+            return None
         return None if found is None else found[1]
 
     def _watch(self, call: int, values: Any, first: int, *, leaves: bool) -> None:
@@ -108,15 +119,19 @@ class ModuleTimes:
         try:
             if _transforms() is not None:
                 return
+            if len(self._handles) >= _MAX_HANDLES:
+                self._sees_graph = False
+                self.timer.tell(_TOO_MANY)
+                return
             stamp = None
-            seen: set[int] = set()
+            seen: dict[int, Any] = {}  # keeps the nodes: another one may get the number of one that is gone
             for tensor in tensors_in(values, -1 if leaves else 0):
                 if has_torch_function_unary(tensor):
                     continue
                 node = tensor.grad_fn
                 if node is None or id(node) in seen or (first >= 0 and node._sequence_nr() < first):
                     continue
-                seen.add(id(node))
+                seen[id(node)] = node
                 stamp = stamp or partial(self.timer.at, self.timer.stamp(call, leaves))
                 self._handles.append(node.register_prehook(stamp))
                 if len(seen) == _MAX_NODES:
@@ -129,9 +144,10 @@ class ModuleTimes:
         """Some modules of the step run where nothing sees them."""
         self.timer.tell(_HIDDEN)
 
-    def recomputed(self) -> None:
-        """Activations are computed again in the backward pass."""
-        self.timer.tell(_RECOMPUTED)
+    def recomputed(self, module: Any) -> None:
+        """A module is called in a backward pass: if it is one of these, activations are computed again."""
+        if self._number(module) is not None:
+            self.timer.tell(_RECOMPUTED)
 
 
 class TimedCapture(ModuleCapture):
@@ -160,9 +176,8 @@ class TimedCapture(ModuleCapture):
         self._times = ModuleTimes(names, failed)
         self._open_step = step
         self._timed = -1  # the step that is timed
-        self.end_step = self._end_step
-        self.backward_begins = self._backward_begins
-        self.backward_left = self._backward_left
+        # The methods below instead: as attributes they would keep this alive until Python collects garbage.
+        del self.end_step, self.backward_begins, self.backward_left
 
     def begin_step(self) -> bool:
         """Looks up what is due in the current step, times included; returns whether anything is."""
@@ -177,7 +192,8 @@ class TimedCapture(ModuleCapture):
         self.due = self.captures or self.times is not None
         return self.due
 
-    def _end_step(self, published: bool) -> None:
+    def end_step(self, published: bool) -> None:
+        """Hands the times over."""
         times, self.times = self.times, None
         if times is not None:
             self._timed = -1
@@ -187,11 +203,13 @@ class TimedCapture(ModuleCapture):
             times.timer.begin()
         self.gradients.end_step(published=published)
 
-    def _backward_begins(self, factor: float | None) -> None:
-        self._times.timer.backward_begins()
+    def backward_begins(self, factor: float | None) -> None:
+        """A backward pass begins."""
+        self._times.backward_begins()
         self.gradients.backward_begins(factor)
 
-    def _backward_left(self) -> None:
+    def backward_left(self) -> None:
+        """It has returned or raised."""
         self._times.timer.backward_ends()
         self.gradients.backward_ended()
 

@@ -14,7 +14,7 @@ from luff._hook import Session
 from luff.torch.capture._device import DeviceRows, is_on_device
 from luff.torch.capture._gradients import GradientCapture, Watch
 from luff.torch.capture._memory import Layouts, address_of, is_readable
-from luff.torch.capture._names import Names, class_name
+from luff.torch.capture._names import Names, class_name, compiled_from
 from luff.torch.capture._places import Places
 
 if TYPE_CHECKING:
@@ -176,9 +176,7 @@ class ModuleCapture:
         """Returns what is known of a module, with nothing used in this step yet if it is its first call."""
         calls = self._known.get(id(module))
         if calls is None or calls.module() is not module:
-            # A compiled model calls none of its modules visibly, so its own call stands for the model's.
-            inner = module._orig_mod if type(module).__name__ == "OptimizedModule" else module
-            found = self._names.module(inner)
+            found = self._names.module(compiled_from(module))
             if found is None:
                 return None
             calls = self._known[id(module)] = _Calls(module, found[0])

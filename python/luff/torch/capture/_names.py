@@ -17,7 +17,7 @@ import torch
 from luff._patch import once
 from luff._weak import Identities
 
-__all__ = ["Names", "class_name", "climb", "install", "unwrap"]
+__all__ = ["Names", "class_name", "climb", "compiled_from", "install", "is_compiled_model", "unwrap"]
 
 _WRAPPED_BY = ("_orig_mod", "_forward_module", "module")
 _WRAPPERS = frozenset(
@@ -62,6 +62,16 @@ def class_name(module: Any) -> str:
     if issubclass(cls, torch.jit.ScriptModule):
         return str(getattr(module, "original_name", "") or cls.__name__)
     return cls.__name__
+
+
+def is_compiled_model(module: Any) -> bool:
+    """Returns whether `torch.compile` made this module around another one."""
+    return type(module).__name__ == "OptimizedModule" and "_orig_mod" in module.__dict__.get("_modules", ())
+
+
+def compiled_from(module: Any) -> Any:
+    """Returns the module inside a compiled model, whose call stands for the model's: its modules' are not visible."""
+    return module.__dict__["_modules"]["_orig_mod"] if is_compiled_model(module) else module
 
 
 def unwrap(module: Any) -> Any:

@@ -25,7 +25,7 @@ from luff.torch.capture._batch import LaterBatch, batch_hash
 from luff.torch.capture._early import EarlyValues
 from luff.torch.capture._memory import float_bits, read_scalar
 from luff.torch.capture._modules import ModuleCapture
-from luff.torch.capture._names import Names
+from luff.torch.capture._names import Names, is_compiled_model
 from luff.torch.capture._recorder import OptimizerRecord, Recorder
 from luff.torch.evidence._step import MAX_WAITING, Step
 from luff.torch.loop._corrections import lower_lr
@@ -33,6 +33,7 @@ from luff.torch.loop._loaders import Loaders
 from luff.torch.loop._mode_flags import ModeFlags
 from luff.torch.loop._next_training import NextTraining
 from luff.torch.loop._steps import MAX_EVENTS, Steps
+from luff.torch.loop._trace import Profilers
 from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["Machine"]
@@ -54,9 +55,7 @@ def _part_of(module: Any, model: Any) -> bool:
 
 
 def _is_compiled(module: Any) -> bool:
-    return (
-        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-    )
+    return is_compiled_model(module) or getattr(module, "_compiled_call_impl", None) is not None
 
 
 class Machine(Steps):
@@ -145,6 +144,9 @@ class Machine(Steps):
         if step is None:
             return None
         step.forwards += 1
+        tracing = Profilers.tracing
+        if tracing is not None and (step.mode != _TRAIN or not torch.is_grad_enabled()):
+            tracing.evaluates()
         found = self.names.module(module) if self.session is not None else None
         number = self._number_of(module) if found is None else found[1]
         self.event(_FORWARD, number, step.mode | self._mode_flags.bits(module))

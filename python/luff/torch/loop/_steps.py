@@ -70,6 +70,9 @@ class Steps(StepContext):
         self.by_hand = False  # steps are counted by hand
         self.stop = 0  # what all ranks have agreed on; 2: leave now
         self.tracing: Tracer | None = None  # while steps are traced
+        self._others_trace = (
+            False  # another training's trace was being made in this thread when the last step ended
+        )
         self.times_modules = False  # on some steps
         self.evidence = Evidence(self)
         self.debug = DebugSettings()
@@ -253,6 +256,13 @@ class Steps(StepContext):
                 self.writer.guard.report(session)
             self.evidence.publish(step, session)
             self.writer.update = step.update if step.update >= 0 else self.clock.latest_update()
+            tracing = Profilers.tracing
+            began_traced = self._others_trace
+            self._others_trace = tracing is not None and tracing is not self.tracing and tracing.is_here()
+            own = self.tracing is not None and self.tracing.active
+            if (began_traced or self._others_trace) and not own:
+                session.traced(True)  # of this step some was, by another training's trace
+                session.traced(False)
             self.writer.end()
         if step.mode == _TRAIN:
             tracing = Profilers.tracing

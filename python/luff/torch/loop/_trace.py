@@ -18,7 +18,7 @@ import torch
 
 from luff._hook import Session
 from luff.corrections import Corrections
-from luff.torch.replay._isolation import free_memory
+from luff.torch.replay._isolation import free_memory, resident_memory
 
 __all__ = ["MOST_STEPS", "Profilers", "Tracer", "WithTraces", "why_not"]
 
@@ -27,6 +27,9 @@ _MOST_TRACES = 16
 _MOST_BYTES = 256 << 20  # of all traces of a worker
 _LEAST_MEMORY, _LEAST_SHARE = 2 << 30, 0.05
 _MOST_SECONDS = 60.0
+_MOST_GROWTH = (
+    256 << 20
+)  # of the process's memory between steps; writing a trace takes several times what it holds
 _OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _QUIET = "KINETO_LOG_LEVEL"
 
@@ -109,12 +112,19 @@ class Tracer:
         self._thread = 0  # where it began; no other one can end it
         self._lost = False
         self._left = self._first = self._done = 0
+        self._passes = self._resident = (
+            0  # since the last step that was traced: forward passes, and memory after one
+        )
         self._begun = self._cost = 0.0
 
     @property
     def active(self) -> bool:
         """Whether steps are being traced."""
         return self._profiler is not None
+
+    def is_here(self) -> bool:
+        """Whether what this thread does is being recorded."""
+        return self.active and threading.get_ident() == self._thread
 
     def begin(self, steps: int, first: int, *, stacks: bool = False) -> str:
         """Traces from here until `steps` steps have ended.
@@ -135,7 +145,7 @@ class Tracer:
         """
         why = self._refusal()
         if not why:
-            self._done, self._first = 0, first
+            self._done, self._first, self._passes = 0, first, 0
             self._left = max(1, min(int(steps), MOST_STEPS))
             self._begun = time.perf_counter()
             try:
@@ -167,6 +177,7 @@ class Tracer:
         """Counts a step. Returns False when the trace has ended, early if it takes long or memory is scarce."""
         self._done += 1
         self._left -= 1
+        self._passes = 0
         if self._left > 0 and self._may_go_on():
             return True
         self.end()
@@ -176,6 +187,22 @@ class Tracer:
         """Called when another training of this process has ended a step: this one may never go on."""
         if threading.get_ident() == self._thread and (not self.active or not self._may_go_on()):
             self.end()
+
+    def evaluates(self) -> None:
+        """Called before a forward pass that trains nothing: however many there are, no step that is counted ends."""
+        if threading.get_ident() == self._thread and not (self.active and self._may_go_on() and self._fits()):
+            self.end()
+
+    def _fits(self) -> bool:
+        """Whether the memory of the process has grown little since the first of these forward passes."""
+        self._passes += 1
+        try:
+            resident = resident_memory()
+        except (OSError, ValueError, IndexError):
+            return True
+        if self._passes <= 2:  # the first one may take memory for good
+            self._resident = resident
+        return resident - self._resident < _MOST_GROWTH
 
     def _may_go_on(self) -> bool:
         scarce = _available() < _LEAST_MEMORY // 2

@@ -23,6 +23,7 @@ from luff._patch import Method, once, unseen, wrap
 from luff.torch.capture import _names
 from luff.torch.capture._device import scalar_of
 from luff.torch.capture._memory import read_scalar
+from luff.torch.capture._module_times import ModuleTimes
 from luff.torch.evidence._answers import compares
 from luff.torch.loop._hook import Hook
 from luff.torch.patches import _dynamo, _phases
@@ -125,8 +126,9 @@ def _outer_call(
     if _current_graph_task() != -1:
         for living in hooks.living:
             modules = living.machine.modules
-            if modules is not None and modules.times is not None:
-                modules.times.recomputed()
+            times = None if modules is None else modules.times  # another thread may end the step meanwhile
+            if times is not None:
+                times.recomputed(module)
         return original(module, *args, **kwargs)
     if local.through and local.through[0] is module:
         local.through = local.through[1:]
@@ -155,8 +157,8 @@ def _outer_call(
     try:
         if capture is not None:
             hook.told("input", capture.before, module, args, kwargs, True)
-            if capture.times is not None:
-                original = functools.partial(capture.times.call, original)
+            if (times := capture.times) is not None:
+                original = functools.partial(times.call, original)
         enter_phase(_FORWARD)
         output = original(module, *args, **kwargs)
         if capture is not None:
@@ -178,8 +180,8 @@ def _inner_call(
     if _current_graph_task() != -1 or _tracing_state() is not None:
         return original(module, *args, **kwargs)
     hook, capture = local.capture
-    if capture.times is not None:
-        return _timed_call(original, module, args, kwargs)
+    if (times := capture.times) is not None:
+        return _timed_call(times, original, module, args, kwargs)
     hook.told("input", capture.before, module, args, kwargs)
     output = original(module, *args, **kwargs)
     hook.told("output", capture.after, module, output)
@@ -188,11 +190,14 @@ def _inner_call(
 
 
 def _timed_call(
-    original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    times: ModuleTimes,
+    original: Callable[..., Any],
+    module: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Calls a module inside a model whose modules are timed; what Luff does beside it counts for none of them."""
     hook, capture = local.capture
-    times = capture.times
     times.timer.pause()
     try:
         if capture.captures:
@@ -209,7 +214,7 @@ def _timed_call(
 def _tell_hidden(hook: Hook, capture: Any, module: Any) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         hook.guarded("scripted", capture.hidden, GapReason.SCRIPTED)
-    elif type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None:
+    elif _names.is_compiled_model(module) or module.__dict__.get("_compiled_call_impl") is not None:
         hook.guarded("compiled", capture.hidden, GapReason.COMPILED_GRAPH)
 
 

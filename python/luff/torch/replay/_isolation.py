@@ -152,7 +152,7 @@ def _busy_thread() -> str:
 
 def _of_memory(largest: int) -> str:
     """Checks that there is room for copies of what both processes write, and for what the child allocates."""
-    used = _statm(1)
+    used = resident_memory()
     if used > largest:
         return f"the process uses more than {largest >> 30} GiB of memory"
     return "memory is short" if free_memory() < used + _ROOM else ""
@@ -161,6 +161,11 @@ def _of_memory(largest: int) -> str:
 def _statm(column: int) -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[column]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_memory() -> int:
+    """Returns the bytes of memory that this process has taken."""
+    return _statm(1)
 
 
 def free_memory() -> int:
