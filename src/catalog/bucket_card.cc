@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/hex_id.h"
 #include "base/json.h"
 #include "catalog/bucket_look.h"
 
@@ -254,11 +255,9 @@ Result<Card> ParseBucketCardUntrusted(std::string_view text) {
                               kCardVersion));
   CardReader reader(json);
   Card card = CardIn(json, &reader);
-  const bool id = card.run_id.size() == kRunIdDigits &&
-                  card.run_id.find_first_not_of("0123456789abcdef") == std::string::npos;
   const auto& words = VerdictWords();
-  if (version != kCardVersion || !id || !reader.good() || !std::isfinite(card.took_s) || card.took_s < 0 ||
-      std::find(words.begin(), words.end(), card.verdict) == words.end())
+  if (version != kCardVersion || !IsHexId(card.run_id) || !reader.good() || !std::isfinite(card.took_s) ||
+      card.took_s < 0 || std::find(words.begin(), words.end(), card.verdict) == words.end())
     return Corruption("the card has a member that Luff does not write");
   return card;
 }

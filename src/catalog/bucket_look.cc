@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/format.h"
+#include "base/hex_id.h"
 #include "catalog/bucket_card.h"
 
 namespace luff::catalog {
@@ -12,10 +13,6 @@ namespace {
 
 constexpr std::size_t kMaxLookLine = 4096;
 constexpr std::size_t kDropAfter = 1 << 20;  // bytes that were read are dropped in pieces of this
-
-bool IsRunId(std::string_view text) {
-  return text.size() == kRunIdDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
 
 /// The next word of a line, and the line behind it.
 std::string_view NextWord(std::string_view* line) {
@@ -60,7 +57,7 @@ Result<LookReader::Item> LookReader::Line(std::string_view line, std::size_t aft
     item.kind = Kind::kRun;
     item.run.run_id = NextWord(&line);
     bool good =
-        IsRunId(item.run.run_id) && ReadNumber(NextWord(&line), &item.run.stamp) && item.run.stamp != 0;
+        IsHexId(item.run.run_id) && ReadNumber(NextWord(&line), &item.run.stamp) && item.run.stamp != 0;
     if (kind == "+") {
       std::size_t size = 0;
       good = good && ReadNumber(NextWord(&line), &item.run.heard_unix_ns) &&

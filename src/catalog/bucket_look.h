@@ -12,8 +12,6 @@
 /// Lists the runs of a bucket by their cards, with the same index and questions as those of a directory.
 namespace luff::catalog {
 
-inline constexpr std::size_t kRunIdDigits = 32;
-
 /// A run of a bucket, and its card if that has changed.
 struct BucketRun {
   std::string run_id;               // 32 hexadecimal digits

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/hex_id.h"
 #include "catalog/bucket_card.h"
 #include "catalog/card.h"
 #include "catalog/fields.h"
@@ -40,7 +41,7 @@ std::string HeadlineOf(const Card& card) {
 // The runs below a folder, or of a bucket: another one may lie below that.
 constexpr const char* kBelow = " WHERE r.path>? AND r.path<? AND (?=0 OR length(CAST(r.path AS BLOB))=?)";
 std::vector<Bound> Below(const std::string& folder) {
-  const auto bytes = static_cast<std::int64_t>(folder.size() + 1 + kRunIdDigits);
+  const auto bytes = static_cast<std::int64_t>(folder.size() + 1 + kHexIdDigits);
   const bool bucket = !folder.starts_with('/');
   return {folder + "/", folder + "0", bucket ? bytes : std::int64_t{0}, bytes};  // '0' follows '/'
 }

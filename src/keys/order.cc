@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/hex_id.h"
 #include "base/json.h"
 #include "base/json_number.h"
 #include "base/text_escape.h"
@@ -19,13 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr std::string_view kDomain =
     "luff-request-v1\n";  // so that no signature for something else counts here
-constexpr std::size_t kDepth = 16, kIdDigits = 32;
+constexpr std::size_t kDepth = 16;
 constexpr std::int64_t kSecondNs = 1'000'000'000;
-
-bool IsHex(std::string_view text) {
-  return text.size() == kIdDigits &&
-         std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
 
 bool Verifies(const store::ControlRecord& record, const PublicKey& key) {
   const std::string signature = FromBase64(record.signature, crypto_sign_BYTES);
@@ -120,8 +116,8 @@ Result<Order> ParseOrderUntrusted(std::string_view text) {
     order.created_unix_ns = WholeNumber<std::int64_t>(json, "created_unix_ns", -1);
     order.not_after_unix_ns = WholeNumber<std::int64_t>(json, "not_after_unix_ns", -1);
     const auto body = json.find("body");
-    if (!IsHex(order.run_id)) return Corruption("the signed text has no 'run_id' of 32 hexadecimal digits");
-    if (!IsHex(order.nonce)) return Corruption("the signed text has no 'nonce' of 32 hexadecimal digits");
+    if (!IsHexId(order.run_id)) return Corruption("the signed text has no 'run_id' of 32 hexadecimal digits");
+    if (!IsHexId(order.nonce)) return Corruption("the signed text has no 'nonce' of 32 hexadecimal digits");
     if (order.kind != "request" && order.kind != "mark" && order.kind != "label")
       return Corruption("the signed text is neither request, mark nor label");
     if (body == json.end() || !body->is_object()) return Corruption("the signed text has no object 'body'");
@@ -137,7 +133,7 @@ Result<Order> ParseOrderUntrusted(std::string_view text) {
 Status SignRecord(const SecretKey& key, const std::string& run_id, std::int64_t valid_ns,
                   store::ControlRecord* record) {
   if (valid_ns <= 0 || valid_ns > kLongestNs) return InvalidArgument("a signature counts for at most 10 min");
-  std::array<unsigned char, kIdDigits / 2> random{};
+  std::array<unsigned char, kHexIdDigits / 2> random{};
   randombytes_buf(random.data(), random.size());
   Order order;
   order.run_id = run_id;
