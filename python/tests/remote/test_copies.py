@@ -27,7 +27,8 @@ from luff.remote._store import open_store
 from luff.remote._uploader import Uploader
 
 
-def test_a_block_that_is_asked_for_while_it_is_dropped_stays(run, tmp_path, monkeypatch):
+def copy_without_room(run, tmp_path):
+    """Uploads 1 MiB of payload and copies it. Returns store, copy, its file, and the payload; no block may stay."""
     store = open_store(f"file://{tmp_path}/bucket")
     payload = secrets.token_bytes(1 << 20)
     run.append("w0000/d-000001.lfd", payload)
@@ -36,8 +37,13 @@ def test_a_block_that_is_asked_for_while_it_is_dropped_stays(run, tmp_path, monk
     uploader.flush("ended")
     spool, _ = copy_of(store, run, tmp_path / "copy")
     file = stream_of("w0000", "d-000001.lfd")
+    spool._cache._most = 0
+    return store, spool, file, payload
+
+
+def test_a_block_that_is_asked_for_while_it_is_dropped_stays(run, tmp_path, monkeypatch):
+    _, spool, file, payload = copy_without_room(run, tmp_path)
     cache = spool._cache
-    cache._most = 0
     cache.use(spool, file, 0, len(payload), now=0.0)  # long ago
     forget = spool.forget
 
@@ -52,16 +58,8 @@ def test_a_block_that_is_asked_for_while_it_is_dropped_stays(run, tmp_path, monk
 
 
 def test_a_run_whose_bucket_hangs_holds_up_no_other_that_needs_room(run, tmp_path, monkeypatch):
-    store = open_store(f"file://{tmp_path}/bucket")
-    payload = secrets.token_bytes(1 << 20)
-    run.append("w0000/d-000001.lfd", payload)
-    uploader = Uploader(run, store)
-    uploader.begin()
-    uploader.flush("ended")
-    spool, _ = copy_of(store, run, tmp_path / "copy")
-    file = stream_of("w0000", "d-000001.lfd")
+    store, spool, file, payload = copy_without_room(run, tmp_path)
     cache = spool._cache
-    cache._most = 0
     asks, answers = threading.Event(), threading.Event()
 
     def hang(*_):
