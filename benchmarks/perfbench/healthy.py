@@ -35,11 +35,7 @@ def _evaluates(seed: int, fixed: bool, steps: int) -> None:
 
     def evaluate(step: int) -> None:
         if step % 60 == 0:
-            training.model.eval()
-            with torch.no_grad():
-                for x, y in held:
-                    training.loss_fn(training.model(x), y).item()
-            training.model.train()
+            training.evaluate(held)
 
     training.after = evaluate
     training.over(loader_of(steps, seed))

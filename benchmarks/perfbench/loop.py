@@ -94,11 +94,7 @@ def _evaluations(seed: int, fixed: bool, steps: int) -> None:
     def evaluate(step: int) -> None:
         if step % every:
             return
-        training.model.eval()
-        with torch.no_grad():
-            for x, y in held:
-                training.loss_fn(training.model(x), y).item()
-        training.model.train()
+        training.evaluate(held)
 
     training.after = evaluate
     training.over(loader_of(steps, seed))

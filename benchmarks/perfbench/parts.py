@@ -211,6 +211,14 @@ class Training:
         """Returns the loss of a batch."""
         return self.loss_fn(self.model(x), y)
 
+    def evaluate(self, held: DataLoader[Any]) -> None:
+        """Takes the loss over rows that are not trained on, batch by batch."""
+        self.model.eval()
+        with torch.no_grad():
+            for x, y in held:
+                self.loss_fn(self.model(x), y).item()
+        self.model.train()
+
     def over(self, loader: DataLoader[Any]) -> None:
         """Trains until all steps are done and the time is over."""
         began, marks = time.monotonic(), _marks_of_peer()
