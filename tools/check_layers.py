@@ -143,6 +143,7 @@ FRAMEWORKS = {
     "pyinstrument": ["compat/smdebug/profiler/python_profiler.py"],
     "opentelemetry": ["_verbs/otlp.py"],
     "obstore": ["remote/_store.py"],
+    "cryptography": ["remote/_seal.py", "remote/_recipients.py"],
 }
 # Rooms of our Python packages: folder of python/luff -> room -> rooms that it may import, in addition to itself. A
 # file beside the rooms may import all of them; no room imports such a file.
