@@ -137,7 +137,7 @@ FRAMEWORKS = {
     "lightgbm": ["lightgbm/"],
     "sklearn": ["sklearn/"],
     "matplotlib": ["_verbs/"],
-    "pyarrow": ["_verbs/export.py"],
+    "pyarrow": ["_verbs/export.py", "_verbs/runs_table.py"],
     "pandas": ["profile.py", "compat/smdebug/profiler/analysis/"],
     "bokeh": ["compat/smdebug/profiler/analysis/notebook_utils/"],
     "pyinstrument": ["compat/smdebug/profiler/python_profiler.py"],

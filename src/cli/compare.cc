@@ -1,8 +1,6 @@
 #include "catalog/compare.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -114,12 +112,10 @@ void Compare(const CompareOptions& options) {
 // The page is made of what --json tells.
 [[noreturn]] void SweepPage(const CompareOptions& options) {
   if (options.json) ExitWithError(InvalidArgument("--json and --html are two outputs; give one of them"));
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (!error) setenv("LUFF_EXECUTABLE", self.c_str(), 0);
   std::vector<std::string> words{"--html=" + options.html, "--sweep=" + options.sweep, "--by=" + options.by};
   if (!options.runs.empty()) words.insert(words.end(), {"--", options.runs.front()});
-  BecomePython("sweep_page", std::move(words), "the page of a sweep is written by Luff's Python package");
+  BecomePythonThatAsks("sweep_page", std::move(words),
+                       "the page of a sweep is written by Luff's Python package");
 }
 
 }  // namespace

@@ -380,7 +380,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--by", default="")
     parser.add_argument("folder", nargs="?", default="")
     arguments = parser.parse_args(words)
-    command = ["compare", f"--sweep={arguments.sweep}", "--json"]
+    name = [f"--sweep={arguments.sweep}"] if arguments.sweep else ["--sweep", ""]
+    command = ["compare", *name, "--json"]
     command += [f"--by={arguments.by}"] if arguments.by else []
     command += ["--", arguments.folder] if arguments.folder else []
     try:

@@ -38,8 +38,8 @@ class Watch:
             ``shard``, ``host``, ``pid`` of its ``luff watch``, ``starts`` (how often this actor started it), ``ready``
             (False when it is behind), ``runs`` by state, ``behind_s`` (age of the oldest step that is not judged),
             ``lag_p99_s`` (within which 99 of 100 steps were judged), ``steps`` and ``findings`` since its start,
-            ``said`` (the last lines), ``problem`` (why nothing is known; "" if all is well). One whose node was lost has a
-            problem until Ray has started it on another one.
+            ``said`` (the last lines), ``problem`` (why nothing is known; "" if all is well). One whose node was
+            lost has a problem until Ray has started it on another one.
         """
         asked = [actor.report.remote() for actor in self._actors]
         return [self._answer(number, one, _ANSWER_S) for number, one in enumerate(asked)]

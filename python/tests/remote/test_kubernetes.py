@@ -141,6 +141,8 @@ def test_the_sidecar_waits_for_the_run_and_uploads_the_rest_when_it_is_ended(luf
     train = start(luff, tmp_path, both["train"])
     _, err = train.communicate(timeout=120)
     assert train.returncode == 0, err
+    assert upload.stdout is not None
+    assert upload.stdout.readline().startswith("file://")  # it uploads
     upload.send_signal(signal.SIGTERM)  # as Kubernetes does after the training
     _, err = upload.communicate(timeout=60)
     assert upload.returncode == 0, err

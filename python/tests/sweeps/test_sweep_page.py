@@ -22,7 +22,8 @@ def trial(number, bad, **more):
     }  # fmt: skip
     return {
         "trial": f"trial-{number}", "run": f"/runs/{number}", "bad": bad, "ended": True, "stopped": bad,
-        "wrong_stop": False, "outcome": "stopped" if bad else "completed", "verdict": "stopped" if bad else "ok", "why": "",
+        "wrong_stop": False, "outcome": "stopped" if bad else "completed",
+        "verdict": "stopped" if bad else "ok", "why": "",
         "parameters": {"lr": 5.0 if bad else 0.001 * (1 + number), "kind": "mlp", "deep": number % 2 == 0},
         "steps": 10 if bad else 600, "workers": 1, "took_s": 3.0, "device_hours": 0.1, "loss": "NaN" if bad else 0.5,
         "best_loss": "NaN" if bad else 0.5 / (1 + number), "finding": finding if bad else None, "findings": [],
