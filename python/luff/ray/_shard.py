@@ -50,7 +50,7 @@ class Shard:
         ]  # fmt: skip
         self._lock = threading.Lock()
         self._child: subprocess.Popen[str] | None = None
-        self._stopping = False
+        self._stopping = threading.Event()
         self._judging = threading.Event()  # it has begun, or never will
         self._metrics = ""
         self._starts = 0
@@ -99,7 +99,7 @@ class Shard:
         """Ends it, as a signal does: it commits, and leaves. Returns the last report."""
         told = self.report()
         with self._lock:
-            self._stopping = True
+            self._stopping.set()
             child = self._child
         if child is not None and child.poll() is None:
             child.terminate()
@@ -127,7 +127,7 @@ class Shard:
                     *self._words,
                 ]
                 with self._lock:
-                    if self._stopping:
+                    if self._stopping.is_set():
                         break
                     self._child = subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -140,13 +140,13 @@ class Shard:
                 break
             with self._lock:
                 self._child, self._metrics = None, ""
-                if self._stopping:
+                if self._stopping.is_set():
                     break
             if code in (0, _WRONG_USAGE) and not taken:  # it would end so again
                 self._gone_for_good(f"luff watch has ended with exit code {code}")
                 break
             pause = 1.0 if time.monotonic() - begun > 60 else min(2 * pause, _LONGEST_PAUSE_S)
-            time.sleep(pause)
+            self._stopping.wait(pause)
         self._judging.set()
 
     def _follow(self, child: subprocess.Popen[str]) -> tuple[int, bool]:
