@@ -131,7 +131,7 @@ def test_the_job_trains_and_uploads(luff, script, tmp_path):
     assert job.returncode == 0, err
     (run,) = open_store(f"file://{tmp_path}/bucket").children("runs/")
     assert (
-        json.loads(luff("show", f"file://{tmp_path}/bucket/{run}", "--json").stdout)["steps"]["TRAIN"] == 40
+        json.loads(luff("show", f"file://{tmp_path}/bucket/{run}", "--json").stdout)["steps"] == 40
     )
 
 
@@ -148,7 +148,7 @@ def test_the_sidecar_waits_for_the_run_and_uploads_the_rest_when_it_is_ended(luf
     assert upload.returncode == 0, err
     (run,) = open_store(f"file://{tmp_path}/bucket").children("runs/")
     assert (
-        json.loads(luff("show", f"file://{tmp_path}/bucket/{run}", "--json").stdout)["steps"]["TRAIN"] == 40
+        json.loads(luff("show", f"file://{tmp_path}/bucket/{run}", "--json").stdout)["steps"] == 40
     )
 
 
