@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +56,21 @@ def test_the_runs_that_were_asked_for_are_the_rows(luff: Command, run: Path, tmp
     duckdb = pytest.importorskip("duckdb")
     file = tmp_path / "runs.parquet"
     done = luff("runs", str(run.parent), "--parquet", str(file), "--all")
-    assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in luff("runs", str(run.parent), "--json", "--all").stdout.splitlines()]
+    assert done.code == 0, done.err
+    told = [json.loads(line) for line in luff("runs", str(run.parent), "--json", "--all").out.splitlines()]
     rows = duckdb.sql(
         f"select run, verdict, steps_train, took_s from '{file}' order by begun desc"
     ).fetchall()
     assert rows == [(one["run"], one["verdict"], one["steps"].get("TRAIN", 0), one["took_s"]) for one in told]
     none = tmp_path / "none.parquet"
-    assert luff("runs", str(run.parent), "--where", "verdict = empty", "--parquet", str(none)).returncode == 0
+    assert luff("runs", str(run.parent), "--where", "verdict = empty", "--parquet", str(none)).code == 0
     assert pq.read_table(none).num_rows == 0
 
 
 def test_what_cannot_be_written_is_said(luff: Command, run: Path, tmp_path: Path) -> None:
     done = luff("runs", str(run.parent), "--parquet", str(tmp_path / "no" / "runs.parquet"))
-    assert done.returncode == 2
-    assert "the table cannot be written" in done.stderr
+    assert done.code == 2
+    assert "the table cannot be written" in done.err
     both = luff("runs", str(run.parent), "--parquet", str(tmp_path / "x"), "--json")
-    assert both.returncode == 2
+    assert both.code == 2
     assert list(tmp_path.glob("*.parquet*")) == []
-    assert isinstance(both, subprocess.CompletedProcess)

@@ -46,7 +46,8 @@ li{margin:3px 0;overflow-wrap:anywhere}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:6px;padding:9px 14px;min-width:130px}
 .tile b{display:block;font-size:20px;font-weight:600}
 .charts{display:flex;flex-wrap:wrap;gap:14px}figure{margin:0;background:var(--card);border:1px solid var(--line);
-border-radius:6px;padding:8px 10px;max-width:100%}figcaption{font-weight:600;overflow-wrap:anywhere;max-width:340px}
+border-radius:6px;padding:8px 10px;max-width:100%;width:fit-content;
+box-sizing:border-box}figcaption{font-weight:600;overflow-wrap:anywhere;max-width:340px}
 svg{display:block;max-width:100%;height:auto}svg text{fill:var(--soft);font:11px system-ui,sans-serif}
 .axis{stroke:var(--line)}.dot{fill:var(--good);fill-opacity:.75}.cross{stroke:var(--bad);stroke-width:2;fill:none}
 .band{fill:var(--band)}.edge{stroke:var(--bad);stroke-dasharray:4 3}.bar{fill:var(--good)}.barbad{fill:var(--bad)}
@@ -195,8 +196,8 @@ def _scatter(told: dict[str, Any], name: str) -> str:
             drawn.append(f'<circle class="dot" cx="{at:.1f}" cy="{up(y):.1f}" r="4">{title}</circle>')
     drawn += [
         f'<text x="{left - 5}" y="22" text-anchor="end">bad</text>',
-        f'<text x="{left + 4}" y="{bottom + 15}">{_value(across.low)}</text>',
-        f'<text x="{width - 6}" y="{bottom + 15}" text-anchor="end">{_value(across.high)}</text>',
+        f'<text x="{left + 4}" y="{bottom + 15}">{across.low:.4g}</text>',
+        f'<text x="{width - 6}" y="{bottom + 15}" text-anchor="end">{across.high:.4g}</text>',
     ]
     if across.log:
         drawn.append(
@@ -299,7 +300,10 @@ def _table(trials: Sequence[dict[str, Any]], columns: Sequence[str], bad: bool) 
             cells.append(f"<td{kind}>{_value(value)}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     head = "".join(f"<th{' class=n' if name in numbers else ''}>{name}</th>" for name in heads)
-    head += "".join(f"<th>{shown(name)}</th>" for name in columns)
+    for name in columns:
+        known = [trial["parameters"][name] for trial in trials if name in trial["parameters"]]
+        kind = ' class="n"' if all(_number(value) is not None for value in known) else ""
+        head += f"<th{kind}>{shown(name)}</th>"
     more = (
         f'<p class="soft">and {len(trials) - _MOST_ROWS} more (--json)</p>'
         if len(trials) > _MOST_ROWS

@@ -456,6 +456,28 @@ def test_the_command_makes_keys(tmp_path):
     verb("seal", "old", tmp_path / "a.key", expect=2)
 
 
+def test_the_configuration_of_a_job_encrypts_its_upload(luff, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LUFF_HOME", str(tmp_path / "home"))
+    (tmp_path / "luff.toml").write_text(luff("keys", "new", "reader.key", "--encryption").stdout)
+    base = f"file://{tmp_path}/bucket"
+    (tmp_path / "train.py").write_text(
+        "import torch\nm = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), 0.1)\n"
+        "for _ in range(5):\n    o.zero_grad()\n    m(torch.ones(3, 2)).sum().backward()\n    o.step()\n"
+    )
+    luff("run", "--run", "run", "--config", "luff.toml", "--sync", base, "--", sys.executable, "train.py")
+    store = open_store(base)
+    (run,) = store.children("runs/")
+    assert is_sealed(store.get(f"runs/{run}/run.json", 1 << 20)[0])
+    closed = luff("keys", "check", base, expect=1)
+    assert "1 do not open" in closed.stdout
+    assert "LUFF_BUCKET_KEY" in luff("show", f"{base}/@1", expect=None).stderr
+    monkeypatch.setenv("LUFF_BUCKET_KEY", "reader.key")
+    assert "1 open with the keys here" in luff("keys", "check", base).stdout
+    assert json.loads(luff("show", f"{base}/@1", "--json").stdout)["steps"] == 5
+    assert "excludes" in luff("keys", "new", "x", "--encryption", "--id", "me", expect=2).stderr
+
+
 def test_a_wrong_recipient_is_said_before_the_job_begins(luff, tmp_path, monkeypatch):
     monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", "x25519:oops")
     done = luff(

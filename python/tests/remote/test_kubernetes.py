@@ -130,9 +130,7 @@ def test_the_job_trains_and_uploads(luff, script, tmp_path):
     _, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     (run,) = open_store(f"file://{tmp_path}/bucket").children("runs/")
-    assert (
-        json.loads(luff("show", f"file://{tmp_path}/bucket/{run}", "--json").stdout)["steps"] == 40
-    )
+    assert json.loads(luff("show", f"file://{tmp_path}/bucket/{run}", "--json").stdout)["steps"] == 40
 
 
 def test_the_sidecar_waits_for_the_run_and_uploads_the_rest_when_it_is_ended(luff, script, tmp_path):
@@ -147,9 +145,7 @@ def test_the_sidecar_waits_for_the_run_and_uploads_the_rest_when_it_is_ended(luf
     _, err = upload.communicate(timeout=60)
     assert upload.returncode == 0, err
     (run,) = open_store(f"file://{tmp_path}/bucket").children("runs/")
-    assert (
-        json.loads(luff("show", f"file://{tmp_path}/bucket/{run}", "--json").stdout)["steps"] == 40
-    )
+    assert json.loads(luff("show", f"file://{tmp_path}/bucket/{run}", "--json").stdout)["steps"] == 40
 
 
 def test_a_sidecar_without_a_run_leaves_when_it_is_told(luff, tmp_path):

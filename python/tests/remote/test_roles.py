@@ -31,7 +31,9 @@ def policy(role):
 
     That knows no conditions, and asks for the right to delete several objects at once on the bucket.
     """
-    given = json.loads((POLICIES / f"{role}.json").read_text().replace("BUCKET", BUCKET).replace("PREFIX", "team"))
+    given = json.loads(
+        (POLICIES / f"{role}.json").read_text().replace("BUCKET", BUCKET).replace("PREFIX", "team")
+    )
     statements = [{k: v for k, v in one.items() if k != "Condition"} for one in given["Statement"]]
     for one in statements:
         if one["Action"] == "s3:DeleteObject":

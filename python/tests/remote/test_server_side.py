@@ -110,7 +110,11 @@ def test_a_customers_key_comes_from_the_environment(monkeypatch):
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             seen.append((self.command, dict(self.headers.items())))
             self.send_response(200)
-            for name, value in {"ETag": '"x"', "Content-Length": "0", "Last-Modified": formatdate(usegmt=True)}.items():
+            for name, value in {
+                "ETag": '"x"',
+                "Content-Length": "0",
+                "Last-Modified": formatdate(usegmt=True),
+            }.items():
                 self.send_header(name, value)
             self.end_headers()
 

@@ -95,7 +95,7 @@ def test_it_is_a_page_too(home, tmp_path):
     text = (tmp_path / "page.html").read_text()
     assert "lr &gt;= 0.09: 6 of 6 are bad, against 0 of 8 others" in text
     assert text.count('class="cross"') == 6
-    assert "<th>dropout</th>" not in text
+    assert ">dropout</th>" not in text
     done = luff(home, "compare", "--sweep", "digit", "--html", tmp_path / "none.html")
     assert done.returncode == 2
     assert "digits" in done.stderr

@@ -214,7 +214,7 @@ def test_actors_that_die_go_on_and_say_nothing_twice(tmp_path, runs, script):
         LUFF_HOME=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    (told,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"said"'))
     lines = [
         json.dumps({k: v for k, v in line.items() if k not in ("told_unix_ns",)}, sort_keys=True)
         for line in told["said"]
