@@ -164,8 +164,8 @@ def start(
         for actor in made:  # those of an earlier call go on
             ray.kill(actor)
         number, why = next(iter(problems.items()))
-        error = InvalidArgumentError if "exit code 2" in why else UnavailableError
-        raise error(f"shard {number} of {shards} does not judge {place}: {why}")
+        kind_of = InvalidArgumentError if "exit code 2" in why else UnavailableError
+        raise kind_of(f"shard {number} of {shards} does not judge {place}: {why}")
     return Watch(place, actors)
 
 

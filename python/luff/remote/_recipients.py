@@ -231,7 +231,8 @@ def _wrapping_key(run_id: str, shared: bytes, ephemeral: bytes, public: bytes) -
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(SHA256(), KEY_BYTES, ephemeral + public, f"{_FORMAT} 0 {run_id}".encode()).derive(shared)
+    key: bytes = HKDF(SHA256(), KEY_BYTES, ephemeral + public, f"{_FORMAT} 0 {run_id}".encode()).derive(shared)
+    return key
 
 
 _ONLY_NONCE = bytes(12)  # of a wrapping key, which wraps one key
