@@ -231,7 +231,9 @@ def _wrapping_key(run_id: str, shared: bytes, ephemeral: bytes, public: bytes) -
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    key: bytes = HKDF(SHA256(), KEY_BYTES, ephemeral + public, f"{_FORMAT} 0 {run_id}".encode()).derive(shared)
+    key: bytes = HKDF(SHA256(), KEY_BYTES, ephemeral + public, f"{_FORMAT} 0 {run_id}".encode()).derive(
+        shared
+    )
     return key
 
 
