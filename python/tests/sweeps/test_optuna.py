@@ -121,6 +121,7 @@ def _resumed(tmp_path, how):
     return [line.split() for line in done.stdout.splitlines()]
 
 
+@pytest.mark.thorough
 def test_a_study_that_was_killed_goes_on_in_the_same_sweep(tmp_path):
     bare, watched = _resumed(tmp_path, "bare"), _resumed(tmp_path, "watched")
     assert [row[1] for row in bare] == [
