@@ -137,12 +137,13 @@ FRAMEWORKS = {
     "lightgbm": ["lightgbm/"],
     "sklearn": ["sklearn/"],
     "matplotlib": ["_verbs/"],
-    "pyarrow": ["_verbs/export.py"],
+    "pyarrow": ["_verbs/export.py", "_verbs/runs_table.py"],
     "pandas": ["profile.py", "compat/smdebug/profiler/analysis/"],
     "bokeh": ["compat/smdebug/profiler/analysis/notebook_utils/"],
     "pyinstrument": ["compat/smdebug/profiler/python_profiler.py"],
     "opentelemetry": ["_verbs/otlp.py"],
     "obstore": ["remote/_store.py"],
+    "cryptography": ["remote/_seal.py", "remote/_recipients.py"],
 }
 # Rooms of our Python packages: folder of python/luff -> room -> rooms that it may import, in addition to itself. A
 # file beside the rooms may import all of them; no room imports such a file.

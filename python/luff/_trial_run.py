@@ -159,6 +159,8 @@ class TrialRun:
 
     def _keep_out(self, other: TrialRun) -> None:
         """Another thread's trial is under way, and its hooks would take this thread's training for a part of it."""
+        for ours in _ours():  # that thread may still be importing them
+            _imported(ours)
         for registry in Registry.all():
             self._quiet.enter_context(registry.muted())
         warn(
@@ -275,11 +277,27 @@ def _value(value: Any) -> Any:
 
 def _watch_what_is_imported() -> None:
     """Attaches to the frameworks of this process: new hooks, for the run that is chosen now."""
-    for ours in dict.fromkeys(ours for name, ours in FRAMEWORKS.items() if name in sys.modules):
+    for ours in _ours():
+        module = _imported(ours)
         try:
-            importlib.import_module(ours).attach_to_all()
-        except Exception as error:  # a framework that Luff cannot watch; the trial trains on
+            if module is not None:
+                module.attach_to_all()
+        except Exception as error:
             _unwatched(ours, error)
+
+
+def _ours() -> list[str]:
+    """Names of Luff's modules for the frameworks that this process has imported."""
+    return list(dict.fromkeys(ours for name, ours in FRAMEWORKS.items() if name in sys.modules))
+
+
+def _imported(ours: str) -> Any:
+    """Imports one of Luff's modules; waits for a thread that does. None if Luff cannot watch the framework."""
+    try:
+        return importlib.import_module(ours)
+    except Exception as error:  # the trial trains on
+        _unwatched(ours, error)
+        return None
 
 
 def _unwatched(ours: str, error: Exception) -> None:

@@ -26,6 +26,7 @@ def take_upload(config: dict[str, Any]) -> str:
     if not url:
         return ""
     from luff.remote._errors import BucketError
+    from luff.remote._run_store import check_encryption
     from luff.remote._store import check_installed, normal_url
 
     try:
@@ -33,6 +34,7 @@ def take_upload(config: dict[str, Any]) -> str:
             raise InvalidArgumentError(f"upload is {url!r}; expected the URL of a bucket")
         url = normal_url(url)
         check_installed(url)
+        check_encryption()
     except BucketError as error:
         raise InvalidArgumentError(f"upload: {error}") from None
     return url

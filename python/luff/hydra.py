@@ -28,6 +28,7 @@ from luff.errors import InvalidArgumentError
 __all__ = ["watch"]
 
 Task = Callable[[DictConfig], Any]
+_FOLDERS = 2  # of a multirun's directory: Hydra's default ends with DATE/TIME
 
 
 def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callable[[Task], Task]:
@@ -40,7 +41,8 @@ def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callab
     Parameters
     ----------
     sweep
-        Name of the sweep; by default that of the job (``hydra.job.name``).
+        Name of the sweep; by default the job's (``hydra.job.name``) and the last folders of the multirun's directory
+        (``hydra.sweep.dir``), which Hydra names after the time: one multirun is one sweep.
     stopped
         What a stopped job returns; a sweeper that minimizes takes ``math.inf``.
     **options
@@ -67,13 +69,19 @@ def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callab
             if job.mode != RunMode.MULTIRUN:
                 return task(config)
             name = f"{job.job.name}-{job.job.num}"
-            with trial_run(name, _overrides(config, job), sweep or job.job.name, on_stop="return", **options):
+            with trial_run(name, _overrides(config, job), sweep or _sweep(job), on_stop="return", **options):
                 return task(config)
             return stopped  # a stop has ended the block
 
         return watched
 
     return decorate
+
+
+def _sweep(job: Any) -> str:
+    """Names the multirun of a job: all of its jobs share a directory, also where a sweeper launches them in turns."""
+    folders = [part for part in str(job.sweep.dir).split("/") if part not in ("", ".", "..")]
+    return "-".join([job.job.name, *folders[-_FOLDERS:]])
 
 
 def _overrides(config: DictConfig, job: Any) -> dict[str, Any]:

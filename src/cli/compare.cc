@@ -21,7 +21,7 @@ namespace {
 
 struct CompareOptions {
   std::vector<std::string> runs;
-  std::string sweep, by;
+  std::string sweep, by, html;
   bool json = false;
 };
 
@@ -109,6 +109,15 @@ void Compare(const CompareOptions& options) {
   ExitWith(kExitOk);
 }
 
+// The page is made of what --json tells.
+[[noreturn]] void SweepPage(const CompareOptions& options) {
+  if (options.json) ExitWithError(InvalidArgument("--json and --html are two outputs; give one of them"));
+  std::vector<std::string> words{"--html=" + options.html, "--sweep=" + options.sweep, "--by=" + options.by};
+  if (!options.runs.empty()) words.insert(words.end(), {"--", options.runs.front()});
+  BecomePythonThatAsks("sweep_page", std::move(words),
+                       "the page of a sweep is written by Luff's Python package");
+}
+
 }  // namespace
 
 void AddCompare(CLI::App& app) {
@@ -123,15 +132,19 @@ void AddCompare(CLI::App& app) {
       "--sweep", options->sweep,
       "All trials of this sweep: which were bad, why, what they share, what stopping them saved");
   verb->add_option("--by", options->by, "With --sweep: parameters shown of each trial, e.g. lr,batch_size");
+  verb->add_option("--html", options->html, "With --sweep: writes one page, without scripts, into this file");
   verb->add_flag("--json", options->json, "As JSON (docs/spec/catalog.md, sections 5 and 6)");
   verb->callback([verb, options] {
     if (verb->count("--sweep") > 0) {
       if (options->runs.size() > 1)
         ExitWithError(
             InvalidArgument("--sweep compares all trials of a sweep; name at most one directory with it"));
+      if (!options->html.empty()) SweepPage(*options);
       CompareSweep(options->runs.empty() ? "" : options->runs.front(), options->sweep, options->by,
                    options->json);
     }
+    if (!options->html.empty())
+      ExitWithError(InvalidArgument("--html writes the page of --sweep NAME; give that, too"));
     if (!options->by.empty())
       ExitWithError(InvalidArgument("--by chooses columns of --sweep NAME; give that, too"));
     for (std::string& run : options->runs) FindRunOrExit(&run);

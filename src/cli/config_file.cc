@@ -22,7 +22,6 @@ namespace luff::cli {
 namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
-constexpr double kMostPrice = 1e6;
 
 class Reader : private ConfigPlace {
  public:
@@ -54,7 +53,7 @@ class Reader : private ConfigPlace {
         } else if (name == "output") {
           LUFF_RETURN_IF_ERROR(ReadOutput(*table, &config));
         } else if (name == "bucket") {
-          LUFF_RETURN_IF_ERROR(ReadBucket(*table, &config.bucket_prices.emplace()));
+          LUFF_ASSIGN_OR_RETURN(config.bucket, ReadBucket(*table, *this));
         } else if (name == "control") {
           LUFF_ASSIGN_OR_RETURN(config.keys, ReadControl(*table, *this));
         } else {
@@ -220,24 +219,6 @@ class Reader : private ConfigPlace {
       std::vector<std::string> known;
       for (const auto& [name, target] : keys) known.emplace_back(name);
       return Unknown(key, "in [stop]", known);
-    }
-    return Status::Ok();
-  }
-
-  Status ReadBucket(const toml::table& table, BucketPrices* prices) const {
-    for (const auto& [key, node] : table) {
-      const std::pair<std::string_view, double*> known[] = {{"price_per_1000_puts", &prices->per_1000_puts},
-                                                            {"price_per_1000_gets", &prices->per_1000_gets},
-                                                            {"price_per_gb_month", &prices->per_gb_month}};
-      const auto at = std::find_if(std::begin(known), std::end(known),
-                                   [&](const auto& one) { return one.first == key.str(); });
-      if (at == std::end(known))
-        return Unknown(key, "in [bucket]",
-                       {"price_per_1000_puts", "price_per_1000_gets", "price_per_gb_month"});
-      const auto price = node.value<double>();
-      if (!price || !node.is_number() || !(*price >= 0 && *price <= kMostPrice))
-        return Wrong(node, fmt::format("'{}' in [bucket] is no price from 0 to {:g}", key.str(), kMostPrice));
-      *at->second = *price;
     }
     return Status::Ok();
   }

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/upload_cost.h"
+#include "cli/config_bucket.h"
 #include "keys/public_key.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/policy.h"
@@ -21,7 +21,7 @@ struct FileConfig {
   std::vector<actions::ActionSpec> actions;
   std::string tensorboard, smdebug;  // directories of live outputs
   std::string report;                // file of the report at the end
-  std::optional<BucketPrices> bucket_prices;
+  BucketConfig bucket;
   std::string profiler_rules;         // of SageMaker's profiler, evaluated at the end; "": none
   std::string profiler_report;        // directory of what they report
   std::vector<keys::PublicKey> keys;  // of [control]

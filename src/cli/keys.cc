@@ -20,7 +20,7 @@ namespace {
 struct KeysOptions {
   std::string file, id, expires, config, run;
   std::vector<std::string> may{"stop"};
-  bool json = false;
+  bool json = false, encryption = false;
 };
 
 std::int64_t NowS() { return Env::Real().NowUnixNs() / 1'000'000'000; }
@@ -55,7 +55,10 @@ std::string TomlOf(const keys::PublicKey& key) {
   return text;
 }
 
+constexpr const char* kNeedsPython = "keys of encryption belong to Luff's Python package";
+
 void New(const KeysOptions& options) {
+  if (options.encryption) BecomePython("seal", {"new", options.file}, kNeedsPython);
   keys::PublicKey key;
   for (const std::string& right : options.may) {
     if (const Status good = keys::CheckRight(right); !good.ok()) ExitWithError(good.WithContext("--may"));
@@ -80,6 +83,7 @@ std::string StateOf(const keys::PublicKey& key) {
 }
 
 void Check(KeysOptions options) {
+  if (IsUrl(options.file)) BecomePython("seal", {"check", options.file}, kNeedsPython);
   std::optional<std::vector<keys::PublicKey>> known;
   if (!options.config.empty()) known = ValueOrExit(ReadConfigFile(options.config)).keys;
   if (!options.run.empty()) {
@@ -147,9 +151,15 @@ void AddKeys(CLI::App& app) {
       ->capture_default_str();
   make->add_option("--expires", options->expires,
                    "After 90d or 12h, or a day: 2027-01-31; without it: never");
+  make->add_flag("--encryption", options->encryption,
+                 "A key that opens encrypted runs of a bucket, not one that signs (docs/security.md)")
+      ->excludes("--id")
+      ->excludes("--may")
+      ->excludes("--expires");
   make->callback([options] { New(*options); });
   CLI::App* check = verb->add_subcommand("check", "What a key is, and whether a job would obey it");
-  check->add_option("FILE", options->file, "The file of a key");
+  check->add_option("FILE", options->file,
+                    "The file of a key; or the URL of a bucket: whether its encrypted runs open here");
   check->add_option("--config", options->config, "luff.toml of a job: its keys");
   check->add_option("--run", options->run, std::string(kRunHelp) + ": its keys")->excludes("--config");
   check->add_flag("--json", options->json, "JSON on stdout");

@@ -35,11 +35,13 @@ Variables ThisCommand() {
 }
 
 // What can be known of an upload without asking the network: the URL, and what is installed.
-Status CheckUpload(const std::string& url) {
+Status CheckUpload(const LiveOutput& output) {
+  const std::string& url = output.directory;
   LUFF_ASSIGN_OR_RETURN(std::vector<std::string> command, PythonCommand("sync"));
   command.insert(command.end(), {"--try", "--", ".", url});
   ProcessOptions process;
   process.argv = std::move(command);
+  process.environment = output.environment;
   LUFF_ASSIGN_OR_RETURN(const pid_t child, StartProcess(process));
   if (DecodeStatus(WaitFor(child)).code == 0) return Status::Ok();
   return InvalidArgument("--sync cannot be used, as said above: " + url);
@@ -49,7 +51,7 @@ Status CheckUpload(const std::string& url) {
 
 Status CheckLiveOutput(const LiveOutput& output, bool resume) {
   Env& env = Env::Real();
-  if (output.format == kSync) return CheckUpload(output.directory);
+  if (output.format == kSync) return CheckUpload(output);
   if (output.format == kOtlp || !env.Exists(output.directory)) return Status::Ok();
   const auto names = env.List(output.directory);
   if (!names.ok())
@@ -81,6 +83,8 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
       process.argv = std::move(command).value();
       process.argv.insert(process.argv.end(), {"--until-closed", "--", run, output.directory});
       process.environment = ThisCommand();
+      process.environment.insert(process.environment.end(), output.environment.begin(),
+                                 output.environment.end());
     }
     process.new_session = true;  // Ctrl-C is meant for the training
     process.stdin_fd = to[0];

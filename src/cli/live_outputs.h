@@ -13,8 +13,9 @@
 namespace luff::cli {
 
 struct LiveOutput {
-  std::string format;     // smdebug, tensorboard, kOtlp or kSync
-  std::string directory;  // absolute; "" for kOtlp, the URL for kSync
+  std::string format;          // smdebug, tensorboard, kOtlp or kSync
+  std::string directory;       // absolute; "" for kOtlp, the URL for kSync
+  Variables environment = {};  // what its process is told, of [bucket]
 };
 /// Not files, but metrics that are pushed while the job runs.
 inline constexpr const char* kOtlp = "otlp";

@@ -8,7 +8,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <string_view>
 
@@ -125,6 +127,13 @@ void BecomePython(std::string_view verb, std::vector<std::string> words, std::st
   std::fflush(stdout);
   execv(*argv.get(), argv.get());
   ExitWithError(IoError(fmt::format("{}: {}", std::strerror(errno), *argv.get())));
+}
+
+void BecomePythonThatAsks(std::string_view verb, std::vector<std::string> words, std::string_view needs) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) setenv("LUFF_EXECUTABLE", self.c_str(), 0);
+  BecomePython(verb, std::move(words), needs);
 }
 
 bool IsProfilerFolder(const std::string& path) {

@@ -66,6 +66,9 @@ template <typename T>
 [[nodiscard]] T ValueOrExit(Result<T> result);
 /// Replaces this process by the Python that runs `luff._verbs.VERB`. `needs`: the message if there is none.
 [[noreturn]] void BecomePython(std::string_view verb, std::vector<std::string> words, std::string_view needs);
+/// Likewise of a verb that asks this very command for what it shows.
+[[noreturn]] void BecomePythonThatAsks(std::string_view verb, std::vector<std::string> words,
+                                       std::string_view needs);
 [[noreturn]] void ExitWithError(const Status& status);
 
 /// "steps 4 to 7", or "step 4".

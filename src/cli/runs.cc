@@ -23,7 +23,7 @@ namespace luff::cli {
 namespace {
 
 struct RunsOptions {
-  std::string folder, where, text, sort = "-begun";
+  std::string folder, where, text, parquet, sort = "-begun";
   std::vector<std::string> tags;
   std::size_t limit = 20;
   bool all = false, json = false;
@@ -171,6 +171,16 @@ void List(const RunsOptions& options) {
   ExitWith(kExitOk);
 }
 
+// The table is made of what --json tells.
+[[noreturn]] void WriteTable(const RunsOptions& options) {
+  std::vector<std::string> words{options.parquet, "--sort=" + options.sort};
+  if (!options.where.empty()) words.push_back("--where=" + options.where);
+  if (!options.text.empty()) words.push_back("--text=" + options.text);
+  for (const std::string& tag : options.tags) words.push_back("--tag=" + tag);
+  if (!options.folder.empty()) words.insert(words.end(), {"--", options.folder});
+  BecomePythonThatAsks("runs_table", std::move(words), "tables are written by Luff's Python package");
+}
+
 }  // namespace
 
 void AddRuns(CLI::App& app) {
@@ -191,6 +201,8 @@ void AddRuns(CLI::App& app) {
   verb->add_option("-n,--limit", options->limit, "Runs shown")->capture_default_str();
   verb->add_flag("--all", options->all, "Show all of them");
   verb->add_flag("--json", options->json, "The card of each run, a line of JSON (docs/spec/catalog.md)");
+  verb->add_option("--parquet", options->parquet, "Writes the cards as a table into this file")
+      ->excludes("--json");
   verb->footer(
       "Every verb that reads a run takes the name in this table, the beginning of it, or @1 for the newest;\n"
       "of a bucket URL/ID (its first digits are enough) or URL/@1.\n"
@@ -199,7 +211,10 @@ void AddRuns(CLI::App& app) {
       "host, framework, command, outcome, version.NAME, parameters (lr) and scalars (accuracy, "
       "accuracy.max). Joined by and, or, not, "
       "( ).");
-  verb->callback([options] { List(*options); });
+  verb->callback([options] {
+    if (!options->parquet.empty()) WriteTable(*options);
+    List(*options);
+  });
 }
 
 }  // namespace luff::cli

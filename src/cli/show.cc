@@ -343,7 +343,7 @@ void AddShow(CLI::App& app) {
                    "luff.toml, whose [bucket] has prices of an upload (docs/buckets.md)");
   verb->callback([options, config] {
     std::optional<BucketPrices> prices;
-    if (!config->empty()) prices = ValueOrExit(ReadConfigFile(*config)).bucket_prices;
+    if (!config->empty()) prices = ValueOrExit(ReadConfigFile(*config)).bucket.prices;
     FindRunOrExit(&options->run);
     const auto trial = OpenOrExit(*options);
     const Json json = Describe(*trial, prices);

@@ -1,8 +1,10 @@
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/format.h"
+#include "cli/config_file.h"
 #include "cli/reading.h"
 #include "cli/verbs.h"
 
@@ -10,7 +12,7 @@ namespace luff::cli {
 namespace {
 
 struct SyncOptions {
-  std::string run, url;
+  std::string run, url, config;
   double flush_s = 2, drain_s = 120, max_mbps = 0;
   int host = 0;
 };
@@ -30,6 +32,7 @@ void AddSync(CLI::App& app) {
   verb->add_option("--max-mbps", options->max_mbps, "Most megabits a second; default: no limit");
   verb->add_option("--host", options->host, "Number of this host, where several upload one run")
       ->capture_default_str();
+  verb->add_option("--config", options->config, "luff.toml, whose [bucket] says how the upload is encrypted");
   verb->footer(
       "Prints the URL of the run, which every verb that reads a run takes. Follows a run that is being "
       "written "
@@ -40,6 +43,10 @@ void AddSync(CLI::App& app) {
       "no such bucket); 6 the time was over before all was there: the same command goes on.");
   verb->callback([options] {
     FindOwnRunOrExit(&options->run);
+    if (!options->config.empty()) {
+      for (const auto& [name, value] : ValueOrExit(ReadConfigFile(options->config)).bucket.environment)
+        setenv(name.c_str(), value.c_str(), 1);
+    }
     BecomePython("sync",
                  {fmt::format("--flush={}", options->flush_s), fmt::format("--drain={}", options->drain_s),
                   fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host),

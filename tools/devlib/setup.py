@@ -27,7 +27,7 @@ ENVIRONMENTS = {
     "xgboost3": "XGBoost 3",
     "compat": "what smdebug's own tests import",
     "sweeps": "Optuna, Ray Tune and Hydra",
-    "remote": "obstore, and an S3 server for tests",
+    "remote": "obstore, an S3 server for tests, and a second implementation of its encryption",
     "formats": "what reads the formats that luff export writes",
 }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from luff.remote._errors import Absent, BucketError, Refused
 from luff.remote._files import CARDS, MAX_CARD, card_key, is_run_id
+from luff.remote._run_store import identity_text, open_card
 from luff.remote._store import Listed, Store, check_installed, normal_url, open_store
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ _BATCH = 512
 
 
 def stamp_of(card: Listed) -> int:
-    """A number from 1 on that changes when a card is put again."""
-    text = f"{card.etag} {card.size} {card.modified_unix_ns}".encode()
+    """A number from 1 on that changes when a card is put again, or is read with other keys."""
+    text = f"{card.etag} {card.size} {card.modified_unix_ns} {identity_text()}".rstrip().encode()
     return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1) or 1
 
 
@@ -43,9 +44,9 @@ def _write(text: str, data: bytes = b"") -> None:
 def _get(store: Store, card: Listed) -> bytes | BucketError:
     try:
         found = store.get(card_key(card.name), MAX_CARD)
+        return open_card(store, card.name, found[0]) if found else b""
     except BucketError as error:
         return error
-    return found[0] if found else b""
 
 
 def _tell(store: Store, card: Listed, got: bytes | BucketError) -> None:

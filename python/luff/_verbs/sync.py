@@ -16,11 +16,14 @@ from luff.remote._card import Cards
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._live import any_writes
 from luff.remote._requests import Requests
+from luff.remote._run_store import check_encryption, uploading
 from luff.remote._store import check_installed, normal_url, open_store
 from luff.remote._uploader import Fenced, Uploader, read_run_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from luff.remote._store import Store
 
 OK, WRONG_USAGE, FENCED, REFUSED, INCOMPLETE = 0, 2, 4, 5, 6
 _NOT_BEGUN_S = 0.25  # how often a run that has not begun is looked for
@@ -66,8 +69,12 @@ class Sync:
         if not self._wait_for_run():
             return OK
         store = open_store(self._url)
+        _, run_id = read_run_json(self._run)
+        own: list[Store] = []
+        if not self._retried(lambda: own.append(uploading(store, self._run, run_id))):
+            return self._incomplete()
         uploader = Uploader(
-            self._run, store, uploader=self._host, interval_s=self._flush_s, max_bytes_per_s=self._rate
+            self._run, own[0], uploader=self._host, interval_s=self._flush_s, max_bytes_per_s=self._rate
         )
         # Of several hosts that have their own workers each, the first tells of the run.
         cards = Cards(self._run, uploader.put_card) if self._host == 0 else None
@@ -257,6 +264,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         arguments.url = normal_url(arguments.url)
         check_installed(arguments.url)
+        check_encryption()
     except BucketError as error:
         _say(str(error))
         return WRONG_USAGE

@@ -17,13 +17,14 @@ from typing import Any
 from luff import errors
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl, of_disk
 from luff.remote._files import is_run_id
+from luff.remote._recipients import KEY_FILES
 from luff.remote._store import SCHEMES, check_installed, normal_url, open_store, split_run
 
 _CONNECT_S = 10.0
 _START_S = 20.0
 _ANSWER_S = 600.0  # the metadata of a large run takes its time
 # What decides which data the fetcher may see, and where. Readers share a fetcher and its copies only if all are equal.
-_OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT")
+_OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT", KEY_FILES)
 
 
 class _Outliving(subprocess.Popen[bytes]):
@@ -52,9 +53,19 @@ def cache_root() -> str:
     return os.path.join(cache, "luff")
 
 
+def _environment() -> dict[str, str]:
+    """The fetcher's: it has another working directory."""
+    found = dict(os.environ)
+    if files := found.get(KEY_FILES):
+        found[KEY_FILES] = ":".join(os.path.abspath(path) for path in files.split(":") if path)
+    return found
+
+
 def fetcher_root() -> str:
     """The folder of the fetcher that this environment shares, made if it is absent. Raises Refused."""
-    text = "\n".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.upper().startswith(_OF_STORES))
+    text = "\n".join(
+        f"{k}={v}" for k, v in sorted(_environment().items()) if k.upper().startswith(_OF_STORES)
+    )
     root = os.path.join(cache_root(), "spool-" + hashlib.sha256(text.encode()).hexdigest()[:16])
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
@@ -99,6 +110,7 @@ def _connect_or_start(root: str) -> socket.socket:
                 stdout=log,
                 stderr=log,
                 cwd="/",
+                env=_environment(),
                 start_new_session=True,
             )
             _started.append(child)

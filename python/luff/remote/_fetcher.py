@@ -19,6 +19,7 @@ from typing import Any
 
 from luff.remote._errors import BucketError, Refused, Unreachable, of_disk
 from luff.remote._files import File
+from luff.remote._run_store import reading
 from luff.remote._spool import Cache, Gone, Later, Spool, with_retries
 from luff.remote._store import Store, normal_url, open_store, split_run
 
@@ -214,7 +215,7 @@ class Fetcher:
                 self._spools[folder] = Spool(
                     folder,
                     url,
-                    self._stores[base],
+                    reading(self._stores[base], run_id),
                     run_id,
                     os.path.join(self._root, "socket"),
                     self._cache,

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from luff.remote import _files, _head
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._files import CARDS, MAX_CARD, is_run_id
+from luff.remote._recipients import MAX_RECIPIENTS, key_prefix
+from luff.remote._run_store import reading
 from luff.remote._uploader import check_bucket_untrusted
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def prune(store: Store, keep: str, older_ns: int, dry_run: bool) -> Iterator[Pru
     before = (time.time_ns() if dry_run else _bucket_time(store)) - older_ns
     begun = {o.name: o.modified_unix_ns for o in store.objects(_PRUNING, _MAX_RUNS) if is_run_id(o.name)}
     for run_id, modified in sorted((begun | dict(old_runs(store, before))).items()):
-        one = _Run(store, run_id, keep, before)
+        one = _Run(reading(store, run_id), run_id, keep, before)
         try:
             told = one.prune(modified, run_id in begun, dry_run)
         except (Conflict, Refused) as error:
@@ -131,6 +133,10 @@ class _Run:
             _mark_card(self._store, self._run_id, "payload" if self._keep == "metadata" else "all")
             if live:
                 self._delete([self._live + o.name for o in live])
+            if self._keep == "nothing":  # the key of an encrypted run opens its heads, so it goes last
+                keys = self._store.objects(key_prefix(self._run_id), 2 * MAX_RECIPIENTS)
+                if keys:
+                    self._store.delete_all([key_prefix(self._run_id) + o.name for o in keys])
             self._store.delete_all([_PRUNING + self._run_id])
         return told if told.objects else None
 

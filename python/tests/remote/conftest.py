@@ -15,23 +15,10 @@ from pathlib import Path
 import pytest
 from luff.remote._store import open_store
 
-sys.path.insert(0, str(Path(__file__).parent))  # bucket_copies
+sys.path.insert(0, str(Path(__file__).parent))  # bucket_copies, s3_server
 
-SERVER = """
-import sys
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
+from s3_server import serve_s3
 
-class Quiet(WSGIRequestHandler):
-    def log(self, *_):
-        pass
-
-# One thread: moto's threaded server lets two writers win a conditional put.
-application = DomainDispatcherApplication(create_backend_app)
-server = make_server("127.0.0.1", 0, application, threaded=False, request_handler=Quiet)
-print(server.port, flush=True)
-server.serve_forever()
-"""
 ACCESS = {
     "AWS_ACCESS_KEY_ID": "tester",
     "AWS_SECRET_ACCESS_KEY": "canary-secret-5b1f",
@@ -44,9 +31,8 @@ def s3_endpoint():
     """The address of an S3 server."""
     pytest.importorskip("moto")
     pytest.importorskip("obstore")
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
-        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        server.kill()
+    with serve_s3() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ def run_script(folder, name, text, *words, timeout=300, **environment):
     (folder / name).write_text(textwrap.dedent(text))
     kept = {k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_EXECUTABLE"}
     return subprocess.run(
-        [sys.executable, name, *words], cwd=folder, env=kept | {k: str(v) for k, v in environment.items()},
+        [sys.executable, name, *map(str, words)], cwd=folder, env=kept | {k: str(v) for k, v in environment.items()},
         capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ def home(tmp_path_factory):
 
 def luff(home, *words):
     return subprocess.run(
-        [luff_command(), *words],
+        [luff_command(), *map(str, words)],
         env=os.environ | {"LUFF_HOME": str(home)},
         capture_output=True,
         text=True,
@@ -89,9 +89,24 @@ def test_the_terminal_says_it_in_sentences(home):
     assert "none of 14" in luff(home, "runs", "--text", "elsewhere").stdout
 
 
+def test_it_is_a_page_too(home, tmp_path):
+    done = luff(home, "compare", "--sweep", "digits", "--by", "lr", "--html", tmp_path / "page.html")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    text = (tmp_path / "page.html").read_text()
+    assert "lr &gt;= 0.09: 6 of 6 are bad, against 0 of 8 others" in text
+    assert text.count('class="cross"') == 6
+    assert ">dropout</th>" not in text
+    done = luff(home, "compare", "--sweep", "digit", "--html", tmp_path / "none.html")
+    assert done.returncode == 2
+    assert "digits" in done.stderr
+    assert not (tmp_path / "none.html").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["a", "b", "--html", "page.html"], "--sweep NAME"),
+        (["--sweep", "digits", "--json", "--html", "page.html"], "two outputs"),
         (["--sweep", "digit"], "digits"),
         (["--sweep", ""], "empty"),
         (["--sweep", "digits", "--by", "rate"], "no trial has a parameter 'rate'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import luff
 import pytest
@@ -67,8 +68,21 @@ def test_the_other_jobs_run_with_their_losses(tmp_path):
             told.append((trial.outcome, trial.document("trial")))
     assert [outcome for outcome, _ in told] == ["completed", "stopped", "completed"]
     assert [document["name"] for _, document in told] == ["task-0", "task-1", "task-2"]
-    assert told[1][1] == {"name": "task-1", "sweep": "task", "params": {"lr": 2.0, "model.width": 8}}
+    assert told[1][1]["params"] == {"lr": 2.0, "model.width": 8}
+    (sweep,) = {document["sweep"] for _, document in told}
+    assert re.fullmatch(r"task-\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d", sweep)
     assert json.dumps(told[0][1]["params"]["lr"]) == "0.05"
+
+
+def test_each_multirun_is_a_sweep_of_its_own(tmp_path):
+    for folder in ("first", "second"):
+        done = _run(tmp_path, "-m", "lr=0.05,0.1", f"hydra.sweep.dir=sweeps/{folder}")
+        assert done.returncode == 0, done.stderr
+    sweeps = []
+    for run in sorted((tmp_path / "home" / "runs").iterdir()):
+        with luff.open_trial(run) as trial:
+            sweeps.append(trial.document("trial")["sweep"])
+    assert sweeps == ["task-sweeps-first"] * 2 + ["task-sweeps-second"] * 2
 
 
 def test_a_single_run_is_left_as_it_is(tmp_path):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+
 import luff
 import pytest
-from sweep_scripts import run_script
+from sweep_scripts import luff_command, run_script
 
 optuna = pytest.importorskip("optuna")
 
@@ -63,6 +68,109 @@ def test_a_stopped_trial_is_pruned_and_the_others_are_as_without_luff(tmp_path):
     assert [outcome for outcome, _ in outcomes] == ["completed", "stopped", "completed", "completed"]
     assert outcomes[0][1] == outcomes[3][1] == 80
     assert outcomes[1][1] < 80
+
+
+RESUMED = """
+    import os, signal, sys, time
+    import optuna
+    import torch
+    import luff.optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    WATCHED, FIRST, JOBS = sys.argv[1] == "watched", sys.argv[2] == "first", int(sys.argv[3])
+
+    def objective(trial):
+        rate = trial.suggest_float("lr", 0.01, 0.2)
+        draw = torch.Generator().manual_seed(0)  # trials of threads share the global one
+        model = torch.nn.Linear(4, 3)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=draw))
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        x = torch.randn(64, 4, generator=draw)
+        y = x[:, :3].argmax(1)
+        for step in range(60):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            if trial.number in (1, 5):
+                loss = loss * float("nan")
+                time.sleep(0.1)
+            if FIRST and trial.number == 3 and step == 30:
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    study = optuna.create_study(
+        study_name="rates", storage="sqlite:///study.db", load_if_exists=True,
+        sampler=optuna.samplers.RandomSampler(seed=0 if FIRST else 1),
+    )
+    study.optimize(luff.optuna.watch(objective, rules="NonFinite") if WATCHED else objective, n_trials=4, n_jobs=JOBS)
+    for trial in study.trials:
+        print(trial.number, trial.state.name, trial.params["lr"], trial.value, trial.user_attrs.get("luff.rule"))
+"""
+
+
+def _resumed(tmp_path, how):
+    folder = tmp_path / how
+    folder.mkdir()
+    killed = run_script(folder, "study.py", RESUMED, how, "first", 1, LUFF_HOME=tmp_path / "home")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = run_script(folder, "study.py", RESUMED, how, "second", 1, LUFF_HOME=tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+@pytest.mark.thorough
+def test_a_study_that_was_killed_goes_on_in_the_same_sweep(tmp_path):
+    bare, watched = _resumed(tmp_path, "bare"), _resumed(tmp_path, "watched")
+    assert [row[1] for row in bare] == [
+        "COMPLETE",
+        "FAIL",
+        "COMPLETE",
+        "RUNNING",
+        "COMPLETE",
+        "FAIL",
+        "COMPLETE",
+        "COMPLETE",
+    ]
+    assert [row[1] for row in watched] == [state.replace("FAIL", "PRUNED") for _, state, *_ in bare]
+    assert [row[2] for row in watched] == [row[2] for row in bare]
+    assert [row[3] for row in watched if row[1] == "COMPLETE"] == [
+        row[3] for row in bare if row[1] == "COMPLETE"
+    ]
+    assert [row[4] for row in watched if row[1] == "PRUNED"] == ["NonFinite"] * 2
+    told = json.loads(
+        subprocess.run(
+            [luff_command(), "compare", "--sweep", "rates", "--json"],
+            env=os.environ | {"LUFF_HOME": str(tmp_path / "home")}, capture_output=True, text=True, check=True,
+        ).stdout
+    )  # fmt: skip
+    assert [trial["trial"] for trial in told["trials"]] == [f"trial-{number}" for number in range(8)]
+    assert [trial["trial"] for trial in told["trials"] if trial["stopped"]] == ["trial-1", "trial-5"]
+
+
+def test_in_threads_the_study_ends_and_healthy_trials_have_their_values(tmp_path):
+    rows = {}
+    for how in ("bare", "watched"):
+        folder = tmp_path / how
+        folder.mkdir()
+        done = run_script(folder, "study.py", RESUMED, how, "second", 2, LUFF_HOME=tmp_path / "home")
+        assert done.returncode == 0, done.stderr
+        rows[how] = {row[0]: row for row in map(str.split, done.stdout.splitlines()) if len(row) == 5}
+    assert sorted(rows["watched"]) == list("0123")
+    assert rows["watched"]["1"][1] in (
+        "PRUNED",
+        "FAIL",
+    )  # FAIL: another thread's trial was under way, so it was not watched
+    for number in "023":
+        assert rows["watched"][number][1] == "COMPLETE"
+        values = {
+            row[2]: row[3] for row in rows["bare"].values()
+        }  # which thread draws first is anybody's guess
+        assert (
+            values.get(rows["watched"][number][2], rows["watched"][number][3]) == rows["watched"][number][3]
+        )
 
 
 @pytest.mark.parametrize("options", [{"on_stop": "raise"}, {"name": "x"}, {"save_intervall": 3}])

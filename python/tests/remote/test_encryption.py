@@ -1,0 +1,527 @@
+"""Encrypted runs: nothing of a run is readable in the bucket, and with its key everything is as without encryption."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import secrets
+import stat
+import subprocess
+import sys
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from bucket_copies import contents, copy_of
+from luff.remote import _recipients, _run_store, _uploader
+from luff.remote._errors import Absent, Refused
+from luff.remote._files import MAX_CARD, card_key
+from luff.remote._recipients import (
+    get_key,
+    identities,
+    new_key_file,
+    parse_recipients,
+    put_key,
+    read_key_file,
+)
+from luff.remote._run_store import open_card, reading, seal_card, uploading
+from luff.remote._seal import SEGMENT, BadSeal, is_sealed, seal, sealed_size, unseal
+from luff.remote._spool import Cache, Spool
+from luff.remote._store import FolderStore, open_store
+from luff.remote._uploader import Uploader
+
+pytest.importorskip("cryptography")
+
+FIRST = SEGMENT - 40 - 16
+BORDERS = (0, 1, FIRST - 1, FIRST, FIRST + 1, FIRST + SEGMENT - 16, FIRST + SEGMENT - 15, 3 * SEGMENT)
+CANARY = b"canary-of-the-run-4e1c"
+START = Path(_uploader.__file__).parents[1] / "_verbs" / "_start.py"
+
+
+def test_an_object_comes_back_and_its_size_is_known_before():
+    for size in BORDERS:
+        key, data = secrets.token_bytes(32), secrets.token_bytes(size)
+        sealed = seal(key, "runs/x/part", data)
+        assert len(sealed) == sealed_size(size)
+        assert unseal(key, "runs/x/part", sealed) == data
+        assert seal(key, "runs/x/part", data) != sealed  # nobody sees that two are the same
+
+
+@pytest.mark.parametrize("size", BORDERS)
+def test_what_was_changed_cut_off_or_moved_is_not_opened(size):
+    key, draw = secrets.token_bytes(32), random.Random(size)
+    sealed = seal(key, "runs/x/part", secrets.token_bytes(size))
+    segments = [sealed[:at] for at in range(SEGMENT, len(sealed), SEGMENT)]  # whole segments, but not all
+    turned = [bytearray(sealed) for _ in range(20)]
+    for one in turned:
+        one[draw.randrange(len(one))] ^= 1 << draw.randrange(8)
+    for bad in (
+        b"",
+        sealed[:40],
+        sealed[:-1],
+        sealed + b"x",
+        sealed + sealed[-16:],
+        *segments,
+        *map(bytes, turned),
+    ):
+        with pytest.raises(BadSeal):
+            unseal(key, "runs/x/part", bad)
+    for other in ("runs/y/part", "runs/x/par", ""):
+        with pytest.raises(BadSeal):
+            unseal(key, other, sealed)
+    with pytest.raises(BadSeal):
+        unseal(secrets.token_bytes(32), "runs/x/part", sealed)
+
+
+def test_the_library_of_tink_opens_ours_and_we_open_its(tmp_path):
+    pytest.importorskip("tink")
+    from io import BytesIO
+
+    import tink
+    from tink import cleartext_keyset_handle, streaming_aead
+    from tink.proto import aes_gcm_hkdf_streaming_pb2, common_pb2, tink_pb2
+
+    streaming_aead.register()
+    for size in BORDERS:
+        key, data = secrets.token_bytes(32), secrets.token_bytes(size)
+        params = aes_gcm_hkdf_streaming_pb2.AesGcmHkdfStreamingParams(
+            ciphertext_segment_size=SEGMENT, derived_key_size=32, hkdf_hash_type=common_pb2.SHA256
+        )
+        made = aes_gcm_hkdf_streaming_pb2.AesGcmHkdfStreamingKey(version=0, params=params, key_value=key)
+        keyset = tink_pb2.Keyset(primary_key_id=1)
+        keyset.key.add(
+            key_data=tink_pb2.KeyData(
+                type_url="type.googleapis.com/google.crypto.tink.AesGcmHkdfStreamingKey",
+                value=made.SerializeToString(),
+                key_material_type=tink_pb2.KeyData.SYMMETRIC,
+            ),
+            status=tink_pb2.ENABLED,
+            key_id=1,
+            output_prefix_type=tink_pb2.RAW,
+        )
+        handle = cleartext_keyset_handle.read(tink.BinaryKeysetReader(keyset.SerializeToString()))
+        primitive = handle.primitive(streaming_aead.StreamingAead)
+        theirs = primitive.new_decrypting_stream(BytesIO(seal(key, "runs/x/part", data)), b"runs/x/part")
+        assert theirs.read() == data
+        kept = tmp_path / f"{size}"
+        with primitive.new_encrypting_stream(kept.open("wb"), b"runs/x/part") as stream:
+            stream.write(data)
+        assert unseal(key, "runs/x/part", kept.read_bytes()) == data
+        with pytest.raises(tink.TinkError):
+            primitive.new_decrypting_stream(BytesIO(seal(key, "runs/y/part", data)), b"runs/x/part").read()
+
+
+def test_a_range_is_opened_by_its_segments(tmp_path):
+    inner = open_store(f"file://{tmp_path}/bucket")
+    run_id, data, draw = "a" * 32, secrets.token_bytes(5 * SEGMENT + 77), random.Random(1)
+    store = _run_store.RunStore(inner, run_id, lambda: b"k" * 32, sealed=True)
+    name = f"runs/{run_id}/w0000/d-000001.lfd/800000-{0x800000 + len(data):x}"
+    store.put(name, data)
+    for _ in range(200):
+        begin = draw.randrange(len(data))
+        end = draw.randrange(begin, len(data) + 1)
+        assert store.get_range(name, begin, end) == data[begin:end]
+    before = inner.received
+    store.get_range(name, 3 * SEGMENT, 3 * SEGMENT + 10)
+    assert inner.received - before <= SEGMENT + 40
+    with pytest.raises(Refused, match="shorter"):
+        store.get_range(name, 0, len(data) + 1)
+    store.put(f"runs/{run_id}/other", b"packed")  # whose size its name does not say
+    assert store.get_range(f"runs/{run_id}/other", 1, 4) == b"ack"
+    inner.put(name, inner.get(name, 1 << 24)[0][: 3 * SEGMENT])
+    with pytest.raises(Refused):
+        store.get_range(name, 4 * SEGMENT, 4 * SEGMENT + 1)
+
+
+@pytest.fixture
+def key_file(tmp_path, monkeypatch):
+    """A secret key, for which uploads of this test are encrypted. Nobody has it yet."""
+    path = tmp_path / "secret.key"
+    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", new_key_file(str(path)))
+    return path
+
+
+@pytest.fixture
+def with_key(key_file, monkeypatch):
+    monkeypatch.setenv("LUFF_BUCKET_KEY", str(key_file))
+    return key_file
+
+
+def fill(run):
+    run.append("w0000/m-000001.lfm", CANARY * 5000)
+    run.append("w0000/d-000001.lfd", CANARY * 600_000)  # more than a window
+    run.append("w0001/d-000001.lfd", CANARY)
+    run.append("rules/luff/findings.jsonl", b'{"what": "' + CANARY + b'"}\n')
+    run.append("control/000001.json", b'{"reason": "' + CANARY + b'"}')
+    text = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps({**text, "command": [CANARY.decode()]}))
+
+
+def upload(run, store):
+    uploader = Uploader(str(run.path), uploading(store, str(run.path), run.run_id))
+    uploader.begin()
+    uploader.flush()
+    uploader.flush("ended")
+    uploader.end()
+    return uploader
+
+
+def every_object(store):
+    found = {}
+    for prefix in ("runs/", "live/", "cards/", "keys/"):
+        for one in store.objects(prefix, 1000):
+            found[prefix + one.name] = store.get(prefix + one.name, 16 << 20)[0]
+    return found
+
+
+def fetched(store, run, folder):
+    own, pool = reading(store, run.run_id), ThreadPoolExecutor(4)
+    spool = Spool(str(folder), f"{store.url}/{run.run_id}", own, run.run_id, "/socket", Cache(1 << 30), pool)
+    spool.open()
+    return contents(spool)
+
+
+def is_told(data):
+    """True if an object tells the canary, also where it is packed."""
+    found = [data]
+    for at in range(len(data)):
+        if data[at : at + 1] == b"\x78":
+            try:
+                found.append(zlib.decompressobj().decompress(data[at:], 1 << 20))
+            except zlib.error:
+                continue
+    return any(CANARY in one for one in found)
+
+
+def test_nothing_of_a_run_is_readable_and_with_the_key_it_is_the_run(run, store, tmp_path, with_key):
+    fill(run)
+    uploader = upload(run, store)
+    card = {"card": 1, "run_id": run.run_id, "name": CANARY.decode(), "verdict": "ok", "took_s": 1.5}
+    uploader.put_card(json.dumps({**card, "findings": {"count": 2, "rules": [CANARY.decode()]}}).encode())
+    objects = every_object(store)
+    assert len(objects) >= 8
+    key = (run.path / "sync" / "key").read_bytes()
+    assert stat.S_IMODE((run.path / "sync" / "key").stat().st_mode) == 0o600
+    for name, data in objects.items():
+        assert not is_told(data[:200_000]), name
+        assert key not in data
+        assert base64.b64encode(key) not in data
+        assert is_sealed(data) == name.startswith(("runs/", "live/")), name
+    assert fetched(store, run, tmp_path / "copy") == run.files()
+
+
+def test_without_its_key_nobody_reads_a_run(run, store, tmp_path, key_file, monkeypatch):
+    fill(run)
+    upload(run, store)
+    with pytest.raises(Refused, match=r"the run is encrypted, and no key here opens it; .*LUFF_BUCKET_KEY"):
+        fetched(store, run, tmp_path / "copy")
+    other = tmp_path / "other.key"
+    new_key_file(str(other))
+    monkeypatch.setenv("LUFF_BUCKET_KEY", str(other))
+    with pytest.raises(Refused, match="no key here opens it"):
+        fetched(store, run, tmp_path / "copy")
+    monkeypatch.setenv("LUFF_BUCKET_KEY", f"{other}:{key_file}")
+    assert fetched(store, run, tmp_path / "copy") == run.files()
+
+
+def test_objects_that_were_moved_or_replaced_are_refused(run, store, tmp_path, with_key):
+    fill(run)
+    upload(run, store)
+    objects = every_object(store)
+    part = next(name for name in objects if "w0000/d-000001.lfd/0-" in name)
+    head = next(name for name in objects if name.startswith("live/"))
+    end = next(name for name in objects if name.endswith("/end"))
+    for at, (name, data) in enumerate(
+        {
+            part: objects[part][:-1000] + bytes(1000),
+            head: objects[end],  # both are heads of this run, by their content
+            f"runs/{run.run_id}/run.json": (run.path / "run.json").read_bytes(),
+        }.items()
+    ):
+        store.put(name, data)
+        with pytest.raises(Refused, match=r"encrypted|not one"):
+            fetched(store, run, tmp_path / f"copy{at}")
+        store.put(name, objects[name])
+    assert fetched(store, run, tmp_path / "copy") == run.files()
+
+
+def test_who_goes_on_has_the_key_of_the_run_or_is_refused(run, store, tmp_path, key_file, monkeypatch):
+    fill(run)
+    upload(run, store)
+    run.append("w0000/m-000001.lfm", b"more")
+    monkeypatch.delenv("LUFF_BUCKET_ENCRYPT_TO")  # the run is encrypted, whatever the next upload was told
+    upload(run, store)
+    (run.path / "sync" / "key").unlink()  # as on another host
+    with pytest.raises(Refused, match="encrypted in the bucket, and was to be uploaded without"):
+        upload(run, store)
+    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", new_key_file(str(tmp_path / "another.key")))
+    with pytest.raises(Refused, match="encrypted with a key that is not here"):
+        upload(run, store)
+    assert not (run.path / "sync" / "key").exists()
+    monkeypatch.setenv("LUFF_BUCKET_KEY", str(key_file))
+    upload(run, store)
+    monkeypatch.setenv("LUFF_BUCKET_KEY", str(tmp_path / "another.key"))  # who was added
+    assert fetched(store, run, tmp_path / "copy") == run.files()
+
+
+def test_of_two_hosts_that_begin_at_once_one_is_refused(run, store, tmp_path, key_file, monkeypatch):
+    """Each makes a key before it sees that of the other one."""
+    fill(run)
+    other = tmp_path / "other"
+    subprocess.run(["cp", "-r", run.path, other], check=True)
+    first = uploading(store, str(run.path), run.run_id)
+    with pytest.raises(Refused, match="another host uploads the run"):
+        uploading(store, str(other), run.run_id)
+    assert not (other / "sync" / "key").exists()
+    Uploader(str(run.path), first).begin()
+    (other / "sync" / "key").write_bytes(b"k" * 32)  # it was killed before it saw that
+    with pytest.raises(Refused, match="of another key"):
+        uploading(store, str(other), run.run_id)
+    (other / "sync" / "key").unlink()
+    monkeypatch.setenv("LUFF_BUCKET_KEY", str(key_file))
+    second = Uploader(str(other), uploading(store, str(other), run.run_id), uploader=1)
+    second.begin()
+    assert (other / "sync" / "key").read_bytes() == (run.path / "sync" / "key").read_bytes()
+
+
+def test_a_run_that_is_there_unencrypted_stays_so(run, store, tmp_path, monkeypatch):
+    fill(run)
+    upload(run, store)
+    assert copy_of(store, run, tmp_path / "copy")[1] == run.files()
+    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", new_key_file(str(tmp_path / "secret.key")))
+    with pytest.raises(Refused, match="in the bucket already and not encrypted"):
+        upload(run, store)
+
+
+COMMAND = """
+import sys
+data = sys.stdin.buffer.read()
+if sys.argv[1] == "fails":
+    sys.exit("the service says no")
+assert sys.argv[1] in ("wrap", "unwrap")
+sys.stdout.buffer.write(bytes(b ^ 0x5A for b in data))
+"""
+
+
+def test_a_command_may_wrap_the_key(run, store, tmp_path, monkeypatch):
+    program = tmp_path / "kms.py"
+    program.write_text(COMMAND)
+    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", f"command:{sys.executable} {program}")
+    fill(run)
+    upload(run, store)
+    with pytest.raises(Refused, match="LUFF_BUCKET_KEY_COMMAND"):
+        fetched(store, run, tmp_path / "copy")
+    monkeypatch.setenv("LUFF_BUCKET_KEY_COMMAND", f"{sys.executable} {program}")
+    assert fetched(store, run, tmp_path / "copy") == run.files()
+    monkeypatch.setenv("LUFF_BUCKET_KEY_COMMAND", f"{sys.executable} {program} fails")
+    with pytest.raises(Refused, match=r"exit code 1.*the service says no"):
+        fetched(store, run, tmp_path / "copy2")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x25519:abc", "expected x25519:KEY"),
+        ("age1qqqq", "expected x25519:KEY"),
+        ("command:kms", "absolute path"),
+        ("command:", "absolute path|expected x25519"),
+        ("x25519:" + base64.b64encode(bytes(32)).decode(), "no public key"),
+        (",".join(["x25519:" + base64.b64encode(b"k" * 32).decode()] * 17), "at most 16"),
+    ],
+)
+def test_wrong_recipients_are_named(text, said, tmp_path):
+    with pytest.raises(Refused, match=said):
+        put_key(open_store(f"file://{tmp_path}/b"), "a" * 32, b"k" * 32, parse_recipients(text))
+
+
+def test_keys_are_whole_and_readable_by_their_owner_only(tmp_path):
+    path = tmp_path / "secret.key"
+    public = new_key_file(str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert base64.b64decode(public.removeprefix("x25519:")) == read_key_file(str(path)).public
+    with pytest.raises(Refused, match="File exists"):
+        new_key_file(str(path))
+    path.chmod(0o640)
+    with pytest.raises(Refused, match="chmod 600"):
+        read_key_file(str(path))
+    path.chmod(0o600)
+    for text in ("", "[]", "{}", '{"format": "luff-key"}', '{"format": "luff-bucket-key", "version": 1}'):
+        path.write_text(text)
+        with pytest.raises(Refused, match="found no key"):
+            read_key_file(str(path))
+    path.write_text('{"format": "luff-bucket-key", "version": 0, "secret": "AAAA"}')
+    with pytest.raises(Refused, match="damaged"):
+        read_key_file(str(path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="no file"):
+        read_key_file(str(tmp_path / "pipe"))
+
+
+def test_a_wrapped_key_that_was_changed_or_moved_opens_nothing(tmp_path, with_key):
+    store, run_id = open_store(f"file://{tmp_path}/bucket"), "a" * 32
+    put_key(store, run_id, b"k" * 32, parse_recipients(os.environ["LUFF_BUCKET_ENCRYPT_TO"]))
+    assert get_key(store, run_id, identities()) == b"k" * 32
+    (name,) = store.children(f"keys/{run_id}/")
+    good = json.loads(store.get(f"keys/{run_id}/{name}", 1 << 14)[0])
+    moved = "b" * 32
+    store.put(f"keys/{moved}/{name}", json.dumps({**good, "run_id": moved}).encode())
+    assert get_key(store, moved, identities()) is None
+    wrong = [b"", b"[" * 10_000, b"{}", b"\xff"]
+    for member in ("wrapped", "ephemeral"):
+        for value in ("", "AAAA", 3, None, base64.b64encode(bytes(32)).decode(), "!" * 9000):
+            wrong.append(json.dumps({**good, member: value}).encode())
+    wrong += [json.dumps({**good, "version": 1}).encode(), json.dumps({**good, "kind": "command"}).encode()]
+    for data in wrong:
+        store.put(f"keys/{run_id}/{name}", data)
+        assert get_key(store, run_id, identities()) is None, data[:80]
+    store.put(f"keys/{run_id}/{name}", b" " * (1 << 20))  # not read
+    assert get_key(store, run_id, identities()) is None
+
+
+def test_a_card_tells_numbers_to_all_and_the_rest_to_who_has_the_key(tmp_path, with_key, monkeypatch):
+    store, run_id = open_store(f"file://{tmp_path}/bucket"), "a" * 32
+    put_key(store, run_id, b"k" * 32, parse_recipients(os.environ["LUFF_BUCKET_ENCRYPT_TO"]))
+    card = {
+        "card": 1, "run_id": run_id, "name": "a name", "command": ["train.py", "--user", "me"], "verdict": "findings",
+        "outcome": "running", "steps": {"TRAIN": 60}, "findings": {"count": 2, "rules": ["Mine"]}, "took_s": 2.5,
+        "scalars": [{"name": "loss", "last": 0.5}], "parameters": {"lr": 0.1},
+    }  # fmt: skip
+    sealed = seal_card(b"k" * 32, card_key(run_id), json.dumps(card).encode())
+    told = json.loads(sealed)
+    assert set(told) == {"card", "run_id", "verdict", "outcome", "steps", "findings", "took_s", "sealed"}
+    assert told["findings"] == {"count": 2}
+    assert json.loads(open_card(store, run_id, sealed)) == card
+    assert json.loads(open_card(store, run_id, json.dumps({**told, "pruned": "all"}).encode())) == card | {
+        "pruned": "all"
+    }
+    for wrong in ("", "AAAA", "!", 3, base64.b64encode(b"(" * 500).decode()):
+        damaged = json.loads(open_card(store, run_id, json.dumps({**told, "sealed": wrong}).encode()))
+        assert "name" not in damaged
+    monkeypatch.delenv("LUFF_BUCKET_KEY")
+    public = json.loads(open_card(store, run_id, sealed))
+    assert "name" not in public
+    assert "sealed" not in public
+    pruned = json.dumps({**told, "pruned": "all"}).encode()
+    assert seal_card(b"k" * 32, card_key(run_id), pruned) == pruned  # as `luff prune` puts it
+    large = {**card, "scalars": [{"name": secrets.token_hex(50), "last": 0.5} for _ in range(50)]}
+    assert len(seal_card(b"k" * 32, card_key(run_id), json.dumps(large).encode())) <= MAX_CARD
+    huge = {**card, "note": secrets.token_urlsafe(12_000)}
+    assert "sealed" not in json.loads(seal_card(b"k" * 32, card_key(run_id), json.dumps(huge).encode()))
+
+
+def verb(name, *words, expect=0):
+    done = subprocess.run(
+        [sys.executable, "-I", str(START), name, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done
+
+
+def test_verbs_read_an_encrypted_run_with_its_key(luff, with_findings, base, key_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("LUFF_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    subprocess.run(["cp", "-r", with_findings, run], check=True)
+    url = luff("sync", run, base).stdout.strip()
+    refused = luff("show", url, expect=None)
+    assert refused.returncode != 0
+    assert "no key here opens it" in refused.stderr
+    (card,) = [json.loads(line) for line in luff("runs", base, "--json").stdout.splitlines()]
+    assert (card["verdict"], card["name"], card["command"]) == ("findings", "", [])
+    assert "1 do not open" in verb("seal", "check", base, expect=1).stdout
+    monkeypatch.setenv("LUFF_BUCKET_KEY", "secret.key")  # relative: the process that fetches is elsewhere
+    told, wanted = (luff("check", one, "--json", expect=3).stdout for one in (url, run))
+    assert told == wanted != ""
+    assert "WeightUpdateRatio" in luff("show", url).stdout
+    (card,) = [json.loads(line) for line in luff("runs", base, "--json").stdout.splitlines()]
+    assert card["name"] == "run"
+    assert "1 open with the keys here" in verb("seal", "check", base).stdout
+
+
+def test_the_command_makes_keys(tmp_path):
+    done = verb("seal", "new", tmp_path / "a.key")
+    assert done.stdout.startswith('[bucket]\nencrypt_to = ["x25519:')
+    assert read_key_file(str(tmp_path / "a.key")).secret
+    assert (
+        base64.b64encode(read_key_file(str(tmp_path / "a.key")).secret).decode()
+        not in done.stdout + done.stderr
+    )
+    assert "File exists" in verb("seal", "new", tmp_path / "a.key", expect=5).stderr
+    verb("seal", "old", tmp_path / "a.key", expect=2)
+
+
+def test_the_configuration_of_a_job_encrypts_its_upload(luff, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LUFF_HOME", str(tmp_path / "home"))
+    (tmp_path / "luff.toml").write_text(luff("keys", "new", "reader.key", "--encryption").stdout)
+    base = f"file://{tmp_path}/bucket"
+    (tmp_path / "train.py").write_text(
+        "import torch\nm = torch.nn.Linear(2, 1)\no = torch.optim.SGD(m.parameters(), 0.1)\n"
+        "for _ in range(5):\n    o.zero_grad()\n    m(torch.ones(3, 2)).sum().backward()\n    o.step()\n"
+    )
+    luff("run", "--run", "run", "--config", "luff.toml", "--sync", base, "--", sys.executable, "train.py")
+    store = open_store(base)
+    (run,) = store.children("runs/")
+    assert is_sealed(store.get(f"runs/{run}/run.json", 1 << 20)[0])
+    closed = luff("keys", "check", base, expect=1)
+    assert "1 do not open" in closed.stdout
+    assert "LUFF_BUCKET_KEY" in luff("show", f"{base}/@1", expect=None).stderr
+    monkeypatch.setenv("LUFF_BUCKET_KEY", "reader.key")
+    assert "1 open with the keys here" in luff("keys", "check", base).stdout
+    assert json.loads(luff("show", f"{base}/@1", "--json").stdout)["steps"] == 5
+    assert "excludes" in luff("keys", "new", "x", "--encryption", "--id", "me", expect=2).stderr
+
+
+def test_a_wrong_recipient_is_said_before_the_job_begins(luff, tmp_path, monkeypatch):
+    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", "x25519:oops")
+    done = luff(
+        "run",
+        "--run",
+        tmp_path / "run",
+        "--sync",
+        f"file://{tmp_path}/bucket",
+        "--",
+        "touch",
+        tmp_path / "ran",
+        expect=2,
+    )
+    assert "expected x25519:KEY" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_encrypted_runs_are_pruned_by_who_has_the_key(run, tmp_path, key_file, monkeypatch):
+    from luff.remote import _prune
+
+    store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    fill(run)
+    upload(run, store)
+    old = {"older_ns": -3600 * 10**9, "dry_run": False}  # all are older than in an hour
+    (left,) = _prune.prune(store, "metadata", **old)
+    assert "no key here opens it" in left.problem
+    monkeypatch.setenv("LUFF_BUCKET_KEY", str(key_file))
+    (done,) = _prune.prune(store, "metadata", **old)
+    assert done.problem == ""
+    assert done.objects >= 1
+    assert not [name for name in every_object(store) if ".lfd/" in name]
+    assert all(is_sealed(data) for name, data in every_object(store).items() if name.startswith("live/"))
+    (done,) = _prune.prune(store, "nothing", **old)
+    assert done.problem == ""
+    assert every_object(store) == {}
+
+
+def test_without_cryptography_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(Refused, match="pip install 'luff\\[remote\\]'"):
+        _recipients.check_cryptography()
+
+
+def test_absent_objects_are_absent(tmp_path, with_key):
+    store = reading(open_store(f"file://{tmp_path}/bucket"), "a" * 32)
+    with pytest.raises(Absent):
+        store.get(f"runs/{'a' * 32}/run.json", 100)
