@@ -378,7 +378,11 @@ void AddAskOptions(CLI::App* verb, AskOptions* options, const char* help) {
 }
 
 /// Finds the run of `luff request`: a directory, or a copy of what is in a bucket.
-void FindOrExit(AskOptions* options, bool bucket) {
+void FindOrExit(AskOptions* options, std::string_view verb, bool bucket) {
+  if (!bucket && IsUrl(options->run))
+    ExitWithError(InvalidArgument(fmt::format(
+        "luff {0} asks the job on its own host; through its bucket: luff request {0} {1} --key FILE", verb,
+        options->run)));
   if (!bucket) return FindOwnRunOrExit(&options->run);
   if (IsUrl(options->run)) options->url = options->run;
   FindRunOrExit(&options->run);
@@ -396,7 +400,7 @@ void AddStopTo(CLI::App& app, bool bucket) {
   AddAskOptions(verb, options.get(), bucket ? kRunHelp : kOwnRunHelp);
   verb->footer(kStopHelp);
   verb->callback([options, bucket] {
-    FindOrExit(options.get(), bucket);
+    FindOrExit(options.get(), "stop", bucket);
     AskFor(*options, "stop", "");
   });
 }
@@ -426,7 +430,7 @@ void AddCaptureTo(CLI::App& app, bool bucket) {
   verb->add_option("--name", options->name, "Of the new collection")->capture_default_str();
   verb->footer("What the job records already goes on. Results of the training stay the same, bit by bit.");
   verb->callback([options, bucket] {
-    FindOrExit(options.get(), bucket);
+    FindOrExit(options.get(), "capture", bucket);
     Capture(*options);
   });
 }
@@ -446,7 +450,7 @@ void AddTraceTo(CLI::App& app, bool bucket) {
       "sums up, and which ui.perfetto.dev opens. Results of the training stay the same, bit by bit.\n"
       "Exit code 0: done; 1: refused, no answer, or a trace is missing; 2: no such run, or nobody trains.");
   verb->callback([options, bucket] {
-    FindOrExit(options.get(), bucket);
+    FindOrExit(options.get(), "trace", bucket);
     Json arguments{{"steps", options->steps}};
     if (options->stacks) arguments["stacks"] = true;
     AskFor(*options, "trace", JsonText(arguments));
@@ -461,20 +465,20 @@ void AddCorrectionsTo(CLI::App& app) {
   AddAskOptions(verb, lower.get(), kRunHelp);
   verb->add_option("--factor", lower->factor, "Between 0 and 1")->required();
   verb->callback([lower] {
-    FindOrExit(lower.get(), true);
+    FindOrExit(lower.get(), "lower_lr", true);
     AskFor(*lower, "lower_lr", JsonText(Json{{"factor", lower->factor}}));
   });
   verb = app.add_subcommand("skip_batch", "Skip a batch, if the training has opted in");
   AddAskOptions(verb, skip.get(), kRunHelp);
   verb->callback([skip] {
-    FindOrExit(skip.get(), true);
+    FindOrExit(skip.get(), "skip_batch", true);
     AskFor(*skip, "skip_batch", "");
   });
   verb = app.add_subcommand("rollback", "Go back to a checkpoint, if the training has opted in");
   AddAskOptions(verb, back.get(), kRunHelp);
   verb->add_option("--step", back->step, "The TRAIN step at which the trouble began, from 0")->required();
   verb->callback([back] {
-    FindOrExit(back.get(), true);
+    FindOrExit(back.get(), "rollback", true);
     AskFor(*back, "rollback", JsonText(Json{{"step", back->step}}));
   });
 }

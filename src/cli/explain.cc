@@ -84,15 +84,35 @@ void Print(const query::Trial& trial, const rules::Finding& finding, const std::
   line("id", Escaped(finding.id));
 }
 
+/// In groups; the finding that a verdict names comes first.
+std::vector<const rules::Finding*> LeadFirst(const std::vector<rules::Finding>& findings) {
+  std::vector<const rules::Finding*> ordered = rules::InGroups(findings);
+  const rules::Finding* lead = rules::LeadOf(findings).finding;
+  const auto begin = std::ranges::find(ordered, lead);
+  if (begin == ordered.end()) return ordered;
+  const auto end = std::find_if(begin + 1, ordered.end(),
+                                [&](const rules::Finding* one) { return one->leader != lead->id; });
+  std::rotate(ordered.begin(), begin, end);
+  return ordered;
+}
+
 void PrintList(const std::vector<rules::Finding>& findings, const std::string& run) {
-  for (const rules::Finding* finding : rules::InGroups(findings)) {
-    fmt::print("{}{} {} {}{}{}, since {}: {}\n",
+  for (const rules::Finding* finding : LeadFirst(findings)) {
+    fmt::print("{}{} {} {}{}{}, since {}{}: {}\n",
                finding->leader.empty() ? "" : "  because of it: ", Escaped(finding->id),
                finding->severity == rules::Severity::kStop ? "STOP" : "WARN", Escaped(finding->rule),
                finding->tensor.empty() ? "" : " ", Escaped(finding->tensor),
-               StepText(finding->mode, finding->since_step), Escaped(finding->what));
+               StepText(finding->mode, finding->since_step), finding->healed ? " (healed)" : "",
+               Escaped(finding->what));
   }
   if (findings.empty()) fmt::print("no findings: {}\n", Escaped(run));
+}
+
+Json ListOf(const std::vector<rules::Finding>& findings) {
+  Json list = Json::array();
+  for (const rules::Finding* finding : LeadFirst(findings))
+    list.push_back(TryParseOrderedJson(rules::ToJson(*finding, "state")));
+  return list;
 }
 
 struct ExplainOptions : ReadOptions {
@@ -123,7 +143,7 @@ void Explain(ExplainOptions* options) {
   const std::string name = FindingOrExit(options);
   const auto trial = OpenOrExit(*options);  // reports an error if it is not a run
   const std::vector<rules::Finding> findings = rules::FindingsOfRun(trial->path()).findings;
-  if (name.empty()) return PrintList(findings, options->run);
+  if (name.empty()) return options->json ? PrintJson(ListOf(findings)) : PrintList(findings, options->run);
   const auto meant = FindingsMeantBy(name, findings);
   // Of a rule, the first of its findings is meant.
   if (meant.empty() || (meant.size() > 1 && meant.front()->rule != name))
@@ -145,7 +165,7 @@ void AddExplain(CLI::App& app) {
   verb->add_option("FINDING", options->second,
                    "Its id (or the first letters), or a rule; without it all are listed");
   verb->add_option("--run", options->run, "Another way to name the run");
-  verb->add_flag("--json", options->json, "The finding as JSON");
+  verb->add_flag("--json", options->json, "The finding, or all of them, as JSON");
   verb->footer("A word alone is a finding of the newest run, or else a run.");
   verb->callback([options] {
     Explain(options.get());

@@ -278,10 +278,16 @@ void PrintKeys(const std::string& run) {
 
 void Print(const query::Trial& trial, const Json& json, const std::optional<BucketPrices>& prices) {
   const auto outcome = trial.outcome();
-  fmt::print("{}\n  outcome   {}{}{}\n", Escaped(trial.path()), Escaped(outcome.state),
-             outcome.why.empty() ? "" : ": ", Escaped(outcome.why));
-  if (const std::string bucket = trial.MirrorNote(); !bucket.empty())
-    fmt::print("  bucket    {}\n", Escaped(bucket));
+  // Of a copy: its URL, and what keeps it from being as far as the job.
+  std::string note = trial.MirrorNote();
+  const std::string url = note.substr(0, note.find("; "));
+  note.erase(0, url.size() + 2);
+  const bool as_uploaded = outcome.state == "running" && !note.empty();
+  fmt::print("{}\n  outcome   {}{}{}{}\n", Escaped(url.empty() ? trial.path() : url), Escaped(outcome.state),
+             as_uploaded ? " when it was uploaded last" : "", outcome.why.empty() ? "" : ": ",
+             Escaped(outcome.why));
+  if (!note.empty()) fmt::print("  bucket    {}\n", Escaped(note));
+  if (!url.empty()) fmt::print("  copy      {}\n", Escaped(trial.path()));
   PrintUploads(trial, prices);
   fmt::print("  begun     {}\n", BegunText(trial));
   std::string modes;

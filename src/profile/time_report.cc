@@ -63,6 +63,9 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
     if (means.wait_s > 0)
       verdict.text +=
           fmt::format(": waiting for data takes {:.1f} % of a step", 100 * means.wait_s / means.step_s);
+    // A large share of very short steps: what it costs to ask a loader at all.
+    if (means.wait_s >= kLeastShare * means.step_s)
+      verdict.text += fmt::format(", which is {} and too short to judge", TimeText(means.wait_s));
     return verdict;
   }
   verdict.cause = CauseOf(means, waits_, trial.Document("loaders"), trial.Document("environment"));

@@ -373,6 +373,18 @@ std::vector<WorkerInfo> RunTrial::workers() const {
   return result;
 }
 
+/// Records are never changed, so each is read once.
+const std::optional<store::ControlRecord>& RunTrial::NewestOutcome() const {
+  const auto records = store::ReadControl(path(), control_read_, nullptr);
+  if (!records.ok()) return outcome_said_;
+  for (const store::ControlRecord& record : *records) {
+    if (record.number == control_read_ + 1) control_read_ = record.number;  // one before may still come
+    if (record.kind == "outcome" && (!outcome_said_ || record.number > outcome_said_->number))
+      outcome_said_ = record;
+  }
+  return outcome_said_;
+}
+
 Trial::Outcome RunTrial::outcome() const {
   std::int64_t begun = created_unix_ns();
   bool stopped = false;
@@ -401,19 +413,13 @@ Trial::Outcome RunTrial::outcome() const {
     }
   }
   // The supervisor knows more than the workers do, provided that it wrote after the newest worker began.
-  std::vector<std::string> problems;
-  if (const auto records = store::ReadControl(path(), 0, &problems); records.ok()) {
-    for (auto record = records->rbegin(); record != records->rend(); ++record) {
-      if (record->kind != "outcome") continue;
-      if (record->created_unix_ns != 0 && record->created_unix_ns < begun) break;
-      try {
-        const auto json = TryParseJson(record->body);
-        if (json.is_object() && json.contains("state"))
-          return {json.value("state", ""), Joined(json.value("why", ""), notes)};
-      } catch (const std::exception&) {
-        break;  // an unreadable outcome: uses those of the workers
-      }
-      break;
+  const auto& said = NewestOutcome();
+  if (said && (said->created_unix_ns == 0 || said->created_unix_ns >= begun)) {
+    try {
+      const auto json = TryParseJson(said->body);
+      if (json.is_object() && json.contains("state"))
+        return {json.value("state", ""), Joined(json.value("why", ""), notes)};
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): uses what the workers say
     }
   }
   if (!loaded_all_) return {"running", ""};

@@ -2,6 +2,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 #include "luff/query/row_visit.h"
 #include "luff/query/run_pieces.h"
 #include "luff/query/trial.h"
+#include "luff/store/control.h"
 #include "luff/store/reader.h"
 #include "query/step_trial.h"
 
@@ -155,6 +157,8 @@ class RunTrial final : public StepTrial {
   [[nodiscard]] bool CheckWorkers();
   [[nodiscard]] bool MergeSteps();
   [[nodiscard]] bool Awaited() const noexcept;
+  /// The newest control record of how the run ended; none if there is none.
+  [[nodiscard]] const std::optional<store::ControlRecord>& NewestOutcome() const;
 
   // trial_steps.cc
   /// A worker's rows of one tensor at one step.
@@ -214,6 +218,8 @@ class RunTrial final : public StepTrial {
     Column<std::uint8_t> mode;
   };
   mutable Numbers numbers_;
+  mutable std::uint64_t control_read_ = 0;  // control records up to this number have been read
+  mutable std::optional<store::ControlRecord> outcome_said_;
 };
 
 [[nodiscard]] inline Summary SummaryOf(const format::SummaryRow& row) noexcept {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "luff/store/control.h"
 #include "query/testing.h"
 
 namespace luff::query::trial_test {
@@ -210,6 +211,32 @@ TEST_P(TrialTest, AResumedRunShowsTheLaterOfTwoStepsWithOneNumber) {
   EXPECT_EQ(trial->step_count(), 5U);
   EXPECT_TRUE(trial->step_at(2).superseded);
   EXPECT_THAT(trial->Summaries(x, Mode::kTrain)->mean, ElementsAre(0, 1, 3, 20));
+}
+
+TEST_P(TrialTest, TheOutcomeIsTheNewestThatWasSaid) {
+  Writing w(run.path(), 0, 1);
+  w.Define(0, "x", 1);
+  w.AddScalar(0, 1);
+  w.Step();
+  const auto trial = Open();
+  EXPECT_EQ(trial->outcome().state, "running");
+  const auto say = [&](const std::string& kind, const std::string& body) {
+    store::ControlRecord record;
+    record.kind = kind;
+    record.body = body;
+    ASSERT_TRUE(store::WriteControl(run.path(), record).ok());
+  };
+  say("note", "{}");
+  EXPECT_EQ(trial->outcome().state, "running");
+  say("outcome", R"({"state": "failed", "why": "one"})");
+  EXPECT_EQ(trial->outcome().why, "one");
+  say("note", "{}");
+  say("outcome", R"({"state": "stopped", "why": "two"})");
+  EXPECT_EQ(trial->outcome().state, "stopped");
+  EXPECT_EQ(trial->outcome().why, "two");
+  say("outcome", "[]");  // what says nothing hides what was said before
+  EXPECT_EQ(trial->outcome().state, "running");
+  EXPECT_EQ(Open()->outcome().state, "running");
 }
 
 TEST_P(TrialTest, TheLastLookFindsAWorkerThatCameAMomentAgo) {

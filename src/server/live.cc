@@ -6,7 +6,6 @@
 
 #include "base/format.h"
 #include "base/json.h"
-#include "catalog/walk.h"
 #include "luff/base/env.h"
 #include "luff/rules/kept_findings.h"
 #include "server/run_api.h"
@@ -60,7 +59,7 @@ void Live::LookAt(const std::string& id) {
     if (at == watched_.end()) return;
     known = at->second;
   }
-  const std::uint64_t stamp = catalog::StampOf(listed->path);
+  const std::uint64_t stamp = rules::FindingsStampOf(listed->path);
   if (stamp != known.findings_stamp) {
     known.findings = known.stops = 0;
     for (const rules::Finding& finding : rules::FindingsOfRun(listed->path).findings) {

@@ -48,7 +48,8 @@ using Stream = beast::basic_stream<Protocol>;
 using ErrorCode = boost::system::error_code;
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kIdle = 30s, kTick = 250ms, kQuiet = 10s, kAsked = 10s, kProve = 1s;
+constexpr std::chrono::milliseconds kIdle = 30s, kTick = 250ms, kUnlooked = 500ms, kQuiet = 10s, kAsked = 10s,
+                                    kProve = 1s;
 constexpr std::chrono::milliseconds kLinger = 500ms;
 constexpr std::size_t kMaxLinger = 1 << 20;
 constexpr std::int64_t kWorkNs = 10'000'000'000;  // that one answer may take
@@ -288,7 +289,9 @@ class Beast final : public Listener {
       ErrorCode error;
       timer.expires_after(kTick);
       co_await timer.async_wait(Into(error));
-      if (service_->live().anybody()) co_await InPool([&] { service_->Look(); });
+      if (!service_->live().anybody()) continue;
+      co_await InPool([&] { service_->Look(); });
+      for (OpenStream* one : streams_) one->timer.cancel();  // all tell the news now
     }
   }
 
@@ -332,6 +335,7 @@ class Beast final : public Listener {
 
   struct OpenStream {
     std::string viewer;
+    asio::steady_timer timer;
     bool ends = false;  // somebody else needs its place
   };
   struct Listed {
@@ -474,7 +478,7 @@ class Beast final : public Listener {
       co_await http::async_write(*stream, serializer, Into(error));
       co_return;
     }
-    OpenStream open{.viewer = response.viewer};
+    OpenStream open{.viewer = response.viewer, .timer = asio::steady_timer(*io_)};
     const Listed listed(&streams_, &open);
     Told told;
     told.runs = response.live;
@@ -489,8 +493,7 @@ class Beast final : public Listener {
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n"
         "X-Accel-Buffering: no\r\nConnection: close\r\n";
     for (const auto& [name, value] : SafetyHeaders()) text += fmt::format("{}: {}\r\n", name, value);
-    text += "\r\nretry: 1000\n\n";
-    asio::steady_timer timer(*io_);
+    text += "\r\nretry: 1000\nevent: hello\ndata: {}\n\n";
     auto written = std::chrono::steady_clock::now();
     auto proved = written;
     while (!error) {
@@ -509,8 +512,9 @@ class Beast final : public Listener {
         text.clear();
       }
       if (error) break;
-      timer.expires_after(kTick);
-      co_await timer.async_wait(Into(error));
+      open.timer.expires_after(kUnlooked);
+      ErrorCode looked;  // cancelled: there may be news
+      co_await open.timer.async_wait(Into(looked));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/format.h"
+#include "base/populate.h"
 
 namespace luff::server {
 namespace {
@@ -148,6 +149,50 @@ void Join(float* to, const float* from, std::size_t count, bool greatest) noexce
   }
 }
 
+/// Memory for a column, not filled in.
+std::unique_ptr<float[]> ColumnMemory(std::size_t words) {
+  auto memory = std::make_unique_for_overwrite<float[]>(words);
+  Populate(memory.get(), words * sizeof(float));
+  return memory;
+}
+
+/// Values of rows of one step, of tensors that lie beside each other, statistic by statistic: they meet the
+/// cells of their column several at a time.
+class Lanes {
+ public:
+  [[nodiscard]] bool Takes(std::size_t tensor) const noexcept {
+    return count_ < kLanes && tensor == first_ + count_;
+  }
+  void Begin(std::size_t tensor) noexcept {
+    first_ = tensor;
+    count_ = 0;
+  }
+  void Add(RowValues* of, const Numbers& row) noexcept {
+    flags_[count_] = Overview::kRecorded;
+    const auto values = of->Of(row, &flags_[count_]);
+    for (std::size_t place = 0; place < kOverviewStatistics; ++place) values_[place][count_] = values[place];
+    ++count_;
+  }
+  void PutInto(float* words, std::size_t stride) noexcept {
+    for (const std::size_t square : {kL2, kStd}) {
+      for (std::size_t i = 0; i < count_; ++i) values_[square][i] = std::sqrt(values_[square][i]);
+    }
+    for (std::size_t place = 0; place < kOverviewStatistics; ++place) {
+      std::array<float, kLanes> narrow;
+      for (std::size_t i = 0; i < count_; ++i) narrow[i] = static_cast<float>(values_[place][i]);
+      Join(words + 2 * place * stride + first_, narrow.data(), count_, false);
+      Join(words + (2 * place + 1) * stride + first_, narrow.data(), count_, true);
+    }
+    for (std::size_t i = 0; i < count_; ++i) FlagsOf(words, stride)[first_ + i] |= flags_[i];
+  }
+
+ private:
+  static constexpr std::size_t kLanes = 64;
+  std::size_t first_ = 0, count_ = 0;
+  std::array<std::array<double, kLanes>, kOverviewStatistics> values_;
+  std::array<std::uint8_t, kLanes> flags_;
+};
+
 }  // namespace
 
 /// Cells of some neighbouring tensors in neighbouring columns. Rows come tensor by tensor, and columns lie
@@ -238,7 +283,7 @@ void Overview::Clear() {
 }
 
 std::unique_ptr<float[]> Overview::NewWords() const {
-  auto words = std::make_unique_for_overwrite<float[]>(WordsOf(stride_));
+  auto words = ColumnMemory(WordsOf(stride_));
   MakeEmpty(words.get(), stride_);
   return words;
 }
@@ -246,7 +291,7 @@ std::unique_ptr<float[]> Overview::NewWords() const {
 float* Overview::Words(std::size_t column) {
   Column& at = columns_[column];
   if (at.owned == nullptr) {
-    auto own = at.words == nullptr ? NewWords() : std::make_unique_for_overwrite<float[]>(WordsOf(stride_));
+    auto own = at.words == nullptr ? NewWords() : ColumnMemory(WordsOf(stride_));
     if (at.words != nullptr) std::copy_n(at.words, WordsOf(stride_), own.get());
     at.owned = std::move(own);
     at.words = at.owned.get();
@@ -292,7 +337,7 @@ void Overview::Fold() {
       if (first.words == nullptr) {
         first = std::move(second);
       } else if (second.words != nullptr) {
-        auto both = std::make_unique_for_overwrite<float[]>(WordsOf(stride_));
+        auto both = ColumnMemory(WordsOf(stride_));
         std::copy_n(first.words, WordsOf(stride_), both.get());
         for (std::size_t plane = 0; plane < 2 * kOverviewStatistics; ++plane)
           Join(both.get() + plane * stride_, second.words + plane * stride_, stride_, plane % 2 != 0);
@@ -363,18 +408,17 @@ void Overview::TakeStep(std::size_t begin, const query::PublishedSummaries& step
   if (column == kOther) return;
   float* words = Words(column);
   RowValues values;
+  Lanes lanes;
   for (const std::uint32_t row : step.counting) {
     const query::TensorId tensor = step.tensors[step.slot[row]];
     if (tensor == query::kNoTensor) continue;
-    std::uint8_t flags = kRecorded;
-    auto found = values.Of(NumbersOf(step.rows[row]), &flags);
-    for (const std::size_t square : {kL2, kStd}) found[square] = std::sqrt(found[square]);
-    for (std::size_t place = 0; place < kOverviewStatistics; ++place) {
-      const auto value = static_cast<float>(found[place]);
-      Extremes::Widen(value, value, place, words, stride_, tensor);
+    if (!lanes.Takes(tensor)) {
+      lanes.PutInto(words, stride_);
+      lanes.Begin(tensor);
     }
-    FlagsOf(words, stride_)[tensor] |= flags;
+    lanes.Add(&values, NumbersOf(step.rows[row]));
   }
+  lanes.PutInto(words, stride_);
 }
 
 void Overview::TakeDifference(std::size_t begin, query::TensorId tensor, std::size_t n,

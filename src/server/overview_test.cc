@@ -2,12 +2,14 @@
 // resumed and joined, while the run grows.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "base/test_effort.h"
@@ -229,6 +231,42 @@ TEST(Overview, MakesRoomForTensorsThatComeLater) {
   ASSERT_TRUE(*whole.Read(**trial, 1000));
   ExpectSame(whole, growing);
   EXPECT_EQ(whole.At(199, 0).lo[150], 349.0F);
+}
+
+// A step that has just been published is taken in whole, many tensors at a time; a segment by tensor.
+TEST(Overview, OfStepsAsTheyComeEqualsThatOfTheWholeRun) {
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t count) { return random() % count; };
+  constexpr query::TensorId kMany = 333;
+  const TempRun run;
+  Writing w(run.path(), 0, 1, false, true, 256 << 10);
+  for (query::TensorId id = 0; id < kMany; ++id) w.Define(id, "t" + std::to_string(id), 4);
+  auto trial = Trial::Open(run.path());
+  ASSERT_TRUE(trial.ok());
+  Overview growing(Mode::kTrain);
+  for (int step = 0; step < 40; ++step) {
+    std::vector<query::TensorId> ids(kMany);
+    std::iota(ids.begin(), ids.end(), query::TensorId{0});
+    if (step % 3 == 1) std::ranges::shuffle(ids, random);
+    for (const query::TensorId id : ids) {
+      if (step % 3 != 0 && below(10) == 0) continue;  // holes among neighbours
+      float values[4];
+      for (float& value : values) value = static_cast<float>(below(2000)) - 1000.0F;
+      if (below(20) == 0) values[below(4)] = std::numeric_limits<float>::quiet_NaN();
+      if (below(40) == 0) std::fill_n(values, 4, std::numeric_limits<float>::infinity());
+      w.AddSummary(id, values);
+      if (below(15) == 0) w.AddSummary(id, values);  // twice: the last one counts
+    }
+    w.Step(below(6) == 0 ? format::Mode::kEval : format::Mode::kTrain);
+    ASSERT_TRUE((*trial)->Refresh().ok());
+    ASSERT_TRUE(growing.Read(**trial, 1000).ok());
+  }
+  w.Close();
+  auto again = Trial::Open(run.path());
+  ASSERT_TRUE(again.ok());
+  Overview whole(Mode::kTrain);
+  ASSERT_TRUE(*whole.Read(**again, 1000));
+  ExpectSame(whole, growing);
 }
 
 TEST(Overview, OfSmdebugsDirectories) {

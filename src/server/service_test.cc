@@ -14,6 +14,7 @@
 
 #include "base/json.h"
 #include "luff/base/work_bound.h"
+#include "luff/rules/finding.h"
 #include "luff/store/control.h"
 #include "luff/store/owner.h"
 #include "query/testing.h"
@@ -318,6 +319,40 @@ TEST(Service, TellsStreamsWhatIsNew) {
   EXPECT_NE(news.find("\"step_count\":25,"), std::string::npos) << news;
   live.Leave(told);
   EXPECT_FALSE(live.anybody());
+}
+
+TEST(Service, TellsStreamsOfFindingsOfEveryEvaluator) {
+  House house;
+  Told told;
+  told.runs = {house.Id()};
+  Live& live = house.service.live();
+  live.Watch(told);
+  const auto counts = [&] {
+    live.Look();
+    const std::string news = live.News(&told);
+    const std::size_t data = news.find("data: ");
+    if (data == std::string::npos) return std::string("no news");
+    const auto event = TryParseJson(news.substr(data + 6, news.find('\n', data) - data - 6));
+    return JsonText(event["findings"]) + " " + JsonText(event["stop"]);
+  };
+  EXPECT_EQ(counts(), "0 0");
+  const auto write = [&](const std::string& evaluator, const std::string& id, rules::Severity severity) {
+    const std::string folder = house.run.path() + "/rules/" + evaluator;
+    std::filesystem::create_directories(folder);
+    rules::Finding finding;
+    finding.id = id;
+    finding.rule = "ExplodingTensor";
+    finding.severity = severity;
+    std::ofstream(folder + "/findings.jsonl", std::ios::app) << rules::ToJson(finding, "new") << "\n";
+  };
+  write("luff", "00000000000000a1", rules::Severity::kStop);
+  EXPECT_EQ(counts(), "1 1");
+  EXPECT_EQ(counts(), "no news");
+  write("own", "00000000000000a2", rules::Severity::kWarn);
+  EXPECT_EQ(counts(), "2 1");
+  write("own", "00000000000000a3", rules::Severity::kWarn);
+  EXPECT_EQ(counts(), "3 1");
+  live.Leave(told);
 }
 
 // A page that shows a run does not show the list, which is then looked at seldom: not where the run is gone.

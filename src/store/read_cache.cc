@@ -17,6 +17,7 @@ constexpr std::uint64_t kEntryBytes = 160;         // of an entry without its by
 constexpr std::size_t kAsked = 1 << 17;            // 512 KiB, allocated on first use
 constexpr std::uint64_t kMinPassing = 256 << 10;   // so that most smaller blocks fit as well
 constexpr std::uint64_t kMaxPassing = 8ULL << 20;  // larger ones are not kept
+constexpr std::uint64_t kMaxLasting = 8ULL << 20;  // in all; about what is read of a segment while it grows
 
 /// Physical memory in bytes. Larger values are refused, since encoded chunks may expand to far more than
 /// their file holds.
@@ -96,6 +97,27 @@ std::shared_ptr<std::byte> ReadCache::Passing(std::uint64_t bytes) {
     passing_ = AllocateForReading(passing_bytes_);
   }
   return passing_;
+}
+
+std::shared_ptr<std::byte> ReadCache::Lasting(std::uint64_t bytes) {
+  std::uint64_t all = 0;
+  for (const Room& room : lasting_) {
+    const bool fits = bytes <= room.bytes && bytes >= room.bytes - room.bytes / 4;
+    if (fits && room.memory.use_count() == 1) return room.memory;
+    all += room.bytes;
+  }
+  const std::uint64_t room = bytes + bytes / 16;  // steps differ a little
+  auto memory = AllocateForReading(room);
+  if (memory == nullptr) return nullptr;
+  if (all + room > kMaxLasting) TrimLasting();  // those are of another size
+  all = 0;
+  for (const Room& one : lasting_) all += one.bytes;
+  if (all + room <= kMaxLasting) lasting_.push_back({memory, room});
+  return memory;
+}
+
+void ReadCache::TrimLasting() noexcept {
+  std::erase_if(lasting_, [](const Room& room) { return room.memory.use_count() == 1; });
 }
 
 }  // namespace luff::store

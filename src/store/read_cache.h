@@ -44,6 +44,12 @@ class ReadCache {
   /// Returns memory for bytes that are used once and not cached. It is reused once the caller has released
   /// it. Null if there is no memory.
   [[nodiscard]] std::shared_ptr<std::byte> Passing(std::uint64_t bytes);
+  /// Returns memory that the caller holds for long, such as that of a step until its segment is sealed. It is
+  /// used again once all have released it, since fresh memory costs more than what is read into it. Null if
+  /// there is no memory.
+  [[nodiscard]] std::shared_ptr<std::byte> Lasting(std::uint64_t bytes);
+  /// Frees lasting memory that nobody holds.
+  void TrimLasting() noexcept;
 
  private:
   struct Hash {
@@ -60,6 +66,11 @@ class ReadCache {
   std::shared_ptr<const std::vector<std::uint32_t>> shared_;
   std::shared_ptr<std::byte> passing_;
   std::uint64_t passing_bytes_ = 0;
+  struct Room {
+    std::shared_ptr<std::byte> memory;
+    std::uint64_t bytes;
+  };
+  std::vector<Room> lasting_;
 };
 
 }  // namespace luff::store

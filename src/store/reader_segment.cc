@@ -13,6 +13,8 @@ namespace {
 constexpr std::uint64_t kWindowBytes = 256 << 10;
 constexpr std::uint64_t kMaxWindowBytes = 512ULL << 20;
 constexpr std::size_t kEntriesInPage = 186;  // of the tensor directory: 16 KiB, read and cached together
+// A step of this size that is read by itself is read into memory in which its rows stay.
+constexpr std::uint64_t kLargeStep = 64 << 10;
 // Key of the definitions, which are read once and never cached.
 constexpr std::uint64_t kDefsKey = ~std::uint64_t{0};
 
@@ -107,13 +109,20 @@ Result<bool> SegmentReader::Poll(std::uint64_t limit, bool reopen) {
   thread_local std::vector<std::byte> bytes;
   while (position_ < limit) {
     const std::uint64_t want = std::min(window, limit - position_);
-    if (bytes.size() < want) bytes.resize(static_cast<std::size_t>(want));
-    const std::span<std::byte> to(bytes.data(), static_cast<std::size_t>(want));
+    const bool one_step = want == limit - position_ && want >= kLargeStep && want / 3 * 2 <= step_bytes_;
+    std::shared_ptr<std::byte> lasting;
+    if (one_step) lasting = cache_->Lasting(want);
+    if (lasting == nullptr && bytes.size() < want) bytes.resize(static_cast<std::size_t>(want));
+    const std::span<std::byte> to(lasting != nullptr ? lasting.get() : bytes.data(),
+                                  static_cast<std::size_t>(want));
     LUFF_ASSIGN_OR_RETURN(const std::size_t got, file_->ReadAt(to, position_));
     TailEnd end = TailEnd::kWindow;
-    const std::uint64_t reached = tail_->TakeInUntrusted(to.first(got), position_, sequence(), &end);
+    const std::size_t steps = tail_->steps().size();
+    const std::uint64_t reached =
+        tail_->TakeInUntrusted(to.first(got), position_, sequence(), &end, got == want ? lasting : nullptr);
     const bool moved = reached != position_;
     if (moved) taken_bytes_ = reached - position_;
+    if (tail_->steps().size() > steps) step_bytes_ = taken_bytes_ / (tail_->steps().size() - steps);
     news = news || moved;
     position_ = reached;
     if (end == TailEnd::kFooter && damage_.ok()) {

@@ -41,21 +41,24 @@ LayoutDef OwnedLayoutDef(const format::LayoutDefView& view) {
   return def;
 }
 
-void TailColumns::AddRows(const FrameView& frame, std::uint32_t step) {
+void TailColumns::AddRows(const FrameView& frame, std::uint32_t step,
+                          const std::shared_ptr<const void>& owner) {
   switch (frame.kind) {
     case FrameKind::kSummaryRows:
       if (const auto rows = format::ParseSummaryRowsUntrusted(frame.body); rows.ok())
-        summaries_.Add(step, *rows);
+        summaries_.Add(step, *rows, owner);
       return;
     case FrameKind::kScalarRows:
       if (const auto rows = format::ParseScalarRowsUntrusted(frame.body); rows.ok())
-        scalars_.Add(step, *rows);
+        scalars_.Add(step, *rows, owner);
       return;
     case FrameKind::kIndexRows:
-      if (const auto rows = format::ParseIndexRowsUntrusted(frame.body); rows.ok()) index_.Add(step, *rows);
+      if (const auto rows = format::ParseIndexRowsUntrusted(frame.body); rows.ok())
+        index_.Add(step, *rows, owner);
       return;
     case FrameKind::kFormRows:
-      if (const auto rows = format::ParseFormRowsUntrusted(frame.body); rows.ok()) forms_.Add(step, *rows);
+      if (const auto rows = format::ParseFormRowsUntrusted(frame.body); rows.ok())
+        forms_.Add(step, *rows, owner);
       return;
     default: AddFrame(frame);
   }
@@ -100,7 +103,8 @@ void TailColumns::AddStep(std::uint64_t ordinal, const format::StepMark& mark) {
 }
 
 std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, std::uint64_t offset,
-                                           std::uint64_t sequence, TailEnd* end) {
+                                           std::uint64_t sequence, TailEnd* end,
+                                           const std::shared_ptr<const void>& owner) {
   std::uint64_t done = offset;
   std::vector<FrameView> open;  // frames of a step that has no mark yet
   FrameView frame;
@@ -133,7 +137,8 @@ std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, st
         const auto step = static_cast<std::uint32_t>(ordinal_.size());
         for (const FrameView& part : open) {
           const bool defs = part.kind == FrameKind::kTensorDefs || part.kind == FrameKind::kLayoutDefs;
-          if (part.ordinal == frame.ordinal && !defs) AddRows(part, step);
+          const bool stays = part.body.size() >= window.size() / 2;
+          if (part.ordinal == frame.ordinal && !defs) AddRows(part, step, stays ? owner : nullptr);
         }
         summaries_.Close(&slots_);
         scalars_.Close(&slots_);

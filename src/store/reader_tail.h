@@ -27,9 +27,11 @@ class TailColumns {
  public:
   /// Reads the frames of `window`, which begins at `offset` of segment `sequence`, at a boundary between two
   /// publications. Returns the offset up to which it has read everything: the end of the last step mark, or
-  /// of loose frames. Leaves steps without a mark for the next call.
+  /// of loose frames. Leaves steps without a mark for the next call. `owner`: of the window's memory. Rows
+  /// that fill half of the window stay in it and keep it; others are copied, and so are all if it is null.
   [[nodiscard]] std::uint64_t TakeInUntrusted(std::span<const std::byte> window, std::uint64_t offset,
-                                              std::uint64_t sequence, TailEnd* end);
+                                              std::uint64_t sequence, TailEnd* end,
+                                              const std::shared_ptr<const void>& owner = nullptr);
 
   [[nodiscard]] const format::StepColumns& steps() const noexcept { return view_; }
   [[nodiscard]] std::size_t slot_count() const noexcept { return slots_.size(); }
@@ -69,7 +71,7 @@ class TailColumns {
     std::vector<format::FormRow> forms;
     std::vector<std::uint32_t> form_step;
   };
-  void AddRows(const format::FrameView& frame, std::uint32_t step);
+  void AddRows(const format::FrameView& frame, std::uint32_t step, const std::shared_ptr<const void>& owner);
   void AddDefs(const format::FrameView& frame);
   void AddFrame(const format::FrameView& frame);
   void AddStep(std::uint64_t ordinal, const format::StepMark& mark);

@@ -130,7 +130,15 @@ Result<bool> WorkerReader::Refresh(bool thorough) {
     LUFF_ASSIGN_OR_RETURN(news, ScanFolder());
     return news;
   }
-  return PollTail(~std::uint64_t{0});
+  return PollAllOfTail();
+}
+
+/// What the live page tells of is read first: it is known to be whole.
+bool WorkerReader::PollAllOfTail() {
+  bool news = false;
+  if (live_ && !segments_.empty() && segments_.back()->sequence() == format::PositionSequence(live_position_))
+    news = PollTail(format::PositionLength(live_position_));
+  return PollTail(~std::uint64_t{0}) || news;
 }
 
 bool WorkerReader::PollTail(std::uint64_t limit) {
@@ -162,7 +170,7 @@ Result<bool> WorkerReader::ScanFolder() {
     generation = std::max(generation, parsed->generation);
   }
   // The previous tail may have grown before the next file was created.
-  bool news = PollTail(~std::uint64_t{0});
+  bool news = PollAllOfTail();
   std::vector<SegmentReader*> fresh;
   for (const auto& [sequence, generation] : files) {
     const auto at =
@@ -217,6 +225,7 @@ void WorkerReader::TakeInSegment(SegmentReader& segment, bool fresh) {
   }
   if (!fresh || !segment.sealed()) TakeDefs(segment);
   TakeFrames(segment);
+  if (end_ && segment.sealed()) cache_->TrimLasting();
 }
 
 /// The last steps of other segments are the newest no more.

@@ -61,20 +61,22 @@ struct RowOrder {
 template <typename Row>
 class TailRows {
  public:
-  /// Rows of a step that is being taken in; a step may have several frames of them. Steps ascend.
-  void Add(std::uint32_t step, std::span<const Row> rows) {
+  /// Rows of a step that is being taken in; a step may have several frames of them. Steps ascend. `owner`
+  /// holds the memory in which the rows lie and may stay; if it is null they are copied.
+  void Add(std::uint32_t step, std::span<const Row> rows, const std::shared_ptr<const void>& owner) {
     if (rows.empty()) return;
-    if (steps_.empty() || steps_.back().step != step) steps_.push_back({step, {}, nullptr});
-    steps_.back().rows.insert(steps_.back().rows.end(), rows.begin(), rows.end());
+    if (steps_.empty() || steps_.back().step != step) steps_.emplace_back(step);
+    steps_.back().Add(rows, owner);
   }
   /// All rows of the step were added.
   void Close(TailSlots* slots) {
     if (steps_.empty() || steps_.back().order != nullptr) return;
     Entry& entry = steps_.back();
     for (const auto& known : recent_) {
-      if (Follows(entry.rows, *known, *slots)) entry.order = known;
+      if (!Follows(entry.rows, *known, *slots)) continue;
+      entry.order = known;
+      return;
     }
-    if (entry.order != nullptr) return;
     std::vector<std::uint32_t> of_row;
     of_row.reserve(entry.rows.size());
     for (const Row& row : entry.rows) of_row.push_back(slots->Of(row.tensor));
@@ -111,10 +113,31 @@ class TailRows {
   static constexpr std::size_t kRecent = 4;  // what is saved every so many steps makes steps differ
   struct Entry {
     std::uint32_t step;
-    std::vector<Row> rows;
+    std::span<const Row> rows;  // in `copies`, or in the memory of `owner`
+    std::vector<Row> copies;
+    std::shared_ptr<const void> owner;
     std::shared_ptr<const RowOrder> order;
+
+    explicit Entry(std::uint32_t number) : step(number) {}
+    Entry(Entry&&) noexcept = default;  // what `copies` holds stays where it is
+    Entry& operator=(Entry&&) noexcept = default;
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+    ~Entry() = default;
+
+    void Add(std::span<const Row> more, const std::shared_ptr<const void>& of_more) {
+      if (rows.empty() && of_more != nullptr) {
+        rows = more;
+        owner = of_more;
+        return;
+      }
+      if (owner != nullptr) copies.assign(rows.begin(), rows.end());
+      owner = nullptr;
+      copies.insert(copies.end(), more.begin(), more.end());
+      rows = copies;
+    }
   };
-  static bool Follows(const std::vector<Row>& rows, const RowOrder& order, const TailSlots& slots) {
+  static bool Follows(std::span<const Row> rows, const RowOrder& order, const TailSlots& slots) {
     if (rows.size() != order.slot.size()) return false;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (rows[i].tensor != slots.tensor(order.slot[i])) return false;

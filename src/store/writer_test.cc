@@ -14,6 +14,7 @@
 #include "luff/store/control.h"
 #include "luff/store/owner.h"
 #include "store/paths.h"
+#include "store/read_cache.h"
 #include "store/reader_tail.h"
 #include "store/test_run.h"
 
@@ -177,6 +178,98 @@ TEST_F(WriterTest, AFooterIsKnownByItsBegin) {
   EXPECT_LT(needed + 200, bytes.size());
   for (std::size_t size = needed; size <= bytes.size(); size += 64)
     EXPECT_EQ(end_of(size, &reached), TailEnd::kFooter) << size;
+}
+
+StepBatch StepOfMany(std::uint32_t tensors, std::int64_t step) {
+  StepBatch batch;
+  for (std::uint32_t tensor = 0; tensor < tensors; ++tensor)
+    batch.summaries.push_back(SummaryOf(tensor, step));
+  batch.scalars = {{0, 0, static_cast<double>(step)}};
+  batch.mark = MarkOf(step);
+  return batch;
+}
+
+TEST_F(WriterTest, RowsThatFillWhatWasReadStayInIt) {
+  Open();
+  for (std::int64_t step = 0; step < 3; ++step) {
+    StepBatch batch = StepOfMany(500, step);
+    ASSERT_TRUE(writer_->PublishStep(batch).ok());
+  }
+  const auto reader = Read();
+  const SegmentReader& segment = *reader->workers()[0]->segments()[0];
+  std::ifstream file(segment.path(), std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto all = std::as_bytes(std::span(text)).subspan(format::kFileHeaderBytes);
+  const auto step_bytes = std::size_t{500} * sizeof(format::SummaryRow);
+  TailColumns tail;
+  std::uint64_t offset = format::kFileHeaderBytes;
+  // The first window has two steps, so that none fills half of it; the next one has one.
+  for (const std::size_t steps : {std::size_t{2}, std::size_t{1}}) {
+    const std::size_t rest = all.size() - static_cast<std::size_t>(offset - format::kFileHeaderBytes);
+    const std::size_t bytes = std::min(rest, steps * step_bytes + step_bytes / 2);
+    auto window = std::make_shared<std::vector<std::byte>>(bytes);
+    std::memcpy(window->data(), all.data() + (offset - format::kFileHeaderBytes), bytes);
+    TailEnd end = TailEnd::kNoFrame;
+    offset = tail.TakeInUntrusted(*window, offset, segment.sequence(), &end, window);
+    EXPECT_EQ(window.use_count(), steps == 1 ? 2 : 1);
+  }
+  ASSERT_EQ(tail.steps().size(), 3U);
+  for (std::uint32_t step = 0; step < 3; ++step) {
+    const auto rows = tail.RowsAt(step).summaries;
+    ASSERT_EQ(rows.rows.size(), 500U);
+    for (std::uint32_t tensor = 0; tensor < 500; ++tensor)
+      EXPECT_EQ(rows.rows[tensor].sum, tensor * 1000.0 + step);
+    EXPECT_EQ(tail.RowsAt(step).scalars.rows[0].value, static_cast<double>(step));
+  }
+}
+
+TEST(ReadCache, LastingMemoryIsUsedAgainOnceNobodyHoldsIt) {
+  ReadCache cache;
+  auto one = cache.Lasting(100 << 10);
+  const auto two = cache.Lasting(100 << 10);
+  ASSERT_NE(one, nullptr);
+  EXPECT_NE(one, two);
+  const std::byte* place = one.get();
+  one = nullptr;
+  EXPECT_NE(cache.Lasting(50 << 10).get(), place);  // it would hold twice what it is used for
+  EXPECT_EQ(cache.Lasting(99 << 10).get(), place);
+  EXPECT_EQ(cache.Lasting(101 << 10).get(), place);
+  cache.TrimLasting();
+  EXPECT_EQ(two.use_count(), 2);  // still held
+  std::vector<std::shared_ptr<std::byte>> many;
+  for (int i = 0; i < 20; ++i) many.push_back(cache.Lasting(1 << 20));
+  EXPECT_LE(std::ranges::count_if(many, [](const auto& memory) { return memory.use_count() > 1; }), 8);
+}
+
+TEST_F(WriterTest, LargeStepsAreReadTheSameWhenTheyComeAndLater) {
+  options_.segment_bytes_meta = 1 << 20;
+  Open();
+  auto reader = Read();
+  constexpr std::uint32_t kMany = 2000;  // 160 KB a step: some segments are filled
+  for (std::int64_t step = 0; step < 20; ++step) {
+    const std::uint32_t tensors = step % 5 == 0 ? 3 : kMany;  // small ones between them
+    StepBatch batch = StepOfMany(tensors, step);
+    ASSERT_TRUE(writer_->PublishStep(batch).ok());
+    ASSERT_TRUE(reader->Refresh().ok());
+    const WorkerReader& worker = *reader->workers()[0];
+    const auto place = worker.FindStep(worker.next_ordinal() - 1);
+    ASSERT_TRUE(place);
+    const auto published = place->segment->PublishedAt(place->index);
+    ASSERT_TRUE(published) << step;
+    ASSERT_EQ(published->summaries.rows.size(), tensors);
+    EXPECT_EQ(published->summaries.rows.back().sum, (tensors - 1) * 1000.0 + static_cast<double>(step));
+    for (const auto& segment : worker.segments()) {
+      const auto slot = segment->FindSlot(2);
+      ASSERT_TRUE(slot || segment->steps().size() == 0);
+      if (!slot) continue;
+      const auto rows = segment->Summaries(*slot);
+      ASSERT_TRUE(rows.ok());
+      ASSERT_EQ(rows->sum.size(), segment->steps().size());
+      for (std::size_t i = 0; i < rows->sum.size(); ++i)
+        EXPECT_EQ(rows->sum[i], 2000.0 + static_cast<double>(segment->steps().global_step[i]));
+    }
+  }
+  EXPECT_GT(reader->workers()[0]->segments().size(), 1U);
 }
 
 TEST_F(WriterTest, ADocumentIsReadAsItWasAtAStep) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,32 @@ def test_explain_takes_the_run_as_the_other_verbs_do(
     assert told == luff("explain", ids[0]["rule"], "--run", judged)
     twice = luff("explain", judged, ids[0]["rule"], "--run", judged)
     assert (twice.code, twice.out) == (2, "")
+
+
+def test_explain_lists_first_what_the_verdict_names(
+    luff: Command, judged: Path, ids: list[dict[str, object]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(judged, run)
+    lead = next(one for one in ids if one["severity"] == "stop")
+
+    def finding(number: int, **members: object) -> dict[str, object]:
+        return lead | {"id": f"{number:016x}", "leader": "", "healed": False} | members
+
+    written = [
+        finding(1, rule="DeadRelu", severity="warn", since_step=0, healed=True),
+        finding(2, rule="ExplodingTensor", severity="warn", since_step=1),
+        finding(3),
+        finding(4, rule="LossNotDecreasing", severity="warn", leader=f"{3:016x}"),
+    ]
+    (run / "rules" / "luff" / "findings.jsonl").write_text("".join(json.dumps(one) + "\n" for one in written))
+    listed = luff("explain", run)
+    assert listed.code == 0, listed.err
+    numbers = [int(one) for one in re.findall(r"^(?:  because of it: )?(\d{16}) ", listed.out, re.MULTILINE)]
+    assert numbers == [3, 4, 1, 2]
+    assert "(healed)" in listed.out.splitlines()[2]
+    as_json = json.loads(luff("explain", run, "--json").out)
+    assert [int(one["id"]) for one in as_json] == numbers
 
 
 def test_explain_names_what_there_is(luff: Command, judged: Path, ids: list[dict[str, object]]) -> None:

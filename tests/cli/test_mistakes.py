@@ -37,6 +37,8 @@ WEIGHT = "Sequential_0.weight"
         (["show", "{tmp}"], ["without run.json", "{tmp}"]),
         (["verify", "{tmp}"], ["without run.json", "{tmp}"]),
         (["show", "{tmp}/nothing"], ["no such directory", "{tmp}/nothing"]),
+        (["stop", "s3://bucket/0"], ["on its own host", "luff request stop s3://bucket/0 --key FILE"]),
+        (["trace", "s3://bucket/0"], ["luff request trace s3://bucket/0 --key FILE"]),
         (["vlaue", "{run}"], ["vlaue", "value"]),
         (["show", "{run}", "--jsno"], ["--jsno", "--json"]),
     ],

@@ -407,7 +407,8 @@ def test_behind_nginx_with_tls_on_a_sub_path(nginx: tuple[Server, int, Path]) ->
     request = urllib.request.Request(f"{base}/api/v1/live?runs={run}", headers=ann)
     with urllib.request.urlopen(request, timeout=LIMIT_S, context=context) as stream:
         assert stream.headers["Content-Type"] == "text/event-stream"
-        lines = [stream.readline() for _ in range(5)]
+        lines = [stream.readline() for _ in range(8)]
+    assert b"event: hello\n" in lines[:3], lines
     assert any(b"event: run" in line for line in lines), lines
 
 

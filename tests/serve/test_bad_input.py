@@ -15,7 +15,7 @@ import pytest
 from tests.browser import Browser
 from tests.browser import executable as browser_executable
 
-from .conftest import LIMIT_S, Server, executable, record
+from .conftest import LIMIT_S, WATCH, Server, executable, record
 
 
 @pytest.fixture
@@ -200,3 +200,42 @@ def test_the_page_says_it_too(root: Path, tmp_path: Path, serving: Callable[...,
     with contextlib.closing(Browser(tmp_path / "another")) as browser:  # without a session
         browser.open(server.base + "/#token=" + "0" * 64)
         browser.until("document.body?.innerText.includes('does not open anything')")
+
+
+def test_events_that_are_held_back_are_told(tmp_path: Path, serving: Callable[..., Server]) -> None:
+    browser_executable()
+    server = serving()
+    server.require_page()
+    soon = "const later = setTimeout; window.setTimeout = (f, ms, ...a) => later(f, ms === 8000 ? 300 : ms, ...a);"
+    silent = "window.EventSource = class extends EventTarget { readyState = 0; close() {} };"
+    says = "document.body?.innerText.includes('proxy_buffering off')"
+    state = "document.querySelector('header [role=status]')?.innerText"
+    with contextlib.closing(Browser(tmp_path / "profile")) as browser:
+        browser.before_each_page(soon + silent)
+        browser.open(server.link)
+        browser.until(says)
+        assert browser.evaluate(state) == "not live"
+        assert browser.evaluate("document.querySelector('tbody tr') !== null"), "all else works"
+    with contextlib.closing(Browser(tmp_path / "other")) as browser:
+        browser.before_each_page(soon)
+        browser.open(server.link)
+        browser.until(f"{state} === 'live'")
+        browser.evaluate("new Promise((end) => later(end, 600))")
+        browser.until(f"{state} === 'live' && !{says}")
+
+
+def test_a_browser_without_trusted_types_shows_the_page(
+    tmp_path: Path, serving: Callable[..., Server]
+) -> None:
+    browser_executable()
+    server = serving()
+    server.require_page()
+    with contextlib.closing(Browser(tmp_path / "profile")) as browser:
+        browser.forget_policies()
+        browser.before_each_page("delete window.trustedTypes;" + WATCH)
+        browser.open(server.link)
+        browser.until("document.querySelector('tbody tr') !== null")
+        assert browser.evaluate("typeof trustedTypes") == "undefined"
+        browser.evaluate("document.querySelector('tbody a').click()")
+        browser.until("document.querySelector('canvas') !== null")
+        assert browser.evaluate("problems") == []

@@ -20,6 +20,8 @@ struct KeptFindings {
 };
 inline constexpr std::size_t kMaxFindings = 100'000;
 [[nodiscard]] KeptFindings FindingsOfRun(const std::string& run);
+/// Changes when findings were written: of the names, sizes and times of their files, which are not read.
+[[nodiscard]] std::uint64_t FindingsStampOf(const std::string& run);
 
 /// Those about time that stand, the dearest cause first. `input`: also InputBound, which says what the
 /// verdict of a profile says.

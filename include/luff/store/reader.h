@@ -24,9 +24,10 @@
 /// All classes are **thread-compatible**. Every byte of the run may be hostile, and files may be truncated
 /// while they are read. Therefore nothing is memory-mapped: reading missing bytes fails with kCorruption,
 /// naming file and offset, and the rest stays readable. Memory is bounded by what is published and not yet
-/// sealed (about the size of one segment for each worker, or its newest step), plus 60 bytes for each step,
-/// 16 KiB for each segment, 4 bytes for each tensor of a segment whose tensors differ from those of the
-/// previous segment, and ReadCache::kMaxBytes of recently read bytes.
+/// sealed (about the size of one segment for each worker, or its newest step), of which up to 8 MiB stay for
+/// the next segment, plus 60 bytes for each step, 16 KiB for each segment, 4 bytes for each tensor of a
+/// segment whose tensors differ from those of the previous segment, and ReadCache::kMaxBytes of recently read
+/// bytes.
 namespace luff::store {
 
 class LivePageReader;
@@ -164,6 +165,7 @@ class SegmentReader {
   format::FileHeader header_{};
   std::uint64_t position_ = format::kFileHeaderBytes;
   std::uint64_t taken_bytes_ = 0;  // by the last reading of the tail that found steps
+  std::uint64_t step_bytes_ = 0;   // of one of them
   std::unique_ptr<ReaderFile> file_;
   std::shared_ptr<ReadCache> cache_;
   std::uint64_t cache_file_ = 0;
@@ -311,6 +313,7 @@ class WorkerReader {
   WorkerReader() = default;
   [[nodiscard]] Result<bool> ScanFolder();
   [[nodiscard]] bool PollTail(std::uint64_t limit);
+  [[nodiscard]] bool PollAllOfTail();
   void TakeInSegment(SegmentReader& segment, bool all);
   void ForgetLastRowsBefore(const SegmentReader& segment);
   void TakeFrames(SegmentReader& segment);

@@ -1,7 +1,10 @@
 #include "luff/rules/kept_findings.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -19,13 +22,26 @@ namespace {
 constexpr std::uint64_t kMaxFileBytes = 256ULL << 20;
 constexpr std::size_t kMaxEvaluators = 1000;
 
+std::string FileOf(const std::string& run, const std::string& evaluator) {
+  return run + "/rules/" + evaluator + "/findings.jsonl";
+}
+
+std::vector<std::string> EvaluatorsOf(const std::string& run) {
+  std::vector<std::string> evaluators;
+  std::error_code error;
+  for (fs::directory_iterator at(run + "/rules", error), end;
+       !error && at != end && evaluators.size() < kMaxEvaluators; at.increment(error))
+    evaluators.push_back(at->path().filename().string());
+  std::sort(evaluators.begin(), evaluators.end());
+  return evaluators;
+}
+
 class Collector {
  public:
   explicit Collector(std::string run) : run_(std::move(run)) {}
 
   void File(const std::string& name) {
-    const std::string path = run_ + "/rules/" + name + "/findings.jsonl";
-    const Result<std::string> text = ReadRegular(path, kMaxFileBytes, kFindingsInRun);
+    const Result<std::string> text = ReadRegular(FileOf(run_, name), kMaxFileBytes, kFindingsInRun);
     if (!text.ok()) {
       if (text.status().code() != StatusCode::kNotFound)
         kept_.problems.push_back(fmt::format("findings are not read: {}", text.status().message()));
@@ -81,15 +97,26 @@ class Collector {
 }  // namespace
 
 KeptFindings FindingsOfRun(const std::string& run) {
-  std::vector<std::string> evaluators;
-  std::error_code error;
-  for (fs::directory_iterator at(run + "/rules", error), end;
-       !error && at != end && evaluators.size() < kMaxEvaluators; at.increment(error))
-    evaluators.push_back(at->path().filename().string());
-  std::sort(evaluators.begin(), evaluators.end());
   Collector collector(run);
-  for (const std::string& name : evaluators) collector.File(name);
+  for (const std::string& name : EvaluatorsOf(run)) collector.File(name);
   return std::move(collector).Kept();
+}
+
+std::uint64_t FindingsStampOf(const std::string& run) {
+  std::uint64_t stamp = 0xcbf29ce484222325ULL;  // FNV-1a over words
+  const auto mix = [&stamp](auto word) {
+    stamp = (stamp ^ static_cast<std::uint64_t>(word)) * 0x100000001b3ULL;
+  };
+  for (const std::string& name : EvaluatorsOf(run)) {
+    struct stat info{};
+    mix(std::hash<std::string>()(name));
+    if (stat(FileOf(run, name).c_str(), &info) != 0) continue;
+    for (const auto word :
+         {static_cast<std::uint64_t>(info.st_ino), static_cast<std::uint64_t>(info.st_size),
+          static_cast<std::uint64_t>(info.st_mtim.tv_sec), static_cast<std::uint64_t>(info.st_mtim.tv_nsec)})
+      mix(word);
+  }
+  return stamp;
 }
 
 std::vector<Finding> TimeFindings(std::vector<Finding> findings, bool input) {
