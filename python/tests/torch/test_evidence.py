@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
@@ -227,6 +228,7 @@ def test_what_fitted_of_a_checkpoint(watched):
         "model": "Sequential",
         "strict": True,
         "matched": count,
+        "own": count,  # state_dict() gives the weights themselves
         "missing": [],
         "missing_count": 0,
         "unexpected": [],
@@ -235,6 +237,19 @@ def test_what_fitted_of_a_checkpoint(watched):
     assert (partly["matched"], partly["strict"]) == (count - 2, False)
     assert sorted(partly["missing"]) == ["6.bias", "6.weight"]
     assert (partly["missing_count"], partly["unexpected"], partly["unexpected_count"]) == (2, ["7.more"], 1)
+
+
+@pytest.mark.parametrize("kept", ["itself", "copy", "assigned", "another"])
+def test_a_state_that_is_the_model_itself_is_told_apart(watched, kept):
+    _, session = watched()
+    model = cases.net()
+    state = cases.net().state_dict() if kept == "another" else model.state_dict()
+    if kept == "copy":
+        state = copy.deepcopy(state)
+    model.load_state_dict(state, assign=kept == "assigned")
+    train(model)
+    (event,) = told(session, "load_state_dict")
+    assert event["own"] == (event["matched"] if kept == "itself" else 0)
 
 
 def test_only_the_outermost_load_counts_and_a_failed_one_leaves_no_trace(watched):

@@ -20,6 +20,7 @@ from luff.torch.evidence._checkpoints import Loads
 from luff.torch.evidence._graph_values import GraphValues
 from luff.torch.evidence._kept_gradients import KeptGradients
 from luff.torch.evidence._losses import Losses
+from luff.torch.evidence._mixing import Mixing
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
@@ -47,8 +48,9 @@ class Evidence:
         self.nonfinite = NonFinite(context)
         self.loads = Loads()
         self.causal = Causal()
+        self.mixing = Mixing()
         self.answers = Answers(context)
-        self.samples = Samples(context, self.causal, self.answers)
+        self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite)
         self.accumulated = Accumulated()
         self.attention = Attention(context)
@@ -89,7 +91,9 @@ class Evidence:
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if context.step is not None and context.step.samples:
             if self._graph_values.due(step) and not context.saved_hooks:
-                self._graph_values.backward_begins(roots, context.names)
+                nodes = self._graph_values.backward_begins(roots, context.names)
+                if self.mixing.due:
+                    self.mixing.backward_begins(nodes)
             if self.causal.due:
                 self.causal.backward_begins()
 
@@ -151,6 +155,8 @@ class Evidence:
             self._graph_values.record(session)
         if self.causal:
             self.causal.record(session)
+        if self.mixing:
+            self.mixing.record(session)
         if any(self._waiting):
             for evidence in self._events:
                 evidence.record(session)
@@ -161,3 +167,4 @@ class Evidence:
         """Waits for the answers of children at the end of the run, for a bounded time."""
         self.nonfinite.publish(session, wait=True)
         self.causal.record(session, wait=True)
+        self.mixing.record(session, wait=True)
