@@ -155,6 +155,32 @@ def test_a_decoder_is_asked_about_the_tokens_that_it_gets(watched, given, direct
     assert event["itself"] > 1e-4
 
 
+@pytest.mark.parametrize("kind", ["autoencoder", "labels"])
+def test_a_source_that_is_the_target_and_labels_that_are_passed_along_are_no_leak(watched, kind):
+    class Whole(Speaker):
+        def forward(self, ids, labels):
+            scores = super().forward(ids)
+            return scores, F.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].reshape(-1))
+
+    hook, session = watched({SAMPLE})
+    if kind == "labels":
+        model = Whole()
+        for ids, _ in tokens(6):
+            model(ids, ids.clone())[1].backward()
+            torch.optim.SGD(model.parameters(), lr=0.01).step()
+    else:
+        model = Translator()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for ids, following in tokens(6):
+            whole = torch.cat([ids[:, :1], following], 1)
+            optimizer.zero_grad()
+            nn.CrossEntropyLoss()(model(whole, ids).flatten(0, 1), following.reshape(-1)).backward()
+            optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert (event["copied"], event["sees"]) == (False, False)
+
+
 def test_targets_that_are_no_next_tokens_raise_no_question(watched):
     hook, session = watched({SAMPLE})
     model = Speaker(masked=False)

@@ -32,6 +32,7 @@ _ROWS = 2  # rows of the batch that the child evaluates
 _SEEN = 1e-4  # relative to the outputs' spread: more than rounding
 _KINDS = {torch.int64: np.int64, torch.int32: np.int32}
 Ids = NDArray[Any]
+_Match = tuple[Any, tuple[int, Ids, bool]]  # ids, and what `matched` says of them
 
 
 class _Call(NamedTuple):
@@ -51,7 +52,7 @@ class Causal(Asked):
         self._due = True
         self._step = -1
         self._calls: list[_Call] = []
-        self._found: tuple[_Call, Any, tuple[int, Ids, bool]] | None = None
+        self._found: tuple[_Call, list[_Match]] | None = None
 
     def begins(self, step: int) -> None:
         """Called when a TRAIN step begins, up to the first after the last of ASK_AT."""
@@ -83,11 +84,10 @@ class Causal(Asked):
         if target.dtype not in _KINDS or not is_readable(target):
             return
         for call in self._calls:
-            for given in call.ids:
-                match = matched(given, target)
-                if match is not None:
-                    self._found = call, given, match
-                    return
+            found = [(given, match) for given in call.ids if (match := matched(given, target)) is not None]
+            if found:
+                self._found = call, found
+                return
 
     def backward_begins(self) -> None:
         """Starts the child: the step is one of training."""
@@ -96,8 +96,8 @@ class Causal(Asked):
         self._due = False
         model = None if found is None else found[0].model()
         if found is not None and model is not None:
-            call, given, match = found
-            self.ask(self._step, partial(evaluate, model, call.args, call.kwargs, given, match), [model])
+            call, matches = found
+            self.ask(self._step, partial(evaluate, model, call.args, call.kwargs, matches), [model])
 
 
 def _ids(tensor: Any) -> Ids | None:
@@ -191,13 +191,34 @@ def _scores(result: Any, count: int, length: int, axis: int) -> Any:
 
 
 def evaluate(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], matches: list[_Match]
+) -> dict[str, Any] | None:
+    """Evaluates the model with other tokens after a place. Only for a forked child: modes and buffers change.
+
+    Of several arguments that fit the targets, that one tells which the model sees the least of: an autoencoder knows
+    its source, and labels may be passed along.
+    """
+    model.eval()
+    answers, error = [], None
+    for match in matches:
+        try:
+            answer = _of_one(model, args, kwargs, *match)
+        except Exception as raised:
+            error = raised
+            continue
+        if answer is not None:
+            answers.append(answer)
+    if error is not None and not answers:
+        raise error
+    return min(answers, key=lambda answer: (answer["copied"], answer["change"]), default=None)
+
+
+def _of_one(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids, bool]
 ) -> dict[str, Any] | None:
-    """Evaluates the model with other tokens after a place. Only for a forked child: modes and buffers change."""
     axis, mask, copied = match
     batch = 0 if axis == 1 else 1
     count, length = mask.shape
-    model.eval()
     for rows in (min(_ROWS, count), None):
         taken = count if rows is None else rows
         ids = given.detach().clone().narrow(batch, 0, taken)
