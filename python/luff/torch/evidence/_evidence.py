@@ -43,7 +43,6 @@ class Evidence:
         self._kept: KeptGradients | None = None
         self._reach = Reach()
         self._generation = -1  # of the recorder, at the last search for leaves
-        self._changed = 0  # TRAIN step in which that generation was first seen
         self._changes = 0
         self.nonfinite = NonFinite(context)
         self.loads = Loads()
@@ -79,18 +78,18 @@ class Evidence:
         if self.nonfinite.suspect:
             self.nonfinite.backward_begins(roots)
         context, clock = self._context, self._context.clock
-        step = clock.mode_steps[_TRAIN] - clock.first_train_step
         if context.recorder is not None and context.recorder.generation != self._generation:
             self._generation = context.recorder.generation
             if self._changes < _MAX_CHANGES:
                 self._changes += 1
-                self._changed = step
-        since = step - self._changed
+                context.looked_from = clock.mode_steps[_TRAIN]
+        since = clock.mode_steps[_TRAIN] - context.looked_from
         if self._reach or not since & (since - 1):
             self._reach.begins(roots, context.called.models())
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if context.step is not None and context.step.samples:
-            if self._graph_values.due(step) and not context.saved_hooks:
+            step = clock.mode_steps[_TRAIN] - clock.first_train_step
+            if (self._graph_values.due(step) or self.mixing.due) and not context.saved_hooks:
                 nodes = self._graph_values.backward_begins(roots, context.names)
                 if self.mixing.due:
                     self.mixing.backward_begins(nodes)
