@@ -311,3 +311,21 @@ def test_norm_and_limit_of_clipping(watched):
         assert [step.scalars[f"clip/limit{n}"] for n in ("", "_2", "_3")] == [0.25, 0.5, 1.5]
         assert "clip/norm_2" in step.scalars
         assert "clip/norm_3" not in step.scalars
+
+
+def test_losses_of_a_second_phase_are_looked_at_anew(watched):
+    _, session = watched()
+    body, head = nn.Linear(4, 8), nn.Linear(8, 3)
+    x, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
+    first = torch.optim.SGD(body.parameters(), lr=0.01)
+    for _ in range(300):  # the next power of two is 512
+        first.zero_grad()
+        nn.MSELoss()(body(x), torch.zeros(12, 8)).backward()
+        first.step()
+    second = torch.optim.SGD(head.parameters(), lr=0.01)
+    for _ in range(6):
+        second.zero_grad()
+        nn.CrossEntropyLoss()(head(body(x)).softmax(1), y).backward()
+        second.step()
+    told_of = [event for event in told(session, "loss_input") if event["loss"] == "CrossEntropyLoss"]
+    assert [event["made_by"] for event in told_of] == ["softmax"]

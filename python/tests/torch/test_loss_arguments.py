@@ -184,21 +184,3 @@ def test_what_ctc_no_longer_breaks_is_told_however_much_was_told_before() -> Non
 def test_ctc_that_is_given_the_right_thing_later_is_told(watched) -> None:
     events = told(watched, lambda z, k: ctc(z, lengths=torch.tensor([2, 2 if k < 1 else 1])))
     assert [event["breaks"] for event in events] == [["blank"], []]
-
-
-def test_a_second_phase_is_looked_at_anew(watched):
-    _, session = watched()
-    body, head = nn.Linear(4, 8), nn.Linear(8, 3)
-    x, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
-    first = torch.optim.SGD(body.parameters(), lr=0.01)
-    for _ in range(300):  # the next power of two is 512
-        first.zero_grad()
-        nn.MSELoss()(body(x), torch.zeros(12, 8)).backward()
-        first.step()
-    second = torch.optim.SGD(head.parameters(), lr=0.01)
-    for _ in range(6):
-        second.zero_grad()
-        nn.CrossEntropyLoss()(head(body(x)).softmax(1), y).backward()
-        second.step()
-    told_of = [event for event in told(session, "loss_input") if event["loss"] == "CrossEntropyLoss"]
-    assert [event["made_by"] for event in told_of] == ["softmax"]
