@@ -77,7 +77,17 @@ def test_the_same_without_these_mistakes_is_silent(luff: Luff, right: str) -> No
 
 
 @pytest.mark.parametrize(
-    "what", ["zero_head", "late_head", "pool", "solver", "relevances", "labels_of_its_own", "coarse_head", "baseline_beside"]
+    "what",
+    [
+        "zero_head",
+        "late_head",
+        "pool",
+        "solver",
+        "relevances",
+        "labels_of_its_own",
+        "coarse_head",
+        "baseline_beside",
+    ],
 )
 def test_healthy_trainings_that_look_like_a_fault_are_silent(luff: Luff, what: str) -> None:
     assert luff.run("look_alikes.py", arguments=(what,)).findings == []

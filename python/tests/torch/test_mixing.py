@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from luff.torch.evidence._mixing import is_moved
 from test_evidence import told
 from torch import nn
-
-from luff.torch.evidence._mixing import is_moved
 
 SAMPLE = 14
 ROWS, TIME, WIDTH = 12, 7, 5

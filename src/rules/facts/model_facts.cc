@@ -267,7 +267,8 @@ std::vector<LoadFacts> LoadsOf(const StepIndex& index) {
 
 bool LoadsWeights(const StepIndex& index) {
   const std::vector<LoadFacts> loads = LoadsOf(index);
-  return std::any_of(loads.begin(), loads.end(), [](const LoadFacts& load) { return load.matched > 0 && !load.gives_nothing(); });
+  return std::any_of(loads.begin(), loads.end(),
+                     [](const LoadFacts& load) { return load.matched > 0 && !load.gives_nothing(); });
 }
 
 std::string ParameterOfGradient(const std::string& name) {

@@ -24,8 +24,13 @@ std::uint64_t JoinedAnswers(std::uint64_t before, const std::string& name, const
   return HashBytes(parts.data(), parts.size() * sizeof(std::uint64_t)) & kAnswerBits;
 }
 
-std::size_t DifferentAnswers(const SampleValues& sample) {
-  return std::set<double>(sample.values.begin(), sample.values.end()).size();
+bool HasManyAnswers(const SampleValues& sample) {
+  std::set<double> known;
+  for (const double value : sample.values) {
+    known.insert(value);
+    if (known.size() >= kLeastAnswers) return true;
+  }
+  return false;
 }
 
 bool HasFullPrecision(DType type) { return type == DType::kFloat32 || type == DType::kFloat64; }
@@ -57,8 +62,8 @@ void StaleAnswers::Evaluate(const StepView& view) {
     models.insert(input.model);
     if (trained_.contains(input.model) || models.size() > kMaxModels) unlike_ = true;
   }
-  if (calls.empty()) return;
   if (inputs.empty() || trained_.empty()) unlike_ = true;
+  if (calls.empty() || unlike_) return;
   std::uint64_t given = 0;
   for (const ModelInput& input : inputs) {
     const auto sample = LoadSample(view, *input.entry);
@@ -70,7 +75,7 @@ void StaleAnswers::Evaluate(const StepView& view) {
   }
   std::uint64_t answers = 0;
   for (const LossCall& call : calls) {
-    if (!HasFullPrecision(call.output.dtype) || DifferentAnswers(call.output) < kLeastAnswers) unlike_ = true;
+    if (!HasFullPrecision(call.output.dtype) || !HasManyAnswers(call.output)) unlike_ = true;
     answers = JoinedAnswers(answers, call.key, call.output);
   }
   if (unlike_ || now_.size() >= kMaxPasses) return;

@@ -21,10 +21,10 @@ class StaleAnswers {
  public:
   /// What is told of them.
   struct Found {
-    Anchor at;          // the last TRAIN step before the newest evaluation
+    Anchor at;               // the last TRAIN step before the newest evaluation
     std::int64_t since = 0;  // TRAIN step before the first of them
     std::int64_t evaluations = 0, updates = 0;
-    std::size_t passes = 0;  // of each evaluation
+    std::size_t passes = 0;          // of each evaluation
     std::string evaluated, trained;  // names of the models
   };
   static constexpr std::int64_t kEvaluations = 3;

@@ -59,7 +59,9 @@ def coarse_head() -> None:
     """A head of zeros in bfloat16 with a rate of 1e-7, beside a body that learns at a usual rate."""
     body, head = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)), nn.Linear(16, 4).bfloat16()
     nn.init.zeros_(head.weight)
-    optimizer = torch.optim.Adam([{"params": body.parameters()}, {"params": head.parameters(), "lr": 1e-7}], 1e-3)
+    optimizer = torch.optim.Adam(
+        [{"params": body.parameters()}, {"params": head.parameters(), "lr": 1e-7}], 1e-3
+    )
     for _ in range(120):
         rows = torch.randint(0, 512, (64,))
         optimizer.zero_grad()

@@ -144,9 +144,7 @@ def _answer(result: Any, rows: int) -> Any:
     return None
 
 
-def evaluate(
-    calls: list[Call], rows: int, before: list[int], behind: list[int]
-) -> dict[str, Any] | None:
+def evaluate(calls: list[Call], rows: int, before: list[int], behind: list[int]) -> dict[str, Any] | None:
     """Evaluates the models with their samples exchanged. Only for a forked child: modes and buffers change."""
     found = None
     for reference, args, kwargs in calls:

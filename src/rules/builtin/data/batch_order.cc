@@ -106,7 +106,7 @@ class BatchOrder final : public KeptRule {
     double means_sum = 0, means_squares = 0, products = 0, last_mean = 0;
     std::int64_t crossings = 0;
     bool above = false;
-    bool dead = false;  // no longer judged
+    bool dead = false;                            // no longer judged
     std::array<std::uint8_t, kKeys> orders = {};  // of windows, by key: kRises, kFalls, or both
     void VisitFields(Fields& io) {
       io("labels", labels, kMaxLabels);

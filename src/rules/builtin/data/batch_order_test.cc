@@ -78,8 +78,8 @@ TEST(BatchOrder, ShuffledNumbersAndNumbersThatDrift_AreSilent) {
 }
 
 // Batches of 16 windows of 6 numbers; `number_of(row, place)`, 480 rows a pass, in the order of `row_of`.
-FakeTrial Windows(const std::function<double(int, int)>& number_of, const std::function<int(int, int)>& row_of,
-                  int steps = 160) {
+FakeTrial Windows(const std::function<double(int, int)>& number_of,
+                  const std::function<int(int, int)>& row_of, int steps = 160) {
   FakeTrial trial;
   for (int step = 0; step < steps; ++step) {
     std::vector<double> targets;
@@ -100,7 +100,9 @@ double Noise(int row, int place) { return std::sin(37.0 * row * row + 11.0 * pla
 
 TEST(BatchOrder, WindowsSortedByTheirTargets_AreTold) {
   const auto sorted = [](int row, int place) { return 0.01 * row + 0.002 * Noise(row, place); };
-  const auto by_first = [](int row, int place) { return 0.01 * row + (place > 0 ? 0.1 * Noise(row, place) : 0); };
+  const auto by_first = [](int row, int place) {
+    return 0.01 * row + (place > 0 ? 0.1 * Noise(row, place) : 0);
+  };
   EXPECT_EQ(FindingsOf(Windows(sorted, InOrder)).size(), 1U);
   EXPECT_EQ(FindingsOf(Windows(by_first, InOrder)).size(), 1U);
   EXPECT_EQ(FindingsOf(Windows(sorted, [](int step, int i) { return 479 - InOrder(step, i); })).size(), 1U);

@@ -24,9 +24,9 @@ namespace {
 using format::Role;
 constexpr const char* kName = "SampleMixing";
 constexpr std::size_t kMaxCauses = 64;
-constexpr std::int64_t kLastStep = 64;   // of what shapes and sums show
+constexpr std::int64_t kLastStep = 64;    // of what shapes and sums show
 constexpr std::int64_t kLastAnswer = 96;  // a model is asked at step 64, too
-constexpr double kAcross = 1e-3;  // of the outputs' spread: more than rounding
+constexpr double kAcross = 1e-3;          // of the outputs' spread: more than rounding
 
 struct Limits {
   std::int64_t times;
@@ -113,18 +113,22 @@ class SampleMixing final : public KeptRule {
       const double rows = NumberIn(*answer, "rows");
       const std::string before = ShapeIn(*answer, "before");
       const std::string behind = ShapeIn(*answer, "behind");
-      if (!(across > kAcross) || before.empty() || behind.empty() || !told_.insert("reshape").second) continue;
+      if (!(across > kAcross) || before.empty() || behind.empty() || !told_.insert("reshape").second)
+        continue;
       Finding finding = FindingAt(kName, "reshape", view, TensorAt{format::kNoId});
       finding.since_step = 0;
-      finding.what = fmt::format("a reshape from ({}) to ({}) mixes the samples of the batch", before, behind);
+      finding.what =
+          fmt::format("a reshape from ({}) to ({}) mixes the samples of the batch", before, behind);
       finding.why = fmt::format(
-          "the {:g} samples lie along another axis behind it, and a reshape moves no axes: each row then holds "
+          "the {:g} samples lie along another axis behind it, and a reshape moves no axes: each row then "
+          "holds "
           "values of several samples; with the other samples in another order, the model's output for the "
           "first "
           "one changes by {:.2g} of the outputs' spread, in evaluation mode too",
           rows, across);
       finding.remedy =
-          "transpose or permute before the reshape, so that the batch comes first: h.transpose(0, 1).reshape(N, "
+          "transpose or permute before the reshape, so that the batch comes first: h.transpose(0, "
+          "1).reshape(N, "
           "-1) for the last states of an RNN, whose shape is (layers, N, width) with batch_first=True too";
       finding.causes = {"a reshape or view in the place of transpose or permute",
                         "states of an RNN taken as if the batch were their first axis"};

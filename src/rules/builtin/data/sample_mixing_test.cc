@@ -106,8 +106,9 @@ TEST(SampleMixing, AReshapeThatMovesTheBatch_IsTold_IfTheModelSaysSo) {
     for (int step = 0; step < 70; ++step) {
       trial.Step().Loss(2);
       if (step == at)
-        trial.EventJson(R"({"kind": "mixing", "step": 64, "rows": 32, "itself": 0.1, "behind": [32, 32], "across": )" +
-                        across + R"(, "before": )" + shape + "}");
+        trial.EventJson(
+            R"({"kind": "mixing", "step": 64, "rows": 32, "itself": 0.1, "behind": [32, 32], "across": )" +
+            across + R"(, "before": )" + shape + "}");
     }
     return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
   };

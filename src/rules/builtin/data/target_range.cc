@@ -264,9 +264,10 @@ class TargetRange final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Two targets of a binary loss, 0 and next to 0: nothing is ever true. Smoothed labels keep one above a half.
-  void JudgeScaledTwice(const StepView& view, const LossCall& call, const Recognition& found, const Kind& kind,
-                        Sink& sink) const {
+  // Two targets of a binary loss, 0 and next to 0: nothing is ever true. Smoothed labels keep one above a
+  // half.
+  void JudgeScaledTwice(const StepView& view, const LossCall& call, const Recognition& found,
+                        const Kind& kind, Sink& sink) const {
     if (found.formula != Formula::kBceWithLogits && found.formula != Formula::kBce) return;
     if (kind.values.size() != 2 || *kind.values.begin() != 0 || kind.seen < limits_.targets || kind.calls < 8)
       return;

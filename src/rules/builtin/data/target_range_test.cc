@@ -63,11 +63,11 @@ TEST(TargetRange, MasksThatWereScaledTwice_AreTold) {
   EXPECT_EQ(findings[0].cause, "scaled_twice");
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_TRUE(Masks(0, 1, 0).empty());
-  EXPECT_TRUE(Masks(0, 0.9, 0).empty());           // one side smoothed
-  EXPECT_TRUE(Masks(0.05, 0.95, 0.05).empty());    // both
-  EXPECT_TRUE(Masks(0, 0.004, 0.002).empty());     // rates of something rare
+  EXPECT_TRUE(Masks(0, 0.9, 0).empty());         // one side smoothed
+  EXPECT_TRUE(Masks(0.05, 0.95, 0.05).empty());  // both
+  EXPECT_TRUE(Masks(0, 0.004, 0.002).empty());   // rates of something rare
   EXPECT_TRUE(Masks(0.001, 0.004, 0.001).empty());
-  EXPECT_TRUE(Masks(0, 0, 0).empty());             // nothing is there
+  EXPECT_TRUE(Masks(0, 0, 0).empty());  // nothing is there
 }
 
 FakeTrial RegressionStory(const char* last, double scale) {

@@ -167,8 +167,8 @@ class ScheduleCollapse final : public KeptRule {
     told_metric_ = true;
     Finding finding = FindingAt(kName, "plateau_counter", view, TensorAt{format::kNoId});
     finding.since_step = 0;
-    finding.what = fmt::format("{} is given a number that counts up by one in the place of its metric",
-                               scheduler.type);
+    finding.what =
+        fmt::format("{} is given a number that counts up by one in the place of its metric", scheduler.type);
     finding.why = fmt::format(
         "its {} values so far went from {:g} to {:g} in steps of 1, as a number of epochs does: {}",
         metric_.count(), metric_.first(), metric_.last(),
@@ -177,8 +177,7 @@ class ScheduleCollapse final : public KeptRule {
     finding.remedy = "give step() the metric: the loss of the evaluation, scheduler.step(validation_loss)";
     finding.causes = {"step(epoch), as other schedulers once took it"};
     finding.evidence = {{"values", metric_.count()}, {"first", metric_.first()}, {"last", metric_.last()}};
-    finding.threshold =
-        fmt::format("all of {} or more values, exactly (Luff)", PlateauMetric::kEvaluations);
+    finding.threshold = fmt::format("all of {} or more values, exactly (Luff)", PlateauMetric::kEvaluations);
     sink.Report(std::move(finding));
   }
 
@@ -429,7 +428,7 @@ class ScheduleCollapse final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
-  spec.version = 6;                                          // 4: "warm_up_unfinished"; 5: "plateau_mode"; 6: "plateau_counter"
+  spec.version = 6;  // 4: "warm_up_unfinished"; 5: "plateau_mode"; 6: "plateau_counter"
   spec.summary =
       "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";
   return spec;

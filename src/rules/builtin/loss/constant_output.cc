@@ -59,8 +59,8 @@ class ConstantOutput final : public KeptRule {
         kind.differed = true;
         continue;
       }
-      // A head of 16 bits that began with zeros, or learns slowly, differs by less than one rounding: until its
-      // answers have differed once, nothing is known.
+      // A head of 16 bits that began with zeros, or learns slowly, differs by less than one rounding: until
+      // its answers have differed once, nothing is known.
       const bool coarse = output.dtype == DType::kFloat16 || output.dtype == DType::kBFloat16;
       if (coarse && !kind.differed) continue;
       if (!varied.contains({call.worker, rows.count})) continue;  // equal inputs: equal outputs prove nothing

@@ -293,7 +293,8 @@ class FrozenAtInit final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<FrozenAtInit>(kName, kParams);
   spec.version = 3;  // 2: cause "never_loaded"; 3: "loads_itself"
-  spec.summary = "weights that a file was to give and did not: frozen ones, or all because it held themselves";
+  spec.summary =
+      "weights that a file was to give and did not: frozen ones, or all because it held themselves";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "first_weights",
              .roles = {format::Role::kWeight},

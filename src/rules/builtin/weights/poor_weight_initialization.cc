@@ -23,8 +23,9 @@ using format::Form;
 using format::Role;
 constexpr const char* kName = "PoorWeightInitialization";
 constexpr double kTwiceHe = 2.83;  // He's initialisation has a gain of 1.41
-// Outputs that are far too wide, and a layer that explains it: PyTorch's default gives a gain of 0.58, so targets
-// that are tiny on purpose have no such layer, and weights that a module scales when it uses them no such outputs.
+// Outputs that are far too wide, and a layer that explains it: PyTorch's default gives a gain of 0.58, so
+// targets that are tiny on purpose have no such layer, and weights that a module scales when it uses them no
+// such outputs.
 constexpr double kWideOutputs = 10, kWideGain = 5;
 
 struct Limits {
@@ -207,20 +208,23 @@ class Luff final : public KeptRule {
     if (by_outputs_) {
       finding.what = fmt::format("{} is initialised {:.2g} times too large", lead_, gain_ / 1.41);
       finding.why = fmt::format(
-          "before the first update the outputs of the model are spread {:.2g} times as widely as the targets: "
+          "before the first update the outputs of the model are spread {:.2g} times as widely as the "
+          "targets: "
           "{}",
           wider_, finding.why);
       finding.evidence.push_back({"outputs_beside_targets", wider_});
     }
     finding.threshold =
-        by_outputs_ ? fmt::format("a gain above {:g} (He: 1.41), and outputs {:g} times as wide as the targets of a "
-                                  "regression (Luff)",
-                                  kWideGain, kWideOutputs)
-        : others_.empty() ? fmt::format("a gain above {:g} at the first capture (He: 1.41; Luff)", limits_.one)
-                        : fmt::format(
-                              "the median gain of {} layers or more above {:g} at the first capture, without "
-                              "normalisation (He: 1.41; Luff)",
-                              limits_.layers, limits_.all);
+        by_outputs_ ? fmt::format(
+                          "a gain above {:g} (He: 1.41), and outputs {:g} times as wide as the targets of a "
+                          "regression (Luff)",
+                          kWideGain, kWideOutputs)
+        : others_.empty()
+            ? fmt::format("a gain above {:g} at the first capture (He: 1.41; Luff)", limits_.one)
+            : fmt::format(
+                  "the median gain of {} layers or more above {:g} at the first capture, without "
+                  "normalisation (He: 1.41; Luff)",
+                  limits_.layers, limits_.all);
     sink.Report(std::move(finding));
   }
 
@@ -237,8 +241,8 @@ class Luff final : public KeptRule {
   }
 
  private:
-  // How many times as wide as the targets the outputs of regressions are before the first update: the least of
-  // all calls; 0 if it is not known.
+  // How many times as wide as the targets the outputs of regressions are before the first update: the least
+  // of all calls; 0 if it is not known.
   void Widths(const StepView& view) {
     if (view.rows.info.update > 0) return;
     bool first = wider_ == 0;

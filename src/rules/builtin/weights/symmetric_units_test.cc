@@ -90,7 +90,8 @@ TEST(PoorWeightInitialization, TwoLayersTooLargeTogether_AreFound_OneWithAUsualO
   EXPECT_TRUE(FindingsOf(first, "PoorWeightInitialization", ParameterSet::kLuff).empty());
 }
 
-// A regression of 16 rows whose outputs have this deviation beside targets of another, and a layer of this size.
+// A regression of 16 rows whose outputs have this deviation beside targets of another, and a layer of this
+// size.
 std::vector<Finding> Regression(double outputs, double targets, double weight, bool updated = false) {
   FakeTrial trial;
   trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [
@@ -119,10 +120,10 @@ TEST(PoorWeightInitialization, OutputsFarWiderThanTheTargets_NameTheLayer_AlsoBe
   EXPECT_EQ(findings[0].cause, "scale");
   EXPECT_EQ(findings[0].tensor, "a.weight");
   EXPECT_NE(findings[0].why.find("times as widely"), std::string::npos);
-  EXPECT_TRUE(Regression(0.6, 1e-3, 0.4).empty());     // targets that are tiny on purpose
-  EXPECT_TRUE(Regression(1, 1, 10).empty());           // weights that are scaled where they are used
-  EXPECT_TRUE(Regression(40, 0, 10).empty());          // residuals that should vanish
-  EXPECT_TRUE(Regression(40, 1, 10, true).empty());    // not the initialisation
+  EXPECT_TRUE(Regression(0.6, 1e-3, 0.4).empty());   // targets that are tiny on purpose
+  EXPECT_TRUE(Regression(1, 1, 10).empty());         // weights that are scaled where they are used
+  EXPECT_TRUE(Regression(40, 0, 10).empty());        // residuals that should vanish
+  EXPECT_TRUE(Regression(40, 1, 10, true).empty());  // not the initialisation
   EXPECT_TRUE(Regression(4, 1, 10).empty());
 }
 

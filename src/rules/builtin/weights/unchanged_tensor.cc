@@ -278,9 +278,8 @@ class Luff final : public KeptRule {
                       "another model of the same kind was passed to the evaluation"};
     finding.evidence = {
         {"evaluations", found.evaluations}, {"updates", found.updates}, {"passes", found.passes}};
-    finding.threshold =
-        fmt::format("not one bit in {} evaluations, {} updates or more between them (Luff)",
-                    StaleAnswers::kEvaluations, StaleAnswers::kUpdates);
+    finding.threshold = fmt::format("not one bit in {} evaluations, {} updates or more between them (Luff)",
+                                    StaleAnswers::kEvaluations, StaleAnswers::kUpdates);
     sink.Report(std::move(finding));
   }
 

@@ -13,8 +13,8 @@ namespace {
 using query::Mode;
 using testing::FakeTrial;
 
-// A training of Net, with an evaluation of two batches after each 16 updates. The functions give the output of
-// an evaluation for row `i`, and the rows of its inputs.
+// A training of Net, with an evaluation of two batches after each 16 updates. The functions give the output
+// of an evaluation for row `i`, and the rows of its inputs.
 struct Story {
   std::string model = "Net_1";  // that is evaluated
   std::function<double(int, int)> output = [](int, int i) { return std::sin(3.0 * i); };
