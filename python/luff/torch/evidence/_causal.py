@@ -1,10 +1,10 @@
 """Detects a model that predicts the next token but can see it, by evaluating it in a forked child.
 
-If the targets of a loss are the ids that a model gets, shifted by one place, the model predicts next tokens. Its outputs
-up to a place must then not depend on later tokens. If the targets are these ids themselves, a model that sees no later
-tokens has nothing to predict. A decoder gets ids beside those of its source: each argument is compared. In neither case may the outputs of a row depend on other rows. The child evaluates the
-model on a few rows, in evaluation mode and without gradients, with other tokens, and compares. The training process
-forks and continues.
+If the targets of a loss are the ids that a model gets, shifted by one place, the model predicts next tokens. Its
+outputs up to a place must then not depend on later tokens. If the targets are these ids themselves, a model that sees
+no later tokens has nothing to predict. A decoder gets ids beside those of its source: each argument is compared. In
+neither case may the outputs of a row depend on other rows. The child evaluates the model on a few rows, in evaluation
+mode and without gradients, with other tokens, and compares. The training process forks and continues.
 docs/adr/0010.
 """
 
