@@ -88,15 +88,15 @@ def test_reshapes_that_leave_the_batch_in_its_place_raise_no_question(watched, p
 
 def test_sizes_that_agree_by_chance_are_answered_by_the_model(watched):
     class Chance(nn.Module):
-        """A table of 3 x ROWS x 4 numbers, which a reshape turns into one row for each of its own places."""
+        """A table of 5 x ROWS x 4 numbers, which a reshape turns into one row for each of its own places."""
 
         def __init__(self):
             super().__init__()
-            self.table, self.inner = nn.Parameter(torch.randn(3, ROWS, 4)), nn.Linear(WIDTH, ROWS)
-            self.head = nn.Linear(12, 3)
+            self.table, self.inner = nn.Parameter(torch.randn(5, ROWS, 4)), nn.Linear(WIDTH, ROWS)
+            self.head = nn.Linear(20, 3)
 
         def forward(self, x):
-            return self.head(self.inner(x.mean(1)) @ self.table.reshape(ROWS, 12))
+            return self.head(self.inner(x.mean(1)) @ self.table.reshape(ROWS, 20))
 
     hook, session = watched({SAMPLE})
     train(Chance())
