@@ -69,7 +69,7 @@ class Causal(Asked):
         """Remembers a model's call with ids."""
         if self._found is not None or len(self._calls) >= _MOST_CALLS:
             return
-        ids = []
+        ids: list[Any] = []
         for tensor in tensors_in((args, kwargs) if kwargs else args):
             if len(ids) < _MOST_IDS and tensor.dtype in _KINDS and tensor.dim() == 2:
                 if min(tensor.shape) >= 1 and is_readable(tensor):
