@@ -149,6 +149,7 @@ def test_flattened_targets_and_too_few_rows_raise_no_question(watched):
 def test_what_is_moved():
     assert is_moved((2, 12, 8), (12, 16), 12)
     assert is_moved((12, 7, 8), (7, 12, 8), 12)
+    assert is_moved((2, 12, 6), (12, 12), 12)  # neither of the two is where the batch was
     assert not is_moved((12, 7, 8), (12, 56), 12)
     assert not is_moved((2, 12, 8), (2, 1, 12, 8), 12)
     assert not is_moved((2, 12, 8), (24, 8), 12)  # no batch behind it

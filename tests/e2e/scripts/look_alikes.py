@@ -71,9 +71,10 @@ def coarse_head() -> None:
 
 
 def baseline_beside() -> None:
-    """Evaluations also ask a frozen baseline, whose answers never change."""
+    """Evaluations also ask a frozen baseline, a fit by least squares, whose answers never change."""
     model, baseline = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), nn.Linear(16, 4)
     baseline.requires_grad_(False)
+    baseline.weight.copy_(4 * torch.linalg.lstsq(x[:384], F.one_hot(y[:384], 4) - 0.25).solution.T)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     for _ in range(6):
         for rows in torch.randperm(384).split(32):

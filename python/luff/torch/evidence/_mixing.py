@@ -98,12 +98,16 @@ def is_moved(before: Sequence[int], behind: Sequence[int], rows: int) -> bool:
     """Whether a reshape from one shape to the other moves the axis of `rows` samples past other axes.
 
     A reshape keeps the order of the values, so what lies in front of the samples' axis must have as many places as
-    before: (layers, N, width) to (N, layers * width) puts values of several samples into one row.
+    before: (layers, N, width) to (N, layers * width) puts values of several samples into one row. Where several axes
+    have as many places as there are samples, any of them may be theirs.
     """
-    if list(before).count(rows) != 1 or list(behind).count(rows) != 1:
-        return False
-    front = math.prod(before[: list(before).index(rows)])
-    return front != math.prod(behind[: list(behind).index(rows)])
+    fronts = _fronts(before, rows), _fronts(behind, rows)
+    return all(fronts) and not fronts[0] & fronts[1]
+
+
+def _fronts(shape: Sequence[int], rows: int) -> set[int]:
+    """Returns how many places lie in front of each axis of `rows` places."""
+    return {math.prod(shape[:axis]) for axis, size in enumerate(shape) if size == rows}
 
 
 def _first_moved(nodes: Iterable[Any], rows: int) -> tuple[list[int], list[int]] | None:

@@ -59,7 +59,7 @@ TEST(UnchangedTensor, EvaluationsOfAModelThatStandsStill_AreTold) {
   EXPECT_EQ(findings[0].cause, "evaluated");
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_EQ(findings[0].since_step, 15);
-  EXPECT_EQ(findings[0].step, 79);
+  EXPECT_EQ(findings[0].step, 47);
   EXPECT_NE(findings[0].why.find("Net_1"), std::string::npos);
   EXPECT_FALSE(findings[0].healed);
 }
