@@ -52,7 +52,42 @@ def test_the_same_with_what_is_meant_is_silent(luff: Luff, right: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["zero_head", "late_head", "pool", "solver", "relevances", "labels_of_its_own"]
+    ("wrong", "rule", "cause"),
+    [
+        ("average_of_itself", "UnchangedTensor", "evaluated"),
+        ("best_not_copied", "FrozenAtInit", "loads_itself"),
+        ("states_reshaped", "SampleMixing", "reshape"),
+        ("decoder_gets_answer", "CausalLeak", "not_shifted"),
+        ("sorted_windows", "BatchOrder", "sorted"),
+    ],
+)
+def test_what_is_the_same_and_what_is_mixed_is_named(luff: Luff, wrong: str, rule: str, cause: str) -> None:
+    job = luff.run("same_or_mixed.py", arguments=(wrong,))
+    leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
+    assert leaders == {(rule, cause)}
+
+
+@pytest.mark.parametrize(
+    "right",
+    ["no_average_of_itself", "no_best_not_copied", "no_states_reshaped", "no_decoder_gets_answer"]
+    + ["no_sorted_windows"],
+)
+def test_the_same_without_these_mistakes_is_silent(luff: Luff, right: str) -> None:
+    assert luff.run("same_or_mixed.py", arguments=(right,)).findings == []
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "zero_head",
+        "late_head",
+        "pool",
+        "solver",
+        "relevances",
+        "labels_of_its_own",
+        "coarse_head",
+        "baseline_beside",
+    ],
 )
 def test_healthy_trainings_that_look_like_a_fault_are_silent(luff: Luff, what: str) -> None:
     assert luff.run("look_alikes.py", arguments=(what,)).findings == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
@@ -227,6 +228,7 @@ def test_what_fitted_of_a_checkpoint(watched):
         "model": "Sequential",
         "strict": True,
         "matched": count,
+        "own": count,  # state_dict() gives the weights themselves
         "missing": [],
         "missing_count": 0,
         "unexpected": [],
@@ -235,6 +237,19 @@ def test_what_fitted_of_a_checkpoint(watched):
     assert (partly["matched"], partly["strict"]) == (count - 2, False)
     assert sorted(partly["missing"]) == ["6.bias", "6.weight"]
     assert (partly["missing_count"], partly["unexpected"], partly["unexpected_count"]) == (2, ["7.more"], 1)
+
+
+@pytest.mark.parametrize("kept", ["itself", "copy", "assigned", "another"])
+def test_a_state_that_is_the_model_itself_is_told_apart(watched, kept):
+    _, session = watched()
+    model = cases.net()
+    state = cases.net().state_dict() if kept == "another" else model.state_dict()
+    if kept == "copy":
+        state = copy.deepcopy(state)
+    model.load_state_dict(state, assign=kept == "assigned")
+    train(model)
+    (event,) = told(session, "load_state_dict")
+    assert event["own"] == (event["matched"] if kept == "itself" else 0)
 
 
 def test_only_the_outermost_load_counts_and_a_failed_one_leaves_no_trace(watched):
@@ -296,3 +311,21 @@ def test_norm_and_limit_of_clipping(watched):
         assert [step.scalars[f"clip/limit{n}"] for n in ("", "_2", "_3")] == [0.25, 0.5, 1.5]
         assert "clip/norm_2" in step.scalars
         assert "clip/norm_3" not in step.scalars
+
+
+def test_losses_of_a_second_phase_are_looked_at_anew(watched):
+    _, session = watched()
+    body, head = nn.Linear(4, 8), nn.Linear(8, 3)
+    x, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
+    first = torch.optim.SGD(body.parameters(), lr=0.01)
+    for _ in range(300):  # the next power of two is 512
+        first.zero_grad()
+        nn.MSELoss()(body(x), torch.zeros(12, 8)).backward()
+        first.step()
+    second = torch.optim.SGD(head.parameters(), lr=0.01)
+    for _ in range(6):
+        second.zero_grad()
+        nn.CrossEntropyLoss()(head(body(x)).softmax(1), y).backward()
+        second.step()
+    told_of = [event for event in told(session, "loss_input") if event["loss"] == "CrossEntropyLoss"]
+    assert [event["made_by"] for event in told_of] == ["softmax"]

@@ -116,6 +116,71 @@ def test_a_model_that_mixes_the_rows_of_a_batch_is_found(watched):
         assert (event["across"] > 1e-3) is mixes
 
 
+class Translator(nn.Module):
+    """Reads a source, and predicts its translation from the part that is known."""
+
+    def __init__(self, directions=1):
+        super().__init__()
+        self.source, self.known = nn.Embedding(11, 16), nn.Embedding(11, 16)
+        self.reads = nn.GRU(16, 16, batch_first=True)
+        self.writes = nn.GRU(16, 16, batch_first=True, bidirectional=directions == 2)
+        self.head = nn.Linear(16 * directions, 11)
+
+    def forward(self, source, known):
+        state = self.reads(self.source(source))[1]
+        state = state.expand(2 if self.writes.bidirectional else 1, -1, -1).contiguous()
+        return self.head(self.writes(self.known(known), state)[0])
+
+
+def translate(model, given):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    sources = list(tokens(6, length=8))
+    for (ids, following), (source, _) in zip(tokens(6), sources, strict=True):
+        optimizer.zero_grad()
+        known = following if given == "answer" else ids
+        nn.CrossEntropyLoss()(model(source.flip(1), known).flatten(0, 1), following.reshape(-1)).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("given", "directions", "copied", "sees"),
+    [("answer", 1, True, False), ("past", 1, False, False), ("past", 2, False, True)],
+)
+def test_a_decoder_is_asked_about_the_tokens_that_it_gets(watched, given, directions, copied, sees):
+    hook, session = watched({SAMPLE})
+    translate(Translator(directions), given)
+    hook.close()
+    (event,) = told(session, "causal")
+    assert (event["copied"], event["sees"]) == (copied, sees)
+    assert event["itself"] > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["autoencoder", "labels"])
+def test_a_source_that_is_the_target_and_labels_that_are_passed_along_are_no_leak(watched, kind):
+    class Whole(Speaker):
+        def forward(self, ids, labels):
+            scores = super().forward(ids)
+            return scores, F.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].reshape(-1))
+
+    hook, session = watched({SAMPLE})
+    if kind == "labels":
+        model = Whole()
+        for ids, _ in tokens(6):
+            model(ids, ids.clone())[1].backward()
+            torch.optim.SGD(model.parameters(), lr=0.01).step()
+    else:
+        model = Translator()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for ids, following in tokens(6):
+            whole = torch.cat([ids[:, :1], following], 1)
+            optimizer.zero_grad()
+            nn.CrossEntropyLoss()(model(whole, ids).flatten(0, 1), following.reshape(-1)).backward()
+            optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert (event["copied"], event["sees"]) == (False, False)
+
+
 def test_targets_that_are_no_next_tokens_raise_no_question(watched):
     hook, session = watched({SAMPLE})
     model = Speaker(masked=False)

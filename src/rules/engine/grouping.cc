@@ -68,6 +68,7 @@ struct Exception {
   std::string_view rule, cause;
 };
 constexpr std::array kExceptions = std::to_array<Exception>({
+    {"FrozenAtInit", "loads_itself"},
     {"NoGradient", "backward_unused"},
     {"NoGradient", "first_step_only"},
 });
@@ -104,6 +105,11 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"TrainValSkew", "absent", "LabelNoise", "unrelated"},
     {"TrainValSkew", "mixed", "LabelNoise", "unrelated"},
     {"TrainValSkew", "absent", "TrainValSkew", "mixed"},  // what never varies is correlated with nothing
+    // Evaluations of another model say nothing of this one.
+    {"UnchangedTensor", "evaluated", "NoBetterThanConstant", ""},
+    {"UnchangedTensor", "evaluated", "Overfit", ""},
+    {"UnchangedTensor", "evaluated", "Overtraining", ""},
+    {"UnchangedTensor", "evaluated", "Underfit", ""},
     // Updates that outgrow the weights make the loss diverge, if they began first.
     {"WeightUpdateRatio", "", "ExplodingTensor", "divergence"},
     // Decay cannot move weights by more than their size: a rate that does also decays too fast.

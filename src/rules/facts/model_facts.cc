@@ -255,6 +255,7 @@ std::vector<LoadFacts> LoadsOf(const StepIndex& index) {
     LoadFacts& facts = all.emplace_back();
     facts.model = Word(json, "model");
     facts.matched = NumberOf(json, "matched", 0);
+    facts.own = NumberOf(json, "own", 0);
     facts.missing = Names(json, "missing");
     facts.unexpected = Names(json, "unexpected");
     facts.missing_count = NumberOf(json, "missing_count", static_cast<std::int64_t>(facts.missing.size()));
@@ -266,7 +267,8 @@ std::vector<LoadFacts> LoadsOf(const StepIndex& index) {
 
 bool LoadsWeights(const StepIndex& index) {
   const std::vector<LoadFacts> loads = LoadsOf(index);
-  return std::any_of(loads.begin(), loads.end(), [](const LoadFacts& load) { return load.matched > 0; });
+  return std::any_of(loads.begin(), loads.end(),
+                     [](const LoadFacts& load) { return load.matched > 0 && !load.gives_nothing(); });
 }
 
 std::string ParameterOfGradient(const std::string& name) {

@@ -126,6 +126,9 @@ struct ReachFacts {
 struct LoadFacts {
   std::string model;  // type
   std::int64_t matched = 0, missing_count = 0, unexpected_count = 0;
+  std::int64_t own = 0;  // tensors of the state that are those of the model itself
+  /// It changed nothing: all that it gave are the model's own tensors.
+  [[nodiscard]] bool gives_nothing() const noexcept { return matched > 0 && own >= matched; }
   std::vector<std::string> missing, unexpected;  // at most 256 names each
 };
 
@@ -133,7 +136,8 @@ struct LoadFacts {
 [[nodiscard]] std::vector<ReachFacts> ReachesOf(const StepIndex& index);
 [[nodiscard]] std::vector<LoadFacts> LoadsOf(const StepIndex& index);
 
-/// Whether a model loaded matching weights at this step, and so is no longer as it was initialised.
+/// Whether a model loaded matching weights of another one at this step, and so is no longer as it was
+/// initialised.
 [[nodiscard]] bool LoadsWeights(const StepIndex& index);
 
 /// "gradient/X" gives "X"; "" for other names.

@@ -9,7 +9,8 @@
 namespace luff::rules {
 namespace {
 
-constexpr double kLarge = 1e3;      // no draw from N(0, 1) is so large
+constexpr double kLarge = 1e3;  // no draw from N(0, 1) is so large
+constexpr std::size_t kNumbersOfARow = 16;
 constexpr double kProgress = 0.97;  // share of the errors that is left where something is learnt
 
 }  // namespace
@@ -39,12 +40,16 @@ void NoiseTarget::Add(const std::vector<const SampleValues*>& inputs, const Samp
     const std::vector<double>& x = inputs[k]->values;
     double x_row = 0;
     double t_row = 0;
+    Pairs row;
     for (std::size_t i = 0; i < t.size(); ++i) {
       inputs_[k].elements.Add(x[i], t[i]);
+      row.Add(x[i], t[i]);
       x_row += x[i] * x[i] / static_cast<double>(width);
       t_row += t[i] * t[i] / static_cast<double>(width);
       if ((i + 1) % width != 0) continue;
       inputs_[k].rows.Add(std::exchange(x_row, 0), std::exchange(t_row, 0));
+      const double of_row = std::exchange(row, Pairs()).correlation();
+      inputs_[k].least = std::min(inputs_[k].least, width >= kNumbersOfARow ? of_row : 0);
     }
   }
   for (const std::uint64_t hash : RowHashes(target)) {
@@ -85,12 +90,28 @@ double NoiseTarget::spread() const {
   return inputs_.empty() ? 0 : least;
 }
 
+double NoiseTarget::least() const {
+  double most = 0;
+  for (const Input& input : inputs_) most = std::max(most, input.least);
+  return most;
+}
+
+bool NoiseTarget::Drowns() const {
+  return !unfit_ && !again_ && count_ >= kElements && inputs_.front().rows.count >= kDrownedRows &&
+         least() > kDrowned && AreDraws();
+}
+
 bool NoiseTarget::Holds() const {
   if (unfit_ || again_ || count_ < kElements || idle_ < kIdle) return false;
   for (const Input& input : inputs_) {
     const double rows = input.rows.count;
     if (rows < kLeastRows || input.rows.correlation() > 4 / std::sqrt(rows)) return false;
   }
+  return correlation() <= 4 / std::sqrt(count_) && AreDraws();
+}
+
+// Mean, variance, kurtosis and neighbours are those of independent draws from N(0, 1).
+bool NoiseTarget::AreDraws() const {
   const double mean = powers_[0] / count_;
   const double variance = powers_[1] / count_;
   const double kurtosis = powers_[3] / count_;
@@ -98,8 +119,7 @@ bool NoiseTarget::Holds() const {
     return std::abs(value - wanted) <= 5 * error;
   };
   return near(mean, 0, std::sqrt(1 / count_)) && near(variance, 1, std::sqrt(2 / count_)) &&
-         near(kurtosis, 3, std::sqrt(96 / count_)) && near(lagged_ / neighbours_, 0, std::sqrt(1 / count_)) &&
-         correlation() <= 4 / std::sqrt(count_);
+         near(kurtosis, 3, std::sqrt(96 / count_)) && near(lagged_ / neighbours_, 0, std::sqrt(1 / count_));
 }
 
 void NoiseTarget::VisitFields(Fields& io) {

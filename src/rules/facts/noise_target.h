@@ -27,6 +27,12 @@ class NoiseTarget {
   /// of the targets: these a row keeps that is turned, shifted or put in another order. The newest kIdle
   /// batches were answered no better than by 0.
   [[nodiscard]] bool Holds() const;
+  /// The targets are such draws, and an input is nothing but them: in each of kDrownedRows rows or more, of
+  /// 16 numbers at least, its correlation with the target is above kDrowned. The data are lost in the noise.
+  [[nodiscard]] bool Drowns() const;
+  static constexpr double kDrowned = 0.95, kDrownedRows = 256;
+  /// The least correlation of a row with its target, of the input that has most of it.
+  [[nodiscard]] double least() const;
   [[nodiscard]] double elements() const noexcept { return count_; }
   /// The largest correlation of an input with the targets, element by element.
   [[nodiscard]] double correlation() const;
@@ -54,12 +60,15 @@ class NoiseTarget {
   };
   struct Input {
     Pairs elements, rows;  // of rows: means of squares
+    double least = 1;      // correlation of a row with its target
     void VisitFields(Fields& io) {
+      io("least", least);
       io("elements", elements);
       io("rows", rows);
     }
   };
   static constexpr std::size_t kMaxRows = 8192;  // that are remembered
+  [[nodiscard]] bool AreDraws() const;
 
   double count_ = 0, neighbours_ = 0;
   std::array<double, 4> powers_{};  // sums of t, t^2, t^3, t^4

@@ -88,6 +88,7 @@ void PlateauMetric::Take(double metric) {
     follows_ = follows_ && std::abs(metric * first_loss_ - first_ * loss) <=
                                kProportion * std::abs(first_ * loss);  // false where one is missing
   itself_ = itself_ && (is(newest_, 1e-6) || is(train, 1e-3));
+  counts_ = counts_ && std::floor(metric) == metric && (count_ == 0 || metric == last_ + 1);
   if (count_++ == 0) {
     first_ = metric;
     first_loss_ = loss;
@@ -133,6 +134,7 @@ void PlateauMetric::VisitFields(Fields& io) {
   io("shares", shares_);
   io("silent", silent_);
   io("follows", follows_);
+  io("counts", counts_);
 }
 
 }  // namespace luff::rules

@@ -27,6 +27,8 @@ class PlateauMetric {
   /// each value is above the first, while the training's losses are below its first (kShare); or the metric
   /// is the training's loss, the newest or its mean, and is to rise (kItself).
   [[nodiscard]] Against Judge(const std::string& mode) const;
+  /// Each value is a whole number and one more than that before: a count of epochs, and no metric.
+  [[nodiscard]] bool counts() const noexcept { return counts_ && count_ >= kEvaluations; }
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
   [[nodiscard]] double first() const noexcept { return first_; }
   [[nodiscard]] double last() const noexcept { return last_; }
@@ -42,6 +44,7 @@ class PlateauMetric {
   double rows_ = 0, right_ = 0;  // that were answered since then, and how many of them rightly
   bool told_ = true;             // all calls since then tell
   double first_loss_ = 0, first_train_ = 0;
+  bool counts_ = true;                        // each value is one more than that before
   bool above_ = true, below_ = true;          // each value was above, below the first
   bool better_ = true, train_better_ = true;  // so were the losses of evaluations, of the training
   bool itself_ = true;                        // each is a loss of the training

@@ -55,6 +55,37 @@ def late_head() -> None:
         second.step()
 
 
+def coarse_head() -> None:
+    """A head of zeros in bfloat16 with a rate of 1e-7, beside a body that learns at a usual rate."""
+    body, head = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)), nn.Linear(16, 4).bfloat16()
+    nn.init.zeros_(head.weight)
+    optimizer = torch.optim.Adam(
+        [{"params": body.parameters()}, {"params": head.parameters(), "lr": 1e-7}], 1e-3
+    )
+    for _ in range(120):
+        rows = torch.randint(0, 512, (64,))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(body(x[rows]), y[rows])
+        (loss + 0.1 * F.cross_entropy(head(x[rows].bfloat16()), y[rows])).backward()
+        optimizer.step()
+
+
+def baseline_beside() -> None:
+    """Evaluations also ask a frozen baseline, a fit by least squares, whose answers never change."""
+    model, baseline = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)), nn.Linear(16, 4)
+    baseline.requires_grad_(False)
+    baseline.weight.copy_(4 * torch.linalg.lstsq(x[:384], F.one_hot(y[:384], 4) - 0.25).solution.T)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(6):
+        for rows in torch.randperm(384).split(32):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            F.cross_entropy(baseline(x[384:]), y[384:])
+            F.cross_entropy(model(x[384:]), y[384:])
+
+
 def pool() -> None:
     """Active learning: after each evaluation all rows of the pool are scored, those learnt already too."""
     held, held_y, rest, rest_y = x[:128], y[:128], x[128:], y[128:]
@@ -134,5 +165,7 @@ PROGRAMS = {
     "solver": solver,
     "relevances": relevances,
     "labels_of_its_own": labels_of_its_own,
+    "coarse_head": coarse_head,
+    "baseline_beside": baseline_beside,
 }
 PROGRAMS[WHAT]()

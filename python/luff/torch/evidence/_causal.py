@@ -1,65 +1,64 @@
 """Detects a model that predicts the next token but can see it, by evaluating it in a forked child.
 
-If the targets of a loss are the model's own input, shifted by one place, the model predicts next tokens. Its outputs
-up to a place must then not depend on later tokens. If the targets are the input itself, a model that sees no later
-tokens has nothing to predict. In neither case may the outputs of a row depend on other rows. The child evaluates the
-model on a few rows, in evaluation mode and without gradients, with other tokens, and compares. The training process
-forks and continues.
+If the targets of a loss are the ids that a model gets, shifted by one place, the model predicts next tokens. Its
+outputs up to a place must then not depend on later tokens. If the targets are these ids themselves, a model that sees
+no later tokens has nothing to predict. A decoder gets ids beside those of its source: each argument is compared. In
+neither case may the outputs of a row depend on other rows. The child evaluates the model on a few rows, in evaluation
+mode and without gradients, with other tokens, and compares. The training process forks and continues.
 docs/adr/0010.
 """
 
 from __future__ import annotations
 
-import json
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from luff._hook import Session
 from luff.torch.capture._memory import address_of, array_view, is_readable
 from luff.torch.capture._modules import tensors_in
-from luff.torch.replay._replay import Replay
+from luff.torch.evidence._asked import ASK_AT, Asked
 
 __all__ = ["Causal", "evaluate", "matched"]
 
-_ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer initialized to zero shows nothing at first
-_LARGEST = 2 << 30  # largest process in bytes: memory written while the child lives is copied
+_MOST_CALLS, _MOST_IDS = 4, 4  # calls of models in a step, and arguments of one, that are remembered
 _LENGTH = 4  # fewest tokens in a row
 _READ = 1 << 16  # tokens compared with targets
 _ROWS = 2  # rows of the batch that the child evaluates
-_WAIT_S = 1.0  # longest wait for an answer at the end of the run
 _SEEN = 1e-4  # relative to the outputs' spread: more than rounding
 _KINDS = {torch.int64: np.int64, torch.int32: np.int32}
 Ids = NDArray[Any]
+_Match = tuple[Any, tuple[int, Ids, bool]]  # ids, and what `matched` says of them
 
 
-class Causal:
+class _Call(NamedTuple):
+    """A model's call with ids."""
+
+    model: Any  # weak reference
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    ids: list[Any]  # arguments that hold ids
+
+
+class Causal(Asked):
     """Looks for models that see the next token, under the hook's lock and guard."""
 
     def __init__(self) -> None:
+        super().__init__("causal")
         self._due = True
         self._step = -1
-        self._call: tuple[Any, tuple[Any, ...], dict[str, Any], Any] | None = None
-        self._match: tuple[int, Ids, bool] | None = None
-        self._waiting: list[tuple[int, Replay]] = []
-        self._ended: list[Replay] = []
-        self._no_replay = ""  # why a child could not be started
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting or self._ended or self._no_replay)
+        self._calls: list[_Call] = []
+        self._found: tuple[_Call, list[_Match]] | None = None
 
     def begins(self, step: int) -> None:
-        """Called when a TRAIN step begins; steps are counted from the first of the process."""
-        self._step, self._call, self._match = step, None, None
-        self._due = step in _ASK_AT
-        if step > _ASK_AT[-1]:
-            self._step = -1
+        """Called when a TRAIN step begins, up to the first after the last of ASK_AT."""
+        self._step, self._found = step, None
+        self._calls.clear()
+        self._due = step in ASK_AT
 
     @property
     def due(self) -> bool:
@@ -68,58 +67,37 @@ class Causal:
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remembers a model's call with ids."""
-        if self._call is not None or self._match is not None:
+        if self._found is not None or len(self._calls) >= _MOST_CALLS:
             return
+        ids: list[Any] = []
         for tensor in tensors_in((args, kwargs) if kwargs else args):
-            if (
-                tensor.dtype in _KINDS
-                and tensor.dim() == 2
-                and min(tensor.shape) >= 1
-                and is_readable(tensor)
-            ):
-                self._call = (weakref.ref(model), args, kwargs, tensor)
-                return
+            if len(ids) < _MOST_IDS and tensor.dtype in _KINDS and tensor.dim() == 2:
+                if min(tensor.shape) >= 1 and is_readable(tensor):
+                    ids.append(tensor)
+        if ids:
+            self._calls.append(_Call(weakref.ref(model), args, kwargs, ids))
 
     def loss_called(self, target: Any) -> None:
         """Compares a loss's target with the ids: it may be the ids shifted by one place."""
-        if self._call is None or self._match is not None or not isinstance(target, torch.Tensor):
+        if self._found is not None or not isinstance(target, torch.Tensor):
             return
         if target.dtype not in _KINDS or not is_readable(target):
             return
-        self._match = matched(self._call[3], target)
+        for call in self._calls:
+            found = [(given, match) for given in call.ids if (match := matched(given, target)) is not None]
+            if found:
+                self._found = call, found
+                return
 
     def backward_begins(self) -> None:
         """Starts the child: the step is one of training."""
-        call, match, self._call, self._match = self._call, self._match, None, None
+        found, self._found = self._found, None
+        self._calls.clear()
         self._due = False
-        if call is None or match is None:
-            return
-        model = call[0]()
-        if model is None:
-            return
-        replay = Replay.ask(partial(evaluate, model, *call[1:], match), _LARGEST, [model])
-        if isinstance(replay, str):
-            self._no_replay = replay
-        else:
-            self._waiting.append((self._step, replay))
-
-    def record(self, session: Session, wait: bool = False) -> None:
-        """Records the answers that have arrived. `wait` is for the end of the run: waits for a bounded time."""
-        until = time.monotonic() + _WAIT_S if wait else 0.0
-        if self._no_replay:
-            session.event_json(json.dumps({"kind": "causal", "no_replay": self._no_replay}))
-            self._no_replay = ""
-        going = []
-        for step, replay in self._waiting:
-            answer = replay.answer(until)
-            if answer is None:
-                going.append((step, replay))
-                continue
-            self._ended.append(replay)
-            if answer:
-                session.event_json(json.dumps({"kind": "causal", "step": step, **answer}))
-        self._waiting = going
-        self._ended = [replay for replay in self._ended if not replay.collected()]
+        model = None if found is None else found[0].model()
+        if found is not None and model is not None:
+            call, matches = found
+            self.ask(self._step, partial(evaluate, model, call.args, call.kwargs, matches), [model])
 
 
 def _ids(tensor: Any) -> Ids | None:
@@ -213,13 +191,34 @@ def _scores(result: Any, count: int, length: int, axis: int) -> Any:
 
 
 def evaluate(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], matches: list[_Match]
+) -> dict[str, Any] | None:
+    """Evaluates the model with other tokens after a place. Only for a forked child: modes and buffers change.
+
+    Of several arguments that fit the targets, that one tells which the model sees the least of: an autoencoder knows
+    its source, and labels may be passed along.
+    """
+    model.eval()
+    answers, error = [], None
+    for match in matches:
+        try:
+            answer = _of_one(model, args, kwargs, *match)
+        except Exception as raised:
+            error = raised
+            continue
+        if answer is not None:
+            answers.append(answer)
+    if error is not None and not answers:
+        raise error
+    return min(answers, key=lambda answer: (answer["copied"], answer["change"]), default=None)
+
+
+def _of_one(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids, bool]
 ) -> dict[str, Any] | None:
-    """Evaluates the model with other tokens after a place. Only for a forked child: modes and buffers change."""
     axis, mask, copied = match
     batch = 0 if axis == 1 else 1
     count, length = mask.shape
-    model.eval()
     for rows in (min(_ROWS, count), None):
         taken = count if rows is None else rows
         ids = given.detach().clone().narrow(batch, 0, taken)

@@ -5,8 +5,12 @@ is open, and wait until then.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from luff.torch.capture._memory import address_of
 from luff.torch.capture._names import class_name, unwrap
 from luff.torch.evidence._events import WaitingEvents
 
@@ -32,7 +36,7 @@ class Loads(WaitingEvents):
         later._count = len(later.waiting)
         return later
 
-    def loaded(self, model: Any, state: Any, strict: Any, result: Any) -> None:
+    def loaded(self, model: Any, state: Any, strict: Any, result: Any, assigned: bool = False) -> None:
         """Called when `load_state_dict` has returned.
 
         Parameters
@@ -45,6 +49,8 @@ class Loads(WaitingEvents):
             Whether all names had to match.
         result
             The returned value: missing and unexpected names; None from an overridden method.
+        assigned
+            Whether the model took the state's tensors themselves (`assign=True`), and copied nothing.
         """
         if self._count >= _MAX_LOADS:
             return
@@ -68,12 +74,25 @@ class Loads(WaitingEvents):
                 "model": class_name(unwrap(model)),
                 "strict": bool(strict),
                 "matched": len(own) - len(missing),
+                "own": 0 if assigned else _own_tensors(model, state),
                 "missing": [str(name) for name in missing[:_MAX_NAMES]],
                 "missing_count": len(missing),
                 "unexpected": [str(name) for name in unexpected[:_MAX_NAMES]],
                 "unexpected_count": len(unexpected),
             }
         )
+
+
+def _own_tensors(model: Any, state: Any) -> int:
+    """Returns how many of the state's tensors are those of the model itself: loading them changes nothing."""
+    count = 0
+    if isinstance(state, Mapping):
+        for name, one in (*model.named_parameters(remove_duplicate=False), *model.named_buffers()):
+            given = state.get(name)
+            if isinstance(given, torch.Tensor) and one.numel() and given.shape == one.shape:
+                address = address_of(one)
+                count += bool(address) and address == address_of(given)
+    return count
 
 
 def _names_of(model: Any) -> set[str]:

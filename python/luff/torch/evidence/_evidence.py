@@ -20,6 +20,7 @@ from luff.torch.evidence._checkpoints import Loads
 from luff.torch.evidence._graph_values import GraphValues
 from luff.torch.evidence._kept_gradients import KeptGradients
 from luff.torch.evidence._losses import Losses
+from luff.torch.evidence._mixing import Mixing
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
@@ -42,13 +43,13 @@ class Evidence:
         self._kept: KeptGradients | None = None
         self._reach = Reach()
         self._generation = -1  # of the recorder, at the last search for leaves
-        self._changed = 0  # TRAIN step in which that generation was first seen
         self._changes = 0
         self.nonfinite = NonFinite(context)
         self.loads = Loads()
         self.causal = Causal()
+        self.mixing = Mixing()
         self.answers = Answers(context)
-        self.samples = Samples(context, self.causal, self.answers)
+        self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite)
         self.accumulated = Accumulated()
         self.attention = Attention(context)
@@ -77,19 +78,21 @@ class Evidence:
         if self.nonfinite.suspect:
             self.nonfinite.backward_begins(roots)
         context, clock = self._context, self._context.clock
-        step = clock.mode_steps[_TRAIN] - clock.first_train_step
         if context.recorder is not None and context.recorder.generation != self._generation:
             self._generation = context.recorder.generation
             if self._changes < _MAX_CHANGES:
                 self._changes += 1
-                self._changed = step
-        since = step - self._changed
+                context.looked_from = clock.mode_steps[_TRAIN]
+        since = clock.mode_steps[_TRAIN] - context.looked_from
         if self._reach or not since & (since - 1):
             self._reach.begins(roots, context.called.models())
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if context.step is not None and context.step.samples:
-            if self._graph_values.due(step) and not context.saved_hooks:
-                self._graph_values.backward_begins(roots, context.names)
+            step = clock.mode_steps[_TRAIN] - clock.first_train_step
+            if (self._graph_values.due(step) or self.mixing.due) and not context.saved_hooks:
+                nodes = self._graph_values.backward_begins(roots, context.names)
+                if self.mixing.due:
+                    self.mixing.backward_begins(nodes)
             if self.causal.due:
                 self.causal.backward_begins()
 
@@ -151,6 +154,8 @@ class Evidence:
             self._graph_values.record(session)
         if self.causal:
             self.causal.record(session)
+        if self.mixing:
+            self.mixing.record(session)
         if any(self._waiting):
             for evidence in self._events:
                 evidence.record(session)
@@ -161,3 +166,4 @@ class Evidence:
         """Waits for the answers of children at the end of the run, for a bounded time."""
         self.nonfinite.publish(session, wait=True)
         self.causal.record(session, wait=True)
+        self.mixing.record(session, wait=True)

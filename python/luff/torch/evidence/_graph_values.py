@@ -64,8 +64,8 @@ class GraphValues:
         """Returns whether the step (counted from the first of the process) is examined."""
         return not step & (step - 1) or (self._worth and step % _EVERY == 0 and step <= _UNTIL)
 
-    def backward_begins(self, roots: Iterable[Any], names: Names) -> None:
-        """Called when a backward pass of a due step begins."""
+    def backward_begins(self, roots: Iterable[Any], names: Names) -> list[Any]:
+        """Called when a backward pass of a due step begins. Returns the nodes of its graph, from the roots on."""
         nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))  # keeps all alive: users are known by id
         users = users_of(nodes)
         if len(nodes) < _MAX_NODES:
@@ -76,6 +76,7 @@ class GraphValues:
             self._found = {"kind": "inside", "attention": maps, "codes": codes}
             if crossed:
                 self._found["crossed"] = crossed
+        return nodes
 
     def record(self, session: Session) -> None:
         """Records the result at the end of the step."""

@@ -71,7 +71,9 @@ class LossInputs(WaitingEvents):
         self._told = 0
 
     def due(self, step: int) -> bool:
-        """Returns whether calls are looked at; `step`: TRAIN steps of the process before this one."""
+        """Returns whether calls are looked at; `step`: TRAIN steps before this one, of the process or since
+        optimizers or weights changed.
+        """
         return self._told < _MOST and (step < _LOOKED or not step & (step - 1))
 
     def loss_called(self, kind: str, call: int, tensor: Any) -> None:

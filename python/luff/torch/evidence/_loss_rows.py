@@ -7,11 +7,11 @@ from typing import Any
 from luff.torch.capture._graphs import operation_of
 from luff.torch.evidence._events import WaitingEvents
 
-__all__ = ["LossRows"]
+__all__ = ["VIEWS", "LossRows", "base_shape"]
 
 _MOST = 64  # calls that are remembered, and events of a run
 _NODES = 8  # that are followed from the loss's argument
-_VIEWS = frozenset({"View", "UnsafeView", "ReshapeAlias"})
+VIEWS = frozenset({"View", "UnsafeView", "ReshapeAlias"})
 _COPIES = frozenset({"Clone", "ToCopy", "Alias", "Contiguous"})  # keep shape and order
 
 
@@ -20,7 +20,7 @@ def _shape_before(output: Any) -> list[int] | None:
     node = output.grad_fn
     for _ in range(_NODES):
         name = operation_of(node)
-        if name in _VIEWS:
+        if name in VIEWS:
             sizes = getattr(node, "_saved_self_sym_sizes", None)
             return None if sizes is None else [int(size) for size in sizes]
         if name not in _COPIES:
@@ -29,7 +29,7 @@ def _shape_before(output: Any) -> list[int] | None:
     return None
 
 
-def _base_shape(target: Any) -> list[int] | None:
+def base_shape(target: Any) -> list[int] | None:
     """Returns the shape of the tensor of which all of a target is a view, in the same order."""
     base = target._base
     if base is None or base.numel() != target.numel():
@@ -50,7 +50,7 @@ def _order(output: Any, target: Any) -> tuple[str, list[int], list[int]] | None:
     before = _shape_before(output)
     if before is None or len(before) <= output.dim():
         return None
-    base = _base_shape(target) or list(target.shape)
+    base = base_shape(target) or list(target.shape)
     width = int(output.shape[1]) if output.dim() == 2 else 0
     rows = before
     if width > 1:

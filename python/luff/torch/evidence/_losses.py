@@ -178,7 +178,8 @@ class Losses:
         """Notes which operation made the output that a loss gets, how its rows were flattened, and its other
         arguments; before its samples are taken.
         """
-        if not self.inputs.due(self._context.clock.mode_steps[_TRAIN]):
+        count = self._context.clock.mode_steps[_TRAIN]
+        if not (self.inputs.due(count) or self.inputs.due(count - self._context.looked_from)):
             return
         tensors, call = of_loss(args, kwargs, names), step.sampled_losses.get(kind, 0)
         for tensor in tensors[:1]:

@@ -24,6 +24,7 @@ from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import class_name
 from luff.torch.evidence._answers import Answers
 from luff.torch.evidence._causal import Causal
+from luff.torch.evidence._mixing import Mixing
 from luff.torch.evidence._step import Step, StepContext
 
 __all__ = ["Samples", "of_loss", "rows_to_keep"]
@@ -76,9 +77,10 @@ class _Early:
 class Samples:
     """Takes samples, under the hook's lock and guard."""
 
-    def __init__(self, context: StepContext, causal: Causal, answers: Answers) -> None:
+    def __init__(self, context: StepContext, causal: Causal, mixing: Mixing, answers: Answers) -> None:
         self._context = context
         self._causal = causal
+        self._mixing = mixing
         self._answers = answers
         self._made: set[str] = set()  # models that get what a graph has made
         self.early = True  # if False, no collection wants samples: none are kept before the session is open
@@ -126,7 +128,7 @@ class Samples:
             return
         tensors = of_loss(args, kwargs, names)
         if len(tensors) == 2 and self._causal.due:
-            self._causal.loss_called(tensors[1])
+            self._has_target(tensors[1])
         if len(tensors) == 2 and step.mode == _TRAIN:
             self._answers.loss_called(kind, call, tensors[0])
         rows = [rows_to_keep(tensor) for tensor in tensors]
@@ -141,7 +143,7 @@ class Samples:
             for kind, number, tensor in values:
                 self._take(step, None, kind, number, tensor, rows_to_keep(tensor))
                 if number & 1 and self._causal.due:
-                    self._causal.loss_called(tensor)
+                    self._has_target(tensor)
 
     def flush(self, step: Step) -> None:
         """Hands over what was kept before the session was open."""
@@ -165,6 +167,10 @@ class Samples:
             session.gap(codes.NO_ID, int(GapReason.NOT_SEEN), session.due_role(_SAMPLE), 1)
 
     # Inside ----------------------------------------------------------------------------------------------------
+
+    def _has_target(self, target: Any) -> None:
+        self._causal.loss_called(target)
+        self._mixing.loss_called(target)
 
     def _before(self, step: Step) -> bool:
         return self._context.session is None and self.early and (step.mode == _TRAIN or step.may_train)

@@ -81,6 +81,9 @@ class StepContext:
         None until the session is open.
     step
         The open step, or None.
+    looked_from
+        TRAIN steps before the one in which the optimizers or what they train were last found to have changed: what is
+        looked at in the first steps is looked at again, at most 32 times.
     saved_hooks, saving
         Whether saved-tensor hooks were in use since the last TRAIN step, and how many are in use now.
     """
@@ -93,6 +96,7 @@ class StepContext:
         self.recorder: Recorder | None = None
         self.modules: ModuleCapture | None = None
         self.step: Step | None = None
+        self.looked_from = 0
         self.saved_hooks = False
         self.saving = 0
 

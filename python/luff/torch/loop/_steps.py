@@ -17,6 +17,7 @@ from luff.torch.capture._module_times import TimedCapture
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import Recorder
+from luff.torch.evidence._asked import ASK_AT
 from luff.torch.evidence._debug import LOOKS, DebugSettings
 from luff.torch.evidence._evidence import Evidence
 from luff.torch.evidence._step import Step, StepContext
@@ -151,7 +152,10 @@ class Steps(StepContext):
         step = Step(_TRAIN)
         step.events, self._early = self._early, []
         self.step = step
-        self.evidence.causal.begins(self.clock.mode_steps[_TRAIN] - self.clock.first_train_step)
+        number = self.clock.mode_steps[_TRAIN] - self.clock.first_train_step
+        if number <= ASK_AT[-1] + 1:
+            self.evidence.causal.begins(number)
+            self.evidence.mixing.begins(number)
         self._begin(step)
         return step
 

@@ -514,7 +514,9 @@ def _loading(original: Method) -> Method:
         hook = hooks.of_module(self)
         if _listens(hook):
             strict = args[0] if args else kwargs.get("strict", True)
-            hook.guarded("load", hook.machine.evidence.loads.loaded, self, state_dict, strict, result)
+            assigned = bool(args[1] if len(args) > 1 else kwargs.get("assign", False))
+            loaded = hook.machine.evidence.loads.loaded
+            hook.guarded("load", loaded, self, state_dict, strict, result, assigned)
         return result
 
     return load_state_dict

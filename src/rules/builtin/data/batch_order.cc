@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
@@ -8,6 +9,7 @@
 #include "rules/facts/collected_rows.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -18,6 +20,9 @@ namespace {
 
 constexpr const char* kName = "BatchOrder";
 constexpr std::size_t kMaxLabels = 1024;
+constexpr std::size_t kMaxWindow = 4096;
+constexpr std::size_t kKeys = 3;  // by which windows may be sorted
+constexpr std::uint8_t kRises = 1, kFalls = 2;
 constexpr std::size_t kManyLabels = 4;  // adversaries have up to three: real, generated, and smoothed real
 
 struct Limits {
@@ -60,6 +65,10 @@ class BatchOrder final : public KeptRule {
     }
     for (const auto& [name, group] : of_kind) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(name)) continue;
+      if (group.size() == 1 && IsWindow(group.front()->target)) {
+        Windows(view, *group.front(), &kinds_[name], sink);
+        continue;
+      }
       std::vector<double> targets;
       bool one_each = true;  // one target per sample, not per pixel or token
       for (const LossCall* call : group) {
@@ -97,7 +106,8 @@ class BatchOrder final : public KeptRule {
     double means_sum = 0, means_squares = 0, products = 0, last_mean = 0;
     std::int64_t crossings = 0;
     bool above = false;
-    bool dead = false;  // no longer judged
+    bool dead = false;                            // no longer judged
+    std::array<std::uint8_t, kKeys> orders = {};  // of windows, by key: kRises, kFalls, or both
     void VisitFields(Fields& io) {
       io("labels", labels, kMaxLabels);
       io("batches", batches);
@@ -118,6 +128,7 @@ class BatchOrder final : public KeptRule {
       io("crossings", crossings);
       io("above", above);
       io("dead", dead);
+      io("orders", orders);
     }
   };
 
@@ -172,6 +183,45 @@ class BatchOrder final : public KeptRule {
     finding.threshold =
         fmt::format("less than {:g} of the overall, {} batches (Luff)", limits_.within, limits_.batches);
     sink.Report(std::move(finding));
+  }
+
+  // Several numbers a row: a window of a series, or several quantities.
+  static bool IsWindow(const SampleValues& target) {
+    const std::size_t width = RowsOf(target).width;
+    return target.is_float() && (target.shape.size() == 2 || target.shape.size() == 3) && width > 1 &&
+           width <= kMaxWindow && !std::all_of(target.values.begin(), target.values.end(), [](double y) {
+             return y == 0 || y == 1;
+           });
+  }
+
+  // What windows may be sorted by: their mean, their first and their last value.
+  static std::array<double, kKeys> KeysOf(const double* row, std::size_t width) {
+    double sum = 0;
+    for (std::size_t j = 0; j < width; ++j) sum += row[j];
+    return {sum / static_cast<double>(width), row[0], row[width - 1]};
+  }
+
+  // Reports windows that are sorted: by one of the keys, the rows of each batch so far rise all, or fall all,
+  // and batches go from low to high pass after pass. Windows in the order of time go up and down within a
+  // batch.
+  void Windows(const StepView& view, const LossCall& call, Kind* kind, Sink& sink) const {
+    const Rows rows = RowsOf(call.target);
+    if (static_cast<std::int64_t>(rows.count) < limits_.rows || kind->dead) return;
+    std::vector<double> means;
+    std::array<double, kKeys> last = {};
+    for (std::size_t i = 0; i < rows.count; ++i) {
+      const std::array<double, kKeys> keys = KeysOf(&call.target.values[i * rows.width], rows.width);
+      for (std::size_t k = 0; i > 0 && k < kKeys; ++k) {
+        if (keys[k] > last[k]) kind->orders[k] |= kRises;
+        if (keys[k] < last[k]) kind->orders[k] |= kFalls;
+      }
+      last = keys;
+      means.push_back(keys[0]);
+    }
+    const bool sorted = std::any_of(kind->orders.begin(), kind->orders.end(),
+                                    [](std::uint8_t order) { return order == kRises || order == kFalls; });
+    kind->dead = !sorted;
+    if (sorted) Numbers(view, call, means, kind, sink);
   }
 
   // Reports sorted numbers: little variance within batches, and batch means that follow each other and start
@@ -245,6 +295,7 @@ class BatchOrder final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<BatchOrder>(kName, kParams);
+  spec.version = 2;  // 2: windows
   spec.summary = "training data that come sorted by their targets";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -77,5 +77,48 @@ TEST(BatchOrder, ShuffledNumbersAndNumbersThatDrift_AreSilent) {
   EXPECT_TRUE(FindingsOf(Numbers([&](int step, int) { return 10 * step + normal(random); })).empty());
 }
 
+// Batches of 16 windows of 6 numbers; `number_of(row, place)`, 480 rows a pass, in the order of `row_of`.
+FakeTrial Windows(const std::function<double(int, int)>& number_of,
+                  const std::function<int(int, int)>& row_of, int steps = 160) {
+  FakeTrial trial;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<double> targets;
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 6; ++j) targets.push_back(number_of(row_of(step, i), j));
+    }
+    const std::vector<double> outputs(targets.size(), 0.5);
+    trial.Step()
+        .Loss(testing::SquaredError(outputs, targets), "MSELoss_output_0")
+        .Sample("sample/MSELoss_input_0", {16, 6}, outputs)
+        .Sample("sample/MSELoss_input_1", {16, 6}, targets);
+  }
+  return trial;
+}
+
+int InOrder(int step, int i) { return step % 30 * 16 + i; }
+double Noise(int row, int place) { return std::sin(37.0 * row * row + 11.0 * place); }
+
+TEST(BatchOrder, WindowsSortedByTheirTargets_AreTold) {
+  const auto sorted = [](int row, int place) { return 0.01 * row + 0.002 * Noise(row, place); };
+  const auto by_first = [](int row, int place) {
+    return 0.01 * row + (place > 0 ? 0.1 * Noise(row, place) : 0);
+  };
+  EXPECT_EQ(FindingsOf(Windows(sorted, InOrder)).size(), 1U);
+  EXPECT_EQ(FindingsOf(Windows(by_first, InOrder)).size(), 1U);
+  EXPECT_EQ(FindingsOf(Windows(sorted, [](int step, int i) { return 479 - InOrder(step, i); })).size(), 1U);
+}
+
+TEST(BatchOrder, WindowsInTheOrderOfTime_Shuffled_OrSortedWithinBatchesOnly_AreSilent) {
+  const auto season = [](int row, int place) { return std::sin(0.02 * (row + place)); };
+  EXPECT_TRUE(FindingsOf(Windows(season, InOrder)).empty());
+  const auto drift = [](int row, int place) { return 0.01 * row + 0.1 * Noise(row, place); };
+  EXPECT_TRUE(FindingsOf(Windows(drift, InOrder)).empty());
+  const auto level = [](int row, int) { return 0.01 * row; };
+  EXPECT_TRUE(FindingsOf(Windows(level, [](int step, int i) { return (16 * step + i) * 97 % 480; })).empty());
+  EXPECT_TRUE(FindingsOf(Windows(level, [](int step, int i) { return step % 30 + 30 * i; })).empty());
+  // one long way upwards, without a second pass
+  EXPECT_TRUE(FindingsOf(Windows(level, [](int step, int i) { return 16 * step + i; })).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::batch_order_test

@@ -191,6 +191,7 @@ class LabelNoise final : public KeptRule {
       held.push_back(std::move(sample));
     }
     noise_.Add(inputs, call.target, call.output);
+    if (noise_.Drowns()) TellDrownedData(view, call, sink);
     if (!noise_.Holds()) return;
     told_.insert("other_noise");
     const bool drowned = noise_.spread() > kDrowned;
@@ -226,6 +227,30 @@ class LabelNoise final : public KeptRule {
         "{:g} numbers, a correlation within four standard errors of 0, {} captured batches without progress "
         "(Luff)",
         NoiseTarget::kElements, NoiseTarget::kIdle);
+    sink.Report(std::move(finding));
+  }
+
+  // A denoiser whose inputs are the noise that it is to tell: it learns to give back what it got.
+  void TellDrownedData(const StepView& view, const LossCall& call, Sink& sink) {
+    told_.insert("other_noise");
+    Finding finding = Begin(view.rows.info, "drowned_data");
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "the inputs of a denoiser are the noise that the targets of {} hold, and hardly any data", call.kind);
+    finding.why = fmt::format(
+        "the targets are independent draws from N(0, 1), new in each batch, and each row of the input goes "
+        "together with its own by {:.3g} or more, in {:.0f} numbers: the model learns to give back what it "
+        "got",
+        noise_.least(), noise_.elements());
+    finding.remedy =
+        "mix with the cumulated product: abar = torch.cumprod(1 - betas, 0), sqrt(abar[t]) * x + sqrt(1 - "
+        "abar[t]) * noise, and draw t from all times";
+    finding.causes = {"betas or alphas of one time in the place of their cumulated product",
+                      "factors of data and noise exchanged", "only late times are drawn"};
+    finding.evidence = {{"least_correlation", noise_.least()}, {"numbers", noise_.elements()}};
+    finding.threshold =
+        fmt::format("a correlation above {:g} in each of {:g} rows or more, {:g} numbers (Luff)",
+                    NoiseTarget::kDrowned, NoiseTarget::kDrownedRows, NoiseTarget::kElements);
     sink.Report(std::move(finding));
   }
 
@@ -499,7 +524,7 @@ class LabelNoise final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.version = 7;  // 5: turned masks; 6: noise that was drawn anew; 7: that is drowned
+  spec.version = 8;  // 6: noise that was drawn anew; 7: that is drowned; 8: data that are
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
@@ -23,8 +24,9 @@ namespace {
 using format::Role;
 constexpr const char* kName = "SampleMixing";
 constexpr std::size_t kMaxCauses = 64;
-constexpr std::int64_t kLastStep = 64;
-constexpr double kAcross = 1e-3;  // of the outputs' spread: more than rounding
+constexpr std::int64_t kLastStep = 64;    // of what shapes and sums show
+constexpr std::int64_t kLastAnswer = 96;  // a model is asked at step 64, too
+constexpr double kAcross = 1e-3;          // of the outputs' spread: more than rounding
 
 struct Limits {
   std::int64_t times;
@@ -46,9 +48,11 @@ class SampleMixing final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
-    if (info.mode != query::Mode::kTrain || info.superseded || info.mode_step > kLastStep) return;
-    modules_.OnStep(view);
+    if (info.mode != query::Mode::kTrain || info.superseded || info.mode_step > kLastAnswer) return;
     Asked(view, sink);
+    Reshaped(view, sink);
+    if (info.mode_step > kLastStep) return;
+    modules_.OnStep(view);
     const std::vector<LossCall>& calls = reader_.Read(view);
     if (calls.empty()) return;
     for (const LossCall& call : calls) Normalised(view, call, sink);
@@ -99,6 +103,52 @@ class SampleMixing final : public KeptRule {
           fmt::format("more than {:g} of the outputs' spread, asked of the model itself (Luff)", kAcross);
       sink.Report(std::move(finding));
     }
+  }
+
+  // Reports a model in which a reshape moves the batch to another axis, and whose answer for a sample changes
+  // with the order of the others: it was asked, in evaluation mode.
+  void Reshaped(const StepView& view, Sink& sink) {
+    for (const auto& answer : view.index.json_events("mixing")) {
+      const double across = NumberIn(*answer, "across");
+      const double rows = NumberIn(*answer, "rows");
+      const std::string before = ShapeIn(*answer, "before");
+      const std::string behind = ShapeIn(*answer, "behind");
+      if (!(across > kAcross) || before.empty() || behind.empty() || !told_.insert("reshape").second)
+        continue;
+      Finding finding = FindingAt(kName, "reshape", view, TensorAt{format::kNoId});
+      finding.since_step = 0;
+      finding.what =
+          fmt::format("a reshape from ({}) to ({}) mixes the samples of the batch", before, behind);
+      finding.why = fmt::format(
+          "the {:g} samples lie along another axis behind it, and a reshape moves no axes: each row then "
+          "holds "
+          "values of several samples; with the other samples in another order, the model's output for the "
+          "first "
+          "one changes by {:.2g} of the outputs' spread, in evaluation mode too",
+          rows, across);
+      finding.remedy =
+          "transpose or permute before the reshape, so that the batch comes first: h.transpose(0, "
+          "1).reshape(N, "
+          "-1) for the last states of an RNN, whose shape is (layers, N, width) with batch_first=True too";
+      finding.causes = {"a reshape or view in the place of transpose or permute",
+                        "states of an RNN taken as if the batch were their first axis"};
+      finding.evidence = {{"change", across}, {"itself", NumberIn(*answer, "itself")}, {"rows", rows}};
+      finding.threshold = fmt::format(
+          "the shapes say so, and more than {:g} of the outputs' spread, asked of the model itself (Luff)",
+          kAcross);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  // The sizes of a shape of at most 8 axes, as "2, 32, 16"; "" if there is none.
+  static std::string ShapeIn(const nlohmann::json& event, const char* name) {
+    const nlohmann::json& list = ListIn(event, name);
+    std::vector<std::int64_t> sizes;
+    for (const nlohmann::json& size : list) {
+      if (!size.is_number_integer() || sizes.size() >= 8) return "";
+      sizes.push_back(size.get<std::int64_t>());
+    }
+    return fmt::format("{}", fmt::join(sizes, ", "));
   }
 
   // Reports a module whose time axis is as long as the target has rows, while no axis of the target fits the
@@ -218,6 +268,7 @@ class SampleMixing final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
+  spec.version = 2;  // 2: cause "reshape"
   spec.summary = "outputs that depend on the other samples of the batch";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();

@@ -100,5 +100,29 @@ TEST(SampleMixing, AModelThatAnswersOtherwiseWithOtherRows_IsTold) {
   EXPECT_TRUE(asked("null").empty());
 }
 
+TEST(SampleMixing, AReshapeThatMovesTheBatch_IsTold_IfTheModelSaysSo) {
+  const auto asked = [](const std::string& across, const std::string& shape = "[2, 32, 16]", int at = 66) {
+    FakeTrial trial;
+    for (int step = 0; step < 70; ++step) {
+      trial.Step().Loss(2);
+      if (step == at)
+        trial.EventJson(
+            R"({"kind": "mixing", "step": 64, "rows": 32, "itself": 0.1, "behind": [32, 32], "across": )" +
+            across + R"(, "before": )" + shape + "}");
+    }
+    return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+  };
+  const auto findings = asked("0.5");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "reshape");
+  EXPECT_NE(findings[0].what.find("(2, 32, 16) to (32, 32)"), std::string::npos);
+  EXPECT_EQ(asked("0.5", "[2, 32, 16]", 3).size(), 1U);
+  EXPECT_TRUE(asked("0").empty());  // sizes that agree by chance
+  EXPECT_TRUE(asked("null").empty());
+  EXPECT_TRUE(asked("0.5", "[2, \"x\"]").empty());
+  EXPECT_TRUE(asked("0.5", "3").empty());
+  EXPECT_TRUE(asked("0.5", "[1,1,1,1,1,1,1,1,1]").empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::sample_mixing_test

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,7 @@ std::optional<Range> RangeOfOperation(const std::string& name) {
 struct End {
   double at, side;  // side -1: outputs stay above `at`; 1: below it
 };
+constexpr double kNextToNothing = 0.1;
 constexpr std::array<End, 3> kEnds = {End{0, -1}, End{-1, -1}, End{1, 1}};
 
 class TargetRange final : public KeptRule {
@@ -79,6 +81,7 @@ class TargetRange final : public KeptRule {
       }
       const Recognition found = reader_.Recognise(call);
       JudgeShares(view, call, found, &kind, sink);
+      JudgeScaledTwice(view, call, found, kind, sink);
       JudgeIgnored(view, call, found, &kind, sink);
       JudgeReach(view, call, found, &kind, sink);
       JudgeScale(view, call, found, &kind, sink);
@@ -124,6 +127,7 @@ class TargetRange final : public KeptRule {
     std::int64_t seen = 0, calls = 0;  // training targets, and the calls that had them
     bool constant = true;              // all of them equal `value`
     double value = 0;
+    std::set<double> values;  // of the training's targets, the first three different ones
     bool eval_varies = false;
     double eval_low = 0, eval_high = 0;
     std::int64_t bad_shares = 0, ignored = 0;  // consecutive calls
@@ -139,6 +143,7 @@ class TargetRange final : public KeptRule {
       io("calls", calls);
       io("constant", constant);
       io("value", value);
+      io("values", values, 3);
       io("eval_varies", eval_varies);
       io("eval_low", eval_low);
       io("eval_high", eval_high);
@@ -171,6 +176,8 @@ class TargetRange final : public KeptRule {
     kind->constant = kind->constant && *low == kind->value && *high == kind->value;
     kind->seen += static_cast<std::int64_t>(call.target.values.size());
     ++kind->calls;
+    for (std::size_t i = 0; kind->values.size() < 3 && i < call.target.values.size(); ++i)
+      kind->values.insert(call.target.values[i]);
   }
 
   static void TakeColumns(const LossCall& call, bool train, Kind* kind) {
@@ -254,6 +261,29 @@ class TargetRange final : public KeptRule {
     finding.causes = {"labels lost when the data were loaded or filtered", "a wrong column"};
     finding.evidence = {{"targets", kind.seen}, {"value", kind.value}};
     finding.threshold = fmt::format("{} targets (Luff)", limits_.targets);
+    sink.Report(std::move(finding));
+  }
+
+  // Two targets of a binary loss, 0 and next to 0: nothing is ever true. Smoothed labels keep one above a
+  // half.
+  void JudgeScaledTwice(const StepView& view, const LossCall& call, const Recognition& found,
+                        const Kind& kind, Sink& sink) const {
+    if (found.formula != Formula::kBceWithLogits && found.formula != Formula::kBce) return;
+    if (kind.values.size() != 2 || *kind.values.begin() != 0 || kind.seen < limits_.targets || kind.calls < 8)
+      return;
+    const double high = *kind.values.rbegin();
+    if (!(high < kNextToNothing)) return;
+    Finding finding = Make(view, call, "scaled_twice");
+    finding.since_step = 0;
+    finding.what = fmt::format("the targets of {} are 0 and {:.3g}, never 1", call.kind, high);
+    finding.why = fmt::format(
+        "all {} targets of the training have one of these two values: the best answer is no, everywhere{}",
+        kind.seen,
+        std::abs(1 / high - 255) < 0.5 ? "; 1 / 255 is what is left of a 1 that is divided by 255" : "");
+    finding.remedy = "give targets of 0 and 1: scale labels and masks once, or not at all";
+    finding.causes = {"labels or masks that were divided by 255 twice, or had been 0 and 1 before"};
+    finding.threshold = fmt::format("two values, 0 and one below {:g}, in all of {} targets (Luff)",
+                                    kNextToNothing, limits_.targets);
     sink.Report(std::move(finding));
   }
 
@@ -454,7 +484,7 @@ class TargetRange final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
-  spec.version = 5;  // 5: constant columns
+  spec.version = 6;  // 5: constant columns; 6: "scaled_twice"
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

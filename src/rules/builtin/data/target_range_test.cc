@@ -43,6 +43,33 @@ TEST(TargetRange, LabelsAndSmoothedLabels_AreSilent) {
   EXPECT_TRUE(FindingsOf(BinaryStory(0.05, 0.95)).empty());
 }
 
+std::vector<Finding> Masks(double low, double high, double third) {
+  FakeTrial trial;
+  for (int step = 0; step < 20; ++step) {
+    std::vector<double> scores;
+    std::vector<double> targets;
+    for (int i = 0; i < 32; ++i) {
+      scores.push_back(std::sin(i + 0.1 * step));
+      targets.push_back(i % 3 == 0 ? high : i == 1 ? third : low);
+    }
+    testing::TellPairs(&trial, "BCEWithLogitsLoss", testing::BceWithLogits(scores, targets), scores, targets);
+  }
+  return FindingsOf(trial);
+}
+
+TEST(TargetRange, MasksThatWereScaledTwice_AreTold) {
+  const auto findings = Masks(0, 1.0 / 255, 0);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "scaled_twice");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_TRUE(Masks(0, 1, 0).empty());
+  EXPECT_TRUE(Masks(0, 0.9, 0).empty());         // one side smoothed
+  EXPECT_TRUE(Masks(0.05, 0.95, 0.05).empty());  // both
+  EXPECT_TRUE(Masks(0, 0.004, 0.002).empty());   // rates of something rare
+  EXPECT_TRUE(Masks(0.001, 0.004, 0.001).empty());
+  EXPECT_TRUE(Masks(0, 0, 0).empty());  // nothing is there
+}
+
 FakeTrial RegressionStory(const char* last, double scale) {
   FakeTrial trial;
   trial.SetDocument("model", std::string(R"({"models": [{"name": "Net", "modules": [

@@ -125,6 +125,7 @@ class ScheduleCollapse final : public KeptRule {
     const ModelFacts& facts = view.memo.Facts(view);
     if (facts.schedulers().size() != 1) return;
     const SchedulerFacts& scheduler = facts.schedulers().front();
+    if (metric_.counts()) return TellCounter(view, scheduler, sink);
     const auto lowered = std::find_if(groups_.begin(), groups_.end(),
                                       [](const auto& g) { return g.second.last < g.second.peak; });
     const PlateauMetric::Against against = metric_.Judge(scheduler.mode);
@@ -158,6 +159,25 @@ class ScheduleCollapse final : public KeptRule {
                         {"peak", lowered->second.peak}};
     finding.threshold =
         fmt::format("all of {} or more values, and the rate was lowered (Luff)", PlateauMetric::kEvaluations);
+    sink.Report(std::move(finding));
+  }
+
+  // Other schedulers were given the epoch, once; one that waits for a metric takes it for one.
+  void TellCounter(const StepView& view, const SchedulerFacts& scheduler, Sink& sink) {
+    told_metric_ = true;
+    Finding finding = FindingAt(kName, "plateau_counter", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("{} is given a number that counts up by one in the place of its metric", scheduler.type);
+    finding.why = fmt::format(
+        "its {} values so far went from {:g} to {:g} in steps of 1, as a number of epochs does: {}",
+        metric_.count(), metric_.first(), metric_.last(),
+        scheduler.mode == "max" ? "it looks as if each epoch were the best, and the rate never falls"
+                                : "it looks as if nothing got better, and the rate falls again and again");
+    finding.remedy = "give step() the metric: the loss of the evaluation, scheduler.step(validation_loss)";
+    finding.causes = {"step(epoch), as other schedulers once took it"};
+    finding.evidence = {{"values", metric_.count()}, {"first", metric_.first()}, {"last", metric_.last()}};
+    finding.threshold = fmt::format("all of {} or more values, exactly (Luff)", PlateauMetric::kEvaluations);
     sink.Report(std::move(finding));
   }
 
@@ -408,7 +428,7 @@ class ScheduleCollapse final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
-  spec.version = 5;                                          // 4: "warm_up_unfinished"; 5: "plateau_mode"
+  spec.version = 6;  // 4: "warm_up_unfinished"; 5: "plateau_mode"; 6: "plateau_counter"
   spec.summary =
       "a learning rate that has fallen to next to nothing long before the end, or never left its beginning";
   return spec;

@@ -335,6 +335,22 @@ TEST(ScheduleCollapse, AnAccuracyThatIsToFall_OrALossThatIsToRise_IsNamed) {
   EXPECT_NE(loss[0].remedy.find("mode='min'"), std::string::npos);
 }
 
+TEST(ScheduleCollapse, AnEpochInThePlaceOfAMetric_IsNamed) {
+  const auto from = [](double (*metric)(int), const char* mode, bool lowers) {
+    return Plateau(mode, metric, Falling, nullptr, lowers);
+  };
+  const auto epoch = [](int number) { return 1.0 * number; };
+  for (const char* mode : {"min", "max"}) {
+    const auto findings = from(epoch, mode, false);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "plateau_counter");
+  }
+  EXPECT_TRUE(from([](int number) { return 0.5 + number; }, "max", false).empty());
+  EXPECT_TRUE(from([](int number) { return 2.0 * number; }, "max", false).empty());
+  EXPECT_TRUE(from([](int number) { return number < 6 ? 1.0 * number : 5; }, "max", false).size() == 1U);
+  EXPECT_TRUE(from([](int number) { return number < 3 ? 1.0 * number : 2; }, "max", false).empty());
+}
+
 TEST(ScheduleCollapse, MetricsThatGoTheirWay_OverfittingAndRatesThatStay_AreSilent) {
   EXPECT_TRUE(Plateau("max", Accuracy, Falling, Accuracy).empty());
   EXPECT_TRUE(Plateau("min", Falling, Falling).empty());

@@ -17,7 +17,8 @@ std::vector<Finding> FindingsOf(const FakeTrial& trial) {
   return testing::FindingsOf(trial, "ConstantOutput", ParameterSet::kLuff);
 }
 
-FakeTrial Story(int constant_until, bool inputs_differ = true, int steps = 60) {
+FakeTrial Story(int constant_until, bool inputs_differ = true, int steps = 60, int constant_from = 0,
+                DType dtype = DType::kFloat32) {
   FakeTrial trial;
   std::mt19937 random(2);
   std::normal_distribution<double> normal;
@@ -26,11 +27,13 @@ FakeTrial Story(int constant_until, bool inputs_differ = true, int steps = 60) {
     for (int i = 0; i < 8; ++i) {
       batch.inputs.push_back(inputs_differ ? normal(random) : 1);
       batch.ids.push_back(i % 2);
-      const double varied = step < constant_until ? 0 : 0.01 * normal(random);
+      const bool constant = step >= constant_from && step < constant_until;
+      const double varied = constant ? 0 : 0.01 * normal(random);
       batch.scores.push_back(0.3 - 0.001 * step + varied);
       batch.scores.push_back(-0.3);
     }
     testing::TellClasses(&trial, batch, 2);
+    trial.Last().summaries.front().dtype = dtype;
   }
   return trial;
 }
@@ -54,6 +57,13 @@ TEST(ConstantOutput, HealsWhenAnswersDifferAgain) {
   const auto findings = FindingsOf(Story(50));
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_TRUE(findings[0].healed);
+}
+
+TEST(ConstantOutput, SixteenBits_AreJudgedOnceAnswersHaveDiffered) {
+  // A head of zeros that learns slowly: what it has learnt is less than one rounding.
+  EXPECT_TRUE(FindingsOf(Story(60, true, 60, 0, DType::kBFloat16)).empty());
+  EXPECT_TRUE(FindingsOf(Story(60, true, 60, 0, DType::kFloat16)).empty());
+  EXPECT_EQ(FindingsOf(Story(60, true, 60, 3, DType::kBFloat16)).size(), 1U);
 }
 
 }  // namespace

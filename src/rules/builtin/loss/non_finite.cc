@@ -362,6 +362,14 @@ class NonFinite final : public KeptRule {
       finding->remedy = "look at the batch of that step and at how it was made; drop or mend such samples";
       return;
     }
+    if (producer_.reason.find("everything is masked") != std::string::npos) {
+      finding->causes = {"a mask the wrong way round", "a row of nothing but padding, or an empty sequence"};
+      finding->remedy =
+          "turn the mask over if it hides what is to be seen (masked_fill and key_padding_mask hide where it "
+          "is "
+          "true), and leave each row one place that is not masked";
+      return;
+    }
     if (phase == "optimizer") {
       finding->causes = {"learning rate too high", "gradients that explode", "an update of the step before"};
       finding->remedy = "go back to a checkpoint before that step; lower the learning rate or clip gradients";

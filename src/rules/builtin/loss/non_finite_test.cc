@@ -151,6 +151,18 @@ TEST(NonFinite, ProducerOfTheHook_IsNamed_TheReplayReplacesTheGraph) {
   EXPECT_EQ(findings[0].severity, Severity::kStop);
 }
 
+TEST(NonFinite, ASoftmaxOfARowInWhichEverythingIsMasked_SpeaksOfTheMask) {
+  FakeTrial trial;
+  Updated(trial, kNan, 1, kNan);
+  trial.EventJson(R"({"kind":"nonfinite","step":0,"from":"replay","phase":"forward","operator":"softmax",)"
+                  R"("reason":"softmax of a row in which everything is masked"})");
+  Updated(trial, kNan, kNan, kNan);
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].remedy.find("mask"), std::string::npos) << findings[0].remedy;
+  EXPECT_EQ(findings[0].remedy.find("learning rate"), std::string::npos);
+}
+
 TEST(NonFinite, StepThatCouldNotBeEvaluatedAgain_IsSaid) {
   FakeTrial trial;
   Updated(trial, 1);

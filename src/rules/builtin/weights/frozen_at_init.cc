@@ -46,7 +46,10 @@ class FrozenAtInit final : public KeptRule {
   explicit FrozenAtInit(const Limits& limits) : updates_(limits.updates) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    for (const LoadFacts& load : LoadsOf(view.index)) Take(load);
+    for (const LoadFacts& load : LoadsOf(view.index)) {
+      if (!load.gives_nothing()) Take(load);
+      if (load.gives_nothing() && all_ > 0) TellItself(view, load, sink);
+    }
     loaded_ = loaded_ || LoadsWeights(view.index);
     if (view.rows.info.mode != query::Mode::kTrain) return;
     if (!loaded_ && all_ < kUnloaded) LookForDrawn(view);
@@ -74,6 +77,27 @@ class FrozenAtInit final : public KeptRule {
 
  private:
   static constexpr std::size_t kMaxDrawn = 4096;
+
+  // A state that was kept for later, or is to fill another model, and is the model's own weights. Before the
+  // first update nothing was kept yet.
+  static void TellItself(const StepView& view, const LoadFacts& load, Sink& sink) {
+    Finding finding = FindingAt(kName, "loads_itself", view, TensorAt{format::kNoId});
+    finding.what = fmt::format("load_state_dict gave {} its own weights, and changed nothing", load.model);
+    finding.why = fmt::format(
+        "all {} tensors of the state that was loaded lie where the model's own lie: state_dict() returns the "
+        "weights "
+        "themselves, which the training has gone on changing, and no copy of them",
+        load.matched);
+    finding.remedy =
+        "keep a copy: copy.deepcopy(model.state_dict()), or torch.save to a file; a second model (a target "
+        "network) "
+        "must be a copy.deepcopy of the first";
+    finding.causes = {"the best weights were kept without a copy, and are the newest ones",
+                      "two names for one model"};
+    finding.evidence = {{"tensors", load.matched}};
+    finding.threshold = "a fact: all tensors share their memory (Luff)";
+    sink.Report(std::move(finding));
+  }
 
   // Notes of each frozen weight whether its values are as drawn.
   void LookForDrawn(const StepView& view) {
@@ -268,8 +292,9 @@ class FrozenAtInit final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<FrozenAtInit>(kName, kParams);
-  spec.version = 2;  // 2: cause "never_loaded"
-  spec.summary = "frozen weights that a file was to give and did not";
+  spec.version = 3;  // 2: cause "never_loaded"; 3: "loads_itself"
+  spec.summary =
+      "weights that a file was to give and did not: frozen ones, or all because it held themselves";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "first_weights",
              .roles = {format::Role::kWeight},

@@ -320,6 +320,24 @@ TEST(FrozenAtInit, PrefixInTheFile_Stops_ASecondFileAndOtherFrozenPartsAreSilent
   EXPECT_TRUE(FindingsOf(Tell(story), "FrozenAtInit").empty());
 }
 
+TEST(FrozenAtInit, AStateThatIsTheModelItself_IsTold_AfterTheFirstUpdate) {
+  const auto loads = [](int updates, int own, query::Mode mode = query::Mode::kEval) {
+    FakeTrial trial;
+    for (int step = 0; step < updates; ++step) trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0);
+    trial.Step(mode).EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 4, "own": )" +
+                               std::to_string(own) + R"(, "missing": []})");
+    return FindingsOf(trial, "FrozenAtInit");
+  };
+  const auto findings = loads(20, 4);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "loads_itself");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(loads(1, 4, query::Mode::kTrain).size(), 1U);
+  EXPECT_TRUE(loads(0, 4, query::Mode::kTrain).empty());  // nothing was kept before the first update
+  EXPECT_TRUE(loads(20, 0).empty());                      // a copy, or a file
+  EXPECT_TRUE(loads(20, 3).empty());                      // tied weights of two models
+}
+
 // Four layers of a body that is frozen, and a head. `weight` makes the values of a layer's weight.
 std::vector<Finding> Frozen(const std::function<double(std::mt19937&, int)>& weight, bool loads = false,
                             const std::string& beside = "", int layers = 4) {

@@ -8,7 +8,7 @@
 #include "base/format.h"
 #include "luff/base/regex.h"
 #include "rules/facts/common_needs.h"
-#include "rules/facts/loss_tracker.h"
+#include "rules/facts/loss_call.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -23,6 +23,10 @@ using format::Form;
 using format::Role;
 constexpr const char* kName = "PoorWeightInitialization";
 constexpr double kTwiceHe = 2.83;  // He's initialisation has a gain of 1.41
+// Outputs that are far too wide, and a layer that explains it: PyTorch's default gives a gain of 0.58, so
+// targets that are tiny on purpose have no such layer, and weights that a module scales when it uses them no
+// such outputs.
+constexpr double kWideOutputs = 10, kWideGain = 5;
 
 struct Limits {
   std::string inputs;
@@ -168,6 +172,7 @@ class Luff final : public KeptRule {
     if (info.mode != query::Mode::kTrain || done_) return;
     if (LoadsWeights(view.index)) done_ = true;
     if (info.update > 16) done_ = true;  // no longer a fact of the initialisation
+    if (captures_ == 0 && !done_) Widths(view);
     std::vector<std::pair<double, query::TensorId>> gains;
     std::uint32_t worker = 0;
     for (const auto& [entry, tensor] : view.index.units(Role::kWeight)) {
@@ -200,12 +205,26 @@ class Luff final : public KeptRule {
         "sqrt(1 / inputs) for tanh";
     finding.causes = {"standard deviation that does not depend on the number of inputs", "a wrong factor"};
     finding.evidence = {{"gain", gain_}};
+    if (by_outputs_) {
+      finding.what = fmt::format("{} is initialised {:.2g} times too large", lead_, gain_ / 1.41);
+      finding.why = fmt::format(
+          "before the first update the outputs of the model are spread {:.2g} times as widely as the "
+          "targets: "
+          "{}",
+          wider_, finding.why);
+      finding.evidence.push_back({"outputs_beside_targets", wider_});
+    }
     finding.threshold =
-        others_.empty() ? fmt::format("a gain above {:g} at the first capture (He: 1.41; Luff)", limits_.one)
-                        : fmt::format(
-                              "the median gain of {} layers or more above {:g} at the first capture, without "
-                              "normalisation (He: 1.41; Luff)",
-                              limits_.layers, limits_.all);
+        by_outputs_ ? fmt::format(
+                          "a gain above {:g} (He: 1.41), and outputs {:g} times as wide as the targets of a "
+                          "regression (Luff)",
+                          kWideGain, kWideOutputs)
+        : others_.empty()
+            ? fmt::format("a gain above {:g} at the first capture (He: 1.41; Luff)", limits_.one)
+            : fmt::format(
+                  "the median gain of {} layers or more above {:g} at the first capture, without "
+                  "normalisation (He: 1.41; Luff)",
+                  limits_.layers, limits_.all);
     sink.Report(std::move(finding));
   }
 
@@ -216,9 +235,34 @@ class Luff final : public KeptRule {
     io("others", others_);
     io("gain", gain_);
     io("first_step", first_step_);
+    io("wider", wider_);
+    io("by_outputs", by_outputs_);
+    io("reader", reader_);
   }
 
  private:
+  // How many times as wide as the targets the outputs of regressions are before the first update: the least
+  // of all calls; 0 if it is not known.
+  void Widths(const StepView& view) {
+    if (view.rows.info.update > 0) return;
+    bool first = wider_ == 0;
+    for (const LossCall& call : LossReader::Read(view)) {
+      if (!IsRegression(reader_.Recognise(call).formula)) continue;
+      const double outputs = Deviation(call.output.values);
+      const double targets = Deviation(call.target.values);
+      const double times = targets > 0 && call.target.values.size() >= kLeastTargets ? outputs / targets : 0;
+      wider_ = std::isfinite(times) ? (first ? times : std::min(wider_, times)) : 0;
+      first = false;
+    }
+  }
+  static double Deviation(const std::vector<double>& values) {
+    double mean = 0;
+    double squares = 0;
+    for (const double value : values) mean += value / static_cast<double>(values.size());
+    for (const double value : values) squares += (value - mean) * (value - mean);
+    return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
+  }
+
   /// True if a module normalises, by its type or, for documents that name no types, by a parameter's name.
   static bool Normalises(const ModelFacts& facts) {
     return facts.HasModule(ModuleKind::kNorm) ||
@@ -234,16 +278,21 @@ class Luff final : public KeptRule {
     const bool one = gains.front().first > limits_.one;
     const bool all = gains.size() >= static_cast<std::size_t>(limits_.layers) && median > limits_.all &&
                      !Normalises(view.memo.Facts(view));
-    if (!one && !all) return;
+    by_outputs_ = !one && !all && wider_ > kWideOutputs && gains.front().first > kWideGain;
+    if (!one && !all && !by_outputs_) return;
     lead_ = view.trial.tensor(gains.front().second).name;
     const double bound = one ? limits_.one : kTwiceHe;
     for (std::size_t i = 1; i < gains.size() && gains[i].first > bound; ++i)
       others_.push_back(view.trial.tensor(gains[i].second).name);
-    gain_ = one || others_.empty() ? gains.front().first : median;
+    gain_ = one || by_outputs_ || others_.empty() ? gains.front().first : median;
     if (others_.size() > 20) others_.resize(20);
   }
 
+  static constexpr std::size_t kLeastTargets = 8;
   const Limits limits_;
+  LossReader reader_;
+  double wider_ = 0;  // outputs beside targets
+  bool by_outputs_ = false;
   std::int64_t captures_ = 0, first_step_ = 0;
   bool done_ = false;
   std::string lead_;
@@ -262,7 +311,11 @@ RuleSpec Spec() {
   });
   spec.summary = "weights that are initialised far too large";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
-    if (!IsOriginal(all)) return {WeightRowsNeed(64)};
+    if (!IsOriginal(all)) {
+      std::vector<Need> needs = SampleNeeds();
+      needs.push_back(WeightRowsNeed(64));
+      return needs;
+    }
     Need inputs = {.collection = "relu_input",
                    .include = {TextOf(all, "activation_inputs_regex")},
                    .forms = Bit(Form::kSummary)};

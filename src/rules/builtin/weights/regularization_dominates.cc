@@ -93,7 +93,15 @@ class RegularizationDominates final : public KeptRule {
     std::size_t shrinking = 0;  // weights that shrink, each judged by itself
     query::TensorId lead = format::kNoId;
     std::uint32_t worker = 0;
-    for (const WeightChange& change : view.index.weight_changes()) {
+    // Rows of tables that are not looked up get decay alone, whatever the loss asks for: tables are judged
+    // where there is nothing else.
+    const auto is_table = [&](const WeightChange& change) {
+      return view.trial.tensor(change.tensor).module_type.find("Embedding") != std::string::npos;
+    };
+    const auto& changes = view.index.weight_changes();
+    const bool only_tables = std::all_of(changes.begin(), changes.end(), is_table);
+    for (const WeightChange& change : changes) {
+      if (!only_tables && is_table(change)) continue;
       const Summary* now = view.memo.SummaryOf(view, change.tensor, change.worker);
       if (now == nullptr || now->finite_count() != now->count || !std::isfinite(change.sum_sq) ||
           !std::isfinite(change.previous_sum_sq))
@@ -299,7 +307,7 @@ class RegularizationDominates final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RegularizationDominates>(kName, kParams);
-  spec.version = 3;
+  spec.version = 4;  // 4: without tables
   spec.summary = "weight decay or a penalty outweighs the gradient: updates only shrink the weights";
   spec.needs = [](const Parameters& all) {
     return std::vector{

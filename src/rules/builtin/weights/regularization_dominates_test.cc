@@ -46,6 +46,26 @@ TEST(RegularizationDominates, GradientsThatAreLonger_SlowDecay_AndLearning_AreSi
     EXPECT_TRUE(FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff).empty());
 }
 
+TEST(RegularizationDominates, ATableMostOfWhoseRowsAreNotLookedUp_IsSilent_BesideOtherWeights) {
+  for (const bool beside : {true, false}) {
+    FakeTrial trial;
+    double norm = 40;
+    for (int step = 0; step < 8; ++step) {
+      trial.Step().Loss(2.3);
+      if (step > 0) {
+        trial.Difference("table.weight", 1, 0.1 * norm, norm, 4);
+        norm *= 0.9;
+        if (beside) trial.Difference("b.weight", 1, 0.1, 1, 4);
+      }
+      trial.Tensor("table.weight", Role::kWeight, {norm}).Tensor("b.weight", Role::kWeight, {1});
+      trial.Place("table.weight", "table", "Embedding");
+      trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, 0.1)
+          .Scalar("optimizer/Adam.group0.weight_decay", Role::kOptimizerSetting, 1e-5);
+    }
+    EXPECT_EQ(FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff).empty(), beside);
+  }
+}
+
 TEST(RegularizationDominates, WeightsThatStayWhereTheyWereShrunkTo_AreNotHealed_UnlessTheyGrowBack) {
   for (const double then : {1.0, 1.6}) {
     FakeTrial trial = Shrinking(0.9, 1, 0);

@@ -90,6 +90,43 @@ TEST(PoorWeightInitialization, TwoLayersTooLargeTogether_AreFound_OneWithAUsualO
   EXPECT_TRUE(FindingsOf(first, "PoorWeightInitialization", ParameterSet::kLuff).empty());
 }
 
+// A regression of 16 rows whose outputs have this deviation beside targets of another, and a layer of this
+// size.
+std::vector<Finding> Regression(double outputs, double targets, double weight, bool updated = false) {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [
+    {"path": "norm", "type": "LayerNorm", "name": "Net_norm"}]}]})");
+  for (int step = 0; step < 5; ++step) {
+    std::vector<double> y;
+    std::vector<double> z;
+    double error = 0;
+    for (int i = 0; i < 16; ++i) {
+      y.push_back(targets * std::sin(i));
+      z.push_back(outputs * std::cos(1.7 * i));
+      error += (z.back() - y.back()) * (z.back() - y.back()) / 16;
+    }
+    Matrix(trial.Step(query::Mode::kTrain, -1, updated ? step + 1 : step), "a.weight",
+           {{weight, -weight}, {-weight, weight}})
+        .Loss(error, "MSELoss_output_0")
+        .Sample("sample/MSELoss_input_0", {16}, z)
+        .Sample("sample/MSELoss_input_1", {16}, y);
+  }
+  return FindingsOf(trial, "PoorWeightInitialization", ParameterSet::kLuff);
+}
+
+TEST(PoorWeightInitialization, OutputsFarWiderThanTheTargets_NameTheLayer_AlsoBehindNormalisation) {
+  const auto findings = Regression(40, 1, 10);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "scale");
+  EXPECT_EQ(findings[0].tensor, "a.weight");
+  EXPECT_NE(findings[0].why.find("times as widely"), std::string::npos);
+  EXPECT_TRUE(Regression(0.6, 1e-3, 0.4).empty());   // targets that are tiny on purpose
+  EXPECT_TRUE(Regression(1, 1, 10).empty());         // weights that are scaled where they are used
+  EXPECT_TRUE(Regression(40, 0, 10).empty());        // residuals that should vanish
+  EXPECT_TRUE(Regression(40, 1, 10, true).empty());  // not the initialisation
+  EXPECT_TRUE(Regression(4, 1, 10).empty());
+}
+
 TEST(PoorWeightInitialization, LoadedWeights_AndUsualGains_AreSilent) {
   FakeTrial loaded;
   FakeTrial usual;

@@ -3,11 +3,13 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/stale_answers.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -101,6 +103,8 @@ class Luff final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
+    if (const auto found = stale_.OnStep(view)) TellStale(view.trial, *found, sink);
+    if (stale_.moved() && std::exchange(stale_open_, false)) sink.Heal("evaluated", "", info.mode_step);
     if (info.mode != query::Mode::kTrain) return;
     if (first_step_ < 0) first_step_ = info.mode_step;
     TakeEvents(view);
@@ -129,6 +133,9 @@ class Luff final : public KeptRule {
     }
     if (judged) Judge(view, sink);
   }
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    if (const auto found = stale_.OnEnd()) TellStale(trial, *found, sink);
+  }
 
   void VisitFields(Fields& io) override {
     io("weights", weights_);
@@ -137,6 +144,8 @@ class Luff final : public KeptRule {
     io("optimizer_steps", optimizer_steps_, kMaxOptimizers);
     io("first_step", first_step_);
     io("open", open_);
+    io("stale", stale_);
+    io("stale_open", stale_open_);
   }
 
  private:
@@ -249,7 +258,34 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  void TellStale(const query::Trial& trial, const StaleAnswers::Found& found, Sink& sink) {
+    stale_open_ = true;
+    Finding finding = FindingAt(kName, "evaluated", trial, format::kNoId, 0, found.at.Info());
+    finding.since_step = found.since;
+    finding.what = fmt::format(
+        "evaluations ask a model that does not change: {} of them had the same outputs to the last bit",
+        found.evaluations);
+    finding.why = fmt::format(
+        "{} passes over the same rows were compared, {} updates lie between the first and the last of them; "
+        "evaluations call {}, the training calls {}, whose weights do change",
+        found.passes, found.updates, found.evaluated, found.trained);
+    finding.remedy =
+        "evaluate the model that is trained, or bring its copy up to date before each evaluation: an average "
+        "takes "
+        "the weights of the trained model";
+    finding.causes = {"an average (EMA) that is updated from itself, or never",
+                      "a copy that was made before the training",
+                      "another model of the same kind was passed to the evaluation"};
+    finding.evidence = {
+        {"evaluations", found.evaluations}, {"updates", found.updates}, {"passes", found.passes}};
+    finding.threshold = fmt::format("not one bit in {} evaluations, {} updates or more between them (Luff)",
+                                    StaleAnswers::kEvaluations, StaleAnswers::kUpdates);
+    sink.Report(std::move(finding));
+  }
+
   const Limits limits_;
+  StaleAnswers stale_;
+  bool stale_open_ = false;
   std::map<std::string, Weight> weights_;
   std::map<std::string, Gradient> gradients_;    // by parameter
   std::map<std::string, std::int64_t> lr_zero_;  // last TRAIN step with a learning rate of zero, by setting
@@ -262,11 +298,13 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 2;
-  spec.summary = "weights that ought to be trained and do not change";
+  spec.version = 3;  // 3: cause "evaluated"
+  spec.summary = "weights that ought to be trained and do not change, and evaluations of such a model";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (IsOriginal(all)) return SelectedNeeds(all, "unchanged_tensor", Bit(Form::kSummary) | Bit(Form::kRaw));
-    return {WeightChangeNeed(IntervalOf(all), 0)};
+    std::vector<Need> needs = SampleNeeds();
+    needs.push_back(WeightChangeNeed(IntervalOf(all), 0));
+    return needs;
   };
   return spec;
 }

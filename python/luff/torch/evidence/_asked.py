@@ -1,0 +1,68 @@
+"""Questions to a model, which forked children answer while the training goes on. docs/adr/0010."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from luff._hook import Session
+from luff.torch.replay._replay import Replay
+
+__all__ = ["ASK_AT", "Asked"]
+
+ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer initialized to zero shows nothing at first
+_LARGEST = 2 << 30  # largest process in bytes: memory written while the child lives is copied
+_WAIT_S = 1.0  # longest wait for an answer at the end of the run
+
+
+class Asked:
+    """The children that answer one kind of question, under the hook's lock and guard. False if nothing is to be
+    recorded.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind  # of the events
+        self._waiting: list[tuple[int, Replay]] = []
+        self._ended: list[Replay] = []
+        self._no_replay = ""  # why a child could not be started
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._ended or self._no_replay)
+
+    def ask(self, step: int, question: Callable[[], dict[str, Any] | None], models: list[Any]) -> None:
+        """Starts a child.
+
+        Parameters
+        ----------
+        step
+            TRAIN step of the process, for the event.
+        question
+            Called in the child only: modes and buffers may change. Returns the answer, as JSON of at most 4 KiB.
+        models
+            Models whose parameters and buffers it uses.
+        """
+        replay = Replay.ask(question, _LARGEST, models)
+        if isinstance(replay, str):
+            self._no_replay = replay
+        else:
+            self._waiting.append((step, replay))
+
+    def record(self, session: Session, wait: bool = False) -> None:
+        """Records the answers that have arrived. `wait` is for the end of the run: waits for a bounded time."""
+        until = time.monotonic() + _WAIT_S if wait else 0.0
+        if self._no_replay:
+            session.event_json(json.dumps({"kind": self._kind, "no_replay": self._no_replay}))
+            self._no_replay = ""
+        going = []
+        for step, replay in self._waiting:
+            answer = replay.answer(until)
+            if answer is None:
+                going.append((step, replay))
+                continue
+            self._ended.append(replay)
+            if answer:
+                session.event_json(json.dumps({"kind": self._kind, "step": step, **answer}))
+        self._waiting = going
+        self._ended = [replay for replay in self._ended if not replay.collected()]

@@ -1,0 +1,181 @@
+"""Finds a reshape that moves the samples of a batch to another axis, and asks the model whether it mixes them.
+
+The graph shows each reshape with the shapes before and behind it. If the batch is one axis of both, with other axes in
+front of it, rows behind the reshape hold values of several samples: a transposition is missing. Sizes may agree by
+chance, so the model itself decides: a forked child exchanges all samples but the first, in evaluation mode, and looks
+whether the answer for the first one changes. docs/adr/0010.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from luff.torch.capture._graphs import operation_of
+from luff.torch.capture._memory import is_readable
+from luff.torch.capture._modules import tensors_in
+from luff.torch.evidence._asked import ASK_AT, Asked
+from luff.torch.evidence._loss_rows import VIEWS, base_shape
+
+__all__ = ["Mixing", "evaluate", "is_moved"]
+
+_MOST_CALLS = 4  # of models in a step
+_LEAST_ROWS = 4
+_MOST_ROWS = 1 << 12
+_AXES = 4  # of an argument, among which the batch is looked for
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+class Mixing(Asked):
+    """Looks for reshapes that mix samples, under the hook's lock and guard."""
+
+    def __init__(self) -> None:
+        super().__init__("mixing")
+        self._step = -1
+        self._calls: list[Call] = []
+        self._rows = 0  # of the loss's target
+        self._asked = False
+
+    def begins(self, step: int) -> None:
+        """Called when a TRAIN step begins; steps are counted from the first of the process."""
+        self._step = step if step in ASK_AT and not self._asked else -1
+        self._calls.clear()
+        self._rows = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether the graph of the next backward pass is examined."""
+        return self._step >= 0
+
+    def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remembers a model's call."""
+        if self._step >= 0 and len(self._calls) < _MOST_CALLS:
+            self._calls.append((weakref.ref(model), args, kwargs))
+
+    def loss_called(self, target: Any) -> None:
+        """Remembers how many rows the target of the step's first loss has, before it was flattened."""
+        if self._step < 0 or self._rows or not isinstance(target, torch.Tensor):
+            return
+        if not target.dim() or not is_readable(target):
+            return
+        try:
+            self._rows = int((base_shape(target) or target.shape)[0])
+        except RuntimeError:  # a tensor without a view counter
+            return
+
+    def backward_begins(self, nodes: Iterable[Any]) -> None:
+        """Starts the child, if a reshape among the nodes of the graph moves the batch."""
+        rows, calls = self._rows, [call for call in self._calls if call[0]() is not None]
+        step = self._step
+        self._calls.clear()
+        self._step = -1
+        if not _LEAST_ROWS <= rows <= _MOST_ROWS:
+            return
+        calls = [call for call in calls if _has_rows(call, rows)]
+        moved = _first_moved(nodes, rows) if calls else None
+        if moved is None:
+            return
+        self._asked = True
+        self.ask(step, partial(evaluate, calls, rows, *moved), [call[0]() for call in calls])
+
+
+def _axis_of(tensor: Any, rows: int) -> int | None:
+    """Returns the one axis of a tensor that has as many places as the batch has samples; None if it is not just one."""
+    found = [axis for axis, size in enumerate(tensor.shape) if size == rows]
+    return found[0] if len(found) == 1 and found[0] < _AXES else None
+
+
+def _has_rows(call: Call, rows: int) -> bool:
+    return any(is_readable(one) and _axis_of(one, rows) is not None for one in tensors_in(call[1:]))
+
+
+def is_moved(before: Sequence[int], behind: Sequence[int], rows: int) -> bool:
+    """Whether a reshape from one shape to the other moves the axis of `rows` samples past other axes.
+
+    A reshape keeps the order of the values, so what lies in front of the samples' axis must have as many places as
+    before: (layers, N, width) to (N, layers * width) puts values of several samples into one row. Where several axes
+    have as many places as there are samples, any of them may be theirs.
+    """
+    fronts = _fronts(before, rows), _fronts(behind, rows)
+    return all(fronts) and not fronts[0] & fronts[1]
+
+
+def _fronts(shape: Sequence[int], rows: int) -> set[int]:
+    """Returns how many places lie in front of each axis of `rows` places."""
+    return {math.prod(shape[:axis]) for axis, size in enumerate(shape) if size == rows}
+
+
+def _first_moved(nodes: Iterable[Any], rows: int) -> tuple[list[int], list[int]] | None:
+    """Returns the shapes before and behind the first reshape of the forward pass that moves the batch."""
+    found = None
+    for node in nodes:  # from the loss backwards
+        if operation_of(node) not in VIEWS:
+            continue
+        sizes, results = (getattr(node, name, None) for name in ("_saved_self_sym_sizes", "_input_metadata"))
+        if sizes is None or not results:
+            continue
+        before, behind = [int(size) for size in sizes], [int(size) for size in results[0].shape]
+        if is_moved(before, behind, rows):
+            found = before, behind
+    return found
+
+
+def _exchanged(value: Any, order: Any, rows: int) -> Any:
+    """Returns arguments whose samples are in another order."""
+    if isinstance(value, torch.Tensor):
+        axis = _axis_of(value, rows)
+        return value if axis is None else value.index_select(axis, order)
+    if type(value) in (list, tuple):
+        return type(value)(_exchanged(item, order, rows) for item in value)
+    if type(value) is dict:
+        return {key: _exchanged(item, order, rows) for key, item in value.items()}
+    return value
+
+
+def _answer(result: Any, rows: int) -> Any:
+    """Returns the first result with one place for each sample, the samples first; None if there is none."""
+    if hasattr(result, "logits"):
+        result = result.logits
+    for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in((result,)):
+        axis = _axis_of(tensor, rows)
+        if axis is not None and tensor.dtype.is_floating_point:
+            return tensor.movedim(axis, 0).reshape(rows, -1).double()
+    return None
+
+
+def evaluate(calls: list[Call], rows: int, before: list[int], behind: list[int]) -> dict[str, Any] | None:
+    """Evaluates the models with their samples exchanged. Only for a forked child: modes and buffers change."""
+    found = None
+    for reference, args, kwargs in calls:
+        model = reference()
+        try:
+            one = None if model is None else _compared(model, args, kwargs, rows)
+        except Exception:  # no other order fits, e.g. of sorted lengths
+            one = None
+        if one is not None and (found is None or one["across"] > found["across"]):
+            found = one
+    return None if found is None else found | {"rows": rows, "before": before, "behind": behind}
+
+
+def _compared(model: Any, args: Any, kwargs: Any, rows: int) -> dict[str, Any] | None:
+    model.eval()
+
+    def outputs(order: list[int] | None) -> Any:
+        given = [args, kwargs] if order is None else _exchanged([args, kwargs], torch.tensor(order), rows)
+        with torch.no_grad():
+            return _answer(model(*given[0], **given[1]), rows)
+
+    plain = outputs(None)
+    if plain is None or not bool(torch.isfinite(plain).all()) or not torch.equal(plain, outputs(None)):
+        return None
+    spread = float(plain.std())
+    if not spread > 0:
+        return None
+    across = outputs([0, *range(2, rows), 1])[0] - plain[0]  # all samples but the first
+    own = outputs([1, *range(1, rows)])[0] - plain[0]  # the first alone
+    return {"across": float(across.abs().max()) / spread, "itself": float(own.abs().max()) / spread}
