@@ -61,7 +61,12 @@ def _slow_worker(seed: int, fixed: bool, steps: int) -> None:
 def _restart(seed: int, fixed: bool, steps: int) -> None:
     """Short epochs whose workers start anew, and open their files for a while; the twin's stay."""
     loader = loader_of(
-        24, seed, 0.010, num_workers=2, persistent_workers=fixed, worker_init_fn=lambda worker: time.sleep(0.15)
+        24,
+        seed,
+        0.010,
+        num_workers=2,
+        persistent_workers=fixed,
+        worker_init_fn=lambda worker: time.sleep(0.15),
     )
     Training(0.010, steps * 4).over(loader)
 

@@ -43,7 +43,9 @@ def trace(steps: int = 3, *, stacks: bool = False) -> str:
         )
     packages = [sys.modules.get(f"luff.{name}") for name in ("torch", "keras", "jax")]
     hooks = [hook for package in packages if package is not None and (hook := package.get_hook()) is not None]
-    hooks.sort(key=lambda hook: hook.session is None)  # under `luff run` also those of frameworks that train nothing
+    hooks.sort(
+        key=lambda hook: hook.session is None
+    )  # under `luff run` also those of frameworks that train nothing
     if not hooks:
         return "no training of PyTorch, TensorFlow or JAX is recorded"
     return str(hooks[0].trace(steps, stacks=stacks))

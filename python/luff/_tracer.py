@@ -189,7 +189,9 @@ class Tracer:
         run_s, spent_s = time.monotonic() - self._since_s, self._spent_s + (self._last_s or _FIRST_S)
         if spent_s <= share * run_s:
             return ""
-        return f"it would take traces to {spent_s:.1f} s, more than {100 * share:g} % of the run's {run_s:.0f} s"
+        return (
+            f"it would take traces to {spent_s:.1f} s, more than {100 * share:g} % of the run's {run_s:.0f} s"
+        )
 
     def step_ended(self, steps: int = 1) -> bool:
         """Counts steps. Returns False when the trace has ended, early if it takes long or memory is scarce."""

@@ -43,7 +43,9 @@ print(hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdige
 
 def said(done):
     return sorted(
-        line.split("]")[-1] for line in done.stderr.splitlines() if line and not line.startswith(("luff", " "))
+        line.split("]")[-1]
+        for line in done.stderr.splitlines()
+        if line and not line.startswith(("luff", " "))
     )
 
 
