@@ -171,6 +171,18 @@ TEST(XplaneTrace, HostsAndStreamsAreReadOnOneClock) {
   EXPECT_EQ(visited, 7U);
 }
 
+TEST(XplaneTrace, TimesMayCountFromTheBeginOfTheTrace) {
+  const std::string lines =
+      Text(1, Text(2, "/host:CPU") + Named(4, 1, "dot") + Xline(11, "python", 5000, Xevent(1, 1000, 50)));
+  const std::string start = Text(1, Text(2, "Task Environment") + Named(5, 7, "profile_start_time") +
+                                        Text(6, Number(1, 7) + Number(3, 1'700'000'000'000'000'000)));
+  std::vector<std::int64_t> begins;
+  const auto visit = [&](const TraceEvent& event) { begins.push_back(event.begin_ns); };
+  ASSERT_TRUE(VisitTraceUntrusted(lines + start, visit).ok());
+  EXPECT_EQ(begins, (std::vector<std::int64_t>{1'700'000'000'000'006'000}));
+  EXPECT_FALSE(VisitTraceUntrusted(lines, visit).ok());
+}
+
 TEST(XplaneTrace, FactsOfLuffAtTheEndChangeNothing) {
   const std::string facts = Text(1, Text(2, R"(luff {"rank": 0})"));
   const auto summary = SummariseTraceUntrusted(Space() + facts);

@@ -85,20 +85,25 @@ class SpaceReader {
 
   [[nodiscard]] Status ReadPlane(std::string_view bytes) {
     names_.clear();
-    correlation_ = 0;
+    correlation_ = start_key_ = 0;
     std::string_view plane;
     std::vector<Line> lines;
+    std::vector<std::string_view> numbers;
     Fields fields(bytes);
     for (Field field; fields.Next(&field);) {
       if (field.number == 2) plane = field.bytes;
       if (field.number == 4) LUFF_RETURN_IF_ERROR(ReadName(field.bytes));
       if (field.number == 5) LUFF_RETURN_IF_ERROR(ReadStatName(field.bytes));
+      if (field.number == 6 && numbers.size() < kMostLinesOfPlane) numbers.push_back(field.bytes);
       if (field.number == 3 && lines.size() < kMostLinesOfPlane) {
         Line& line = lines.emplace_back();
         LUFF_RETURN_IF_ERROR(ReadLine(field.bytes, &line));
       }
     }
     if (fields.failed()) return NoTrace("a plane", fields.at());
+    if (plane == "Task Environment") {
+      for (const std::string_view number : numbers) LUFF_RETURN_IF_ERROR(ReadStart(number));
+    }
     const bool device = plane.starts_with("/device:");
     const bool calls = plane == "/host:CUPTI";
     if (!device && (!plane.starts_with("/host:") || plane == "/host:metadata")) return Status::Ok();
@@ -148,6 +153,7 @@ class SpaceReader {
       if (field.number == 2) name = field.bytes;
     }
     if (name == "correlation_id") correlation_ = key;
+    if (name == "profile_start_time") start_key_ = key;
     return described.failed() ? NoTrace("a name", described.at()) : Status::Ok();
   }
 
@@ -194,8 +200,8 @@ class SpaceReader {
     }
     const bool sound =
         event.begin >= 0 && event.begin < kLatestUs && event.length >= 0 && event.length < kLatestUs;
-    constexpr std::int64_t kYear2255 = 9'000'000'000'000'000'000;
-    if (!sound || line.begin_ns < 0 || line.begin_ns > kYear2255) return Status::Ok();
+    if (!sound || line.begin_ns < 0 || line.begin_ns > static_cast<std::int64_t>(kLatestNs))
+      return Status::Ok();
     event.thread = planes_ << 40U ^ line.id;
     event.name = trace_->names.Number(name);
     trace_->events.push_back(event);
@@ -215,21 +221,41 @@ class SpaceReader {
     return Status::Ok();
   }
 
-  /// Moves all events to one clock.
+  /// When the trace was begun, in a number of the plane that describes it.
+  [[nodiscard]] Status ReadStart(std::string_view bytes) {
+    std::uint64_t key = 0, value = 0;
+    Fields fields(bytes);
+    for (Field field; fields.Next(&field);) {
+      if (field.number == 1) key = field.value;
+      if (field.number == 3 || field.number == 4) value = field.value;
+    }
+    if (fields.failed()) return NoTrace("a number of a plane", fields.at());
+    if (start_key_ != 0 && key == start_key_ && value < kLatestNs)
+      start_ns_ = static_cast<std::int64_t>(value);
+    return Status::Ok();
+  }
+
+  /// Moves all events to one clock. Times of lines are Unix time, or count from the begin of the trace.
   [[nodiscard]] Status Place() {
     if (line_ns_.empty()) return Status::Ok();
     trace_->base_ns = *std::ranges::min_element(line_ns_);
+    constexpr std::int64_t kYear2001 = 1'000'000'000'000'000'000;
+    const std::int64_t from_ns = trace_->base_ns < kYear2001 ? start_ns_ : 0;
     for (std::size_t i = 0; i < line_ns_.size(); ++i) {
       RawTraceEvent& event = trace_->events[i];
       event.begin =
           std::min(event.begin + static_cast<double>(line_ns_[i] - trace_->base_ns) * 1e-3, kLatestUs);
     }
+    trace_->base_ns = std::min(trace_->base_ns, static_cast<std::int64_t>(kLatestNs)) + from_ns;
     return Status::Ok();
   }
 
+  static constexpr std::uint64_t kLatestNs = 4'000'000'000'000'000'000;  // in the year 2096
   RawTrace* trace_;
   std::unordered_map<std::uint64_t, std::string_view> names_;  // of this plane, by key
   std::uint64_t correlation_ = 0;                              // key of that number; 0: none
+  std::uint64_t start_key_ = 0;
+  std::int64_t start_ns_ = 0;  // Unix time at which the trace was begun; 0: it does not say
   std::uint64_t planes_ = 0;
   std::vector<std::int64_t> line_ns_;  // of each event
 };

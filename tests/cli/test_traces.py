@@ -307,7 +307,7 @@ import time
 import torch
 
 class Data(torch.utils.data.Dataset):
-    def __len__(self): return 400
+    def __len__(self): return 250
     def __getitem__(self, i):
         time.sleep(0.02)
         return torch.randn(8), torch.ones(1)
