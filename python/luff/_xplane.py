@@ -50,6 +50,9 @@ class Profiler:
         """Returns whether it traces, for anybody."""
         raise NotImplementedError
 
+    def give_up(self) -> None:
+        """Leaves what `stop` could not end, so that the training can begin its own."""
+
     def gives_way(self, original: Method) -> Method:
         """Returns a wrapper of the function that begins a trace of the training's own: that has precedence."""
 
@@ -87,6 +90,9 @@ class _Jax(Profiler):
 
     def runs(self) -> bool:
         return self._inner._profile_state.profile_session is not None
+
+    def give_up(self) -> None:
+        self._inner._profile_state.reset()  # JAX keeps what it could not write
 
 
 class _TensorFlow(Profiler):
@@ -174,7 +180,11 @@ class XplaneTracer(Tracer):
         return folder
 
     def _stop(self, profiler: Any, facts: str, path: str) -> None:
-        self._ours(self.profiler.stop)
+        try:
+            self._ours(self.profiler.stop)
+        except BaseException:
+            self.profiler.give_up()
+            raise
         found = sorted(Path(profiler).rglob("*.xplane.pb"))[:_MOST_FILES]
         if len(found) != 1:
             raise FileNotFoundError(f"the profiler of {self.profiler.name} has written {len(found)} files")

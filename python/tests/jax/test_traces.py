@@ -94,6 +94,22 @@ def test_a_profiler_of_the_trainings_own_has_precedence(start_luff, phases_of, t
     assert told == [(5, 2, True), (8, 0, False), (12, 2, True)]
 
 
+def test_a_profiler_that_cannot_be_ended_is_given_up(start_luff, phases_of, tmp_path):
+    own = tmp_path / "own"
+    start_luff(
+        program(f"""import luff, luff.jax
+    if i == 5:
+        assert luff.trace(1) == ''
+        luff.jax.get_hook()._tracer.profiler.stop = lambda: 1 / 0  # as on a full disk
+    if i == 8: jax.profiler.start_trace({str(own)!r})
+    if i == 9: jax.profiler.stop_trace()""")
+    )
+    assert list(own.rglob("*.xplane.pb"))
+    (told,) = phases_of()[0]["traces"]
+    assert told["file"] is None and "it cannot be written: ZeroDivisionError" in told["refused"]
+    assert files(tmp_path / "run") == []
+
+
 def test_a_training_that_ends_meanwhile_ends_its_trace(start_luff, phases_of, tmp_path):
     start_luff(program("import luff\n    if i == 18: luff.trace(10)"))
     (trace,) = phases_of()[0]["traces"]
