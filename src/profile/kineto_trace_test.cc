@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
+#include <string>
+
+#include "luff/profile/device_trace.h"
 
 namespace luff::profile {
 namespace {
@@ -199,6 +203,23 @@ TEST(XplaneTrace, WhatBreaksOffIsAnError) {
   }
   EXPECT_GE(bad, whole.size() - 5);  // planes that are whole are a trace
   EXPECT_THAT(SummariseTraceUntrusted("\x01\x02").status().ToString(), HasSubstr("no trace"));
+}
+
+TEST(XplaneTrace, BytesThatOthersHaveChangedGiveSoundTimesOrAnError) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 3000; ++i) {
+    std::string bytes = Space();
+    for (int change = 0; change < 1 + i % 4; ++change)
+      bytes[random() % bytes.size()] = static_cast<char>(random() % 256);
+    if (const auto summary = SummariseTraceUntrusted(bytes); summary.ok()) {
+      EXPECT_GE(summary->device_busy_s, 0);
+    }
+    if (const auto devices = DevicesOfTraceUntrusted(bytes); devices.ok()) {
+      EXPECT_GE(devices->span_s, 0);
+    }
+    (void)VisitTraceUntrusted(bytes,
+                              [](const TraceEvent& event) { EXPECT_GE(event.end_ns, event.begin_ns); });
+  }
 }
 
 TEST(KinetoTrace, WhatIsNoTraceIsAnError) {
