@@ -138,27 +138,35 @@ def sampler(pairs: int = 8, ticks: int = 20) -> tuple[list[dict[str, Any]], list
     return [result], gates
 
 
-def level0(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Measures a training with and without level 0."""
+def _blocks(
+    model: str, pairs: int, steps: int, folder: Path, without: str, having: str
+) -> list[tuple[Any, Any]]:
+    """Trains with two settings of `profile` in turns; returns each block with the mean of those around it."""
     from capture import Luff, Runner, middle
 
+    off = Runner(model, lambda w: Luff(str(folder / "off"), {"profile": without}, w))
+    on = Runner(model, lambda w: Luff(str(folder / "on"), {"profile": having}, w))
+    off.block(5)
+    on.block(5)
+    on.share_memory(off)
+    time.sleep(2.5)  # samplers start
+    blocks = []
+    before = off.block(steps)
+    for _ in range(pairs):
+        own, after = on.block(steps), off.block(steps)
+        blocks.append((own, middle(before, after)))
+        before = after
+    off.system.close()
+    on.system.close()
+    return blocks
+
+
+def level0(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Measures a training with and without level 0."""
     folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
     os.environ["LUFF_EXECUTABLE"] = luff_command()
     try:
-        off = Runner(model, lambda w: Luff(str(folder / "off"), {"profile": "off"}, w))
-        on = Runner(model, lambda w: Luff(str(folder / "on"), {"profile": "basic"}, w))
-        off.block(5)
-        on.block(5)
-        on.share_memory(off)
-        time.sleep(2.5)  # the sampler starts
-        blocks = []
-        before = off.block(steps)
-        for _ in range(pairs):
-            own, after = on.block(steps), off.block(steps)
-            blocks.append((own, middle(before, after)))
-            before = after
-        off.system.close()
-        on.system.close()
+        blocks = _blocks(model, pairs, steps, folder, "off", "basic")
         _wait_for_sampler(folder / "on")
         machine = _samples(folder / "on")
     finally:
@@ -178,26 +186,12 @@ def level1(model: str, pairs: int, steps: int) -> tuple[dict[str, Any], dict[str
     """Measures steps in which modules are timed beside steps in which they are not."""
     from luff.torch.capture import _module_times
 
-    from capture import Luff, Runner, middle
-
     usual = _module_times.FIRST, _module_times.EVERY
     _module_times.FIRST, _module_times.EVERY = 0, 1
     folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
     os.environ["LUFF_EXECUTABLE"] = luff_command()
     try:
-        off = Runner(model, lambda w: Luff(str(folder / "off"), {"profile": "basic"}, w))
-        on = Runner(model, lambda w: Luff(str(folder / "on"), {"profile": "full"}, w))
-        off.block(5)
-        on.block(5)
-        on.share_memory(off)
-        blocks = []
-        before = off.block(steps)
-        for _ in range(pairs):
-            own, after = on.block(steps), off.block(steps)
-            blocks.append((own, middle(before, after)))
-            before = after
-        off.system.close()
-        on.system.close()
+        blocks = _blocks(model, pairs, steps, folder, "basic", "full")
         shown = subprocess.run(
             [luff_command(), "profile", str(folder / "on"), "--json"],
             capture_output=True,

@@ -59,16 +59,23 @@ def _slow_worker(seed: int, fixed: bool, steps: int) -> None:
 
 @program("WorkersRestart", "start")
 def _restart(seed: int, fixed: bool, steps: int) -> None:
-    """Short epochs whose workers start anew."""
-    loader = loader_of(24, seed, 0.010, num_workers=2, persistent_workers=fixed)
-    Training(0.010, steps * 6).over(loader)
+    """Short epochs whose workers start anew, and open their files for a while; the twin's stay."""
+    loader = loader_of(
+        24,
+        seed,
+        0.010,
+        num_workers=2,
+        persistent_workers=fixed,
+        worker_init_fn=lambda worker: time.sleep(0.15),
+    )
+    Training(0.010, steps * 4).over(loader)
 
 
 @program("WorkersRestart", "start")
 def _many_workers(seed: int, fixed: bool, steps: int) -> None:
     """Sixteen workers, whose start takes as long as a third of an epoch; the twin's two stay."""
     workers = 2 if fixed else 16
-    loader = loader_of(128, seed, 0.010, num_workers=workers, persistent_workers=fixed)
+    loader = loader_of(48, seed, 0.010, num_workers=workers, persistent_workers=fixed)
     Training(0.010, steps * 6).over(loader)
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def _logging_pipe(seed: int, fixed: bool, steps: int) -> None:
 
     def read() -> None:
         while os.read(receiving, 1 << 16):
-            time.sleep(0.5 if not fixed else 0)
+            time.sleep(0.7 if not fixed else 0)
 
     threading.Thread(target=read, daemon=True).start()
     line = b"x" * (1 << 17)
@@ -45,17 +46,22 @@ def _logging_pipe(seed: int, fixed: bool, steps: int) -> None:
 
 @program("LoggingStalls", "periodic")
 def _logging_fsync(seed: int, fixed: bool, steps: int) -> None:
-    """Each 20th step, records that are written through to the disk one by one; the twin leaves that to the system."""
+    """Each 20th step, records that are written through to the disk one by one; the twin leaves that to a thread."""
     training = Training(PACE, steps)
-    with tempfile.TemporaryFile(buffering=0) as file:
+    with tempfile.TemporaryFile(buffering=0) as file, ThreadPoolExecutor(1) as beside:
         records = counted_writes(file.fileno(), 0.5)
+
+        def write() -> None:
+            for _ in range(records):
+                file.write(PIECE)
+                os.fsync(file.fileno())
 
         def log(step: int) -> None:
             if step % 20 == 0:
-                for _ in range(records):
-                    file.write(PIECE)
-                    if not fixed:
-                        os.fsync(file.fileno())
+                if fixed:
+                    beside.submit(write)
+                else:
+                    write()
 
         training.after = log
         training.over(loader_of(steps, seed))
@@ -152,8 +158,10 @@ def _one_by_one(seed: int, fixed: bool, steps: int) -> None:
 
 @program("Recompiles", "compile", needs=("compiler",))
 def _recompiles(seed: int, fixed: bool, steps: int) -> None:
-    """A compiled model that gets another length now and then."""
+    """A compiled model that gets another length now and then, which nobody has compiled before."""
     torch._dynamo.config.cache_size_limit = 1000
+    folder = tempfile.TemporaryDirectory()  # what an earlier run has compiled would be there at once
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder.name
     layers = torch.compile(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1)), dynamic=False)
 
     class Compiled(nn.Module):
@@ -174,7 +182,8 @@ def _recompiles(seed: int, fixed: bool, steps: int) -> None:
             yield x, x.sum(1)
 
     torch.manual_seed(seed)
-    training.over(list(batches()))  # type: ignore[arg-type]
+    with folder:
+        training.over(list(batches()))  # type: ignore[arg-type]
 
 
 @program("FirstStepsSlow", "start", parameters="all,FirstStepsSlow:seconds=5")

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -85,6 +86,8 @@ class BaseHook:
         Writes the steps.
     first_rank
         Whether this worker is the first of those that train one model, and so records what all of them share.
+    opened_s
+        When the session was opened, by `time.monotonic`.
     reference
         A weak reference to the hook.
     registry
@@ -114,6 +117,7 @@ class BaseHook:
         self.registry: Any = None
         self.steps = self._make_writer()
         self.first_rank = True
+        self.opened_s = 0.0
         self._following = NextTraining()
         _living.add(self)
 
@@ -331,6 +335,7 @@ class BaseHook:
         self._run = find_run(self._options, rank)
         point = resume_point(self._run) if self._options.resume else None
         session = self._open_session(rank)
+        self.opened_s = time.monotonic()
         stop.watch(self)
         session.accept_actions(self._corrections().kinds())
         corrections.listen(self._accept_corrections)

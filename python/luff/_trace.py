@@ -13,7 +13,7 @@ _MOST = 10
 
 
 def trace(steps: int = 3, *, stacks: bool = False) -> str:
-    """Traces the operators of the next steps of a PyTorch training with PyTorch's own profiler.
+    """Traces the operators of the next steps with the framework's own profiler: PyTorch's, TensorFlow's or JAX's.
 
     From the call on, until `steps` TRAIN steps have ended. The trace is written into the run (``wNNNN/traces``), where
     `luff profile` sums it up. Ranks that call it at the same step trace the same steps; ``luff trace RUN``, from
@@ -41,11 +41,14 @@ def trace(steps: int = 3, *, stacks: bool = False) -> str:
         raise InvalidArgumentError(
             f"luff.trace: found steps={steps!r}, expected a whole number from 1 to {_MOST}"
         )
-    package = sys.modules.get("luff.torch")
-    hook = package.get_hook() if package is not None else None
-    if hook is None:
-        return "no training of PyTorch is recorded"
-    return str(hook.trace(steps, stacks=stacks))
+    packages = [sys.modules.get(f"luff.{name}") for name in ("torch", "keras", "jax")]
+    hooks = [hook for package in packages if package is not None and (hook := package.get_hook()) is not None]
+    hooks.sort(
+        key=lambda hook: hook.session is None
+    )  # under `luff run` also those of frameworks that train nothing
+    if not hooks:
+        return "no training of PyTorch, TensorFlow or JAX is recorded"
+    return str(hooks[0].trace(steps, stacks=stacks))
 
 
 unseen(globals())

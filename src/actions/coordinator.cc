@@ -121,15 +121,17 @@ Coordinator::Answers Coordinator::Count(std::uint32_t world, std::span<const que
     if (worker.ended || (stop && !Lives(worker))) continue;
     const std::uint32_t verdict = VerdictOf(worker.worker, proposal_, acks);
     if (verdict == kRefused && !stop) {
-      *why =
-          current_.kind == "capture"
-              ? fmt::format(
-                    "worker {} cannot record that: something in it is wrong, or the run has no room "
-                    "for more collections",
-                    worker.worker)
-          : current_.kind == "trace"
-              ? fmt::format("worker {} cannot be traced: only PyTorch can, and one at a time", worker.worker)
-              : fmt::format("the training of worker {} has not opted in to {}", worker.worker, current_.kind);
+      *why = current_.kind == "capture"
+                 ? fmt::format(
+                       "worker {} cannot record that: something in it is wrong, or the run has no room "
+                       "for more collections",
+                       worker.worker)
+             : current_.kind == "trace" ? fmt::format(
+                                              "worker {} cannot be traced: only PyTorch, TensorFlow and JAX "
+                                              "can, and one training of a process at a time",
+                                              worker.worker)
+                                        : fmt::format("the training of worker {} has not opted in to {}",
+                                                      worker.worker, current_.kind);
       return Answers::kRefused;
     }
     if (verdict == kTooLate || verdict == kRefused || verdict == kAlone) {

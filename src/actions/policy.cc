@@ -15,14 +15,20 @@ namespace {
 constexpr std::size_t kMaxRemembered = 10'000;  // findings per action
 constexpr std::size_t kMaxWatches = 1'000;
 
-constexpr std::array<std::pair<std::string_view, ActionKind>, 7> kKinds = {
+constexpr std::array<std::pair<std::string_view, ActionKind>, 8> kKinds = {
     {{"stop", ActionKind::kStop},
      {"webhook", ActionKind::kWebhook},
      {"mail", ActionKind::kMail},
      {"command", ActionKind::kCommand},
      {"lower_lr", ActionKind::kLowerLr},
      {"skip_batch", ActionKind::kSkipBatch},
-     {"rollback", ActionKind::kRollback}}};
+     {"rollback", ActionKind::kRollback},
+     {"trace", ActionKind::kTrace}}};
+
+/// What a quiet time applies to, of "RULE/CAUSE".
+std::string QuietOf(const ActionSpec& spec, const std::string& cause) {
+  return spec.kind == ActionKind::kTrace ? cause.substr(0, cause.find('/')) : cause;
+}
 
 bool Matches(const ActionSpec& spec, const rules::Finding& finding) {
   if (finding.severity < spec.severity) return false;
@@ -128,7 +134,7 @@ Decision Policy::Decide(const ActionSpec& spec, const rules::Finding& finding, s
       &spec, finding, std::move(event), spec.dry_run ? Decision::What::kDryRun : Decision::What::kAct, {}};
   auto& acted = acted_[spec.name];
   if (acted.size() < kMaxRemembered) acted.try_emplace(finding.id, now);
-  const std::pair key{spec.name, CauseOf(finding)};
+  const std::pair key{spec.name, QuietOf(spec, CauseOf(finding))};
   if (const auto last = quiet_.find(key); last != quiet_.end() && now.s - last->second < spec.quiet_s) {
     decision.what = Decision::What::kSilenced;
     decision.detail = fmt::format("it acted for {} {:.0f} s ago (quiet_s = {:g})", key.second,
@@ -158,7 +164,7 @@ void Policy::Remember(const std::string& action, const std::string& finding, con
     times.push_back(at_s);
     while (times.size() > static_cast<std::size_t>(spec->limit)) times.pop_front();
   }
-  const std::pair key{action, cause};
+  const std::pair key{action, QuietOf(*spec, cause)};
   if (const auto last = quiet_.find(key); last != quiet_.end()) {
     last->second = std::max(at_s, last->second);
   } else if (quiet_.size() < kMaxRemembered) {

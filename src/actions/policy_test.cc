@@ -107,6 +107,24 @@ TEST(PolicyTest, SilenceIsPerCause) {
   EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("4"), "new", false, 60, 0)), std::vector{What::kAct});
 }
 
+TEST(PolicyTest, SilenceOfATraceIsPerRule) {
+  ActionSpec trace = Tell("trace");
+  trace.kind = ActionKind::kTrace;
+  trace.quiet_s = 1e9;
+  Policy policy({trace});
+  const auto asked = [&](const char* id, const char* rule, const char* cause, double now_s) {
+    rules::Finding finding = MakeFinding(id, rule);
+    finding.cause = cause;
+    return Kinds(policy.OnFinding(finding, "new", false, now_s, 0)).at(0);
+  };
+  EXPECT_EQ(asked("1", "InputBound", "no_workers", 0), What::kAct);
+  EXPECT_EQ(asked("2", "InputBound", "slow_worker", 9), What::kSilenced);
+  EXPECT_EQ(asked("3", "GpuUnderused", "underused", 9), What::kAct);
+  Policy next({trace});  // of another supervisor of the run
+  next.Remember("trace", "1", "InputBound/no_workers", -50);
+  EXPECT_EQ(Kinds(next.OnFinding(MakeFinding("4", "InputBound"), "new", false, 9, 0)).at(0), What::kSilenced);
+}
+
 TEST(PolicyTest, EscalatesByTimeOrStepsUnlessItHeals) {
   ActionSpec after = Tell("after");
   after.kind = ActionKind::kStop;

@@ -210,6 +210,32 @@ TEST_F(RunnerTest, AnEscalationWaitsForStepsOfTheJobThatGoesOn) {
   }
 }
 
+TEST_F(RunnerTest, ATraceWaitsUntilTheRunIsLongEnoughForWhatItCosts) {
+  ActionSpec spec = Spec(ActionKind::kTrace);
+  spec.trace_steps = 2;
+  spec.trace_stacks = true;
+  spec.trace_share = 0.01;
+  Runner runner(Options({spec}));
+  static_cast<void>(runner.Poll(0, 5, 1, {}, {}));
+  runner.OnFinding(MakeFinding("f1"), "new", false, 20, 1000 * kMs);
+  runner.OnFinding(MakeFinding("f2"), "new", false, 20, 1000 * kMs);
+  static_cast<void>(runner.Poll(149'000 * kMs, 20, 2, {}, {}));
+  EXPECT_TRUE(Log().empty());
+  runner.OnFinding(MakeFinding("f2"), "healed", false, 20, 149'000 * kMs);
+  now_ms_ = 150'000;
+  Obey(&runner);
+  ASSERT_EQ(Log().size(), 2U);  // proposed, committed: f1 alone
+  EXPECT_EQ(Log()[0].kind, "trace");
+  const auto body = nlohmann::json::parse(Log()[0].body);
+  EXPECT_EQ(body["steps"], 2);
+  EXPECT_EQ(body["stacks"], true);
+  EXPECT_EQ(body["share"], 0.01);
+  EXPECT_EQ(body["finding"], "f1");
+  EXPECT_EQ(body["rule"], "LossSpike");
+  Obey(&runner);
+  EXPECT_EQ(Log().size(), 2U);
+}
+
 TEST_F(RunnerTest, AStopThatTheJobsOwnEndForestalledIsStillToCome) {
   const std::vector<ActionSpec> specs = LowerThenStopAfter10Steps();
   {

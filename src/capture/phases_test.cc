@@ -1,5 +1,6 @@
 // Phases: what a thread did adds up to its time, to the nanosecond, whatever is entered and left.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <map>
@@ -248,16 +249,18 @@ TEST(ThreadTimes, StepsShareWhatTheCountersGrewBy) {
   g_reads = 0;
   ThreadTimes times(&Given);
   store::StepPhases phases;
-  std::int64_t cpu = 0, queue = 0;
+  std::int64_t cpu = 0, queue = 0, faults = 0;
   for (std::int64_t step = 1; step <= 100; ++step) {
     const std::int64_t now = step * 10 * kMs;
-    g_counters = {now / 2, now / 10};
+    g_counters = {now / 2, now / 10, step / 20};
     phases.head = {10 * kMs, -1, -1, -1, 1, 1, format::kNoId, 0};
     times.FillIn({now, 7}, now, &phases);
     EXPECT_EQ(phases.head.cpu_ns < 0, step == 1);  // it began before the first reading
     cpu += std::max<std::int64_t>(phases.head.cpu_ns, 0);
     queue += std::max<std::int64_t>(phases.head.run_queue_ns, 0);
+    if (phases.head.major_faults != format::kNoId) faults += phases.head.major_faults;
   }
+  EXPECT_NEAR(static_cast<double>(faults), 5, 1);
   EXPECT_NEAR(static_cast<double>(cpu), 495e6, 26e6);  // all but the first step, and what was not read yet
   EXPECT_NEAR(static_cast<double>(queue), 99e6, 6e6);
   EXPECT_LE(g_reads, 27);  // at most every 40 ms
@@ -265,6 +268,10 @@ TEST(ThreadTimes, StepsShareWhatTheCountersGrewBy) {
 
 TEST(ThreadTimes, AThreadThatIsNotThereHasNone) {
   EXPECT_FALSE(ThreadTimes::ReadKernel(-1));
+  // There is no schedstat in some sandboxes.
+  if (const auto own = ThreadTimes::ReadKernel(gettid())) {
+    EXPECT_GE(own->major_faults, 0);
+  }
   ThreadTimes times([](std::int32_t) { return std::optional<ThreadTimes::Counters>(); });
   store::StepPhases phases;
   phases.head = {5, -1, -1, -1, 1, 1, format::kNoId, 0};

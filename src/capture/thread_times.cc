@@ -11,17 +11,33 @@ namespace {
 constexpr std::int64_t kIntervalNs = 40'000'000;  // shorter than the interval of its polls
 }
 
+namespace {
+
+/// The 12th number of a thread's `stat`; its second one, a name in parentheses, may hold anything.
+std::int64_t MajorFaultsOf(const std::string& stat) {
+  constexpr int kFieldsBefore = 10;  // from the end of the name on
+  std::size_t at = stat.rfind(')');
+  for (int i = 0; i < kFieldsBefore && at != std::string::npos; ++i) at = stat.find(' ', at + 1);
+  std::int64_t faults = -1;
+  if (at == std::string::npos) return -1;
+  const auto [end, error] = std::from_chars(stat.data() + at + 1, stat.data() + stat.size(), faults);
+  return error == std::errc() && faults >= 0 ? faults : -1;
+}
+
+}  // namespace
+
 std::optional<ThreadTimes::Counters> ThreadTimes::ReadKernel(std::int32_t thread) {
-  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/schedstat";
+  const std::string folder = "/proc/self/task/" + std::to_string(thread);
   // Opened anew each time: a descriptor that stays open could be closed, and then be another file, by the
   // training.
-  const std::string text = ReadKernelFile(path, 96);
+  const std::string text = ReadKernelFile(folder + "/schedstat", 96);
   Counters counters;
   const char* const end = text.data() + text.size();
   const auto [after, error] = std::from_chars(text.data(), end, counters.cpu_ns);
   if (error != std::errc() || after == end) return std::nullopt;
   const auto waited = std::from_chars(after + 1, end, counters.run_queue_ns);
   if (waited.ec != std::errc() || counters.cpu_ns < 0 || counters.run_queue_ns < 0) return std::nullopt;
+  counters.major_faults = MajorFaultsOf(ReadKernelFile(folder + "/stat", 1024));
   return counters;
 }
 
@@ -39,7 +55,10 @@ ThreadTimes::Counters ThreadTimes::At(std::int64_t ns) const noexcept {
     return from + static_cast<std::int64_t>(share * static_cast<double>(to - from));
   };
   return {between(before.counters.cpu_ns, after->counters.cpu_ns),
-          between(before.counters.run_queue_ns, after->counters.run_queue_ns)};
+          between(before.counters.run_queue_ns, after->counters.run_queue_ns),
+          before.counters.major_faults < 0 || after->counters.major_faults < 0
+              ? -1
+              : between(before.counters.major_faults, after->counters.major_faults)};
 }
 
 void ThreadTimes::FillIn(const PhasesEnd& end, std::int64_t now_ns, store::StepPhases* phases) {
@@ -62,6 +81,9 @@ void ThreadTimes::FillIn(const PhasesEnd& end, std::int64_t now_ns, store::StepP
   if (end_ns_ != 0 && end.at_ns - head.wall_ns == end_ns_) {
     head.cpu_ns = std::max<std::int64_t>(at_end.cpu_ns - at_end_.cpu_ns, 0);
     head.run_queue_ns = std::max<std::int64_t>(at_end.run_queue_ns - at_end_.run_queue_ns, 0);
+    if (at_end.major_faults >= 0 && at_end_.major_faults >= 0)
+      head.major_faults = static_cast<std::uint32_t>(
+          std::clamp<std::int64_t>(at_end.major_faults - at_end_.major_faults, 0, format::kNoId - 1));
   }
   end_ns_ = end.at_ns;
   at_end_ = at_end;

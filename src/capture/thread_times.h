@@ -6,7 +6,8 @@
 #include "capture/phase_clock.h"
 #include "luff/store/writer.h"
 
-/// CPU time of the training thread, and the time for which it waited for a core, as the kernel counts them.
+/// CPU time of the training thread, the time for which it waited for a core, and its major faults, as the
+/// kernel counts them.
 namespace luff::capture {
 
 /// **Owned by the writer thread**, which reads the counters: the training thread makes no system call for
@@ -16,9 +17,10 @@ class ThreadTimes {
  public:
   struct Counters {
     std::int64_t cpu_ns = 0, run_queue_ns = 0;
+    std::int64_t major_faults = -1;  // -1: not known
   };
   using Read = std::optional<Counters> (*)(std::int32_t thread);
-  /// Reads /proc/self/task/THREAD/schedstat.
+  /// Reads /proc/self/task/THREAD/schedstat and, for the faults, stat.
   [[nodiscard]] static std::optional<Counters> ReadKernel(std::int32_t thread);
 
   explicit ThreadTimes(Read read = ReadKernel) : read_(read) {}

@@ -445,9 +445,9 @@ void AddTraceTo(CLI::App& app, bool bucket) {
       ->capture_default_str();
   verb->add_flag("--stacks", options->stacks, "With functions of Python; the traced steps take longer");
   verb->footer(
-      "The profiler of PyTorch writes a file for each rank, RUN/wNNNN/traces/*.json, which `luff profile "
-      "RUN`\n"
-      "sums up, and which ui.perfetto.dev opens. Results of the training stay the same, bit by bit.\n"
+      "The profiler of PyTorch, TensorFlow or JAX writes a file for each rank into RUN/wNNNN/traces, which\n"
+      "`luff profile RUN` sums up; ui.perfetto.dev opens that of PyTorch. Results of the training stay the "
+      "same, bit by bit.\n"
       "Exit code 0: done; 1: refused, no answer, or a trace is missing; 2: no such run, or nobody trains.");
   verb->callback([options, bucket] {
     FindOrExit(options.get(), "trace", bucket);

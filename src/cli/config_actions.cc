@@ -41,6 +41,7 @@ std::vector<std::string> KeysOf(ActionKind kind) {
       break;
     case ActionKind::kCommand: add({"argv", "timeout_s"}); break;
     case ActionKind::kLowerLr: add({"factor"}); break;
+    case ActionKind::kTrace: add({"steps", "stacks", "share"}); break;
     case ActionKind::kStop:
     case ActionKind::kSkipBatch:
     case ActionKind::kRollback: break;
@@ -77,9 +78,13 @@ class ActionReader {
       if (std::find(known.begin(), known.end(), key.str()) == known.end())
         return place_.Unknown(key, fmt::format("in an [[action]] of kind {}", kind_text), known);
     }
-    spec_.dry_run = !actions::OnlyTells(spec_.kind);
+    spec_.dry_run = !actions::IsHarmless(spec_.kind);
     spec_.limit = actions::IsDelivery(spec_.kind) ? 20 : 1;
     spec_.severity = spec_.kind == ActionKind::kStop ? rules::Severity::kStop : rules::Severity::kWarn;
+    if (spec_.kind == ActionKind::kTrace) {  // once for each rule, and one in ten minutes
+      spec_.per_s = 600;
+      spec_.quiet_s = 1e9;
+    }
     LUFF_RETURN_IF_ERROR(ReadCommon());
     LUFF_RETURN_IF_ERROR(ReadKind());
     return std::move(spec_);
@@ -208,6 +213,11 @@ class ActionReader {
       case ActionKind::kLowerLr:
         LUFF_RETURN_IF_ERROR(Needs({"factor"}));
         return Into("factor", 1e-6, 0.999999, &spec_.factor);
+      case ActionKind::kTrace:
+        LUFF_RETURN_IF_ERROR(Needs({"rules"}));
+        LUFF_RETURN_IF_ERROR(IntoWhole("steps", 1, 10, &spec_.trace_steps));
+        LUFF_RETURN_IF_ERROR(Into("stacks", &spec_.trace_stacks));
+        return Into("share", 1e-6, 1, &spec_.trace_share);
       case ActionKind::kCommand:
         spec_.timeout_s = 60;
         LUFF_RETURN_IF_ERROR(Needs({"argv"}));

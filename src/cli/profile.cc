@@ -67,9 +67,13 @@ void Print(const query::Trial& trial, const profile::TimeReport& report,
   // Where a rule has found something and waits are no trouble, the rule has the first word.
   if (findings.empty() || report.verdict.cause)
     fmt::print("{}\n", Wrapped(Escaped(report.verdict.text), 0, 100));
+  const auto traced = profile::TracesByFinding(trial);
   for (const rules::Finding& finding : findings) {
     fmt::print("{}\n", Wrapped(fmt::format("{}: {}", finding.rule, Escaped(finding.what)), 2, 100));
     fmt::print("    {}\n", Wrapped(Escaped(finding.remedy), 4, 100));
+    if (const auto files = traced.find(finding.id); files != traced.end()) {
+      for (const std::string& file : files->second) fmt::print("    traced: {}\n", Escaped(file));
+    }
   }
   fmt::print("\n");
   fmt::print("  {} in {}; a step takes {} (median), {} (95 of 100 take less)\n\n",

@@ -72,6 +72,7 @@ void TracesView::Print() const {
                BytesText(static_cast<double>(last_->bytes)), problem_.empty() ? "" : ", cannot be read",
                TimeText(last_->cost_s));
     fmt::print("    {}{}\n", Escaped(folder_), Escaped(last_->file));
+    if (!last_->rule.empty()) fmt::print("    asked for by an action, because of {}\n", Escaped(last_->rule));
   }
   if (!problem_.empty()) fmt::print("    {}\n", Wrapped(Escaped(problem_), 4, 100));
   if (summary_) {
@@ -106,6 +107,8 @@ Json TracesView::Described() const {
         {"first_step", file.first_step}, {"steps", file.steps}, {"bytes", file.bytes}, {"cost", file.cost_s}};
     one["file"] = file.file.empty() ? Json(nullptr) : Json(folder_ + file.file);
     one["refused"] = file.refused.empty() ? Json(nullptr) : Json(file.refused);
+    one["finding"] = file.finding.empty() ? Json(nullptr) : Json(file.finding);
+    one["rule"] = file.rule.empty() ? Json(nullptr) : Json(file.rule);
     if (last_ && file.file == last_->file && summary_) {
       const profile::TraceSummary& summary = *summary_;
       Json copies = Json::array();

@@ -15,6 +15,7 @@
 #include "cli/verbs.h"
 #include "keys/gate.h"
 #include "luff/actions/marks.h"
+#include "luff/profile/kineto_trace.h"
 #include "luff/query/capture_cost.h"
 #include "luff/rules/coverage.h"
 #include "luff/rules/finding.h"
@@ -177,6 +178,7 @@ Json Describe(const query::Trial& trial, const std::optional<BucketPrices>& pric
   }
   const rules::KeptFindings found = rules::FindingsOfRun(trial.path());
   const auto marks = MarksOfRun(trial.path());
+  const auto traced = profile::TracesByFinding(trial);
   json["findings"] = found.findings.size();
   json["finding_list"] = Json::array();
   for (const rules::Finding& f : found.findings) {
@@ -191,6 +193,7 @@ Json Describe(const query::Trial& trial, const std::optional<BucketPrices>& pric
                                     {"leader", f.leader},
                                     {"what", f.what},
                                     {"mark", DescribeMark(marks, f.id)},
+                                    {"traces", traced.contains(f.id) ? Json(traced.at(f.id)) : Json::array()},
                                     {"evidence", TryParseOrderedJson(rules::ToJson(f, "new"))["evidence"]}});
   }
   const KeptActions acted = ActionsOfRun(trial.path());
@@ -320,6 +323,7 @@ void Print(const query::Trial& trial, const Json& json, const std::optional<Buck
                tensor.empty() ? "" : " ", Escaped(tensor),
                StepText(f["mode"].get<std::string>(), f["since_step"].get<std::int64_t>()),
                f["healed"].get<bool>() ? " (healed)" : "", Escaped(f["what"].get<std::string>()));
+    for (const Json& file : f["traces"]) fmt::print("      traced: {}\n", Escaped(file.get<std::string>()));
     if (!f["mark"].is_null()) fmt::print("      marked: {}\n", Escaped(f["mark"]["said"].get<std::string>()));
   }
   PrintRules(json["rules"]);

@@ -105,6 +105,25 @@ StepTime TimeOf(const query::StepPhases& phases) {
           seconds(head.run_queue_ns), seconds(head.cpu_ns)};
 }
 
+std::optional<Loader> WaitedLoader(const Waits& waits, std::string_view loaders_json) {
+  const std::vector<Loader> loaders = LoadersOf(loaders_json);
+  const std::int64_t waited = waits.loader();
+  const auto at =
+      std::ranges::find_if(loaders, [&](const Loader& one) { return waited >= 0 && one.number == waited; });
+  return at != loaders.end() ? std::optional(*at) : TrainingLoader(loaders_json);
+}
+
+Means WithCoresForWorkers(const Means& means, const std::optional<Loader>& loader, double without_core) {
+  if (!loader || loader->workers <= 0 || !(without_core > 0)) return means;
+  const double share = std::min(without_core / static_cast<double>(loader->workers), 1.0);
+  const double lost = std::min(means.wait_s, share * means.step_s);
+  Means out = means;
+  out.step_s -= lost;
+  out.wait_s -= lost;
+  if (out.blocked_s) out.blocked_s = std::max(*out.blocked_s - lost, 0.0);
+  return out;
+}
+
 Estimate EstimateWorkers(const Means& means, std::int64_t workers, std::int64_t cores) {
   Estimate estimate;
   estimate.compute_s = std::max(means.step_s - means.wait_s, 0.0);
@@ -178,18 +197,14 @@ InputCause OfOwnLoop(const Means& means, std::string_view environment_json) {
 
 InputCause CauseOf(const Means& means, const Waits& waits, std::string_view loaders_json,
                    std::string_view environment_json) {
-  const std::vector<Loader> loaders = LoadersOf(loaders_json);
-  const std::int64_t waited = waits.loader();
   InputCause cause;
-  const auto at =
-      std::ranges::find_if(loaders, [&](const Loader& one) { return waited >= 0 && one.number == waited; });
-  cause.loader = at != loaders.end() ? std::optional(*at) : TrainingLoader(loaders_json);
+  cause.loader = WaitedLoader(waits, loaders_json);
   if (!cause.loader) return OfOwnLoop(means, environment_json);
   const Loader& loader = *cause.loader;
   const std::string type = loader.type.empty() ? "the DataLoader" : loader.type;
   cause.causes = {"too few workers", "samples that are dear to make, or slow to read"};
   cause.what = WaitText(means, cause.loader);
-  const Waits::Slowest slowest = waits.SlowestOf(waited);
+  const Waits::Slowest slowest = waits.SlowestOf(waits.loader());
   if (loader.workers >= 2 && slowest.share >= kOfOneWorker &&
       slowest.ready >= kReadyOfOthers * static_cast<double>(loader.workers - 1)) {
     cause.cause = "slow_worker";

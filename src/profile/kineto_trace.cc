@@ -1,197 +1,28 @@
 #include "luff/profile/kineto_trace.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <deque>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "base/bounded_read.h"
 #include "base/format.h"
 #include "base/json.h"
-#include "base/json_scan.h"
 #include "luff/query/run_pieces.h"
+#include "profile/trace_events.h"
 
 namespace luff::profile {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMostEvents = 4'000'000, kMostNames = 65'536, kMostShown = 100, kMostFiles = 64;
+constexpr std::size_t kMostShown = 100, kMostFiles = 64;
 constexpr std::int64_t kMostNumber = std::int64_t{1} << 62, kMostSteps = 1'000'000;
 constexpr double kMicro = 1e-6;
-constexpr double kLatest = 1e18;  // microseconds; times of a trace are within it
 
-enum class Category : std::uint8_t { kNone, kOperator, kPython, kRuntime, kKernel, kCopy, kSet };
-
-Category CategoryOf(std::string_view word) noexcept {
-  if (word == "cpu_op") return Category::kOperator;
-  if (word == "python_function") return Category::kPython;
-  if (word == "cuda_runtime" || word == "cuda_driver") return Category::kRuntime;
-  if (word == "kernel") return Category::kKernel;
-  if (word == "gpu_memcpy") return Category::kCopy;
-  if (word == "gpu_memset") return Category::kSet;
-  return Category::kNone;
-}
-
-struct Event {
-  double begin = 0, length = 0;  // microseconds
-  std::uint64_t thread = 0, correlation = 0, bytes = 0;
-  std::uint32_t name = 0;
-  Category category = Category::kNone;
-  [[nodiscard]] double end() const noexcept { return begin + length; }
-};
-
-/// Names by number; all beyond kMostNames are one.
-class Names {
- public:
-  Names() { static_cast<void>(Number("(others)")); }
-  [[nodiscard]] std::uint32_t Number(std::string_view name) {
-    constexpr std::size_t kLongest = 512;
-    name = name.substr(0, kLongest);
-    if (const auto known = numbers_.find(name); known != numbers_.end()) return known->second;
-    if (names_.size() == kMostNames) return 0;
-    names_.emplace_back(name);
-    return numbers_.emplace(names_.back(), static_cast<std::uint32_t>(names_.size() - 1)).first->second;
-  }
-  [[nodiscard]] const std::string& at(std::uint32_t number) const { return names_[number]; }
-
- private:
-  std::deque<std::string> names_;
-  std::unordered_map<std::string_view, std::uint32_t> numbers_;
-};
-
-/// Reads what is wanted of a trace: complete events of the known categories.
-class TraceReader {
- public:
-  explicit TraceReader(std::string_view text) : text_(text), scan_(text, &unescaped_) {}
-
-  [[nodiscard]] Status Read() {
-    bool found = false;
-    if (scan_.BeginObject()) {
-      for (std::string_view key; scan_.NextKey(&key);) {
-        if (key == "baseTimeNanoseconds") {
-          base_ns = Whole();
-          continue;
-        }
-        if (key != "traceEvents") {
-          scan_.Skip();
-          continue;
-        }
-        found = true;
-        LUFF_RETURN_IF_ERROR(ReadEvents());
-      }
-      scan_.End();
-    }
-    if (scan_.failed()) return scan_.status();
-    return found ? Status::Ok() : Corruption("no trace: found an object without 'traceEvents'");
-  }
-
-  std::vector<Event> events;
-  Names names;
-  std::uint64_t seen = 0;
-  std::int64_t base_ns = 0;  // Unix time that times count from
-
- private:
-  [[nodiscard]] Status ReadEvents() {
-    if (!scan_.BeginArray()) return scan_.status();
-    while (scan_.NextElement()) {
-      if (++seen > kMostEvents)
-        return OutOfRange(fmt::format("the trace has more than {} events", kMostEvents));
-      ReadEvent();
-      if (scan_.failed()) return scan_.status();
-    }
-    return scan_.failed() ? scan_.status() : Status::Ok();
-  }
-
-  void ReadEvent() {
-    Event event;
-    bool complete = false;
-    unescaped_.clear();
-    if (!scan_.BeginObject()) return;
-    for (std::string_view key; scan_.NextKey(&key);) {
-      if (key == "ph")
-        complete = Text() == "X";
-      else if (key == "cat")
-        event.category = CategoryOf(Text());
-      else if (key == "name")
-        event.name = names.Number(Text());
-      else if (key == "ts")
-        event.begin = Number();
-      else if (key == "dur")
-        event.length = Number();
-      else if (key == "tid")
-        event.thread += Hashed();
-      else if (key == "pid")
-        event.thread += 31 * Hashed();
-      else if (key == "args")
-        ReadArguments(&event);
-      else
-        scan_.Skip();
-    }
-    const bool sound =
-        event.begin >= 0 && event.begin < kLatest && event.length >= 0 && event.length < kLatest;
-    if (complete && sound && event.category != Category::kNone && !scan_.failed()) events.push_back(event);
-  }
-
-  void ReadArguments(Event* event) {
-    if (scan_.Peek() != '{') {
-      scan_.Skip();
-      return;
-    }
-    scan_.BeginObject();
-    const auto natural = [&] {
-      const double value = Number();
-      return value >= 0 && value < 9e15 ? static_cast<std::uint64_t>(value) : 0;
-    };
-    for (std::string_view key; scan_.NextKey(&key);) {
-      if (key == "correlation")
-        event->correlation = natural();
-      else if (key == "bytes")
-        event->bytes = natural();
-      else
-        scan_.Skip();
-    }
-  }
-
-  /// The next value as it is written.
-  std::string_view Raw() {
-    static_cast<void>(scan_.Peek());  // passes over blanks
-    const std::size_t begin = scan_.at();
-    if (!scan_.Skip()) return {};
-    return text_.substr(begin, scan_.at() - begin);
-  }
-  /// A number; -1 for another value.
-  double Number() {
-    const std::string_view raw = Raw();
-    double value = -1;
-    const auto [end, error] = std::from_chars(raw.data(), raw.data() + raw.size(), value);
-    return error == std::errc() && end == raw.data() + raw.size() ? value : -1;
-  }
-  /// A whole number; 0 for another value.
-  std::int64_t Whole() {
-    const std::string_view raw = Raw();
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(raw.data(), raw.data() + raw.size(), value);
-    return error == std::errc() && end == raw.data() + raw.size() ? value : 0;
-  }
-  /// A text; "" for another value.
-  std::string_view Text() {
-    std::string_view text;
-    if (scan_.Peek() == '"') {
-      scan_.String(&text);
-    } else {
-      scan_.Skip();
-    }
-    return text;
-  }
-  std::uint64_t Hashed() { return std::hash<std::string_view>()(Raw()); }
-
-  std::string_view text_;
-  std::deque<std::string> unescaped_;
-  JsonScan scan_;
-};
+using Event = RawTraceEvent;
+using Category = TraceCategory;
+using Names = TraceNames;
 
 /// Sums by name.
 class OperatorTimes {
@@ -330,13 +161,20 @@ void AddDevices(const std::vector<Event>& all, const Names& names, TraceSummary*
 
 }  // namespace
 
-Result<TraceSummary> SummariseTraceUntrusted(std::string_view json) {
-  TraceReader reader(json);
-  LUFF_RETURN_IF_ERROR(reader.Read());
+Status ReadTraceUntrusted(std::string_view bytes, RawTrace* trace) {
+  // A space begins with a plane, whose tag is a line feed.
+  const bool json =
+      bytes.empty() || std::string_view("{[ \t\r").find(bytes.front()) != std::string_view::npos;
+  return json ? ReadKinetoUntrusted(bytes, trace) : ReadXplaneUntrusted(bytes, trace);
+}
+
+Result<TraceSummary> SummariseTraceUntrusted(std::string_view bytes) {
+  RawTrace trace;
+  LUFF_RETURN_IF_ERROR(ReadTraceUntrusted(bytes, &trace));
   TraceSummary out;
-  out.events = reader.seen;
-  AddHost(reader.events, reader.names, &out);
-  AddDevices(reader.events, reader.names, &out);
+  out.events = trace.seen;
+  AddHost(trace.events, trace.names, &out);
+  AddDevices(trace.events, trace.names, &out);
   return out;
 }
 
@@ -350,6 +188,8 @@ std::vector<TraceFile> ParseTracesUntrusted(std::string_view json) {
     TraceFile file;
     file.file = TextMember(one, "file");
     file.refused = TextMember(one, "refused");
+    file.finding = TextMember(one, "finding");
+    file.rule = TextMember(one, "rule");
     const auto number = [&](const char* key, std::int64_t most = kMostNumber) {
       return std::clamp<std::int64_t>(WholeMember(one, key, 0), 0, most);
     };
@@ -371,6 +211,17 @@ std::vector<TraceFile> TracesOf(const query::Trial& trial, std::uint32_t worker)
   return ParseTracesUntrusted(query::DocumentOf(trial, worker, "traces"));
 }
 
+std::map<std::string, std::vector<std::string>> TracesByFinding(const query::Trial& trial) {
+  std::map<std::string, std::vector<std::string>> all;
+  for (const query::WorkerInfo& worker : trial.workers()) {
+    for (const TraceFile& file : TracesOf(trial, worker.worker)) {
+      if (!file.finding.empty() && !file.file.empty())
+        all[file.finding].push_back(fmt::format("{}/w{:04}/{}", trial.path(), worker.worker, file.file));
+    }
+  }
+  return all;
+}
+
 namespace {
 
 Result<std::string> ReadTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace) {
@@ -382,6 +233,7 @@ std::string_view WordOf(Category category) noexcept {
   switch (category) {
     case Category::kOperator: return "cpu_op";
     case Category::kPython: return "python_function";
+    case Category::kAnnotation: return "user_annotation";
     case Category::kRuntime: return "cuda_runtime";
     case Category::kKernel: return "kernel";
     case Category::kCopy: return "gpu_memcpy";
@@ -391,11 +243,6 @@ std::string_view WordOf(Category category) noexcept {
   return "";
 }
 
-bool IsOfDevice(const Event& event) noexcept {
-  return event.category == Category::kKernel || event.category == Category::kCopy ||
-         event.category == Category::kSet;
-}
-
 }  // namespace
 
 Result<TraceSummary> SummariseTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace) {
@@ -403,12 +250,12 @@ Result<TraceSummary> SummariseTrace(const std::string& run, std::uint32_t worker
   return SummariseTraceUntrusted(text);
 }
 
-Status VisitTraceUntrusted(std::string_view json, const TraceVisitor& use) {
-  TraceReader reader(json);
-  LUFF_RETURN_IF_ERROR(reader.Read());
+Status VisitTraceUntrusted(std::string_view bytes, const TraceVisitor& use) {
+  RawTrace reader;
+  LUFF_RETURN_IF_ERROR(ReadTraceUntrusted(bytes, &reader));
   std::vector<Event>& events = reader.events;
   std::ranges::sort(events, [](const Event& a, const Event& b) {
-    const bool a_device = IsOfDevice(a), b_device = IsOfDevice(b);
+    const bool a_device = a.of_device(), b_device = b.of_device();
     if (a_device != b_device) return b_device;
     if (a.thread != b.thread) return a.thread < b.thread;
     return a.begin != b.begin ? a.begin < b.begin : a.length > b.length;
@@ -422,8 +269,8 @@ Status VisitTraceUntrusted(std::string_view json, const TraceVisitor& use) {
     const double begin = base + event.begin * 1e3, end = base + event.end() * 1e3;
     // The sum would also be in range of a base far before 1970 and a time that no integer holds.
     if (reader.base_ns < 0 || !(begin >= kYear2001 && end < kYear2255))
-      return Corruption("a trace that does not say when it was made, in 'baseTimeNanoseconds'");
-    if (last != nullptr && (last->thread != event.thread || IsOfDevice(*last) != IsOfDevice(event))) {
+      return Corruption("a trace that does not say when it was made, in 'baseTimeNanoseconds' or its lines");
+    if (last != nullptr && (last->thread != event.thread || last->of_device() != event.of_device())) {
       ++out.track;
       open.clear();
     }
@@ -434,7 +281,7 @@ Status VisitTraceUntrusted(std::string_view json, const TraceVisitor& use) {
     while (!open.empty() && open.back() <= out.begin_ns) open.pop_back();
     if (!open.empty()) out.end_ns = std::min(out.end_ns, open.back());
     open.push_back(out.end_ns);
-    out.device = IsOfDevice(event);
+    out.device = event.of_device();
     out.name = reader.names.at(event.name);
     out.category = WordOf(event.category);
     use(out);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "luff/profile/device_trace.h"
 #include "luff/profile/kineto_trace.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -15,6 +16,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (!(one.self_s >= 0) || !(one.total_s >= 0)) std::abort();
     }
     if (!(summary->idle_host_s >= 0) || !(summary->device_busy_s >= 0)) std::abort();
+  }
+  if (const auto devices = DevicesOfTraceUntrusted(text); devices.ok()) {
+    for (const double one :
+         {devices->span_s, devices->idle_sync_s, devices->idle_launch_s, devices->exposed_s,
+          devices->pinned.alone_s, devices->float32_s, devices->allocation_s}) {
+      if (!(one >= 0)) std::abort();
+    }
   }
   std::uint32_t track = 0;
   std::int64_t begin = 0;

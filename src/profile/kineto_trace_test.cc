@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
+#include <string>
+
+#include "luff/profile/device_trace.h"
 
 namespace luff::profile {
 namespace {
@@ -104,6 +108,118 @@ TEST(KinetoTrace, DevicesAreIdleForAReason) {
   EXPECT_EQ(summary->copies[0].bytes, 4096U);
   EXPECT_EQ(summary->syncs.at(0).name, "cudaStreamSynchronize");
   EXPECT_EQ(summary->kernels.at(0).calls, 2U);
+}
+
+/// Messages of Protocol Buffers, as JAX and TensorFlow write them.
+std::string Varint(std::uint64_t number) {
+  std::string out;
+  for (; number > 127; number >>= 7U) out.push_back(static_cast<char>((number & 127U) | 128U));
+  out.push_back(static_cast<char>(number));
+  return out;
+}
+std::string Number(int field, std::uint64_t value) { return Varint(field * 8U) + Varint(value); }
+std::string Text(int field, const std::string& text) {
+  return Varint(field * 8U + 2) + Varint(text.size()) + text;
+}
+std::string Named(int field, std::uint64_t key, const std::string& name) {
+  return Text(field, Number(1, key) + Text(2, Number(1, key) + Text(2, name)));
+}
+std::string Xevent(std::uint64_t key, std::uint64_t offset_ns, std::uint64_t length_ns,
+                   const std::string& more = "") {
+  return Text(4, Number(1, key) + Number(2, offset_ns * 1000) + Number(3, length_ns * 1000) + more);
+}
+std::string Xline(std::uint64_t id, const std::string& name, std::uint64_t begin_ns,
+                  const std::string& events) {
+  return Text(3, Number(1, id) + Text(2, name) + Number(3, begin_ns) + events);
+}
+
+/// A host that runs two operators inside a function of Python and launches one kernel, 1 us before it begins.
+std::string Space() {
+  constexpr std::uint64_t kBegin = 1'700'000'000'000'000'000;
+  const auto correlation = [](std::uint64_t number) { return Text(4, Number(1, 5) + Number(3, number)); };
+  return Text(1, Text(2, "/host:metadata")) +
+         Text(1, Text(2, "/host:CPU") + Named(4, 1, "dot") + Named(4, 2, "add") +
+                     Named(4, 3, "$train.py:7 step") +
+                     Xline(11, "python", kBegin,
+                           Xevent(3, 0, 9000) + Xevent(1, 1000, 5000) + Xevent(2, 2000, 1000)) +
+                     Xline(12, "pool", kBegin + 500, Xevent(1, 0, 100))) +
+         Text(1, Text(2, "/host:CUPTI") + Named(4, 1, "cuLaunchKernel") + Named(5, 5, "correlation_id") +
+                     Xline(11, "python", kBegin, Xevent(1, 1000, 500, correlation(77)))) +
+         Text(1, Text(2, "/device:GPU:0") + Named(4, 1, "gemm") + Named(4, 2, "MemcpyH2D") +
+                     Named(4, 9, "module") + Named(5, 5, "correlation_id") +
+                     Xline(1, "XLA Modules", kBegin, Xevent(9, 0, 100'000)) +
+                     Xline(2, "Stream #13(Compute)", kBegin + 1000,
+                           Xevent(2, 0, 500) + Xevent(1, 1000, 3000, correlation(77))));
+}
+
+TEST(XplaneTrace, HostsAndStreamsAreReadOnOneClock) {
+  const auto summary = SummariseTraceUntrusted(Space());
+  ASSERT_TRUE(summary.ok()) << summary.status().ToString();
+  ASSERT_EQ(summary->operators.size(), 2U);
+  EXPECT_EQ(summary->operators[0].name, "dot");
+  EXPECT_EQ(summary->operators[0].calls, 2U);
+  EXPECT_NEAR(summary->operators[0].self_s, 4.1e-6, 1e-12);
+  ASSERT_EQ(summary->functions.size(), 1U);
+  EXPECT_EQ(summary->functions[0].name, "train.py:7 step");
+  ASSERT_EQ(summary->kernels.size(), 1U);  // what is derived from streams is left out
+  EXPECT_EQ(summary->copies.at(0).kind, "MemcpyH2D");
+  EXPECT_NEAR(summary->device_busy_s, 3.5e-6, 1e-12);
+  EXPECT_NEAR(summary->idle_kernel_s, 0.5e-6, 1e-12);  // launched before the copy had ended
+  std::size_t visited = 0;
+  ASSERT_TRUE(VisitTraceUntrusted(Space(), [&](const TraceEvent& event) {
+                ++visited;
+                if (event.name == "gemm") {
+                  EXPECT_EQ(event.begin_ns, 1'700'000'000'000'002'000);
+                }
+              }).ok());
+  EXPECT_EQ(visited, 7U);
+}
+
+TEST(XplaneTrace, TimesMayCountFromTheBeginOfTheTrace) {
+  const std::string lines =
+      Text(1, Text(2, "/host:CPU") + Named(4, 1, "dot") + Xline(11, "python", 5000, Xevent(1, 1000, 50)));
+  const std::string start = Text(1, Text(2, "Task Environment") + Named(5, 7, "profile_start_time") +
+                                        Text(6, Number(1, 7) + Number(3, 1'700'000'000'000'000'000)));
+  std::vector<std::int64_t> begins;
+  const auto visit = [&](const TraceEvent& event) { begins.push_back(event.begin_ns); };
+  ASSERT_TRUE(VisitTraceUntrusted(lines + start, visit).ok());
+  EXPECT_EQ(begins, (std::vector<std::int64_t>{1'700'000'000'000'006'000}));
+  EXPECT_FALSE(VisitTraceUntrusted(lines, visit).ok());
+}
+
+TEST(XplaneTrace, FactsOfLuffAtTheEndChangeNothing) {
+  const std::string facts = Text(1, Text(2, R"(luff {"rank": 0})"));
+  const auto summary = SummariseTraceUntrusted(Space() + facts);
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->events, 8U);
+}
+
+TEST(XplaneTrace, WhatBreaksOffIsAnError) {
+  const std::string whole = Space();
+  std::size_t bad = 0;
+  for (std::size_t size = 1; size < whole.size(); ++size) {
+    const auto summary = SummariseTraceUntrusted(std::string_view(whole).substr(0, size));
+    bad += summary.ok() ? 0 : 1;
+  }
+  EXPECT_GE(bad, whole.size() - 5);  // planes that are whole are a trace
+  EXPECT_THAT(SummariseTraceUntrusted("\x01\x02").status().ToString(), HasSubstr("no trace"));
+}
+
+TEST(XplaneTrace, BytesThatOthersHaveChangedGiveSoundTimesOrAnError) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 3000; ++i) {
+    std::string bytes = Space();
+    for (int change = 0; change < 1 + i % 4; ++change)
+      bytes[random() % bytes.size()] = static_cast<char>(random() % 256);
+    if (const auto summary = SummariseTraceUntrusted(bytes); summary.ok()) {
+      EXPECT_GE(summary->device_busy_s, 0);
+    }
+    if (const auto devices = DevicesOfTraceUntrusted(bytes); devices.ok()) {
+      EXPECT_GE(devices->span_s, 0);
+    }
+    (void)VisitTraceUntrusted(bytes,
+                              [](const TraceEvent& event) { EXPECT_GE(event.end_ns, event.begin_ns); });
+  }
 }
 
 TEST(KinetoTrace, WhatIsNoTraceIsAnError) {

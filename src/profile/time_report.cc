@@ -50,6 +50,21 @@ class Collector {
   double judged_ = 0;
 };
 
+bool IsLong(const Means& means) noexcept {
+  return means.wait_s >= kLeastShare * means.step_s && means.wait_s >= kLeastWaitS;
+}
+
+/// Processes below the table's worker that could have run and had no core, in the mean; 0 if it is not known.
+double WithoutCore(const query::Trial& trial, const PhaseTable& table) {
+  const Machines machines = MachinesOf(trial.path(), {table.begin_unix_ns, table.end_unix_ns});
+  for (const MachineUse& use : machines.all) {
+    for (const RankUse& rank : use.ranks) {
+      if (rank.worker == table.worker) return rank.children_run_queue.value_or(0);
+    }
+  }
+  return 0;
+}
+
 TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table) {
   TimeVerdict verdict;
   if (steps_.empty()) {
@@ -58,7 +73,7 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
   }
   verdict.means = steps_.Take();
   const Means& means = verdict.means;
-  if (means.wait_s < kLeastShare * means.step_s || means.wait_s < kLeastWaitS) {
+  if (!IsLong(means)) {
     verdict.text = "nothing found that would make it faster";
     if (means.wait_s > 0)
       verdict.text +=
@@ -66,6 +81,14 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
     // A large share of very short steps: what it costs to ask a loader at all.
     if (means.wait_s >= kLeastShare * means.step_s)
       verdict.text += fmt::format(", which is {} and too short to judge", TimeText(means.wait_s));
+    return verdict;
+  }
+  // More workers would not help those that have no core.
+  if (const auto loader = WaitedLoader(waits_, trial.Document("loaders")); loader && loader->workers > 0) {
+    verdict.means = WithCoresForWorkers(means, loader, WithoutCore(trial, table));
+  }
+  if (!IsLong(means)) {
+    verdict.text = "nothing found that would make it faster: the loader's workers lack cores";
     return verdict;
   }
   verdict.cause = CauseOf(means, waits_, trial.Document("loaders"), trial.Document("environment"));

@@ -87,7 +87,13 @@ bool AddPhases(const format::PhasesView& view, StepPhases* sum) noexcept {
   if (head.wall_ns > format::kMaxPhaseNs) return false;
   head.steps += view.head.steps;
   head.flags = sum->head.steps == 0 ? view.head.flags : head.flags & view.head.flags;
-  head.major_faults = format::kNoId;
+  const std::uint32_t faults = view.head.major_faults;
+  if (sum->head.steps == 0)
+    head.major_faults = faults;
+  else if (head.major_faults == format::kNoId || faults == format::kNoId)
+    head.major_faults = format::kNoId;
+  else
+    head.major_faults += std::min(faults, format::kNoId - 1 - head.major_faults);
   for (format::PhaseRow row : view.rows) {
     // Of waits, the loader is kept: with workers and batches there would be too many kinds.
     if (row.phase == static_cast<std::uint8_t>(format::Phase::kDataWait))

@@ -136,8 +136,8 @@ def test_a_second_training_of_the_process_ends_the_trace_of_the_first(luff: Comm
 for _ in range(3): step()
 assert hook.trace(9) == ''
 step()
-from luff.torch.loop import _trace
-_trace._MOST_SECONDS = 0.0
+from luff import _tracer
+_tracer._MOST_SECONDS = 0.0
 model = torch.nn.Linear(32, 1)
 optimizer = torch.optim.SGD(model.parameters())
 other = luff.torch.attach(model, run=sys.argv[2], rules=False)
@@ -229,11 +229,11 @@ def test_a_training_that_ends_meanwhile_ends_its_trace(luff: Command, tmp_path: 
 def test_forward_passes_that_train_nothing_do_not_trace_for_ever(luff: Command, tmp_path: Path) -> None:
     bare = train(tmp_path / "bare")
     for name, limit in (
-        ("time", "_trace._MOST_SECONDS = 0.0"),
-        ("memory", "_trace.resident_memory = lambda: 1 << 50"),
+        ("time", "_tracer._MOST_SECONDS = 0.0"),
+        ("memory", "_tracer.resident_memory = lambda: 1 << 50"),
     ):
         code = f"""if i == 7:
-        from luff.torch.loop import _trace
+        from luff import _tracer
         assert luff.trace(9) == ''
         model.eval()
         with torch.no_grad():
@@ -300,6 +300,54 @@ def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
     assert [one["steps"] for one in found] == [2, 2]
     facts = [json.loads(Path(one["file"]).read_text())["luff"] for one in found]
     assert [one["rank"] for one in facts] == [0, 1]
+
+
+SLOW = """
+import time
+import torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 250
+    def __getitem__(self, i):
+        time.sleep(0.02)
+        return torch.randn(8), torch.ones(1)
+
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in torch.utils.data.DataLoader(Data()):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+ACTION = """
+[[action]]
+kind = "trace"
+rules = ["InputBound"]
+steps = 2
+share = {share}
+"""
+
+
+@pytest.mark.parametrize("share", [1, 0.001])
+def test_an_action_traces_once_because_of_a_finding(luff: Command, tmp_path: Path, share: float) -> None:
+    (tmp_path / "train.py").write_text(SLOW)
+    (tmp_path / "luff.toml").write_text(ACTION.format(share=share))
+    run = tmp_path / "run"
+    rules = "InputBound:window=10:first=5:seconds=0.1:worth=0.001"
+    words = ["run", "--run", run, "--rules", rules, "--config", tmp_path / "luff.toml", "--", sys.executable]
+    done = luff(*words, tmp_path / "train.py")
+    assert done.code == 0, done
+    (finding,) = json.loads(luff("show", run, "--json").out)["finding_list"]
+    made = traces(luff, run)
+    if share < 1:  # a run of 8 s may spend 8 ms
+        assert made == [] and finding["traces"] == []
+        return
+    (trace,) = made
+    assert (trace["finding"], trace["rule"], trace["steps"]) == (finding["id"], "InputBound", 2), done.err
+    assert finding["traces"] == [trace["file"]]
+    assert f"traced: {trace['file']}" in luff("show", run).out
+    assert "asked for by an action, because of InputBound" in luff("profile", run).out
+    assert "luff: trace ('trace') carried out after step" in done.err
 
 
 def test_a_trace_that_is_not_made_in_time_is_no_success(

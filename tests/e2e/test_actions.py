@@ -159,6 +159,8 @@ def test_a_stop_whose_step_was_too_late_is_proposed_again_and_the_audit_says_why
         ('kind = "lower_lr"\nfactor = 2', "'factor'", 3),
         ('kind = "stop"\nrules = ["NonFinit"]', "NonFinite", 3),
         ('kind = "stop"\nafter_s = 3', "without 'escalates'", 1),
+        ('kind = "trace"', "an [[action]] of kind trace without 'rules'", 1),
+        ('kind = "trace"\nrules = ["InputBound"]\nsteps = 11', "whole number between 1 and 10", 4),
         ('kind = "stop"\nescalates = "x"\nafter_s = 3', "names no [[action]]", 3),
         ('kind = "mail"\nhost = "h"\nfrom = "a@b"\nto = ["a@b\\r\\nBcc: c@d"]', "no address", 5),
         ('kind = "mail"\nhost = "h"\nfrom = "a@b"\nto = ["a@b"]\nuser = "u"', "password_env", 1),

@@ -14,16 +14,29 @@
 /// run. For users: docs/actions.md.
 namespace luff::actions {
 
-enum class ActionKind : std::uint8_t { kStop, kWebhook, kMail, kCommand, kLowerLr, kSkipBatch, kRollback };
+enum class ActionKind : std::uint8_t {
+  kStop,
+  kWebhook,
+  kMail,
+  kCommand,
+  kLowerLr,
+  kSkipBatch,
+  kRollback,
+  kTrace
+};
 
 /// "stop", "webhook", ...; as in the configuration file.
 [[nodiscard]] std::string_view KindName(ActionKind kind) noexcept;
 /// Errors: kInvalidArgument with the nearest names.
 [[nodiscard]] Result<ActionKind> ParseKind(std::string_view text);
-/// True for webhook and mail. They only send messages, so they are not dry runs unless the configuration says
-/// so.
+/// True for webhook and mail, which only send messages.
 [[nodiscard]] constexpr bool OnlyTells(ActionKind kind) noexcept {
   return kind == ActionKind::kWebhook || kind == ActionKind::kMail;
+}
+/// True for what changes neither the training nor anything outside of it: no dry run unless the configuration
+/// says so.
+[[nodiscard]] constexpr bool IsHarmless(ActionKind kind) noexcept {
+  return OnlyTells(kind) || kind == ActionKind::kTrace;
 }
 /// True if a separate process carries it out, not the training.
 [[nodiscard]] constexpr bool IsDelivery(ActionKind kind) noexcept {
@@ -51,6 +64,9 @@ struct ActionSpec {
   double timeout_s = 10;          // of one attempt; of a command in all
   double give_up_s = 120;         // of all attempts
   double factor = 0;              // lower_lr
+  std::int64_t trace_steps = 3;   // trace: TRAIN steps
+  bool trace_stacks = false;      // trace: with functions of Python
+  double trace_share = 0.005;     // trace: of the run's time that its traces may take
   std::string settings_json;      // webhook, mail: what notify.py reads; names of secrets, never secrets
 };
 
@@ -109,7 +125,7 @@ class Policy {
   std::vector<Watch> watches_;
 };
 
-/// "RULE/CAUSE", which a quiet time applies to.
+/// "RULE/CAUSE", which a quiet time applies to; that of a trace, which shows all causes at once, to the rule.
 [[nodiscard]] std::string CauseOf(const rules::Finding& finding);
 
 }  // namespace luff::actions

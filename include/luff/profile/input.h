@@ -83,6 +83,15 @@ struct Means {
 /// all of them count together.
 [[nodiscard]] Means MeansOf(std::vector<StepTime> steps);
 
+/// The loader that was waited for most; where its number is not known, the one that trains.
+[[nodiscard]] std::optional<Loader> WaitedLoader(const Waits& waits, std::string_view loaders_json);
+/// As if the loader's workers had never lacked a core: a step that waits for them takes as long as a batch,
+/// and that is shorter by the share of their time in which they could have run. `without_core`: processes
+/// below the training that had none, in the mean (profile::RankUse::children_run_queue). Unchanged for a
+/// loader without workers.
+[[nodiscard]] Means WithCoresForWorkers(const Means& means, const std::optional<Loader>& loader,
+                                        double without_core);
+
 /// What more workers would save, by a model: a batch takes `work`, k workers make one each work / k, and the
 /// rest of the step goes on meanwhile: step = max(compute, work / k).
 struct Estimate {

@@ -9,9 +9,9 @@
 
 #include "luff/query/trial.h"
 
-/// Traces of a few steps, made by PyTorch's Kineto on request, and what they say in short. A trace is a file
-/// of the Trace Event Format in its worker's folder; the document `traces` lists them
-/// (docs/spec/evidence.md).
+/// Traces of a few steps, made on request, and what they say in short. A trace is a file in its worker's
+/// folder, of PyTorch's Kineto (Trace Event Format) or of JAX and TensorFlow (XPlane); the document `traces`
+/// lists them (docs/spec/evidence.md).
 namespace luff::profile {
 
 /// One trace that was made, or why one was not.
@@ -20,10 +20,13 @@ struct TraceFile {
   std::string refused;
   std::int64_t first_step = 0, steps = 0;  // TRAIN steps that were traced
   std::uint64_t bytes = 0;
-  double cost_s = 0;  // starting, stopping and writing it
+  double cost_s = 0;          // starting, stopping and writing it
+  std::string finding, rule;  // of which an action asked for it; "" if somebody did
 };
 [[nodiscard]] std::vector<TraceFile> ParseTracesUntrusted(std::string_view json);
 [[nodiscard]] std::vector<TraceFile> TracesOf(const query::Trial& trial, std::uint32_t worker);
+/// Paths of the traces that actions asked for, of all workers, by the id of the finding.
+[[nodiscard]] std::map<std::string, std::vector<std::string>> TracesByFinding(const query::Trial& trial);
 
 struct OperatorTime {
   std::string name;

@@ -14,7 +14,7 @@ from luff._base_hook import BaseHook, mode_of
 from luff._codes import GapReason, Mode, Role
 from luff._hook import RunOptions, Session
 from luff._registry import Registry
-from luff._step_hook import StepHook
+from luff._xplane import Profiler, TracedStepHook, jax_profiler
 from luff.jax import _auto, _describe
 from luff.jax._auto import take_gradients
 from luff.jax._find import has_tracer, in_trace
@@ -35,7 +35,7 @@ _STATE, _SETTING = int(Role.OPTIMIZER_STATE), int(Role.OPTIMIZER_SETTING)
 _WEIGHT, _BIAS, _BUFFER = int(Role.WEIGHT), int(Role.BIAS), int(Role.BUFFER)
 
 
-class Hook(StepHook):
+class Hook(TracedStepHook):
     """Watches one training. Made by `luff.jax.attach`."""
 
     framework = "jax"
@@ -57,6 +57,9 @@ class Hook(StepHook):
         self._trained: dict[int, list[Leaf]] = {}
         self._settings: dict[Any, bool] = {}  # whether states of this kind contain settings
         self._document = _describe.Document()
+
+    def profiler(self) -> Callable[[], Profiler]:
+        return jax_profiler
 
     def versions(self) -> dict[str, Any]:
         return _describe.versions()

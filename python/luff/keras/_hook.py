@@ -15,7 +15,7 @@ from luff._base_hook import Collections, choose_run, make_config, thinned
 from luff._codes import GapReason, Mode
 from luff._hook import RunOptions, Session, run_from_environment
 from luff._registry import Registry
-from luff._step_hook import StepHook
+from luff._xplane import Profiler, TracedStepHook, jax_profiler, tensorflow_profiler
 from luff.keras._backends import make_values
 from luff.keras._describe import Document
 from luff.keras._held import HeldSteps
@@ -34,7 +34,7 @@ _NOT_SEEN = int(GapReason.NOT_SEEN)
 _TRAIN = int(Mode.TRAIN)
 
 
-class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
+class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
     """Attaches Luff to Keras::
 
         hook = luff.keras.Callback(run="runs/first")
@@ -87,7 +87,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
             chosen = choose_run(run, resume, make_config(collections, options))
         else:
             chosen = _options
-        StepHook.__init__(self, chosen, on_stop, correct)
+        TracedStepHook.__init__(self, chosen, on_stop, correct)
         self.names = Names()
         self.values: Values | None = None
         self.loops: Loops | None = None
@@ -106,6 +106,10 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     def config(self) -> dict[str, Any]:
         """The capture configuration."""
         return self._options.config
+
+    def profiler(self) -> Callable[[], Profiler] | None:
+        """Returns what makes the backend's profiler."""
+        return {"tensorflow": tensorflow_profiler, "jax": jax_profiler}.get(keras.backend.backend())
 
     def versions(self) -> dict[str, Any]:
         """Returns the versions of Keras and its backend."""

@@ -7,6 +7,7 @@
 
 #include "luff/store/reader.h"
 #include "rules/facts/json_event.h"
+#include "rules/facts/run_traces.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/select.h"
@@ -55,6 +56,7 @@ enum Kind : std::uint8_t {
   kWaits,
   kSampledHost,
   kPhases,
+  kTraced,
   kKinds
 };
 
@@ -95,6 +97,7 @@ constexpr std::array<const char*, kKinds> kWords = {
     "waits for data (phases of a loop)",
     "20 s of samples of the machine",
     "where the time of steps went (phases)",
+    "a trace of a few steps on a device (luff trace)",
 };
 
 constexpr std::uint64_t Bit(Kind kind) noexcept { return std::uint64_t{1} << kind; }
@@ -109,6 +112,7 @@ struct Look {
 constexpr Look kLooks[] = {
     {"AccumulationScale", Bit(kAccumulated)},
     {"AllZero", Bit(kNamed)},
+    {"AllocatorThrash", Bit(kTraced)},
     {"AttentionCollapse", Bit(kAttention)},
     {"BatchOrder", Bit(kLossCalls)},
     {"CausalLeak", Bit(kCausal)},
@@ -116,10 +120,12 @@ constexpr Look kLooks[] = {
     {"CheckpointStalls", Bit(kPhases)},
     {"ClassImbalance", Bit(kLossCalls)},
     {"ClipSaturated", Bit(kClipping)},
+    {"CommunicationBound", Bit(kTraced)},
     {"Confusion", Bit(kLossCalls)},
     {"ConstantOutput", Bit(kLossCalls)},
     {"ContrastivePairs", Bit(kLossCalls)},
     {"ContainerThrottled", Bit(kSampledHost)},
+    {"CopyNotOverlapped", Bit(kTraced)},
     {"CpuOversubscribed", Bit(kSampledHost)},
     {"DataLeak", Both(kInputs, kEvaluationInputs)},
     {"DeadEmbeddingRows", Bit(kTables)},
@@ -135,11 +141,13 @@ constexpr Look kLooks[] = {
     {"GpuThrottled", Bit(kSampledHost)},
     {"GpuUnderused", Bit(kSampledHost)},
     {"HighDropout", Bit(kDropout)},
+    {"HostSync", Bit(kTraced)},
     {"ImageLayout", Bit(kInputs)},
     {"InitialLoss", Bit(kLossCalls)},
     {"InputBound", Bit(kWaits)},
     {"InputScale", Bit(kInputs)},
     {"LabelNoise", Bit(kLossCalls)},
+    {"LaunchBound", Bit(kTraced)},
     {"LoggingStalls", Bit(kPhases)},
     {"LossFormula", Bit(kUpdates)},
     {"LossInputContract", Bit(kLossCalls)},
@@ -158,6 +166,7 @@ constexpr Look kLooks[] = {
     {"OptimizerStateReset", Bit(kUpdates)},
     {"Overfit", Bit(kEvaluations), Bit(kBoosting)},
     {"Overtraining", Bit(kEvaluations), Bit(kBoosting)},
+    {"PageableCopy", Bit(kTraced)},
     {"ParamNotOptimized", Bit(kUpdates)},
     {"PoorWeightInitialization", Bit(kWeightRows), Bit(kWeights)},
     {"PosteriorCollapse", Bit(kCodes)},
@@ -179,6 +188,7 @@ constexpr Look kLooks[] = {
     {"SymmetricUnits", Bit(kWeightRows)},
     {"TargetRange", Bit(kLossCalls)},
     {"TensorVariance", Bit(kNamed)},
+    {"Tf32Off", Bit(kTraced)},
     {"TrainValSkew", Both(kInputs, kEvaluationInputs)},
     {"TreeDepth", Bit(kBoosting)},
     {"UnchangedTensor", Bit(kWeightChanges)},
@@ -225,6 +235,7 @@ void Evidence::OnStep(const StepView& view) {
     seen_ |= Bit(kPhases);
     if (phases.begins[static_cast<std::size_t>(format::Phase::kDataWait)] != 0) seen_ |= Bit(kWaits);
   }
+  if (traces_ == nullptr) traces_ = view.memo.SharedTraces();
   OnTensors(view);
   OnEvents(view);
   OnSamples(view);
@@ -315,8 +326,12 @@ std::string Evidence::LackOf(const Choice& choice) const {
   if (!choice.spec->source.empty()) return "";  // a user's own rule reports this itself
   const Look* look = LookOf(choice.spec->name);
   if (look == nullptr) return "";
-  if ((look->all & ~seen_) == 0 || (look->or_else & seen_) != 0) return "";
-  const auto lacking = static_cast<std::size_t>(std::countr_zero(look->all & ~seen_));
+  const bool traced =
+      traces_ != nullptr &&
+      std::ranges::any_of(traces_->all(), [](const RunTraces::Seen& one) { return one.devices.span_s > 0; });
+  const std::uint64_t seen = seen_ | (traced ? Bit(kTraced) : 0);
+  if ((look->all & ~seen) == 0 || (look->or_else & seen) != 0) return "";
+  const auto lacking = static_cast<std::size_t>(std::countr_zero(look->all & ~seen));
   // If the user named something, it is captured for the rule, which then judges each step.
   const bool named = lacking == kNamed || lacking == kOtherRun || IsOriginal(choice.parameters);
   if (named && !choice.spec->needs(choice.parameters).empty()) return "";

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "luff/rules/rule.h"
 
 namespace luff::rules {
+
+class RunTraces;  // src/rules/facts/run_traces.h
 
 /// **Thread-compatible.** The kinds of data that a run has contained so far. A rule whose kinds never came
 /// has judged nothing, so that "no findings" means nothing for it.
@@ -36,6 +39,7 @@ class Evidence {
   std::vector<std::uint8_t> looked_;  // by tensor: bits of modes in which it was seen
   std::uint64_t steps_ = 0;
   std::string first_model_;
+  std::shared_ptr<RunTraces> traces_;  // of the evaluation; not kept
 };
 
 }  // namespace luff::rules

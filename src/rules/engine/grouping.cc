@@ -83,6 +83,16 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"ClassImbalance", "weights_upside_down", "Confusion", ""},
     {"ClassImbalance", "weights_upside_down", "NoBetterThanConstant", ""},
     {"DeadRelu", "", "NoGradient", "zero_gradient"},
+    // A trace says why the device has little to do.
+    {"AllocatorThrash", "", "GpuUnderused", "underused"},
+    {"CopyNotOverlapped", "", "GpuUnderused", "underused"},
+    {"HostSync", "", "GpuUnderused", "underused"},
+    {"LaunchBound", "", "GpuUnderused", "underused"},
+    {"PageableCopy", "", "GpuUnderused", "underused"},
+    // What is copied from pageable memory is copied while the host waits, and nothing else runs.
+    {"PageableCopy", "", "HostSync", "copy"},
+    // Giving memory back to the driver waits for the device.
+    {"AllocatorThrash", "", "HostSync", "synchronize"},
     {"LabelNoise", "", "Overfit", ""},
     {"LabelNoise", "", "Overtraining", ""},
     {"Overfit", "", "Overtraining", ""},

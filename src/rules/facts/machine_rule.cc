@@ -7,16 +7,15 @@
 #include "base/format.h"
 #include "luff/profile/input.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
 #include "rules/kit/select.h"
 
 namespace luff::rules {
 namespace {
 
 constexpr std::int64_t kWindowNs = 10'000'000'000;
-constexpr std::int64_t kLateNs = 15'000'000'000;      // a sampler writes every five seconds
 constexpr std::int64_t kLookEveryNs = 1'000'000'000;  // while samples are awaited
 constexpr std::size_t kMostWaiting = 16;
-constexpr double kMeasured = 0.8;  // of a window that samples must cover
 
 }  // namespace
 
@@ -76,6 +75,7 @@ void MachineRule::OnStep(const StepView& view, Sink& sink) {
   const query::StepInfo& info = view.rows.info;
   const std::int64_t end_ns = info.wall_unix_ns;
   if (info.mode != query::Mode::kTrain || end_ns <= 0 || end_ns >= std::int64_t{1} << 62U) return;
+  if (run_ == nullptr) run_ = view.memo.Machines();
   if (now_.from_ns == 0 || end_ns < now_.from_ns) {  // the first, or the wall clock was set back
     now_ = {};
     now_.from_ns = end_ns;
@@ -123,24 +123,14 @@ void MachineRule::OnEnd(const query::Trial& trial, Sink& sink) {
 }
 
 void MachineRule::JudgeOpen(const query::Trial& trial, std::int64_t now_ns, bool all, Sink& sink) {
-  if (samples_ == nullptr) {
-    auto opened = query::Samples::Open(trial.path());
-    if (!opened.ok()) {
-      waiting_.clear();  // a trial that is no run: nothing was measured
-      return;
-    }
-    samples_ = std::move(opened).value();
-  } else if (!samples_->Refresh().ok()) {
-    waiting_.clear();
+  if (run_ == nullptr) run_ = std::make_shared<RunMachines>();  // the run ended right after a restart
+  if (!run_->Refresh(trial, now_ns)) {
+    waiting_.clear();  // a trial that is no run: nothing was measured
     return;
   }
   while (!waiting_.empty()) {
     const Open open = waiting_.front();
-    const auto covers = [&](const query::HostSamples& host) {
-      return host.last_unix_ns() >= open.to_ns || host.ended();
-    };
-    const bool there = !samples_->hosts().empty() && std::ranges::all_of(samples_->hosts(), covers);
-    if (!there && !all && now_ns - open.to_ns < kLateNs) return;
+    if (!run_->Cover(open.to_ns) && !all && now_ns - open.to_ns < kSamplesLateNs) return;
     waiting_.erase(waiting_.begin());
     if (open.first) continue;
     MachineWindow window;
@@ -158,10 +148,7 @@ void MachineRule::JudgeOpen(const query::Trial& trial, std::int64_t now_ns, bool
     window.worker = static_cast<std::uint32_t>(open.worker);
     if (const auto loader = profile::TrainingLoader(trial.Document("loaders")))
       window.epoch_steps = loader->batches;
-    for (const query::HostSamples& host : samples_->hosts()) {
-      auto use = profile::UseOf(host, {open.from_ns, open.to_ns});
-      if (use.ok() && use->seconds >= kMeasured * clock_s) window.machines.push_back(std::move(use).value());
-    }
+    window.machines = run_->In(open.from_ns, open.to_ns);
     const auto has_gpus = [](const profile::MachineUse& use) { return !use.gpus.empty(); };
     if (std::ranges::any_of(window.machines, has_gpus)) {
       const ModelFacts model = ModelFacts::Of(trial);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "luff/profile/machine.h"
-#include "luff/query/samples.h"
+#include "rules/facts/run_machines.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 
@@ -98,8 +98,8 @@ class MachineRule : public KeptRule {
   std::int64_t streak_ = 0, free_ = 0, since_ = 0, judged_ = 0, begin_step_ = 0, told_ = 0;
   bool open_ = false, begun_ = false;
   std::string cause_;
-  std::int64_t looked_ns_ = 0;               // for samples that are awaited; not kept
-  std::unique_ptr<query::Samples> samples_;  // not kept: opened again
+  std::int64_t looked_ns_ = 0;        // for samples that are awaited; not kept
+  std::shared_ptr<RunMachines> run_;  // not kept: that of the evaluation
 };
 
 }  // namespace luff::rules

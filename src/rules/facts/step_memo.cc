@@ -11,6 +11,8 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "luff/tensor/hash.h"
+#include "rules/facts/run_machines.h"
+#include "rules/facts/run_traces.h"
 #include "rules/kit/step_index.h"
 #include "tensor/element.h"
 
@@ -94,6 +96,22 @@ void StepMemo::Clear() {
   inputs_.reset();
   calls_.reset();
   facts_fresh_ = false;
+  traces_fresh_ = false;
+}
+
+const std::shared_ptr<RunMachines>& StepMemo::Machines() {
+  if (machines_ == nullptr) machines_ = std::make_shared<RunMachines>();
+  return machines_;
+}
+
+const std::shared_ptr<RunTraces>& StepMemo::SharedTraces() {
+  if (traces_ == nullptr) traces_ = std::make_shared<RunTraces>();
+  return traces_;
+}
+
+void StepMemo::RefreshTraces(const StepView& view) {
+  if (std::exchange(traces_fresh_, true)) return;
+  SharedTraces()->Refresh(view.trial);
 }
 
 std::shared_ptr<const SampleValues> StepMemo::Sample(const StepView& view,

@@ -14,6 +14,9 @@
 
 namespace luff::rules {
 
+class RunMachines;  // src/rules/facts/run_machines.h
+class RunTraces;    // src/rules/facts/run_traces.h
+
 /// **Thread-compatible.** Caches what several rules need from one step. Rules use it through LoadSample,
 /// ModelInputsOf and LossReader.
 class StepMemo {
@@ -34,6 +37,12 @@ class StepMemo {
   [[nodiscard]] const std::vector<ModelInput>& ModelInputs(const StepView& view);
   /// See LossReader::Read. Valid until Clear.
   [[nodiscard]] const std::vector<LossCall>& LossCalls(const StepView& view);
+  /// What the run's samplers measured; made at the first call, and never dropped.
+  [[nodiscard]] const std::shared_ptr<RunMachines>& Machines();
+  /// What the run's traces show; made at the first call, and never dropped.
+  [[nodiscard]] const std::shared_ptr<RunTraces>& SharedTraces();
+  /// The same, with all traces that are there at this step.
+  void RefreshTraces(const StepView& view);
 
  private:
   struct Asked {
@@ -53,6 +62,9 @@ class StepMemo {
   std::shared_ptr<const ModelFacts> facts_ = std::make_shared<const ModelFacts>();
   std::uint64_t facts_of_ = 0;  // hash of the text that facts_ was parsed from
   bool facts_fresh_ = false;    // the document was read at this step
+  std::shared_ptr<RunMachines> machines_;
+  std::shared_ptr<RunTraces> traces_;
+  bool traces_fresh_ = false;  // they were read at this step
 };
 
 }  // namespace luff::rules

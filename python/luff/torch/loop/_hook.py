@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from luff import corrections
-from luff._base_hook import ACT, BaseHook, mode_of
+from luff._base_hook import ACT, mode_of
 from luff._codes import Mode
 from luff._hook import RunOptions, Session, rank_from_environment
+from luff._tracer import TracedHook
 from luff._weak import Identities
 from luff.torch.capture._early import asks_for_attention, asks_for_gradients, asks_for_values
 from luff.torch.capture._gradients import GradientCapture, Watch
@@ -22,13 +23,13 @@ from luff.torch.capture._recorder import parameters_of
 from luff.torch.loop._first_step import with_first_step
 from luff.torch.loop._machine import Machine
 from luff.torch.loop._next_training import NextTraining
-from luff.torch.loop._trace import Profilers, Tracer, WithTraces
+from luff.torch.loop._trace import Profilers, TorchTracer
 from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["Hook"]
 
 
-class Hook(BaseHook):
+class Hook(TracedHook):
     """Attaches Luff to a PyTorch training. Made by `attach`, or by ``luff run``."""
 
     framework = "torch"
@@ -50,7 +51,6 @@ class Hook(BaseHook):
         self.asleep = False  # in a forked child that has not trained yet
         self.on_all = model is None
         self.deferred = False  # a framework's loop carries out stops and corrections
-        self._tracer: Tracer | None = None
         names = Names()
         if model is not None:
             names.add_root(model)
@@ -145,30 +145,15 @@ class Hook(BaseHook):
     def _lower_lr(self, factor: float) -> None:
         self.machine.lower_lr(factor)
 
-    def _corrections(self) -> corrections.Corrections:
-        return WithTraces(super()._corrections(), self._trace)
+    def make_tracer(self, session: Session, facts: dict[str, Any]) -> TorchTracer:
+        """Returns what traces with PyTorch's profiler."""
+        return TorchTracer(session, session.run_path, facts, self.opened_s)
 
-    def _trace(self, steps: int, stacks: bool) -> str | None:
-        session = self.machine.session or self.machine.ensure_session()
-        if session is None or not self.live:
-            return None
-        if self._tracer is None:
-            rank, world = self.rank() or (0, 1)
-            facts = {"rank": rank, "world_size": world, "run": session.run_path, "worker": session.worker}
-            self._tracer = Tracer(session, session.run_path, facts)
-        first = self.machine.clock.mode_steps[int(Mode.TRAIN)]
-        if self._options.config.get("profile") == "off":
-            return self._tracer.refuse('profile = "off" in the configuration', first)
-        why = self._tracer.begin(steps, first, stacks=stacks)
-        if not why:
+    def _trace(self, steps: int, stacks: bool, asked: Mapping[str, Any] | None = None) -> str | None:
+        why = super()._trace(steps, stacks, asked)
+        if why == "":
             self.machine.tracing = self._tracer
         return why
-
-    def gives_way(self) -> None:
-        """Called before another profiler of PyTorch begins: of two in a process, one crashes."""
-        tracer = self._tracer
-        if tracer is not None and tracer.active:
-            self.guarded("trace", tracer.give_way)
 
     def wake(self) -> None:
         """Makes a forked child that trains record as a worker of its own."""
@@ -178,7 +163,6 @@ class Hook(BaseHook):
         """Drops the parent's session, in a forked child."""
         super().forked()
         self.asleep = True
-        self._tracer = None  # what the parent traces ends in the parent
         Profilers.forked()
         old = self.machine
         self.machine = self._machine(old.names, eager=False)
@@ -283,18 +267,12 @@ class Hook(BaseHook):
             "distributed": torch.distributed.get_backend() if distributed else None,
         }
 
-    def give_up(self, why: str) -> None:
-        """Ends the run and records why the hook gives up; a trace would go on for ever."""
-        self.guarded("trace", self._end_trace)
-        super().give_up(why)
-
     def _end_trace(self) -> None:
-        tracer, self._tracer = self._tracer, None
-        if tracer is not None:
+        if self._tracer is not None:
             self.machine.tracing = None
-            tracer.end()
+        super()._end_trace()
 
     def _finish(self) -> None:
-        self._end_trace()
+        super()._finish()
         if self.machine.session is not None:
             self.machine.finish()

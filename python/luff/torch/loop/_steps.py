@@ -12,6 +12,7 @@ from typing import Any
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Session
+from luff._tracer import Tracer
 from luff.torch.capture._device import record_number
 from luff.torch.capture._module_times import TimedCapture
 from luff.torch.capture._modules import ModuleCapture
@@ -21,7 +22,7 @@ from luff.torch.evidence._asked import ASK_AT
 from luff.torch.evidence._debug import LOOKS, DebugSettings
 from luff.torch.evidence._evidence import Evidence
 from luff.torch.evidence._step import Step, StepContext
-from luff.torch.loop._trace import Profilers, Tracer
+from luff.torch.loop._trace import Profilers
 from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["MAX_EVENTS", "Steps"]

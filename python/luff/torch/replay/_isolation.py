@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from luff._memory import address_space, free_memory, resident_memory
+
 __all__ = ["SECONDS", "Shared", "cut_off", "shared_mappings", "why_not"]
 
 SECONDS = 10.0
@@ -158,32 +160,6 @@ def _of_memory(largest: int) -> str:
     return "memory is short" if free_memory() < used + _ROOM else ""
 
 
-def _statm(column: int) -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[column]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def resident_memory() -> int:
-    """Returns the bytes of memory that this process has taken."""
-    return _statm(1)
-
-
-def free_memory() -> int:
-    """Returns the bytes that this process may still take, by the machine and its control group."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        free = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), 0)
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            with open(limit, encoding="ascii") as most, open(used, encoding="ascii") as now:
-                free = min(free, int(most.read()) - int(now.read()))
-        except (OSError, ValueError):  # there is no such limit
-            continue
-    return free
-
-
 # In the child ---------------------------------------------------------------------------------------------------------
 
 
@@ -284,7 +260,7 @@ def _refuse_system_v(libc: Any) -> None:
 
 
 def _limits() -> None:
-    room = _statm(0) + min(max(free_memory() // 4, _ROOM), 4 << 30)
+    room = address_space() + min(max(free_memory() // 4, _ROOM), 4 << 30)
     for which, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <tuple>
 
+#include "rules/facts/run_machines.h"
+#include "rules/facts/step_memo.h"
 #include "rules/testing/machine_story.h"
 #include "rules/testing/recorder.h"
 
@@ -144,6 +147,51 @@ TEST(StorageBound, WorkersThatWaitForStorageAreNamed) {
                 "the loader's workers wait 75 % of their time for storage (41 MB a second are read)"),
             std::string::npos)
       << findings[0].what;
+}
+
+std::vector<Finding> OfTwoWorkers(double without_core, double sampled_s = -1) {
+  MachineStory story;
+  story.Gauge("rank.0.children.count", Unit::kNumber, 2)
+      .Counter("rank.0.children.cpu", 1)
+      .Counter("rank.0.children.run_queue", without_core)
+      .Steps(0.6, 0);
+  FakeTrial& trial = story.Tell(120, sampled_s);
+  trial.SetDocument("loaders", R"({"loaders":[{"type":"DataLoader","num_workers":2}]})");
+  trial.SetDocument("environment", R"({"cores":8})");
+  return FindingsOf(trial, "InputBound", ParameterSet::kLuff);
+}
+
+TEST(InputBound, WorkersThatLackCores_AreNotTooFew) {
+  EXPECT_TRUE(OfTwoWorkers(1.4).empty());  // 70 % of their time: a batch would be there
+  const auto findings = OfTwoWorkers(0.2);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "workers_too_few");
+  // 10 of 100 ms go to others.
+  EXPECT_NE(findings[0].what.find("waits 56 % of the time for data (50 ms of 90 ms)"), std::string::npos)
+      << findings[0].what;
+  EXPECT_EQ(OfTwoWorkers(0).size(), 1U);
+}
+
+TEST(InputBound, SamplesThatEndEarly_HoldNothingBackForEver) { EXPECT_EQ(OfTwoWorkers(0, 30).size(), 1U); }
+
+TEST(MachineRules, SamplesAreReadOnceForAllRules) {
+  MachineStory story;
+  StepMemo memo;
+  FakeTrial& trial = Crowded(story).Tell(60);
+  const std::shared_ptr<RunMachines> machines = memo.Machines();
+  EXPECT_FALSE(machines->Cover(MachineStory::kStart));
+  ASSERT_TRUE(machines->Refresh(trial, MachineStory::kStart));
+  EXPECT_TRUE(machines->Cover(MachineStory::kStart + 59'000'000'000));
+  const auto* const first = &machines->In(MachineStory::kStart, MachineStory::kStart + 10'000'000'000);
+  ASSERT_EQ(first->size(), 1U);
+  memo.Clear();  // the next step
+  EXPECT_EQ(memo.Machines(), machines);
+  EXPECT_EQ(&machines->In(MachineStory::kStart, MachineStory::kStart + 10'000'000'000), first);
+  FakeTrial elsewhere;
+  RunMachines none;
+  EXPECT_FALSE(none.Refresh(elsewhere, 1));
+  EXPECT_FALSE(none.measured());
+  EXPECT_TRUE(none.In(0, 1).empty());
 }
 
 TEST(StorageBound, ItLeadsTheWaitForData) {

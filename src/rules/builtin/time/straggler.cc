@@ -133,7 +133,8 @@ class Straggler final : public KeptRule {
       const auto queue = [](const Sums& sums) { return sums.queue; };
       lag.own = workers_.at(static_cast<std::uint32_t>(lag.worker)).queue;
       lag.others = Others(lag.worker, queue);
-      if (timed && lag.own - lag.others >= lag.seconds / 2) {
+      const Against against = timed ? Compared(lag.worker) : Against{};
+      if (against.queue >= lag.seconds / 2) {
         lag.cause = "no_core";
         return lag;
       }
@@ -154,21 +155,33 @@ class Straggler final : public KeptRule {
       lag.cause = lag.phase.empty() ? "not_visible" : input ? "input" : computes ? "more_work" : "own_work";
       // Workers may wait for each other in forward(), where FSDP gathers parameters: then the one that takes
       // longest waits, and has no more time on a core. Another may have.
-      const auto cpu = [](const Sums& sums) { return sums.cpu; };
-      const double own_cpu = workers_.at(static_cast<std::uint32_t>(lag.worker)).cpu;
-      if (!computes || (timed && own_cpu - Others(lag.worker, cpu) >= lag.seconds / 2)) return lag;
+      if (!computes || against.work >= lag.seconds / 2) return lag;
     }
     if (!timed) return {};
     for (const bool queue : {false, true}) {
       const auto of = [queue](const Sums& sums) { return queue ? sums.queue : sums.cpu; };
       lag = Most(of);
       if (lag.seconds < limits_.share * most) continue;
+      if (queue && Compared(lag.worker).queue < lag.seconds / 2) continue;
       lag.cause = queue ? "no_core" : "more_work";
       lag.own = of(workers_.at(static_cast<std::uint32_t>(lag.worker)));
       lag.others = Others(lag.worker, of);
       return lag;
     }
     return {};
+  }
+
+  /// A worker that computes more waits longer for a core, too, where cores are scarce: at the rate at which
+  /// the others wait. Its work, in comparison with them: computing, and the waiting that this brings with it.
+  struct Against {
+    double work = 0, queue = 0;  // beyond the others, in seconds of the window; queue: beyond that rate
+  };
+  [[nodiscard]] Against Compared(std::int64_t worker) const {
+    const Sums& own = workers_.at(static_cast<std::uint32_t>(worker));
+    const double cpu = Others(worker, [](const Sums& sums) { return sums.cpu; });
+    const double queue = Others(worker, [](const Sums& sums) { return sums.queue; });
+    const double rate = cpu > 0 ? queue / cpu : 0;  // seconds without a core for each second on one
+    return {(own.cpu - cpu) * (1 + rate), own.queue - own.cpu * rate};
   }
 
   template <typename Of>
@@ -258,7 +271,7 @@ class Straggler final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Straggler>(kName, kParams);
-  spec.version = 2;  // 2: a longer forward pass is "more_work", and none where it only waits
+  spec.version = 3;  // 3: who computes more may wait longer for a core
   spec.summary = "one of several workers makes the others wait; says which, and with what";
   return spec;
 }

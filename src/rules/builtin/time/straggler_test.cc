@@ -55,6 +55,19 @@ TEST(Straggler, AForwardPassThatComputesLonger_IsMoreWork) {
   EXPECT_NE(findings[0].remedy.find("equal batches"), std::string::npos);
 }
 
+TEST(Straggler, MoreWork_WhereCoresAreScarce_WaitsLongerForThem) {
+  // Each second on a core costs half a second without one, for everybody.
+  const Worker more{.forward = 110, .backward = 45, .cpu = 110, .queue = 55};
+  const Worker other{.cpu = 70, .queue = 35};
+  const auto findings = Told({other, more, other});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "more_work");
+  EXPECT_EQ(findings[0].worker, 1U);
+  // As much to do, and its cores are others'.
+  const Worker starved{.forward = 110, .backward = 45, .cpu = 75, .queue = 90};
+  EXPECT_EQ(Told({other, starved, other}).at(0).cause, "no_core");
+}
+
 TEST(Straggler, AForwardPassThatWaitsForTheOthers_IsNoStraggler) {
   // As FSDP does where it gathers parameters: the one that waits longest is not to blame.
   EXPECT_TRUE(Told({{}, {}, {.forward = 95, .backward = 60}}).empty());

@@ -1,0 +1,82 @@
+"""Traces of a few steps with TensorFlow's own profiler: the same results, nothing printed, within the run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+LOOP = """
+import hashlib, os, sys
+import keras, numpy as np
+
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+rng = np.random.default_rng(0)
+for i in range(20):
+    CODE
+    x = rng.normal(size=(4, 8)).astype("float32")
+    model.train_on_batch(x, x[:, :1])
+weights = b"".join(np.asarray(w).tobytes() for w in model.get_weights())
+print(hashlib.sha256(weights).hexdigest(), np.random.rand(), sys.getprofile())
+"""
+FIT = """
+import hashlib, sys
+import keras, numpy as np
+
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+x = np.random.default_rng(0).normal(size=(160, 8)).astype("float32")
+
+class Asks(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 7: CODE
+
+model.fit(x, x[:, :1], batch_size=8, epochs=1, verbose=0, shuffle=False, callbacks=[Asks()])
+model.evaluate(x, x[:, :1], verbose=0)
+print(hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest())
+"""
+
+
+def said(done):
+    return sorted(
+        line.split("]")[-1]
+        for line in done.stderr.splitlines()
+        if line and not line.startswith(("luff", " "))
+    )
+
+
+@pytest.mark.parametrize("text", [LOOP, FIT], ids=["loop", "fit"])
+def test_a_trace_changes_no_result_and_prints_nothing(start_luff, phases_of, tmp_path, text):
+    bare = start_luff(text.replace("CODE", "pass"))
+    shutil.rmtree(tmp_path / "run")
+    code = "import luff; assert luff.trace(3) == ''"
+    if text is LOOP:
+        code = f"if i == 7:\n        {code}"
+    traced = start_luff(text.replace("CODE", code))
+    assert (traced.stdout, len(said(traced))) == (bare.stdout, len(said(bare))), traced.stderr
+    shown, _ = phases_of()
+    (trace,) = shown["traces"]
+    assert trace["refused"] is None and trace["steps"] == 3 and trace["first_step"] in (7, 8)
+    assert shown["traced"]["steps"] >= 3
+    (path,) = Path(tmp_path / "run").glob("w0000/traces/*")
+    assert str(path) == trace["file"] and path.stat().st_mode & 0o777 == 0o600
+    assert b'luff {"rank": 0, "world_size": 1' in path.read_bytes()
+    assert trace["summary"]["operators"]
+
+
+def test_a_profiler_of_the_trainings_own_has_precedence(start_luff, phases_of, tmp_path):
+    own = tmp_path / "own"
+    code = f"""import luff, tensorflow as tf
+    if i == 5: assert luff.trace(9) == ''
+    if i == 7: tf.profiler.experimental.start({str(own)!r})
+    if i == 8: assert 'another profiler of TensorFlow' in luff.trace(2)
+    if i == 9: tf.profiler.experimental.stop()
+    if i == 12: assert luff.trace(2) == ''"""
+    start_luff(LOOP.replace("CODE", code))
+    assert list(own.rglob("*.xplane.pb"))
+    told = [(one["first_step"], one["steps"], bool(one["file"])) for one in phases_of()[0]["traces"]]
+    assert told == [(5, 2, True), (8, 0, False), (12, 2, True)]

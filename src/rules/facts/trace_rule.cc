@@ -1,0 +1,98 @@
+#include "rules/facts/trace_rule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "luff/profile/input.h"
+#include "rules/facts/step_memo.h"
+#include "rules/kit/select.h"
+
+namespace luff::rules {
+namespace {
+
+constexpr std::uint64_t kLookEvery = 64;  // steps; and at the end
+constexpr std::size_t kWorkersJudged = 64;
+
+}  // namespace
+
+void TraceRule::OnStep(const StepView& view, Sink& sink) {
+  const query::StepInfo& info = view.rows.info;
+  if (info.mode != query::Mode::kTrain) return;
+  step_ = info.mode_step;
+  global_ = info.global_step;
+  update_ = info.update;
+  if (run_ == nullptr) run_ = view.memo.SharedTraces();
+  if (view.number % kLookEvery != kLookEvery - 1) return;
+  view.memo.RefreshTraces(view);
+  Look(view.trial, sink);
+}
+
+void TraceRule::OnEnd(const query::Trial& trial, Sink& sink) {
+  if (run_ == nullptr) run_ = std::make_shared<RunTraces>();  // the run ended right after a restart
+  run_->Refresh(trial);
+  Look(trial, sink);
+}
+
+void TraceRule::Look(const query::Trial& trial, Sink& sink) {
+  for (const RunTraces::Seen& seen : run_->all()) {
+    const auto judged = judged_.find(seen.worker);
+    if (judged != judged_.end() ? seen.number < judged->second : judged_.size() == kWorkersJudged) continue;
+    judged_[seen.worker] = seen.number + 1;
+    Take(trial, seen, sink);
+  }
+}
+
+void TraceRule::Take(const query::Trial& trial, const RunTraces::Seen& seen, Sink& sink) {
+  const profile::DeviceTrace& devices = seen.devices;
+  if (devices.span_s <= 0 || seen.file.steps <= 0 || seen.file.first_step < limits_.first) return;
+  steps_ = seen.file.steps;
+  std::optional<TraceClaim> claim = Judge(devices);
+  const auto open = open_.find(seen.worker);
+  if (open != open_.end() && (!claim || claim->cause != open->second)) {
+    const std::string cause = open->second;
+    open_.erase(open);
+    // Of several workers, it has healed when it has in all.
+    if (std::ranges::none_of(open_, [&](const auto& one) { return one.second == cause; }))
+      sink.Heal(cause, "", step_);
+  }
+  if (!claim) return;
+  if (open_.size() < kWorkersJudged) open_.insert_or_assign(seen.worker, claim->cause);
+  query::StepInfo info;
+  info.mode = query::Mode::kTrain;
+  info.mode_step = step_;
+  info.global_step = global_;
+  info.update = update_;
+  Finding finding = FindingAt(name_, claim->cause.c_str(), trial, format::kNoId, seen.worker, info);
+  finding.since_step = std::min(seen.file.first_step, step_);
+  finding.what = std::move(claim->what);
+  finding.why = std::move(claim->why);
+  finding.remedy = std::move(claim->remedy);
+  finding.causes = std::move(claim->causes);
+  finding.evidence = std::move(claim->evidence);
+  finding.evidence.emplace_back("traced_step", seen.file.first_step);
+  finding.evidence.emplace_back("traced_steps", steps_);
+  finding.threshold = std::move(claim->threshold);
+  if (claim->saving_s >= 0) {
+    const auto steps = static_cast<double>(steps_);
+    finding.saving = {claim->saving_s / steps, claim->saving_s / devices.span_s, claim->low_s / steps,
+                      claim->high_s / steps, std::move(claim->method)};
+  }
+  sink.Report(std::move(finding));
+}
+
+std::string TraceRule::OfStep(double seconds, const profile::DeviceTrace& trace) const {
+  const auto steps = static_cast<double>(std::max<std::int64_t>(steps_, 1));
+  return fmt::format("{} of {} a step", profile::TimeText(seconds / steps),
+                     profile::TimeText(trace.span_s / steps));
+}
+
+void TraceRule::VisitFields(Fields& io) {
+  io("judged", judged_, kWorkersJudged);
+  io("open", open_, kWorkersJudged);
+  io("step", step_);
+  io("global", global_);
+  io("update", update_);
+}
+
+}  // namespace luff::rules
