@@ -11,6 +11,7 @@
 #include "store/read_cache.h"
 #include "store/reader_file.h"
 #include "store/reader_tail.h"
+#include "store/segment_holes.h"
 
 namespace luff::store {
 namespace {
@@ -170,8 +171,11 @@ Result<bool> WorkerReader::ScanFolder() {
                          [](const auto& segment, std::uint64_t key) { return segment->sequence() < key; });
     const bool known = at != segments_.end() && (*at)->sequence() == sequence;
     if (known && (*at)->generation() >= generation) continue;
-    auto opened =
-        SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence, generation, cache_);
+    std::shared_ptr<SegmentHoles> holes;
+    if (options_.mirror != nullptr)
+      holes = std::make_shared<SegmentHoles>(options_.mirror, Mirror::Segment{worker_, sequence, generation});
+    auto opened = SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence, generation,
+                                      cache_, std::move(holes));
     if (!opened.ok()) {
       // The newest file may be seen before its header is written; an old one that is unreadable stays so.
       if (sequence != files.rbegin()->first && unreadable_.insert(sequence).second) {

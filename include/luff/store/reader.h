@@ -35,6 +35,7 @@ class TailColumns;
 
 class ReadCache;
 class ReaderFile;
+class SegmentHoles;
 
 /// Rows and the memory that holds them. If `memory` is null they live until the next Poll().
 template <typename Rows>
@@ -69,11 +70,12 @@ class SegmentReader {
     RowsOfStep<format::ScalarRow> scalars;
     RowsOfStep<format::FormRow> forms;
   };
-  /// `cache` is shared by the segments of a run; if it is null, the segment makes its own. Errors: kNotFound,
-  /// kIo, kCorruption (file header), kUnsupportedVersion.
+  /// `cache` is shared by the segments of a run; if it is null, the segment makes its own. `holes`: in a copy
+  /// of a run in a bucket, whom to ask for what is read; rows then also have the errors of Mirror::NeedRows.
+  /// Errors: kNotFound, kIo, kCorruption (file header), kUnsupportedVersion.
   [[nodiscard]] static Result<std::unique_ptr<SegmentReader>> Open(
       std::string path, std::uint64_t sequence, std::uint32_t generation,
-      std::shared_ptr<ReadCache> cache = nullptr);
+      std::shared_ptr<ReadCache> cache = nullptr, std::shared_ptr<SegmentHoles> holes = nullptr);
   ~SegmentReader();
 
   /// Reads frames published since the last call, up to `limit` bytes of the file. Returns true if there were
@@ -148,6 +150,7 @@ class SegmentReader {
   };
   SegmentReader();
   [[nodiscard]] Status TrySeal();
+  [[nodiscard]] Status ReadFooterOnce(std::uint64_t file_bytes);
   [[nodiscard]] Status Located(const Status& status) const;
   [[nodiscard]] Result<format::TensorEntry> EntryAt(std::size_t slot) const;
   [[nodiscard]] Status ReadPage(std::size_t first) const;
@@ -165,6 +168,7 @@ class SegmentReader {
   std::uint64_t position_ = format::kFileHeaderBytes;
   std::uint64_t taken_bytes_ = 0;  // by the last reading of the tail that found steps
   std::unique_ptr<ReaderFile> file_;
+  std::shared_ptr<SegmentHoles> holes_;  // null: the file has none
   std::shared_ptr<ReadCache> cache_;
   std::uint64_t cache_file_ = 0;
   std::optional<format::FooterDirectory> footer_;          // sealed
@@ -208,7 +212,7 @@ class Mirror;
 
 struct ReaderOptions {
   bool use_live_page = true;
-  /// Set by RunReader where the run is a copy of one in a bucket: payload is asked for before it is read.
+  /// Set where the run is a copy of one in a bucket: payload and rows are asked for before they are read.
   std::shared_ptr<Mirror> mirror;
 };
 

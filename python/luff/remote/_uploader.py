@@ -17,10 +17,11 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from luff.remote import _files, _head
+from luff.remote import _files, _head, _sealed
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._files import WINDOW, File
 from luff.remote._head import BadObject, Entry, Manifest
+from luff.remote._index import Indexes
 
 if TYPE_CHECKING:
     from luff.remote._store import Store
@@ -32,6 +33,7 @@ MAX_PAYLOAD_TAIL = 3 << 19
 _MEASURED = 64 << 10  # bytes of a put that tells how fast the store is
 HEARTBEAT_S = 30.0
 MAX_RUN_JSON = 1 << 20
+_MAX_RUN_IN_HEAD = 16 << 10
 _AT_ONCE = 4  # windows in flight
 _ATTEMPTS = 5
 # A window of more parts than this is put again as one, so that readers ask for fewer. Payload comes in parts of 1 MiB
@@ -123,6 +125,8 @@ class Uploader:
         self._head_key = _files.head_key(self.run_id, uploader)
         self._earlier = (0, 0, 0)  # requests, puts, bytes sent by uploaders before
         self._bytes_per_s = 0.0  # of the last put that was long enough to tell
+        self._last_head = b""
+        self._indexes = Indexes()
 
     @property
     def behind(self) -> bool:
@@ -136,8 +140,8 @@ class Uploader:
         self._check_bucket()
         try:
             self._store.put_new(_files.run_key(self.run_id), self._run_json)
-        except Conflict:
-            pass  # of several hosts the first makes the run
+        except Conflict:  # of several hosts the first makes the run
+            self._run_json = self._read_run_json()
         for _ in range(_ATTEMPTS):
             found = self._read_head()
             tails: list[bytes] = []
@@ -150,6 +154,7 @@ class Uploader:
                 self._manifest, tails = manifest, list(by_file.values())
                 self._manifest.pruned = False  # values go up again
                 self._earlier = manifest.requests, manifest.puts, manifest.sent
+            self._manifest.run = _text(self._run_json)
             self._manifest.instance = secrets.token_hex(16)
             self._manifest.interval_ms = round(self._interval_s * 1000)
             try:
@@ -187,6 +192,13 @@ class Uploader:
             return False
         return True
 
+    def _read_run_json(self) -> bytes:
+        try:
+            found = self._store.get(_files.run_key(self.run_id), MAX_RUN_JSON)
+        except Absent:
+            found = None
+        return found[0] if found else b""
+
     def _read_head(self) -> tuple[Manifest, dict[File, bytes], str] | None:
         try:
             found = self._store.get(self._head_key, _head.MAX_HEAD)
@@ -214,21 +226,31 @@ class Uploader:
         changed = self._notice_gone(metadata, payload)
         before = {file: entry.bytes for file, entry in self._manifest.files.items()}
         behind = self._send_windows(payload, deadline)
-        self._send_windows(metadata, float("inf"))
+        growing, sealed = self._find_sealed(metadata)
+        if state != "live":
+            changed = self._send_sealed(sealed) or changed
+            changed = self._join_parts(everything=state == "ended") or changed
+            growing = {f: n for f, n in growing.items() if not self._manifest.files[f].sealed}
+        self._send_windows(growing, float("inf"))
         self._drop_merged(metadata)
-        lengths = {**metadata, **payload}
+        lengths = {**growing, **payload}
         tails = self._tails(lengths, deadline, state == "ended")
         behind = behind or any(self._manifest.files[f].bytes < length for f, length in payload.items())
         changed = changed or behind != self._manifest.behind or state != self._put_state
         changed = changed or before != {file: entry.bytes for file, entry in self._manifest.files.items()}
         self._manifest.behind = behind
         self._unput = before_failure or changed
-        if not self._unput and time.monotonic() - self._put_at < HEARTBEAT_S:
+        if not self._unput and not sealed and time.monotonic() - self._put_at < HEARTBEAT_S:
             return False
         if state == "ended" and behind:
             state = "draining"
         self._put_head(state, tails)
         self._remove_superseded(everything=state == "ended")
+        if state == "live" and sealed:
+            # Their rows are visible. What makes them quick to open is larger than these, and is told by the next head.
+            self._unput = True
+            self._send_sealed(sealed)
+            self._join_parts(everything=False)
         return True
 
     @property
@@ -269,9 +291,8 @@ class Uploader:
         self._put(_files.card_key(self.run_id), card)
 
     def end(self) -> None:
-        """After a flush as `ended`: keeps the last manifest, also where heads are removed."""
-        key = _files.end_key(self.run_id, self._manifest.uploader)
-        self._put(key, _head.pack(self._manifest, []))
+        """After a flush as `ended`: keeps the last head, also where heads are removed."""
+        self._put(_files.end_key(self.run_id, self._manifest.uploader), self._last_head)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -340,7 +361,89 @@ class Uploader:
                 (file.kind, file.folder, file.sequence), 0
             ):
                 self._supersede(file, 0, len(self._manifest.files[file].ends))
-                del self._manifest.files[file]
+                gone = self._manifest.files.pop(file)
+                if gone.sealed:
+                    self._superseded.append((time.monotonic(), _files.footer_key(self.run_id, file)))
+                    self._drop_index(gone.index)
+
+    # ---- Sealed segments ----
+
+    def _find_sealed(self, metadata: dict[File, int]) -> tuple[dict[File, int], dict[File, _sealed.Sealed]]:
+        """Lengths of what is to go into parts, and the segments that were sealed since they were put."""
+        growing: dict[File, int] = {}
+        sealed: dict[File, _sealed.Sealed] = {}
+        for file, length in metadata.items():
+            entry = self._manifest.files.setdefault(file, Entry())
+            if entry.sealed:
+                continue
+            found = None
+            if file.is_stream and length >= _sealed.MIN_SEALED and length > entry.bytes:
+                found = _sealed.look(lambda b, e, f=file: self._read(f, b, e), length, file.sequence)  # type: ignore[misc]
+            if found is not None:
+                sealed[file] = found
+            growing[file] = length if found is None else max(found.footer, entry.bytes)
+        return growing, sealed
+
+    def _send_sealed(self, sealed: dict[File, _sealed.Sealed]) -> bool:
+        """Puts frames, footers, and what opens them. Returns True if the manifest says something new."""
+        ready: list[_sealed.Indexed] = []
+        for file, found in sealed.items():
+            entry = self._manifest.files[file]
+            self._send_windows({file: found.footer}, float("inf"))
+            if entry.in_parts < found.footer:
+                if not self._put_part(file, entry.in_parts, found.footer):
+                    continue  # it was merged meanwhile
+                self._add_part(file, found.footer)
+            footer = self._read(file, found.footer, found.end)
+            pieces = [(begin, self._read(file, begin, end)) for begin, end in found.pieces]
+            if footer is None or entry.in_parts > found.end or any(data is None for _, data in pieces):
+                continue
+            self._put(_files.footer_key(self.run_id, file), footer)
+            whole = [(begin, data) for begin, data in pieces if data is not None]
+            ready.append(_sealed.Indexed(file, found.end, whole))
+        for name, before, segments in self._indexes.add(ready, self._manifest.files):
+            packed = _sealed.pack_index(self.run_id, segments)
+            self._put(_files.index_key(self.run_id, self._manifest.uploader, name), packed)
+            for segment in segments:
+                entry = self._manifest.files[segment.file]
+                if not entry.sealed:
+                    entry.footer, entry.sealed = sealed[segment.file].footer, segment.end
+                    entry.tail = 0
+                entry.index = name
+            self._drop_index(before)
+        return bool(ready)
+
+    def _drop_index(self, name: str) -> None:
+        """Removes an index, in a minute, that no file names any more."""
+        if name and not any(entry.index == name for entry in self._manifest.files.values()):
+            key = _files.index_key(self.run_id, self._manifest.uploader, name)
+            self._superseded.append((time.monotonic(), key))
+
+    def _join_parts(self, everything: bool) -> bool:
+        """Makes one part of each window of a sealed segment's frames. Returns True if the manifest says something new.
+
+        Not of a folder's newest one: who follows the run is about to fetch its last part.
+        """
+        newest: dict[tuple[str, int], int] = {}
+        for file, entry in self._manifest.files.items():
+            if entry.sealed and not everything:
+                newest[file[:2]] = max(newest.get(file[:2], 0), file.sequence)
+        changed = False
+        for file, entry in self._manifest.files.items():
+            if not entry.sealed or entry.lost or newest.get(file[:2]) == file.sequence:
+                continue
+            wanted = [*range(WINDOW, entry.footer, WINDOW), entry.footer]
+            if entry.ends == wanted:
+                continue
+            parts = list(zip([0, *wanted[:-1]], wanted, strict=True))
+            there = set(zip([0, *entry.ends[:-1]], entry.ends, strict=True))
+            if not all(part in there or self._put_part(file, *part) for part in parts):
+                continue  # it was merged meanwhile
+            for begin, end in there - set(parts):
+                key = _files.part_key(self.run_id, file, entry.rewrites, begin, end)
+                self._superseded.append((time.monotonic(), key))
+            entry.ends, changed = wanted, True
+        return changed
 
     # ---- Parts ----
 
@@ -438,7 +541,7 @@ class Uploader:
         together, once = sum(rest.values()), 0
         # Payload before the rows that refer to it, if this fails half-way; else the longest first.
         for file in sorted(rest, key=lambda f: (ended and not f.is_payload, -rest[f])):
-            if not ended and together <= MAX_TAIL:
+            if together <= MAX_TAIL and not (ended and file.is_payload):
                 break
             new = file.is_payload and not was[file] and not ended and time.monotonic() <= deadline
             if new and once + rest[file] <= self._most_at_once():
@@ -490,6 +593,7 @@ class Uploader:
                 raise Refused(_removed(self._store.url, self._head_key)) from None
             self._measure_speed(len(data), begun)
             self._put_at, self._put_state, self._unput = time.monotonic(), state, False
+            self._last_head = data
             return
         raise Unreachable(f"the store refuses the head again and again: {self._store.url}/{self._head_key}")
 
@@ -510,6 +614,14 @@ class Uploader:
             )
         self._etag = etag
         return manifest.sequence == self._manifest.sequence
+
+
+def _text(run_json: bytes) -> str:
+    """run.json as it travels in heads; "" if readers are to get its object."""
+    try:
+        return run_json.decode() if len(run_json) <= _MAX_RUN_IN_HEAD else ""
+    except UnicodeDecodeError:
+        return ""
 
 
 def _removed(url: str, key: str) -> str:
