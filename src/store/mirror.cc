@@ -163,8 +163,7 @@ Result<std::string> Mirror::Ask(const std::string& request, const char* what) {
   if (!answer.is_object()) return fail("the process that fetches runs answers nonsense: " + state_.url);
   if (FlagMember(answer, "ok")) return line;
   const std::string why = TextMember(answer, "error") + ": " + state_.url;
-  if (FlagMember(answer, "gone"))
-    return OutOfRange(std::string(what) + " is not in the bucket: " + why);
+  if (FlagMember(answer, "gone")) return OutOfRange(std::string(what) + " is not in the bucket: " + why);
   if (FlagMember(answer, "later")) {
     ++missed_;
     return Status(StatusCode::kUnavailable, std::string(what) + " is not in the bucket yet: " + why);

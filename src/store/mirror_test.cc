@@ -219,8 +219,8 @@ class CopyWithHoles : public MirrorTest {
   [[nodiscard]] std::string Told(bool all) const {
     const std::string size = std::to_string(whole.size());
     return all ? "{\"ok\": true, \"have\": [[0, " + size + "]]}\n"
-               : "{\"ok\": true, \"have\": [[0, " + std::to_string(from) + "], [" + std::to_string(end) + ", " +
-                     size + "]]}\n";
+               : "{\"ok\": true, \"have\": [[0, " + std::to_string(from) + "], [" + std::to_string(end) +
+                     ", " + size + "]]}\n";
   }
   const std::string run = folder.path() + "/copy", segment = run + "/w0000/m-000001.lfm";
   std::string whole;

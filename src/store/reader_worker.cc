@@ -174,8 +174,8 @@ Result<bool> WorkerReader::ScanFolder() {
     std::shared_ptr<SegmentHoles> holes;
     if (options_.mirror != nullptr)
       holes = std::make_shared<SegmentHoles>(options_.mirror, Mirror::Segment{worker_, sequence, generation});
-    auto opened = SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence, generation,
-                                      cache_, std::move(holes));
+    auto opened = SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence,
+                                      generation, cache_, std::move(holes));
     if (!opened.ok()) {
       // The newest file may be seen before its header is written; an old one that is unreadable stays so.
       if (sequence != files.rbegin()->first && unreadable_.insert(sequence).second) {

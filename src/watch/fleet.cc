@@ -349,7 +349,7 @@ int Fleet::Turn() {
     if (const Status failure = run->failure(); !failure.ok()) {
       if (told_failed_.insert(path).second)
         voice_.say(fmt::format("luff: {} is judged no further: {}", run->name(), failure.message()));
-      over.push_back(path);
+      if (run->settled()) over.push_back(path);
     } else if (run->over()) {
       over.push_back(path);
     }

@@ -214,7 +214,8 @@ void WatchedRun::Poll() {
   (void)runner_.Poll(Now(), TrainStep(), busy ? trial_->world_size() : 1, workers, acks);
   // Deliveries outlive the training, and their end belongs into the audit: else the next process delivers
   // again.
-  busy_ = (!finished_ && runner_.coordinator().busy()) || !runner_.deliveries().idle();
+  const bool judged = !finished_ && failure_.ok();  // of a run that is gone, nobody answers a proposal
+  busy_ = (judged && runner_.coordinator().busy()) || !runner_.deliveries().idle();
 }
 
 std::vector<std::string> WatchedRun::TakeSayings() {
@@ -240,6 +241,11 @@ void WatchedRun::WriteOutcome() {
   if (const auto written = store::WriteControl(path_, record); !written.ok())
     sayings_.push_back(
         fmt::format("luff: the outcome of {} cannot be written: {}\n", name_, written.status().message()));
+}
+
+bool WatchedRun::settled() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock.owns_lock() && events_.empty() && !busy_;
 }
 
 bool WatchedRun::over() {

@@ -76,9 +76,11 @@ class WatchedRun {
   [[nodiscard]] std::vector<std::string> TakeSayings();
   void AddTo(std::vector<pollfd>* fds) const { runner_.deliveries().AddTo(fds); }
   bool ChildEnded(pid_t pid, const ExitState& state) { return runner_.deliveries().Ended(pid, state); }
-  /// The run has ended, all its steps are judged, and nothing is being delivered.
+  /// Everything that was found was taken, and nothing is being delivered.
+  [[nodiscard]] bool settled();
+  /// The run has ended, all its steps are judged, and it is settled.
   [[nodiscard]] bool over();
-  /// It cannot be judged any further: why.
+  /// It cannot be judged any further: why. What was found may still be on its way.
   [[nodiscard]] Status failure() const;
   /// Writes a checkpoint, so that the next process goes on here.
   [[nodiscard]] Status Leave();

@@ -17,7 +17,8 @@ class LineSocket;
 namespace luff::store {
 
 /// A run directory that a fetcher fills from a bucket (docs/spec/bucket-format.md, 6): its payload and its
-/// sealed segments of workers have holes, which the fetcher fills when asked; all else is whole. `mirror.json` in the directory says so.
+/// sealed segments of workers have holes, which the fetcher fills when asked; all else is whole.
+/// `mirror.json` in the directory says so.
 /// **Thread-compatible.**
 class Mirror {
  public:
