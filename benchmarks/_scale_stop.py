@@ -1,8 +1,8 @@
-"""From a faulty step to the raised stop, through a bucket: the rules are on another machine, which has a key of the job.
+"""From a faulty step to the raised stop, through a bucket.
 
-Each job trains under `luff run --sync`, without rules. Beside it, `luff check URL --follow` judges what is in the bucket;
-its first finding of severity stop is answered by `luff request stop URL --key`. The job takes the time itself: from the
-begin of the step whose loss is NaN to the exception.
+Each job trains under `luff run --sync`, without rules, and knows a key. Beside it, `luff check URL --follow` judges
+what is in the bucket; its first finding of severity stop is answered by `luff request stop URL --key`. The job takes
+the time itself: from the begin of the step whose loss is NaN to the exception.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -13,6 +16,7 @@ struct SyncOptions {
   std::string run, url;
   double flush_s = 2, drain_s = 120, max_mbps = 0;
   int host = 0;
+  std::optional<std::uint64_t> keep_local;
 };
 
 }  // namespace
@@ -30,6 +34,7 @@ void AddSync(CLI::App& app) {
   verb->add_option("--max-mbps", options->max_mbps, "Most megabits a second; default: no limit");
   verb->add_option("--host", options->host, "Number of this host, where several upload one run")
       ->capture_default_str();
+  verb->add_option("--keep-local", options->keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->footer(
       "Prints the URL of the run, which every verb that reads a run takes. Follows a run that is being "
       "written "
@@ -40,11 +45,12 @@ void AddSync(CLI::App& app) {
       "no such bucket); 6 the time was over before all was there: the same command goes on.");
   verb->callback([options] {
     FindOwnRunOrExit(&options->run);
-    BecomePython("sync",
-                 {fmt::format("--flush={}", options->flush_s), fmt::format("--drain={}", options->drain_s),
-                  fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host),
-                  "--", options->run, options->url},
-                 "runs are uploaded by Luff's Python package");
+    std::vector<std::string> words = {
+        fmt::format("--flush={}", options->flush_s), fmt::format("--drain={}", options->drain_s),
+        fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host)};
+    if (options->keep_local) words.push_back(fmt::format("--keep-local={}", *options->keep_local));
+    words.insert(words.end(), {"--", options->run, options->url});
+    BecomePython("sync", std::move(words), "runs are uploaded by Luff's Python package");
   });
 }
 

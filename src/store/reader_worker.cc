@@ -34,6 +34,10 @@ std::int64_t ModifiedNs(const std::string& path) noexcept {
   return static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
+bool InBucket(std::uint32_t reason) noexcept {
+  return reason == static_cast<std::uint32_t>(format::GapReason::kUploaded);
+}
+
 std::uint64_t DefKey(std::uint32_t epoch, std::uint32_t id) noexcept {
   return std::uint64_t{epoch} << 32 | id;
 }
@@ -326,6 +330,8 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
       case format::FrameKind::kGapRows:
         if (const auto rows = format::ParseGapRowsUntrusted(*body); rows.ok()) {
           for (const format::GapRow& row : *rows) {
+            if (InBucket(row.reason) && options_.mirror != nullptr)
+              continue;  // of this copy nothing is missing
             const std::uint32_t epoch = segment.header().epoch;
             const auto [at, fresh] = gaps_.try_emplace(
                 {DefKey(epoch, row.tensor), std::uint64_t{row.collection} << 32 |
@@ -361,6 +367,7 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
       case format::FrameKind::kRetire:
         if (const auto rows = format::ParseRetireRowsUntrusted(*body); rows.ok()) {
           for (const auto& row : *rows) {
+            if (InBucket(row.reason) && options_.mirror != nullptr) continue;
             retired_[row.data_file] = row.reason;
             data_files_.erase(row.data_file);
           }

@@ -304,11 +304,14 @@ class WorkerReader {
   [[nodiscard]] Status CheckChunk(const format::IndexRow& row, bool decode) const;
   /// Of a run in a bucket: has these bytes of a payload file fetched. Errors: as Mirror::Need.
   [[nodiscard]] Status Fetch(std::uint32_t data_file, std::uint64_t from, std::uint64_t bytes) const;
-  /// Finds where the chunk of a row is now. kOutOfRange if it was retired.
+  /// Finds where the chunk of a row is now. kOutOfRange if it was retired; the message of one that is in a
+  /// bucket names its URL.
   [[nodiscard]] Result<Place> Locate(const format::IndexRow& row) const;
   [[nodiscard]] bool IsRetired(std::uint32_t data_file) const noexcept {
     return retired_.contains(data_file);
   }
+  /// True if the file was retired since its bytes are in a bucket.
+  [[nodiscard]] bool IsUploaded(std::uint32_t data_file) const noexcept;
   [[nodiscard]] std::string DataPath(std::uint32_t data_file) const;
 
  private:
@@ -324,6 +327,8 @@ class WorkerReader {
   [[nodiscard]] bool ReadLive(std::uint64_t* position, std::uint32_t* changes);
   void Problem(std::string text);
   [[nodiscard]] Status CheckSizes(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
+  /// The URL of the run in the bucket that it was uploaded into, "" if it is not known any more.
+  [[nodiscard]] std::string UploadUrl() const;
   /// Locate(), within the limits of the format.
   [[nodiscard]] Result<Place> PlaceOfChunk(const format::IndexRow& row) const;
   [[nodiscard]] Status ReadAt(const Place& place, std::uint64_t from, std::span<std::byte> to) const;
@@ -383,6 +388,7 @@ class WorkerReader {
   std::uint64_t cache_file_ = 0;
   mutable std::unordered_map<std::uint32_t, std::unique_ptr<ReaderFile>> data_files_;
   mutable std::vector<std::byte> decoded_;
+  mutable std::string upload_url_;  // once somebody asked
 };
 
 /// Numbers of the run's host folders, ascending. Their files are those of a worker's folder, so WorkerReader

@@ -48,6 +48,7 @@ class Sync:
         self._drain_s: float = arguments.drain
         self._rate: float = arguments.max_mbps * 1e6 / 8
         self._host: int = arguments.host
+        self._keep_local: int | None = arguments.keep_local
         self._parent = os.getppid()
         self._closed = threading.Event()  # the job has ended, or we are to end
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -67,7 +68,12 @@ class Sync:
             return OK
         store = open_store(self._url)
         uploader = Uploader(
-            self._run, store, uploader=self._host, interval_s=self._flush_s, max_bytes_per_s=self._rate
+            self._run,
+            store,
+            uploader=self._host,
+            interval_s=self._flush_s,
+            max_bytes_per_s=self._rate,
+            keep_local=self._keep_local,
         )
         # Of several hosts that have their own workers each, the first tells of the run.
         cards = Cards(self._run, uploader.put_card) if self._host == 0 else None
@@ -239,6 +245,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--host", type=int, default=0, metavar="N", help="number of this host, of several (0)"
     )
+    parser.add_argument(
+        "--keep-local",
+        type=int,
+        metavar="BYTES",
+        help="values that stay in the run, once they are uploaded (all)",
+    )
     parser.add_argument("--until-closed", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--try", dest="only_try", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -250,6 +262,9 @@ def main(words: Sequence[str] | None = None) -> int:
         0.1 <= arguments.flush <= 3600 and 0 <= arguments.drain <= 86400 and 0 <= arguments.max_mbps <= 1e6
     ):
         _say("--flush is 0.1 to 3600 seconds, --drain 0 to 86400, --max-mbps 0 to 1000000")
+        return WRONG_USAGE
+    if arguments.keep_local is not None and not 0 <= arguments.keep_local < 1 << 62:
+        _say("--keep-local is a number of bytes, 0 or more")
         return WRONG_USAGE
     if not 0 <= arguments.host <= 9999:
         _say("--host is a number from 0 to 9999")

@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from luff.remote import _files, _head, _sealed
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
@@ -35,6 +35,8 @@ HEARTBEAT_S = 30.0
 MAX_RUN_JSON = 1 << 20
 _MAX_RUN_IN_HEAD = 16 << 10
 _AT_ONCE = 4  # windows in flight
+_MOST_TOLD = 10_000  # files, the oldest ones
+_TELL_AGAIN_S = 60.0
 _ATTEMPTS = 5
 # A window of more parts than this is put again as one, so that readers ask for fewer. Payload comes in parts of 1 MiB
 # or more unless it is slow; metadata is fetched whole, so its parts may be small.
@@ -109,6 +111,7 @@ class Uploader:
         uploader: int = 0,
         interval_s: float = 2.0,
         max_bytes_per_s: float = 0.0,
+        keep_local: int | None = None,
     ) -> None:
         self._run = os.path.abspath(run)
         self._store = store
@@ -126,6 +129,8 @@ class Uploader:
         self._earlier = (0, 0, 0)  # requests, puts, bytes sent by uploaders before
         self._bytes_per_s = 0.0  # of the last put that was long enough to tell
         self._last_head = b""
+        self._keep_local = keep_local  # bytes of payload that are to stay in the run; None: all
+        self._told: tuple[float, list[list[int]]] = (float("-inf"), [])  # the writer: when, and what
         self._indexes = Indexes()
 
     @property
@@ -245,6 +250,7 @@ class Uploader:
         if state == "ended" and behind:
             state = "draining"
         self._put_head(state, tails)
+        self._tell_writer()
         self._remove_superseded(everything=state == "ended")
         if state == "live" and sealed:
             # Their rows are visible. What makes them quick to open is larger than these, and is told by the next head.
@@ -257,6 +263,35 @@ class Uploader:
     def sequence(self) -> int:
         """Of the head in the bucket: how many there were."""
         return self._manifest.sequence
+
+    def _tell_writer(self) -> None:
+        """Says which payload the bucket has, after a head that names it: the training's writer may then remove it.
+
+        Bytes that travel in a head become a part with the next one, for which they are read again, so they do not
+        count. An uploader that has ended says nothing any more, so this is repeated.
+        """
+        if self._keep_local is None:
+            return
+        files = self._manifest.files.items()
+        there = [
+            [f.folder, f.sequence, e.in_parts] for f, e in files if f.is_payload and not e.lost and not e.tail
+        ]
+        there = sorted(there)[:_MOST_TOLD]
+        when, told = self._told
+        if there == told and time.monotonic() - when < _TELL_AGAIN_S:
+            return
+        self._write_note(
+            "uploaded.json",
+            {
+                "format": "luff-uploaded",
+                "version": 0,
+                "url": f"{self._store.url}/{self.run_id}",
+                "unix_ns": time.time_ns(),
+                "keep_bytes": self._keep_local,
+                "payload": there,
+            },
+        )
+        self._told = time.monotonic(), there
 
     def _count(self) -> None:
         requests, puts, sent = self._earlier
@@ -276,8 +311,11 @@ class Uploader:
             "puts": self._manifest.puts,
             "sent": self._manifest.sent,
         }
+        self._write_note(f"u{self._manifest.uploader:04d}.json", text)
+
+    def _write_note(self, name: str, text: dict[str, Any]) -> None:
         folder = os.path.join(self._run, "sync")
-        path = os.path.join(folder, f"u{self._manifest.uploader:04d}.json")
+        path = os.path.join(folder, name)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             with open(os.open(f"{path}~", _WRITE_ANEW, 0o600), "w") as file:
