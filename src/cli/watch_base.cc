@@ -81,10 +81,11 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
       options.runs.choices,
       rules::ParseChoices(!wanted.rules_text.empty() ? wanted.rules_text : file.rules.value_or(""), set));
   for (const rules::Choice& one : options.runs.choices) {
-    if (!one.spec->source.empty())
-      return InvalidArgument(fmt::format(
-          "{} is a rule of your own, which `luff watch DIR` does not run; `luff run` and `luff watch RUN` do",
-          one.spec->name));
+    if (!one.spec->source.empty() && one.spec->source != "expression")  // which needs no process
+      return InvalidArgument(
+          fmt::format("{} is a rule with code of your own, which `luff watch DIR` does not run; `luff run` and "
+                      "`luff watch RUN` do, and conditions ([[rule_expression]]) run here, too",
+                      one.spec->name));
   }
   const std::string on_finding =
       !wanted.on_finding.empty() ? wanted.on_finding : file.on_finding.value_or("warn");

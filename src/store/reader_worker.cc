@@ -12,6 +12,7 @@
 #include "store/reader_file.h"
 #include "store/reader_tail.h"
 #include "store/segment_holes.h"
+#include "store/uploaded.h"
 
 namespace luff::store {
 namespace {
@@ -35,7 +36,7 @@ std::int64_t ModifiedNs(const std::string& path) noexcept {
 }
 
 bool InBucket(std::uint32_t reason) noexcept {
-  return reason == static_cast<std::uint32_t>(format::GapReason::kUploaded);
+  return reason == static_cast<std::uint32_t>(kUploadedForNow);
 }
 
 std::uint64_t DefKey(std::uint32_t epoch, std::uint32_t id) noexcept {

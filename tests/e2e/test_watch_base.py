@@ -129,6 +129,28 @@ def test_a_job_that_luff_run_commands_is_asked_to_stop(
     assert time.monotonic() - begun < 10
 
 
+def test_conditions_of_ones_own_judge_each_run_also_after_a_restart(
+    luff: Luff, base: Path, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    config = luff.tmp / "luff.toml"
+    config.write_text(
+        'rules = "NonFinite"\n[[rule_expression]]\nname = "StillHigh"\nwhen = "loss > 1.02"\nfor = 20\nseverity = "stop"\n'
+    )
+    jobs = [train(luff, base / f"run{i}", steps=100) for i in range(3)]
+    for pause in (0.7, 0.5):
+        watch = watching("--config", str(config))
+        time.sleep(pause)
+        watch.send_signal(signal.SIGKILL)
+        watch.wait()
+    for job in jobs:
+        assert job.wait(120) == 0
+    done = luff.start("watch", str(base), "--drain", "--config", str(config))
+    done.communicate(timeout=120)
+    assert done.returncode == 0
+    news = sorted((line["run"], line["rule"]) for line in said(base) if line["event"] == "new")
+    assert news == [(f"run{i}", "StillHigh") for i in range(3)]
+
+
 def test_metrics_and_readiness_need_the_token(
     luff: Luff, base: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:

@@ -16,13 +16,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from luff.remote import _files, _head, _sealed
+from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._cache import Cache, Gone, Later
 from luff.remote._disk import write_at, write_whole
 from luff.remote._errors import Absent, BucketError, Refused, Unreachable, of_disk
 from luff.remote._files import File
 from luff.remote._head import BadObject, Entry, Manifest
 from luff.remote._rows import Rows
-from luff.remote._uploader import HEARTBEAT_S, MAX_RUN_JSON, check_bucket_untrusted
+from luff.remote._run_folder import MAX_RUN_JSON
+from luff.remote._uploader import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

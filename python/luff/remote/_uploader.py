@@ -11,17 +11,19 @@ import json
 import os
 import secrets
 import stat
-import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from luff.remote import _files, _head, _sealed
+from luff.remote._bucket import bucket_text, check_bucket_untrusted
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._files import WINDOW, File
 from luff.remote._head import BadObject, Entry, Manifest
 from luff.remote._index import Indexes
+from luff.remote._limiter import Limiter
+from luff.remote._run_folder import MAX_RUN_JSON, open_regular, read_run_json
 
 if TYPE_CHECKING:
     from luff.remote._store import Store
@@ -32,7 +34,6 @@ MAX_TAIL = 256 << 10  # bytes of all tails together; beyond it the longest becom
 MAX_PAYLOAD_TAIL = 3 << 19
 _MEASURED = 64 << 10  # bytes of a put that tells how fast the store is
 HEARTBEAT_S = 30.0
-MAX_RUN_JSON = 1 << 20
 _MAX_RUN_IN_HEAD = 16 << 10
 _AT_ONCE = 4  # windows in flight
 _MOST_TOLD = 10_000  # files, the oldest ones
@@ -48,56 +49,6 @@ _WRITE_ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLL
 
 class Fenced(Exception):
     """Another uploader has taken the run over."""
-
-
-class Limiter:
-    """A token bucket over the bytes that are put. No limit if `bytes_per_s` is 0."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self._rate = bytes_per_s
-        self._free_at = 0.0
-        self._lock = threading.Lock()
-
-    def take(self, size: int) -> None:
-        if self._rate <= 0:
-            return
-        with self._lock:
-            now = time.monotonic()
-            begin = max(now, self._free_at)
-            self._free_at = begin + size / self._rate
-        time.sleep(max(0.0, begin - now))
-
-
-def read_run_json(run: str) -> tuple[bytes, str]:
-    """Returns the bytes of a run's run.json and its run id. Raises Refused if the directory is no run."""
-    path = os.path.join(run, "run.json")
-    try:
-        data = _read_whole(path, MAX_RUN_JSON)
-    except OSError as error:
-        raise Refused(f"there is no run here ({error.strerror}): {run}") from None
-    try:
-        run_id = json.loads(data).get("run_id")
-    except (ValueError, AttributeError, RecursionError):
-        run_id = None
-    if not isinstance(run_id, str) or not _files.is_run_id(run_id):
-        raise Refused(f"found no run_id of 32 hexadecimal digits, the file is damaged: {path}")
-    return data, run_id
-
-
-def _open_regular(path: str) -> int:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise FileNotFoundError(2, "not a regular file", path)
-    return fd
-
-
-def _read_whole(path: str, most: int) -> bytes:
-    fd = _open_regular(path)
-    try:
-        return os.pread(fd, most, 0)
-    finally:
-        os.close(fd)
 
 
 class Uploader:
@@ -172,7 +123,7 @@ class Uploader:
 
     def _check_bucket(self) -> None:
         """Refuses a bucket of another format, and one whose conditional puts are none."""
-        text = json.dumps({"format": "luff-bucket", "version": _head.VERSION, "shards": 16}).encode()
+        text = bucket_text()
         url = self._store.url
         nothing = (
             f"the store takes conditional puts and does not obey them, so two uploaders would mix: {url}"
@@ -537,7 +488,7 @@ class Uploader:
     def _read(self, file: File, begin: int, end: int) -> bytes | None:
         """Bytes of a local file; None if it has become shorter or is gone."""
         try:
-            fd = _open_regular(os.path.join(self._run, file.path))
+            fd = open_regular(os.path.join(self._run, file.path))
         except OSError:
             return None
         try:
@@ -664,19 +615,3 @@ def _text(run_json: bytes) -> str:
 
 def _removed(url: str, key: str) -> str:
     return f"the head of the run was removed from the bucket, so its upload has ended: {url}/{key}"
-
-
-def check_bucket_untrusted(data: bytes, url: str) -> None:
-    """Checks luff.json of a bucket. Refused if it is of another format or a later version."""
-    try:
-        text = json.loads(data)
-    except (ValueError, RecursionError):
-        text = None
-    if not isinstance(text, dict) or text.get("format") != "luff-bucket":
-        raise Refused(f"luff.json says that no Luff writes here; give another prefix: {url}/luff.json")
-    if text.get("version") != _head.VERSION:
-        found = str(text.get("version"))[:20]
-        raise Refused(
-            f"found version {found} of the bucket format, this Luff has {_head.VERSION}; use the Luff that made the "
-            f"bucket, or another prefix: {url}/luff.json"
-        )

@@ -45,7 +45,7 @@ def plain(**changes):
     return manifest | changes
 
 
-@pytest.mark.parametrize("state", ["live", "ended"])
+@pytest.mark.parametrize("state", ["live", "ended", "sealed"])
 def test_the_golden_bucket_is_what_its_twin_says(state):
     manifest, tails = parse_head_untrusted(golden_head(state))
     found = asdict(manifest) | {"files": []}
@@ -55,7 +55,7 @@ def test_the_golden_bucket_is_what_its_twin_says(state):
     assert found == json.loads((GOLDEN / f"{state}.expected.json").read_text())
 
 
-@pytest.mark.parametrize("state", ["live", "ended"])
+@pytest.mark.parametrize("state", ["live", "ended", "sealed"])
 def test_a_copy_of_the_golden_bucket_is_the_run(state, tmp_path):
     shutil.copytree(GOLDEN / state, tmp_path / "bucket")
     store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
