@@ -65,8 +65,11 @@ Status SegmentReader::TrySeal() {
   header_ = *header;
   Status status = ReadFooterOnce(file_bytes);
   // Of a copy that has only parts of the segment, what opens it was believed to be there.
-  if (status.code() == StatusCode::kCorruption && holes_ != nullptr && holes_->Fill(0, file_bytes).ok())
-    status = ReadFooterOnce(file_bytes);
+  if (status.code() == StatusCode::kCorruption && holes_ != nullptr) {
+    const Status filled = holes_->Fill(0, file_bytes);
+    if (filled.code() == StatusCode::kUnavailable) return Located(filled);  // it may be whole all the same
+    if (filled.ok()) status = ReadFooterOnce(file_bytes);
+  }
   if (status.ok()) {
     if (tail_ != nullptr) last_ = LastRowsOf(tail_.get(), footer_->steps());
     tail_.reset();

@@ -329,11 +329,11 @@ class Spool:
 
     def _fill(self, file: File, begin: int, end: int) -> None:
         """Fetches what of these bytes of a segment with holes is not there."""
-        uploader, entry = self._files[file]
+        _, entry = self._files[file]
         ranges = self._rows.of(file, entry.sealed)
-        missing = ranges.missing(begin, end) if ranges is not None else []
-        if ranges is None or not missing:
+        if ranges is None:
             return
+        missing = ranges.missing(begin, end)
         columns = [r for r in missing if r[1] > entry.footer]
         frames = [r for r in missing if r[0] < entry.footer]
         try:

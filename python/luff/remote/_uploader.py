@@ -183,9 +183,10 @@ class Uploader:
         before = {file: entry.bytes for file, entry in self._manifest.files.items()}
         behind = self._send_windows(payload, deadline)
         growing, sealed = self._find_sealed(metadata)
-        if state != "live":
+        if state == "ended":
             changed = self._send_sealed(sealed) or changed
-            changed = self._join_parts(everything=state == "ended") or changed
+            changed = self._join_parts(everything=True) or changed
+            sealed = {}
             growing = {f: n for f, n in growing.items() if not self._manifest.files[f].sealed}
         self._send_windows(growing, float("inf"))
         self._drop_merged(metadata)
@@ -203,7 +204,7 @@ class Uploader:
         self._put_head(state, tails)
         self._tell_writer()
         self._remove_superseded(everything=state == "ended")
-        if state == "live" and sealed:
+        if sealed:
             # Their rows are visible. What makes them quick to open is larger than these, and is told by the next head.
             self._unput = True
             self._send_sealed(sealed)

@@ -20,7 +20,7 @@ def copy_of(store, run, folder, cache=1 << 30):
 def contents(spool):
     found = {}
     for path in Path(spool.folder).rglob("*"):
-        if not path.is_file() or path.name in ("mirror.json", "have.json"):
+        if not path.is_file() or path.name in ("mirror.json", "have.json", "whole"):
             continue
         name = str(path.relative_to(spool.folder))
         file = stream_of(*name.split("/")) if name.count("/") == 1 else None
