@@ -113,7 +113,8 @@ class Rows:
         self._asks[file] = self._asks.get(file, 0) + 1
         if begin >= footer and self._asks[file] > _ASKS:
             return footer, length
-        return begin // _PAGE * _PAGE, min(-(-end // _PAGE) * _PAGE, length)
+        first = begin // _PAGE * _PAGE
+        return max(first, footer) if begin >= footer else first, min(-(-end // _PAGE) * _PAGE, length)
 
     def told(self, file: File, begin: int) -> list[tuple[int, int]]:
         """Ranges that are there: the one with this byte, then others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import struct
@@ -39,7 +40,7 @@ def golden(tmp_path):
 
 
 def uploaded(run, store, state="ended"):
-    uploader = Uploader(str(run), store)
+    uploader = Uploader(os.fspath(run), store)
     uploader.begin()
     uploader.flush(state)
     while uploader.behind:
