@@ -69,7 +69,9 @@ def _one(folder: Path, faulty_after: float) -> float:
     luff, base = luff_command(), f"file://{folder}/bucket"
     env = os.environ | {"LUFF_CACHE": str(folder / "cache"), "LUFF_FETCH_IDLE_S": "5"}
     words = [luff, "keys", "new", folder / "key", "--id", "boss", "--may", "stop"]
-    config = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    config = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
+    ).stdout
     (folder / "luff.toml").write_text(config)
     (folder / "train.py").write_text(JOB)
     log = folder / "log"
@@ -90,7 +92,8 @@ def _one(folder: Path, faulty_after: float) -> float:
         for line in judge.stdout:
             if json.loads(line).get("severity") == "stop":
                 words = [luff, "request", "stop", url, "--key", folder / "key", "--no-wait"]
-                subprocess.run(words, stdout=subprocess.DEVNULL, check=True, env=env, timeout=LONGEST_S)
+                quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+                subprocess.run(words, check=True, env=env, timeout=LONGEST_S, **quiet)
                 break
         said = job.communicate(timeout=LONGEST_S)[0].split()
         return float(said[0]) if said else float("inf")

@@ -52,9 +52,10 @@ def start_sync(run: Path, url: str) -> subprocess.Popen[bytes]:
 def upload(base: str, proxy: Any, seconds: float, folder: Path) -> dict[str, float]:
     """Uploads 50 KB/s of metadata and 0.5 MB/s of payload, and follows them."""
     from conftest import Run
+    from luff.remote._cache import Cache
     from luff.remote._errors import BucketError
     from luff.remote._head import parse_head_untrusted
-    from luff.remote._spool import Cache, Spool
+    from luff.remote._spool import Spool
     from luff.remote._store import open_store
 
     run, draw = Run(folder / "run"), random.Random(0)
@@ -134,8 +135,9 @@ def upload(base: str, proxy: Any, seconds: float, folder: Path) -> dict[str, flo
 def reading(base: str, proxy: Any, folder: Path) -> dict[str, float]:
     """Opens a run and reads values twice."""
     from conftest import Run
+    from luff.remote._cache import Cache
     from luff.remote._files import File
-    from luff.remote._spool import Cache, Spool
+    from luff.remote._spool import Spool
     from luff.remote._store import open_store
     from luff.remote._uploader import Uploader
 

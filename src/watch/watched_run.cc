@@ -116,7 +116,8 @@ WatchedRun::Turn WatchedRun::Judge(std::size_t limit, std::int64_t budget_ns, Nu
       break;
     }
     if (*done == 0) {
-      if (HasEnded()) Finish();
+      concluding_ = HasEnded() && evaluator_->behind() == 0;
+      if (concluding_ && evaluator_->ReadyToFinish(*trial_)) Finish();
       break;
     }
     turn.steps += *done;
@@ -127,6 +128,7 @@ WatchedRun::Turn WatchedRun::Judge(std::size_t limit, std::int64_t budget_ns, Nu
   oldest_unix_ns_ = failure_.ok() && !finished_ ? oldest() : 0;
   turn.cost_ns = Now() - begun;
   turn.more = oldest_unix_ns_ != 0;
+  turn.soon = failure_.ok() && !finished_ && (concluding_ || evaluator_->behind() > 0);
   turn.dear = turn.cost_ns >= budget_ns && turn.steps <= kChunk;
   return turn;
 }

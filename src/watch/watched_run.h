@@ -55,6 +55,7 @@ class WatchedRun {
     std::int64_t cost_ns = 0;
     bool more = false;  // steps wait that the turn had no time for
     bool dear = false;  // a few steps took the whole turn
+    bool soon = false;  // rules in other processes are about to answer
   };
   /// Judges at most `limit` steps, and begins no more once `budget_ns` have passed. Returns at once if the
   /// run is in use.
@@ -123,6 +124,7 @@ class WatchedRun {
   Status failure_;
   std::int64_t dead_since_ns_ = -1;
   bool finished_ = false, ended_told_ = false, stop_asked_ = false;
+  bool concluding_ = false;  // rules in other processes draw their last conclusions
   std::atomic<bool> busy_ = false, wanted_ = false;
   std::atomic<std::int64_t> oldest_unix_ns_ = 0;
 };

@@ -168,7 +168,6 @@ class SegmentReader {
   std::uint64_t position_ = format::kFileHeaderBytes;
   std::uint64_t taken_bytes_ = 0;  // by the last reading of the tail that found steps
   std::unique_ptr<ReaderFile> file_;
-  std::shared_ptr<SegmentHoles> holes_;  // null: the file has none
   std::shared_ptr<ReadCache> cache_;
   std::uint64_t cache_file_ = 0;
   std::optional<format::FooterDirectory> footer_;          // sealed
@@ -181,6 +180,7 @@ class SegmentReader {
   std::unique_ptr<TailColumns> tail_;     // not sealed
   std::unique_ptr<const LastRows> last_;  // sealed since its last step was read
   Status damage_;
+  std::shared_ptr<SegmentHoles> holes_;  // null: the file has none
 };
 
 /// Reads the rows of sealed segments tensor by tensor, in large pieces and past the cache: for those

@@ -17,9 +17,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from luff.remote._cache import Cache, Gone, Later
 from luff.remote._errors import BucketError, Refused, Unreachable, of_disk
 from luff.remote._files import File, parse_file_untrusted
-from luff.remote._spool import Cache, Gone, Later, Spool, with_retries
+from luff.remote._spool import Spool, with_retries
 from luff.remote._store import Store, normal_url, open_store, split_run
 
 _LOOK_S = 1.0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from luff.remote._cache import Cache
 from luff.remote._files import stream_of
-from luff.remote._spool import Cache, Spool
+from luff.remote._spool import Spool
 
 
 def copy_of(store, run, folder, cache=1 << 30):

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from luff.remote import _head
+from luff.remote._cache import Cache
 from luff.remote._files import File, parse_file_untrusted, stream_of
 from luff.remote._head import BadObject, Entry, Manifest, pack, parse_head_untrusted
-from luff.remote._spool import Cache, Spool
+from luff.remote._spool import Spool
 from luff.remote._store import FolderStore
 
 TESTDATA = Path(__file__).parents[3] / "testdata"

@@ -15,10 +15,11 @@ import luff as luff_package
 import pytest
 from luff import errors
 from luff.remote import _files, _head, _sealed
+from luff.remote._cache import Cache
 from luff.remote._errors import Refused, Unreachable
 from luff.remote._files import stream_of
 from luff.remote._head import BadObject
-from luff.remote._spool import Cache, Spool
+from luff.remote._spool import Spool
 from luff.remote._store import open_store
 from luff.remote._uploader import Uploader
 
