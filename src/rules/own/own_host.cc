@@ -13,12 +13,12 @@
 namespace luff::rules {
 namespace {
 
-constexpr std::size_t kWindow = 64;            // steps of a run ahead: the others wait for them
-constexpr std::int64_t kLookNs = 100'000'000;  // between looks at its memory
-constexpr std::size_t kMaxLines = 10'000;      // of one answer
-constexpr JsonLimits kLimits{4ULL << 20, 32};
+constexpr std::size_t kStepsAhead = 64;               // steps of a run ahead: the others wait for them
+constexpr std::int64_t kMemoryEveryNs = 100'000'000;  // between looks at its memory
+constexpr std::size_t kMaxLines = 10'000;             // of one answer
+constexpr JsonLimits kHostLimits{4ULL << 20, 32};
 
-std::int64_t Now() { return Env::Real().NowMonotonicNs(); }
+std::int64_t HostNow() { return Env::Real().NowMonotonicNs(); }
 
 }  // namespace
 
@@ -31,7 +31,7 @@ class OwnHost::Stream final : public OwnChannel {
     return host_->Receive(number_, wait_ms, lines);
   }
   [[nodiscard]] End Ended() override { return host_->EndOf(number_); }
-  [[nodiscard]] std::size_t window() const noexcept override { return kWindow; }
+  [[nodiscard]] std::size_t window() const noexcept override { return kStepsAhead; }
   [[nodiscard]] bool has_limits() const noexcept override { return true; }
   [[nodiscard]] std::string LastWords() const override { return host_->LastWords(); }
   [[nodiscard]] std::string unshielded() const override { return host_->Unshielded(); }
@@ -48,7 +48,7 @@ Result<std::unique_ptr<OwnChannel>> OwnHost::Join() {
   if (!given_up_.empty()) return FailedPrecondition(given_up_);
   if (child_ == nullptr) {
     LUFF_ASSIGN_OR_RETURN(child_, OwnChild::Start(options_));
-    heard_ns_ = Now();
+    heard_ns_ = HostNow();
   }
   const std::uint64_t number = next_++;
   streams_[number];
@@ -62,7 +62,7 @@ bool OwnHost::Send(std::uint64_t stream, std::string_view line) {
       line.empty())
     return false;
   if (!child_->Send(fmt::format(R"({{"stream":{},{})", stream, line.substr(1)))) return false;
-  if (sent_.empty()) heard_ns_ = Now();
+  if (sent_.empty()) heard_ns_ = HostNow();
   sent_.push_back({stream, line.find(R"("do":"begin")") != std::string_view::npos});
   return true;
 }
@@ -106,21 +106,21 @@ std::string OwnHost::Unshielded() {
 void OwnHost::Pump(int wait_ms) {
   if (child_ == nullptr) return;
   std::vector<std::string> lines;
-  if (child_->Receive(wait_ms, &lines)) heard_ns_ = Now();
+  if (child_->Receive(wait_ms, &lines)) heard_ns_ = HostNow();
   for (const std::string& line : lines) {
-    if (!Hear(line)) return Down("it sent a line that is not of the protocol", Front());
+    if (!HearUntrusted(line)) return Down("it sent a line that is not of the protocol", Front());
   }
   if (child_->broken()) return Down("it sent a line that is too long", Front());
   if (std::string end = child_->Ended(); !end.empty()) {
     lines.clear();
     child_->Receive(0, &lines);  // its last lines
     for (const std::string& line : lines) {
-      if (!Hear(line)) break;
+      if (!HearUntrusted(line)) break;
     }
     return Down(end, Front());
   }
-  const std::int64_t now = Now();
-  if (now - looked_ns_ > kLookNs) {
+  const std::int64_t now = HostNow();
+  if (now - looked_ns_ > kMemoryEveryNs) {
     looked_ns_ = now;
     if (limits_.memory_bytes > 0 && child_->ResidentBytes() > limits_.memory_bytes)
       return Down(fmt::format("it used more than {} MiB of memory for {} runs", limits_.memory_bytes >> 20,
@@ -134,8 +134,8 @@ void OwnHost::Pump(int wait_ms) {
 }
 
 /// Passes a line on to its run. False if it breaks the protocol.
-bool OwnHost::Hear(const std::string& line) {
-  const nlohmann::json json = TryParseJson(line, kLimits);
+bool OwnHost::HearUntrusted(const std::string& line) {
+  const nlohmann::json json = TryParseJson(line, kHostLimits);
   const std::int64_t number = json.is_object() ? WholeMember(json, "stream", 0) : 0;
   if (number <= 0 || sent_.empty() || static_cast<std::uint64_t>(number) != Front()) return false;
   const auto stream = static_cast<std::uint64_t>(number);

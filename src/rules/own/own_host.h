@@ -52,7 +52,7 @@ class OwnHost : public std::enable_shared_from_this<OwnHost> {
   std::string Unshielded();
 
   void Pump(int wait_ms) LUFF_REQUIRES(mutex_);
-  bool Hear(const std::string& line) LUFF_REQUIRES(mutex_);
+  bool HearUntrusted(const std::string& line) LUFF_REQUIRES(mutex_);
   /// The process is gone. `blamed`: the stream it worked for; 0: not known.
   void Down(const std::string& how, std::uint64_t blamed) LUFF_REQUIRES(mutex_);
   [[nodiscard]] std::uint64_t Front() const LUFF_REQUIRES(mutex_) {
