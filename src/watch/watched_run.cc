@@ -116,7 +116,7 @@ WatchedRun::Turn WatchedRun::Judge(std::size_t limit, std::int64_t budget_ns, Nu
       break;
     }
     if (*done == 0) {
-      concluding_ = HasEnded() && evaluator_->behind() == 0;
+      concluding_ = HasEnded();
       if (concluding_ && evaluator_->ReadyToFinish(*trial_)) Finish();
       break;
     }

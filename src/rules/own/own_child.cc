@@ -104,8 +104,9 @@ struct Known {
     for (const BelowProcess& one : ProcessesBelow(getpid())) pids.insert(one.pid);
   }
   static Known& Ours() {
-    static Known known;
-    return known;
+    // Never destroyed: processes that are kept until the end of this one are ended after it would be.
+    static auto* const known = new Known;  // NOLINT(cppcoreguidelines-owning-memory)
+    return *known;
   }
 };
 
