@@ -450,7 +450,7 @@ void PayloadStore::RetireUploaded(const std::map<std::uint32_t, std::uint64_t>& 
     due.push_back(sequence);
     left -= file.bytes;
   }
-  constexpr auto kReason = static_cast<std::uint16_t>(kUploadedForNow);
+  constexpr auto kReason = static_cast<std::uint16_t>(format::GapReason::kUploaded);
   for (const std::uint32_t sequence : due) {
     const DataFile& file = files_.at(sequence);
     expiry->retired.push_back({sequence, kReason});

@@ -53,7 +53,8 @@ std::string WorkerReader::DataPath(std::uint32_t data_file) const {
 
 bool WorkerReader::IsUploaded(std::uint32_t data_file) const noexcept {
   const auto retired = retired_.find(data_file);
-  return retired != retired_.end() && retired->second == static_cast<std::uint32_t>(kUploadedForNow);
+  return retired != retired_.end() &&
+         retired->second == static_cast<std::uint32_t>(format::GapReason::kUploaded);
 }
 
 std::string WorkerReader::UploadUrl() const {

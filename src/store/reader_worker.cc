@@ -35,7 +35,9 @@ std::int64_t ModifiedNs(const std::string& path) noexcept {
   return static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
-bool InBucket(std::uint32_t reason) noexcept { return reason == static_cast<std::uint32_t>(kUploadedForNow); }
+bool InBucket(std::uint32_t reason) noexcept {
+  return reason == static_cast<std::uint32_t>(format::GapReason::kUploaded);
+}
 
 std::uint64_t DefKey(std::uint32_t epoch, std::uint32_t id) noexcept {
   return std::uint64_t{epoch} << 32 | id;

@@ -8,8 +8,6 @@
 
 namespace luff::store {
 
-inline constexpr std::uint16_t kUploadedForNow = 24;
-
 /// What an upload says of payload that it has put into a bucket: `sync/uploaded.json` of the run
 /// (docs/spec/bucket-format.md, 12). There only if the owner wants to keep less than everything here.
 struct Uploaded {

@@ -122,7 +122,7 @@ TEST_F(UploadedRun, KeepsWhatItsOwnerAskedFor_AndSaysWhereTheRestIs) {
   const auto reader = RunReader::Open(run);
   const auto gaps = (*reader)->workers()[0]->gaps();
   ASSERT_EQ(gaps.size(), 1U);
-  EXPECT_EQ(gaps[0].row.reason, static_cast<std::uint16_t>(kUploadedForNow));
+  EXPECT_EQ(gaps[0].row.reason, static_cast<std::uint16_t>(format::GapReason::kUploaded));
   EXPECT_EQ(gaps[0].row.count, 4 * (11 - left.size()));
   EXPECT_EQ(gaps[0].row.first_step, 0);
 
