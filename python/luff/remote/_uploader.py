@@ -528,6 +528,11 @@ class Uploader:
             if begin < length and (length - 1) // WINDOW == begin // WINDOW:
                 rest[file] = length - begin
             was[file], self._manifest.files[file].tail = self._manifest.files[file].tail, 0
+        if self._keep_local is not None:  # what rests becomes a part, so that it may go from the host
+            for file in [f for f in rest if f.is_payload and was[f] == rest[f]]:
+                if self._put_part(file, self._manifest.files[file].in_parts, lengths[file]):
+                    self._add_part(file, lengths[file])
+                    del rest[file]
         together, once = sum(rest.values()), 0
         # Payload before the rows that refer to it, if this fails half-way; else the longest first.
         for file in sorted(rest, key=lambda f: (ended and not f.is_payload, -rest[f])):

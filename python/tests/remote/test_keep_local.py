@@ -28,6 +28,9 @@ def test_the_writer_is_told_only_of_what_parts_have(run, store):
     said = told(run)
     assert (said["keep_bytes"], said["url"]) == (1000, f"{store.url}/{run.run_id}")
     assert [0, 2, 11] not in said["payload"]
+    run.append("w0000/m-000001.lfm", b"row")
+    uploader.flush()  # the file rests
+    assert [0, 2, 11] in told(run)["payload"]
     uploader.flush("ended")
     assert told(run)["payload"] == [[0, 1, 9 << 20], [0, 2, 11]]
     (run.path / "w0000" / "d-000001.lfd").unlink()  # as the writer does

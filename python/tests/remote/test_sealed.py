@@ -477,3 +477,13 @@ def test_rows_that_cannot_be_fetched_are_an_error_not_a_shorter_series(golden, t
         footer.write_bytes(b"")
     with pytest.raises((errors.UnavailableError, errors.CorruptionError)):
         trial.tensor(name).summaries()
+
+
+def test_other_threads_go_on_while_rows_are_fetched(golden, s3, proxy):
+    """The proxy runs in threads of this process: a reader that held Python's lock would wait for itself."""
+    uploaded(golden, open_store(s3))
+    with luff_package.open_trial(f"{s3}/{RUN_ID}") as trial:
+        proxy.requests.clear()
+        series = [trial.tensor(name).summaries() for name in trial.tensors()]
+        assert any("/footer" in path for _, path, _, _ in proxy.requests)
+    assert any(one["l2"].size for one in series)
