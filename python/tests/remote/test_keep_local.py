@@ -76,7 +76,8 @@ import numpy as np
 import luff.numpy
 
 weights = {"w": np.zeros(50_000, np.float32)}
-with luff.numpy.attach(weights) as hook:
+kept = [{"name": "kept", "include": ["^kept$"], "forms": ["raw"], "save": {"save_interval": 1}}]
+with luff.numpy.attach(weights, collections=kept) as hook:
     for number in range(int(sys.argv[1])):
         weights["w"] += np.float32(1)
         with hook.step() as step:

@@ -89,6 +89,12 @@ void OwnHost::Leave(std::uint64_t stream) {
   if (at == streams_.end()) return;
   const bool lives = at->second.end.how.empty();
   streams_.erase(at);
+  if (streams_.empty()) {  // nobody would hear of its end
+    child_.reset();
+    sent_.clear();
+    lines_ = 0;
+    return;
+  }
   // What was sent before it is answered still, and not heard any more.
   if (lives && child_ != nullptr) (void)child_->Send(fmt::format(R"({{"stream":{},"do":"drop"}})", stream));
 }
