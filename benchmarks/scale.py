@@ -6,6 +6,8 @@ catalogue: `luff runs` over 10,000 runs whose index is kept, and the question al
 watch: `luff watch DIR` over 500 live runs, written by another process through the real writer: CPU time, memory, lag,
 whether each finding is said once, and how long the process takes to leave. Runs of the benchmark record losses and
 statistics of weights and gradients, and no samples or facts of a framework, for which some rules have less to do.
+stop: from the faulty step of a job to its raised stop, where the rules see it through a bucket, and a signed request
+goes back the same way. A folder is the bucket: what a network adds is not in it.
 
 CPU time is of the process that is measured, by rusage. Lag is by the clock: load on the machine adds to it.
 """
@@ -17,4 +19,4 @@ import sys
 from _gates import run_parts
 
 if __name__ == "__main__":
-    sys.exit(run_parts(__doc__, ("catalogue", "watch"), "_scale"))
+    sys.exit(run_parts(__doc__, ("catalogue", "watch", "stop"), "_scale"))

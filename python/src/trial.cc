@@ -169,9 +169,10 @@ class SharedTrial {
   SharedTrial& operator=(const SharedTrial&) = delete;
 
   /// Returns `use(trial)`; `use` must not touch Python. Keeps the GIL if the lock is free: releasing it
-  /// costs more than most calls take.
+  /// costs more than most calls take. Of a run in a bucket any call may wait for the network.
   template <typename Use>
   auto With(Use use) {
+    if (afar_) return WithoutGil(use);
     std::unique_lock lock(mutex_, std::try_to_lock);
     return lock ? use(*trial_) : WithoutGil(use);
   }
@@ -209,6 +210,7 @@ class SharedTrial {
  private:
   ForkAwareMutex mutex_;
   std::unique_ptr<Trial> trial_;
+  const bool afar_ = !trial_->MirrorNote().empty();
 };
 
 nb::tuple StepTuple(const query::StepInfo& info) {

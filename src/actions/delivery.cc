@@ -18,6 +18,7 @@
 #include "base/interrupted.h"
 #include "base/json.h"
 #include "base/json_number.h"
+#include "rules/own/own_child.h"
 
 namespace luff::actions {
 namespace {
@@ -42,6 +43,7 @@ int InputFile(const std::string& text) {
 Deliveries::~Deliveries() {
   for (Running& one : running_) {
     SignalGroup(one.pid, SIGKILL);
+    rules::NoLongerSpared(one.pid);
     if (one.out >= 0) close(one.out);
   }
 }
@@ -74,7 +76,7 @@ void Deliveries::Start(Delivery delivery, std::int64_t now_ns) {
   process.stdin_fd = input;
   process.stdout_fd = delivery.speaks ? out[1] : nothing;
   process.stderr_fd = nothing;
-  const Result<pid_t> started = StartProcess(process);
+  const Result<pid_t> started = rules::StartSpared(process);
   close(input);
   close(nothing);
   if (out[1] >= 0) close(out[1]);
@@ -140,6 +142,7 @@ bool Deliveries::Ended(pid_t pid, const ExitState& state) {
   const auto at =
       std::find_if(running_.begin(), running_.end(), [pid](const Running& one) { return one.pid == pid; });
   if (at == running_.end()) return false;
+  rules::NoLongerSpared(pid);
   Hear(&*at);
   const bool done = state.code == 0 && !at->late;
   std::string detail = at->last;

@@ -46,6 +46,13 @@ std::vector<store::ControlRecord> Inbox::Admitted(std::vector<store::ControlReco
 }
 
 void Inbox::TrustEarlier(const std::vector<store::ControlRecord>& records) {
+  // A note on a run that has ended is its owner's, commands nothing, and counted when it was written. A mark
+  // of then would silence the actions of the job that goes on.
+  const auto ended = std::ranges::find_if(records.rbegin(), records.rend(),
+                                          [](const auto& record) { return record.kind == "outcome"; });
+  for (auto at = ended.base(); ended != records.rend() && at != records.end(); ++at) {
+    if (at->kind == "label") Trust(at->number);
+  }
   const auto first = std::ranges::find_if(records, [](const store::ControlRecord& record) {
     return record.kind == "keys" && record.body != R"({"keys":[]})";
   });

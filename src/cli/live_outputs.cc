@@ -81,6 +81,7 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
         continue;
       }
       process.argv = std::move(command).value();
+      if (output.keep_local) process.argv.push_back(fmt::format("--keep-local={}", *output.keep_local));
       process.argv.insert(process.argv.end(), {"--until-closed", "--", run, output.directory});
       process.environment = ThisCommand();
       process.environment.insert(process.environment.end(), output.environment.begin(),

@@ -41,11 +41,12 @@ std::size_t StepsOf(const query::Trial& trial, query::TensorId id, query::Mode m
 }
 
 // Has Luff's Python package make, or find, the local copy of a run in a bucket. Returns its directory.
-std::string CopyOfUrlOrExit(const std::string& url) {
+std::string CopyOfUrlOrExit(const std::string& url, Rows rows) {
   auto command = PythonCommand("spool");
   if (!command.ok())
     ExitWithError(command.status().WithContext("runs in a bucket are fetched by Luff's Python package"));
   command->push_back(url);
+  if (rows == Rows::kAsked) command->push_back("asked");
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) ExitWithError(IoError(std::strerror(errno)));
   const OwnedFd from(ends[0]);
@@ -77,9 +78,9 @@ bool IsUrl(std::string_view run) {
                      [&](std::string_view scheme) { return run.starts_with(scheme); });
 }
 
-void FindRunOrExit(std::string* run) {
+void FindRunOrExit(std::string* run, Rows rows) {
   if (run->empty()) return;
-  *run = IsUrl(*run) ? CopyOfUrlOrExit(RunUrlOrExit(*run)) : ValueOrExit(catalog::FindRun(*run));
+  *run = IsUrl(*run) ? CopyOfUrlOrExit(RunUrlOrExit(*run), rows) : ValueOrExit(catalog::FindRun(*run));
 }
 
 void FindOwnRunOrExit(std::string* run) {

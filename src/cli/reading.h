@@ -29,10 +29,17 @@ inline constexpr const char* kOwnRunHelp =
     "The run: its directory, its name, or @1 for the newest (luff runs)";
 /// True for s3://, gs://, az:// and file://.
 [[nodiscard]] bool IsUrl(std::string_view run);
+/// Help of --keep-local.
+inline constexpr const char* kKeepLocalHelp =
+    "Remove values from the run while it trains, once they are in the bucket, the oldest first, until at "
+    "most "
+    "so many bytes are left here: 0, 500MB, 2GB; default: all stay";
 /// Replaces what a person calls a run by its path (catalog::FindRun); the URL of a run in a bucket by that of
 /// a local copy, which is followed while this process reads it. Leaves "" alone. Not while options are
-/// parsed: another mistake in them comes first.
-void FindRunOrExit(std::string* run);
+/// parsed: another mistake in them comes first. kAsked: of a copy, rows are fetched when they are read, so a
+/// bucket that goes away makes reading fail; for verbs that say so, and look at few tensors.
+enum class Rows : bool { kAll, kAsked };
+void FindRunOrExit(std::string* run, Rows rows = Rows::kAll);
 /// As FindRunOrExit, for verbs that command or change a run, or need what no bucket has: refuses URLs.
 void FindOwnRunOrExit(std::string* run);
 /// True for a folder that a profiler of SageMaker's kind wrote: with `system` or `framework` in it, and no

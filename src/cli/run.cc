@@ -46,7 +46,7 @@ struct RunOptions {
   std::string tensorboard, smdebug, report, metrics, metrics_token, sync;
   std::string sweep, trial;
   bool resume = false, resume_or_new = false, serve = false, otlp = false, log = false;
-  std::optional<std::uint64_t> log_bytes;
+  std::optional<std::uint64_t> log_bytes, keep_local;
   std::vector<std::string> tags, params, command;
 };
 
@@ -359,8 +359,10 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   if (wanted.log) options.log_bytes = std::max<std::uint64_t>(wanted.log_bytes.value_or(kLogBytes), 1 << 20);
   if (wanted.otlp) options.outputs.push_back({kOtlp, ""});
   if (!wanted.sync.empty()) {
-    options.outputs.push_back({kSync, wanted.sync, file.bucket.environment});
+    options.outputs.push_back({kSync, wanted.sync, file.bucket.environment, wanted.keep_local});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
+  } else if (wanted.keep_local) {
+    return InvalidArgument("--keep-local removes what was uploaded; it needs --sync URL");
   }
   if (const std::string& wish = !wanted.report.empty() ? wanted.report : file.report; !wish.empty()) {
     end->report = fs::absolute(wish).lexically_normal().string();
@@ -423,6 +425,7 @@ void AddRun(CLI::App& app) {
   verb->add_option("--sync", wanted.sync,
                    "Upload the run into a bucket while it trains: s3://BUCKET/PREFIX, gs://..., az://... or "
                    "file:///FOLDER (`luff sync`)");
+  verb->add_option("--keep-local", wanted.keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);
   verb->add_option("--config", wanted.config, "Configuration file (TOML, or the JSON of a SageMaker job)");

@@ -354,7 +354,7 @@ void AddShow(CLI::App& app) {
   verb->callback([options, config] {
     std::optional<BucketPrices> prices;
     if (!config->empty()) prices = ValueOrExit(ReadConfigFile(*config)).bucket.prices;
-    FindRunOrExit(&options->run);
+    FindRunOrExit(&options->run, Rows::kAsked);
     const auto trial = OpenOrExit(*options);
     const Json json = Describe(*trial, prices);
     if (options->json)

@@ -123,7 +123,7 @@ void AddSummary(CLI::App& app) {
   verb->add_option("NAME", options->name, "Name of the tensor or scalar")->required();
   AddModeOption(verb, options.get());
   verb->callback([options] {
-    FindRunOrExit(&options->run);
+    FindRunOrExit(&options->run, Rows::kAsked);
     Show(*options);
   });
 }

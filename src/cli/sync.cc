@@ -1,6 +1,9 @@
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -15,6 +18,7 @@ struct SyncOptions {
   std::string run, url, config;
   double flush_s = 2, drain_s = 120, max_mbps = 0;
   int host = 0;
+  std::optional<std::uint64_t> keep_local;
 };
 
 }  // namespace
@@ -33,6 +37,7 @@ void AddSync(CLI::App& app) {
   verb->add_option("--host", options->host, "Number of this host, where several upload one run")
       ->capture_default_str();
   verb->add_option("--config", options->config, "luff.toml, whose [bucket] says how the upload is encrypted");
+  verb->add_option("--keep-local", options->keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->footer(
       "Prints the URL of the run, which every verb that reads a run takes. Follows a run that is being "
       "written "
@@ -47,11 +52,12 @@ void AddSync(CLI::App& app) {
       for (const auto& [name, value] : ValueOrExit(ReadConfigFile(options->config)).bucket.environment)
         setenv(name.c_str(), value.c_str(), 1);
     }
-    BecomePython("sync",
-                 {fmt::format("--flush={}", options->flush_s), fmt::format("--drain={}", options->drain_s),
-                  fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host),
-                  "--", options->run, options->url},
-                 "runs are uploaded by Luff's Python package");
+    std::vector<std::string> words = {
+        fmt::format("--flush={}", options->flush_s), fmt::format("--drain={}", options->drain_s),
+        fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host)};
+    if (options->keep_local) words.push_back(fmt::format("--keep-local={}", *options->keep_local));
+    words.insert(words.end(), {"--", options->run, options->url});
+    BecomePython("sync", std::move(words), "runs are uploaded by Luff's Python package");
   });
 }
 

@@ -105,7 +105,7 @@ void AddValue(CLI::App& app) {
   verb->add_option("--limit", options->limit, "Elements shown at most; 0: all")->capture_default_str();
   AddModeOption(verb, options.get());
   verb->callback([options] {
-    FindRunOrExit(&options->run);
+    FindRunOrExit(&options->run, Rows::kAsked);
     Show(*options);
   });
 }

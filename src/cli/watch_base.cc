@@ -23,6 +23,8 @@
 #include "cli/verbs.h"
 #include "luff/base/env.h"
 #include "luff/base/process.h"
+#include "rules/own/own_child.h"
+#include "rules/own/own_spec.h"
 #include "server/net.h"
 #include "watch/answers.h"
 #include "watch/fleet.h"
@@ -77,15 +79,10 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
   }
   const std::string set_text = !wanted.set_text.empty() ? wanted.set_text : file.parameters.value_or("luff");
   LUFF_ASSIGN_OR_RETURN(const rules::ParameterSet set, rules::ParseParameterSet(set_text));
+  rules::ShareProcessesOfOwnRules(true);
   LUFF_ASSIGN_OR_RETURN(
       options.runs.choices,
       rules::ParseChoices(!wanted.rules_text.empty() ? wanted.rules_text : file.rules.value_or(""), set));
-  for (const rules::Choice& one : options.runs.choices) {
-    if (!one.spec->source.empty())
-      return InvalidArgument(fmt::format(
-          "{} is a rule of your own, which `luff watch DIR` does not run; `luff run` and `luff watch RUN` do",
-          one.spec->name));
-  }
   const std::string on_finding =
       !wanted.on_finding.empty() ? wanted.on_finding : file.on_finding.value_or("warn");
   if (on_finding != "warn" && on_finding != "stop")
@@ -115,8 +112,14 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
 
 void Reap(watch::Fleet* fleet) {
   int status = 0;
-  pid_t pid = 0;
-  while ((pid = waitpid(-1, &status, WNOHANG)) > 0) fleet->ChildEnded(pid, DecodeStatus(status));
+  siginfo_t one{};
+  // Who has ended is looked at first: the process of a rule is waited for by that rule, in a moment.
+  while (waitid(P_ALL, 0, &one, WEXITED | WNOHANG | WNOWAIT) == 0 && one.si_pid > 0 &&
+         !rules::IsProcessOfOwnRule(one.si_pid)) {
+    const pid_t pid = waitpid(one.si_pid, &status, WNOHANG);
+    if (pid > 0) fleet->ChildEnded(pid, DecodeStatus(status));
+    one = {};
+  }
 }
 
 }  // namespace

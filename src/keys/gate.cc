@@ -11,13 +11,16 @@
 namespace luff::keys {
 namespace {
 
-/// What the last record `keys` says; no keys if there is none. Errors: those of reading.
+/// What the last record `keys` says; no keys if there is none. Errors: those of reading; kCorruption if a
+/// record cannot be read, which may be the one.
 Result<std::vector<PublicKey>> ReadKeysOfRun(const std::string& run) {
-  LUFF_ASSIGN_OR_RETURN(const auto records, store::ReadControl(run, 0, nullptr));
+  std::vector<std::string> unreadable;
+  LUFF_ASSIGN_OR_RETURN(const auto records, store::ReadControl(run, 0, &unreadable));
   const store::ControlRecord* last = nullptr;
   for (const store::ControlRecord& record : records) {
     if (record.kind == "keys") last = &record;
   }
+  if (!unreadable.empty()) return Corruption(unreadable.front());
   if (last == nullptr) return std::vector<PublicKey>();
   return ParseKeysUntrusted(last->body);
 }

@@ -393,6 +393,28 @@ TEST_F(KeyedRun, KeysOfALogThatCannotBeReadAdmitNothing) {
   EXPECT_NE(GateOfRun(run_), nullptr);
 }
 
+TEST_F(KeyedRun, ARecordThatCannotBeReadMayHaveBeenTheKeys) {
+  {
+    actions::Runner runner(Options());
+    Turn(&runner);
+  }
+  ASSERT_EQ(Log().size(), 1U);
+  const std::string path = run_ + "/control/000001.json";
+  const auto text = ReadWholeFile(Env::Real(), path, 1 << 16);
+  ASSERT_TRUE(text.ok());
+  for (const std::string& damaged :
+       {std::string(), text->substr(0, text->size() / 2), std::string(2 << 20, ' ')}) {
+    std::filesystem::remove(path);
+    ASSERT_TRUE(WriteWholeFile(Env::Real(), path, damaged).ok());
+    ASSERT_TRUE(Log().empty());
+    const auto gate = GateOfRun(run_);
+    ASSERT_NE(gate, nullptr) << damaged.size();
+    gate->SetRun(id_);
+    EXPECT_FALSE(gate->Admit(Wish(), Now()).ok());
+    EXPECT_TRUE(KeysOfRun(run_).empty());
+  }
+}
+
 TEST_F(KeyedRun, WhoHasTheKeysFromTheRunDoesNotWriteThem) {
   store::ControlRecord record;
   record.kind = "keys";
@@ -433,6 +455,33 @@ TEST_F(KeyedRun, WhatWasSaidBeforeTheRunHadKeysCounts) {
   }
   EXPECT_EQ(counts, std::set<std::uint64_t>{before});
   EXPECT_LT(after, later);
+}
+
+TEST_F(KeyedRun, LabelsOfAnEndedJobGoOnToCount_MarksDoNot) {
+  const auto write = [&](const std::string& kind, const std::string& body, const std::string& finding = "") {
+    store::ControlRecord record;
+    record.kind = kind;
+    record.body = body;
+    record.finding = finding;
+    return store::WriteControl(run_, record).value();
+  };
+  {
+    actions::Runner runner(Options({"stop"}));
+    Turn(&runner);
+  }
+  const std::uint64_t live = write("label", R"({"title":"while it trained"})");  // its supervisor was killed
+  write("outcome", R"({"state":"stopped"})");
+  const std::uint64_t ended = write("label", R"({"title":"the good one"})");
+  const std::uint64_t mute = write("mark", R"({"as":"mute"})", "0a");
+  actions::Runner next(Options({"stop"}));  // the job is resumed
+  Turn(&next);
+  const std::uint64_t later = write("label", R"({"title":"while it trains"})");
+  Turn(&next);
+  std::set<std::uint64_t> counts;
+  for (const auto& one : store::WithoutRefused(Log())) {
+    if (one.kind == "label" || one.kind == "mark") counts.insert(one.number);
+  }
+  EXPECT_EQ(counts, std::set<std::uint64_t>{ended}) << live << " " << mute << " " << later;
 }
 
 }  // namespace

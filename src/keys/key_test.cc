@@ -1,6 +1,13 @@
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -65,6 +72,59 @@ TEST_F(KeyFile, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(with("luff-key", "ssh-key").code(), StatusCode::kCorruption);
   EXPECT_NE(with("\"ed25519\": \"", "\"ed25519\": \"A").message().find("does not belong"), std::string::npos);
   EXPECT_EQ(SecretKey::ParseUntrusted(text.substr(0, 100)).status().code(), StatusCode::kCorruption);
+}
+
+/// Whether the bytes, each of them inverted, stand anywhere in the memory of this process but in `except`.
+bool IsInMemory(const std::string& inverted, const std::string& except) {
+  std::ifstream maps("/proc/self/maps");
+  const int memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+  bool found = false;
+  std::vector<char> bytes(1 << 20);
+  for (std::string line; !found && std::getline(maps, line);) {
+    std::uint64_t begin = 0, end = 0;
+    char rights[5] = {};
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, rights) != 3) continue;
+    if (rights[0] != 'r' || rights[1] != 'w' || end - begin > (std::uint64_t{256} << 20)) continue;
+    for (std::uint64_t at = begin; !found && at < end; at += bytes.size() - inverted.size()) {
+      const ssize_t got = pread(memory, bytes.data(), std::min<std::uint64_t>(bytes.size(), end - at),
+                                static_cast<off_t>(at));
+      for (ssize_t i = 0; !found && i + static_cast<ssize_t>(inverted.size()) <= got; ++i) {
+        std::size_t same = 0;
+        while (same < inverted.size() &&
+               static_cast<char>(~bytes[static_cast<std::size_t>(i) + same]) == inverted[same])
+          ++same;
+        const auto here = reinterpret_cast<std::uintptr_t>(bytes.data());
+        const std::uint64_t address = at + static_cast<std::uint64_t>(i);
+        const bool ours = address >= here && address < here + bytes.size();  // the copy that was just read
+        const auto known = reinterpret_cast<std::uintptr_t>(except.data());
+        found = same == inverted.size() && !ours && (address < known || address >= known + except.size());
+      }
+    }
+  }
+  close(memory);
+  return found;
+}
+
+TEST_F(KeyFile, TheSecretStaysNowhereInMemory) {
+  const std::string path = run_ + "/key";
+  ASSERT_TRUE(SecretKey::Create(path, "me").ok());
+  std::string text(4096, '\0');  // read by one system call, which leaves no copy
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const ssize_t size = read(file, text.data(), text.size());
+  close(file);
+  ASSERT_GT(size, 0);
+  text.resize(static_cast<std::size_t>(size));
+  const std::size_t at = text.find("_secret\": \"") + 11;
+  std::string inverted;
+  for (std::size_t i = at; text[i] != '"'; ++i) inverted += static_cast<char>(~text[i]);
+  ASSERT_EQ(inverted.size(), 44U);
+  EXPECT_TRUE(IsInMemory(inverted, ""));
+  const auto parsed = SecretKey::ParseUntrusted(text);
+  const auto read_back = SecretKey::Read(path);
+  ASSERT_TRUE(parsed.ok() && read_back.ok());
+  EXPECT_FALSE(IsInMemory(inverted, text));
+  text.replace(text.find("\"ed25519_secret"), 1, "\"ed25519_secret\": \"AAAA\", \"");
+  EXPECT_TRUE(SecretKey::ParseUntrusted(text).ok());  // as JSON has it, the last one counts
 }
 
 TEST(PublicKeys, AreWrittenAndReadAndChecked) {

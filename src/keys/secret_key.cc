@@ -21,6 +21,28 @@ static_assert(crypto_sign_SECRETKEYBYTES == 64 && crypto_sign_PUBLICKEYBYTES == 
 
 void Wipe(std::string* text) { sodium_memzero(text->data(), text->size()); }
 
+/// Writes spaces over the value of the member "ed25519_secret", wherever it stands, and returns its bytes; ""
+/// if there is none, or it is no base64.
+std::string TakeSecret(std::string* text) {
+  static constexpr std::string_view kName = "\"ed25519_secret\"";
+  static constexpr std::string_view kSpace = " \t\r\n";
+  std::string seed;
+  for (std::size_t at = 0; (at = text->find(kName, at)) != std::string::npos;) {
+    at = text->find_first_not_of(kSpace, at + kName.size());
+    if (at == std::string::npos || (*text)[at] != ':') continue;
+    at = text->find_first_not_of(kSpace, at + 1);
+    if (at == std::string::npos || (*text)[at] != '"') continue;
+    const std::size_t end = text->find('"', at + 1);
+    const std::size_t size = (end == std::string::npos ? text->size() : end) - (at + 1);
+    Wipe(&seed);
+    seed = FromBase64(std::string_view(*text).substr(at + 1, size), kSeedBytes);
+    sodium_memzero(text->data() + at + 1, size);
+    std::fill_n(text->begin() + static_cast<std::ptrdiff_t>(at) + 1, size, ' ');
+    at += 1 + size;
+  }
+  return seed;
+}
+
 }  // namespace
 
 SecretKey::SecretKey(SecretKey&& other) noexcept : id_(std::move(other.id_)), bytes_(other.bytes_) {
@@ -83,7 +105,17 @@ Result<SecretKey> SecretKey::Read(const std::string& path) {
 
 Result<SecretKey> SecretKey::ParseUntrusted(std::string_view text) {
   if (sodium_init() < 0) return IoError("libsodium finds no source of random numbers");
-  const nlohmann::json json = TryParseJson(text, {.bytes = kMaxFileBytes, .depth = 4});
+  if (text.size() > kMaxFileBytes) return Corruption("the file is too large for a key");
+  // The parser of JSON leaves copies of what it reads behind, so it sees the text without the secret.
+  std::string blank(text);
+  std::string seed = TakeSecret(&blank);
+  const nlohmann::json json = TryParseJson(blank, {.bytes = kMaxFileBytes, .depth = 4});
+  Result<SecretKey> key = FromSeed(json, seed);
+  Wipe(&seed);
+  return key;
+}
+
+Result<SecretKey> SecretKey::FromSeed(const nlohmann::json& json, const std::string& seed) {
   if (!json.is_object() || TextMember(json, "format") != "luff-key")
     return Corruption("this is no key of Luff, which `luff keys new FILE` makes");
   if (const std::int64_t version = WholeMember(json, "version", -1); version != 1) {
@@ -94,12 +126,10 @@ Result<SecretKey> SecretKey::ParseUntrusted(std::string_view text) {
   SecretKey key;
   key.id_ = TextMember(json, "id");
   LUFF_RETURN_IF_ERROR(CheckId(key.id_));
-  std::string seed = FromBase64(TextMember(json, "ed25519_secret"), kSeedBytes);
   if (seed.size() != kSeedBytes) return Corruption("the key has no 'ed25519_secret' of 32 bytes in base64");
   std::array<unsigned char, kPublicBytes> pub{};
   crypto_sign_seed_keypair(pub.data(), key.bytes_.data(),
                            reinterpret_cast<const unsigned char*>(seed.data()));
-  Wipe(&seed);
   if (FromBase64(TextMember(json, "ed25519"), kPublicBytes) != key.ed25519())
     return Corruption("the public part of the key does not belong to the secret one: the file was changed");
   return key;

@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "luff/base/result.h"
 
 namespace luff::keys {
@@ -33,6 +35,8 @@ class SecretKey {
 
  private:
   SecretKey() = default;
+  /// `json`: the file without its secret, which is `seed`.
+  [[nodiscard]] static Result<SecretKey> FromSeed(const nlohmann::json& json, const std::string& seed);
   std::string id_;
   std::array<unsigned char, 64> bytes_{};  // seed and public key, as libsodium has them
 };

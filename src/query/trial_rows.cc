@@ -46,7 +46,8 @@ std::string ReasonName(std::uint16_t reason) {
                                            "worker lost",    "fork",           "scripted",
                                            "closing",        "too many",       "recording failed",
                                            "file lost",      "no gradient",    "fused attention",
-                                           "device late",    "captured graph", "device error"};
+                                           "device late",    "captured graph", "device error",
+                                           "uploaded"};
   return reason < std::size(kNames) ? kNames[reason] : "reason " + std::to_string(reason);
 }
 

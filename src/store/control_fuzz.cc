@@ -1,14 +1,16 @@
-// Fuzzes the parsers of untrusted text: control records, run.json and file names.
+// Fuzzes the parsers of untrusted text: control records, run.json, what was uploaded, and file names.
 #include <string_view>
 
 #include "luff/store/control.h"
 #include "store/paths.h"
 #include "store/run_file.h"
+#include "store/uploaded.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   (void)luff::store::ParseControlUntrusted(text).ok();
   (void)luff::store::ParseRunFileUntrusted(text).ok();
+  (void)luff::store::ParseUploadedUntrusted(text, 0).ok();
   (void)luff::store::ParseStreamFileName(text).has_value();
   return 0;
 }

@@ -107,21 +107,45 @@ Status Mirror::Follow() {
 }
 
 Status Mirror::Need(std::uint32_t worker, std::uint32_t file, std::uint64_t from, std::uint64_t bytes) {
-  const std::int64_t now = Env::Real().NowMonotonicNs();
-  if (failed_monotonic_ns_ != 0 && now - failed_monotonic_ns_ < kFailFastNs) return ++missed_, failure_;
-  failed_monotonic_ns_ = 0;
-  for (std::uint64_t at = 0; at == 0 || at < bytes; at += kMaxAsked) {
-    const Status status = Piece(worker, file, from + at, std::min(kMaxAsked, bytes - at));
-    if (status.code() == StatusCode::kUnavailable) ++missed_;
-    if (!status.ok()) return status;
-  }
+  for (std::uint64_t at = 0; at == 0 || at < bytes; at += kMaxAsked)
+    LUFF_RETURN_IF_ERROR(Piece(worker, file, from + at, std::min(kMaxAsked, bytes - at)));
   return Status::Ok();
 }
 
 Status Mirror::Piece(std::uint32_t worker, std::uint32_t file, std::uint64_t from, std::uint64_t bytes) {
   const Json request = {{"op", "payload"}, {"path", path_}, {"worker", worker},
                         {"file", file},    {"from", from},  {"bytes", bytes}};
+  return Ask(AsciiJsonText(request), "the value, whose summary remains,").status();
+}
+
+Result<std::vector<Mirror::Extent>> Mirror::NeedRows(const Segment& segment, std::uint64_t from,
+                                                     std::uint64_t bytes) {
+  const Json request = {{"op", "rows"},
+                        {"path", path_},
+                        {"worker", segment.worker},
+                        {"file", segment.sequence},
+                        {"generation", segment.generation},
+                        {"from", from},
+                        {"bytes", bytes}};
+  LUFF_ASSIGN_OR_RETURN(const std::string line, Ask(AsciiJsonText(request), "a segment with rows"));
+  const Json answer = TryParseJson(line, {.bytes = kMaxAnswer, .depth = 4});
+  std::vector<Extent> there;
+  const auto have = answer.find("have");
+  if (have != answer.end() && have->is_array()) {
+    for (const Json& one : *have) {
+      if (one.is_array() && one.size() == 2 && one[0].is_number_unsigned() && one[1].is_number_unsigned())
+        there.emplace_back(one[0].get<std::uint64_t>(), one[1].get<std::uint64_t>());
+    }
+  }
+  return there;
+}
+
+Result<std::string> Mirror::Ask(const std::string& request, const char* what) {
+  const std::int64_t now = Env::Real().NowMonotonicNs();
+  if (failed_monotonic_ns_ != 0 && now - failed_monotonic_ns_ < kFailFastNs) return ++missed_, failure_;
+  failed_monotonic_ns_ = 0;
   const auto fail = [&](const std::string& why) {
+    ++missed_;
     failed_monotonic_ns_ = Env::Real().NowMonotonicNs();
     failure_ = Status(StatusCode::kUnavailable, why);
     return failure_;
@@ -130,19 +154,20 @@ Status Mirror::Piece(std::uint32_t worker, std::uint32_t file, std::uint64_t fro
     if (const Status status = Follow(); !status.ok())
       return fail("nobody fetches the run; open its URL again: " + state_.url);
   }
-  const auto line = fetcher_->Ask(AsciiJsonText(request), kTimeoutMs, kMaxAnswer);
+  auto line = fetcher_->Ask(request, kTimeoutMs, kMaxAnswer);
   if (!line.ok()) {
     fetcher_.reset();
     return fail(std::string(line.status().message()) + "; open the run's URL again: " + state_.url);
   }
   const Json answer = TryParseJson(*line, {.bytes = kMaxAnswer, .depth = 4});
   if (!answer.is_object()) return fail("the process that fetches runs answers nonsense: " + state_.url);
-  if (FlagMember(answer, "ok")) return Status::Ok();
+  if (FlagMember(answer, "ok")) return line;
   const std::string why = TextMember(answer, "error") + ": " + state_.url;
-  if (FlagMember(answer, "gone"))
-    return OutOfRange("the value is not in the bucket, its summary remains: " + why);
-  if (FlagMember(answer, "later"))
-    return {StatusCode::kUnavailable, "the value is not in the bucket yet: " + why};
+  if (FlagMember(answer, "gone")) return OutOfRange(std::string(what) + " is not in the bucket: " + why);
+  if (FlagMember(answer, "later")) {
+    ++missed_;
+    return Status(StatusCode::kUnavailable, std::string(what) + " is not in the bucket yet: " + why);
+  }
   return fail(why);
 }
 

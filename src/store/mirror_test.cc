@@ -7,6 +7,7 @@
 #include <atomic>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "luff/base/env.h"
+#include "luff/format/footer.h"
 #include "store/test_run.h"
 
 namespace luff::store::mirror_test {
@@ -171,6 +173,123 @@ TEST_F(MirrorTest, AFetcherThatHangsUpOrTalksWithoutEndIsGivenUp) {
   EXPECT_EQ(Mirror::Of(folder.path())->Need(0, 1, 0, 10).code(), StatusCode::kUnavailable);
   talks = true;
   EXPECT_EQ(Mirror::Of(folder.path())->Need(0, 1, 0, 10).code(), StatusCode::kUnavailable);
+}
+
+/// A copy of a run whose only segment is sealed, and has zeros where its columns belong.
+class CopyWithHoles : public MirrorTest {
+ protected:
+  void SetUp() override {
+    WriterOptions options;
+    options.run_path = run;
+    ASSERT_TRUE(CreateRun(run, TestRun(), false, false).ok());
+    auto writer = WorkerWriter::Open(options, TestRun());
+    ASSERT_TRUE(writer.ok());
+    StepBatch names;
+    names.tensors = {Def(0, "a"), Def(1, "b")};
+    ASSERT_TRUE((*writer)->PublishLoose(names).ok());
+    for (std::int64_t step = 0; step < 40; ++step) {
+      StepBatch batch;
+      batch.summaries = {SummaryOf(0, step), SummaryOf(1, step)};
+      batch.mark = MarkOf(step);
+      ASSERT_TRUE((*writer)->PublishStep(batch).ok());
+    }
+    ASSERT_TRUE((*writer)->Close(format::EndReason::kCompleted).ok());
+    std::ifstream in(segment, std::ios::binary);
+    whole.assign(std::istreambuf_iterator<char>(in), {});
+    const auto read = [&](std::uint64_t at, std::uint64_t bytes) -> Result<std::span<const std::byte>> {
+      return std::as_bytes(std::span(whole)).subspan(at, bytes);
+    };
+    const auto footer = format::FooterDirectory::ReadUntrusted(whole.size(), 1, read);
+    ASSERT_TRUE(footer.ok()) << footer.status().ToString();
+    const auto tensors = footer->ReadTensorsUntrusted(read);
+    ASSERT_TRUE(tensors.ok());
+    from = *footer->PlaceOf(format::FooterDirectory::SummarySection(tensors->front()));
+    end = *footer->PlaceOf(footer->head().tensors) < from ? *footer->PlaceOf(footer->head().defs)
+                                                          : *footer->PlaceOf(footer->head().tensors);
+    Put(from, std::string(end - from, '\0'));
+    std::ofstream(run + "/mirror.json")
+        << R"({"format": "luff-mirror", "url": "s3://b/x", "ended": true, "socket": ")" + folder.path() +
+               "/socket\"}";
+  }
+  void Put(std::uint64_t at, const std::string& bytes) const {
+    std::fstream out(segment, std::ios::binary | std::ios::in | std::ios::out);
+    out.seekp(static_cast<std::streamoff>(at));
+    out << bytes;
+  }
+  [[nodiscard]] std::string Told(bool all) const {
+    const std::string size = std::to_string(whole.size());
+    return all ? "{\"ok\": true, \"have\": [[0, " + size + "]]}\n"
+               : "{\"ok\": true, \"have\": [[0, " + std::to_string(from) + "], [" + std::to_string(end) +
+                     ", " + size + "]]}\n";
+  }
+  const std::string run = folder.path() + "/copy", segment = run + "/w0000/m-000001.lfm";
+  std::string whole;
+  std::uint64_t from = 0, end = 0;  // of the columns
+};
+
+TEST_F(CopyWithHoles, ColumnsAreAskedForWhenTheyAreReadAndOnce) {
+  std::atomic<int> asked_for_columns = 0;
+  Fetcher fetcher(folder.path(), [&](const std::string& line) -> std::string {
+    if (line.find("rows") == std::string::npos) return "{\"ok\": true}\n";
+    if (line.find("\"from\":" + std::to_string(from)) == std::string::npos) return Told(false);
+    ++asked_for_columns;
+    Put(from, whole.substr(from, end - from));
+    return Told(true);
+  });
+  const auto reader = RunReader::Open(run);
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  ASSERT_EQ((*reader)->workers().size(), 1U);
+  const WorkerReader& worker = *(*reader)->workers()[0];
+  ASSERT_EQ(worker.segments().size(), 1U);
+  const SegmentReader& sealed = *worker.segments()[0];
+  EXPECT_TRUE(sealed.sealed());
+  EXPECT_EQ(sealed.steps().size(), 40U);
+  EXPECT_EQ(asked_for_columns, 0);
+  for (const std::uint32_t tensor : {0U, 1U, 0U}) {
+    const auto rows = sealed.Summaries(*sealed.FindSlot(tensor), Again::kNo);
+    ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+    ASSERT_EQ(rows->size(), 40U);
+    EXPECT_EQ(rows->sum[39], SummaryOf(tensor, 39).sum);
+  }
+  EXPECT_EQ(asked_for_columns, 1);
+}
+
+TEST_F(CopyWithHoles, ColumnsThatDoNotComeAreAnErrorAndNeverZeros) {
+  Fetcher fetcher(folder.path(), [&](const std::string& line) -> std::string {
+    if (line.find("\"from\":" + std::to_string(from)) == std::string::npos) return Told(false);
+    return "{\"ok\": false, \"later\": true, \"error\": \"not uploaded yet\"}\n";
+  });
+  const auto reader = RunReader::Open(run);
+  ASSERT_TRUE(reader.ok());
+  const SegmentReader& sealed = *(*reader)->workers()[0]->segments()[0];
+  const auto rows = sealed.Summaries(0);
+  EXPECT_EQ(rows.status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ((*reader)->mirror()->missed(), 1U);
+  SegmentSweep sweep;
+  sweep.Begin(sealed);
+  EXPECT_EQ(sweep.Summaries(0).status().code(), StatusCode::kUnavailable);
+}
+
+TEST_F(CopyWithHoles, WhatOpensASegmentIsFetchedIfItIsNotThere) {
+  const std::uint64_t tail = whole.size() - 64;
+  std::uint64_t footer = 0;
+  std::memcpy(&footer, whole.data() + tail + 8, sizeof(footer));
+  Put(footer + 64, std::string(32, '\0'));  // of the footer's head
+  std::atomic<int> asked_for_all = 0;
+  Fetcher fetcher(folder.path(), [&](const std::string& line) -> std::string {
+    if (line.find("\"from\":0,") != std::string::npos || line.find("\"from\":0}") != std::string::npos) {
+      ++asked_for_all;
+      Put(0, whole);
+    }
+    return line.find("rows") == std::string::npos ? "{\"ok\": true}\n" : Told(true);
+  });
+  const auto reader = RunReader::Open(run);
+  ASSERT_TRUE(reader.ok());
+  const WorkerReader& worker = *(*reader)->workers()[0];
+  ASSERT_EQ(worker.segments().size(), 1U);
+  EXPECT_TRUE(worker.segments()[0]->sealed());
+  EXPECT_TRUE(worker.problems().empty());
+  EXPECT_EQ(asked_for_all, 1);
 }
 
 }  // namespace

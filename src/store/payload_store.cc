@@ -6,6 +6,7 @@
 #include "luff/format/chunk.h"
 #include "store/disk_room.h"
 #include "store/paths.h"
+#include "store/uploaded.h"
 
 namespace luff::store {
 namespace {
@@ -16,6 +17,7 @@ constexpr std::size_t kMaxCopies = 1 << 16;
 constexpr std::size_t kMaxOrigins = 4;
 constexpr std::uint64_t kMaxChunkCopy = 1ULL << 30;
 constexpr std::uint64_t kAskDiskAfter = 16ULL << 20;
+constexpr std::int64_t kRestNs = 60'000'000'000;
 constexpr std::uint32_t kThinBit = 1U << 7;
 constexpr std::uint64_t kClassPeriod[] = {1, 1, 10, 100};
 
@@ -153,6 +155,7 @@ void PayloadStore::Close(DataFile& file) {
   if (file.open == nullptr) return;
   file.open->Finish();
   file.open.reset();
+  file.closed_ns = env_.NowMonotonicNs();
   Policy& policy = policies_[file.policy];
   if (policy.open_file[file.klass] == file.sequence) policy.open_file[file.klass] = 0;
 }
@@ -420,14 +423,50 @@ Status PayloadStore::Expire(std::uint64_t ordinal, Expiry* expiry) {
       gap.last_step = file.last_global;
       if (gap.count != 0) expiry->gaps.push_back(gap);
     }
-    bytes_ -= file.bytes;
-    files_.erase(sequence);
-    std::erase_if(copies_, [&](const auto& entry) { return entry.first >> 40 == sequence; });
-    // Move() has updated the chunks that moved on from this file; the other entries are obsolete.
-    std::erase_if(moved_, [&](const auto& entry) { return entry.second.data_file == sequence; });
-    std::erase_if(from_, [&](const auto& entry) { return entry.first >> 40 == sequence; });
+    Forget(sequence);
   }
   return Status::Ok();
+}
+
+void PayloadStore::Forget(std::uint32_t sequence) {
+  bytes_ -= files_.at(sequence).bytes;
+  files_.erase(sequence);
+  std::erase_if(copies_, [&](const auto& entry) { return entry.first >> 40 == sequence; });
+  // Move() has updated the chunks that moved on from this file; the other entries are obsolete.
+  std::erase_if(moved_, [&](const auto& entry) { return entry.second.data_file == sequence; });
+  std::erase_if(from_, [&](const auto& entry) { return entry.first >> 40 == sequence; });
+}
+
+void PayloadStore::RetireUploaded(const std::map<std::uint32_t, std::uint64_t>& uploaded,
+                                  std::uint64_t keep_bytes, Expiry* expiry) {
+  const std::int64_t now = env_.NowMonotonicNs();
+  std::vector<std::uint32_t> due;
+  std::uint64_t left = bytes_;
+  for (const auto& [sequence, file] : files_) {
+    if (left <= keep_bytes) break;
+    const auto known = uploaded.find(sequence);
+    if (file.open != nullptr || known == uploaded.end() || known->second != file.bytes) continue;
+    if (file.closed_ns != 0 && now - file.closed_ns < kRestNs) continue;
+    due.push_back(sequence);
+    left -= file.bytes;
+  }
+  constexpr auto kReason = static_cast<std::uint16_t>(format::GapReason::kUploaded);
+  for (const std::uint32_t sequence : due) {
+    const DataFile& file = files_.at(sequence);
+    expiry->retired.push_back({sequence, kReason});
+    if (file.chunks != 0) {
+      format::GapRow gap{};
+      gap.tensor = gap.collection = format::kNoId;
+      gap.reason = kReason;
+      gap.forms = static_cast<std::uint16_t>(format::Form::kRaw);
+      gap.count = file.chunks;
+      gap.bytes = file.bytes;
+      gap.first_step = file.first_global;
+      gap.last_step = file.last_global;
+      expiry->gaps.push_back(gap);
+    }
+    Forget(sequence);
+  }
 }
 
 bool PayloadStore::ThinFor(std::uint64_t need) {

@@ -61,6 +61,11 @@ class PayloadStore {
     }
   };
   [[nodiscard]] Status Expire(std::uint64_t ordinal, Expiry* expiry);
+  /// Chooses closed files whose bytes are all in a bucket, the oldest first, until at most `keep_bytes` of
+  /// payload are left here, and adds them to `expiry`. None that was closed in the last minute: rules may be
+  /// about to read it. `uploaded`: bytes in the bucket, by file.
+  void RetireUploaded(const std::map<std::uint32_t, std::uint64_t>& uploaded, std::uint64_t keep_bytes,
+                      Expiry* expiry);
   /// Thins the classes of thin policies, recent first, until `need` more bytes would fit. False if nothing is
   /// left to thin.
   bool ThinFor(std::uint64_t need);
@@ -95,6 +100,7 @@ class PayloadStore {
     std::uint64_t first_step = 0, last_step = 0;  // of the policy
     std::int64_t first_global = 0, last_global = 0;
     std::uint64_t chunks = 0;
+    std::int64_t closed_ns = 0;    // monotonic; 0: by an earlier epoch
     std::uint64_t step_begin = 0;  // length when the current step began: chunks before it are older
     std::unique_ptr<PayloadFile> open;
     std::unordered_map<std::uint64_t, std::array<std::uint64_t, kClasses>>
@@ -111,6 +117,8 @@ class PayloadStore {
   [[nodiscard]] Result<DataFile*> Writable(std::uint32_t policy, std::uint32_t klass, std::uint64_t bytes,
                                            std::uint64_t ordinal, std::int64_t global_step);
   void Close(DataFile& file);
+  /// Removes a file from all lists.
+  void Forget(std::uint32_t sequence);
   void GiveUp(DataFile& file);
   [[nodiscard]] Result<Place> Copy(Place from, std::uint32_t policy, std::uint32_t klass,
                                    std::uint64_t ordinal);

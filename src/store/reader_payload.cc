@@ -1,11 +1,13 @@
 #include <algorithm>
 
+#include "base/bounded_read.h"
 #include "format/chunk_content.h"
 #include "luff/store/mirror.h"
 #include "luff/store/reader.h"
 #include "store/paths.h"
 #include "store/read_cache.h"
 #include "store/reader_file.h"
+#include "store/uploaded.h"
 
 namespace luff::store {
 namespace {
@@ -49,12 +51,33 @@ std::string WorkerReader::DataPath(std::uint32_t data_file) const {
   return folder_ + "/" + DataFileName(data_file);
 }
 
+bool WorkerReader::IsUploaded(std::uint32_t data_file) const noexcept {
+  const auto retired = retired_.find(data_file);
+  return retired != retired_.end() &&
+         retired->second == static_cast<std::uint32_t>(format::GapReason::kUploaded);
+}
+
+std::string WorkerReader::UploadUrl() const {
+  if (upload_url_.empty()) {
+    const std::string path = folder_.substr(0, folder_.rfind('/')) + "/sync/uploaded.json";
+    const auto text = ReadRegular(path, 1 << 20, 2);
+    const auto told = text.ok() ? ParseUploadedUntrusted(*text, worker_) : Result<Uploaded>(text.status());
+    upload_url_ = told.ok() && !told->url.empty() ? told->url : "its URL";
+  }
+  return upload_url_;
+}
+
 Result<Place> WorkerReader::Locate(const format::IndexRow& row) const {
   Place place{row.data_file, row.offset};
   for (int i = 0; i < kMaxRelocations; ++i) {
     const auto retired = retired_.find(place.data_file);
     if (retired == retired_.end()) return place;
     const auto moved = relocated_.find({place.data_file, place.offset});
+    if (moved == relocated_.end() && IsUploaded(place.data_file)) {
+      return OutOfRange(
+          "the value is in the bucket and not here any more, its summary remains; read the run by " +
+          UploadUrl() + ": " + DataPath(place.data_file));
+    }
     if (moved == relocated_.end()) {
       return OutOfRange("the value was deleted by retention, its summary remains: " +
                         DataPath(place.data_file));

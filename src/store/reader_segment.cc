@@ -5,6 +5,7 @@
 #include "store/read_cache.h"
 #include "store/reader_file.h"
 #include "store/reader_tail.h"
+#include "store/segment_holes.h"
 
 namespace luff::store {
 namespace {
@@ -37,8 +38,10 @@ Status SegmentReader::Located(const Status& status) const {
 
 Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(std::string path, std::uint64_t sequence,
                                                            std::uint32_t generation,
-                                                           std::shared_ptr<ReadCache> cache) {
+                                                           std::shared_ptr<ReadCache> cache,
+                                                           std::shared_ptr<SegmentHoles> holes) {
   std::unique_ptr<SegmentReader> reader(new SegmentReader());
+  reader->holes_ = std::move(holes);
   reader->path_ = std::move(path);
   reader->file_ = std::make_unique<ReaderFile>(ReaderFile::Kind::kSegment, reader->path_);
   reader->cache_ = cache != nullptr ? std::move(cache) : std::make_shared<ReadCache>();
@@ -62,6 +65,26 @@ Status SegmentReader::TrySeal() {
   if (header->sequence != header_.sequence)
     return Corruption("found a segment under another number: " + path_);
   header_ = *header;
+  Status status = ReadFooterOnce(file_bytes);
+  // Of a copy that has only parts of the segment, what opens it was believed to be there.
+  if (status.code() == StatusCode::kCorruption && holes_ != nullptr) {
+    const Status filled = holes_->Fill(0, file_bytes);
+    if (filled.code() == StatusCode::kUnavailable) return Located(filled);  // it may be whole all the same
+    if (filled.ok()) status = ReadFooterOnce(file_bytes);
+  }
+  if (status.ok()) {
+    if (tail_ != nullptr) last_ = LastRowsOf(tail_.get(), footer_->steps());
+    tail_.reset();
+  } else if (status.code() == StatusCode::kCorruption) {
+    damage_ = Located(status);
+  } else if (status.code() != StatusCode::kNotFound) {
+    return Located(status);
+  }
+  return Status::Ok();
+}
+
+/// Reads what opens a sealed segment. kNotFound: it is not sealed.
+Status SegmentReader::ReadFooterOnce(std::uint64_t file_bytes) {
   std::vector<std::shared_ptr<const void>> kept;
   const auto read = [&](std::uint64_t offset, std::uint64_t bytes) -> Result<std::span<const std::byte>> {
     const auto memory = AllocateForReading(bytes);
@@ -71,28 +94,15 @@ Status SegmentReader::TrySeal() {
     kept.push_back(memory);
     return std::span<const std::byte>(to);
   };
-  auto footer = format::FooterDirectory::ReadUntrusted(file_bytes, header_.sequence, read);
-  if (footer.ok()) {
-    footer_bytes_ = std::exchange(kept, {});
-    const auto tensors = footer->ReadTensorsUntrusted(read);
-    if (tensors.ok()) {
-      std::vector<std::uint32_t> ids;
-      ids.reserve(tensors->size());
-      for (const format::TensorEntry& entry : *tensors) ids.push_back(entry.tensor);
-      ids_ = cache_->Shared(std::move(ids));
-    } else {
-      footer = tensors.status();
-    }
-  }
-  if (footer.ok()) {
-    footer_ = std::move(footer).value();
-    if (tail_ != nullptr) last_ = LastRowsOf(tail_.get(), footer_->steps());
-    tail_.reset();
-  } else if (footer.status().code() == StatusCode::kCorruption) {
-    damage_ = Located(footer.status());
-  } else if (footer.status().code() != StatusCode::kNotFound) {
-    return Located(footer.status());
-  }
+  LUFF_ASSIGN_OR_RETURN(auto footer,
+                        format::FooterDirectory::ReadUntrusted(file_bytes, header_.sequence, read));
+  footer_bytes_ = std::exchange(kept, {});
+  LUFF_ASSIGN_OR_RETURN(const auto tensors, footer.ReadTensorsUntrusted(read));
+  std::vector<std::uint32_t> ids;
+  ids.reserve(tensors.size());
+  for (const format::TensorEntry& entry : tensors) ids.push_back(entry.tensor);
+  ids_ = cache_->Shared(std::move(ids));
+  footer_ = std::move(footer);
   return Status::Ok();
 }
 
@@ -192,6 +202,7 @@ Result<SegmentReader::Section> SegmentReader::ReadSection(const format::FooterSe
 }
 
 Status SegmentReader::ReadFooter(std::span<std::byte> to, std::uint64_t offset) const {
+  if (holes_ != nullptr) LUFF_RETURN_IF_ERROR(holes_->Fill(offset, to.size()));
   const Status status = file_->ReadAllAt(to, offset);
   if (status.code() != StatusCode::kNotFound) return status;
   return NotFound("the segment was removed, or merged meanwhile (refresh the trial): " + path_);
@@ -316,6 +327,7 @@ Result<std::span<const std::byte>> SegmentReader::ReadFrame(const format::FrameE
                                                             std::vector<std::byte>* scratch) const {
   if (entry.frame_bytes > format::kMaxFrameBody + 64ULL)
     return Corruption("frame of an impossible size: " + path_);
+  if (holes_ != nullptr && sealed()) LUFF_RETURN_IF_ERROR(holes_->Fill(entry.offset, entry.frame_bytes));
   scratch->resize(entry.frame_bytes);
   LUFF_RETURN_IF_ERROR(file_->ReadAllAt(*scratch, entry.offset));
   format::FrameView frame;

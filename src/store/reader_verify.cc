@@ -444,7 +444,7 @@ class Verifier {
   /// Checks what rows refer to: tensors, layouts and places in payload files.
   void References(const WorkerReader& worker, const SegmentReader& segment) {
     const std::uint32_t epoch = segment.header().epoch;
-    std::uint64_t retired = 0;
+    std::uint64_t retired = 0, uploaded = 0;
     std::uint64_t not_here = 0;
     for (std::size_t slot = 0; slot < segment.slot_count(); ++slot) {
       const std::uint32_t tensor = segment.slot_tensor(slot);
@@ -468,7 +468,9 @@ class Verifier {
         }
         const auto place = worker.Locate(row);
         if (!place.ok()) {
-          if (place.status().code() == StatusCode::kOutOfRange)
+          if (worker.IsUploaded(row.data_file))
+            ++uploaded;
+          else if (place.status().code() == StatusCode::kOutOfRange)
             ++retired;
           else
             Tell(segment.path(), 0, value() + ": " + std::string(place.status().message()));
@@ -486,6 +488,9 @@ class Verifier {
     }
     if (not_here > 0)
       Note(segment.path() + ": " + std::to_string(not_here) + " values are not in the bucket, or not yet");
+    if (uploaded > 0)
+      Note(segment.path() + ": " + std::to_string(uploaded) +
+           " values are in the bucket and not here any more");
     if (retired > 0)
       Note(segment.path() + ": " + std::to_string(retired) + " values were deleted by retention");
   }

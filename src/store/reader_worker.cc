@@ -11,6 +11,8 @@
 #include "store/read_cache.h"
 #include "store/reader_file.h"
 #include "store/reader_tail.h"
+#include "store/segment_holes.h"
+#include "store/uploaded.h"
 
 namespace luff::store {
 namespace {
@@ -31,6 +33,10 @@ std::int64_t ModifiedNs(const std::string& path) noexcept {
   struct stat info{};
   if (stat(path.c_str(), &info) != 0) return -1;
   return static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+bool InBucket(std::uint32_t reason) noexcept {
+  return reason == static_cast<std::uint32_t>(format::GapReason::kUploaded);
 }
 
 std::uint64_t DefKey(std::uint32_t epoch, std::uint32_t id) noexcept {
@@ -178,8 +184,11 @@ Result<bool> WorkerReader::ScanFolder() {
                          [](const auto& segment, std::uint64_t key) { return segment->sequence() < key; });
     const bool known = at != segments_.end() && (*at)->sequence() == sequence;
     if (known && (*at)->generation() >= generation) continue;
-    auto opened =
-        SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence, generation, cache_);
+    std::shared_ptr<SegmentHoles> holes;
+    if (options_.mirror != nullptr)
+      holes = std::make_shared<SegmentHoles>(options_.mirror, Mirror::Segment{worker_, sequence, generation});
+    auto opened = SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence,
+                                      generation, cache_, std::move(holes));
     if (!opened.ok()) {
       // The newest file may be seen before its header is written; an old one that is unreadable stays so.
       if (sequence != files.rbegin()->first && unreadable_.insert(sequence).second) {
@@ -331,6 +340,8 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
       case format::FrameKind::kGapRows:
         if (const auto rows = format::ParseGapRowsUntrusted(*body); rows.ok()) {
           for (const format::GapRow& row : *rows) {
+            if (InBucket(row.reason) && options_.mirror != nullptr)
+              continue;  // of this copy nothing is missing
             const std::uint32_t epoch = segment.header().epoch;
             const auto [at, fresh] = gaps_.try_emplace(
                 {DefKey(epoch, row.tensor), std::uint64_t{row.collection} << 32 |
@@ -366,6 +377,7 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
       case format::FrameKind::kRetire:
         if (const auto rows = format::ParseRetireRowsUntrusted(*body); rows.ok()) {
           for (const auto& row : *rows) {
+            if (InBucket(row.reason) && options_.mirror != nullptr) continue;
             retired_[row.data_file] = row.reason;
             data_files_.erase(row.data_file);
           }

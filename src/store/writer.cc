@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <deque>
 #include <new>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "store/meta_stream.h"
 #include "store/paths.h"
 #include "store/payload_store.h"
+#include "store/uploaded.h"
 
 namespace luff::store {
 namespace {
@@ -26,6 +28,8 @@ constexpr std::int64_t kHeartbeatFrameNs = 5 * kSecond;
 constexpr std::int64_t kSyncIntervalNs = 5 * kSecond;
 constexpr std::int64_t kFirstRetryNs = kSecond / 10;  // after an error; doubles up to kLastRetryNs
 constexpr std::int64_t kLastRetryNs = 10 * kSecond;
+constexpr std::int64_t kUploadedEveryNs = 5 * kSecond;
+constexpr std::int64_t kUploadedCountsNs = 300 * kSecond;  // an upload says it again each minute
 constexpr int kMostLosses = 64;  // files that may be taken away before the writer gives up
 constexpr std::uint64_t kMaxPendingBytes = 8ULL << 20;  // rows kept in memory while the disk refuses them
 
@@ -124,6 +128,7 @@ class FileWorkerWriter final : public WorkerWriter {
   Status LastWords(const format::EndMark& end);
   Status AfterPublication();
   Status RunExpiry();
+  void RetireUploaded();
   void Show();
 
   const std::unique_ptr<Env> own_env_;
@@ -136,6 +141,7 @@ class FileWorkerWriter final : public WorkerWriter {
   DiskReserve reserve_;
   std::int64_t last_heartbeat_frame_ns_ = 0;
   std::int64_t last_sync_ns_ = 0;
+  std::int64_t last_uploaded_ns_ = 0;
   bool closed_ = false;
   const pid_t pid_ = getpid();
 
@@ -303,6 +309,7 @@ Status FileWorkerWriter::AfterPublication() {
     }
   }
   // Failures below lose none of the published rows; they show up at the next publication.
+  RetireUploaded();
   (void)RunExpiry();
   if (meta_.full()) {
     (void)meta_.Seal();
@@ -312,6 +319,18 @@ Status FileWorkerWriter::AfterPublication() {
     for (int i = 0; i < 2 && budget_.MergeOne(0); ++i) live_->CountChange();
   }
   return synced;
+}
+
+/// Chooses payload that an upload has put into a bucket, if its owner wants less of it here.
+void FileWorkerWriter::RetireUploaded() {
+  const std::int64_t now = env_.NowMonotonicNs();
+  if (now - last_uploaded_ns_ < kUploadedEveryNs || failing_ || options_.host || !expiry_.retired.empty())
+    return;
+  last_uploaded_ns_ = now;
+  const auto uploaded = ReadUploaded(options_.run_path, options_.worker);
+  // What was said long ago, by an upload that has ended, may be of a bucket that is no more.
+  if (!uploaded.ok() || std::abs(env_.NowUnixNs() - uploaded->unix_ns) > kUploadedCountsNs) return;
+  payload_.RetireUploaded(uploaded->payload, uploaded->keep_bytes, &expiry_);
 }
 
 Status FileWorkerWriter::RunExpiry() {

@@ -260,7 +260,7 @@ void Fleet::JudgeFast(std::int64_t now) {
     const WatchedRun::Turn turn =
         run->Judge(bulk ? kBulk * kTurnSteps : kTurnSteps, bulk ? kBulk * kTurnNs : kTurnNs, &numbers_);
     run->idle_ns = turn.steps > 0 ? 0 : std::min(kIdleLookNs, run->idle_ns + kLookNs / 2);
-    run->next_look_ns = turn.more ? 0 : now + kLookNs + run->idle_ns;
+    run->next_look_ns = turn.more ? 0 : now + (turn.soon ? kBusyPollNs : kLookNs + run->idle_ns);
     MoveLanes(run, turn);
   }
 }
@@ -349,7 +349,7 @@ int Fleet::Turn() {
     if (const Status failure = run->failure(); !failure.ok()) {
       if (told_failed_.insert(path).second)
         voice_.say(fmt::format("luff: {} is judged no further: {}", run->name(), failure.message()));
-      over.push_back(path);
+      if (run->settled()) over.push_back(path);
     } else if (run->over()) {
       over.push_back(path);
     }

@@ -1,9 +1,13 @@
 #include "watch/fleet.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -149,6 +153,61 @@ TEST(Fleet, RunsThatEndedBefore_AreLeftAlone_UnlessAskedFor) {
     old.w.Close();
   }
   EXPECT_THAT(others.Judge(true, true), ElementsAre("old NonFinite new"));
+}
+
+TEST(Fleet, ARunThatCannotBeJudgedIsClosedOnlyWhenWhatWasFoundIsDelivered) {
+  Runs runs;
+  auto faulty = std::make_unique<Training>(runs.Path("faulty"));
+  for (int i = 0; i < 5; ++i) faulty->Step(std::nan(""));
+  const std::string go = runs.base() + "/go", seen = runs.base() + "/seen";
+  FleetOptions options;
+  options.base = runs.base();
+  options.state = runs.base() + "/.luff-watch/all";
+  options.grace_s = 0;
+  options.runs.choices = rules::ParseChoices("NonFinite", rules::ParameterSet::kLuff).value();
+  actions::ActionSpec slow;
+  slow.name = "slow";
+  slow.kind = actions::ActionKind::kCommand;
+  slow.dry_run = false;
+  slow.timeout_s = 60;
+  slow.argv = {"sh", "-c", "while [ ! -e " + go + " ]; do sleep 0.02; done; cat > " + seen};
+  options.runs.actions = {slow};
+  std::vector<std::string> lines;
+  bool found = false;
+  Voice voice{[&](const std::string&, const rules::Finding&, const std::string&) { found = true; },
+              [&](const std::string& line) { lines.push_back(line); }};
+  auto fleet = Fleet::Open(std::move(options), std::move(voice));
+  ASSERT_TRUE(fleet.ok());
+  const auto turn = [&] {
+    (*fleet)->Turn();
+    int status = 0;
+    for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+      (*fleet)->ChildEnded(pid, DecodeStatus(status));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  for (int i = 0; i < 200 && !found; ++i) turn();
+  ASSERT_TRUE(found);
+  for (int i = 0; i < 5; ++i) turn();  // its delivery is under way
+  for (int i = 0; i < 300; ++i) faulty->Step(std::nan(""));
+  // The disk takes nothing any more, so what is found cannot be kept.
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit nothing{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &nothing), 0);
+  for (int i = 0; i < 200 && lines.empty(); ++i) turn();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  ASSERT_THAT(lines, Contains(HasSubstr("faulty is judged no further")));
+  for (int i = 0; i < 10; ++i) turn();
+  EXPECT_EQ((*fleet)->live(), 1U);
+  {
+    const std::ofstream told(go);
+  }
+  for (int i = 0; i < 400 && (*fleet)->live() > 0; ++i) turn();
+  EXPECT_EQ((*fleet)->live(), 0U);
+  EXPECT_TRUE(std::filesystem::exists(seen));
+  EXPECT_GT(std::filesystem::file_size(seen), 10U);
 }
 
 TEST(Fleet, OneProcessForAState_AndShardsPartTheRuns) {

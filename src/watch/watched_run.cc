@@ -116,7 +116,8 @@ WatchedRun::Turn WatchedRun::Judge(std::size_t limit, std::int64_t budget_ns, Nu
       break;
     }
     if (*done == 0) {
-      if (HasEnded()) Finish();
+      concluding_ = HasEnded();
+      if (concluding_ && evaluator_->ReadyToFinish(*trial_)) Finish();
       break;
     }
     turn.steps += *done;
@@ -127,6 +128,7 @@ WatchedRun::Turn WatchedRun::Judge(std::size_t limit, std::int64_t budget_ns, Nu
   oldest_unix_ns_ = failure_.ok() && !finished_ ? oldest() : 0;
   turn.cost_ns = Now() - begun;
   turn.more = oldest_unix_ns_ != 0;
+  turn.soon = failure_.ok() && !finished_ && (concluding_ || evaluator_->behind() > 0);
   turn.dear = turn.cost_ns >= budget_ns && turn.steps <= kChunk;
   return turn;
 }
@@ -214,7 +216,8 @@ void WatchedRun::Poll() {
   (void)runner_.Poll(Now(), TrainStep(), busy ? trial_->world_size() : 1, workers, acks);
   // Deliveries outlive the training, and their end belongs into the audit: else the next process delivers
   // again.
-  busy_ = (!finished_ && runner_.coordinator().busy()) || !runner_.deliveries().idle();
+  const bool judged = !finished_ && failure_.ok();  // of a run that is gone, nobody answers a proposal
+  busy_ = (judged && runner_.coordinator().busy()) || !runner_.deliveries().idle();
 }
 
 std::vector<std::string> WatchedRun::TakeSayings() {
@@ -240,6 +243,11 @@ void WatchedRun::WriteOutcome() {
   if (const auto written = store::WriteControl(path_, record); !written.ok())
     sayings_.push_back(
         fmt::format("luff: the outcome of {} cannot be written: {}\n", name_, written.status().message()));
+}
+
+bool WatchedRun::settled() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock.owns_lock() && events_.empty() && !busy_;
 }
 
 bool WatchedRun::over() {

@@ -55,6 +55,7 @@ class WatchedRun {
     std::int64_t cost_ns = 0;
     bool more = false;  // steps wait that the turn had no time for
     bool dear = false;  // a few steps took the whole turn
+    bool soon = false;  // rules in other processes are about to answer
   };
   /// Judges at most `limit` steps, and begins no more once `budget_ns` have passed. Returns at once if the
   /// run is in use.
@@ -76,9 +77,11 @@ class WatchedRun {
   [[nodiscard]] std::vector<std::string> TakeSayings();
   void AddTo(std::vector<pollfd>* fds) const { runner_.deliveries().AddTo(fds); }
   bool ChildEnded(pid_t pid, const ExitState& state) { return runner_.deliveries().Ended(pid, state); }
-  /// The run has ended, all its steps are judged, and nothing is being delivered.
+  /// Everything that was found was taken, and nothing is being delivered.
+  [[nodiscard]] bool settled();
+  /// The run has ended, all its steps are judged, and it is settled.
   [[nodiscard]] bool over();
-  /// It cannot be judged any further: why.
+  /// It cannot be judged any further: why. What was found may still be on its way.
   [[nodiscard]] Status failure() const;
   /// Writes a checkpoint, so that the next process goes on here.
   [[nodiscard]] Status Leave();
@@ -121,6 +124,7 @@ class WatchedRun {
   Status failure_;
   std::int64_t dead_since_ns_ = -1;
   bool finished_ = false, ended_told_ = false, stop_asked_ = false;
+  bool concluding_ = false;  // rules in other processes draw their last conclusions
   std::atomic<bool> busy_ = false, wanted_ = false;
   std::atomic<std::int64_t> oldest_unix_ns_ = 0;
 };

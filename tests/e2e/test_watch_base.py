@@ -129,6 +129,73 @@ def test_a_job_that_luff_run_commands_is_asked_to_stop(
     assert time.monotonic() - begun < 10
 
 
+def test_conditions_of_ones_own_judge_each_run_also_after_a_restart(
+    luff: Luff, base: Path, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    config = luff.tmp / "luff.toml"
+    config.write_text(
+        'rules = "NonFinite"\n[[rule_expression]]\nname = "StillHigh"\nwhen = "loss > 1.02"\n'
+        'for = 20\nseverity = "stop"\n'
+    )
+    jobs = [train(luff, base / f"run{i}", steps=100) for i in range(3)]
+    for pause in (0.7, 0.5):
+        watch = watching("--config", str(config))
+        time.sleep(pause)
+        watch.send_signal(signal.SIGKILL)
+        watch.wait()
+    for job in jobs:
+        assert job.wait(120) == 0
+    done = luff.start("watch", str(base), "--drain", "--config", str(config))
+    done.communicate(timeout=120)
+    assert done.returncode == 0
+    news = sorted((line["run"], line["rule"]) for line in said(base) if line["event"] == "new")
+    assert news == [(f"run{i}", "StillHigh") for i in range(3)]
+
+
+_OWN = """
+import time
+import luff
+
+class Third(luff.Rule):
+    needs = [{"roles": ["loss"], "forms": ["summary"]}]
+
+    def on_step(self, view):
+        if view.mode == "TRAIN" and view.mode_step == 30:
+            while "bad" in self.base_trial.path:
+                time.sleep(1)
+            return luff.Finding("the thirtieth step", cause="third")
+"""
+
+
+def test_a_rule_in_python_has_one_process_for_all_runs(
+    luff: Luff, base: Path, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    (luff.tmp / "own.py").write_text(_OWN)
+    words = ["--rules", f"{luff.tmp}/own.py:Third:limit_step_s=1"]
+    names = [f"run{i}" for i in range(4)] + ["bad"]
+    jobs = [train(luff, base / name, steps=150) for name in names]
+    watch = watching(*words)
+    time.sleep(1.5)
+    watch.send_signal(signal.SIGKILL)
+    watch.wait()
+    watch = watching(*words)
+    most = 0
+    while any(job.poll() is None for job in jobs):
+        rules = subprocess.run(
+            ["pgrep", "-c", "-P", str(watch.pid)], capture_output=True, text=True, check=False
+        ).stdout
+        most = max(most, int(rules or 0))
+        time.sleep(0.1)
+    watch.send_signal(signal.SIGTERM)
+    assert watch.wait(30) == 0
+    done = luff.start("watch", str(base), "--drain", *words)
+    done.communicate(timeout=120)
+    assert done.returncode == 0
+    news = sorted((line["run"], line["rule"]) for line in said(base) if line["event"] == "new")
+    assert news == [(f"run{i}", "Third") for i in range(4)]
+    assert most <= 1
+
+
 def test_metrics_and_readiness_need_the_token(
     luff: Luff, base: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:

@@ -20,6 +20,7 @@ FRAMEWORKS = {
 FILES = {"profile": "_profile"}
 #: Programs of benchmarks/cpp that a benchmark runs.
 PROGRAMS = {
+    "bucket": "luff_bench_store",
     "read": "luff_bench_store",
     "store": "luff_bench_store",
     "kernels": "luff_kernel_count",
@@ -52,9 +53,14 @@ def bench_main(args):
     if args.name == "frameworks":
         return _frameworks(args.rest)
     if args.name == "bucket":  # its peer is the same training without an upload
+        programs = build.build("dev", PROGRAMS["bucket"]) / "benchmarks" / "cpp"
         return passthrough(
             [setup.environment("remote"), ROOT / "benchmarks" / "bucket.py", *args.rest],
-            env={"PYTHONPATH": str(ROOT / "benchmarks"), "LUFF_BENCH_ROOT": str(ROOT)},
+            env={
+                "PYTHONPATH": str(ROOT / "benchmarks"),
+                "LUFF_BENCH_ROOT": str(ROOT),
+                "LUFF_BENCH_PROGRAMS": str(programs),
+            },
         )
     python, reason = VENV / "bin" / "python", "--no-peers given"
     if not args.no_peers:

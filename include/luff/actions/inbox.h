@@ -44,7 +44,7 @@ class Inbox {
 
   const std::string run_;
   Gate* const gate_;
-  /// Trusts marks and labels of before the run had keys.
+  /// Trusts marks and labels of before the run had keys, and labels of after its job had ended.
   void TrustEarlier(const std::vector<store::ControlRecord>& records);
 
   std::set<std::uint64_t> own_;

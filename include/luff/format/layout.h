@@ -149,6 +149,7 @@ enum class GapReason : std::uint16_t {
   kDeviceLate = 21,     // results of an accelerator that did not come in time, or found no room on their way
   kCapturedGraph = 22,  // the stream captured a graph, of which reading would have become a part
   kDeviceError = 23,    // reading this accelerator has ended; an event `device_error` says why
+  kUploaded = 24,       // payload that is in a bucket, and not here any more
 };
 
 enum class EventKind : std::uint16_t {

@@ -71,6 +71,9 @@ class Evaluator {
   [[nodiscard]] virtual std::vector<RuleCoverage> coverage() const = 0;
   [[nodiscard]] virtual std::size_t unreadable_steps() const noexcept = 0;
   [[nodiscard]] virtual std::size_t suppressed_findings() const noexcept = 0;
+  /// The run has ended and Advance returned 0: lets rules that run elsewhere draw their last conclusions,
+  /// without waiting for them. True once Finish would not wait. For callers that evaluate several runs.
+  virtual bool ReadyToFinish(const query::Trial& trial) = 0;
 };
 
 }  // namespace luff::rules

@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "luff/base/result.h"
 
@@ -14,8 +16,9 @@ class LineSocket;
 
 namespace luff::store {
 
-/// A run directory that a fetcher fills from a bucket (docs/spec/bucket-format.md, 6): its metadata is whole,
-/// its payload has holes, which the fetcher fills when asked. `mirror.json` in the directory says so.
+/// A run directory that a fetcher fills from a bucket (docs/spec/bucket-format.md, 6): its payload and its
+/// sealed segments of workers have holes, which the fetcher fills when asked; all else is whole.
+/// `mirror.json` in the directory says so.
 /// **Thread-compatible.**
 class Mirror {
  public:
@@ -48,7 +51,19 @@ class Mirror {
   /// answer), kOutOfRange (it was deleted before it was uploaded).
   [[nodiscard]] Status Need(std::uint32_t worker, std::uint32_t file, std::uint64_t from,
                             std::uint64_t bytes);
-  /// How often Need() has returned kUnavailable.
+  /// A metadata segment of a worker.
+  struct Segment {
+    std::uint32_t worker = 0;
+    std::uint64_t sequence = 0;
+    std::uint32_t generation = 0;
+  };
+  /// First byte, and the one behind the last.
+  using Extent = std::pair<std::uint64_t, std::uint64_t>;
+  /// Makes sure that these bytes of a sealed segment are in the directory. Returns ranges of the file that
+  /// are there, this one among them. Waits, and errors, as Need().
+  [[nodiscard]] Result<std::vector<Extent>> NeedRows(const Segment& segment, std::uint64_t from,
+                                                     std::uint64_t bytes);
+  /// How often Need() or NeedRows() have returned kUnavailable.
   [[nodiscard]] std::uint64_t missed() const noexcept { return missed_; }
 
  private:
@@ -57,6 +72,8 @@ class Mirror {
   [[nodiscard]] Status Follow();
   [[nodiscard]] Status Piece(std::uint32_t worker, std::uint32_t file, std::uint64_t from,
                              std::uint64_t bytes);
+  /// Returns the answer, if it is a good one. `what` is asked for.
+  [[nodiscard]] Result<std::string> Ask(const std::string& request, const char* what);
 
   struct Host {
     std::int64_t unix_ns = 0;

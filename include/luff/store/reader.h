@@ -36,6 +36,7 @@ class TailColumns;
 
 class ReadCache;
 class ReaderFile;
+class SegmentHoles;
 
 /// Rows and the memory that holds them. If `memory` is null they live until the next Poll().
 template <typename Rows>
@@ -70,11 +71,12 @@ class SegmentReader {
     RowsOfStep<format::ScalarRow> scalars;
     RowsOfStep<format::FormRow> forms;
   };
-  /// `cache` is shared by the segments of a run; if it is null, the segment makes its own. Errors: kNotFound,
-  /// kIo, kCorruption (file header), kUnsupportedVersion.
+  /// `cache` is shared by the segments of a run; if it is null, the segment makes its own. `holes`: in a copy
+  /// of a run in a bucket, whom to ask for what is read; rows then also have the errors of Mirror::NeedRows.
+  /// Errors: kNotFound, kIo, kCorruption (file header), kUnsupportedVersion.
   [[nodiscard]] static Result<std::unique_ptr<SegmentReader>> Open(
       std::string path, std::uint64_t sequence, std::uint32_t generation,
-      std::shared_ptr<ReadCache> cache = nullptr);
+      std::shared_ptr<ReadCache> cache = nullptr, std::shared_ptr<SegmentHoles> holes = nullptr);
   ~SegmentReader();
 
   /// Reads frames published since the last call, up to `limit` bytes of the file. Returns true if there were
@@ -149,6 +151,7 @@ class SegmentReader {
   };
   SegmentReader();
   [[nodiscard]] Status TrySeal();
+  [[nodiscard]] Status ReadFooterOnce(std::uint64_t file_bytes);
   [[nodiscard]] Status Located(const Status& status) const;
   [[nodiscard]] Result<format::TensorEntry> EntryAt(std::size_t slot) const;
   [[nodiscard]] Status ReadPage(std::size_t first) const;
@@ -179,6 +182,7 @@ class SegmentReader {
   std::unique_ptr<TailColumns> tail_;     // not sealed
   std::unique_ptr<const LastRows> last_;  // sealed since its last step was read
   Status damage_;
+  std::shared_ptr<SegmentHoles> holes_;  // null: the file has none
 };
 
 /// Reads the rows of sealed segments tensor by tensor, in large pieces and past the cache: for those
@@ -210,7 +214,7 @@ class Mirror;
 
 struct ReaderOptions {
   bool use_live_page = true;
-  /// Set by RunReader where the run is a copy of one in a bucket: payload is asked for before it is read.
+  /// Set where the run is a copy of one in a bucket: payload and rows are asked for before they are read.
   std::shared_ptr<Mirror> mirror;
 };
 
@@ -302,11 +306,14 @@ class WorkerReader {
   [[nodiscard]] Status CheckChunk(const format::IndexRow& row, bool decode) const;
   /// Of a run in a bucket: has these bytes of a payload file fetched. Errors: as Mirror::Need.
   [[nodiscard]] Status Fetch(std::uint32_t data_file, std::uint64_t from, std::uint64_t bytes) const;
-  /// Finds where the chunk of a row is now. kOutOfRange if it was retired.
+  /// Finds where the chunk of a row is now. kOutOfRange if it was retired; the message of one that is in a
+  /// bucket names its URL.
   [[nodiscard]] Result<Place> Locate(const format::IndexRow& row) const;
   [[nodiscard]] bool IsRetired(std::uint32_t data_file) const noexcept {
     return retired_.contains(data_file);
   }
+  /// True if the file was retired since its bytes are in a bucket.
+  [[nodiscard]] bool IsUploaded(std::uint32_t data_file) const noexcept;
   [[nodiscard]] std::string DataPath(std::uint32_t data_file) const;
 
  private:
@@ -323,6 +330,8 @@ class WorkerReader {
   [[nodiscard]] bool ReadLive(std::uint64_t* position, std::uint32_t* changes);
   void Problem(std::string text);
   [[nodiscard]] Status CheckSizes(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
+  /// The URL of the run in the bucket that it was uploaded into, "" if it is not known any more.
+  [[nodiscard]] std::string UploadUrl() const;
   /// Locate(), within the limits of the format.
   [[nodiscard]] Result<Place> PlaceOfChunk(const format::IndexRow& row) const;
   [[nodiscard]] Status ReadAt(const Place& place, std::uint64_t from, std::span<std::byte> to) const;
@@ -382,6 +391,7 @@ class WorkerReader {
   std::uint64_t cache_file_ = 0;
   mutable std::unordered_map<std::uint32_t, std::unique_ptr<ReaderFile>> data_files_;
   mutable std::vector<std::byte> decoded_;
+  mutable std::string upload_url_;  // once somebody asked
 };
 
 /// Numbers of the run's host folders, ascending. Their files are those of a worker's folder, so WorkerReader

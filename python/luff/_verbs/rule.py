@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _SOCKET = 3
 _PROTOCOL = 1
 _WAIT_S = 5.0
+_OF_STREAMS = ("begin", "step", "save", "end")
 
 
 def _visible(error: UnicodeError) -> tuple[str, int]:
@@ -36,62 +37,23 @@ class _Over(Exception):
         self.again = again
 
 
-class _Child:
-    def __init__(self, lines: BinaryIO, out: BinaryIO) -> None:
-        self.lines = lines
-        self.out = out
+class _Stream:
+    """The rule on one run."""
+
+    def __init__(self, child: _Child, name: int | None) -> None:
+        self.child = child
+        self.name = name  # None: it is the only one, and nothing names it
         self.trial: Trial | None = None
         self.rule: Rule | None = None
 
     def say(self, kind: str, **members: Any) -> None:
-        line = json.dumps({"say": kind, **members}, ensure_ascii=False)
-        self.out.write(line.encode("utf-8", "luff.visible") + b"\n")
-        self.out.flush()
-
-    def serve(self) -> None:
-        handlers = {
-            "describe": self.describe,
-            "begin": self.begin,
-            "step": self.step,
-            "save": self.save,
-            "end": self.end,
-        }
-        for line in self.lines:
-            told = json.loads(line)
-            handler = handlers.get(told["do"])
-            if handler is None:
-                raise _Over(f"the word {told['do']!r} is not of this protocol")
-            handler(told)
-            if told["do"] in ("describe", "end"):
-                return
-
-    def load(self, told: dict[str, Any]) -> type[Rule]:
-        from luff import _rules
-        from luff.errors import LuffError
-
-        if told.get("protocol") != _PROTOCOL:
-            raise _Over(
-                f"protocol {told.get('protocol')} found, {_PROTOCOL} expected: luff and its package differ"
-            )
-        try:
-            return _rules.load(told["rule"])
-        except (MemoryError, KeyboardInterrupt):
-            raise
-        except LuffError:
-            raise
-        except BaseException as error:
-            raise _Over(f"the file of the rule cannot be loaded: {_rules.place_of(error, None)}") from None
-
-    def describe(self, told: dict[str, Any]) -> None:
-        from luff import _rules
-
-        self.say("description", **_rules.describe(self.load(told), told["parameters"]))
+        self.child.say(kind, **members, **({} if self.name is None else {"stream": self.name}))
 
     def begin(self, told: dict[str, Any]) -> None:
         from luff import _core, _rules
         from luff.trial import Trial
 
-        kind = self.load(told)
+        kind = self.child.load(told)
         self.trial = Trial(_core.open_trial(told["run"], 0.0, True, 60.0, int(told["position"])))
         try:
             self.rule = _rules.make(kind, self.trial, told["parameters"])
@@ -173,6 +135,76 @@ class _Child:
         except Exception as error:
             print(f"on_end raised: {_rules.place_of(error, type(self.rule))}", file=sys.stderr)
         self.say("ended")
+
+
+class _Child:
+    def __init__(self, lines: BinaryIO, out: BinaryIO) -> None:
+        self.lines = lines
+        self.out = out
+        self.streams: dict[int | None, _Stream] = {}
+
+    def say(self, kind: str, **members: Any) -> None:
+        line = json.dumps({"say": kind, **members}, ensure_ascii=False)
+        self.out.write(line.encode("utf-8", "luff.visible") + b"\n")
+        self.out.flush()
+
+    def serve(self) -> None:
+        for line in self.lines:
+            told = json.loads(line)
+            if told["do"] == "describe":
+                return self.describe(told)
+            self.answer(told)
+            if told["do"] == "end" and told.get("stream") is None:
+                return None
+        return None
+
+    def answer(self, told: dict[str, Any]) -> None:
+        """Carries out what is told of one run. With streams, what ends one leaves the others."""
+        from luff.errors import LuffError
+
+        name = told.get("stream")
+        if told["do"] == "drop":
+            self.streams.pop(name, None)
+            return
+        if told["do"] == "begin":
+            self.streams[name] = _Stream(self, name)
+        stream = self.streams.get(name)
+        if stream is None and name is not None:
+            return  # it has ended by an error, which the other side had not heard of when it sent this
+        handler = getattr(stream, told["do"], None) if told["do"] in _OF_STREAMS else None
+        if handler is None:
+            raise _Over(f"the word {told['do']!r} is not of this protocol")
+        try:
+            handler(told)
+        except (_Over, LuffError) as error:
+            if name is None:
+                raise
+            self.say("error", stream=name, message=str(error), again=getattr(error, "again", False))
+            del self.streams[name]
+        if told["do"] == "end":
+            self.streams.pop(name, None)
+
+    def load(self, told: dict[str, Any]) -> type[Rule]:
+        from luff import _rules
+        from luff.errors import LuffError
+
+        if told.get("protocol") != _PROTOCOL:
+            raise _Over(
+                f"protocol {told.get('protocol')} found, {_PROTOCOL} expected: luff and its package differ"
+            )
+        try:
+            return _rules.load(told["rule"])
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except LuffError:
+            raise
+        except BaseException as error:
+            raise _Over(f"the file of the rule cannot be loaded: {_rules.place_of(error, None)}") from None
+
+    def describe(self, told: dict[str, Any]) -> None:
+        from luff import _rules
+
+        self.say("description", **_rules.describe(self.load(told), told["parameters"]))
 
 
 def main() -> int:

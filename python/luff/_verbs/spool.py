@@ -1,4 +1,7 @@
-"""``spool URL``: prints the directory of a local copy of a run in a bucket. How the luff command opens URLs."""
+"""``spool URL [asked]``: prints the directory of a local copy of a run in a bucket. How the luff command opens URLs.
+
+With ``asked``, rows are fetched when they are read.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from luff.remote._errors import BucketError
 
 def main() -> int:
     try:
-        print(open_run(sys.argv[1]))
+        print(open_run(sys.argv[1], whole=sys.argv[2:] != ["asked"]))
     except BucketError as error:
         print(error)
         return 1

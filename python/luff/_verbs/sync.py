@@ -16,9 +16,10 @@ from luff.remote._card import Cards
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._live import any_writes
 from luff.remote._requests import Requests
+from luff.remote._run_folder import read_run_json
 from luff.remote._run_store import check_encryption, uploading
 from luff.remote._store import check_installed, normal_url, open_store
-from luff.remote._uploader import Fenced, Uploader, read_run_json
+from luff.remote._uploader import Fenced, Uploader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,7 @@ class Sync:
         self._drain_s: float = arguments.drain
         self._rate: float = arguments.max_mbps * 1e6 / 8
         self._host: int = arguments.host
+        self._keep_local: int | None = arguments.keep_local
         self._parent = os.getppid()
         self._closed = threading.Event()  # the job has ended, or we are to end
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -74,7 +76,12 @@ class Sync:
         if not self._retried(lambda: own.append(uploading(store, self._run, run_id))):
             return self._incomplete()
         uploader = Uploader(
-            self._run, own[0], uploader=self._host, interval_s=self._flush_s, max_bytes_per_s=self._rate
+            self._run,
+            own[0],
+            uploader=self._host,
+            interval_s=self._flush_s,
+            max_bytes_per_s=self._rate,
+            keep_local=self._keep_local,
         )
         # Of several hosts that have their own workers each, the first tells of the run.
         cards = Cards(self._run, uploader.put_card) if self._host == 0 else None
@@ -246,6 +253,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--host", type=int, default=0, metavar="N", help="number of this host, of several (0)"
     )
+    parser.add_argument(
+        "--keep-local",
+        type=int,
+        metavar="BYTES",
+        help="values that stay in the run, once they are uploaded (all)",
+    )
     parser.add_argument("--until-closed", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--try", dest="only_try", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -257,6 +270,9 @@ def main(words: Sequence[str] | None = None) -> int:
         0.1 <= arguments.flush <= 3600 and 0 <= arguments.drain <= 86400 and 0 <= arguments.max_mbps <= 1e6
     ):
         _say("--flush is 0.1 to 3600 seconds, --drain 0 to 86400, --max-mbps 0 to 1000000")
+        return WRONG_USAGE
+    if arguments.keep_local is not None and not 0 <= arguments.keep_local < 1 << 62:
+        _say("--keep-local is a number of bytes, 0 or more")
         return WRONG_USAGE
     if not 0 <= arguments.host <= 9999:
         _say("--host is a number from 0 to 9999")

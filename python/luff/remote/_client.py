@@ -172,10 +172,10 @@ def _runs_of(base: str, begin: str = "") -> list[str]:
     return [name for name in names if is_run_id(name) and name.startswith(begin)]
 
 
-def open_run(url: str) -> str:
+def open_run(url: str, whole: bool = True) -> str:
     """Makes a local copy of a run, which the fetcher keeps up to date while somebody reads it. Returns its directory.
 
-    Raises a BucketError.
+    `whole`: with all rows; otherwise those of sealed segments are fetched when they are read. Raises a BucketError.
     """
     url = normal_url(url)
     check_installed(url)
@@ -186,13 +186,14 @@ def open_run(url: str) -> str:
     except OSError as error:
         raise of_disk(error, root) from None
     with connection:
-        return str(ask(connection, {"op": "open", "url": url})["path"])
+        rows = "all" if whole else "asked"
+        return str(ask(connection, {"op": "open", "url": url, "rows": rows})["path"])
 
 
 def spool_of(url: str) -> str:
-    """As `open_run`, with the errors of `luff.errors`."""
+    """As `open_run`, without rows that nobody reads, and with the errors of `luff.errors`."""
     try:
-        return open_run(url)
+        return open_run(url, whole=False)
     except WrongUrl as error:
         raise errors.InvalidArgumentError(str(error)) from None
     except Unreachable as error:

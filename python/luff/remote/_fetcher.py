@@ -17,10 +17,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from luff.remote._cache import Cache, Gone, Later
 from luff.remote._errors import BucketError, Refused, Unreachable, of_disk
-from luff.remote._files import File
+from luff.remote._files import File, parse_file_untrusted
 from luff.remote._run_store import reading
-from luff.remote._spool import Cache, Gone, Later, Spool, with_retries
+from luff.remote._spool import Spool, with_retries
 from luff.remote._store import Store, normal_url, open_store, split_run
 
 _LOOK_S = 1.0
@@ -165,7 +166,7 @@ class Fetcher:
             kind = request["op"]
             if kind == "open":
                 spool = self._spool_of(normal_url(request["url"]))
-                spool.open()
+                spool.open(whole=request.get("rows") != "asked")
                 return {"ok": True, "path": spool.folder}
             if kind == "follow":
                 spool = self._known(request["path"])
@@ -176,6 +177,8 @@ class Fetcher:
                 return {"ok": True}
             if kind == "payload":
                 return self._payload(request)
+            if kind == "rows":
+                return self._rows(request)
         except (Later, Gone, Refused, Unreachable) as error:
             return {
                 "ok": False,
@@ -204,6 +207,16 @@ class Fetcher:
             spool.refresh()  # the reader may be a look ahead of us
             spool.need(file, begin, size)
         return {"ok": True}
+
+    def _rows(self, request: dict[str, Any]) -> dict[str, Any]:
+        spool = self._known(request["path"])
+        file = parse_file_untrusted(["w", request["worker"], "m", request["file"], request["generation"]])
+        begin, size = int(request["from"]), int(request["bytes"])
+        if min(begin, size) < 0:
+            raise ValueError
+        have: list[tuple[int, int]] = []
+        with_retries(lambda: have.extend(spool.need_rows(file, begin, size)), _RETRY_S)
+        return {"ok": True, "have": have}
 
     def _spool_of(self, url: str) -> Spool:
         base, run_id = split_run(url)
@@ -235,7 +248,7 @@ class Fetcher:
             spool = self._spool_of(_url_of(folder))
         except OSError:
             raise Refused(f"the copy of the run was removed; open its URL again: {folder}") from None
-        with_retries(spool.open, _RETRY_S)
+        with_retries(lambda: spool.open(whole=False), _RETRY_S)
         return spool
 
     # ---- Looking for news ----

@@ -15,10 +15,12 @@ MAX_SEQUENCE = (1 << 24) - 1
 MAX_BYTES = (1 << 40) - 1
 MAX_GENERATION = 64
 MAX_UPLOADER = 9999
+MAX_FOOTER = 16 << 20  # of a sealed segment, that it has an object of its own
 CARDS = "cards/"
 MAX_CARD = 8192  # bytes
 
 _ID = re.compile(r"[0-9a-f]{32}")
+_INDEX = re.compile(r"[0-9a-f]{16}")
 _FOLDER = re.compile(r"([wh])([0-9]{4,9})")
 _STREAM = re.compile(r"([md])-([0-9]{6,8})(?:-([0-9]{1,2}))?\.lf([md])")
 # One-word names: text files that grow, or are replaced.
@@ -115,6 +117,11 @@ def is_run_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def is_index(text: str) -> bool:
+    """True for a name that an index may have."""
+    return _INDEX.fullmatch(text) is not None
+
+
 def head_key(run_id: str, uploader: int) -> str:
     return f"live/{run_id[0]}/{run_id}/u{uploader:04d}"
 
@@ -134,3 +141,12 @@ def run_key(run_id: str) -> str:
 def part_key(run_id: str, file: File, rewrites: int, begin: int, end: int) -> str:
     again = f".{rewrites}" if rewrites else ""
     return f"runs/{run_id}/{file.path}{again}/{begin:x}-{end:x}"
+
+
+def footer_key(run_id: str, file: File) -> str:
+    """The object with the footer of a sealed segment."""
+    return f"runs/{run_id}/{file.path}/footer"
+
+
+def index_key(run_id: str, uploader: int, name: str) -> str:
+    return f"runs/{run_id}/u{uploader:04d}/index-{name}"

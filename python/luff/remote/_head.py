@@ -12,7 +12,16 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from luff.remote._files import MAX_BYTES, MAX_UPLOADER, WINDOW, File, is_run_id, parse_file_untrusted
+from luff.remote._files import (
+    MAX_BYTES,
+    MAX_FOOTER,
+    MAX_UPLOADER,
+    WINDOW,
+    File,
+    is_index,
+    is_run_id,
+    parse_file_untrusted,
+)
 
 VERSION = 0
 MAGIC = b"LUFFHEAD"
@@ -40,6 +49,11 @@ class Entry:
     tail: int = 0
     rewrites: int = 0  # how often the file began again
     lost: bool = False  # deleted before all of it was uploaded
+    # Of a metadata segment that is sealed: its bytes from `footer` on, as they are, have an object of their own, and
+    # parts need not reach further.
+    footer: int = 0
+    sealed: int = 0  # bytes of such a file; 0: it is none
+    index: str = ""  # name of the object that has what opens it
 
     @property
     def in_parts(self) -> int:
@@ -47,7 +61,7 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        return self.in_parts + self.tail
+        return self.sealed or self.in_parts + self.tail
 
 
 @dataclass
@@ -65,6 +79,7 @@ class Manifest:
     requests: int = 0  # that the upload has made so far
     puts: int = 0  # of these
     sent: int = 0  # bytes that it has put
+    run: str = ""  # run.json, unless it is long
 
 
 def _runs(ends: list[int]) -> list[list[int]]:
@@ -96,6 +111,7 @@ def _pack_tail(payload: list[bool], tails: list[bytes]) -> bytes:
 def pack(manifest: Manifest, tails: list[bytes]) -> bytes:
     """`tails`: those of the files that have one, in the order of the manifest."""
     files = []
+    indexes: dict[str, int] = {}
     for file, entry in manifest.files.items():
         one: dict[str, Any] = {"f": file.as_json()}
         if entry.ends:
@@ -106,6 +122,8 @@ def pack(manifest: Manifest, tails: list[bytes]) -> bytes:
             one["r"] = entry.rewrites
         if entry.lost:
             one["lost"] = True
+        if entry.sealed:
+            one["s"] = [entry.footer, entry.sealed, indexes.setdefault(entry.index, len(indexes))]
         files.append(one)
     text = {
         "version": VERSION,
@@ -121,6 +139,8 @@ def pack(manifest: Manifest, tails: list[bytes]) -> bytes:
         "requests": manifest.requests,
         "puts": manifest.puts,
         "sent": manifest.sent,
+        **({"run": manifest.run} if manifest.run else {}),
+        **({"indexes": list(indexes)} if indexes else {}),
         "files": files,
     }
     tail = _pack_tail([file.is_payload for file, entry in manifest.files.items() if entry.tail], tails)
@@ -202,7 +222,11 @@ def _parse_manifest(body: bytes) -> Manifest:
         requests=whole("requests", 1 << 60),
         puts=whole("puts", 1 << 60) if "puts" in text else 0,
         sent=whole("sent", 1 << 62),
+        run=text["run"] if isinstance(text.get("run"), str) else "",
     )
+    indexes = text.get("indexes", [])
+    if not isinstance(indexes, list) or not all(isinstance(i, str) and is_index(i) for i in indexes):
+        raise BadObject("the manifest names an index that Luff does not write")
     files = text.get("files")
     if not isinstance(files, list) or len(files) > MAX_FILES:
         raise BadObject(f"the manifest has no list of at most {MAX_FILES} files")
@@ -218,6 +242,8 @@ def _parse_manifest(body: bytes) -> Manifest:
         if file in manifest.files:
             raise BadObject(f"the manifest names {file.path} twice")
         entry, parts_left = _parse_entry(one, parts_left)
+        if "s" in one:
+            _parse_sealed(one["s"], file, entry, indexes)
         tail_left -= entry.tail
         if tail_left < 0:
             raise BadObject("the manifest describes a tail that is larger than any that Luff writes")
@@ -250,3 +276,13 @@ def _parse_entry(one: dict[str, Any], parts_left: int) -> tuple[Entry, int]:
             entry.ends.append(end)
             begin = end
     return entry, parts_left
+
+
+def _parse_sealed(found: Any, file: File, entry: Entry, indexes: list[str]) -> None:
+    good = isinstance(found, list) and len(found) == 3 and all(type(n) is int for n in found)
+    good = good and file.stream == "m" and not entry.tail and 0 < found[0] <= entry.in_parts
+    if not good or not 0 < found[1] - found[0] <= MAX_FOOTER or not 0 <= found[2] < len(indexes):
+        raise BadObject("an entry of the manifest describes a sealed segment that Luff does not write")
+    if entry.in_parts > found[1] or found[1] > MAX_BYTES:
+        raise BadObject("an entry of the manifest has parts behind the end of its file")
+    entry.footer, entry.sealed, entry.index = found[0], found[1], indexes[found[2]]

@@ -13,11 +13,11 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from luff.remote import _files, _head
+from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._files import CARDS, MAX_CARD, is_run_id
 from luff.remote._recipients import MAX_RECIPIENTS, key_prefix
 from luff.remote._run_store import reading
-from luff.remote._uploader import check_bucket_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

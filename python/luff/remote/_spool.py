@@ -1,4 +1,4 @@
-"""A run of a bucket as a run directory: metadata whole, payload as far as somebody asked for it.
+"""A run of a bucket as a run directory: payload, and columns of sealed segments, as far as somebody asked for them.
 
 Everything from a bucket is untrusted: sizes are checked before anything is allocated or written, and files are named by
 numbers alone.
@@ -13,17 +13,21 @@ import os
 import re
 import threading
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from luff.remote import _files, _head
+from luff.remote import _files, _head, _sealed
+from luff.remote._bucket import check_bucket_untrusted
+from luff.remote._cache import Cache, Gone, Later
+from luff.remote._disk import write_at, write_whole
 from luff.remote._errors import Absent, BucketError, Refused, Unreachable, of_disk
 from luff.remote._files import File
 from luff.remote._head import BadObject, Entry, Manifest
-from luff.remote._uploader import HEARTBEAT_S, MAX_RUN_JSON, check_bucket_untrusted
+from luff.remote._rows import Rows
+from luff.remote._run_folder import MAX_RUN_JSON
+from luff.remote._uploader import HEARTBEAT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
     from luff.remote._store import Store
@@ -32,57 +36,13 @@ BLOCK = 1 << 20
 MAX_ASKED = 64 << 20
 _READ_AHEAD = 8  # blocks, for who reads one after the other
 _AT_ONCE = 8  # parts of metadata in memory
+_MOST_INDEXES = 4  # in memory
 _MOST_UPLOADERS = 64
 _LOOK_FOR_HOSTS_S = 30.0
-_IN_USE_S = 60.0  # a block that was asked for so lately is being read
 # A head that has not changed for so long, while the bucket answers, has no uploader any more.
 SILENT_S = 5 * HEARTBEAT_S
 _UPLOADER = re.compile(r"u([0-9]{4})")
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
-
-
-class Later(BucketError):
-    """Not uploaded yet."""
-
-
-class Gone(BucketError):
-    """It will never be there: deleted before it was uploaded."""
-
-
-class Cache:
-    """Which blocks of payload are on disk, the longest unused first. Thread-safe."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._blocks: OrderedDict[tuple[Spool, File, int], tuple[int, float]] = OrderedDict()
-        self._bytes = 0
-
-    def use(self, spool: Spool, file: File, block: int, size: int, now: float | None = None) -> None:
-        with self._lock:
-            key = (spool, file, block)
-            before = self._blocks.pop(key, (0, 0.0))[0]
-            self._blocks[key] = (size, time.monotonic() if now is None else now)
-            self._bytes += size - before
-
-    def holds(self, spool: Spool, file: File, block: int) -> bool:
-        with self._lock:
-            return (spool, file, block) in self._blocks
-
-    def evict(self) -> None:
-        """Punches out what was unused for longest, until the rest fits; nothing that may be being read."""
-        while True:
-            with self._lock:
-                if self._bytes <= self._most or not self._blocks:
-                    return
-                key, (size, used) = next(iter(self._blocks.items()))
-                if time.monotonic() - used < _IN_USE_S:
-                    return
-                del self._blocks[key]
-                self._bytes -= size
-            spool, file, block = key
-            if not spool.forget(file, block):
-                self.use(spool, file, block, size)
 
 
 class _Host:
@@ -113,6 +73,13 @@ class Spool:
         self._listed_at = float("-inf")
         self._files: dict[File, tuple[int, Entry]] = {}  # uploader, and what it has
         self._lengths: dict[File, int] = {}  # of metadata on disk
+        self._rows = Rows(folder)
+        self._whole = False
+        self._marker = os.path.join(
+            folder, "whole"
+        )  # all rows are fetched as they come, also by the next fetcher
+        self._begun = False
+        self._untaken = False  # the heads say more than was taken in
         self._rewrites: dict[File, int] = {}
         self._have: dict[File, dict[int, int]] = {}  # payload: bytes on disk by block
         self._last: dict[File, int] = {}  # block that was asked for last
@@ -129,13 +96,21 @@ class Spool:
 
     @property
     def begun(self) -> bool:
-        """True once `open` has succeeded."""
-        return bool(self._hosts)
+        """True once the directory was made."""
+        return self._begun
 
-    def open(self) -> None:
-        """Makes the directory, or brings it up to date. Raises where the run cannot be shown."""
+    def open(self, whole: bool = True) -> None:
+        """Makes the directory, or brings it up to date. Raises where the run cannot be shown.
+
+        `whole`: all rows are on disk from now on, for readers that look at all of them. Without it they are fetched
+        when they are asked for, unless the copy is whole already.
+        """
         with self._lock:
+            if whole and not self._whole:
+                self._whole = self._untaken = True
             self._update()
+            if self._whole and not os.path.exists(self._marker):
+                write_whole(self._marker, b"")
 
     def refresh(self) -> None:
         """Takes in what is new. A failure is told to the readers, who keep what there is."""
@@ -153,18 +128,29 @@ class Spool:
         """The directory was removed: the copy is made again."""
         self._hosts, self._files, self._lengths, self._rewrites = {}, {}, {}, {}
         self._have, self._last, self._written = {}, {}, ""
+        self._rows, self._begun, self._listed_at = Rows(self.folder), False, float("-inf")
 
-    def _begin(self) -> None:
+    def _explain(self) -> None:
+        """Raises why there is no head."""
         try:
             found = self._store.get("luff.json", 4096)
         except Absent:
             raise Refused(f"Luff has uploaded nothing there: {self._store.url}") from None
         check_bucket_untrusted(found[0] if found else b"", self._store.url)
+        self._get_run_json()
+        raise Refused(f"the run has begun in the bucket, and nothing of it is there yet: {self.url}")
+
+    def _get_run_json(self) -> bytes:
         try:
             found = self._store.get(_files.run_key(self._run_id), MAX_RUN_JSON)
         except Absent:
             raise Refused(f"there is no such run in the bucket: {self.url}") from None
-        text = found[0] if found else b""
+        return found[0] if found else b""
+
+    def _begin(self) -> None:
+        """Makes the directory."""
+        in_heads = (host.manifest.run for _, host in sorted(self._hosts.items()))
+        text = next(filter(None, in_heads), "").encode(errors="replace") or self._get_run_json()
         try:
             good = json.loads(text).get("run_id") == self._run_id
         except (ValueError, AttributeError, RecursionError):
@@ -173,25 +159,29 @@ class Spool:
             raise Refused(f"run.json is of another run, or damaged: {self.url}")
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         self.take_in()
-        _write_whole(os.path.join(self.folder, "run.json"), text)
+        self._whole = self._whole or os.path.exists(self._marker)
+        write_whole(os.path.join(self.folder, "run.json"), text)
+        self._begun = True
 
     def _update(self) -> None:
         if self.begun and not os.path.exists(os.path.join(self.folder, "run.json")):
             self._forget_all()
-        if not self.begun:
-            self._begin()
-        news = False
         now = time.monotonic()
         if now - self._listed_at > (_LOOK_FOR_HOSTS_S if self._hosts else 0):
             for uploader in self._list_uploaders():
                 self._hosts.setdefault(uploader, _Host())
             self._listed_at = now
             if not self._hosts:
-                raise Refused(f"the run has begun in the bucket, and nothing of it is there yet: {self.url}")
+                self._listed_at = float("-inf")
+                self._explain()
         for uploader, host in sorted(self._hosts.items()):
-            news = self._read_head(uploader, host) or news
-        if news:
+            self._untaken = self._read_head(uploader, host) or self._untaken
+        if not self.begun:
+            self._begin()
+            self._untaken = True
+        if self._untaken:
             self._take_in()
+            self._untaken = False
         self._tell()
 
     def _list_uploaders(self) -> list[int]:
@@ -240,13 +230,19 @@ class Spool:
         for file, (_, entry) in files.items():
             if file.is_payload:
                 self._stretch(file, entry.bytes)
+        indexes: dict[str, dict[File, _sealed.Indexed]] = {}
         for file, (uploader, entry) in files.items():
-            if not file.is_payload and not self._is_whole(file, entry):
+            if file.is_payload or self._is_whole(file, entry):
+                continue
+            if entry.sealed and not self._whole and file.kind == "w":
+                self._seal(file, entry, self._indexed(uploader, file, entry, indexes))
+            else:
                 self._append(file, uploader, entry)
         for file in [
             f for f in self._lengths if f not in files and f.is_stream
         ]:  # a merged one has replaced it
             del self._lengths[file]
+            self._rows.forget(file)
             try:
                 os.unlink(os.path.join(self.folder, file.path))
             except OSError:
@@ -256,10 +252,118 @@ class Spool:
         """True for metadata of which all is on disk."""
         if self._lengths.get(file) != entry.bytes or self._rewrites[file] != entry.rewrites:
             return False
+        if self._whole and self._rows.has_holes(file):
+            return False
         try:
             return os.lstat(os.path.join(self.folder, file.path)).st_size >= entry.bytes
         except OSError:  # somebody removed it
             return False
+
+    # ---- Sealed segments ----
+
+    def _indexed(
+        self, uploader: int, file: File, entry: Entry, known: dict[str, dict[File, _sealed.Indexed]]
+    ) -> _sealed.Indexed:
+        """What opens a sealed segment."""
+        key = _files.index_key(self._run_id, uploader, entry.index)
+        if key not in known:
+            try:
+                found = self._store.get(key, _sealed.MAX_PACKED_INDEX)
+            except Absent:  # a longer one has replaced it since we read the head
+                raise Unreachable(f"an index of the run is not there: {self._store.url}/{key}") from None
+            try:
+                index = _sealed.parse_index_untrusted(found[0] if found else b"", self._run_id)
+            except BadObject as error:
+                raise Refused(f"{error}: {self._store.url}/{key}") from None
+            if len(known) >= _MOST_INDEXES:
+                del known[next(iter(known))]
+            known[key] = index
+        one = known[key].get(file)
+        if one is None or one.end != entry.sealed:
+            raise Refused(f"the index does not have {file.path}: {self._store.url}/{key}")
+        return one
+
+    def _seal(self, file: File, entry: Entry, index: _sealed.Indexed) -> None:
+        """Makes a segment with holes. Of one that is followed, the rest of its frames comes first."""
+        try:
+            try:
+                have = os.lstat(os.path.join(self.folder, file.path)).st_size
+            except FileNotFoundError:
+                have = 0
+            if have == 0:
+                self._rows.make(file, entry.sealed, index.pieces)
+            elif have != entry.sealed or self._rows.of(file, entry.sealed) is not None:
+                fd = self._open(file)
+                try:
+                    if have != entry.sealed:
+                        self._lengths[file] = min(self._lengths.get(file, have), have)
+                        self._append_parts(fd, file, entry, entry.footer)
+                        have = entry.footer
+                    self._rows.seal(fd, file, have, entry.sealed, index.pieces)
+                finally:
+                    os.close(fd)
+        except OSError as error:
+            raise of_disk(error, self.folder) from None
+        self._lengths[file], self._rewrites[file] = entry.sealed, entry.rewrites
+
+    def need_rows(self, file: File, begin: int, size: int) -> list[tuple[int, int]]:
+        """Makes sure that these bytes of metadata are on disk. Returns which are, these first. Raises as `need`."""
+        with self._lock:
+            _, entry = self._files.get(file, (0, None))
+            if entry is None:
+                self._not_there(entry)
+            assert entry is not None
+            ranges = self._rows.of(file, entry.sealed) if entry.sealed else None
+            if ranges is None:
+                return [(0, entry.bytes)]
+            end = min(begin + size, entry.sealed)
+            if ranges.missing(begin, end):
+                try:
+                    self._fill(file, *self._rows.wanted(file, begin, end, entry.footer, entry.sealed))
+                except Absent:  # put together with others since we read the head
+                    self.refresh()
+                    self._fill(file, *self._rows.wanted(file, begin, end, entry.footer, entry.sealed))
+            if self._rows.of(file, entry.sealed) is None:
+                return [(0, entry.sealed)]
+            return self._rows.told(file, begin)
+
+    def _fill(self, file: File, begin: int, end: int) -> None:
+        """Fetches what of these bytes of a segment with holes is not there."""
+        _, entry = self._files[file]
+        ranges = self._rows.of(file, entry.sealed)
+        if ranges is None:
+            return
+        missing = ranges.missing(begin, end)
+        columns = [r for r in missing if r[1] > entry.footer]
+        frames = [r for r in missing if r[0] < entry.footer]
+        try:
+            fd = self._open(file)
+            try:
+                if columns:
+                    at, last = max(columns[0][0], entry.footer), columns[-1][1]
+                    key = _files.footer_key(self._run_id, file)
+                    write_at(fd, self._store.get_range(key, at - entry.footer, last - entry.footer), at)
+                    ranges.add(at, last)
+                parts = zip([0, *entry.ends[:-1]], entry.ends, strict=True)
+                wanted = [p for p in parts if any(begin < p[1] and end > p[0] for begin, end in frames)]
+                for part, data in self._parts(file, entry, wanted):
+                    write_at(fd, data[: entry.sealed - part], part)
+                    ranges.add(part, part + len(data))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise of_disk(error, self.folder) from None
+        if not ranges.missing(0, entry.sealed):
+            self._rows.forget(file)
+
+    def _parts(self, file: File, entry: Entry, parts: list[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+        """Begin and content of parts of metadata, some at once."""
+        for at in range(0, len(parts), _AT_ONCE):
+            batch = parts[at : at + _AT_ONCE]
+            contents = self._pool.map(lambda p: self._part(file, entry, *p), batch)
+            yield from zip((begin for begin, _ in batch), contents, strict=True)
+
+    # ---- Files that grow ----
 
     def _open(self, file: File) -> int:
         path = os.path.join(self.folder, file.path)
@@ -288,6 +392,11 @@ class Spool:
             raise of_disk(error, self.folder) from None
 
     def _append_to(self, fd: int, file: File, uploader: int, entry: Entry) -> None:
+        ranges = self._rows.of(file, entry.sealed) if entry.sealed else None
+        if ranges is not None:  # all of it is wanted now
+            self._fill(file, 0, entry.sealed)
+            self._lengths[file], self._rewrites[file] = entry.sealed, entry.rewrites
+            return
         if file not in self._lengths:
             # Streams only grow, so what an earlier fetcher left is their beginning; a text may be another one.
             self._lengths[file] = os.fstat(fd).st_size if file.is_stream else 0
@@ -297,20 +406,26 @@ class Spool:
         if entry.rewrites != self._rewrites[file]:
             os.ftruncate(fd, 0)
             self._lengths[file], self._rewrites[file] = 0, entry.rewrites
+        have = self._append_parts(fd, file, entry, entry.bytes)
+        rest = self._hosts[uploader].tails.get(file, b"")
+        if entry.sealed and have < entry.bytes:
+            key = _files.footer_key(self._run_id, file)
+            rest = self._store.get_range(key, have - entry.footer, entry.sealed - entry.footer)
+            write_at(fd, rest, have)
+            self._lengths[file] = entry.sealed
+        elif rest and have < entry.bytes:
+            write_at(fd, rest[have - entry.in_parts :], have)
+            self._lengths[file] = entry.bytes
+
+    def _append_parts(self, fd: int, file: File, entry: Entry, upto: int) -> int:
+        """Appends what parts have below `upto`. Returns how many bytes are there now."""
         have = min(self._lengths[file], os.fstat(fd).st_size)  # less where somebody removed the file
         first = bisect.bisect_right(entry.ends, have)
         parts = [(entry.ends[i - 1] if i else 0, entry.ends[i]) for i in range(first, len(entry.ends))]
-        for at in range(0, len(parts), _AT_ONCE):
-            batch = parts[at : at + _AT_ONCE]
-            for (begin, _), data in zip(
-                batch, self._pool.map(lambda p: self._part(file, entry, *p), batch), strict=True
-            ):
-                _write_at(fd, data[have - begin :], have)
-                have = self._lengths[file] = begin + len(data)
-        tail = self._hosts[uploader].tails.get(file, b"")
-        if tail and have < entry.bytes:
-            _write_at(fd, tail[have - entry.in_parts :], have)
-            self._lengths[file] = entry.bytes
+        for begin, data in self._parts(file, entry, [part for part in parts if part[0] < upto]):
+            write_at(fd, data[have - begin :], have)
+            have = self._lengths[file] = begin + len(data)
+        return have
 
     def _part(self, file: File, entry: Entry, begin: int, end: int) -> bytes:
         """A part of metadata, unpacked."""
@@ -357,7 +472,7 @@ class Spool:
             }
         )
         if text != self._written:
-            _write_whole(os.path.join(self.folder, "mirror.json"), text.encode())
+            write_whole(os.path.join(self.folder, "mirror.json"), text.encode())
             self._written = text
 
     # ---- Payload on demand ----
@@ -420,7 +535,7 @@ class Spool:
                     i += 1
                 if end > entry.in_parts and tail:
                     at = max(begin, entry.in_parts)
-                    _write_at(fd, tail[at - entry.in_parts : end - entry.in_parts], at)
+                    write_at(fd, tail[at - entry.in_parts : end - entry.in_parts], at)
 
             def get(piece: tuple[int, int, int, int]) -> tuple[int, bytes]:
                 part, part_end, begin, end = piece
@@ -428,7 +543,7 @@ class Spool:
                 return begin, self._store.get_range(key, begin - part, end - part)
 
             for at, data in self._pool.map(get, pieces):
-                _write_at(fd, data, at)
+                write_at(fd, data, at)
         except OSError as error:
             raise of_disk(error, self.folder) from None
         finally:
@@ -466,11 +581,15 @@ class Spool:
     def save(self) -> None:
         """Writes down which payload is here, for the next fetcher."""
         with self._lock:
+            try:
+                self._rows.save()
+            except OSError:
+                pass
             have = [[file.as_json(), sorted(blocks.items())] for file, blocks in self._have.items() if blocks]
             if not have:
                 return
             try:
-                _write_whole(os.path.join(self.folder, "have.json"), json.dumps(have).encode())
+                write_whole(os.path.join(self.folder, "have.json"), json.dumps(have).encode())
             except OSError:
                 pass
 
@@ -506,24 +625,6 @@ class Spool:
 
 def _libc() -> Any:
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _write_at(fd: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(fd, view, offset)
-        view, offset = view[done:], offset + done
-
-
-def _write_whole(path: str, data: bytes) -> None:
-    """Replaces a file, so that readers see all of it or nothing."""
-    temporary = f"{path}~"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        _write_at(fd, data, 0)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
 
 
 def with_retries(what: Callable[[], None], seconds: float) -> None:

@@ -11,16 +11,19 @@ import json
 import os
 import secrets
 import stat
-import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from luff.remote import _files, _head
+from luff.remote import _files, _head, _sealed
+from luff.remote._bucket import bucket_text, check_bucket_untrusted
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._files import WINDOW, File
 from luff.remote._head import BadObject, Entry, Manifest
+from luff.remote._index import Indexes
+from luff.remote._limiter import Limiter
+from luff.remote._run_folder import MAX_RUN_JSON, open_regular, read_run_json
 
 if TYPE_CHECKING:
     from luff.remote._store import Store
@@ -31,8 +34,10 @@ MAX_TAIL = 256 << 10  # bytes of all tails together; beyond it the longest becom
 MAX_PAYLOAD_TAIL = 3 << 19
 _MEASURED = 64 << 10  # bytes of a put that tells how fast the store is
 HEARTBEAT_S = 30.0
-MAX_RUN_JSON = 1 << 20
+_MAX_RUN_IN_HEAD = 16 << 10
 _AT_ONCE = 4  # windows in flight
+_MOST_TOLD = 10_000  # files, the oldest ones
+_TELL_AGAIN_S = 60.0
 _ATTEMPTS = 5
 # A window of more parts than this is put again as one, so that readers ask for fewer. Payload comes in parts of 1 MiB
 # or more unless it is slow; metadata is fetched whole, so its parts may be small.
@@ -46,56 +51,6 @@ class Fenced(Exception):
     """Another uploader has taken the run over."""
 
 
-class Limiter:
-    """A token bucket over the bytes that are put. No limit if `bytes_per_s` is 0."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self._rate = bytes_per_s
-        self._free_at = 0.0
-        self._lock = threading.Lock()
-
-    def take(self, size: int) -> None:
-        if self._rate <= 0:
-            return
-        with self._lock:
-            now = time.monotonic()
-            begin = max(now, self._free_at)
-            self._free_at = begin + size / self._rate
-        time.sleep(max(0.0, begin - now))
-
-
-def read_run_json(run: str) -> tuple[bytes, str]:
-    """Returns the bytes of a run's run.json and its run id. Raises Refused if the directory is no run."""
-    path = os.path.join(run, "run.json")
-    try:
-        data = _read_whole(path, MAX_RUN_JSON)
-    except OSError as error:
-        raise Refused(f"there is no run here ({error.strerror}): {run}") from None
-    try:
-        run_id = json.loads(data).get("run_id")
-    except (ValueError, AttributeError, RecursionError):
-        run_id = None
-    if not isinstance(run_id, str) or not _files.is_run_id(run_id):
-        raise Refused(f"found no run_id of 32 hexadecimal digits, the file is damaged: {path}")
-    return data, run_id
-
-
-def _open_regular(path: str) -> int:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise FileNotFoundError(2, "not a regular file", path)
-    return fd
-
-
-def _read_whole(path: str, most: int) -> bytes:
-    fd = _open_regular(path)
-    try:
-        return os.pread(fd, most, 0)
-    finally:
-        os.close(fd)
-
-
 class Uploader:
     """Uploads one run. **Not thread-safe.** Every method raises Refused (for good), Unreachable, or Fenced."""
 
@@ -107,6 +62,7 @@ class Uploader:
         uploader: int = 0,
         interval_s: float = 2.0,
         max_bytes_per_s: float = 0.0,
+        keep_local: int | None = None,
     ) -> None:
         self._run = os.path.abspath(run)
         self._store = store
@@ -123,6 +79,10 @@ class Uploader:
         self._head_key = _files.head_key(self.run_id, uploader)
         self._earlier = (0, 0, 0)  # requests, puts, bytes sent by uploaders before
         self._bytes_per_s = 0.0  # of the last put that was long enough to tell
+        self._last_head = b""
+        self._keep_local = keep_local  # bytes of payload that are to stay in the run; None: all
+        self._told: tuple[float, list[list[int]]] = (float("-inf"), [])  # the writer: when, and what
+        self._indexes = Indexes()
 
     @property
     def behind(self) -> bool:
@@ -136,8 +96,8 @@ class Uploader:
         self._check_bucket()
         try:
             self._store.put_new(_files.run_key(self.run_id), self._run_json)
-        except Conflict:
-            pass  # of several hosts the first makes the run
+        except Conflict:  # of several hosts the first makes the run
+            self._run_json = self._read_run_json()
         for _ in range(_ATTEMPTS):
             found = self._read_head()
             tails: list[bytes] = []
@@ -150,6 +110,7 @@ class Uploader:
                 self._manifest, tails = manifest, list(by_file.values())
                 self._manifest.pruned = False  # values go up again
                 self._earlier = manifest.requests, manifest.puts, manifest.sent
+            self._manifest.run = _text(self._run_json)
             self._manifest.instance = secrets.token_hex(16)
             self._manifest.interval_ms = round(self._interval_s * 1000)
             try:
@@ -162,7 +123,7 @@ class Uploader:
 
     def _check_bucket(self) -> None:
         """Refuses a bucket of another format, and one whose conditional puts are none."""
-        text = json.dumps({"format": "luff-bucket", "version": _head.VERSION, "shards": 16}).encode()
+        text = bucket_text()
         url = self._store.url
         nothing = (
             f"the store takes conditional puts and does not obey them, so two uploaders would mix: {url}"
@@ -186,6 +147,13 @@ class Uploader:
         except Conflict:
             return False
         return True
+
+    def _read_run_json(self) -> bytes:
+        try:
+            found = self._store.get(_files.run_key(self.run_id), MAX_RUN_JSON)
+        except Absent:
+            found = None
+        return found[0] if found else b""
 
     def _read_head(self) -> tuple[Manifest, dict[File, bytes], str] | None:
         try:
@@ -214,27 +182,68 @@ class Uploader:
         changed = self._notice_gone(metadata, payload)
         before = {file: entry.bytes for file, entry in self._manifest.files.items()}
         behind = self._send_windows(payload, deadline)
-        self._send_windows(metadata, float("inf"))
+        growing, sealed = self._find_sealed(metadata)
+        if state == "ended":
+            changed = self._send_sealed(sealed) or changed
+            changed = self._join_parts(everything=True) or changed
+            sealed = {}
+            growing = {f: n for f, n in growing.items() if not self._manifest.files[f].sealed}
+        self._send_windows(growing, float("inf"))
         self._drop_merged(metadata)
-        lengths = {**metadata, **payload}
+        lengths = {**growing, **payload}
         tails = self._tails(lengths, deadline, state == "ended")
         behind = behind or any(self._manifest.files[f].bytes < length for f, length in payload.items())
         changed = changed or behind != self._manifest.behind or state != self._put_state
         changed = changed or before != {file: entry.bytes for file, entry in self._manifest.files.items()}
         self._manifest.behind = behind
         self._unput = before_failure or changed
-        if not self._unput and time.monotonic() - self._put_at < HEARTBEAT_S:
+        if not self._unput and not sealed and time.monotonic() - self._put_at < HEARTBEAT_S:
             return False
         if state == "ended" and behind:
             state = "draining"
         self._put_head(state, tails)
+        self._tell_writer()
         self._remove_superseded(everything=state == "ended")
+        if sealed:
+            # Their rows are visible. What makes them quick to open is larger than these, and is told by the next head.
+            self._unput = True
+            self._send_sealed(sealed)
+            self._join_parts(everything=False)
         return True
 
     @property
     def sequence(self) -> int:
         """Of the head in the bucket: how many there were."""
         return self._manifest.sequence
+
+    def _tell_writer(self) -> None:
+        """Says which payload the bucket has, after a head that names it: the training's writer may then remove it.
+
+        Bytes that travel in a head become a part with the next one, for which they are read again, so they do not
+        count. An uploader that has ended says nothing any more, so this is repeated.
+        """
+        if self._keep_local is None:
+            return
+        files = self._manifest.files.items()
+        there = [
+            [f.folder, f.sequence, e.in_parts] for f, e in files if f.is_payload and not e.lost and not e.tail
+        ]
+        there = sorted(there)[:_MOST_TOLD]
+        when, told = self._told
+        if there == told and time.monotonic() - when < _TELL_AGAIN_S:
+            return
+        self._write_note(
+            "uploaded.json",
+            {
+                "format": "luff-uploaded",
+                "version": 0,
+                "url": f"{self._store.url}/{self.run_id}",
+                "unix_ns": time.time_ns(),
+                "keep_bytes": self._keep_local,
+                "payload": there,
+            },
+        )
+        self._told = time.monotonic(), there
 
     def _count(self) -> None:
         requests, puts, sent = self._earlier
@@ -254,8 +263,11 @@ class Uploader:
             "puts": self._manifest.puts,
             "sent": self._manifest.sent,
         }
+        self._write_note(f"u{self._manifest.uploader:04d}.json", text)
+
+    def _write_note(self, name: str, text: dict[str, Any]) -> None:
         folder = os.path.join(self._run, "sync")
-        path = os.path.join(folder, f"u{self._manifest.uploader:04d}.json")
+        path = os.path.join(folder, name)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             with open(os.open(f"{path}~", _WRITE_ANEW, 0o600), "w") as file:
@@ -269,9 +281,8 @@ class Uploader:
         self._put(_files.card_key(self.run_id), card)
 
     def end(self) -> None:
-        """After a flush as `ended`: keeps the last manifest, also where heads are removed."""
-        key = _files.end_key(self.run_id, self._manifest.uploader)
-        self._put(key, _head.pack(self._manifest, []))
+        """After a flush as `ended`: keeps the last head, also where heads are removed."""
+        self._put(_files.end_key(self.run_id, self._manifest.uploader), self._last_head)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -340,7 +351,89 @@ class Uploader:
                 (file.kind, file.folder, file.sequence), 0
             ):
                 self._supersede(file, 0, len(self._manifest.files[file].ends))
-                del self._manifest.files[file]
+                gone = self._manifest.files.pop(file)
+                if gone.sealed:
+                    self._superseded.append((time.monotonic(), _files.footer_key(self.run_id, file)))
+                    self._drop_index(gone.index)
+
+    # ---- Sealed segments ----
+
+    def _find_sealed(self, metadata: dict[File, int]) -> tuple[dict[File, int], dict[File, _sealed.Sealed]]:
+        """Lengths of what is to go into parts, and the segments that were sealed since they were put."""
+        growing: dict[File, int] = {}
+        sealed: dict[File, _sealed.Sealed] = {}
+        for file, length in metadata.items():
+            entry = self._manifest.files.setdefault(file, Entry())
+            if entry.sealed:
+                continue
+            found = None
+            if file.is_stream and length >= _sealed.MIN_SEALED and length > entry.bytes:
+                found = _sealed.look(lambda b, e, f=file: self._read(f, b, e), length, file.sequence)  # type: ignore[misc]
+            if found is not None:
+                sealed[file] = found
+            growing[file] = length if found is None else max(found.footer, entry.bytes)
+        return growing, sealed
+
+    def _send_sealed(self, sealed: dict[File, _sealed.Sealed]) -> bool:
+        """Puts frames, footers, and what opens them. Returns True if the manifest says something new."""
+        ready: list[_sealed.Indexed] = []
+        for file, found in sealed.items():
+            entry = self._manifest.files[file]
+            self._send_windows({file: found.footer}, float("inf"))
+            if entry.in_parts < found.footer:
+                if not self._put_part(file, entry.in_parts, found.footer):
+                    continue  # it was merged meanwhile
+                self._add_part(file, found.footer)
+            footer = self._read(file, found.footer, found.end)
+            pieces = [(begin, self._read(file, begin, end)) for begin, end in found.pieces]
+            if footer is None or entry.in_parts > found.end or any(data is None for _, data in pieces):
+                continue
+            self._put(_files.footer_key(self.run_id, file), footer)
+            whole = [(begin, data) for begin, data in pieces if data is not None]
+            ready.append(_sealed.Indexed(file, found.end, whole))
+        for name, before, segments in self._indexes.add(ready, self._manifest.files):
+            packed = _sealed.pack_index(self.run_id, segments)
+            self._put(_files.index_key(self.run_id, self._manifest.uploader, name), packed)
+            for segment in segments:
+                entry = self._manifest.files[segment.file]
+                if not entry.sealed:
+                    entry.footer, entry.sealed = sealed[segment.file].footer, segment.end
+                    entry.tail = 0
+                entry.index = name
+            self._drop_index(before)
+        return bool(ready)
+
+    def _drop_index(self, name: str) -> None:
+        """Removes an index, in a minute, that no file names any more."""
+        if name and not any(entry.index == name for entry in self._manifest.files.values()):
+            key = _files.index_key(self.run_id, self._manifest.uploader, name)
+            self._superseded.append((time.monotonic(), key))
+
+    def _join_parts(self, everything: bool) -> bool:
+        """Makes one part of each window of a sealed segment's frames. Returns True if the manifest says something new.
+
+        Not of a folder's newest one: who follows the run is about to fetch its last part.
+        """
+        newest: dict[tuple[str, int], int] = {}
+        for file, entry in self._manifest.files.items():
+            if entry.sealed and not everything:
+                newest[file[:2]] = max(newest.get(file[:2], 0), file.sequence)
+        changed = False
+        for file, entry in self._manifest.files.items():
+            if not entry.sealed or entry.lost or newest.get(file[:2]) == file.sequence:
+                continue
+            wanted = [*range(WINDOW, entry.footer, WINDOW), entry.footer]
+            if entry.ends == wanted:
+                continue
+            parts = list(zip([0, *wanted[:-1]], wanted, strict=True))
+            there = set(zip([0, *entry.ends[:-1]], entry.ends, strict=True))
+            if not all(part in there or self._put_part(file, *part) for part in parts):
+                continue  # it was merged meanwhile
+            for begin, end in there - set(parts):
+                key = _files.part_key(self.run_id, file, entry.rewrites, begin, end)
+                self._superseded.append((time.monotonic(), key))
+            entry.ends, changed = wanted, True
+        return changed
 
     # ---- Parts ----
 
@@ -396,7 +489,7 @@ class Uploader:
     def _read(self, file: File, begin: int, end: int) -> bytes | None:
         """Bytes of a local file; None if it has become shorter or is gone."""
         try:
-            fd = _open_regular(os.path.join(self._run, file.path))
+            fd = open_regular(os.path.join(self._run, file.path))
         except OSError:
             return None
         try:
@@ -435,10 +528,15 @@ class Uploader:
             if begin < length and (length - 1) // WINDOW == begin // WINDOW:
                 rest[file] = length - begin
             was[file], self._manifest.files[file].tail = self._manifest.files[file].tail, 0
+        if self._keep_local is not None:  # what rests becomes a part, so that it may go from the host
+            for file in [f for f in rest if f.is_payload and was[f] == rest[f]]:
+                if self._put_part(file, self._manifest.files[file].in_parts, lengths[file]):
+                    self._add_part(file, lengths[file])
+                    del rest[file]
         together, once = sum(rest.values()), 0
         # Payload before the rows that refer to it, if this fails half-way; else the longest first.
         for file in sorted(rest, key=lambda f: (ended and not f.is_payload, -rest[f])):
-            if not ended and together <= MAX_TAIL:
+            if together <= MAX_TAIL and not (ended and file.is_payload):
                 break
             new = file.is_payload and not was[file] and not ended and time.monotonic() <= deadline
             if new and once + rest[file] <= self._most_at_once():
@@ -490,6 +588,7 @@ class Uploader:
                 raise Refused(_removed(self._store.url, self._head_key)) from None
             self._measure_speed(len(data), begun)
             self._put_at, self._put_state, self._unput = time.monotonic(), state, False
+            self._last_head = data
             return
         raise Unreachable(f"the store refuses the head again and again: {self._store.url}/{self._head_key}")
 
@@ -512,21 +611,13 @@ class Uploader:
         return manifest.sequence == self._manifest.sequence
 
 
+def _text(run_json: bytes) -> str:
+    """run.json as it travels in heads; "" if readers are to get its object."""
+    try:
+        return run_json.decode() if len(run_json) <= _MAX_RUN_IN_HEAD else ""
+    except UnicodeDecodeError:
+        return ""
+
+
 def _removed(url: str, key: str) -> str:
     return f"the head of the run was removed from the bucket, so its upload has ended: {url}/{key}"
-
-
-def check_bucket_untrusted(data: bytes, url: str) -> None:
-    """Checks luff.json of a bucket. Refused if it is of another format or a later version."""
-    try:
-        text = json.loads(data)
-    except (ValueError, RecursionError):
-        text = None
-    if not isinstance(text, dict) or text.get("format") != "luff-bucket":
-        raise Refused(f"luff.json says that no Luff writes here; give another prefix: {url}/luff.json")
-    if text.get("version") != _head.VERSION:
-        found = str(text.get("version"))[:20]
-        raise Refused(
-            f"found version {found} of the bucket format, this Luff has {_head.VERSION}; use the Luff that made the "
-            f"bucket, or another prefix: {url}/luff.json"
-        )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from luff.remote._cache import Cache
 from luff.remote._files import stream_of
-from luff.remote._spool import Cache, Spool
+from luff.remote._spool import Spool
 
 
 def copy_of(store, run, folder, cache=1 << 30):
@@ -20,7 +21,7 @@ def copy_of(store, run, folder, cache=1 << 30):
 def contents(spool):
     found = {}
     for path in Path(spool.folder).rglob("*"):
-        if not path.is_file() or path.name in ("mirror.json", "have.json"):
+        if not path.is_file() or path.name in ("mirror.json", "have.json", "whole"):
             continue
         name = str(path.relative_to(spool.folder))
         file = stream_of(*name.split("/")) if name.count("/") == 1 else None

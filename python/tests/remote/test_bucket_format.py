@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from luff.remote import _head
+from luff.remote._cache import Cache
 from luff.remote._files import File, parse_file_untrusted, stream_of
 from luff.remote._head import BadObject, Entry, Manifest, pack, parse_head_untrusted
-from luff.remote._spool import Cache, Spool
+from luff.remote._spool import Spool
 from luff.remote._store import FolderStore
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
@@ -45,7 +46,7 @@ def plain(**changes):
     return manifest | changes
 
 
-@pytest.mark.parametrize("state", ["live", "ended"])
+@pytest.mark.parametrize("state", ["live", "ended", "sealed"])
 def test_the_golden_bucket_is_what_its_twin_says(state):
     manifest, tails = parse_head_untrusted(golden_head(state))
     found = asdict(manifest) | {"files": []}
@@ -55,7 +56,7 @@ def test_the_golden_bucket_is_what_its_twin_says(state):
     assert found == json.loads((GOLDEN / f"{state}.expected.json").read_text())
 
 
-@pytest.mark.parametrize("state", ["live", "ended"])
+@pytest.mark.parametrize("state", ["live", "ended", "sealed"])
 def test_a_copy_of_the_golden_bucket_is_the_run(state, tmp_path):
     shutil.copytree(GOLDEN / state, tmp_path / "bucket")
     store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))

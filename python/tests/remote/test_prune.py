@@ -12,10 +12,10 @@ import pytest
 from bucket_copies import copy_of
 from conftest import Run
 from luff.remote import _prune
+from luff.remote._cache import Gone, Later
 from luff.remote._errors import Unreachable
 from luff.remote._files import File
 from luff.remote._prune import old_runs, prune
-from luff.remote._spool import Gone, Later
 from luff.remote._store import FolderStore, open_store
 from luff.remote._uploader import Fenced, Uploader
 

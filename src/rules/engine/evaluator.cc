@@ -16,6 +16,7 @@
 #include "rules/engine/state_check.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/abstains.h"
+#include "rules/kit/ends_later.h"
 #include "rules/kit/step_index.h"
 
 namespace luff::rules {
@@ -105,6 +106,18 @@ class EvaluatorImpl final : public Evaluator {
       (void)Checkpoint();  // if it fails, a restart begins earlier but repeats no finding
     }
     return done;
+  }
+
+  bool ReadyToFinish(const query::Trial& trial) override {
+    bool ready = true;
+    for (Running& running : running_) {
+      auto* const later = dynamic_cast<EndsLater*>(running.rule.get());  // null as well if it was set aside
+      if (later == nullptr) continue;
+      Ask(running, [&](Rule&, Sink& sink) { later->Ending(trial, sink); });
+      TakeInTold();
+      ready = ready && (running.aside || !later->pending());
+    }
+    return ready;
   }
 
   Status Finish(const query::Trial& trial) override {

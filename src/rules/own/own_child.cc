@@ -98,13 +98,15 @@ bool Hear(int pipe, Report* report) {
 struct Known {
   Mutex mutex;
   std::set<pid_t> pids LUFF_GUARDED_BY(mutex);
+  std::set<pid_t> rules LUFF_GUARDED_BY(mutex);  // of these
 
   Known() {
     for (const BelowProcess& one : ProcessesBelow(getpid())) pids.insert(one.pid);
   }
   static Known& Ours() {
-    static Known known;
-    return known;
+    // Never destroyed: processes that are kept until the end of this one are ended after it would be.
+    static auto* const known = new Known;  // NOLINT(cppcoreguidelines-owning-memory)
+    return *known;
   }
 };
 
@@ -113,6 +115,7 @@ void EndOrphans(pid_t ended) noexcept {
   Known& known = Known::Ours();
   const MutexLock lock(known.mutex);
   known.pids.erase(ended);
+  known.rules.erase(ended);
   try {
     const std::set<pid_t> spared = known.pids;
     const auto is_known = [&spared](pid_t pid) { return spared.contains(pid); };
@@ -150,7 +153,7 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
       Become(argv.get(), environment.get(), sockets[1], output[1], report[1], options.memory_bytes, parent,
              shield);
     }
-    if (pid > 0) known.pids.insert(pid);
+    if (pid > 0) known.pids.insert(pid), known.rules.insert(pid);
   }
   const int fork_error = errno;
   CloseAll({sockets[1], output[1], report[1]});
@@ -172,6 +175,26 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
     return no_program == ENOENT ? NotFound(what) : FailedPrecondition(what);
   }
   return child;
+}
+
+bool IsProcessOfOwnRule(pid_t pid) {
+  Known& known = Known::Ours();
+  const MutexLock lock(known.mutex);
+  return known.rules.contains(pid);
+}
+
+Result<pid_t> StartSpared(const ProcessOptions& options) {
+  Known& known = Known::Ours();
+  const MutexLock lock(known.mutex);
+  Result<pid_t> started = StartProcess(options);
+  if (started.ok()) known.pids.insert(*started);
+  return started;
+}
+
+void NoLongerSpared(pid_t pid) {
+  Known& known = Known::Ours();
+  const MutexLock lock(known.mutex);
+  known.pids.erase(pid);
 }
 
 OwnChild::~OwnChild() {

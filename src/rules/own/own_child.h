@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "luff/base/process.h"
 #include "luff/base/result.h"
 
 namespace luff::rules {
@@ -65,5 +66,12 @@ class OwnChild {
   bool show_output_, broken_ = false;
   std::string to_send_, heard_, printed_, ended_, unshielded_;
 };
+
+/// True for the process of a rule: its OwnChild waits for it, and nobody else may.
+[[nodiscard]] bool IsProcessOfOwnRule(pid_t pid);
+/// As StartProcess, for a process that is none of a rule's and must not be ended as what one has left behind.
+[[nodiscard]] Result<pid_t> StartSpared(const ProcessOptions& options);
+/// A process of StartSpared has ended.
+void NoLongerSpared(pid_t pid);
 
 }  // namespace luff::rules

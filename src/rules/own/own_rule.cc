@@ -9,8 +9,11 @@
 
 #include "luff/base/env.h"
 #include "rules/kit/abstains.h"
+#include "rules/kit/ends_later.h"
 #include "rules/kit/kept_rule.h"
+#include "rules/own/own_channel.h"
 #include "rules/own/own_child.h"
+#include "rules/own/own_host.h"
 #include "rules/own/own_lines.h"
 
 namespace luff::rules {
@@ -36,7 +39,33 @@ OwnChild::Options ChildOptions(const OwnRuleOptions& options) {
   return child;
 }
 
-class OwnRule final : public KeptRule, public Abstains {
+/// A process of its own.
+class OwnProcess final : public OwnChannel {
+ public:
+  explicit OwnProcess(std::unique_ptr<OwnChild> child) : child_(std::move(child)) {}
+  bool Send(std::string_view line) override { return child_->Send(line); }
+  bool Receive(int wait_ms, std::vector<std::string>* lines) override {
+    return child_->Receive(wait_ms, lines);
+  }
+  [[nodiscard]] End Ended() override { return {child_->Ended(), true}; }
+  [[nodiscard]] std::size_t window() const noexcept override { return kWindow; }
+  [[nodiscard]] bool has_limits() const noexcept override { return false; }
+  [[nodiscard]] std::size_t ResidentBytes() const override { return child_->ResidentBytes(); }
+  [[nodiscard]] bool broken() const noexcept override { return child_->broken(); }
+  [[nodiscard]] std::string LastWords() const override { return child_->LastWords(); }
+  [[nodiscard]] std::string unshielded() const override { return child_->unshielded(); }
+
+ private:
+  std::unique_ptr<OwnChild> child_;
+};
+
+Result<std::unique_ptr<OwnChannel>> OpenChannel(const OwnRuleOptions& options) {
+  if (options.host != nullptr) return options.host->Join();
+  LUFF_ASSIGN_OR_RETURN(auto child, OwnChild::Start(ChildOptions(options)));
+  return std::unique_ptr<OwnChannel>(std::make_unique<OwnProcess>(std::move(child)));
+}
+
+class OwnRule final : public KeptRule, public Abstains, public EndsLater {
  public:
   explicit OwnRule(OwnRuleOptions options) : options_(std::move(options)), env_(Env::Real()) {}
 
@@ -59,10 +88,15 @@ class OwnRule final : public KeptRule, public Abstains {
     return {failed, none && !failed ? "what it reads" : ""};
   }
 
-  void OnEnd(const query::Trial& trial, Sink& sink) override {
+  void Ending(const query::Trial& trial, Sink& sink) override {
     if (path_.empty()) path_ = trial.path();
-    ending_ = true;
-    ended_ = false;
+    if (!std::exchange(ending_, true)) ended_ = false;
+    if (pending()) Pump(sink, 0);
+  }
+  [[nodiscard]] bool pending() const override { return !aside_ && !ended_; }
+
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    Ending(trial, sink);
     while (!aside_ && !ended_) Pump(sink, 50);
     if (aside_) return;
     child_.reset();
@@ -102,7 +136,7 @@ class OwnRule final : public KeptRule, public Abstains {
   // ---- the child
 
   void Begin(Sink& sink) {
-    Result<std::unique_ptr<OwnChild>> started = OwnChild::Start(ChildOptions(options_));
+    Result<std::unique_ptr<OwnChannel>> started = OpenChannel(options_);
     heard_ns_ = env_.NowMonotonicNs();
     if (!started.ok()) {
       deaths_ = kOwnRuleDeaths;
@@ -110,7 +144,7 @@ class OwnRule final : public KeptRule, public Abstains {
       return;
     }
     child_ = std::move(started).value();
-    if (const std::string& why = child_->unshielded(); !why.empty() && deaths_ == 0) {
+    if (const std::string why = child_->unshielded(); !why.empty() && deaths_ == 0) {
       sink.Note(fmt::format("the kernel does not keep it from sending signals to other processes: {}", why),
                 false);
     }
@@ -151,6 +185,14 @@ class OwnRule final : public KeptRule, public Abstains {
     }
   }
 
+  /// The process has ended while it worked for another run: this one begins again where it was saved.
+  void Restarted() {
+    child_.reset();
+    staged_.clear();
+    phase_ = Phase::kNone;
+    next_ = done_ = saved_;
+  }
+
   /// Handles what the child sent, sends it new steps, and checks that it runs within its limits.
   void Pump(Sink& sink, int wait_ms) {
     if (aside_) return;
@@ -166,9 +208,14 @@ class OwnRule final : public KeptRule, public Abstains {
     if (heard) heard_ns_ = now;
     if (!HearAll(&lines, sink)) return;
     if (child_->broken()) return Died("it sent a line that is too long", sink);
-    if (const std::string end = child_->Ended(); !end.empty()) {
+    if (const OwnChannel::End end = child_->Ended(); !end.how.empty()) {
       child_->Receive(0, &lines);  // its last lines
-      if (HearAll(&lines, sink)) Died(fmt::format("{}{}", end, PlaceText()), sink);
+      if (!HearAll(&lines, sink)) return;
+      if (!end.ours) return Restarted();
+      return Died(fmt::format("{}{}", end.how, PlaceText()), sink);
+    }
+    if (child_->has_limits()) {
+      if (phase_ == Phase::kRunning) Tell();
       return;
     }
     if (now - looked_ns_ > kLookNs) {
@@ -210,7 +257,7 @@ class OwnRule final : public KeptRule, public Abstains {
 
   void Tell() {
     const bool idle = next_ == done_;
-    while (next_ < end_ && next_ - done_ < kWindow) {
+    while (next_ < end_ && next_ - done_ < child_->window()) {
       if (!child_->Send(fmt::format(R"({{"do":"step","number":{}}})", next_))) break;
       ++next_;
     }
@@ -315,7 +362,7 @@ class OwnRule final : public KeptRule, public Abstains {
   const OwnRuleOptions options_;
   Env& env_;
   std::string path_;
-  std::unique_ptr<OwnChild> child_;
+  std::unique_ptr<OwnChannel> child_;
   Phase phase_ = Phase::kNone;
   // Numbers of steps. Those below end_ exist, those below next_ were sent to the child, those below done_ it
   // has judged, those below delivered_ have their findings reported (unchanged when the child restarts),
@@ -334,6 +381,11 @@ class OwnRule final : public KeptRule, public Abstains {
 
 std::unique_ptr<Rule> MakeOwnRule(OwnRuleOptions options) {
   return std::make_unique<OwnRule>(std::move(options));
+}
+
+std::shared_ptr<OwnHost> HostOf(const OwnRuleOptions& options) {
+  return std::make_shared<OwnHost>(ChildOptions(options),
+                                   OwnHost::Limits{options.step_s, options.start_s, options.memory_bytes});
 }
 
 Result<std::string> DescribeOwnRule(const OwnRuleOptions& options) {

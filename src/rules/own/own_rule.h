@@ -11,6 +11,8 @@
 
 namespace luff::rules {
 
+class OwnHost;
+
 /// How the process of a rule is started, and its limits.
 struct OwnRuleOptions {
   std::string rule;               // as the child knows it: "/path/file.py:MyRule"
@@ -22,6 +24,8 @@ struct OwnRuleOptions {
   double start_s = 60;    // limit from start to ready
   std::uint64_t memory_bytes = 2ULL << 30;
   bool show_output = false;
+  std::shared_ptr<OwnHost>
+      host;  // the process that judges all runs; null: each rule has a process of its own
 };
 
 /// A rule that runs in its own process (docs/spec/rule-child.md). It gets steps without being waited for, so
@@ -34,6 +38,8 @@ struct OwnRuleOptions {
 /// OwnChild::Start; kNotFound if the child knows no such rule; kInvalidArgument with the child's message;
 /// kInternal for a line that breaks the protocol; kDeadlineExceeded.
 [[nodiscard]] Result<std::string> DescribeOwnRule(const OwnRuleOptions& options);
+/// The process that rules of these options may share, not started yet.
+[[nodiscard]] std::shared_ptr<OwnHost> HostOf(const OwnRuleOptions& options);
 
 inline constexpr int kOwnRuleDeaths = 3;
 

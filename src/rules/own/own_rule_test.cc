@@ -21,7 +21,9 @@
 #include <gtest/gtest.h>
 
 #include "rules/facts/step_memo.h"
+#include "rules/kit/ends_later.h"
 #include "rules/own/own_child.h"
+#include "rules/own/own_host.h"
 #include "rules/own/own_spec.h"
 #include "rules/testing/fake_trial.h"
 
@@ -328,6 +330,102 @@ TEST(OwnSpecTest, ValuesAsTextAndBack) {
   EXPECT_TRUE(NamesOwnRule("libx.so:Y"));
   EXPECT_FALSE(NamesOwnRule("DeadRelu"));
   EXPECT_FALSE(NamesOwnRule(".py:"));
+}
+
+// ---- One process for many runs
+
+// As kLoop; $s is the stream.
+constexpr const char* kStreams = R"(
+say() { echo "{\"stream\":$s,$1" >&3; }
+found() { say '"say":"finding","severity":"warn","cause":"r'$s'c'$n'","tensor":"","what":"w","step":'$n'}'; }
+echo x >> "$MARK"
+while read -r line <&3; do
+  s=${line#*'"stream":'}; s=${s%%,*}
+  case "$line" in
+    *'"begin"'*) begun; say '"say":"ready"}' ;;
+    *'"step"'*) n=${line##*:}; n=${n%\}}; step; say '"say":"done","number":'$n'}' ;;
+    *'"save"'*) say '"say":"state","state":"'$n'"}' ;;
+    *'"end"'*) n=99; ending; say '"say":"ended"}' ;;
+    *'"drop"'*) ;;
+  esac
+done
+)";
+
+class SharedProcess : public OwnRuleTest {
+ protected:
+  void Begin(const std::string& functions, std::size_t count) {
+    options = {};
+    options.rule = options.name = "Test";
+    options.argv = {"/bin/sh", "-c", "begun() { :; }; ending() { :; }; " + functions + kStreams};
+    options.environment = {{"MARK", mark()}};
+    options.step_s = 0.5;
+    options.start_s = 20;
+    options.host = HostOf(options);
+    rules.clear();
+    heard = std::vector<Heard>(count);
+    for (std::size_t i = 0; i < count; ++i) rules.push_back(MakeOwnRule(options));
+  }
+  /// All runs take their steps in turns, and end, as `luff watch` does it.
+  void Judge() {
+    for (std::size_t from = 0; from < 40; from += 10) {
+      for (std::size_t i = 0; i < rules.size(); ++i) Tell(*rules[i], heard[i], from, from + 10);
+    }
+    const auto all = [&](const auto& holds) {
+      for (int turns = 0; turns < 6000; ++turns) {
+        bool every = true;
+        for (std::size_t i = 0; i < rules.size(); ++i) every = holds(*rules[i], heard[i]) && every;
+        if (every) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+      ADD_FAILURE() << "it never ends";
+    };
+    all([](Rule& rule, Heard& told) {
+      rule.OnPause(told);
+      return rule.behind() == 0;
+    });
+    all([&](Rule& rule, Heard& told) {
+      auto& later = dynamic_cast<EndsLater&>(rule);
+      later.Ending(trial_, told);
+      return !later.pending();
+    });
+    for (std::size_t i = 0; i < rules.size(); ++i) rules[i]->OnEnd(trial_, heard[i]);
+  }
+  OwnRuleOptions options;
+  std::vector<std::unique_ptr<Rule>> rules;
+  std::vector<Heard> heard;
+};
+
+TEST_F(SharedProcess, EachRunHasItsFindings_AndOneProcessMadeThem) {
+  Begin("step() { [ $((n % 10)) = 3 ] && found; }; ending() { [ $s = 2 ] && found; }", 3);
+  Judge();
+  EXPECT_THAT(heard[0].causes, ElementsAre("r1c3", "r1c13", "r1c23", "r1c33"));
+  EXPECT_THAT(heard[1].causes, ElementsAre("r2c3", "r2c13", "r2c23", "r2c33", "r2c99"));
+  EXPECT_THAT(heard[2].causes, ElementsAre("r3c3", "r3c13", "r3c23", "r3c33"));
+  for (const Heard& one : heard) EXPECT_THAT(one.notes, IsEmpty());
+  EXPECT_EQ(marks(), 2U);  // "x\n": started once
+}
+
+TEST_F(SharedProcess, TheRunThatEndsItIsSetAside_TheOthersGoOn) {
+  // The second run's steps; its stream has another number after each restart, so it is known by its
+  // parameters.
+  for (const char* fault :
+       {"sleep 60", "exit 3", "kill -9 $$", "echo nonsense >&3; sleep 60", "while :; do found; done"}) {
+    fs::remove(mark());
+    Begin(std::string("begun() { case \"$line\" in *'\"bad\"'*) bad=\" $bad $s \";; esac; }; "
+                      "step() { case \"$bad\" in *\" $s \"*) [ $n = 5 ] && { ") +
+              fault + "; };; esac; [ $n = 20 ] && found; }",
+          3);
+    options.parameters = {{"bad", "yes"}};  // told with each begin
+    rules[1] = MakeOwnRule(options);
+    Judge();
+    for (const std::size_t good : {0U, 2U}) {
+      EXPECT_THAT(heard[good].causes, SizeIs(1)) << fault;
+      EXPECT_EQ(heard[good].failures, 0) << fault;
+    }
+    EXPECT_THAT(heard[1].causes, IsEmpty()) << fault;
+    EXPECT_EQ(heard[1].failures, 1) << fault;
+    EXPECT_THAT(heard[1].notes.back(), HasSubstr("set aside")) << fault;
+  }
 }
 
 }  // namespace

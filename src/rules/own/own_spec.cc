@@ -32,7 +32,10 @@ constexpr std::uint64_t kMaxFileBytes = 256ULL << 20;
 constexpr std::size_t kMaxNeeds = 32;
 constexpr std::size_t kMaxAbout = 16 << 10;  // bytes of the author's description of a rule
 
-bool show_output = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): set once, by main
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): set once, by main
+bool show_output = false;
+bool share_processes = false;
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 enum class Source { kPython, kLibrary };
 
@@ -107,6 +110,11 @@ Result<OwnRuleOptions> OptionsFor(const Named& named, Parameters parameters) {
       options.environment.emplace_back(name, "1");
   } else {
     options.argv = {SelfPath(), "_rule-child"};
+    if (share_processes)
+      return InvalidArgument(fmt::format(
+          "rule {} is a shared library, which judges one run in each process; `luff run` and `luff "
+          "watch RUN` take it",
+          named.name));
   }
   return options;
 }
@@ -180,7 +188,7 @@ int VersionOf(const Named& named, std::int64_t given) {
 
 Result<RuleSpec> Described(const std::string& text, const Parameters& given) {
   LUFF_ASSIGN_OR_RETURN(const Named named, Parse(text));
-  LUFF_ASSIGN_OR_RETURN(const OwnRuleOptions options, OptionsFor(named, given));
+  LUFF_ASSIGN_OR_RETURN(OwnRuleOptions options, OptionsFor(named, given));
   Result<std::string> answer = DescribeOwnRule(options);
   if (!answer.ok()) {
     const bool said = answer.status().message().starts_with("rule ") || named.name.empty();
@@ -213,6 +221,7 @@ Result<RuleSpec> Described(const std::string& text, const Parameters& given) {
     return InvalidArgument(
         fmt::format("rule {} does not describe itself as expected: {}", named.name, error.what()));
   }
+  if (share_processes) options.host = HostOf(options);
   spec.make = [options](const Parameters&) -> Result<std::unique_ptr<Rule>> { return MakeOwnRule(options); };
   return spec;
 }
@@ -257,5 +266,6 @@ std::string DecodeValue(std::string_view text) {
 }
 
 void ShowOutputOfOwnRules(bool show) noexcept { show_output = show; }
+void ShareProcessesOfOwnRules(bool share) noexcept { share_processes = share; }
 
 }  // namespace luff::rules

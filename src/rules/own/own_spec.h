@@ -28,5 +28,8 @@ namespace luff::rules {
 /// With `show`, what own rules print goes to standard error; otherwise only their last line is reported when
 /// they die. For rules whose spec is made afterwards.
 void ShowOutputOfOwnRules(bool show) noexcept;
+/// Whether rules that are chosen from now on have one process for all runs. Errors of OwnRuleSpec then:
+/// kInvalidArgument for a shared library, which has one for each run.
+void ShareProcessesOfOwnRules(bool share) noexcept;
 
 }  // namespace luff::rules
