@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "capture/json_text.h"
+#include "capture/late.h"
 #include "capture/session_impl.h"
 #include "luff/base/env.h"
 #include "luff/capture/module_timer.h"
@@ -363,6 +364,14 @@ void SessionImpl::ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& 
   Timed("ScalarOnDevice", [&] { ThisThread()->ScalarOnDevice(scalar, place); });
 }
 
+std::uint64_t SessionImpl::HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
+                                        const DevicePlace& place) noexcept {
+  if (!Accepts() || !core_->plans.now().config().events) return 0;
+  std::uint64_t token = 0;
+  Timed("HashOnDevice", [&] { token = ThisThread()->HashOnDevice(seed, ranges, place); });
+  return token;
+}
+
 void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
   if (!Accepts()) return;
   if (bytes_of_text > kMaxText) {
@@ -486,7 +495,10 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
       }
       AddMarks(&work->batch);
     }
-    if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
+    // A device tells a little later; on the mean of many steps it is the same.
+    const std::uint64_t device_ns = core_->device->device_ns();
+    const auto of_device = static_cast<std::int64_t>(device_ns - std::exchange(last_device_ns_, device_ns));
+    if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed) + of_device, since);
     core_->time_ns.fetch_add(since, std::memory_order_relaxed);
     last_end_ns_ = now;
     core_->step.due.store(0, std::memory_order_relaxed);
@@ -596,6 +608,7 @@ void SessionImpl::HandOverRest() {
   batch.forms.clear();
   batch.scalars.clear();
   work->late.clear();
+  DropHashTokens(&batch);
   static_cast<void>(core_->queue.Push(work, true));
 }
 
@@ -636,6 +649,9 @@ Health SessionImpl::health() const {
   const device::CollectorCounts device = core_->device->counts();
   add("device_reads", device.reads);
   add("device_errors", device.errors);
+  add("device_ns", core_->device->device_ns());
+  add("device_values", device.values);
+  add("device_staging_bytes", device.staging_bytes);
   add("late_values", c.late_values.load());
   add("late_steps", c.late_steps.load());
   add("pool_blocks", core_->pool.block_count());

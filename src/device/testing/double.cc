@@ -170,7 +170,10 @@ DevicePointer Allocate(std::size_t bytes) {
 void Release(DevicePointer at) {
   State& all = All();
   const std::lock_guard lock(all.mutex);
-  all.allocations.erase(at);
+  const auto found = all.allocations.find(at);
+  if (found == all.allocations.end()) return;
+  Memory().Give(at, found->second);
+  all.allocations.erase(found);
 }
 
 namespace {
@@ -209,6 +212,7 @@ void Reset(const Faults* faults) {
   all.faults = *faults;
   all.counts = {};
   all.misuse.clear();
+  for (const auto& [at, bytes] : all.allocations) Memory().Give(at, bytes);
   all.allocations.clear();
   for (const auto& [at, bytes] : all.pinned) Keep(const_cast<char*>(at));
   all.pinned.clear();

@@ -34,6 +34,7 @@ struct Faults {
   bool capturing = false;            // every stream captures a graph
   bool capturing_elsewhere = false;  // another stream does, which the default stream would wait for
   bool hanging_queries = false;      // cuEventQuery does not return
+  std::uint64_t free_memory = 1ULL << 30;  // that the driver tells of
 };
 
 /// What has been called.
@@ -42,6 +43,7 @@ struct Counts {
   int launches = 0;
   int uploads = 0, downloads = 0;
   int device_allocations = 0, pinned_allocations = 0;   // that still exist
+  int trims = 0;                                        // of pools
   int events = 0, modules = 0, pools = 0, streams = 0;  // of Luff, that still exist
   int queries = 0;
 };

@@ -31,7 +31,8 @@ struct ContextTag {
 };
 struct EventTag {
   std::atomic<std::uint64_t> recorded{0}, completed{0};
-  bool lost = false;
+  std::atomic<std::int64_t> at_ns{0};
+  bool lost = false, timed = false;
 };
 struct ModuleTag {
   Context context;
@@ -67,10 +68,20 @@ class Arena {
             mmap(nullptr, kArena, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {}
   DevicePointer Take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
+    std::vector<DevicePointer>& freed = freed_[Rounded(bytes)];
+    if (!freed.empty()) {
+      const DevicePointer again = freed.back();
+      freed.pop_back();
+      return again;
+    }
     const std::size_t at = used_;
-    used_ += (bytes + 511) / 512 * 512 + 512;
+    used_ += Rounded(bytes) + 512;
     if (used_ > kArena) std::abort();
     return reinterpret_cast<DevicePointer>(base_ + at);
+  }
+  void Give(DevicePointer at, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    freed_[Rounded(bytes)].push_back(at);
   }
   void Open() {
     const std::lock_guard lock(mutex_);
@@ -85,8 +96,10 @@ class Arena {
   void Protect(int how) {
     if (mprotect(base_, kArena, how) != 0) std::abort();
   }
+  static std::size_t Rounded(std::size_t bytes) { return (bytes + 511) / 512 * 512; }
   char* base_;
   std::mutex mutex_;
+  std::map<std::size_t, std::vector<DevicePointer>> freed_;  // by size
   std::size_t used_ = 0;
   int open_ = 0;
 };

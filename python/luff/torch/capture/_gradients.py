@@ -17,6 +17,7 @@ import torch
 
 from luff._codes import GapReason
 from luff._hook import Session
+from luff.torch.capture._device import DeviceRows, is_on_device
 from luff.torch.capture._memory import Layouts, address_of, is_readable
 
 __all__ = ["GradientCapture", "Watch", "compiles_backward"]
@@ -67,7 +68,7 @@ def _reason(tensor: Any) -> int:
     """Returns why a tensor's gradient cannot be captured; 0 if it can."""
     if not tensor.requires_grad:
         return _NONE
-    if _OLD or not is_readable(tensor):
+    if _OLD or not (is_readable(tensor) or is_on_device(tensor)):
         return _UNSUPPORTED
     try:
         tensor.data_ptr()
@@ -170,10 +171,13 @@ class GradientCapture:
         if watch.times > 1:
             self._session.gap(watch.number, _TOO_MANY, forms, 1)
             return
-        layout = self._layouts.find(gradient) if is_readable(gradient) else -1
+        there = is_on_device(gradient)
+        layout = self._layouts.find(gradient) if there or is_readable(gradient) else -1
         address = address_of(gradient) if layout >= 0 else 0
         if layout < 0 or self._factor is None or (not address and gradient.numel()):
             self._session.gap(watch.number, _UNSUPPORTED, forms, 1)
+        elif there:
+            DeviceRows(self._session).one(watch.number, layout, gradient, self._factor)
         elif self._factor == 1.0:
             self._session.capture_one(watch.number, layout, address)
         else:

@@ -246,9 +246,7 @@ class ModuleCapture:
         layout = self._layouts.find(tensor)
         try:
             if layout >= 0:
-                self._devices.begin()
-                self._devices.add(number | layout << 32, tensor)
-                self._devices.capture()
+                self._devices.one(number, layout, tensor)
         except RuntimeError:  # inside a transform
             return False
         return layout >= 0
