@@ -35,10 +35,10 @@ constexpr int kMaxErrors = 8;  // consecutive unknown errors, after which the re
 // it is used.
 constexpr std::size_t kFirstTouch = 2U << 20;
 
-device::CollectorOptions DeviceOptions(const Config& config) {
+device::CollectorOptions DeviceOptions(const BlockPool& pool) {
   device::CollectorOptions options;
   options.headroom = sizeof(format::ChunkHeader);
-  if (config.pool_max_bytes != 0) options.host_bytes = config.pool_max_bytes;
+  options.host_bytes = std::uint64_t{pool.max_blocks()} * kBlockBytes;
   return options;
 }
 
@@ -54,7 +54,7 @@ Core::Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string cont
       governor(plans.now().config().max_overhead),
       publisher(std::move(writer), &plans, &pool, &counters),
       control(std::move(control_directory), control_after, std::move(read), std::move(decide), &gate),
-      device(device::Collector::Make(DeviceOptions(plans.now().config()))) {
+      device(device::Collector::Make(DeviceOptions(pool))) {
   gate.OnCapture({[this](const store::ControlRecord& proposal) { return PrepareChange(proposal); },
                   [this] { plans.Use(); }});
 }

@@ -370,13 +370,9 @@ TEST_F(Fixture, RawValuesWithoutRoomAreGapsOfThePool) {
 }
 
 TEST_F(Fixture, TheSameMemoryTwiceIsOneValue) {
-  Begin({}, kAllForms);
-  const LayoutId layout_2000 = session->DefineLayout(MakeLayout(DType::kFloat32, {2000}));
-  session->Close(format::EndReason::kCompleted, kLong);
-  disk = std::make_shared<Disk>();
   Begin({}, R"({"defaults": false, "collections": [
     {"name": "weights", "forms": ["raw"], "save": {"save_interval": 1}}]})");
-  ASSERT_EQ(session->DefineLayout(MakeLayout(DType::kFloat32, {2000})), layout_2000);
+  const LayoutId layout_2000 = session->DefineLayout(MakeLayout(DType::kFloat32, {2000}));
   const TensorId other = session->DefineTensor("tied.weight", format::Role::kWeight, "", "");
   const auto* data = reinterpret_cast<const std::byte*>(OnDevice(*driver, Values(2000, 1)));
   const std::vector<TensorRef> refs = {{weight, layout_2000, data, 0, 0}, {other, layout_2000, data, 0, 0}};

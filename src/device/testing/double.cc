@@ -304,13 +304,14 @@ __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* name,
 /// For Python: begins anew, with work done before calls return, and takes all memory of the host for the
 /// device's.
 __attribute__((visibility("default"))) void luff_double_begin(const char* missing, int version,
-                                                              int failing_call) {
+                                                              int failing_call, int free_mib) {
   using namespace luff::device::testing;
   Faults faults;
   std::snprintf(faults.missing, sizeof faults.missing, "%s", missing);
   if (version != 0) faults.version = version;
   faults.failing_call = failing_call;
   faults.failure = 400;
+  if (free_mib != 0) faults.free_memory = static_cast<std::uint64_t>(free_mib) << 20U;
   Reset(&faults);
   All().adopts_all = true;
   UseDevice(0);
