@@ -106,7 +106,8 @@ int main(int argc, char** argv) {
     for (std::size_t i = 0; i < kWeights; ++i)
       gpu.host()[i] = std::sin(static_cast<float>(i)) / static_cast<float>(step + 1);
     gpu.Upload();
-    // Behind the copy in the stream. It enqueues and waits for nothing; the values arrive later, at this step.
+    // Behind the copy in the stream. It enqueues and waits for nothing; the values arrive later, at this
+    // step.
     luff_session.CaptureOnDevice({&weights, 1}, {0, gpu.stream(), 0}, 1.0);
     luff_session.EndStep({Mode::kTrain, step, step, step});
     gpu.Synchronize();  // this trainer writes to `host` again; Luff needs none

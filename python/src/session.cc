@@ -279,7 +279,8 @@ void InitSession(nb::module_& m) {
           },
           nb::arg("seed"), nb::arg("address"), nb::arg("nbytes"), nb::arg("parts"), nb::arg("stride"),
           nb::arg("device"), nb::arg("stream"),
-          "Hash memory of an accelerator: `parts` ranges of `nbytes`, `stride` apart. Returns what stands for "
+          "Hash memory of an accelerator: `parts` ranges of `nbytes`, `stride` apart. Returns what stands "
+          "for "
           "the hash in events of batches of this step; 0: it cannot be read now.")
       .def(
           "capture_summaries",

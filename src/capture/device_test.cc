@@ -240,9 +240,9 @@ TEST_F(Fixture, EveryFormEqualsThatOfTheHost) {
   struct Shape {
     std::vector<std::int64_t> dims, strides;
   };
-  const std::vector<Shape> shapes = {
-      {{16, 8}, {8, 1}}, {{200, 300}, {300, 1}}, {{300, 200}, {1, 300}}, {{4, 3, 50, 60}, {9000, 3000, 60, 1}},
-      {{0, 4}, {4, 1}},  {{1'300'000, 2}, {2, 1}}};
+  const std::vector<Shape> shapes = {{{16, 8}, {8, 1}},      {{200, 300}, {300, 1}},
+                                     {{300, 200}, {1, 300}}, {{4, 3, 50, 60}, {9000, 3000, 60, 1}},
+                                     {{0, 4}, {4, 1}},       {{1'300'000, 2}, {2, 1}}};
   struct Result {
     store::StepBatch batch;
     std::vector<std::vector<std::byte>> values;
@@ -291,7 +291,8 @@ TEST_F(Fixture, EveryFormEqualsThatOfTheHost) {
     session.reset();
   }
   const auto by_tensor = [](auto* rows) {
-    std::stable_sort(rows->begin(), rows->end(), [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
+    std::stable_sort(rows->begin(), rows->end(),
+                     [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
   };
   ASSERT_EQ(results[0].size(), results[1].size());
   for (std::size_t step = 0; step < results[0].size(); ++step) {
@@ -311,7 +312,8 @@ TEST_F(Fixture, EveryFormEqualsThatOfTheHost) {
     for (std::size_t side = 0; side < 2; ++side) {
       for (const auto& [id, bins] : results[side][step].batch.histograms) histograms[side][id] = bins;
       for (const auto& [id, counts] : results[side][step].batch.units) units[side][id] = counts;
-      for (const format::FormRow& row : results[side][step].batch.forms) forms[side][{row.tensor, row.form}] = row;
+      for (const format::FormRow& row : results[side][step].batch.forms)
+        forms[side][{row.tensor, row.form}] = row;
     }
     ASSERT_EQ(histograms[1].size(), histograms[0].size());
     for (const auto& [id, bins] : histograms[0]) {
@@ -336,7 +338,8 @@ TEST_F(Fixture, EveryFormEqualsThatOfTheHost) {
         if (difference) {
           EXPECT_NEAR(found, expected, 1e-6 * std::abs(expected)) << key.first << " " << v;
         } else {
-          EXPECT_EQ(std::bit_cast<std::uint64_t>(found), std::bit_cast<std::uint64_t>(expected)) << key.second;
+          EXPECT_EQ(std::bit_cast<std::uint64_t>(found), std::bit_cast<std::uint64_t>(expected))
+              << key.second;
         }
       }
     }
@@ -357,16 +360,17 @@ TEST_F(Fixture, RawValuesWithoutRoomAreGapsOfThePool) {
   Begin(faults, kAllForms);
   const LayoutId large = session->DefineLayout(MakeLayout(DType::kFloat32, {1'000'000}));
   const TensorRef ref{weight, large,
-                      reinterpret_cast<const std::byte*>(OnDevice(*driver, std::vector<float>(1'000'000, 1))), 0, 0};
+                      reinterpret_cast<const std::byte*>(OnDevice(*driver, std::vector<float>(1'000'000, 1))),
+                      0, 0};
   session->BeginStep(format::Mode::kTrain, 0);
   session->CaptureOnDevice({&ref, 1}, Place(), 1);
   session->EndStep({});
   Close();
   const Found found = Read();
   EXPECT_EQ(found.sums.at(0), 1'000'000);
-  EXPECT_EQ(found.gaps.at(GapReason::kPoolFull), 1U);  // raw, hash, extra
+  EXPECT_EQ(found.gaps.at(GapReason::kPoolFull), 1U);    // raw, hash, extra
   EXPECT_EQ(found.gaps.at(GapReason::kDeviceLate), 1U);  // the units of a vector: 24 MB
-  EXPECT_EQ(found.gaps.at(GapReason::kTooMany), 1U);  // the last value
+  EXPECT_EQ(found.gaps.at(GapReason::kTooMany), 1U);     // the last value
 }
 
 TEST_F(Fixture, TheSameMemoryTwiceIsOneValue) {
@@ -419,7 +423,7 @@ TEST_F(Fixture, ScaledValuesAreMultipliedOnTheHost) {
     if (id == weight) sum = std::accumulate(units.sum.begin(), units.sum.end(), 0.0);
   }
   EXPECT_NEAR(sum, 0.5 * std::accumulate(values.begin(), values.end(), 0.0), 1e-3);
-  EXPECT_EQ(batch.histograms.size(), 1U);                    // of the small one
+  EXPECT_EQ(batch.histograms.size(), 1U);                  // of the small one
   EXPECT_EQ(Read().gaps.at(GapReason::kUnsupported), 3U);  // two differences, a histogram
 }
 
@@ -432,9 +436,11 @@ TEST_F(Fixture, HashesOfBatchesAreThoseOfTheHost) {
   const auto host = [&](std::size_t from, std::size_t bytes) {
     return session->Hash(testing::Bytes(values) + from, bytes);
   };
-  const std::vector<DeviceRange> one = {{data, 12'000}}, three = {{data, 400}, {data + 800, 400}, {data + 1600, 400}};
+  const std::vector<DeviceRange> one = {{data, 12'000}},
+                                 three = {{data, 400}, {data + 800, 400}, {data + 1600, 400}};
   session->BeginStep(format::Mode::kTrain, 0);
-  const std::uint64_t a = session->HashOnDevice(5, one, Place()), b = session->HashOnDevice(5, three, Place());
+  const std::uint64_t a = session->HashOnDevice(5, one, Place()),
+                      b = session->HashOnDevice(5, three, Place());
   EXPECT_NE(a, 0U);
   EXPECT_NE(a, b);
   session->Event(format::EventKind::kForward, 1, a);
@@ -489,6 +495,84 @@ TEST_F(Fixture, AnAbandonedStepKeepsItsEventsWithTheirHashes) {
   EXPECT_EQ(steps[0].batch.events[0].argument, 5 ^ session->Hash(testing::Bytes(zeros), 256));
 }
 
+TEST_F(Fixture, TheEndKeepsSummariesOfValuesThatAreStillOnTheirWay) {
+  Faults faults;
+  faults.streams = Streams::kManual;
+  Begin(faults, R"({"defaults": false, "collections": [
+    {"name": "weights", "forms": ["summary", "raw"], "save": {"save_interval": 1}}]})");
+  const LayoutId large = session->DefineLayout(MakeLayout(DType::kFloat32, {5000}));
+  at = OnDevice(*driver, std::vector<float>(5000, 2));
+  const TensorRef ref{weight, large, reinterpret_cast<const std::byte*>(at), 0, 0};
+  session->BeginStep(format::Mode::kTrain, 0);
+  session->CaptureOnDevice({&ref, 1}, Place(), 1);
+  session->EndStep({});
+  driver->run(1 << 20);  // the kernels; the copy to the host begins afterwards, and nobody does it
+  Close(std::chrono::milliseconds(300));
+  const Found found = Read();
+  EXPECT_EQ(found.sums.at(0), 10'000);
+  EXPECT_EQ(found.gaps.at(GapReason::kDeviceLate), 1U);
+}
+
+TEST_F(Fixture, TwoStreamsInOneStep) {
+  Faults faults;
+  faults.streams = Streams::kThreads;
+  Begin(faults, kAllForms);
+  const TensorId other = session->DefineTensor("other.weight", format::Role::kWeight, "", "");
+  const device::Stream side = driver->stream(0);
+  const device::DevicePointer there = OnDevice(*driver, std::vector<float>(64, 0));
+  for (std::int64_t step = 0; step < 20; ++step) {
+    const std::vector<float> now(64, static_cast<float>(step) + 0.5F);
+    driver->write_later(side, there, now.data(), 256);
+    Write(static_cast<float>(step));
+    session->BeginStep(format::Mode::kTrain, step);
+    const TensorRef ref = Ref(), of_side{other, layout, reinterpret_cast<const std::byte*>(there), 0, 0};
+    session->CaptureOnDevice({&ref, 1}, Place(), 1);
+    session->CaptureOnDevice({&of_side, 1}, {0, reinterpret_cast<std::uint64_t>(side), 0}, 1);
+    session->EndStep({format::Mode::kTrain, step, step, step});
+  }
+  Close();
+  const auto steps = disk->Steps();
+  ASSERT_EQ(steps.size(), 20U);
+  for (const Disk::Step& step : steps) {
+    ASSERT_EQ(step.batch.index.size(), 2U);
+    for (const format::IndexRow& row : step.batch.index) {
+      float first = -1;
+      std::memcpy(&first, disk->Value(row)->data(), 4);
+      EXPECT_EQ(first, static_cast<float>(step.batch.mark.global_step) + (row.tensor == other ? 0.5F : 0));
+    }
+  }
+}
+
+// A second hook of the process has memory and last values of its own.
+TEST_F(Fixture, TwoSessionsReadTheSameTensor) {
+  Begin({}, kAllForms);
+  const auto second_disk = std::make_shared<Disk>();
+  auto second = StartSession(second_disk, kAllForms);
+  const TensorId id = second->DefineTensor("fc.weight", format::Role::kWeight, "fc", "Linear");
+  const LayoutId same = second->DefineLayout(MakeLayout(DType::kFloat32, {64}));
+  for (std::int64_t step = 0; step < 4; ++step) {
+    Step(step);
+    second->BeginStep(format::Mode::kTrain, step);
+    const TensorRef ref{id, same, reinterpret_cast<const std::byte*>(at), 0, 0};
+    second->CaptureOnDevice({&ref, 1}, Place(), 1);
+    second->EndStep({format::Mode::kTrain, step, step, step});
+  }
+  second->Close(format::EndReason::kCompleted, kLong);
+  Step(4);  // the other one's end takes nothing away
+  Close();
+  EXPECT_EQ(Read().sums.size(), 5U);
+  for (const auto& steps : {disk->Steps(), second_disk->Steps()}) {
+    for (const Disk::Step& step : steps) {
+      const auto difference =
+          std::find_if(step.batch.forms.begin(), step.batch.forms.end(), [](const format::FormRow& row) {
+            return row.form == static_cast<std::uint16_t>(format::Form::kDifference);
+          });
+      ASSERT_EQ(difference != step.batch.forms.end(), step.batch.mark.global_step != 0);
+      if (difference != step.batch.forms.end()) EXPECT_EQ(difference->values[0], 64);
+    }
+  }
+}
+
 TEST_F(Fixture, TheGovernorSeesTheDevicesTime) {
   Faults faults;
   faults.streams = Streams::kThreads;
@@ -501,7 +585,8 @@ TEST_F(Fixture, TheGovernorSeesTheDevicesTime) {
   ASSERT_TRUE(session->Flush(kLong));
   Step(20);
   std::uint64_t device_ns = 0;
-  for (const Counter& counter : session->health().counters) device_ns = counter.name == "device_ns" ? counter.value : device_ns;
+  for (const Counter& counter : session->health().counters)
+    device_ns = counter.name == "device_ns" ? counter.value : device_ns;
   EXPECT_GT(device_ns, 1'000'000U);
   EXPECT_GT(session->health().overhead_ratio, 0.1);  // the host only enqueues
   Close();

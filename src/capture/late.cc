@@ -174,9 +174,9 @@ class Settling {
     if ((row.forms & Bit(Form::kDifference)) != 0) {
       Difference d;
       if (ticket.difference(row.at, &d)) {
-        AddForm(row, Form::kDifference,
-                {d.l1, d.sum_sq, d.max, static_cast<double>(d.changed_count), d.previous_l1,
-                 d.previous_sum_sq});
+        AddForm(
+            row, Form::kDifference,
+            {d.l1, d.sum_sq, d.max, static_cast<double>(d.changed_count), d.previous_l1, d.previous_sum_sq});
       } else if ((refused & device::kWantDifference) != 0) {
         AddGap(row, Bit(Form::kDifference), GapReason::kTooMany);
       }
@@ -217,7 +217,8 @@ class Settling {
     const std::uint64_t bytes = row.layout->byte_count(), width = DTypeSize(row.dtype);
     if (ticket.part(row.at, 0) == nullptr) {
       // As where the pool has no block left.
-      AddGap(row, forms, GapReason::kPoolFull, (forms & Bit(Form::kRaw)) != 0 ? row.chunk.collection : format::kNoId);
+      AddGap(row, forms, GapReason::kPoolFull,
+             (forms & Bit(Form::kRaw)) != 0 ? row.chunk.collection : format::kNoId);
       return false;
     }
     const auto parts = static_cast<std::uint32_t>((bytes + device::kPartBytes - 1) / device::kPartBytes);
@@ -307,7 +308,8 @@ class Settling {
       work_->batch.units.emplace_back(row.tensor, UnitCounts{});
       ComputeUnits(view, row.axis, &work_->batch.units.back().second);
     }
-    if ((forms & Bit(Form::kHash)) != 0) AddForm(row, Form::kHash, {std::bit_cast<double>(ContentHash(view))});
+    if ((forms & Bit(Form::kHash)) != 0)
+      AddForm(row, Form::kHash, {std::bit_cast<double>(ContentHash(view))});
     if ((forms & Bit(Form::kExtra)) != 0) {
       ExtraReductions extra;
       ComputeExtra(view, &extra);
@@ -372,13 +374,11 @@ format::SummaryRow SummaryRowOf(TensorId id, DType dtype, const Summary& s) noex
 }
 
 bool HasArrived(const Work& work) noexcept {
-  return std::none_of(work.late.begin(), work.late.end(),
-                      [](const Late& late) {
-                        const device::Arrival arrival = late.ticket->arrival();
-                        return arrival == device::Arrival::kWaits ||
-                               (arrival == device::Arrival::kHere &&
-                                late.ticket->rest() == device::Arrival::kWaits);
-                      });
+  return std::none_of(work.late.begin(), work.late.end(), [](const Late& late) {
+    const device::Arrival arrival = late.ticket->arrival();
+    return arrival == device::Arrival::kWaits ||
+           (arrival == device::Arrival::kHere && late.ticket->rest() == device::Arrival::kWaits);
+  });
 }
 
 Settled Settle(Work* work, std::atomic<std::uint64_t>* next_serial) {

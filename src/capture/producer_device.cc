@@ -135,7 +135,8 @@ void Producer::FindAliases(std::vector<LateRow>* rows) {
   std::unordered_map<std::uint64_t, std::size_t> known;  // address -> row
   for (std::size_t i = 0; i < rows->size(); ++i) {
     LateRow& row = (*rows)[i];
-    if (row.is_piece || (row.forms & kOfValue) != Bit(Form::kRaw) || row.chunk.raw_bytes > kLargestPart) continue;
+    if (row.is_piece || (row.forms & kOfValue) != Bit(Form::kRaw) || row.chunk.raw_bytes > kLargestPart)
+      continue;
     const auto [first, added] = known.try_emplace(inputs_[row.at].data, i);
     const LateRow& other = (*rows)[first->second];
     if (added || other.chunk.layout != row.chunk.layout) continue;
@@ -212,11 +213,10 @@ std::uint64_t Producer::HashOnDevice(std::uint64_t seed, std::span<const DeviceR
 void Producer::Enqueue(const DevicePlace& place, Late late) {
   std::chrono::nanoseconds patience = kMaxWait - std::chrono::nanoseconds(waited_ns_), before = patience;
   const bool patient = device_patient_ && patience.count() > 0;
-  const device::Refusal refusal =
-      context_.device == nullptr
-          ? device::Refusal::kNoDevice
-          : context_.device->Read(place.device, place.stream, inputs_, pieces_, &late.ticket,
-                                  patient ? &patience : nullptr);
+  const device::Refusal refusal = context_.device == nullptr
+                                      ? device::Refusal::kNoDevice
+                                      : context_.device->Read(place.device, place.stream, inputs_, pieces_,
+                                                              &late.ticket, patient ? &patience : nullptr);
   device_patient_ = false;
   if (patience < before) {
     waited_ns_ += (before - patience).count();

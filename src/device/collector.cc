@@ -105,7 +105,8 @@ class TicketImpl final : public Ticket {
 
  private:
   [[nodiscard]] std::byte* At(std::size_t i, std::uint64_t Extra::* offset) const noexcept {
-    if (fetch_ == nullptr || slot_->extras.empty() || slot_->extras[i].*offset == Extra::kNone) return nullptr;
+    if (fetch_ == nullptr || slot_->extras.empty() || slot_->extras[i].*offset == Extra::kNone)
+      return nullptr;
     return fetch_->host.get() + slot_->extras[i].*offset;
   }
 
@@ -208,7 +209,8 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
   /// Waits until staging memory has room for the values, at most `*patience`.
   void WaitForRoom(int device, std::span<const Input> inputs, std::chrono::nanoseconds* patience) {
     std::uint64_t bytes = 0;
-    for (const Input& input : inputs) bytes += (input.wants & kWantValue) != 0 ? input.layout->byte_count() : 0;
+    for (const Input& input : inputs)
+      bytes += (input.wants & kWantValue) != 0 ? input.layout->byte_count() : 0;
     if (bytes == 0 || patience->count() <= 0 || device < 0 || device >= kMaxDevices) return;
     PerDevice& of = devices_[static_cast<std::size_t>(device)];
     std::shared_ptr<Staging> staging;

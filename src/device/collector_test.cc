@@ -52,7 +52,8 @@ std::vector<float> Random(std::size_t count, unsigned seed) {
 }
 
 /// The value of an input, of its parts.
-std::vector<std::byte> ValueOf(const Ticket& ticket, std::size_t i, std::uint64_t bytes, std::size_t headroom) {
+std::vector<std::byte> ValueOf(const Ticket& ticket, std::size_t i, std::uint64_t bytes,
+                               std::size_t headroom) {
   std::vector<std::byte> out;
   for (std::size_t part = 0; out.size() < bytes; ++part) {
     const std::byte* at = ticket.part(i, part);

@@ -25,7 +25,8 @@ Fetcher::Fetcher(std::shared_ptr<const Driver> driver, std::shared_ptr<Staging> 
 Code Fetcher::Prepare(const char** doing) noexcept {
   *doing = "making a stream";
   if (stream_ == nullptr) {
-    if (const Code error = driver_->StreamCreate(&stream_, kStreamNonBlocking); error != kSuccess) return error;
+    if (const Code error = driver_->StreamCreate(&stream_, kStreamNonBlocking); error != kSuccess)
+      return error;
   }
   for (Buffer& buffer : buffers_) {
     if (buffer.event == nullptr) {
@@ -110,9 +111,8 @@ bool Fetcher::Go(Code* error, const char** doing) noexcept {
 void Fetcher::Scatter(const Buffer& buffer) noexcept {
   Fetch& fetch = *buffer.fetch;
   const std::uint64_t end = buffer.from + buffer.bytes;
-  auto range = std::partition_point(fetch.ranges.begin(), fetch.ranges.end(), [&](const Fetch::Range& r) {
-    return r.from + r.bytes <= buffer.from;
-  });
+  auto range = std::partition_point(fetch.ranges.begin(), fetch.ranges.end(),
+                                    [&](const Fetch::Range& r) { return r.from + r.bytes <= buffer.from; });
   for (; range != fetch.ranges.end() && range->from < end; ++range) {
     const std::uint64_t first = std::max(range->from, buffer.from);
     const std::uint64_t last = std::min(range->from + range->bytes, end);

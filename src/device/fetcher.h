@@ -17,7 +17,8 @@ namespace luff::device {
 struct Use;
 
 /// Bytes on the host from one part of a value to the next.
-[[nodiscard]] constexpr std::uint64_t PartSpace(std::size_t headroom, std::uint64_t bytes = kPartBytes) noexcept {
+[[nodiscard]] constexpr std::uint64_t PartSpace(std::size_t headroom,
+                                                std::uint64_t bytes = kPartBytes) noexcept {
   return (headroom + bytes + 63) / 64 * 64;
 }
 
@@ -27,17 +28,17 @@ struct Fetch {
     std::uint64_t from = 0, to = 0, bytes = 0;  // offsets in the block and in `host`
   };
   std::shared_ptr<Staging::Block> block;
-  std::vector<Range> ranges;    // ascending by `from`
-  std::uint64_t bytes = 0;      // of the block that are copied
+  std::vector<Range> ranges;  // ascending by `from`
+  std::uint64_t bytes = 0;    // of the block that are copied
   std::uint64_t host_bytes = 0;
   std::unique_ptr<std::byte[]> host;
   std::atomic<Arrival> arrival{Arrival::kWaits};
   std::atomic<bool> wanted{true};  // somebody waits for it
 };
 
-/// Copies what one device's staging memory holds, a few MiB at a time, through two pinned buffers and a stream
-/// of its own. **Thread-compatible**: belongs to the collector's thread. Never waits; Go() is called again and
-/// again. The device's context is current in Go() and GiveBack().
+/// Copies what one device's staging memory holds, a few MiB at a time, through two pinned buffers and a
+/// stream of its own. **Thread-compatible**: belongs to the collector's thread. Never waits; Go() is called
+/// again and again. The device's context is current in Go() and GiveBack().
 class Fetcher {
  public:
   Fetcher(std::shared_ptr<const Driver> driver, std::shared_ptr<Staging> staging, Use* use);

@@ -141,8 +141,8 @@ Code Slots::Place(std::span<const Input> inputs, Stream stream, std::shared_ptr<
   const std::uint64_t host = use_->host_bytes.load(std::memory_order_relaxed);
   auto made = std::make_shared<Fetch>();
   std::uint64_t block_bytes = 0;
-  PlaceInBlock(inputs, staging_->Room(), options_.host_bytes - std::min(host, options_.host_bytes), made.get(),
-               zeroed, &block_bytes);
+  PlaceInBlock(inputs, staging_->Room(), options_.host_bytes - std::min(host, options_.host_bytes),
+               made.get(), zeroed, &block_bytes);
   if (block_bytes == 0) return kSuccess;
   const Code error = staging_->Take(block_bytes, stream, &made->block);
   if (error != kSuccess && error != kOutOfMemory) return error;
@@ -163,14 +163,16 @@ Code Slots::Place(std::span<const Input> inputs, Stream stream, std::shared_ptr<
       placed.units += made->block->at;
       if (placed.unit_partials != 0) placed.unit_partials += made->block->at;
     }
-    if (extras_[i].value != Extra::kNone) placed.value += made->block->at;
+    if (extras_[i].value == Extra::kNone) continue;
+    placed.value += made->block->at;
+    use_->values.fetch_add(1, std::memory_order_relaxed);
   }
   *fetch = std::move(made);
   return kSuccess;
 }
 
-// Histograms first, since they are zeroed together, then units, then values; behind what is copied to the host
-// the partial sums of units.
+// Histograms first, since they are zeroed together, then units, then values; behind what is copied to the
+// host the partial sums of units.
 void Slots::PlaceInBlock(std::span<const Input> inputs, std::uint64_t room, std::uint64_t host_room,
                          Fetch* fetch, std::uint64_t* zeroed, std::uint64_t* block_bytes) {
   constexpr std::uint64_t kHistogramBytes = kHistogramCounters * sizeof(U64);
@@ -219,7 +221,9 @@ void Slots::PlaceInBlock(std::span<const Input> inputs, std::uint64_t room, std:
     if ((inputs[i].wants & kWantValue) == 0) continue;
     const std::uint64_t bytes = inputs[i].layout->byte_count();
     const std::uint64_t parts = (bytes + kPartBytes - 1) / kPartBytes;
-    if (bytes == 0 || bytes > room || !fits(bytes, parts * space, 0)) {
+    const std::uint64_t host_bytes =
+        bytes == 0 ? 0 : (parts - 1) * space + PartSpace(options_.headroom, bytes - (parts - 1) * kPartBytes);
+    if (bytes == 0 || bytes > room || !fits(bytes, 64 + host_bytes, 0)) {
       extras_[i].refused |= kWantValue;
       continue;
     }
@@ -234,7 +238,6 @@ void Slots::PlaceInBlock(std::span<const Input> inputs, std::uint64_t room, std:
       to += PartSpace(options_.headroom, size);
     }
     at += bytes;
-    use_->values.fetch_add(1, std::memory_order_relaxed);
   }
   fetch->bytes = at;
   fetch->host_bytes = to;
@@ -249,20 +252,19 @@ Code Slots::PlaceDifferences(std::span<const Input> inputs, Stream stream, const
   std::uint64_t bytes = 0;
   std::vector<std::size_t> first;  // inputs that have no last value
   std::uint32_t differences = 0;
-  const std::uint64_t room = std::any_of(inputs.begin(), inputs.end(),
-                                         [](const Input& input) {
-                                           return (input.wants & kWantDifference) != 0;
-                                         })
-                                 ? staging_->Room()
-                                 : 0;
+  const std::uint64_t room =
+      std::any_of(inputs.begin(), inputs.end(),
+                  [](const Input& input) { return (input.wants & kWantDifference) != 0; })
+          ? staging_->Room()
+          : 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Input& input = inputs[i];
     if ((input.wants & kWantDifference) == 0) continue;
     const auto known = previous_.find(input.key);
     if (known != previous_.end()) {
       Previous& previous = known->second;
-      // One of another layout keeps its memory, which work of another stream may still use.
-      if (previous.layout != input.layout || previous.read == reads_ || input.layout->element_count() == 0) {
+      // One of another layout keeps its memory.
+      if (previous.layout != input.layout || previous.read == reads_ || previous.is_used_apart_from(stream)) {
         extras_[i].refused |= kWantDifference;
         continue;
       }
@@ -273,11 +275,12 @@ Code Slots::PlaceDifferences(std::span<const Input> inputs, Stream stream, const
       continue;
     }
     const std::uint64_t own = Up(input.layout->byte_count(), 256);
-    if (own == 0 || own > room || kept_bytes_ + bytes + own > (room + kept_bytes_) / 2) {  // half is for values
+    if (own == 0 || own > room ||
+        kept_bytes_ + bytes + own > (room + kept_bytes_) / 2) {  // half is for values
       extras_[i].refused |= kWantDifference;
       continue;
     }
-    previous_[input.key] = {bytes, input.layout, false, reads_};
+    previous_[input.key] = {bytes, input.layout, false, reads_, stream, nullptr};
     bytes += own;
     first.push_back(i);
   }
@@ -314,12 +317,11 @@ Code Slots::Build(std::span<const Input> inputs, std::uint64_t piece_bytes, Stre
   std::uint64_t differences = 0;
   for (const Placed& placed : placed_) differences += placed.previous != 0 ? 1 : 0;
   const Tables& t = tables_;
-  const std::uint64_t upload_bytes =
-      Up(t.rows.size() * sizeof(Row) + t.loops.size() * sizeof(Loops) +
-             t.units_rows.size() * sizeof(UnitsRow) +
-             (t.units_work.size() + t.units_joined.size()) * sizeof(UnitsWork) +
-             (t.work.size() + t.forms_work.size()) * sizeof(Work) + t.joined.size() * sizeof(U32),
-         256);
+  const std::uint64_t upload_bytes = Up(
+      t.rows.size() * sizeof(Row) + t.loops.size() * sizeof(Loops) + t.units_rows.size() * sizeof(UnitsRow) +
+          (t.units_work.size() + t.units_joined.size()) * sizeof(UnitsWork) +
+          (t.work.size() + t.forms_work.size()) * sizeof(Work) + t.joined.size() * sizeof(U32),
+      256);
   const std::uint64_t statistics_bytes = inputs.size() * sizeof(Statistics);
   const std::uint64_t results_bytes = Up(statistics_bytes + differences * sizeof(Differences), 256);
   const std::uint64_t tables_and_results = upload_bytes + results_bytes;
@@ -412,7 +414,11 @@ Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<cons
     if (error != kOutOfMemory || driver_->EventRecord(found->event, stream) != kSuccess) return error;
   } else {
     for (std::size_t i = 0; i < placed_.size(); ++i) {
-      if (placed_[i].previous != 0) previous_[inputs[i].key].filled = true;
+      if (placed_[i].previous == 0) continue;
+      Previous& previous = previous_[inputs[i].key];
+      previous.filled = true;
+      previous.stream = stream;
+      previous.slot = found.get();
     }
   }
   *slot = std::move(found);

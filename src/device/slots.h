@@ -26,9 +26,9 @@ struct Use {
 /// What a read makes of one input besides its statistics.
 struct Extra {
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};
-  std::uint8_t refused = 0;                                           // of Input::wants
+  std::uint8_t refused = 0;  // of Input::wants
   UnitAxis axis = UnitAxis::kChannel;
-  std::uint64_t value = kNone, histogram = kNone, units = kNone;      // offsets in Fetch::host
+  std::uint64_t value = kNone, histogram = kNone, units = kNone;  // offsets in Fetch::host
   std::uint64_t unit_count = 0, values_per_unit = 0;
   std::uint32_t difference = 0;
   bool has_difference = false;
@@ -94,7 +94,14 @@ class Slots {
     DevicePointer at = 0;
     const Layout* layout = nullptr;
     bool filled = false;
-    std::uint64_t read = 0;  // that used it last
+    std::uint64_t read = 0;      // that used it last,
+    Stream stream = nullptr;     // on this stream,
+    const Slot* slot = nullptr;  // with this slot
+    /// Whether work of another stream may still use it.
+    [[nodiscard]] bool is_used_apart_from(Stream other) const noexcept {
+      return slot != nullptr && stream != other && slot->used == read &&
+             slot->arrival.load(std::memory_order_acquire) != Arrival::kHere;
+    }
   };
   struct Need {
     std::uint64_t pinned = 0, device = 0;
@@ -137,7 +144,7 @@ class Slots {
   std::shared_ptr<Staging> staging_;
   std::vector<std::shared_ptr<Slot>> slots_;
   Tables tables_;
-  std::vector<Extra> extras_;    // of the read that is being enqueued
+  std::vector<Extra> extras_;  // of the read that is being enqueued
   std::vector<Placed> placed_;
   std::unordered_map<std::uint64_t, Previous> previous_;
   std::vector<std::shared_ptr<Staging::Block>> kept_;  // hold them

@@ -26,7 +26,9 @@ Staging::Staging(std::shared_ptr<const Driver> driver, MemoryPool pool, Stream f
       most_(most),
       use_(use) {}
 
-std::uint64_t Staging::RoomLocked() const { return budget_ > busy_ ? (budget_ - busy_) / kGrain * kGrain : 0; }
+std::uint64_t Staging::RoomLocked() const {
+  return budget_ > busy_ ? (budget_ - busy_) / kGrain * kGrain : 0;
+}
 
 std::uint64_t Staging::Room() {
   MutexLock lock(mutex_);
@@ -36,7 +38,8 @@ std::uint64_t Staging::Room() {
   }
   if (held_ == 0) {
     std::size_t free = 0, total = 0;
-    budget_ = driver_->MemGetInfo(&free, &total) == kSuccess ? std::min<std::uint64_t>(most_, free / kShare) : 0;
+    budget_ =
+        driver_->MemGetInfo(&free, &total) == kSuccess ? std::min<std::uint64_t>(most_, free / kShare) : 0;
   }
   return RoomLocked();
 }

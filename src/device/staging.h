@@ -34,7 +34,8 @@ class Staging {
   [[nodiscard]] std::uint64_t Room() LUFF_EXCLUDES(mutex_);
   /// Waits until there is room for so many bytes, or for half of the budget if they are more. False if there
   /// was at once.
-  [[nodiscard]] bool WaitForRoom(std::uint64_t bytes, std::chrono::steady_clock::time_point until) LUFF_EXCLUDES(mutex_);
+  [[nodiscard]] bool WaitForRoom(std::uint64_t bytes, std::chrono::steady_clock::time_point until)
+      LUFF_EXCLUDES(mutex_);
   /// A block for work of the stream; null if there is no room. After kOutOfMemory, which also gives back all
   /// that is idle, there is none for a while. Asks the driver.
   [[nodiscard]] Code Take(std::uint64_t bytes, Stream stream, std::shared_ptr<Block>* block)
@@ -60,7 +61,7 @@ class Staging {
   std::vector<std::shared_ptr<Block>> blocks_ LUFF_GUARDED_BY(mutex_);
   std::uint64_t budget_ LUFF_GUARDED_BY(mutex_) = 0;
   std::uint64_t held_ LUFF_GUARDED_BY(mutex_) = 0, busy_ LUFF_GUARDED_BY(mutex_) = 0;
-  int hungry_ LUFF_GUARDED_BY(mutex_) = 0;  // requests until memory is asked for again
+  int hungry_ LUFF_GUARDED_BY(mutex_) = 0;      // requests until memory is asked for again
   bool freed_ LUFF_GUARDED_BY(mutex_) = false;  // since the pool was last told to keep nothing
 };
 

@@ -106,8 +106,7 @@ void BuildTables(std::span<const Input> inputs, std::span<const Placed> placed, 
       tables->joined.push_back(number);
     }
     auto& work = more.histogram != 0 || more.previous != 0 ? tables->forms_work : tables->work;
-    for (std::uint64_t chunk = 0; chunk < chunks; ++chunk)
-      work.push_back({number, static_cast<U32>(chunk)});
+    for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) work.push_back({number, static_cast<U32>(chunk)});
     tables->rows.push_back(row);
     if (more.units != 0) AddUnits(inputs[i], view, more, tables);
   }

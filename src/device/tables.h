@@ -10,9 +10,9 @@ namespace luff::device {
 
 /// Device addresses of what is made of an input besides its statistics; 0: it is not.
 struct Placed {
-  U64 value = 0;      // the elements, in row-major order
-  U64 histogram = 0;  // kHistogramCounters counters, which are zero
-  U64 previous = 0;   // the last value, which is replaced
+  U64 value = 0;       // the elements, in row-major order
+  U64 histogram = 0;   // kHistogramCounters counters, which are zero
+  U64 previous = 0;    // the last value, which is replaced
   U32 difference = 0;  // index of the difference from it
   U64 units = 0, unit_partials = 0;
 };

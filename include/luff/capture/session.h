@@ -176,16 +176,16 @@ class Session {
   /// Captures tensors in the memory of an accelerator: `data` are device addresses. Enqueues kernels and
   /// copies behind the work of the stream, and waits for nothing; memory may be changed by later work of the
   /// stream, and be freed as the framework's allocator frees it. The values belong to the step in progress,
-  /// which is published when they have arrived, at most 64 steps or 10 s later (docs/gpu.md). Every form; what
-  /// finds no room on the device becomes a gap, after at most 200 ms a step under the policy `block`.
+  /// which is published when they have arrived, at most 64 steps or 10 s later (docs/gpu.md). Every form;
+  /// what finds no room on the device becomes a gap, after at most 200 ms a step under the policy `block`.
   virtual void CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place,
                                double factor) noexcept = 0;
   /// The same for a number, which is recorded as Scalar does, and as a tensor where a collection wants it.
   virtual void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept = 0;
   /// Hashes memory of an accelerator behind the work of the stream; at most 16 ranges, 32 KiB in all. Returns
-  /// what stands for the hash as the argument of events kBatch of this step, which get it when it has arrived,
-  /// or are dropped; 0 if nothing can be read now. Of one range: `seed` XOR its Hash; of several: `seed`, for
-  /// each range times 31 plus its Hash.
+  /// what stands for the hash as the argument of events kBatch of this step, which get it when it has
+  /// arrived, or are dropped; 0 if nothing can be read now. Of one range: `seed` XOR its Hash; of several:
+  /// `seed`, for each range times 31 plus its Hash.
   [[nodiscard]] virtual std::uint64_t HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
                                                    const DevicePlace& place) noexcept = 0;
   virtual void Scalar(TensorId id, double value) noexcept = 0;

@@ -36,7 +36,7 @@ LUFF_EXPORT int cuMemHostAlloc(void** at, std::size_t bytes, unsigned flags) {
 }
 LUFF_EXPORT int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void* stream) {
   return Function<int(std::uint64_t, const void*, std::size_t, void*)>("cuMemcpyHtoDAsync")(to, from, bytes,
-                                                                                         stream);
+                                                                                            stream);
 }
 #undef LUFF_EXPORT
 }
