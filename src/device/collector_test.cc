@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -10,82 +9,20 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/test_effort.h"
-#include "device/testing/loaded_double.h"
+#include "device/testing/collector_fixture.h"
 
 namespace luff::device::collector_test {
 namespace {
 
-using testing::BeginDouble;
-using testing::Controls;
-using testing::Counts;
-using testing::Faults;
-using testing::OnDevice;
-using testing::Streams;
+using namespace testing;  // NOLINT(google-build-using-namespace): the fixture and the double
 
-constexpr std::chrono::seconds kLong{20};
+struct Collectors : CollectorFixture {};
 
-Layout Dense(DType dtype, std::vector<std::int64_t> dims) { return *Layout::Contiguous(dtype, dims); }
-
-Arrival Await(const Ticket& ticket) {
-  const auto until = std::chrono::steady_clock::now() + kLong;
-  while (ticket.arrival() == Arrival::kWaits && std::chrono::steady_clock::now() < until)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return ticket.arrival();
-}
-
-Arrival AwaitRest(const Ticket& ticket) {
-  if (Await(ticket) != Arrival::kHere) return ticket.arrival();
-  const auto until = std::chrono::steady_clock::now() + kLong;
-  while (ticket.rest() == Arrival::kWaits && std::chrono::steady_clock::now() < until)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return ticket.rest();
-}
-
-std::vector<float> Random(std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<float> values(count);
-  for (float& v : values) v = random() % 8 == 0 ? 0 : static_cast<float>(random()) / 1e9F - 2;
-  return values;
-}
-
-/// The value of an input, of its parts.
-std::vector<std::byte> ValueOf(const Ticket& ticket, std::size_t i, std::uint64_t bytes,
-                               std::size_t headroom) {
-  std::vector<std::byte> out;
-  for (std::size_t part = 0; out.size() < bytes; ++part) {
-    const std::byte* at = ticket.part(i, part);
-    if (at == nullptr) return {};
-    const std::uint64_t size = std::min<std::uint64_t>(kPartBytes, bytes - out.size());
-    out.insert(out.end(), at + headroom, at + headroom + size);
-  }
-  return out;
-}
-
-struct Fixture : ::testing::Test {
-  const Controls* driver = nullptr;
-  std::shared_ptr<Collector> collector;
-
-  void Begin(const Faults& faults, const CollectorOptions& options = {}) {
-    driver = &BeginDouble(faults);
-    collector = Collector::Make(options);
-  }
-  /// Ends the collector; nothing is left on the device if its work ended.
-  void TearDown() override {
-    if (collector == nullptr) return;
-    collector->Close(kLong);
-    EXPECT_STREQ(driver->misuse(), "");
-  }
-  std::string Error() const {
-    DeviceError error;
-    return collector->TakeError(&error) ? error.where + ": " + error.what + (error.sticky ? " sticky" : "")
-                                        : "";
-  }
-};
-
-TEST_F(Fixture, SummariesAndPiecesEqualThoseOfTheHost) {
+TEST_F(Collectors, SummariesAndPiecesEqualThoseOfTheHost) {
   Begin({});
   std::vector<float> values(300'000);
   std::mt19937 random(1);
@@ -120,14 +57,14 @@ TEST_F(Fixture, SummariesAndPiecesEqualThoseOfTheHost) {
   EXPECT_EQ(std::memcmp(ticket->piece(1).data(), values.data(), 4), 0);
 }
 
-TEST_F(Fixture, NothingIsDoneBeforeTheFirstRead) {
+TEST_F(Collectors, NothingIsDoneBeforeTheFirstRead) {
   Begin({});
   EXPECT_EQ(driver->counts().calls, 0);
   collector->Close(kLong);
   EXPECT_EQ(driver->counts().calls, 0);
 }
 
-TEST_F(Fixture, TablesAreUploadedOnlyWhenTheyChanged) {
+TEST_F(Collectors, TablesAreUploadedOnlyWhenTheyChanged) {
   Begin({});
   const Layout layout = Dense(DType::kFloat32, {64});
   const DevicePointer one = OnDevice(*driver, std::vector<float>(64, 1)),
@@ -146,7 +83,7 @@ TEST_F(Fixture, TablesAreUploadedOnlyWhenTheyChanged) {
   EXPECT_EQ(collector->counts().tables_built, 2U);
 }
 
-TEST_F(Fixture, EmptyTensorsAndUnknownTypesHaveNoRow) {
+TEST_F(Collectors, EmptyTensorsAndUnknownTypesHaveNoRow) {
   Begin({});
   const Layout empty = Dense(DType::kFloat32, {0, 3});
   std::shared_ptr<Ticket> ticket;
@@ -157,7 +94,7 @@ TEST_F(Fixture, EmptyTensorsAndUnknownTypesHaveNoRow) {
   EXPECT_EQ(driver->counts().launches, 0);
 }
 
-TEST_F(Fixture, ValuesAreThoseOfTheStreamsOrder) {
+TEST_F(Collectors, ValuesAreThoseOfTheStreamsOrder) {
   Faults faults;
   faults.streams = Streams::kThreads;
   Begin(faults);
@@ -183,7 +120,7 @@ TEST_F(Fixture, ValuesAreThoseOfTheStreamsOrder) {
   }
 }
 
-TEST_F(Fixture, AllMemoryIsGivenBack) {
+TEST_F(Collectors, AllMemoryIsGivenBack) {
   Begin({});
   const Layout layout = Dense(DType::kFloat32, {200'000});
   const DevicePointer at = OnDevice(*driver, std::vector<float>(200'000, 1));
@@ -207,7 +144,7 @@ TEST_F(Fixture, AllMemoryIsGivenBack) {
   EXPECT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kOff);
 }
 
-TEST_F(Fixture, NoContextNoDevice) {
+TEST_F(Collectors, NoContextNoDevice) {
   Begin({});
   driver->use_device(-1);
   const Piece piece{OnDevice(*driver, std::vector<float>(1, 1)), 4};
@@ -219,7 +156,7 @@ TEST_F(Fixture, NoContextNoDevice) {
   EXPECT_EQ(driver->counts().launches, 0);
 }
 
-TEST_F(Fixture, AThreadWithoutContextUsesThePrimaryOne) {
+TEST_F(Collectors, AThreadWithoutContextUsesThePrimaryOne) {
   Begin({});
   const Piece piece{OnDevice(*driver, std::vector<float>(1, 3)), 4};
   std::shared_ptr<Ticket> ticket;
@@ -229,7 +166,7 @@ TEST_F(Fixture, AThreadWithoutContextUsesThePrimaryOne) {
   EXPECT_EQ(Await(*ticket), Arrival::kHere);
 }
 
-TEST_F(Fixture, TwoDevices) {
+TEST_F(Collectors, TwoDevices) {
   Faults faults;
   faults.devices = 2;
   faults.streams = Streams::kThreads;
@@ -252,7 +189,7 @@ TEST_F(Fixture, TwoDevices) {
   }
 }
 
-TEST_F(Fixture, NothingIsEnqueuedIntoACapture) {
+TEST_F(Collectors, NothingIsEnqueuedIntoACapture) {
   Faults faults;
   faults.capturing = true;
   Begin(faults);
@@ -263,7 +200,7 @@ TEST_F(Fixture, NothingIsEnqueuedIntoACapture) {
   EXPECT_EQ(driver->counts().downloads, 0);
 }
 
-TEST_F(Fixture, ACaptureElsewhereHoldsTheDefaultStreamOnly) {
+TEST_F(Collectors, ACaptureElsewhereHoldsTheDefaultStreamOnly) {
   Faults faults;
   faults.capturing_elsewhere = true;
   Begin(faults);
@@ -277,7 +214,7 @@ TEST_F(Fixture, ACaptureElsewhereHoldsTheDefaultStreamOnly) {
 
 // Each call that may fail fails once: the path turns off with a name, or, for memory, refuses; and no later
 // read crashes, hangs or gives a wrong value.
-TEST_F(Fixture, EachCallMayFail) {
+TEST_F(Collectors, EachCallMayFail) {
   const Layout layout = Dense(DType::kFloat32, {40'000});
   for (const Code failure : {kOutOfMemory, Code{400}}) {
     int failed = 0;
@@ -308,7 +245,7 @@ TEST_F(Fixture, EachCallMayFail) {
   }
 }
 
-TEST_F(Fixture, AnErrorTurnsThePathOffAndIsNamedOnce) {
+TEST_F(Collectors, AnErrorTurnsThePathOffAndIsNamedOnce) {
   Faults faults;
   faults.failing_call = 8;
   faults.failure = 400;
@@ -325,7 +262,7 @@ TEST_F(Fixture, AnErrorTurnsThePathOffAndIsNamedOnce) {
   EXPECT_EQ(driver->counts().calls, calls);  // it is not retried
 }
 
-TEST_F(Fixture, AStickyErrorOfTheTrainingIsItsOwn) {
+TEST_F(Collectors, AStickyErrorOfTheTrainingIsItsOwn) {
   Faults faults;
   faults.streams = Streams::kThreads;
   faults.breaking_launch = 3;
@@ -345,7 +282,7 @@ TEST_F(Fixture, AStickyErrorOfTheTrainingIsItsOwn) {
   EXPECT_EQ(Error(), ": CUDA_ERROR_ILLEGAL_ADDRESS (700) sticky");
 }
 
-TEST_F(Fixture, AnEventThatNeverComesHoldsNobody) {
+TEST_F(Collectors, AnEventThatNeverComesHoldsNobody) {
   Faults faults;
   faults.lost_event = 2;  // the first tells when the work begins
   Begin(faults);
@@ -362,7 +299,7 @@ TEST_F(Fixture, AnEventThatNeverComesHoldsNobody) {
   EXPECT_EQ(driver->counts().device_allocations, 1);  // the device may still write to it
 }
 
-TEST_F(Fixture, TooMuchOnItsWayIsRefused) {
+TEST_F(Collectors, TooMuchOnItsWayIsRefused) {
   Faults faults;
   faults.streams = Streams::kManual;
   Begin(faults);
@@ -384,7 +321,7 @@ TEST_F(Fixture, TooMuchOnItsWayIsRefused) {
   driver->run(1 << 20);
 }
 
-TEST_F(Fixture, ADriverThatHangsHoldsTheEndForABoundedTime) {
+TEST_F(Collectors, ADriverThatHangsHoldsTheEndForABoundedTime) {
   Faults faults;
   faults.hanging_queries = true;
   Begin(faults);
@@ -399,7 +336,7 @@ TEST_F(Fixture, ADriverThatHangsHoldsTheEndForABoundedTime) {
   ASSERT_EQ(Await(*ticket), Arrival::kHere);
 }
 
-TEST_F(Fixture, OldDriversAndDevicesWithoutPoolsAreNamed) {
+TEST_F(Collectors, OldDriversAndDevicesWithoutPoolsAreNamed) {
   Faults faults;
   faults.no_pools = true;
   Begin(faults);
@@ -409,296 +346,8 @@ TEST_F(Fixture, OldDriversAndDevicesWithoutPoolsAreNamed) {
   EXPECT_EQ(Error(), "finding the driver: the device has no memory pools");
 }
 
-// ---- What goes through staging memory ----
-
-constexpr std::uint64_t kGiB = 1ULL << 30;
-
-TEST_F(Fixture, ValuesOfAnySizeAndStrideComeInParts) {
-  Faults faults;
-  faults.free_memory = 4 * kGiB;
-  Begin(faults, {.headroom = 64});
-  const std::vector<float> values = Random(4'500'001, 1);  // 17 MiB: three parts
-  const DevicePointer at = OnDevice(*driver, values);
-  const Layout large = Dense(DType::kFloat32, {4'500'000}), small = Dense(DType::kFloat32, {5});
-  Layout turned = Dense(DType::kFloat32, {700, 300});
-  turned.strides = {1, 700};
-  const std::vector<Input> inputs = {{at + 4, &large, kWantValue}, {at, &turned, kWantValue}, {at, &small}};
-  std::shared_ptr<Ticket> ticket;
-  ASSERT_EQ(collector->Read(0, 0, inputs, {}, &ticket), Refusal::kNone) << Error();
-  ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
-  const auto first = ValueOf(*ticket, 0, large.byte_count(), 64);
-  ASSERT_EQ(first.size(), large.byte_count());
-  EXPECT_EQ(std::memcmp(first.data(), values.data() + 1, first.size()), 0);
-  std::vector<std::byte> expected(turned.byte_count());
-  CopyContiguous({reinterpret_cast<const std::byte*>(values.data()), turned}, expected.data());
-  EXPECT_EQ(ValueOf(*ticket, 1, turned.byte_count(), 64), expected);
-  EXPECT_EQ(ticket->part(2, 0), nullptr);
-  Summary summary;
-  Summarize({reinterpret_cast<const std::byte*>(values.data() + 1), large}, &summary);
-  EXPECT_NEAR(ticket->summary(0).sum, summary.sum, 1e-6 * summary.abs_sum);
-  EXPECT_EQ(ticket->summary(0).zero_count, summary.zero_count);
-}
-
-TEST_F(Fixture, HistogramsAndUnitsEqualThoseOfTheHost) {
-  Begin({});
-  const std::vector<float> values = Random(60'000, 2);
-  const DevicePointer at = OnDevice(*driver, values);
-  const Layout matrix = Dense(DType::kFloat32, {200, 300}), image = Dense(DType::kFloat32, {10, 3, 40, 50}),
-               tall = Dense(DType::kFloat32, {6000, 2});
-  Layout turned = matrix;
-  turned.strides = {1, 200};
-  std::vector<Input> inputs;
-  for (const Layout* layout : {&matrix, &image, &tall, static_cast<const Layout*>(&turned)}) {
-    for (const UnitAxis axis : {UnitAxis::kChannel, UnitAxis::kLast, UnitAxis::kAllButFirst})
-      inputs.push_back({at, layout, kWantHistogram | kWantUnits, axis});
-  }
-  std::shared_ptr<Ticket> ticket;
-  ASSERT_EQ(collector->Read(0, 0, inputs, {}, &ticket), Refusal::kNone) << Error();
-  ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const TensorView view{reinterpret_cast<const std::byte*>(values.data()), *inputs[i].layout};
-    std::vector<std::uint64_t> dense(kHistogramBins);
-    AddHistogram(view, dense);
-    const auto histogram = ticket->histogram(i);
-    EXPECT_TRUE(std::equal(dense.begin(), dense.end(), histogram.begin(), histogram.end())) << i;
-    UnitCounts expected, found;
-    ComputeUnits(view, inputs[i].axis, &expected);
-    ASSERT_TRUE(ticket->units(i, &found));
-    EXPECT_EQ(found.axis, expected.axis);
-    EXPECT_EQ(found.values_per_unit, expected.values_per_unit);
-    EXPECT_EQ(found.positive, expected.positive) << i;
-    EXPECT_EQ(found.zero, expected.zero) << i;
-    ASSERT_EQ(found.sum.size(), expected.sum.size());
-    for (std::size_t u = 0; u < found.sum.size(); ++u)
-      EXPECT_NEAR(found.sum[u], expected.sum[u], 1e-6 * static_cast<double>(expected.values_per_unit) * 3);
-  }
-}
-
-TEST_F(Fixture, DifferencesAreFromTheLastValueOfTheKey) {
-  Begin({});
-  const Layout layout = Dense(DType::kFloat32, {200, 301});
-  std::vector<float> before = Random(60'200, 3);
-  const DevicePointer at = OnDevice(*driver, before);
-  std::vector<std::byte> previous(layout.byte_count());
-  for (int step = 0; step < 4; ++step) {
-    const std::vector<Input> inputs = {{at, &layout, kWantDifference, UnitAxis::kChannel, 7},
-                                       {at, &layout, kWantDifference, UnitAxis::kChannel, 8}};
-    std::shared_ptr<Ticket> ticket;
-    ASSERT_EQ(collector->Read(0, 0, inputs, {}, &ticket), Refusal::kNone) << Error();
-    ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
-    Difference expected, found;
-    const TensorView view{reinterpret_cast<const std::byte*>(before.data()), layout};
-    ComputeDifference(view, previous.data(), true, &expected);
-    ASSERT_EQ(ticket->difference(0, &found), step != 0);
-    EXPECT_EQ(ticket->refused(0), 0);
-    if (step != 0) {
-      EXPECT_NEAR(found.l1, expected.l1, 1e-6 * expected.l1);
-      EXPECT_NEAR(found.sum_sq, expected.sum_sq, 1e-6 * expected.sum_sq);
-      EXPECT_EQ(found.max, expected.max);
-      EXPECT_EQ(found.changed_count, expected.changed_count);
-      EXPECT_NEAR(found.previous_l1, expected.previous_l1, 1e-6 * expected.previous_l1);
-      Difference of_other;
-      ASSERT_TRUE(ticket->difference(1, &of_other));
-      EXPECT_EQ(of_other.l1, found.l1);
-    }
-    for (std::size_t i = static_cast<std::size_t>(step); i < before.size(); i += 3) before[i] += 0.25F;
-    driver->write(at, before.data(), layout.byte_count());
-  }
-  collector->Close(kLong);
-  EXPECT_EQ(driver->counts().device_allocations, 0);
-}
-
-TEST_F(Fixture, AKeyTwiceInOneReadOrWithAnotherLayoutIsRefused) {
-  Begin({});
-  const Layout one = Dense(DType::kFloat32, {100}), other = Dense(DType::kFloat32, {50, 2});
-  const DevicePointer at = OnDevice(*driver, Random(100, 3));
-  const std::vector<Input> twice = {{at, &one, kWantDifference, UnitAxis::kChannel, 7},
-                                    {at, &one, kWantDifference, UnitAxis::kChannel, 7}};
-  std::shared_ptr<Ticket> ticket;
-  ASSERT_EQ(collector->Read(0, 0, twice, {}, &ticket), Refusal::kNone);
-  ASSERT_EQ(Await(*ticket), Arrival::kHere);
-  EXPECT_EQ(ticket->refused(0), 0);
-  EXPECT_EQ(ticket->refused(1), kWantDifference);
-  const Input changed{at, &other, kWantDifference, UnitAxis::kChannel, 7};
-  ASSERT_EQ(collector->Read(0, 0, {&changed, 1}, {}, &ticket), Refusal::kNone);
-  ASSERT_EQ(Await(*ticket), Arrival::kHere);
-  EXPECT_EQ(ticket->refused(0), kWantDifference);
-}
-
-TEST_F(Fixture, WhatFindsNoRoomIsRefusedOneByOne) {
-  Faults faults;
-  faults.free_memory = 100ULL << 20;  // 2 MiB of it
-  Begin(faults);
-  const Layout layout = Dense(DType::kFloat32, {250'000});  // a million bytes
-  const DevicePointer at = OnDevice(*driver, Random(250'000, 4));
-  const std::vector<Input> inputs(4, {at, &layout, kWantValue | kWantHistogram});
-  std::shared_ptr<Ticket> ticket;
-  ASSERT_EQ(collector->Read(0, 0, inputs, {}, &ticket), Refusal::kNone) << Error();
-  ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
-  EXPECT_LE(collector->counts().staging_bytes, faults.free_memory / 50);
-  int values = 0;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    EXPECT_EQ(ticket->summary(i).count, 250'000U);
-    EXPECT_FALSE(ticket->histogram(i).empty());
-    const bool here = ticket->part(i, 0) != nullptr;
-    EXPECT_EQ(ticket->refused(i), here ? 0 : kWantValue);
-    values += here ? 1 : 0;
-  }
-  EXPECT_EQ(values, 1);
-  ticket.reset();
-  EXPECT_EQ(collector->counts().host_bytes, 0U);
-}
-
-TEST_F(Fixture, TheHostHasALimitToo) {
-  Begin({}, {.host_bytes = 3 << 20});
-  const Layout layout = Dense(DType::kFloat32, {250'000});
-  const Input input{OnDevice(*driver, Random(250'000, 4)), &layout, kWantValue};
-  std::vector<std::shared_ptr<Ticket>> tickets(5);
-  int values = 0;
-  for (auto& ticket : tickets) {
-    ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kNone);
-    ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
-    values += ticket->part(0, 0) != nullptr ? 1 : 0;
-  }
-  EXPECT_EQ(values, 3);
-  EXPECT_LE(collector->counts().host_bytes, 3U << 20);
-  tickets.clear();
-  EXPECT_EQ(collector->counts().host_bytes, 0U);
-}
-
-TEST_F(Fixture, StagingMemoryIsUsedAgainAndGivenBackWhenIdle) {
-  Begin({}, {.idle = std::chrono::milliseconds(30)});
-  const Layout layout = Dense(DType::kFloat32, {250'000});
-  const Input input{OnDevice(*driver, Random(250'000, 4)), &layout, kWantValue};
-  for (int step = 0; step < 20; ++step) {
-    std::shared_ptr<Ticket> ticket;
-    ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kNone);
-    ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
-    ASSERT_NE(ticket->part(0, 0), nullptr);
-  }
-  EXPECT_LE(collector->counts().staging_bytes, 2U << 20);
-  const auto until = std::chrono::steady_clock::now() + kLong;
-  while ((collector->counts().staging_bytes != 0 || driver->counts().trims == 0) &&
-         std::chrono::steady_clock::now() < until)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_EQ(collector->counts().staging_bytes, 0U);
-  EXPECT_GT(driver->counts().trims, 0);
-  std::shared_ptr<Ticket> again;
-  ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &again), Refusal::kNone);
-  EXPECT_EQ(AwaitRest(*again), Arrival::kHere);
-}
-
-TEST_F(Fixture, AReadMayWaitForRoom) {
-  Faults faults;
-  faults.streams = Streams::kManual;
-  faults.free_memory = 100ULL << 20;
-  Begin(faults);
-  const Layout layout = Dense(DType::kFloat32, {250'000});
-  const Input input{OnDevice(*driver, Random(250'000, 4)), &layout, kWantValue};
-  std::shared_ptr<Ticket> first, second, third;
-  ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &first), Refusal::kNone);
-  std::chrono::nanoseconds patience{20'000'000};
-  ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &second, &patience), Refusal::kNone);
-  EXPECT_LE(patience.count(), 0);  // nothing made room
-  EXPECT_EQ(collector->counts().waits, 1U);
-  std::atomic<bool> done{false};
-  std::thread device([&] {
-    while (!done.load()) {
-      driver->run(1 << 20);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  });
-  patience = kLong;
-  EXPECT_EQ(collector->Read(0, 0, {&input, 1}, {}, &third, &patience), Refusal::kNone);
-  EXPECT_EQ(AwaitRest(*third), Arrival::kHere);
-  EXPECT_EQ(AwaitRest(*second), Arrival::kHere);
-  done.store(true);
-  device.join();
-  EXPECT_NE(third->part(0, 0), nullptr);
-  EXPECT_EQ(second->part(0, 0), nullptr);
-  EXPECT_EQ(second->refused(0), kWantValue);
-}
-
-TEST_F(Fixture, NobodyWaitsForValuesThatNobodyWants) {
-  Faults faults;
-  faults.streams = Streams::kThreads;
-  Begin(faults);
-  const Layout layout = Dense(DType::kFloat32, {250'000});
-  const Input input{OnDevice(*driver, Random(250'000, 4)), &layout, kWantValue | kWantUnits};
-  const auto stream = reinterpret_cast<std::uint64_t>(driver->stream(0));
-  for (int step = 0; step < 30; ++step) {
-    std::shared_ptr<Ticket> ticket;  // dropped at once
-    ASSERT_EQ(collector->Read(0, stream, {&input, 1}, {}, &ticket), Refusal::kNone);
-  }
-  std::shared_ptr<Ticket> last;
-  std::chrono::nanoseconds patience = kLong;
-  ASSERT_EQ(collector->Read(0, stream, {&input, 1}, {}, &last, &patience), Refusal::kNone);
-  ASSERT_EQ(AwaitRest(*last), Arrival::kHere);
-  EXPECT_NE(last->part(0, 0), nullptr);
-  last.reset();
-  collector->Close(kLong);
-  EXPECT_EQ(driver->counts().device_allocations, 0);
-  EXPECT_EQ(driver->counts().pinned_allocations, 0);
-}
-
-TEST_F(Fixture, TheDevicesTimeIsCounted) {
-  Faults faults;
-  faults.streams = Streams::kThreads;
-  Begin(faults);
-  EXPECT_EQ(collector->device_ns(), 0U);
-  const Layout layout = Dense(DType::kFloat32, {64});
-  const Input input{OnDevice(*driver, std::vector<float>(64, 1)), &layout};
-  const auto stream = reinterpret_cast<std::uint64_t>(driver->stream(0));
-  std::shared_ptr<Ticket> ticket;
-  const auto begin = std::chrono::steady_clock::now();
-  ASSERT_EQ(collector->Read(0, stream, {&input, 1}, {}, &ticket), Refusal::kNone);
-  ASSERT_EQ(Await(*ticket), Arrival::kHere);
-  const std::chrono::nanoseconds most = std::chrono::steady_clock::now() - begin;
-  EXPECT_GT(collector->device_ns(), 0U);
-  EXPECT_LE(collector->device_ns(), static_cast<std::uint64_t>(most.count()) + 1000);
-}
-
-// As EachCallMayFail, for the calls of the longer way: what comes is right.
-TEST_F(Fixture, EachCallOfTheLongerWayMayFail) {
-  const Layout layout = Dense(DType::kFloat32, {100, 400});
-  const std::vector<float> values = Random(40'000, 5);
-  for (const Code failure : {kOutOfMemory, Code{400}}) {
-    int whole = 0;
-    for (int call = 1; call < 40; ++call) {
-      Faults faults;
-      faults.failing_call = call;
-      faults.failure = failure;
-      Begin(faults);
-      const DevicePointer at = OnDevice(*driver, values);
-      const Input input{at, &layout, kWantValue | kWantHistogram | kWantUnits | kWantDifference,
-                        UnitAxis::kLast, 1};
-      for (int read = 0; read < 3; ++read) {
-        std::shared_ptr<Ticket> ticket;
-        if (collector->Read(0, 0, {&input, 1}, {}, &ticket) != Refusal::kNone) continue;
-        if (AwaitRest(*ticket) != Arrival::kHere) continue;
-        EXPECT_EQ(ticket->summary(0).count, 40'000U);
-        Difference difference;
-        if (ticket->difference(0, &difference)) EXPECT_EQ(difference.changed_count, 0U);
-        if (ticket->part(0, 0) != nullptr) {
-          EXPECT_EQ(std::memcmp(ticket->part(0, 0), values.data(), layout.byte_count()), 0);
-          ++whole;
-        }
-        UnitCounts units;
-        if (ticket->units(0, &units)) EXPECT_EQ(units.positive.size(), 400U);
-      }
-      collector->Close(kLong);
-      if (failure != kOutOfMemory) continue;
-      EXPECT_EQ(driver->counts().device_allocations, 0) << call;
-      EXPECT_EQ(driver->counts().pinned_allocations, 0) << call;
-      EXPECT_EQ(driver->counts().events, 0) << call;
-      EXPECT_EQ(driver->counts().streams, 0) << call;
-    }
-    EXPECT_GT(whole, 20);
-  }
-}
-
 // Many threads, streams and devices with delays: every value is that of its place in its stream.
-TEST_F(Fixture, Interleavings) {
+TEST_F(Collectors, Interleavings) {
   const int seeds = FewerCases() ? 2 : 5;
   for (int seed = 1; seed <= seeds; ++seed) {
     Faults faults;

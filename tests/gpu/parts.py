@@ -102,12 +102,18 @@ def _dense(low: Any, counts: Any) -> dict[float, int]:
 
 
 def forms(folder: Path) -> Iterator[Row]:
-    """Raw values, histograms and forms of tensors at several steps: those of a training on the CPU of the same values."""
+    """Raw values, histograms and forms of tensors at several steps, against a training on the CPU of the same values."""
     import luff.torch
     import numpy as np
     import torch
 
-    shapes = {"matrix": (300, 500), "image": (8, 3, 40, 50), "large": (2_500_000, 1), "odd": (1001,), "one": (1,)}
+    shapes = {
+        "matrix": (300, 500),
+        "image": (8, 3, 40, 50),
+        "large": (2_500_000, 1),
+        "odd": (1001,),
+        "one": (1,),
+    }
     form_names = ["summary", "raw", "histogram", "hash", "units", "difference", "extra"]
     collections = {"everything": {"roles": ["weight"], "forms": form_names, "save": {"save_interval": 1}}}
 
@@ -145,7 +151,9 @@ def forms(folder: Path) -> Iterator[Row]:
         yield row(f"{name}: histograms", bins[0] == bins[1])
         reductions = [[t.reduction(i, "prod") for i in t.steps()] for t in (host, device)]
         yield row(f"{name}: extra", reductions[0] == reductions[1])
-    gaps = [g for g in trials["cuda"].gaps() if g["reason"] not in {h["reason"] for h in trials["cpu"].gaps()}]
+    gaps = [
+        g for g in trials["cuda"].gaps() if g["reason"] not in {h["reason"] for h in trials["cpu"].gaps()}
+    ]
     yield row("no gap that the CPU has not", not gaps, str(gaps[:3]))
 
 
@@ -211,7 +219,9 @@ def memory(folder: Path) -> Iterator[Row]:
 
     used, lost, trial = trained("free", 20)
     tables = 64 << 20
-    yield row("device memory of staging, bytes", used <= budget + tables, value=float(used), gate=budget + tables)
+    yield row(
+        "device memory of staging, bytes", used <= budget + tables, value=float(used), gate=budget + tables
+    )
     weight = trial.tensor(next(n for n in trial.tensors() if n.endswith("0.weight")))
     yield row("values came", bool(weight.value_steps()), f"{len(weight.value_steps())} steps, gaps {lost}")
     torch.cuda.empty_cache()
@@ -294,7 +304,13 @@ def _compared(folder: Path, check: str, collections: Any, gate: float) -> Iterat
     hook.close()
     ratio = statistics.median(times["watched"]) / statistics.median(times["bare"])
     device_ms = health["device_ns"] / 1e6 / 80
-    yield row(f"step, 85 M parameters, {check}", ratio <= gate, f"{device_ms:.3f} ms of device a step", value=ratio, gate=gate)
+    yield row(
+        f"step, 85 M parameters, {check}",
+        ratio <= gate,
+        f"{device_ms:.3f} ms of device a step",
+        value=ratio,
+        gate=gate,
+    )
 
 
 def _host_time(folder: Path) -> Iterator[Row]:

@@ -407,7 +407,9 @@ class TestSavedTensors:
             luff.torch.save_tensor("mine", torch.full((2, 2), float(i)))
             optimizer.step()
             optimizer.zero_grad()
-        assert [step.values["mine"].tolist() for step in session.train()] == [[[i, i], [i, i]] for i in (0, 1, 2)]
+        assert [step.values["mine"].tolist() for step in session.train()] == [
+            [[i, i], [i, i]] for i in (0, 1, 2)
+        ]
 
     @pytest.mark.parametrize("what", ["kept", "gone", "changed"])
     def test_one_that_waits_for_a_step_is_read_if_it_is_still_there(self, what, on_device, watched):

@@ -138,9 +138,10 @@ CLASSIFIER = """
 def classifier(accelerators):
     import subprocess
     torch.manual_seed(0)
-    wanted = json.loads(subprocess.run([sys.argv[2], "rules", "--capture"], capture_output=True, check=True).stdout)
-    collections = {c.pop("name"): c for c in wanted["collections"]}
-    model = torch.nn.Sequential(torch.nn.Linear(600, 32), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(32, 4))
+    wanted = subprocess.run([sys.argv[2], "rules", "--capture"], capture_output=True, check=True).stdout
+    collections = {c.pop("name"): c for c in json.loads(wanted)["collections"]}
+    layers = torch.nn.Linear(600, 32), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(32, 4)
+    model = torch.nn.Sequential(*layers)
     loss_of = torch.nn.CrossEntropyLoss()
     hook = luff.torch.attach(model, run="run", collections=collections, accelerators=accelerators)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -196,7 +197,9 @@ def test_rules_find_what_they_find_on_the_cpu(tmp_path):
         assert list(one.value_steps())[1:] == list(other.value_steps())[1:], name
         for step in list(one.value_steps())[1:]:
             assert (one.value(step) == other.value(step)).all(), (name, step)
-    assert {gap["reason"] for gap in trials["device"].gaps()} - {gap["reason"] for gap in trials["cpu"].gaps()} <= {
+    assert {gap["reason"] for gap in trials["device"].gaps()} - {
+        gap["reason"] for gap in trials["cpu"].gaps()
+    } <= {
         "not seen",
         "unsupported",
     }

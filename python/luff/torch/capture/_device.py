@@ -16,7 +16,15 @@ from luff._codes import GapReason
 from luff._hook import Session
 from luff.torch.capture._memory import DTYPE_CODES, PLAIN_TYPES, Layouts, address_of, read_scalar
 
-__all__ = ["DeviceRows", "DeviceScalar", "Unchanged", "hash_on_device", "is_on_device", "record_number", "scalar_of"]
+__all__ = [
+    "DeviceRows",
+    "DeviceScalar",
+    "Unchanged",
+    "hash_on_device",
+    "is_on_device",
+    "record_number",
+    "scalar_of",
+]
 
 #: Returns the framework's current stream on a device, as a number; None in builds without CUDA.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -80,7 +88,6 @@ class DeviceRows:
             scale = 0 if divisor is None else divisor.data_ptr()
             self._session.capture_on_device(rows[0], used, device, _raw_stream(device), factor, scale)
         return count
-
 
     def one(self, number: int, layout: int, tensor: Any, factor: float = 1.0) -> None:
         """Captures one tensor now."""

@@ -14,8 +14,8 @@ import numpy as np
 from luff import _codes as codes
 from luff._codes import DType, GapReason, Role
 from luff._hook import Session
-from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._device import DeviceRows, is_on_device
+from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.evidence._fused import Fused
 from luff.torch.evidence._graph_values import multiplies_values, users_of

@@ -134,7 +134,11 @@ class Samples:
         if len(tensors) == 2 and step.mode == _TRAIN:
             self._answers.loss_called(kind, call, tensors[0])
         rows = [rows_to_keep(tensor) for tensor in tensors]
-        if len(tensors) == 2 and all(is_readable(t) or is_on_device(t) for t in tensors) and _as_many_rows(*tensors):
+        if (
+            len(tensors) == 2
+            and all(is_readable(t) or is_on_device(t) for t in tensors)
+            and _as_many_rows(*tensors)
+        ):
             rows = [min(rows)] * 2
         for index, tensor in enumerate(tensors):
             self._take(step, None, kind, 2 * call + index, tensor, rows[index])

@@ -40,7 +40,7 @@ class _Elsewhere:
 
     def __init__(self, layout: int, tensor: Any) -> None:
         self.layout = layout
-        self.nbytes = int(tensor.nbytes)
+        self.nbytes = 0  # that it holds
         self.tensor = tensor  # None: kept for later
         self._later = Unchanged(tensor)
 
