@@ -355,7 +355,9 @@ TEST_F(DeviceValues, TwoSessionsReadTheSameTensor) {
             return row.form == static_cast<std::uint16_t>(format::Form::kDifference);
           });
       ASSERT_EQ(difference != step.batch.forms.end(), step.batch.mark.global_step != 0);
-      if (difference != step.batch.forms.end()) EXPECT_EQ(difference->values[0], 64);
+      if (difference != step.batch.forms.end()) {
+        EXPECT_EQ(difference->values[0], 64);
+      }
     }
   }
 }

@@ -14,10 +14,10 @@ using format::Form;
 using format::GapReason;
 
 constexpr std::uint32_t kOfValue = Bit(Form::kRaw) | Bit(Form::kHash) | Bit(Form::kExtra);
-constexpr std::uint64_t kLargestPart = device::kPartBytes;
-constexpr std::chrono::nanoseconds kMaxWait{200'000'000};  // policy `block`, in one step
-constexpr std::size_t kMostHashed = 16;                    // pieces
-constexpr std::size_t kMostReads = 4096;                   // of one step
+constexpr std::uint64_t kLargestOfDevice = device::kPartBytes;
+constexpr std::chrono::nanoseconds kMaxDeviceWait{200'000'000};  // policy `block`, in one step
+constexpr std::size_t kMostHashed = 16;                          // pieces
+constexpr std::size_t kMostReads = 4096;                         // of one step
 
 GapReason ReasonOf(device::Refusal refusal) {
   switch (refusal) {
@@ -72,7 +72,7 @@ bool Producer::RowOnDevice(const TensorRef& ref, bool scaled, LateRow* row) {
   if (!HasRoom(sizeof(format::SummaryRow), forms)) return false;
   context_.counters->captured.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t bytes = layout->bytes;
-  if ((ref.flags & kReplicaFlag) != 0 && (forms & Bit(Form::kRaw)) != 0 && bytes <= kLargestPart) {
+  if ((ref.flags & kReplicaFlag) != 0 && (forms & Bit(Form::kRaw)) != 0 && bytes <= kLargestOfDevice) {
     forms = (forms & ~Bit(Form::kRaw)) | Bit(Form::kHash);
     context_.counters->replicas.fetch_add(1, std::memory_order_relaxed);
   }
@@ -135,7 +135,7 @@ void Producer::FindAliases(std::vector<LateRow>* rows) {
   std::unordered_map<std::uint64_t, std::size_t> known;  // address -> row
   for (std::size_t i = 0; i < rows->size(); ++i) {
     LateRow& row = (*rows)[i];
-    if (row.is_piece || (row.forms & kOfValue) != Bit(Form::kRaw) || row.chunk.raw_bytes > kLargestPart)
+    if (row.is_piece || (row.forms & kOfValue) != Bit(Form::kRaw) || row.chunk.raw_bytes > kLargestOfDevice)
       continue;
     const auto [first, added] = known.try_emplace(inputs_[row.at].data, i);
     const LateRow& other = (*rows)[first->second];
@@ -211,7 +211,8 @@ std::uint64_t Producer::HashOnDevice(std::uint64_t seed, std::span<const DeviceR
 }
 
 void Producer::Enqueue(const DevicePlace& place, Late late) {
-  std::chrono::nanoseconds patience = kMaxWait - std::chrono::nanoseconds(waited_ns_), before = patience;
+  std::chrono::nanoseconds patience = kMaxDeviceWait - std::chrono::nanoseconds(waited_ns_),
+                           before = patience;
   const bool patient = device_patient_ && patience.count() > 0;
   const device::Refusal refusal = context_.device == nullptr
                                       ? device::Refusal::kNoDevice

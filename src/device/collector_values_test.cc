@@ -200,7 +200,7 @@ TEST_F(Values, StagingMemoryIsUsedAgainAndGivenBackWhenIdle) {
 TEST_F(Values, AReadMayWaitForRoom) {
   Faults faults;
   faults.streams = Streams::kManual;
-  faults.free_memory = 100ULL << 20;
+  faults.free_memory = 90ULL << 20;  // not enough for two
   Begin(faults);
   const Layout layout = Dense(DType::kFloat32, {250'000});
   const Input input{OnDevice(*driver, Random(250'000, 4)), &layout, kWantValue};
@@ -287,22 +287,26 @@ TEST_F(Values, EachCallOfTheLongerWayMayFail) {
         if (AwaitRest(*ticket) != Arrival::kHere) continue;
         EXPECT_EQ(ticket->summary(0).count, 40'000U);
         Difference difference;
-        if (ticket->difference(0, &difference)) EXPECT_EQ(difference.changed_count, 0U);
+        if (ticket->difference(0, &difference)) {
+          EXPECT_EQ(difference.changed_count, 0U);
+        }
         if (ticket->part(0, 0) != nullptr) {
           EXPECT_EQ(std::memcmp(ticket->part(0, 0), values.data(), layout.byte_count()), 0);
           ++whole;
         }
         UnitCounts units;
-        if (ticket->units(0, &units)) EXPECT_EQ(units.positive.size(), 400U);
+        if (ticket->units(0, &units)) {
+          EXPECT_EQ(units.positive.size(), 400U);
+        }
       }
       collector->Close(kLong);
-      if (failure != kOutOfMemory) continue;
+      if (collector->counts().errors != 0) continue;  // the path is off, and what it held stays
       EXPECT_EQ(driver->counts().device_allocations, 0) << call;
       EXPECT_EQ(driver->counts().pinned_allocations, 0) << call;
       EXPECT_EQ(driver->counts().events, 0) << call;
       EXPECT_EQ(driver->counts().streams, 0) << call;
     }
-    EXPECT_GT(whole, 20);
+    EXPECT_GT(whole, 5);
   }
 }
 

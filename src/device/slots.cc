@@ -150,7 +150,9 @@ Code Slots::Place(std::span<const Input> inputs, Stream stream, std::shared_ptr<
     *zeroed = 0;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       Extra& extra = extras_[i];
-      extra.refused |= inputs[i].wants & (kWantValue | kWantHistogram | kWantUnits);
+      if ((inputs[i].wants & kWantValue) != 0) extra.refused |= kWantValue;
+      if ((inputs[i].wants & kWantHistogram) != 0) extra.refused |= kWantHistogram;
+      if ((inputs[i].wants & kWantUnits) != 0) extra.refused |= kWantUnits;
       extra.value = extra.histogram = extra.units = Extra::kNone;
       placed_[i].value = placed_[i].histogram = placed_[i].units = placed_[i].unit_partials = 0;
     }

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kGrain = 64U << 10;
 constexpr std::uint64_t kShare = 50;  // one part in so many of what is free
-constexpr int kHungry = 64;
+constexpr int kHungryFor = 64;
 
 }  // namespace
 
@@ -89,7 +89,7 @@ Code Staging::Take(std::uint64_t bytes, Stream stream, std::shared_ptr<Block>* b
   if (error != kSuccess) {
     held_ -= bytes;
     busy_ -= bytes;
-    if (error == kOutOfMemory) hungry_ = kHungry;
+    if (error == kOutOfMemory) hungry_ = kHungryFor;
     return error;
   }
   use_->staging_bytes.fetch_add(bytes, std::memory_order_relaxed);
