@@ -21,6 +21,7 @@ __all__ = [
     "DeviceScalar",
     "Unchanged",
     "hash_on_device",
+    "is_divisor",
     "is_on_device",
     "record_number",
     "scalar_of",
@@ -39,6 +40,11 @@ def is_on_device(tensor: Any) -> bool:
         and tensor.layout is torch.strided
         and _raw_stream is not None
     )
+
+
+def is_divisor(scale: Any) -> bool:
+    """Whether a loss scale is a number on an accelerator that rows there may be divided by."""
+    return is_on_device(scale) and scale.dtype is torch.float32 and scale.numel() == 1
 
 
 class DeviceRows:
@@ -89,11 +95,11 @@ class DeviceRows:
             self._session.capture_on_device(rows[0], used, device, _raw_stream(device), factor, scale)
         return count
 
-    def one(self, number: int, layout: int, tensor: Any, factor: float = 1.0) -> None:
+    def one(self, number: int, layout: int, tensor: Any, factor: float = 1.0, divisor: Any = None) -> None:
         """Captures one tensor now."""
         self.begin()
         self.add(number | layout << 32, tensor)
-        self.capture(factor)
+        self.capture(factor, divisor)
 
 
 def hash_on_device(session: Session, tensor: Any, seed: int, nbytes: int, parts: int, stride: int) -> int:

@@ -49,7 +49,7 @@ class _Elsewhere:
         self.tensor = None
         return self
 
-    def __call__(self) -> Any:
+    def now(self) -> Any:
         """Returns the tensor; None if it is gone or was changed."""
         return self._later() if self.tensor is None else self.tensor
 
@@ -101,7 +101,7 @@ class _Memories(Arrays):
     def array(self, number: int, value: _Memory | _Elsewhere, dtype: int | None = None) -> bool:  # noqa: ARG002
         """Captures the due forms of a value."""
         if isinstance(value, _Elsewhere):
-            tensor = value()
+            tensor = value.now()
             if tensor is None:
                 self.session.gap(number, int(GapReason.NOT_SEEN), self.session.due_tensor(number), 1)
             else:
