@@ -102,7 +102,7 @@ def _dense(low: Any, counts: Any) -> dict[float, int]:
 
 
 def forms(folder: Path) -> Iterator[Row]:
-    """Raw values, histograms and forms of tensors at several steps, against a training on the CPU of the same values."""
+    """Raw values, histograms and other forms at several steps, against a training of the same values on the CPU."""
     import luff.torch
     import numpy as np
     import torch

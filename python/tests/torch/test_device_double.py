@@ -189,7 +189,9 @@ def test_rules_find_what_they_find_on_the_cpu(tmp_path):
     assert device <= cpu
     page = (ROOT / "docs/gpu.md").read_text()
     listed = page.split("<!-- rules without data on a GPU -->")[1].split("\n\n")[0]
-    assert {word for word in listed.replace(",", " ").replace(".", " ").split() if word[0].isupper()} == cpu - device
+    assert {
+        word for word in listed.replace(",", " ").replace(".", " ").split() if word[0].isupper()
+    } == cpu - device
     # What the rules see is the same, but for what the page lists.
     trials = {name: luff.open_trial(path) for name, path in runs.items()}
     for name in trials["cpu"].tensors():
