@@ -232,8 +232,8 @@ TEST_F(Values, NobodyWaitsForValuesThatNobodyWants) {
   Faults faults;
   faults.streams = Streams::kThreads;
   Begin(faults);
-  const Layout layout = Dense(DType::kFloat32, {250'000});
-  const Input input{OnDevice(*driver, Random(250'000, 4)), &layout, kWantValue | kWantUnits};
+  const Layout layout = Dense(DType::kFloat32, {20'000});
+  const Input input{OnDevice(*driver, Random(20'000, 4)), &layout, kWantValue | kWantUnits};
   const auto stream = reinterpret_cast<std::uint64_t>(driver->stream(0));
   for (int step = 0; step < 30; ++step) {
     std::shared_ptr<Ticket> ticket;  // dropped at once
@@ -269,8 +269,8 @@ TEST_F(Values, TheDevicesTimeIsCounted) {
 
 // As EachCallMayFail, for the calls of the longer way: what comes is right.
 TEST_F(Values, EachCallOfTheLongerWayMayFail) {
-  const Layout layout = Dense(DType::kFloat32, {100, 400});
-  const std::vector<float> values = Random(40'000, 5);
+  const Layout layout = Dense(DType::kFloat32, {100, 40});
+  const std::vector<float> values = Random(4'000, 5);
   for (const Code failure : {kOutOfMemory, Code{400}}) {
     int whole = 0;
     for (int call = 1; call < 40; ++call) {
@@ -285,7 +285,7 @@ TEST_F(Values, EachCallOfTheLongerWayMayFail) {
         std::shared_ptr<Ticket> ticket;
         if (collector->Read(0, 0, {&input, 1}, {}, &ticket) != Refusal::kNone) continue;
         if (AwaitRest(*ticket) != Arrival::kHere) continue;
-        EXPECT_EQ(ticket->summary(0).count, 40'000U);
+        EXPECT_EQ(ticket->summary(0).count, 4'000U);
         Difference difference;
         if (ticket->difference(0, &difference)) {
           EXPECT_EQ(difference.changed_count, 0U);
@@ -296,7 +296,7 @@ TEST_F(Values, EachCallOfTheLongerWayMayFail) {
         }
         UnitCounts units;
         if (ticket->units(0, &units)) {
-          EXPECT_EQ(units.positive.size(), 400U);
+          EXPECT_EQ(units.positive.size(), 40U);
         }
       }
       collector->Close(kLong);

@@ -265,14 +265,21 @@ int Run(int pieces) {
   State& all = All();
   int done = 0;
   for (; done < pieces; ++done) {
-    std::vector<Stream> ready;
-    for (const auto& s : all.streams) {
-      if (!s->work.empty()) ready.push_back(s.get());
+    std::function<void()> work;
+    Stream stream = nullptr;
+    {
+      const std::lock_guard lock(all.mutex);
+      std::vector<Stream> ready;
+      for (const auto& s : all.streams) {
+        const std::lock_guard of_stream(s->mutex);
+        if (!s->work.empty()) ready.push_back(s.get());
+      }
+      if (ready.empty()) break;
+      stream = ready[all.random() % ready.size()];
+      const std::lock_guard of_stream(stream->mutex);
+      work = std::move(stream->work.front());
+      stream->work.pop_front();
     }
-    if (ready.empty()) break;
-    const Stream stream = ready[all.random() % ready.size()];
-    const std::function<void()> work = std::move(stream->work.front());
-    stream->work.pop_front();
     RunOne(stream, work);
   }
   return done;
