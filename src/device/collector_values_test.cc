@@ -232,7 +232,7 @@ TEST_F(Values, NobodyWaitsForValuesThatNobodyWants) {
   Faults faults;
   faults.streams = Streams::kThreads;
   Begin(faults);
-  const Layout layout = Dense(DType::kFloat32, {20'000});
+  const Layout layout = Dense(DType::kFloat32, {200, 100});
   const Input input{OnDevice(*driver, Random(20'000, 4)), &layout, kWantValue | kWantUnits};
   const auto stream = reinterpret_cast<std::uint64_t>(driver->stream(0));
   for (int step = 0; step < 30; ++step) {
