@@ -192,6 +192,7 @@ def test_rules_find_what_they_find_on_the_cpu(tmp_path):
     assert {
         word for word in listed.replace(",", " ").replace(".", " ").split() if word[0].isupper()
     } == cpu - device
+    assert f"{len(device)} of the {len(cpu)} rules" in page
     # What the rules see is the same, but for what the page lists.
     trials = {name: luff.open_trial(path) for name, path in runs.items()}
     for name in trials["cpu"].tensors():
