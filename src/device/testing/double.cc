@@ -212,7 +212,7 @@ void Reset(const Faults* faults) {
   all.faults = *faults;
   all.counts = {};
   all.misuse.clear();
-  for (const auto& [at, bytes] : all.allocations) Memory().Give(at, bytes);
+  Memory().Forget();
   all.allocations.clear();
   for (const auto& [at, bytes] : all.pinned) Keep(const_cast<char*>(at));
   all.pinned.clear();

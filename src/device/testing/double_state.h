@@ -56,7 +56,7 @@ struct StreamTag {
 
 namespace testing {
 
-inline constexpr std::size_t kArena = std::size_t{1} << 30;
+inline constexpr std::size_t kArena = std::size_t{4} << 30;
 inline constexpr int kDevices = 4;
 inline constexpr Code kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kNotFound = 500;
 
@@ -82,6 +82,12 @@ class Arena {
   void Give(DevicePointer at, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     freed_[Rounded(bytes)].push_back(at);
+  }
+  /// What was given back before is not taken again: threads of an earlier test may still use its addresses.
+  void Forget() {
+    const std::lock_guard lock(mutex_);
+    freed_.clear();
+    static_cast<void>(madvise(base_, used_, MADV_DONTNEED));  // many pages make Open and Close slow
   }
   void Open() {
     const std::lock_guard lock(mutex_);
