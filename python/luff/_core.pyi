@@ -212,6 +212,13 @@ class Session:
         Record a number in memory of an accelerator, as a tensor too if that is due.
         """
 
+    def hash_on_device(
+        self, seed: int, address: int, nbytes: int, parts: int, stride: int, device: int, stream: int
+    ) -> int:
+        """
+        Hash memory of an accelerator: `parts` ranges of `nbytes`, `stride` apart. Returns what stands for the hash in events of batches of this step; 0: it cannot be read now.
+        """
+
     def capture_summaries(
         self,
         heads: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)],

@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -266,6 +267,21 @@ void InitSession(nb::module_& m) {
           nb::arg("tensor"), nb::arg("layout"), nb::arg("dtype"), nb::arg("address"), nb::arg("device"),
           nb::arg("stream"), nb::arg("factor") = 1.0,
           "Record a number in memory of an accelerator, as a tensor too if that is due.")
+      .def(
+          "hash_on_device",
+          [](const PySession& s, std::uint64_t seed, std::uint64_t address, std::uint64_t nbytes,
+             std::uint64_t parts, std::uint64_t stride, std::int32_t device, std::uint64_t stream) {
+            std::array<capture::DeviceRange, 16> ranges{};
+            if (parts > ranges.size()) return std::uint64_t{0};
+            for (std::uint64_t i = 0; i < parts; ++i) ranges[i] = {address + i * stride, nbytes};
+            const nb::gil_scoped_release others_go_on;
+            return s.get().HashOnDevice(seed, std::span(ranges).first(parts), {device, stream, 0});
+          },
+          nb::arg("seed"), nb::arg("address"), nb::arg("nbytes"), nb::arg("parts"), nb::arg("stride"),
+          nb::arg("device"), nb::arg("stream"),
+          "Hash memory of an accelerator: `parts` ranges of `nbytes`, `stride` apart. Returns what stands "
+          "for "
+          "the hash in events of batches of this step; 0: it cannot be read now.")
       .def(
           "capture_summaries",
           [](const PySession& s, const Heads& heads, const Summaries& values) {

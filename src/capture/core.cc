@@ -35,6 +35,13 @@ constexpr int kMaxErrors = 8;  // consecutive unknown errors, after which the re
 // it is used.
 constexpr std::size_t kFirstTouch = 2U << 20;
 
+device::CollectorOptions DeviceOptions(const BlockPool& pool) {
+  device::CollectorOptions options;
+  options.headroom = sizeof(format::ChunkHeader);
+  options.host_bytes = std::uint64_t{pool.max_blocks()} * kBlockBytes;
+  return options;
+}
+
 }  // namespace
 
 Core::Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory,
@@ -47,7 +54,7 @@ Core::Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string cont
       governor(plans.now().config().max_overhead),
       publisher(std::move(writer), &plans, &pool, &counters),
       control(std::move(control_directory), control_after, std::move(read), std::move(decide), &gate),
-      device(device::Collector::Make()) {
+      device(device::Collector::Make(DeviceOptions(pool))) {
   gate.OnCapture({[this](const store::ControlRecord& proposal) { return PrepareChange(proposal); },
                   [this] { plans.Use(); }});
 }
@@ -172,12 +179,16 @@ std::unique_ptr<Work> Core::Next(std::chrono::nanoseconds limit) {
 }
 
 bool Core::TakeLate(Work* work) noexcept {
-  if (work->kind != Work::Kind::kStep || (work->late.empty() && !device->has_errors())) return true;
+  if (work->kind != Work::Kind::kStep) return true;
+  const bool hashes = counters.late_hashes.load(std::memory_order_relaxed) != 0;
+  if (work->late.empty() && !hashes && !device->has_errors()) return true;
   try {
     const Settled settled = Settle(work, &next_serial);
     counters.late_values.fetch_add(settled.here, std::memory_order_relaxed);
     counters.nonfinite.fetch_add(settled.nonfinite, std::memory_order_relaxed);
-    counters.gaps.fetch_add(settled.late + settled.lost, std::memory_order_relaxed);
+    counters.gaps.fetch_add(settled.gaps, std::memory_order_relaxed);
+    counters.raw_values.fetch_add(settled.raw_values, std::memory_order_relaxed);
+    counters.raw_bytes.fetch_add(settled.raw_bytes, std::memory_order_relaxed);
     if (settled.late != 0) counters.late_steps.fetch_add(1, std::memory_order_relaxed);
     // The first step that misses values because of an error is the one that tells of it.
     const auto& gaps = work->batch.gaps;

@@ -8,8 +8,12 @@
 /// Values of accelerators, which come after the step that they belong to.
 namespace luff::capture {
 
-/// Largest raw value that is read from an accelerator.
+/// Largest value that an accelerator copies to the host on the training's stream; larger ones go through
+/// staging memory.
 inline constexpr std::uint64_t kMaxPiece = 4096;
+
+/// Argument of an event that stands for a hash on its way.
+[[nodiscard]] std::uint64_t NextHashToken() noexcept;
 
 [[nodiscard]] format::SummaryRow SummaryRowOf(TensorId id, DType dtype, const Summary& summary) noexcept;
 
@@ -18,12 +22,17 @@ inline constexpr std::uint64_t kMaxPiece = 4096;
 
 /// What became of the late values of a step.
 struct Settled {
-  std::uint64_t here = 0, late = 0, lost = 0, nonfinite = 0;
+  std::uint64_t here = 0, late = 0, lost = 0, nonfinite = 0, gaps = 0;
+  std::uint64_t raw_values = 0, raw_bytes = 0;
 };
 
 /// Turns the late values of a step into rows and chunks of the work, and those that are not there into gaps
-/// `device_late` or `device_error`. `next_serial` numbers raw values.
+/// `device_late` or `device_error`. `next_serial` numbers raw values. Events whose hash did not come are
+/// dropped.
 [[nodiscard]] Settled Settle(Work* work, std::atomic<std::uint64_t>* next_serial);
+
+/// Drops events that still stand for a hash on its way.
+void DropHashTokens(store::StepBatch* batch) noexcept;
 
 /// The event that tells of an error.
 [[nodiscard]] std::string EventOf(const device::DeviceError& error);

@@ -374,18 +374,19 @@ void Producer::OtherForms(TensorId id, LayoutId layout_id, TensorState* tensor, 
     add(Form::kExtra, {extra.abs_min, extra.prod, extra.abs_prod});
   }
   if ((forms & Bit(Form::kUnits)) != 0) {
-    UnitAxis axis = UnitAxis::kChannel;
-    for (std::uint64_t rest = due; rest != 0; rest &= rest - 1) {
-      const CollectionConfig& c = context_.plans->now().collection(std::countr_zero(rest));
-      if ((c.forms & Bit(Form::kUnits)) == 0) continue;
-      axis = c.unit_axis;
-      break;
-    }
     rows_.units.emplace_back(id, UnitCounts{});
-    ComputeUnits(view, axis, &rows_.units.back().second);
+    ComputeUnits(view, UnitAxisOf(due), &rows_.units.back().second);
     row_bytes_ += rows_.units.back().second.positive.size() * 24;
   }
   if ((forms & Bit(Form::kDifference)) != 0) TakeDifference(id, layout_id, tensor, view, bytes);
+}
+
+UnitAxis Producer::UnitAxisOf(std::uint64_t due) const {
+  for (std::uint64_t rest = due; rest != 0; rest &= rest - 1) {
+    const CollectionConfig& c = context_.plans->now().collection(std::countr_zero(rest));
+    if ((c.forms & Bit(Form::kUnits)) != 0) return c.unit_axis;
+  }
+  return UnitAxis::kChannel;
 }
 
 void Producer::TakeDifference(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
@@ -570,9 +571,9 @@ void Producer::Abandon() {
   rows_.forms.clear();
   rows_.scalars.clear();
   rows_.gaps.clear();
-  late_.clear();
+  std::erase_if(late_, [](const Late& late) { return late.token == 0; });  // events are kept
   ++step_tag_;
-  row_bytes_ = store::RowBytes(rows_);  // events are kept
+  row_bytes_ = store::RowBytes(rows_);
   seen_count_ = 0;
   waited_ns_ = 0;
 }

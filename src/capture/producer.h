@@ -19,7 +19,7 @@ struct Counters {
       nonfinite{0}, degraded{0}, waits{0};
   std::atomic<std::uint64_t> steps{0}, abandoned_steps{0}, dropped_steps{0}, written_chunks{0},
       store_errors{0};
-  std::atomic<std::uint64_t> late_values{0}, late_steps{0};
+  std::atomic<std::uint64_t> late_values{0}, late_steps{0}, late_hashes{0};
   std::atomic<std::uint64_t> gaps{0};
 };
 
@@ -64,6 +64,9 @@ class Producer {
   void CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place, double factor)
       LUFF_EXCLUDES(mutex_);
   void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) LUFF_EXCLUDES(mutex_);
+  /// Session::HashOnDevice.
+  [[nodiscard]] std::uint64_t HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
+                                           const DevicePlace& place) LUFF_EXCLUDES(mutex_);
   /// Moves rows to `batch` and what they wait for to `late`, and hands the open part of the block to the
   /// writer thread as part of step number `step`.
   void EndStep(std::uint64_t step, store::StepBatch* batch, std::vector<Late>* late) LUFF_EXCLUDES(mutex_);
@@ -115,6 +118,8 @@ class Producer {
       LUFF_REQUIRES(mutex_);
   void OtherForms(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                   std::uint64_t bytes, std::uint64_t due, std::uint32_t forms) LUFF_REQUIRES(mutex_);
+  /// The axis of the first collection among these that wants units.
+  [[nodiscard]] UnitAxis UnitAxisOf(std::uint64_t due) const;
   void TakeDifference(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                       std::uint64_t bytes) LUFF_REQUIRES(mutex_);
   /// Returns space for a header and `bytes` in the current block or a new one; null if the policy yields no
@@ -125,6 +130,9 @@ class Producer {
   /// in a gap.
   bool HasRoom(std::uint64_t bytes, std::uint32_t forms) LUFF_REQUIRES(mutex_);
   void DropBlock() LUFF_REQUIRES(mutex_);
+  /// Decides what is read of a tensor: adds an input or a piece, and fills in the row. False: nothing.
+  [[nodiscard]] bool RowOnDevice(const TensorRef& ref, bool scaled, LateRow* row) LUFF_REQUIRES(mutex_);
+  void FindAliases(std::vector<LateRow>* rows) LUFF_REQUIRES(mutex_);
   /// Enqueues `inputs_` and `pieces_`; a refusal is a gap of each row.
   void Enqueue(const DevicePlace& place, Late late) LUFF_REQUIRES(mutex_);
   void AddSummary(TensorId id, DType dtype, const Summary& summary) LUFF_REQUIRES(mutex_);
@@ -142,6 +150,8 @@ class Producer {
   std::vector<Late> late_ LUFF_GUARDED_BY(mutex_);
   std::vector<device::Input> inputs_ LUFF_GUARDED_BY(mutex_);  // of one read
   std::vector<device::Piece> pieces_ LUFF_GUARDED_BY(mutex_);
+  std::uint64_t device_pieces_bytes_ LUFF_GUARDED_BY(mutex_) = 0;
+  bool device_patient_ LUFF_GUARDED_BY(mutex_) = false;  // it may wait for room
   Block* block_ LUFF_GUARDED_BY(mutex_) = nullptr;
   std::size_t begin_ LUFF_GUARDED_BY(mutex_) = 0;  // of the open part
   std::size_t used_ LUFF_GUARDED_BY(mutex_) = 0;

@@ -28,7 +28,6 @@ constexpr std::size_t kMaxDocuments = 64;  // waiting for the next step
 constexpr std::size_t kMaxText = 1U << 20;
 constexpr std::uint64_t kWorthReleasing = 32U << 10;
 constexpr std::size_t kSpareBlocks = 4;
-constexpr std::chrono::milliseconds kLongestClose{10'000};
 
 std::atomic<std::uint64_t> g_fork_count{0};
 std::atomic<std::uint64_t> g_next_session{1};
@@ -363,6 +362,14 @@ void SessionImpl::ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& 
   Timed("ScalarOnDevice", [&] { ThisThread()->ScalarOnDevice(scalar, place); });
 }
 
+std::uint64_t SessionImpl::HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
+                                        const DevicePlace& place) noexcept {
+  if (!Accepts() || !core_->plans.now().config().events) return 0;
+  std::uint64_t token = 0;
+  Timed("HashOnDevice", [&] { token = ThisThread()->HashOnDevice(seed, ranges, place); });
+  return token;
+}
+
 void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
   if (!Accepts()) return;
   if (bytes_of_text > kMaxText) {
@@ -486,7 +493,10 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
       }
       AddMarks(&work->batch);
     }
-    if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
+    // A device tells a little later; on the mean of many steps it is the same.
+    const std::uint64_t device_ns = core_->device->device_ns();
+    const auto of_device = static_cast<std::int64_t>(device_ns - std::exchange(last_device_ns_, device_ns));
+    if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed) + of_device, since);
     core_->time_ns.fetch_add(since, std::memory_order_relaxed);
     last_end_ns_ = now;
     core_->step.due.store(0, std::memory_order_relaxed);
@@ -569,47 +579,6 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
   }
 }
 
-// Half of the time for what the device has yet to deliver, the other half for the disk.
-void SessionImpl::WaitForLate(std::chrono::milliseconds deadline) noexcept {
-  if (core_->close_asked.load()) return;
-  const std::chrono::nanoseconds half = std::clamp(deadline, std::chrono::milliseconds(0), kLongestClose) / 2;
-  core_->late_until_ns.store(Env::Real().NowMonotonicNs() + half.count(), std::memory_order_relaxed);
-}
-
-// Hands over what a broken step left, and definitions that no step took.
-void SessionImpl::HandOverRest() {
-  std::unique_ptr<Work> work = core_->queue.Blank();
-  work->kind = Work::Kind::kLoose;
-  if (in_step_) {
-    MutexLock lock(mutex_);
-    for (const auto& producer : producers_) producer->Abandon();
-  }
-  Collect(work.get());
-  store::StepBatch& batch = work->batch;
-  if (in_step_ && !Failed()) {
-    const std::int64_t step = core_->step.expected_step.load();
-    batch.gaps.push_back(store::GapOfSteps(GapReason::kClosing, 1, 0, step, step));
-  }
-  batch.summaries.clear();
-  batch.histograms.clear();
-  batch.units.clear();
-  batch.forms.clear();
-  batch.scalars.clear();
-  work->late.clear();
-  static_cast<void>(core_->queue.Push(work, true));
-}
-
-bool SessionImpl::WaitForWriter(std::chrono::milliseconds deadline) noexcept {
-  const auto until = std::chrono::steady_clock::now() + deadline;
-  MutexLock lock(core_->done_mutex);
-  std::unique_lock<std::mutex> native(core_->done_mutex.native(), std::adopt_lock);
-  while (!core_->finished && core_->done.wait_until(native, until) != std::cv_status::timeout) {
-  }
-  const bool done = core_->finished;
-  native.release();
-  return done;
-}
-
 void SessionImpl::AfterForkInChild() noexcept { Sleep(); }
 
 Health SessionImpl::health() const {
@@ -636,6 +605,9 @@ Health SessionImpl::health() const {
   const device::CollectorCounts device = core_->device->counts();
   add("device_reads", device.reads);
   add("device_errors", device.errors);
+  add("device_ns", core_->device->device_ns());
+  add("device_values", device.values);
+  add("device_staging_bytes", device.staging_bytes);
   add("late_values", c.late_values.load());
   add("late_steps", c.late_steps.load());
   add("pool_blocks", core_->pool.block_count());

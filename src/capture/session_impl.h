@@ -46,6 +46,8 @@ class SessionImpl final : public Session {
   void CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place,
                        double factor) noexcept override;
   void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept override;
+  std::uint64_t HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
+                             const DevicePlace& place) noexcept override;
   void Scalar(TensorId id, double value) noexcept override;
   void Text(TensorId id, std::string_view utf8) noexcept override;
   void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept override;
@@ -126,6 +128,7 @@ class SessionImpl final : public Session {
   std::atomic<std::int64_t> step_begin_ns_{0};
   std::atomic<std::int64_t> capture_ns_{0};
   std::int64_t last_end_ns_ = 0;
+  std::uint64_t last_device_ns_ = 0;  // of the collector, at the end of the last step
   PhaseSteps phases_;
   store::StepModules modules_;
   enum class Trace : std::uint8_t { kNone, kRuns, kEnds };  // kEnds: within the step in progress

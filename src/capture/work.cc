@@ -20,6 +20,7 @@ void Work::clear() {
   late.clear();
   late_since_ns = 0;
   values.clear();
+  tickets.clear();
   step = 0;
 }
 

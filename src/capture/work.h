@@ -13,6 +13,7 @@
 #include "luff/base/mutex.h"
 #include "luff/capture/session.h"
 #include "luff/store/writer.h"
+#include "luff/tensor/summary.h"
 
 /// Work that producers hand to the writer thread.
 namespace luff::capture {
@@ -34,18 +35,20 @@ struct ChunkRecord {
   store::Retention keep;
 };
 
-/// A value that an accelerator has yet to deliver.
+/// What an accelerator has yet to deliver of a tensor.
 struct LateRow {
   TensorId tensor = 0;
-  LayoutId layout = 0;
   DType dtype = DType::kInvalid;    // of what is recorded
   DType read_as = DType::kInvalid;  // of the piece
-  std::uint32_t forms = 0;          // of kSummary and kRaw
-  std::uint32_t at = 0;             // number of the input, or of the piece
-  bool is_piece = false;
+  std::uint32_t forms = 0;
+  std::uint32_t at = 0;    // number of the input, or of the piece
+  bool is_piece = false;   // all forms are made of its bytes on the host
   bool is_scalar = false;  // recorded as a number, too
-  double factor = 1;       // that the values are to be multiplied by
-  ChunkRecord chunk;       // kRaw
+  UnitAxis axis = UnitAxis::kChannel;
+  const Layout* layout = nullptr;  // of the tensor, except of scalars
+  std::int64_t same_as = -1;       // row whose raw value is this one's, too
+  double factor = 1;               // that the values are to be multiplied by
+  ChunkRecord chunk;               // kRaw
 };
 
 /// Values of one read, and what they wait for.
@@ -54,6 +57,9 @@ struct Late {
   std::vector<LateRow> rows;
   bool has_divisor = false;  // the last piece is a float32 that all summaries are to be divided by
   std::uint32_t divisor = 0;
+  // Where pieces are to be hashed instead: events with the token get the hash.
+  std::uint64_t token = 0, seed = 0;
+  std::uint32_t hashed_pieces = 0;
 };
 
 struct Work {
@@ -65,7 +71,8 @@ struct Work {
   PhasesEnd ended;               // kStep with phases
   std::vector<Late> late;        // kStep: what it waits for
   std::int64_t late_since_ns = 0;
-  std::vector<std::unique_ptr<std::byte[]>> values;  // that came late; chunks point to them
+  std::vector<std::unique_ptr<std::byte[]>> values;  // that came late; chunks point to them, or to memory of
+  std::vector<std::shared_ptr<device::Ticket>> tickets;
   std::uint64_t step = 0;  // counts begun steps; keeps slices of an abandoned step apart
   void clear();
   /// Bytes of memory that it holds, without its block.

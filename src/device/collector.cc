@@ -11,6 +11,8 @@
 
 #include "base/signals_blocked.h"
 #include "device/driver.h"
+#include "device/fetcher.h"
+#include "device/kernels/arguments.h"
 #include "device/slots.h"
 #include "luff/base/mutex.h"
 
@@ -55,10 +57,9 @@ class CollectorImpl;
 
 class TicketImpl final : public Ticket {
  public:
-  TicketImpl(std::shared_ptr<CollectorImpl> collector, std::shared_ptr<Slot> slot)
-      : collector_(std::move(collector)),
-        slot_(std::move(slot)) {}
-  ~TicketImpl() override { slot_->held.store(false, std::memory_order_release); }
+  TicketImpl(std::shared_ptr<CollectorImpl> collector, std::shared_ptr<Slot> slot,
+             std::shared_ptr<Fetch> fetch, Use* use, std::size_t headroom);
+  ~TicketImpl() override;
   [[nodiscard]] Arrival arrival() const noexcept override {
     return slot_->arrival.load(std::memory_order_acquire);
   }
@@ -66,21 +67,67 @@ class TicketImpl final : public Ticket {
   [[nodiscard]] std::span<const std::byte> piece(std::size_t i) const noexcept override {
     return slot_->PieceAt(i);
   }
+  [[nodiscard]] Arrival rest() const noexcept override {
+    return fetch_ == nullptr ? Arrival::kHere : fetch_->arrival.load(std::memory_order_acquire);
+  }
+  [[nodiscard]] std::uint8_t refused(std::size_t i) const noexcept override {
+    return slot_->extras.empty() ? std::uint8_t{0} : slot_->extras[i].refused;
+  }
+  [[nodiscard]] bool difference(std::size_t i, Difference* out) const noexcept override {
+    return slot_->DifferenceOf(i, out);
+  }
+  [[nodiscard]] std::span<const std::uint64_t> histogram(std::size_t i) const noexcept override {
+    const std::byte* at = At(i, &Extra::histogram);
+    if (at == nullptr) return {};
+    return {reinterpret_cast<const std::uint64_t*>(at), kHistogramBins};
+  }
+  [[nodiscard]] bool units(std::size_t i, UnitCounts* out) const override {
+    const std::byte* at = At(i, &Extra::units);
+    if (at == nullptr) return false;
+    const Extra& extra = slot_->extras[i];
+    out->axis = extra.axis;
+    out->values_per_unit = extra.values_per_unit;
+    out->positive.resize(extra.unit_count);
+    out->zero.resize(extra.unit_count);
+    out->sum.resize(extra.unit_count);
+    for (std::size_t u = 0; u < extra.unit_count; ++u) {
+      const UnitCount& count = reinterpret_cast<const UnitCount*>(at)[u];
+      out->positive[u] = count.positive;
+      out->zero[u] = count.zero;
+      out->sum[u] = count.sum;
+    }
+    return true;
+  }
+  [[nodiscard]] std::byte* part(std::size_t i, std::size_t part) const noexcept override {
+    std::byte* at = At(i, &Extra::value);
+    return at == nullptr ? nullptr : at + part * PartSpace(headroom_);
+  }
 
  private:
+  [[nodiscard]] std::byte* At(std::size_t i, std::uint64_t Extra::* offset) const noexcept {
+    if (fetch_ == nullptr || slot_->extras.empty() || slot_->extras[i].*offset == Extra::kNone)
+      return nullptr;
+    return fetch_->host.get() + slot_->extras[i].*offset;
+  }
+
   const std::shared_ptr<CollectorImpl> collector_;  // whose memory it is
   const std::shared_ptr<Slot> slot_;
+  const std::shared_ptr<Fetch> fetch_;  // null: nothing takes the longer way
+  Use* const use_;                      // the collector's
+  const std::size_t headroom_;
 };
 
 class CollectorImpl final : public Collector, public std::enable_shared_from_this<CollectorImpl> {
  public:
+  explicit CollectorImpl(const CollectorOptions& options) : options_(options) {}
   ~CollectorImpl() override { Close(std::chrono::milliseconds(0)); }
 
   Refusal Read(int device, std::uint64_t stream, std::span<const Input> inputs, std::span<const Piece> pieces,
-               std::shared_ptr<Ticket>* ticket) noexcept override {
+               std::shared_ptr<Ticket>* ticket, std::chrono::nanoseconds* patience) noexcept override {
     ticket->reset();
     Refusal refusal = Refusal::kNoDevice;
     try {
+      if (patience != nullptr) WaitForRoom(device, inputs, patience);
       refusal = TryRead(device, stream, inputs, pieces, ticket);
     } catch (const std::exception&) {  // no memory for a table
       refusal = Refusal::kBusy;
@@ -111,7 +158,14 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     out.device_bytes = use_.device_bytes.load(std::memory_order_relaxed);
     out.pinned_bytes = use_.pinned_bytes.load(std::memory_order_relaxed);
     out.slots = use_.slots.load(std::memory_order_relaxed);
+    out.staging_bytes = use_.staging_bytes.load(std::memory_order_relaxed);
+    out.host_bytes = use_.host_bytes.load(std::memory_order_relaxed);
+    out.values = use_.values.load(std::memory_order_relaxed);
+    out.waits = use_.waits.load(std::memory_order_relaxed);
     return out;
+  }
+  [[nodiscard]] std::uint64_t device_ns() const noexcept override {
+    return use_.device_ns.load(std::memory_order_relaxed);
   }
 
   void Close(std::chrono::milliseconds patience) noexcept override {
@@ -146,7 +200,30 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     bool known LUFF_GUARDED_BY(enqueueing) = false;
     std::unique_ptr<Slots> slots LUFF_GUARDED_BY(enqueueing);
     std::atomic<bool> off{false};
+    // Of the watching thread.
+    std::unique_ptr<Fetcher> fetcher;
+    std::shared_ptr<Staging> staging;
+    Context context = nullptr;
   };
+
+  /// Waits until staging memory has room for the values, at most `*patience`.
+  void WaitForRoom(int device, std::span<const Input> inputs, std::chrono::nanoseconds* patience) {
+    std::uint64_t bytes = 0;
+    for (const Input& input : inputs)
+      bytes += (input.wants & kWantValue) != 0 ? input.layout->byte_count() : 0;
+    if (bytes == 0 || patience->count() <= 0 || device < 0 || device >= kMaxDevices) return;
+    PerDevice& of = devices_[static_cast<std::size_t>(device)];
+    std::shared_ptr<Staging> staging;
+    {
+      MutexLock lock(of.enqueueing);
+      if (of.slots == nullptr || of.off.load(std::memory_order_acquire)) return;
+      staging = of.slots->staging();
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    if (!staging->WaitForRoom(bytes, begin + *patience)) return;
+    use_.waits.fetch_add(1, std::memory_order_relaxed);
+    *patience -= std::chrono::steady_clock::now() - begin;
+  }
 
   Refusal TryRead(int device, std::uint64_t stream, std::span<const Input> inputs,
                   std::span<const Piece> pieces, std::shared_ptr<Ticket>* ticket) {
@@ -169,16 +246,18 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     if (error != kSuccess) return Fail(device, &of, error, "asking for the state of a stream");
     const char* doing = "";
     std::shared_ptr<Slot> slot;
-    error = slots.Enqueue(handle, inputs, pieces, &slot, &doing);
+    std::shared_ptr<Fetch> fetch;
+    error = slots.Enqueue(handle, inputs, pieces, &slot, &fetch, &doing);
     if (error == kOutOfMemory || (error == kSuccess && slot == nullptr)) {
-      if (slot != nullptr) Expect(device, std::move(slot));
+      if (fetch != nullptr) fetch->wanted.store(false);
+      if (slot != nullptr) Expect({device, std::move(slot), std::move(fetch), slots.staging()});
       return Refusal::kBusy;
     }
     if (IsOfCapture(error)) return Refusal::kCaptured;
     if (error != kSuccess) return Fail(device, &of, error, doing);
     reads_.fetch_add(1, std::memory_order_relaxed);
-    *ticket = std::make_shared<TicketImpl>(shared_from_this(), slot);
-    Expect(device, std::move(slot));
+    *ticket = std::make_shared<TicketImpl>(shared_from_this(), slot, fetch, &use_, options_.headroom);
+    Expect({device, std::move(slot), std::move(fetch), slots.staging()});
     return Refusal::kNone;
   }
 
@@ -200,7 +279,7 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     int pools = 0;
     static_cast<void>(driver_->DeviceGetAttribute(&pools, kMemoryPoolsAttribute, device));
     if (pools == 0) return Fail(device, of, "the device has no memory pools");
-    auto slots = std::make_unique<Slots>(driver_, context, device, &use_);
+    auto slots = std::make_unique<Slots>(driver_, context, device, options_, &use_);
     const char* doing = "";
     if (const Code error = slots->Load(&doing); error != kSuccess) {
       if (!IsSticky(error)) slots->GiveBack();
@@ -250,11 +329,13 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
   struct Pending {
     int device;
     std::shared_ptr<Slot> slot;
+    std::shared_ptr<Fetch> fetch;  // null: none
+    std::shared_ptr<Staging> staging;
   };
 
-  void Expect(int device, std::shared_ptr<Slot> slot) {
+  void Expect(Pending pending) {
     MutexLock lock(mutex_);
-    pending_.push_back({device, std::move(slot)});
+    pending_.push_back(std::move(pending));
     if (asleep_) changed_.notify_all();
   }
 
@@ -280,9 +361,15 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
         MutexLock lock(mutex_);
         std::unique_lock<std::mutex> native(mutex_.native(), std::adopt_lock);
         const auto now = std::chrono::steady_clock::now();
-        if (pending_.empty() && now - last > kLinger) {
+        if (pending_.empty() && !fetching_ && now - last > kLinger) {
           asleep_ = true;
-          while (pending_.empty() && !closing_) changed_.wait(native);
+          while (pending_.empty() && !closing_) {
+            if (use_.staging_bytes.load(std::memory_order_relaxed) == 0) {
+              changed_.wait(native);
+            } else if (changed_.wait_for(native, options_.idle) == std::cv_status::timeout) {
+              break;  // to give back what is idle
+            }
+          }
           asleep_ = false;
           last = std::chrono::steady_clock::now();
         } else if (!closing_) {
@@ -292,7 +379,8 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
         here.swap(pending_);
         native.release();
       }
-      const bool any = Ask(&here);
+      bool any = Ask(&here);
+      any = GoOn() || any;
       if (any) last = std::chrono::steady_clock::now();
       rest = any ? kShortestRest : std::min(rest * 2, kLongestRest);
       MutexLock lock(mutex_);
@@ -317,6 +405,14 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
         if (error == kNotReady || IsOfCapture(error)) return false;
         if (error == kSuccess) arrival = Arrival::kHere;
         if (error != kSuccess) static_cast<void>(Fail(one.device, &of, error, "asking for results"));
+        if (error == kSuccess) CountTime(*one.slot);
+      }
+      if (one.fetch != nullptr) {
+        if (arrival == Arrival::kHere) {
+          BeginFetching(one, &of);
+        } else {
+          one.fetch->arrival.store(arrival, std::memory_order_release);
+        }
       }
       one.slot->arrival.store(arrival, std::memory_order_release);
       return true;
@@ -324,17 +420,61 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     return here->size() != old;
   }
 
+  /// The context is current.
+  void CountTime(const Slot& slot) {
+    float milliseconds = 0;
+    if (driver_->EventElapsedTime(&milliseconds, slot.begin, slot.event) != kSuccess) return;
+    if (milliseconds > 0) use_.device_ns.fetch_add(static_cast<std::uint64_t>(milliseconds * 1e6F));
+  }
+
+  void BeginFetching(const Pending& one, PerDevice* of) {
+    if (of->fetcher == nullptr) {
+      of->fetcher = std::make_unique<Fetcher>(driver_, one.staging, &use_);
+      of->context = one.slot->context;
+      of->staging = one.staging;
+    }
+    of->fetcher->Add(one.fetch);
+  }
+
+  /// Goes on with values on their way to the host, and gives back memory that is idle. True if anything came.
+  bool GoOn() {
+    bool any = false;
+    fetching_ = false;
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      PerDevice& of = devices_[device];
+      if (of.fetcher == nullptr) continue;
+      if (of.off.load(std::memory_order_acquire)) {
+        of.fetcher->Drop();
+        continue;
+      }
+      const InContext inside(*driver_, of.context);
+      Code error = inside.error();
+      const char* doing = "entering the context";
+      if (error == kSuccess) any = of.fetcher->Go(&error, &doing) || any;
+      if (error != kSuccess) {
+        static_cast<void>(Fail(static_cast<int>(device), &of, error, doing));
+        of.fetcher->Drop();
+        continue;
+      }
+      fetching_ = fetching_ || !of.fetcher->empty();
+      of.staging->GiveBack(options_.idle);
+    }
+    return any;
+  }
+
   void GiveBack() noexcept {
     for (PerDevice& of : devices_) {
       if (of.off.load(std::memory_order_acquire) || !of.enqueueing.TryLock()) continue;
       if (of.slots != nullptr) {
         const InContext inside(*driver_, of.slots->context());
+        if (inside.error() == kSuccess && of.fetcher != nullptr) of.fetcher->GiveBack();
         if (inside.error() == kSuccess) of.slots->GiveBack();
       }
       of.enqueueing.Unlock();
     }
   }
 
+  const CollectorOptions options_;
   std::array<PerDevice, kMaxDevices> devices_;
   Mutex driver_mutex_;
   std::shared_ptr<const Driver> driver_;
@@ -351,10 +491,30 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
   bool asleep_ LUFF_GUARDED_BY(mutex_) = false;
   bool closing_ LUFF_GUARDED_BY(mutex_) = false;
   bool ended_ LUFF_GUARDED_BY(mutex_) = false;
+  bool fetching_ = false;  // of the watching thread: values are on their way to the host
 };
+
+TicketImpl::TicketImpl(std::shared_ptr<CollectorImpl> collector, std::shared_ptr<Slot> slot,
+                       std::shared_ptr<Fetch> fetch, Use* use, std::size_t headroom)
+    : collector_(std::move(collector)),
+      slot_(std::move(slot)),
+      fetch_(std::move(fetch)),
+      use_(use),
+      headroom_(headroom) {
+  if (fetch_ != nullptr) use_->host_bytes.fetch_add(fetch_->host_bytes, std::memory_order_relaxed);
+}
+
+TicketImpl::~TicketImpl() {
+  slot_->held.store(false, std::memory_order_release);
+  if (fetch_ == nullptr) return;
+  fetch_->wanted.store(false, std::memory_order_release);
+  use_->host_bytes.fetch_sub(fetch_->host_bytes, std::memory_order_relaxed);
+}
 
 }  // namespace
 
-std::shared_ptr<Collector> Collector::Make() { return std::make_shared<CollectorImpl>(); }
+std::shared_ptr<Collector> Collector::Make(const CollectorOptions& options) {
+  return std::make_shared<CollectorImpl>(options);
+}
 
 }  // namespace luff::device

@@ -2,60 +2,27 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/test_effort.h"
-#include "device/testing/loaded_double.h"
+#include "device/testing/collector_fixture.h"
 
 namespace luff::device::collector_test {
 namespace {
 
-using testing::BeginDouble;
-using testing::Controls;
-using testing::Counts;
-using testing::Faults;
-using testing::OnDevice;
-using testing::Streams;
+using namespace testing;  // NOLINT(google-build-using-namespace): the fixture and the double
 
-constexpr std::chrono::seconds kLong{20};
+struct Collectors : CollectorFixture {};
 
-Layout Dense(DType dtype, std::vector<std::int64_t> dims) { return *Layout::Contiguous(dtype, dims); }
-
-Arrival Await(const Ticket& ticket) {
-  const auto until = std::chrono::steady_clock::now() + kLong;
-  while (ticket.arrival() == Arrival::kWaits && std::chrono::steady_clock::now() < until)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return ticket.arrival();
-}
-
-struct Fixture : ::testing::Test {
-  const Controls* driver = nullptr;
-  std::shared_ptr<Collector> collector;
-
-  void Begin(const Faults& faults) {
-    driver = &BeginDouble(faults);
-    collector = Collector::Make();
-  }
-  /// Ends the collector; nothing is left on the device if its work ended.
-  void TearDown() override {
-    if (collector == nullptr) return;
-    collector->Close(kLong);
-    EXPECT_STREQ(driver->misuse(), "");
-  }
-  std::string Error() const {
-    DeviceError error;
-    return collector->TakeError(&error) ? error.where + ": " + error.what + (error.sticky ? " sticky" : "")
-                                        : "";
-  }
-};
-
-TEST_F(Fixture, SummariesAndPiecesEqualThoseOfTheHost) {
+TEST_F(Collectors, SummariesAndPiecesEqualThoseOfTheHost) {
   Begin({});
   std::vector<float> values(300'000);
   std::mt19937 random(1);
@@ -90,14 +57,14 @@ TEST_F(Fixture, SummariesAndPiecesEqualThoseOfTheHost) {
   EXPECT_EQ(std::memcmp(ticket->piece(1).data(), values.data(), 4), 0);
 }
 
-TEST_F(Fixture, NothingIsDoneBeforeTheFirstRead) {
+TEST_F(Collectors, NothingIsDoneBeforeTheFirstRead) {
   Begin({});
   EXPECT_EQ(driver->counts().calls, 0);
   collector->Close(kLong);
   EXPECT_EQ(driver->counts().calls, 0);
 }
 
-TEST_F(Fixture, TablesAreUploadedOnlyWhenTheyChanged) {
+TEST_F(Collectors, TablesAreUploadedOnlyWhenTheyChanged) {
   Begin({});
   const Layout layout = Dense(DType::kFloat32, {64});
   const DevicePointer one = OnDevice(*driver, std::vector<float>(64, 1)),
@@ -116,7 +83,7 @@ TEST_F(Fixture, TablesAreUploadedOnlyWhenTheyChanged) {
   EXPECT_EQ(collector->counts().tables_built, 2U);
 }
 
-TEST_F(Fixture, EmptyTensorsAndUnknownTypesHaveNoRow) {
+TEST_F(Collectors, EmptyTensorsAndUnknownTypesHaveNoRow) {
   Begin({});
   const Layout empty = Dense(DType::kFloat32, {0, 3});
   std::shared_ptr<Ticket> ticket;
@@ -127,7 +94,7 @@ TEST_F(Fixture, EmptyTensorsAndUnknownTypesHaveNoRow) {
   EXPECT_EQ(driver->counts().launches, 0);
 }
 
-TEST_F(Fixture, ValuesAreThoseOfTheStreamsOrder) {
+TEST_F(Collectors, ValuesAreThoseOfTheStreamsOrder) {
   Faults faults;
   faults.streams = Streams::kThreads;
   Begin(faults);
@@ -153,7 +120,7 @@ TEST_F(Fixture, ValuesAreThoseOfTheStreamsOrder) {
   }
 }
 
-TEST_F(Fixture, AllMemoryIsGivenBack) {
+TEST_F(Collectors, AllMemoryIsGivenBack) {
   Begin({});
   const Layout layout = Dense(DType::kFloat32, {200'000});
   const DevicePointer at = OnDevice(*driver, std::vector<float>(200'000, 1));
@@ -177,7 +144,7 @@ TEST_F(Fixture, AllMemoryIsGivenBack) {
   EXPECT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kOff);
 }
 
-TEST_F(Fixture, NoContextNoDevice) {
+TEST_F(Collectors, NoContextNoDevice) {
   Begin({});
   driver->use_device(-1);
   const Piece piece{OnDevice(*driver, std::vector<float>(1, 1)), 4};
@@ -189,7 +156,7 @@ TEST_F(Fixture, NoContextNoDevice) {
   EXPECT_EQ(driver->counts().launches, 0);
 }
 
-TEST_F(Fixture, AThreadWithoutContextUsesThePrimaryOne) {
+TEST_F(Collectors, AThreadWithoutContextUsesThePrimaryOne) {
   Begin({});
   const Piece piece{OnDevice(*driver, std::vector<float>(1, 3)), 4};
   std::shared_ptr<Ticket> ticket;
@@ -199,7 +166,7 @@ TEST_F(Fixture, AThreadWithoutContextUsesThePrimaryOne) {
   EXPECT_EQ(Await(*ticket), Arrival::kHere);
 }
 
-TEST_F(Fixture, TwoDevices) {
+TEST_F(Collectors, TwoDevices) {
   Faults faults;
   faults.devices = 2;
   faults.streams = Streams::kThreads;
@@ -222,7 +189,7 @@ TEST_F(Fixture, TwoDevices) {
   }
 }
 
-TEST_F(Fixture, NothingIsEnqueuedIntoACapture) {
+TEST_F(Collectors, NothingIsEnqueuedIntoACapture) {
   Faults faults;
   faults.capturing = true;
   Begin(faults);
@@ -233,7 +200,7 @@ TEST_F(Fixture, NothingIsEnqueuedIntoACapture) {
   EXPECT_EQ(driver->counts().downloads, 0);
 }
 
-TEST_F(Fixture, ACaptureElsewhereHoldsTheDefaultStreamOnly) {
+TEST_F(Collectors, ACaptureElsewhereHoldsTheDefaultStreamOnly) {
   Faults faults;
   faults.capturing_elsewhere = true;
   Begin(faults);
@@ -247,7 +214,7 @@ TEST_F(Fixture, ACaptureElsewhereHoldsTheDefaultStreamOnly) {
 
 // Each call that may fail fails once: the path turns off with a name, or, for memory, refuses; and no later
 // read crashes, hangs or gives a wrong value.
-TEST_F(Fixture, EachCallMayFail) {
+TEST_F(Collectors, EachCallMayFail) {
   const Layout layout = Dense(DType::kFloat32, {40'000});
   for (const Code failure : {kOutOfMemory, Code{400}}) {
     int failed = 0;
@@ -278,7 +245,7 @@ TEST_F(Fixture, EachCallMayFail) {
   }
 }
 
-TEST_F(Fixture, AnErrorTurnsThePathOffAndIsNamedOnce) {
+TEST_F(Collectors, AnErrorTurnsThePathOffAndIsNamedOnce) {
   Faults faults;
   faults.failing_call = 8;
   faults.failure = 400;
@@ -295,7 +262,7 @@ TEST_F(Fixture, AnErrorTurnsThePathOffAndIsNamedOnce) {
   EXPECT_EQ(driver->counts().calls, calls);  // it is not retried
 }
 
-TEST_F(Fixture, AStickyErrorOfTheTrainingIsItsOwn) {
+TEST_F(Collectors, AStickyErrorOfTheTrainingIsItsOwn) {
   Faults faults;
   faults.streams = Streams::kThreads;
   faults.breaking_launch = 3;
@@ -315,9 +282,9 @@ TEST_F(Fixture, AStickyErrorOfTheTrainingIsItsOwn) {
   EXPECT_EQ(Error(), ": CUDA_ERROR_ILLEGAL_ADDRESS (700) sticky");
 }
 
-TEST_F(Fixture, AnEventThatNeverComesHoldsNobody) {
+TEST_F(Collectors, AnEventThatNeverComesHoldsNobody) {
   Faults faults;
-  faults.lost_event = 1;
+  faults.lost_event = 2;  // the first tells when the work begins
   Begin(faults);
   const Layout layout = Dense(DType::kFloat32, {4});
   const Input input{OnDevice(*driver, std::vector<float>(4, 1)), &layout};
@@ -332,7 +299,7 @@ TEST_F(Fixture, AnEventThatNeverComesHoldsNobody) {
   EXPECT_EQ(driver->counts().device_allocations, 1);  // the device may still write to it
 }
 
-TEST_F(Fixture, TooMuchOnItsWayIsRefused) {
+TEST_F(Collectors, TooMuchOnItsWayIsRefused) {
   Faults faults;
   faults.streams = Streams::kManual;
   Begin(faults);
@@ -354,7 +321,7 @@ TEST_F(Fixture, TooMuchOnItsWayIsRefused) {
   driver->run(1 << 20);
 }
 
-TEST_F(Fixture, ADriverThatHangsHoldsTheEndForABoundedTime) {
+TEST_F(Collectors, ADriverThatHangsHoldsTheEndForABoundedTime) {
   Faults faults;
   faults.hanging_queries = true;
   Begin(faults);
@@ -369,7 +336,7 @@ TEST_F(Fixture, ADriverThatHangsHoldsTheEndForABoundedTime) {
   ASSERT_EQ(Await(*ticket), Arrival::kHere);
 }
 
-TEST_F(Fixture, OldDriversAndDevicesWithoutPoolsAreNamed) {
+TEST_F(Collectors, OldDriversAndDevicesWithoutPoolsAreNamed) {
   Faults faults;
   faults.no_pools = true;
   Begin(faults);
@@ -380,7 +347,7 @@ TEST_F(Fixture, OldDriversAndDevicesWithoutPoolsAreNamed) {
 }
 
 // Many threads, streams and devices with delays: every value is that of its place in its stream.
-TEST_F(Fixture, Interleavings) {
+TEST_F(Collectors, Interleavings) {
   const int seeds = FewerCases() ? 2 : 5;
   for (int seed = 1; seed <= seeds; ++seed) {
     Faults faults;
@@ -405,15 +372,19 @@ TEST_F(Fixture, Interleavings) {
           const std::vector<float> now(64, static_cast<float>(step * 10 + t));
           driver->write_later(stream, at, now.data(), 256);
           std::shared_ptr<Ticket> ticket;
-          const Input input{at, &layout};
+          const Input input{at, &layout, step % 3 == 0 ? kWantValue : std::uint8_t{0}};
           if (collector->Read(device, reinterpret_cast<std::uint64_t>(stream), {&input, 1}, {}, &ticket) ==
               Refusal::kNone)
             waiting.emplace_back(std::move(ticket), step);
           if (step % 7 == 3 && !waiting.empty()) waiting.erase(waiting.begin());  // abandoned
         }
         for (const auto& [ticket, step] : waiting) {
-          const bool ok =
-              Await(*ticket) == Arrival::kHere && ticket->summary(0).sum == 64.0 * (step * 10 + t);
+          const auto value = static_cast<float>(step * 10 + t);
+          bool ok = AwaitRest(*ticket) == Arrival::kHere && ticket->summary(0).sum == 64.0 * value;
+          if (ok && step % 3 == 0) {
+            const std::vector<float> expected(64, value);
+            ok = ticket->part(0, 0) != nullptr && std::memcmp(ticket->part(0, 0), expected.data(), 256) == 0;
+          }
           (ok ? right : wrong).fetch_add(1);
         }
       });

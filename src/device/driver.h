@@ -26,7 +26,7 @@ inline constexpr Code kDeinitialized = 4;
 inline constexpr Code kNotReady = 600;
 
 inline constexpr int kMajorAttribute = 75, kMinorAttribute = 76, kMemoryPoolsAttribute = 115;
-inline constexpr unsigned kEventWithoutTiming = 2;
+inline constexpr unsigned kEventWithTiming = 0, kEventWithoutTiming = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;  // independent of the default stream
 inline constexpr unsigned kHostPortable = 1;       // pinned memory that every context may use
 inline constexpr int kCaptureRelaxed = 2;  // of this thread's calls, while another thread captures a graph
@@ -64,16 +64,20 @@ struct Driver {
                        void**, void**) = nullptr;
   Code (*MemPoolCreate)(MemoryPool*, const PoolProperties*) = nullptr;
   Code (*MemPoolDestroy)(MemoryPool) = nullptr;
+  Code (*MemPoolTrimTo)(MemoryPool, std::size_t) = nullptr;
+  Code (*MemGetInfo)(std::size_t*, std::size_t*) = nullptr;
   Code (*MemAllocFromPoolAsync)(DevicePointer*, std::size_t, MemoryPool, Stream) = nullptr;
   Code (*MemFreeAsync)(DevicePointer, Stream) = nullptr;
   Code (*MemHostAlloc)(void**, std::size_t, unsigned) = nullptr;
   Code (*MemFreeHost)(void*) = nullptr;
   Code (*MemcpyHtoDAsync)(DevicePointer, const void*, std::size_t, Stream) = nullptr;
   Code (*MemcpyDtoHAsync)(void*, DevicePointer, std::size_t, Stream) = nullptr;
+  Code (*MemsetD8Async)(DevicePointer, unsigned char, std::size_t, Stream) = nullptr;
   Code (*EventCreate)(Event*, unsigned) = nullptr;
   Code (*EventDestroy)(Event) = nullptr;
   Code (*EventRecord)(Event, Stream) = nullptr;
   Code (*EventQuery)(Event) = nullptr;
+  Code (*EventElapsedTime)(float*, Event, Event) = nullptr;
   Code (*StreamCreate)(Stream*, unsigned) = nullptr;
   Code (*StreamDestroy)(Stream) = nullptr;
   Code (*StreamIsCapturing)(Stream, int*) = nullptr;

@@ -25,10 +25,20 @@ Summary Slot::SummaryOf(std::size_t input) const noexcept {
   return SummaryFrom(inputs[input], reinterpret_cast<const Statistics*>(pinned + results_at)[input]);
 }
 
-Slots::Slots(std::shared_ptr<const Driver> driver, Context context, int device, Use* use)
+bool Slot::DifferenceOf(std::size_t input, Difference* out) const noexcept {
+  if (extras.empty() || !extras[input].has_difference) return false;
+  const Differences& d =
+      reinterpret_cast<const Differences*>(pinned + differences_at)[extras[input].difference];
+  *out = {d.l1, d.sum_sq, d.max, d.changed, d.previous_l1, d.previous_sum_sq};
+  return true;
+}
+
+Slots::Slots(std::shared_ptr<const Driver> driver, Context context, int device,
+             const CollectorOptions& options, Use* use)
     : driver_(std::move(driver)),
       context_(context),
       device_(device),
+      options_(options),
       use_(use) {}
 
 Code Slots::Load(const char** doing) {
@@ -46,7 +56,15 @@ Code Slots::Load(const char** doing) {
   properties.device = device_;
   if (const Code error = driver_->MemPoolCreate(&pool_, &properties); error != kSuccess) return error;
   *doing = "making a stream";
-  return driver_->StreamCreate(&side_, kStreamNonBlocking);
+  if (const Code error = driver_->StreamCreate(&side_, kStreamNonBlocking); error != kSuccess) return error;
+  staging_ = std::make_shared<Staging>(driver_, pool_, side_, options_.staging_bytes, use_);
+  return kSuccess;
+}
+
+Code Slots::FindKernel(Function* function, const char* name, const char** doing) {
+  if (*function != nullptr) return kSuccess;
+  *doing = "loading the kernels";
+  return driver_->ModuleGetFunction(function, module_, name);
 }
 
 std::shared_ptr<Slot> Slots::FindSame(std::span<const Input> inputs, std::uint64_t piece_bytes) const {
@@ -93,9 +111,11 @@ Code Slots::Grow(const Need& need, Stream stream, std::shared_ptr<Slot>* slot, c
   }
   if (error == kSuccess) {
     *doing = "making an event";
-    error = driver_->EventCreate(&made->event, kEventWithoutTiming);
+    error = driver_->EventCreate(&made->event, kEventWithTiming);
   }
+  if (error == kSuccess) error = driver_->EventCreate(&made->begin, kEventWithTiming);
   if (error != kSuccess) {
+    if (made->event != nullptr) static_cast<void>(driver_->EventDestroy(made->event));
     if (made->device != 0) static_cast<void>(driver_->MemFreeAsync(made->device, stream));
     if (pinned != nullptr) static_cast<void>(driver_->MemFreeHost(pinned));
     if (error == kOutOfMemory) hungry_until_ = reads_ + kHungry;
@@ -110,106 +130,381 @@ Code Slots::Grow(const Need& need, Stream stream, std::shared_ptr<Slot>* slot, c
   return kSuccess;
 }
 
+// ---- What goes through staging memory ----
+
+Code Slots::Place(std::span<const Input> inputs, Stream stream, std::shared_ptr<Fetch>* fetch,
+                  std::uint64_t* zeroed, const char** doing) {
+  extras_.assign(inputs.size(), {});
+  placed_.assign(inputs.size(), {});
+  *doing = "taking memory for values";
+  if (const Code error = PlaceDifferences(inputs, stream, doing); error != kSuccess) return error;
+  const std::uint64_t host = use_->host_bytes.load(std::memory_order_relaxed);
+  auto made = std::make_shared<Fetch>();
+  std::uint64_t block_bytes = 0;
+  PlaceInBlock(inputs, staging_->Room(), options_.host_bytes - std::min(host, options_.host_bytes),
+               made.get(), zeroed, &block_bytes);
+  if (block_bytes == 0) return kSuccess;
+  const Code error = staging_->Take(block_bytes, stream, &made->block);
+  if (error != kSuccess && error != kOutOfMemory) return error;
+  if (made->block == nullptr) {
+    *zeroed = 0;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      Extra& extra = extras_[i];
+      if ((inputs[i].wants & kWantValue) != 0) extra.refused |= kWantValue;
+      if ((inputs[i].wants & kWantHistogram) != 0) extra.refused |= kWantHistogram;
+      if ((inputs[i].wants & kWantUnits) != 0) extra.refused |= kWantUnits;
+      extra.value = extra.histogram = extra.units = Extra::kNone;
+      placed_[i].value = placed_[i].histogram = placed_[i].units = placed_[i].unit_partials = 0;
+    }
+    return kSuccess;
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {  // from offsets to addresses
+    Placed& placed = placed_[i];
+    if (extras_[i].histogram != Extra::kNone) placed.histogram += made->block->at;
+    if (extras_[i].units != Extra::kNone) {
+      placed.units += made->block->at;
+      if (placed.unit_partials != 0) placed.unit_partials += made->block->at;
+    }
+    if (extras_[i].value == Extra::kNone) continue;
+    placed.value += made->block->at;
+    use_->values.fetch_add(1, std::memory_order_relaxed);
+  }
+  *fetch = std::move(made);
+  return kSuccess;
+}
+
+// Histograms first, since they are zeroed together, then units, then values; behind what is copied to the
+// host the partial sums of units.
+void Slots::PlaceInBlock(std::span<const Input> inputs, std::uint64_t room, std::uint64_t host_room,
+                         Fetch* fetch, std::uint64_t* zeroed, std::uint64_t* block_bytes) {
+  constexpr std::uint64_t kHistogramBytes = kHistogramCounters * sizeof(U64);
+  std::uint64_t at = 0, to = 0, partials = 0;  // in the block, on the host
+  const auto fits = [&](std::uint64_t bytes, std::uint64_t host_bytes, std::uint64_t partial_bytes) {
+    return Up(at, 16) + 16 + bytes + partials + partial_bytes + 64 <= room && to + host_bytes <= host_room;
+  };
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if ((inputs[i].wants & kWantHistogram) == 0) continue;
+    if (inputs[i].layout->element_count() == 0 || !fits(kHistogramBytes, kHistogramBytes, 0)) {
+      extras_[i].refused |= kWantHistogram;
+      continue;
+    }
+    placed_[i].histogram = at;
+    extras_[i].histogram = to;
+    fetch->ranges.push_back({at, to, kHistogramBytes});
+    at += kHistogramBytes;
+    to += kHistogramBytes;
+  }
+  *zeroed = at;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if ((inputs[i].wants & kWantUnits) == 0) continue;
+    const std::uint64_t count = inputs[i].layout->element_count();
+    const UnitsPlan plan = count == 0 ? UnitsPlan{} : PlanUnits(*inputs[i].layout, inputs[i].axis);
+    const std::uint64_t bytes = plan.units * sizeof(UnitCount),
+                        partial_bytes = plan.partials() * sizeof(UnitCount);
+    if (count == 0 || !fits(bytes, bytes, partial_bytes)) {
+      extras_[i].refused |= kWantUnits;
+      continue;
+    }
+    at = Up(at, 16);
+    to = Up(to, 16);
+    placed_[i].units = at;
+    placed_[i].unit_partials = partial_bytes == 0 ? 0 : partials + 1;  // an offset, made right below
+    extras_[i].units = to;
+    extras_[i].unit_count = plan.units;
+    extras_[i].values_per_unit = count / plan.units;
+    extras_[i].axis = inputs[i].axis;
+    fetch->ranges.push_back({at, to, bytes});
+    at += bytes;
+    to += bytes;
+    partials += partial_bytes;
+  }
+  const std::uint64_t space = PartSpace(options_.headroom);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if ((inputs[i].wants & kWantValue) == 0) continue;
+    const std::uint64_t bytes = inputs[i].layout->byte_count();
+    const std::uint64_t parts = (bytes + kPartBytes - 1) / kPartBytes;
+    const std::uint64_t host_bytes =
+        bytes == 0 ? 0 : (parts - 1) * space + PartSpace(options_.headroom, bytes - (parts - 1) * kPartBytes);
+    if (bytes == 0 || bytes > room || !fits(bytes, 64 + host_bytes, 0)) {
+      extras_[i].refused |= kWantValue;
+      continue;
+    }
+    // As far from a border of vectors as the elements themselves: then they are copied in whole vectors.
+    at = Up(at, 16) + inputs[i].data % kVectorBytes;
+    to = Up(to, 64);
+    placed_[i].value = at;
+    extras_[i].value = to;
+    for (std::uint64_t part = 0; part < parts; ++part) {
+      const std::uint64_t size = std::min(kPartBytes, bytes - part * kPartBytes);
+      fetch->ranges.push_back({at + part * kPartBytes, to + options_.headroom, size});
+      to += PartSpace(options_.headroom, size);
+    }
+    at += bytes;
+  }
+  fetch->bytes = at;
+  fetch->host_bytes = to;
+  at = Up(at, 16);
+  for (Placed& placed : placed_) {
+    if (placed.unit_partials != 0) placed.unit_partials += at - 1;
+  }
+  *block_bytes = fetch->bytes == 0 ? 0 : at + partials;
+}
+
+Code Slots::PlaceDifferences(std::span<const Input> inputs, Stream stream, const char** doing) {
+  std::uint64_t bytes = 0;
+  std::vector<std::size_t> first;  // inputs that have no last value
+  std::uint32_t differences = 0;
+  const std::uint64_t room =
+      std::any_of(inputs.begin(), inputs.end(),
+                  [](const Input& input) { return (input.wants & kWantDifference) != 0; })
+          ? staging_->Room()
+          : 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Input& input = inputs[i];
+    if ((input.wants & kWantDifference) == 0) continue;
+    const auto known = previous_.find(input.key);
+    if (known != previous_.end()) {
+      Previous& previous = known->second;
+      // One of another layout keeps its memory.
+      if (previous.layout != input.layout || previous.read == reads_ || previous.is_used_apart_from(stream)) {
+        extras_[i].refused |= kWantDifference;
+        continue;
+      }
+      placed_[i].previous = previous.at;
+      placed_[i].difference = extras_[i].difference = differences++;
+      extras_[i].has_difference = previous.filled;
+      previous.read = reads_;
+      continue;
+    }
+    const std::uint64_t own = Up(input.layout->byte_count(), 256);
+    if (own == 0 || own > room ||
+        kept_bytes_ + bytes + own > (room + kept_bytes_) / 2) {  // half is for values
+      extras_[i].refused |= kWantDifference;
+      continue;
+    }
+    previous_[input.key] = {bytes, input.layout, false, reads_, stream, nullptr};
+    bytes += own;
+    first.push_back(i);
+  }
+  if (first.empty()) return kSuccess;
+  std::shared_ptr<Staging::Block> block;
+  *doing = "taking memory for last values";
+  const Code error = staging_->Take(bytes, stream, &block);
+  if (block != nullptr) {
+    kept_.push_back(block);
+    kept_bytes_ += block->bytes;
+  }
+  for (const std::size_t i : first) {
+    if (block == nullptr) {
+      previous_.erase(inputs[i].key);
+      extras_[i].refused |= kWantDifference;
+      continue;
+    }
+    Previous& previous = previous_[inputs[i].key];
+    previous.at += block->at;
+    placed_[i].previous = previous.at;
+    placed_[i].difference = extras_[i].difference = differences++;
+  }
+  if (error != kSuccess) return error == kOutOfMemory ? kSuccess : error;
+  // The first difference is from zeros, and nobody reads it.
+  return block == nullptr ? kSuccess : driver_->MemsetD8Async(block->at, 0, bytes, stream);
+}
+
+// ---- A read ----
+
+Code Slots::Build(std::span<const Input> inputs, std::uint64_t piece_bytes, Stream stream,
+                  std::shared_ptr<Slot>* slot, const char** doing) {
+  BuildTables(inputs, placed_, &tables_);
+  use_->tables_built.fetch_add(1, std::memory_order_relaxed);
+  std::uint64_t differences = 0;
+  for (const Placed& placed : placed_) differences += placed.previous != 0 ? 1 : 0;
+  const Tables& t = tables_;
+  const std::uint64_t upload_bytes = Up(
+      t.rows.size() * sizeof(Row) + t.loops.size() * sizeof(Loops) + t.units_rows.size() * sizeof(UnitsRow) +
+          (t.units_work.size() + t.units_joined.size()) * sizeof(UnitsWork) +
+          (t.work.size() + t.forms_work.size()) * sizeof(Work) + t.joined.size() * sizeof(U32),
+      256);
+  const std::uint64_t statistics_bytes = inputs.size() * sizeof(Statistics);
+  const std::uint64_t results_bytes = Up(statistics_bytes + differences * sizeof(Differences), 256);
+  const std::uint64_t tables_and_results = upload_bytes + results_bytes;
+  const std::uint64_t partials_bytes = t.partials * sizeof(Statistics);
+  const std::uint64_t difference_partials = differences == 0 ? 0 : t.partials * sizeof(Differences);
+  const Need need{std::bit_ceil(std::max(tables_and_results + piece_bytes, kLeast)),
+                  std::bit_ceil(std::max(tables_and_results + partials_bytes + difference_partials, kLeast))};
+  if (const Code error = FindRoom(need, stream, slot, doing); error != kSuccess || *slot == nullptr)
+    return error;
+  Slot& s = **slot;
+  s.inputs.clear();  // until its tables are there
+  s.work = static_cast<std::uint32_t>(t.work.size());
+  s.forms_work = static_cast<std::uint32_t>(t.forms_work.size());
+  s.joined = static_cast<std::uint32_t>(t.joined.size());
+  s.units_work = static_cast<std::uint32_t>(t.units_work.size());
+  s.units_joined = static_cast<std::uint32_t>(t.units_joined.size());
+  std::uint64_t at = 0;
+  const auto put = [&](const auto& items, std::uint64_t* begin) {
+    *begin = at;
+    const std::uint64_t bytes = items.size() * sizeof(items[0]);
+    if (bytes != 0) std::memcpy(s.pinned + at, items.data(), bytes);
+    at += bytes;
+  };
+  put(t.rows, &s.rows_at);
+  put(t.loops, &s.loops_at);
+  put(t.units_rows, &s.units_rows_at);
+  put(t.units_work, &s.units_work_at);
+  put(t.units_joined, &s.units_joined_at);
+  put(t.work, &s.work_at);
+  put(t.forms_work, &s.forms_work_at);
+  put(t.joined, &s.joined_at);
+  s.upload_bytes = upload_bytes;
+  s.results_at = upload_bytes;
+  s.differences_at = upload_bytes + statistics_bytes;
+  s.results_bytes = statistics_bytes + differences * sizeof(Differences);
+  s.partials_at = s.pieces_at = tables_and_results;
+  s.difference_partials_at = tables_and_results + partials_bytes;
+  s.inputs.assign(inputs.begin(), inputs.end());
+  s.extras = extras_;
+  return kSuccess;
+}
+
 Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<const Piece> pieces,
-                    std::shared_ptr<Slot>* slot, const char** doing) {
+                    std::shared_ptr<Slot>* slot, std::shared_ptr<Fetch>* fetch, const char** doing) {
   ++reads_;
   std::uint64_t piece_bytes = 0;
   for (const Piece& piece : pieces) piece_bytes += Up(piece.bytes, 16);
   if (piece_bytes > kMaxPieceBytes) return kSuccess;
-  std::shared_ptr<Slot> found = FindSame(inputs, piece_bytes);
+  extras_.clear();
+  placed_.clear();
+  std::uint64_t zeroed = 0;
+  const bool plain =
+      std::all_of(inputs.begin(), inputs.end(), [](const Input& input) { return input.wants == 0; });
+  std::shared_ptr<Slot> found = plain ? FindSame(inputs, piece_bytes) : nullptr;
   const bool upload = found == nullptr;
+  Code error = kSuccess;
   if (upload) {
-    BuildTables(inputs, &tables_);
-    use_->tables_built.fetch_add(1, std::memory_order_relaxed);
-    const std::uint64_t rows_bytes = tables_.rows.size() * sizeof(Row),
-                        loops_bytes = tables_.loops.size() * sizeof(Loops),
-                        work_bytes = tables_.work.size() * sizeof(Work),
-                        joined_bytes = tables_.joined.size() * sizeof(U32);
-    const std::uint64_t upload_bytes = Up(rows_bytes + loops_bytes + work_bytes + joined_bytes, 256);
-    const std::uint64_t results_bytes = Up(inputs.size() * sizeof(Statistics), 256);
-    const std::uint64_t tables_and_results = upload_bytes + results_bytes;
-    const Need need{
-        std::bit_ceil(std::max(tables_and_results + piece_bytes, kLeast)),
-        std::bit_ceil(std::max(tables_and_results + tables_.partials * sizeof(Statistics), kLeast))};
-    if (const Code error = FindRoom(need, stream, &found, doing); error != kSuccess) return error;
-    if (found == nullptr) return kSuccess;
-    Slot& s = *found;
-    s.inputs.clear();  // until its tables are there
-    s.rows = static_cast<std::uint32_t>(tables_.rows.size());
-    s.work = static_cast<std::uint32_t>(tables_.work.size());
-    s.joined = static_cast<std::uint32_t>(tables_.joined.size());
-    s.rows_at = 0;
-    s.loops_at = rows_bytes;
-    s.work_at = s.loops_at + loops_bytes;
-    s.joined_at = s.work_at + work_bytes;
-    s.upload_bytes = upload_bytes;
-    s.device_results_at = upload_bytes;
-    s.partials_at = upload_bytes + results_bytes;
-    s.results_at = upload_bytes;
-    s.pieces_at = upload_bytes + results_bytes;
-    const auto put = [&](std::uint64_t at, const void* from, std::uint64_t bytes) {
-      if (bytes != 0) std::memcpy(s.pinned + at, from, bytes);
-    };
-    put(s.rows_at, tables_.rows.data(), rows_bytes);
-    put(s.loops_at, tables_.loops.data(), loops_bytes);
-    put(s.work_at, tables_.work.data(), work_bytes);
-    put(s.joined_at, tables_.joined.data(), joined_bytes);
-    s.inputs.assign(inputs.begin(), inputs.end());
+    if (!plain) error = Place(inputs, stream, fetch, &zeroed, doing);
+    if (error == kSuccess) error = Build(inputs, piece_bytes, stream, &found, doing);
+    if (error != kSuccess || found == nullptr) {
+      if (*fetch != nullptr) staging_->Return((*fetch)->block);  // no work of the device has seen it
+      fetch->reset();
+      return error;
+    }
   }
   found->piece_at.resize(pieces.size());
   found->piece_bytes.resize(pieces.size());
   found->used = reads_;
   found->arrival.store(Arrival::kWaits, std::memory_order_relaxed);
   found->held.store(true, std::memory_order_relaxed);
-  const Code error = Submit(found.get(), stream, pieces, upload, doing);
+  *doing = "recording an event";
+  error = driver_->EventRecord(found->begin, stream);
+  if (error != kSuccess) {  // no work has been enqueued
+    if (*fetch != nullptr) staging_->Return((*fetch)->block);
+    fetch->reset();
+    found->inputs.clear();
+    found->held.store(false, std::memory_order_relaxed);
+    if (!IsSticky(error)) found->arrival.store(Arrival::kHere, std::memory_order_release);
+    return error;
+  }
+  if (zeroed != 0) {
+    *doing = "setting histograms to zero";
+    error = driver_->MemsetD8Async((*fetch)->block->at, 0, zeroed, stream);
+  }
+  if (error == kSuccess) error = Submit(found.get(), stream, pieces, upload, doing);
   if (error != kSuccess) {
     found->inputs.clear();
     found->held.store(false, std::memory_order_relaxed);
     // Nothing is recorded where a graph is being captured. Then the slot is not used again.
     if (error != kOutOfMemory || driver_->EventRecord(found->event, stream) != kSuccess) return error;
+  } else {
+    for (std::size_t i = 0; i < placed_.size(); ++i) {
+      if (placed_[i].previous == 0) continue;
+      Previous& previous = previous_[inputs[i].key];
+      previous.filled = true;
+      previous.stream = stream;
+      previous.slot = found.get();
+    }
   }
   *slot = std::move(found);
   return error;
 }
 
+Code Slots::Launch(Function function, std::uint32_t blocks, void* arguments, Stream stream) {
+  std::array<void*, 1> parameters = {arguments};
+  return driver_->LaunchKernel(function, blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, parameters.data(),
+                               nullptr);
+}
+
+Code Slots::LaunchForms(Slot* slot, const StatisticsArguments& statistics, Stream stream,
+                        const char** doing) {
+  if (const Code error = FindKernel(&forms_, kFormsKernel, doing); error != kSuccess) return error;
+  *doing = "launching a kernel";
+  StatisticsArguments forms = statistics;
+  forms.work = slot->device + slot->forms_work_at;
+  return Launch(forms_, slot->forms_work, &forms, stream);
+}
+
+Code Slots::LaunchUnits(Slot* slot, Stream stream, const char** doing) {
+  if (const Code error = FindKernel(&units_, kUnitsKernel, doing); error != kSuccess) return error;
+  *doing = "launching a kernel";
+  UnitsArguments units{};
+  units.rows = slot->device + slot->units_rows_at;
+  units.loops = slot->device + slot->loops_at;
+  units.work = slot->device + slot->units_work_at;
+  if (const Code error = Launch(units_, slot->units_work, &units, stream);
+      error != kSuccess || slot->units_joined == 0)
+    return error;
+  if (const Code error = FindKernel(&reduce_units_, kReduceUnitsKernel, doing); error != kSuccess)
+    return error;
+  *doing = "launching a kernel";
+  ReduceUnitsArguments reduce{};
+  reduce.rows = units.rows;
+  reduce.work = slot->device + slot->units_joined_at;
+  return Launch(reduce_units_, slot->units_joined, &reduce, stream);
+}
+
+Code Slots::SubmitKernels(Slot* slot, Stream stream, const char** doing) {
+  StatisticsArguments statistics{};
+  statistics.rows = slot->device + slot->rows_at;
+  statistics.loops = slot->device + slot->loops_at;
+  statistics.work = slot->device + slot->work_at;
+  statistics.partials = slot->device + slot->partials_at;
+  statistics.results = slot->device + slot->results_at;
+  statistics.difference_partials = slot->device + slot->difference_partials_at;
+  statistics.differences = slot->device + slot->differences_at;
+  *doing = "launching a kernel";
+  if (slot->work != 0) {
+    if (const Code error = Launch(statistics_, slot->work, &statistics, stream); error != kSuccess)
+      return error;
+  }
+  if (slot->forms_work != 0) {
+    if (const Code error = LaunchForms(slot, statistics, stream, doing); error != kSuccess) return error;
+  }
+  if (slot->joined != 0) {
+    ReduceArguments reduce{};
+    reduce.rows = statistics.rows;
+    reduce.joined = slot->device + slot->joined_at;
+    reduce.partials = statistics.partials;
+    reduce.results = statistics.results;
+    reduce.difference_partials = statistics.difference_partials;
+    reduce.differences = statistics.differences;
+    if (const Code error = Launch(reduce_, slot->joined, &reduce, stream); error != kSuccess) return error;
+  }
+  return slot->units_work == 0 ? kSuccess : LaunchUnits(slot, stream, doing);
+}
+
 Code Slots::Submit(Slot* slot, Stream stream, std::span<const Piece> pieces, bool upload,
                    const char** doing) {
   const Driver& driver = *driver_;
-  if (slot->work != 0) {
+  if (slot->work + slot->forms_work != 0) {
     if (upload) {
       *doing = "copying a table to the device";
       if (const Code error = driver.MemcpyHtoDAsync(slot->device, slot->pinned, slot->upload_bytes, stream);
           error != kSuccess)
         return error;
     }
-    *doing = "launching a kernel";
-    StatisticsArguments statistics{};
-    statistics.rows = slot->device + slot->rows_at;
-    statistics.loops = slot->device + slot->loops_at;
-    statistics.work = slot->device + slot->work_at;
-    statistics.partials = slot->device + slot->partials_at;
-    statistics.results = slot->device + slot->device_results_at;
-    std::array<void*, 1> parameters = {&statistics};
-    if (const Code error = driver.LaunchKernel(statistics_, slot->work, 1, 1, kBlockThreads, 1, 1, 0, stream,
-                                               parameters.data(), nullptr);
-        error != kSuccess)
-      return error;
-    if (slot->joined != 0) {
-      ReduceArguments reduce{};
-      reduce.rows = statistics.rows;
-      reduce.joined = slot->device + slot->joined_at;
-      reduce.partials = statistics.partials;
-      reduce.results = statistics.results;
-      parameters = {&reduce};
-      if (const Code error = driver.LaunchKernel(reduce_, slot->joined, 1, 1, kBlockThreads, 1, 1, 0, stream,
-                                                 parameters.data(), nullptr);
-          error != kSuccess)
-        return error;
-    }
+    if (const Code error = SubmitKernels(slot, stream, doing); error != kSuccess) return error;
     *doing = "copying results to the host";
-    if (const Code error =
-            driver.MemcpyDtoHAsync(slot->pinned + slot->results_at, slot->device + slot->device_results_at,
-                                   slot->inputs.size() * sizeof(Statistics), stream);
+    if (const Code error = driver.MemcpyDtoHAsync(
+            slot->pinned + slot->results_at, slot->device + slot->results_at, slot->results_bytes, stream);
         error != kSuccess)
       return error;
   }
@@ -232,6 +527,7 @@ Code Slots::Submit(Slot* slot, Stream stream, std::span<const Piece> pieces, boo
 
 void Slots::Release(Slot* slot) noexcept {
   static_cast<void>(driver_->EventDestroy(slot->event));
+  static_cast<void>(driver_->EventDestroy(slot->begin));
   static_cast<void>(driver_->MemFreeAsync(slot->device, side_));
   static_cast<void>(driver_->MemFreeHost(slot->pinned));
   held_bytes_ -= slot->pinned_bytes + slot->device_bytes;
@@ -247,6 +543,14 @@ void Slots::GiveBack() noexcept {
     return true;
   });
   if (!slots_.empty()) return;  // work that never ended may still use the rest
+  if (staging_ != nullptr) {
+    for (const std::shared_ptr<Staging::Block>& block : kept_) staging_->Return(block);
+    kept_.clear();
+    kept_bytes_ = 0;
+    previous_.clear();
+    staging_->GiveBack(std::chrono::milliseconds(0));
+    if (!staging_->empty()) return;
+  }
   if (side_ != nullptr) static_cast<void>(driver_->StreamDestroy(side_));
   if (pool_ != nullptr) static_cast<void>(driver_->MemPoolDestroy(pool_));
   if (module_ != nullptr) static_cast<void>(driver_->ModuleUnload(module_));

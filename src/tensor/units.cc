@@ -5,43 +5,14 @@
 #include "tensor/float_environment.h"
 #include "tensor/kernel_table.h"
 #include "tensor/strided.h"
+#include "tensor/unit_shape.h"
 
 namespace luff {
 namespace {
 
-/// A view as (outer, units, inner) in row-major order: element (o, u, i) belongs to unit u.
-struct UnitShape {
-  std::uint64_t units = 1;
-  std::uint64_t inner = 1;
-};
-
-UnitShape ShapeOf(const Layout& layout, UnitAxis axis) noexcept {
-  const int rank = layout.rank;
-  UnitShape shape;
-  const auto product = [&](int from, int to) {
-    std::uint64_t p = 1;
-    for (int i = from; i < to; ++i) p *= static_cast<std::uint64_t>(layout.dims[static_cast<std::size_t>(i)]);
-    return p;
-  };
-  if (rank == 0) return shape;
-  if (rank == 1) {  // one row of units
-    shape.units = product(0, 1);
-    return shape;
-  }
-  switch (axis) {
-    case UnitAxis::kChannel:
-      shape.units = product(1, 2);
-      shape.inner = product(2, rank);
-      break;
-    case UnitAxis::kLast: shape.units = product(rank - 1, rank); break;
-    case UnitAxis::kAllButFirst: shape.units = product(1, rank); break;
-  }
-  return shape;
-}
-
 class Counter {
  public:
-  Counter(UnitShape shape, UnitCounts* out) noexcept : shape_(shape), out_(out) {}
+  Counter(tensor::UnitShape shape, UnitCounts* out) noexcept : shape_(shape), out_(out) {}
 
   /// Adds the next elements in row-major order.
   void Add(const double* values, std::uint64_t count) noexcept {
@@ -66,7 +37,7 @@ class Counter {
   }
 
  private:
-  UnitShape shape_;
+  tensor::UnitShape shape_;
   UnitCounts* out_;
   const tensor::KernelTable& kernels_ = tensor::Kernels();
   std::uint64_t unit_ = 0;
@@ -76,7 +47,7 @@ class Counter {
 }  // namespace
 
 void ComputeUnits(const TensorView& view, UnitAxis axis, UnitCounts* out) {
-  const UnitShape shape = ShapeOf(view.layout, axis);
+  const tensor::UnitShape shape = tensor::UnitShapeOf(view.layout, axis);
   const std::uint64_t total = view.layout.element_count();
   // An empty tensor may claim any number of units; none of them counts.
   const std::uint64_t units = total == 0 ? 0 : shape.units;

@@ -17,8 +17,11 @@ SCRIPTS = ROOT / "tests" / "gpu"
 PARTS = {
     "kernels": "the kernels alone: values of every dtype, and the gates about them",
     "values": "statistics of each dtype against float64, and the same bits twice",
+    "forms": "raw values, histograms and other forms against a training on the CPU",
+    "samples": "samples and hashes of batches against the tensors of the script",
     "identical": "trainings with and without Luff: same bits, same memory, no synchronisation",
-    "cost": "a step with statistics of weights and gradients over one without",
+    "memory": "device memory beyond the budget, what is given back, a device that is full",
+    "cost": "steps with Luff over steps without, and the host's time",
 }
 LIMIT_S = 480
 FACTS = (

@@ -71,6 +71,12 @@ struct DevicePlace {
       0;  // device address of a float32 that the values are divided by (a loss scale); 0: none
 };
 
+/// Memory of an accelerator.
+struct DeviceRange {
+  std::uint64_t data = 0;  // device address
+  std::uint64_t bytes = 0;
+};
+
 /// One number in the memory of an accelerator.
 struct DeviceScalar {
   TensorId id = 0;
@@ -170,12 +176,18 @@ class Session {
   /// Captures tensors in the memory of an accelerator: `data` are device addresses. Enqueues kernels and
   /// copies behind the work of the stream, and waits for nothing; memory may be changed by later work of the
   /// stream, and be freed as the framework's allocator frees it. The values belong to the step in progress,
-  /// which is published when they have arrived, at most 64 steps or 10 s later (docs/gpu.md). Summaries, and
-  /// raw values of at most 4 KiB; every other form that is due becomes a gap.
+  /// which is published when they have arrived, at most 64 steps or 10 s later (docs/gpu.md). Every form;
+  /// what finds no room on the device becomes a gap, after at most 200 ms a step under the policy `block`.
   virtual void CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place,
                                double factor) noexcept = 0;
   /// The same for a number, which is recorded as Scalar does, and as a tensor where a collection wants it.
   virtual void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept = 0;
+  /// Hashes memory of an accelerator behind the work of the stream; at most 16 ranges, 32 KiB in all. Returns
+  /// what stands for the hash as the argument of events kBatch of this step, which get it when it has
+  /// arrived, or are dropped; 0 if nothing can be read now. Of one range: `seed` XOR its Hash; of several:
+  /// `seed`, for each range times 31 plus its Hash.
+  [[nodiscard]] virtual std::uint64_t HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
+                                                   const DevicePlace& place) noexcept = 0;
   virtual void Scalar(TensorId id, double value) noexcept = 0;
   virtual void Text(TensorId id, std::string_view utf8) noexcept = 0;  // strings as events
   virtual void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept = 0;

@@ -191,6 +191,16 @@ class FakeSession:
             kind = np.dtype(DType(self.layouts[layout][0]).name.lower())
             self.open.values[self.names[tensor]] = np.array(value, kind)
 
+    def hash_on_device(
+        self, seed: int, address: int, nbytes: int, parts: int, stride: int, device: int, stream: int
+    ) -> int:
+        self.device_calls.append(("hash", device, stream))
+        if parts == 1:
+            return seed ^ self.hash(address, nbytes)
+        for part in range(parts):
+            seed = (seed * 31 + self.hash(address + part * stride, nbytes)) & 0xFFFFFFFFFFFFFFFF
+        return seed
+
     def scalar(self, tensor: int, value: float) -> None:
         if self.open is None:
             self.misuse.append("scalar outside of a step")

@@ -20,8 +20,10 @@ from torch import nn
 
 STREAM = 77
 WRAPPED = (torch.float64, torch.int64)
-UNSUPPORTED = int(GapReason.UNSUPPORTED)
+UNSUPPORTED, NOT_SEEN = int(GapReason.UNSUPPORTED), int(GapReason.NOT_SEEN)
 ROLES = DEFAULT_ROLES | {Role.BUFFER, Role.OPTIMIZER_STATE, Role.OPTIMIZER_SETTING, Role.INPUT, Role.OUTPUT}
+ROLES |= {Role.SAMPLE, Role.INPUT_GRADIENT, Role.OUTPUT_GRADIENT}
+BATCH = 7  # kind of an event
 #: Compilers and processes are slow and see other devices; the rest of the trainings is tried.
 LEFT_OUT = {"compiled", "compiled_in_place_with_step", "loader_workers", "scripted", "copied_and_pickled"}
 
@@ -75,8 +77,8 @@ def test_a_training_records_what_it_records_on_the_cpu(name, watched, on_device)
     )  # nobody on the host knows that a fused update was skipped
     assert [s[:known] for s in steps] == [s[:known] for s in expected_steps]
     missing, wrong = set(), set()
-    for (mode, step, _, values, scalars), (*_, expected_values, expected_scalars) in zip(
-        steps, expected_steps, strict=True
+    for (mode, step, _, values, scalars), (*_, expected_values, expected_scalars), gaps in zip(
+        steps, expected_steps, [s.gaps for s in session.steps], strict=True
     ):
         lost = set(expected_values) - set(values) | set(expected_scalars) - set(scalars)
         if (mode, step) in {
@@ -84,6 +86,8 @@ def test_a_training_records_what_it_records_on_the_cpu(name, watched, on_device)
             (2, 0),
         }:  # copies of what was there before the session are made by the host
             lost = {n for n in lost if ("_input_" not in n and "_output_" not in n) or "Loss" in n}
+            # Nothing is copied or held on the device: what is gone by the first backward pass is a gap.
+            lost -= {n for n in lost if n.startswith("sample/") and (n, NOT_SEEN) in gaps}
         missing |= {(mode, step, n) for n in lost}
         wrong |= {
             n for n in values.keys() & expected_values.keys() if not same(values[n], expected_values[n])
@@ -94,6 +98,8 @@ def test_a_training_records_what_it_records_on_the_cpu(name, watched, on_device)
             if not same(np.float64(scalars[n]), np.float64(expected_scalars[n]))
         }
     assert sorted(wrong) == []
+    batches = [[e for e in s.events if e[0] == BATCH] for s in session.steps]
+    assert batches == [[e for e in s.events if e[0] == BATCH] for s in expected.steps]
     assert sorted(missing) == MISSING.get(name, [])
     assert session.device_calls
     assert {stream for _, _, stream in session.device_calls} == {STREAM}
@@ -317,6 +323,124 @@ def test_a_view_of_memory_that_was_given_back_has_no_address(on_device, monkeypa
     assert rows.capture() == 1
     assert calls == [0]
     assert scalar_of(number) is None
+
+
+class TestSamples:
+    def test_rows_of_a_large_input_and_of_a_loss(self, on_device, watched):
+        on_device()
+        model, loss_of = nn.Linear(3000, 3), nn.CrossEntropyLoss()
+        _, session = watched(roles=DEFAULT_ROLES | {Role.SAMPLE})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        inputs = [torch.randn(16, 3000) for _ in range(3)]
+        for x in inputs:
+            scores = model(x)
+            loss_of(scores, torch.zeros(16, dtype=torch.int64)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        for x, step in zip(inputs, session.train(), strict=True):
+            rows = step.values["sample/Linear_input_0"]
+            assert rows.shape == (5, 3000)  # of 12,000 bytes each
+            assert np.array_equal(rows, x[:5].numpy())
+            assert step.values["sample/CrossEntropyLoss_input_0"].shape == (16, 3)
+            assert step.gaps == []
+
+    def test_what_was_changed_before_the_session_was_open_is_a_gap(self, on_device, watched):
+        class Scaled(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(()))
+
+            def forward(self, x):
+                return x.sum() * self.scale  # nothing of the graph holds x
+
+        on_device()
+        model = Scaled()
+        hook, session = watched(roles=DEFAULT_ROLES | {Role.SAMPLE})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.randn(4, 6)
+        loss = model(x)
+        x.zero_()
+        loss.backward()
+        optimizer.step()
+        hook.close()
+        (step,) = session.train()
+        assert "sample/Scaled_input_0" not in step.values
+        assert ("sample/Scaled_input_0", NOT_SEEN) in step.gaps
+
+
+class TestBatches:
+    def train(self, model, inputs):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in inputs:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    def batches(self, session):
+        return [argument for step in session.train() for kind, _, argument in step.events if kind == BATCH]
+
+    @pytest.mark.parametrize("columns", [5, 5000])
+    def test_equal_batches_have_equal_hashes_as_on_the_cpu(self, columns, on_device, watched):
+        one, other = torch.randn(4, columns), torch.randn(4, columns)
+        inputs = [one, other, one.clone(), other]
+        _, session = watched()
+        self.train(nn.Linear(columns, 2), inputs)
+        expected = self.batches(session)
+        on_device()
+        _, session = watched()
+        self.train(nn.Linear(columns, 2), inputs)
+        assert self.batches(session) == expected
+        assert len(set(expected)) == 2
+
+    def test_one_that_is_not_contiguous_has_none(self, on_device, watched):
+        on_device()
+        _, session = watched()
+        self.train(nn.Linear(4, 2), [torch.randn(4, 6).t()[:, :4]] * 2)
+        assert self.batches(session) == []
+
+    def test_one_that_cannot_be_read_now_has_none(self, on_device, watched, monkeypatch):
+        on_device()
+        _, session = watched()
+        monkeypatch.setattr(session, "hash_on_device", lambda *_: 0)
+        self.train(nn.Linear(4, 2), [torch.randn(4, 4)] * 2)
+        assert self.batches(session) == []
+
+
+class TestSavedTensors:
+    def test_one_of_a_step_is_read(self, on_device, watched):
+        import luff.torch
+
+        on_device()
+        model = nn.Linear(6, 3)
+        _, session = watched()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(3):
+            model(torch.randn(4, 6)).sum().backward()
+            luff.torch.save_tensor("mine", torch.full((2, 2), float(i)))
+            optimizer.step()
+            optimizer.zero_grad()
+        assert [step.values["mine"].tolist() for step in session.train()] == [
+            [[i, i], [i, i]] for i in (0, 1, 2)
+        ]
+
+    @pytest.mark.parametrize("what", ["kept", "gone", "changed"])
+    def test_one_that_waits_for_a_step_is_read_if_it_is_still_there(self, what, on_device, watched):
+        import luff.torch
+
+        model = nn.Linear(6, 3)
+        _, session = watched()
+        train(model, 1)
+        on_device()
+        mine = torch.ones(3)
+        luff.torch.save_tensor("mine", mine)
+        if what == "gone":
+            del mine
+        elif what == "changed":
+            mine.add_(1)
+        train(model, 1)
+        found = [step for step in session.steps if "mine" in step.values]
+        gaps = [gap for step in session.steps for gap in step.gaps if gap[0] == "mine"]
+        assert (len(found), gaps) == ((1, []) if what == "kept" else (0, [("mine", NOT_SEEN)]))
 
 
 class TestInferenceMode:

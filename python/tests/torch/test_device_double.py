@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 DOUBLE = Path(os.environ.get("LUFF_DRIVER_DOUBLE", ROOT / "build/dev/testing/libcuda_double.so"))
+LUFF = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
 needs_double = pytest.mark.skipif(not DOUBLE.exists(), reason="the double of the driver is not built")
 
 PRELUDE = """
@@ -30,10 +32,10 @@ def pretend():
     torch.Tensor.get_device = lambda t: 0
     _device._raw_stream = lambda device: 0
 
-def driver(missing="", version=0, failing_call=0):
+def driver(missing="", version=0, failing_call=0, free_mib=0):
     double = ctypes.CDLL(sys.argv[1])
     double.luff_double_misuse.restype = ctypes.c_char_p
-    double.luff_double_begin(missing.encode(), version, failing_call)
+    double.luff_double_begin(missing.encode(), version, failing_call, free_mib)
     return double
 
 def train(steps=12):
@@ -57,9 +59,9 @@ def loaded():
 """
 
 
-def run(tmp_path, script, expect=0, **environment):
+def run(tmp_path, script, expect=0, more=(), **environment):
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(script), str(DOUBLE)],
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(script), str(DOUBLE), *more],
         cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == expect, done.stderr
@@ -104,6 +106,106 @@ def test_values_of_a_training(tmp_path):
         sums = [tensor.summary(step)["sum"] for step in tensor.steps()]
         assert sums == pytest.approx([row[at] for row in out["sums"]], rel=1e-5, abs=1e-6)
     assert reasons(trial) <= {"unsupported"}  # values of inputs and outputs that a collection asks for
+
+
+@needs_double
+@pytest.mark.parametrize("part", ["forms", "samples"])
+def test_parts_that_run_on_a_gpu(tmp_path, part):
+    out = run(
+        tmp_path,
+        f"""
+        from pathlib import Path
+        sys.path.insert(0, {str(ROOT / "tests/gpu")!r})
+        import parts
+        double = driver(free_mib=8000)
+        there, here = [], torch._C.TensorBase.is_cpu
+        torch.Tensor.is_cuda = property(lambda t: bool(there and here.__get__(t)))
+        torch.Tensor.is_cpu = property(lambda t: bool(not there and here.__get__(t)))
+        torch.Tensor.get_device = lambda t: 0
+        torch.Tensor.cuda = torch.nn.Module.cuda = lambda self: there.append(1) or self
+        _device._raw_stream = lambda device: 0
+        rows = list(parts.PARTS[{part!r}](Path(".")))
+        print(json.dumps([rows, double.luff_double_misuse().decode()]))
+        """,
+    )
+    assert out[1] == ""
+    assert len(out[0]) > 2
+    assert [row for row in out[0] if row["status"] != "passed"] == []
+
+
+#: Trains a classifier with an evaluation, with all that the rules ask for.
+CLASSIFIER = """
+def classifier(accelerators):
+    import subprocess
+    torch.manual_seed(0)
+    wanted = subprocess.run([sys.argv[2], "rules", "--capture"], capture_output=True, check=True).stdout
+    collections = {c.pop("name"): c for c in json.loads(wanted)["collections"]}
+    layers = torch.nn.Linear(600, 32), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(32, 4)
+    model = torch.nn.Sequential(*layers)
+    loss_of = torch.nn.CrossEntropyLoss()
+    hook = luff.torch.attach(model, run="run", collections=collections, accelerators=accelerators)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    truth = torch.randn(600, 4)
+    data = torch.randn(320, 600)
+    labels = (data @ truth).argmax(1)
+    result = []
+    for epoch in range(4):
+        model.train()
+        order = torch.randperm(256)
+        for part in order.split(32):
+            optimizer.zero_grad()
+            loss = loss_of(model(data[part]), labels[part])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+            optimizer.step()
+            result.append(float(loss.detach()))
+        model.eval()
+        with torch.no_grad():
+            loss_of(model(data[256:]), labels[256:])
+    hook.close()
+    return result
+"""
+
+
+def judged(run):
+    """Returns what each rule lacks of a run that has ended; "" for those that judged."""
+    subprocess.run([LUFF, "watch", str(run)], capture_output=True, timeout=120, check=False)
+    state = json.loads((run / "rules/luff/checkpoint.json").read_text())
+    return {rule["rule"]: rule["lacks"] for rule in state["rules"]}
+
+
+@needs_double
+@pytest.mark.skipif(LUFF is None, reason="no luff on PATH")
+def test_rules_find_what_they_find_on_the_cpu(tmp_path):
+    results, runs = [], {}
+    for name, prepare in (("cpu", ""), ("device", "double = driver(); pretend()")):
+        (tmp_path / name).mkdir()
+        script = f"{CLASSIFIER}\n{prepare}\nprint(json.dumps(classifier({bool(prepare)})))\n"
+        results.append(run(tmp_path / name, script, more=[LUFF]))
+        runs[name] = tmp_path / name / "run"
+    assert results[0] == results[1]
+    lacks = {name: judged(path) for name, path in runs.items()}
+    cpu, device = ({rule for rule, lack in lacks[name].items() if not lack} for name in ("cpu", "device"))
+    assert device <= cpu
+    page = (ROOT / "docs/gpu.md").read_text()
+    listed = page.split("<!-- rules without data on a GPU -->")[1].split("\n\n")[0]
+    assert {
+        word for word in listed.replace(",", " ").replace(".", " ").split() if word[0].isupper()
+    } == cpu - device
+    assert f"{len(device)} of the {len(cpu)} rules" in page
+    # What the rules see is the same, but for what the page lists.
+    trials = {name: luff.open_trial(path) for name, path in runs.items()}
+    for name in trials["cpu"].tensors():
+        one, other = (trial.tensor(name) for trial in trials.values())
+        assert list(one.value_steps())[1:] == list(other.value_steps())[1:], name
+        for step in list(one.value_steps())[1:]:
+            assert (one.value(step) == other.value(step)).all(), (name, step)
+    assert {gap["reason"] for gap in trials["device"].gaps()} - {
+        gap["reason"] for gap in trials["cpu"].gaps()
+    } <= {
+        "not seen",
+        "unsupported",
+    }
 
 
 @needs_double

@@ -170,7 +170,10 @@ DevicePointer Allocate(std::size_t bytes) {
 void Release(DevicePointer at) {
   State& all = All();
   const std::lock_guard lock(all.mutex);
-  all.allocations.erase(at);
+  const auto found = all.allocations.find(at);
+  if (found == all.allocations.end()) return;
+  Memory().Give(at, found->second);
+  all.allocations.erase(found);
 }
 
 namespace {
@@ -209,6 +212,7 @@ void Reset(const Faults* faults) {
   all.faults = *faults;
   all.counts = {};
   all.misuse.clear();
+  Memory().Forget();
   all.allocations.clear();
   for (const auto& [at, bytes] : all.pinned) Keep(const_cast<char*>(at));
   all.pinned.clear();
@@ -261,14 +265,21 @@ int Run(int pieces) {
   State& all = All();
   int done = 0;
   for (; done < pieces; ++done) {
-    std::vector<Stream> ready;
-    for (const auto& s : all.streams) {
-      if (!s->work.empty()) ready.push_back(s.get());
+    std::function<void()> work;
+    Stream stream = nullptr;
+    {
+      const std::lock_guard lock(all.mutex);
+      std::vector<Stream> ready;
+      for (const auto& s : all.streams) {
+        const std::lock_guard of_stream(s->mutex);
+        if (!s->work.empty()) ready.push_back(s.get());
+      }
+      if (ready.empty()) break;
+      stream = ready[all.random() % ready.size()];
+      const std::lock_guard of_stream(stream->mutex);
+      work = std::move(stream->work.front());
+      stream->work.pop_front();
     }
-    if (ready.empty()) break;
-    const Stream stream = ready[all.random() % ready.size()];
-    const std::function<void()> work = std::move(stream->work.front());
-    stream->work.pop_front();
     RunOne(stream, work);
   }
   return done;
@@ -300,13 +311,14 @@ __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* name,
 /// For Python: begins anew, with work done before calls return, and takes all memory of the host for the
 /// device's.
 __attribute__((visibility("default"))) void luff_double_begin(const char* missing, int version,
-                                                              int failing_call) {
+                                                              int failing_call, int free_mib) {
   using namespace luff::device::testing;
   Faults faults;
   std::snprintf(faults.missing, sizeof faults.missing, "%s", missing);
   if (version != 0) faults.version = version;
   faults.failing_call = failing_call;
   faults.failure = 400;
+  if (free_mib != 0) faults.free_memory = static_cast<std::uint64_t>(free_mib) << 20U;
   Reset(&faults);
   All().adopts_all = true;
   UseDevice(0);

@@ -24,16 +24,17 @@ struct Faults {
   int longest_delay_us = 200;  // kThreads: before each piece of work
   int version = 12040;         // of the driver
   int devices = 1;
-  bool no_pools = false;             // devices do not support memory pools
-  char missing[64] = {};             // a function that the driver lacks
-  int failing_call = 0;              // the n-th call that may fail does,
-  Code failure = kOutOfMemory;       // with this error
-  int breaking_launch = 0;           // the n-th launch breaks its context when it runs,
-  Code breakage = 700;               // with this error
-  int lost_event = 0;                // the n-th recording of an event never completes
-  bool capturing = false;            // every stream captures a graph
-  bool capturing_elsewhere = false;  // another stream does, which the default stream would wait for
-  bool hanging_queries = false;      // cuEventQuery does not return
+  bool no_pools = false;                   // devices do not support memory pools
+  char missing[64] = {};                   // a function that the driver lacks
+  int failing_call = 0;                    // the n-th call that may fail does,
+  Code failure = kOutOfMemory;             // with this error
+  int breaking_launch = 0;                 // the n-th launch breaks its context when it runs,
+  Code breakage = 700;                     // with this error
+  int lost_event = 0;                      // the n-th recording of an event never completes
+  bool capturing = false;                  // every stream captures a graph
+  bool capturing_elsewhere = false;        // another stream does, which the default stream would wait for
+  bool hanging_queries = false;            // cuEventQuery does not return
+  std::uint64_t free_memory = 1ULL << 30;  // that the driver tells of
 };
 
 /// What has been called.
@@ -42,6 +43,7 @@ struct Counts {
   int launches = 0;
   int uploads = 0, downloads = 0;
   int device_allocations = 0, pinned_allocations = 0;   // that still exist
+  int trims = 0;                                        // of pools
   int events = 0, modules = 0, pools = 0, streams = 0;  // of Luff, that still exist
   int queries = 0;
 };

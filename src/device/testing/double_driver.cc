@@ -171,6 +171,21 @@ Code MemPoolDestroy(MemoryPool) {
   return kSuccess;
 }
 
+Code MemPoolTrimTo(MemoryPool, std::size_t) {
+  Called();
+  const std::lock_guard lock(All().mutex);
+  ++All().counts.trims;
+  return kSuccess;
+}
+
+Code MemGetInfo(std::size_t* free, std::size_t* total) {
+  Called();
+  if (t_context == nullptr) return kInvalidContext;
+  *free = All().faults.free_memory;
+  *total = *free * 2;
+  return kSuccess;
+}
+
 Code MemAllocFromPoolAsync(DevicePointer* at, std::size_t bytes, MemoryPool, Stream) {
   if (const Code error = Fate(); error != kSuccess) return error;
   *at = Allocate(bytes);
@@ -229,9 +244,16 @@ Code MemcpyDtoHAsync(void* to, DevicePointer from, std::size_t bytes, Stream str
   return Enqueue(stream, [=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
 }
 
-Code EventCreate(Event* event, unsigned) {
+Code MemsetD8Async(DevicePointer to, unsigned char value, std::size_t bytes, Stream stream) {
+  if (const Code error = Fate(); error != kSuccess) return error;
+  if (!IsDevice(to, bytes)) Misused("memory that is not the device's is set");
+  return Enqueue(stream, [=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
+}
+
+Code EventCreate(Event* event, unsigned flags) {
   if (const Code error = Fate(); error != kSuccess) return error;
   *event = new EventTag();
+  (*event)->timed = (flags & kEventWithoutTiming) == 0;
   Keep(*event);
   const std::lock_guard lock(All().mutex);
   ++All().counts.events;
@@ -257,7 +279,21 @@ Code EventRecord(Event event, Stream stream) {
     event->lost = true;
     return kSuccess;
   }
-  return Enqueue(stream, [event, number] { event->completed.store(number, std::memory_order_release); });
+  return Enqueue(stream, [event, number] {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    event->at_ns.store(std::chrono::nanoseconds(now).count(), std::memory_order_relaxed);
+    event->completed.store(number, std::memory_order_release);
+  });
+}
+
+Code EventElapsedTime(float* milliseconds, Event begin, Event end) {
+  Called();
+  if (!begin->timed || !end->timed) return kInvalidHandle;
+  for (const Event event : {begin, end}) {
+    if (event->completed.load(std::memory_order_acquire) != event->recorded.load()) return kNotReady;
+  }
+  *milliseconds = static_cast<float>(end->at_ns.load() - begin->at_ns.load()) / 1e6F;
+  return kSuccess;
 }
 
 Code EventQuery(Event event) {
@@ -341,16 +377,20 @@ void* FindFunction(const char* name) {
       Named{"cuLaunchKernel", Address(LaunchKernel)},
       Named{"cuMemPoolCreate", Address(MemPoolCreate)},
       Named{"cuMemPoolDestroy", Address(MemPoolDestroy)},
+      Named{"cuMemPoolTrimTo", Address(MemPoolTrimTo)},
+      Named{"cuMemGetInfo", Address(MemGetInfo)},
       Named{"cuMemAllocFromPoolAsync", Address(MemAllocFromPoolAsync)},
       Named{"cuMemFreeAsync", Address(MemFreeAsync)},
       Named{"cuMemHostAlloc", Address(MemHostAlloc)},
       Named{"cuMemFreeHost", Address(MemFreeHost)},
       Named{"cuMemcpyHtoDAsync", Address(MemcpyHtoDAsync)},
       Named{"cuMemcpyDtoHAsync", Address(MemcpyDtoHAsync)},
+      Named{"cuMemsetD8Async", Address(MemsetD8Async)},
       Named{"cuEventCreate", Address(EventCreate)},
       Named{"cuEventDestroy", Address(EventDestroy)},
       Named{"cuEventRecord", Address(EventRecord)},
       Named{"cuEventQuery", Address(EventQuery)},
+      Named{"cuEventElapsedTime", Address(EventElapsedTime)},
       Named{"cuStreamCreate", Address(StreamCreate)},
       Named{"cuStreamDestroy", Address(StreamDestroy)},
       Named{"cuStreamIsCapturing", Address(StreamIsCapturing)},

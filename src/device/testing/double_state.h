@@ -31,7 +31,8 @@ struct ContextTag {
 };
 struct EventTag {
   std::atomic<std::uint64_t> recorded{0}, completed{0};
-  bool lost = false;
+  std::atomic<std::int64_t> at_ns{0};
+  bool lost = false, timed = false;
 };
 struct ModuleTag {
   Context context;
@@ -55,7 +56,7 @@ struct StreamTag {
 
 namespace testing {
 
-inline constexpr std::size_t kArena = std::size_t{1} << 30;
+inline constexpr std::size_t kArena = std::size_t{4} << 30;
 inline constexpr int kDevices = 4;
 inline constexpr Code kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kNotFound = 500;
 
@@ -67,10 +68,26 @@ class Arena {
             mmap(nullptr, kArena, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {}
   DevicePointer Take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
+    std::vector<DevicePointer>& freed = freed_[Rounded(bytes)];
+    if (!freed.empty()) {
+      const DevicePointer again = freed.back();
+      freed.pop_back();
+      return again;
+    }
     const std::size_t at = used_;
-    used_ += (bytes + 511) / 512 * 512 + 512;
+    used_ += Rounded(bytes) + 512;
     if (used_ > kArena) std::abort();
     return reinterpret_cast<DevicePointer>(base_ + at);
+  }
+  void Give(DevicePointer at, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    freed_[Rounded(bytes)].push_back(at);
+  }
+  /// What was given back before is not taken again: threads of an earlier test may still use its addresses.
+  void Forget() {
+    const std::lock_guard lock(mutex_);
+    freed_.clear();
+    static_cast<void>(madvise(base_, used_, MADV_DONTNEED));  // many pages make Open and Close slow
   }
   void Open() {
     const std::lock_guard lock(mutex_);
@@ -85,8 +102,10 @@ class Arena {
   void Protect(int how) {
     if (mprotect(base_, kArena, how) != 0) std::abort();
   }
+  static std::size_t Rounded(std::size_t bytes) { return (bytes + 511) / 512 * 512; }
   char* base_;
   std::mutex mutex_;
+  std::map<std::size_t, std::vector<DevicePointer>> freed_;  // by size
   std::size_t used_ = 0;
   int open_ = 0;
 };

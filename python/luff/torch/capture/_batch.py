@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 
 from luff._hook import Session
+from luff.torch.capture._device import Unchanged, hash_on_device, is_on_device
 from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.capture._modules import tensors_in
 
@@ -20,10 +20,12 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 def batch_hash(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """Returns a hash of shape and content, of eight pages if the tensor is large; None
-    if there is no dense tensor.
+    if there is no dense tensor. Of one on an accelerator: what the session takes for its hash in an event of this step.
     """
     for tensor in args[:1] if args and type(args[0]) is torch.Tensor else tensors_in((args, kwargs)):
-        if not is_readable(tensor) or not tensor.is_contiguous():
+        if not is_readable(tensor):
+            return _on_device(session, tensor)
+        if not tensor.is_contiguous():
             return None
         address, size = address_of(tensor), tensor.nbytes
         if not address or not size:
@@ -38,19 +40,27 @@ def batch_hash(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return None
 
 
+def _on_device(session: Session, tensor: Any) -> int | None:
+    """The same hash of the same bytes; None if it cannot be read now."""
+    if not is_on_device(tensor) or not tensor.is_contiguous() or not address_of(tensor):
+        return None
+    size, seed = tensor.nbytes, hash(tuple(tensor.shape)) & _MASK
+    if size <= _PART_BYTES * _PARTS:
+        return hash_on_device(session, tensor, seed, size, 1, 0) or None
+    stride = (size - _PART_BYTES) // (_PARTS - 1)
+    return hash_on_device(session, tensor, seed, _PART_BYTES, _PARTS, stride) or None
+
+
 class LaterBatch:
     """A batch seen before the session was open: hashed later, if it still exists unchanged."""
 
-    __slots__ = ("_tensor", "_version")
+    __slots__ = ("_tensor",)
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensor: Any = next(tensors_in((args, kwargs)), None)
-        usable = tensor is not None and is_readable(tensor) and not tensor.is_inference()
-        self._tensor: Any = weakref.ref(tensor) if usable else None
-        self._version = tensor._version if usable else 0
+        usable = tensor is not None and (is_readable(tensor) or is_on_device(tensor))
+        self._tensor = Unchanged(tensor) if usable else None
 
     def __call__(self, session: Session) -> int | None:
         tensor = None if self._tensor is None else self._tensor()
-        if tensor is None or tensor._version != self._version:
-            return None
-        return batch_hash(session, (tensor,), {})
+        return None if tensor is None else batch_hash(session, (tensor,), {})

@@ -16,7 +16,16 @@ from luff._codes import GapReason
 from luff._hook import Session
 from luff.torch.capture._memory import DTYPE_CODES, PLAIN_TYPES, Layouts, address_of, read_scalar
 
-__all__ = ["DeviceRows", "DeviceScalar", "is_on_device", "record_number", "scalar_of"]
+__all__ = [
+    "DeviceRows",
+    "DeviceScalar",
+    "Unchanged",
+    "hash_on_device",
+    "is_divisor",
+    "is_on_device",
+    "record_number",
+    "scalar_of",
+]
 
 #: Returns the framework's current stream on a device, as a number; None in builds without CUDA.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -31,6 +40,11 @@ def is_on_device(tensor: Any) -> bool:
         and tensor.layout is torch.strided
         and _raw_stream is not None
     )
+
+
+def is_divisor(scale: Any) -> bool:
+    """Whether a loss scale is a number on an accelerator that rows there may be divided by."""
+    return is_on_device(scale) and scale.dtype is torch.float32 and scale.numel() == 1
 
 
 class DeviceRows:
@@ -80,6 +94,36 @@ class DeviceRows:
             scale = 0 if divisor is None else divisor.data_ptr()
             self._session.capture_on_device(rows[0], used, device, _raw_stream(device), factor, scale)
         return count
+
+    def one(self, number: int, layout: int, tensor: Any, factor: float = 1.0, divisor: Any = None) -> None:
+        """Captures one tensor now."""
+        self.begin()
+        self.add(number | layout << 32, tensor)
+        self.capture(factor, divisor)
+
+
+def hash_on_device(session: Session, tensor: Any, seed: int, nbytes: int, parts: int, stride: int) -> int:
+    """Returns what stands for a hash of parts of a tensor's memory, which arrives later; 0 if it cannot be read."""
+    device = tensor.get_device()
+    return session.hash_on_device(
+        seed, address_of(tensor), nbytes, parts, stride, device, _raw_stream(device)
+    )
+
+
+class Unchanged:
+    """A tensor that may be read later, if it still exists and was not changed in place."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: Any) -> None:
+        counted = not tensor.is_inference()
+        self._tensor = weakref.ref(tensor) if counted else None
+        self._version = tensor._version if counted else 0
+
+    def __call__(self) -> Any:
+        """Returns the tensor; None if it is gone, or its values may be others."""
+        tensor = None if self._tensor is None else self._tensor()
+        return tensor if tensor is not None and tensor._version == self._version else None
 
 
 class DeviceScalar:

@@ -17,6 +17,7 @@ import torch
 
 from luff._codes import GapReason
 from luff._hook import Session
+from luff.torch.capture._device import DeviceRows, is_on_device
 from luff.torch.capture._memory import Layouts, address_of, is_readable
 
 __all__ = ["GradientCapture", "Watch", "compiles_backward"]
@@ -67,7 +68,7 @@ def _reason(tensor: Any) -> int:
     """Returns why a tensor's gradient cannot be captured; 0 if it can."""
     if not tensor.requires_grad:
         return _NONE
-    if _OLD or not is_readable(tensor):
+    if _OLD or not (is_readable(tensor) or is_on_device(tensor)):
         return _UNSUPPORTED
     try:
         tensor.data_ptr()
@@ -114,7 +115,7 @@ class GradientCapture:
         self._watched: list[Watch] = []
         self._passing = False  # within a backward pass that Luff has seen
         self._passed = False  # there was one in the step
-        self._factor: float | None = 1.0
+        self._factor: Any = 1.0
         self._row = np.zeros((1, 4), dtype=np.uint64)
 
     def watch(self, number: int, tensor: Any) -> None:
@@ -142,10 +143,11 @@ class GradientCapture:
         if listener is not None:
             listener(self, watch, gradient)
 
-    def backward_begins(self, factor: float | None) -> None:
+    def backward_begins(self, factor: Any) -> None:
         """Called when a backward pass begins.
 
-        `factor`: what its gradients are to be multiplied by, since the loss was scaled; None: not known.
+        `factor`: what its gradients are to be multiplied by, since the loss was scaled; None: not known; a tensor on
+        an accelerator: what they are to be divided by.
         """
         if not self._watched:
             return
@@ -170,10 +172,18 @@ class GradientCapture:
         if watch.times > 1:
             self._session.gap(watch.number, _TOO_MANY, forms, 1)
             return
-        layout = self._layouts.find(gradient) if is_readable(gradient) else -1
+        there = is_on_device(gradient)
+        layout = self._layouts.find(gradient) if there or is_readable(gradient) else -1
         address = address_of(gradient) if layout >= 0 else 0
-        if layout < 0 or self._factor is None or (not address and gradient.numel()):
+        factor = self._factor
+        divisor = None if factor is None or isinstance(factor, float) else factor
+        apart = divisor is not None and not (there and divisor.get_device() == gradient.get_device())
+        if layout < 0 or factor is None or apart or (not address and gradient.numel()):
             self._session.gap(watch.number, _UNSUPPORTED, forms, 1)
+        elif divisor is not None:
+            DeviceRows(self._session).one(watch.number, layout, gradient, 1.0, divisor)
+        elif there:
+            DeviceRows(self._session).one(watch.number, layout, gradient, factor)
         elif self._factor == 1.0:
             self._session.capture_one(watch.number, layout, address)
         else:

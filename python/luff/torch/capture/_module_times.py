@@ -203,7 +203,7 @@ class TimedCapture(ModuleCapture):
             times.timer.begin()
         self.gradients.end_step(published=published)
 
-    def backward_begins(self, factor: float | None) -> None:
+    def backward_begins(self, factor: Any) -> None:
         """A backward pass begins."""
         self._times.backward_begins()
         self.gradients.backward_begins(factor)

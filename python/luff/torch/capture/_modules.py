@@ -103,7 +103,7 @@ class ModuleCapture:
         self.places = Places()
         self.due = self.captures = False
         # Those of the gradients; what also times modules has its own.
-        self.backward_begins: Callable[[float | None], None] = self.gradients.backward_begins
+        self.backward_begins: Callable[[Any], None] = self.gradients.backward_begins
         self.backward_left: Callable[[], None] = self.gradients.backward_ended
         self.end_step: Callable[[bool], None] = self.gradients.end_step
 
@@ -246,9 +246,7 @@ class ModuleCapture:
         layout = self._layouts.find(tensor)
         try:
             if layout >= 0:
-                self._devices.begin()
-                self._devices.add(number | layout << 32, tensor)
-                self._devices.capture()
+                self._devices.one(number, layout, tensor)
         except RuntimeError:  # inside a transform
             return False
         return layout >= 0

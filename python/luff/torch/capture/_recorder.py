@@ -16,7 +16,7 @@ from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch.capture._describe import describe, settings_of
-from luff.torch.capture._device import DeviceRows, is_on_device, record_number, scalar_of
+from luff.torch.capture._device import DeviceRows, is_divisor, is_on_device, record_number, scalar_of
 from luff.torch.capture._memory import Layouts, address_of, is_readable, read_scalar
 from luff.torch.capture._names import Names, class_name
 from luff.torch.capture._tables import Table
@@ -256,7 +256,7 @@ class Recorder:
         scale = getattr(optimizer, "grad_scale", None)
         if scale is not None:
             value = read_scalar(scale)
-            if value is None and is_on_device(scale) and scale.dtype is torch.float32 and scale.numel() == 1:
+            if value is None and is_divisor(scale):
                 self.gradients(record, divisor=scale)
                 return True
             if value is None or value == 0.0:

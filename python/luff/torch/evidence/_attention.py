@@ -14,6 +14,7 @@ import numpy as np
 from luff import _codes as codes
 from luff._codes import DType, GapReason, Role
 from luff._hook import Session
+from luff.torch.capture._device import DeviceRows, is_on_device
 from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.evidence._fused import Fused
@@ -101,12 +102,16 @@ class Attention:
         weights, recorder = node._saved_result, self._context.recorder
         if not session.due_tensor(number):
             return True
-        if recorder is None or not is_readable(weights):
+        there = is_on_device(weights)
+        if recorder is None or not (there or is_readable(weights)):
             return False
         layout, address = recorder.layouts.find(weights), address_of(weights)
         if layout < 0 or not address:
             return False
-        session.capture_one(number, layout, address)
+        if there:
+            DeviceRows(session).one(number, layout, weights)
+        else:
+            session.capture_one(number, layout, address)
         return True
 
     def _fused(self, session: Session, number: int, node: Any) -> bool:

@@ -64,6 +64,7 @@ class Losses:
         self.waiting: deque[list[tuple[int, float | DeviceScalar | None]]] = deque()
         #: Product, loss, and scale; None for a scale that is not known, as on an accelerator.
         self.last_scaled: tuple[Any, float | DeviceScalar | None, float | None] | None = None
+        self._divisor: weakref.ref[Any] | None = None  # such a scale
         self._maximised: set[str] = set()  # kinds of losses that enter roots with a minus
         self._minimised: set[str] = set()  # kinds that do so without
         self._faint = True  # no root so far had a loss that is not scaled down to nearly nothing
@@ -252,19 +253,26 @@ class Losses:
             self._scratch_float32[0] = value
         session.capture_one(number, recorder.layouts.scalar(code), self._scratch_address)
 
-    def scaled(self, result: Any, value: float | DeviceScalar | None, scale: float | None) -> None:
-        """Called when a gradient scaler has multiplied a loss."""
+    def scaled(
+        self, result: Any, value: float | DeviceScalar | None, scale: float | None, divisor: Any = None
+    ) -> None:
+        """Called when a gradient scaler has multiplied a loss. `divisor`: the scale, where it is on an accelerator."""
         self.last_scaled = (weakref.ref(result), value, scale)
+        self._divisor = None if divisor is None else weakref.ref(divisor)
         self._context.event(int(EventKind.SCALE_LOSS), codes.NO_ID, 0 if scale is None else float_bits(scale))
 
-    def unscaling(self, roots: list[Any]) -> float | None:
+    def unscaling(self, roots: list[Any]) -> Any:
         """Returns what the gradients of a backward pass are to be multiplied by, since its loss was scaled; None if
-        the scale is not known.
+        the scale is not known; a scale on an accelerator, by which they are to be divided, as it is.
         """
         if self.last_scaled is None or not any(self.last_scaled[0]() is root for root in roots):
             return 1.0
         scale = self.last_scaled[2]
-        return 1.0 / scale if scale and len(roots) == 1 else None
+        if len(roots) != 1:
+            return None
+        if scale is None and self._divisor is not None:
+            return self._divisor()
+        return 1.0 / scale if scale else None
 
     def readable(self, step: Step | None) -> bool:
         """Returns whether saved values between a step's loss and the root of its backward pass can be read.

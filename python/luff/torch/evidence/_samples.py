@@ -1,7 +1,8 @@
 """Samples: the first rows of inputs of models and losses, if a collection wants this role.
 
 Uses no tensor operation: a prefix of rows is a layout over the tensor's own memory. Values seen before the session is
-open (in the step whose backward pass opens it) are copied and kept until then; their number is bounded.
+open (in the step whose backward pass opens it) are copied and kept until then; their number is bounded. Those on an
+accelerator are not copied: they are read when it is open, if they still exist unchanged.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from luff import _codes as codes
 from luff._codes import GapReason, Mode, Role
 from luff._rows import MAX_CALLS, MAX_TENSORS, WHOLE_BYTES, rows_that_fit
+from luff.torch.capture._device import DeviceRows, Unchanged, is_on_device
 from luff.torch.capture._memory import address_of, is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import class_name
@@ -31,6 +33,7 @@ __all__ = ["Samples", "of_loss", "rows_to_keep"]
 
 _SAMPLE, _TRAIN = int(Role.SAMPLE), int(Mode.TRAIN)
 _UNSUPPORTED, _TOO_MANY = int(GapReason.UNSUPPORTED), int(GapReason.TOO_MANY)
+_NOT_SEEN = int(GapReason.NOT_SEEN)
 _EARLY_BYTES = 4 << 20  # bytes copied before the session is open
 _EARLY_VALUES = 64
 _MOST_MODELS = 64  # of which it is told that they get what the graph has made
@@ -38,7 +41,7 @@ _MOST_MODELS = 64  # of which it is told that they get what the graph has made
 
 def rows_to_keep(tensor: Any) -> int:
     """Returns how many rows of a tensor fit: all of a small one (1 for a number), 0 if not even one does."""
-    if not is_readable(tensor):
+    if not is_readable(tensor) and not is_on_device(tensor):
         return 1
     if tensor.shape and not tensor.nbytes:
         return int(tensor.shape[0])
@@ -72,6 +75,7 @@ class _Early:
     strides: Any
     rows: int
     data: bytes
+    tensor: Unchanged | None = None  # instead of `data`
 
 
 class Samples:
@@ -132,7 +136,11 @@ class Samples:
         if len(tensors) == 2 and step.mode == _TRAIN:
             self._answers.loss_called(kind, call, tensors[0])
         rows = [rows_to_keep(tensor) for tensor in tensors]
-        if len(tensors) == 2 and all(is_readable(t) for t in tensors) and _as_many_rows(*tensors):
+        if (
+            len(tensors) == 2
+            and all(is_readable(t) or is_on_device(t) for t in tensors)
+            and _as_many_rows(*tensors)
+        ):
             rows = [min(rows)] * 2
         for index, tensor in enumerate(tensors):
             self._take(step, None, kind, 2 * call + index, tensor, rows[index])
@@ -156,7 +164,13 @@ class Samples:
             if number < 0 or not session.due_tensor(number):
                 continue
             layout = recorder.layouts.find_rows(value.dtype, value.shape, value.strides, value.rows)
-            if layout >= 0:
+            if layout >= 0 and value.tensor is not None:
+                tensor = value.tensor()
+                if tensor is None:
+                    session.gap(number, _NOT_SEEN, session.due_tensor(number), 1)
+                else:
+                    DeviceRows(session).one(number, layout, tensor)
+            elif layout >= 0:
                 buffer = np.frombuffer(value.data, dtype=np.uint8)
                 session.capture_one(number, layout, int(buffer.__array_interface__["data"][0]))
 
@@ -164,7 +178,7 @@ class Samples:
         """Records a gap: an evaluation interrupts the step, so its samples are dropped."""
         session = self._context.session
         if step.samples and (step.sampled or step.sampled_losses) and session is not None:
-            session.gap(codes.NO_ID, int(GapReason.NOT_SEEN), session.due_role(_SAMPLE), 1)
+            session.gap(codes.NO_ID, _NOT_SEEN, session.due_role(_SAMPLE), 1)
 
     # Inside ----------------------------------------------------------------------------------------------------
 
@@ -199,8 +213,10 @@ class Samples:
         forms = session.due_tensor(number)
         if not forms:
             return
+        there = False
         try:
-            if is_readable(tensor):
+            there = is_on_device(tensor)
+            if there or is_readable(tensor):
                 if rows == 0 and tensor.numel():
                     session.gap(number, _TOO_MANY, forms, 1)
                     return
@@ -218,19 +234,25 @@ class Samples:
         if layout < 0 or (not address and tensor.numel()):
             session.gap(number, _UNSUPPORTED, forms, 1)
             return
-        session.capture_one(number, layout, address)
+        if there:
+            DeviceRows(session).one(number, layout, tensor)
+        else:
+            session.capture_one(number, layout, address)
 
     def _keep(self, step: Step, model: Any, kind: str, index: int, tensor: Any, rows: int) -> None:
         """Copies the memory of the rows if there is room."""
-        if not is_readable(tensor) or tensor.is_neg() or tensor.is_conj() or not rows:
+        there = is_on_device(tensor)
+        if not (there or is_readable(tensor)) or tensor.is_neg() or tensor.is_conj() or not rows:
             return
         shape = (rows, *tensor.shape[1:]) if tensor.shape else ()
         elements = sum((n - 1) * s for n, s in zip(shape, tensor.stride(), strict=True)) + 1
-        size = elements * tensor.element_size() if tensor.numel() else 0
+        size = elements * tensor.element_size() if tensor.numel() and not there else 0
         if len(step.early) >= _EARLY_VALUES or size + sum(len(e.data) for e in step.early) > _EARLY_BYTES:
             return
         address = address_of(tensor)
         if size and not address:
             return
         data = ctypes.string_at(address, size) if size else b"\0"
-        step.early.append(_Early(model, kind, index, tensor.dtype, tensor.shape, tensor.stride(), rows, data))
+        early = _Early(model, kind, index, tensor.dtype, tensor.shape, tensor.stride(), rows, data)
+        early.tensor = Unchanged(tensor) if there else None
+        step.early.append(early)

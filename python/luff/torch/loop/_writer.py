@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from luff._arrays import Arrays, dtype_code
-from luff._codes import Role
+from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff._step_writer import StepWriter
+from luff.torch.capture._device import DeviceRows, Unchanged, is_on_device
 from luff.torch.capture._memory import Layouts, address_of, bytes_spanned, is_readable, local_part
 
 __all__ = ["TensorWriter"]
@@ -34,6 +35,25 @@ class _Memory:
         return _Memory(self.layout, int(copied.__array_interface__["data"][0]), self.nbytes, copied)
 
 
+class _Elsewhere:
+    """A tensor on an accelerator. Nothing of it is copied: a step that begins later reads it if it is still there."""
+
+    def __init__(self, layout: int, tensor: Any) -> None:
+        self.layout = layout
+        self.nbytes = 0  # that it holds
+        self.tensor = tensor  # None: kept for later
+        self._later = Unchanged(tensor)
+
+    def copy(self) -> _Elsewhere:
+        """Returns what keeps neither the tensor nor its memory."""
+        self.tensor = None
+        return self
+
+    def now(self) -> Any:
+        """Returns the tensor; None if it is gone or was changed."""
+        return self._later() if self.tensor is None else self.tensor
+
+
 class _Memories(Arrays):
     """Captures memory with a known layout.
 
@@ -47,7 +67,7 @@ class _Memories(Arrays):
         super().__init__(session)
         self.layouts = Layouts(session)
 
-    def of(self, value: Any) -> _Memory:
+    def of(self, value: Any) -> _Memory | _Elsewhere:
         """Returns the memory of a tensor or an array.
 
         Raises
@@ -57,8 +77,12 @@ class _Memories(Arrays):
         """
         if isinstance(value, torch.Tensor):
             local, _ = local_part(value)
+            if local is not None and is_on_device(local) and (address_of(local) or not local.numel()):
+                layout = self.layouts.find(local)
+                if layout >= 0:
+                    return _Elsewhere(layout, local)
             if local is None or not is_readable(local.data if local.requires_grad else local):
-                raise TypeError("a tensor that is not dense CPU memory")
+                raise TypeError("a tensor that is not dense memory of the CPU or of a GPU that Luff reads")
             address = address_of(local)
             if not address and local.numel():
                 raise TypeError("a tensor without memory, or whose memory was given back")
@@ -74,8 +98,15 @@ class _Memories(Arrays):
             raise TypeError("a dtype that is not captured")
         return found
 
-    def array(self, number: int, value: _Memory, dtype: int | None = None) -> bool:  # noqa: ARG002
+    def array(self, number: int, value: _Memory | _Elsewhere, dtype: int | None = None) -> bool:  # noqa: ARG002
         """Captures the due forms of a value."""
+        if isinstance(value, _Elsewhere):
+            tensor = value.now()
+            if tensor is None:
+                self.session.gap(number, int(GapReason.NOT_SEEN), self.session.due_tensor(number), 1)
+            else:
+                DeviceRows(self.session).one(number, value.layout, tensor)
+            return True
         self.session.capture_one(number, value.layout, value.address)
         return True
 
@@ -102,6 +133,6 @@ class TensorWriter(StepWriter):
             super().save_array(name, value)
             self.number(name, _CUSTOM)
 
-    def readable(self, value: Any) -> _Memory:
+    def readable(self, value: Any) -> _Memory | _Elsewhere:
         """Returns the memory of a tensor or an array; raises TypeError if it has none that can be captured."""
         return self.memories.of(value)

@@ -21,7 +21,7 @@ from luff._codes import EventKind, GapReason, Phase
 from luff._core import enter_phase, forget_phases, leave_phase
 from luff._patch import Method, once, unseen, wrap
 from luff.torch.capture import _names
-from luff.torch.capture._device import scalar_of
+from luff.torch.capture._device import is_divisor, scalar_of
 from luff.torch.capture._memory import read_scalar
 from luff.torch.capture._module_times import ModuleTimes
 from luff.torch.evidence._answers import compares
@@ -469,7 +469,8 @@ def _stepping(original: Method) -> Method:
 
 def _scaled(hook: Hook, scaler: Any, outputs: Any, result: Any) -> None:
     factor = getattr(scaler, "_scale", None)
-    hook.machine.losses.scaled(result, scalar_of(outputs), None if factor is None else read_scalar(factor))
+    scale = None if factor is None else read_scalar(factor)
+    hook.machine.losses.scaled(result, scalar_of(outputs), scale, factor if is_divisor(factor) else None)
 
 
 def _wrap_clipping() -> None:
