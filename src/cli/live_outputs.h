@@ -16,6 +16,7 @@ struct LiveOutput {
   std::string format;          // smdebug, tensorboard, kOtlp or kSync
   std::string directory;       // absolute; "" for kOtlp, the URL for kSync
   Variables environment = {};  // what its process is told, of [bucket]
+  std::string config = {};     // the file that says so, for the command that goes on; "" if none
 };
 /// Not files, but metrics that are pushed while the job runs.
 inline constexpr const char* kOtlp = "otlp";

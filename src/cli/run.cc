@@ -359,7 +359,8 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   if (wanted.log) options.log_bytes = std::max<std::uint64_t>(wanted.log_bytes.value_or(kLogBytes), 1 << 20);
   if (wanted.otlp) options.outputs.push_back({kOtlp, ""});
   if (!wanted.sync.empty()) {
-    options.outputs.push_back({kSync, wanted.sync, file.bucket.environment});
+    options.outputs.push_back({kSync, wanted.sync, file.bucket.environment,
+                               file.bucket.environment.empty() ? "" : Absolute(wanted.config)});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
   }
   if (const std::string& wish = !wanted.report.empty() ? wanted.report : file.report; !wish.empty()) {

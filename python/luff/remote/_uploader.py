@@ -96,6 +96,34 @@ def _read_whole(path: str, most: int) -> bytes:
         os.close(fd)
 
 
+def check_bucket(store: Store) -> None:
+    """Refuses a bucket of another format, and one whose conditional puts are none."""
+    text = json.dumps({"format": "luff-bucket", "version": _head.VERSION, "shards": 16}).encode()
+    nothing = (
+        f"the store takes conditional puts and does not obey them, so two uploaders would mix: {store.url}"
+    )
+    if _puts_new(store, "luff.json", text):
+        if _puts_new(store, "luff.json", text):
+            raise Refused(nothing)
+    else:
+        found = store.get("luff.json", 4096)
+        check_bucket_untrusted(found[0] if found else b"", store.url)
+    try:
+        store.put_if("luff.json", text, '"0123456789abcdef0123456789abcdef"')
+    except Conflict:
+        return
+    raise Refused(nothing)
+
+
+def _puts_new(store: Store, key: str, data: bytes) -> bool:
+    """False if the store says that the object is there."""
+    try:
+        store.put_new(key, data)
+    except Conflict:
+        return False
+    return True
+
+
 class Uploader:
     """Uploads one run. **Not thread-safe.** Every method raises Refused (for good), Unreachable, or Fenced."""
 
@@ -133,11 +161,11 @@ class Uploader:
 
     def begin(self) -> None:
         """Checks the bucket, and takes the run over from whoever uploaded it before."""
-        self._check_bucket()
+        check_bucket(self._store)
         try:
             self._store.put_new(_files.run_key(self.run_id), self._run_json)
-        except Conflict:
-            pass  # of several hosts the first makes the run
+        except Conflict:  # of several hosts the first makes the run, and says whether it is encrypted
+            self._store.get(_files.run_key(self.run_id), MAX_RUN_JSON)  # refused if ours is not so
         for _ in range(_ATTEMPTS):
             found = self._read_head()
             tails: list[bytes] = []
@@ -159,33 +187,6 @@ class Uploader:
                 continue  # that one was faster once more
             return
         raise Unreachable(f"another uploader is faster again and again: {self._store.url}/{self._head_key}")
-
-    def _check_bucket(self) -> None:
-        """Refuses a bucket of another format, and one whose conditional puts are none."""
-        text = json.dumps({"format": "luff-bucket", "version": _head.VERSION, "shards": 16}).encode()
-        url = self._store.url
-        nothing = (
-            f"the store takes conditional puts and does not obey them, so two uploaders would mix: {url}"
-        )
-        if self._puts_new("luff.json", text):
-            if self._puts_new("luff.json", text):
-                raise Refused(nothing)
-        else:
-            found = self._store.get("luff.json", 4096)
-            check_bucket_untrusted(found[0] if found else b"", self._store.url)
-        try:
-            self._store.put_if("luff.json", text, '"0123456789abcdef0123456789abcdef"')
-        except Conflict:
-            return
-        raise Refused(nothing)
-
-    def _puts_new(self, key: str, data: bytes) -> bool:
-        """False if the store says that the object is there."""
-        try:
-            self._store.put_new(key, data)
-        except Conflict:
-            return False
-        return True
 
     def _read_head(self) -> tuple[Manifest, dict[File, bytes], str] | None:
         try:
