@@ -482,6 +482,28 @@ def test_without_cryptography_it_says_what_to_install(monkeypatch):
         _recipients.check_cryptography()
 
 
+def test_a_run_that_was_pruned_and_uploaded_anew_opens_with_its_new_key(run, tmp_path, with_key):
+    from luff.remote import _prune
+
+    store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    fill(run)
+    upload(run, store)
+    reader, first = reading(store, run.run_id), f"runs/{run.run_id}/run.json"
+    text = reader.get(first, 1 << 20)[0]
+    assert [one.problem for one in _prune.prune(store, "nothing", -3600 * 10**9, False)] == [""]
+    (run.path / "sync" / "key").unlink()
+    upload(run, store)
+    with pytest.raises(Refused, match="of another key"):
+        reader.get(first, 1 << 20)
+    assert reader.get(first, 1 << 20)[0] == text
+
+
+def test_what_is_no_card_is_refused():
+    for data in (b"", b"[]", b"[" * 100_000, b"\xff"):
+        with pytest.raises(Refused, match="no object of JSON"):
+            seal_card(b"k" * 32, card_key("a" * 32), data)
+
+
 def test_absent_objects_are_absent(tmp_path, with_key):
     store = reading(open_store(f"file://{tmp_path}/bucket"), "a" * 32)
     with pytest.raises(Absent):
