@@ -26,8 +26,8 @@ def take_upload(config: dict[str, Any]) -> str:
     if not url:
         return ""
     from luff.remote._errors import BucketError
-    from luff.remote._run_store import check_encryption
     from luff.remote._store import check_installed, normal_url
+    from luff.remote._upload_key import check_encryption
 
     try:
         if not isinstance(url, str):

@@ -47,6 +47,7 @@ Result<std::string> Recipients(const toml::node& node, const ConfigPlace& place)
 Result<BucketConfig> ReadBucket(const toml::table& table, const ConfigPlace& place) {
   BucketConfig config;
   BucketPrices prices;
+  std::string sse;
   const std::pair<std::string_view, double*> numbers[] = {{"price_per_1000_puts", &prices.per_1000_puts},
                                                           {"price_per_1000_gets", &prices.per_1000_gets},
                                                           {"price_per_gb_month", &prices.per_gb_month}};
@@ -64,7 +65,8 @@ Result<BucketConfig> ReadBucket(const toml::table& table, const ConfigPlace& pla
       if (!node.is_string() || std::ranges::find(kEncryptions, *text) == kEncryptions.end())
         return place.Wrong(node,
                            fmt::format("'sse' in [bucket] is none of {}", fmt::join(kEncryptions, ", ")));
-      config.environment.emplace_back("AWS_SERVER_SIDE_ENCRYPTION", *text);
+      sse = *text;
+      config.environment.emplace_back("AWS_SERVER_SIDE_ENCRYPTION", sse);
     } else if (key == "sse_kms_key_id") {
       const auto text = node.value<std::string>();
       if (!node.is_string() || !IsPlain(*text))
@@ -81,7 +83,19 @@ Result<BucketConfig> ReadBucket(const toml::table& table, const ConfigPlace& pla
                             "sse_kms_key_id", "sse_bucket_key_enabled", "encrypt_to"});
     }
   }
+  for (const char* key : {"sse_kms_key_id", "sse_bucket_key_enabled"}) {
+    if (const toml::node* node = table.get(key); node != nullptr && !sse.starts_with("aws:kms"))
+      return place.Wrong(*node, fmt::format("'{}' in [bucket] needs sse = \"aws:kms\"", key));
+  }
   return config;
+}
+
+Status CheckEncryptionBy(const Variables& environment, const std::string& url) {
+  const bool sse = std::ranges::any_of(
+      environment, [](const auto& one) { return one.first == "AWS_SERVER_SIDE_ENCRYPTION"; });
+  if (!sse || url.starts_with("s3://")) return Status::Ok();
+  return InvalidArgument("'sse' in [bucket] is for s3://BUCKET, and says nothing to " + url +
+                         "; leave it out, and let the store encrypt by its own settings");
 }
 
 }  // namespace luff::cli

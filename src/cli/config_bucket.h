@@ -18,4 +18,8 @@ struct BucketConfig {
 /// Errors: kInvalidArgument with file and line.
 [[nodiscard]] Result<BucketConfig> ReadBucket(const toml::table& table, const ConfigPlace& place);
 
+/// kInvalidArgument if the environment of `BucketConfig` names an encryption that the store of `url` does not
+/// take: only S3 does by `sse`.
+[[nodiscard]] Status CheckEncryptionBy(const Variables& environment, const std::string& url);
+
 }  // namespace luff::cli

@@ -83,7 +83,11 @@ std::string StateOf(const keys::PublicKey& key) {
 }
 
 void Check(KeysOptions options) {
-  if (IsUrl(options.file)) BecomePython("seal", {"check", options.file}, kNeedsPython);
+  if (IsUrl(options.file)) {
+    if (options.json || !options.config.empty() || !options.run.empty())
+      ExitWithError(InvalidArgument("the runs of a bucket are checked without --config, --run and --json"));
+    BecomePython("seal", {"check", options.file}, kNeedsPython);
+  }
   std::optional<std::vector<keys::PublicKey>> known;
   if (!options.config.empty()) known = ValueOrExit(ReadConfigFile(options.config)).keys;
   if (!options.run.empty()) {

@@ -11,6 +11,7 @@
 
 #include "base/format.h"
 #include "base/python_child.h"
+#include "cli/config_bucket.h"
 #include "cli/terminal.h"
 #include "luff/base/env.h"
 
@@ -21,7 +22,8 @@ std::string Again(const std::string& run, const LiveOutput& output) {
   if (output.format == kOtlp)
     return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
   if (output.format == kSync)
-    return fmt::format("`luff sync {} {}` uploads what is missing", Escaped(run), Escaped(output.directory));
+    return fmt::format("`luff sync {} {}{}` uploads what is missing", Escaped(run), Escaped(output.directory),
+                       output.config.empty() ? "" : " --config " + Escaped(output.config));
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
 }
@@ -37,6 +39,7 @@ Variables ThisCommand() {
 // What can be known of an upload without asking the network: the URL, and what is installed.
 Status CheckUpload(const LiveOutput& output) {
   const std::string& url = output.directory;
+  LUFF_RETURN_IF_ERROR(CheckEncryptionBy(output.environment, url));
   LUFF_ASSIGN_OR_RETURN(std::vector<std::string> command, PythonCommand("sync"));
   command.insert(command.end(), {"--try", "--", ".", url});
   ProcessOptions process;
@@ -82,7 +85,8 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
       }
       process.argv = std::move(command).value();
       if (output.keep_local) process.argv.push_back(fmt::format("--keep-local={}", *output.keep_local));
-      process.argv.insert(process.argv.end(), {"--until-closed", "--", run, output.directory});
+      process.argv.insert(process.argv.end(),
+                          {"--until-closed", "--config=" + output.config, "--", run, output.directory});
       process.environment = ThisCommand();
       process.environment.insert(process.environment.end(), output.environment.begin(),
                                  output.environment.end());

@@ -14,9 +14,10 @@
 namespace luff::cli {
 
 struct LiveOutput {
-  std::string format;                            // smdebug, tensorboard, kOtlp or kSync
-  std::string directory;                         // absolute; "" for kOtlp, the URL for kSync
-  Variables environment = {};                    // what its process is told, of [bucket]
+  std::string format;          // smdebug, tensorboard, kOtlp or kSync
+  std::string directory;       // absolute; "" for kOtlp, the URL for kSync
+  Variables environment = {};  // what its process is told, of [bucket]
+  std::string config = {};     // the file that says so, for the command that goes on; "" if none
   std::optional<std::uint64_t> keep_local = {};  // of kSync: bytes of values that stay here; nothing: all
 };
 /// Not files, but metrics that are pushed while the job runs.

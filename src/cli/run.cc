@@ -359,7 +359,9 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   if (wanted.log) options.log_bytes = std::max<std::uint64_t>(wanted.log_bytes.value_or(kLogBytes), 1 << 20);
   if (wanted.otlp) options.outputs.push_back({kOtlp, ""});
   if (!wanted.sync.empty()) {
-    options.outputs.push_back({kSync, wanted.sync, file.bucket.environment, wanted.keep_local});
+    options.outputs.push_back({kSync, wanted.sync, file.bucket.environment,
+                               file.bucket.environment.empty() ? "" : Absolute(wanted.config),
+                               wanted.keep_local});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
   } else if (wanted.keep_local) {
     return InvalidArgument("--keep-local removes what was uploaded; it needs --sync URL");

@@ -201,8 +201,9 @@ void AddRuns(CLI::App& app) {
   verb->add_option("-n,--limit", options->limit, "Runs shown")->capture_default_str();
   verb->add_flag("--all", options->all, "Show all of them");
   verb->add_flag("--json", options->json, "The card of each run, a line of JSON (docs/spec/catalog.md)");
-  verb->add_option("--parquet", options->parquet, "Writes the cards as a table into this file")
-      ->excludes("--json");
+  verb->add_option("--parquet", options->parquet, "Writes the cards of all of them as a table into this file")
+      ->excludes("--json")
+      ->excludes("--limit");
   verb->footer(
       "Every verb that reads a run takes the name in this table, the beginning of it, or @1 for the newest;\n"
       "of a bucket URL/ID (its first digits are enough) or URL/@1.\n"

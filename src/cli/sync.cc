@@ -48,13 +48,16 @@ void AddSync(CLI::App& app) {
       "no such bucket); 6 the time was over before all was there: the same command goes on.");
   verb->callback([options] {
     FindOwnRunOrExit(&options->run);
-    if (!options->config.empty()) {
-      for (const auto& [name, value] : ValueOrExit(ReadConfigFile(options->config)).bucket.environment)
-        setenv(name.c_str(), value.c_str(), 1);
-    }
     std::vector<std::string> words = {
         fmt::format("--flush={}", options->flush_s), fmt::format("--drain={}", options->drain_s),
         fmt::format("--max-mbps={}", options->max_mbps), fmt::format("--host={}", options->host)};
+    if (!options->config.empty()) {
+      const BucketConfig bucket = ValueOrExit(ReadConfigFile(options->config)).bucket;
+      if (const Status can = CheckEncryptionBy(bucket.environment, options->url); !can.ok())
+        ExitWithError(can);
+      for (const auto& [name, value] : bucket.environment) setenv(name.c_str(), value.c_str(), 1);
+      words.push_back("--config=" + options->config);
+    }
     if (options->keep_local) words.push_back(fmt::format("--keep-local={}", *options->keep_local));
     words.insert(words.end(), {"--", options->run, options->url});
     BecomePython("sync", std::move(words), "runs are uploaded by Luff's Python package");

@@ -48,8 +48,22 @@ def test_columns_have_the_kinds_of_their_values() -> None:
     assert table["eval_loss_last"] == [None, None]
     assert table["scalars"][0][0]["max"] == 1.0
     assert json.loads(table["parameters"][1]) == {"lr": 0.1, "deep": True, "width": 8}
+    seeds = table_of([card(0, parameters={"seed": (1 << 53) + 1}), card(1, parameters={})])
+    assert seeds.to_pydict()["param.seed"] == [(1 << 53) + 1, None]
     assert table_of([]).num_rows == 0
     assert table_of([{"run": "/x", "parameters": {"n": 1 << 80}, "begun_unix_ns": 1 << 80}]).num_rows == 1
+
+
+def test_an_interrupted_table_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from luff._verbs import runs_table
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pq, "write_table", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runs_table._write(runs_table.table_of([]), str(tmp_path / "runs.parquet"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_runs_that_were_asked_for_are_the_rows(luff: Command, run: Path, tmp_path: Path) -> None:
@@ -57,6 +71,7 @@ def test_the_runs_that_were_asked_for_are_the_rows(luff: Command, run: Path, tmp
     file = tmp_path / "runs.parquet"
     done = luff("runs", str(run.parent), "--parquet", str(file), "--all")
     assert done.code == 0, done.err
+    assert luff("runs", str(run.parent), "--parquet", str(file), "--limit", "1").code == 2
     told = [json.loads(line) for line in luff("runs", str(run.parent), "--json", "--all").out.splitlines()]
     rows = duckdb.sql(
         f"select run, verdict, steps_train, took_s from '{file}' order by begun desc"

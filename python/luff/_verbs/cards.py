@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from luff.remote._errors import Absent, BucketError, Refused
 from luff.remote._files import CARDS, MAX_CARD, card_key, is_run_id
-from luff.remote._run_store import identity_text, open_card
+from luff.remote._recipients import CommandFailed, identities
+from luff.remote._run_store import identity_text, open_card, public_card
+from luff.remote._seal import check_cryptography
 from luff.remote._store import Listed, Store, check_installed, normal_url, open_store
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 MAX_RUNS = 100_000  # beyond it a prefix for each project
 _AT_ONCE = 16
 _BATCH = 512
+_ASK_AGAIN = 1  # the stamp of no card
 
 
 def stamp_of(card: Listed) -> int:
@@ -41,15 +44,24 @@ def _write(text: str, data: bytes = b"") -> None:
     sys.stdout.buffer.write(line.encode(errors="replace") + b"\n" + (data + b"\n" if data else b""))
 
 
-def _get(store: Store, card: Listed) -> bytes | BucketError:
+def _get(store: Store, card: Listed) -> tuple[bytes | BucketError, int]:
+    """Returns a card, or why there is none, and its stamp."""
     try:
         found = store.get(card_key(card.name), MAX_CARD)
-        return open_card(store, card.name, found[0]) if found else b""
+        data = found[0] if found else b""
     except BucketError as error:
-        return error
+        return error, 0
+    try:
+        return open_card(store, card.name, data), stamp_of(card)
+    except (
+        CommandFailed
+    ):  # of somebody else's run, or of a service that is away: asked again with the next look
+        return public_card(data), _ASK_AGAIN
+    except BucketError as error:
+        return error, 0
 
 
-def _tell(store: Store, card: Listed, got: bytes | BucketError) -> None:
+def _tell(store: Store, card: Listed, got: bytes | BucketError, stamp: int) -> None:
     if isinstance(got, Absent):
         return  # removed since it was listed
     if isinstance(got, Refused):  # of this one; a bucket that is away is an error
@@ -59,11 +71,13 @@ def _tell(store: Store, card: Listed, got: bytes | BucketError) -> None:
     elif not got:
         _write(f"! a card is empty: {store.url}/{card_key(card.name)}")
     else:
-        _write(f"+ {card.name} {stamp_of(card)} {card.modified_unix_ns} {len(got)}", got)
+        _write(f"+ {card.name} {stamp} {card.modified_unix_ns} {len(got)}", got)
 
 
 def look(store: Store, known: dict[str, int]) -> None:
     """Prints the runs of a bucket. Raises a BucketError."""
+    if identities():  # a mistake in what names them is one of all cards
+        check_cryptography()
     cards = store.objects(CARDS, MAX_RUNS)
     if len(cards) == MAX_RUNS:
         _write(f"! only the first {MAX_RUNS} runs are listed; give each project a prefix: {store.url}")
@@ -84,7 +98,7 @@ def look(store: Store, known: dict[str, int]) -> None:
         for at in range(0, len(changed), _BATCH):
             batch = changed[at : at + _BATCH]
             for card, got in zip(batch, pool.map(lambda one: _get(store, one), batch), strict=True):
-                _tell(store, card, got)
+                _tell(store, card, *got)
             sys.stdout.flush()
     if not any(is_run_id(card.name) for card in cards):
         _tell_runs_without_cards(store)

@@ -52,6 +52,8 @@ def _parameter(values: list[Any]) -> Any:
     known = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in known):
         return pa.array(values, pa.bool_())
+    if known and all(_whole(value) is not None for value in known):  # seeds have more digits than a double
+        return pa.array(values, pa.int64())
     if all(_number(value) is not None for value in known):
         return pa.array([_number(value) for value in values], pa.float64())
     return pa.array(
@@ -125,7 +127,7 @@ def _write(table: Any, path: str) -> None:
         with os.fdopen(fd, "wb") as file:
             pq.write_table(table, file, compression="zstd")
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:  # also of pyarrow, and if it is interrupted
         try:
             os.unlink(temporary)
         except OSError:

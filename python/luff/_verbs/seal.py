@@ -7,13 +7,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
+from luff.remote._errors import Absent, BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._files import is_run_id, run_key
-from luff.remote._recipients import new_key_file
+from luff.remote._recipients import CommandFailed, new_key_file
+from luff.remote._run_folder import MAX_RUN_JSON
 from luff.remote._run_store import reading
 from luff.remote._seal import is_sealed
 from luff.remote._store import check_installed, normal_url, open_store
-from luff.remote._uploader import MAX_RUN_JSON
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,19 +34,21 @@ def _new(path: str) -> int:
     print(f'[bucket]\nencrypt_to = ["{new_key_file(path)}"]')
     _say(f"{path} holds the secret key: who reads the runs needs it, and without it they are lost")
     _say(
-        "the line above is not secret; it belongs into the environment of each job that is to encrypt its upload"
+        "the lines above are not secret; they belong into the luff.toml of each job that is to encrypt its upload"
     )
     return OK
 
 
 def _state(store: Store, run_id: str) -> str:
-    """Returns "opens", "not encrypted", or why it does not open."""
+    """Returns "opens", "not encrypted", "not there", or why it does not open."""
     try:
         found = store.get(run_key(run_id), MAX_RUN_JSON + (1 << 10))
         if found is None or not is_sealed(found[0]):
             return "not encrypted"
         reading(store, run_id).get(run_key(run_id), MAX_RUN_JSON)
-    except Refused as error:
+    except Absent:  # being pruned, or an upload that just begins
+        return "not there"
+    except (Refused, CommandFailed) as error:
         return str(error)
     return "opens"
 
@@ -60,15 +62,16 @@ def _check(url: str) -> int:
     closed = [
         (run, state)
         for run, state in zip(runs, states, strict=True)
-        if state not in ("opens", "not encrypted")
+        if state not in ("opens", "not encrypted", "not there")
     ]
     for run, state in closed[:_SHOWN]:
         _say(f"{run}: {state}")
     if len(closed) > _SHOWN:
         _say(f"and {len(closed) - _SHOWN} more")
+    opened, plain = states.count("opens"), states.count("not encrypted")
     print(
-        f"{len(runs)} runs: {states.count('opens')} open with the keys here, {states.count('not encrypted')} are not "
-        f"encrypted, {len(closed)} do not open"
+        f"{opened + plain + len(closed)} runs: {opened} open with the keys here, {plain} are not encrypted, "
+        f"{len(closed)} do not open"
     )
     return CLOSED if closed else OK
 

@@ -369,7 +369,7 @@ def _write(path: str, text: str) -> None:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:  # also if it is interrupted
         try:
             os.unlink(temporary)
         except OSError:

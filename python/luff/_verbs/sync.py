@@ -6,6 +6,7 @@ import argparse
 import os
 import queue
 import random
+import shlex
 import signal
 import sys
 import threading
@@ -17,14 +18,14 @@ from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._live import any_writes
 from luff.remote._requests import Requests
 from luff.remote._run_folder import read_run_json
-from luff.remote._run_store import check_encryption, uploading
 from luff.remote._store import check_installed, normal_url, open_store
+from luff.remote._upload_key import check_encryption, uploading
 from luff.remote._uploader import Fenced, Uploader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from luff.remote._store import Store
+    from luff.remote._run_store import RunStore
 
 OK, WRONG_USAGE, FENCED, REFUSED, INCOMPLETE = 0, 2, 4, 5, 6
 _NOT_BEGUN_S = 0.25  # how often a run that has not begun is looked for
@@ -53,6 +54,7 @@ class Sync:
         self._rate: float = arguments.max_mbps * 1e6 / 8
         self._host: int = arguments.host
         self._keep_local: int | None = arguments.keep_local
+        self._config: str = arguments.config
         self._parent = os.getppid()
         self._closed = threading.Event()  # the job has ended, or we are to end
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -72,7 +74,7 @@ class Sync:
             return OK
         store = open_store(self._url)
         _, run_id = read_run_json(self._run)
-        own: list[Store] = []
+        own: list[RunStore] = []
         if not self._retried(lambda: own.append(uploading(store, self._run, run_id))):
             return self._incomplete()
         uploader = Uploader(
@@ -92,7 +94,7 @@ class Sync:
             uploader.write_cost()
             url = f"{store.url}/{uploader.run_id}"
             if self._beside_job:
-                _say(f"this run is {url}")
+                _say(f"this run is {url} ({'encrypted' if own[0].sealed else 'not encrypted'})")
             else:
                 print(url, flush=True)
             while not self._over():
@@ -147,7 +149,10 @@ class Sync:
         return OK if done else self._incomplete()
 
     def _incomplete(self) -> int:
-        _say(f"not all of the run is in the bucket; `luff sync {self._run} {self._url}` goes on")
+        words = ["luff", "sync", self._run, self._url]
+        words += ["--host", str(self._host)] if self._host else []
+        words += ["--config", self._config] if self._config else []
+        _say(f"not all of the run is in the bucket; `{shlex.join(words)}` goes on")
         return INCOMPLETE
 
     def _retried(self, what: object, once: bool = False) -> bool:
@@ -259,6 +264,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="values that stay in the run, once they are uploaded (all)",
     )
+    parser.add_argument("--config", default="", help=argparse.SUPPRESS)  # what the command that goes on names
     parser.add_argument("--until-closed", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--try", dest="only_try", action="store_true", help=argparse.SUPPRESS)
     return parser

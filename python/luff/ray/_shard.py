@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from luff._rules_beside import luff_command
-from luff.errors import NotFoundError
 
 __all__ = ["Shard", "lag_of"]
 
@@ -135,7 +134,7 @@ class Shard:
                     )  # fmt: skip
                     self._starts += 1
                 code, taken = self._follow(self._child)
-            except (OSError, NotFoundError) as error:
+            except Exception as error:  # nobody else would hear of it
                 self._gone_for_good(str(error))
                 break
             with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,18 @@ _MOST_SHARDS = 16  # as `luff watch --shard` takes
 _BEGIN_S = 120.0
 _ANSWER_S = 20.0
 _STOP_S = 60.0
+
+
+# What is told of a shard of which nothing is known.
+_SILENT: dict[str, Any] = {
+    "host": "", "pid": None, "starts": None, "ready": False, "runs": {}, "behind_s": None, "lag_p99_s": None,
+    "steps": None, "findings": None, "said": [],
+}  # fmt: skip
+
+
+def _get(asked: Any, end: float) -> Any:
+    """The answer to a call, until `end` (monotonic): several that were asked at once have one time together."""
+    return ray.get(asked, timeout=max(0.1, end - time.monotonic()))
 
 
 class Watch:
@@ -41,23 +54,25 @@ class Watch:
             ``said`` (the last lines), ``problem`` (why nothing is known; "" if all is well). One whose node was
             lost has a problem until Ray has started it on another one.
         """
+        end = time.monotonic() + _ANSWER_S
         asked = [actor.report.remote() for actor in self._actors]
-        return [self._answer(number, one, _ANSWER_S) for number, one in enumerate(asked)]
+        return [self._answer(number, one, end) for number, one in enumerate(asked)]
 
     def stop(self) -> list[dict[str, Any]]:
         """Ends the processes, which commit what they have judged, and the actors. Returns the last reports."""
+        end = time.monotonic() + _STOP_S
         asked = [actor.stop.remote() for actor in self._actors]
-        told = [self._answer(number, one, _STOP_S) for number, one in enumerate(asked)]
+        told = [self._answer(number, one, end) for number, one in enumerate(asked)]
         for actor in self._actors:
             ray.kill(actor)
         return told
 
-    def _answer(self, shard: int, asked: Any, seconds: float) -> dict[str, Any]:
+    def _answer(self, shard: int, asked: Any, end: float) -> dict[str, Any]:
         try:
-            told: dict[str, Any] = ray.get(asked, timeout=seconds)
+            told: dict[str, Any] = _get(asked, end)
         except ray.exceptions.RayError as error:  # also if it takes longer
             text = " ".join(str(error).split())[:300]
-            return {"shard": shard, "ready": False, "problem": f"the actor does not answer: {text}"}
+            return _SILENT | {"shard": shard, "problem": f"the actor does not answer: {text}"}
         return told
 
 
@@ -146,26 +161,26 @@ def start(
         "scheduling_strategy": "SPREAD",
     }
     kind, actors, made = ray.remote(_Actor), [], []
-    for number in range(shards):
-        name = f"{names}-{number}-of-{shards}"
-        new = not _exists(name)
-        actors.append(kind.options(name=name, **common).remote(place, number, shards, list(options)))
-        made += [actors[-1]] if new else []
-    asked = [actor.begun.remote(_BEGIN_S) for actor in actors]
-    problems = {}
-    for number, one in enumerate(asked):
-        try:
-            why = ray.get(one, timeout=_BEGIN_S + _ANSWER_S)
-        except ray.exceptions.RayError as error:
-            why = " ".join(str(error).split())[:300]
-        if why:
-            problems[number] = why
-    if problems:
+    try:
+        for number in range(shards):
+            name = f"{names}-{number}-of-{shards}"
+            new = not _exists(name)
+            actors.append(kind.options(name=name, **common).remote(place, number, shards, list(options)))
+            made += [actors[-1]] if new else []
+        end = time.monotonic() + _BEGIN_S + _ANSWER_S
+        asked = [actor.begun.remote(_BEGIN_S) for actor in actors]
+        for number, one in enumerate(asked):
+            try:
+                why = _get(one, end)
+            except ray.exceptions.RayError as error:
+                why = " ".join(str(error).split())[:300]
+            if why:
+                kind_of = InvalidArgumentError if "exit code 2" in why else UnavailableError
+                raise kind_of(f"shard {number} of {shards} does not judge {place}: {why}")
+    except BaseException:  # also if somebody no longer waits: detached actors would wait for room for ever
         for actor in made:  # those of an earlier call go on
             ray.kill(actor)
-        number, why = next(iter(problems.items()))
-        kind_of = InvalidArgumentError if "exit code 2" in why else UnavailableError
-        raise kind_of(f"shard {number} of {shards} does not judge {place}: {why}")
+        raise
     return Watch(place, actors)
 
 

@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
-from luff.remote._errors import Refused
+from luff.remote._errors import Conflict, Refused
 from luff.remote._head import VERSION
+
+if TYPE_CHECKING:
+    from luff.remote._store import Store
 
 
 def bucket_text() -> bytes:
     """What a new bucket gets."""
     return json.dumps({"format": "luff-bucket", "version": VERSION, "shards": 16}).encode()
+
+
+def check_bucket(store: Store) -> None:
+    """Refuses a bucket of another format, and one whose conditional puts are none."""
+    text = bucket_text()
+    nothing = (
+        f"the store takes conditional puts and does not obey them, so two uploaders would mix: {store.url}"
+    )
+    if _puts_new(store, text):
+        if _puts_new(store, text):
+            raise Refused(nothing)
+    else:
+        found = store.get("luff.json", 4096)
+        check_bucket_untrusted(found[0] if found else b"", store.url)
+    try:
+        store.put_if("luff.json", text, '"0123456789abcdef0123456789abcdef"')
+    except Conflict:
+        return
+    raise Refused(nothing)
+
+
+def _puts_new(store: Store, text: bytes) -> bool:
+    """False if the store says that luff.json is there."""
+    try:
+        store.put_new("luff.json", text)
+    except Conflict:
+        return False
+    return True
 
 
 def check_bucket_untrusted(data: bytes, url: str) -> None:

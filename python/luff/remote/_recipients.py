@@ -18,7 +18,7 @@ import stat
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from luff.remote._errors import Absent, Conflict, Refused, TooLarge
+from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable
 from luff.remote._seal import KEY_BYTES, check_cryptography
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ MAX_RECIPIENTS = 16
 MAX_OBJECT = 16 << 10
 _MAX_WRAPPED = 8 << 10
 _MAX_FILE = 4096
+_CHECK_BYTES = 16
 _COMMAND_S = 30
 _X25519 = re.compile(r"x25519:([A-Za-z0-9+/]{43}=)")
 _FORMAT = "luff-run-key"
@@ -42,6 +43,14 @@ class Recipient(NamedTuple):
 
     public: bytes = b""
     command: tuple[str, ...] = ()
+
+
+class OtherKey(Refused):
+    """The run is encrypted with another key."""
+
+
+class CommandFailed(Unreachable):
+    """A command of a key management service has failed, or takes too long: it denies this, or is away."""
 
 
 class Identity(NamedTuple):
@@ -96,9 +105,15 @@ def new_key_file(path: str) -> str:
     }
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump(text, file, indent=1)
-            file.write("\n")
+        try:
+            with os.fdopen(fd, "w") as file:
+                json.dump(text, file, indent=1)
+                file.write("\n")
+                file.flush()
+                os.fsync(fd)  # runs are encrypted for it from now on
+        except BaseException:
+            os.unlink(path)
+            raise
     except OSError as error:
         raise Refused(f"the key cannot be written ({error.strerror}): {path}") from None
     return f"x25519:{public}"
@@ -138,52 +153,105 @@ def identities() -> list[Identity]:
     return found
 
 
-def _name(public: bytes) -> str:
-    return f"x25519-{hashlib.sha256(public).hexdigest()[:32]}"
+def _name(one: Recipient | Identity) -> str:
+    kind, what = ("x25519", one.public) if one.public else ("command", "\0".join(one.command).encode())
+    return f"{kind}-{hashlib.sha256(what).hexdigest()[:32]}"
 
 
 def key_prefix(run_id: str) -> str:
     return f"keys/{run_id}/"
 
 
-def put_key(store: Store, run_id: str, key: bytes, recipients: list[Recipient], new: bool = False) -> None:
-    """Puts the key of a run for each recipient, if absent. Raises a BucketError.
+def wrap_key(store: Store, run_id: str, key: bytes, recipients: list[Recipient]) -> dict[str, bytes]:
+    """Wraps the key of a run for each recipient that has no object yet. Puts nothing. Raises a BucketError.
 
-    `new`: nobody else has the key, so one that is there is another one, of another host: Refused.
+    Returns the objects, by their keys in the bucket, for `put_wrapped`.
     """
-    commands = 0
-    for one in sorted(recipients):  # of several hosts, the first is first everywhere
+    wrapped = {}
+    for one in recipients:
+        place = key_prefix(run_id) + _name(one)
+        if _is_there(
+            store, place
+        ):  # a key management service that is away does not end an upload that goes on
+            continue
         if one.public:
-            name, text = _name(one.public), _wrap(run_id, key, one.public)
+            text = _wrap(run_id, key, one.public)
         else:
-            name, commands = f"command-{commands}", commands + 1
             text = {"kind": "command", "wrapped": _text(_call(one.command, "wrap", key))}
-        data = json.dumps({"format": _FORMAT, "version": 0, "run_id": run_id, **text}).encode()
-        place = key_prefix(run_id) + name
+        wrapped[place] = _object(run_id, text)
+    return wrapped
+
+
+def put_wrapped(store: Store, wrapped: dict[str, bytes]) -> None:
+    """Puts what `wrap_key` has made, after `put_check`: so what is there already wraps the same key."""
+    for place, data in wrapped.items():
         try:
             store.put_new(place, data)
-        except Conflict:  # of an upload before this one; or a client repeats a put whose answer was lost
-            found = store.get(place, MAX_OBJECT) if new else None
-            if new and (found is None or found[0] != data):
-                raise Refused(
-                    f"another host uploads the run, encrypted with a key that is not here; name a key that opens it in "
-                    f"{KEY_FILES}: {store.url}/{place}"
-                ) from None
+        except Conflict:  # of another host
+            continue
+
+
+def put_check(store: Store, run_id: str, key: bytes) -> None:
+    """Puts which key the run has, if absent. Raises OtherKey if it has another one; any BucketError.
+
+    Of hosts that begin at once the first put wins, whoever their recipients are.
+    """
+    place = key_prefix(run_id) + "check"
+    check = _text(_check_of(run_id, key))
+    try:
+        store.put_new(place, _object(run_id, {"kind": "check", "check": check}))
+    except Conflict:  # also of an upload before this one, or of a put whose answer was lost
+        try:
+            found = store.get(place, MAX_OBJECT)
+        except TooLarge:
+            found = None
+        text = _object_untrusted(found[0]) if found else {}
+        if (text.get("run_id"), text.get("check")) != (run_id, check):
+            raise OtherKey(f"the run is encrypted with another key: {store.url}/{place}") from None
+
+
+def _is_there(store: Store, place: str) -> bool:
+    try:
+        store.get(place, MAX_OBJECT)
+    except Absent:
+        return False
+    except TooLarge:
+        pass
+    return True
+
+
+def _object(run_id: str, text: dict[str, str]) -> bytes:
+    return json.dumps({"format": _FORMAT, "version": 0, "run_id": run_id, **text}).encode()
+
+
+def _check_of(run_id: str, key: bytes) -> bytes:
+    """Tells one key of a run from another, and nothing else of it: 16 bytes of HKDF-SHA256."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    check: bytes = HKDF(SHA256(), _CHECK_BYTES, run_id.encode(), f"{_FORMAT} check".encode()).derive(key)
+    return check
 
 
 def get_key(store: Store, run_id: str, owned: list[Identity]) -> bytes | None:
     """The key of a run; None if it was wrapped for none of these. Raises a BucketError."""
-    problem: Refused | None = None
+    problem: BucketError | None = None
     for one in owned:
-        names = [_name(one.public)] if one.public else [f"command-{n}" for n in range(MAX_RECIPIENTS)]
+        names = [_name(one)]
+        if one.command:  # what wraps may have other words than what unwraps
+            there = [name for name in store.children(key_prefix(run_id)) if name.startswith("command-")]
+            names = sorted(there, key=lambda name: name != names[0])[:MAX_RECIPIENTS]
         for name in names:
             try:
                 found = store.get(key_prefix(run_id) + name, MAX_OBJECT)
             except (Absent, TooLarge):
-                break
+                continue
             try:
                 key = _open_untrusted(found[0] if found else b"", run_id, one)
-            except Refused as error:  # of a command, which may not be the one that has wrapped this
+            except (
+                Refused,
+                CommandFailed,
+            ) as error:  # of a command, which may not be the one that has wrapped this
                 problem = error
                 continue
             if key is not None:
@@ -274,7 +342,10 @@ def _unwrap(run_id: str, ephemeral: bytes, wrapped: bytes, one: Identity) -> byt
 
 
 def _call(command: tuple[str, ...], what: str, data: bytes) -> bytes:
-    """Calls ``PROGRAM WORDS wrap|unwrap``: bytes in, bytes out. Refused if it fails."""
+    """Calls ``PROGRAM WORDS wrap|unwrap``: bytes in, bytes out.
+
+    CommandFailed if it fails or takes too long; Refused if it does not start, or prints nothing or too much.
+    """
     program = command[0]
     try:
         done = subprocess.run(
@@ -283,11 +354,15 @@ def _call(command: tuple[str, ...], what: str, data: bytes) -> bytes:
     except OSError as error:
         raise Refused(f"the command of the key does not start ({error.strerror}): {program}") from None
     except subprocess.TimeoutExpired:
-        raise Refused(f"the command of the key has not ended after {_COMMAND_S} s: {program}") from None
-    if done.returncode != 0 or not 0 < len(done.stdout) <= _MAX_WRAPPED:
+        raise CommandFailed(f"the command of the key has not ended after {_COMMAND_S} s: {program}") from None
+    if done.returncode != 0:
         said = done.stderr[-200:].decode(errors="replace").strip()
+        raise CommandFailed(
+            f"the command of the key has failed (exit code {done.returncode}): {program} {what}: {said}"
+        )
+    if not 0 < len(done.stdout) <= _MAX_WRAPPED:
         raise Refused(
-            f"the command of the key has failed (exit code {done.returncode}, {len(done.stdout)} bytes): {program} "
-            f"{what}: {said}"
+            f"the command of the key has printed {len(done.stdout)} bytes, expected 1 to {_MAX_WRAPPED}: {program} "
+            f"{what}"
         )
     return done.stdout

@@ -10,26 +10,14 @@ import base64
 import json
 import os
 import re
-import secrets
-import stat
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from luff.remote._errors import Absent, Refused, TooLarge
-from luff.remote._files import MAX_CARD, card_key
-from luff.remote._recipients import (
-    ENCRYPT_TO,
-    KEY_COMMAND,
-    KEY_FILES,
-    get_key,
-    identities,
-    key_prefix,
-    parse_recipients,
-    put_key,
-)
+from luff.remote._errors import Refused, TooLarge
+from luff.remote._files import MAX_CARD, card_key, run_key
+from luff.remote._recipients import ENCRYPT_TO, KEY_COMMAND, KEY_FILES, get_key, identities
 from luff.remote._seal import (
     HEADER,
-    KEY_BYTES,
     SEGMENT,
     BadSeal,
     begin_of,
@@ -84,6 +72,11 @@ class RunStore(Store):
         self._headers: dict[str, bytes] = {}
         self.url = inner.url
 
+    @property
+    def sealed(self) -> bool:
+        """Whether the run is encrypted, as far as is known."""
+        return bool(self._sealed)
+
     # The bucket's store counts.
 
     @property
@@ -114,6 +107,8 @@ class RunStore(Store):
         try:
             return what(self._data_key())
         except BadSeal as error:
+            if key == run_key(self._run_id):
+                self._key = b""  # pruned and uploaded anew, with another one: the next look asks for it
             raise Refused(f"an encrypted object cannot be opened, {error}: {self.url}/{key}") from None
 
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
@@ -130,7 +125,7 @@ class RunStore(Store):
             raise Refused(f"the run is encrypted, and this object of it is not: {self.url}/{key}")
         if self._sealed:
             return self._opened(key, lambda own: unseal(own, key, data)), etag
-        if sealed and key.startswith("live/"):
+        if sealed and (key.startswith("live/") or key == run_key(self._run_id)):
             raise Refused(
                 f"the run is encrypted in the bucket, and was to be uploaded without; set {ENCRYPT_TO}, and "
                 f"{KEY_FILES} if this is another host: {self.url}/{key}"
@@ -153,10 +148,21 @@ class RunStore(Store):
             raise Refused(f"an object is shorter than what is asked for: {self.url}/{key}")
         first, last = segment_at(begin), segments_of(size) - 1
         stop = min((segment_at(end - 1) + 1) * SEGMENT, sealed_size(size))
-        data = self._inner.get_range(key, first * SEGMENT, stop)
-        header = data[:HEADER] if first == 0 else self._header(key)
-        data = data[HEADER:] if first == 0 else data
-        opened = self._opened(key, lambda own: unseal_segments(own, key, header, data, first, last))
+
+        def segments(own: bytes) -> bytes:
+            data = self._inner.get_range(key, first * SEGMENT, stop)
+            if first == 0:
+                return unseal_segments(own, key, data[:HEADER], data[HEADER:], first, last)
+            return unseal_segments(own, key, self._header(key), data, first, last)
+
+        def again(own: bytes) -> bytes:
+            try:
+                return segments(own)
+            except BadSeal:  # it was put again meanwhile, with another header
+                self._headers.pop(key, None)
+                return segments(own)
+
+        opened = self._opened(key, again)
         return opened[begin - begin_of(first) : end - begin_of(first)]
 
     def _header(self, key: str) -> bytes:
@@ -236,113 +242,20 @@ def has_identity() -> bool:
     return identity_text() != ""
 
 
-# ---- Who uploads ----
-
-
-def check_encryption() -> None:
-    """Before a job begins: Refused if LUFF_BUCKET_ENCRYPT_TO is wrong, or needs what is not installed."""
-    if text := os.environ.get(ENCRYPT_TO, "").strip():
-        parse_recipients(text)
-        check_cryptography()
-
-
-def uploading(store: Store, run: str, run_id: str) -> Store:
-    """The store of a run for who uploads it: encrypted if LUFF_BUCKET_ENCRYPT_TO names recipients, or it was so before.
-
-    The key lies in the run directory, ``sync/key``, where everything is readable anyway. Raises a BucketError.
-    """
-    recipients = parse_recipients(text) if (text := os.environ.get(ENCRYPT_TO, "").strip()) else []
-    path = os.path.join(run, "sync", "key")
-    key = _read_key(path)
-    if not recipients and key is None:
-        return RunStore(store, run_id, lambda: b"", sealed=False)
-    check_cryptography()
-    new = False
-    if key is None:
-        key = get_key(store, run_id, identities()) if has_identity() else None
-        if key is None:
-            _check_new(store, run_id)
-            new, key = True, secrets.token_bytes(KEY_BYTES)
-        kept = _keep_key(path, key)
-        new, key = new and kept == key, kept
-    known = key
-    own = RunStore(store, run_id, lambda: known, sealed=True)
-    if new:
-        try:
-            put_key(store, run_id, key, recipients, new=True)
-        except Refused:
-            os.unlink(path)  # it opens nothing
-            raise
-        return own
-    try:
-        own.get(f"runs/{run_id}/run.json", _MAX_WHOLE)  # refused if it is of another key
-    except Absent:
-        pass
-    put_key(store, run_id, key, recipients)
-    return own
-
-
-def _check_new(store: Store, run_id: str) -> None:
-    """Refused if the run is in the bucket already: not encrypted, or with a key that is not here."""
-    try:
-        found = store.get(f"runs/{run_id}/run.json", _MAX_WHOLE)
-    except Absent:
-        return
-    if found is None or not is_sealed(found[0]):
-        raise Refused(
-            f"the run is in the bucket already and not encrypted; prune it there, or give another prefix: {store.url}"
-        )
-    raise Refused(
-        f"the run is in the bucket already, encrypted with a key that is not here; name a key that opens it in "
-        f"{KEY_FILES}, or give another prefix: {store.url}/{key_prefix(run_id)}"
-    )
-
-
-def _read_key(path: str) -> bytes | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Refused(f"the key of the run cannot be read ({error.strerror}): {path}") from None
-    with os.fdopen(fd, "rb") as file:
-        data = file.read(KEY_BYTES + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    if len(data) != KEY_BYTES:
-        raise Refused(f"the key of the run is damaged: {path}")
-    return data
-
-
-def _keep_key(path: str, key: bytes) -> bytes:
-    """Writes the key of a run, whole or not at all, and never over another one. Returns the one that is there."""
-    temporary = f"{path}.{secrets.token_hex(8)}~"
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(key)
-                file.flush()
-                os.fsync(fd)  # without it what is in the bucket is lost to the next upload
-            try:
-                os.link(temporary, path)
-            except FileExistsError:  # another upload of the run was faster
-                return _read_key(path) or key
-        finally:
-            os.unlink(temporary)
-    except OSError as error:
-        raise Refused(f"the key of the run cannot be kept ({error.strerror}): {path}") from None
-    return key
-
-
 # ---- Cards ----
 
 
 def seal_card(key: bytes, name: str, data: bytes) -> bytes:
     """A card that says numbers and states to everybody, and the rest to who has the key.
 
-    The rest is left out where it does not fit.
+    The rest is left out where it does not fit. Refused if it is no card.
     """
-    card = json.loads(data)
+    try:
+        card = json.loads(data)
+    except (ValueError, RecursionError):
+        card = None
+    if not isinstance(card, dict):
+        raise Refused(f"a card that is no object of JSON is not put: {name}")
     if isinstance(card.get("sealed"), str):  # it was got from the bucket, and has a new mark
         return data
     told: dict[str, Any] = {member: card[member] for member in _OPEN if member in card}
@@ -360,14 +273,29 @@ def seal_card(key: bytes, name: str, data: bytes) -> bytes:
     return text
 
 
-def open_card(store: Store, run_id: str, data: bytes) -> bytes:
-    """The whole card, if a key here opens it; else what everybody may see."""
+def public_card(data: bytes) -> bytes:
+    """Of a card what everybody may see."""
     try:
         card = json.loads(data)
-        sealed = card.pop("sealed", None) if isinstance(card, dict) else None
+    except (ValueError, RecursionError):
+        return data
+    return (
+        json.dumps({k: v for k, v in card.items() if k != "sealed"}).encode()
+        if isinstance(card, dict)
+        else data
+    )
+
+
+def open_card(store: Store, run_id: str, data: bytes) -> bytes:
+    """The whole card, if a key here opens it; else what everybody may see. Raises Unreachable, CommandFailed."""
+    told = public_card(data)
+    try:
+        card = json.loads(data)
+        sealed = card.get("sealed") if isinstance(card, dict) else None
         if not isinstance(sealed, str):
             return data
-        told = json.dumps(card).encode()
+        if has_identity():
+            check_cryptography()
         key = get_key(store, run_id, identities()) if has_identity() else None
         if key is None:
             return told
@@ -381,5 +309,5 @@ def open_card(store: Store, run_id: str, data: bytes) -> bytes:
         }  # said later, by who has no key
         text = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
         return text if len(text) <= MAX_CARD else told
-    except (ValueError, RecursionError, zlib.error):  # also what no key opens
-        return data
+    except (ValueError, RecursionError, zlib.error, Refused):  # also what no key opens
+        return told

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from luff.remote import _files, _head, _sealed
-from luff.remote._bucket import bucket_text, check_bucket_untrusted
+from luff.remote._bucket import check_bucket
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._files import WINDOW, File
 from luff.remote._head import BadObject, Entry, Manifest
@@ -93,10 +93,10 @@ class Uploader:
 
     def begin(self) -> None:
         """Checks the bucket, and takes the run over from whoever uploaded it before."""
-        self._check_bucket()
+        check_bucket(self._store)
         try:
             self._store.put_new(_files.run_key(self.run_id), self._run_json)
-        except Conflict:  # of several hosts the first makes the run
+        except Conflict:  # of several hosts the first makes the run, and says whether it is encrypted
             self._run_json = self._read_run_json()
         for _ in range(_ATTEMPTS):
             found = self._read_head()
@@ -121,35 +121,8 @@ class Uploader:
             return
         raise Unreachable(f"another uploader is faster again and again: {self._store.url}/{self._head_key}")
 
-    def _check_bucket(self) -> None:
-        """Refuses a bucket of another format, and one whose conditional puts are none."""
-        text = bucket_text()
-        url = self._store.url
-        nothing = (
-            f"the store takes conditional puts and does not obey them, so two uploaders would mix: {url}"
-        )
-        if self._puts_new("luff.json", text):
-            if self._puts_new("luff.json", text):
-                raise Refused(nothing)
-        else:
-            found = self._store.get("luff.json", 4096)
-            check_bucket_untrusted(found[0] if found else b"", self._store.url)
-        try:
-            self._store.put_if("luff.json", text, '"0123456789abcdef0123456789abcdef"')
-        except Conflict:
-            return
-        raise Refused(nothing)
-
-    def _puts_new(self, key: str, data: bytes) -> bool:
-        """False if the store says that the object is there."""
-        try:
-            self._store.put_new(key, data)
-        except Conflict:
-            return False
-        return True
-
     def _read_run_json(self) -> bytes:
-        try:
+        try:  # refused if ours is not encrypted as it is
             found = self._store.get(_files.run_key(self.run_id), MAX_RUN_JSON)
         except Absent:
             found = None

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from luff.remote._recipients import new_key_file
 from luff.remote._store import open_store
 
 sys.path.insert(0, str(Path(__file__).parent))  # bucket_copies, s3_server
@@ -231,3 +232,11 @@ def proxy(s3, s3_endpoint, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", between.endpoint)
     yield between
     between.close()
+
+
+@pytest.fixture
+def key_file(tmp_path, monkeypatch):
+    """A secret key, for which uploads of this test are encrypted. Nobody has it yet."""
+    path = tmp_path / "secret.key"
+    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", new_key_file(str(path)))
+    return path

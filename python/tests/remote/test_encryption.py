@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import random
@@ -10,35 +11,40 @@ import secrets
 import stat
 import subprocess
 import sys
-import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bucket_copies import contents, copy_of
+from luff._verbs import cards
 from luff.remote import _recipients, _run_store, _uploader
 from luff.remote._errors import Absent, Refused
 from luff.remote._files import MAX_CARD, card_key
 from luff.remote._recipients import (
+    CommandFailed,
     get_key,
     identities,
     new_key_file,
     parse_recipients,
-    put_key,
+    put_check,
+    put_wrapped,
     read_key_file,
+    wrap_key,
 )
-from luff.remote._run_store import open_card, reading, seal_card, uploading
+from luff.remote._run_store import open_card, reading, seal_card
 from luff.remote._seal import SEGMENT, BadSeal, is_sealed, seal, sealed_size, unseal
-from luff.remote._spool import Cache, Spool
 from luff.remote._store import FolderStore, open_store
-from luff.remote._uploader import Uploader
+from sealed_runs import CANARY, every_object, fetched, fill, is_told, upload
 
 pytest.importorskip("cryptography")
 
 FIRST = SEGMENT - 40 - 16
 BORDERS = (0, 1, FIRST - 1, FIRST, FIRST + 1, FIRST + SEGMENT - 16, FIRST + SEGMENT - 15, 3 * SEGMENT)
-CANARY = b"canary-of-the-run-4e1c"
 START = Path(_uploader.__file__).parents[1] / "_verbs" / "_start.py"
+
+
+def put_key(store, run_id, key, recipients):
+    wrapped = wrap_key(store, run_id, key, recipients)
+    put_check(store, run_id, key)
+    put_wrapped(store, wrapped)
 
 
 def test_an_object_comes_back_and_its_size_is_known_before():
@@ -131,69 +137,18 @@ def test_a_range_is_opened_by_its_segments(tmp_path):
         store.get_range(name, 0, len(data) + 1)
     store.put(f"runs/{run_id}/other", b"packed")  # whose size its name does not say
     assert store.get_range(f"runs/{run_id}/other", 1, 4) == b"ack"
+    writer = _run_store.RunStore(inner, run_id, lambda: b"k" * 32, sealed=True)
+    writer.put(name, data)  # by an uploader after a crash: the same bytes, another header
+    assert store.get_range(name, 3 * SEGMENT, 3 * SEGMENT + 10) == data[3 * SEGMENT :][:10]
     inner.put(name, inner.get(name, 1 << 24)[0][: 3 * SEGMENT])
     with pytest.raises(Refused):
         store.get_range(name, 4 * SEGMENT, 4 * SEGMENT + 1)
 
 
 @pytest.fixture
-def key_file(tmp_path, monkeypatch):
-    """A secret key, for which uploads of this test are encrypted. Nobody has it yet."""
-    path = tmp_path / "secret.key"
-    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", new_key_file(str(path)))
-    return path
-
-
-@pytest.fixture
 def with_key(key_file, monkeypatch):
     monkeypatch.setenv("LUFF_BUCKET_KEY", str(key_file))
     return key_file
-
-
-def fill(run):
-    run.append("w0000/m-000001.lfm", CANARY * 5000)
-    run.append("w0000/d-000001.lfd", CANARY * 600_000)  # more than a window
-    run.append("w0001/d-000001.lfd", CANARY)
-    run.append("rules/luff/findings.jsonl", b'{"what": "' + CANARY + b'"}\n')
-    run.append("control/000001.json", b'{"reason": "' + CANARY + b'"}')
-    text = json.loads((run.path / "run.json").read_text())
-    (run.path / "run.json").write_text(json.dumps({**text, "command": [CANARY.decode()]}))
-
-
-def upload(run, store):
-    uploader = Uploader(str(run.path), uploading(store, str(run.path), run.run_id))
-    uploader.begin()
-    uploader.flush()
-    uploader.flush("ended")
-    uploader.end()
-    return uploader
-
-
-def every_object(store):
-    found = {}
-    for prefix in ("runs/", "live/", "cards/", "keys/"):
-        for one in store.objects(prefix, 1000):
-            found[prefix + one.name] = store.get(prefix + one.name, 16 << 20)[0]
-    return found
-
-
-def fetched(store, run, folder):
-    own, pool = reading(store, run.run_id), ThreadPoolExecutor(4)
-    spool = Spool(str(folder), f"{store.url}/{run.run_id}", own, run.run_id, "/socket", Cache(1 << 30), pool)
-    spool.open()
-    return contents(spool)
-
-
-def is_told(data):
-    """True if an object tells the canary, also where it is packed."""
-    found = [data]
-    for at in range(len(data)):
-        if data[at : at + 1] == b"\x78":
-            try:
-                found.append(zlib.decompressobj().decompress(data[at:], 1 << 20))
-            except zlib.error:
-                continue
-    return any(CANARY in one for one in found)
 
 
 def test_nothing_of_a_run_is_readable_and_with_the_key_it_is_the_run(run, store, tmp_path, with_key):
@@ -248,54 +203,6 @@ def test_objects_that_were_moved_or_replaced_are_refused(run, store, tmp_path, w
     assert fetched(store, run, tmp_path / "copy") == run.files()
 
 
-def test_who_goes_on_has_the_key_of_the_run_or_is_refused(run, store, tmp_path, key_file, monkeypatch):
-    fill(run)
-    upload(run, store)
-    run.append("w0000/m-000001.lfm", b"more")
-    monkeypatch.delenv("LUFF_BUCKET_ENCRYPT_TO")  # the run is encrypted, whatever the next upload was told
-    upload(run, store)
-    (run.path / "sync" / "key").unlink()  # as on another host
-    with pytest.raises(Refused, match="encrypted in the bucket, and was to be uploaded without"):
-        upload(run, store)
-    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", new_key_file(str(tmp_path / "another.key")))
-    with pytest.raises(Refused, match="encrypted with a key that is not here"):
-        upload(run, store)
-    assert not (run.path / "sync" / "key").exists()
-    monkeypatch.setenv("LUFF_BUCKET_KEY", str(key_file))
-    upload(run, store)
-    monkeypatch.setenv("LUFF_BUCKET_KEY", str(tmp_path / "another.key"))  # who was added
-    assert fetched(store, run, tmp_path / "copy") == run.files()
-
-
-def test_of_two_hosts_that_begin_at_once_one_is_refused(run, store, tmp_path, key_file, monkeypatch):
-    """Each makes a key before it sees that of the other one."""
-    fill(run)
-    other = tmp_path / "other"
-    subprocess.run(["cp", "-r", run.path, other], check=True)
-    first = uploading(store, str(run.path), run.run_id)
-    with pytest.raises(Refused, match="another host uploads the run"):
-        uploading(store, str(other), run.run_id)
-    assert not (other / "sync" / "key").exists()
-    Uploader(str(run.path), first).begin()
-    (other / "sync" / "key").write_bytes(b"k" * 32)  # it was killed before it saw that
-    with pytest.raises(Refused, match="of another key"):
-        uploading(store, str(other), run.run_id)
-    (other / "sync" / "key").unlink()
-    monkeypatch.setenv("LUFF_BUCKET_KEY", str(key_file))
-    second = Uploader(str(other), uploading(store, str(other), run.run_id), uploader=1)
-    second.begin()
-    assert (other / "sync" / "key").read_bytes() == (run.path / "sync" / "key").read_bytes()
-
-
-def test_a_run_that_is_there_unencrypted_stays_so(run, store, tmp_path, monkeypatch):
-    fill(run)
-    upload(run, store)
-    assert copy_of(store, run, tmp_path / "copy")[1] == run.files()
-    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", new_key_file(str(tmp_path / "secret.key")))
-    with pytest.raises(Refused, match="in the bucket already and not encrypted"):
-        upload(run, store)
-
-
 COMMAND = """
 import sys
 data = sys.stdin.buffer.read()
@@ -317,7 +224,7 @@ def test_a_command_may_wrap_the_key(run, store, tmp_path, monkeypatch):
     monkeypatch.setenv("LUFF_BUCKET_KEY_COMMAND", f"{sys.executable} {program}")
     assert fetched(store, run, tmp_path / "copy") == run.files()
     monkeypatch.setenv("LUFF_BUCKET_KEY_COMMAND", f"{sys.executable} {program} fails")
-    with pytest.raises(Refused, match=r"exit code 1.*the service says no"):
+    with pytest.raises(CommandFailed, match=r"exit code 1.*the service says no"):
         fetched(store, run, tmp_path / "copy2")
 
 
@@ -360,11 +267,32 @@ def test_keys_are_whole_and_readable_by_their_owner_only(tmp_path):
         read_key_file(str(tmp_path / "pipe"))
 
 
+def test_a_key_that_cannot_be_written_leaves_no_file(tmp_path, monkeypatch):
+    def full(_fd):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as other:
+        other.setattr(os, "fsync", full)
+        with pytest.raises(Refused, match="No space left"):
+            new_key_file(str(tmp_path / "a.key"))
+    assert list(tmp_path.iterdir()) == []
+    assert new_key_file(str(tmp_path / "a.key"))
+
+
+def test_a_run_that_just_begins_is_none_that_does_not_open(run, tmp_path, with_key):
+    base = f"file://{tmp_path}/bucket"
+    store = open_store(base)
+    fill(run)
+    upload(run, store)
+    store.put(f"runs/{'b' * 32}/u0000/end", b"no run.json")
+    assert verb("seal", "check", base).stdout.startswith("1 runs: 1 open with the keys here")
+
+
 def test_a_wrapped_key_that_was_changed_or_moved_opens_nothing(tmp_path, with_key):
     store, run_id = open_store(f"file://{tmp_path}/bucket"), "a" * 32
     put_key(store, run_id, b"k" * 32, parse_recipients(os.environ["LUFF_BUCKET_ENCRYPT_TO"]))
     assert get_key(store, run_id, identities()) == b"k" * 32
-    (name,) = store.children(f"keys/{run_id}/")
+    (name,) = [name for name in store.children(f"keys/{run_id}/") if name != "check"]
     good = json.loads(store.get(f"keys/{run_id}/{name}", 1 << 14)[0])
     moved = "b" * 32
     store.put(f"keys/{moved}/{name}", json.dumps({**good, "run_id": moved}).encode())
@@ -404,12 +332,45 @@ def test_a_card_tells_numbers_to_all_and_the_rest_to_who_has_the_key(tmp_path, w
     public = json.loads(open_card(store, run_id, sealed))
     assert "name" not in public
     assert "sealed" not in public
+    with monkeypatch.context() as other:
+        other.setenv("LUFF_BUCKET_KEY", "/no/such/file")
+        assert json.loads(open_card(store, run_id, sealed)) == public
+        other.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+        assert json.loads(open_card(store, run_id, sealed)) == public
     pruned = json.dumps({**told, "pruned": "all"}).encode()
     assert seal_card(b"k" * 32, card_key(run_id), pruned) == pruned  # as `luff prune` puts it
     large = {**card, "scalars": [{"name": secrets.token_hex(50), "last": 0.5} for _ in range(50)]}
     assert len(seal_card(b"k" * 32, card_key(run_id), json.dumps(large).encode())) <= MAX_CARD
     huge = {**card, "note": secrets.token_urlsafe(12_000)}
     assert "sealed" not in json.loads(seal_card(b"k" * 32, card_key(run_id), json.dumps(huge).encode()))
+
+
+def test_a_list_has_all_runs_also_those_whose_key_a_service_denies(tmp_path, monkeypatch, capfdbinary):
+    store, program = open_store(f"file://{tmp_path}/bucket"), tmp_path / "kms.py"
+    program.write_text(COMMAND)
+    told = []
+    for run_id in ("a" * 32, "b" * 32):
+        put_key(store, run_id, b"k" * 32, parse_recipients(f"command:{sys.executable} {program}"))
+        card = {"card": 1, "run_id": run_id, "name": "secret", "verdict": "ok"}
+        store.put(card_key(run_id), seal_card(b"k" * 32, card_key(run_id), json.dumps(card).encode()))
+    known = {}
+    for words, names in ((f"{sys.executable} {program} fails", 0), (f"{sys.executable} {program}", 2)):
+        monkeypatch.setenv("LUFF_BUCKET_KEY_COMMAND", words)
+        for _ in range(2):
+            cards.look(store, known)
+            sys.stdout.flush()
+            told = capfdbinary.readouterr().out.decode().splitlines()
+            listed = [line.split() for line in told if line.startswith("+ ")]
+            known |= {run_id: int(stamp) for _, run_id, stamp, *_ in listed}
+            if names == 0:  # asked again each time: the service may only be away
+                assert len(listed) == 2
+                assert not any("secret" in line for line in told)
+            assert not [line for line in told if line.startswith("!")]
+        assert len([line for line in told if line.startswith("= ")]) == names
+    monkeypatch.delenv("LUFF_BUCKET_KEY_COMMAND")
+    monkeypatch.setenv("LUFF_BUCKET_KEY", str(tmp_path / "mistyped.key"))
+    with pytest.raises(Refused, match=r"the key cannot be read .*mistyped\.key"):
+        cards.look(store, {})
 
 
 def verb(name, *words, expect=0):
@@ -519,6 +480,28 @@ def test_without_cryptography_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(Refused, match="pip install 'luff\\[remote\\]'"):
         _recipients.check_cryptography()
+
+
+def test_a_run_that_was_pruned_and_uploaded_anew_opens_with_its_new_key(run, tmp_path, with_key):
+    from luff.remote import _prune
+
+    store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    fill(run)
+    upload(run, store)
+    reader, first = reading(store, run.run_id), f"runs/{run.run_id}/run.json"
+    text = reader.get(first, 1 << 20)[0]
+    assert [one.problem for one in _prune.prune(store, "nothing", -3600 * 10**9, False)] == [""]
+    (run.path / "sync" / "key").unlink()
+    upload(run, store)
+    with pytest.raises(Refused, match="of another key"):
+        reader.get(first, 1 << 20)
+    assert reader.get(first, 1 << 20)[0] == text
+
+
+def test_what_is_no_card_is_refused():
+    for data in (b"", b"[]", b"[" * 100_000, b"\xff"):
+        with pytest.raises(Refused, match="no object of JSON"):
+            seal_card(b"k" * 32, card_key("a" * 32), data)
 
 
 def test_absent_objects_are_absent(tmp_path, with_key):

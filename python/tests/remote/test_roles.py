@@ -12,11 +12,14 @@ import pytest
 from bucket_copies import contents
 from luff.remote import _prune
 from luff.remote._errors import Absent, Refused
+from luff.remote._files import head_key
+from luff.remote._head import MAX_HEAD
 from luff.remote._recipients import new_key_file
 from luff.remote._requests import put_request
-from luff.remote._run_store import reading, uploading
+from luff.remote._run_store import reading
 from luff.remote._spool import Cache, Spool
 from luff.remote._store import open_store
+from luff.remote._upload_key import uploading
 from luff.remote._uploader import Uploader
 from s3_server import serve_s3
 
@@ -156,9 +159,10 @@ def test_a_requester_asks(run, store_of, tmp_path):
 
 
 @pytest.mark.parametrize("keep", ["metadata", "nothing"])
-def test_a_janitor_prunes_and_reads_nothing_that_was_recorded(run, store_of, keep):
+def test_a_janitor_prunes_and_reads_no_more_than_heads_and_cards(run, store_of, keep):
     upload(run, store_of("trainer"))
     store = store_of("janitor")
+    assert store.get(head_key(run.run_id, 0), MAX_HEAD) is not None  # with the newest of the run
     refused(lambda: store.get_range(part_of(run), 0, 10))
     refused(lambda: store.get(f"runs/{run.run_id}/run.json", 1 << 20))
     refused(lambda: store.put(part_of(run), b"x"))

@@ -89,6 +89,11 @@ def test_luff_toml_says_how_the_store_encrypts(luff, s3, s3_endpoint, tmp_path, 
             'encrypt_to = ["command:/a,b"]',
             "is x25519:KEY or command:/PATH/OF/PROGRAM, without commas: FILE, line 2",
         ),
+        ('sse_kms_key_id = "luff"', "'sse_kms_key_id' in [bucket] needs sse = \"aws:kms\": FILE, line 2"),
+        (
+            'sse_bucket_key_enabled = true\nsse = "AES256"',
+            "'sse_bucket_key_enabled' in [bucket] needs sse = \"aws:kms\": FILE, line 2",
+        ),
         ("sse_kms = 1", "unknown key 'sse_kms' in [bucket]"),
     ],
 )
@@ -98,6 +103,18 @@ def test_mistakes_are_named(luff, tmp_path, text, said):
     (tmp_path / "run").mkdir()
     done = luff("run", "--config", config, "--", "true", expect=2)
     assert said.replace("FILE", str(config)) in done.stderr
+
+
+def test_a_store_that_knows_no_sse_is_named_before_anything_is_uploaded(luff, run, tmp_path):
+    config = tmp_path / "luff.toml"
+    config.write_text('[bucket]\nsse = "AES256"\n')
+    bucket = f"file://{tmp_path}/bucket"
+    said = "'sse' in [bucket] is for s3://BUCKET"
+    words = ("--run", tmp_path / "new", "--config", config, "--sync", bucket, "--", "touch", tmp_path / "ran")
+    assert said in luff("run", *words, expect=2).stderr
+    assert said in luff("sync", run.path, bucket, "--config", config, expect=None).stderr
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "bucket").exists()
 
 
 def test_a_customers_key_comes_from_the_environment(monkeypatch):

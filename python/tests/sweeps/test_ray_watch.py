@@ -78,6 +78,19 @@ def test_wrong_options_end_it_for_good(runs):
     shard.stop()
 
 
+def test_whatever_ends_the_keeper_is_said(runs, monkeypatch):
+    from luff.ray import _shard
+
+    def fails():
+        raise RuntimeError("of another kind")
+
+    monkeypatch.setattr(_shard, "luff_command", fails)
+    shard = _shard.Shard(str(runs), 0, 1)
+    assert not shard.wait_until_judging(60)
+    assert shard.report()["problem"] == "of another kind"
+    shard.stop()
+
+
 def test_a_lag_is_the_end_of_a_bucket():
     from luff.ray._shard import lag_of
 
@@ -161,9 +174,9 @@ ONE_NODE = """
     for number in range(4):
         job(f"before-{number}")
     wait(lambda: all(found(f"before-{number}") for number in range(4)))
+    wait(lambda: sum(told["steps"] or 0 for told in watch.report()) == 120)
     first = watch.report()
     assert sum(told["findings"] for told in first) >= 4, first
-    assert sum(told["steps"] for told in first) == 120, first
     again = luff.ray.start(runs, 2, num_cpus=0.5)  # finds those that are there
     assert [told["pid"] for told in again.report()] == [told["pid"] for told in first]
     for told in first:  # the actors die, with what they keep
@@ -174,8 +187,45 @@ ONE_NODE = """
     wait(lambda: all(told["ready"] for told in watch.report()))
     assert not {told["pid"] for told in first} & {told["pid"] for told in watch.report()}
     stopped = watch.stop()
-    print(json.dumps({"said": said(), "pids": [told["pid"] for told in stopped]}))
+    print(json.dumps({"said": said(), "pids": [told["pid"] for told in stopped if told["pid"]]}))
     ray.shutdown()
+"""
+
+NO_ROOM = """
+    ray.init(
+        num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False, logging_level="ERROR"
+    )
+    from luff.ray import _watch
+    _watch._BEGIN_S, _watch._ANSWER_S = 1.0, 1.0
+
+    def left():
+        names = [f"luff-watch-{_watch.hashlib.sha256(runs.encode()).hexdigest()[:12]}-{n}-of-16" for n in range(16)]
+        return any(map(_watch._exists, names))
+
+    try:
+        luff.ray.start(runs, 16, num_cpus=0.25, resources={"what no node has": 1.0})
+    except luff.errors.UnavailableError as error:
+        assert "shard 0 of 16 does not judge" in str(error), error
+    else:
+        raise AssertionError("it has begun")
+    silent = luff.ray.Watch(runs, [ray.remote(_watch._Actor).options(resources={"what no node has": 1.0}).remote(
+        runs, number, 16, []) for number in range(16)])
+    told = silent.report()
+    print(len(told), {one["problem"] != "" and one["steps"] is None for one in told})
+    watch = silent
+    wait(lambda: not left())
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    _watch._get = interrupted
+    try:
+        luff.ray.start(runs, 16, num_cpus=0.25, resources={"what no node has": 1.0})
+    except KeyboardInterrupt:
+        pass
+    wait(lambda: not left())
+    ray.shutdown()
+    print("done")
 """
 
 TWO_NODES = """
@@ -201,7 +251,18 @@ TWO_NODES = """
 """
 
 
-@pytest.mark.parametrize("script", [ONE_NODE, pytest.param(TWO_NODES, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+def test_actors_that_find_no_room_are_waited_for_once_and_leave(tmp_path, runs):
+    import textwrap
+
+    script = textwrap.dedent(CLUSTER) + textwrap.dedent(NO_ROOM)
+    done = run_script(tmp_path, "cluster.py", script, timeout=300, LUFF_HOME=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["16 {True}", "done"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("script", [ONE_NODE, TWO_NODES])
 def test_actors_that_die_go_on_and_say_nothing_twice(tmp_path, runs, script):
     import textwrap
 
