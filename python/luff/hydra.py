@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,8 @@ __all__ = ["watch"]
 
 Task = Callable[[DictConfig], Any]
 _FOLDERS = 2  # of a multirun's directory: Hydra's default ends with DATE/TIME
+# What all jobs of a multirun see alike. Hydra keeps the time of the first look.
+_ALIKE = re.compile(r"\$\{(?:now:[^${}]*|oc\.env:[^${}]*|hydra\.job\.name)\}")
 
 
 def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callable[[Task], Task]:
@@ -42,7 +45,8 @@ def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callab
     ----------
     sweep
         Name of the sweep; by default the job's (``hydra.job.name``) and the last folders of the multirun's directory
-        (``hydra.sweep.dir``), which Hydra names after the time: one multirun is one sweep.
+        (``hydra.sweep.dir``), which Hydra names after the time: one multirun is one sweep. Of a directory that
+        depends on the job (``${hydra.job.override_dirname}``), only what stands above that.
     stopped
         What a stopped job returns; a sweeper that minimizes takes ``math.inf``.
     **options
@@ -79,9 +83,21 @@ def watch(*, sweep: str = "", stopped: Any = math.nan, **options: Any) -> Callab
 
 
 def _sweep(job: Any) -> str:
-    """Names the multirun of a job: all of its jobs share a directory, also where a sweeper launches them in turns."""
-    folders = [part for part in str(job.sweep.dir).split("/") if part not in ("", ".", "..")]
+    """Names the multirun of a job, alike for all of them, also where a sweeper launches them in turns."""
+    written = str(OmegaConf.to_container(job.sweep, resolve=False)["dir"])
+    folders = _folders(job.sweep.dir)
+    # The first interpolation that may differ from job to job ends it, with the folder that it is in.
+    other = _ALIKE.sub(lambda alike: "x" * len(alike[0]), written).find("${")
+    if other >= 0:
+        above = written[: written.rfind("/", 0, other) + 1]
+        # Resolved anew, a time may be another one: it tells how many folders they are.
+        anew = OmegaConf.create({"dir": above, "hydra": {"job": {"name": job.job.name}}})
+        folders = folders[: len(_folders(anew.dir))]
     return "-".join([job.job.name, *folders[-_FOLDERS:]])
+
+
+def _folders(path: object) -> list[str]:
+    return [part for part in str(path).split("/") if part not in ("", ".", "..")]
 
 
 def _overrides(config: DictConfig, job: Any) -> dict[str, Any]:

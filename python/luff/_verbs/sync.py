@@ -93,10 +93,13 @@ class Sync:
                 return self._incomplete()
             uploader.write_cost()
             url = f"{store.url}/{uploader.run_id}"
+            how = "encrypted" if own[0].sealed else "not encrypted"
             if self._beside_job:
-                _say(f"this run is {url} ({'encrypted' if own[0].sealed else 'not encrypted'})")
+                _say(f"this run is {url} ({how})")
             else:
                 print(url, flush=True)
+                if own[0].sealed:
+                    _say("the upload is encrypted")
             while not self._over():
                 if self._retried(uploader.flush, once=True):
                     self._after_flush(uploader, cards)

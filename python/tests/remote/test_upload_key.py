@@ -329,3 +329,6 @@ def test_an_upload_says_whether_it_is_encrypted(run, base, key_file, monkeypatch
     words = [sys.executable, "-I", START, "sync", "--until-closed", "--", run.path, base]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     assert f"/{run.run_id} ({'' if encrypted else 'not '}encrypted)" in done.stderr
+    again = subprocess.run([*words[:4], "--", run.path, base], capture_output=True, text=True, check=True)
+    assert again.stdout == f"{base}/{run.run_id}\n"
+    assert again.stderr == ("luff: sync: the upload is encrypted\n" if encrypted else "")

@@ -85,6 +85,28 @@ def test_each_multirun_is_a_sweep_of_its_own(tmp_path):
     assert sweeps == ["task-sweeps-first"] * 2 + ["task-sweeps-second"] * 2
 
 
+@pytest.mark.parametrize(
+    ("folder", "sweep"),
+    [
+        ("o/${hydra.job.override_dirname}", "task-o"),
+        ("${hydra.job.name}-s/of-${lr}/x", "task-task-s"),
+        ("${lr}", "task"),
+        ("a/${oc.env:PLACE}/${hydra.job.name}", "task-there-task"),
+        ("${now:%Y/%H-%M-%S-%f}/lr-${lr}", r"task-\d{4}-\d\d-\d\d-\d\d-\d{6}"),
+    ],
+)
+def test_a_directory_that_depends_on_the_job_is_one_sweep(tmp_path, monkeypatch, folder, sweep):
+    monkeypatch.setenv("PLACE", "there")
+    done = _run(tmp_path, "-m", "lr=0.05,0.1", f"hydra.sweep.dir={folder}")
+    assert done.returncode == 0, done.stderr
+    sweeps = set()
+    for run in (tmp_path / "home" / "runs").iterdir():
+        with luff.open_trial(run) as trial:
+            sweeps.add(trial.document("trial")["sweep"])
+    (told,) = sweeps
+    assert re.fullmatch(sweep, told)
+
+
 def test_a_single_run_is_left_as_it_is(tmp_path):
     done = _run(tmp_path, "lr=0.05")
     assert done.returncode == 0, done.stderr
