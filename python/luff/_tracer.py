@@ -1,8 +1,8 @@
 """Traces of a few steps by a framework's own profiler: where they lie, what bounds them, what the run says of them.
 
 A trace lies in the worker's folder of the run. It is refused where it could harm: beside another profiler, with little
-memory, after many others; the document "traces" says why. Nothing is printed (what TensorFlow prints: `Profiler.prints`) and no result changes. A framework
-derives from `Tracer` and says how its profiler begins and ends.
+memory, after many others; the document "traces" says why. Nothing is printed, except by TensorFlow (`Profiler.prints`),
+and no result changes. A framework derives from `Tracer` and says how its profiler begins and ends.
 """
 
 from __future__ import annotations
