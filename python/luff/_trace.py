@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from luff._patch import unseen
 from luff.errors import InvalidArgumentError
 
@@ -41,8 +39,11 @@ def trace(steps: int = 3, *, stacks: bool = False) -> str:
         raise InvalidArgumentError(
             f"luff.trace: found steps={steps!r}, expected a whole number from 1 to {_MOST}"
         )
-    packages = [sys.modules.get(f"luff.{name}") for name in ("torch", "keras", "jax")]
-    hooks = [hook for package in packages if package is not None and (hook := package.get_hook()) is not None]
+    from luff._registry import Registry
+
+    # Not `get_hook` of the packages: what it returns may be held from then on.
+    found = [registry.current() for registry in Registry.all()]
+    hooks = [hook for hook in found if hook is not None and hasattr(hook, "trace")]
     hooks.sort(
         key=lambda hook: hook.session is None
     )  # under `luff run` also those of frameworks that train nothing

@@ -1,8 +1,8 @@
 """Traces of a few steps by a framework's own profiler: where they lie, what bounds them, what the run says of them.
 
 A trace lies in the worker's folder of the run. It is refused where it could harm: beside another profiler, with little
-memory, after many others; the document "traces" says why. Nothing is printed and no result changes. A framework
-derives from `Tracer` and says how its profiler begins and ends.
+memory, after many others; the document "traces" says why. Nothing is printed, except by TensorFlow (`Profiler.prints`),
+and no result changes. A framework derives from `Tracer` and says how its profiler begins and ends.
 """
 
 from __future__ import annotations
@@ -148,15 +148,18 @@ class Tracer:
             self._done, self._first, self._passes = 0, first, 0
             self._left = max(1, min(int(steps), MOST_STEPS))
             self._begun = time.perf_counter()
+            Traces.tracing = self  # before it begins: another thread may begin its own meanwhile
             try:
                 self._profiler = self._start(stacks)
                 self._made += 1
-                Traces.tracing = self
                 self._thread, self._lost = threading.get_ident(), False
                 self._asked = by
                 self._session.traced(True)
             except Exception as error:
                 why = f"the profiler does not start: {type(error).__name__}: {error}"[:300]
+            finally:
+                if self._profiler is None:
+                    Traces.tracing = None
             self._cost = time.perf_counter() - self._begun
         return self.refuse(why, first, by) if why else ""
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,20 @@ from typing import Any
 from luff._codes import Mode, Phase
 from luff._core import enter_phase, leave_phase
 from luff._hook import Session
-from luff._patch import Method, once, wrap
+from luff._memory import resident_memory
+from luff._patch import once
 from luff._step_hook import StepHook
 from luff._tracer import TracedHook, Tracer, Traces
 
 __all__ = ["Profiler", "TracedStepHook", "XplaneTracer", "jax_profiler", "tensorflow_profiler"]
 
 _TRACE = int(Phase.TRACE)
+_TRAIN = int(Mode.TRAIN)
 _MOST_FILES = 64
+_MADE = ".made-"
+_LOOKS_EVERY_S = 0.5
+#: Of the process's memory between steps that count; what is held is converted when the trace ends.
+_MOST_GROWTH = 128 << 20
 
 
 class Profiler:
@@ -31,8 +38,9 @@ class Profiler:
 
     #: Of the framework, for people.
     name = ""
-    #: Luff begins it now.
-    ours = False
+
+    def __init__(self) -> None:
+        self._here = threading.local()  # `ours`: Luff begins or ends it now, in this thread
 
     def why_not(self) -> str:
         """Returns why it cannot trace, or ""."""
@@ -53,16 +61,51 @@ class Profiler:
     def give_up(self) -> None:
         """Leaves what `stop` could not end, so that the training can begin its own."""
 
-    def gives_way(self, original: Method) -> Method:
-        """Returns a wrapper of the function that begins a trace of the training's own: that has precedence."""
+    def prints(self) -> str:
+        """Returns what a trace prints that Luff cannot keep back, or ""."""
+        return ""
 
-        def start(*args: Any, **kwargs: Any) -> Any:
-            tracing = Traces.tracing
-            if not self.ours and isinstance(tracing, XplaneTracer) and tracing.profiler is self:
-                tracing.yields()
-            return original(*args, **kwargs)
+    def no_stacks(self) -> str:
+        """Returns why functions of Python cannot be traced, or ""."""
+        return ""
 
-        return start
+    def of_ours(self, function: Callable[[], None]) -> None:
+        """Calls a function that begins or ends a trace of Luff."""
+        self._here.active = True
+        try:
+            function()
+        finally:
+            self._here.active = False
+
+    def gives_way(self) -> None:
+        """Called before the training uses the profiler, in any thread: that has precedence."""
+        tracing = Traces.tracing
+        if (
+            isinstance(tracing, XplaneTracer)
+            and tracing.profiler is self
+            and not getattr(self._here, "active", False)
+        ):
+            tracing.yields()
+
+
+class _YieldingLock:
+    """The lock that a framework takes before it begins or ends a trace, in whichever way it was called.
+
+    Whoever holds a function of the framework since before Luff's first trace passes here, too.
+    """
+
+    def __init__(self, lock: Any, before: Callable[[], None]) -> None:
+        self._lock, self._before = lock, before
+
+    def __enter__(self) -> Any:
+        self._before()
+        return self._lock.__enter__()
+
+    def __exit__(self, *error: object) -> Any:
+        return self._lock.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
 
 
 class _Jax(Profiler):
@@ -72,11 +115,15 @@ class _Jax(Profiler):
         import jax.profiler
         from jax._src import profiler
 
+        super().__init__()
         self._public, self._inner = jax.profiler, profiler
-        wrap(profiler, "start_trace", self.gives_way, also=(jax.profiler,))
+        state = getattr(profiler, "_profile_state", None)
+        self._yields = hasattr(state, "lock")
+        if state is not None and self._yields:
+            state.lock = _YieldingLock(state.lock, self.gives_way)
 
     def why_not(self) -> str:
-        if not hasattr(self._public, "ProfileOptions") or not hasattr(self._inner, "_profile_state"):
+        if not hasattr(self._public, "ProfileOptions") or not self._yields:
             return "the profiler of this version of JAX would trace Python, too"
         return "another profiler of JAX is active" if self.runs() else ""
 
@@ -102,16 +149,40 @@ class _TensorFlow(Profiler):
         import tensorflow as tf
         from tensorflow.python.profiler import profiler_v2
 
+        super().__init__()
         self._public, self._inner = tf.profiler.experimental, profiler_v2
-        wrap(profiler_v2, "start", self.gives_way, also=(self._public,))
+        self._yields = hasattr(profiler_v2, "_profiler_lock") and hasattr(profiler_v2, "_profiler")
+        if self._yields:
+            profiler_v2._profiler_lock = _YieldingLock(profiler_v2._profiler_lock, self.gives_way)
 
     def why_not(self) -> str:
-        if not hasattr(self._inner, "_profiler"):
+        if not self._yields:
             return "the profiler of this version of TensorFlow does not say whether it is active"
         return "another profiler of TensorFlow is active" if self.runs() else ""
 
     def start(self, folder: str, stacks: bool) -> None:
-        self._public.start(folder, self._public.ProfilerOptions(python_tracer_level=int(stacks)))
+        del stacks  # see `no_stacks`
+        try:
+            self._public.start(folder)  # with options it prints four lines more, and takes none of them
+        except BaseException:
+            self._inner._profiler = None  # `why_not` has seen none; TensorFlow may keep the one that failed
+            raise
+
+    def prints(self) -> str:
+        # Not `os.environ`: Keras sets the variable there after TensorFlow has read it.
+        try:
+            variables = Path("/proc/self/environ").read_bytes().split(b"\0")
+        except OSError:
+            variables = []
+        quiet = any(b"TF_CPP_MIN_LOG_LEVEL=%d" % level in variables for level in (1, 2, 3))
+        return (
+            ""
+            if quiet
+            else "TensorFlow prints lines for each trace unless it starts with TF_CPP_MIN_LOG_LEVEL=1"
+        )
+
+    def no_stacks(self) -> str:
+        return "TensorFlow's profiler does not trace functions of Python"
 
     def stop(self) -> None:
         self._public.stop()
@@ -129,13 +200,13 @@ def _make(name: str, make: Callable[[], Profiler]) -> None:
 
 
 def jax_profiler() -> Profiler:
-    """Returns that of JAX; the first call wraps the function by which a training begins its own."""
+    """Returns that of JAX; the first call wraps the lock that a training passes to begin its own."""
     _make("jax", _Jax)
     return _made["jax"]
 
 
 def tensorflow_profiler() -> Profiler:
-    """Returns that of TensorFlow; the first call wraps the function by which a training begins its own."""
+    """Returns that of TensorFlow; the first call wraps the lock that a training passes to begin its own."""
     _make("tensorflow", _TensorFlow)
     return _made["tensorflow"]
 
@@ -149,6 +220,8 @@ class XplaneTracer(Tracer):
         `jax_profiler()` or `tensorflow_profiler()`.
     gives_way
         Of the hook: ends the trace, guarded.
+    looks
+        Of the hook: calls `look`, guarded.
     """
 
     suffix = ".xplane.pb"
@@ -160,24 +233,69 @@ class XplaneTracer(Tracer):
         since_s: float,
         profiler: Profiler,
         gives_way: Callable[[], None],
+        looks: Callable[[], None],
     ) -> None:
         super().__init__(session, session.run_path, facts, since_s)
         self.profiler = profiler
-        self.yields = gives_way
+        # A trace must not keep its training's hook alive: `Traces.tracing` and the thread that looks hold the tracer.
+        self._gives_way, self._looks = weakref.WeakMethod(gives_way), weakref.WeakMethod(looks)
+        self._ended = threading.Event()
+        self._began_in = self._seen_done = 0
         self._made_in = ""
+        for left in Path(self._folder).glob(_MADE + "*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
+
+    def yields(self) -> None:
+        """Ends the trace, because the training begins its own."""
+        gives_way = self._gives_way()
+        if gives_way is None:
+            self.end()
+        else:
+            gives_way()
+
+    def begin(
+        self, steps: int, first: int, *, stacks: bool = False, asked: Mapping[str, Any] | None = None
+    ) -> str:
+        """See `Tracer.begin`. What an action asks for must not print; a person may want it nevertheless."""
+        asked = asked or {}
+        why = self.profiler.prints() if "finding" in asked else ""
+        why = why or (self.profiler.no_stacks() if stacks else "")
+        if why:
+            return self.refuse(why, first, {k: str(asked[k])[:64] for k in ("finding", "rule") if k in asked})
+        return super().begin(steps, first, stacks=stacks, asked=asked)
 
     def _why_not(self) -> str:
         return self.profiler.why_not()
 
     def _start(self, stacks: bool) -> Any:
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        self._made_in = folder = tempfile.mkdtemp(dir=self._folder, prefix=".made-")
+        self._made_in = folder = tempfile.mkdtemp(dir=self._folder, prefix=_MADE)
+        self._ended = threading.Event()
+        self._began_in, self._seen_done = threading.get_ident(), -1
         try:
+            threading.Thread(
+                target=_keep_looking, args=(self._looks, self._ended), name="luff-trace", daemon=True
+            ).start()
             self._ours(lambda: self.profiler.start(folder, stacks))
         except BaseException:
+            self._ended.set()
             self._clear()
             raise
         return folder
+
+    def look(self) -> None:
+        """Ends the trace if it has taken long or much memory, whatever the training does meanwhile."""
+        if self.active and not (self._may_go_on() and self._grows_little()):
+            self.end()
+
+    def _grows_little(self) -> bool:
+        try:
+            resident = resident_memory()
+        except (OSError, ValueError, IndexError):
+            return True
+        if self._seen_done != self._done:  # steps may take memory of their own
+            self._seen_done, self._resident = self._done, resident
+        return resident - self._resident < _MOST_GROWTH
 
     def _stop(self, profiler: Any, facts: str, path: str) -> None:
         try:
@@ -203,6 +321,7 @@ class XplaneTracer(Tracer):
         """Ends the trace, if there is one, and writes it; unlike PyTorch's it can be ended by any thread."""
         if self.active:
             self._thread = threading.get_ident()
+        self._ended.set()
         try:
             super().end()
         finally:
@@ -214,13 +333,24 @@ class XplaneTracer(Tracer):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _ours(self, function: Callable[[], None]) -> None:
-        enter_phase(_TRACE)
-        self.profiler.ours = True
+        in_phase = threading.get_ident() == self._began_in  # another thread has no phases
+        if in_phase:
+            enter_phase(_TRACE)
         try:
-            function()
+            self.profiler.of_ours(function)
         finally:
-            self.profiler.ours = False
-            leave_phase(_TRACE)
+            if in_phase:
+                leave_phase(_TRACE)
+
+
+def _keep_looking(looks: weakref.WeakMethod[Callable[[], None]], ended: threading.Event) -> None:
+    """Looks whether a trace may go on, until it has ended: a training need not call Luff meanwhile."""
+    while not ended.wait(_LOOKS_EVERY_S):
+        look = looks()
+        if look is None:
+            return
+        look()
+        del look  # else it would keep the hook alive
 
 
 def _plane_of(facts: str) -> bytes:
@@ -254,7 +384,7 @@ class TracedStepHook(TracedHook, StepHook):
         profiler = self.profiler()
         if profiler is None:
             return None
-        return XplaneTracer(session, facts, self.opened_s, profiler(), self.gives_way)
+        return XplaneTracer(session, facts, self.opened_s, profiler(), self.gives_way, self.look_at_trace)
 
     def trace(self, steps: int = 3, *, stacks: bool = False) -> str:
         """Traces from here until `steps` TRAIN steps have ended; see `luff.trace`. Returns why not, or ""."""
@@ -267,12 +397,25 @@ class TracedStepHook(TracedHook, StepHook):
         self.publish()  # steps that are held are not traced
         return super()._trace(steps, stacks, asked)
 
-    def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Does what `StepHook.told` does, and looks whether a trace may go on: evaluations end no step that counts."""
+    def gives_way(self) -> None:
+        """Called before the training uses the profiler itself, in any thread: waits for a trace that begins."""
+        self.guarded("trace", self._yield_trace)
+
+    def _yield_trace(self) -> None:
         tracer = self._tracer
         if tracer is not None and tracer.active:
-            self.guarded("trace", tracer.evaluates)
-        return super().told(place, function, *arguments)
+            self._count(tracer)
+            tracer.give_way()
+
+    def look_at_trace(self) -> None:
+        """Ends a trace that has taken long or much memory; called in a thread of Luff's."""
+        self.guarded("trace", self._look_at_trace)
+
+    def _look_at_trace(self) -> None:
+        tracer = self._tracer
+        if isinstance(tracer, XplaneTracer) and tracer.active:
+            self._count(tracer)
+            tracer.look()
 
     def boundary(self) -> None:
         """Counts traced steps, and does what `StepHook.boundary` does.
@@ -284,10 +427,20 @@ class TracedStepHook(TracedHook, StepHook):
         """
         tracer = self._tracer
         if tracer is not None and tracer.active and tracer.is_here():
-            self.guarded("trace", self._count, tracer)
+            self.guarded("trace", self._publish_and_count, tracer)
         super().boundary()
 
-    def _count(self, tracer: Tracer) -> None:
+    def _publish_and_count(self, tracer: Tracer) -> None:
         self.publish()
-        more = self.steps.clock.mode_steps[int(Mode.TRAIN)] - tracer.next_step
-        tracer.step_ended(max(more, 1))
+        self._count(tracer)
+
+    def _count(self, tracer: Tracer) -> None:
+        """Counts the steps that have ended since it last did: a boundary may also stand before a step."""
+        more = self.steps.clock.mode_steps[_TRAIN] - tracer.next_step
+        if more > 0:
+            tracer.step_ended(more)
+
+    def _end_trace(self) -> None:
+        if self._tracer is not None and self._tracer.active:
+            self._count(self._tracer)
+        super()._end_trace()

@@ -74,9 +74,9 @@ class Around {
       });
     }
   }
-  /// Null if there is none. Looks back over at most 4,096 events.
+  /// Null if there is none. Looks back over at most 256 events: there may be millions of waits.
   [[nodiscard]] const RawTraceEvent* Of(std::uint64_t thread, double begin, double end) const {
-    constexpr int kMostLooks = 4096;
+    constexpr int kMostLooks = 256;
     const auto at = by_thread_.find(thread);
     if (at == by_thread_.end()) return nullptr;
     const auto& events = at->second;

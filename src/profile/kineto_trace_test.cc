@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "luff/profile/device_trace.h"
 
@@ -220,6 +222,27 @@ TEST(XplaneTrace, BytesThatOthersHaveChangedGiveSoundTimesOrAnError) {
     (void)VisitTraceUntrusted(bytes,
                               [](const TraceEvent& event) { EXPECT_GE(event.end_ns, event.begin_ns); });
   }
+}
+
+TEST(XplaneTrace, ManyPlanesAndKeysThatMeetCostWhatTheirBytesCost) {
+  const auto seconds = [](const std::string& bytes) {
+    const std::clock_t begin = std::clock();
+    EXPECT_TRUE(SummariseTraceUntrusted(bytes).ok());
+    return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  };
+  // Numbers of buckets that hash tables of usual libraries have when they hold so many.
+  constexpr std::uint64_t kBuckets[] = {1, 126'271, 107'897, 172'933, 131'072};
+  std::vector<double> spent;
+  for (const std::uint64_t apart : kBuckets) {
+    std::string names;
+    for (std::uint64_t i = 1; i <= 100'000; ++i) names += Named(4, i * apart, "a");
+    spent.push_back(seconds(Text(1, Text(2, "/host:CPU") + names)));
+    if (apart != 1) continue;
+    std::string planes;
+    for (int i = 0; i < 100'000; ++i) planes += Text(1, "");
+    spent.push_back(seconds(Text(1, Text(2, "/host:CPU") + names) + planes));
+  }
+  for (const double one : spent) EXPECT_LT(one, 30 * spent[0] + 0.1);
 }
 
 TEST(KinetoTrace, WhatIsNoTraceIsAnError) {

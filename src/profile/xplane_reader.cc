@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <span>
 
 #include "base/format.h"
@@ -252,8 +253,10 @@ class SpaceReader {
 
   static constexpr std::uint64_t kLatestNs = 4'000'000'000'000'000'000;  // in the year 2096
   RawTrace* trace_;
-  std::unordered_map<std::uint64_t, std::string_view> names_;  // of this plane, by key
-  std::uint64_t correlation_ = 0;                              // key of that number; 0: none
+  // Of this plane, by key. A tree: keys are of whoever wrote the file, and could all meet in one bucket; and
+  // a table that was large once would be cleared at the cost of its size for each plane that follows.
+  std::map<std::uint64_t, std::string_view> names_;
+  std::uint64_t correlation_ = 0;  // key of that number; 0: none
   std::uint64_t start_key_ = 0;
   std::int64_t start_ns_ = 0;  // Unix time at which the trace was begun; 0: it does not say
   std::uint64_t planes_ = 0;

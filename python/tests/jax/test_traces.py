@@ -78,20 +78,120 @@ def test_functions_of_python_on_request(start_luff, phases_of):
     assert trace["summary"]["functions"]  # of JAX: the script's own code calls none in a step
 
 
-def test_a_profiler_of_the_trainings_own_has_precedence(start_luff, phases_of, tmp_path):
+@pytest.mark.parametrize("by", ["module", "name"])
+def test_a_profiler_of_the_trainings_own_has_precedence(start_luff, phases_of, tmp_path, by):
     own = tmp_path / "own"
-    begin = f"jax.profiler.start_trace({str(own)!r})"
+    of = "jax.profiler." if by == "module" else ""
     start_luff(
-        program(f"""import luff
+        "from jax.profiler import start_trace, stop_trace\n"
+        + program(f"""import luff
     if i == 5: assert luff.trace(9) == ''
-    if i == 7: {begin}
+    if i == 7: {of}start_trace({str(own)!r})
     if i == 8: assert 'another profiler of JAX' in luff.trace(2)
-    if i == 9: jax.profiler.stop_trace()
+    if i == 9: {of}stop_trace()
     if i == 12: assert luff.trace(2) == ''""")
     )
     assert list(own.rglob("*.xplane.pb"))
     told = [(one["first_step"], one["steps"], bool(one["file"])) for one in phases_of()[0]["traces"]]
     assert told == [(5, 2, True), (8, 0, False), (12, 2, True)]
+
+
+def test_a_profiler_that_begins_while_luff_begins_waits_for_it(start_luff, phases_of, tmp_path):
+    own = tmp_path / "own"
+    start_luff(
+        program(f"""import luff, luff._xplane, threading
+    if i == 5:
+        profiler, begins = luff._xplane.jax_profiler(), threading.Event()
+        inner, begin = profiler.start, lambda *a: (begins.set(), other.join(1), inner(*a))
+        profiler.start = begin
+        def own():
+            begins.wait(60)
+            jax.profiler.start_trace({str(own)!r})
+        other = threading.Thread(target=own)
+        other.start()
+        assert luff.trace(9) == ''
+        other.join(60)
+    if i == 7: jax.profiler.stop_trace()""")
+    )
+    assert list(own.rglob("*.xplane.pb"))
+    assert [one["first_step"] for one in phases_of()[0]["traces"]] == [5]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_trace_holds_the_steps_that_it_says(start_luff, phases_of, tmp_path, steps):
+    start_luff(program(f"import luff\n    if i == 7: luff.trace({steps})"))
+    (trace,) = phases_of()[0]["traces"]
+    assert (trace["first_step"], trace["steps"]) == (7, steps)
+    calls = {one["name"]: one["calls"] for one in trace["summary"]["operators"]}
+    assert calls["PjitFunction(step)"] == 2 * steps, calls  # JAX tells each call twice
+
+
+LIVES = """
+import gc, time, weakref
+import jax, jax.numpy as jnp, luff, luff.jax, luff._tracer
+from jax._src import profiler
+
+def profiles(): return profiler._profile_state.profile_session is not None
+step = jax.jit(lambda w: (w - 0.1, w.sum()))
+
+def train():
+    hook = luff.jax.attach(run="run")
+    w = jnp.ones(8)
+    for _ in range(4):
+        w, loss = step(w)
+        hook.step(loss=loss, params={"w": w})
+    assert luff.trace(10) == "" and profiles()
+    return hook
+"""
+
+
+def test_a_trace_ends_while_the_training_does_not_call_luff(python):
+    python(
+        LIVES
+        + """
+luff._tracer._MOST_SECONDS = 1.0
+hook = train()
+until = time.monotonic() + 60
+w = jnp.ones(8)
+while profiles() and time.monotonic() < until: w, _ = step(w)  # an evaluation of the script's own
+assert not profiles() and not hook._tracer.active
+hook.close()
+"""
+    )
+
+
+def test_a_trace_does_not_keep_its_hook_alive(python):
+    python(
+        LIVES
+        + """
+gc.disable()
+def run():
+    return weakref.ref(train())
+gone = run()
+until = time.monotonic() + 60  # the thread that looks after the trace may hold it for a moment
+while gone() is not None and time.monotonic() < until: time.sleep(0.05)
+assert gone() is None and not profiles()
+with luff.open_trial("run") as trial: assert trial.outcome == "completed"
+"""
+    )
+
+
+def test_what_a_killed_process_left_is_removed(python, tmp_path):
+    left = tmp_path / "run" / "w0000" / "traces" / ".made-killed" / "plugins"
+    python(
+        LIVES
+        + f"""
+from pathlib import Path
+left = Path({str(left)!r})
+trace = luff.trace
+def first(steps):
+    left.mkdir(parents=True)
+    return trace(steps)
+luff.trace = first
+train().close()
+assert not left.parent.exists()
+"""
+    )
 
 
 def test_a_profiler_that_cannot_be_ended_is_given_up(start_luff, phases_of, tmp_path):

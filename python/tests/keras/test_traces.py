@@ -68,15 +68,44 @@ def test_a_trace_changes_no_result_and_prints_nothing(start_luff, phases_of, tmp
     assert trace["summary"]["operators"]
 
 
-def test_a_profiler_of_the_trainings_own_has_precedence(start_luff, phases_of, tmp_path):
+@pytest.mark.parametrize("of", ["tf.profiler", "tf.compat.v2.profiler"])
+def test_a_profiler_of_the_trainings_own_has_precedence(start_luff, phases_of, tmp_path, of):
     own = tmp_path / "own"
-    code = f"""import luff, tensorflow as tf
+    code = f"""import luff
     if i == 5: assert luff.trace(9) == ''
-    if i == 7: tf.profiler.experimental.start({str(own)!r})
+    if i == 7: start({str(own)!r})
     if i == 8: assert 'another profiler of TensorFlow' in luff.trace(2)
-    if i == 9: tf.profiler.experimental.stop()
+    if i == 9: stop()
     if i == 12: assert luff.trace(2) == ''"""
-    start_luff(LOOP.replace("CODE", code))
+    held = f"import tensorflow as tf\nstart, stop = {of}.experimental.start, {of}.experimental.stop\n"
+    start_luff(held + LOOP.replace("CODE", code))
     assert list(own.rglob("*.xplane.pb"))
     told = [(one["first_step"], one["steps"], bool(one["file"])) for one in phases_of()[0]["traces"]]
     assert told == [(5, 2, True), (8, 0, False), (12, 2, True)]
+
+
+@pytest.mark.parametrize("level", [None, "1"])
+def test_a_trace_that_would_print_is_made_only_for_a_person(start_luff, phases_of, monkeypatch, level):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    if level is not None:
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
+    code = """import luff, luff.keras
+    if i == 3:
+        asked = {"finding": "f", "rule": "InputBound", "share": 1.0}
+        luff.keras.get_hook()._trace(2, False, asked)
+        print("action", file=sys.stderr)
+    if i == 9: print("person", luff.trace(2, stacks=True), luff.trace(2), file=sys.stderr)
+    if i == 12: print("after", file=sys.stderr)"""
+    done = start_luff(LOOP.replace("CODE", code))
+    action, person = phases_of()[0]["traces"][:1], phases_of()[0]["traces"][-1]
+    during = (
+        done.stderr.split("action\n")[1].split("person")[0],
+        done.stderr.split("person")[1].split("after")[0],
+    )
+    assert "does not trace functions of Python" in during[1].splitlines()[0]
+    assert person["file"] and person["steps"] == 2
+    assert bool(action[0]["file"]) == (level is not None), action
+    if level is None:
+        assert "TF_CPP_MIN_LOG_LEVEL" in action[0]["refused"]
+    else:
+        assert "profiler_session" not in done.stderr and "save_profile" not in done.stderr
