@@ -334,7 +334,7 @@ Code Slots::Build(std::span<const Input> inputs, std::uint64_t piece_bytes, Stre
   if (const Code error = FindRoom(need, stream, slot, doing); error != kSuccess || *slot == nullptr)
     return error;
   Slot& s = **slot;
-  s.inputs.clear();  // until its tables are there
+  s.ForgetTables();  // until its tables are there
   s.work = static_cast<std::uint32_t>(t.work.size());
   s.forms_work = static_cast<std::uint32_t>(t.forms_work.size());
   s.joined = static_cast<std::uint32_t>(t.joined.size());
@@ -399,7 +399,7 @@ Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<cons
   if (error != kSuccess) {  // no work has been enqueued
     if (*fetch != nullptr) staging_->Return((*fetch)->block);
     fetch->reset();
-    found->inputs.clear();
+    found->ForgetTables();
     found->held.store(false, std::memory_order_relaxed);
     if (!IsSticky(error)) found->arrival.store(Arrival::kHere, std::memory_order_release);
     return error;
@@ -410,7 +410,7 @@ Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<cons
   }
   if (error == kSuccess) error = Submit(found.get(), stream, pieces, upload, doing);
   if (error != kSuccess) {
-    found->inputs.clear();
+    found->ForgetTables();
     found->held.store(false, std::memory_order_relaxed);
     // Nothing is recorded where a graph is being captured. Then the slot is not used again.
     if (error != kOutOfMemory || driver_->EventRecord(found->event, stream) != kSuccess) return error;

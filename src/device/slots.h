@@ -56,6 +56,11 @@ struct Slot {
   std::uint64_t pinned_bytes = 0, device_bytes = 0;
   std::uint64_t used = 0;  // number of the read that used it last
 
+  /// Its tables are not to be used again: they may be unfinished, and what they name be freed.
+  void ForgetTables() noexcept {
+    inputs.clear();
+    work = forms_work = joined = units_work = units_joined = 0;
+  }
   [[nodiscard]] bool is_free() const noexcept {
     return !held.load(std::memory_order_acquire) && arrival.load(std::memory_order_acquire) == Arrival::kHere;
   }
