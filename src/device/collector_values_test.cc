@@ -117,6 +117,26 @@ TEST_F(Values, DifferencesAreFromTheLastValueOfTheKey) {
   EXPECT_EQ(driver->counts().device_allocations, 0);
 }
 
+// The last value lies in the order of the stream, which is the same whether the value is copied too or not.
+TEST_F(Values, DifferencesOfTurnedTensorsAreTheSameWithAndWithoutTheirValue) {
+  Begin({});
+  Layout turned = Dense(DType::kFloat32, {300, 200});
+  turned.strides = {1, 300};
+  const DevicePointer at = OnDevice(*driver, Random(60'000, 6));
+  for (int step = 0; step < 4; ++step) {
+    const Input input{at, &turned,
+                      static_cast<std::uint8_t>(kWantDifference | (step % 2 == 0 ? 0 : kWantValue)),
+                      UnitAxis::kChannel, 7};
+    std::shared_ptr<Ticket> ticket;
+    ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kNone) << Error();
+    ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
+    Difference found;
+    ASSERT_EQ(ticket->difference(0, &found), step != 0);
+    EXPECT_EQ(found.changed_count, 0U) << step;
+    EXPECT_EQ(found.l1, 0) << step;
+  }
+}
+
 TEST_F(Values, AKeyTwiceInOneReadOrWithAnotherLayoutIsRefused) {
   Begin({});
   const Layout one = Dense(DType::kFloat32, {100}), other = Dense(DType::kFloat32, {50, 2});
