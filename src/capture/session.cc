@@ -187,6 +187,8 @@ Producer* SessionImpl::ThisThread() {
       producers_.push_back(mine);
     }
   }
+  // Of sessions that are gone: a thread that lives on would keep their memory.
+  std::erase_if(t_producers->entries, [](const auto& e) { return e.producer.use_count() == 1; });
   t_producers->entries.push_back({serial_, mine});
   return mine.get();
 }

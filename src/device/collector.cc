@@ -22,6 +22,7 @@ namespace {
 constexpr int kMaxDevices = 64;
 constexpr std::chrono::milliseconds kShortestRest{1}, kLongestRest{16};
 constexpr std::chrono::milliseconds kLinger{500};  // without work, before the thread sleeps until it is woken
+constexpr std::chrono::milliseconds kLastLooks{50};  // for copies on their way, at the end, of all devices
 constexpr std::size_t kMaxErrors = 64;
 
 /// Makes a context the thread's current one for a scope, unless it is already, and lets the thread's calls
@@ -231,6 +232,7 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     PerDevice& of = devices_[static_cast<std::size_t>(device)];
     if (of.off.load(std::memory_order_acquire) || closed_.load()) return Refusal::kOff;
     MutexLock lock(of.enqueueing);
+    if (closed_.load()) return Refusal::kOff;  // luff-device may have given all back
     if (of.slots == nullptr) {
       if (const Refusal refusal = Begin(device, &of); refusal != Refusal::kNone) return refusal;
     }
@@ -463,11 +465,12 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
   }
 
   void GiveBack() noexcept {
+    const auto until = std::chrono::steady_clock::now() + kLastLooks;
     for (PerDevice& of : devices_) {
       if (of.off.load(std::memory_order_acquire) || !of.enqueueing.TryLock()) continue;
       if (of.slots != nullptr) {
         const InContext inside(*driver_, of.slots->context());
-        if (inside.error() == kSuccess && of.fetcher != nullptr) of.fetcher->GiveBack();
+        if (inside.error() == kSuccess && of.fetcher != nullptr) of.fetcher->GiveBack(until);
         if (inside.error() == kSuccess) of.slots->GiveBack();
       }
       of.enqueueing.Unlock();

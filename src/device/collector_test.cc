@@ -245,6 +245,36 @@ TEST_F(Collectors, EachCallMayFail) {
   }
 }
 
+// The tables of a read that failed are not launched again by a read that has none: what they name may be
+// freed.
+TEST_F(Collectors, ARefusedReadLeavesNoTables) {
+  const Layout layout = Dense(DType::kFloat32, {40'000});
+  int refused = 0;
+  for (int call = 1; call < 24; ++call) {
+    Faults faults;
+    faults.failing_call = call;
+    Begin(faults);
+    const DevicePointer at = OnDevice(*driver, std::vector<float>(40'000, 1));
+    const Input input{at, &layout, kWantValue};
+    const Piece piece{at, 4};
+    std::shared_ptr<Ticket> ticket;
+    if (collector->Read(0, 0, {&input, 1}, {}, &ticket) != Refusal::kNone) ++refused;
+    ticket.reset();
+    std::vector<std::shared_ptr<Ticket>> held(3);
+    const int launches = driver->counts().launches;
+    for (auto& one :
+         held) {  // each uses another slot; when the first is here, that of the refused read is free
+      static_cast<void>(collector->Read(0, 0, {}, {&piece, 1}, &one));
+      if (one == nullptr) continue;
+      ASSERT_EQ(Await(*one), Arrival::kHere);
+      EXPECT_EQ(driver->counts().launches, launches) << call;
+    }
+    held.clear();
+    collector->Close(kLong);
+  }
+  EXPECT_GT(refused, 5);
+}
+
 TEST_F(Collectors, AnErrorTurnsThePathOffAndIsNamedOnce) {
   Faults faults;
   faults.failing_call = 8;

@@ -117,6 +117,57 @@ TEST_F(Values, DifferencesAreFromTheLastValueOfTheKey) {
   EXPECT_EQ(driver->counts().device_allocations, 0);
 }
 
+// The last value lies in the order of the stream, which is the same whether the value is copied too or not.
+TEST_F(Values, DifferencesOfTurnedTensorsAreTheSameWithAndWithoutTheirValue) {
+  Begin({});
+  Layout turned = Dense(DType::kFloat32, {300, 200});
+  turned.strides = {1, 300};
+  const DevicePointer at = OnDevice(*driver, Random(60'000, 6));
+  for (int step = 0; step < 4; ++step) {
+    const Input input{at, &turned,
+                      static_cast<std::uint8_t>(kWantDifference | (step % 2 == 0 ? 0 : kWantValue)),
+                      UnitAxis::kChannel, 7};
+    std::shared_ptr<Ticket> ticket;
+    ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &ticket), Refusal::kNone) << Error();
+    ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
+    Difference found;
+    ASSERT_EQ(ticket->difference(0, &found), step != 0);
+    EXPECT_EQ(found.changed_count, 0U) << step;
+    EXPECT_EQ(found.l1, 0) << step;
+  }
+}
+
+// A read that fails halfway does not hide that earlier work of another stream still uses the last value.
+TEST_F(Values, ALastValueThatIsUsedIsRefusedToOtherStreamsAfterARefusedRead) {
+  const Layout layout = Dense(DType::kFloat32, {200, 301});
+  int refused = 0;
+  for (int call = 1; call < 40; ++call) {
+    Faults faults;
+    faults.streams = Streams::kManual;
+    faults.failing_call = call;
+    Begin(faults);
+    const Input input{OnDevice(*driver, Random(60'200, 3)), &layout, kWantDifference, UnitAxis::kChannel, 7};
+    const auto one = reinterpret_cast<std::uint64_t>(driver->stream(0)),
+               other = reinterpret_cast<std::uint64_t>(driver->stream(0));
+    std::shared_ptr<Ticket> first, second, third;
+    const bool begun = collector->Read(0, one, {&input, 1}, {}, &first) == Refusal::kNone;
+    const bool fails = begun && collector->Read(0, one, {&input, 1}, {}, &second) != Refusal::kNone;
+    if (fails && collector->Read(0, other, {&input, 1}, {}, &third) == Refusal::kNone) {
+      ++refused;
+      EXPECT_EQ(third->refused(0), kWantDifference) << call;
+    }
+    driver->run(1 << 20);
+    if (begun) {
+      EXPECT_EQ(Await(*first), Arrival::kHere);
+    }
+    if (third != nullptr) {
+      EXPECT_EQ(Await(*third), Arrival::kHere);
+    }
+    collector->Close(kLong);
+  }
+  EXPECT_GT(refused, 3);
+}
+
 TEST_F(Values, AKeyTwiceInOneReadOrWithAnotherLayoutIsRefused) {
   Begin({});
   const Layout one = Dense(DType::kFloat32, {100}), other = Dense(DType::kFloat32, {50, 2});

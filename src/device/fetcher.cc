@@ -13,7 +13,6 @@ namespace luff::device {
 namespace {
 
 constexpr std::uint64_t kBufferBytes = 4ULL << 20;
-constexpr int kLastLooks = 50;  // a millisecond apart, at the end
 
 }  // namespace
 
@@ -138,13 +137,13 @@ void Fetcher::Drop() noexcept {
   next_ = 0;
 }
 
-void Fetcher::GiveBack() noexcept {
+void Fetcher::GiveBack(std::chrono::steady_clock::time_point until) noexcept {
   const std::shared_ptr<Fetch> partial =
       in_flight_ != 0 && next_ != 0 && !waiting_.empty() ? waiting_.front() : nullptr;
   Drop();
   Code error = kSuccess;
   const char* doing = "";
-  for (int i = 0; i < kLastLooks && in_flight_ != 0 && error == kSuccess; ++i) {
+  while (in_flight_ != 0 && error == kSuccess && std::chrono::steady_clock::now() < until) {
     if (!Go(&error, &doing)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (in_flight_ != 0) return;  // the device may still write into the buffers

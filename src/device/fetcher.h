@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -53,7 +54,7 @@ class Fetcher {
   /// Nothing comes any more.
   void Drop() noexcept;
   /// Gives back all that no copy on its way still uses.
-  void GiveBack() noexcept;
+  void GiveBack(std::chrono::steady_clock::time_point until) noexcept;
 
  private:
   struct Buffer {

@@ -266,14 +266,15 @@ Code Slots::PlaceDifferences(std::span<const Input> inputs, Stream stream, const
     if (known != previous_.end()) {
       Previous& previous = known->second;
       // One of another layout keeps its memory.
-      if (previous.layout != input.layout || previous.read == reads_ || previous.is_used_apart_from(stream)) {
+      if (previous.layout != input.layout || previous.claimed == reads_ ||
+          previous.is_used_apart_from(stream)) {
         extras_[i].refused |= kWantDifference;
         continue;
       }
       placed_[i].previous = previous.at;
       placed_[i].difference = extras_[i].difference = differences++;
       extras_[i].has_difference = previous.filled;
-      previous.read = reads_;
+      previous.claimed = reads_;
       continue;
     }
     const std::uint64_t own = Up(input.layout->byte_count(), 256);
@@ -282,7 +283,7 @@ Code Slots::PlaceDifferences(std::span<const Input> inputs, Stream stream, const
       extras_[i].refused |= kWantDifference;
       continue;
     }
-    previous_[input.key] = {bytes, input.layout, false, reads_, stream, nullptr};
+    previous_[input.key] = {bytes, input.layout, false, reads_};
     bytes += own;
     first.push_back(i);
   }
@@ -305,9 +306,8 @@ Code Slots::PlaceDifferences(std::span<const Input> inputs, Stream stream, const
     placed_[i].previous = previous.at;
     placed_[i].difference = extras_[i].difference = differences++;
   }
-  if (error != kSuccess) return error == kOutOfMemory ? kSuccess : error;
-  // The first difference is from zeros, and nobody reads it.
-  return block == nullptr ? kSuccess : driver_->MemsetD8Async(block->at, 0, bytes, stream);
+  if (block != nullptr) fresh_ = {block->at, bytes};
+  return error == kOutOfMemory ? kSuccess : error;
 }
 
 // ---- A read ----
@@ -334,7 +334,7 @@ Code Slots::Build(std::span<const Input> inputs, std::uint64_t piece_bytes, Stre
   if (const Code error = FindRoom(need, stream, slot, doing); error != kSuccess || *slot == nullptr)
     return error;
   Slot& s = **slot;
-  s.inputs.clear();  // until its tables are there
+  s.ForgetTables();  // until its tables are there
   s.work = static_cast<std::uint32_t>(t.work.size());
   s.forms_work = static_cast<std::uint32_t>(t.forms_work.size());
   s.joined = static_cast<std::uint32_t>(t.joined.size());
@@ -374,6 +374,7 @@ Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<cons
   if (piece_bytes > kMaxPieceBytes) return kSuccess;
   extras_.clear();
   placed_.clear();
+  fresh_ = {};
   std::uint64_t zeroed = 0;
   const bool plain =
       std::all_of(inputs.begin(), inputs.end(), [](const Input& input) { return input.wants == 0; });
@@ -399,29 +400,33 @@ Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<cons
   if (error != kSuccess) {  // no work has been enqueued
     if (*fetch != nullptr) staging_->Return((*fetch)->block);
     fetch->reset();
-    found->inputs.clear();
+    found->ForgetTables();
     found->held.store(false, std::memory_order_relaxed);
     if (!IsSticky(error)) found->arrival.store(Arrival::kHere, std::memory_order_release);
     return error;
   }
-  if (zeroed != 0) {
+  if (fresh_.bytes != 0) {  // the first difference is from zeros, and nobody reads it
+    *doing = "setting last values to zero";
+    error = driver_->MemsetD8Async(fresh_.at, 0, fresh_.bytes, stream);
+  }
+  if (error == kSuccess && zeroed != 0) {
     *doing = "setting histograms to zero";
     error = driver_->MemsetD8Async((*fetch)->block->at, 0, zeroed, stream);
   }
   if (error == kSuccess) error = Submit(found.get(), stream, pieces, upload, doing);
+  for (std::size_t i = 0; i < placed_.size(); ++i) {  // also by what was enqueued before an error
+    if (placed_[i].previous == 0) continue;
+    Previous& previous = previous_[inputs[i].key];
+    previous.filled = previous.filled || error == kSuccess;
+    previous.read = reads_;
+    previous.stream = stream;
+    previous.slot = found.get();
+  }
   if (error != kSuccess) {
-    found->inputs.clear();
+    found->ForgetTables();
     found->held.store(false, std::memory_order_relaxed);
     // Nothing is recorded where a graph is being captured. Then the slot is not used again.
     if (error != kOutOfMemory || driver_->EventRecord(found->event, stream) != kSuccess) return error;
-  } else {
-    for (std::size_t i = 0; i < placed_.size(); ++i) {
-      if (placed_[i].previous == 0) continue;
-      Previous& previous = previous_[inputs[i].key];
-      previous.filled = true;
-      previous.stream = stream;
-      previous.slot = found.get();
-    }
   }
   *slot = std::move(found);
   return error;

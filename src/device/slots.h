@@ -56,6 +56,11 @@ struct Slot {
   std::uint64_t pinned_bytes = 0, device_bytes = 0;
   std::uint64_t used = 0;  // number of the read that used it last
 
+  /// Its tables are not to be used again: they may be unfinished, and what they name be freed.
+  void ForgetTables() noexcept {
+    inputs.clear();
+    work = forms_work = joined = units_work = units_joined = 0;
+  }
   [[nodiscard]] bool is_free() const noexcept {
     return !held.load(std::memory_order_acquire) && arrival.load(std::memory_order_acquire) == Arrival::kHere;
   }
@@ -94,7 +99,8 @@ class Slots {
     DevicePointer at = 0;
     const Layout* layout = nullptr;
     bool filled = false;
-    std::uint64_t read = 0;      // that used it last,
+    std::uint64_t claimed = 0;   // read that would use it next, whether it then enqueues work or not
+    std::uint64_t read = 0;      // whose work used it last,
     Stream stream = nullptr;     // on this stream,
     const Slot* slot = nullptr;  // with this slot
     /// Whether work of another stream may still use it.
@@ -149,6 +155,10 @@ class Slots {
   std::unordered_map<std::uint64_t, Previous> previous_;
   std::vector<std::shared_ptr<Staging::Block>> kept_;  // hold them
   std::uint64_t kept_bytes_ = 0;
+  struct {
+    DevicePointer at = 0;
+    std::uint64_t bytes = 0;
+  } fresh_;  // last values that the read in progress placed
   std::uint64_t reads_ = 0, hungry_until_ = 0;
   std::uint64_t held_bytes_ = 0;  // device and pinned memory
 };

@@ -79,7 +79,9 @@ void BuildTables(std::span<const Input> inputs, std::span<const Placed> placed, 
     const std::size_t size = DTypeSize(layout.dtype);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that the host never reads
     const TensorView view{reinterpret_cast<const std::byte*>(inputs[i].data), layout};
-    const tensor::Loops loops = tensor::MakeLoops(view, more.value == 0);
+    // The last value lies in the order of the stream, which must therefore be the same with and without a
+    // copy.
+    const tensor::Loops loops = tensor::MakeLoops(view, more.value == 0 && more.previous == 0);
     Row row{};
     row.data = reinterpret_cast<std::uintptr_t>(loops.base);
     row.count = count;

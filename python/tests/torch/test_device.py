@@ -423,7 +423,7 @@ class TestSavedTensors:
             [[i, i], [i, i]] for i in (0, 1, 2)
         ]
 
-    @pytest.mark.parametrize("what", ["kept", "gone", "changed"])
+    @pytest.mark.parametrize("what", ["kept", "gone", "changed", "smaller", "other dtype"])
     def test_one_that_waits_for_a_step_is_read_if_it_is_still_there(self, what, on_device, watched):
         import luff.torch
 
@@ -437,10 +437,65 @@ class TestSavedTensors:
             del mine
         elif what == "changed":
             mine.add_(1)
+        elif what == "smaller":
+            mine.data = torch.ones(2)  # counts no change
+        elif what == "other dtype":
+            mine.data = torch.ones(3, dtype=torch.bfloat16)
         train(model, 1)
         found = [step for step in session.steps if "mine" in step.values]
         gaps = [gap for step in session.steps for gap in step.gaps if gap[0] == "mine"]
         assert (len(found), gaps) == ((1, []) if what == "kept" else (0, [("mine", NOT_SEEN)]))
+
+
+class TestAcceleratorsOff:
+    """Nothing is prepared for a session that reads no accelerators."""
+
+    @pytest.fixture
+    def off(self, on_device, watched):
+        def begin(roles):
+            on_device()
+            hook, session = watched(roles=roles)
+            session.reads_accelerators = False
+            return hook, session
+
+        return begin
+
+    def test_no_hook_lasts_and_no_batch_is_hashed(self, off, monkeypatch):
+        living = []
+        register = torch.Tensor.register_hook
+
+        def counted(tensor, function):
+            handle = register(tensor, function)
+            living.append(handle)
+            return handle
+
+        monkeypatch.setattr(torch.Tensor, "register_hook", counted)
+        _, session = off(ROLES)
+        model = nn.Linear(6, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.randn(4, 6)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert {call for call, _, _ in session.device_calls if call == "hash"} == set()
+        assert len(living) <= 1  # of the first step, before the session was open
+        assert len(session.train()) == 3
+        for step in session.train():
+            assert ("gradient/Linear_output_0", UNSUPPORTED) in step.gaps
+        for step in session.train()[1:]:
+            assert ("sample/Linear_input_0", UNSUPPORTED) in step.gaps
+
+    def test_a_tensor_to_save_is_an_error_that_names_the_setting(self, off):
+        import luff.torch
+
+        hook, _ = off(DEFAULT_ROLES)
+        model = nn.Linear(6, 3)
+        train(model, 1)
+        luff.torch.save_tensor("mine", torch.ones(3))
+        (error,) = hook.guard.first.values()
+        assert "accelerators=True" in error
+        hook.close()
+        hook.guard.first.clear()
 
 
 class TestInferenceMode:

@@ -119,6 +119,7 @@ Stream MakeStream(Context context) {
   const std::lock_guard lock(all.mutex);
   auto stream = std::make_unique<StreamTag>();
   stream->context = context;
+  stream->epoch = all.epoch.load();
   stream->random.seed(all.faults.seed * 1000 + all.streams.size());
   if (all.faults.streams == Streams::kThreads) {
     Stream raw = stream.get();
@@ -167,13 +168,14 @@ DevicePointer Allocate(std::size_t bytes) {
   return at;
 }
 
-void Release(DevicePointer at) {
+bool Release(DevicePointer at) {
   State& all = All();
   const std::lock_guard lock(all.mutex);
   const auto found = all.allocations.find(at);
-  if (found == all.allocations.end()) return;
+  if (found == all.allocations.end()) return false;
   Memory().Give(at, found->second);
   all.allocations.erase(found);
+  return true;
 }
 
 namespace {
@@ -207,7 +209,9 @@ void Reset(const Faults* faults) {
     if (s->thread.joinable()) s->thread.join();
   }
   const std::lock_guard lock(all.mutex);
+  for (auto& s : all.streams) Keep(s.release());
   all.streams.clear();
+  ++all.epoch;
   all.default_streams = {};
   all.faults = *faults;
   all.counts = {};
@@ -250,6 +254,8 @@ void Read(void* to, DevicePointer at, std::size_t bytes) {
   const OpenArena open(&Memory());
   std::memcpy(to, reinterpret_cast<const void*>(at), bytes);
 }
+
+void Free(DevicePointer at) { static_cast<void>(Release(at)); }
 
 Stream NewStream(int device) { return MakeStream(&All().contexts[static_cast<std::size_t>(device)]); }
 
@@ -334,7 +340,7 @@ __attribute__((visibility("default"))) int luff_double_launches() {
 
 __attribute__((visibility("default"))) void luff_double_controls(luff::device::testing::Controls* to) {
   using namespace luff::device::testing;
-  *to = {Reset,     Counted,    Misuse, Allocate, Release,   Write,         Read,
+  *to = {Reset,     Counted,    Misuse, Allocate, Free,      Write,         Read,
          NewStream, WriteLater, Run,    Drain,    UseDevice, ReleaseQueries};
 }
 }

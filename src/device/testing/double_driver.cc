@@ -99,17 +99,17 @@ Code DevicePrimaryCtxRelease(int device) {
 Code ModuleLoadData(Module* module, const void* image) {
   if (const Code error = Fate(); error != kSuccess) return error;
   if (image == nullptr) return kInvalidValue;
-  *module = new ModuleTag{t_context};
+  *module = new ModuleTag{t_context, All().epoch.load()};
   Keep(*module);
   const std::lock_guard lock(All().mutex);
   ++All().counts.modules;
   return kSuccess;
 }
 
-Code ModuleUnload(Module) {
+Code ModuleUnload(Module module) {
   Called();
   const std::lock_guard lock(All().mutex);
-  --All().counts.modules;
+  if (module->epoch == All().epoch.load()) --All().counts.modules;
   return kSuccess;
 }
 
@@ -157,17 +157,17 @@ Code MemPoolCreate(MemoryPool* pool, const PoolProperties* properties) {
   if (const Code error = Fate(); error != kSuccess) return error;
   if (properties->allocation != 1 || properties->place != 1 || properties->device != t_context->device)
     return kInvalidValue;
-  *pool = new MemoryPoolTag{t_context};
+  *pool = new MemoryPoolTag{t_context, All().epoch.load()};
   Keep(*pool);
   const std::lock_guard lock(All().mutex);
   ++All().counts.pools;
   return kSuccess;
 }
 
-Code MemPoolDestroy(MemoryPool) {
+Code MemPoolDestroy(MemoryPool pool) {
   Called();
   const std::lock_guard lock(All().mutex);
-  --All().counts.pools;
+  if (pool->epoch == All().epoch.load()) --All().counts.pools;
   return kSuccess;
 }
 
@@ -196,7 +196,7 @@ Code MemAllocFromPoolAsync(DevicePointer* at, std::size_t bytes, MemoryPool, Str
 
 Code MemFreeAsync(DevicePointer at, Stream) {
   Called();
-  Release(at);
+  if (!Release(at)) return kSuccess;
   const std::lock_guard lock(All().mutex);
   --All().counts.device_allocations;
   return kSuccess;
@@ -215,7 +215,7 @@ Code MemFreeHost(void* at) {
   Called();
   {
     const std::lock_guard lock(All().mutex);
-    All().pinned.erase(static_cast<const char*>(at));
+    if (All().pinned.erase(static_cast<const char*>(at)) == 0) return kSuccess;  // of an earlier test: kept
     --All().counts.pinned_allocations;
   }
   std::free(at);
@@ -253,6 +253,7 @@ Code MemsetD8Async(DevicePointer to, unsigned char value, std::size_t bytes, Str
 Code EventCreate(Event* event, unsigned flags) {
   if (const Code error = Fate(); error != kSuccess) return error;
   *event = new EventTag();
+  (*event)->epoch = All().epoch.load();
   (*event)->timed = (flags & kEventWithoutTiming) == 0;
   Keep(*event);
   const std::lock_guard lock(All().mutex);
@@ -260,10 +261,10 @@ Code EventCreate(Event* event, unsigned flags) {
   return kSuccess;
 }
 
-Code EventDestroy(Event) {  // work that completes it may still be queued
+Code EventDestroy(Event event) {  // work that completes it may still be queued
   Called();
   const std::lock_guard lock(All().mutex);
-  --All().counts.events;
+  if (event->epoch == All().epoch.load()) --All().counts.events;
   return kSuccess;
 }
 
@@ -325,10 +326,10 @@ Code StreamCreate(Stream* stream, unsigned flags) {
   return kSuccess;
 }
 
-Code StreamDestroy(Stream) {  // its thread ends when the double begins anew
+Code StreamDestroy(Stream stream) {  // its thread ends when the double begins anew
   Called();
   const std::lock_guard lock(All().mutex);
-  --All().counts.streams;
+  if (stream->epoch == All().epoch.load()) --All().counts.streams;
   return kSuccess;
 }
 

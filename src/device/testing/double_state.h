@@ -23,7 +23,8 @@
 
 namespace luff::device {
 
-// What the driver's opaque types are here.
+// What the driver's opaque types are here. `epoch` is the test that made it: what a thread of an earlier test
+// gives back is nothing of this one's.
 struct ContextTag {
   int device = 0;
   std::atomic<int> references{0};
@@ -33,9 +34,11 @@ struct EventTag {
   std::atomic<std::uint64_t> recorded{0}, completed{0};
   std::atomic<std::int64_t> at_ns{0};
   bool lost = false, timed = false;
+  int epoch = 0;
 };
 struct ModuleTag {
   Context context;
+  int epoch;
 };
 struct FunctionTag {
   const char* name;
@@ -43,9 +46,11 @@ struct FunctionTag {
 };
 struct MemoryPoolTag {
   Context context;
+  int epoch;
 };
 struct StreamTag {
   Context context = nullptr;
+  int epoch = 0;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
@@ -56,7 +61,7 @@ struct StreamTag {
 
 namespace testing {
 
-inline constexpr std::size_t kArena = std::size_t{4} << 30;
+inline constexpr std::size_t kArena = std::size_t{64} << 30;  // of addresses
 inline constexpr int kDevices = 4;
 inline constexpr Code kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kNotFound = 500;
 
@@ -121,6 +126,7 @@ struct State {
   std::vector<std::unique_ptr<StreamTag>> streams;
   std::array<Stream, kDevices> default_streams{};
   int fallible = 0, launches_run = 0, recordings = 0;
+  std::atomic<int> epoch{0};  // of resets
   std::mt19937_64 random;
   pid_t process = getpid();
   bool adopts_all = false;  // for Python: all memory is the device's
@@ -147,7 +153,7 @@ void Called();
 [[nodiscard]] Code Enqueue(Stream handle, std::function<void()> work);
 /// Memory of the device.
 [[nodiscard]] DevicePointer Allocate(std::size_t bytes);
-void Release(DevicePointer at);
+[[nodiscard]] bool Release(DevicePointer at);  ///< False if it is not memory of this test.
 /// A function of the driver by its name; null if it lacks it.
 [[nodiscard]] void* FindFunction(const char* name);
 

@@ -111,19 +111,26 @@ def hash_on_device(session: Session, tensor: Any, seed: int, nbytes: int, parts:
 
 
 class Unchanged:
-    """A tensor that may be read later, if it still exists and was not changed in place."""
+    """A tensor that may be read later, if it still exists, was not changed in place and has the same memory.
 
-    __slots__ = ("_tensor", "_version")
+    Assignments to ``.data``, as by ``module.half()``, change the memory and count no change.
+    """
+
+    __slots__ = ("_memory", "_tensor")
 
     def __init__(self, tensor: Any) -> None:
         counted = not tensor.is_inference()
         self._tensor = weakref.ref(tensor) if counted else None
-        self._version = tensor._version if counted else 0
+        self._memory = _memory_of(tensor) if counted else None
 
     def __call__(self) -> Any:
         """Returns the tensor; None if it is gone, or its values may be others."""
         tensor = None if self._tensor is None else self._tensor()
-        return tensor if tensor is not None and tensor._version == self._version else None
+        return tensor if tensor is not None and _memory_of(tensor) == self._memory else None
+
+
+def _memory_of(tensor: Any) -> tuple[Any, ...]:
+    return tensor._version, address_of(tensor), tensor.dtype, tensor.shape, tensor.stride()
 
 
 class DeviceScalar:
