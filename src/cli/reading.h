@@ -32,8 +32,7 @@ inline constexpr const char* kOwnRunHelp =
 /// Help of --keep-local.
 inline constexpr const char* kKeepLocalHelp =
     "Remove values from the run while it trains, once they are in the bucket, the oldest first, until at "
-    "most "
-    "so many bytes are left here: 0, 500MB, 2GB; default: all stay";
+    "most so many bytes are left in the folder of each worker: 0, 500MB, 2GB; default: all stay";
 /// Replaces what a person calls a run by its path (catalog::FindRun); the URL of a run in a bucket by that of
 /// a local copy, which is followed while this process reads it. Leaves "" alone. Not while options are
 /// parsed: another mistake in them comes first. kAsked: of a copy, rows are fetched when they are read, so a

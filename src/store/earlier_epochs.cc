@@ -129,6 +129,10 @@ Result<EarlierEpochs> ReadEarlierEpochs(Env& env, const std::string& directory) 
     earlier.meta.push_back(file);
   }
   std::reverse(earlier.meta.begin(), earlier.meta.end());
+  // A retired number is not used again, also where no file has it any more: readers take it for gone.
+  if (!retired.empty())
+    earlier.next_data_sequence =
+        std::max<std::uint64_t>(earlier.next_data_sequence, std::uint64_t{*retired.rbegin()} + 1);
   std::erase_if(earlier.data, [&](const EarlierEpochs::DataFile& file) {
     if (!retired.contains(file.sequence)) return false;
     (void)env.Remove(directory + "/" + DataFileName(file.sequence));

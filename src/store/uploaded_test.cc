@@ -142,6 +142,40 @@ TEST_F(UploadedRun, KeepsWhatItsOwnerAskedFor_AndSaysWhereTheRestIs) {
   EXPECT_EQ(Read(step - 1), "right");
 }
 
+TEST_F(UploadedRun, NumbersOfFilesThatAreGoneAreNotUsedAgain_AlsoAfterAJobThatKeptNothing) {
+  const auto begin_again = [&] {
+    writer.reset();
+    auto next = WorkerWriter::Open(options, TestRun());
+    ASSERT_TRUE(next.ok());
+    writer = std::move(next).value();
+    StepBatch names;
+    names.tensors = {Def(0, "a")};
+    names.layouts = {VectorLayout(0, kElements)};
+    clock.ahead_ns += 100 * kSecond;
+    ASSERT_TRUE(writer->PublishLoose(names).ok());
+  };
+  for (int i = 0; i < 8; ++i) Step();
+  ASSERT_TRUE(writer->Close(format::EndReason::kCompleted).ok());
+  const auto files = Files();
+  Say(files, 0);
+  ASSERT_NO_FATAL_FAILURE(begin_again());  // it has no step with a value
+  StepBatch batch;
+  batch.mark = MarkOf(step++);
+  ASSERT_TRUE(writer->PublishStep(batch).ok());
+  EXPECT_TRUE(Files().empty());
+  ASSERT_TRUE(writer->Close(format::EndReason::kCompleted).ok());
+  std::filesystem::remove(run + "/sync/uploaded.json");
+
+  ASSERT_NO_FATAL_FAILURE(begin_again());
+  const std::int64_t first = step;
+  for (int i = 0; i < 8; ++i) Step();
+  for (const auto& [file, bytes] : Files()) EXPECT_FALSE(files.contains(file)) << file;
+  EXPECT_EQ(Read(first), "right");
+  ASSERT_TRUE(writer->Close(format::EndReason::kCompleted).ok());
+  ASSERT_NO_FATAL_FAILURE(begin_again());  // which clears away what was retired
+  EXPECT_EQ(Read(first), "right");
+}
+
 TEST_F(UploadedRun, NothingIsRemovedBecauseOfWhatDoesNotCount) {
   for (int i = 0; i < 12; ++i) Step();
   const auto files = Files();

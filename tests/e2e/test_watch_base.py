@@ -171,7 +171,7 @@ def test_a_rule_in_python_has_one_process_for_all_runs(
     luff: Luff, base: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:
     (luff.tmp / "own.py").write_text(_OWN)
-    words = ["--rules", f"{luff.tmp}/own.py:Third:limit_step_s=1"]
+    words = ["--rules", f"{luff.tmp}/own.py:Third:limit_step_s=5"]
     names = [f"run{i}" for i in range(4)] + ["bad"]
     jobs = [train(luff, base / name, steps=150) for name in names]
     watch = watching(*words)
@@ -180,7 +180,9 @@ def test_a_rule_in_python_has_one_process_for_all_runs(
     watch.wait()
     watch = watching(*words)
     most = 0
+    until = time.monotonic() + 300
     while any(job.poll() is None for job in jobs):
+        assert time.monotonic() < until, "the jobs do not end"
         rules = subprocess.run(
             ["pgrep", "-c", "-P", str(watch.pid)], capture_output=True, text=True, check=False
         ).stdout

@@ -72,7 +72,8 @@ class Sync:
             _be_modest()
         if not self._wait_for_run():
             return OK
-        store = open_store(self._url)
+        # The run may lose its own copy of what is there.
+        store = open_store(self._url, durable=self._keep_local is not None)
         _, run_id = read_run_json(self._run)
         own: list[RunStore] = []
         if not self._retried(lambda: own.append(uploading(store, self._run, run_id))):
@@ -265,7 +266,7 @@ def _parser() -> argparse.ArgumentParser:
         "--keep-local",
         type=int,
         metavar="BYTES",
-        help="values that stay in the run, once they are uploaded (all)",
+        help="values that stay in the folder of each worker, once they are uploaded (all)",
     )
     parser.add_argument("--config", default="", help=argparse.SUPPRESS)  # what the command that goes on names
     parser.add_argument("--until-closed", action="store_true", help=argparse.SUPPRESS)

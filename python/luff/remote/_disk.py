@@ -21,3 +21,12 @@ def write_whole(path: str, data: bytes) -> None:
     finally:
         os.close(fd)
     os.replace(temporary, path)
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine; "" if it is not known."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read(64).strip().replace("-", "")
+    except OSError:
+        return ""

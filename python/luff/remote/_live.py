@@ -6,6 +6,8 @@ import os
 import struct
 import time
 
+from luff.remote._disk import boot_id
+
 _MAGIC = b"LUFFLIVE"
 _LAYOUT = 2
 # magic, layout, worker, host, boot (2), pid, start time
@@ -34,17 +36,9 @@ def writes(folder: str) -> bool:
     if page[_STATE_AT] == _ENDED:
         return False
     (namespace,) = struct.unpack_from("<I", page, _NAMESPACE_AT)
-    if f"{boot:016x}{boot_end:016x}" != _boot() or namespace not in (0, _namespace()):
+    if f"{boot:016x}{boot_end:016x}" != boot_id() or namespace not in (0, _namespace()):
         return _wrote_lately(folder)
     return _runs(pid, started)
-
-
-def _boot() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read(64).strip().replace("-", "")
-    except OSError:
-        return ""
 
 
 def _namespace() -> int:

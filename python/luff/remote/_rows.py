@@ -10,7 +10,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from luff.remote._disk import write_at, write_whole
+from luff.remote._disk import boot_id, write_at, write_whole
 from luff.remote._ranges import Ranges
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Rows:
         self._folder = folder
         self._sparse: dict[File, Ranges] = {}
         self._asks: dict[File, int] = {}
+        self._distrusted: set[File] = set()
 
     def _path(self, file: File) -> str:
         return os.path.join(self._folder, file.path)
@@ -45,10 +46,14 @@ class Rows:
         if file not in self._sparse:
             try:
                 with open(f"{self._path(file)}.have", "rb") as listed:
-                    ranges = Ranges([(int(begin), int(end)) for begin, end in json.loads(listed.read())])
+                    found = json.loads(listed.read())
+                ranges = Ranges([(int(begin), int(end)) for begin, end in found["ranges"]])
+                # Before the machine began again, the list may have reached the disk, and what it lists not.
+                if found["boot"] != boot_id():
+                    ranges = Ranges()
             except FileNotFoundError:
                 return None
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, KeyError):
                 ranges = Ranges()  # whatever is there is fetched again
             self._sparse[file] = ranges
         return self._sparse[file]
@@ -61,10 +66,20 @@ class Rows:
         """The file is gone, or has no holes any more."""
         self._sparse.pop(file, None)
         self._asks.pop(file, None)
+        self._distrusted.discard(file)
         try:
             os.unlink(f"{self._path(file)}.have")
         except OSError:
             pass
+
+    def distrust(self, file: File) -> None:
+        """All of a segment with holes is to be fetched, what there is, too: an index may have brought it.
+
+        Once: what comes from then on is of the segment itself.
+        """
+        if file not in self._distrusted:
+            self._distrusted.add(file)
+            self._sparse[file] = Ranges()
 
     def make(self, file: File, length: int, pieces: list[tuple[int, bytes]]) -> None:
         """Makes a segment of these pieces. Readers see all of them or no file."""
@@ -101,7 +116,8 @@ class Rows:
         self._note(file)
 
     def _note(self, file: File) -> None:
-        write_whole(f"{self._path(file)}.have", json.dumps(list(self._sparse[file])).encode())
+        listed = {"boot": boot_id(), "ranges": list(self._sparse[file])}
+        write_whole(f"{self._path(file)}.have", json.dumps(listed).encode())
 
     def save(self) -> None:
         """Writes down what is there, for the next fetcher."""

@@ -171,3 +171,17 @@ def _parse_segment(one: Any, data: bytes, at: int) -> tuple[Indexed, int]:
         pieces.append((piece[0], data[at : at + piece[1]]))
         at += piece[1]
     return Indexed(file, length, pieces), at
+
+
+def opens(segment: Indexed, footer: int) -> bool:
+    """Whether the pieces have both ends of a sealed file: without them a reader takes a hole for its content."""
+    (begin, first), (at, last) = segment.pieces[0], segment.pieces[-1]
+    if begin != 0 or len(first) < _HEADER_BYTES or len(last) < _TAIL.size or at + len(last) != segment.end:
+        return False
+    magic, offset, size, number = _TAIL.unpack(last[-_TAIL.size :])
+    return bool(
+        magic == _TAIL_MAGIC
+        and number == segment.file.sequence
+        and offset == footer
+        and footer + size + _TAIL.size == segment.end
+    )

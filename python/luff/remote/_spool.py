@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from luff.remote import _files, _head, _sealed
 from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._cache import Cache, Gone, Later
-from luff.remote._disk import write_at, write_whole
+from luff.remote._disk import boot_id, write_at, write_whole
 from luff.remote._errors import Absent, BucketError, Refused, Unreachable, of_disk
 from luff.remote._files import File
 from luff.remote._head import BadObject, Entry, Manifest
@@ -281,6 +281,8 @@ class Spool:
         one = known[key].get(file)
         if one is None or one.end != entry.sealed:
             raise Refused(f"the index does not have {file.path}: {self._store.url}/{key}")
+        if not _sealed.opens(one, entry.footer):
+            raise Refused(f"the index does not have both ends of {file.path}: {self._store.url}/{key}")
         return one
 
     def _seal(self, file: File, entry: Entry, index: _sealed.Indexed) -> None:
@@ -317,6 +319,8 @@ class Spool:
             if ranges is None:
                 return [(0, entry.bytes)]
             end = min(begin + size, entry.sealed)
+            if begin == 0 and end == entry.sealed:  # also of who has found something wrong
+                self._rows.distrust(file)
             if ranges.missing(begin, end):
                 try:
                     self._fill(file, *self._rows.wanted(file, begin, end, entry.footer, entry.sealed))
@@ -394,6 +398,7 @@ class Spool:
     def _append_to(self, fd: int, file: File, uploader: int, entry: Entry) -> None:
         ranges = self._rows.of(file, entry.sealed) if entry.sealed else None
         if ranges is not None:  # all of it is wanted now
+            self._rows.distrust(file)
             self._fill(file, 0, entry.sealed)
             self._lengths[file], self._rewrites[file] = entry.sealed, entry.rewrites
             return
@@ -589,7 +594,10 @@ class Spool:
             if not have:
                 return
             try:
-                write_whole(os.path.join(self.folder, "have.json"), json.dumps(have).encode())
+                write_whole(
+                    os.path.join(self.folder, "have.json"),
+                    json.dumps({"boot": boot_id(), "blocks": have}).encode(),
+                )
             except OSError:
                 pass
 
@@ -614,12 +622,14 @@ class Spool:
             with open(path, "rb") as file:
                 have: Any = json.loads(file.read())
             os.unlink(path)
-            for name, blocks in have:
+            if have["boot"] != boot_id():  # it may have reached the disk before what it lists
+                return
+            for name, blocks in have["blocks"]:
                 known = self._have.setdefault(_files.parse_file_untrusted(name), {})
                 for block, size in blocks:
                     known[int(block)] = int(size)
                     self._cache.use(self, _files.parse_file_untrusted(name), int(block), int(size), 0.0)
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, KeyError):
             self._have = {}
 
 

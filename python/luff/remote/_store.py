@@ -102,17 +102,21 @@ class FolderStore(Store):
     """A folder as a bucket. Objects are files; conditional puts hold a lock of the folder.
 
     Others may have put anything there. So no link below the folder is followed: a key is opened name by name.
+    A `durable` one has what was put on its disk before a put returns, and what was put before the first one, too.
     """
 
-    def __init__(self, url: str, root: str) -> None:
+    def __init__(self, url: str, root: str, durable: bool = False) -> None:
         super().__init__(url)
         self._root = root
+        self._durable = durable
+        self._settling = threading.Lock()
+        self._settled = not durable
 
     @contextmanager
     def _folder(self, names: list[str], make: bool = False) -> Iterator[int]:
         """A descriptor of a folder below the root. Refused if a link is on the way, or something else."""
         if make:
-            os.makedirs(self._root, mode=0o700, exist_ok=True)
+            self._make_root()
         folder = os.open(self._root, _FOLDER)
         try:
             for at in range(len(names)):
@@ -123,12 +127,50 @@ class FolderStore(Store):
         finally:
             os.close(folder)
 
+    def _make_root(self) -> None:
+        missing = self._root
+        while self._durable and not os.path.isdir(missing):
+            missing = os.path.dirname(missing)
+        os.makedirs(self._root, mode=0o700, exist_ok=True)
+        made = self._root
+        while self._durable and made != missing:
+            made = os.path.dirname(made)
+            above = os.open(made, _FOLDER)
+            try:
+                self._keep(above)
+            finally:
+                os.close(above)
+
+    def _keep(self, fd: int) -> None:
+        """Waits until an open file, or the names in an open folder, are on the disk."""
+        if not self._durable:
+            return
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # what some file systems say of folders
+                raise
+
+    def _settle(self, folder: int) -> None:
+        """Has what others have put into the bucket's file system on the disk: an upload that went on names it."""
+        with self._settling:
+            if self._settled:
+                return
+            import ctypes
+
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.syncfs(folder) != 0:
+                error = ctypes.get_errno()
+                raise OSError(error, os.strerror(error))
+            self._settled = True
+
     def _inner(self, folder: int, key: str, make: bool = False) -> int:
         """Opens the folder of a key in the one above it."""
         name = key.rsplit("/", 1)[-1]
         if make:
             try:
                 os.mkdir(name, 0o700, dir_fd=folder)
+                self._keep(folder)
             except FileExistsError:
                 pass
         try:
@@ -197,6 +239,7 @@ class FolderStore(Store):
         return data
 
     def _write(self, folder: int, name: str, data: bytes) -> str:
+        self._settle(folder)
         temporary = f"{name}.{os.getpid()}-{threading.get_ident()}~"
         try:
             os.unlink(temporary, dir_fd=folder)
@@ -208,7 +251,9 @@ class FolderStore(Store):
                 file.write(data)
                 file.flush()  # the etag is of the whole file
                 etag = self._etag(os.fstat(fd))
+                self._keep(fd)
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            self._keep(folder)
         except OSError:
             try:
                 os.unlink(temporary, dir_fd=folder)
@@ -542,11 +587,14 @@ def normal_url(url: str) -> str:
     return url.rstrip("/") if parts.path.strip("/") or parts.scheme != "file" else "file:///"
 
 
-def open_store(url: str) -> Store:
-    """Opens the bucket of a URL; asks it nothing yet. Raises WrongUrl, or Refused where obstore is missing."""
+def open_store(url: str, durable: bool = False) -> Store:
+    """Opens the bucket of a URL; asks it nothing yet. Raises WrongUrl, or Refused where obstore is missing.
+
+    `durable`: what was put outlives a power cut of this machine. Stores of objects promise that anyway.
+    """
     url = normal_url(url)
     if url.startswith("file:"):
-        return FolderStore(url, unquote(urlsplit(url).path))
+        return FolderStore(url, unquote(urlsplit(url).path), durable)
     return RemoteStore(url)
 
 

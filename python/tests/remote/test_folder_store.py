@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
-from luff.remote._errors import Conflict, Refused
+from luff.remote._errors import Conflict, Refused, Unreachable
 from luff.remote._store import open_store
 
 
@@ -24,6 +25,44 @@ def store(tmp_path):
     store = open_store(f"file://{tmp_path}/bucket")
     store.put("runs/a/w0000/part", b"part")
     return store
+
+
+def test_a_durable_one_has_on_its_disk_what_it_says_it_has(tmp_path, monkeypatch):
+    """Loss of power is not tried: what reaches the disk, and when, is."""
+    kept: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def path(fd):
+        return os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path).split(".")[0] or "."
+
+    monkeypatch.setattr(os, "fsync", lambda fd: (kept.append(path(fd)), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda *a, **k: (kept.append("replace"), replace(*a, **k)))
+    store = open_store(f"file://{tmp_path}/disk/bucket", durable=True)
+    store.put("runs/part", b"part")
+    # The folders that were made, by their names in those above, before what lies in them.
+    assert sorted(kept[:3]) == [".", "disk", "disk/bucket"]
+    assert kept[3:] == ["disk/bucket/runs/part", "replace", "disk/bucket/runs"]
+    kept.clear()
+    store.put_if("runs/part", b"other", store.put_new("runs/head", b"head") and store.get("runs/part", 9)[1])
+    assert kept == ["disk/bucket/runs/head", "replace", "disk/bucket/runs"] + [
+        "disk/bucket/runs/part",
+        "replace",
+        "disk/bucket/runs",
+    ]
+    kept.clear()
+    open_store(f"file://{tmp_path}/disk/bucket").put("runs/part", b"part")
+    assert kept == ["replace"]
+
+
+def test_a_durable_one_that_cannot_keep_says_so(store, tmp_path, monkeypatch):
+    def full(fd):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    durable = open_store(f"file://{tmp_path}/bucket", durable=True)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Unreachable, match="No space left"):
+        durable.put("runs/a/w0000/part", b"new")
+    assert store.get("runs/a/w0000/part", 99)[0] == b"part"
 
 
 def untouched(home):

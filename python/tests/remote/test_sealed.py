@@ -16,6 +16,7 @@ import pytest
 from luff import errors
 from luff.remote import _files, _head, _sealed
 from luff.remote._cache import Cache
+from luff.remote._disk import boot_id
 from luff.remote._errors import Refused, Unreachable
 from luff.remote._files import stream_of
 from luff.remote._head import BadObject
@@ -219,7 +220,7 @@ def test_a_fetcher_that_was_killed_while_it_sealed_a_copy(golden, store, tmp_pat
         (entry.sealed, "damaged"),
     ):
         copy.write_bytes((data[SEGMENT][: min(size, entry.footer)]).ljust(size, b"\0"))
-        Path(f"{copy}.have").write_text(json.dumps(listed))
+        Path(f"{copy}.have").write_text(json.dumps({"boot": boot_id(), "ranges": listed}))
         spool = spool_of(store, tmp_path / "copy")
         spool.open(whole=False)
         assert copy.read_bytes()[-64:] == data[SEGMENT][-64:]
@@ -332,6 +333,73 @@ def test_an_index_that_luff_does_not_write_is_named(golden, store, tmp_path, cha
     store.put(key, change(store.get(key, 1 << 20)[0]))
     with pytest.raises(Refused, match=rf"{says}.*index-{name}"):
         spool_of(store, tmp_path / "copy").open(whole=False)
+
+
+def _change_pieces(store, change):
+    """Another index, whose pieces `change` has made of file, entry, offset and bytes of each."""
+    head = head_of(store)
+    (name,) = {entry.index for entry in head.files.values() if entry.sealed}
+    key = _files.index_key(RUN_ID, 0, name)
+    found = _sealed.parse_index_untrusted(store.get(key, 1 << 20)[0], RUN_ID)
+    for file, one in found.items():
+        pieces = [(at, change(head.files[file], one.end, at, data)) for at, data in one.pieces]
+        found[file] = one._replace(pieces=[piece for piece in pieces if piece[1]])
+    store.put(key, _sealed.pack_index(RUN_ID, list(found.values())))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda entry, end, at, data: data[:-64] if at + len(data) == end else data,
+        lambda entry, end, at, data: data[:-64] + bytes(64) if at + len(data) == end else data,
+        lambda entry, end, at, data: data[:-56] + bytes(56) if at + len(data) == end else data,
+        lambda entry, end, at, data: b"" if at == 0 else data,
+        lambda entry, end, at, data: data[:100] if at == 0 else data,
+    ],
+)
+def test_an_index_without_both_ends_of_a_file_is_named(golden, store, tmp_path, change):
+    uploaded(golden, store)
+    _change_pieces(store, change)
+    with pytest.raises(Refused, match="both ends of w0000/m-"):
+        spool_of(store, tmp_path / "copy").open(whole=False)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_where_an_index_is_wrong_all_is_fetched_from_the_segment(golden, store, tmp_path, whole):
+    def flip(entry, end, at, data):
+        inside = entry.footer + 40 - at
+        if not 0 <= inside < len(data):
+            return data
+        return data[:inside] + bytes([data[inside] ^ 1]) + data[inside + 1 :]
+
+    uploaded(golden, store)
+    _change_pieces(store, flip)
+    spool = spool_of(store, tmp_path / "copy")
+    spool.open(whole=False)
+    at = head_of(store).files[SEGMENT].footer + 40
+    assert (tmp_path / "copy" / SEGMENT.path).read_bytes()[at] != segments(golden)[SEGMENT][at]
+    if whole:
+        spool.open(whole=True)
+    for file, data in segments(golden).items():
+        if not whole:
+            spool.need_rows(file, 0, len(data))
+        assert (tmp_path / "copy" / file.path).read_bytes() == data
+
+
+def test_what_a_copy_had_before_the_machine_began_again_is_fetched_again(
+    golden, store, tmp_path, monkeypatch
+):
+    """A power cut may leave the list of what is there, and zeros in its place."""
+    uploaded(golden, store)
+    spool_of(store, tmp_path / "copy").open(whole=False)
+    copy, data = tmp_path / "copy" / SEGMENT.path, segments(golden)[SEGMENT]
+    copy.write_bytes(bytes(len(data)))
+    monkeypatch.setattr("luff.remote._rows.boot_id", lambda: "another")
+    spool = spool_of(store, tmp_path / "copy")
+    spool.open(whole=False)
+    assert copy.read_bytes()[-64:] == data[-64:]
+    spool.need_rows(SEGMENT, 100, 5000)
+    assert copy.read_bytes()[:5100] == data[:5100]
 
 
 def test_flipped_bits_of_an_index_are_refused_or_still_pieces(golden, tmp_path):

@@ -94,7 +94,10 @@ class EvaluatorImpl final : public Evaluator {
       LUFF_RETURN_IF_ERROR(error_);
     }
     for (Running& running : running_) {
-      Ask(running, [](Rule& rule, Sink& sink) { rule.OnPause(sink); });
+      Ask(running, [&](Rule& rule, Sink& sink) {
+        if (auto* const later = dynamic_cast<EndsLater*>(&rule); later != nullptr) later->Judges(trial);
+        rule.OnPause(sink);
+      });
       TakeInTold();
     }
     LUFF_RETURN_IF_ERROR(error_);

@@ -17,6 +17,7 @@
 #include "base/format.h"
 #include "luff/format/collections.h"
 #include "rules/engine/evidence.h"
+#include "rules/kit/ends_later.h"
 #include "rules/kit/select.h"
 #include "rules/testing/fake_trial.h"
 
@@ -138,6 +139,51 @@ class Throwing final : public Rule {
   const In in_;
   std::size_t now_ = 0;
 };
+
+// Judges when it is asked between steps, as a rule in another process; with each checkpoint it is behind.
+class Slow final : public Rule, public EndsLater {
+ public:
+  void OnStep(const StepView& /*view*/, Sink& /*sink*/) override {}
+  void Judges(const query::Trial& trial) override { trial_ = &trial; }
+  void OnPause(Sink& /*sink*/) override {
+    if (trial_ != nullptr && behind_ > 0) --behind_;
+  }
+  std::size_t behind() const override { return behind_; }
+  void Ending(const query::Trial& /*trial*/, Sink& /*sink*/) override {}
+  bool pending() const override { return false; }
+  std::string SaveState() const override { return "{}"; }
+  Status LoadState(std::string_view /*json*/) override {
+    behind_ = 3;
+    return Status::Ok();
+  }
+
+ private:
+  const query::Trial* trial_ = nullptr;
+  std::size_t behind_ = 0;
+};
+
+TEST_F(EvaluatorTest, ARuleThatWasBehind_JudgesTheRestAlsoIfNoStepComes) {
+  RuleSpec spec;
+  spec.name = "Slow";
+  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
+  spec.make = [](const Parameters&) -> Result<std::unique_ptr<Rule>> {
+    return std::unique_ptr<Rule>(new Slow());
+  };
+  EvaluatorOptions options;
+  options.folder = folder_;
+  options.choices = {{&spec, {}}};
+  {
+    auto first = Evaluator::Open(options, nullptr);
+    ASSERT_TRUE(first.ok());
+    EXPECT_TRUE((*first)->Advance(trial_, 1000).ok());
+    EXPECT_TRUE((*first)->Checkpoint().ok());
+  }
+  auto second = Evaluator::Open(options, nullptr);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ((*second)->behind(), 3U);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ((*second)->Advance(trial_, 1000).value(), 0U);
+  EXPECT_EQ((*second)->behind(), 0U);
+}
 
 TEST_F(EvaluatorTest, ARuleThatThrows_IsSetAsideAndToldOnce) {
   std::string expected;

@@ -12,6 +12,8 @@ class Sink;
 class EndsLater {
  public:
   virtual ~EndsLater() = default;
+  /// Before each OnPause: the trial that it judges. After a restart it may be behind without a new step.
+  virtual void Judges(const query::Trial& trial) = 0;
   /// The run has ended, and OnStep had all of its steps: begins to conclude, or goes on with it. Never waits.
   virtual void Ending(const query::Trial& trial, Sink& sink) = 0;
   /// OnEnd would wait for it.

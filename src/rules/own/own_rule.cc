@@ -70,14 +70,19 @@ class OwnRule final : public KeptRule, public Abstains, public EndsLater {
   explicit OwnRule(OwnRuleOptions options) : options_(std::move(options)), env_(Env::Real()) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    if (path_.empty()) path_ = view.trial.path();
+    Judges(view.trial);
     end_ = view.number + 1;
     const std::int64_t now = env_.NowMonotonicNs();
     if (now - pumped_ns_ >= kPumpNs) Pump(sink, 0);
   }
 
+  void Judges(const query::Trial& trial) override {
+    if (path_.empty()) path_ = trial.path();
+  }
+
   void OnPause(Sink& sink) override {
-    if (!path_.empty()) Pump(sink, behind() > 0 ? 1 : 0);
+    if (path_.empty() || (!child_ && behind() == 0)) return;
+    Pump(sink, behind() > 0 ? 1 : 0);
   }
 
   [[nodiscard]] std::size_t behind() const override { return aside_ ? 0 : end_ - std::min(done_, end_); }
@@ -89,7 +94,7 @@ class OwnRule final : public KeptRule, public Abstains, public EndsLater {
   }
 
   void Ending(const query::Trial& trial, Sink& sink) override {
-    if (path_.empty()) path_ = trial.path();
+    Judges(trial);
     if (!std::exchange(ending_, true)) ended_ = false;
     if (pending()) Pump(sink, 0);
   }
@@ -156,7 +161,12 @@ class OwnRule final : public KeptRule, public Abstains, public EndsLater {
     json["parameters"] = options_.parameters;
     if (!state_.empty()) json["state"] = state_;
     json["position"] = saved_;
-    child_->Send(JsonText(json));
+    if (!child_->Send(JsonText(json))) {  // too much is queued for other runs: the next pump tries again
+      std::vector<std::string> none;
+      child_->Receive(0, &none);  // sends what is queued
+      child_.reset();
+      return;
+    }
     next_ = done_ = saved_;
     saving_ = false;
     save_wanted_ = 0;
@@ -267,8 +277,7 @@ class OwnRule final : public KeptRule, public Abstains, public EndsLater {
       save_wanted_ = 0;
     }
     if (ending_ && done_ == end_ && next_ == end_ && !saving_) {
-      child_->Send(R"({"do":"end"})");
-      phase_ = Phase::kEnding;
+      if (child_->Send(R"({"do":"end"})")) phase_ = Phase::kEnding;  // else the next pump tries again
     }
   }
 

@@ -217,6 +217,19 @@ TEST_F(OwnRuleTest, ACheckpointGoesOnWhereTheChildWas) {
   EXPECT_EQ(marks(), 40U);
 }
 
+TEST_F(OwnRuleTest, AfterARestartItJudgesTheRestWithoutANewStep) {
+  Heard heard;
+  const auto first = Make("begun() { :; }; step() { :; }");
+  Tell(*first, heard, 0, 15);
+  const auto second = Make("begun() { :; }; step() { [ $((n % 10)) = 3 ] && found; }");
+  ASSERT_TRUE(second->LoadState(first->SaveState()).ok());
+  ASSERT_EQ(second->behind(), 15U);
+  dynamic_cast<EndsLater&>(*second).Judges(trial_);
+  for (int i = 0; i < 20'000 && second->behind() > 0; ++i) second->OnPause(heard);
+  EXPECT_EQ(second->behind(), 0U);
+  EXPECT_THAT(heard.causes, ElementsAre("c3", "c13"));
+}
+
 TEST_F(OwnRuleTest, HostileStatesAreRefused) {
   const auto rule = Make("begun() { :; }; step() { :; }");
   for (
@@ -353,12 +366,13 @@ done
 
 class SharedProcess : public OwnRuleTest {
  protected:
-  void Begin(const std::string& functions, std::size_t count) {
+  /// `step_s`: where nothing may be taken for a hang, a long time.
+  void Begin(const std::string& functions, std::size_t count, double step_s = 20) {
     options = {};
     options.rule = options.name = "Test";
     options.argv = {"/bin/sh", "-c", "begun() { :; }; ending() { :; }; " + functions + kStreams};
     options.environment = {{"MARK", mark()}};
-    options.step_s = 0.5;
+    options.step_s = step_s;
     options.start_s = 20;
     options.host = HostOf(options);
     rules.clear();
@@ -405,6 +419,20 @@ TEST_F(SharedProcess, EachRunHasItsFindings_AndOneProcessMadeThem) {
   EXPECT_EQ(marks(), 2U);  // "x\n": started once
 }
 
+TEST_F(SharedProcess, RunsWhoseBeginningFindsNoRoomBeginLater) {
+  Begin("step() { [ $n = 33 ] && found; }", 3);
+  for (const auto& rule : rules) {  // states of which the queue has room for one
+    ASSERT_TRUE(rule->LoadState(R"({"end":0,"delivered":0,"saved":0,"state":")" + std::string(700'000, 'x') +
+                                R"(","deaths":0,"aside":false,"raised":0,"lacked":0,"last_lack":""})")
+                    .ok());
+  }
+  Judge();
+  EXPECT_THAT(heard[0].causes, SizeIs(1));
+  EXPECT_THAT(heard[1].causes, SizeIs(1));
+  EXPECT_THAT(heard[2].causes, SizeIs(1));
+  for (const Heard& one : heard) EXPECT_THAT(one.notes, IsEmpty());
+}
+
 TEST_F(SharedProcess, TheRunThatEndsItIsSetAside_TheOthersGoOn) {
   // The second run's steps; its stream has another number after each restart, so it is known by its
   // parameters.
@@ -414,7 +442,7 @@ TEST_F(SharedProcess, TheRunThatEndsItIsSetAside_TheOthersGoOn) {
     Begin(std::string("begun() { case \"$line\" in *'\"bad\"'*) bad=\" $bad $s \";; esac; }; "
                       "step() { case \"$bad\" in *\" $s \"*) [ $n = 5 ] && { ") +
               fault + "; };; esac; [ $n = 20 ] && found; }",
-          3);
+          3, 2);
     options.parameters = {{"bad", "yes"}};  // told with each begin
     rules[1] = MakeOwnRule(options);
     Judge();
