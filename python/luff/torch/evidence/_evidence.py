@@ -118,6 +118,7 @@ class Evidence:
     def update_ended(self, record: OptimizerRecord, optimizer: Any, in_backward: bool) -> None:
         """Called when an optimizer has used its gradients."""
         self.accumulated.update_ended()
+        self.loads.updated(record.number, optimizer)
         if in_backward:
             self._reach.spoiled = True
         elif self._kept is not None:
