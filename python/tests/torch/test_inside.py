@@ -225,6 +225,28 @@ def test_an_encoder_that_the_script_calls_itself_may_see_the_whole_source(watche
     assert event["itself"] > 1e-4
 
 
+def test_labels_whose_score_gets_a_margin_are_no_input(watched):
+    class Frames(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.reads, self.head = nn.GRU(5, 16, batch_first=True), nn.Linear(16, 11)
+
+        def forward(self, x, labels):
+            scores = self.head(self.reads(x)[0])
+            return scores - 0.35 * F.one_hot(labels, 11)
+
+    hook, session = watched({SAMPLE})
+    model = Frames()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for labels, _ in tokens(6):
+        optimizer.zero_grad()
+        out = model(torch.randn(*labels.shape, 5), labels)
+        nn.CrossEntropyLoss()(out.flatten(0, 1), labels.flatten()).backward()
+        optimizer.step()
+    hook.close()
+    assert told(session, "causal") == []
+
+
 def test_calls_before_the_training_are_not_kept(watched):
     hook, _ = watched({SAMPLE})
     model = Speaker()

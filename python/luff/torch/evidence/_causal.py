@@ -242,7 +242,7 @@ def _of_one(
                 return _scores(model(*new_args, **new_kwargs), taken, length, axis)
 
         try:
-            answer = _compared(outputs, ids, counts, length, axis)
+            answer = _compared(outputs, ids, counts, length, axis, copied)
             return answer | {"copied": copied} if answer else None
         except Exception:
             if rows is None or rows == count:
@@ -251,7 +251,7 @@ def _of_one(
 
 
 def _compared(
-    outputs: Callable[[Any], Any], ids: Any, counts: Any, length: int, axis: int
+    outputs: Callable[[Any], Any], ids: Any, counts: Any, length: int, axis: int, copied: bool
 ) -> dict[str, Any] | None:
     known = torch.unique(ids)
     places = torch.nonzero(counts.any(0)).flatten()
@@ -269,9 +269,12 @@ def _compared(
     if plain is None or not bool(torch.isfinite(plain).all()) or not torch.equal(plain, outputs(ids.clone())):
         return None
     spread = float(plain.std())
-    itself = float((outputs(other(cut, cut + 1)) - plain)[:, cut].abs().max())
+    own = (outputs(other(cut, cut + 1)) - plain)[:, cut].abs()
+    itself = float(own.max())
     if spread == 0 or itself <= _SEEN * spread:
         return None  # the output does not depend on the input yet
+    if copied and int((own > _SEEN * spread).sum(1).max()) <= 2:
+        return None  # labels whose own score gets a margin: two scores change, and no token is read
     behind = (outputs(other(cut + 1, length)) - plain).abs().amax(2)[:, : cut + 1]
     behind = torch.where(counts[:, : cut + 1], behind, torch.zeros_like(behind))
     change = float(behind.max()) / spread
