@@ -112,7 +112,7 @@ class Loads(WaitingEvents):
 
 def _writes(optimizer: Any) -> list[tuple[Any, int]]:
     """Returns some of the optimizer's parameters, with how often each was written."""
-    found = []
+    found: list[tuple[Any, int]] = []
     try:
         for group in optimizer.param_groups[:_GROUPS]:
             parameters = group["params"]
