@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._files import is_run_id, run_key
 from luff.remote._recipients import new_key_file
+from luff.remote._run_folder import MAX_RUN_JSON
 from luff.remote._run_store import reading
 from luff.remote._seal import is_sealed
 from luff.remote._store import check_installed, normal_url, open_store
-from luff.remote._uploader import MAX_RUN_JSON
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
