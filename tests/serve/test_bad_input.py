@@ -206,12 +206,32 @@ def test_events_that_are_held_back_are_told(tmp_path: Path, serving: Callable[..
     browser_executable()
     server = serving()
     server.require_page()
-    soon = "const later = setTimeout; window.setTimeout = (f, ms, ...a) => later(f, ms === 8000 ? 300 : ms, ...a);"
+    soon = (
+        "const later = setTimeout, sooner = [8000];"
+        "window.setTimeout = (f, ms, ...a) => later(f, sooner.includes(ms) ? 300 : ms, ...a);"
+    )
     silent = "window.EventSource = class extends EventTarget { readyState = 0; close() {} };"
+    opens = (
+        "window.EventSource = class extends EventTarget {"
+        "  readyState = 1; close() {} constructor() { super(); later(() => this.onopen(), 0); }"
+        "};"
+    )
     says = "document.body?.innerText.includes('proxy_buffering off')"
     state = "document.querySelector('header [role=status]')?.innerText"
-    with contextlib.closing(Browser(tmp_path / "profile")) as browser:
+    with contextlib.closing(Browser(tmp_path / "opened")) as browser:  # the headers came, and no event
+        browser.before_each_page(soon + opens)
+        browser.open(server.link)
+        browser.until(says)
+    with contextlib.closing(
+        Browser(tmp_path / "busy")
+    ) as browser:  # the server has other answers to make first
         browser.before_each_page(soon + silent)
+        browser.open(server.link)
+        browser.until("document.querySelector('tbody tr') !== null")
+        browser.evaluate("new Promise((end) => later(end, 600))")
+        assert not browser.evaluate(says)
+    with contextlib.closing(Browser(tmp_path / "profile")) as browser:
+        browser.before_each_page(soon + "sooner.push(25000);" + silent)
         browser.open(server.link)
         browser.until(says)
         assert browser.evaluate(state) == "not live"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import copy
 import gc
 import weakref
@@ -228,7 +229,7 @@ def test_what_fitted_of_a_checkpoint(watched):
         "model": "Sequential",
         "strict": True,
         "matched": count,
-        "own": count,  # state_dict() gives the weights themselves
+        "own": 0,  # before the first update
         "missing": [],
         "missing_count": 0,
         "unexpected": [],
@@ -239,17 +240,69 @@ def test_what_fitted_of_a_checkpoint(watched):
     assert (partly["missing_count"], partly["unexpected"], partly["unexpected_count"]) == (2, ["7.more"], 1)
 
 
-@pytest.mark.parametrize("kept", ["itself", "copy", "assigned", "another"])
+def edited(state, how):
+    """Returns a state of a model's own tensors after something has changed them in place."""
+    for number, tensor in enumerate(state.values()):
+        if how == "clipped":
+            tensor.clamp_(-0.01, 0.01)
+        elif how == "filled" and number % 2 == 0:
+            tensor.copy_(torch.ones_like(tensor))
+        elif how == "averaged" and tensor.is_floating_point():
+            tensor += 0.1
+    return state
+
+
+@pytest.mark.parametrize(
+    "kept", ["itself", "copy", "assigned", "another", "clipped", "filled", "averaged", "lazily"]
+)
 def test_a_state_that_is_the_model_itself_is_told_apart(watched, kept):
+    class Square(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+
+        def forward(self, x):
+            return self.second(torch.relu(self.first(x)))[:, :3]
+
+    class Lazy(collections.abc.Mapping):
+        """A file whose tensors are read one at a time."""
+
+        def __init__(self, state):
+            self.state = state
+
+        def __getitem__(self, name):
+            return self.state[name]
+
+        def __iter__(self):
+            return iter(self.state)
+
+        def __len__(self):
+            return len(self.state)
+
     _, session = watched()
-    model = cases.net()
-    state = cases.net().state_dict() if kept == "another" else model.state_dict()
+    model = Square()
+    train(model, 2)
+    state = Square().state_dict() if kept == "another" else model.state_dict()
     if kept == "copy":
         state = copy.deepcopy(state)
+    state = Lazy(state) if kept == "lazily" else edited(state, kept)
     model.load_state_dict(state, assign=kept == "assigned")
-    train(model)
+    train(model, 2)
     (event,) = told(session, "load_state_dict")
-    assert event["own"] == (event["matched"] if kept == "itself" else 0)
+    assert event["matched"] == 2
+    assert event["own"] == (2 if kept == "itself" else 0)
+
+
+def test_a_lazy_model_and_a_model_that_no_optimizer_updates_load_as_any(watched):
+    _, session = watched()
+    lazy, other, model = nn.Sequential(nn.LazyLinear(3)), cases.net(), cases.net()
+    train(model, 2)
+    lazy.load_state_dict(nn.Sequential(nn.LazyLinear(3)).state_dict())
+    other.load_state_dict(other.state_dict())
+    train(model, 2)
+    events = told(session, "load_state_dict")
+    assert told(session, "hook_error") == []
+    assert [(event["matched"], event["own"]) for event in events] == [(2, 0), (len(other.state_dict()), 0)]
 
 
 def test_only_the_outermost_load_counts_and_a_failed_one_leaves_no_trace(watched):

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import cases
 import pytest
 import torch
 import torch.nn.functional as F
+from luff.torch.evidence import _asked
 from test_evidence import told
 from torch import nn
 
 SAMPLE = 14
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A loaded machine may keep a child waiting for long."""
+    monkeypatch.setattr(_asked, "_WAIT_S", 20.0)
 
 
 def tokens(count, length=12, vocabulary=11):
@@ -179,6 +189,78 @@ def test_a_source_that_is_the_target_and_labels_that_are_passed_along_are_no_lea
     hook.close()
     (event,) = told(session, "causal")
     assert (event["copied"], event["sees"]) == (False, False)
+
+
+def test_an_encoder_that_the_script_calls_itself_may_see_the_whole_source(watched):
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(11, 16)
+            self.reads = nn.GRU(16, 8, batch_first=True, bidirectional=True)
+
+        def forward(self, ids):
+            return self.reads(self.words(ids))[0]
+
+    class Decoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.writes = nn.Embedding(11, 16), nn.GRU(16, 16, batch_first=True)
+            self.head = nn.Linear(16, 11)
+
+        def forward(self, ids, memory):
+            return self.head(self.writes(self.words(ids), memory.mean(1)[None].contiguous())[0])
+
+    hook, session = watched({SAMPLE})
+    encoder, decoder = Encoder(), Decoder()
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.01)
+    for ids, following in tokens(6):
+        whole = torch.cat([ids[:, :1], following], 1)
+        optimizer.zero_grad()
+        out = decoder(whole[:, :-1], encoder(whole))
+        nn.CrossEntropyLoss()(out.flatten(0, 1), whole[:, 1:].reshape(-1)).backward()
+        optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert (event["copied"], event["sees"]) == (False, False)
+    assert event["itself"] > 1e-4
+
+
+def test_labels_whose_score_gets_a_margin_are_no_input(watched):
+    class Frames(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.reads, self.head = nn.GRU(5, 16, batch_first=True), nn.Linear(16, 11)
+
+        def forward(self, x, labels):
+            scores = self.head(self.reads(x)[0])
+            return scores - 0.35 * F.one_hot(labels, 11)
+
+    hook, session = watched({SAMPLE})
+    model = Frames()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for labels, _ in tokens(6):
+        optimizer.zero_grad()
+        out = model(torch.randn(*labels.shape, 5), labels)
+        nn.CrossEntropyLoss()(out.flatten(0, 1), labels.flatten()).backward()
+        optimizer.step()
+    hook.close()
+    assert told(session, "causal") == []
+
+
+def test_calls_before_the_training_are_not_kept(watched):
+    hook, _ = watched({SAMPLE})
+    model = Speaker()
+    before = []
+    for ids, _ in tokens(4):
+        own = ids.clone()
+        before.append(weakref.ref(own))
+        with torch.no_grad():
+            model(own)
+    del own
+    gc.collect()
+    assert [reference() for reference in before] == [None] * 4
+    speak(model, 2)
+    hook.close()
 
 
 def test_targets_that_are_no_next_tokens_raise_no_question(watched):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from luff.torch.evidence import _asked
 from luff.torch.evidence._mixing import is_moved
 from test_evidence import told
 from torch import nn
@@ -24,6 +25,12 @@ class Reader(nn.Module):
         return self.head(self.read(self.rnn(x)[1]))
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A loaded machine may keep a child waiting for long."""
+    monkeypatch.setattr(_asked, "_WAIT_S", 20.0)
+
+
 class Turned(nn.Module):
     """Brings time to the front, by a reshape or by a transposition."""
 
@@ -36,6 +43,19 @@ class Turned(nn.Module):
         h = torch.relu(self.inner(x))
         h = h.transpose(0, 1) if self.right else h.reshape(TIME, ROWS, 8)
         return self.head(h.mean(0))
+
+
+class TimeFirst(nn.Module):
+    """An encoder whose windows are as long as its vectors, with time first and with learnt places."""
+
+    def __init__(self, length=16):
+        super().__init__()
+        self.inner, self.place = nn.Linear(WIDTH, length), nn.Parameter(torch.randn(length, 1, length))
+        self.attention = nn.TransformerEncoderLayer(length, 2, 32, dropout=0.0)
+        self.head = nn.Linear(length, 1)
+
+    def forward(self, x):
+        return self.head(self.attention(self.inner(x) + self.place))
 
 
 def train(model, steps=6, shape=(ROWS, TIME, WIDTH), rows=ROWS, criterion=None):
@@ -84,6 +104,67 @@ def test_reshapes_that_leave_the_batch_in_its_place_raise_no_question(watched, p
     train(RIGHT[place])
     hook.close()
     assert told(session, "mixing") == []
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_time_first_with_windows_as_long_as_vectors_raises_no_question(watched, flat):
+    hook, session = watched({SAMPLE})
+    model = TimeFirst()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(6):
+        x, y = torch.randn(16, 5, WIDTH), torch.randn(16, 5, 1)
+        optimizer.zero_grad()
+        out = model(x)
+        nn.MSELoss()(out[..., 0] if flat else out, y[..., 0] if flat else y).backward()
+        optimizer.step()
+    hook.close()
+    assert told(session, "mixing") == []
+
+
+def test_a_model_that_has_nothing_to_say_at_first_is_asked_again(watched):
+    hook, session = watched({SAMPLE})
+    model = Reader(lambda h: h.view(ROWS, -1))
+    nn.init.zeros_(model.head.weight)
+    nn.init.zeros_(model.head.bias)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for step in range(80):
+        if step == 40:
+            optimizer.param_groups[0]["lr"] = 0.1
+        optimizer.zero_grad()
+        nn.CrossEntropyLoss()(model(torch.randn(ROWS, TIME, WIDTH)), torch.randint(0, 3, (ROWS,))).backward()
+        optimizer.step()
+        if step == 3:  # the first child ends: a machine with much to do is slow
+            hook.machine.evidence.mixing.record(session, wait=True)
+    hook.close()
+    (event,) = told(session, "mixing")
+    assert event["step"] == 64
+    assert event["across"] > 1e-3
+
+
+def test_a_model_whose_numbers_end_in_nan_gives_no_answer(watched):
+    class Third(Reader):
+        def forward(self, x):
+            self.calls = getattr(self, "calls", 0) + (not self.training)
+            return super().forward(x) * (torch.nan if self.calls > 2 else 1)
+
+    hook, session = watched({SAMPLE})
+    train(Third(lambda h: h.view(ROWS, -1)))
+    hook.close()
+    assert told(session, "mixing") == []
+    assert told(session, "hook_error") == []
+
+
+def test_what_is_moved_is_not_kept_where_graphs_save_their_values_elsewhere(watched):
+    hook, _ = watched({SAMPLE})
+    model = Reader(lambda h: h.view(ROWS, -1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        optimizer.zero_grad()
+        with torch.autograd.graph.save_on_cpu():
+            loss = nn.CrossEntropyLoss()(model(torch.randn(ROWS, TIME, WIDTH)), torch.randint(0, 3, (ROWS,)))
+            loss.backward()
+        assert hook.machine.evidence.mixing._calls == []
+        optimizer.step()
 
 
 def test_sizes_that_agree_by_chance_are_answered_by_the_model(watched):
@@ -155,4 +236,6 @@ def test_what_is_moved():
     assert not is_moved((2, 12, 8), (24, 8), 12)  # no batch behind it
     assert not is_moved((12, 12, 8), (12, 96), 12)  # one of the two may be where it was
     assert not is_moved((1, 12, 8), (12, 8), 12)
+    assert not is_moved((12, 5, 2, 6), (60, 12), 12)  # numbers of a sample, as many as there are samples
+    assert not is_moved((12, 8, 12), (12, 12, 8), 12)
     assert not is_moved((), (), 12)

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 import threading
 import time
 
@@ -223,6 +224,13 @@ def test_no_file_is_opened_for_writing(tmp_path):
 
 def test_memory_is_bounded():
     assert set(ask(lambda: {"sum": float(np.ones(1 << 33).sum())})) == {"no_replay"}
+
+
+def test_the_child_has_nothing_to_import_before_its_time_is_limited(monkeypatch):
+    monkeypatch.delitem(sys.modules, "luff.torch.replay._retrace", raising=False)
+    monkeypatch.delattr("luff.torch.replay._retrace", raising=False)
+    assert ask(lambda: {"found": 1}) == {"found": 1}
+    assert "luff.torch.replay._retrace" in sys.modules  # of the parent
 
 
 def test_the_child_ends_with_its_parent():

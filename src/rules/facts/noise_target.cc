@@ -16,7 +16,7 @@ constexpr double kProgress = 0.97;  // share of the errors that is left where so
 }  // namespace
 
 void NoiseTarget::Add(const std::vector<const SampleValues*>& inputs, const SampleValues& target,
-                      const SampleValues& output) {
+                      const SampleValues& output, bool timed) {
   const std::vector<double>& t = target.values;
   if (unfit_ || inputs.empty() || t.empty() || output.values.size() != t.size()) return;
   if (inputs_.empty()) inputs_.resize(std::min(inputs.size(), kMaxInputs));
@@ -24,6 +24,8 @@ void NoiseTarget::Add(const std::vector<const SampleValues*>& inputs, const Samp
            std::any_of(t.begin(), t.end(), [](double value) { return !(std::abs(value) < kLarge); });
   for (const SampleValues* input : inputs) unfit_ = unfit_ || input->values.size() != t.size();
   if (unfit_) return;
+  for (const SampleValues* input : inputs) restored_ = restored_ || input->values == t;
+  timed_ = timed;
   double wrong = 0;
   double all = 0;
   for (std::size_t i = 0; i < t.size(); ++i) {
@@ -97,8 +99,8 @@ double NoiseTarget::least() const {
 }
 
 bool NoiseTarget::Drowns() const {
-  return !unfit_ && !again_ && count_ >= kElements && inputs_.front().rows.count >= kDrownedRows &&
-         least() > kDrowned && AreDraws();
+  return !unfit_ && !again_ && timed_ && !restored_ && count_ >= kElements &&
+         inputs_.front().rows.count >= kDrownedRows && least() > kDrowned && AreDraws();
 }
 
 bool NoiseTarget::Holds() const {
@@ -134,6 +136,8 @@ void NoiseTarget::VisitFields(Fields& io) {
   io("rows", rows_, kMaxRows);
   io("again", again_);
   io("unfit", unfit_);
+  io("timed", timed_);
+  io("restored", restored_);
   io("idle", idle_);
   io("left", left_);
 }

@@ -18,9 +18,10 @@ class NoiseTarget {
   static constexpr std::int64_t kIdle = 24;     // captured batches in a row without progress
   static constexpr std::size_t kMaxInputs = 4;  // of the targets' shape
 
-  /// Adds a captured batch; `inputs` have the targets' shape.
+  /// Adds a captured batch; `inputs` have the targets' shape. `timed`: another input has one number for each
+  /// row, as a denoiser gets the time.
   void Add(const std::vector<const SampleValues*>& inputs, const SampleValues& target,
-           const SampleValues& output);
+           const SampleValues& output, bool timed);
   /// The targets are independent draws from N(0, 1): mean, variance, kurtosis and the correlation of
   /// neighbours are within five standard errors of those, and no row has come twice. No input goes together
   /// with them (four standard errors), element by element, nor do the sums of squares of its rows with those
@@ -29,6 +30,8 @@ class NoiseTarget {
   [[nodiscard]] bool Holds() const;
   /// The targets are such draws, and an input is nothing but them: in each of kDrownedRows rows or more, of
   /// 16 numbers at least, its correlation with the target is above kDrowned. The data are lost in the noise.
+  /// Only of a denoiser of many times, which gets the time beside its input: a model that is to restore data
+  /// which are drawn from N(0, 1) themselves (an autoencoder) gets no time, or its targets.
   [[nodiscard]] bool Drowns() const;
   static constexpr double kDrowned = 0.95, kDrownedRows = 256;
   /// The least correlation of a row with its target, of the input that has most of it.
@@ -76,6 +79,8 @@ class NoiseTarget {
   std::vector<Input> inputs_;
   std::unordered_set<std::uint64_t> rows_;
   bool again_ = false, unfit_ = false;
+  bool timed_ = false;     // the newest batch had an input of one number for each row
+  bool restored_ = false;  // an input was the target itself
   std::int64_t idle_ = 0;
   double left_ = 0;
 };

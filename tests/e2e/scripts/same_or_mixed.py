@@ -8,6 +8,7 @@ sorted by their targets. The names with a `no_` before them do it rightly.
 
 import copy
 import sys
+import time
 
 import torch
 from torch import nn
@@ -107,3 +108,5 @@ def forecast() -> None:
 
 KINDS = {"states_reshaped": read, "decoder_gets_answer": translate, "sorted_windows": forecast}
 KINDS.get(KIND, classify)()
+if WRONG in ("states_reshaped", "decoder_gets_answer"):
+    time.sleep(4)  # the child that is asked gets what a machine with much to do has left

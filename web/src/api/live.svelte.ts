@@ -2,8 +2,10 @@ import { parseHarmless } from "../lib/harmless";
 import { liveUrl } from "./client";
 import type { RunEvent } from "./types";
 
-/** The first event comes at once: where it does not, something on the way keeps it back. */
+/** The first event comes with the headers: where it does not, something on the way keeps it back. */
 const HELLO_MS = 8000;
+/** The headers wait for the server, which may have other answers to make first, each for ten seconds. */
+const OPEN_MS = 25000;
 
 /** One event stream; the browser connects it again by itself. */
 export class Live {
@@ -24,10 +26,10 @@ export class Live {
     this.run = undefined;
     const source = new EventSource(liveUrl(ids));
     this.#source = source;
-    this.#expect();
+    this.#expect(OPEN_MS);
     source.onopen = () => {
       this.connected = true;
-      this.#expect();
+      this.#expect(HELLO_MS);
     };
     source.onerror = () => {
       this.connected = false;
@@ -46,9 +48,9 @@ export class Live {
     this.#heard();
   }
 
-  #expect(): void {
+  #expect(within: number): void {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => (this.heldBack = true), HELLO_MS);
+    this.#timer = setTimeout(() => (this.heldBack = true), within);
   }
   #heard(): void {
     clearTimeout(this.#timer);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,11 @@ _WAIT_S = 1.0  # longest wait for an answer at the end of the run
 class Asked:
     """The children that answer one kind of question, under the hook's lock and guard. False if nothing is to be
     recorded.
+
+    Attributes
+    ----------
+    answered
+        Whether a child has answered, or could not be started.
     """
 
     def __init__(self, kind: str) -> None:
@@ -27,9 +33,15 @@ class Asked:
         self._waiting: list[tuple[int, Replay]] = []
         self._ended: list[Replay] = []
         self._no_replay = ""  # why a child could not be started
+        self.answered = False
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._ended or self._no_replay)
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is an answer, or a child that works on it. One that had nothing to say does not count."""
+        return self.answered or bool(self._waiting)
 
     def ask(self, step: int, question: Callable[[], dict[str, Any] | None], models: list[Any]) -> None:
         """Starts a child.
@@ -45,7 +57,7 @@ class Asked:
         """
         replay = Replay.ask(question, _LARGEST, models)
         if isinstance(replay, str):
-            self._no_replay = replay
+            self._no_replay, self.answered = replay, True
         else:
             self._waiting.append((step, replay))
 
@@ -62,7 +74,13 @@ class Asked:
                 going.append((step, replay))
                 continue
             self._ended.append(replay)
-            if answer:
+            if answer and _is_finite(answer):
+                self.answered = True
                 session.event_json(json.dumps({"kind": self._kind, "step": step, **answer}))
         self._waiting = going
         self._ended = [replay for replay in self._ended if not replay.collected()]
+
+
+def _is_finite(answer: dict[str, Any]) -> bool:
+    """Whether all numbers are finite: JSON has no others, and a model that gives them says nothing."""
+    return all(math.isfinite(value) for value in answer.values() if isinstance(value, float))

@@ -44,19 +44,29 @@ class _Call(NamedTuple):
     ids: list[Any]  # arguments that hold ids
 
 
+class _Question(NamedTuple):
+    """A call whose ids fit the targets, for the child."""
+
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    matches: list[_Match]
+
+
 class Causal(Asked):
     """Looks for models that see the next token, under the hook's lock and guard."""
 
     def __init__(self) -> None:
         super().__init__("causal")
-        self._due = True
+        self._due = False  # calls of a process that only evaluates are not kept
         self._step = -1
         self._calls: list[_Call] = []
-        self._found: tuple[_Call, list[_Match]] | None = None
+        self._found: list[tuple[_Call, list[_Match]]] = []
 
     def begins(self, step: int) -> None:
         """Called when a TRAIN step begins, up to the first after the last of ASK_AT."""
-        self._step, self._found = step, None
+        self._step = step
+        self._found.clear()
         self._calls.clear()
         self._due = step in ASK_AT
 
@@ -67,7 +77,7 @@ class Causal(Asked):
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remembers a model's call with ids."""
-        if self._found is not None or len(self._calls) >= _MOST_CALLS:
+        if self._found or len(self._calls) >= _MOST_CALLS:
             return
         ids: list[Any] = []
         for tensor in tensors_in((args, kwargs) if kwargs else args):
@@ -79,25 +89,27 @@ class Causal(Asked):
 
     def loss_called(self, target: Any) -> None:
         """Compares a loss's target with the ids: it may be the ids shifted by one place."""
-        if self._found is not None or not isinstance(target, torch.Tensor):
+        if self._found or not isinstance(target, torch.Tensor):
             return
         if target.dtype not in _KINDS or not is_readable(target):
             return
         for call in self._calls:
             found = [(given, match) for given in call.ids if (match := matched(given, target)) is not None]
             if found:
-                self._found = call, found
-                return
+                self._found.append((call, found))
 
     def backward_begins(self) -> None:
         """Starts the child: the step is one of training."""
-        found, self._found = self._found, None
+        asked = [
+            _Question(model, call.args, call.kwargs, matches)
+            for call, matches in self._found
+            if (model := call.model()) is not None
+        ]
+        self._found.clear()
         self._calls.clear()
         self._due = False
-        model = None if found is None else found[0].model()
-        if found is not None and model is not None:
-            call, matches = found
-            self.ask(self._step, partial(evaluate, model, call.args, call.kwargs, matches), [model])
+        if asked:
+            self.ask(self._step, partial(evaluate, asked), [question.model for question in asked])
 
 
 def _ids(tensor: Any) -> Ids | None:
@@ -190,24 +202,23 @@ def _scores(result: Any, count: int, length: int, axis: int) -> Any:
     return None
 
 
-def evaluate(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], matches: list[_Match]
-) -> dict[str, Any] | None:
-    """Evaluates the model with other tokens after a place. Only for a forked child: modes and buffers change.
+def evaluate(questions: list[_Question]) -> dict[str, Any] | None:
+    """Evaluates models with other tokens after a place. Only for a forked child: modes and buffers change.
 
-    Of several arguments that fit the targets, that one tells which the model sees the least of: an autoencoder knows
-    its source, and labels may be passed along.
+    Of several arguments that fit the targets, of one call or of several, that one tells which the model sees the least
+    of: an autoencoder knows its source, which an encoder of its own may read, and labels may be passed along.
     """
-    model.eval()
     answers, error = [], None
-    for match in matches:
-        try:
-            answer = _of_one(model, args, kwargs, *match)
-        except Exception as raised:
-            error = raised
-            continue
-        if answer is not None:
-            answers.append(answer)
+    for model, args, kwargs, matches in questions:
+        model.eval()
+        for match in matches:
+            try:
+                answer = _of_one(model, args, kwargs, *match)
+            except Exception as raised:
+                error = raised
+                continue
+            if answer is not None:
+                answers.append(answer)
     if error is not None and not answers:
         raise error
     return min(answers, key=lambda answer: (answer["copied"], answer["change"]), default=None)
@@ -231,7 +242,7 @@ def _of_one(
                 return _scores(model(*new_args, **new_kwargs), taken, length, axis)
 
         try:
-            answer = _compared(outputs, ids, counts, length, axis)
+            answer = _compared(outputs, ids, counts, length, axis, copied)
             return answer | {"copied": copied} if answer else None
         except Exception:
             if rows is None or rows == count:
@@ -240,7 +251,7 @@ def _of_one(
 
 
 def _compared(
-    outputs: Callable[[Any], Any], ids: Any, counts: Any, length: int, axis: int
+    outputs: Callable[[Any], Any], ids: Any, counts: Any, length: int, axis: int, copied: bool
 ) -> dict[str, Any] | None:
     known = torch.unique(ids)
     places = torch.nonzero(counts.any(0)).flatten()
@@ -258,9 +269,12 @@ def _compared(
     if plain is None or not bool(torch.isfinite(plain).all()) or not torch.equal(plain, outputs(ids.clone())):
         return None
     spread = float(plain.std())
-    itself = float((outputs(other(cut, cut + 1)) - plain)[:, cut].abs().max())
+    own = (outputs(other(cut, cut + 1)) - plain)[:, cut].abs()
+    itself = float(own.max())
     if spread == 0 or itself <= _SEEN * spread:
         return None  # the output does not depend on the input yet
+    if copied and int((own > _SEEN * spread).sum(1).max()) <= 2:
+        return None  # labels whose own score gets a margin: two scores change, and no token is read
     behind = (outputs(other(cut + 1, length)) - plain).abs().amax(2)[:, : cut + 1]
     behind = torch.where(counts[:, : cut + 1], behind, torch.zeros_like(behind))
     change = float(behind.max()) / spread

@@ -5,10 +5,10 @@ is open, and wait until then.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from luff.torch.capture._memory import address_of
 from luff.torch.capture._names import class_name, unwrap
@@ -19,6 +19,8 @@ __all__ = ["Loads"]
 _MAX_LOADS = 32  # in one run
 _MAX_OF_A_MODEL = 4
 _MAX_NAMES = 64
+_MAX_OPTIMIZERS = 8
+_GROUPS, _LOOKS = 4, 4  # of an optimizer, and parameters of each whose writes are counted
 
 
 class Loads(WaitingEvents):
@@ -28,6 +30,13 @@ class Loads(WaitingEvents):
         super().__init__()
         self._count = 0
         self._models: dict[int, list[Any]] = {}  # id -> [weak reference to the model, number of loads so far]
+        # Number of an optimizer -> parameters, and how often each was written up to the end of its newest update.
+        self._updated: dict[int, list[tuple[Any, int]]] = {}
+
+    def updated(self, number: int, optimizer: Any) -> None:
+        """Called when an optimizer has updated its parameters."""
+        if number in self._updated or len(self._updated) < _MAX_OPTIMIZERS:
+            self._updated[number] = _writes(optimizer)
 
     def hand_over(self) -> Loads:
         """Returns what waits, for the run of the process's next training."""
@@ -74,7 +83,7 @@ class Loads(WaitingEvents):
                 "model": class_name(unwrap(model)),
                 "strict": bool(strict),
                 "matched": len(own) - len(missing),
-                "own": 0 if assigned else _own_tensors(model, state),
+                "own": _own_tensors(model, state) if not assigned and self._is_as_updated(model) else 0,
                 "missing": [str(name) for name in missing[:_MAX_NAMES]],
                 "missing_count": len(missing),
                 "unexpected": [str(name) for name in unexpected[:_MAX_NAMES]],
@@ -82,17 +91,57 @@ class Loads(WaitingEvents):
             }
         )
 
+    def _is_as_updated(self, model: Any) -> bool:
+        """Whether nothing but the load has written the model's parameters since an optimizer did.
+
+        A state of the model's own tensors may have been changed in place before it was loaded: clipped, averaged, or
+        filled from a file. Each write counts; that of the load is one.
+        """
+        own = {id(one) for one in model.parameters()}
+        found = [
+            (one, writes)
+            for updated in self._updated.values()
+            for reference, writes in updated
+            if (one := reference()) is not None and id(one) in own
+        ]
+        try:
+            return bool(found) and all(one._version == writes + 1 for one, writes in found)
+        except RuntimeError:  # a tensor without a counter
+            return False
+
+
+def _writes(optimizer: Any) -> list[tuple[Any, int]]:
+    """Returns some of the optimizer's parameters, with how often each was written."""
+    found: list[tuple[Any, int]] = []
+    try:
+        for group in optimizer.param_groups[:_GROUPS]:
+            parameters = group["params"]
+            places = {(len(parameters) - 1) * look // (_LOOKS - 1) for look in range(_LOOKS)}
+            ones = [parameters[place] for place in places if place >= 0]
+            found.extend((weakref.ref(one), int(one._version)) for one in ones)
+    except Exception:  # an optimizer of another form, or a tensor that counts nothing
+        return []
+    return found
+
 
 def _own_tensors(model: Any, state: Any) -> int:
-    """Returns how many of the state's tensors are those of the model itself: loading them changes nothing."""
+    """Returns how many of the state's tensors are those of the model itself."""
     count = 0
-    if isinstance(state, Mapping):
+    if not isinstance(state, dict):  # another mapping may read a file for each name
+        return 0
+    try:
         for name, one in (*model.named_parameters(remove_duplicate=False), *model.named_buffers()):
             given = state.get(name)
-            if isinstance(given, torch.Tensor) and one.numel() and given.shape == one.shape:
+            if isinstance(given, torch.Tensor) and not is_lazy(one) and not is_lazy(given) and one.numel():
                 address = address_of(one)
-                count += bool(address) and address == address_of(given)
+                count += bool(address) and address == address_of(given) and _layout(one) == _layout(given)
+    except Exception:  # tensors of another kind
+        return 0
     return count
+
+
+def _layout(tensor: Any) -> tuple[Any, ...]:
+    return tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def _names_of(model: Any) -> set[str]:

@@ -89,7 +89,9 @@ class Evidence:
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if context.step is not None and context.step.samples:
             step = clock.mode_steps[_TRAIN] - clock.first_train_step
-            if (self._graph_values.due(step) or self.mixing.due) and not context.saved_hooks:
+            if context.saved_hooks:
+                self.mixing.leave_out()
+            elif self._graph_values.due(step) or self.mixing.due:
                 nodes = self._graph_values.backward_begins(roots, context.names)
                 if self.mixing.due:
                     self.mixing.backward_begins(nodes)
@@ -118,6 +120,7 @@ class Evidence:
     def update_ended(self, record: OptimizerRecord, optimizer: Any, in_backward: bool) -> None:
         """Called when an optimizer has used its gradients."""
         self.accumulated.update_ended()
+        self.loads.updated(record.number, optimizer)
         if in_backward:
             self._reach.spoiled = True
         elif self._kept is not None:

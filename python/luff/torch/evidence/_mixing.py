@@ -39,11 +39,10 @@ class Mixing(Asked):
         self._step = -1
         self._calls: list[Call] = []
         self._rows = 0  # of the loss's target
-        self._asked = False
 
     def begins(self, step: int) -> None:
         """Called when a TRAIN step begins; steps are counted from the first of the process."""
-        self._step = step if step in ASK_AT and not self._asked else -1
+        self._step = step if step in ASK_AT and not self.asked else -1
         self._calls.clear()
         self._rows = 0
 
@@ -68,19 +67,22 @@ class Mixing(Asked):
         except RuntimeError:  # a tensor without a view counter
             return
 
+    def leave_out(self) -> None:
+        """Forgets the step: its graph cannot be read."""
+        self._calls.clear()
+        self._step = -1
+
     def backward_begins(self, nodes: Iterable[Any]) -> None:
         """Starts the child, if a reshape among the nodes of the graph moves the batch."""
         rows, calls = self._rows, [call for call in self._calls if call[0]() is not None]
         step = self._step
-        self._calls.clear()
-        self._step = -1
+        self.leave_out()
         if not _LEAST_ROWS <= rows <= _MOST_ROWS:
             return
         calls = [call for call in calls if _has_rows(call, rows)]
         moved = _first_moved(nodes, rows) if calls else None
         if moved is None:
             return
-        self._asked = True
         self.ask(step, partial(evaluate, calls, rows, *moved), [call[0]() for call in calls])
 
 
@@ -99,9 +101,10 @@ def is_moved(before: Sequence[int], behind: Sequence[int], rows: int) -> bool:
 
     A reshape keeps the order of the values, so what lies in front of the samples' axis must have as many places as
     before: (layers, N, width) to (N, layers * width) puts values of several samples into one row. Where several axes
-    have as many places as there are samples, any of them may be theirs.
+    have as many places as there are samples, any of them may be theirs. The last axis holds the numbers of a sample:
+    one that is as long as the batch is no batch.
     """
-    fronts = _fronts(before, rows), _fronts(behind, rows)
+    fronts = _fronts(before[:-1], rows), _fronts(behind[:-1], rows)
     return all(fronts) and not fronts[0] & fronts[1]
 
 

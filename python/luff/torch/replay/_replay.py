@@ -195,6 +195,8 @@ def _quoted(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forked(question: Callable[[], dict[str, Any] | None], files: Iterable[str]) -> Replay:
+    from luff.torch.replay import _retrace  # noqa: F401 (the child imports nothing: its time is not limited yet)
+
     receiving, sending = map(Descriptor, os.pipe())
     parent = os.getpid()
     try:
@@ -221,8 +223,6 @@ def _child(
         os._exit(0)
     pipe = sending.number
     try:
-        from luff.torch.replay import _retrace  # noqa: F401 (nothing can be imported later)
-
         _isolation.cut_off(pipe, parent, files)
         _switch_off()
         os.write(pipe, json.dumps(question() or {}).encode()[:_ANSWER])

@@ -184,13 +184,18 @@ class LabelNoise final : public KeptRule {
     if (call.target.shape.size() < 2 || !IsRegression(reader_.Recognise(call).formula)) return;
     std::vector<std::shared_ptr<const SampleValues>> held;
     std::vector<const SampleValues*> inputs;
+    bool timed = false;
+    const std::int64_t rows = call.target.shape[0];
     for (const ModelInput& input : ModelInputsOf(view)) {
       auto sample = LoadSample(view, *input.entry);
-      if (!sample || !sample->is_float() || sample->shape != call.target.shape) continue;
+      if (!sample) continue;
+      timed = timed || (!sample->shape.empty() && sample->shape[0] == rows &&
+                        ElementsOf(sample->shape) == static_cast<std::size_t>(rows));
+      if (!sample->is_float() || sample->shape != call.target.shape) continue;
       inputs.push_back(sample.get());
       held.push_back(std::move(sample));
     }
-    noise_.Add(inputs, call.target, call.output);
+    noise_.Add(inputs, call.target, call.output, timed);
     if (noise_.Drowns()) TellDrownedData(view, call, sink);
     if (!noise_.Holds()) return;
     told_.insert("other_noise");

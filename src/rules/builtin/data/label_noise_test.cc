@@ -306,9 +306,10 @@ TEST(LabelNoise, MasksThatFollow_OrLieAlikeOnBothSides_AreSilent) {
 // A denoiser of rows of 16 numbers. Its inputs hold `share` of the noise that is the target; `fixed`: the
 // noise of a row is always the same; `learns`: it answers with a part of the target; `reversed`: its inputs
 // are the targets from right to left; `scale`: of what they hold beside the noise; `early`: that of every
-// eighth row is 1.
+// eighth row is 1; `timed`: it gets one number for each row, too.
 std::vector<Finding> Denoiser(double share, bool fixed = false, bool learns = false, bool smooth = false,
-                              bool reversed = false, double scale = 1, bool early = false) {
+                              bool reversed = false, double scale = 1, bool early = false,
+                              bool timed = true) {
   FakeTrial trial;
   std::mt19937 random(5);
   std::normal_distribution<double> normal;
@@ -331,6 +332,7 @@ std::vector<Finding> Denoiser(double share, bool fixed = false, bool learns = fa
     for (std::size_t i = 0; reversed && i < kNumbers; ++i) inputs[i] = targets[i / 16 * 16 + 15 - i % 16];
     trial.Step().Loss(loss, "MSELoss_output_0").Event(format::EventKind::kOptimizerStep, 0);
     trial.Sample("sample/Net_input_0", {kRowsOfBatch, 16}, inputs);
+    if (timed) trial.Sample("sample/Net_input_1", {kRowsOfBatch}, std::vector<double>(kRowsOfBatch, step));
     trial.Sample("sample/MSELoss_input_0", {kRowsOfBatch, 16}, outputs);
     trial.Sample("sample/MSELoss_input_1", {kRowsOfBatch, 16}, targets);
   }
@@ -368,6 +370,13 @@ TEST(LabelNoise, DataThatAreLostInTheNoise_AreNamed_SomeTimesOfLittleNoiseAreSil
       Denoiser(1, false, true, true, false, 0.05).empty());  // a signal, of which the input has a noisy copy
   EXPECT_TRUE(Denoiser(1, true, true, false, false, 0.05).empty());  // the same targets again and again
   EXPECT_TRUE(Denoiser(1, false, true, false, false, 0.5).empty());
+}
+
+TEST(LabelNoise, AutoencodersOfDataThatAreDrawnFromN01_AreSilent) {
+  for (const bool timed : {false, true}) {
+    EXPECT_TRUE(Denoiser(1, false, true, false, false, 0, false, timed).empty());  // restores its input
+  }
+  EXPECT_TRUE(Denoiser(1, false, true, false, false, 0.05, false, false).empty());  // removes a little noise
 }
 
 TEST(LabelNoise, NoiseInTheInputAsItIsOrTurned_FixedNoise_OneThatIsLearntAndSmoothTargets_AreSilent) {

@@ -24,9 +24,8 @@ namespace {
 using format::Role;
 constexpr const char* kName = "SampleMixing";
 constexpr std::size_t kMaxCauses = 64;
-constexpr std::int64_t kLastStep = 64;    // of what shapes and sums show
-constexpr std::int64_t kLastAnswer = 96;  // a model is asked at step 64, too
-constexpr double kAcross = 1e-3;          // of the outputs' spread: more than rounding
+constexpr std::int64_t kLastStep = 64;  // of what shapes and sums show
+constexpr double kAcross = 1e-3;        // of the outputs' spread: more than rounding
 
 struct Limits {
   std::int64_t times;
@@ -48,8 +47,8 @@ class SampleMixing final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
-    if (info.mode != query::Mode::kTrain || info.superseded || info.mode_step > kLastAnswer) return;
-    Asked(view, sink);
+    if (info.mode != query::Mode::kTrain || info.superseded) return;
+    Asked(view, sink);  // answers come when a child has them, at any step
     Reshaped(view, sink);
     if (info.mode_step > kLastStep) return;
     modules_.OnStep(view);

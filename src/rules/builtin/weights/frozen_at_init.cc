@@ -89,9 +89,9 @@ class FrozenAtInit final : public KeptRule {
         "themselves, which the training has gone on changing, and no copy of them",
         load.matched);
     finding.remedy =
-        "keep a copy: copy.deepcopy(model.state_dict()), or torch.save to a file; a second model (a target "
-        "network) "
-        "must be a copy.deepcopy of the first";
+        "keep a copy: copy.deepcopy(model.state_dict()), or torch.save to a file; if this was to fill "
+        "another "
+        "model (a target network), that one must be a copy.deepcopy of the first";
     finding.causes = {"the best weights were kept without a copy, and are the newest ones",
                       "two names for one model"};
     finding.evidence = {{"tensors", load.matched}};

@@ -309,6 +309,7 @@ RuleSpec Spec() {
     if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(inputs), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
+  spec.version = 2;  // 2: outputs behind normalisation, of regressions
   spec.summary = "weights that are initialised far too large";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) {
