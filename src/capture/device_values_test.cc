@@ -266,6 +266,20 @@ TEST_F(DeviceValues, HashesThatDoNotComeAreNoEvents) {
   const auto steps = disk->Steps();
   ASSERT_EQ(steps.size(), 1U);
   EXPECT_TRUE(steps[0].batch.events.empty());
+  EXPECT_EQ(Read().gaps.at(GapReason::kDeviceLate), 1U);
+}
+
+TEST_F(DeviceValues, HashesThatAreRefusedAreGaps) {
+  Faults faults;
+  faults.capturing = true;
+  Begin(faults);
+  const std::vector<DeviceRange> range = {{at, 256}};
+  session->BeginStep(format::Mode::kTrain, 0);
+  EXPECT_EQ(session->HashOnDevice(5, range, Place()), 0U);
+  EXPECT_EQ(session->HashOnDevice(5, range, Place()), 0U);
+  session->EndStep({});
+  Close();
+  EXPECT_EQ(Read().gaps.at(GapReason::kCapturedGraph), 2U);
 }
 
 TEST_F(DeviceValues, AnAbandonedStepKeepsItsEventsWithTheirHashes) {
