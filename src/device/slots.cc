@@ -290,7 +290,7 @@ Code Slots::PlaceDifferences(std::span<const Input> inputs, Stream stream, const
   if (first.empty()) return kSuccess;
   std::shared_ptr<Staging::Block> block;
   *doing = "taking memory for last values";
-  const Code error = staging_->Take(bytes, stream, &block);
+  const Code error = staging_->Take(bytes, stream, &block, /*lasts=*/true);
   if (block != nullptr) {
     kept_.push_back(block);
     kept_bytes_ += block->bytes;
