@@ -280,6 +280,24 @@ TEST_F(Values, AReadMayWaitForRoom) {
 }
 
 // What lasts until the end never makes room: nobody waits for that part of the budget.
+TEST_F(Values, IdleStagingMemoryIsGivenBackBesideWorkThatNeverEnds) {
+  Faults faults;
+  faults.lost_event = 5;  // begin and end of the first read, its copy, begin and end of the second read
+  Begin(faults);
+  const Layout layout = Dense(DType::kFloat32, {250'000});
+  const DevicePointer at = OnDevice(*driver, Random(250'000, 4));
+  const Input value{at, &layout, kWantValue}, summary{at, &layout};
+  std::shared_ptr<Ticket> first, lost;
+  ASSERT_EQ(collector->Read(0, 0, {&value, 1}, {}, &first), Refusal::kNone);
+  ASSERT_EQ(AwaitRest(*first), Arrival::kHere);
+  ASSERT_EQ(collector->Read(0, 0, {&summary, 1}, {}, &lost), Refusal::kNone);
+  first.reset();
+  lost.reset();
+  collector->Close(kLong);
+  EXPECT_EQ(collector->counts().staging_bytes, 0U);
+  EXPECT_EQ(driver->counts().device_allocations, 1);  // of the second read
+}
+
 TEST_F(Values, NobodyWaitsForRoomThatNeverComes) {
   Faults faults;
   faults.free_memory = 100ULL << 20;  // 2 MiB of it
