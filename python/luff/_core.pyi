@@ -317,6 +317,10 @@ class Session:
         """Number of this worker."""
 
     @property
+    def reads_accelerators(self) -> bool:
+        """Whether memory of accelerators is read at all."""
+
+    @property
     def run_path(self) -> str:
         """The run directory."""
 

@@ -398,6 +398,9 @@ void InitSession(nb::module_& m) {
       .def("health", &HealthDict, "Counters, the first error, and whether anything is still taken.")
       .def_prop_ro(
           "worker", [](const PySession& s) { return s.get().worker(); }, "Number of this worker.")
+      .def_prop_ro(
+          "reads_accelerators", [](const PySession& s) { return s.get().reads_accelerators(); },
+          "Whether memory of accelerators is read at all.")
       .def_prop_ro("run_path", &PySession::run_path, "The run directory.");
 }
 

@@ -327,7 +327,7 @@ TEST_F(Device, Interleavings) {
       ++recorded;
       if (random() % 16 == 0) static_cast<void>(session->Flush(std::chrono::milliseconds(random() % 3)));
     }
-    Close(std::chrono::milliseconds(2000));
+    Close(faults.lost_event == 0 ? std::chrono::milliseconds(kLong) : std::chrono::milliseconds(2000));
     const Found found = Read();
     ASSERT_EQ(found.steps.size(), static_cast<std::size_t>(recorded)) << "seed " << seed;
     ASSERT_TRUE(std::is_sorted(found.steps.begin(), found.steps.end()));

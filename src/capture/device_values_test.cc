@@ -266,6 +266,20 @@ TEST_F(DeviceValues, HashesThatDoNotComeAreNoEvents) {
   const auto steps = disk->Steps();
   ASSERT_EQ(steps.size(), 1U);
   EXPECT_TRUE(steps[0].batch.events.empty());
+  EXPECT_EQ(Read().gaps.at(GapReason::kDeviceLate), 1U);
+}
+
+TEST_F(DeviceValues, HashesThatAreRefusedAreGaps) {
+  Faults faults;
+  faults.capturing = true;
+  Begin(faults);
+  const std::vector<DeviceRange> range = {{at, 256}};
+  session->BeginStep(format::Mode::kTrain, 0);
+  EXPECT_EQ(session->HashOnDevice(5, range, Place()), 0U);
+  EXPECT_EQ(session->HashOnDevice(5, range, Place()), 0U);
+  session->EndStep({});
+  Close();
+  EXPECT_EQ(Read().gaps.at(GapReason::kCapturedGraph), 2U);
 }
 
 TEST_F(DeviceValues, AnAbandonedStepKeepsItsEventsWithTheirHashes) {
@@ -294,6 +308,9 @@ TEST_F(DeviceValues, TheEndKeepsSummariesOfValuesThatAreStillOnTheirWay) {
   session->CaptureOnDevice({&ref, 1}, Place(), 1);
   session->EndStep({});
   driver->run(1 << 20);  // the kernels; the copy to the host begins afterwards, and nobody does it
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  while (driver->counts().downloads < 2 && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   Close(std::chrono::milliseconds(300));
   const Found found = Read();
   EXPECT_EQ(found.sums.at(0), 10'000);
@@ -364,20 +381,16 @@ TEST_F(DeviceValues, TwoSessionsReadTheSameTensor) {
 
 TEST_F(DeviceValues, TheGovernorSeesTheDevicesTime) {
   Faults faults;
-  faults.streams = Streams::kThreads;
-  faults.longest_delay_us = 2000;
+  faults.elapsed_ms = 1000;
   Begin(faults);
-  for (std::int64_t step = 0; step < 20; ++step) {
-    Step(step);
-    driver->drain();
-  }
+  for (std::int64_t step = 0; step < 20; ++step) Step(step);
   ASSERT_TRUE(session->Flush(kLong));
   Step(20);
   std::uint64_t device_ns = 0;
   for (const Counter& counter : session->health().counters)
     device_ns = counter.name == "device_ns" ? counter.value : device_ns;
-  EXPECT_GT(device_ns, 1'000'000U);
-  EXPECT_GT(session->health().overhead_ratio, 0.1);  // the host only enqueues
+  EXPECT_GE(device_ns, 20'000'000'000U);
+  EXPECT_GT(session->health().overhead_ratio, 1);  // the host only enqueues
   Close();
 }
 

@@ -73,6 +73,7 @@ class Settling {
     const device::Arrival arrival = late.ticket->arrival();
     if (late.token != 0) {
       if (arrival == device::Arrival::kHere) Hash(late);
+      hash_lost_ = hash_lost_ || arrival == device::Arrival::kLost;
       return;
     }
     if (arrival != device::Arrival::kHere) {
@@ -108,7 +109,8 @@ class Settling {
         if (event.argument == token) event.argument = hash;
       }
     }
-    DropHashTokens(&work_->batch);
+    settled_.gaps +=
+        DropHashTokens(&work_->batch, hash_lost_ ? GapReason::kDeviceError : GapReason::kDeviceLate);
   }
   [[nodiscard]] const Settled& settled() const noexcept { return settled_; }
 
@@ -351,6 +353,7 @@ class Settling {
   Settled settled_;
   std::vector<std::uint64_t> serials_;                           // of raw values, by row; 0: none
   std::vector<std::pair<std::uint64_t, std::uint64_t>> hashes_;  // token, hash
+  bool hash_lost_ = false;
   std::vector<std::byte> scaled_, whole_;
 };
 
@@ -394,10 +397,19 @@ std::uint64_t NextHashToken() noexcept {
   return kTokenPrefix << 32U | (next.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
-void DropHashTokens(store::StepBatch* batch) noexcept {
-  std::erase_if(batch->events, [](const format::EventRow& event) {
+std::uint64_t DropHashTokens(store::StepBatch* batch, format::GapReason reason) {
+  const std::uint64_t dropped = std::erase_if(batch->events, [](const format::EventRow& event) {
     return event.kind == static_cast<std::uint16_t>(format::EventKind::kBatch) && IsHashToken(event.argument);
   });
+  if (dropped == 0) return 0;
+  format::GapRow gap{};
+  gap.tensor = gap.collection = format::kNoId;
+  gap.reason = static_cast<std::uint16_t>(reason);
+  gap.forms = static_cast<std::uint16_t>(Bit(Form::kHash));
+  gap.count = dropped;
+  gap.first_step = gap.last_step = -1;
+  batch->gaps.push_back(gap);
+  return dropped;
 }
 
 std::string EventOf(const device::DeviceError& error) {

@@ -31,8 +31,9 @@ struct Settled {
 /// dropped.
 [[nodiscard]] Settled Settle(Work* work, std::atomic<std::uint64_t>* next_serial);
 
-/// Drops events that still stand for a hash on its way.
-void DropHashTokens(store::StepBatch* batch) noexcept;
+/// Drops events that still stand for a hash on its way, and adds a gap (of no tensor, form hash) that counts
+/// them. Returns how many.
+std::uint64_t DropHashTokens(store::StepBatch* batch, format::GapReason reason);
 
 /// The event that tells of an error.
 [[nodiscard]] std::string EventOf(const device::DeviceError& error);

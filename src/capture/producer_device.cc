@@ -188,7 +188,7 @@ std::uint64_t Producer::HashOnDevice(std::uint64_t seed, std::span<const DeviceR
                                      const DevicePlace& place) {
   MutexLock lock(mutex_);
   if (context_.device == nullptr || ranges.empty() || ranges.size() > kMostHashed) return 0;
-  if (late_.size() >= kMostReads || !HasRoom(sizeof(format::EventRow), 0)) return 0;
+  if (!HasRoom(sizeof(format::EventRow), 0)) return 0;  // counts it
   inputs_.clear();
   pieces_.clear();
   std::uint64_t bytes = 0;
@@ -202,9 +202,14 @@ std::uint64_t Producer::HashOnDevice(std::uint64_t seed, std::span<const DeviceR
   late.seed = seed;
   late.hashed_pieces = static_cast<std::uint32_t>(pieces_.size());
   const std::uint64_t token = late.token;
-  if (context_.device->Read(place.device, place.stream, inputs_, pieces_, &late.ticket) !=
-      device::Refusal::kNone)
+  const device::Refusal refusal =
+      late_.size() >= kMostReads
+          ? device::Refusal::kBusy
+          : context_.device->Read(place.device, place.stream, inputs_, pieces_, &late.ticket);
+  if (refusal != device::Refusal::kNone) {
+    AddGap(format::kNoId, format::kNoId, ReasonOf(refusal), Bit(Form::kHash), 0);
     return 0;
+  }
   late_.push_back(std::move(late));
   context_.counters->late_hashes.fetch_add(1, std::memory_order_relaxed);
   return token;

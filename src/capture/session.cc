@@ -83,6 +83,7 @@ std::uint64_t ForkCount() noexcept {
 SessionImpl::SessionImpl(std::shared_ptr<Core> core, std::uint32_t worker)
     : core_(std::move(core)),
       worker_(worker),
+      reads_accelerators_(core_->plans.now().config().accelerators && core_->device != nullptr),
       serial_(g_next_session.fetch_add(1)),
       fork_count_(ForkCount()) {}
 
@@ -163,7 +164,7 @@ ProducerContext SessionImpl::MakeContext() const {
   context.counters = &core->counters;
   context.step = &core->step;
   context.next_serial = &core->next_serial;
-  context.device = core->plans.now().config().accelerators ? core->device.get() : nullptr;
+  context.device = reads_accelerators_ ? core->device.get() : nullptr;
   return context;
 }
 

@@ -46,7 +46,7 @@ void SessionImpl::HandOverRest() {
   batch.forms.clear();
   batch.scalars.clear();
   work->late.clear();
-  DropHashTokens(&batch);
+  core_->counters.gaps.fetch_add(DropHashTokens(&batch, GapReason::kClosing), std::memory_order_relaxed);
   static_cast<void>(core_->queue.Push(work, true));
 }
 

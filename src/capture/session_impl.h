@@ -74,6 +74,7 @@ class SessionImpl final : public Session {
   void AfterForkInChild() noexcept override;
   [[nodiscard]] Health health() const override;
   [[nodiscard]] std::uint32_t worker() const noexcept override { return worker_; }
+  [[nodiscard]] bool reads_accelerators() const noexcept override { return reads_accelerators_; }
 
  private:
   SessionImpl(std::shared_ptr<Core> core, std::uint32_t worker);
@@ -113,6 +114,7 @@ class SessionImpl final : public Session {
 
   std::shared_ptr<Core> core_;
   const std::uint32_t worker_;
+  const bool reads_accelerators_;
   const std::uint64_t serial_;  // distinguishes the sessions of one process
   const std::uint64_t fork_count_;
   std::thread thread_;

@@ -279,6 +279,46 @@ TEST_F(Values, AReadMayWaitForRoom) {
   EXPECT_EQ(second->refused(0), kWantValue);
 }
 
+// What lasts until the end never makes room: nobody waits for that part of the budget.
+TEST_F(Values, IdleStagingMemoryIsGivenBackBesideWorkThatNeverEnds) {
+  Faults faults;
+  faults.lost_event = 5;  // begin and end of the first read, its copy, begin and end of the second read
+  Begin(faults);
+  const Layout layout = Dense(DType::kFloat32, {250'000});
+  const DevicePointer at = OnDevice(*driver, Random(250'000, 4));
+  const Input value{at, &layout, kWantValue}, summary{at, &layout};
+  std::shared_ptr<Ticket> first, lost;
+  ASSERT_EQ(collector->Read(0, 0, {&value, 1}, {}, &first), Refusal::kNone);
+  ASSERT_EQ(AwaitRest(*first), Arrival::kHere);
+  ASSERT_EQ(collector->Read(0, 0, {&summary, 1}, {}, &lost), Refusal::kNone);
+  first.reset();
+  lost.reset();
+  collector->Close(kLong);
+  EXPECT_EQ(collector->counts().staging_bytes, 0U);
+  EXPECT_EQ(driver->counts().device_allocations, 1);  // of the second read
+}
+
+TEST_F(Values, NobodyWaitsForRoomThatNeverComes) {
+  Faults faults;
+  faults.free_memory = 100ULL << 20;  // 2 MiB of it
+  Begin(faults);
+  const Layout large = Dense(DType::kFloat32, {300'000}), small = Dense(DType::kFloat32, {110'000});
+  const DevicePointer at = OnDevice(*driver, std::vector<float>(300'000, 1));
+  const Input value{at, &large, kWantValue};
+  const Input difference{at, &small, kWantDifference, UnitAxis::kChannel, 7};
+  for (int step = 0; step < 3; ++step) {
+    std::shared_ptr<Ticket> ticket;
+    std::chrono::nanoseconds patience{20'000'000};
+    ASSERT_EQ(collector->Read(0, 0, {&value, 1}, {}, &ticket, &patience), Refusal::kNone);
+    ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
+    EXPECT_NE(ticket->part(0, 0), nullptr) << step;
+    ASSERT_EQ(collector->Read(0, 0, {&difference, 1}, {}, &ticket), Refusal::kNone);
+    ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
+    EXPECT_EQ(ticket->refused(0), 0);
+  }
+  EXPECT_EQ(collector->counts().waits, 0U);
+}
+
 TEST_F(Values, NobodyWaitsForValuesThatNobodyWants) {
   Faults faults;
   faults.streams = Streams::kThreads;

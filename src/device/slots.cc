@@ -290,7 +290,7 @@ Code Slots::PlaceDifferences(std::span<const Input> inputs, Stream stream, const
   if (first.empty()) return kSuccess;
   std::shared_ptr<Staging::Block> block;
   *doing = "taking memory for last values";
-  const Code error = staging_->Take(bytes, stream, &block);
+  const Code error = staging_->Take(bytes, stream, &block, /*lasts=*/true);
   if (block != nullptr) {
     kept_.push_back(block);
     kept_bytes_ += block->bytes;
@@ -547,7 +547,10 @@ void Slots::GiveBack() noexcept {
     Release(slot.get());
     return true;
   });
-  if (!slots_.empty()) return;  // work that never ended may still use the rest
+  if (!slots_.empty()) {  // work that never ended may still use the rest
+    if (staging_ != nullptr) staging_->GiveBack(std::chrono::milliseconds(0));  // but not what is idle
+    return;
+  }
   if (staging_ != nullptr) {
     for (const std::shared_ptr<Staging::Block>& block : kept_) staging_->Return(block);
     kept_.clear();

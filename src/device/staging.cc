@@ -46,7 +46,8 @@ std::uint64_t Staging::Room() {
 
 bool Staging::WaitForRoom(std::uint64_t bytes, Clock::time_point until) {
   MutexLock lock(mutex_);
-  const std::uint64_t enough = std::min(bytes, budget_ / 2);
+  const std::uint64_t most = budget_ > lasting_ ? (budget_ - lasting_) / kGrain * kGrain : 0;
+  const std::uint64_t enough = std::min({bytes, budget_ / 2, most});
   if (RoomLocked() >= enough || hungry_ != 0) return false;
   std::unique_lock<std::mutex> native(mutex_.native(), std::adopt_lock);
   while (RoomLocked() < enough && hungry_ == 0) {
@@ -56,18 +57,20 @@ bool Staging::WaitForRoom(std::uint64_t bytes, Clock::time_point until) {
   return true;
 }
 
-Code Staging::Take(std::uint64_t bytes, Stream stream, std::shared_ptr<Block>* block) {
+Code Staging::Take(std::uint64_t bytes, Stream stream, std::shared_ptr<Block>* block, bool lasts) {
   bytes = (bytes + kGrain - 1) / kGrain * kGrain;
   std::uint64_t over = 0;
   {
     MutexLock lock(mutex_);
     if (bytes > RoomLocked()) return kSuccess;
     for (const std::shared_ptr<Block>& b : blocks_) {
-      if (b->busy || b->bytes < bytes || b->bytes > 4 * bytes) continue;
+      if (b->busy || b->bytes < bytes || b->bytes > (lasts ? bytes : 4 * bytes)) continue;
       if (busy_ + b->bytes <= budget_ && (*block == nullptr || b->bytes < (*block)->bytes)) *block = b;
     }
     if (*block != nullptr) {
       (*block)->busy = true;
+      (*block)->lasts = lasts;
+      if (lasts) lasting_ += bytes;
       busy_ += (*block)->bytes;
       return kSuccess;
     }
@@ -76,12 +79,14 @@ Code Staging::Take(std::uint64_t bytes, Stream stream, std::shared_ptr<Block>* b
   if (over != 0) Free(Clock::time_point::max(), over);
   auto made = std::make_shared<Block>();
   made->bytes = bytes;
+  made->lasts = lasts;
   {
     MutexLock lock(mutex_);
     if (held_ + bytes > budget_) return kSuccess;  // another thread was faster
     blocks_.reserve(blocks_.size() + 1);
     held_ += bytes;
     busy_ += bytes;
+    if (lasts) lasting_ += bytes;
   }
   const Code error = driver_->MemAllocFromPoolAsync(&made->at, bytes, pool_, stream);
   if (error == kOutOfMemory) Free(Clock::time_point::max(), std::numeric_limits<std::uint64_t>::max());
@@ -89,6 +94,7 @@ Code Staging::Take(std::uint64_t bytes, Stream stream, std::shared_ptr<Block>* b
   if (error != kSuccess) {
     held_ -= bytes;
     busy_ -= bytes;
+    if (lasts) lasting_ -= bytes;
     if (error == kOutOfMemory) hungry_ = kHungryFor;
     return error;
   }
@@ -104,6 +110,7 @@ void Staging::Return(const std::shared_ptr<Block>& block) noexcept {
     block->busy = false;
     block->idle_since = Clock::now();
     busy_ -= block->bytes;
+    if (std::exchange(block->lasts, false)) lasting_ -= block->bytes;
   }
   returned_.notify_all();
 }

@@ -21,6 +21,7 @@ class Staging {
     DevicePointer at = 0;
     std::uint64_t bytes = 0;
     bool busy = true;
+    bool lasts = false;  // until the run ends
     std::chrono::steady_clock::time_point idle_since;
   };
 
@@ -32,14 +33,14 @@ class Staging {
 
   /// Bytes that Take would find now. Asks the driver.
   [[nodiscard]] std::uint64_t Room() LUFF_EXCLUDES(mutex_);
-  /// Waits until there is room for so many bytes, or for half of the budget if they are more. False if there
-  /// was at once.
+  /// Waits until there is room for so many bytes, or, if they are more, for half of the budget, or for all
+  /// that does not last. False if there was at once.
   [[nodiscard]] bool WaitForRoom(std::uint64_t bytes, std::chrono::steady_clock::time_point until)
       LUFF_EXCLUDES(mutex_);
   /// A block for work of the stream; null if there is no room. After kOutOfMemory, which also gives back all
-  /// that is idle, there is none for a while. Asks the driver.
-  [[nodiscard]] Code Take(std::uint64_t bytes, Stream stream, std::shared_ptr<Block>* block)
-      LUFF_EXCLUDES(mutex_);
+  /// that is idle, there is none for a while. One that `lasts` is no larger than asked. Asks the driver.
+  [[nodiscard]] Code Take(std::uint64_t bytes, Stream stream, std::shared_ptr<Block>* block,
+                          bool lasts = false) LUFF_EXCLUDES(mutex_);
   /// The block may be used anew. No work of the device uses it any more.
   void Return(const std::shared_ptr<Block>& block) noexcept LUFF_EXCLUDES(mutex_);
   /// Gives back blocks that have been idle for so long. Asks the driver.
@@ -60,7 +61,8 @@ class Staging {
   std::condition_variable returned_;
   std::vector<std::shared_ptr<Block>> blocks_ LUFF_GUARDED_BY(mutex_);
   std::uint64_t budget_ LUFF_GUARDED_BY(mutex_) = 0;
-  std::uint64_t held_ LUFF_GUARDED_BY(mutex_) = 0, busy_ LUFF_GUARDED_BY(mutex_) = 0;
+  std::uint64_t held_ LUFF_GUARDED_BY(mutex_) = 0, busy_ LUFF_GUARDED_BY(mutex_) = 0,
+                      lasting_ LUFF_GUARDED_BY(mutex_) = 0;
   int hungry_ LUFF_GUARDED_BY(mutex_) = 0;      // requests until memory is asked for again
   bool freed_ LUFF_GUARDED_BY(mutex_) = false;  // since the pool was last told to keep nothing
 };

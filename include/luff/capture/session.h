@@ -242,6 +242,9 @@ class Session {
   virtual void AfterForkInChild() noexcept = 0;
   [[nodiscard]] virtual Health health() const = 0;
   [[nodiscard]] virtual std::uint32_t worker() const noexcept = 0;
+  /// Whether memory of accelerators is read at all (Config::accelerators). If not, callers need not prepare
+  /// it.
+  [[nodiscard]] virtual bool reads_accelerators() const noexcept = 0;
 };
 
 }  // namespace luff::capture

@@ -72,6 +72,7 @@ class FakeSession:
         self.misuse: list[str] = []
         self.timed = 0  # steps with times of modules
         self.traces: list[bool] = []
+        self.reads_accelerators = True
         self.device_calls: list[tuple[str, int, int]] = []  # method, device, stream
 
     def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int:

@@ -35,6 +35,7 @@ struct Faults {
   bool capturing_elsewhere = false;        // another stream does, which the default stream would wait for
   bool hanging_queries = false;            // cuEventQuery does not return
   std::uint64_t free_memory = 1ULL << 30;  // that the driver tells of
+  float elapsed_ms = 0;                    // between any two events; 0: as it was
 };
 
 /// What has been called.

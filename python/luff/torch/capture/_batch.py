@@ -42,7 +42,12 @@ def batch_hash(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def _on_device(session: Session, tensor: Any) -> int | None:
     """The same hash of the same bytes; None if it cannot be read now."""
-    if not is_on_device(tensor) or not tensor.is_contiguous() or not address_of(tensor):
+    if (
+        not session.reads_accelerators
+        or not is_on_device(tensor)
+        or not tensor.is_contiguous()
+        or not address_of(tensor)
+    ):
         return None
     size, seed = tensor.nbytes, hash(tuple(tensor.shape)) & _MASK
     if size <= _PART_BYTES * _PARTS:

@@ -41,16 +41,19 @@ class Watch:
         Weak reference to the `GradientCapture` that has; None before that.
     reason
         Why there will be no gradient; 0 if there may be one.
+    elsewhere
+        Whether it will be in the memory of an accelerator.
     """
 
-    __slots__ = ("_handle", "number", "owner", "reason", "times")
+    __slots__ = ("_handle", "elsewhere", "number", "owner", "reason", "times")
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: Any, reads_accelerators: bool = True) -> None:
+        self.elsewhere = is_on_device(tensor)
         self.number = -1
         self.owner: weakref.ref[GradientCapture] | None = None
         self.times = 0  # gradients that came
         self._handle: Any = None
-        self.reason = _reason(tensor)
+        self.reason = _reason(tensor) or (_UNSUPPORTED if self.elsewhere and not reads_accelerators else 0)
         if not self.reason:
             try:
                 self._handle = tensor.register_hook(_telling(self))
@@ -109,6 +112,7 @@ class GradientCapture:
 
     def __init__(self, session: Session, layouts: Layouts, tell: Callable[..., object] | None = None) -> None:
         self._session = session
+        self._reads_accelerators = session.reads_accelerators
         self._layouts = layouts
         self._tell = None if tell is None else weakref.WeakMethod(tell)
         self._self = weakref.ref(self)
@@ -126,13 +130,18 @@ class GradientCapture:
         if len(self._watched) >= _MAX_WATCHED:
             self._session.gap(number, _TOO_MANY, forms, 1)
         else:
-            self.adopt(number, Watch(tensor))
+            self.adopt(number, Watch(tensor, self._reads_accelerators))
 
     def adopt(self, number: int, watch: Watch) -> None:
         """Takes over a watch that began before the session was open, or begins now."""
         if not self._session.due_tensor(number):
             watch.end()
             return
+        if (
+            watch.elsewhere and not self._reads_accelerators and not watch.reason
+        ):  # it began before the session
+            watch.end()
+            watch.reason = _UNSUPPORTED
         watch.number = number
         watch.owner = self._self
         self._watched.append(watch)

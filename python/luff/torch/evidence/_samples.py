@@ -216,6 +216,9 @@ class Samples:
         there = False
         try:
             there = is_on_device(tensor)
+            if there and not session.reads_accelerators:
+                session.gap(number, _UNSUPPORTED, forms, 1)
+                return
             if there or is_readable(tensor):
                 if rows == 0 and tensor.numel():
                     session.gap(number, _TOO_MANY, forms, 1)

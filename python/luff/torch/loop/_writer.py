@@ -78,6 +78,8 @@ class _Memories(Arrays):
         if isinstance(value, torch.Tensor):
             local, _ = local_part(value)
             if local is not None and is_on_device(local) and (address_of(local) or not local.numel()):
+                if not self.session.reads_accelerators:
+                    raise TypeError("a tensor on a GPU, which Luff reads only with accelerators=True")
                 layout = self.layouts.find(local)
                 if layout >= 0:
                     return _Elsewhere(layout, local)
