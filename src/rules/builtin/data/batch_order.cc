@@ -275,7 +275,10 @@ class BatchOrder final : public KeptRule {
         "{:.1f} % of the targets' variance lies within batches, the means of neighbouring batches are alike "
         "(correlation {:.2f}), pass after pass",
         100 * kind->within / total, correlation);
-    finding.remedy = "shuffle the training data (shuffle=True, or a sampler that mixes)";
+    finding.remedy =
+        "shuffle the training data (shuffle=True, or a sampler that mixes), unless a state is carried from "
+        "batch to "
+        "batch";
     finding.causes = {"a table sorted by its target, and no shuffling"};
     finding.evidence = {{"share_within_batches", kind->within / total},
                         {"neighbours_correlation", correlation},

@@ -56,7 +56,7 @@ std::optional<Range> RangeOfOperation(const std::string& name) {
 struct End {
   double at, side;  // side -1: outputs stay above `at`; 1: below it
 };
-constexpr double kNextToNothing = 0.1;
+constexpr double kLevels = 255;  // of a pixel
 constexpr std::array<End, 3> kEnds = {End{0, -1}, End{-1, -1}, End{1, 1}};
 
 class TargetRange final : public KeptRule {
@@ -264,26 +264,27 @@ class TargetRange final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Two targets of a binary loss, 0 and next to 0: nothing is ever true. Smoothed labels keep one above a
-  // half.
+  // Two targets of a binary loss, 0 and 1 / 255: nothing is ever true. Other small targets may be meant:
+  // labels that share a row's 1, or the targets of a game of two networks.
   void JudgeScaledTwice(const StepView& view, const LossCall& call, const Recognition& found,
                         const Kind& kind, Sink& sink) const {
     if (found.formula != Formula::kBceWithLogits && found.formula != Formula::kBce) return;
     if (kind.values.size() != 2 || *kind.values.begin() != 0 || kind.seen < limits_.targets || kind.calls < 8)
       return;
     const double high = *kind.values.rbegin();
-    if (!(high < kNextToNothing)) return;
+    if (!(std::abs(1 / high - kLevels) < 0.5)) return;
     Finding finding = Make(view, call, "scaled_twice");
     finding.since_step = 0;
     finding.what = fmt::format("the targets of {} are 0 and {:.3g}, never 1", call.kind, high);
     finding.why = fmt::format(
-        "all {} targets of the training have one of these two values: the best answer is no, everywhere{}",
-        kind.seen,
-        std::abs(1 / high - 255) < 0.5 ? "; 1 / 255 is what is left of a 1 that is divided by 255" : "");
+        "all {} targets of the training have one of these two values: the best answer is no, everywhere; 1 / "
+        "255 "
+        "is what is left of a 1 that is divided by 255",
+        kind.seen);
     finding.remedy = "give targets of 0 and 1: scale labels and masks once, or not at all";
     finding.causes = {"labels or masks that were divided by 255 twice, or had been 0 and 1 before"};
-    finding.threshold = fmt::format("two values, 0 and one below {:g}, in all of {} targets (Luff)",
-                                    kNextToNothing, limits_.targets);
+    finding.threshold =
+        fmt::format("two values, 0 and 1 / {:g}, in all of {} targets (Luff)", kLevels, limits_.targets);
     sink.Report(std::move(finding));
   }
 

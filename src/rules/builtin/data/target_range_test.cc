@@ -67,7 +67,9 @@ TEST(TargetRange, MasksThatWereScaledTwice_AreTold) {
   EXPECT_TRUE(Masks(0.05, 0.95, 0.05).empty());  // both
   EXPECT_TRUE(Masks(0, 0.004, 0.002).empty());   // rates of something rare
   EXPECT_TRUE(Masks(0.001, 0.004, 0.001).empty());
-  EXPECT_TRUE(Masks(0, 0, 0).empty());  // nothing is there
+  EXPECT_TRUE(Masks(0, 0.05, 0).empty());      // of a game of two networks
+  EXPECT_TRUE(Masks(0, 1.0 / 12, 0).empty());  // twelve labels share a row's 1
+  EXPECT_TRUE(Masks(0, 0, 0).empty());         // nothing is there
 }
 
 FakeTrial RegressionStory(const char* last, double scale) {

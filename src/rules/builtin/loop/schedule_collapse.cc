@@ -22,6 +22,7 @@ using format::Role;
 constexpr const char* kName = "ScheduleCollapse";
 constexpr const char* kCause = "collapse";
 constexpr std::size_t kMaxGroups = 4096;
+constexpr std::int64_t kCounted = 6;  // values that count up: levels that were solved are fewer
 constexpr std::size_t kPicture = 64;
 
 struct Limits {
@@ -125,7 +126,10 @@ class ScheduleCollapse final : public KeptRule {
     const ModelFacts& facts = view.memo.Facts(view);
     if (facts.schedulers().size() != 1) return;
     const SchedulerFacts& scheduler = facts.schedulers().front();
-    if (metric_.counts()) return TellCounter(view, scheduler, sink);
+    if (metric_.counts()) {
+      if (metric_.count() >= kCounted) TellCounter(view, scheduler, sink);
+      return;
+    }
     const auto lowered = std::find_if(groups_.begin(), groups_.end(),
                                       [](const auto& g) { return g.second.last < g.second.peak; });
     const PlateauMetric::Against against = metric_.Judge(scheduler.mode);
@@ -177,7 +181,7 @@ class ScheduleCollapse final : public KeptRule {
     finding.remedy = "give step() the metric: the loss of the evaluation, scheduler.step(validation_loss)";
     finding.causes = {"step(epoch), as other schedulers once took it"};
     finding.evidence = {{"values", metric_.count()}, {"first", metric_.first()}, {"last", metric_.last()}};
-    finding.threshold = fmt::format("all of {} or more values, exactly (Luff)", PlateauMetric::kEvaluations);
+    finding.threshold = fmt::format("all of {} or more values, exactly (Luff)", kCounted);
     sink.Report(std::move(finding));
   }
 
