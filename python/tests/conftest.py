@@ -5,11 +5,31 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+
+def run_group(command, timeout_s, env, **options):
+    """Does what `subprocess.run` does. If time runs out, no process stays behind: each Python says where it stood."""
+    job = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**env, "PYTHONFAULTHANDLER": "1"}, **options,
+    )  # fmt: skip
+    try:
+        out, err = job.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGABRT)
+        try:
+            out, err = job.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)
+            out, err = job.communicate()
+        pytest.fail(f"not over after {timeout_s} s: {out}{err}")
+    return subprocess.CompletedProcess(command, job.returncode, out, err)
 
 
 @pytest.fixture
@@ -25,10 +45,17 @@ def start_luff(tmp_path):
             k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_BOOTSTRAP"
         }
         environment |= {"HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [executable, "run", "--run", str(tmp_path / "run"), *options, "--", sys.executable, "train.py"],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False,
-        )  # fmt: skip
+        command = [
+            executable,
+            "run",
+            "--run",
+            str(tmp_path / "run"),
+            *options,
+            "--",
+            sys.executable,
+            "train.py",
+        ]
+        done = run_group(command, 180, cwd=tmp_path, env=environment)
         assert done.returncode == expect, done.stderr + done.stdout
         assert "nothing was recorded" not in done.stderr
         return done

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxRemembered = 10'000;  // findings per action
 constexpr std::size_t kMaxWatches = 1'000;
+constexpr double kFirstTraceS = 1.5;  // what a first trace may cost; it refuses where that was too little
 
 constexpr std::array<std::pair<std::string_view, ActionKind>, 8> kKinds = {
     {{"stop", ActionKind::kStop},
@@ -69,6 +70,7 @@ std::vector<Decision> Policy::OnFinding(const rules::Finding& finding, std::stri
   std::vector<Decision> decisions;
   if (event == "healed" || finding.healed) {
     std::erase_if(watches_, [&](const Watch& watch) { return watch.finding.id == finding.id; });
+    std::erase_if(held_, [&](const Held& one) { return one.finding.id == finding.id; });
     return decisions;
   }
   const When now{now_s, train_step};
@@ -79,7 +81,7 @@ std::vector<Decision> Policy::OnFinding(const rules::Finding& finding, std::stri
     if (matched.size() < static_cast<std::size_t>(spec.findings)) continue;
     const bool before = acted_[spec.name].contains(finding.id);
     if (before && !(worse && OnlyTells(spec.kind))) continue;
-    decisions.push_back(Decide(spec, finding, before || worse ? "worse" : "new", now));
+    DecideInTime(spec, finding, before || worse ? "worse" : "new", now, &decisions);
   }
   for (Watch& watch : watches_) {
     if (watch.finding.id == finding.id) watch.finding = finding;
@@ -101,8 +103,10 @@ std::vector<Decision> Policy::Tick(double now_s, std::int64_t train_step) {
     return late || far;
   });
   const When now{now_s, train_step};
+  for (Held& one : std::exchange(held_, {}))
+    DecideInTime(*one.spec, one.finding, std::move(one.event), now, &decisions);
   for (const Watch& watch : due) {
-    decisions.push_back(Decide(*watch.spec, watch.finding, "escalation", now));
+    DecideInTime(*watch.spec, watch.finding, "escalation", now, &decisions);
     WatchFor(watch.finding, now);
   }
   return decisions;
@@ -127,6 +131,32 @@ void Policy::WatchFor(const rules::Finding& finding, When now, bool anew) {
 
 void Policy::Resume(const rules::Finding& finding, double now_s, std::int64_t train_step) {
   WatchFor(finding, {now_s, train_step}, true);
+}
+
+bool Policy::MustWait(const ActionSpec& spec, const rules::Finding& finding, double now_s) {
+  if (spec.kind != ActionKind::kTrace || spec.dry_run) return false;
+  const auto last = quiet_.find({spec.name, QuietOf(spec, CauseOf(finding))});
+  if (last != quiet_.end() && now_s - last->second < spec.quiet_s)
+    return false;  // there is nothing to wait for
+  if (trains_since_s_ >= 0 && (now_s - trains_since_s_) * spec.trace_share < kFirstTraceS) return true;
+  const std::deque<double>& times = times_[spec.name];
+  const auto recent = std::ranges::count_if(times, [&](double s) { return now_s - s < spec.per_s; });
+  return spec.limit > 0 && recent >= spec.limit;
+}
+
+void Policy::DecideInTime(const ActionSpec& spec, const rules::Finding& finding, std::string event, When now,
+                          std::vector<Decision>* decisions) {
+  if (!MustWait(spec, finding, now.s)) {
+    decisions->push_back(Decide(spec, finding, std::move(event), now));
+    return;
+  }
+  const auto known = std::ranges::find_if(
+      held_, [&](const Held& one) { return one.spec == &spec && one.finding.id == finding.id; });
+  if (known != held_.end()) {
+    known->finding = finding;
+  } else if (held_.size() < kMaxWatches) {
+    held_.push_back({&spec, finding, std::move(event)});
+  }
 }
 
 Decision Policy::Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event, When now) {

@@ -236,5 +236,36 @@ TEST(PolicyTest, KindsHaveNames) {
   EXPECT_NE(ParseKind("webhok").status().message().find("webhook"), std::string_view::npos);
 }
 
+TEST(PolicyTest, ATraceThatWaitsAndIsDroppedHasNotActed) {
+  ActionSpec trace = Tell("look");
+  trace.kind = ActionKind::kTrace;
+  trace.trace_share = 0.01;  // 150 s
+  trace.quiet_s = 1e9;
+  trace.limit = 1;
+  trace.per_s = 600;
+  Policy policy({trace});
+  policy.TrainsSince(0);
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("1", "GpuUnderused"), "new", false, 10, 1).empty());
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("2", "GpuUnderused"), "new", false, 20, 2).empty());
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("3", "InputBound"), "new", false, 30, 3).empty());
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("3", "InputBound"), "updated", true, 35, 3).empty());
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("1", "GpuUnderused"), "healed", false, 40, 4).empty());
+  EXPECT_TRUE(policy.waits());
+  EXPECT_TRUE(policy.Tick(149, 14).empty());
+  const auto first = policy.Tick(150, 15);
+  ASSERT_EQ(first.size(), 1U);  // at most one in ten minutes
+  EXPECT_EQ(first[0].finding.id, "2");
+  EXPECT_EQ(first[0].what, Decision::What::kAct);
+  EXPECT_TRUE(policy.Tick(749, 70).empty());
+  const auto next = policy.Tick(750, 75);
+  ASSERT_EQ(next.size(), 1U);
+  EXPECT_EQ(next[0].finding.id, "3");
+  EXPECT_EQ(next[0].what, Decision::What::kAct);
+  EXPECT_FALSE(policy.waits());
+  const auto again = policy.OnFinding(MakeFinding("4", "InputBound"), "new", false, 760, 76);
+  ASSERT_EQ(again.size(), 1U);  // once for each rule
+  EXPECT_EQ(again[0].what, Decision::What::kSilenced);
+}
+
 }  // namespace
 }  // namespace luff::actions::policy_test

@@ -19,8 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr const char* kOnFinding = "--on-finding";
 constexpr std::int64_t kOldNs = 60'000'000'000;  // of a request that nobody was there to answer
-constexpr double kFirstTraceS = 1.5;  // what a first trace may cost; it refuses where that was too little
-constexpr double kGraceS = 5;         // a notifier that exceeds its own limit by this much is ended
+constexpr double kGraceS = 5;  // a notifier that exceeds its own limit by this much is ended
 
 double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -129,27 +128,19 @@ void Runner::Begin(std::int64_t now_ns) {
 void Runner::OnFinding(const rules::Finding& finding, std::string_view event, bool worse,
                        std::int64_t train_step, std::int64_t now_ns) {
   Begin(now_ns);
-  if (trains_ns_ < 0) trains_ns_ = now_ns;
+  Trains(now_ns);
   std::erase_if(resumed_, [&](const rules::Finding& before) { return before.id == finding.id; });
-  if (event == "healed")
-    std::erase_if(early_, [&](const Decision& one) { return one.finding.id == finding.id; });
   for (const Decision& decision : policy_.OnFinding(finding, event, worse, Seconds(now_ns), train_step))
-    CarryInTime(decision, train_step, now_ns);
+    Carry(decision, train_step);
 }
 
-void Runner::CarryInTime(const Decision& decision, std::int64_t train_step, std::int64_t now_ns) {
-  const ActionSpec& spec = *decision.spec;
-  const bool traces = spec.kind == ActionKind::kTrace && decision.what == Decision::What::kAct;
-  if (traces && Seconds(now_ns - trains_ns_) * spec.trace_share < kFirstTraceS) {
-    early_.push_back(decision);  // few: the policy has let each of them through
-    return;
-  }
-  Carry(decision, train_step);
+void Runner::Trains(std::int64_t now_ns) {
+  if (!std::exchange(trains_, true)) policy_.TrainsSince(Seconds(now_ns));
 }
 
 Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, std::uint32_t world,
                                  std::span<const query::WorkerInfo> workers, Coordinator::Acks acks) {
-  if (trains_ns_ < 0 && train_step >= 0) trains_ns_ = now_ns;
+  if (train_step >= 0) Trains(now_ns);
   if (!resumed_.empty() && train_step >= 0) {
     Begin(now_ns);
     for (const rules::Finding& finding : std::exchange(resumed_, {}))
@@ -164,11 +155,7 @@ Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, s
     }
   }
   if (policy_.waits()) {
-    for (const Decision& decision : policy_.Tick(Seconds(now_ns), train_step))
-      CarryInTime(decision, train_step, now_ns);
-  }
-  if (!early_.empty()) {
-    for (const Decision& decision : std::exchange(early_, {})) CarryInTime(decision, train_step, now_ns);
+    for (const Decision& decision : policy_.Tick(Seconds(now_ns), train_step)) Carry(decision, train_step);
   }
   if (!coordinator_.busy()) coordinator_.Observe(now_ns, train_step);
   deliveries_.Poll(now_ns);

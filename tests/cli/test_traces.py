@@ -303,21 +303,24 @@ def test_all_ranks_trace_the_same_steps_when_asked_from_outside(
 
 
 SLOW = """
-import time
+import glob, itertools, sys, time
 import torch
 
-class Data(torch.utils.data.Dataset):
-    def __len__(self): return 250
+class Data(torch.utils.data.IterableDataset):
+    def __iter__(self): return (self[i] for i in itertools.count())
     def __getitem__(self, i):
         time.sleep(0.02)
         return torch.randn(8), torch.ones(1)
 
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+until, left = time.monotonic() + float(sys.argv[1]), 50
 for x, y in torch.utils.data.DataLoader(Data()):
     optimizer.zero_grad()
     torch.nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
+    left -= bool(glob.glob(sys.argv[2] + "/w0000/traces/*-??.json"))
+    if not left or time.monotonic() > until: break
 """
 ACTION = """
 [[action]]
@@ -335,12 +338,14 @@ def test_an_action_traces_once_because_of_a_finding(luff: Command, tmp_path: Pat
     run = tmp_path / "run"
     rules = "InputBound:window=10:first=5:seconds=0.1:worth=0.001"
     words = ["run", "--run", run, "--rules", rules, "--config", tmp_path / "luff.toml", "--", sys.executable]
-    done = luff(*words, tmp_path / "train.py")
+    done = luff(*words, tmp_path / "train.py", "40" if share == 1 else "6", run)
     assert done.code == 0, done
     (finding,) = json.loads(luff("show", run, "--json").out)["finding_list"]
     made = traces(luff, run)
     if share < 1:  # a run of 8 s may spend 8 ms
         assert made == [] and finding["traces"] == []
+        audit = run / "rules" / "luff" / "actions.jsonl"
+        assert not audit.exists() or "begun" not in audit.read_text()
         return
     (trace,) = made
     assert (trace["finding"], trace["rule"], trace["steps"]) == (finding["id"], "InputBound", 2), done.err

@@ -89,7 +89,9 @@ class Policy {
   /// `event` as in findings.jsonl; `worse`: an update with a higher severity.
   [[nodiscard]] std::vector<Decision> OnFinding(const rules::Finding& finding, std::string_view event,
                                                 bool worse, double now_s, std::int64_t train_step);
-  /// Returns the escalations that are due.
+  /// The training began at `now_s`. A trace waits until the run is long enough for what it costs.
+  void TrainsSince(double now_s) { trains_since_s_ = now_s; }
+  /// Returns the escalations that are due, and traces that have waited for their time or their limit.
   [[nodiscard]] std::vector<Decision> Tick(double now_s, std::int64_t train_step);
   /// Takes what an earlier supervisor of the run did, from the audit. `at_s` may be negative.
   void Remember(const std::string& action, const std::string& finding, const std::string& cause, double at_s);
@@ -99,8 +101,8 @@ class Policy {
 
   [[nodiscard]] const std::vector<ActionSpec>& specs() const noexcept { return specs_; }
   [[nodiscard]] const ActionSpec* Find(std::string_view name) const noexcept;
-  /// True if escalations wait: Tick must be called now and then.
-  [[nodiscard]] bool waits() const noexcept { return !watches_.empty(); }
+  /// True if something waits: Tick must be called now and then.
+  [[nodiscard]] bool waits() const noexcept { return !watches_.empty() || !held_.empty(); }
 
  private:
   struct When {
@@ -112,6 +114,16 @@ class Policy {
     rules::Finding finding;
     When since;
   };
+  /// A trace that waits: it has not acted, and neither limits nor quiet times know of it.
+  struct Held {
+    const ActionSpec* spec;
+    rules::Finding finding;
+    std::string event;
+  };
+  [[nodiscard]] bool MustWait(const ActionSpec& spec, const rules::Finding& finding, double now_s);
+  /// Decides, or lets it wait.
+  void DecideInTime(const ActionSpec& spec, const rules::Finding& finding, std::string event, When now,
+                    std::vector<Decision>* decisions);
   Decision Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event, When now);
   /// Arms the escalations of actions that have acted for the finding in its present form. `anew`: their time
   /// counts from now, not from the action.
@@ -123,6 +135,8 @@ class Policy {
   std::map<std::string, std::deque<double>> times_;              // action -> when, inside its window
   std::map<std::pair<std::string, std::string>, double> quiet_;  // (action, cause) -> when it acted last
   std::vector<Watch> watches_;
+  std::vector<Held> held_;      // in the order in which they came; bounded
+  double trains_since_s_ = -1;  // -1: not known
 };
 
 /// "RULE/CAUSE", which a quiet time applies to; that of a trace, which shows all causes at once, to the rule.

@@ -67,9 +67,8 @@ class Runner {
 
  private:
   void Carry(const Decision& decision, std::int64_t train_step);
-  /// The same, but not before a trace may cost what it costs: then Poll does it, unless the finding has
-  /// healed.
-  void CarryInTime(const Decision& decision, std::int64_t train_step, std::int64_t now_ns);
+  /// The training is known to have begun: by a step, or a finding.
+  void Trains(std::int64_t now_ns);
   void Take(const Heard& heard);
   /// Writes whose signatures count into the run, where that is not what it says yet.
   void TellKeys(const std::vector<store::ControlRecord>& records);
@@ -95,8 +94,7 @@ class Runner {
   std::set<std::string> limit_said_;
   std::vector<std::string> sayings_;
   std::vector<rules::Finding> resumed_;
-  std::vector<Decision> early_;  // traces for which it is too early
-  std::int64_t trains_ns_ = -1;  // when a step was known first, or a finding
+  bool trains_ = false;
   rules::Finding stop_finding_;
   Inbox inbox_;
   Arrivals arrivals_;
