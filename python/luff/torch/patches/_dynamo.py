@@ -24,6 +24,7 @@ _PACKAGES = (
     "luff._patch",
     "luff._phases",
     "luff._registry",
+    "luff._tracer",
     "luff._turn",
     "luff._weak",
     "luff._rows",
