@@ -150,6 +150,7 @@ void AddGaps(const std::vector<const RawTraceEvent*>& tasks,
 DeviceTrace DevicesOf(const RawTrace& trace) {
   DeviceTrace out;
   out.capability = trace.capability;
+  out.xplane = trace.xplane;
   std::vector<const RawTraceEvent*> tasks;
   std::vector<Span> busy, kernels, others;  // others: kernels that are no collectives
   std::vector<double> lengths;
@@ -158,10 +159,12 @@ DeviceTrace DevicesOf(const RawTrace& trace) {
   for (const RawTraceEvent& event : trace.events) {
     const std::string& name = trace.names.at(event.name);
     const Span span{event.begin, event.end()};
+    out.stacks |= event.category == TraceCategory::kPython;
     if (event.category == TraceCategory::kRuntime) {
       if (event.correlation != 0) launched.emplace(event.correlation, event.begin);
       if (name == "cudaMalloc" || name == "cudaFree" || name == "hipMalloc" || name == "hipFree") {
         ++out.allocations;
+        out.frees += name.ends_with("Free") ? 1 : 0;
         out.allocation_s += event.length * kToSeconds;
       }
     }

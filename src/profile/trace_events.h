@@ -56,7 +56,8 @@ class TraceNames {
 struct RawTrace {
   std::vector<RawTraceEvent> events;
   TraceNames names;
-  std::uint64_t seen = 0;        // events of all kinds
+  std::uint64_t seen = 0;  // events of all kinds
+  bool xplane = false;
   std::int64_t base_ns = 0;      // Unix time that times count from; 0: not known
   std::int64_t capability = -1;  // major compute capability of the devices, the least of them; -1: not known
 };

@@ -265,6 +265,9 @@ class SpaceReader {
 
 }  // namespace
 
-Status ReadXplaneUntrusted(std::string_view bytes, RawTrace* trace) { return SpaceReader(trace).Read(bytes); }
+Status ReadXplaneUntrusted(std::string_view bytes, RawTrace* trace) {
+  trace->xplane = true;
+  return SpaceReader(trace).Read(bytes);
+}
 
 }  // namespace luff::profile

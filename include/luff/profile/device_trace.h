@@ -13,6 +13,8 @@ namespace luff::profile {
 struct DeviceTrace {
   double span_s = 0;  // from the first task of a device to the end of the last one; 0: none was traced
   double busy_s = 0;
+  bool xplane = false;  // of JAX or TensorFlow: other names of calls and copies, no operators around them
+  bool stacks = false;  // functions of Python were traced, which slows the host down
   std::int64_t capability = -1;  // major compute capability, the least of the devices; -1: not known
 
   /// A call in which the host waits for a device, by what the training does there.
@@ -43,6 +45,7 @@ struct DeviceTrace {
   std::string float32_of;                  // the kernel that took most of it
   double collective_s = 0, exposed_s = 0;  // NCCL; exposed: while no other kernel ran
   std::uint64_t allocations = 0;           // cudaMalloc and cudaFree
+  std::uint64_t frees = 0;                 // cudaFree
   double allocation_s = 0;                 // in them, of the host
 };
 

@@ -11,7 +11,7 @@
 namespace luff::rules {
 namespace {
 
-constexpr std::uint64_t kLookEvery = 64;  // steps; and at the end
+constexpr std::uint64_t kLookEvery = 64;  // TRAIN steps; and at the end
 constexpr std::size_t kWorkersJudged = 64;
 
 }  // namespace
@@ -23,7 +23,9 @@ void TraceRule::OnStep(const StepView& view, Sink& sink) {
   global_ = info.global_step;
   update_ = info.update;
   if (run_ == nullptr) run_ = view.memo.SharedTraces();
-  if (view.number % kLookEvery != kLookEvery - 1) return;
+  // Not steps of all modes: where a loop trains and evaluates in turns, each 64th may always be of one of
+  // them.
+  if (++trained_ % kLookEvery != 0) return;
   view.memo.RefreshTraces(view);
   Look(view.trial, sink);
 }
@@ -47,7 +49,8 @@ void TraceRule::Take(const query::Trial& trial, const RunTraces::Seen& seen, Sin
   const profile::DeviceTrace& devices = seen.devices;
   if (devices.span_s <= 0 || seen.file.steps <= 0 || seen.file.first_step < limits_.first) return;
   steps_ = seen.file.steps;
-  std::optional<TraceClaim> claim = Judge(devices);
+  std::optional<TraceClaim> claim;
+  if (!devices.xplane || JudgesXplane()) claim = Judge(devices);
   const auto open = open_.find(seen.worker);
   if (open != open_.end() && (!claim || claim->cause != open->second)) {
     const std::string cause = open->second;
@@ -90,6 +93,7 @@ std::string TraceRule::OfStep(double seconds, const profile::DeviceTrace& trace)
 void TraceRule::VisitFields(Fields& io) {
   io("judged", judged_, kWorkersJudged);
   io("open", open_, kWorkersJudged);
+  io("trained", trained_);
   io("step", step_);
   io("global", global_);
   io("update", update_);

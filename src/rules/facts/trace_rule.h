@@ -52,6 +52,10 @@ class TraceRule : public KeptRule {
  protected:
   /// What is wrong; nullopt if nothing is. Some device was traced for a while.
   [[nodiscard]] virtual std::optional<TraceClaim> Judge(const profile::DeviceTrace& trace) = 0;
+  /// Whether it also judges traces of JAX and TensorFlow.
+  [[nodiscard]] virtual bool JudgesXplane() const { return false; }
+  /// TRAIN steps of the trace that is judged.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
   /// "12.1 ms of 49 ms a step": a part of the trace's time, for each of its steps.
   [[nodiscard]] std::string OfStep(double seconds, const profile::DeviceTrace& trace) const;
   [[nodiscard]] double share() const noexcept { return limits_.share; }
@@ -64,6 +68,7 @@ class TraceRule : public KeptRule {
   const TraceLimits limits_;
   std::map<std::uint32_t, std::int64_t> judged_;     // worker -> entries of its document
   std::map<std::uint32_t, std::string> open_;        // worker -> cause of the finding that stands
+  std::uint64_t trained_ = 0;                        // TRAIN steps that it has seen
   std::int64_t steps_ = 0;                           // of the trace that is judged
   std::int64_t step_ = 0, global_ = 0, update_ = 0;  // the last TRAIN step
   std::shared_ptr<RunTraces> run_;                   // not kept: that of the evaluation

@@ -22,7 +22,9 @@ class AllocatorThrash final : public TraceRule {
 
  private:
   std::optional<TraceClaim> Judge(const DeviceTrace& trace) override {
-    if (trace.allocations == 0 || trace.allocation_s < share() * trace.span_s) return std::nullopt;
+    // A new shape allocates once, and gives nothing back.
+    if (trace.frees < static_cast<std::uint64_t>(steps()) || trace.allocation_s < share() * trace.span_s)
+      return std::nullopt;
     TraceClaim claim;
     claim.cause = "empty_cache";
     claim.what = fmt::format("the host spends {} in cudaMalloc and cudaFree ({} calls in the trace)",

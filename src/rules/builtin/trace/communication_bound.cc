@@ -21,7 +21,7 @@ class CommunicationBound final : public TraceRule {
 
  private:
   std::optional<TraceClaim> Judge(const DeviceTrace& trace) override {
-    if (trace.exposed_s < share() * trace.span_s) return std::nullopt;
+    if (trace.exposed_s <= 0 || trace.exposed_s < share() * trace.span_s) return std::nullopt;
     TraceClaim claim;
     claim.cause = "exposed";
     claim.what = fmt::format(

@@ -24,7 +24,10 @@ class HostSync final : public TraceRule {
 
  private:
   std::optional<TraceClaim> Judge(const DeviceTrace& trace) override {
-    if (trace.idle_sync_s < share() * trace.span_s || trace.syncs.empty()) return std::nullopt;
+    // Without the wait the host works while the device does, so at most the shorter of the two is saved:
+    // where the host spends the idle time on its own work (a loader), it stays the slower one.
+    const double saved = std::min(trace.idle_sync_s, trace.busy_s);
+    if (saved < share() * trace.span_s || trace.syncs.empty()) return std::nullopt;
     const DeviceTrace::Sync& most = trace.syncs.front();
     TraceClaim claim;
     claim.cause = CauseOf(most.inside);
@@ -55,9 +58,12 @@ class HostSync final : public TraceRule {
                       {"calls", most.calls}};
     claim.threshold =
         fmt::format("idle for {:g} % of the traced time after waits of the host (Luff)", 100 * share());
-    claim.saving_s = claim.high_s = trace.idle_sync_s;
-    claim.low_s = most.idle_s / 2;
-    claim.method = "idle time of the device between the end of a wait of the host and the next task";
+    claim.saving_s = claim.high_s = saved;
+    claim.low_s = std::min(most.idle_s / 2, saved);
+    claim.method =
+        "idle time of the device between the end of a wait of the host and the next task, at most the time "
+        "in "
+        "which it is busy";
     return claim;
   }
 

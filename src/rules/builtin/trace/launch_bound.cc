@@ -24,6 +24,7 @@ class LaunchBound final : public TraceRule {
   static constexpr double kSmall = 20e-6;  // seconds: a launch by PyTorch takes the host 5 to 50 us
 
   std::optional<TraceClaim> Judge(const DeviceTrace& trace) override {
+    if (trace.stacks) return std::nullopt;  // tracing functions makes each launch late
     if (trace.idle_launch_s < share() * trace.span_s || trace.kernel_median_s >= kSmall) return std::nullopt;
     const double step = trace.span_s;
     TraceClaim claim;
@@ -34,8 +35,12 @@ class LaunchBound final : public TraceRule {
         OfStep(trace.idle_launch_s, trace), trace.kernels, profile::TimeText(trace.kernel_median_s));
     claim.why = "launching a kernel costs the host more than the device needs for it";
     claim.remedy =
-        "larger batches as long as memory lasts, torch.compile(mode=\"reduce-overhead\") or CUDA graphs, and "
-        "a fused optimizer";
+        trace.xplane
+            ? "larger batches as long as memory lasts; compile more at once: jax.jit around the whole step, "
+              "lax.scan over steps, steps_per_execution and jit_compile of Keras"
+            : "larger batches as long as memory lasts, torch.compile(mode=\"reduce-overhead\") or CUDA "
+              "graphs, and "
+              "a fused optimizer";
     claim.causes = {"a small model or a small batch", "many operations on small tensors",
                     "an optimizer that takes each parameter by itself"};
     claim.evidence = {{"idle_s", trace.idle_launch_s},
@@ -52,6 +57,7 @@ class LaunchBound final : public TraceRule {
     claim.method = "half of the time in which the device waits for launches";
     return claim;
   }
+  [[nodiscard]] bool JudgesXplane() const override { return true; }
 };
 
 }  // namespace

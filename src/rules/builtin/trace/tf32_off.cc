@@ -23,6 +23,7 @@ class Tf32Off final : public TraceRule {
   static constexpr std::int64_t kAmpere = 8;  // first with TF32
 
   std::optional<TraceClaim> Judge(const DeviceTrace& trace) override {
+    if (trace.busy_s < trace.span_s / 2) return std::nullopt;  // the host decides how long a step takes
     if (trace.capability < kAmpere || trace.busy_s <= 0 || trace.float32_s < share() * trace.busy_s)
       return std::nullopt;
     TraceClaim claim;

@@ -61,11 +61,14 @@ class Traced {
                             entries_.empty() ? "" : ",", name, first);
     return *this;
   }
-  [[nodiscard]] std::vector<Finding> Told(const char* rules = kAll, int steps = 200) {
+  [[nodiscard]] std::vector<Finding> Told(const char* rules = kAll, int steps = 200, bool evaluates = false) {
     FakeTrial trial;
     trial.SetPath(directory_.path() + "/run");
     trial.SetDocument("traces", R"({"traces":[)" + entries_ + "]}");
-    for (int i = 0; i < steps; ++i) trial.Step().Loss(1);
+    for (int i = 0; i < steps; ++i) {
+      trial.Step().Loss(1);
+      if (evaluates) trial.Step(query::Mode::kEval).Loss(1);
+    }
     return testing::FindingsOf(trial, rules, ParameterSet::kLuff);
   }
 
@@ -134,6 +137,23 @@ TEST(HostSync, AWaitAfterWhichTheDeviceGoesOn_IsNone) {
   EXPECT_TRUE(Told(trace).empty());
 }
 
+TEST(HostSync, WhatTheHostDoesItselfAfterAWait_IsNotSaved) {
+  Trace trace;  // 0.5 ms of the device, then the host loads a batch for 9 ms
+  for (int i = 0; i < 3; ++i) {
+    const double begin = 10'000 * i;
+    trace.Task("kernel", "gemm", begin, begin + 10, 500);
+    trace.Add("cuda_runtime", "cudaStreamSynchronize", 1, begin + 100, 415);
+  }
+  trace.Task("kernel", "gemm", 30'000, 30'010, 10);
+  EXPECT_TRUE(Told(trace).empty());
+}
+
+TEST(TraceRules, ATraceIsJudgedWhileALoopTrainsAndEvaluatesInTurns) {
+  const auto findings = Traced().With(Reading()).Told(kAll, 200, true);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 63);  // not at the end
+}
+
 TEST(HostSync, ItHealsWhenALaterTraceShowsItNoMore_AndIsToldOnce) {
   auto findings = Traced().With(Reading()).With(Healthy(), 80).Told();
   ASSERT_EQ(findings.size(), 1U);
@@ -150,6 +170,7 @@ TEST(LaunchBound, SmallKernelsThatAreLaunchedLate) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "small_kernels");
   EXPECT_NEAR(findings[0].saving->share, 0.44, 0.01);
+  EXPECT_TRUE(Told(trace.Add("python_function", "train.py(41): step", 1, 0, 30'000)).empty());
   Trace late;  // the host works for 5 ms between two kernels: it does not launch small ones
   for (int i = 0; i < 6; ++i) late.Task("kernel", "add", 5000 * i, 5000 * i + 6, 6);
   EXPECT_TRUE(Told(late).empty());
@@ -193,6 +214,9 @@ TEST(Tf32Off, FullFloat32_WhereTensorCoresAre) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].rule, "Tf32Off");
   EXPECT_NE(findings[0].what.find("50 % of the device's time"), std::string::npos) << findings[0].what;
+  Trace waits = trace;
+  waits.Task("kernel", "elementwise_kernel", 100'000, 100'010, 10);  // for something else, most of the time
+  EXPECT_TRUE(Traced().With(waits).Told("Tf32Off").empty());
   EXPECT_TRUE(Told(trace.Capability(7)).empty());
   EXPECT_TRUE(Told(trace.Capability(-1)).empty());
   Trace cores;
@@ -224,6 +248,9 @@ TEST(AllocatorThrash, MemoryThatIsGivenBackInEachStep) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "empty_cache");
   EXPECT_NE(findings[0].what.find("6 calls"), std::string::npos);
+  Trace grows = Healthy();  // batches of new shapes: the cache keeps what it has been given
+  for (int i = 0; i < 3; ++i) grows.Add("cuda_runtime", "cudaMalloc", 1, 10'000 * i + 50, 800);
+  EXPECT_TRUE(Told(grows).empty());
 }
 
 }  // namespace
