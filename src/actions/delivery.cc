@@ -162,6 +162,15 @@ bool Deliveries::Ended(pid_t pid, const ExitState& state) {
   return true;
 }
 
+void Deliveries::Reap() {
+  for (std::size_t i = 0; i < running_.size();) {
+    int status = 0;
+    const pid_t pid = running_[i].pid;
+    const pid_t got = Uninterrupted([&] { return waitpid(pid, &status, WNOHANG); });
+    if (got != pid || !Ended(pid, DecodeStatus(status))) ++i;
+  }
+}
+
 void Deliveries::Cancel(std::int64_t now_ns, const std::string& why) {
   cancelled_ = why;
   for (Running& one : running_) {

@@ -111,9 +111,12 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
 }
 
 void Reap(watch::Fleet* fleet) {
+  fleet->ReapChildren();
+  // What others have left to us.
   int status = 0;
   siginfo_t one{};
-  // Who has ended is looked at first: the process of a rule is waited for by that rule, in a moment.
+  // Who has ended is looked at first: the process of a rule is waited for by that rule, when it is asked
+  // next.
   while (waitid(P_ALL, 0, &one, WEXITED | WNOHANG | WNOWAIT) == 0 && one.si_pid > 0 &&
          !rules::IsProcessOfOwnRule(one.si_pid)) {
     const pid_t pid = waitpid(one.si_pid, &status, WNOHANG);

@@ -371,6 +371,10 @@ void Fleet::ChildEnded(pid_t pid, const ExitState& state) {
   }
 }
 
+void Fleet::ReapChildren() {
+  for (const auto& [path, run] : runs_) run->ReapChildren();
+}
+
 void Fleet::Leave(double seconds) {
   const std::int64_t until = Monotonic() + static_cast<std::int64_t>(seconds * 1e9);
   slow_thread_.request_stop();

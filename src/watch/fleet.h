@@ -54,6 +54,8 @@ class Fleet {
   int Turn();
   void AddTo(std::vector<pollfd>* fds) const;
   void ChildEnded(pid_t pid, const ExitState& state);
+  /// Takes the ends of all deliveries' processes.
+  void ReapChildren();
   /// Writes checkpoints and ends deliveries; takes at most about `seconds`.
   void Leave(double seconds);
 

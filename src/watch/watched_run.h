@@ -77,6 +77,7 @@ class WatchedRun {
   [[nodiscard]] std::vector<std::string> TakeSayings();
   void AddTo(std::vector<pollfd>* fds) const { runner_.deliveries().AddTo(fds); }
   bool ChildEnded(pid_t pid, const ExitState& state) { return runner_.deliveries().Ended(pid, state); }
+  void ReapChildren() { runner_.deliveries().Reap(); }
   /// Everything that was found was taken, and nothing is being delivered.
   [[nodiscard]] bool settled();
   /// The run has ended, all its steps are judged, and it is settled.

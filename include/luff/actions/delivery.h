@@ -41,6 +41,8 @@ class Deliveries {
   void Poll(std::int64_t now_ns);
   /// Takes the end of a child; false if it is not one of ours.
   bool Ended(pid_t pid, const ExitState& state);
+  /// Takes the ends of its children, whatever other children of this process wait for.
+  void Reap();
   /// Ends all running deliveries, as the job is over.
   void Cancel(std::int64_t now_ns, const std::string& why);
   [[nodiscard]] std::vector<DeliveryNews> TakeNews() { return std::exchange(news_, {}); }
