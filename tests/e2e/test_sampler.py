@@ -25,7 +25,7 @@ weights = {{"w": np.ones(4, np.float32)}}
 hook = luff.numpy.attach(weights, {options})
 end = time.monotonic() + {seconds}
 number = 0
-while time.monotonic() < end:
+while time.monotonic() < end and not os.path.exists({enough!r}):
     with hook.step() as step:
         step.gradients({{"w": np.full(4, 0.1, np.float32)}})
         step.loss(1.0 / (number + 1))
@@ -37,7 +37,9 @@ while time.monotonic() < end:
 
 def _script(luff: Luff, seconds: float, options: str = "", after: str = "") -> str:
     path = luff.tmp / "train.py"
-    path.write_text(_SCRIPT.format(seconds=seconds, options=options, after=after))
+    path.write_text(
+        _SCRIPT.format(seconds=seconds, options=options, after=after, enough=str(luff.tmp / "enough"))
+    )
     return str(path)
 
 
@@ -125,12 +127,14 @@ def test_off_measures_nothing(luff: Luff) -> None:
 
 def test_a_killed_sampler_is_started_once_more(luff: Luff) -> None:
     run = luff.tmp / "run"
-    job = luff.start("run", "--run", str(run), "--", sys.executable, _script(luff, 8))
+    job = luff.start("run", "--run", str(run), "--", sys.executable, _script(luff, 120))
     first = _wait(lambda: _hosts(run) and _samplers(run), "a sampler")[0]
     os.kill(first, signal.SIGKILL)
     second = _wait(lambda: [pid for pid in _samplers(run) if pid != first], "another one")[0]
     _wait(lambda: len(list(_hosts(run)[0].glob("m-*.lfm"))) == 2, "its first segment")
     os.kill(second, signal.SIGKILL)
+    time.sleep(2)  # time to start a third one, which must not come
+    (luff.tmp / "enough").touch()
     out, err = job.communicate(timeout=120)
     assert job.returncode == 0, out + err
     assert not _samplers(run)
