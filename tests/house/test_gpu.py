@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ["kernels", "values", "identical", "cost"]
+PARTS = ["kernels", "values", "forms", "samples", "identical", "memory", "cost"]
 
 
 def gpu(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -36,4 +36,4 @@ def test_parts_are_chosen_by_name(tmp_path: Path) -> None:
     assert "1 skipped" in gpu(tmp_path, "--only", "cost").stdout
     wrong = gpu(tmp_path, "--only", "prices")
     assert wrong.returncode == 1
-    assert "no part prices; there are: kernels, values, identical, cost" in wrong.stderr
+    assert f"no part prices; there are: {', '.join(PARTS)}" in wrong.stderr
