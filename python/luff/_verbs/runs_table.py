@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import secrets
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from luff._rules_beside import luff_command
-from luff.errors import NotFoundError
+from luff._verbs.made_file import WRONG_USAGE, make_file, whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OK, WRONG_USAGE = 0, 2
 MAX_PARAMETERS = 500  # that have columns; all are in `parameters`
 _TEXTS = (
     "run",
@@ -118,21 +113,10 @@ def _struct(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(table: Any, path: str) -> None:
-    """Whole or not at all."""
     import pyarrow.parquet as pq
 
-    temporary = f"{path}.{secrets.token_hex(4)}~"
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        with os.fdopen(fd, "wb") as file:
-            pq.write_table(table, file, compression="zstd")
-        os.replace(temporary, path)
-    except BaseException:  # also of pyarrow, and if it is interrupted
-        try:
-            os.unlink(temporary)
-        except OSError:
-            pass
-        raise
+    with whole_file(path) as file:
+        pq.write_table(table, file, compression="zstd")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -140,27 +124,16 @@ def main(words: Sequence[str] | None = None) -> int:
     path, *rest = sys.argv[1:] if words is None else words
     try:
         import pyarrow.parquet as _  # noqa: F401
-
-        done = subprocess.run([luff_command(), "runs", "--json", *rest], stdout=subprocess.PIPE, check=False)
-        if done.returncode != OK:  # it has said why
-            return done.returncode if done.returncode > 0 else 1
-        cards = [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
-        _write(table_of(cards), path)
     except ImportError:
         print("luff: runs: --parquet needs pyarrow; install it: pip install pyarrow", file=sys.stderr)
         return WRONG_USAGE
-    except NotFoundError as error:
-        print(f"luff: runs: {error}", file=sys.stderr)
-        return WRONG_USAGE
-    except OSError as error:
-        print(
-            f"luff: runs: the table cannot be written ({error.strerror}); give a file in a directory that exists: "
-            f"{path}",
-            file=sys.stderr,
-        )
-        return WRONG_USAGE
-    print(f"luff: {path}: {len(cards)} runs", file=sys.stderr)
-    return OK
+
+    def write(printed: bytes) -> str:
+        cards = [json.loads(line) for line in printed.splitlines() if line.strip()]
+        _write(table_of(cards), path)
+        return f": {len(cards)} runs"
+
+    return make_file(path, "table", ["runs", "--json", *rest], write)
 
 
 if __name__ == "__main__":

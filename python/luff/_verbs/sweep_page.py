@@ -13,18 +13,14 @@ import html
 import json
 import math
 import os
-import secrets
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from luff._rules_beside import luff_command
-from luff.errors import NotFoundError
+from luff._verbs.made_file import make_file, whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OK, WRONG_USAGE = 0, 2
 _MOST_ROWS = 2000
 _MOST_BARS = 120
 _MOST_COLUMNS = 8
@@ -363,18 +359,8 @@ def _write(path: str, text: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         return
-    temporary = f"{path}.{secrets.token_hex(4)}~"
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:  # also if it is interrupted
-        try:
-            os.unlink(temporary)
-        except OSError:
-            pass
-        raise
+    with whole_file(path) as whole:
+        whole.write(text.encode())
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -388,23 +374,12 @@ def main(words: Sequence[str] | None = None) -> int:
     command = ["compare", *name, "--json"]
     command += [f"--by={arguments.by}"] if arguments.by else []
     command += ["--", arguments.folder] if arguments.folder else []
-    try:
-        done = subprocess.run([luff_command(), *command], stdout=subprocess.PIPE, check=False)
-        if done.returncode != OK:  # it has said why
-            return done.returncode if done.returncode > 0 else 1
-        _write(arguments.html, page(json.loads(done.stdout), arguments.by))
-    except NotFoundError as error:
-        print(f"luff: compare: {error}", file=sys.stderr)
-        return WRONG_USAGE
-    except OSError as error:
-        print(
-            f"luff: compare: the page cannot be written ({error.strerror}); give a file in a directory that exists: "
-            f"{arguments.html}",
-            file=sys.stderr,
-        )
-        return WRONG_USAGE
-    print(f"luff: {arguments.html}", file=sys.stderr)
-    return OK
+
+    def write(printed: bytes) -> str:
+        _write(arguments.html, page(json.loads(printed), arguments.by))
+        return ""
+
+    return make_file(arguments.html, "page", command, write)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from luff._verbs import sweep_page
+from luff._verbs import made_file, sweep_page
 from luff._verbs.sweep_page import axis_of, page
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\x1b[2J</style>"
@@ -167,12 +167,12 @@ def test_axes_reach_from_end_to_end():
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sweep_page, "luff_command", lambda: "/bin/false")
+    monkeypatch.setattr(made_file, "luff_command", lambda: "/bin/false")
     assert sweep_page.main(["--html", str(tmp_path / "page.html"), "--sweep", "digits"]) == 1
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "told").write_text("#!/bin/sh\ncat <<'EOF'\n" + __import__("json").dumps(TOLD) + "\nEOF\n")
     (tmp_path / "told").chmod(0o755)
-    monkeypatch.setattr(sweep_page, "luff_command", lambda: str(tmp_path / "told"))
+    monkeypatch.setattr(made_file, "luff_command", lambda: str(tmp_path / "told"))
     assert sweep_page.main(["--html", str(tmp_path / "page.html"), "--sweep", "digits"]) == 0
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert sweep_page.main(["--html", str(tmp_path / "no/page.html"), "--sweep", "digits"]) == 2
