@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -89,6 +90,11 @@ bool IsInMemory(const std::string& inverted, const std::string& except) {
       const ssize_t got = pread(memory, bytes.data(), std::min<std::uint64_t>(bytes.size(), end - at),
                                 static_cast<off_t>(at));
       for (ssize_t i = 0; !found && i + static_cast<ssize_t>(inverted.size()) <= got; ++i) {
+        const void* first = std::memchr(bytes.data() + i, static_cast<unsigned char>(~inverted[0]),
+                                        static_cast<std::size_t>(got - i));
+        if (first == nullptr) break;
+        i = static_cast<const char*>(first) - bytes.data();
+        if (i + static_cast<ssize_t>(inverted.size()) > got) break;
         std::size_t same = 0;
         while (same < inverted.size() &&
                static_cast<char>(~bytes[static_cast<std::size_t>(i) + same]) == inverted[same])
@@ -102,6 +108,7 @@ bool IsInMemory(const std::string& inverted, const std::string& except) {
     }
   }
   close(memory);
+  explicit_bzero(bytes.data(), bytes.size());  // else the next search finds the copy
   return found;
 }
 

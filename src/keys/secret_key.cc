@@ -75,11 +75,12 @@ Result<SecretKey> SecretKey::Create(const std::string& path, std::string id) {
   LUFF_RETURN_IF_ERROR(CheckId(key.id_));
   std::string seed(key.bytes_.begin(), key.bytes_.begin() + kSeedBytes);
   std::string secret = Base64Of(seed);
-  // By hand: the library would leave copies of the secret behind.
-  std::string text = fmt::format(
-      "{{\"format\": \"luff-key\", \"version\": 1, \"id\": \"{}\",\n \"ed25519\": \"{}\",\n"
-      " \"ed25519_secret\": \"{}\"}}\n",
-      key.id_, Base64Of(key.ed25519()), secret);
+  // In one place that is wiped: the libraries for JSON and for formatting leave copies of the secret behind.
+  std::string text;
+  text.reserve(kMaxFileBytes);
+  text.append("{\"format\": \"luff-key\", \"version\": 1, \"id\": \"").append(key.id_);
+  text.append("\",\n \"ed25519\": \"").append(Base64Of(key.ed25519()));
+  text.append("\",\n \"ed25519_secret\": \"").append(secret).append("\"}\n");
   Status written = WriteNewFile(Env::Real(), path, text);
   Wipe(&seed), Wipe(&secret), Wipe(&text);
   if (written.code() == StatusCode::kAlreadyExists)

@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 /// Measures how work grows with its input, on a machine that is busy with other things too.
@@ -24,7 +25,19 @@ template <typename Work>
   return least;
 }
 
-/// How many times as long four times the input may take: linear work takes 4 times, quadratic work 16 times.
-inline constexpr double kLinear = 8;
+/// Whether four times the input takes less than 8 times as long: linear work takes 4 times, quadratic work 16
+/// times. What differs is measured again: a busy neighbour may have slowed one of the two.
+///
+/// \param seconds returns the time for an input of so many.
+template <typename Seconds>
+[[nodiscard]] bool IsLinear(Seconds seconds, std::size_t few) {
+  double small = std::numeric_limits<double>::infinity(), large = small;
+  for (int i = 0; i < 4; ++i) {
+    small = std::min(small, seconds(few));
+    large = std::min(large, seconds(4 * few));
+    if (large < 8 * small) return true;
+  }
+  return false;
+}
 
 }  // namespace luff::query::testing
