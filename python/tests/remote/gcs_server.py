@@ -11,7 +11,8 @@ import hashlib
 import re
 import threading
 from contextlib import contextmanager
-from email.utils import formatdate
+from datetime import datetime, timezone
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -25,7 +26,7 @@ _FIRST_GENERATION = 1_790_000_000_000_000
 class Stored(NamedTuple):
     data: bytes
     generation: int
-    time: str
+    time: datetime
 
     @property
     def etag(self) -> str:
@@ -90,14 +91,14 @@ class Handler(BaseHTTPRequestHandler):
         if wanted is not None and int(wanted) != now:
             return self.fail(412, "PreconditionFailed")
         type(self).generation += 1
-        stored = objects[key] = Stored(body, self.generation, formatdate(usegmt=True))
+        stored = objects[key] = Stored(body, self.generation, datetime.now(timezone.utc))
         return self.answer(200, ETag=stored.etag, x_goog_generation=str(stored.generation))
 
     def get(self, found: Stored) -> None:
         headers = {
             "ETag": found.etag,
             "x_goog_generation": str(found.generation),
-            "Last_Modified": found.time,
+            "Last_Modified": format_datetime(found.time, usegmt=True),
         }
         if found.etag in self.headers.get("If-None-Match", ""):
             return self.answer(304, **headers)
@@ -128,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
                 continue
             text += (
                 f"<Contents><Key>{escape(name)}</Key><Generation>{stored.generation}</Generation>"
-                f"<LastModified>2026-11-27T00:00:00.000Z</LastModified><ETag>{escape(stored.etag)}</ETag>"
+                f"<LastModified>{stored.time:%Y-%m-%dT%H:%M:%S.%f}Z</LastModified><ETag>{escape(stored.etag)}</ETag>"
                 f"<Size>{len(stored.data)}</Size></Contents>"
             )
         if len(names) > most:
