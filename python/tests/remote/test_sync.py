@@ -582,6 +582,7 @@ def test_twenty_kills_lose_nothing(run, tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("base", ["file", "s3"], indirect=True)
 def test_two_hundred_kills_lose_nothing(run, base, tmp_path):
     kill_again_and_again(run, base, tmp_path, 200)
 
