@@ -19,6 +19,7 @@ namespace luff::capture {
 namespace {
 
 constexpr std::size_t kMostMarked = 256;  // steps that have ended and are not handed over
+constexpr std::size_t kMostRanges = 256, kMostKeptReads = 16;  // of memory of a device, for the caller
 
 using format::Form;
 using format::GapReason;
@@ -373,6 +374,70 @@ std::uint64_t SessionImpl::HashOnDevice(std::uint64_t seed, std::span<const Devi
   return token;
 }
 
+std::uint64_t SessionImpl::ReadOnDevice(std::span<const DeviceRange> ranges,
+                                        const DevicePlace& place) noexcept {
+  if (!reads_accelerators_ || ranges.empty() || ranges.size() > kMostRanges || !Accepts()) return 0;
+  std::uint64_t number = 0;
+  Timed("ReadOnDevice", [&] {
+    std::vector<device::Piece> pieces;
+    std::uint64_t bytes = 0;
+    for (const DeviceRange& range : ranges) {
+      if (range.bytes > device::kMaxPieceBytes) return;
+      bytes += range.bytes;
+      pieces.push_back({range.data, static_cast<std::uint32_t>(range.bytes)});
+    }
+    if (bytes > device::kMaxPieceBytes) return;
+    MutexLock lock(mutex_);
+    if (reads_.size() == kMostKeptReads) return;
+    Read read;
+    read.ranges = pieces.size();
+    if (core_->device->Read(place.device, place.stream, {}, pieces, &read.ticket) != device::Refusal::kNone)
+      return;
+    read.number = ++last_read_;
+    reads_.push_back(std::move(read));
+    number = last_read_;
+  });
+  return number;
+}
+
+LateRead SessionImpl::TakeRead(std::uint64_t read, std::string* bytes) noexcept {
+  bytes->clear();
+  if (!Accepts()) return LateRead::kLost;
+  LateRead found = LateRead::kLost;
+  Timed("TakeRead", [&] {
+    MutexLock lock(mutex_);
+    const auto one = std::ranges::find(reads_, read, &Read::number);
+    if (one == reads_.end()) return;
+    const device::Arrival arrival = one->ticket->arrival();
+    if (arrival == device::Arrival::kWaits) {
+      found = LateRead::kWaits;
+      return;
+    }
+    if (arrival == device::Arrival::kHere) {
+      for (std::size_t i = 0; i < one->ranges; ++i) {
+        const std::span<const std::byte> piece = one->ticket->piece(i);
+        bytes->append(reinterpret_cast<const char*>(piece.data()), piece.size());
+      }
+      found = LateRead::kHere;
+    }
+    reads_.erase(one);
+  });
+  return found;
+}
+
+void SessionImpl::BeginPhaseOnDevice(format::Phase phase, const DevicePlace& place) noexcept {
+  if (!reads_accelerators_ || !Accepts() || core_->plans.now().config().profile == Profile::kOff) return;
+  if (static_cast<std::size_t>(phase) >= format::kPhaseCount) return;
+  Timed("BeginPhaseOnDevice", [&] {
+    core_->device->BeginPhase(place.device, place.stream, static_cast<std::uint8_t>(phase));
+  });
+}
+
+void SessionImpl::EndStepOnDevice(const DevicePlace& place) noexcept {
+  if (!reads_accelerators_ || !Accepts() || core_->plans.now().config().profile == Profile::kOff) return;
+  Timed("EndStepOnDevice", [&] { passed_ = core_->device->EndStep(place.device, place.stream); });
+}
+
 void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
   if (!Accepts()) return;
   if (bytes_of_text > kMaxText) {
@@ -488,6 +553,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
     if (core_->plans.now().config().profile != Profile::kOff) {
       if (end.wall_unix_ns == 0) {
         work->ended = phases_.EndStep(&work->batch.phases);
+        work->passed = std::exchange(passed_, nullptr);
         marked_.clear();
       } else if (!marked_.empty()) {
         work->batch.phases = marked_.front().phases;

@@ -48,6 +48,10 @@ class SessionImpl final : public Session {
   void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept override;
   std::uint64_t HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
                              const DevicePlace& place) noexcept override;
+  std::uint64_t ReadOnDevice(std::span<const DeviceRange> ranges, const DevicePlace& place) noexcept override;
+  LateRead TakeRead(std::uint64_t read, std::string* bytes) noexcept override;
+  void BeginPhaseOnDevice(format::Phase phase, const DevicePlace& place) noexcept override;
+  void EndStepOnDevice(const DevicePlace& place) noexcept override;
   void Scalar(TensorId id, double value) noexcept override;
   void Text(TensorId id, std::string_view utf8) noexcept override;
   void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept override;
@@ -123,6 +127,13 @@ class SessionImpl final : public Session {
   mutable Mutex mutex_;
   std::vector<std::shared_ptr<Producer>> producers_ LUFF_GUARDED_BY(mutex_);
   std::vector<std::pair<std::string, std::string>> documents_ LUFF_GUARDED_BY(mutex_);
+  struct Read {
+    std::uint64_t number = 0;
+    std::size_t ranges = 0;
+    std::shared_ptr<device::Ticket> ticket;
+  };
+  std::vector<Read> reads_ LUFF_GUARDED_BY(mutex_);  // for the caller, that nobody has taken
+  std::uint64_t last_read_ LUFF_GUARDED_BY(mutex_) = 0;
   store::LossLedger lost_ LUFF_GUARDED_BY(mutex_);  // steps that found no room in the queue
 
   // Of the step in progress; the step calls come from one thread at a time.
@@ -132,6 +143,7 @@ class SessionImpl final : public Session {
   std::int64_t last_end_ns_ = 0;
   std::uint64_t last_device_ns_ = 0;  // of the collector, at the end of the last step
   PhaseSteps phases_;
+  std::shared_ptr<device::StepPassed> passed_;  // of the step that ends now
   store::StepModules modules_;
   enum class Trace : std::uint8_t { kNone, kRuns, kEnds };  // kEnds: within the step in progress
   std::atomic<Trace> trace_{Trace::kNone};

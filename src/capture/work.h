@@ -69,7 +69,8 @@ struct Work {
   store::StepBatch batch;        // kStep, kLoose
   std::int64_t global_step = 0;  // kSlice: the expected one
   PhasesEnd ended;               // kStep with phases
-  std::vector<Late> late;        // kStep: what it waits for
+  std::vector<Late> late;        // kStep: what it waits for,
+  std::shared_ptr<device::StepPassed> passed;  // and its times on a device; null: none
   std::int64_t late_since_ns = 0;
   std::vector<std::unique_ptr<std::byte[]>> values;  // that came late; chunks point to them, or to memory of
   std::vector<std::shared_ptr<device::Ticket>> tickets;

@@ -13,6 +13,7 @@ import textwrap
 from pathlib import Path
 
 import luff
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -105,6 +106,13 @@ def test_values_of_a_training(tmp_path):
         tensor = trial.tensor(trial_name(trial, name))
         sums = [tensor.summary(step)["sum"] for step in tensor.steps()]
         assert sums == pytest.approx([row[at] for row in out["sums"]], rel=1e-5, abs=1e-6)
+    profile = trial.profile()
+    known = profile.steps["device"] >= 0
+    assert known.tolist() == [False] + [True] * 11  # the first step had begun before the device was read
+    assert (profile.steps["device_idle"][known] == 1).all()  # the double works before its calls return
+    parts = sum(np.nan_to_num(seconds) for seconds in profile.device_phases.values())
+    assert set(profile.device_phases) == {"other", "forward", "backward", "optimizer"}
+    assert parts[known] == pytest.approx(profile.steps["device"][known])
     assert reasons(trial) <= {"unsupported"}  # values of inputs and outputs that a collection asks for
 
 
@@ -256,6 +264,69 @@ def test_a_driver_that_does_not_do(tmp_path, on_the_cpu):
         assert "device error" in reasons(trial)
         events = [json.dumps(event) for event in trial.events()]
         assert any(word in event for event in events), events
+
+
+@needs_double
+def test_a_driver_that_fails_at_any_call_changes_no_training(tmp_path, on_the_cpu):
+    out = run(
+        tmp_path,
+        """
+        import os
+        pretend()
+        results = []
+        for call in [*range(1, 40, 3), *range(40, 200, 17)]:
+            for failure in (2, 400):
+                os.mkdir(f"{call}-{failure}")
+                os.chdir(f"{call}-{failure}")
+                double = driver()
+                double.luff_double_fail_at(call, failure)
+                result = train()
+                results.append([call, failure, result["losses"], result["health"]["device_errors"],
+                                double.luff_double_misuse().decode()])
+                os.chdir("..")
+        print(json.dumps(results))
+        """,
+    )
+    errors = 0
+    for call, failure, losses, count, misuse in out:
+        assert losses == on_the_cpu["losses"], call
+        assert misuse == "", call
+        trial = luff.open_trial(tmp_path / f"{call}-{failure}" / "run")
+        assert len(trial.steps("TRAIN")) == 12, call
+        errors += count
+        if count:
+            assert any("device_error" in json.dumps(event) for event in trial.events()), call
+    assert errors > 5
+
+
+@needs_double
+def test_a_device_that_is_reset_between_steps(tmp_path):
+    out = run(
+        tmp_path,
+        """
+        double = driver()
+        pretend()
+        model = torch.nn.Linear(6, 3)
+        hook = luff.torch.attach(model, run="run", accelerators=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(8):
+            if step == 4:
+                assert hook.flush()
+                double.luff_double_reset_device()
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(torch.ones(2, 6)), torch.zeros(2, 3)).backward()
+            optimizer.step()
+        hook.close()
+        print(json.dumps([hook.health(), double.luff_double_misuse().decode()]))
+        """,
+    )
+    assert out[0]["device_errors"] == 1
+    assert out[1] == ""
+    trial = luff.open_trial(tmp_path / "run")
+    assert len(trial.steps("TRAIN")) == 8
+    weight = trial.tensor(trial_name(trial, "weight"))
+    assert [step for step in weight.steps()] == [0, 1, 2, 3]
+    assert "device error" in reasons(trial)
 
 
 def test_tensors_of_a_device_without_driver_are_gaps(tmp_path):
