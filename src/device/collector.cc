@@ -291,13 +291,16 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     const char* doing = "";
     std::shared_ptr<Slot> slot;
     std::shared_ptr<Fetch> fetch;
+    while (slots.Rescue(handle, &slot, &fetch)) {
+      if (fetch != nullptr) fetch->wanted.store(false);
+      Expect({device, std::exchange(slot, nullptr), std::exchange(fetch, nullptr), slots.staging()});
+    }
     error = slots.Enqueue(handle, inputs, pieces, &slot, &fetch, &doing);
-    if (error == kOutOfMemory || (error == kSuccess && slot == nullptr)) {
+    if (error == kOutOfMemory || IsOfCapture(error) || (error == kSuccess && slot == nullptr)) {
       if (fetch != nullptr) fetch->wanted.store(false);
       if (slot != nullptr) Expect({device, std::move(slot), std::move(fetch), slots.staging()});
-      return Refusal::kBusy;
+      return IsOfCapture(error) ? Refusal::kCaptured : Refusal::kBusy;
     }
-    if (IsOfCapture(error)) return Refusal::kCaptured;
     if (error != kSuccess) return Fail(device, &of, error, doing);
     reads_.fetch_add(1, std::memory_order_relaxed);
     *ticket = std::make_shared<TicketImpl>(shared_from_this(), slot, fetch, &use_, options_.headroom);

@@ -277,6 +277,35 @@ TEST_F(Collectors, ARefusedReadLeavesNoTables) {
   EXPECT_GT(refused, 5);
 }
 
+// A capture that begins in another thread between two calls of a read costs that read, and no memory for good.
+TEST_F(Collectors, AReadThatACaptureCutsOffIsUsedAgain) {
+  const Layout layout = Dense(DType::kFloat32, {40'000});
+  int cut = 0;
+  for (int call = 9 * 2; call < 24 * 2; ++call) {
+    Faults faults;
+    faults.failing_call = call / 2;
+    faults.failing_calls = call % 2 + 1;  // two: nor can the end of what was enqueued be marked
+    faults.failure = 906;
+    Begin(faults);
+    const DevicePointer at = OnDevice(*driver, std::vector<float>(40'000, 1));
+    const Input input{at, &layout};
+    for (int read = 0; read < 3; ++read) {
+      std::shared_ptr<Ticket> ticket;
+      const Refusal refusal = collector->Read(0, 0, {&input, 1}, {}, &ticket);
+      cut += refusal == Refusal::kCaptured ? 1 : 0;
+      if (ticket == nullptr) continue;
+      ASSERT_EQ(Await(*ticket), Arrival::kHere) << call;
+      EXPECT_EQ(ticket->summary(0).sum, 40'000) << call;
+    }
+    EXPECT_EQ(Error(), "") << call;
+    collector->Close(kLong);
+    EXPECT_EQ(driver->counts().device_allocations, 0) << call;
+    EXPECT_EQ(driver->counts().events, 0) << call;
+    EXPECT_EQ(driver->counts().pools, 0) << call;
+  }
+  EXPECT_GT(cut, 5);
+}
+
 TEST_F(Collectors, AnErrorTurnsThePathOffAndIsNamedOnce) {
   Faults faults;
   faults.failing_call = 8;

@@ -436,11 +436,23 @@ Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<cons
   if (error != kSuccess) {
     found->ForgetTables();
     found->held.store(false, std::memory_order_relaxed);
-    // Nothing is recorded where a graph is being captured. Then the slot is not used again.
-    if (error != kOutOfMemory || driver_->EventRecord(found->event, stream) != kSuccess) return error;
+    if (error != kOutOfMemory && !IsOfCapture(error)) return error;
+    if (driver_->EventRecord(found->event, stream) != kSuccess) {
+      if (IsOfCapture(error)) stranded_.push_back({std::move(found), *fetch, stream});
+      return error;
+    }
   }
   *slot = std::move(found);
   return error;
+}
+
+bool Slots::Rescue(Stream stream, std::shared_ptr<Slot>* slot, std::shared_ptr<Fetch>* fetch) {
+  const auto one = std::ranges::find(stranded_, stream, &Stranded::stream);
+  if (one == stranded_.end() || driver_->EventRecord(one->slot->event, stream) != kSuccess) return false;
+  *slot = std::move(one->slot);
+  *fetch = std::move(one->fetch);
+  stranded_.erase(one);
+  return true;
 }
 
 Code Slots::Launch(Function function, std::uint32_t blocks, void* arguments, Stream stream) {

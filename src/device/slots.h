@@ -90,9 +90,12 @@ class Slots {
   [[nodiscard]] Code Load(const char** doing);
   /// Enqueues a read. `slot` stays null if too much is on its way. kOutOfMemory: there was no memory for a
   /// slot, and the next reads do not ask for any; or, with a slot, for a part of the work. It is free once
-  /// its event has come. `fetch`: what the read puts into staging memory, null if nothing.
+  /// its event has come. After an error of a capture likewise; without a slot, Rescue may find it later. `fetch`: what the read puts into staging memory, null if nothing.
   [[nodiscard]] Code Enqueue(Stream stream, std::span<const Input> inputs, std::span<const Piece> pieces,
                              std::shared_ptr<Slot>* slot, std::shared_ptr<Fetch>* fetch, const char** doing);
+  /// Of a read whose work was cut off by a capture, on this stream: marks its end now, so that its memory can be
+  /// used again. False if there is none, or a capture still forbids it.
+  [[nodiscard]] bool Rescue(Stream stream, std::shared_ptr<Slot>* slot, std::shared_ptr<Fetch>* fetch);
   /// Gives back all that no work of the device can still use.
   void GiveBack() noexcept;
 
@@ -153,6 +156,12 @@ class Slots {
   Stream side_ = nullptr;  // gives memory back, apart from the training's streams
   std::shared_ptr<Staging> staging_;
   std::vector<std::shared_ptr<Slot>> slots_;
+  struct Stranded {
+    std::shared_ptr<Slot> slot;
+    std::shared_ptr<Fetch> fetch;
+    Stream stream = nullptr;
+  };
+  std::vector<Stranded> stranded_;  // reads without an event behind their work
   Tables tables_;
   std::vector<Extra> extras_;  // of the read that is being enqueued
   std::vector<Placed> placed_;

@@ -34,7 +34,17 @@ def _luff_run(folder: Path, place: str, options: list[str], command: list[str]) 
     settings.write_text(f"[capture]\naccelerators = {'true' if place == 'cuda' else 'false'}\n")
     beside = shutil.which("luff", path=str(Path(sys.executable).parent))
     luff = os.environ.get("LUFF_EXECUTABLE") or beside or shutil.which("luff") or "luff"
-    whole = [luff, "run", "--run", str(folder / "run"), "--config", str(settings), *options, "--", sys.executable]
+    whole = [
+        luff,
+        "run",
+        "--run",
+        str(folder / "run"),
+        "--config",
+        str(settings),
+        *options,
+        "--",
+        sys.executable,
+    ]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")])
     }
@@ -49,9 +59,7 @@ def _named(folder: Path, place: str, program: str) -> tuple[list[str], str]:
     """Returns the rules that said something of a program, and what it printed."""
     folder.mkdir(parents=True)
     found = folder / "findings"
-    said = _luff_run(
-        folder, place, ["--findings", str(found)], [str(HERE / "fault.py"), program, place]
-    )
+    said = _luff_run(folder, place, ["--findings", str(found)], [str(HERE / "fault.py"), program, place])
     lines = found.read_text().splitlines() if found.exists() else []
     return sorted({json.loads(line)["rule"] for line in lines if line.startswith("{")}), said
 
@@ -63,7 +71,8 @@ def faults(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         jobs = {
             program: [
-                pool.submit(_named, folder / f"{program}_{i}", place, program) for i, place in enumerate(places)
+                pool.submit(_named, folder / f"{program}_{i}", place, program)
+                for i, place in enumerate(places)
             ]
             for program in programs
         }
@@ -82,7 +91,9 @@ def stop(folder: Path, places: tuple[str, str] = ("cpu", "cuda")) -> Iterator[Ro
 
     def job(of: Path, place: str) -> str:
         of.mkdir()
-        return _luff_run(of, place, ["--on-finding", "stop"], [str(HERE / "nan.py"), place, str(of / "steps")])
+        return _luff_run(
+            of, place, ["--on-finding", "stop"], [str(HERE / "nan.py"), place, str(of / "steps")]
+        )
 
     with ThreadPoolExecutor(len(places)) as pool:
         folders = [folder / str(i) for i in range(len(places))]
@@ -124,4 +135,8 @@ def sanitizer(_: Path, tool: str | None = None) -> Iterator[Row]:
         if not ran and done.returncode == 0:
             yield _row(check, None, rows[0]["detail"] if rows else "the kernels did not run")
         else:
-            yield _row(check, done.returncode == 0 and not wrong, f"{said[-300:]} {done.stderr[-200:]} {wrong}".strip())
+            yield _row(
+                check,
+                done.returncode == 0 and not wrong,
+                f"{said[-300:]} {done.stderr[-200:]} {wrong}".strip(),
+            )

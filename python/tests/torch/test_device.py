@@ -212,7 +212,10 @@ def test_the_borders_of_phases_are_told_in_the_order_of_the_stream(watched, on_d
     on_device()
     _, session = watched(roles=DEFAULT_ROLES)
     train(model, steps=3)
-    forward, rest = int(Phase.FORWARD), [int(p) for p in (Phase.BACKWARD, Phase.OTHER, Phase.OPTIMIZER)] + [-1]
+    forward, rest = (
+        int(Phase.FORWARD),
+        [int(p) for p in (Phase.BACKWARD, Phase.OTHER, Phase.OPTIMIZER)] + [-1],
+    )
     assert [phase for phase, _, _ in session.borders] == rest + [forward, *rest] * 2
     assert {(device, stream) for _, device, stream in session.borders} == {(0, STREAM)}
     session.borders.clear()
@@ -232,7 +235,9 @@ def test_a_model_on_the_cpu_has_no_borders(watched):
 @pytest.mark.parametrize("late", [0, 1, 5])
 @pytest.mark.parametrize(("dtype", "shape"), [(torch.bfloat16, (3, 6)), (torch.float32, (50, 70))])
 @pytest.mark.parametrize("rate", [1e-9, 10.0])
-def test_what_rounding_leaves_of_an_update_is_compared_when_it_has_come(watched, on_device, late, dtype, shape, rate):
+def test_what_rounding_leaves_of_an_update_is_compared_when_it_has_come(
+    watched, on_device, late, dtype, shape, rate
+):
     """What is told equals what is told on the CPU, if all weights of the tensor are looked at."""
     told = []
     for there in (False, True):

@@ -4,6 +4,7 @@ tensors of the CPU that say they were on device 0. And what happens where there 
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -114,6 +115,35 @@ def test_values_of_a_training(tmp_path):
     assert set(profile.device_phases) == {"other", "forward", "backward", "optimizer"}
     assert parts[known] == pytest.approx(profile.steps["device"][known])
     assert reasons(trial) <= {"unsupported"}  # values of inputs and outputs that a collection asks for
+
+
+@needs_double
+@pytest.mark.skipif(LUFF is None, reason="no luff on PATH")
+def test_times_of_the_device_are_shown(tmp_path):
+    run(tmp_path, "double = driver(); pretend(); print(json.dumps(train()))")
+
+    def luff_says(*arguments):
+        done = subprocess.run([LUFF, *arguments], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    text = luff_says("profile", str(tmp_path / "run"))
+    assert "      all     device  in steps" in text
+    assert "the device had nothing left to do when 100 % of the steps began, and waited for the host" in text
+    assert "devices: the times are those of the host" not in text
+    told = json.loads(luff_says("profile", str(tmp_path / "run"), "--json"))
+    assert (told["device"]["steps"], told["device"]["idle_steps"]) == (11, 11)
+    of = {line["phase"]: line["device_steps"] for line in told["phases"]}
+    assert of["forward"] == of["backward"] == of["optimizer"] == of["other"] == 11
+    luff_says("export", str(tmp_path / "run"), str(tmp_path / "trace.json.gz"), "--to", "chrome")
+    trace = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    steps = [event["args"] for event in trace["traceEvents"] if event.get("cat") == "step"]
+    assert sum("device_ms" in notes for notes in steps) == 11
+    assert any(
+        event["name"] == "backward" and "device_ms" in event["args"]
+        for event in trace["traceEvents"]
+        if event.get("cat") == "phase"
+    )
 
 
 @needs_double
@@ -325,7 +355,7 @@ def test_a_device_that_is_reset_between_steps(tmp_path):
     trial = luff.open_trial(tmp_path / "run")
     assert len(trial.steps("TRAIN")) == 8
     weight = trial.tensor(trial_name(trial, "weight"))
-    assert [step for step in weight.steps()] == [0, 1, 2, 3]
+    assert list(weight.steps()) == [0, 1, 2, 3]
     assert "device error" in reasons(trial)
 
 

@@ -91,7 +91,9 @@ Code Fate() {
   State& all = All();
   const std::lock_guard lock(all.mutex);
   ++all.fallible;
-  return all.fallible == all.faults.failing_call ? all.faults.failure : kSuccess;
+  const int first = all.faults.failing_call;
+  const bool fails = first != 0 && all.fallible >= first && all.fallible < first + all.faults.failing_calls;
+  return fails ? all.faults.failure : kSuccess;
 }
 
 bool IsPinned(const void* at, std::size_t bytes) {

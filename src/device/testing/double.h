@@ -27,6 +27,7 @@ struct Faults {
   bool no_pools = false;                   // devices do not support memory pools
   char missing[64] = {};                   // a function that the driver lacks
   int failing_call = 0;                    // the n-th call that may fail does,
+  int failing_calls = 1;                   // and so many from it on,
   int failing_any = 0;                     // the n-th call of all does, also of those that never should,
   Code failure = kOutOfMemory;             // with this error
   int breaking_launch = 0;                 // the n-th launch breaks its context when it runs,

@@ -98,6 +98,7 @@ class Steps(StepContext):
     def opened(self, session: Session, tell_gradient: Callable[..., object] | None = None) -> None:
         """Records into `session` from now on. `tell_gradient`: as `tell` of `GradientCapture`."""
         self.session = session
+        self.borders = None
         layouts = self.writer.memories.layouts
         self.recorder = Recorder(session, layouts, self.names)
         if self.times_modules:
@@ -309,6 +310,8 @@ class Steps(StepContext):
         if forms:
             session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
         self.writer.update = self.clock.latest_update()
+        if self.borders is not None:
+            self.borders.ends()
         self.writer.end()
 
     def finish(self) -> None:
