@@ -620,6 +620,10 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
       Fail("Close");
     }
     Sleep();
+    {
+      MutexLock lock(mutex_);
+      reads_.clear();  // nobody takes them any more
+    }
     core_->gate.Close();
     if (!core_->close_asked.load()) core_->close_reason.store(reason);
     WaitForLate(deadline);
