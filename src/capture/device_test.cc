@@ -404,7 +404,7 @@ TEST_F(Device, ADriverThatFailsAtAnyCall) {
       }
       float weights[64] = {};
       driver->read(weights, at, sizeof weights);
-      for (const float weight : weights) ASSERT_EQ(weight, static_cast<float>(kSteps - 1)) << "call " << call;
+      for (const float one : weights) ASSERT_EQ(one, static_cast<float>(kSteps - 1)) << "call " << call;
       session.reset();
       ASSERT_STREQ(driver->misuse(), "") << "call " << call;
     }

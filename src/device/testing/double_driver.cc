@@ -23,7 +23,7 @@ Code DriverGetVersion(int* version) {
 }
 
 Code GetErrorName(Code error, const char** name) {
-  if (const Code error = Called(); error != kSuccess) return error;
+  if (const Code failed = Called(); failed != kSuccess) return failed;
   switch (error) {
     case 2: *name = "CUDA_ERROR_OUT_OF_MEMORY"; return kSuccess;
     case 700: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; return kSuccess;
