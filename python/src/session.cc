@@ -292,7 +292,8 @@ void InitSession(nb::module_& m) {
             return s.get().ReadOnDevice(of, {device, stream, 0});
           },
           nb::arg("ranges"), nb::arg("device"), nb::arg("stream"),
-          "Read memory of an accelerator for the caller: address and bytes of each range, one after the other. "
+          "Read memory of an accelerator for the caller: address and bytes of each range, one after the "
+          "other. "
           "Returns a number for `take_read`; 0: nothing can be read now.")
       .def(
           "take_read",
@@ -320,7 +321,8 @@ void InitSession(nb::module_& m) {
             const nb::gil_scoped_release others_go_on;
             s.get().EndStepOnDevice({device, stream, 0});
           },
-          nb::arg("device"), nb::arg("stream"), "The step ends behind the work of the stream: mark the place.")
+          nb::arg("device"), nb::arg("stream"),
+          "The step ends behind the work of the stream: mark the place.")
       .def(
           "capture_summaries",
           [](const PySession& s, const Heads& heads, const Summaries& values) {

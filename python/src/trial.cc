@@ -254,8 +254,8 @@ class PhaseColumns {
       phases_[static_cast<std::size_t>(slice.phase)].begin_ns.back() = slice.begin_ns;
   }
 
-  /// Of each phase that occurs, by number: its time, how often it began, where its interval begins, and its time
-  /// on a device.
+  /// Of each phase that occurs, by number: its time, how often it began, where its interval begins, and its
+  /// time on a device.
   nb::dict Dict() && {
     nb::dict d;
     d["step"] = Owned(std::move(step_));
@@ -291,8 +291,7 @@ class PhaseColumns {
     Numbers begin_ns;
     Numbers device_ns;  // -1: not known
   };
-  Numbers step_, mode_step_, update_, begin_ns_, wall_ns_, cpu_ns_, run_queue_ns_, device_ns_,
-      idle_steps_;
+  Numbers step_, mode_step_, update_, begin_ns_, wall_ns_, cpu_ns_, run_queue_ns_, device_ns_, idle_steps_;
   std::vector<std::uint32_t> worker_, merged_, major_faults_, flags_;
   std::vector<std::uint8_t> mode_;
   std::array<One, format::kPhaseCount> phases_;

@@ -325,7 +325,8 @@ TEST_F(Device, PhasesHaveTimesOfTheDevice) {
     const auto number = step.batch.mark.global_step;
     std::map<int, std::pair<std::int64_t, int>> found;  // phase -> time, idle
     for (std::uint32_t i = 0; i < phases.head.rows; ++i) {
-      if (phases.rows[i].clock == 1) found[phases.rows[i].phase] = {phases.rows[i].duration_ns, phases.rows[i].count};
+      if (phases.rows[i].clock == 1)
+        found[phases.rows[i].phase] = {phases.rows[i].duration_ns, phases.rows[i].count};
     }
     // The first step had begun before the device was read, and the second with its end.
     ASSERT_EQ(phases.head.device_ns, number == 0 ? -1 : 12'000'000) << number;
@@ -362,10 +363,9 @@ TEST_F(Device, WithoutProfileNothingIsMarked) {
     {"name": "weights", "forms": ["summary"], "save": {"save_interval": 1}}]})");
   Step(0);
   const int before = driver->counts().events;
-  for (std::int64_t step = 1; step < 4; ++step) {
+  for (int step = 0; step < 3; ++step) {
     session->BeginPhaseOnDevice(format::Phase::kForward, Place());
     session->EndStepOnDevice(Place());
-    Step(step);
   }
   EXPECT_EQ(driver->counts().events, before);
   Close();

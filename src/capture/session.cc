@@ -428,9 +428,8 @@ LateRead SessionImpl::TakeRead(std::uint64_t read, std::string* bytes) noexcept 
 void SessionImpl::BeginPhaseOnDevice(format::Phase phase, const DevicePlace& place) noexcept {
   if (!reads_accelerators_ || !Accepts() || core_->plans.now().config().profile == Profile::kOff) return;
   if (static_cast<std::size_t>(phase) >= format::kPhaseCount) return;
-  Timed("BeginPhaseOnDevice", [&] {
-    core_->device->BeginPhase(place.device, place.stream, static_cast<std::uint8_t>(phase));
-  });
+  Timed("BeginPhaseOnDevice",
+        [&] { core_->device->BeginPhase(place.device, place.stream, static_cast<std::uint8_t>(phase)); });
 }
 
 void SessionImpl::EndStepOnDevice(const DevicePlace& place) noexcept {

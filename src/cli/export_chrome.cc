@@ -38,7 +38,8 @@ class ChromeTrace final : public TraceFormat {
     if (phases.head.run_queue_ns >= 0)
       notes += fmt::format(R"(,"queue_ms":{})", Milli(phases.head.run_queue_ns));
     if (phases.has_device())
-      notes += fmt::format(R"(,"device_ms":{},"device_idle":{})", Milli(phases.head.device_ns), phases.idle_steps);
+      notes +=
+          fmt::format(R"(,"device_ms":{},"device_idle":{})", Milli(phases.head.device_ns), phases.idle_steps);
     Slice(worker, fmt::format("{} step", query::ModeName(info.mode)), "step", placed, notes);
     for (const profile::PhaseSlice& slice : placed.phases) {
       std::string more = slice.begins > 1 ? fmt::format(R"("times":{})", slice.begins) : "";

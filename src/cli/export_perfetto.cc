@@ -68,10 +68,9 @@ enum Note : std::uint64_t {
   kDeviceMs,
   kDeviceIdle
 };
-constexpr const char* kNoteNames[] = {"step",   "global step", "update",       "steps", "times",
-                                      "CPU ms", "queue ms",    "major faults", "rule",  "severity",
-                                      "what",   "why",         "remedy",       "tensor", "device ms",
-                                      "device idle"};
+constexpr const char* kNoteNames[] = {
+    "step", "global step", "update", "steps", "times",  "CPU ms", "queue ms",  "major faults",
+    "rule", "severity",    "what",   "why",   "remedy", "tensor", "device ms", "device idle"};
 constexpr std::uint64_t kFirstModeName = 100;
 
 /// Tracks of a rank. Uuids are any numbers that differ.

@@ -17,11 +17,11 @@ namespace luff::device {
 struct StepBorders {
   KnownContext context;
   Stream stream = nullptr;
-  std::vector<Event> events;          // the first `used` are recorded
-  std::vector<std::uint8_t> phases;   // that begin at events 1, 2, ...
+  std::vector<Event> events;         // the first `used` are recorded
+  std::vector<std::uint8_t> phases;  // that begin at events 1, 2, ...
   std::size_t used = 0;
-  bool partly = false;   // it had begun before its first event: no time is known
-  bool between = true;   // all borders between begin and end are there
+  bool partly = false;  // it had begun before its first event: no time is known
+  bool between = true;  // all borders between begin and end are there
   bool was_idle = false;
   std::vector<Stretch> stretches;
   std::int64_t total_ns = 0;
@@ -29,7 +29,8 @@ struct StepBorders {
   std::atomic<bool> held{false};  // by whoever waits for its times
 
   [[nodiscard]] bool is_free() const noexcept {
-    return !held.load(std::memory_order_acquire) && arrival.load(std::memory_order_acquire) != Arrival::kWaits;
+    return !held.load(std::memory_order_acquire) &&
+           arrival.load(std::memory_order_acquire) != Arrival::kWaits;
   }
   /// Fills in the times, once the last event has come. False if the driver does not tell them.
   [[nodiscard]] bool Measure(const Driver& driver) noexcept;

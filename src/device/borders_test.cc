@@ -151,7 +151,8 @@ TEST_F(Borders, AStepOfVeryManyBordersHasItsTotal) {
   EXPECT_GE(passed->total_ns(), 0);
 }
 
-// A driver that fails at any of the calls: the path is off and named, or a time is missing; never a wrong one.
+// A driver that fails at any of the calls: the path is off and named, or a time is missing; never a wrong
+// one.
 TEST_F(Borders, EachCallMayFail) {
   for (const Code failure : {Code{400}, kOutOfMemory, Code{906}}) {
     for (int call = 1; call < 60; ++call) {
@@ -168,9 +169,9 @@ TEST_F(Borders, EachCallMayFail) {
       for (int step = 0; step < 6; ++step) {
         const auto passed = Step({kForward, kBackward});
         if (passed == nullptr || AwaitStep(*passed) != Arrival::kHere) continue;
-        EXPECT_EQ(passed->total_ns(),
-                  passed->stretches().empty() ? 2'000'000
-                                              : 2'000'000 * static_cast<std::int64_t>(passed->stretches().size()))
+        EXPECT_EQ(passed->total_ns(), passed->stretches().empty()
+                                          ? 2'000'000
+                                          : 2'000'000 * static_cast<std::int64_t>(passed->stretches().size()))
             << "call " << call;
       }
       ticket.reset();

@@ -497,7 +497,8 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
         if (error != kSuccess) static_cast<void>(Fail(one.device, &of, error, "asking for results"));
         if (error == kSuccess && one.slot != nullptr) CountTime(*one.slot);
         if (error == kSuccess && one.slot != nullptr && !one.slot->Take()) arrival = Arrival::kLost;
-        if (error == kSuccess && one.step != nullptr && !one.step->Measure(*driver_)) arrival = Arrival::kLost;
+        if (error == kSuccess && one.step != nullptr && !one.step->Measure(*driver_))
+          arrival = Arrival::kLost;
       }
       if (one.fetch != nullptr) {
         if (arrival == Arrival::kHere) {

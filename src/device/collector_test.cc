@@ -277,7 +277,8 @@ TEST_F(Collectors, ARefusedReadLeavesNoTables) {
   EXPECT_GT(refused, 5);
 }
 
-// A capture that begins in another thread between two calls of a read costs that read, and no memory for good.
+// A capture that begins in another thread between two calls of a read costs that read, and no memory for
+// good.
 TEST_F(Collectors, AReadThatACaptureCutsOffIsUsedAgain) {
   const Layout layout = Dense(DType::kFloat32, {40'000});
   int cut = 0;
@@ -343,8 +344,8 @@ TEST_F(Collectors, AStickyErrorOfTheTrainingIsItsOwn) {
   EXPECT_EQ(Error(), ": CUDA_ERROR_ILLEGAL_ADDRESS (700) sticky");
 }
 
-// A reset takes all handles and all memory, pinned memory included, and the next context has the same address.
-// What has arrived can still be read; the rest is lost, and no memory that is gone is touched.
+// A reset takes all handles and all memory, pinned memory included, and the next context has the same
+// address. What has arrived can still be read; the rest is lost, and no memory that is gone is touched.
 TEST_F(Collectors, ADeviceThatIsResetIsNamed) {
   for (const bool numbered : {true, false}) {
     Faults faults;

@@ -45,8 +45,8 @@ struct PoolProperties {
 };
 static_assert(sizeof(PoolProperties) == 88);
 
-/// A context of which Luff has handles. After a reset of its device the next one may have the same address, and
-/// what the handles meant, pinned memory included, is gone.
+/// A context of which Luff has handles. After a reset of its device the next one may have the same address,
+/// and what the handles meant, pinned memory included, is gone.
 struct KnownContext {
   Context handle = nullptr;
   std::uint64_t number = 0;  // that no other context of the process has; 0: this driver does not tell

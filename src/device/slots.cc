@@ -40,9 +40,8 @@ bool Slot::Take() noexcept {
 
 bool Slot::DifferenceOf(std::size_t input, Difference* out) const noexcept {
   if (extras.empty() || !extras[input].has_difference) return false;
-  const Differences& d =
-      reinterpret_cast<const Differences*>(arrived.data() +
-                                           (differences_at - results_at))[extras[input].difference];
+  const Differences& d = reinterpret_cast<const Differences*>(
+      arrived.data() + (differences_at - results_at))[extras[input].difference];
   *out = {d.l1, d.sum_sq, d.max, d.changed, d.previous_l1, d.previous_sum_sq};
   return true;
 }

@@ -56,8 +56,8 @@ struct Slot {
   std::uint64_t pinned_bytes = 0, device_bytes = 0;
   std::uint64_t used = 0;  // number of the read that used it last
 
-  /// Results and pieces of the last read. The pinned memory itself goes with the device, if the training resets
-  /// it.
+  /// Results and pieces of the last read. The pinned memory itself goes with the device, if the training
+  /// resets it.
   std::vector<std::byte> arrived;
 
   /// Takes them out of pinned memory, once they are there. False if the host has no memory.
@@ -81,8 +81,8 @@ struct Slot {
 /// its owner holds a lock. The context is current in every call.
 class Slots {
  public:
-  Slots(std::shared_ptr<const Driver> driver, const KnownContext& context, int device, const CollectorOptions& options,
-        Use* use);
+  Slots(std::shared_ptr<const Driver> driver, const KnownContext& context, int device,
+        const CollectorOptions& options, Use* use);
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
@@ -90,11 +90,12 @@ class Slots {
   [[nodiscard]] Code Load(const char** doing);
   /// Enqueues a read. `slot` stays null if too much is on its way. kOutOfMemory: there was no memory for a
   /// slot, and the next reads do not ask for any; or, with a slot, for a part of the work. It is free once
-  /// its event has come. After an error of a capture likewise; without a slot, Rescue may find it later. `fetch`: what the read puts into staging memory, null if nothing.
+  /// its event has come. After an error of a capture likewise; without a slot, Rescue may find it later.
+  /// `fetch`: what the read puts into staging memory, null if nothing.
   [[nodiscard]] Code Enqueue(Stream stream, std::span<const Input> inputs, std::span<const Piece> pieces,
                              std::shared_ptr<Slot>* slot, std::shared_ptr<Fetch>* fetch, const char** doing);
-  /// Of a read whose work was cut off by a capture, on this stream: marks its end now, so that its memory can be
-  /// used again. False if there is none, or a capture still forbids it.
+  /// Of a read whose work was cut off by a capture, on this stream: marks its end now, so that its memory can
+  /// be used again. False if there is none, or a capture still forbids it.
   [[nodiscard]] bool Rescue(Stream stream, std::shared_ptr<Slot>* slot, std::shared_ptr<Fetch>* fetch);
   /// Gives back all that no work of the device can still use.
   void GiveBack() noexcept;

@@ -192,8 +192,8 @@ class Session {
   [[nodiscard]] virtual std::uint64_t HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
                                                    const DevicePlace& place) noexcept = 0;
   /// Reads memory of an accelerator behind the work of the stream, at most 256 ranges and 64 KiB in all, for
-  /// the caller: nothing of it is recorded. Returns a number for TakeRead; 0 if nothing can be read now, or 16
-  /// reads are on their way.
+  /// the caller: nothing of it is recorded. Returns a number for TakeRead; 0 if nothing can be read now, or
+  /// 16 reads are on their way.
   [[nodiscard]] virtual std::uint64_t ReadOnDevice(std::span<const DeviceRange> ranges,
                                                    const DevicePlace& place) noexcept = 0;
   /// Whether a read has come; if so, its ranges one behind the other. Never waits. Forgets reads that are not

@@ -56,8 +56,8 @@ struct PhaseTable {
   double other_s = 0;
   // Of the training thread in TRAIN steps, over those for which they are known.
   double timed_s = 0, cpu_s = 0, run_queue_s = 0;
-  // Of a device, over the TRAIN steps for which it is known: their time on the host, and from border to border
-  // on the device, which worked or waited; steps at whose begin it had nothing left to do.
+  // Of a device, over the TRAIN steps for which it is known: their time on the host, and from border to
+  // border on the device, which worked or waited; steps at whose begin it had nothing left to do.
   std::uint64_t device_steps = 0, idle_steps = 0;
   double device_wall_s = 0, device_s = 0;
   std::vector<PhaseLine> lines;                     // the longest first

@@ -81,8 +81,7 @@ std::vector<Answer> Launch(const std::vector<Request>& requests, ThreadOrder ord
         loops.back().stride[i] = walk.stride[i];
       }
     }
-    const bool needs_forms =
-        request.forms || request.histogram || request.previous != nullptr;
+    const bool needs_forms = request.forms || request.histogram || request.previous != nullptr;
     histograms.emplace_back(request.histogram ? kHistogramCounters : 0);
     row.histogram = request.histogram ? AddressOf(histograms.back().data()) : 0;
     const U64 chunks = std::max<U64>(1, ((row.count + row.lead) * size + kChunkBytes - 1) / kChunkBytes);

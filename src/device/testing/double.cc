@@ -366,7 +366,9 @@ __attribute__((visibility("default"))) void luff_double_fail_at(int call, int fa
   all.faults.failure = failure;
 }
 
-__attribute__((visibility("default"))) int luff_double_calls() { return luff::device::testing::Counted().calls; }
+__attribute__((visibility("default"))) int luff_double_calls() {
+  return luff::device::testing::Counted().calls;
+}
 
 __attribute__((visibility("default"))) void luff_double_reset_device() {
   luff::device::testing::ResetDevice(0);
@@ -382,7 +384,7 @@ __attribute__((visibility("default"))) int luff_double_launches() {
 
 __attribute__((visibility("default"))) void luff_double_controls(luff::device::testing::Controls* to) {
   using namespace luff::device::testing;
-  *to = {Reset,     Counted,    Misuse, Allocate, Free,      Write,         Read,
-         NewStream, WriteLater, Run,    Drain,    UseDevice, ReleaseQueries, ResetDevice, DestroyContext, Adopt};
+  *to = {Reset,      Counted, Misuse, Allocate,  Free,           Write,       Read,           NewStream,
+         WriteLater, Run,     Drain,  UseDevice, ReleaseQueries, ResetDevice, DestroyContext, Adopt};
 }
 }

@@ -265,14 +265,14 @@ class InputBound final : public KeptRule {
 
   const Limits limits_;
   JudgedWorker worker_;
-  std::vector<KeptTime> window_;  // steps of the open window
-  profile::Waits waits_;          // of the same steps
-  std::uint64_t from_ns_ = 0;     // when the first of them began, Unix time; 0: not known
-  std::vector<Window> waiting_;   // for samples
-  std::string cause_;             // of the open finding
+  std::vector<KeptTime> window_;                     // steps of the open window
+  profile::Waits waits_;                             // of the same steps
+  std::uint64_t from_ns_ = 0;                        // when the first of them began, Unix time; 0: not known
+  std::vector<Window> waiting_;                      // for samples
+  std::string cause_;                                // of the open finding
   std::uint64_t device_steps_ = 0, idle_steps_ = 0;  // of the open window
-  double run_s_ = 0;              // of all steps with phases
-  double waited_s_ = 0;           // that more workers would have saved
+  double run_s_ = 0;                                 // of all steps with phases
+  double waited_s_ = 0;                              // that more workers would have saved
   std::int64_t seen_ = 0, windows_ = 0, free_ = 0, since_ = 0;
   bool open_ = false;
   std::int64_t looked_ns_ = 0;        // for samples; not kept
