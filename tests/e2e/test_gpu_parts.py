@@ -24,6 +24,7 @@ def part_of(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.thorough  # two whole trainings; nothing of it differs on the CPU
 def test_programs_with_a_fault_are_named_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = part_of("jobs", monkeypatch)
     rows = list(jobs.faults(tmp_path, ("cpu", "cpu"), ("pf07",)))

@@ -53,8 +53,9 @@ def train(steps=12):
         sums.append([float(p.detach().double().sum()) for p in (model[0].weight, model[0].weight.grad)])
         optimizer.step()
         losses.append(float(loss.detach()))
+    health = hook.health()
     hook.close()
-    return {"losses": losses, "sums": sums, "health": hook.health()}
+    return {"losses": losses, "sums": sums, "health": health}
 
 def loaded():
     return [line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line or "libnvidia" in line]
@@ -346,8 +347,9 @@ def test_a_device_that_is_reset_between_steps(tmp_path):
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(torch.ones(2, 6)), torch.zeros(2, 3)).backward()
             optimizer.step()
+        health = hook.health()
         hook.close()
-        print(json.dumps([hook.health(), double.luff_double_misuse().decode()]))
+        print(json.dumps([health, double.luff_double_misuse().decode()]))
         """,
     )
     assert out[0]["device_errors"] == 1
