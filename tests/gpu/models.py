@@ -168,7 +168,7 @@ def models(folder: Path, which: Any = None, device: str = "cuda", turns: int = 6
         hook = luff.torch.attach(model, run=str(run), collections=SUMMARIES, accelerators=True)
         steps["watched"] = train(model, device)
         ratio = compared(steps["bare"], steps["watched"], turns, 5, device)
-        device_ms = hook.health()["device_ns"] / 1e6 / (5 * (turns + 2))
+        device_ms = hook.health()["counters"]["device_ns"] / 1e6 / (5 * (turns + 2))
         hook.close()
         yield {
             "check": check,

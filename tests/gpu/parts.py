@@ -304,7 +304,7 @@ def _compared(folder: Path, check: str, collections: Any, gate: float) -> Iterat
     health = hook.health()
     hook.close()
     ratio = statistics.median(times["watched"]) / statistics.median(times["bare"])
-    device_ms = health["device_ns"] / 1e6 / 80
+    device_ms = health["counters"]["device_ns"] / 1e6 / 80
     yield row(
         f"step, 85 M parameters, {check}",
         ratio <= gate,

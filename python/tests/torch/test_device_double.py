@@ -312,7 +312,7 @@ def test_a_driver_that_fails_at_any_call_changes_no_training(tmp_path, on_the_cp
                 double = driver()
                 double.luff_double_fail_at(call, failure)
                 result = train()
-                results.append([call, failure, result["losses"], result["health"]["device_errors"],
+                results.append([call, failure, result["losses"], result["health"]["counters"]["device_errors"],
                                 double.luff_double_misuse().decode()])
                 os.chdir("..")
         print(json.dumps(results))
@@ -352,7 +352,7 @@ def test_a_device_that_is_reset_between_steps(tmp_path):
         print(json.dumps([health, double.luff_double_misuse().decode()]))
         """,
     )
-    assert out[0]["device_errors"] == 1
+    assert out[0]["counters"]["device_errors"] == 1
     assert out[1] == ""
     trial = luff.open_trial(tmp_path / "run")
     assert len(trial.steps("TRAIN")) == 8
