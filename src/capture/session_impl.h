@@ -13,6 +13,7 @@
 #include "capture/core.h"
 #include "capture/file_thread.h"
 #include "capture/phase_clock.h"
+#include "luff/base/env.h"
 #include "luff/store/loss.h"
 
 namespace luff::capture {
@@ -112,7 +113,19 @@ class SessionImpl final : public Session {
   [[nodiscard]] bool WaitForWriter(std::chrono::milliseconds deadline) noexcept;
   /// Says of a step that was traced or timed that it was, with the times of its modules.
   void AddMarks(store::StepBatch* batch) noexcept;
-  void Timed(const char* where, auto&& capture) noexcept;
+  /// What Luff takes of the training's time, for the governor and the phases.
+  void Timed(const char* where, auto&& capture) noexcept {
+    const std::int64_t begin = Env::Real().NowMonotonicNs();
+    EnterLuff(begin);
+    try {
+      capture();
+    } catch (...) {
+      Fail(where);
+    }
+    const std::int64_t end = Env::Real().NowMonotonicNs();
+    LeaveLuff(end);
+    capture_ns_.fetch_add(end - begin, std::memory_order_relaxed);
+  }
   void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;
   void Add(std::uint64_t bytes_of_text, auto&& add) noexcept;
 
