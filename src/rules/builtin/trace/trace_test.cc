@@ -1,6 +1,7 @@
 // Rules on traces of devices: each on what it names, and silent on what looks like it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -181,9 +182,12 @@ TEST(LaunchBound, SmallKernelsThatAreLaunchedLate) {
 TEST(TraceRules, StepsAtWhichTheDeviceWasIdleAreEvidence) {
   const auto findings = Traced().With(Reading()).Told(kAll, 200, false, true);
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_NE(findings[0].why.find("nothing left to do when 150 of 200 TRAIN steps so far began"),
-            std::string::npos)
+  // Of the steps up to the one at which the trace was seen.
+  EXPECT_NE(findings[0].why.find("; the device had nothing left to do when "), std::string::npos)
       << findings[0].why;
+  const auto& evidence = findings[0].evidence;
+  EXPECT_TRUE(std::ranges::any_of(
+      evidence, [](const NamedNumber& one) { return one == NamedNumber("idle_share", 0.75); }));
 }
 
 TEST(PageableCopy, ItsRateIsTold) {
