@@ -486,7 +486,7 @@ TEST(Kernels, IndicesBeyond32Bits_AreRead) {
   ASSERT_TRUE(testing::LaunchByName(kStatisticsKernel, 1, kBlockThreads, parameters));
   EXPECT_EQ(partials.back().count, 5u);
   EXPECT_EQ(partials.back().sum, 15.0);
-  for (std::size_t i = 0; i + 1 < partials.size(); ++i) partials[i] = {7, 1, 1, 1, 2, 9, 1, 0, 0, 0, 0, 0};
+  for (std::size_t i = 0; i + 1 < partials.size(); ++i) partials[i] = {7, 1, 1, 1, 2, 9, 1, 0, 0};
   const U32 joined = 0;
   ReduceArguments reduce = {arguments.rows, AddressOf(&joined), arguments.partials, arguments.results, 0, 0};
   void* more[] = {&reduce};
