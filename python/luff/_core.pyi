@@ -219,6 +219,24 @@ class Session:
         Hash memory of an accelerator: `parts` ranges of `nbytes`, `stride` apart. Returns what stands for the hash in events of batches of this step; 0: it cannot be read now.
         """
 
+    def read_on_device(self, ranges: Sequence[int], device: int, stream: int) -> int:
+        """
+        Read memory of an accelerator for the caller: address and bytes of each range, one after the other. Returns a number for `take_read`; 0: nothing can be read now.
+        """
+
+    def take_read(self, read: int) -> object:
+        """
+        What was read, once it has come; None: it is on its way; empty: it was lost.
+        """
+
+    def begin_phase_on_device(self, phase: int, device: int, stream: int) -> None:
+        """
+        A phase of the training begins behind the work of the stream: mark the place.
+        """
+
+    def end_step_on_device(self, device: int, stream: int) -> None:
+        """The step ends behind the work of the stream: mark the place."""
+
     def capture_summaries(
         self,
         heads: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)],

@@ -167,7 +167,9 @@ class Profile:
     #: ``step`` (global), ``mode_step``, ``update`` (those before it), ``worker``: int64; ``mode``: its name;
     #: ``merged``: how many steps a row stands for, 1 unless retention has merged some (int64); ``begin_unix_s``: when
     #: it began, ``wall``: how long it took, ``cpu``: the CPU time of the training thread, ``run_queue``: the time for
-    #: which that could have run and had no core, ``device``: the time of the device (float64, seconds);
+    #: which that could have run and had no core, ``device``: the time of the device, from where the step began there
+    #: to where it ended (float64, seconds); ``device_idle``: whether it had nothing left to do when the step began, of
+    #: merged steps the share of those (float64);
     #: ``major_faults`` (float64); ``traced``, ``timed``: whether operators were traced, or modules timed, in it (bool).
     steps: dict[str, NDArray[Any]]
     #: Seconds of each phase that occurs, by its name (float64). Over the phases that a step has they add up to its
@@ -178,6 +180,10 @@ class Profile:
     #: Where the interval of each of these phases begins, in seconds since ``begin_unix_s`` (float64). A phase that
     #: began several times has one interval, with the length of all of them.
     offsets: dict[str, NDArray[np.float64]]
+    #: Seconds of a device in these phases, from where each began there to where the next one did: it worked, or had
+    #: nothing to do (float64). Only phases of which some are known; they add up to ``device`` (but for phases that the
+    #: host did not see).
+    device_phases: dict[str, NDArray[np.float64]]
 
     def __init__(
         self, columns: dict[str, Any], mode: int, path: str, modules: Callable[[], tuple[int, list[Any]]]
@@ -202,20 +208,25 @@ class Profile:
             "cpu": _seconds(columns["cpu_ns"]),
             "run_queue": _seconds(columns["run_queue_ns"]),
             "device": _seconds(columns["device_ns"]),
+            "device_idle": np.where(
+                columns["idle_steps"] < 0, np.nan, columns["idle_steps"] / np.maximum(columns["merged"], 1)
+            ),
             "major_faults": np.where(faults == _NO_ID, np.nan, faults),
             "traced": (columns["flags"] & _TRACED) != 0,
             "timed": (columns["flags"] & _TIMED) != 0,
         }
-        self.phases, self.begins, self.offsets = {}, {}, {}
+        self.phases, self.begins, self.offsets, self.device_phases = {}, {}, {}, {}
         for phase in Phase:
             if phase not in by_number:
                 continue
-            ns, begins, begin_ns = (column[wanted] for column in by_number[phase])
+            ns, begins, begin_ns, device_ns = (column[wanted] for column in by_number[phase])
             if not (ns >= 0).any():
                 continue
             name = phase.name.lower()
             self.phases[name] = _seconds(ns)
             self.begins[name] = begins.astype(np.int64)
+            if (device_ns >= 0).any():
+                self.device_phases[name] = _seconds(device_ns)
             self.offsets[name] = np.where(begin_ns < 0, np.nan, (begin_ns - columns["begin_ns"]) * _NS)
 
     def __len__(self) -> int:

@@ -283,6 +283,47 @@ void InitSession(nb::module_& m) {
           "for "
           "the hash in events of batches of this step; 0: it cannot be read now.")
       .def(
+          "read_on_device",
+          [](const PySession& s, const std::vector<std::uint64_t>& ranges, std::int32_t device,
+             std::uint64_t stream) {
+            std::vector<capture::DeviceRange> of;
+            for (std::size_t i = 0; i + 1 < ranges.size(); i += 2) of.push_back({ranges[i], ranges[i + 1]});
+            const nb::gil_scoped_release others_go_on;
+            return s.get().ReadOnDevice(of, {device, stream, 0});
+          },
+          nb::arg("ranges"), nb::arg("device"), nb::arg("stream"),
+          "Read memory of an accelerator for the caller: address and bytes of each range, one after the "
+          "other. "
+          "Returns a number for `take_read`; 0: nothing can be read now.")
+      .def(
+          "take_read",
+          [](const PySession& s, std::uint64_t read) -> nb::object {
+            std::string bytes;
+            switch (s.get().TakeRead(read, &bytes)) {
+              case capture::LateRead::kWaits: return nb::none();
+              case capture::LateRead::kHere: return nb::bytes(bytes.data(), bytes.size());
+              case capture::LateRead::kLost: break;
+            }
+            return nb::bytes("", 0);
+          },
+          nb::arg("read"), "What was read, once it has come; None: it is on its way; empty: it was lost.")
+      .def(
+          "begin_phase_on_device",
+          [](const PySession& s, std::uint8_t phase, std::int32_t device, std::uint64_t stream) {
+            const nb::gil_scoped_release others_go_on;
+            s.get().BeginPhaseOnDevice(static_cast<format::Phase>(phase), {device, stream, 0});
+          },
+          nb::arg("phase"), nb::arg("device"), nb::arg("stream"),
+          "A phase of the training begins behind the work of the stream: mark the place.")
+      .def(
+          "end_step_on_device",
+          [](const PySession& s, std::int32_t device, std::uint64_t stream) {
+            const nb::gil_scoped_release others_go_on;
+            s.get().EndStepOnDevice({device, stream, 0});
+          },
+          nb::arg("device"), nb::arg("stream"),
+          "The step ends behind the work of the stream: mark the place.")
+      .def(
           "capture_summaries",
           [](const PySession& s, const Heads& heads, const Summaries& values) {
             s.CaptureSummaries(heads, values);

@@ -235,6 +235,7 @@ class PhaseColumns {
     cpu_ns_.push_back(phases.head.cpu_ns);
     run_queue_ns_.push_back(phases.head.run_queue_ns);
     device_ns_.push_back(phases.head.device_ns);
+    idle_steps_.push_back(phases.has_device() ? static_cast<std::int64_t>(phases.idle_steps) : -1);
     merged_.push_back(phases.head.steps);
     major_faults_.push_back(phases.head.major_faults);
     flags_.push_back(phases.head.flags);
@@ -242,16 +243,19 @@ class PhaseColumns {
       const bool there = phases.ns[i] != 0 || phases.begins[i] != 0;
       One& one = phases_[i];
       if (!there && one.ns.empty()) continue;
-      if (one.ns.empty()) one = {Numbers(rows, -1), std::vector<std::uint32_t>(rows, 0), Numbers(rows, -1)};
+      if (one.ns.empty())
+        one = {Numbers(rows, -1), std::vector<std::uint32_t>(rows, 0), Numbers(rows, -1), Numbers(rows, -1)};
       one.ns.push_back(there ? phases.ns[i] : -1);
       one.begins.push_back(phases.begins[i]);
       one.begin_ns.push_back(-1);
+      one.device_ns.push_back(phases.device_ns[i]);
     }
     for (const profile::PhaseSlice& slice : placed_.phases)
       phases_[static_cast<std::size_t>(slice.phase)].begin_ns.back() = slice.begin_ns;
   }
 
-  /// Of each phase that occurs, by number: its time, how often it began, where its interval begins.
+  /// Of each phase that occurs, by number: its time, how often it began, where its interval begins, and its
+  /// time on a device.
   nb::dict Dict() && {
     nb::dict d;
     d["step"] = Owned(std::move(step_));
@@ -265,6 +269,7 @@ class PhaseColumns {
     d["cpu_ns"] = Owned(std::move(cpu_ns_));
     d["run_queue_ns"] = Owned(std::move(run_queue_ns_));
     d["device_ns"] = Owned(std::move(device_ns_));
+    d["idle_steps"] = Owned(std::move(idle_steps_));
     d["major_faults"] = Owned(std::move(major_faults_));
     d["flags"] = Owned(std::move(flags_));
     nb::dict phases;
@@ -272,7 +277,7 @@ class PhaseColumns {
       One& one = phases_[i];
       if (one.ns.empty()) continue;
       phases[nb::int_(i)] = nb::make_tuple(Owned(std::move(one.ns)), Owned(std::move(one.begins)),
-                                           Owned(std::move(one.begin_ns)));
+                                           Owned(std::move(one.begin_ns)), Owned(std::move(one.device_ns)));
     }
     d["phases"] = phases;
     return d;
@@ -284,8 +289,9 @@ class PhaseColumns {
     Numbers ns;  // -1: the step lacks it
     std::vector<std::uint32_t> begins;
     Numbers begin_ns;
+    Numbers device_ns;  // -1: not known
   };
-  Numbers step_, mode_step_, update_, begin_ns_, wall_ns_, cpu_ns_, run_queue_ns_, device_ns_;
+  Numbers step_, mode_step_, update_, begin_ns_, wall_ns_, cpu_ns_, run_queue_ns_, device_ns_, idle_steps_;
   std::vector<std::uint32_t> worker_, merged_, major_faults_, flags_;
   std::vector<std::uint8_t> mode_;
   std::array<One, format::kPhaseCount> phases_;

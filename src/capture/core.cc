@@ -155,7 +155,7 @@ void Core::TellCost() {
 }
 
 bool Core::WaitsOn(const Work& work) noexcept {
-  if (work.late.empty() || HasArrived(work)) return false;
+  if ((work.late.empty() && work.passed == nullptr) || HasArrived(work)) return false;
   if (give_up.load(std::memory_order_relaxed) || failed.load(std::memory_order_relaxed)) return false;
   const std::int64_t now = Env::Real().NowMonotonicNs();
   if (close_asked.load(std::memory_order_acquire)) {
@@ -180,6 +180,7 @@ std::unique_ptr<Work> Core::Next(std::chrono::nanoseconds limit) {
 
 bool Core::TakeLate(Work* work) noexcept {
   if (work->kind != Work::Kind::kStep) return true;
+  AddDeviceTimes(work);
   const bool hashes = counters.late_hashes.load(std::memory_order_relaxed) != 0;
   if (work->late.empty() && !hashes && !device->has_errors()) return true;
   try {

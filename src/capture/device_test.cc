@@ -6,19 +6,23 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/test_effort.h"
 #include "capture/device_testing.h"
+#include "luff/capture/phases.h"
 
 namespace luff::capture::device_test {
 namespace {
 
 using namespace testing;  // NOLINT(google-build-using-namespace): the fixture and its store
+using device::Code;
 
 struct Device : DeviceFixture {};
 
@@ -233,7 +237,7 @@ TEST_F(Device, AnErrorOfOursCostsTheValuesAndNothingElse) {
 
 TEST_F(Device, NoMemoryIsAGapAndLaterStepsAreRead) {
   Faults faults;
-  faults.failing_call = 6;
+  faults.failing_call = 9;  // what loads and makes is done
   faults.failure = device::kOutOfMemory;
   Begin(faults);
   for (std::int64_t step = 0; step < 100; ++step) Step(step);
@@ -293,6 +297,136 @@ TEST_F(Device, TensorsOfBothKindsInOneStep) {
   session->EndStep({});
   Close();
   EXPECT_EQ(disk->Steps()[0].batch.summaries.size(), 2U);
+}
+
+// What a device took of each phase stands beside what the host took.
+TEST_F(Device, PhasesHaveTimesOfTheDevice) {
+  Faults faults;
+  faults.elapsed_ms = 3;
+  Begin(faults);
+  for (std::int64_t step = 0; step < 5; ++step) {
+    Write(1);
+    session->BeginStep(format::Mode::kTrain, step);
+    EnterPhase(format::Phase::kForward);
+    LeavePhase(format::Phase::kForward);
+    session->BeginPhaseOnDevice(format::Phase::kForward, Place());
+    session->BeginPhaseOnDevice(format::Phase::kBackward, Place());
+    session->BeginPhaseOnDevice(format::Phase::kForward, Place());
+    const TensorRef ref = Ref();
+    session->CaptureOnDevice({&ref, 1}, Place(), 1);
+    session->EndStepOnDevice(Place());
+    session->EndStep({format::Mode::kTrain, step, step, step});
+  }
+  Close();
+  const auto steps = disk->Steps();
+  ASSERT_EQ(steps.size(), 5U);
+  for (const Disk::Step& step : steps) {
+    const store::StepPhases& phases = step.batch.phases;
+    const auto number = step.batch.mark.global_step;
+    std::map<int, std::pair<std::int64_t, int>> found;  // phase -> time, idle
+    for (std::uint32_t i = 0; i < phases.head.rows; ++i) {
+      if (phases.rows[i].clock == 1)
+        found[phases.rows[i].phase] = {phases.rows[i].duration_ns, phases.rows[i].count};
+    }
+    // The first step had begun before the device was read, and the second with its end.
+    ASSERT_EQ(phases.head.device_ns, number == 0 ? -1 : 12'000'000) << number;
+    if (number == 0) continue;
+    ASSERT_EQ(found.size(), 3U);
+    EXPECT_EQ(found.at(0), std::pair(std::int64_t{3'000'000}, 0));
+    EXPECT_EQ(found.at(static_cast<int>(format::Phase::kForward)), std::pair(std::int64_t{6'000'000}, 1));
+    EXPECT_EQ(found.at(static_cast<int>(format::Phase::kBackward)), std::pair(std::int64_t{3'000'000}, 0));
+  }
+}
+
+TEST_F(Device, TimesOfADeviceThatNeverComeHoldAStepForABoundedTime) {
+  Faults faults;
+  faults.streams = Streams::kManual;
+  Begin(faults);
+  for (std::int64_t step = 0; step < 4; ++step) {
+    session->BeginStep(format::Mode::kTrain, step);
+    EnterPhase(format::Phase::kForward);
+    LeavePhase(format::Phase::kForward);
+    const TensorRef ref = Ref();
+    if (step == 0) session->CaptureOnDevice({&ref, 1}, Place(), 1);
+    session->BeginPhaseOnDevice(format::Phase::kForward, Place());
+    session->EndStepOnDevice(Place());
+    session->EndStep({format::Mode::kTrain, step, step, step});
+  }
+  Close(std::chrono::milliseconds(100));
+  const auto steps = disk->Steps();
+  ASSERT_EQ(steps.size(), 4U);
+  for (const Disk::Step& step : steps) EXPECT_EQ(step.batch.phases.head.device_ns, -1);
+}
+
+TEST_F(Device, WithoutProfileNothingIsMarked) {
+  Begin({}, R"({"defaults": false, "profile": "off", "collections": [
+    {"name": "weights", "forms": ["summary"], "save": {"save_interval": 1}}]})");
+  Step(0);
+  const int before = driver->counts().events;
+  for (int step = 0; step < 3; ++step) {
+    session->BeginPhaseOnDevice(format::Phase::kForward, Place());
+    session->EndStepOnDevice(Place());
+  }
+  EXPECT_EQ(driver->counts().events, before);
+  Close();
+}
+
+// A driver that fails once, at any of its calls, also those that never should: each step is there, a value is
+// right or a gap, and the training's own memory is as it was.
+TEST_F(Device, ADriverThatFailsAtAnyCall) {
+  const int stride = AllCases() ? 1 : FewerCases() ? 11 : 3;
+  int named = 0;
+  for (const Code failure : {Code{400}, device::kOutOfMemory, Code{700}}) {
+    bool reached = true;
+    for (int call = 1; reached && call < 400; call += stride) {
+      Faults faults;
+      faults.failing_any = call;
+      faults.failure = failure;
+      disk = std::make_shared<Disk>();
+      Begin(faults, kAllForms);
+      constexpr std::int64_t kSteps = 5;
+      for (std::int64_t step = 0; step < kSteps; ++step) {
+        session->BeginPhaseOnDevice(format::Phase::kForward, Place());
+        Step(step, true);
+        session->EndStepOnDevice(Place());
+      }
+      Close();
+      reached = driver->counts().calls >= call;
+      const Found found = Read();
+      ASSERT_EQ(found.steps.size(), static_cast<std::size_t>(kSteps)) << "call " << call;
+      for (const auto& [step, sum] : found.sums)
+        ASSERT_EQ(sum, 64.0 * static_cast<double>(step)) << "call " << call;
+      std::uint64_t missing = 0;
+      for (const auto& [reason, count] : found.gaps) missing += count;
+      ASSERT_GE(missing + found.sums.size(), static_cast<std::size_t>(kSteps)) << "call " << call;
+      for (const Counter& counter : session->health().counters) {
+        if (counter.name == "device_errors" && counter.value != 0) ++named;
+      }
+      float weights[64] = {};
+      driver->read(weights, at, sizeof weights);
+      for (const float one : weights) ASSERT_EQ(one, static_cast<float>(kSteps - 1)) << "call " << call;
+      session.reset();
+      ASSERT_STREQ(driver->misuse(), "") << "call " << call;
+    }
+  }
+  EXPECT_GT(named, 3);
+}
+
+TEST_F(Device, ADeviceThatIsResetBetweenSteps) {
+  Begin({}, kAllForms);
+  for (std::int64_t step = 0; step < 3; ++step) Step(step, true);
+  ASSERT_TRUE(session->Flush(kLong));
+  driver->reset_device(0);
+  at = OnDevice(*driver, std::vector<float>(64, 0));  // the training begins anew there
+  stream = driver->stream(0);
+  for (std::int64_t step = 3; step < 6; ++step) Step(step, true);
+  Close();
+  const Found found = Read();
+  EXPECT_EQ(found.steps.size(), 6U);
+  EXPECT_EQ(found.sums.size(), 3U);
+  EXPECT_GT(found.gaps.at(GapReason::kDeviceError), 0U);
+  ASSERT_EQ(found.events.size(), 1U);
+  EXPECT_NE(found.events.at(3).find("CUDA_ERROR_CONTEXT_IS_DESTROYED (709)"), std::string::npos);
 }
 
 // Streams with delays and faults from a seed: a step has the right value or a gap, no step is lost, and

@@ -347,6 +347,55 @@ TEST_F(DeviceValues, TwoStreamsInOneStep) {
   }
 }
 
+// What evidence compares: memory as it is in the order of the stream, for the caller and not for the run.
+TEST_F(DeviceValues, TheCallerReadsALittle) {
+  Faults faults;
+  faults.streams = Streams::kManual;
+  Begin(faults);
+  Write(1);
+  const std::vector<DeviceRange> ranges = {{at, 8}, {at + 12, 4}};
+  const std::uint64_t first = session->ReadOnDevice(ranges, Place());
+  Write(2);
+  const std::uint64_t second = session->ReadOnDevice(ranges, Place());
+  ASSERT_NE(first, 0U);
+  ASSERT_NE(second, first);
+  std::string bytes = "before";
+  EXPECT_EQ(session->TakeRead(first, &bytes), LateRead::kWaits);
+  EXPECT_EQ(bytes, "");
+  driver->run(1 << 20);
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  LateRead state = LateRead::kWaits;
+  while (state == LateRead::kWaits && std::chrono::steady_clock::now() < until)
+    state = session->TakeRead(second, &bytes);
+  ASSERT_EQ(state, LateRead::kHere);
+  ASSERT_EQ(bytes.size(), 12U);
+  float values[3] = {};
+  std::memcpy(values, bytes.data(), 12);
+  for (const float value : values) EXPECT_EQ(value, 2);
+  EXPECT_EQ(session->TakeRead(second, &bytes), LateRead::kLost);  // it was taken
+  EXPECT_EQ(session->TakeRead(77, &bytes), LateRead::kLost);
+  for (int i = 0; i < 15; ++i) EXPECT_NE(session->ReadOnDevice(ranges, Place()), 0U);
+  EXPECT_EQ(session->ReadOnDevice(ranges, Place()), 0U);  // 16 that nobody has taken
+  const std::vector<DeviceRange> much = {{at, 65'536}, {at, 1}}, many(257, DeviceRange{at, 1});
+  EXPECT_EQ(session->ReadOnDevice(much, Place()), 0U);
+  EXPECT_EQ(session->ReadOnDevice(many, Place()), 0U);
+  EXPECT_EQ(session->ReadOnDevice({}, Place()), 0U);
+  driver->run(1 << 20);
+  Close();
+  EXPECT_TRUE(Read().gaps.empty());
+  EXPECT_EQ(session->ReadOnDevice(ranges, Place()), 0U);
+}
+
+TEST_F(DeviceValues, WithoutAcceleratorsNobodyReads) {
+  Begin({}, kSummaries, true, false);
+  const std::vector<DeviceRange> ranges = {{at, 8}};
+  EXPECT_EQ(session->ReadOnDevice(ranges, Place()), 0U);
+  session->BeginPhaseOnDevice(format::Phase::kForward, Place());
+  session->EndStepOnDevice(Place());
+  EXPECT_EQ(driver->counts().launches, 0);
+  EXPECT_EQ(driver->counts().events, 0);
+}
+
 // A second hook of the process has memory and last values of its own.
 TEST_F(DeviceValues, TwoSessionsReadTheSameTensor) {
   Begin({}, kAllForms);

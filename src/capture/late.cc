@@ -377,6 +377,7 @@ format::SummaryRow SummaryRowOf(TensorId id, DType dtype, const Summary& s) noex
 }
 
 bool HasArrived(const Work& work) noexcept {
+  if (work.passed != nullptr && work.passed->arrival() == device::Arrival::kWaits) return false;
   return std::none_of(work.late.begin(), work.late.end(), [](const Late& late) {
     const device::Arrival arrival = late.ticket->arrival();
     return arrival == device::Arrival::kWaits ||
@@ -410,6 +411,33 @@ std::uint64_t DropHashTokens(store::StepBatch* batch, format::GapReason reason) 
   gap.first_step = gap.last_step = -1;
   batch->gaps.push_back(gap);
   return dropped;
+}
+
+void AddDeviceTimes(Work* work) noexcept {
+  const std::shared_ptr<device::StepPassed> passed = std::exchange(work->passed, nullptr);
+  store::StepPhases& phases = work->batch.phases;
+  if (passed == nullptr || passed->arrival() != device::Arrival::kHere || phases.head.rows == 0) return;
+  static_assert(device::kNoPhase == static_cast<std::uint8_t>(format::Phase::kOther));
+  const device::Stretch whole{device::kNoPhase, passed->total_ns()};
+  const std::span<const device::Stretch> parts =
+      passed->stretches().empty() ? std::span(&whole, 1) : passed->stretches();
+  std::array<format::PhaseRow, format::kPhaseCount> rows{};
+  for (format::PhaseRow& row : rows) row = {0, 1, 0, format::kNoId, -1, -1};
+  for (const device::Stretch& part : parts) {
+    format::PhaseRow& row = rows[part.phase];
+    row.duration_ns = std::max<std::int64_t>(row.duration_ns, 0) + part.ns;
+  }
+  // Idleness is told of the first phase that begins in the step.
+  if (passed->was_idle()) rows[parts.size() < 2 ? parts[0].phase : parts[1].phase].count = 1;
+  const auto known = static_cast<std::size_t>(
+      std::ranges::count_if(rows, [](const format::PhaseRow& row) { return row.duration_ns >= 0; }));
+  if (phases.head.rows + known > phases.rows.size() || passed->total_ns() > format::kMaxPhaseNs) return;
+  phases.head.device_ns = passed->total_ns();
+  for (std::size_t phase = 0; phase < rows.size(); ++phase) {
+    if (rows[phase].duration_ns < 0) continue;
+    rows[phase].phase = static_cast<std::uint8_t>(phase);
+    phases.rows[phases.head.rows++] = rows[phase];
+  }
 }
 
 std::string EventOf(const device::DeviceError& error) {

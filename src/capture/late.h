@@ -35,6 +35,9 @@ struct Settled {
 /// them. Returns how many.
 std::uint64_t DropHashTokens(store::StepBatch* batch, format::GapReason reason);
 
+/// Adds the times of a device to the phases of a step, if they have come and the step has phases.
+void AddDeviceTimes(Work* work) noexcept;
+
 /// The event that tells of an error.
 [[nodiscard]] std::string EventOf(const device::DeviceError& error);
 

@@ -321,20 +321,6 @@ bool SessionImpl::WorthReleasing(std::span<const TensorRef> refs) const noexcept
   return false;
 }
 
-// What Luff takes of the training's time, for the governor and the phases.
-void SessionImpl::Timed(const char* where, auto&& capture) noexcept {
-  const std::int64_t begin = Env::Real().NowMonotonicNs();
-  EnterLuff(begin);
-  try {
-    capture();
-  } catch (...) {
-    Fail(where);
-  }
-  const std::int64_t end = Env::Real().NowMonotonicNs();
-  LeaveLuff(end);
-  capture_ns_.fetch_add(end - begin, std::memory_order_relaxed);
-}
-
 void SessionImpl::CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept {
   if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
   Timed("Capture", [&] { ThisThread()->Capture(refs, factor); });
@@ -352,25 +338,6 @@ void SessionImpl::CaptureSummary(TensorId id, LayoutId layout, const GivenSummar
   } catch (...) {
     Fail("CaptureSummary");
   }
-}
-
-void SessionImpl::CaptureOnDevice(std::span<const TensorRef> refs, const DevicePlace& place,
-                                  double factor) noexcept {
-  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
-  Timed("CaptureOnDevice", [&] { ThisThread()->CaptureOnDevice(refs, place, factor); });
-}
-
-void SessionImpl::ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept {
-  if (scalar.id == format::kNoId || !Accepts()) return;
-  Timed("ScalarOnDevice", [&] { ThisThread()->ScalarOnDevice(scalar, place); });
-}
-
-std::uint64_t SessionImpl::HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
-                                        const DevicePlace& place) noexcept {
-  if (!Accepts() || !core_->plans.now().config().events) return 0;
-  std::uint64_t token = 0;
-  Timed("HashOnDevice", [&] { token = ThisThread()->HashOnDevice(seed, ranges, place); });
-  return token;
 }
 
 void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
@@ -488,6 +455,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
     if (core_->plans.now().config().profile != Profile::kOff) {
       if (end.wall_unix_ns == 0) {
         work->ended = phases_.EndStep(&work->batch.phases);
+        work->passed = std::exchange(passed_, nullptr);
         marked_.clear();
       } else if (!marked_.empty()) {
         work->batch.phases = marked_.front().phases;
@@ -554,6 +522,10 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
       Fail("Close");
     }
     Sleep();
+    {
+      MutexLock lock(mutex_);
+      reads_.clear();  // nobody takes them any more
+    }
     core_->gate.Close();
     if (!core_->close_asked.load()) core_->close_reason.store(reason);
     WaitForLate(deadline);

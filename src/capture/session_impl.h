@@ -13,6 +13,7 @@
 #include "capture/core.h"
 #include "capture/file_thread.h"
 #include "capture/phase_clock.h"
+#include "luff/base/env.h"
 #include "luff/store/loss.h"
 
 namespace luff::capture {
@@ -48,6 +49,10 @@ class SessionImpl final : public Session {
   void ScalarOnDevice(const DeviceScalar& scalar, const DevicePlace& place) noexcept override;
   std::uint64_t HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
                              const DevicePlace& place) noexcept override;
+  std::uint64_t ReadOnDevice(std::span<const DeviceRange> ranges, const DevicePlace& place) noexcept override;
+  LateRead TakeRead(std::uint64_t read, std::string* bytes) noexcept override;
+  void BeginPhaseOnDevice(format::Phase phase, const DevicePlace& place) noexcept override;
+  void EndStepOnDevice(const DevicePlace& place) noexcept override;
   void Scalar(TensorId id, double value) noexcept override;
   void Text(TensorId id, std::string_view utf8) noexcept override;
   void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept override;
@@ -108,7 +113,19 @@ class SessionImpl final : public Session {
   [[nodiscard]] bool WaitForWriter(std::chrono::milliseconds deadline) noexcept;
   /// Says of a step that was traced or timed that it was, with the times of its modules.
   void AddMarks(store::StepBatch* batch) noexcept;
-  void Timed(const char* where, auto&& capture) noexcept;
+  /// What Luff takes of the training's time, for the governor and the phases.
+  void Timed(const char* where, auto&& capture) noexcept {
+    const std::int64_t begin = Env::Real().NowMonotonicNs();
+    EnterLuff(begin);
+    try {
+      capture();
+    } catch (...) {
+      Fail(where);
+    }
+    const std::int64_t end = Env::Real().NowMonotonicNs();
+    LeaveLuff(end);
+    capture_ns_.fetch_add(end - begin, std::memory_order_relaxed);
+  }
   void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;
   void Add(std::uint64_t bytes_of_text, auto&& add) noexcept;
 
@@ -123,6 +140,13 @@ class SessionImpl final : public Session {
   mutable Mutex mutex_;
   std::vector<std::shared_ptr<Producer>> producers_ LUFF_GUARDED_BY(mutex_);
   std::vector<std::pair<std::string, std::string>> documents_ LUFF_GUARDED_BY(mutex_);
+  struct Read {
+    std::uint64_t number = 0;
+    std::size_t ranges = 0;
+    std::shared_ptr<device::Ticket> ticket;
+  };
+  std::vector<Read> reads_ LUFF_GUARDED_BY(mutex_);  // for the caller, that nobody has taken
+  std::uint64_t last_read_ LUFF_GUARDED_BY(mutex_) = 0;
   store::LossLedger lost_ LUFF_GUARDED_BY(mutex_);  // steps that found no room in the queue
 
   // Of the step in progress; the step calls come from one thread at a time.
@@ -132,6 +156,7 @@ class SessionImpl final : public Session {
   std::int64_t last_end_ns_ = 0;
   std::uint64_t last_device_ns_ = 0;  // of the collector, at the end of the last step
   PhaseSteps phases_;
+  std::shared_ptr<device::StepPassed> passed_;  // of the step that ends now
   store::StepModules modules_;
   enum class Trace : std::uint8_t { kNone, kRuns, kEnds };  // kEnds: within the step in progress
   std::atomic<Trace> trace_{Trace::kNone};

@@ -18,6 +18,7 @@ void Work::clear() {
   global_step = 0;
   ended = {};
   late.clear();
+  passed.reset();
   late_since_ns = 0;
   values.clear();
   tickets.clear();

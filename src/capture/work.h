@@ -66,10 +66,11 @@ struct Work {
   enum class Kind : std::uint8_t { kSlice, kStep, kLoose } kind = Kind::kSlice;
   Block* block = nullptr;  // one reference, released by the writer thread
   std::vector<ChunkRecord> chunks;
-  store::StepBatch batch;        // kStep, kLoose
-  std::int64_t global_step = 0;  // kSlice: the expected one
-  PhasesEnd ended;               // kStep with phases
-  std::vector<Late> late;        // kStep: what it waits for
+  store::StepBatch batch;                      // kStep, kLoose
+  std::int64_t global_step = 0;                // kSlice: the expected one
+  PhasesEnd ended;                             // kStep with phases
+  std::vector<Late> late;                      // kStep: what it waits for,
+  std::shared_ptr<device::StepPassed> passed;  // and its times on a device; null: none
   std::int64_t late_since_ns = 0;
   std::vector<std::unique_ptr<std::byte[]>> values;  // that came late; chunks point to them, or to memory of
   std::vector<std::shared_ptr<device::Ticket>> tickets;

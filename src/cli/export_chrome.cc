@@ -37,10 +37,15 @@ class ChromeTrace final : public TraceFormat {
     if (phases.head.cpu_ns >= 0) notes += fmt::format(R"(,"cpu_ms":{})", Milli(phases.head.cpu_ns));
     if (phases.head.run_queue_ns >= 0)
       notes += fmt::format(R"(,"queue_ms":{})", Milli(phases.head.run_queue_ns));
+    if (phases.has_device())
+      notes +=
+          fmt::format(R"(,"device_ms":{},"device_idle":{})", Milli(phases.head.device_ns), phases.idle_steps);
     Slice(worker, fmt::format("{} step", query::ModeName(info.mode)), "step", placed, notes);
     for (const profile::PhaseSlice& slice : placed.phases) {
-      Slice(worker, format::PhaseName(static_cast<std::uint8_t>(slice.phase)), "phase", slice,
-            slice.begins > 1 ? fmt::format(R"("times":{})", slice.begins) : "");
+      std::string more = slice.begins > 1 ? fmt::format(R"("times":{})", slice.begins) : "";
+      if (const std::int64_t ns = phases.device_ns[static_cast<std::size_t>(slice.phase)]; ns >= 0)
+        more += fmt::format(R"({}"device_ms":{})", more.empty() ? "" : ",", Milli(ns));
+      Slice(worker, format::PhaseName(static_cast<std::uint8_t>(slice.phase)), "phase", slice, more);
     }
     Pass(64 << 10, to);
   }

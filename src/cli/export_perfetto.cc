@@ -64,11 +64,13 @@ enum Note : std::uint64_t {
   kWhat,
   kWhy,
   kRemedy,
-  kTensor
+  kTensor,
+  kDeviceMs,
+  kDeviceIdle
 };
-constexpr const char* kNoteNames[] = {"step",   "global step", "update",       "steps", "times",
-                                      "CPU ms", "queue ms",    "major faults", "rule",  "severity",
-                                      "what",   "why",         "remedy",       "tensor"};
+constexpr const char* kNoteNames[] = {
+    "step", "global step", "update", "steps", "times",  "CPU ms", "queue ms",  "major faults",
+    "rule", "severity",    "what",   "why",   "remedy", "tensor", "device ms", "device idle"};
 constexpr std::uint64_t kFirstModeName = 100;
 
 /// Tracks of a rank. Uuids are any numbers that differ.
@@ -102,6 +104,10 @@ class PerfettoTrace final : public TraceFormat {
       if (phases.head.cpu_ns >= 0) AddDouble(&out, kCpuMs, static_cast<double>(phases.head.cpu_ns) * 1e-6);
       if (phases.head.run_queue_ns >= 0)
         AddDouble(&out, kRunQueueMs, static_cast<double>(phases.head.run_queue_ns) * 1e-6);
+      if (phases.has_device()) {
+        AddDouble(&out, kDeviceMs, static_cast<double>(phases.head.device_ns) * 1e-6);
+        Add(&out, kDeviceIdle, phases.idle_steps);
+      }
       if (phases.head.major_faults != format::kNoId && phases.head.major_faults != 0)
         Add(&out, kMajorFaults, phases.head.major_faults);
     });
@@ -111,6 +117,8 @@ class PerfettoTrace final : public TraceFormat {
         out.add_uint64(event::kCategories, kPhases);
         out.add_uint64(event::kNameIid, static_cast<std::uint64_t>(slice.phase) + 1);
         if (slice.begins > 1) Add(&out, kTimes, slice.begins);
+        if (const std::int64_t ns = phases.device_ns[static_cast<std::size_t>(slice.phase)]; ns >= 0)
+          AddDouble(&out, kDeviceMs, static_cast<double>(ns) * 1e-6);
       });
       End(slice.end_ns, to);
     }

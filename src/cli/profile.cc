@@ -79,11 +79,17 @@ void Print(const query::Trial& trial, const profile::TimeReport& report,
   fmt::print("  {} in {}; a step takes {} (median), {} (95 of 100 take less)\n\n",
              Plural(table.steps, "TRAIN step", "TRAIN steps"), TimeText(table.wall_s),
              TimeText(table.median_s), TimeText(table.p95_s));
-  fmt::print("  {:<12} {:>7} {:>9} {:>9} {:>9}  {}\n", "phase", "share", "median", "p95", "all", "in steps");
+  const bool device = table.device_steps != 0;
+  fmt::print("  {:<12} {:>7} {:>9} {:>9} {:>9}  {}{}\n", "phase", "share", "median", "p95", "all",
+             device ? fmt::format("{:>9}  ", "device") : "", "in steps");
   for (const profile::PhaseLine& line : table.lines) {
-    fmt::print("  {:<12} {:>5.1f} % {:>9} {:>9} {:>9}  {}\n",
+    // The mean of a step, as the device's borders are fewer than the host's.
+    const std::string of_device =
+        line.device_steps == 0 ? "-" : TimeText(line.device_s / static_cast<double>(line.device_steps));
+    fmt::print("  {:<12} {:>5.1f} % {:>9} {:>9} {:>9}  {}{}\n",
                format::PhaseName(static_cast<std::uint8_t>(line.phase)), 100 * line.share,
                TimeText(line.median_s), TimeText(line.p95_s), TimeText(line.total_s),
+               device ? fmt::format("{:>9}  ", of_device) : "",
                line.steps == table.steps ? "all" : std::to_string(line.steps));
   }
   fmt::print("\n");
@@ -102,6 +108,7 @@ void Print(const query::Trial& trial, const profile::TimeReport& report,
         "  the training thread ran {:.0f} % of the time, waited {:.0f} % for a core, and slept {:.0f} %\n",
         100 * cpu, 100 * queue, 100 * (1 - cpu - queue));
   }
+  if (device) fmt::print("  {}\n", Wrapped(profile::DeviceText(table), 2, 100));
   for (const profile::LoaderUse& use : report.loaders) {
     // Each pass over a loader asks once more than it has batches.
     const std::string type = use.loader.type.empty() ? "loader" : Escaped(use.loader.type);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/signals_blocked.h"
+#include "device/borders.h"
 #include "device/driver.h"
 #include "device/fetcher.h"
 #include "device/kernels/arguments.h"
@@ -29,14 +30,17 @@ constexpr std::size_t kMaxErrors = 64;
 /// through while another thread captures a graph.
 class InContext {
  public:
-  InContext(const Driver& driver, Context context) : driver_(driver) {
+  InContext(const Driver& driver, const KnownContext& context) : driver_(driver) {
     Context current = nullptr;
-    error_ = driver.CtxGetCurrent(&current);
-    if (error_ == kSuccess && current != context) {
-      error_ = driver.CtxPushCurrent(context);
+    error_ = driver.Check(context);
+    if (error_ == kSuccess) error_ = driver.CtxGetCurrent(&current);
+    if (error_ == kSuccess && current != context.handle) {
+      error_ = driver.CtxPushCurrent(context.handle);
       pushed_ = error_ == kSuccess;
     }
-    if (error_ == kSuccess) relaxed_ = driver.ThreadExchangeStreamCaptureMode(&mode_) == kSuccess;
+    // Without it, a call of ours would end another thread's capture.
+    if (error_ == kSuccess) error_ = driver.ThreadExchangeStreamCaptureMode(&mode_);
+    relaxed_ = error_ == kSuccess;
   }
   ~InContext() {
     if (relaxed_) static_cast<void>(driver_.ThreadExchangeStreamCaptureMode(&mode_));
@@ -118,6 +122,25 @@ class TicketImpl final : public Ticket {
   const std::size_t headroom_;
 };
 
+class StepPassedImpl final : public StepPassed {
+ public:
+  explicit StepPassedImpl(std::shared_ptr<StepBorders> step) : step_(std::move(step)) {
+    step_->held.store(true, std::memory_order_relaxed);  // the ring is locked
+  }
+  ~StepPassedImpl() override { step_->held.store(false, std::memory_order_release); }
+  StepPassedImpl(const StepPassedImpl&) = delete;
+  StepPassedImpl& operator=(const StepPassedImpl&) = delete;
+  [[nodiscard]] Arrival arrival() const noexcept override {
+    return step_->arrival.load(std::memory_order_acquire);
+  }
+  [[nodiscard]] std::int64_t total_ns() const noexcept override { return step_->total_ns; }
+  [[nodiscard]] std::span<const Stretch> stretches() const noexcept override { return step_->stretches; }
+  [[nodiscard]] bool was_idle() const noexcept override { return step_->was_idle; }
+
+ private:
+  const std::shared_ptr<StepBorders> step_;
+};
+
 class CollectorImpl final : public Collector, public std::enable_shared_from_this<CollectorImpl> {
  public:
   explicit CollectorImpl(const CollectorOptions& options) : options_(options) {}
@@ -136,6 +159,24 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     }
     if (refusal != Refusal::kNone) refused_.fetch_add(1, std::memory_order_relaxed);
     return refusal;
+  }
+
+  void BeginPhase(int device, std::uint64_t stream, std::uint8_t phase) noexcept override {
+    AtBorder(device, stream, false, [&](BorderRing* ring, Stream handle, const char** doing) {
+      return ring->Begin(handle, phase, doing);
+    });
+  }
+  std::shared_ptr<StepPassed> EndStep(int device, std::uint64_t stream) noexcept override {
+    std::shared_ptr<StepPassed> passed;
+    AtBorder(device, stream, true, [&](BorderRing* ring, Stream handle, const char** doing) {
+      std::shared_ptr<StepBorders> ended;
+      const Code error = ring->End(handle, &ended, doing);
+      if (ended == nullptr) return error;
+      Expect({device, nullptr, nullptr, nullptr, ended});
+      passed = std::make_shared<StepPassedImpl>(std::move(ended));
+      return error;
+    });
+    return passed;
   }
 
   [[nodiscard]] bool has_errors() const noexcept override {
@@ -200,11 +241,12 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     Mutex enqueueing;  // held while the driver takes work, which it may do slowly
     bool known LUFF_GUARDED_BY(enqueueing) = false;
     std::unique_ptr<Slots> slots LUFF_GUARDED_BY(enqueueing);
+    std::unique_ptr<BorderRing> borders LUFF_GUARDED_BY(enqueueing);
     std::atomic<bool> off{false};
     // Of the watching thread.
     std::unique_ptr<Fetcher> fetcher;
     std::shared_ptr<Staging> staging;
-    Context context = nullptr;
+    KnownContext context;
   };
 
   /// Waits until staging memory has room for the values, at most `*patience`.
@@ -249,18 +291,52 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     const char* doing = "";
     std::shared_ptr<Slot> slot;
     std::shared_ptr<Fetch> fetch;
+    while (slots.Rescue(handle, &slot, &fetch)) {
+      if (fetch != nullptr) fetch->wanted.store(false);
+      Expect({device, std::exchange(slot, nullptr), std::exchange(fetch, nullptr), slots.staging()});
+    }
     error = slots.Enqueue(handle, inputs, pieces, &slot, &fetch, &doing);
-    if (error == kOutOfMemory || (error == kSuccess && slot == nullptr)) {
+    if (error == kOutOfMemory || IsOfCapture(error) || (error == kSuccess && slot == nullptr)) {
       if (fetch != nullptr) fetch->wanted.store(false);
       if (slot != nullptr) Expect({device, std::move(slot), std::move(fetch), slots.staging()});
-      return Refusal::kBusy;
+      return IsOfCapture(error) ? Refusal::kCaptured : Refusal::kBusy;
     }
-    if (IsOfCapture(error)) return Refusal::kCaptured;
     if (error != kSuccess) return Fail(device, &of, error, doing);
     reads_.fetch_add(1, std::memory_order_relaxed);
     *ticket = std::make_shared<TicketImpl>(shared_from_this(), slot, fetch, &use_, options_.headroom);
     Expect({device, std::move(slot), std::move(fetch), slots.staging()});
     return Refusal::kNone;
+  }
+
+  /// Calls `mark` with the device's ring if its stream can take an event.
+  template <typename F>
+  void AtBorder(int device, std::uint64_t stream, bool ends_step, const F& mark) noexcept {
+    if (device < 0 || device >= kMaxDevices) return;
+    PerDevice& of = devices_[static_cast<std::size_t>(device)];
+    if (of.off.load(std::memory_order_acquire) || closed_.load()) return;
+    MutexLock lock(of.enqueueing);
+    if (closed_.load() || of.slots == nullptr) return;
+    try {
+      Slots& slots = *of.slots;
+      if (of.borders == nullptr)
+        of.borders = std::make_unique<BorderRing>(slots.shared_driver(), slots.context());
+      const InContext inside(slots.driver(), slots.context());
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): as in TryRead
+      const auto handle = reinterpret_cast<Stream>(stream);
+      const char* doing = "asking for the state of a stream";
+      int capturing = 0;
+      Code error = inside.error();
+      if (error == kSuccess) error = slots.driver().StreamIsCapturing(handle, &capturing);
+      if (error == kSuccess && capturing == 0) error = mark(of.borders.get(), handle, &doing);
+      if (IsOfCapture(error) || error == kOutOfMemory || capturing != 0) {
+        of.borders->Miss(ends_step);
+      } else if (error != kSuccess) {
+        of.borders->Miss(true);
+        static_cast<void>(Fail(device, &of, error, doing));
+      }
+    } catch (const std::exception&) {  // no memory
+      if (of.borders != nullptr) of.borders->Miss(true);
+    }
   }
 
   /// Finds driver, context and kernels of a device that is read for the first time.
@@ -274,8 +350,10 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
       }
       driver_ = std::move(found.driver);
     }
-    const Context context = ContextOf(*driver_, device);
-    if (context == nullptr) return Refusal::kNoDevice;
+    KnownContext context{ContextOf(*driver_, device)};
+    if (context.handle == nullptr) return Refusal::kNoDevice;
+    if (driver_->CtxGetId != nullptr && driver_->CtxGetId(context.handle, &context.number) != kSuccess)
+      context.number = 0;
     const InContext inside(*driver_, context);
     if (inside.error() != kSuccess) return Fail(device, of, inside.error(), "entering the context");
     int pools = 0;
@@ -311,14 +389,14 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
 
   Refusal Fail(int device, PerDevice* of, Code error, const char* where) {
     const bool sticky = IsSticky(error);
-    Tell(device, of, {device, driver_->NameOf(error), sticky ? "" : where, sticky}, error == kDeinitialized);
+    Tell(of, {device, driver_->NameOf(error), sticky ? "" : where, sticky}, error == kDeinitialized);
     return Refusal::kOff;
   }
   Refusal Fail(int device, PerDevice* of, const std::string& what) {
-    Tell(device, of, {device, what, "finding the driver", false}, false);
+    Tell(of, {device, what, "finding the driver", false}, false);
     return Refusal::kOff;
   }
-  void Tell(int, PerDevice* of, DeviceError error, bool silently) {
+  void Tell(PerDevice* of, DeviceError error, bool silently) {
     if (of->off.exchange(true, std::memory_order_acq_rel) || silently) return;
     error_count_.fetch_add(1, std::memory_order_relaxed);
     MutexLock lock(error_mutex_);
@@ -333,6 +411,16 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
     std::shared_ptr<Slot> slot;
     std::shared_ptr<Fetch> fetch;  // null: none
     std::shared_ptr<Staging> staging;
+    std::shared_ptr<StepBorders> step = {};  // null: a read
+    [[nodiscard]] const KnownContext& context() const noexcept {
+      return step == nullptr ? slot->context : step->context;
+    }
+    [[nodiscard]] Event last() const noexcept {
+      return step == nullptr ? slot->event : step->events[step->used - 1];
+    }
+    [[nodiscard]] std::atomic<Arrival>& arrival() const noexcept {
+      return step == nullptr ? slot->arrival : step->arrival;
+    }
   };
 
   void Expect(Pending pending) {
@@ -402,21 +490,25 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
       PerDevice& of = devices_[static_cast<std::size_t>(one.device)];
       Arrival arrival = Arrival::kLost;
       if (!of.off.load(std::memory_order_acquire)) {
-        const InContext inside(*driver_, one.slot->context);
-        const Code error = inside.error() == kSuccess ? driver_->EventQuery(one.slot->event) : inside.error();
+        const InContext inside(*driver_, one.context());
+        const Code error = inside.error() == kSuccess ? driver_->EventQuery(one.last()) : inside.error();
         if (error == kNotReady || IsOfCapture(error)) return false;
         if (error == kSuccess) arrival = Arrival::kHere;
         if (error != kSuccess) static_cast<void>(Fail(one.device, &of, error, "asking for results"));
-        if (error == kSuccess) CountTime(*one.slot);
+        if (error == kSuccess && one.slot != nullptr) CountTime(*one.slot);
+        if (error == kSuccess && one.slot != nullptr && !one.slot->Take()) arrival = Arrival::kLost;
+        if (error == kSuccess && one.step != nullptr && !one.step->Measure(*driver_))
+          arrival = Arrival::kLost;
       }
       if (one.fetch != nullptr) {
         if (arrival == Arrival::kHere) {
           BeginFetching(one, &of);
         } else {
+          if (!of.off.load(std::memory_order_acquire)) one.staging->Return(one.fetch->block);
           one.fetch->arrival.store(arrival, std::memory_order_release);
         }
       }
-      one.slot->arrival.store(arrival, std::memory_order_release);
+      one.arrival().store(arrival, std::memory_order_release);
       return true;
     });
     return here->size() != old;
@@ -470,6 +562,7 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
       if (of.off.load(std::memory_order_acquire) || !of.enqueueing.TryLock()) continue;
       if (of.slots != nullptr) {
         const InContext inside(*driver_, of.slots->context());
+        if (inside.error() == kSuccess && of.borders != nullptr) of.borders->GiveBack();
         if (inside.error() == kSuccess && of.fetcher != nullptr) of.fetcher->GiveBack(until);
         if (inside.error() == kSuccess) of.slots->GiveBack();
       }

@@ -84,6 +84,30 @@ class Ticket {
   [[nodiscard]] virtual std::byte* part(std::size_t i, std::size_t part) const noexcept = 0;
 };
 
+/// A phase that begins with a step, before any other.
+inline constexpr std::uint8_t kNoPhase = 0;
+
+/// A part of a step on a device, from the border where its phase began to the next one: the device worked, or
+/// had nothing to do.
+struct Stretch {
+  std::uint8_t phase = kNoPhase;
+  std::int64_t ns = 0;
+};
+
+/// When a device has passed the borders of one step. Kept by whoever waits for it. **Thread-safe.**
+class StepPassed {
+ public:
+  virtual ~StepPassed() = default;
+  /// kLost: no time will be known.
+  [[nodiscard]] virtual Arrival arrival() const noexcept = 0;
+  /// Of the whole step. Only when kHere, as what follows.
+  [[nodiscard]] virtual std::int64_t total_ns() const noexcept = 0;
+  /// Its parts, in their order, which add up to the total; empty if a border between them is not known.
+  [[nodiscard]] virtual std::span<const Stretch> stretches() const noexcept = 0;
+  /// The device had done all that was enqueued before the step when its first phase began.
+  [[nodiscard]] virtual bool was_idle() const noexcept = 0;
+};
+
 /// An error that turned the path off for a device.
 struct DeviceError {
   int device = 0;
@@ -128,6 +152,13 @@ class Collector {
   [[nodiscard]] virtual Refusal Read(int device, std::uint64_t stream, std::span<const Input> inputs,
                                      std::span<const Piece> pieces, std::shared_ptr<Ticket>* ticket,
                                      std::chrono::nanoseconds* patience = nullptr) noexcept = 0;
+  /// Marks the place in a stream behind which a phase of the training begins: a number of the caller's, not
+  /// kNoPhase unless it is what begins with a step. Does nothing on a device that was never read, nor where a
+  /// graph is captured.
+  virtual void BeginPhase(int device, std::uint64_t stream, std::uint8_t phase) noexcept = 0;
+  /// Marks the end of a step, at which the next one begins. Null where no time will be known: of the first
+  /// step, where more than 64 are on their way, and of one whose begin and end are in two streams.
+  [[nodiscard]] virtual std::shared_ptr<StepPassed> EndStep(int device, std::uint64_t stream) noexcept = 0;
   /// Time that devices have spent on reads so far, in ns: what the training's own work waited for.
   [[nodiscard]] virtual std::uint64_t device_ns() const noexcept = 0;
   [[nodiscard]] virtual bool has_errors() const noexcept = 0;

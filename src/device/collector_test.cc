@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -250,7 +252,7 @@ TEST_F(Collectors, EachCallMayFail) {
 TEST_F(Collectors, ARefusedReadLeavesNoTables) {
   const Layout layout = Dense(DType::kFloat32, {40'000});
   int refused = 0;
-  for (int call = 1; call < 24; ++call) {
+  for (int call = 1; call < 27; ++call) {
     Faults faults;
     faults.failing_call = call;
     Begin(faults);
@@ -273,6 +275,36 @@ TEST_F(Collectors, ARefusedReadLeavesNoTables) {
     collector->Close(kLong);
   }
   EXPECT_GT(refused, 5);
+}
+
+// A capture that begins in another thread between two calls of a read costs that read, and no memory for
+// good.
+TEST_F(Collectors, AReadThatACaptureCutsOffIsUsedAgain) {
+  const Layout layout = Dense(DType::kFloat32, {40'000});
+  int cut = 0;
+  for (int call = 9 * 2; call < 24 * 2; ++call) {
+    Faults faults;
+    faults.failing_call = call / 2;
+    faults.failing_calls = call % 2 + 1;  // two: nor can the end of what was enqueued be marked
+    faults.failure = 906;
+    Begin(faults);
+    const DevicePointer at = OnDevice(*driver, std::vector<float>(40'000, 1));
+    const Input input{at, &layout};
+    for (int read = 0; read < 3; ++read) {
+      std::shared_ptr<Ticket> ticket;
+      const Refusal refusal = collector->Read(0, 0, {&input, 1}, {}, &ticket);
+      cut += refusal == Refusal::kCaptured ? 1 : 0;
+      if (ticket == nullptr) continue;
+      ASSERT_EQ(Await(*ticket), Arrival::kHere) << call;
+      EXPECT_EQ(ticket->summary(0).sum, 40'000) << call;
+    }
+    EXPECT_EQ(Error(), "") << call;
+    collector->Close(kLong);
+    EXPECT_EQ(driver->counts().device_allocations, 0) << call;
+    EXPECT_EQ(driver->counts().events, 0) << call;
+    EXPECT_EQ(driver->counts().pools, 0) << call;
+  }
+  EXPECT_GT(cut, 5);
 }
 
 TEST_F(Collectors, AnErrorTurnsThePathOffAndIsNamedOnce) {
@@ -310,6 +342,73 @@ TEST_F(Collectors, AStickyErrorOfTheTrainingIsItsOwn) {
   EXPECT_EQ(arrivals[1], Arrival::kHere);
   EXPECT_EQ(arrivals[2], Arrival::kLost);
   EXPECT_EQ(Error(), ": CUDA_ERROR_ILLEGAL_ADDRESS (700) sticky");
+}
+
+// A reset takes all handles and all memory, pinned memory included, and the next context has the same
+// address. What has arrived can still be read; the rest is lost, and no memory that is gone is touched.
+TEST_F(Collectors, ADeviceThatIsResetIsNamed) {
+  for (const bool numbered : {true, false}) {
+    Faults faults;
+    if (!numbered) std::strncpy(faults.missing, "cuCtxGetId", sizeof faults.missing - 1);
+    Begin(faults);
+    const Layout layout = Dense(DType::kFloat32, {300});
+    const Input input{OnDevice(*driver, std::vector<float>(300, 2)), &layout};
+    const Piece piece{input.data, 8};
+    std::shared_ptr<Ticket> before, after;
+    ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {&piece, 1}, &before), Refusal::kNone);
+    ASSERT_EQ(Await(*before), Arrival::kHere);
+    collector->BeginPhase(0, 0, 3);
+    static_cast<void>(collector->EndStep(0, 0));
+    driver->reset_device(0);
+    EXPECT_EQ(before->summary(0).sum, 600);
+    float value = 0;
+    std::memcpy(&value, before->piece(0).data() + 4, 4);
+    EXPECT_EQ(value, 2);
+    before.reset();
+    if (numbered) collector->BeginPhase(0, 0, 3);
+    EXPECT_EQ(collector->Read(0, 0, {&input, 1}, {&piece, 1}, &after), Refusal::kOff);
+    EXPECT_EQ(Error(), numbered ? "asking for the state of a stream: CUDA_ERROR_CONTEXT_IS_DESTROYED (709)"
+                                : "recording an event: CUDA_ERROR_UNKNOWN (400)");
+    EXPECT_EQ(collector->Read(0, 0, {&input, 1}, {}, &after), Refusal::kOff);
+    collector->Close(kLong);
+    EXPECT_STREQ(driver->misuse(), "");
+  }
+}
+
+TEST_F(Collectors, AContextThatIsDestroyedIsNamed) {
+  Begin({});
+  const Layout layout = Dense(DType::kFloat32, {4});
+  const Input input{OnDevice(*driver, std::vector<float>(4, 1)), &layout, kWantValue};
+  std::shared_ptr<Ticket> before, after;
+  ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {}, &before), Refusal::kNone);
+  ASSERT_EQ(AwaitRest(*before), Arrival::kHere);
+  driver->destroy_context(0);
+  EXPECT_EQ(collector->Read(0, 0, {&input, 1}, {}, &after), Refusal::kOff);
+  EXPECT_NE(Error().find("CUDA_ERROR_CONTEXT_IS_DESTROYED (709)"), std::string::npos);
+  EXPECT_EQ(before->summary(0).sum, 4);
+}
+
+// Managed memory, which the host has as well, and memory that another process has made are addresses as any
+// others: nobody is asked whose they are.
+TEST_F(Collectors, MemoryThatTheDeviceSharesIsReadWhereItIs) {
+  Begin({});
+  std::vector<float> shared(50'000, 3);
+  driver->adopt(shared.data(), shared.size() * 4);
+  const Layout layout = Dense(DType::kFloat32, {50'000});
+  const Input input{reinterpret_cast<std::uintptr_t>(shared.data()), &layout, kWantValue};
+  const Piece piece{input.data, 4};
+  for (const float expected : {3.0F, 5.0F}) {
+    std::fill(shared.begin(), shared.end(), expected);
+    std::shared_ptr<Ticket> ticket;
+    ASSERT_EQ(collector->Read(0, 0, {&input, 1}, {&piece, 1}, &ticket), Refusal::kNone);
+    ASSERT_EQ(AwaitRest(*ticket), Arrival::kHere);
+    EXPECT_EQ(ticket->summary(0).sum, 50'000.0 * static_cast<double>(expected));
+    float value = 0;
+    std::memcpy(&value, ticket->piece(0).data(), 4);
+    EXPECT_EQ(value, expected);
+    std::memcpy(&value, ticket->part(0, 0), 4);
+    EXPECT_EQ(value, expected);
+  }
 }
 
 TEST_F(Collectors, AnEventThatNeverComesHoldsNobody) {

@@ -22,7 +22,7 @@ class Lookup {
         older_(reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress"))) {}
 
   template <typename F>
-  void Find(const char* name, F** function) {
+  void Find(const char* name, F** function, bool needed = true) {
     void* found = nullptr;
     int status = 0;
     if (newer_ != nullptr) {
@@ -33,7 +33,7 @@ class Lookup {
     if (found == nullptr) found = dlsym(library_, (std::string(name) + "_v2").c_str());
     if (found == nullptr) found = dlsym(library_, name);
     *function = reinterpret_cast<F*>(found);
-    if (found == nullptr && missing_.empty()) missing_ = name;
+    if (found == nullptr && missing_.empty() && needed) missing_ = name;
   }
   [[nodiscard]] const std::string& missing() const noexcept { return missing_; }
 
@@ -52,6 +52,13 @@ std::string Driver::NameOf(Code error) const {
   return std::string(name) + " (" + std::to_string(error) + ")";
 }
 
+Code Driver::Check(const KnownContext& context) const {
+  if (CtxGetId == nullptr || context.number == 0) return kSuccess;
+  std::uint64_t number = 0;
+  if (const Code error = CtxGetId(context.handle, &number); error != kSuccess) return error;
+  return number == context.number ? kSuccess : kContextDestroyed;
+}
+
 FoundDriver FindDriver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return {};
@@ -61,6 +68,7 @@ FoundDriver FindDriver() {
   lookup.Find("cuGetErrorName", &driver->GetErrorName);
   lookup.Find("cuCtxGetCurrent", &driver->CtxGetCurrent);
   lookup.Find("cuCtxGetDevice", &driver->CtxGetDevice);
+  lookup.Find("cuCtxGetId", &driver->CtxGetId, false);
   lookup.Find("cuCtxPushCurrent", &driver->CtxPushCurrent);
   lookup.Find("cuCtxPopCurrent", &driver->CtxPopCurrent);
   lookup.Find("cuDeviceGet", &driver->DeviceGet);

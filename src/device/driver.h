@@ -24,6 +24,7 @@ inline constexpr Code kSuccess = 0;
 inline constexpr Code kOutOfMemory = 2;
 inline constexpr Code kDeinitialized = 4;
 inline constexpr Code kNotReady = 600;
+inline constexpr Code kContextDestroyed = 709;
 
 inline constexpr int kMajorAttribute = 75, kMinorAttribute = 76, kMemoryPoolsAttribute = 115;
 inline constexpr unsigned kEventWithTiming = 0, kEventWithoutTiming = 2;
@@ -44,12 +45,20 @@ struct PoolProperties {
 };
 static_assert(sizeof(PoolProperties) == 88);
 
+/// A context of which Luff has handles. After a reset of its device the next one may have the same address,
+/// and what the handles meant, pinned memory included, is gone.
+struct KnownContext {
+  Context handle = nullptr;
+  std::uint64_t number = 0;  // that no other context of the process has; 0: this driver does not tell
+};
+
 /// The driver's functions. Null: this driver lacks it.
 struct Driver {
   Code (*DriverGetVersion)(int*) = nullptr;
   Code (*GetErrorName)(Code, const char**) = nullptr;
   Code (*CtxGetCurrent)(Context*) = nullptr;
   Code (*CtxGetDevice)(int*) = nullptr;
+  Code (*CtxGetId)(Context, std::uint64_t*) = nullptr;  // since CUDA 12.0: may be null
   Code (*CtxPushCurrent)(Context) = nullptr;
   Code (*CtxPopCurrent)(Context*) = nullptr;
   Code (*DeviceGet)(int*, int) = nullptr;
@@ -85,6 +94,8 @@ struct Driver {
 
   /// Name of an error, e.g. "CUDA_ERROR_ILLEGAL_ADDRESS (700)".
   [[nodiscard]] std::string NameOf(Code error) const;
+  /// kContextDestroyed if the context is not the one that was known; kSuccess where the driver does not tell.
+  [[nodiscard]] Code Check(const KnownContext& context) const;
 };
 
 /// What FindDriver found.

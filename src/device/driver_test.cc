@@ -42,6 +42,15 @@ TEST(Driver, EachFunctionMayBeMissing) {
   }
 }
 
+TEST(Driver, OlderOnesDoNotNumberContexts) {
+  Faults faults;
+  std::strncpy(faults.missing, "cuCtxGetId", sizeof faults.missing - 1);
+  BeginDouble(faults);
+  const FoundDriver found = FindDriver();
+  ASSERT_NE(found.driver, nullptr) << found.why;
+  EXPECT_EQ(found.driver->Check({nullptr, 0}), kSuccess);
+}
+
 TEST(Driver, OldOnesAreNamed) {
   Faults faults;
   faults.version = 11020;

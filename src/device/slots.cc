@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "device/kernels/image.h"
@@ -22,18 +23,30 @@ std::uint64_t Up(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1
 }  // namespace
 
 Summary Slot::SummaryOf(std::size_t input) const noexcept {
-  return SummaryFrom(inputs[input], reinterpret_cast<const Statistics*>(pinned + results_at)[input]);
+  return SummaryFrom(inputs[input], reinterpret_cast<const Statistics*>(arrived.data())[input]);
+}
+
+bool Slot::Take() noexcept {
+  try {
+    std::uint64_t end = results_at + results_bytes;
+    for (std::size_t i = 0; i < piece_at.size(); ++i)
+      end = std::max<std::uint64_t>(end, std::uint64_t{piece_at[i]} + piece_bytes[i]);
+    arrived.assign(pinned + results_at, pinned + std::max(end, results_at));
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 bool Slot::DifferenceOf(std::size_t input, Difference* out) const noexcept {
   if (extras.empty() || !extras[input].has_difference) return false;
-  const Differences& d =
-      reinterpret_cast<const Differences*>(pinned + differences_at)[extras[input].difference];
+  const Differences& d = reinterpret_cast<const Differences*>(
+      arrived.data() + (differences_at - results_at))[extras[input].difference];
   *out = {d.l1, d.sum_sq, d.max, d.changed, d.previous_l1, d.previous_sum_sq};
   return true;
 }
 
-Slots::Slots(std::shared_ptr<const Driver> driver, Context context, int device,
+Slots::Slots(std::shared_ptr<const Driver> driver, const KnownContext& context, int device,
              const CollectorOptions& options, Use* use)
     : driver_(std::move(driver)),
       context_(context),
@@ -46,11 +59,14 @@ Code Slots::Load(const char** doing) {
   const std::span<const unsigned char> image = KernelImage();
   if (image.empty()) return kOutOfMemory;
   if (const Code error = driver_->ModuleLoadData(&module_, image.data()); error != kSuccess) return error;
-  if (const Code error = driver_->ModuleGetFunction(&statistics_, module_, kStatisticsKernel);
-      error != kSuccess)
-    return error;
-  if (const Code error = driver_->ModuleGetFunction(&reduce_, module_, kReduceKernel); error != kSuccess)
-    return error;
+  // All of them now: a driver that loads kernels when they are first asked for may wait for the device.
+  for (const auto& [function, name] :
+       {std::pair{&statistics_, kStatisticsKernel}, std::pair{&reduce_, kReduceKernel},
+        std::pair{&forms_, kFormsKernel}, std::pair{&units_, kUnitsKernel},
+        std::pair{&reduce_units_, kReduceUnitsKernel}}) {
+    if (const Code error = driver_->ModuleGetFunction(function, module_, name); error != kSuccess)
+      return error;
+  }
   *doing = "making a memory pool";
   PoolProperties properties;
   properties.device = device_;
@@ -59,12 +75,6 @@ Code Slots::Load(const char** doing) {
   if (const Code error = driver_->StreamCreate(&side_, kStreamNonBlocking); error != kSuccess) return error;
   staging_ = std::make_shared<Staging>(driver_, pool_, side_, options_.staging_bytes, use_);
   return kSuccess;
-}
-
-Code Slots::FindKernel(Function* function, const char* name, const char** doing) {
-  if (*function != nullptr) return kSuccess;
-  *doing = "loading the kernels";
-  return driver_->ModuleGetFunction(function, module_, name);
 }
 
 std::shared_ptr<Slot> Slots::FindSame(std::span<const Input> inputs, std::uint64_t piece_bytes) const {
@@ -425,11 +435,23 @@ Code Slots::Enqueue(Stream stream, std::span<const Input> inputs, std::span<cons
   if (error != kSuccess) {
     found->ForgetTables();
     found->held.store(false, std::memory_order_relaxed);
-    // Nothing is recorded where a graph is being captured. Then the slot is not used again.
-    if (error != kOutOfMemory || driver_->EventRecord(found->event, stream) != kSuccess) return error;
+    if (error != kOutOfMemory && !IsOfCapture(error)) return error;
+    if (driver_->EventRecord(found->event, stream) != kSuccess) {
+      if (IsOfCapture(error)) stranded_.push_back({std::move(found), *fetch, stream});
+      return error;
+    }
   }
   *slot = std::move(found);
   return error;
+}
+
+bool Slots::Rescue(Stream stream, std::shared_ptr<Slot>* slot, std::shared_ptr<Fetch>* fetch) {
+  const auto one = std::ranges::find(stranded_, stream, &Stranded::stream);
+  if (one == stranded_.end() || driver_->EventRecord(one->slot->event, stream) != kSuccess) return false;
+  *slot = std::move(one->slot);
+  *fetch = std::move(one->fetch);
+  stranded_.erase(one);
+  return true;
 }
 
 Code Slots::Launch(Function function, std::uint32_t blocks, void* arguments, Stream stream) {
@@ -438,18 +460,7 @@ Code Slots::Launch(Function function, std::uint32_t blocks, void* arguments, Str
                                nullptr);
 }
 
-Code Slots::LaunchForms(Slot* slot, const StatisticsArguments& statistics, Stream stream,
-                        const char** doing) {
-  if (const Code error = FindKernel(&forms_, kFormsKernel, doing); error != kSuccess) return error;
-  *doing = "launching a kernel";
-  StatisticsArguments forms = statistics;
-  forms.work = slot->device + slot->forms_work_at;
-  return Launch(forms_, slot->forms_work, &forms, stream);
-}
-
-Code Slots::LaunchUnits(Slot* slot, Stream stream, const char** doing) {
-  if (const Code error = FindKernel(&units_, kUnitsKernel, doing); error != kSuccess) return error;
-  *doing = "launching a kernel";
+Code Slots::LaunchUnits(Slot* slot, Stream stream) {
   UnitsArguments units{};
   units.rows = slot->device + slot->units_rows_at;
   units.loops = slot->device + slot->loops_at;
@@ -457,9 +468,6 @@ Code Slots::LaunchUnits(Slot* slot, Stream stream, const char** doing) {
   if (const Code error = Launch(units_, slot->units_work, &units, stream);
       error != kSuccess || slot->units_joined == 0)
     return error;
-  if (const Code error = FindKernel(&reduce_units_, kReduceUnitsKernel, doing); error != kSuccess)
-    return error;
-  *doing = "launching a kernel";
   ReduceUnitsArguments reduce{};
   reduce.rows = units.rows;
   reduce.work = slot->device + slot->units_joined_at;
@@ -481,7 +489,9 @@ Code Slots::SubmitKernels(Slot* slot, Stream stream, const char** doing) {
       return error;
   }
   if (slot->forms_work != 0) {
-    if (const Code error = LaunchForms(slot, statistics, stream, doing); error != kSuccess) return error;
+    StatisticsArguments forms = statistics;
+    forms.work = slot->device + slot->forms_work_at;
+    if (const Code error = Launch(forms_, slot->forms_work, &forms, stream); error != kSuccess) return error;
   }
   if (slot->joined != 0) {
     ReduceArguments reduce{};
@@ -493,7 +503,7 @@ Code Slots::SubmitKernels(Slot* slot, Stream stream, const char** doing) {
     reduce.differences = statistics.differences;
     if (const Code error = Launch(reduce_, slot->joined, &reduce, stream); error != kSuccess) return error;
   }
-  return slot->units_work == 0 ? kSuccess : LaunchUnits(slot, stream, doing);
+  return slot->units_work == 0 ? kSuccess : LaunchUnits(slot, stream);
 }
 
 Code Slots::Submit(Slot* slot, Stream stream, std::span<const Piece> pieces, bool upload,

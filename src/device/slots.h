@@ -37,7 +37,7 @@ struct Extra {
 /// Memory of one read: tables, partial rows and results on the device; the same tables, the results and the
 /// pieces in pinned memory. Used again when its results have arrived and nobody needs them any more.
 struct Slot {
-  Context context = nullptr;
+  KnownContext context;
   Event begin = nullptr, event = nullptr;  // around the work of the read
   std::atomic<Arrival> arrival{Arrival::kHere};
   std::atomic<bool> held{false};  // by a ticket
@@ -56,6 +56,12 @@ struct Slot {
   std::uint64_t pinned_bytes = 0, device_bytes = 0;
   std::uint64_t used = 0;  // number of the read that used it last
 
+  /// Results and pieces of the last read. The pinned memory itself goes with the device, if the training
+  /// resets it.
+  std::vector<std::byte> arrived;
+
+  /// Takes them out of pinned memory, once they are there. False if the host has no memory.
+  [[nodiscard]] bool Take() noexcept;
   /// Its tables are not to be used again: they may be unfinished, and what they name be freed.
   void ForgetTables() noexcept {
     inputs.clear();
@@ -67,7 +73,7 @@ struct Slot {
   [[nodiscard]] Summary SummaryOf(std::size_t input) const noexcept;
   [[nodiscard]] bool DifferenceOf(std::size_t input, Difference* out) const noexcept;
   [[nodiscard]] std::span<const std::byte> PieceAt(std::size_t i) const noexcept {
-    return {pinned + piece_at[i], piece_bytes[i]};
+    return {arrived.data() + (piece_at[i] - results_at), piece_bytes[i]};
   }
 };
 
@@ -75,8 +81,8 @@ struct Slot {
 /// its owner holds a lock. The context is current in every call.
 class Slots {
  public:
-  Slots(std::shared_ptr<const Driver> driver, Context context, int device, const CollectorOptions& options,
-        Use* use);
+  Slots(std::shared_ptr<const Driver> driver, const KnownContext& context, int device,
+        const CollectorOptions& options, Use* use);
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
@@ -84,14 +90,19 @@ class Slots {
   [[nodiscard]] Code Load(const char** doing);
   /// Enqueues a read. `slot` stays null if too much is on its way. kOutOfMemory: there was no memory for a
   /// slot, and the next reads do not ask for any; or, with a slot, for a part of the work. It is free once
-  /// its event has come. `fetch`: what the read puts into staging memory, null if nothing.
+  /// its event has come. After an error of a capture likewise; without a slot, Rescue may find it later.
+  /// `fetch`: what the read puts into staging memory, null if nothing.
   [[nodiscard]] Code Enqueue(Stream stream, std::span<const Input> inputs, std::span<const Piece> pieces,
                              std::shared_ptr<Slot>* slot, std::shared_ptr<Fetch>* fetch, const char** doing);
+  /// Of a read whose work was cut off by a capture, on this stream: marks its end now, so that its memory can
+  /// be used again. False if there is none, or a capture still forbids it.
+  [[nodiscard]] bool Rescue(Stream stream, std::shared_ptr<Slot>* slot, std::shared_ptr<Fetch>* fetch);
   /// Gives back all that no work of the device can still use.
   void GiveBack() noexcept;
 
   [[nodiscard]] const Driver& driver() const noexcept { return *driver_; }
-  [[nodiscard]] Context context() const noexcept { return context_; }
+  [[nodiscard]] const std::shared_ptr<const Driver>& shared_driver() const noexcept { return driver_; }
+  [[nodiscard]] const KnownContext& context() const noexcept { return context_; }
   [[nodiscard]] const std::shared_ptr<Staging>& staging() const noexcept { return staging_; }
 
  private:
@@ -122,11 +133,8 @@ class Slots {
   /// Builds the tables of a read and finds a slot for them.
   [[nodiscard]] Code Build(std::span<const Input> inputs, std::uint64_t piece_bytes, Stream stream,
                            std::shared_ptr<Slot>* slot, const char** doing);
-  [[nodiscard]] Code FindKernel(Function* function, const char* name, const char** doing);
   [[nodiscard]] Code Launch(Function function, std::uint32_t blocks, void* arguments, Stream stream);
-  [[nodiscard]] Code LaunchForms(Slot* slot, const StatisticsArguments& statistics, Stream stream,
-                                 const char** doing);
-  [[nodiscard]] Code LaunchUnits(Slot* slot, Stream stream, const char** doing);
+  [[nodiscard]] Code LaunchUnits(Slot* slot, Stream stream);
   [[nodiscard]] std::shared_ptr<Slot> FindSame(std::span<const Input> inputs,
                                                std::uint64_t piece_bytes) const;
   [[nodiscard]] Code FindRoom(const Need& need, Stream stream, std::shared_ptr<Slot>* slot,
@@ -138,17 +146,23 @@ class Slots {
   void Release(Slot* slot) noexcept;
 
   const std::shared_ptr<const Driver> driver_;
-  const Context context_;
+  const KnownContext context_;
   const int device_;
   const CollectorOptions options_;
   Use* const use_;
   Module module_ = nullptr;
   Function statistics_ = nullptr, reduce_ = nullptr;
-  Function forms_ = nullptr, units_ = nullptr, reduce_units_ = nullptr;  // once one is needed
+  Function forms_ = nullptr, units_ = nullptr, reduce_units_ = nullptr;
   MemoryPool pool_ = nullptr;
   Stream side_ = nullptr;  // gives memory back, apart from the training's streams
   std::shared_ptr<Staging> staging_;
   std::vector<std::shared_ptr<Slot>> slots_;
+  struct Stranded {
+    std::shared_ptr<Slot> slot;
+    std::shared_ptr<Fetch> fetch;
+    Stream stream = nullptr;
+  };
+  std::vector<Stranded> stranded_;  // reads without an event behind their work
   Tables tables_;
   std::vector<Extra> extras_;  // of the read that is being enqueued
   std::vector<Placed> placed_;

@@ -45,11 +45,21 @@ void AddTrain(const query::StepPhases& phases, Collected* to) {
   to->table.end_unix_ns = phases.ended_unix_ns;
   AddTimes(phases.head, &to->table);
   to->steps.Add(static_cast<double>(phases.head.wall_ns) * kNs / count, count);
+  if (phases.has_device()) {
+    to->table.device_steps += count;
+    to->table.idle_steps += phases.idle_steps;
+    to->table.device_wall_s += static_cast<double>(phases.head.wall_ns) * kNs;
+    to->table.device_s += static_cast<double>(phases.head.device_ns) * kNs;
+  }
   for (std::size_t i = 0; i < format::kPhaseCount; ++i) {
     if (phases.ns[i] == 0 && phases.begins[i] == 0) continue;
     const double took = static_cast<double>(phases.ns[i]) * kNs;
     to->lines[i].steps += count;
     to->lines[i].total_s += took;
+    if (phases.device_ns[i] >= 0) {
+      to->lines[i].device_steps += count;
+      to->lines[i].device_s += static_cast<double>(phases.device_ns[i]) * kNs;
+    }
     to->times[i].Add(took / count, count);
   }
 }
@@ -110,6 +120,13 @@ std::string SkewOf(const std::vector<RankTimes>& ranks) {
     text += fmt::format(". Rank {} waits for it in backward: {}, the median is {}",
                         there[backward.rank]->worker, TimeText(backward.most), TimeText(backward.median));
   return text;
+}
+
+std::string DeviceText(const PhaseTable& table) {
+  if (table.device_steps == 0) return "";
+  const double idle = static_cast<double>(table.idle_steps) / static_cast<double>(table.device_steps);
+  return fmt::format("the device had nothing left to do when {:.0f} % of the steps began, and {}", 100 * idle,
+                     idle >= 0.5 ? "waited for the host" : "the host ran ahead of it in the others");
 }
 
 Result<PhaseTable> TableOf(const query::Trial& trial, const Scope& scope, const query::PhasesVisitor& also) {

@@ -59,6 +59,37 @@ TEST(PhaseTable, StepsAndWorkersAreChosen) {
   EXPECT_NE(none.status().ToString().find("these did: 0, 1"), std::string::npos) << none.status().ToString();
 }
 
+// Steps without times of a device count for nothing in its columns.
+TEST(PhaseTable, ADeviceHasColumnsOfItsOwn) {
+  for (const bool merged : {false, true}) {
+    Written run(merged ? 32 << 10 : 8 << 20, merged ? 160 << 10 : 0);
+    const int steps = merged ? 3000 : 30;
+    for (int i = 0; i < steps; ++i) {
+      run.DeviceStep(Mode::kTrain, {{Phase::kForward, 10}, {Phase::kOther, 5}},
+                     {{Phase::kOther, 1}, {Phase::kForward, 4}, {Phase::kBackward, 2}}, Phase::kForward,
+                     i % 3 != 0);
+    }
+    run.Step(Mode::kTrain, {{Phase::kForward, 10}});
+    const auto trial = run.Read();
+    std::size_t rows = 0;
+    ASSERT_TRUE(query::VisitPhases(*trial, [&](const auto&, const auto&) { ++rows; }).ok());
+    EXPECT_EQ(rows < static_cast<std::size_t>(steps), merged);
+    const auto table = TableOf(*trial, {});
+    ASSERT_TRUE(table.ok()) << table.status().ToString();
+    EXPECT_EQ(table->device_steps, static_cast<std::uint64_t>(steps));
+    EXPECT_EQ(table->idle_steps, static_cast<std::uint64_t>(steps) * 2 / 3);
+    EXPECT_NEAR(table->device_s, 0.007 * steps, 1e-6);
+    EXPECT_NEAR(table->device_wall_s, 0.015 * steps, 1e-6);
+    ASSERT_EQ(table->lines.size(), 2U);  // what the host has no time of has no line
+    EXPECT_EQ(table->lines[0].phase, Phase::kForward);
+    EXPECT_NEAR(table->lines[0].device_s, 0.004 * steps, 1e-6);
+    EXPECT_NE(DeviceText(*table).find("67 %"), std::string::npos) << DeviceText(*table);
+  }
+  Written none;
+  none.Step(Mode::kTrain, {{Phase::kForward, 10}});
+  EXPECT_EQ(DeviceText(*TableOf(*none.Read(), {})), "");
+}
+
 TEST(PhaseTable, MergedStepsKeepTheirTimes) {
   Written run(32 << 10, 160 << 10);
   for (int i = 0; i < 3000; ++i) {

@@ -173,8 +173,9 @@ std::vector<std::string> NotSeen(const query::Trial& trial, const TimeReport& re
         "compute");
   if (table.timed_s <= 0)
     lines.emplace_back("CPU time of the training thread: /proc/self/task/*/schedstat was not read");
-  lines.emplace_back(
-      "devices: the times are those of the host, which waits for a GPU where it asks for a result");
+  if (table.device_steps == 0)
+    lines.emplace_back(
+        "devices: the times are those of the host, which waits for a GPU where it asks for a result");
   for (std::string& line : NotSeen(report.modules)) lines.push_back(std::move(line));
   if (report.modules.steps == 0 && IsOfTorch(trial))
     lines.emplace_back("how long each module takes: profile = \"full\" times them, in one step of 67");

@@ -17,8 +17,12 @@ using format::FrameKind;
 StepPhases PhasesOf(std::uint32_t worker, std::int64_t ended_unix_ns, const format::PhasesView& view) {
   StepPhases phases{.worker = worker, .head = view.head, .ended_unix_ns = ended_unix_ns, .waits = {}};
   for (const format::PhaseRow& row : view.rows) {
-    if (row.clock != 0) continue;
     const std::size_t phase = row.phase < format::kPhaseCount ? row.phase : 0;
+    if (row.clock == 1 && phases.has_device()) {
+      phases.device_ns[phase] = std::max<std::int64_t>(phases.device_ns[phase], 0) + row.duration_ns;
+      phases.idle_steps = std::min(phases.idle_steps + row.count, view.head.steps);
+    }
+    if (row.clock != 0) continue;
     // A phase may have several rows, e.g. one for each of its subjects.
     const bool first = phases.ns[phase] == 0 && phases.begins[phase] == 0;
     phases.starts_ns[phase] = first ? row.start_ns : std::max(phases.starts_ns[phase], row.start_ns);

@@ -172,8 +172,17 @@ Json DescribeTime(const query::Trial& trial, const profile::TimeReport& report,
                               {"seconds", line.total_s},
                               {"share", line.share},
                               {"median", line.median_s},
-                              {"p95", line.p95_s}});
+                              {"p95", line.p95_s},
+                              {"device_steps", line.device_steps},
+                              {"device_seconds", line.device_s}});
   }
+  json["device"] = nullptr;
+  if (table.device_steps > 0)
+    json["device"] = {{"steps", table.device_steps},
+                      {"host_seconds", table.device_wall_s},
+                      {"seconds", table.device_s},
+                      {"idle_steps", table.idle_steps},
+                      {"text", profile::DeviceText(table)}};
   json["thread"] = nullptr;
   if (table.timed_s > 0)
     json["thread"] = {{"seconds", table.timed_s}, {"cpu", table.cpu_s}, {"run_queue", table.run_queue_s}};

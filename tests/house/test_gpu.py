@@ -7,7 +7,20 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ["kernels", "values", "forms", "samples", "identical", "memory", "cost"]
+PARTS = [
+    "kernels",
+    "values",
+    "forms",
+    "samples",
+    "identical",
+    "memory",
+    "cost",
+    "models",
+    "peers",
+    "faults",
+    "stop",
+]
+PARTS += ["sanitizer"]
 
 
 def gpu(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -71,6 +71,9 @@ struct DevicePlace {
       0;  // device address of a float32 that the values are divided by (a loss scale); 0: none
 };
 
+/// What has become of a read of an accelerator's memory.
+enum class LateRead : std::uint8_t { kWaits, kHere, kLost };
+
 /// Memory of an accelerator.
 struct DeviceRange {
   std::uint64_t data = 0;  // device address
@@ -188,6 +191,20 @@ class Session {
   /// `seed`, for each range times 31 plus its Hash.
   [[nodiscard]] virtual std::uint64_t HashOnDevice(std::uint64_t seed, std::span<const DeviceRange> ranges,
                                                    const DevicePlace& place) noexcept = 0;
+  /// Reads memory of an accelerator behind the work of the stream, at most 256 ranges and 64 KiB in all, for
+  /// the caller: nothing of it is recorded. Returns a number for TakeRead; 0 if nothing can be read now, or
+  /// 16 reads are on their way.
+  [[nodiscard]] virtual std::uint64_t ReadOnDevice(std::span<const DeviceRange> ranges,
+                                                   const DevicePlace& place) noexcept = 0;
+  /// Whether a read has come; if so, its ranges one behind the other. Never waits. Forgets reads that are not
+  /// kWaits. Those that nobody takes go with the session.
+  [[nodiscard]] virtual LateRead TakeRead(std::uint64_t read, std::string* bytes) noexcept = 0;
+  /// A phase of the training begins behind the work of the stream. The step gets the times of its phases on
+  /// the device, from one such border to the next, once the device has passed them. Of one device in a
+  /// session; ignored before something was read there, and while a graph is captured.
+  virtual void BeginPhaseOnDevice(format::Phase phase, const DevicePlace& place) noexcept = 0;
+  /// The step ends there. Right before EndStep, on the same thread.
+  virtual void EndStepOnDevice(const DevicePlace& place) noexcept = 0;
   virtual void Scalar(TensorId id, double value) noexcept = 0;
   virtual void Text(TensorId id, std::string_view utf8) noexcept = 0;  // strings as events
   virtual void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept = 0;

@@ -282,10 +282,12 @@ static_assert(sizeof(PhasesHead) == 48);
 
 struct PhaseRow {  // 24 bytes
   std::uint8_t phase;
-  std::uint8_t clock;        // 0: the host's
-  std::uint16_t count;       // how often it began; 65,535 also stands for more
-  std::uint32_t subject;     // of data_wait: WaitSubject; else kNoId
-  std::int64_t start_ns;     // when it began last, since the step's begin; -1: before it, or merged
+  std::uint8_t clock;     // 0: the host's, 1: a device's
+  std::uint16_t count;    // how often it began (65,535 also stands for more); of a device: in how many steps
+                          // it had nothing left to do when the step's first phase began, which is this one
+  std::uint32_t subject;  // of data_wait: WaitSubject; else kNoId
+  std::int64_t start_ns;  // when it began last, since the step's begin; -1: before it, or merged; not known
+                          // of a device
   std::int64_t duration_ns;  // without what other phases took inside it
 };
 static_assert(sizeof(PhaseRow) == 24);

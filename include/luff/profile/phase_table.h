@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "luff/query/run_pieces.h"
@@ -29,6 +30,8 @@ struct PhaseLine {
   double total_s = 0;              // in all of them
   double share = 0;                // of the time of all TRAIN steps
   double median_s = 0, p95_s = 0;  // of a step that has it
+  std::uint64_t device_steps = 0;  // in which a device's time of it is known
+  double device_s = 0;             // of the device in these
 };
 
 /// One worker in the TRAIN steps of a table: sums over all of them.
@@ -53,11 +56,18 @@ struct PhaseTable {
   double other_s = 0;
   // Of the training thread in TRAIN steps, over those for which they are known.
   double timed_s = 0, cpu_s = 0, run_queue_s = 0;
+  // Of a device, over the TRAIN steps for which it is known: their time on the host, and from border to
+  // border on the device, which worked or waited; steps at whose begin it had nothing left to do.
+  std::uint64_t device_steps = 0, idle_steps = 0;
+  double device_wall_s = 0, device_s = 0;
   std::vector<PhaseLine> lines;                     // the longest first
   std::vector<std::uint32_t> workers;               // that recorded phases
   std::vector<RankTimes> ranks;                     // each of them, with steps or without
   std::int64_t begin_unix_ns = 0, end_unix_ns = 0;  // of its TRAIN steps, by the worker's clock
 };
+
+/// What the times of the device say, as a sentence; "" where they are not known.
+[[nodiscard]] std::string DeviceText(const PhaseTable& table);
 
 /// `also` is called for each TRAIN step of the table's worker, in the scope or not. Errors: those of reading;
 /// kNotFound for a worker without phases, if others have some.

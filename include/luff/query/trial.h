@@ -127,6 +127,17 @@ struct StepPhases {
   std::vector<Wait> waits = {};                             // those of kDataWait
   /// When each began last, since the step's begin; -1: before it, or merged. 0 of a phase that is not there.
   std::array<std::int64_t, format::kPhaseCount> starts_ns{};
+  /// Of a device, from where each phase began there to where the next one did; adds up to head.device_ns. -1
+  /// of a phase without such a time, and of all where head.device_ns is not known.
+  std::array<std::int64_t, format::kPhaseCount> device_ns = [] {
+    std::array<std::int64_t, format::kPhaseCount> none{};
+    none.fill(-1);
+    return none;
+  }();
+  /// Of head.steps: those at whose first phase the device had nothing left to do, so that it waited for the
+  /// host.
+  std::uint32_t idle_steps = 0;
+  [[nodiscard]] bool has_device() const noexcept { return head.device_ns >= 0; }
 };
 
 struct GapInfo {

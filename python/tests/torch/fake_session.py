@@ -74,6 +74,9 @@ class FakeSession:
         self.traces: list[bool] = []
         self.reads_accelerators = True
         self.device_calls: list[tuple[str, int, int]] = []  # method, device, stream
+        self.reads: dict[int, list[Any]] = {}  # questions until it has come, bytes
+        self.late = 0  # such questions
+        self.borders: list[tuple[int, int, int]] = []  # phase (-1: a step ends), device, stream
 
     def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int:
         if name in self.names:
@@ -201,6 +204,23 @@ class FakeSession:
         for part in range(parts):
             seed = (seed * 31 + self.hash(address + part * stride, nbytes)) & 0xFFFFFFFFFFFFFFFF
         return seed
+
+    def read_on_device(self, ranges: Sequence[int], device: int, stream: int) -> int:
+        self.device_calls.append(("read", device, stream))
+        pairs = zip(ranges[::2], ranges[1::2], strict=True)
+        self.reads[len(self.reads) + 1] = [self.late, b"".join(ctypes.string_at(at, n) for at, n in pairs)]
+        return len(self.reads)
+
+    def take_read(self, read: int) -> bytes | None:
+        entry = self.reads[read]
+        entry[0] -= 1
+        return entry[1] if entry[0] < 0 else None
+
+    def begin_phase_on_device(self, phase: int, device: int, stream: int) -> None:
+        self.borders.append((phase, device, stream))
+
+    def end_step_on_device(self, device: int, stream: int) -> None:
+        self.borders.append((-1, device, stream))
 
     def scalar(self, tensor: int, value: float) -> None:
         if self.open is None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fake_session import DEFAULT_ROLES, FakeSession
-from luff._codes import GapReason, Mode, Role
+from luff._codes import GapReason, Mode, Phase, Role
 from luff.torch.capture import _device
 from luff.torch.capture._device import DeviceRows, DeviceScalar, is_on_device, record_number, scalar_of
 from luff.torch.capture._memory import Layouts, read_scalar
@@ -205,6 +205,75 @@ def train(model, steps=3):
         loss = nn.functional.mse_loss(model(torch.randn(4, 6)), torch.zeros(4, 3))
         loss.backward()
         optimizer.step()
+
+
+def test_the_borders_of_phases_are_told_in_the_order_of_the_stream(watched, on_device):
+    model = nn.Linear(6, 3)
+    on_device()
+    hook, session = watched(roles=DEFAULT_ROLES)
+    train(model, steps=3)
+    forward, rest = (
+        int(Phase.FORWARD),
+        [int(p) for p in (Phase.BACKWARD, Phase.OTHER, Phase.OPTIMIZER)] + [-1],
+    )
+    assert [phase for phase, _, _ in session.borders] == rest + [forward, *rest] * 2
+    assert {(device, stream) for _, device, stream in session.borders} == {(0, STREAM)}
+    session.borders.clear()
+    model.eval()
+    with torch.no_grad():
+        model(torch.randn(4, 6))
+        model(torch.randn(4, 6))
+    assert [phase for phase, _, _ in session.borders] == [forward, -1, forward]
+    hook.close()  # while the tensors still say so
+
+
+def test_a_model_on_the_cpu_has_no_borders(watched):
+    _, session = watched(roles=DEFAULT_ROLES)
+    train(nn.Linear(6, 3))
+    assert session.borders == []
+
+
+@pytest.mark.parametrize("late", [0, 1, 5])
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.bfloat16, (3, 6)), (torch.float32, (50, 70))])
+@pytest.mark.parametrize("rate", [1e-9, 10.0])
+def test_what_rounding_leaves_of_an_update_is_compared_when_it_has_come(
+    watched, on_device, late, dtype, shape, rate
+):
+    """What is told equals what is told on the CPU, if all weights of the tensor are looked at."""
+    told = []
+    for there in (False, True):
+        if there:
+            on_device()
+        _, session = watched(roles=DEFAULT_ROLES)
+        session.late = late
+        torch.manual_seed(0)
+        model = nn.Linear(shape[1], shape[0], bias=False).to(dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        for _ in range(50):
+            optimizer.zero_grad()
+            model(torch.randn(4, shape[1]).to(dtype)).float().sin().mean().backward()  # stays finite
+            optimizer.step()
+        told.append([event for event in session.json_events if event["kind"] == "rounding"])
+        assert all(event["parameters"][0]["moving"] > 0 for event in told[-1])
+    host, device = told
+    assert len(host) == 6  # updates 1, 2, 4, 8, 16, 32
+    if shape == (3, 6):
+        assert device == host
+    else:  # other elements are looked at
+        assert [event["parameters"][0]["looked"] for event in device] == [512] * 6
+        for event in device:
+            changed = event["parameters"][0]["changed"] / event["parameters"][0]["moving"]
+            assert changed > 0.9 if rate > 1 else changed < 0.9
+
+
+def test_weights_that_are_gone_before_they_are_compared(watched, on_device):
+    on_device()
+    _, session = watched(roles=DEFAULT_ROLES)
+    session.late = 10_000  # they never come
+    for _ in range(20):
+        train(nn.Linear(6, 3))
+    assert [event for event in session.json_events if event["kind"] == "rounding"] == []
+    assert len(session.reads) < 200
 
 
 def test_half_of_a_model_on_the_cpu(watched, on_device):

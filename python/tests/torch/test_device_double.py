@@ -4,6 +4,7 @@ tensors of the CPU that say they were on device 0. And what happens where there 
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import textwrap
 from pathlib import Path
 
 import luff
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,8 +53,9 @@ def train(steps=12):
         sums.append([float(p.detach().double().sum()) for p in (model[0].weight, model[0].weight.grad)])
         optimizer.step()
         losses.append(float(loss.detach()))
+    health = hook.health()
     hook.close()
-    return {"losses": losses, "sums": sums, "health": hook.health()}
+    return {"losses": losses, "sums": sums, "health": health}
 
 def loaded():
     return [line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line or "libnvidia" in line]
@@ -105,7 +108,43 @@ def test_values_of_a_training(tmp_path):
         tensor = trial.tensor(trial_name(trial, name))
         sums = [tensor.summary(step)["sum"] for step in tensor.steps()]
         assert sums == pytest.approx([row[at] for row in out["sums"]], rel=1e-5, abs=1e-6)
+    profile = trial.profile()
+    known = profile.steps["device"] >= 0
+    assert known.tolist() == [False] + [True] * 11  # the first step had begun before the device was read
+    assert (profile.steps["device_idle"][known] == 1).all()  # the double works before its calls return
+    parts = sum(np.nan_to_num(seconds) for seconds in profile.device_phases.values())
+    assert set(profile.device_phases) == {"other", "forward", "backward", "optimizer"}
+    assert parts[known] == pytest.approx(profile.steps["device"][known])
     assert reasons(trial) <= {"unsupported"}  # values of inputs and outputs that a collection asks for
+
+
+@needs_double
+@pytest.mark.skipif(LUFF is None, reason="no luff on PATH")
+def test_times_of_the_device_are_shown(tmp_path):
+    run(tmp_path, "double = driver(); pretend(); print(json.dumps(train()))")
+
+    def luff_says(*arguments):
+        done = subprocess.run([LUFF, *arguments], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    text = luff_says("profile", str(tmp_path / "run"))
+    assert "      all     device  in steps" in text
+    assert "the device had nothing left to do when 100 % of the steps began, and waited for the host" in text
+    assert "devices: the times are those of the host" not in text
+    told = json.loads(luff_says("profile", str(tmp_path / "run"), "--json"))
+    assert (told["device"]["steps"], told["device"]["idle_steps"]) == (11, 11)
+    of = {line["phase"]: line["device_steps"] for line in told["phases"]}
+    assert of["forward"] == of["backward"] == of["optimizer"] == of["other"] == 11
+    luff_says("export", str(tmp_path / "run"), str(tmp_path / "trace.json.gz"), "--to", "chrome")
+    trace = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    steps = [event["args"] for event in trace["traceEvents"] if event.get("cat") == "step"]
+    assert sum("device_ms" in notes for notes in steps) == 11
+    assert any(
+        event["name"] == "backward" and "device_ms" in event["args"]
+        for event in trace["traceEvents"]
+        if event.get("cat") == "phase"
+    )
 
 
 @needs_double
@@ -256,6 +295,70 @@ def test_a_driver_that_does_not_do(tmp_path, on_the_cpu):
         assert "device error" in reasons(trial)
         events = [json.dumps(event) for event in trial.events()]
         assert any(word in event for event in events), events
+
+
+@needs_double
+def test_a_driver_that_fails_at_any_call_changes_no_training(tmp_path, on_the_cpu):
+    out = run(
+        tmp_path,
+        """
+        import os
+        pretend()
+        results = []
+        for call in [*range(1, 40, 5), *range(40, 200, 40)]:
+            for failure in (2, 400):
+                os.mkdir(f"{call}-{failure}")
+                os.chdir(f"{call}-{failure}")
+                double = driver()
+                double.luff_double_fail_at(call, failure)
+                result = train()
+                results.append([call, failure, result["losses"], result["health"]["counters"]["device_errors"],
+                                double.luff_double_misuse().decode()])
+                os.chdir("..")
+        print(json.dumps(results))
+        """,
+    )
+    errors = 0
+    for call, failure, losses, count, misuse in out:
+        assert losses == on_the_cpu["losses"], call
+        assert misuse == "", call
+        trial = luff.open_trial(tmp_path / f"{call}-{failure}" / "run")
+        assert len(trial.steps("TRAIN")) == 12, call
+        errors += count
+        if count:
+            assert any("device_error" in json.dumps(event) for event in trial.events()), call
+    assert errors > 5
+
+
+@needs_double
+def test_a_device_that_is_reset_between_steps(tmp_path):
+    out = run(
+        tmp_path,
+        """
+        double = driver()
+        pretend()
+        model = torch.nn.Linear(6, 3)
+        hook = luff.torch.attach(model, run="run", accelerators=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(8):
+            if step == 4:
+                assert hook.flush()
+                double.luff_double_reset_device()
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(torch.ones(2, 6)), torch.zeros(2, 3)).backward()
+            optimizer.step()
+        health = hook.health()
+        hook.close()
+        print(json.dumps([health, double.luff_double_misuse().decode()]))
+        """,
+    )
+    assert out[0]["counters"]["device_errors"] == 1
+    assert out[1] == ""
+    trial = luff.open_trial(tmp_path / "run")
+    assert len(trial.steps("TRAIN")) == 8
+    weight = trial.tensor(trial_name(trial, "weight"))
+    assert list(weight.steps()) == [0, 1, 2, 3]
+    assert "device error" in reasons(trial)
 
 
 def test_tensors_of_a_device_without_driver_are_gaps(tmp_path):

@@ -16,7 +16,7 @@
 namespace luff::device::kernel {
 
 /// Sums of a thread or a block are Statistics whose bounds are keys.
-__device__ inline Statistics NoStatistics() { return {0, 0, 0, 0, ~0ull, 0, 0, 0, 0, 0, 0, 0}; }
+__device__ inline Statistics NoStatistics() { return {0, 0, 0, 0, ~0ull, 0, 0, 0, 0}; }
 
 /// What AddNumber changes of them, in registers for the time of a loop.
 struct Sums {

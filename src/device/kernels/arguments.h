@@ -47,23 +47,22 @@ inline constexpr U32 kBlockThreads = 256;
 /// Memory is read in vectors. An element never crosses the border of one.
 inline constexpr U32 kVectorBytes = 16;
 /// One block reads one chunk: 8,192 vectors, 32 of them in each thread. Source: enough blocks for 132
-/// processors from 32 MiB on; a partial row for each chunk is 0.07 % of what is read.
+/// processors from 32 MiB on; a partial row for each chunk is 0.05 % of what is read.
 inline constexpr U32 kChunkVectors = 8192;
 inline constexpr U32 kChunkBytes = kChunkVectors * kVectorBytes;
 inline constexpr U32 kHistogramCounters = 4096;  // luff::kHistogramBins
 inline constexpr U32 kMaxLoops = 8;              // luff::kMaxRank
 
 /// Flags of Row.
-inline constexpr U16 kRowHash = 1;             // luff_forms fills hash_low and hash_high
-inline constexpr U16 kRowReplacePrevious = 2;  // luff_forms overwrites `previous` with the elements
+inline constexpr U16 kRowReplacePrevious = 1;  // luff_forms overwrites `previous` with the elements
 
 /// One tensor. Addresses are device addresses; 0 means "none".
 ///
 /// The elements are read as a stream of `count` elements: side by side from `data` if `depth` is 0, else in
 /// the order of the loops. The stream is cut into vectors, the vectors into chunks. `lead` elements are
 /// missing at the beginning of the first vector: a dense row whose `data` is not aligned to 16 bytes begins
-/// in the middle of a vector, so that all others are aligned. A row with a hash or a difference has lead 0,
-/// since both depend on how the stream is cut; it is then read in smaller pieces if it is not aligned.
+/// in the middle of a vector, so that all others are aligned. A row with a difference has lead 0, since that
+/// depends on how the stream is cut; it is then read in smaller pieces if it is not aligned.
 struct alignas(16) Row {
   U64 data;       // the first element. Any alignment
   U64 count;      // elements, not 0: an empty tensor has no row
@@ -106,11 +105,8 @@ struct Statistics {
   U64 zeros;
   U64 nans;
   U64 infs;
-  U64 hash_low;  // device hash: see hash.h. Sums modulo 2^64, so those of chunks add up
-  U64 hash_high;
-  U64 unused;
 };
-static_assert(sizeof(Statistics) == 96, "the host reads it as it is");
+static_assert(sizeof(Statistics) == 72, "the host reads it as it is");
 
 /// Difference from the last value; means what luff::Difference means. Sums are taken in float64.
 struct Differences {

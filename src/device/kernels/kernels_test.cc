@@ -10,7 +10,6 @@
 
 #include "base/test_effort.h"
 #include "device/kernels/arguments.h"
-#include "device/kernels/hash.h"
 #include "device/testing/launch.h"
 #include "tensor/strided.h"
 #include "tensor/testing.h"
@@ -35,7 +34,6 @@ U64 AddressOf(T* at) {
 struct Request {
   TensorView view;
   bool forms = false;  // luff_forms instead of luff_statistics
-  bool hash = false;
   bool histogram = false;
   std::byte* previous = nullptr;
   bool replace = false;
@@ -44,7 +42,6 @@ struct Request {
 
 struct Answer {
   Summary summary;
-  U64 hash_low = 0, hash_high = 0;
   luff::Difference difference;
   std::vector<U64> histogram;
 };
@@ -66,14 +63,14 @@ std::vector<Answer> Launch(const std::vector<Request>& requests, ThreadOrder ord
     row.result = row.difference = static_cast<U32>(rows.size());
     row.copy_to = AddressOf(request.copy_to);
     row.previous = AddressOf(request.previous);
-    row.flags = static_cast<U16>((request.hash ? kRowHash : 0) | (request.replace ? kRowReplacePrevious : 0));
-    const bool ordered = request.hash || request.previous != nullptr || request.copy_to != nullptr;
+    row.flags = request.replace ? kRowReplacePrevious : U16{0};
+    const bool ordered = request.previous != nullptr || request.copy_to != nullptr;
     tensor::Loops walk;
     walk.base = request.view.data;
     if (row.count != 0) walk = tensor::MakeLoops(request.view, !ordered);
     row.data = AddressOf(walk.base);
     if (row.count == 0 || walk.is_dense(size)) {
-      if (!request.hash && request.previous == nullptr && row.data % kVectorBytes % size == 0)
+      if (request.previous == nullptr && row.data % kVectorBytes % size == 0)
         row.lead = static_cast<U32>(row.data % kVectorBytes / size);
     } else {
       row.depth = static_cast<U8>(walk.depth);
@@ -84,8 +81,7 @@ std::vector<Answer> Launch(const std::vector<Request>& requests, ThreadOrder ord
         loops.back().stride[i] = walk.stride[i];
       }
     }
-    const bool needs_forms =
-        request.forms || request.hash || request.histogram || request.previous != nullptr;
+    const bool needs_forms = request.forms || request.histogram || request.previous != nullptr;
     histograms.emplace_back(request.histogram ? kHistogramCounters : 0);
     row.histogram = request.histogram ? AddressOf(histograms.back().data()) : 0;
     const U64 chunks = std::max<U64>(1, ((row.count + row.lead) * size + kChunkBytes - 1) / kChunkBytes);
@@ -131,9 +127,6 @@ std::vector<Answer> Launch(const std::vector<Request>& requests, ThreadOrder ord
     answer.summary.zero_count = s.zeros;
     answer.summary.nan_count = s.nans;
     answer.summary.inf_count = s.infs;
-    EXPECT_EQ(s.unused, 0u);
-    answer.hash_low = s.hash_low;
-    answer.hash_high = s.hash_high;
     const Differences& d = differences[i];
     answer.difference = {d.l1, d.sum_sq, d.max, d.changed, d.previous_l1, d.previous_sum_sq};
     answer.histogram = histograms[i];
@@ -232,15 +225,13 @@ TEST_P(KernelsTest, Bits_DependOnNoOrder) {
   const auto data = MakeElements(dtype, count, Content::kWithNonFinite, 9);
   auto previous = MakeElements(dtype, count, Content::kWithNonFinite, 10);
   const Request plain = {.view = Flat(dtype, data.data(), count)};
-  const Request forms = {.view = plain.view, .hash = true, .histogram = true, .previous = previous.data()};
+  const Request forms = {.view = plain.view, .histogram = true, .previous = previous.data()};
   const auto want = Launch({plain, forms});
   for (const ThreadOrder order : {ThreadOrder::kBackwards, ThreadOrder::kMixed}) {
     const auto got = Launch({plain, forms}, order);
     for (std::size_t i = 0; i < want.size(); ++i) {
       EXPECT_EQ(std::memcmp(&got[i].summary, &want[i].summary, sizeof(Summary)), 0);
       EXPECT_EQ(std::memcmp(&got[i].difference, &want[i].difference, sizeof(luff::Difference)), 0);
-      EXPECT_EQ(got[i].hash_low, want[i].hash_low);
-      EXPECT_EQ(got[i].hash_high, want[i].hash_high);
       EXPECT_EQ(got[i].histogram, want[i].histogram);
     }
   }
@@ -295,36 +286,6 @@ TEST_P(KernelsTest, Difference_IsThatOfTheCpu_AndReplacesWhenAsked) {
       EXPECT_EQ(std::memcmp(previous.data(), now.data(), now.size()), 0);
       EXPECT_EQ(Launch({request})[0].difference.changed_count, 0u);
     }
-  }
-}
-
-TEST_P(KernelsTest, Hash_DependsOnTheBytesAndOnNothingElse) {
-  const DType dtype = GetParam();
-  const std::size_t size = DTypeSize(dtype);
-  for (const std::size_t count : {std::size_t{1}, 16 / size + 1, std::size_t{777}, kChunkBytes / size + 1}) {
-    auto data = MakeElements(dtype, count, Content::kAnyBits, count);
-    auto padded = data;
-    padded.resize((data.size() + 15) / 16 * 16);
-    U64 low = 0, high = 0;
-    for (std::size_t i = 0; i < padded.size(); i += 16) {
-      AddToHash(tensor::LoadAs<U64>(padded.data() + i), tensor::LoadAs<U64>(padded.data() + i + 8), i / 16,
-                &low, &high);
-    }
-    Room aligned(0, data), shifted(5, data);
-    std::vector<std::byte> spread(count * 2 * size);
-    for (std::size_t i = 0; i < count; ++i) std::memcpy(&spread[2 * i * size], &data[i * size], size);
-    const std::int64_t dims[] = {static_cast<std::int64_t>(count)}, strides[] = {2};
-    const TensorView strided = {spread.data(), Layout::Strided(dtype, dims, strides).value()};
-    data[data.size() / 2] ^= std::byte{1};
-    const auto answers = Launch({{.view = Flat(dtype, aligned.data(), count), .hash = true},
-                                 {.view = Flat(dtype, shifted.data(), count), .hash = true},
-                                 {.view = strided, .hash = true},
-                                 {.view = Flat(dtype, data.data(), count), .hash = true}});
-    for (std::size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(answers[i].hash_low, low) << i;
-      EXPECT_EQ(answers[i].hash_high, high) << i;
-    }
-    EXPECT_TRUE(answers[3].hash_low != low && answers[3].hash_high != high) << "one bit changes both words";
   }
 }
 
@@ -525,7 +486,7 @@ TEST(Kernels, IndicesBeyond32Bits_AreRead) {
   ASSERT_TRUE(testing::LaunchByName(kStatisticsKernel, 1, kBlockThreads, parameters));
   EXPECT_EQ(partials.back().count, 5u);
   EXPECT_EQ(partials.back().sum, 15.0);
-  for (std::size_t i = 0; i + 1 < partials.size(); ++i) partials[i] = {7, 1, 1, 1, 2, 9, 1, 0, 0, 0, 0, 0};
+  for (std::size_t i = 0; i + 1 < partials.size(); ++i) partials[i] = {7, 1, 1, 1, 2, 9, 1, 0, 0};
   const U32 joined = 0;
   ReduceArguments reduce = {arguments.rows, AddressOf(&joined), arguments.partials, arguments.results, 0, 0};
   void* more[] = {&reduce};

@@ -1,7 +1,6 @@
 // Statistics of all tensors of a step in one launch: a block a chunk. luff_forms also does what only some
 // rows ask for.
 
-#include "device/kernels/hash.h"
 #include "device/kernels/totals.h"
 
 namespace luff::device::kernel {
@@ -62,10 +61,7 @@ struct Forms {
   Differences differences;  // this thread's
 
   /// Adds elements [first, last) of vector number `vector` to `t` and to the other forms.
-  __device__ void Add(const Chunk& c, U64 vector, const uint4& x, U32 first, U32 last, Sums* t,
-                      Statistics* totals) {
-    if ((row->flags & kRowHash) != 0)
-      AddToHash(LongAt(x, 0), LongAt(x, 1), vector, &totals->hash_low, &totals->hash_high);
+  __device__ void Add(const Chunk& c, U64 vector, const uint4& x, U32 first, U32 last, Sums* t) {
     const U32 size = c.elements.size, differs = row->previous != 0 ? 1 : 0;
     const U32 counts = bins != nullptr ? 1 : 0;
     uint4 y = x;
@@ -180,7 +176,7 @@ __device__ inline void Read(const Chunk& c, const Row& row, Statistics* totals, 
     for (U32 j = 0; j < vectors; ++j) {
       Sums t = SumsOf(*totals);
       if constexpr (F::kAny) {
-        forms->Add(c, vector, x[0], first, last, &t, totals);
+        forms->Add(c, vector, x[0], first, last, &t);
       } else if ((refused >> j & 1) != 0) {
 #pragma unroll 1
         for (U32 k = first; k < last; ++k) {

@@ -74,24 +74,26 @@ void Misused(const std::string& how) {
   if (all.misuse.empty()) all.misuse = how;
 }
 
-void Called() {
+Code Called() {
   State& all = All();
   if (getpid() != all.process) {
     std::fputs("the driver was called in a forked child\n", stderr);
     std::abort();
   }
   const std::lock_guard lock(all.mutex);
-  ++all.counts.calls;
+  return ++all.counts.calls == all.faults.failing_any ? all.faults.failure : kSuccess;
 }
 
 Code Fate() {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   if (t_context == nullptr) return kInvalidContext;
   if (const Code broken = t_context->broken.load(); broken != 0) return broken;
   State& all = All();
   const std::lock_guard lock(all.mutex);
   ++all.fallible;
-  return all.fallible == all.faults.failing_call ? all.faults.failure : kSuccess;
+  const int first = all.faults.failing_call;
+  const bool fails = first != 0 && all.fallible >= first && all.fallible < first + all.faults.failing_calls;
+  return fails ? all.faults.failure : kSuccess;
 }
 
 bool IsPinned(const void* at, std::size_t bytes) {
@@ -120,6 +122,7 @@ Stream MakeStream(Context context) {
   auto stream = std::make_unique<StreamTag>();
   stream->context = context;
   stream->epoch = all.epoch.load();
+  stream->life = context->life.load();
   stream->random.seed(all.faults.seed * 1000 + all.streams.size());
   if (all.faults.streams == Streams::kThreads) {
     Stream raw = stream.get();
@@ -147,6 +150,7 @@ Code Enqueue(Stream handle, std::function<void()> work) {
     Misused("a stream of another context");
     return kInvalidHandle;
   }
+  if (stream->life != t_context->life.load()) return kInvalidHandle;
   if (All().faults.capturing) Misused("work in a stream that captures a graph");
   if (All().faults.streams == Streams::kInline) {
     RunOne(stream, work);
@@ -218,8 +222,7 @@ void Reset(const Faults* faults) {
   all.misuse.clear();
   Memory().Forget();
   all.allocations.clear();
-  for (const auto& [at, bytes] : all.pinned) Keep(const_cast<char*>(at));
-  all.pinned.clear();
+  all.pinned.clear();  // threads of an earlier test may still use it: it stays until the process ends
   all.fallible = all.launches_run = all.recordings = 0;
   all.random.seed(faults->seed);
   for (int i = 0; i < kDevices; ++i) {
@@ -297,6 +300,30 @@ void UseDevice(int device) {
   if (t_context != nullptr) t_context->references.compare_exchange_strong(none, 1);
 }
 
+/// The training resets its device: all handles and all memory are gone, and the next context has the address
+/// of this one.
+void ResetDevice(int device) {
+  State& all = All();
+  const std::lock_guard lock(all.mutex);
+  ++all.contexts[static_cast<std::size_t>(device)].life;
+  all.default_streams[static_cast<std::size_t>(device)] = nullptr;
+  all.allocations.clear();
+  for (const auto& [at, bytes] : all.pinned) {
+    if (mprotect(const_cast<char*>(at), PagesOf(bytes), PROT_NONE) != 0) std::abort();
+  }
+  all.pinned.clear();
+}
+
+void Adopt(const void* at, std::size_t bytes) {
+  State& all = All();
+  const std::lock_guard lock(all.mutex);
+  all.allocations[reinterpret_cast<DevicePointer>(at)] = bytes;
+}
+
+void DestroyContext(int device) {
+  All().contexts[static_cast<std::size_t>(device)].broken.store(kContextDestroyed);
+}
+
 void ReleaseQueries() {
   State& all = All();
   const std::lock_guard lock(all.mutex);
@@ -330,6 +357,23 @@ __attribute__((visibility("default"))) void luff_double_begin(const char* missin
   UseDevice(0);
 }
 
+/// For Python: the n-th call of any function from now on fails; 0: none does.
+__attribute__((visibility("default"))) void luff_double_fail_at(int call, int failure) {
+  using namespace luff::device::testing;
+  State& all = All();
+  const std::lock_guard lock(all.mutex);
+  all.faults.failing_any = call == 0 ? 0 : all.counts.calls + call;
+  all.faults.failure = failure;
+}
+
+__attribute__((visibility("default"))) int luff_double_calls() {
+  return luff::device::testing::Counted().calls;
+}
+
+__attribute__((visibility("default"))) void luff_double_reset_device() {
+  luff::device::testing::ResetDevice(0);
+}
+
 __attribute__((visibility("default"))) const char* luff_double_misuse() {
   return luff::device::testing::Misuse();
 }
@@ -340,7 +384,7 @@ __attribute__((visibility("default"))) int luff_double_launches() {
 
 __attribute__((visibility("default"))) void luff_double_controls(luff::device::testing::Controls* to) {
   using namespace luff::device::testing;
-  *to = {Reset,     Counted,    Misuse, Allocate, Free,      Write,         Read,
-         NewStream, WriteLater, Run,    Drain,    UseDevice, ReleaseQueries};
+  *to = {Reset,      Counted, Misuse, Allocate,  Free,           Write,       Read,           NewStream,
+         WriteLater, Run,     Drain,  UseDevice, ReleaseQueries, ResetDevice, DestroyContext, Adopt};
 }
 }

@@ -27,6 +27,8 @@ struct Faults {
   bool no_pools = false;                   // devices do not support memory pools
   char missing[64] = {};                   // a function that the driver lacks
   int failing_call = 0;                    // the n-th call that may fail does,
+  int failing_calls = 1;                   // and so many from it on,
+  int failing_any = 0;                     // the n-th call of all does, also of those that never should,
   Code failure = kOutOfMemory;             // with this error
   int breaking_launch = 0;                 // the n-th launch breaks its context when it runs,
   Code breakage = 700;                     // with this error
@@ -66,6 +68,9 @@ struct Controls {
   void (*drain)() = nullptr;  // waits until no stream has work
   void (*use_device)(int) = nullptr;    // makes its primary context the calling thread's; -1: none
   void (*release_queries)() = nullptr;  // those that hang go on
+  void (*reset_device)(int) = nullptr;  // as the training may: handles and memory, pinned too, are gone
+  void (*destroy_context)(int) = nullptr;
+  void (*adopt)(const void*, std::size_t) = nullptr;  // memory that the host and the device share
 };
 
 }  // namespace luff::device::testing

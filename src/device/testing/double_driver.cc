@@ -17,43 +17,52 @@ namespace luff::device::testing {
 namespace {
 
 Code DriverGetVersion(int* version) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   *version = All().faults.version;
   return kSuccess;
 }
 
 Code GetErrorName(Code error, const char** name) {
-  Called();
+  if (const Code failed = Called(); failed != kSuccess) return failed;
   switch (error) {
     case 2: *name = "CUDA_ERROR_OUT_OF_MEMORY"; return kSuccess;
     case 700: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; return kSuccess;
+    case 709: *name = "CUDA_ERROR_CONTEXT_IS_DESTROYED"; return kSuccess;
     case 719: *name = "CUDA_ERROR_LAUNCH_FAILED"; return kSuccess;
     default: *name = "CUDA_ERROR_UNKNOWN"; return kSuccess;
   }
 }
 
 Code CtxGetCurrent(Context* context) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   *context = t_context;
   return kSuccess;
 }
 
 Code CtxGetDevice(int* device) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   if (t_context == nullptr) return kInvalidContext;
   *device = t_context->device;
   return kSuccess;
 }
 
+Code CtxGetId(Context context, std::uint64_t* number) {
+  if (const Code error = Called(); error != kSuccess) return error;
+  if (context->broken.load() == kContextDestroyed) return kContextDestroyed;
+  *number = static_cast<std::uint64_t>(context->life.load()) * kDevices +
+            static_cast<std::uint64_t>(context->device) + 1;
+  return kSuccess;
+}
+
 Code CtxPushCurrent(Context context) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   t_stack.push_back(t_context);
   t_context = context;
   return kSuccess;
 }
 
 Code CtxPopCurrent(Context* context) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   if (t_stack.empty()) return kInvalidContext;
   *context = t_context;
   t_context = t_stack.back();
@@ -62,14 +71,14 @@ Code CtxPopCurrent(Context* context) {
 }
 
 Code DeviceGet(int* device, int ordinal) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   if (ordinal < 0 || ordinal >= All().faults.devices) return 101;
   *device = ordinal;
   return kSuccess;
 }
 
 Code DeviceGetAttribute(int* value, int attribute, int) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   *value = attribute == kMemoryPoolsAttribute ? (All().faults.no_pools ? 0 : 1)
            : attribute == kMajorAttribute     ? 9
                                               : 0;
@@ -77,21 +86,21 @@ Code DeviceGetAttribute(int* value, int attribute, int) {
 }
 
 Code DevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   *flags = 0;
   *active = All().contexts[static_cast<std::size_t>(device)].references > 0 ? 1 : 0;
   return kSuccess;
 }
 
 Code DevicePrimaryCtxRetain(Context* context, int device) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   *context = &All().contexts[static_cast<std::size_t>(device)];
   ++(*context)->references;
   return kSuccess;
 }
 
 Code DevicePrimaryCtxRelease(int device) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   --All().contexts[static_cast<std::size_t>(device)].references;
   return kSuccess;
 }
@@ -107,7 +116,7 @@ Code ModuleLoadData(Module* module, const void* image) {
 }
 
 Code ModuleUnload(Module module) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   const std::lock_guard lock(All().mutex);
   if (module->epoch == All().epoch.load()) --All().counts.modules;
   return kSuccess;
@@ -157,7 +166,7 @@ Code MemPoolCreate(MemoryPool* pool, const PoolProperties* properties) {
   if (const Code error = Fate(); error != kSuccess) return error;
   if (properties->allocation != 1 || properties->place != 1 || properties->device != t_context->device)
     return kInvalidValue;
-  *pool = new MemoryPoolTag{t_context, All().epoch.load()};
+  *pool = new MemoryPoolTag{t_context, All().epoch.load(), t_context->life.load()};
   Keep(*pool);
   const std::lock_guard lock(All().mutex);
   ++All().counts.pools;
@@ -165,29 +174,30 @@ Code MemPoolCreate(MemoryPool* pool, const PoolProperties* properties) {
 }
 
 Code MemPoolDestroy(MemoryPool pool) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   const std::lock_guard lock(All().mutex);
   if (pool->epoch == All().epoch.load()) --All().counts.pools;
   return kSuccess;
 }
 
 Code MemPoolTrimTo(MemoryPool, std::size_t) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   const std::lock_guard lock(All().mutex);
   ++All().counts.trims;
   return kSuccess;
 }
 
 Code MemGetInfo(std::size_t* free, std::size_t* total) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   if (t_context == nullptr) return kInvalidContext;
   *free = All().faults.free_memory;
   *total = *free * 2;
   return kSuccess;
 }
 
-Code MemAllocFromPoolAsync(DevicePointer* at, std::size_t bytes, MemoryPool, Stream) {
+Code MemAllocFromPoolAsync(DevicePointer* at, std::size_t bytes, MemoryPool pool, Stream) {
   if (const Code error = Fate(); error != kSuccess) return error;
+  if (pool->life != t_context->life.load()) return kInvalidHandle;
   *at = Allocate(bytes);
   const std::lock_guard lock(All().mutex);
   ++All().counts.device_allocations;
@@ -195,7 +205,7 @@ Code MemAllocFromPoolAsync(DevicePointer* at, std::size_t bytes, MemoryPool, Str
 }
 
 Code MemFreeAsync(DevicePointer at, Stream) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   if (!Release(at)) return kSuccess;
   const std::lock_guard lock(All().mutex);
   --All().counts.device_allocations;
@@ -204,7 +214,9 @@ Code MemFreeAsync(DevicePointer at, Stream) {
 
 Code MemHostAlloc(void** at, std::size_t bytes, unsigned) {
   if (const Code error = Fate(); error != kSuccess) return error;
-  *at = std::malloc(bytes);
+  // Pages of its own, which a reset of the device takes away.
+  *at = mmap(nullptr, PagesOf(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (*at == MAP_FAILED) return kOutOfMemory;
   const std::lock_guard lock(All().mutex);
   All().pinned[static_cast<const char*>(*at)] = bytes;
   ++All().counts.pinned_allocations;
@@ -212,13 +224,17 @@ Code MemHostAlloc(void** at, std::size_t bytes, unsigned) {
 }
 
 Code MemFreeHost(void* at) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
+  std::size_t bytes = 0;
   {
     const std::lock_guard lock(All().mutex);
-    if (All().pinned.erase(static_cast<const char*>(at)) == 0) return kSuccess;  // of an earlier test: kept
+    const auto found = All().pinned.find(static_cast<const char*>(at));
+    if (found == All().pinned.end()) return kSuccess;  // of an earlier test, or of before a reset: kept
+    bytes = found->second;
+    All().pinned.erase(found);
     --All().counts.pinned_allocations;
   }
-  std::free(at);
+  munmap(at, PagesOf(bytes));
   return kSuccess;
 }
 
@@ -254,6 +270,8 @@ Code EventCreate(Event* event, unsigned flags) {
   if (const Code error = Fate(); error != kSuccess) return error;
   *event = new EventTag();
   (*event)->epoch = All().epoch.load();
+  (*event)->context = t_context;
+  (*event)->life = t_context->life.load();
   (*event)->timed = (flags & kEventWithoutTiming) == 0;
   Keep(*event);
   const std::lock_guard lock(All().mutex);
@@ -262,7 +280,7 @@ Code EventCreate(Event* event, unsigned flags) {
 }
 
 Code EventDestroy(Event event) {  // work that completes it may still be queued
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   const std::lock_guard lock(All().mutex);
   if (event->epoch == All().epoch.load()) --All().counts.events;
   return kSuccess;
@@ -270,6 +288,7 @@ Code EventDestroy(Event event) {  // work that completes it may still be queued
 
 Code EventRecord(Event event, Stream stream) {
   if (const Code error = Fate(); error != kSuccess) return error;
+  if (event->is_gone()) return kInvalidHandle;
   const std::uint64_t number = event->recorded.fetch_add(1) + 1;
   bool lost = false;
   {
@@ -288,7 +307,7 @@ Code EventRecord(Event event, Stream stream) {
 }
 
 Code EventElapsedTime(float* milliseconds, Event begin, Event end) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   if (!begin->timed || !end->timed) return kInvalidHandle;
   for (const Event event : {begin, end}) {
     if (event->completed.load(std::memory_order_acquire) != event->recorded.load()) return kNotReady;
@@ -302,7 +321,7 @@ Code EventElapsedTime(float* milliseconds, Event begin, Event end) {
 }
 
 Code EventQuery(Event event) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   State& all = All();
   bool hanging = false;
   {
@@ -317,6 +336,7 @@ Code EventQuery(Event event) {
   }
   if (t_context == nullptr) return kInvalidContext;
   if (const Code broken = t_context->broken.load(); broken != 0) return broken;
+  if (event->is_gone()) return kInvalidHandle;
   if (t_capture_mode != kCaptureRelaxed) Misused("a query that another thread's capture forbids");
   return event->completed.load(std::memory_order_acquire) == event->recorded.load() ? kSuccess : kNotReady;
 }
@@ -331,14 +351,14 @@ Code StreamCreate(Stream* stream, unsigned flags) {
 }
 
 Code StreamDestroy(Stream stream) {  // its thread ends when the double begins anew
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   const std::lock_guard lock(All().mutex);
   if (stream->epoch == All().epoch.load()) --All().counts.streams;
   return kSuccess;
 }
 
 Code StreamIsCapturing(Stream stream, int* status) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   if (t_context == nullptr) return kInvalidContext;
   if (const Code broken = t_context->broken.load(); broken != 0) return broken;
   if (All().faults.capturing_elsewhere && stream == nullptr) return 906;
@@ -347,7 +367,7 @@ Code StreamIsCapturing(Stream stream, int* status) {
 }
 
 Code ThreadExchangeStreamCaptureMode(int* mode) {
-  Called();
+  if (const Code error = Called(); error != kSuccess) return error;
   std::swap(*mode, t_capture_mode);
   return kSuccess;
 }
@@ -369,6 +389,7 @@ void* FindFunction(const char* name) {
       Named{"cuGetErrorName", Address(GetErrorName)},
       Named{"cuCtxGetCurrent", Address(CtxGetCurrent)},
       Named{"cuCtxGetDevice", Address(CtxGetDevice)},
+      Named{"cuCtxGetId", Address(CtxGetId)},
       Named{"cuCtxPushCurrent", Address(CtxPushCurrent)},
       Named{"cuCtxPopCurrent", Address(CtxPopCurrent)},
       Named{"cuDeviceGet", Address(DeviceGet)},

@@ -29,12 +29,16 @@ struct ContextTag {
   int device = 0;
   std::atomic<int> references{0};
   std::atomic<Code> broken{0};
+  std::atomic<int> life{0};  // of resets of its device
 };
 struct EventTag {
   std::atomic<std::uint64_t> recorded{0}, completed{0};
   std::atomic<std::int64_t> at_ns{0};
   bool lost = false, timed = false;
   int epoch = 0;
+  Context context = nullptr;
+  int life = 0;
+  [[nodiscard]] bool is_gone() const noexcept { return life != context->life.load(); }
 };
 struct ModuleTag {
   Context context;
@@ -47,10 +51,12 @@ struct FunctionTag {
 struct MemoryPoolTag {
   Context context;
   int epoch;
+  int life;
 };
 struct StreamTag {
   Context context = nullptr;
   int epoch = 0;
+  int life = 0;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
@@ -142,8 +148,10 @@ inline thread_local int t_capture_mode = 0;
 
 /// Notes the first misuse.
 void Misused(const std::string& how);
-/// The begin of each function of the driver.
-void Called();
+/// The begin of each function of the driver; what it returns if it is the one that is to fail.
+[[nodiscard]] Code Called();
+/// Bytes of the pages that hold so many.
+[[nodiscard]] inline std::size_t PagesOf(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 /// What a call in the current context returns if it would otherwise succeed.
 [[nodiscard]] Code Fate();
 [[nodiscard]] bool IsPinned(const void* at, std::size_t bytes);

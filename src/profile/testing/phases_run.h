@@ -1,7 +1,9 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +56,14 @@ class Written {
     batch.modules = {head, std::move(rows)};
     Publish(Mode::kTrain, ms, -1, std::move(batch));
   }
+  /// A step with times of a device, which was idle when it began.
+  void DeviceStep(Mode mode, const Milliseconds& ms, const Milliseconds& device_ms, Phase idle_at,
+                  bool idle) {
+    device_ms_ = device_ms;
+    idle_at_ = idle ? std::optional(idle_at) : std::nullopt;
+    Publish(mode, ms, -1, {});
+    device_ms_.clear();
+  }
   /// A TRAIN step in which operators were traced.
   void TracedStep(const Milliseconds& ms) {
     store::StepBatch batch;
@@ -90,6 +100,12 @@ class Written {
           static_cast<std::uint8_t>(phase), 0, 1, format::kNoId, 0, took * 1'000'000};
       head.wall_ns += took * 1'000'000;
     }
+    for (const auto& [phase, took] : device_ms_) {
+      const std::uint16_t idle = idle_at_ == phase ? 1 : 0;
+      batch.phases.rows[head.rows++] = {
+          static_cast<std::uint8_t>(phase), 1, idle, format::kNoId, -1, took * 1'000'000};
+      head.device_ns = std::max<std::int64_t>(head.device_ns, 0) + took * 1'000'000;
+    }
     now_ns_ += head.wall_ns;
     batch.mark.wall_unix_ns = kBegin + now_ns_;
     batch.mark.duration_ns = head.wall_ns;
@@ -101,6 +117,8 @@ class Written {
   store::RunInfo run_;
   std::unique_ptr<store::WorkerWriter> writer_;
   std::int64_t step_ = 0, train_ = 0, now_ns_ = 0;
+  Milliseconds device_ms_;  // of the step that is written
+  std::optional<Phase> idle_at_;
 };
 
 }  // namespace luff::profile::testing

@@ -22,6 +22,11 @@ void TraceRule::OnStep(const StepView& view, Sink& sink) {
   step_ = info.mode_step;
   global_ = info.global_step;
   update_ = info.update;
+  for (const query::StepPhases& phases : view.rows.phases) {
+    if (!phases.has_device()) continue;
+    device_steps_ += phases.head.steps;
+    idle_steps_ += phases.idle_steps;
+  }
   if (run_ == nullptr) run_ = view.memo.SharedTraces();
   // Not steps of all modes: where a loop trains and evaluates in turns, each 64th may always be of one of
   // them.
@@ -75,6 +80,12 @@ void TraceRule::Take(const query::Trial& trial, const RunTraces::Seen& seen, Sin
   finding.evidence = std::move(claim->evidence);
   finding.evidence.emplace_back("traced_step", seen.file.first_step);
   finding.evidence.emplace_back("traced_steps", steps_);
+  if (device_steps_ != 0) {  // of all steps, which were not traced
+    finding.why += fmt::format("; the device had nothing left to do when {} of {} TRAIN steps so far began",
+                               idle_steps_, device_steps_);
+    finding.evidence.emplace_back("idle_share",
+                                  static_cast<double>(idle_steps_) / static_cast<double>(device_steps_));
+  }
   finding.threshold = std::move(claim->threshold);
   if (claim->saving_s >= 0) {
     const auto steps = static_cast<double>(steps_);
@@ -97,6 +108,8 @@ void TraceRule::VisitFields(Fields& io) {
   io("step", step_);
   io("global", global_);
   io("update", update_);
+  io("device_steps", device_steps_);
+  io("idle_steps", idle_steps_);
 }
 
 }  // namespace luff::rules

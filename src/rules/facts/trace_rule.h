@@ -66,10 +66,12 @@ class TraceRule : public KeptRule {
 
   const char* const name_;
   const TraceLimits limits_;
-  std::map<std::uint32_t, std::int64_t> judged_;     // worker -> entries of its document
-  std::map<std::uint32_t, std::string> open_;        // worker -> cause of the finding that stands
-  std::uint64_t trained_ = 0;                        // TRAIN steps that it has seen
-  std::int64_t steps_ = 0;                           // of the trace that is judged
+  std::map<std::uint32_t, std::int64_t> judged_;  // worker -> entries of its document
+  std::map<std::uint32_t, std::string> open_;     // worker -> cause of the finding that stands
+  std::uint64_t trained_ = 0;                     // TRAIN steps that it has seen
+  std::uint64_t device_steps_ = 0,
+                idle_steps_ = 0;  // TRAIN steps with times of a device; idle at their begin
+  std::int64_t steps_ = 0;        // of the trace that is judged
   std::int64_t step_ = 0, global_ = 0, update_ = 0;  // the last TRAIN step
   std::shared_ptr<RunTraces> run_;                   // not kept: that of the evaluation
 };

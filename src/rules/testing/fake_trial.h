@@ -161,6 +161,14 @@ class FakeTrial final : public query::Trial {
     steps_.back().phases.push_back(phases);
     return *this;
   }
+  /// The step has times of a device, which had nothing left to do when it began, or had.
+  FakeTrial& OnDevice(double ms, bool idle) {
+    query::StepPhases& phases = steps_.back().phases.back();
+    phases.head.device_ns = static_cast<std::int64_t>(ms * 1e6);
+    phases.device_ns[static_cast<std::size_t>(format::Phase::kForward)] = phases.head.device_ns;
+    phases.idle_steps = idle ? 1 : 0;
+    return *this;
+  }
   /// Says whose batch the step's wait was for.
   FakeTrial& Wait(format::WaitSubject of, double ms) {
     steps_.back().phases.back().waits.push_back({of, 1, static_cast<std::int64_t>(ms * 1e6)});

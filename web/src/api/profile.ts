@@ -7,6 +7,8 @@ export interface PhaseLine {
   share: number;
   median: number;
   p95: number;
+  device_steps?: number;
+  device_seconds?: number;
 }
 export interface RankTimes {
   worker: number;
@@ -50,6 +52,7 @@ export interface ProfileAnswer {
   step?: { median: number; p95: number };
   evaluation?: { steps: number; seconds: number };
   phases?: PhaseLine[];
+  device?: { steps: number; host_seconds: number; seconds: number; idle_steps: number; text: string } | null;
   thread?: { seconds: number; cpu: number; run_queue: number } | null;
   cause?: string | null;
   remedy?: string | null;

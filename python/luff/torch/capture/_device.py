@@ -7,6 +7,7 @@ Uses no torch operation, only attributes; nothing here waits for a device, alloc
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from luff._hook import Session
 from luff.torch.capture._memory import DTYPE_CODES, PLAIN_TYPES, Layouts, address_of, read_scalar
 
 __all__ = [
+    "DeviceBorders",
     "DeviceRows",
     "DeviceScalar",
+    "LateBytes",
     "Unchanged",
     "hash_on_device",
     "is_divisor",
@@ -29,6 +32,7 @@ __all__ = [
 
 #: Returns the framework's current stream on a device, as a number; None in builds without CUDA.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_PLACES = 8
 _NUMBERS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32})
 
 
@@ -102,12 +106,66 @@ class DeviceRows:
         self.capture(factor, divisor)
 
 
+class DeviceBorders:
+    """Tells the session where phases of the training begin, and steps end, in the work of one device."""
+
+    __slots__ = ("_device", "_session")
+
+    def __init__(self, session: Session, device: int) -> None:
+        self._session = session
+        self._device = device
+
+    @staticmethod
+    def of(session: Session, models: Iterable[Any]) -> DeviceBorders | None:
+        """Returns those of the device on which the first parameter is; None if the session does not read it."""
+        if session.reads_accelerators:
+            for model in models:
+                for parameter in model.parameters():
+                    tensor = getattr(parameter, "_local_tensor", parameter)
+                    return DeviceBorders(session, tensor.get_device()) if is_on_device(tensor) else None
+        return None
+
+    def begins(self, phase: int) -> None:
+        """Called when a phase begins, on the thread that trains."""
+        self._session.begin_phase_on_device(phase, self._device, _raw_stream(self._device))
+
+    def ends(self) -> None:
+        """Called when a step ends."""
+        self._session.end_step_on_device(self._device, _raw_stream(self._device))
+
+
 def hash_on_device(session: Session, tensor: Any, seed: int, nbytes: int, parts: int, stride: int) -> int:
     """Returns what stands for a hash of parts of a tensor's memory, which arrives later; 0 if it cannot be read."""
     device = tensor.get_device()
     return session.hash_on_device(
         seed, address_of(tensor), nbytes, parts, stride, device, _raw_stream(device)
     )
+
+
+class LateBytes:
+    """A few elements of tensors on one accelerator, as they are now in the order of its work, which come later."""
+
+    __slots__ = ("_read", "_session")
+
+    def __init__(self, session: Session, tensors: list[Any], elements: int) -> None:
+        """Reads up to so many elements of each, in eight places; the tensors are dense and have memory."""
+        device = tensors[0].get_device()
+        ranges: list[int] = []
+        for tensor in tensors:
+            size, held, address = tensor.element_size(), tensor.numel(), address_of(tensor)
+            count = 1 if held <= elements else _PLACES
+            part = held if held <= elements else elements // count
+            for place in range(count):
+                at = place * (held - part) // max(count - 1, 1)
+                ranges += (address + at * size, part * size)
+        self._session = session
+        self._read = session.read_on_device(ranges, device, _raw_stream(device))
+
+    def take(self) -> bytes | None:
+        """Returns them, tensor by tensor; None while they are on their way; nothing if they were lost. Ask no more
+        after that.
+        """
+        return self._session.take_read(self._read) if self._read else b""
 
 
 class Unchanged:

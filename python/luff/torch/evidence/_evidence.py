@@ -110,7 +110,7 @@ class Evidence:
         """Called when an optimizer is about to use its gradients."""
         self.accumulated.update_begins(record.number)
         update = self._context.clock.update_of(record.number)
-        self._rounding.update_begins(record.number, update, optimizer, self._context.names)
+        self._rounding.update_begins(record.number, update, optimizer, self._context)
         if self._kept is None or not self._kept.marked:
             return
         count = self._kept.update_begins(record)

@@ -1,6 +1,7 @@
 """Finds what rounding leaves of an update: compares a few weights before it and before the next, bit by bit.
 
-Examined in the first updates of an optimizer and then ever more rarely; uses no torch operation.
+Examined in the first updates of an optimizer and then ever more rarely; uses no torch operation. Weights on an
+accelerator are compared when they have come, some updates later.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from luff._hook import Session
+from luff.torch.capture._device import LateBytes, is_on_device
 from luff.torch.capture._memory import address_of, array_view, is_readable
 from luff.torch.capture._names import Names
 from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._step import StepContext
 
 __all__ = ["Rounding"]
 
@@ -33,15 +37,20 @@ class Rounding(WaitingEvents):
         # Number of the optimizer -> learning rate, and (weak parameter, weights before the update, mask of those it
         # moves).
         self._before: dict[int, tuple[float, list[tuple[Any, Bits, Bits]]]] = {}
+        self._late: list[_LateLook] = []
+        self._any = False  # of either
 
-    def update_begins(self, number: int, update: int, optimizer: Any, names: Names) -> None:
+    def update_begins(self, number: int, update: int, optimizer: Any, context: StepContext) -> None:
         """Called when an optimizer is about to make an update (the first is 0). Compares the result of the previous
         one.
         """
-        if self._before:
-            self._compare(number, names)
-        if update < 1 or update & (update - 1) or len(self._before) >= _PENDING:
+        if self._any:
+            self._compare(number, context.names)
+            self._take(number, context.names)
+            self._any = bool(self._before or self._late)
+        if update < 1 or update & (update - 1) or len(self._before) + len(self._late) >= _PENDING:
             return
+        rate = max((float(g["lr"]) for g in optimizer.param_groups if "lr" in g), default=-1.0)
         found = []
         for parameter in _few(optimizer):
             gradient = parameter.grad
@@ -53,8 +62,31 @@ class Rounding(WaitingEvents):
                 moving = np.left_shift(slopes, 1) != 0
                 found.append((weakref.ref(parameter), weights.copy(), moving))
         if found:
-            rate = max((float(g["lr"]) for g in optimizer.param_groups if "lr" in g), default=-1.0)
             self._before[number] = (rate, found)
+        session = context.session
+        elsewhere = []
+        if session is not None and session.reads_accelerators:
+            elsewhere = [
+                pair for pair in map(_pair_on_device, _few(optimizer, is_on_device)) if pair is not None
+            ]
+        if session is not None and elsewhere:
+            device = elsewhere[0][0].get_device()
+            pairs = [pair for pair in elsewhere if pair[0].get_device() == device]
+            self._late.append(_LateLook(session, number, rate, pairs))
+        self._any = bool(self._before or self._late)
+
+    def _take(self, number: int, names: Names) -> None:
+        """Reads the result of an optimizer's last update on an accelerator, and compares what has come."""
+        kept = []
+        for look in self._late:
+            if look.number == number and look.after is None and not look.read_result():
+                continue
+            record = look.take(names)
+            if record is None:
+                kept.append(look)
+            elif record and len(self.waiting) < _PENDING:
+                self.waiting.append(record)
+        self._late = kept
 
     def _compare(self, number: int, names: Names) -> None:
         rate, found = self._before.pop(number, (0.0, []))
@@ -71,13 +103,70 @@ class Rounding(WaitingEvents):
         self.waiting.append({"kind": "rounding", "optimizer": number, "lr": rate, "parameters": parameters})
 
 
-def _few(optimizer: Any) -> list[Any]:
+class _LateLook:
+    """Weights of an optimizer on one accelerator before and after an update, with their gradients."""
+
+    def __init__(self, session: Session, number: int, rate: float, pairs: list[tuple[Any, Any]]) -> None:
+        self.number = number
+        self._session = session
+        self._rate = rate
+        self._parts = [(weakref.ref(p), p.dtype, address_of(p), min(p.numel(), _ELEMENTS)) for p, _ in pairs]
+        self.before: Any = LateBytes(session, [t for pair in pairs for t in pair], _ELEMENTS)
+        self.after: Any = None
+
+    def read_result(self) -> bool:
+        """Reads the weights again. False if some are gone, or lie elsewhere now."""
+        parameters = [reference() for reference, _, _, _ in self._parts]
+        for parameter, (_, dtype, address, _) in zip(parameters, self._parts, strict=True):
+            if parameter is None or parameter.dtype is not dtype or not is_on_device(parameter):
+                return False
+            if address_of(parameter) != address:
+                return False
+        self.after = LateBytes(self._session, parameters, _ELEMENTS)
+        return True
+
+    def take(self, names: Names) -> dict[str, Any] | None:
+        """Returns the record; None while something is on its way, nothing where it was lost."""
+        if isinstance(self.before, LateBytes):
+            before = self.before.take()
+            if before is None:
+                return None
+            self.before = before
+        after = None if self.after is None else self.after.take()
+        if after is None:
+            return None if self.before else {}
+        if not self.before or not after:
+            return {}
+        parameters, at, behind = [], 0, 0
+        for reference, dtype, _, count in self._parts:
+            parameter, kind = reference(), np.dtype(_BITS[dtype])
+            old, slopes = np.frombuffer(self.before, kind, 2 * count, at).reshape(2, count)
+            new = np.frombuffer(after, kind, count, behind)
+            at, behind = at + 2 * count * kind.itemsize, behind + count * kind.itemsize
+            if parameter is not None:
+                moving = np.left_shift(slopes, 1) != 0
+                parameters.append(_compared(names.parameter(parameter) or "", parameter, old, new, moving))
+        return {"kind": "rounding", "optimizer": self.number, "lr": self._rate, "parameters": parameters}
+
+
+def _pair_on_device(parameter: Any) -> tuple[Any, Any] | None:
+    """Returns a parameter and its gradient if both can be read on their accelerator."""
+    gradient = parameter.grad
+    if gradient is None or not is_on_device(gradient) or gradient.get_device() != parameter.get_device():
+        return None
+    alike = gradient.dtype is parameter.dtype and gradient.shape == parameter.shape
+    if not alike or not parameter.is_contiguous() or not gradient.is_contiguous():
+        return None
+    return (parameter, gradient) if address_of(parameter) and address_of(gradient) else None
+
+
+def _few(optimizer: Any, readable: Any = is_readable) -> list[Any]:
     """Returns matrices among an optimizer's parameters, spread evenly; looks at a bounded number."""
     held = [
         parameter
         for group in optimizer.param_groups
         for parameter in group["params"][:4096]
-        if parameter.dtype in _BITS and parameter.dim() >= 2 and is_readable(parameter)
+        if parameter.dtype in _BITS and parameter.dim() >= 2 and readable(parameter)
     ]
     return held[:: max(len(held) // _PARAMETERS, 1)][:_PARAMETERS]
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from luff import _codes as codes
-from luff._codes import EventKind, GapReason, Mode
+from luff._codes import EventKind, GapReason, Mode, Phase
 from luff._turn import Turn
 from luff._weak import Identities
 from luff.torch.capture._batch import LaterBatch, batch_hash
@@ -45,6 +45,9 @@ _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), i
 _ZERO_GRAD = int(EventKind.ZERO_GRAD)
 _MODE_CHANGE = int(EventKind.MODE_CHANGE)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
+_OTHER_PHASE, _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = (
+    int(phase) for phase in (Phase.OTHER, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+)
 _EARLY_FORWARDS = 256  # most outermost calls of a step whose values are kept
 _EARLY_STEPS = 8  # most steps whose values are kept in vain before a backward pass opens the session
 
@@ -144,6 +147,8 @@ class Machine(Steps):
         if step is None:
             return None
         step.forwards += 1
+        if self.borders is not None:
+            self.borders.begins(_FORWARD_PHASE)
         tracing = Profilers.tracing
         if tracing is not None and (step.mode != _TRAIN or not torch.is_grad_enabled()):
             tracing.evaluates()
@@ -306,6 +311,8 @@ class Machine(Steps):
             self.losses.root(step, roots[0])
         self._values_begin(roots)
         self.evidence.backward_begins(roots)
+        if self.borders is not None:
+            self.borders.begins(_BACKWARD_PHASE)
 
     def _values_begin(self, roots: list[Any]) -> None:
         """Prepares to capture what a backward pass has in memory, or frees."""
@@ -379,6 +386,8 @@ class Machine(Steps):
         step = self.step
         if step is None or self.session is None or self.recorder is None or self._evaluates():
             return
+        if self.borders is not None:
+            self.borders.begins(_OTHER_PHASE)
         self.event(_BACKWARD)
         self.evidence.backward_ended()
         unmanaged = self._blind or not self.recorder.count()
@@ -433,6 +442,8 @@ class Machine(Steps):
         if not step.weights_done:
             self._weights(step)
         self.gradients(record, optimizer)
+        if self.borders is not None and self.turn.here():  # not in a thread of autograd's
+            self.borders.begins(_OPTIMIZER_PHASE)
 
     def gradients(self, record: OptimizerRecord, optimizer: Any) -> None:
         """Captures the gradients that an optimizer will use."""

@@ -13,7 +13,7 @@ from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Session
 from luff._tracer import Tracer
-from luff.torch.capture._device import record_number
+from luff.torch.capture._device import DeviceBorders, record_number
 from luff.torch.capture._module_times import TimedCapture
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
@@ -76,6 +76,7 @@ class Steps(StepContext):
             False  # another training's trace was being made in this thread when the last step ended
         )
         self.times_modules = False  # on some steps
+        self.borders: DeviceBorders | None = None  # where the model is on an accelerator
         self.evidence = Evidence(self)
         self.debug = DebugSettings()
         self.losses = self.evidence.losses
@@ -97,6 +98,7 @@ class Steps(StepContext):
     def opened(self, session: Session, tell_gradient: Callable[..., object] | None = None) -> None:
         """Records into `session` from now on. `tell_gradient`: as `tell` of `GradientCapture`."""
         self.session = session
+        self.borders = None
         layouts = self.writer.memories.layouts
         self.recorder = Recorder(session, layouts, self.names)
         if self.times_modules:
@@ -132,6 +134,7 @@ class Steps(StepContext):
             return
         self.called.fresh = False
         self.recorder.rebuild(self.called.models())
+        self.borders = DeviceBorders.of(self.recorder.session, self.called.models())
 
     # Beginning -----------------------------------------------------------------------------------------------------
 
@@ -268,6 +271,8 @@ class Steps(StepContext):
             if (began_traced or self._others_trace) and not own:
                 session.traced(True)  # of this step some was, by another training's trace
                 session.traced(False)
+            if self.borders is not None:
+                self.borders.ends()
             self.writer.end()
         if step.mode == _TRAIN:
             tracing = Profilers.tracing
@@ -305,6 +310,8 @@ class Steps(StepContext):
         if forms:
             session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
         self.writer.update = self.clock.latest_update()
+        if self.borders is not None:
+            self.borders.ends()
         self.writer.end()
 
     def finish(self) -> None:

@@ -52,6 +52,7 @@ struct Window {
   std::int64_t mode_step = 0, global_step = 0, update = 0;  // of its last step
   std::uint64_t number = 0, from_ns = 0, to_ns = 0;         // Unix time; without a sign, as it is beyond 2^53
   double run_s = 0;                                         // of all steps up to its end
+  std::uint64_t device_steps = 0, idle_steps = 0;  // with times of a device; at whose begin it was idle
   [[nodiscard]] std::int64_t from() const noexcept { return static_cast<std::int64_t>(from_ns); }
   [[nodiscard]] std::int64_t to() const noexcept { return static_cast<std::int64_t>(to_ns); }
   [[nodiscard]] query::StepInfo Info() const {
@@ -80,6 +81,8 @@ struct Window {
     io("to", to_ns);
     io.Check(std::max(from_ns, to_ns) < std::uint64_t{1} << 62U, "a time");
     io("run_s", run_s);
+    io("device_steps", device_steps);
+    io("idle_steps", idle_steps);
   }
 };
 
@@ -107,6 +110,10 @@ class InputBound final : public KeptRule {
     if (window_.empty()) from_ns_ = Moment(info.wall_unix_ns - phases.head.wall_ns);
     window_.push_back({profile::TimeOf(phases)});
     waits_.Add(phases);
+    if (phases.has_device()) {
+      device_steps_ += phases.head.steps;
+      idle_steps_ += phases.idle_steps;
+    }
     if (window_.size() < static_cast<std::size_t>(limits_.window)) return;
     if (waiting_.size() == kMostWaiting) waiting_.erase(waiting_.begin());
     Window& window = waiting_.emplace_back();
@@ -121,6 +128,8 @@ class InputBound final : public KeptRule {
     window.from_ns = from_ns_;
     window.to_ns = Moment(info.wall_unix_ns);
     window.run_s = run_s_;
+    window.device_steps = std::exchange(device_steps_, 0);
+    window.idle_steps = std::exchange(idle_steps_, 0);
     window_.clear();
     JudgeWaiting(view.trial, info.wall_unix_ns, false, sink);
   }
@@ -136,6 +145,8 @@ class InputBound final : public KeptRule {
     io("waiting", waiting_, kMostWaiting);
     io("cause", cause_);
     io("run_s", run_s_);
+    io("device_steps", device_steps_);
+    io("idle_steps", idle_steps_);
     io("waited_s", waited_s_);
     io("seen", seen_);
     io("windows", windows_);
@@ -225,6 +236,10 @@ class InputBound final : public KeptRule {
         fmt::format("{} would save about {} of {}", cause.what, TimeText(waited_s_), TimeText(window.run_s));
     finding.why =
         "the model computes nothing meanwhile; with workers, the next batches are made while it computes";
+    if (window.device_steps != 0) {
+      finding.why += fmt::format("; the device had nothing left to do when {} of {} of these steps began",
+                                 window.idle_steps, window.device_steps);
+    }
     finding.remedy = cause.remedy;
     finding.causes = cause.causes;
     finding.evidence = {{"wait_s", means.wait_s},
@@ -235,6 +250,10 @@ class InputBound final : public KeptRule {
                         {"run_s", window.run_s},
                         // The texts are written anew whenever the run has become twice as long.
                         {"detail", std::bit_width(static_cast<std::uint64_t>(windows_))}};
+    if (window.device_steps != 0) {
+      finding.evidence.push_back(
+          {"idle_share", static_cast<double>(window.idle_steps) / static_cast<double>(window.device_steps)});
+    }
     const profile::Estimate& estimate = cause.estimate;
     finding.saving = {estimate.saving_s, estimate.saving_s / means.step_s, estimate.low_s, estimate.high_s,
                       estimate.method};
@@ -246,13 +265,14 @@ class InputBound final : public KeptRule {
 
   const Limits limits_;
   JudgedWorker worker_;
-  std::vector<KeptTime> window_;  // steps of the open window
-  profile::Waits waits_;          // of the same steps
-  std::uint64_t from_ns_ = 0;     // when the first of them began, Unix time; 0: not known
-  std::vector<Window> waiting_;   // for samples
-  std::string cause_;             // of the open finding
-  double run_s_ = 0;              // of all steps with phases
-  double waited_s_ = 0;           // that more workers would have saved
+  std::vector<KeptTime> window_;                     // steps of the open window
+  profile::Waits waits_;                             // of the same steps
+  std::uint64_t from_ns_ = 0;                        // when the first of them began, Unix time; 0: not known
+  std::vector<Window> waiting_;                      // for samples
+  std::string cause_;                                // of the open finding
+  std::uint64_t device_steps_ = 0, idle_steps_ = 0;  // of the open window
+  double run_s_ = 0;                                 // of all steps with phases
+  double waited_s_ = 0;                              // that more workers would have saved
   std::int64_t seen_ = 0, windows_ = 0, free_ = 0, since_ = 0;
   bool open_ = false;
   std::int64_t looked_ns_ = 0;        // for samples; not kept
@@ -263,7 +283,7 @@ class InputBound final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputBound>(kName, kParams);
-  spec.version = 2;  // 2: windows wait for samples
+  spec.version = 3;  // 2: windows wait for samples; 3: they count steps at which a device was idle
   spec.summary =
       "the training waits for its data; says why, how many workers would mend it and what that saves";
   return spec;

@@ -52,6 +52,21 @@ TEST(InputBound, ALoaderWithoutWorkersIsNamed_WithTheArgumentAndTheSaving) {
   EXPECT_EQ(finding.cause, "no_workers");
 }
 
+TEST(InputBound, ADeviceThatIsIdleIsEvidence) {
+  FakeTrial trial;
+  trial.SetDocument("loaders", R"({"loaders":[{"type":"DataLoader","num_workers":0}]})");
+  trial.SetDocument("environment", R"({"cores":8})");
+  for (int i = 0; i < 300; ++i) {
+    trial.Step().Phases({{Phase::kDataWait, 46}, {Phase::kForward, 27}}, 30, 0).OnDevice(20, i % 10 != 0);
+  }
+  const auto findings = FindingsOf(trial, "InputBound", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].why.find("nothing left to do when 45 of 50 of these steps began"), std::string::npos)
+      << findings[0].why;
+  ASSERT_EQ(Told({}).size(), 1U);
+  EXPECT_EQ(Told({})[0].why.find("device"), std::string::npos);  // nothing is said where nothing is known
+}
+
 TEST(InputBound, BatchesThatComeInBursts_AreAsLong) {
   const auto findings = Told({.workers = 2, .every = 4});
   ASSERT_EQ(findings.size(), 1U);

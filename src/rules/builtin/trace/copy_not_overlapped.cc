@@ -46,6 +46,7 @@ class CopyNotOverlapped final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<CopyNotOverlapped>(kName, kParams);
+  spec.version = 2;  // 2: counts steps at which a device was idle
   spec.summary = "batches are copied to the device while it computes nothing";
   return spec;
 }

@@ -1,6 +1,7 @@
 // Rules on traces of devices: each on what it names, and silent on what looks like it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -61,12 +62,14 @@ class Traced {
                             entries_.empty() ? "" : ",", name, first);
     return *this;
   }
-  [[nodiscard]] std::vector<Finding> Told(const char* rules = kAll, int steps = 200, bool evaluates = false) {
+  [[nodiscard]] std::vector<Finding> Told(const char* rules = kAll, int steps = 200, bool evaluates = false,
+                                          bool device = false) {
     FakeTrial trial;
     trial.SetPath(directory_.path() + "/run");
     trial.SetDocument("traces", R"({"traces":[)" + entries_ + "]}");
     for (int i = 0; i < steps; ++i) {
       trial.Step().Loss(1);
+      if (device) trial.Phases({{format::Phase::kForward, 10}}).OnDevice(9, i % 4 != 0);
       if (evaluates) trial.Step(query::Mode::kEval).Loss(1);
     }
     return testing::FindingsOf(trial, rules, ParameterSet::kLuff);
@@ -174,6 +177,17 @@ TEST(LaunchBound, SmallKernelsThatAreLaunchedLate) {
   Trace late;  // the host works for 5 ms between two kernels: it does not launch small ones
   for (int i = 0; i < 6; ++i) late.Task("kernel", "add", 5000 * i, 5000 * i + 6, 6);
   EXPECT_TRUE(Told(late).empty());
+}
+
+TEST(TraceRules, StepsAtWhichTheDeviceWasIdleAreEvidence) {
+  const auto findings = Traced().With(Reading()).Told(kAll, 200, false, true);
+  ASSERT_EQ(findings.size(), 1U);
+  // Of the steps up to the one at which the trace was seen.
+  EXPECT_NE(findings[0].why.find("; the device had nothing left to do when "), std::string::npos)
+      << findings[0].why;
+  const auto& evidence = findings[0].evidence;
+  EXPECT_TRUE(std::ranges::any_of(
+      evidence, [](const NamedNumber& one) { return one == NamedNumber("idle_share", 0.75); }));
 }
 
 TEST(PageableCopy, ItsRateIsTold) {
