@@ -40,7 +40,7 @@ from luff._step_writer import StepWriter
 from luff._upload_beside import take_upload, upload_beside
 from luff.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
 
-__all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
+__all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "Refused", "choose_run", "listed", "make_config", "mode_of", "thinned"]
 
 STOP, ACT = 2, 3  # what Session.at_step_boundary returns
 MAX_BESIDE = 9999  # runs of one name
@@ -60,6 +60,10 @@ _THINNED = {
 Collections = Iterable["str | Mapping[str, Any]"] | Mapping[str, Mapping[str, Any]] | None
 
 _living: weakref.WeakSet[BaseHook] = weakref.WeakSet()
+
+
+class Refused(Exception):
+    """What was asked for is not done now, for a reason that the run holds."""
 
 
 class BaseHook:
@@ -449,6 +453,8 @@ class BaseHook:
         try:
             self._corrections().carry_out(kind, body, self._lower_lr)
             done = True
+        except Refused:  # the run says why; no error of Luff's
+            pass
         except Exception as error:
             self.guard.note(f"correction {kind}", error)
         session.action_done(control, done)

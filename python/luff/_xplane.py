@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from luff._codes import Mode, Phase
 from luff._core import enter_phase, leave_phase
@@ -225,6 +225,8 @@ class XplaneTracer(Tracer):
     """
 
     suffix = ".xplane.pb"
+    #: How many traces of this kind the process has begun, of all trainings: each holds what all threads do.
+    begun: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -272,6 +274,7 @@ class XplaneTracer(Tracer):
         self._made_in = folder = tempfile.mkdtemp(dir=self._folder, prefix=_MADE)
         self._ended = threading.Event()
         self._began_in, self._seen_done = threading.get_ident(), -1
+        XplaneTracer.begun += 1
         try:
             threading.Thread(
                 target=_keep_looking, args=(self._looks, self._ended), name="luff-trace", daemon=True
@@ -371,6 +374,10 @@ def _varint(number: int) -> bytes:
 class TracedStepHook(TracedHook, StepHook):
     """A `StepHook` whose steps can be traced with the profiler of JAX or TensorFlow."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._traces_seen = XplaneTracer.begun  # of all trainings of the process
+
     def profiler(self) -> Callable[[], Profiler] | None:
         """Returns what makes the framework's profiler; None where there is none."""
         raise NotImplementedError
@@ -428,7 +435,26 @@ class TracedStepHook(TracedHook, StepHook):
         tracer = self._tracer
         if tracer is not None and tracer.active and tracer.is_here():
             self.guarded("trace", self._publish_and_count, tracer)
+        if self._traces_seen != XplaneTracer.begun:
+            self.guarded("trace", self._mark_traced)
         super().boundary()
+
+    def _mark_traced(self) -> None:
+        """Marks the steps since the last boundary: the profiler traces whatever trains in the process.
+
+        Held steps are marked, too, up to 0.2 s of them that may have ended before the trace began.
+        """
+        others = Traces.tracing is not None and Traces.tracing is not self._tracer
+        if Traces.tracing is None:
+            self._traces_seen = XplaneTracer.begun
+        own = self._tracer is not None and self._tracer.active
+        session = self.session
+        if own or session is None or not self.live:
+            return
+        session.traced(True)
+        self.publish()
+        if not others:
+            session.traced(False)
 
     def _publish_and_count(self, tracer: Tracer) -> None:
         self.publish()

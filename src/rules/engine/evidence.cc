@@ -140,6 +140,7 @@ constexpr Look kLooks[] = {
     {"GradientNotCleared", Bit(kUpdates)},
     {"GpuThrottled", Bit(kSampledHost)},
     {"GpuUnderused", Bit(kSampledHost)},
+    {"HalfPrecisionOff", Bit(kTraced)},
     {"HighDropout", Bit(kDropout)},
     {"HostSync", Bit(kTraced)},
     {"ImageLayout", Bit(kInputs)},

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,8 @@ constexpr Param<Limits> TraceFirstParam() {
 }
 
 /// Base class of rules on traces of a few steps, of trainings on a device. Nothing is traced by itself: a
-/// rule judges what somebody has asked for. A finding stands until a later trace of the same worker shows it
-/// no more.
+/// rule judges what somebody has asked for. A finding is one of the last step that was traced, whenever the
+/// trace was seen, and stands until a later trace of the same worker shows it no more.
 class TraceRule : public KeptRule {
  public:
   TraceRule(const char* name, const TraceLimits& limits) : name_(name), limits_(limits) {}
@@ -61,12 +62,13 @@ class TraceRule : public KeptRule {
   [[nodiscard]] double share() const noexcept { return limits_.share; }
 
  private:
-  void Look(const query::Trial& trial, Sink& sink);
+  void Look(const query::Trial& trial, bool at_end, Sink& sink);
   void Take(const query::Trial& trial, const RunTraces::Seen& seen, Sink& sink);
 
   const char* const name_;
   const TraceLimits limits_;
-  std::map<std::uint32_t, std::int64_t> judged_;     // worker -> entries of its document
+  /// Worker -> traces that were judged, by their files.
+  std::map<std::uint32_t, std::set<std::string>> judged_;
   std::map<std::uint32_t, std::string> open_;        // worker -> cause of the finding that stands
   std::uint64_t trained_ = 0;                        // TRAIN steps that it has seen
   std::int64_t steps_ = 0;                           // of the trace that is judged

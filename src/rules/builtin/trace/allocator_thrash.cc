@@ -55,6 +55,7 @@ class AllocatorThrash final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<AllocatorThrash>(kName, kParams);
+  spec.version = 2;  // 2: traces are told apart by their files
   spec.summary = "memory goes back to the driver and is asked for again in each step";
   return spec;
 }

@@ -50,6 +50,7 @@ class CommunicationBound final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<CommunicationBound>(kName, kParams);
+  spec.version = 2;  // 2: traces are told apart by their files
   spec.summary = "the device waits for collectives while it computes nothing";
   return spec;
 }

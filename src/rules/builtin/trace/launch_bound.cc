@@ -64,6 +64,7 @@ class LaunchBound final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LaunchBound>(kName, kParams);
+  spec.version = 2;  // 2: traces are told apart by their files
   spec.summary = "the host launches small kernels more slowly than the device computes them";
   return spec;
 }

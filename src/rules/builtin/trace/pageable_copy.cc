@@ -54,6 +54,7 @@ class PageableCopy final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<PageableCopy>(kName, kParams);
+  spec.version = 2;  // 2: traces are told apart by their files
   spec.summary = "batches are copied to the device from memory that is not pinned";
   return spec;
 }

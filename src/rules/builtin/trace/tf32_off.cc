@@ -56,6 +56,7 @@ class Tf32Off final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Tf32Off>(kName, kParams);
+  spec.version = 2;  // 2: traces are told apart by their files
   spec.summary = "products in full float32 leave the tensor cores idle";
   return spec;
 }
