@@ -29,6 +29,7 @@ void TraceRule::OnStep(const StepView& view, Sink& sink) {
   // Not steps of all modes: where a loop trains and evaluates in turns, each 64th may always be of one of
   // them.
   if (++trained_ % kLookEvery != 0) return;
+  LookAt(view, sink);
   view.memo.RefreshTraces(view);
   Look(view.trial, false, sink);
 }

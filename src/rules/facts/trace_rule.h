@@ -55,6 +55,12 @@ class TraceRule : public KeptRule {
   [[nodiscard]] virtual std::optional<TraceClaim> Judge(const profile::DeviceTrace& trace) = 0;
   /// Whether it also judges traces of JAX and TensorFlow.
   [[nodiscard]] virtual bool JudgesXplane() const { return false; }
+  /// Called every 64 TRAIN steps, for what can be judged without a trace.
+  virtual void LookAt(const StepView& view, Sink& sink) {
+    (void)view;
+    (void)sink;
+  }
+  [[nodiscard]] std::int64_t first() const noexcept { return limits_.first; }
   /// TRAIN steps of the trace that is judged.
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
   /// "12.1 ms of 49 ms a step": a part of the trace's time, for each of its steps.

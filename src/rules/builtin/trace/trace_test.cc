@@ -357,5 +357,38 @@ TEST(AllocatorThrash, MemoryThatIsGivenBackInEachStep) {
   EXPECT_TRUE(Told(grows).empty());
 }
 
+/// Findings of a run with these looks at the allocator, each of 64 steps.
+std::vector<Finding> Looked(const std::vector<int>& retries, int device = 0) {
+  FakeTrial trial;
+  std::string looks;
+  for (std::size_t i = 0; i < retries.size(); ++i)
+    looks += fmt::format(
+        R"({}{{"step":{},"device":{},"retries":{},"ooms":0,"reserved":8000000000,"active":7000000000}})",
+        looks.empty() ? "" : ",", 64 * (i + 1), i + 1 == retries.size() ? device : 0, retries[i]);
+  trial.SetDocument("allocator", R"({"looks":[)" + looks + "]}");
+  for (int i = 0; i < 300; ++i) trial.Step().Loss(1);
+  return testing::FindingsOf(trial, "AllocatorThrash", ParameterSet::kLuff);
+}
+
+TEST(AllocatorThrash, MemoryThatRunsOutAgainAndAgain_WithoutATrace) {
+  const auto findings = Looked({0, 20, 40});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "retries");
+  EXPECT_NE(findings[0].what.find("ran out 40 times in 128 steps"), std::string::npos) << findings[0].what;
+  EXPECT_NE(findings[0].what.find("8.0 GB reserved, 7.0 GB of it in use"), std::string::npos) << findings[0].what;
+  EXPECT_FALSE(findings[0].saving);
+}
+
+TEST(AllocatorThrash, MemoryThatRanOutOnce_OrAtTheStart_IsSilent) {
+  EXPECT_TRUE(Looked({0, 1, 1}).empty());
+  EXPECT_TRUE(Looked({0, 30, 30}).empty());   // until the cache fitted
+  EXPECT_TRUE(Looked({30, 30, 30}).empty());  // before the first look
+  EXPECT_TRUE(Looked({0, 0, 30}).empty());    // so far between two looks only
+  EXPECT_TRUE(Looked({20, 40}).empty());
+  EXPECT_TRUE(Looked({40, 20, 0}).empty());     // counters that began anew
+  EXPECT_TRUE(Looked({0, 20, 40}, 1).empty());  // another device
+  EXPECT_TRUE(Looked({0, 20, -40}).empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::trace_test
