@@ -11,7 +11,7 @@ from typing import Any
 from _studio import Bench, Skipped
 from _studio_beside import STEPS, TAGS, compare, drawn, other_server
 
-# Its own writer needs minutes for so much; its files are made with its own schemas, one batch a layer, as it leaves them
+# Its own writer needs minutes for so much; its files are made with its schemas, one batch a layer, as it leaves them
 # after a compaction.
 WRITE = """
 import sys, urllib.parse

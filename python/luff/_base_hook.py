@@ -40,7 +40,18 @@ from luff._step_writer import StepWriter
 from luff._upload_beside import take_upload, upload_beside
 from luff.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
 
-__all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "Refused", "choose_run", "listed", "make_config", "mode_of", "thinned"]
+__all__ = [
+    "ACT",
+    "SCHEDULE",
+    "STOP",
+    "BaseHook",
+    "Refused",
+    "choose_run",
+    "listed",
+    "make_config",
+    "mode_of",
+    "thinned",
+]
 
 STOP, ACT = 2, 3  # what Session.at_step_boundary returns
 MAX_BESIDE = 9999  # runs of one name

@@ -66,8 +66,9 @@ bool IsTf32Product(std::string_view name) {
 
 /// Whether a kernel computes with values of 16 or 8 bits; also whether its name leaves open of how many.
 bool MayBeNarrow(std::string_view name) {
-  constexpr std::string_view kWords[] = {"f16",  "fp16",  "loat16", "Half", "half", "16816",  "h1688", "h884",
-                                         "hgemm", "hmma", "e4m3",   "e5m2", "fp8",  "Float8", "flash_", "nvjet"};
+  constexpr std::string_view kWords[] = {"f16",   "fp16",   "loat16", "Half", "half", "16816",
+                                         "h1688", "h884",   "hgemm",  "hmma", "e4m3", "e5m2",
+                                         "fp8",   "Float8", "flash_", "nvjet"};
   return std::ranges::any_of(kWords, [&](std::string_view word) { return Contains(name, word); });
 }
 

@@ -28,7 +28,12 @@ def old(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = folder / "sources.tar"
     call("git", "-C", root, "archive", "--output", archive, LAST_OF_1_0)
     call("tar", "-xf", archive, "-C", folder)
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DLUFF_DEVELOPER=ON", "-DLUFF_STRICT=OFF", "-DCMAKE_CXX_FLAGS=-O1"]
+    options = [
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DLUFF_DEVELOPER=ON",
+        "-DLUFF_STRICT=OFF",
+        "-DCMAKE_CXX_FLAGS=-O1",
+    ]
     env = {**os.environ, "CMAKE_CXX_COMPILER_LAUNCHER": "ccache"}
     call("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", *options, env=env)
     call("cmake", "--build", folder / "build", "--target", TEST, env=env)

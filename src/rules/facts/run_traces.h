@@ -19,8 +19,8 @@ class RunTraces {
     profile::TraceFile file;  // its name tells it apart: entries of the document may begin anew
     profile::DeviceTrace devices;
   };
-  /// Reads traces that have come since: about 64 MiB of them, or `all`. Traces that cannot be read, or of more
-  /// than 64 MiB, are left out.
+  /// Reads traces that have come since: about 64 MiB of them, or `all`. Traces that cannot be read, or of
+  /// more than 64 MiB, are left out.
   void Refresh(const query::Trial& trial, bool all);
   /// In the order in which they were seen.
   [[nodiscard]] const std::vector<Seen>& all() const noexcept { return all_; }

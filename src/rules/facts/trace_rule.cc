@@ -14,7 +14,7 @@ namespace {
 /// The last TRAIN step of a trace.
 std::int64_t LastOf(const profile::TraceFile& file) noexcept { return file.first_step + file.steps - 1; }
 
-constexpr std::uint64_t kLookEvery = 64;  // TRAIN steps; and at the end
+constexpr std::uint64_t kLookEvery = 64;                         // TRAIN steps; and at the end
 constexpr std::size_t kWorkersJudged = 64, kTracesJudged = 256;  // the latter of a worker
 
 }  // namespace

@@ -44,7 +44,10 @@ class AllocatorLooks:
         before = self._looks[-1] if self._looks else None
         self._looks.append(one)
         self._count += 1
-        failed, ended = before is not None and any(one[name] != before[name] for name in _COUNTS), self._failed
+        failed, ended = (
+            before is not None and any(one[name] != before[name] for name in _COUNTS),
+            self._failed,
+        )
         self._failed = failed
         if failed or ended or self._count & (self._count - 1) == 0:
             session.set_document("allocator", json.dumps({"looks": list(self._looks)}))

@@ -38,7 +38,8 @@ std::vector<Look> LastLooksOf(std::string_view document) {
   const Json& all = json["looks"];
   for (std::size_t i = all.size() < kLooks ? 0 : all.size() - kLooks; i < all.size(); ++i) {
     const Json& one = all[i];
-    if (!one.is_object() || WholeMember(one, "device", -1) != WholeMember(all.back(), "device", -2)) return {};
+    if (!one.is_object() || WholeMember(one, "device", -1) != WholeMember(all.back(), "device", -2))
+      return {};
     looks.push_back({WholeMember(one, "step", -1), WholeMember(one, "retries", -1),
                      WholeMember(one, "reserved", 0), WholeMember(one, "active", 0)});
     constexpr std::int64_t kMost = 1LL << 53;
@@ -83,13 +84,17 @@ class AllocatorThrash final : public TraceRule {
     Finding finding = FindingAt(kName, kRetries, view.trial, format::kNoId, 0, view.rows.info);
     finding.since_step = std::max<std::int64_t>(view.rows.info.mode_step - (to.step - from.step), 0);
     finding.what = fmt::format(
-        "memory of the device ran out {} times in {} steps; each time the allocator gave its cache back and tried "
+        "memory of the device ran out {} times in {} steps; each time the allocator gave its cache back and "
+        "tried "
         "again ({} reserved, {} of it in use)",
         to.retries - from.retries, to.step - from.step, profile::BytesText(static_cast<double>(to.reserved)),
         profile::BytesText(static_cast<double>(to.active)));
-    finding.why = "to give memory back, the host waits until the device has nothing to do; then it asks the driver again";
+    finding.why =
+        "to give memory back, the host waits until the device has nothing to do; then it asks the driver "
+        "again";
     finding.remedy =
-        "a smaller batch, activation checkpointing, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where much "
+        "a smaller batch, activation checkpointing, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+        "where much "
         "is reserved and not in use";
     finding.causes = {"memory that is nearly full", "blocks of ever new sizes: the cache is in pieces"};
     finding.evidence = {{"retries", to.retries - from.retries},
@@ -128,8 +133,8 @@ class AllocatorThrash final : public TraceRule {
     return claim;
   }
 
-  bool retries_ = false;     // the finding on the counters stands
-  std::int64_t looked_ = -1; // the last look that was judged
+  bool retries_ = false;      // the finding on the counters stands
+  std::int64_t looked_ = -1;  // the last look that was judged
 };
 
 }  // namespace

@@ -30,14 +30,16 @@ class HalfPrecisionOff final : public TraceRule {
     TraceClaim claim;
     claim.cause = "tf32";
     claim.what = fmt::format(
-        "{:.0f} % of the device's time goes into products and convolutions of float32 values that are rounded "
+        "{:.0f} % of the device's time goes into products and convolutions of float32 values that are "
+        "rounded "
         "to TF32 (most in {}), and no kernel computes in 16 bits",
         100 * trace.tf32_s / trace.busy_s, trace.tf32_of.substr(0, 80));
     claim.why =
         "tensor cores multiply bfloat16 twice as fast as TF32, which keeps three bits more, and half as many "
         "bytes are read and written";
     claim.remedy =
-        "with torch.autocast(\"cuda\", dtype=torch.bfloat16): around the forward pass and the loss; weights stay "
+        "with torch.autocast(\"cuda\", dtype=torch.bfloat16): around the forward pass and the loss; weights "
+        "stay "
         "float32, and no GradScaler is needed";
     claim.causes = {"mixed precision is not switched on"};
     claim.evidence = {{"tf32_s", trace.tf32_s}, {"busy_s", trace.busy_s}, {"capability", trace.capability}};

@@ -323,8 +323,8 @@ TEST(HalfPrecisionOff, WhatComputesIn16BitsSomewhere_OrMayDoSo_IsSilent) {
 }
 
 TEST(HalfPrecisionOff, WhereMostProductsAreFullFloat32_OnlyTf32OffSpeaks) {
-  const auto findings =
-      Told(Kernels({"ampere_sgemm_128x64_tn", "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n", "ampere_sgemm_64x64"}));
+  const auto findings = Told(
+      Kernels({"ampere_sgemm_128x64_tn", "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n", "ampere_sgemm_64x64"}));
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].rule, "Tf32Off");
 }
@@ -375,7 +375,8 @@ TEST(AllocatorThrash, MemoryThatRunsOutAgainAndAgain_WithoutATrace) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "retries");
   EXPECT_NE(findings[0].what.find("ran out 40 times in 128 steps"), std::string::npos) << findings[0].what;
-  EXPECT_NE(findings[0].what.find("8.0 GB reserved, 7.0 GB of it in use"), std::string::npos) << findings[0].what;
+  EXPECT_NE(findings[0].what.find("8.0 GB reserved, 7.0 GB of it in use"), std::string::npos)
+      << findings[0].what;
   EXPECT_FALSE(findings[0].saving);
 }
 
