@@ -377,6 +377,7 @@ class TracedStepHook(TracedHook, StepHook):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._traces_seen = XplaneTracer.begun  # of all trainings of the process
+        self._beside = False  # another training's trace was being made at the last look
 
     def profiler(self) -> Callable[[], Profiler] | None:
         """Returns what makes the framework's profiler; None where there is none."""
@@ -435,25 +436,30 @@ class TracedStepHook(TracedHook, StepHook):
         tracer = self._tracer
         if tracer is not None and tracer.active and tracer.is_here():
             self.guarded("trace", self._publish_and_count, tracer)
-        if self._traces_seen != XplaneTracer.begun:
-            self.guarded("trace", self._mark_traced)
         super().boundary()
 
-    def _mark_traced(self) -> None:
-        """Marks the steps since the last boundary: the profiler traces whatever trains in the process.
+    def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Does what `StepHook.told` does, and marks steps while another training is traced."""
+        if self._traces_seen != XplaneTracer.begun:
+            self.while_live("trace", self._mark_traced)
+        return self.guarded(place, self._told, function, arguments) if self.live else None
 
-        Held steps are marked, too, up to 0.2 s of them that may have ended before the trace began.
+    def _mark_traced(self) -> None:
+        """Marks steps from here on while another training is traced, and the one in which that ends.
+
+        The profiler traces whatever trains in the process.
         """
-        others = Traces.tracing is not None and Traces.tracing is not self._tracer
-        if Traces.tracing is None:
+        session, tracing = self.session, Traces.tracing
+        if tracing is None:
             self._traces_seen = XplaneTracer.begun
-        own = self._tracer is not None and self._tracer.active
-        session = self.session
-        if own or session is None or not self.live:
+        if session is None or (tracing is not None and tracing is self._tracer):
             return
+        if not self._beside:
+            self.publish()  # steps that are held ended before it began
+        self._beside = tracing is not None
         session.traced(True)
-        self.publish()
-        if not others:
+        if tracing is None:
+            self.publish()
             session.traced(False)
 
     def _publish_and_count(self, tracer: Tracer) -> None:

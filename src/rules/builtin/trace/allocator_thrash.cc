@@ -26,13 +26,13 @@ constexpr Param<TraceLimits> kParams[] = {
 constexpr double kRetriesAStep = 0.05;
 
 /// A look at the allocator's counters.
-struct Look {
+struct Counters {
   std::int64_t step = 0, retries = 0, reserved = 0, active = 0;
 };
 /// The last three looks of the document "allocator" at one device; empty if there are fewer.
-std::vector<Look> LastLooksOf(std::string_view document) {
+std::vector<Counters> LastLooksOf(std::string_view document) {
   const Json json = TryParseJson(document, {1U << 16U, 6});
-  std::vector<Look> looks;
+  std::vector<Counters> looks;
   if (!json.is_object() || !json.contains("looks") || !json["looks"].is_array()) return looks;
   constexpr std::size_t kLooks = 3;
   const Json& all = json["looks"];
@@ -46,11 +46,11 @@ std::vector<Look> LastLooksOf(std::string_view document) {
     for (const std::int64_t number : {looks.back().step, looks.back().retries})
       if (number < 0 || number > kMost) return {};
   }
-  return looks.size() == kLooks ? looks : std::vector<Look>();
+  return looks.size() == kLooks ? looks : std::vector<Counters>();
 }
 
 /// Retries for each step between two looks; 0 where the counters began anew.
-double RetriesAStep(const Look& a, const Look& b) {
+double RetriesAStep(const Counters& a, const Counters& b) {
   if (b.step <= a.step || b.retries <= a.retries) return 0;
   return static_cast<double>(b.retries - a.retries) / static_cast<double>(b.step - a.step);
 }
@@ -70,7 +70,7 @@ class AllocatorThrash final : public TraceRule {
 
   /// Judges the counters, of the first worker that has some.
   void LookAt(const StepView& view, Sink& sink) override {
-    const std::vector<Look> looks = LastLooksOf(view.trial.DocumentAt("allocator", view.number));
+    const std::vector<Counters> looks = LastLooksOf(view.trial.DocumentAt("allocator", view.number));
     if (looks.empty() || looks.back().step == looked_ || looks.front().step < first()) return;
     looked_ = looks.back().step;
     const double before = RetriesAStep(looks[0], looks[1]), now = RetriesAStep(looks[1], looks[2]);
@@ -80,7 +80,7 @@ class AllocatorThrash final : public TraceRule {
     }
     if (retries_ || before < kRetriesAStep || now < kRetriesAStep) return;
     retries_ = true;
-    const Look &from = looks[0], &to = looks[2];
+    const Counters &from = looks[0], &to = looks[2];
     Finding finding = FindingAt(kName, kRetries, view.trial, format::kNoId, 0, view.rows.info);
     finding.since_step = std::max<std::int64_t>(view.rows.info.mode_step - (to.step - from.step), 0);
     finding.what = fmt::format(
