@@ -74,7 +74,11 @@ def other_server(command: Callable[[int], list[str]]) -> Iterator[tuple[int, Cal
         yield port, memory
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:  # it may wait for the page to leave
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager
@@ -100,10 +104,12 @@ def _ours(bench: Bench, root: Path, home: str, view: Any) -> dict[str, float]:
     """Times from opening the page: all names are known, and a chart is drawn."""
     with bench.server(root, home=home) as server:
         run = server.first_run().rsplit("/", 1)[1]
-        view.open(server.link)
+        view.open(server.link)  # signs on
         view.until("document.querySelector('tbody tr') !== null")
+        view.open("about:blank")  # so that the page is loaded anew
+        view.until("location.href === 'about:blank'")
         begun = time.monotonic()
-        view.evaluate(f"location.hash = '#/run/{run}?view=curves&t=1'")
+        view.open(f"{server.link.split('/#')[0]}/#/run/{run}?view=curves&t=1")
         listed = drawn(view, "document.body.innerText.includes('part')", begun)
         chart = drawn(view, "document.querySelector('canvas') !== null", begun)
         return {"list": listed, "first chart": chart, "memory": anonymous_mb(server.pid)}
