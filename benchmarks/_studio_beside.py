@@ -110,6 +110,6 @@ def _ours(bench: Bench, root: Path, home: str, view: Any) -> dict[str, float]:
         view.until("location.href === 'about:blank'")
         begun = time.monotonic()
         view.open(f"{server.link.split('/#')[0]}/#/run/{run}?view=curves&t=1")
-        listed = drawn(view, "document.body.innerText.includes('part')", begun)
+        listed = drawn(view, "(document.body?.innerText ?? '').includes('part')", begun)
         chart = drawn(view, "document.querySelector('canvas') !== null", begun)
         return {"list": listed, "first chart": chart, "memory": anonymous_mb(server.pid)}
