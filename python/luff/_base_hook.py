@@ -19,6 +19,7 @@ from luff import corrections, stop
 from luff._codes import NO_ID, EndReason, GapReason, Mode
 from luff._hook import (
     Guard,
+    Refused,
     RunOptions,
     Session,
     Trial,
@@ -40,18 +41,7 @@ from luff._step_writer import StepWriter
 from luff._upload_beside import take_upload, upload_beside
 from luff.errors import AlreadyExistsError, InvalidArgumentError, ResourceExhaustedError
 
-__all__ = [
-    "ACT",
-    "SCHEDULE",
-    "STOP",
-    "BaseHook",
-    "Refused",
-    "choose_run",
-    "listed",
-    "make_config",
-    "mode_of",
-    "thinned",
-]
+__all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
 
 STOP, ACT = 2, 3  # what Session.at_step_boundary returns
 MAX_BESIDE = 9999  # runs of one name
@@ -71,10 +61,6 @@ _THINNED = {
 Collections = Iterable["str | Mapping[str, Any]"] | Mapping[str, Mapping[str, Any]] | None
 
 _living: weakref.WeakSet[BaseHook] = weakref.WeakSet()
-
-
-class Refused(Exception):
-    """What was asked for is not done now, for a reason that the run holds."""
 
 
 class BaseHook:

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from luff._base_hook import BaseHook, Refused
+from luff._base_hook import BaseHook
 from luff._codes import Mode
-from luff._hook import Session
+from luff._hook import Refused, Session
 from luff._memory import free_memory, resident_memory
 from luff.corrections import Corrections
 
