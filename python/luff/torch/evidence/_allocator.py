@@ -58,7 +58,7 @@ def _counters() -> dict[str, int] | None:
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     device = torch.cuda.current_device()
-    told: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(device)  # type: ignore[no-untyped-call]
+    told: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(device)
     found = {"device": int(device)}
     found |= {name: int(told[key]) for name, key in _COUNTS.items()}
     return found | {name: int(told[key]["all"]["current"]) for name, key in _BYTES.items()}
