@@ -14,6 +14,7 @@ from .conftest import call
 
 LAST_OF_1_0 = "2907da21a96bf19cebb9fae46b402a692033f989"  # the commit before the format became 1.1
 TEST = "golden_run_test"  # its own: the reader finds what the twin of a golden run lists
+pytestmark = pytest.mark.thorough  # it builds what was released then
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,6 @@ def reads(old: Path, golden: Path) -> None:
     assert "[  PASSED  ] 1 test" in said, said
 
 
-@pytest.mark.thorough  # it builds what was released then
 @pytest.mark.parametrize("version", ["v1", "v1.1", "v1.2"])
 def test_the_reader_of_1_0_reads_golden_runs(root: Path, old: Path, version: str) -> None:
     golden = root / "testdata" / "format" / version
@@ -56,7 +56,6 @@ def test_the_reader_of_1_0_reads_golden_runs(root: Path, old: Path, version: str
     reads(old, golden)
 
 
-@pytest.mark.thorough
 def test_it_would_notice_a_wrong_value(root: Path, old: Path, tmp_path: Path) -> None:
     golden = tmp_path / "v1.2"
     shutil.copytree(root / "testdata" / "format" / "v1.2", golden)
