@@ -45,7 +45,7 @@ def reads(old: Path, golden: Path) -> None:
     place = old / "testdata" / "format" / "v1"
     shutil.rmtree(place)
     shutil.copytree(golden, place)
-    said = call(*old.glob(f"build/**/{TEST}"), "--gtest_filter=*ReadsAsItsTwinSays")
+    said = call(old / "build" / "tests" / "crash" / TEST, "--gtest_filter=*ReadsAsItsTwinSays")
     assert "[  PASSED  ] 1 test" in said, said
 
 
