@@ -52,6 +52,9 @@ LIMITS = {
     "list, beside TensorBoard": 1,
     "first chart, beside TensorBoard": 1,
     "memory, beside TensorBoard": 1,
+    "list, beside trainscope": 1,
+    "first chart, beside trainscope": 1,
+    "memory, beside trainscope": 1,
 }
 
 
@@ -239,14 +242,14 @@ class Server:
         self._process.wait()
 
 
-def browser(folder: Path) -> Any:
-    """Returns a browser, which also traces. Raises Skipped if there is none."""
+def browser(folder: Path, *words: str) -> Any:
+    """Returns a browser, which also traces; `words`: more of its command line. Raises Skipped if there is none."""
     if shutil.which("chromium") is None and shutil.which("google-chrome") is None:
         raise Skipped("there is no browser; install chromium")
     sys.path.insert(0, str(ROOT))
     from _studio_browser import TracingBrowser
 
-    return TracingBrowser(folder)
+    return TracingBrowser(folder, *words)
 
 
 def wait(condition: Any, limit_s: float = 120) -> float:

@@ -70,7 +70,7 @@ def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[s
         "told": [],
     }
     peer = {"judged": 0, "named": 0, "runs": 0, "alarms": 0, "told": [], "failed": ""}
-    estimates, before, after, words = [], [], [], []
+    estimates, before, after, words, steps = [], [], [], [], []
     for pair in range(arguments.pairs):
         for fixed in (False, True) if about.rule else (False,):
             if "traceml" in arguments.tools and pair == 0:
@@ -97,11 +97,15 @@ def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[s
                 words += [f["step"] for f in right]
                 estimates += [f["saving"]["seconds_a_step"] for f in right if f.get("saving")]
             (after if fixed else before).append(runs.step_seconds(result["profile"]))
+            if not fixed:
+                steps.append(result["profile"]["steps"])
     if words:
         row["first_word"] = statistics.median(words)
+    if before and after:
+        row["saved_s"] = statistics.median(before) - statistics.median(after)
+        row["lost_s"] = row["saved_s"] * statistics.median(steps)
     if estimates and before and after and about.rule not in UNESTIMATED:
         row["estimate_s"] = statistics.median(estimates)
-        row["saved_s"] = statistics.median(before) - statistics.median(after)
         row["ratio"] = row["estimate_s"] / row["saved_s"] if row["saved_s"] > 0 else float("inf")
     return row | ({"traceml": peer} if "traceml" in arguments.tools else {})
 
@@ -120,6 +124,8 @@ def told(row: dict[str, Any]) -> str:
     if peer := row.get("traceml"):
         of_peer = f"named {peer['named']}, " if row["rule"] else ""
         line += peer["failed"] or f"TraceML {of_peer}alarms {peer['alarms']}"
+    if row["rule"] and row["by_cause"] < row["judged"] and "lost_s" in row:
+        line += f"\n       what was planted costs {row['lost_s']:.1f} s of the run"
     if row["told"] and (row["alarms"] or row["unjudged"] or row["leads"] < row["judged"]):
         line += f"\n       said: {', '.join(row['told'])}"
     return line.rstrip()

@@ -22,7 +22,7 @@ from pathlib import Path
 from _gates import finish, say
 from _studio import Bench, Skipped
 
-PARTS = ("sizes", "large", "many", "page", "training", "tensorboard")
+PARTS = ("sizes", "large", "many", "page", "training", "tensorboard", "trainscope")
 LONG_PARTS = ("heap",)
 
 

@@ -78,11 +78,30 @@ def _gpu_small_kernels(seed: int, fixed: bool, steps: int) -> None:
     training.over(_batches(steps, seed, 64, 64))  # type: ignore[arg-type]
 
 
+def _products(steps: int, seed: int, narrow: bool) -> None:
+    """Large products; `narrow`: in bfloat16."""
+    training = Training(None, steps, _model(6, 4096))
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(_device().type, dtype=torch.bfloat16, enabled=narrow):
+            return training.plain_loss(x, y)
+
+    training.loss = loss
+    training.over(_batches(steps, seed, _LARGE // 4, 4096))  # type: ignore[arg-type]
+
+
 @program("Tf32Off", "float32", **_GPU)
 def _gpu_float32(seed: int, fixed: bool, steps: int) -> None:
-    """Large products in full float32; the twin lets the tensor cores round."""
-    torch.set_float32_matmul_precision("high" if fixed else "highest")
-    _train(steps, seed, _model(6, 4096), _batches(steps, seed, _LARGE // 4, 4096))
+    """Large products in full float32; the twin's are in bfloat16: rounded to TF32 they would be the next program's."""
+    torch.set_float32_matmul_precision("highest")
+    _products(steps, seed, fixed)
+
+
+@program("HalfPrecisionOff", "tf32", **_GPU)
+def _gpu_tf32(seed: int, fixed: bool, steps: int) -> None:
+    """Large products that are rounded to TF32; the twin's are in bfloat16."""
+    torch.set_float32_matmul_precision("high")
+    _products(steps, seed, fixed)
 
 
 @program("AllocatorThrash", "empty_cache", **_GPU)

@@ -19,6 +19,7 @@ from luff import corrections, stop
 from luff._codes import NO_ID, EndReason, GapReason, Mode
 from luff._hook import (
     Guard,
+    Refused,
     RunOptions,
     Session,
     Trial,
@@ -449,6 +450,8 @@ class BaseHook:
         try:
             self._corrections().carry_out(kind, body, self._lower_lr)
             done = True
+        except Refused:  # the run says why; no error of Luff's
+            pass
         except Exception as error:
             self.guard.note(f"correction {kind}", error)
         session.action_done(control, done)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Guard",
+    "Refused",
     "ResumePoint",
     "RunOptions",
     "Session",
@@ -131,6 +132,10 @@ class Session(Protocol):
     def reads_accelerators(self) -> bool: ...
     @property
     def run_path(self) -> str: ...
+
+
+class Refused(Exception):
+    """What was asked for is not done now, for a reason that the run holds."""
 
 
 class Guard:

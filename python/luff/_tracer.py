@@ -7,8 +7,10 @@ and no result changes. A framework derives from `Tracer` and says how its profil
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +18,7 @@ from typing import Any, ClassVar
 
 from luff._base_hook import BaseHook
 from luff._codes import Mode
-from luff._hook import Session
+from luff._hook import Refused, Session
 from luff._memory import free_memory, resident_memory
 from luff.corrections import Corrections
 
@@ -32,6 +34,8 @@ _MOST_GROWTH = 256 << 20
 _FIRST_S = 1.0  # what a first trace may cost
 _OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _TRAIN = int(Mode.TRAIN)
+_NAME = re.compile(r"\d{9,}-(\d{2,3})\.(?:json|xplane\.pb)")
+_MOST_TOLD = 64  # entries of the document
 
 
 class Traces:
@@ -81,6 +85,30 @@ class Tracer:
         )
         self._begun = self._cost = 0.0
         self._asked: dict[str, Any] = {}  # of the trace that is being made: who asked for it
+        self._number = 0  # of the next file
+        self._go_on(run)
+
+    def _go_on(self, run: str) -> None:
+        """Takes over what earlier processes have traced as this worker: bounds are those of the run, not of a process.
+
+        Called where somebody asks for the first trace of this process.
+        """
+        try:
+            names = os.listdir(self._folder)
+        except OSError:
+            return
+        for name in names:
+            path = os.path.join(self._folder, name)
+            number = _NAME.fullmatch(name)
+            with contextlib.suppress(OSError):
+                if number is not None:
+                    self._number = max(self._number, int(number[1]) + 1)
+                    self._made += 1
+                    self._bytes += os.path.getsize(path)
+                elif ".part." in name:  # of a process that was killed
+                    os.unlink(path)
+        if self._made:
+            self._told = _told_before(run, self._session.worker)
 
     # Of a framework ----------------------------------------------------------------------------------------------
 
@@ -152,6 +180,7 @@ class Tracer:
             try:
                 self._profiler = self._start(stacks)
                 self._made += 1
+                self._number += 1
                 self._thread, self._lost = threading.get_ident(), False
                 self._asked = by
                 self._session.traced(True)
@@ -264,7 +293,7 @@ class Tracer:
             return
         begin = time.perf_counter()
         try:
-            name = f"{self._first:09d}-{self._made - 1:02d}{self.suffix}"
+            name = f"{self._first:09d}-{self._number - 1:02d}{self.suffix}"
             one["bytes"] = self._write(profiler, json.dumps({**self._facts, **one}), name)
             one["file"] = f"traces/{name}"
             self._bytes += one["bytes"]
@@ -298,6 +327,18 @@ class Tracer:
         if "file" in one or refusals < 3 * _MOST_TRACES:
             self._told.append(one)
             self._session.set_document("traces", json.dumps({"traces": self._told}))
+
+
+def _told_before(run: str, worker: int) -> list[dict[str, Any]]:
+    """Returns the entries of the document "traces" that an earlier process has written; none if it cannot be read."""
+    from luff import _core
+
+    try:
+        text = _core.open_trial(run, 0.0, True, 60.0).document("traces", worker)
+        told = json.loads(text)["traces"] if text else []
+        return [one for one in told if isinstance(one, dict)][:_MOST_TOLD]
+    except Exception:  # the traces themselves are there, and count
+        return []
 
 
 def _available() -> int:
@@ -336,7 +377,7 @@ class WithTraces(Corrections):
             return
         why = self._trace(json.loads(body))
         if why or why is None:
-            raise RuntimeError(why or "nothing is recorded")
+            raise Refused(why or "nothing is recorded")
 
 
 class TracedHook(BaseHook):
@@ -367,7 +408,11 @@ class TracedHook(BaseHook):
         if self._tracer is None:
             rank, world = self.rank() or (0, 1)
             facts = {"rank": rank, "world_size": world, "run": session.run_path, "worker": session.worker}
-            self._tracer = self.make_tracer(session, facts)
+            try:
+                self._tracer = self.make_tracer(session, facts)
+            except Exception as error:  # another version of the framework
+                self.guard.note("trace", error)
+                return f"the profiler of this framework cannot be used: {type(error).__name__}: {error}"[:300]
         if self._tracer is None:
             return "the profiler of this framework cannot be used"
         first = self.steps.clock.mode_steps[_TRAIN]

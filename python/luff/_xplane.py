@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from luff._codes import Mode, Phase
 from luff._core import enter_phase, leave_phase
@@ -225,6 +225,8 @@ class XplaneTracer(Tracer):
     """
 
     suffix = ".xplane.pb"
+    #: How many traces of this kind the process has begun, of all trainings: each holds what all threads do.
+    begun: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -272,6 +274,7 @@ class XplaneTracer(Tracer):
         self._made_in = folder = tempfile.mkdtemp(dir=self._folder, prefix=_MADE)
         self._ended = threading.Event()
         self._began_in, self._seen_done = threading.get_ident(), -1
+        XplaneTracer.begun += 1
         try:
             threading.Thread(
                 target=_keep_looking, args=(self._looks, self._ended), name="luff-trace", daemon=True
@@ -371,6 +374,11 @@ def _varint(number: int) -> bytes:
 class TracedStepHook(TracedHook, StepHook):
     """A `StepHook` whose steps can be traced with the profiler of JAX or TensorFlow."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._traces_seen = XplaneTracer.begun  # of all trainings of the process
+        self._beside = False  # another training's trace was being made at the last look
+
     def profiler(self) -> Callable[[], Profiler] | None:
         """Returns what makes the framework's profiler; None where there is none."""
         raise NotImplementedError
@@ -429,6 +437,30 @@ class TracedStepHook(TracedHook, StepHook):
         if tracer is not None and tracer.active and tracer.is_here():
             self.guarded("trace", self._publish_and_count, tracer)
         super().boundary()
+
+    def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Does what `StepHook.told` does, and marks steps while another training is traced."""
+        if self._traces_seen != XplaneTracer.begun:
+            self.while_live("trace", self._mark_traced)
+        return self.guarded(place, self._told, function, arguments) if self.live else None
+
+    def _mark_traced(self) -> None:
+        """Marks steps from here on while another training is traced, and the one in which that ends.
+
+        The profiler traces whatever trains in the process.
+        """
+        session, tracing = self.session, Traces.tracing
+        if tracing is None:
+            self._traces_seen = XplaneTracer.begun
+        if session is None or (tracing is not None and tracing is self._tracer):
+            return
+        if not self._beside:
+            self.publish()  # steps that are held ended before it began
+        self._beside = tracing is not None
+        session.traced(True)
+        if tracing is None:
+            self.publish()
+            session.traced(False)
 
     def _publish_and_count(self, tracer: Tracer) -> None:
         self.publish()

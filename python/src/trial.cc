@@ -406,10 +406,11 @@ void InitTrial(nb::module_& m) {
   trial.def("collections", Get([](const Trial& t) { return t.CollectionNames(); }));
   trial.def(
       "document",
-      [](SharedTrial& shared, const std::string& name) {
-        return shared.With([&](const Trial& t) { return t.Document(name); });
+      [](SharedTrial& shared, const std::string& name, std::optional<std::uint32_t> worker) {
+        return shared.With(
+            [&](const Trial& t) { return worker ? query::DocumentOf(t, *worker, name) : t.Document(name); });
       },
-      nb::arg("name"));
+      nb::arg("name"), nb::arg("worker") = nb::none());
   trial.def(
       "steps",
       [](SharedTrial& shared, int mode) {

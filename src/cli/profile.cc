@@ -71,9 +71,7 @@ void Print(const query::Trial& trial, const profile::TimeReport& report,
   for (const rules::Finding& finding : findings) {
     fmt::print("{}\n", Wrapped(fmt::format("{}: {}", finding.rule, Escaped(finding.what)), 2, 100));
     fmt::print("    {}\n", Wrapped(Escaped(finding.remedy), 4, 100));
-    if (const auto files = traced.find(finding.id); files != traced.end()) {
-      for (const std::string& file : files->second) fmt::print("    traced: {}\n", Escaped(file));
-    }
+    if (const auto files = traced.find(finding.id); files != traced.end()) PrintTraced(files->second, 4);
   }
   fmt::print("\n");
   fmt::print("  {} in {}; a step takes {} (median), {} (95 of 100 take less)\n\n",

@@ -135,4 +135,11 @@ Json TracesView::Described() const {
   return all;
 }
 
+void PrintTraced(const std::vector<std::string>& files, std::size_t indent) {
+  constexpr std::size_t kShown = 2;
+  for (std::size_t i = 0; i < std::min(files.size(), kShown); ++i)
+    fmt::print("{:{}}traced: {}\n", "", indent, Escaped(files[i]));
+  if (files.size() > kShown) fmt::print("{:{}}and {} more (--json)\n", "", indent, files.size() - kShown);
+}
+
 }  // namespace luff::cli

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,5 +23,8 @@ class TracesView {
   std::optional<profile::TraceSummary> summary_;
   std::string problem_;  // why there is no summary of it
 };
+
+/// Says below a finding, after `indent` blanks, which traces it has caused: of many ranks the first two.
+void PrintTraced(const std::vector<std::string>& files, std::size_t indent);
 
 }  // namespace luff::cli

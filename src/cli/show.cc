@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "cli/config_file.h"
 #include "cli/kept_actions.h"
+#include "cli/profile_traces.h"
 #include "cli/reading.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
@@ -323,7 +324,7 @@ void Print(const query::Trial& trial, const Json& json, const std::optional<Buck
                tensor.empty() ? "" : " ", Escaped(tensor),
                StepText(f["mode"].get<std::string>(), f["since_step"].get<std::int64_t>()),
                f["healed"].get<bool>() ? " (healed)" : "", Escaped(f["what"].get<std::string>()));
-    for (const Json& file : f["traces"]) fmt::print("      traced: {}\n", Escaped(file.get<std::string>()));
+    PrintTraced(f["traces"].get<std::vector<std::string>>(), 6);
     if (!f["mark"].is_null()) fmt::print("      marked: {}\n", Escaped(f["mark"]["said"].get<std::string>()));
   }
   PrintRules(json["rules"]);

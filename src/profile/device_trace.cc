@@ -59,6 +59,19 @@ bool IsFloat32Product(std::string_view name) {
   return product && !cores;
 }
 
+/// A product or a convolution of float32 values that tensor cores round to TF32.
+bool IsTf32Product(std::string_view name) {
+  return Contains(name, "tf32") || Contains(name, "tensorop_s1688gemm");
+}
+
+/// Whether a kernel computes with values of 16 or 8 bits; also whether its name leaves open of how many.
+bool MayBeNarrow(std::string_view name) {
+  constexpr std::string_view kWords[] = {"f16",   "fp16",   "loat16", "Half", "half", "16816",
+                                         "h1688", "h884",   "hgemm",  "hmma", "e4m3", "e5m2",
+                                         "fp8",   "Float8", "flash_", "nvjet"};
+  return std::ranges::any_of(kWords, [&](std::string_view word) { return Contains(name, word); });
+}
+
 bool IsWait(std::string_view call) { return Contains(call, "Synchronize"); }
 
 /// The innermost event of a category around a moment of a thread.
@@ -147,6 +160,14 @@ void AddGaps(const std::vector<const RawTraceEvent*>& tasks,
   }
 }
 
+/// Their time together, and the name of the one that took most of it.
+void AddProducts(const std::map<std::uint32_t, double>& products, const TraceNames& names, double* seconds,
+                 std::string* most_of) {
+  for (const auto& [name, its] : products) *seconds += its;
+  const auto most = std::ranges::max_element(products, {}, [](const auto& one) { return one.second; });
+  if (most != products.end()) *most_of = names.at(most->first);
+}
+
 DeviceTrace DevicesOf(const RawTrace& trace) {
   DeviceTrace out;
   out.capability = trace.capability;
@@ -155,7 +176,7 @@ DeviceTrace DevicesOf(const RawTrace& trace) {
   std::vector<Span> busy, kernels, others;  // others: kernels that are no collectives
   std::vector<double> lengths;
   std::unordered_map<std::uint64_t, double> launched;
-  std::map<std::uint32_t, double> float32;
+  std::map<std::uint32_t, double> float32, tf32;
   for (const RawTraceEvent& event : trace.events) {
     const std::string& name = trace.names.at(event.name);
     const Span span{event.begin, event.end()};
@@ -178,7 +199,11 @@ DeviceTrace DevicesOf(const RawTrace& trace) {
       out.collective_s += event.length * kToSeconds;
     else
       others.push_back(span);
-    if (IsFloat32Product(name)) float32[event.name] += event.length * kToSeconds;
+    if (IsFloat32Product(name))
+      float32[event.name] += event.length * kToSeconds;
+    else if (IsTf32Product(name))
+      tf32[event.name] += event.length * kToSeconds;
+    out.narrow = out.narrow || MayBeNarrow(name);
   }
   if (tasks.empty()) return out;
   std::ranges::sort(tasks, {}, &RawTraceEvent::begin);
@@ -191,10 +216,8 @@ DeviceTrace DevicesOf(const RawTrace& trace) {
     std::ranges::nth_element(lengths, middle);
     out.kernel_median_s = *middle * kToSeconds;
   }
-  for (const auto& [name, seconds] : float32) out.float32_s += seconds;
-  if (const auto most = std::ranges::max_element(float32, {}, [](const auto& one) { return one.second; });
-      most != float32.end())
-    out.float32_of = trace.names.at(most->first);
+  AddProducts(float32, trace.names, &out.float32_s, &out.float32_of);
+  AddProducts(tf32, trace.names, &out.tf32_s, &out.tf32_of);
   kernels = Merged(std::move(kernels));
   others = Merged(std::move(others));
   for (const RawTraceEvent* task : tasks) {

@@ -83,10 +83,11 @@ def bench_main(args):
         except Failed as failure:
             say(f"  XGBoost skipped: {str(failure).splitlines()[0]}")
     if args.name == "studio":
-        try:
-            env["LUFF_BENCH_TENSORBOARD"] = str(setup.environment("formats"))
-        except Failed as failure:
-            say(f"  TensorBoard skipped: {str(failure).splitlines()[0]}")
+        for peer, name in (("TensorBoard", "formats"), ("trainscope", "trainscope")):
+            try:
+                env[f"LUFF_BENCH_{peer.upper()}"] = str(setup.environment(name))
+            except Failed as failure:
+                say(f"  {peer} skipped: {str(failure).splitlines()[0]}")
     if args.rest[:1] == ["--mutants"] and "train" in args.rest:
         for name in (
             "lightning",

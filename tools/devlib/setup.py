@@ -28,6 +28,7 @@ ENVIRONMENTS = {
     "compat": "what smdebug's own tests import",
     "sweeps": "Optuna, Ray Tune and Hydra",
     "remote": "obstore, an S3 server for tests, and a second implementation of its encryption",
+    "trainscope": "trainscope, a peer of the page",
     "formats": "what reads the formats that luff export writes",
 }
 

@@ -43,6 +43,9 @@ struct DeviceTrace {
 
   double float32_s = 0;                    // products and convolutions in float32 without tensor cores
   std::string float32_of;                  // the kernel that took most of it
+  double tf32_s = 0;                       // such products that tensor cores round to TF32
+  std::string tf32_of;                     // the kernel that took most of it
+  bool narrow = false;                     // some kernel computes in 16 or 8 bits, or may do so by its name
   double collective_s = 0, exposed_s = 0;  // NCCL; exposed: while no other kernel ran
   std::uint64_t allocations = 0;           // cudaMalloc and cudaFree
   std::uint64_t frees = 0;                 // cudaFree

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import luff
 import pytest
 
 LOOP = """
@@ -109,3 +110,36 @@ def test_a_trace_that_would_print_is_made_only_for_a_person(start_luff, phases_o
         assert "TF_CPP_MIN_LOG_LEVEL" in action[0]["refused"]
     else:
         assert "profiler_session" not in done.stderr and "save_profile" not in done.stderr
+
+
+def test_steps_of_another_training_are_marked_while_one_is_traced(script, tmp_path):
+    script("""
+        import keras, numpy as np, luff, luff.keras
+
+        def made():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            return model
+
+        first, second = made(), made()
+        hook = luff.keras.attach(first, run="first")
+        other = luff.keras.attach(second, run="second")
+        x = np.ones((4, 8), np.float32)
+
+        def trains(model):
+            model.train_on_batch(x, x[:, :1])
+
+        for i in range(12):
+            if i == 5: assert hook.trace(2) == ""
+            trains(first)
+            trains(second)
+        assert hook.trace(9) == ""  # and its training goes on no more
+        for i in range(3): trains(second)
+        hook.close(), other.close()
+    """)
+    marked = {}
+    for name in ("first", "second"):
+        with luff.open_trial(tmp_path / name) as trial:
+            marked[name] = set(trial.profile().steps["traced"].nonzero()[0].tolist())
+    assert {5, 6} <= marked["first"] and not marked["first"] & {0, 1, 2, 3, 4, 9, 10}
+    assert {5, 12, 13, 14} <= marked["second"] and not marked["second"] & {9, 10}

@@ -57,6 +57,7 @@ enum Kind : std::uint8_t {
   kSampledHost,
   kPhases,
   kTraced,
+  kAllocator,
   kKinds
 };
 
@@ -98,6 +99,7 @@ constexpr std::array<const char*, kKinds> kWords = {
     "20 s of samples of the machine",
     "where the time of steps went (phases)",
     "a trace of a few steps on a device (luff trace)",
+    "counters of a device's allocator",
 };
 
 constexpr std::uint64_t Bit(Kind kind) noexcept { return std::uint64_t{1} << kind; }
@@ -112,7 +114,7 @@ struct Look {
 constexpr Look kLooks[] = {
     {"AccumulationScale", Bit(kAccumulated)},
     {"AllZero", Bit(kNamed)},
-    {"AllocatorThrash", Bit(kTraced)},
+    {"AllocatorThrash", Bit(kTraced), Bit(kAllocator)},
     {"AttentionCollapse", Bit(kAttention)},
     {"BatchOrder", Bit(kLossCalls)},
     {"CausalLeak", Bit(kCausal)},
@@ -140,6 +142,7 @@ constexpr Look kLooks[] = {
     {"GradientNotCleared", Bit(kUpdates)},
     {"GpuThrottled", Bit(kSampledHost)},
     {"GpuUnderused", Bit(kSampledHost)},
+    {"HalfPrecisionOff", Bit(kTraced)},
     {"HighDropout", Bit(kDropout)},
     {"HostSync", Bit(kTraced)},
     {"ImageLayout", Bit(kInputs)},
@@ -316,6 +319,7 @@ void Evidence::OnSamples(const StepView& view) {
 
 void Evidence::OnDocuments(const StepView& view) {
   if (!view.trial.Document("boosting").empty()) seen_ |= Bit(kBoosting);
+  if (!view.trial.Document("allocator").empty()) seen_ |= Bit(kAllocator);
   for (const ModuleFacts& module : view.memo.Facts(view).modules())
     if (module.type.find("Dropout") != std::string::npos) seen_ |= Bit(kDropout);
 }

@@ -13,6 +13,7 @@ constexpr std::size_t kMostWindows = 16;
 bool RunMachines::Refresh(const query::Trial& trial, std::int64_t now_ns) {
   if (now_ns != 0 && now_ns == asked_ns_) return read_;
   asked_ns_ = now_ns;
+  windows_.clear();  // samples of a window may come late
   if (samples_ == nullptr) {
     auto opened = query::Samples::Open(trial.path());
     read_ = opened.ok();

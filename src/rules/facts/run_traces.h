@@ -1,7 +1,7 @@
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,20 +16,20 @@ class RunTraces {
  public:
   struct Seen {
     std::uint32_t worker = 0;
-    std::int64_t number = 0;  // among the entries of the worker's document
-    profile::TraceFile file;
+    profile::TraceFile file;  // its name tells it apart: entries of the document may begin anew
     profile::DeviceTrace devices;
   };
-  /// Reads the traces that have come since. Traces that cannot be read, or of more than 64 MiB, are left out.
-  void Refresh(const query::Trial& trial);
+  /// Reads traces that have come since: about 64 MiB of them, or `all`. Traces that cannot be read, or of
+  /// more than 64 MiB, are left out.
+  void Refresh(const query::Trial& trial, bool all);
   /// In the order in which they were seen.
   [[nodiscard]] const std::vector<Seen>& all() const noexcept { return all_; }
 
  private:
-  void Read(const query::Trial& trial, std::uint32_t worker);
+  void Read(const query::Trial& trial, std::uint32_t worker, std::uint64_t* budget);
 
   std::vector<Seen> all_;
-  std::map<std::uint32_t, std::size_t> taken_;  // entries of a worker's document
+  std::map<std::uint32_t, std::set<std::string>> taken_;  // worker -> names of files
 };
 
 }  // namespace luff::rules

@@ -111,7 +111,7 @@ const std::shared_ptr<RunTraces>& StepMemo::SharedTraces() {
 
 void StepMemo::RefreshTraces(const StepView& view) {
   if (std::exchange(traces_fresh_, true)) return;
-  SharedTraces()->Refresh(view.trial);
+  SharedTraces()->Refresh(view.trial, false);
 }
 
 std::shared_ptr<const SampleValues> StepMemo::Sample(const StepView& view,

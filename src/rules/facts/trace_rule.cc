@@ -11,8 +11,11 @@
 namespace luff::rules {
 namespace {
 
-constexpr std::uint64_t kLookEvery = 64;  // TRAIN steps; and at the end
-constexpr std::size_t kWorkersJudged = 64;
+/// The last TRAIN step of a trace.
+std::int64_t LastOf(const profile::TraceFile& file) noexcept { return file.first_step + file.steps - 1; }
+
+constexpr std::uint64_t kLookEvery = 64;                         // TRAIN steps; and at the end
+constexpr std::size_t kWorkersJudged = 64, kTracesJudged = 256;  // the latter of a worker
 
 }  // namespace
 
@@ -31,22 +34,23 @@ void TraceRule::OnStep(const StepView& view, Sink& sink) {
   // Not steps of all modes: where a loop trains and evaluates in turns, each 64th may always be of one of
   // them.
   if (++trained_ % kLookEvery != 0) return;
+  LookAt(view, sink);
   view.memo.RefreshTraces(view);
-  Look(view.trial, sink);
+  Look(view.trial, false, sink);
 }
 
 void TraceRule::OnEnd(const query::Trial& trial, Sink& sink) {
   if (run_ == nullptr) run_ = std::make_shared<RunTraces>();  // the run ended right after a restart
-  run_->Refresh(trial);
-  Look(trial, sink);
+  run_->Refresh(trial, true);
+  Look(trial, true, sink);
 }
 
-void TraceRule::Look(const query::Trial& trial, Sink& sink) {
+void TraceRule::Look(const query::Trial& trial, bool at_end, Sink& sink) {
   for (const RunTraces::Seen& seen : run_->all()) {
-    const auto judged = judged_.find(seen.worker);
-    if (judged != judged_.end() ? seen.number < judged->second : judged_.size() == kWorkersJudged) continue;
-    judged_[seen.worker] = seen.number + 1;
-    Take(trial, seen, sink);
+    if (!at_end && LastOf(seen.file) > step_) continue;  // a look at a finished run sees later traces, too
+    if (!judged_.contains(seen.worker) && judged_.size() == kWorkersJudged) continue;
+    std::set<std::string>& judged = judged_[seen.worker];
+    if (judged.size() < kTracesJudged && judged.insert(seen.file.file).second) Take(trial, seen, sink);
   }
 }
 
@@ -56,23 +60,28 @@ void TraceRule::Take(const query::Trial& trial, const RunTraces::Seen& seen, Sin
   steps_ = seen.file.steps;
   std::optional<TraceClaim> claim;
   if (!devices.xplane || JudgesXplane()) claim = Judge(devices);
+  if (claim && claim->saving_s == 0) claim.reset();  // with share = 0: there is none of it
   const auto open = open_.find(seen.worker);
   if (open != open_.end() && (!claim || claim->cause != open->second)) {
     const std::string cause = open->second;
     open_.erase(open);
     // Of several workers, it has healed when it has in all.
     if (std::ranges::none_of(open_, [&](const auto& one) { return one.second == cause; }))
-      sink.Heal(cause, "", step_);
+      sink.Heal(cause, "", LastOf(seen.file));
   }
   if (!claim) return;
   if (open_.size() < kWorkersJudged) open_.insert_or_assign(seen.worker, claim->cause);
   query::StepInfo info;
-  info.mode = query::Mode::kTrain;
-  info.mode_step = step_;
-  info.global_step = global_;
-  info.update = update_;
+  if (auto last = trial.FindStep(LastOf(seen.file), query::Mode::kTrain); last.ok()) {
+    info = *last;
+  } else {  // not recorded, e.g. thinned out since
+    info.mode = query::Mode::kTrain;
+    info.mode_step = LastOf(seen.file);
+    info.global_step = global_;
+    info.update = update_;
+  }
   Finding finding = FindingAt(name_, claim->cause.c_str(), trial, format::kNoId, seen.worker, info);
-  finding.since_step = std::min(seen.file.first_step, step_);
+  finding.since_step = seen.file.first_step;
   finding.what = std::move(claim->what);
   finding.why = std::move(claim->why);
   finding.remedy = std::move(claim->remedy);
@@ -102,7 +111,7 @@ std::string TraceRule::OfStep(double seconds, const profile::DeviceTrace& trace)
 }
 
 void TraceRule::VisitFields(Fields& io) {
-  io("judged", judged_, kWorkersJudged);
+  io("judged", judged_, std::max(kWorkersJudged, kTracesJudged));
   io("open", open_, kWorkersJudged);
   io("trained", trained_);
   io("step", step_);

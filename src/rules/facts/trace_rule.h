@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,8 @@ constexpr Param<Limits> TraceFirstParam() {
 }
 
 /// Base class of rules on traces of a few steps, of trainings on a device. Nothing is traced by itself: a
-/// rule judges what somebody has asked for. A finding stands until a later trace of the same worker shows it
-/// no more.
+/// rule judges what somebody has asked for. A finding is one of the last step that was traced, whenever the
+/// trace was seen, and stands until a later trace of the same worker shows it no more.
 class TraceRule : public KeptRule {
  public:
   TraceRule(const char* name, const TraceLimits& limits) : name_(name), limits_(limits) {}
@@ -54,6 +55,12 @@ class TraceRule : public KeptRule {
   [[nodiscard]] virtual std::optional<TraceClaim> Judge(const profile::DeviceTrace& trace) = 0;
   /// Whether it also judges traces of JAX and TensorFlow.
   [[nodiscard]] virtual bool JudgesXplane() const { return false; }
+  /// Called every 64 TRAIN steps, for what can be judged without a trace.
+  virtual void LookAt(const StepView& view, Sink& sink) {
+    (void)view;
+    (void)sink;
+  }
+  [[nodiscard]] std::int64_t first() const noexcept { return limits_.first; }
   /// TRAIN steps of the trace that is judged.
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
   /// "12.1 ms of 49 ms a step": a part of the trace's time, for each of its steps.
@@ -61,17 +68,18 @@ class TraceRule : public KeptRule {
   [[nodiscard]] double share() const noexcept { return limits_.share; }
 
  private:
-  void Look(const query::Trial& trial, Sink& sink);
+  void Look(const query::Trial& trial, bool at_end, Sink& sink);
   void Take(const query::Trial& trial, const RunTraces::Seen& seen, Sink& sink);
 
   const char* const name_;
   const TraceLimits limits_;
-  std::map<std::uint32_t, std::int64_t> judged_;  // worker -> entries of its document
-  std::map<std::uint32_t, std::string> open_;     // worker -> cause of the finding that stands
-  std::uint64_t trained_ = 0;                     // TRAIN steps that it has seen
-  std::uint64_t device_steps_ = 0,
-                idle_steps_ = 0;  // TRAIN steps with times of a device; idle at their begin
-  std::int64_t steps_ = 0;        // of the trace that is judged
+  /// Worker -> traces that were judged, by their files.
+  std::map<std::uint32_t, std::set<std::string>> judged_;
+  std::map<std::uint32_t, std::string> open_;  // worker -> cause of the finding that stands
+  std::uint64_t trained_ = 0;                  // TRAIN steps that it has seen
+  // TRAIN steps with times of a device, and those at whose begin it was idle.
+  std::uint64_t device_steps_ = 0, idle_steps_ = 0;
+  std::int64_t steps_ = 0;                           // of the trace that is judged
   std::int64_t step_ = 0, global_ = 0, update_ = 0;  // the last TRAIN step
   std::shared_ptr<RunTraces> run_;                   // not kept: that of the evaluation
 };

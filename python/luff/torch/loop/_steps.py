@@ -18,6 +18,7 @@ from luff.torch.capture._module_times import TimedCapture
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import Recorder
+from luff.torch.evidence._allocator import EVERY, AllocatorLooks
 from luff.torch.evidence._asked import ASK_AT
 from luff.torch.evidence._debug import LOOKS, DebugSettings
 from luff.torch.evidence._evidence import Evidence
@@ -79,6 +80,7 @@ class Steps(StepContext):
         self.borders: DeviceBorders | None = None  # where the model is on an accelerator
         self.evidence = Evidence(self)
         self.debug = DebugSettings()
+        self.allocator = AllocatorLooks()
         self.losses = self.evidence.losses
         self.samples = self.evidence.samples
         self._early: list[tuple[int, Any, Any]] = []  # events before a step
@@ -256,6 +258,8 @@ class Steps(StepContext):
                 recorder.settings(step)
                 if (done := self.clock.mode_steps[_TRAIN] - self.clock.first_train_step) in LOOKS:
                     self.debug.look(session, done)
+                elif done and not done % EVERY:
+                    self.allocator.look(session, done)
             if step.events or step.pending:
                 self._flush(step)
             if self.modules is not None:

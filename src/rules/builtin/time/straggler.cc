@@ -181,7 +181,8 @@ class Straggler final : public KeptRule {
     const double cpu = Others(worker, [](const Sums& sums) { return sums.cpu; });
     const double queue = Others(worker, [](const Sums& sums) { return sums.queue; });
     const double rate = cpu > 0 ? queue / cpu : 0;  // seconds without a core for each second on one
-    return {(own.cpu - cpu) * (1 + rate), own.queue - own.cpu * rate};
+    // On a crowded machine a little work would become much: at most as much again is waiting.
+    return {(own.cpu - cpu) * (1 + std::min(rate, 1.0)), own.queue - own.cpu * rate};
   }
 
   template <typename Of>

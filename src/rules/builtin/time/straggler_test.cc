@@ -78,6 +78,12 @@ TEST(Straggler, AForwardPassThatWaitsForTheOthers_IsNoStraggler) {
   EXPECT_EQ(findings[0].worker, 0U);
 }
 
+TEST(Straggler, OnACrowdedMachine_ALittleWorkMoreIsNotMuch) {
+  // Each second on a core costs seven without one; the last of them waits in forward() for the others.
+  const Worker other{.cpu = 8, .queue = 60};
+  EXPECT_TRUE(Told({other, other, {.forward = 95, .backward = 60, .cpu = 11, .queue = 82}}).empty());
+}
+
 TEST(Straggler, EqualOnesAndThoseThatDoNotWaitForEachOther_AreSilent) {
   EXPECT_TRUE(Told({{}, {}, {.wait = 30, .backward = 85}}).empty());
   EXPECT_TRUE(Told({{}, {.other = 100}}).empty());  // 95 ms longer: nobody waits

@@ -50,7 +50,7 @@ class CommunicationBound final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<CommunicationBound>(kName, kParams);
-  spec.version = 2;  // 2: counts steps at which a device was idle
+  spec.version = 2;  // 2: counts steps at which a device was idle, tells traces apart by their files
   spec.summary = "the device waits for collectives while it computes nothing";
   return spec;
 }

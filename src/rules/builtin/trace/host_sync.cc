@@ -83,7 +83,7 @@ class HostSync final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<HostSync>(kName, kParams);
-  spec.version = 2;  // 2: counts steps at which a device was idle
+  spec.version = 2;  // 2: counts steps at which a device was idle, tells traces apart by their files
   spec.summary = "the host waits for the device in each step, which then has nothing to do";
   return spec;
 }

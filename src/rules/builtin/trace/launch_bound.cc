@@ -64,7 +64,7 @@ class LaunchBound final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LaunchBound>(kName, kParams);
-  spec.version = 2;  // 2: counts steps at which a device was idle
+  spec.version = 2;  // 2: counts steps at which a device was idle, tells traces apart by their files
   spec.summary = "the host launches small kernels more slowly than the device computes them";
   return spec;
 }

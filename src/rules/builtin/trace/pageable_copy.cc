@@ -54,7 +54,7 @@ class PageableCopy final : public TraceRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<PageableCopy>(kName, kParams);
-  spec.version = 2;  // 2: counts steps at which a device was idle
+  spec.version = 2;  // 2: counts steps at which a device was idle, tells traces apart by their files
   spec.summary = "batches are copied to the device from memory that is not pinned";
   return spec;
 }

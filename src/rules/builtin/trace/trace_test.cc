@@ -4,9 +4,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/format.h"
+#include "luff/rules/choice.h"
+#include "luff/rules/evaluator.h"
 #include "rules/testing/recorder.h"
 #include "store/test_run.h"
 
@@ -16,7 +21,8 @@ namespace {
 using testing::FakeTrial;
 
 constexpr const char* kAll =
-    "HostSync,LaunchBound,PageableCopy,CopyNotOverlapped,Tf32Off,CommunicationBound,AllocatorThrash";
+    "HostSync,LaunchBound,PageableCopy,CopyNotOverlapped,Tf32Off,HalfPrecisionOff,CommunicationBound,"
+    "AllocatorThrash";
 
 /// Three steps of 10 ms each, event by event.
 class Trace {
@@ -62,16 +68,24 @@ class Traced {
                             entries_.empty() ? "" : ",", name, first);
     return *this;
   }
-  [[nodiscard]] std::vector<Finding> Told(const char* rules = kAll, int steps = 200, bool evaluates = false,
-                                          bool device = false) {
-    FakeTrial trial;
-    trial.SetPath(directory_.path() + "/run");
-    trial.SetDocument("traces", R"({"traces":[)" + entries_ + "]}");
+  /// A process that goes on with the run begins its document anew.
+  Traced& Resumed() {
+    entries_.clear();
+    return *this;
+  }
+  void Goes(FakeTrial* trial, int steps, bool evaluates = false, bool device = false) const {
+    trial->SetPath(directory_.path() + "/run");
+    trial->SetDocument("traces", R"({"traces":[)" + entries_ + "]}");
     for (int i = 0; i < steps; ++i) {
-      trial.Step().Loss(1);
-      if (device) trial.Phases({{format::Phase::kForward, 10}}).OnDevice(9, i % 4 != 0);
-      if (evaluates) trial.Step(query::Mode::kEval).Loss(1);
+      trial->Step().Loss(1);
+      if (device) trial->Phases({{format::Phase::kForward, 10}}).OnDevice(9, i % 4 != 0);
+      if (evaluates) trial->Step(query::Mode::kEval).Loss(1);
     }
+  }
+  [[nodiscard]] std::vector<Finding> Told(const char* rules = kAll, int steps = 200,
+                                          bool device = false) const {
+    FakeTrial trial;
+    Goes(&trial, steps, false, device);
     return testing::FindingsOf(trial, rules, ParameterSet::kLuff);
   }
 
@@ -151,10 +165,56 @@ TEST(HostSync, WhatTheHostDoesItselfAfterAWait_IsNotSaved) {
   EXPECT_TRUE(Told(trace).empty());
 }
 
+std::unique_ptr<Evaluator> Opened() {
+  EvaluatorOptions options;
+  auto choices = ParseChoices(kAll, ParameterSet::kLuff);
+  if (!choices.ok()) return nullptr;
+  options.choices = std::move(choices).value();
+  auto evaluator = Evaluator::Open(options, nullptr);
+  return evaluator.ok() ? std::move(evaluator).value() : nullptr;
+}
+
 TEST(TraceRules, ATraceIsJudgedWhileALoopTrainsAndEvaluatesInTurns) {
-  const auto findings = Traced().With(Reading()).Told(kAll, 200, true);
+  Traced traced;
+  FakeTrial trial;
+  traced.With(Reading()).Goes(&trial, 100, true);
+  const auto evaluator = Opened();
+  ASSERT_NE(evaluator, nullptr);
+  ASSERT_TRUE(evaluator->Advance(trial, 1'000'000).ok());
+  EXPECT_EQ(evaluator->findings().size(), 1U);  // not at the end
+}
+
+TEST(TraceRules, AFindingIsOfTheTracedSteps_WheneverTheTraceWasSeen) {
+  const auto findings = Traced().With(Healthy()).With(Reading(), 150).Told();  // both files are there at once
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].step, 63);  // not at the end
+  EXPECT_EQ(findings[0].since_step, 150);
+  EXPECT_EQ(findings[0].step, 152);
+  EXPECT_FALSE(findings[0].healed);
+}
+
+TEST(TraceRules, TracesOfAResumedRunAreJudged_ThoughTheirListBeginsAnew) {
+  Traced traced;
+  FakeTrial trial;
+  traced.With(Healthy()).Goes(&trial, 100);
+  const auto evaluator = Opened();
+  ASSERT_NE(evaluator, nullptr);
+  ASSERT_TRUE(evaluator->Advance(trial, 1'000'000).ok());
+  EXPECT_TRUE(evaluator->findings().empty());
+  traced.Resumed().With(Reading(), 120).Goes(&trial, 100);
+  ASSERT_TRUE(evaluator->Advance(trial, 1'000'000).ok());
+  ASSERT_EQ(evaluator->findings().size(), 1U);
+  EXPECT_EQ(evaluator->findings()[0].since_step, 120);
+}
+
+TEST(TraceRules, AShareOfZero_IsNoClaimOfNothing) {
+  std::string rules;
+  for (const char* rule : {"HostSync", "LaunchBound", "PageableCopy", "CopyNotOverlapped", "Tf32Off",
+                           "HalfPrecisionOff", "CommunicationBound", "AllocatorThrash"})
+    rules += fmt::format("{}{}:share=0", rules.empty() ? "" : ",", rule);
+  Trace trace;  // with a wait after which nothing was idle
+  trace.Task("kernel", "elementwise", 0, 10, 9'000).Task("kernel", "elementwise", 5, 9'010, 9'000);
+  trace.Add("cuda_runtime", "cudaStreamSynchronize", 1, 20, 8'000);
+  EXPECT_TRUE(Traced().With(trace).Told(rules.c_str()).empty());
 }
 
 TEST(HostSync, ItHealsWhenALaterTraceShowsItNoMore_AndIsToldOnce) {
@@ -180,7 +240,7 @@ TEST(LaunchBound, SmallKernelsThatAreLaunchedLate) {
 }
 
 TEST(TraceRules, StepsAtWhichTheDeviceWasIdleAreEvidence) {
-  const auto findings = Traced().With(Reading()).Told(kAll, 200, false, true);
+  const auto findings = Traced().With(Reading()).Told(kAll, 200, true);
   ASSERT_EQ(findings.size(), 1U);
   // Of the steps up to the one at which the trace was seen.
   EXPECT_NE(findings[0].why.find("; the device had nothing left to do when "), std::string::npos)
@@ -236,7 +296,51 @@ TEST(Tf32Off, FullFloat32_WhereTensorCoresAre) {
   Trace cores;
   for (int i = 0; i < 30; ++i)
     cores.Task("kernel", "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n", 10 * i, 1000 * i + 500, 1000);
-  EXPECT_TRUE(Told(cores).empty());
+  EXPECT_TRUE(Traced().With(cores).Told("Tf32Off").empty());
+}
+
+/// Thirty kernels of 1 ms, of these names in turns, each launched in time.
+Trace Kernels(std::vector<std::string> names) {
+  Trace trace;
+  for (std::size_t i = 0; i < 30; ++i)
+    trace.Task("kernel", names[i % names.size()], 10.0 * static_cast<double>(i),
+               1000.0 * static_cast<double>(i) + 500, 1000);
+  return trace;
+}
+
+TEST(HalfPrecisionOff, ProductsInTf32_AndNothingIn16Bits) {
+  const std::string tf32 = "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4";
+  const auto findings = Told(Kernels({tf32, tf32, "vectorized_elementwise_kernel<4, FillFunctor<float>>"}));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].rule, "HalfPrecisionOff");
+  EXPECT_EQ(findings[0].cause, "tf32");
+  EXPECT_NE(findings[0].what.find("67 % of the device's time"), std::string::npos) << findings[0].what;
+  EXPECT_NEAR(findings[0].saving->share, 1.0 / 3, 0.01);
+  EXPECT_EQ(Told(Kernels({"cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4"})).size(), 1U);
+  // Other devices, and one that waits for most of the time.
+  EXPECT_TRUE(Told(Kernels({tf32}).Capability(7)).empty());
+  EXPECT_TRUE(Told(Kernels({tf32}).Capability(-1)).empty());
+  EXPECT_TRUE(Told(Kernels({tf32}).Task("kernel", "elementwise_kernel", 90'000, 90'010, 10)).empty());
+  // Few products.
+  EXPECT_TRUE(Told(Kernels({tf32, "elementwise_kernel", "reduce_kernel"})).empty());
+}
+
+TEST(HalfPrecisionOff, WhatComputesIn16BitsSomewhere_OrMayDoSo_IsSilent) {
+  const std::string tf32 = "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4";
+  for (const char* beside :
+       {"ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn", "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n",
+        "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT",
+        "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<c10::BFloat16>>",
+        "void at::native::unrolled_elementwise_kernel<c10::Half>", "sm90_xmma_gemm_e4m3e4m3_f32f32_f32_tn_n"})
+    EXPECT_TRUE(Told(Kernels({tf32, tf32, tf32, beside})).empty()) << beside;
+}
+
+TEST(HalfPrecisionOff, WhereMostProductsAreFullFloat32_OnlyTf32OffSpeaks) {
+  const auto findings = Told(
+      Kernels({"ampere_sgemm_128x64_tn", "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n", "ampere_sgemm_64x64"}));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].rule, "Tf32Off");
 }
 
 TEST(CommunicationBound, WhatKernelsHideDoesNotCount) {
@@ -265,6 +369,40 @@ TEST(AllocatorThrash, MemoryThatIsGivenBackInEachStep) {
   Trace grows = Healthy();  // batches of new shapes: the cache keeps what it has been given
   for (int i = 0; i < 3; ++i) grows.Add("cuda_runtime", "cudaMalloc", 1, 10'000 * i + 50, 800);
   EXPECT_TRUE(Told(grows).empty());
+}
+
+/// Findings of a run with these looks at the allocator, each of 64 steps.
+std::vector<Finding> Looked(const std::vector<int>& retries, int device = 0) {
+  FakeTrial trial;
+  std::string looks;
+  for (std::size_t i = 0; i < retries.size(); ++i)
+    looks += fmt::format(
+        R"({}{{"step":{},"device":{},"retries":{},"ooms":0,"reserved":8000000000,"active":7000000000}})",
+        looks.empty() ? "" : ",", 64 * (i + 1), i + 1 == retries.size() ? device : 0, retries[i]);
+  trial.SetDocument("allocator", R"({"looks":[)" + looks + "]}");
+  for (int i = 0; i < 300; ++i) trial.Step().Loss(1);
+  return testing::FindingsOf(trial, "AllocatorThrash", ParameterSet::kLuff);
+}
+
+TEST(AllocatorThrash, MemoryThatRunsOutAgainAndAgain_WithoutATrace) {
+  const auto findings = Looked({0, 20, 40});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "retries");
+  EXPECT_NE(findings[0].what.find("ran out 40 times in 128 steps"), std::string::npos) << findings[0].what;
+  EXPECT_NE(findings[0].what.find("8.0 GB reserved, 7.0 GB of it in use"), std::string::npos)
+      << findings[0].what;
+  EXPECT_FALSE(findings[0].saving);
+}
+
+TEST(AllocatorThrash, MemoryThatRanOutOnce_OrAtTheStart_IsSilent) {
+  EXPECT_TRUE(Looked({0, 1, 1}).empty());
+  EXPECT_TRUE(Looked({0, 30, 30}).empty());   // until the cache fitted
+  EXPECT_TRUE(Looked({30, 30, 30}).empty());  // before the first look
+  EXPECT_TRUE(Looked({0, 0, 30}).empty());    // so far between two looks only
+  EXPECT_TRUE(Looked({20, 40}).empty());
+  EXPECT_TRUE(Looked({40, 20, 0}).empty());     // counters that began anew
+  EXPECT_TRUE(Looked({0, 20, 40}, 1).empty());  // another device
+  EXPECT_TRUE(Looked({0, 20, -40}).empty());
 }
 
 }  // namespace
