@@ -22,9 +22,16 @@ def pin():
 
 def ensure():
     """Installs what the lock file names, unless it is there. Without Node it says so; tests then skip."""
-    value = stamp.digest([f"requirements/azurite/{name}" for name in _FILES])
     mark = FOLDER / "luff.stamp"
     with stamp.lock("azurite"):
+        try:
+            node, npm = web.node()
+        except Failed as failure:
+            shutil.rmtree(FOLDER, ignore_errors=True)
+            say(f"  without Azurite: {str(failure).splitlines()[0]}")
+            return
+        # What starts it names Node and this folder.
+        value = stamp.digest([f"requirements/azurite/{name}" for name in _FILES], node, FOLDER)
         if stamp.fresh(mark, value):
             return
         shutil.rmtree(FOLDER, ignore_errors=True)
@@ -32,7 +39,6 @@ def ensure():
         for name in _FILES:
             shutil.copy(SOURCE / name, FOLDER / name)
         try:
-            node, npm = web.node()
             env = {"PATH": f"{node.parent}:/usr/bin:/bin", "CI": "1"}
             run(
                 "Azurite",
