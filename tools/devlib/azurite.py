@@ -8,6 +8,7 @@ from devlib.term import ROOT, Failed, run, say
 SOURCE = setup.REQUIREMENTS / "azurite"
 FOLDER = ROOT / ".venvs" / "azurite"
 COMMAND = FOLDER / "azurite-blob"
+_MOST_SECONDS = 300  # a registry may accept and never answer
 _FILES = ("package.json", "package-lock.json", ".npmrc")
 
 
@@ -35,10 +36,10 @@ def ensure():
         if stamp.fresh(mark, value):
             return
         shutil.rmtree(FOLDER, ignore_errors=True)
-        FOLDER.mkdir(parents=True)
-        for name in _FILES:
-            shutil.copy(SOURCE / name, FOLDER / name)
         try:
+            FOLDER.mkdir(parents=True)
+            for name in _FILES:
+                shutil.copy(SOURCE / name, FOLDER / name)
             env = {"PATH": f"{node.parent}:/usr/bin:/bin", "CI": "1"}
             run(
                 "Azurite",
@@ -46,8 +47,9 @@ def ensure():
                 log="setup/azurite",
                 cwd=FOLDER,
                 env=env,
+                timeout_s=_MOST_SECONDS,
             )
-        except Failed as failure:
+        except (Failed, OSError) as failure:
             say(f"  without Azurite: {str(failure).splitlines()[0]}")
             return
         COMMAND.write_text(

@@ -67,7 +67,14 @@ def _npm(*words):
     binary, npm = node()
     path = f"{binary.parent}:/usr/bin:/bin"
     env = {"PATH": path, "CI": "1"}
-    run(f"npm {' '.join(words[:2])}", [npm, *words], log=f"page/{'-'.join(words[:2])}", cwd=WEB, env=env)
+    run(
+        f"npm {' '.join(words[:2])}",
+        [npm, *words],
+        log=f"page/{'-'.join(words[:2])}",
+        cwd=WEB,
+        env=env,
+        timeout_s=600,
+    )
 
 
 def node():
