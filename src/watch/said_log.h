@@ -24,6 +24,8 @@ class SaidLog {
                             std::string_view event) const;
   /// Whether anything was said of the finding.
   [[nodiscard]] bool Knows(std::string_view run, const rules::Finding& finding) const;
+  /// Somebody else has said it.
+  void Know(std::string_view run, const rules::Finding& finding, std::string_view event);
   /// Appends {"run":...,"run_id":...,<the finding>} and forgets it is news. Errors: those of writing; then it
   /// is still news.
   [[nodiscard]] Status Say(const std::string& name, const std::string& run_id, const rules::Finding& finding,
@@ -32,7 +34,6 @@ class SaidLog {
 
  private:
   explicit SaidLog(std::string path) : path_(std::move(path)) {}
-  void Know(std::string_view run, const rules::Finding& finding, std::string_view event);
   std::string path_;
   std::unordered_set<std::uint64_t> said_;  // hashes of run, finding and event
 };

@@ -48,6 +48,7 @@ WatchedRun::WatchedRun(std::string path, std::string name, const RunSettings& se
       key_(settings.key),
       commands_(commands),
       stop_on_finding_(settings.stop_on_finding),
+      ask_(settings.ask),
       runner_({path_, name_, SpecsFor(settings, commands), commands && settings.stop_on_finding,
                settings.stop, settings.notifier, commands, commands ? GateFor(settings, path_) : nullptr,
                !settings.keys.empty()}) {}
@@ -62,10 +63,15 @@ Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::stri
       return Unavailable(std::string(trial.status().message()));  // nobody has recorded yet
     return trial.status();
   }
-  auto lock = store::SupervisorLock::Take(path);
-  if (!lock.ok() && lock.status().code() != StatusCode::kAlreadyExists) return lock.status();
-  std::unique_ptr<WatchedRun> run(new WatchedRun(std::move(path), std::move(name), settings, lock.ok()));
-  if (lock.ok()) run->lock_ = std::move(*lock);
+  std::unique_ptr<store::SupervisorLock> command;
+  if (!settings.ask) {  // a copy is commanded by nobody: its job is, through the bucket
+    auto lock = store::SupervisorLock::Take(path);
+    if (!lock.ok() && lock.status().code() != StatusCode::kAlreadyExists) return lock.status();
+    if (lock.ok()) command = std::move(*lock);
+  }
+  std::unique_ptr<WatchedRun> run(
+      new WatchedRun(std::move(path), std::move(name), settings, command != nullptr));
+  run->lock_ = std::move(command);
   run->trial_ = std::move(*trial);
   rules::EvaluatorOptions options;
   options.folder = run->path_ + "/rules/luff";
@@ -174,12 +180,31 @@ void WatchedRun::Act(const Event& event, bool worse) {
   const std::scoped_lock lock(mutex_);
   runner_.OnFinding(event.finding, event.event, worse, TrainStep(), Now());
   busy_ = true;  // until the next Poll says otherwise
-  const bool stops = event.finding.severity == rules::Severity::kStop && !event.finding.healed;
-  if (!commands_ && stop_on_finding_ && stops && !finished_) AskToStop(event.finding);
+  if (!StopsOthers(event.finding)) return;
+  asked_.insert(event.finding.id);
+  AskToStop(event.finding);
+}
+
+bool WatchedRun::StopsOthers(const rules::Finding& finding) const {
+  const bool stops = finding.severity == rules::Severity::kStop && !finding.healed;
+  return !commands_ && stop_on_finding_ && stops && !finished_;
+}
+
+void WatchedRun::AskAgain(const Event& event) {
+  const std::scoped_lock lock(mutex_);
+  if (!StopsOthers(event.finding) || !asked_.insert(event.finding.id).second) return;
+  AskToStop(event.finding);
+}
+
+void WatchedRun::ForgetAsked() {
+  const std::scoped_lock lock(mutex_);
+  stop_asked_ = false;
+  asked_.clear();
 }
 
 void WatchedRun::AskToStop(const rules::Finding& finding) {
   if (std::exchange(stop_asked_, true)) return;
+  if (ask_) return AskToStopInBucket(finding);
   store::ControlRecord record;
   record.kind = "request";
   record.finding = finding.id;
@@ -194,6 +219,28 @@ void WatchedRun::AskToStop(const rules::Finding& finding) {
   if (const auto written = store::WriteControl(path_, record); !written.ok())
     sayings_.push_back(
         fmt::format("luff: the stop of {} cannot be asked for: {}\n", name_, written.status().message()));
+}
+
+// The same finding asks with the same nonce, whoever asks: the second request does nothing.
+void WatchedRun::AskToStopInBucket(const rules::Finding& finding) {
+  const auto tell = [&](std::string_view why) {
+    sayings_.push_back(fmt::format("luff: the stop of {} cannot be asked for: {}\n", name_, why));
+  };
+  if (key_ == nullptr) return tell("no key (--key FILE)");
+  auto record = actions::RequestRecord("stop", "", fmt::format("{}: {}", finding.rule, finding.what),
+                                       actions::Author() + " (luff watch)");
+  if (!record.ok()) return tell(record.status().message());
+  record->finding = finding.id;
+  const std::string of = run_id_ + " stop " + finding.id;
+  if (const Status is_signed = keys::SignRecordOnce(*key_, run_id_, keys::kLongestNs, of, &*record);
+      !is_signed.ok())
+    return tell(is_signed.message());
+  if (!ask_(run_id_, keys::ObjectText(*record))) tell("too much waits for the bucket");
+}
+
+std::size_t WatchedRun::steps_done() const {
+  const std::scoped_lock lock(mutex_);
+  return evaluator_ == nullptr ? 0 : evaluator_->steps_done();
 }
 
 void WatchedRun::Resume(std::vector<rules::Finding> open) {

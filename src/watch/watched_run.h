@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,9 @@ struct RunSettings {
   std::vector<std::string> notifier;           // argv of the program that sends webhooks and mails
   std::vector<keys::PublicKey> keys;           // whose signatures count; none: those that each run names
   std::shared_ptr<const keys::SecretKey> key;  // signs what supervisors are asked for; may be null
+  /// Of copies of runs in a bucket: puts a signed request to the job. Nothing is then written into a run but
+  /// what rules keep, and nobody else judges or commands the copy.
+  std::function<bool(const std::string& run_id, const std::string& object)> ask = {};
 };
 
 /// An event of a finding, as rules reported it.
@@ -66,6 +71,11 @@ class WatchedRun {
   [[nodiscard]] std::vector<Event> TakeEvents();
   /// Passes an event on to the actions.
   void Act(const Event& event, bool worse);
+  /// Asks for a stop that was decided before, if the event is one and this object has not asked for it.
+  /// Another process may have: a job takes it once.
+  void AskAgain(const Event& event);
+  /// What was asked for through a door may be lost.
+  void ForgetAsked();
   /// Findings of before that stand.
   void Resume(std::vector<rules::Finding> open);
   /// Carries out what was decided and asked. Call it every second, and every 20 ms while busy().
@@ -94,6 +104,7 @@ class WatchedRun {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const std::string& run_id() const noexcept { return run_id_; }
+  [[nodiscard]] std::size_t steps_done() const;
 
   // The fleet's own notes; the main thread's.
   std::int64_t next_look_ns = 0, next_poll_ns = 0, idle_ns = 0;
@@ -107,7 +118,9 @@ class WatchedRun {
   bool HasEnded();
   void Finish();
   void WriteOutcome();
+  [[nodiscard]] bool StopsOthers(const rules::Finding& finding) const;
   void AskToStop(const rules::Finding& finding);
+  void AskToStopInBucket(const rules::Finding& finding);
   std::int64_t TrainStep() const;
 
   const std::string path_, name_;
@@ -115,6 +128,7 @@ class WatchedRun {
   const std::shared_ptr<const keys::SecretKey> key_;
   const bool commands_;  // we hold the supervisor's lock; false: another process carries out what is asked
   const bool stop_on_finding_;
+  const std::function<bool(const std::string&, const std::string&)> ask_;
   std::shared_ptr<store::SupervisorLock> lock_;
   std::unique_ptr<query::Trial> trial_;
   std::unique_ptr<rules::Evaluator> evaluator_;
@@ -122,6 +136,7 @@ class WatchedRun {
   mutable std::mutex mutex_;  // of trial_, evaluator_, events_, failure_
   std::vector<Event> events_;
   std::vector<std::string> sayings_;
+  std::set<std::string> asked_;  // findings whose stop was asked for in a bucket
   Status failure_;
   std::int64_t dead_since_ns_ = -1;
   bool finished_ = false, ended_told_ = false, stop_asked_ = false;

@@ -117,6 +117,7 @@ class _Run:
         heads = self._heads()
         # Listed after they were read: what has changed since then is not put over.
         new = [o for o in self._store.objects(self._live, _MAX_RUNS) if o.modified_unix_ns >= self._before]
+        new = [o for o in new if o.name != _files.JUDGED]
         if not all(begun and self._is_fenced(heads.get(self._live + o.name)) for o in new):
             if begun and not dry_run:  # uploaded again, and whole again
                 self._store.delete_all([_PRUNING + self._run_id])
@@ -171,7 +172,7 @@ class _Run:
 
     def _heads(self) -> dict[str, tuple[bytes, str]]:
         """Bytes and etags of the heads, and of the last manifests if they stay."""
-        keys = [self._live + name for name in self._store.children(self._live)]
+        keys = [self._live + name for name in self._store.children(self._live) if name != _files.JUDGED]
         if self._keep == "metadata":
             keys += [
                 f"{self._below}{name}/end" for name in self._store.children(self._below) if name[:1] == "u"
@@ -219,8 +220,8 @@ class _Run:
             if self._keep == "nothing" or _is_payload(o.name)
         ]
         if self._keep == "nothing":
-            below = f"requests/{self._run_id}/"
-            found += [o._replace(name=below + o.name) for o in self._store.objects(below, MAX_OBJECTS)]
+            for below in (f"requests/{self._run_id}/", _files.commits_prefix(self._run_id)):
+                found += [o._replace(name=below + o.name) for o in self._store.objects(below, MAX_OBJECTS)]
         return found
 
     def _delete(self, keys: list[str]) -> None:

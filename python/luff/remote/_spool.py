@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from luff.remote import _files, _head, _sealed
 from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._cache import Cache, Gone, Later
+from luff.remote._commits import Findings
 from luff.remote._disk import boot_id, write_at, write_whole
-from luff.remote._errors import Absent, BucketError, Refused, Unreachable, of_disk
+from luff.remote._errors import Absent, BucketError, Refused, Replaced, Unreachable, of_disk
 from luff.remote._files import File
 from luff.remote._head import BadObject, Entry, Manifest
 from luff.remote._rows import Rows
@@ -59,8 +60,17 @@ class Spool:
     """One run. Thread-safe: one call at a time. Methods raise BucketError."""
 
     def __init__(
-        self, folder: str, url: str, store: Store, run_id: str, socket: str, cache: Cache, pool: Executor
+        self,
+        folder: str,
+        url: str,
+        store: Store,
+        run_id: str,
+        socket: str,
+        cache: Cache,
+        pool: Executor,
+        judged_here: bool = False,
     ) -> None:
+        """`judged_here`: findings and actions are those of who judges the copy, and not taken from the bucket."""
         self.folder = folder
         self.url = url  # of the run
         self._store = store
@@ -86,6 +96,9 @@ class Spool:
         self._problem = ""
         self._written = ""  # mirror.json
         self._taken_in = False
+        self._judged_here = judged_here
+        self._findings: Findings | None = None  # of who judges the run in the bucket
+        self._judged_problem = ""
 
     # ---- Following the bucket ----
 
@@ -93,6 +106,37 @@ class Spool:
     def over(self) -> bool:
         """True once all uploaders have ended."""
         return bool(self._hosts) and all(host.manifest.state == "ended" for host in self._hosts.values())
+
+    @property
+    def store(self) -> Store:
+        """The bucket as the run sees it."""
+        return self._store
+
+    @property
+    def pruned(self) -> bool:
+        """True if something of the run was removed from the bucket."""
+        return any(host.manifest.pruned for host in self._hosts.values())
+
+    @property
+    def judged_on_host(self) -> bool:
+        """True if rules beside the training judge the run."""
+        return any(File("findings") in host.manifest.files for host in self._hosts.values())
+
+    @property
+    def has_rows(self) -> bool:
+        """True once a worker has published something."""
+        files = (file for host in self._hosts.values() for file in host.manifest.files)
+        return any(file.kind == "w" and not file.is_payload for file in files)
+
+    @property
+    def sequences(self) -> dict[int, int]:
+        """Of the heads that were read, by uploader."""
+        return {uploader: host.manifest.sequence for uploader, host in self._hosts.items()}
+
+    def look_at_heads(self) -> None:
+        """Reads the heads, and makes no copy."""
+        with self._lock:
+            self._read_heads()
 
     @property
     def begun(self) -> bool:
@@ -129,6 +173,7 @@ class Spool:
         self._hosts, self._files, self._lengths, self._rewrites = {}, {}, {}, {}
         self._have, self._last, self._written = {}, {}, ""
         self._rows, self._begun, self._listed_at = Rows(self.folder), False, float("-inf")
+        self._findings = None
 
     def _explain(self) -> None:
         """Raises why there is no head."""
@@ -166,6 +211,17 @@ class Spool:
     def _update(self) -> None:
         if self.begun and not os.path.exists(os.path.join(self.folder, "run.json")):
             self._forget_all()
+        self._read_heads()
+        if not self.begun:
+            self._begin()
+            self._untaken = True
+        if self._untaken:
+            self._take_in()
+            self._untaken = False
+        self._take_findings()
+        self._tell()
+
+    def _read_heads(self) -> None:
         now = time.monotonic()
         if now - self._listed_at > (_LOOK_FOR_HOSTS_S if self._hosts else 0):
             for uploader in self._list_uploaders():
@@ -176,17 +232,28 @@ class Spool:
                 self._explain()
         for uploader, host in sorted(self._hosts.items()):
             self._untaken = self._read_head(uploader, host) or self._untaken
-        if not self.begun:
-            self._begin()
-            self._untaken = True
-        if self._untaken:
-            self._take_in()
-            self._untaken = False
-        self._tell()
+
+    def _take_findings(self) -> None:
+        """What others have found, of a run that is judged in the bucket and not on its host.
+
+        Whoever may judge runs must not be able to keep others from reading them.
+        """
+        if self._findings is None or self.judged_on_host:
+            return
+        try:
+            self._findings.look(os.path.join(self.folder, File("findings").path), self.over)
+            self._judged_problem = ""
+        except BucketError as error:
+            self._judged_problem = f"the findings are not all here: {error}"
+        except OSError as error:
+            raise of_disk(error, self.folder) from None
 
     def _list_uploaders(self) -> list[int]:
         for prefix in (f"live/{self._run_id[0]}/{self._run_id}/", f"runs/{self._run_id}/"):
-            matches = (_UPLOADER.fullmatch(name) for name in self._store.children(prefix))
+            names = self._store.children(prefix)
+            if _files.JUDGED in names and self._findings is None and not self._judged_here:
+                self._findings = Findings(self._store, self._run_id)
+            matches = (_UPLOADER.fullmatch(name) for name in names)
             found = [int(match[1]) for match in matches if match is not None]
             if found:
                 return sorted(found)[:_MOST_UPLOADERS]
@@ -224,7 +291,8 @@ class Spool:
         files: dict[File, tuple[int, Entry]] = {}
         for uploader, host in sorted(self._hosts.items()):
             for file, entry in host.manifest.files.items():
-                files.setdefault(file, (uploader, entry))
+                if not (self._judged_here and file.kind in ("findings", "actions")):
+                    files.setdefault(file, (uploader, entry))
         self._files = files
         # Payload first, so that a row that is seen has its file.
         for file, (_, entry) in files.items():
@@ -311,10 +379,7 @@ class Spool:
     def need_rows(self, file: File, begin: int, size: int) -> list[tuple[int, int]]:
         """Makes sure that these bytes of metadata are on disk. Returns which are, these first. Raises as `need`."""
         with self._lock:
-            _, entry = self._files.get(file, (0, None))
-            if entry is None:
-                self._not_there(entry)
-            assert entry is not None
+            entry = self._segment(file)
             ranges = self._rows.of(file, entry.sealed) if entry.sealed else None
             if ranges is None:
                 return [(0, entry.bytes)]
@@ -324,12 +389,22 @@ class Spool:
             if ranges.missing(begin, end):
                 try:
                     self._fill(file, *self._rows.wanted(file, begin, end, entry.footer, entry.sealed))
-                except Absent:  # put together with others since we read the head
+                except (Absent, Replaced):  # put together with others since we read the head
                     self.refresh()
+                    entry = self._segment(file)
                     self._fill(file, *self._rows.wanted(file, begin, end, entry.footer, entry.sealed))
             if self._rows.of(file, entry.sealed) is None:
                 return [(0, entry.sealed)]
             return self._rows.told(file, begin)
+
+    def _segment(self, file: File) -> Entry:
+        """A metadata segment that somebody has seen in the copy."""
+        _, entry = self._files.get(file, (0, None))
+        if entry is None:
+            if any(host.manifest.pruned for host in self._hosts.values()):
+                raise Gone("pruned from the bucket")
+            raise Gone("merged with others meanwhile; refresh the trial")
+        return entry
 
     def _fill(self, file: File, begin: int, end: int) -> None:
         """Fetches what of these bytes of a segment with holes is not there."""
@@ -346,7 +421,9 @@ class Spool:
                 if columns:
                     at, last = max(columns[0][0], entry.footer), columns[-1][1]
                     key = _files.footer_key(self._run_id, file)
-                    write_at(fd, self._store.get_range(key, at - entry.footer, last - entry.footer), at)
+                    size = entry.sealed - entry.footer
+                    data = self._store.get_range(key, at - entry.footer, last - entry.footer, size)
+                    write_at(fd, data, at)
                     ranges.add(at, last)
                 parts = zip([0, *entry.ends[:-1]], entry.ends, strict=True)
                 wanted = [p for p in parts if any(begin < p[1] and end > p[0] for begin, end in frames)]
@@ -396,6 +473,12 @@ class Spool:
             raise of_disk(error, self.folder) from None
 
     def _append_to(self, fd: int, file: File, uploader: int, entry: Entry) -> None:
+        if not entry.sealed and self._rows.was_sparse(
+            file
+        ):  # the run was uploaded anew, and is not sealed yet
+            self._rows.forget(file)
+            os.ftruncate(fd, 0)
+            self._lengths.pop(file, None)
         ranges = self._rows.of(file, entry.sealed) if entry.sealed else None
         if ranges is not None:  # all of it is wanted now
             self._rows.distrust(file)
@@ -415,7 +498,8 @@ class Spool:
         rest = self._hosts[uploader].tails.get(file, b"")
         if entry.sealed and have < entry.bytes:
             key = _files.footer_key(self._run_id, file)
-            rest = self._store.get_range(key, have - entry.footer, entry.sealed - entry.footer)
+            size = entry.sealed - entry.footer
+            rest = self._store.get_range(key, have - entry.footer, size, size)
             write_at(fd, rest, have)
             self._lengths[file] = entry.sealed
         elif rest and have < entry.bytes:
@@ -439,7 +523,7 @@ class Spool:
             found = self._store.get(key, end - begin + (end - begin >> 8) + 1024)
         except Absent:
             # Put together with others since we read the head.
-            raise Unreachable(f"a part of the run is not there: {self._store.url}/{key}") from None
+            raise Replaced(f"a part of the run is not there: {self._store.url}/{key}") from None
         try:
             data = _head.unpack_bounded(found[0] if found else b"", end - begin, "the object")
         except BadObject as error:
@@ -472,7 +556,7 @@ class Spool:
                 "requests": sum(host.manifest.requests for host in self._hosts.values()),
                 "puts": sum(host.manifest.puts for host in self._hosts.values()),
                 "sent": sum(host.manifest.sent for host in self._hosts.values()),
-                "problem": self._problem,
+                "problem": self._problem or self._judged_problem,
                 "workers": sorted(workers.values()),
             }
         )

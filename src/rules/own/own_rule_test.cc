@@ -230,6 +230,22 @@ TEST_F(OwnRuleTest, AfterARestartItJudgesTheRestWithoutANewStep) {
   EXPECT_THAT(heard.causes, ElementsAre("c3", "c13"));
 }
 
+TEST_F(OwnRuleTest, AJobThatIsResumedBeforeItsEndWasJudgedIsJudgedOn) {
+  Heard heard;
+  const auto rule = Make("begun() { :; }; step() { [ $((n % 10)) = 3 ] && found; }");
+  Tell(*rule, heard, 0, 15);
+  auto& later = dynamic_cast<EndsLater&>(*rule);
+  for (int i = 0; i < 20'000 && later.pending(); ++i) {
+    later.Ending(trial_, heard);
+    rule->OnPause(heard);
+  }
+  ASSERT_FALSE(later.pending());
+  Tell(*rule, heard, 15, 40);
+  EXPECT_GT(rule->behind(), 0U);
+  rule->OnEnd(trial_, heard);
+  EXPECT_THAT(heard.causes, ElementsAre("c3", "c13", "c23", "c33"));
+}
+
 TEST_F(OwnRuleTest, HostileStatesAreRefused) {
   const auto rule = Make("begun() { :; }; step() { :; }");
   for (
@@ -431,6 +447,18 @@ TEST_F(SharedProcess, RunsWhoseBeginningFindsNoRoomBeginLater) {
   EXPECT_THAT(heard[1].causes, SizeIs(1));
   EXPECT_THAT(heard[2].causes, SizeIs(1));
   for (const Heard& one : heard) EXPECT_THAT(one.notes, IsEmpty());
+}
+
+TEST_F(SharedProcess, ThatItGotNoMoreMemoryIsNobodysFault_AndIsNotKept) {
+  Begin("step() { [ $n = 5 ] && exit 77; }", 2);
+  Judge();
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_THAT(heard[i].notes, ElementsAre(HasSubstr("until luff starts again")));
+    EXPECT_EQ(rules[i]->behind(), 0U);
+    const auto next = MakeOwnRule(options);
+    ASSERT_TRUE(next->LoadState(rules[i]->SaveState()).ok());
+    EXPECT_GT(next->behind(), 0U);  // it judges what is left
+  }
 }
 
 TEST_F(SharedProcess, TheRunThatEndsItIsSetAside_TheOthersGoOn) {

@@ -1,0 +1,284 @@
+"""What `luff watch URL` asks for the bucket: copies that come and go, commits, requests, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from luff.remote import _commits, _judge
+from luff.remote._checkpoint import get_checkpoint
+from luff.remote._commits import read_commit
+from luff.remote._errors import Refused, Unreachable
+from luff.remote._judge import Judge
+from luff.remote._store import open_store
+from luff.remote._uploader import Uploader
+
+LINE = json.dumps({"id": "f1", "event": "new"})
+
+
+def wait_for(what, seconds=90):
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+class Beside:
+    """A judge's door, and what it tells."""
+
+    def __init__(self, base, state, shard=(0, 1), earlier=False):
+        self.told = []
+        self.judge = Judge(base, str(state), shard, earlier, self.told.append)
+        self.judge.start()
+        self.thread = threading.Thread(target=self.judge.follow)
+        self.thread.start()
+
+    def copy(self, run):
+        return Path(self.judge.base) / run.run_id
+
+    def has_ended(self, run):
+        mirror = self.copy(run) / "mirror.json"
+        return mirror.exists() and json.loads(mirror.read_text())["ended"]
+
+    def of(self, run, act=None):
+        found = [one for one in self.told if one.get("run") == run.run_id]
+        return [one for one in found if act is None or one["act"] == act]
+
+    def ask(self, run, **asked):
+        self.judge.hear({"run": run.run_id, **asked})
+
+    def leave(self):
+        self.judge.leave(5.0)
+        self.thread.join()
+        os.close(self.judge._held)  # as the end of the process does
+
+    def is_idle(self):
+        return [one["idle"] for one in self.told if "idle" in one][-1:] == [True]
+
+
+@pytest.fixture
+def beside(base, tmp_path):
+    started = []
+
+    def start(state="state", **words):
+        started.append(Beside(base, tmp_path / state, **words))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.thread.is_alive():
+            one.leave()
+
+
+@pytest.fixture
+def job(store, tmp_path):
+    """A run that is being uploaded."""
+
+    def begin(name="job", rows=b"rows of the run"):
+        run = Run(tmp_path / name)
+        run.append("w0000/m-000001.lfm", rows)
+        uploader = Uploader(str(run.path), store)
+        uploader.begin()
+        uploader.flush()
+        return run, uploader
+
+    return begin
+
+
+def test_a_live_run_is_copied_followed_committed_and_left(beside, job, store):
+    one = beside()
+    run, uploader = job()
+    rows = one.copy(run) / "w0000/m-000001.lfm"
+    wait_for(rows.exists)
+    run.append("w0000/m-000001.lfm", b", more")
+    uploader.flush()
+    wait_for(lambda: rows.read_bytes() == b"rows of the run, more")
+    one.ask(run, do="commit", lines=[LINE])
+    wait_for(lambda: one.of(run, act=True))
+    assert one.of(run, act=True) == [{"run": run.run_id, "lines": [LINE], "number": 1, "act": True}]
+    one.ask(run, do="commit", lines=[LINE])  # asked again: it is answered, and nobody acts
+    wait_for(lambda: one.of(run, act=False))
+    one.ask(run, do="done", number=1)
+    uploader.flush("ended")
+    uploader.end()
+    wait_for(lambda: one.has_ended(run))
+    assert not one.is_idle()
+    one.ask(run, do="judged", steps=5)
+    wait_for(lambda: not one.copy(run).exists())
+    wait_for(one.is_idle)
+    last = read_commit(store, run.run_id, 2)
+    assert (last.lines, last.steps, list(last.heads)) == ((), 5, [0])
+    names = store.children(f"rules/luff/{run.run_id}/")
+    assert names == ["000001", "000001.done", "000002"]
+    # The next one, on another machine, has nothing to do.
+    one.leave()
+    other = beside("another")
+    wait_for(other.is_idle)
+    assert not other.copy(run).exists()
+
+
+def test_a_run_that_goes_on_after_it_was_judged_is_judged_on(beside, job):
+    one = beside()
+    run, uploader = job()
+    uploader.flush("ended")
+    wait_for(lambda: one.has_ended(run))
+    one.ask(run, do="judged", steps=5)
+    wait_for(lambda: not one.copy(run).exists())
+    run.append("w0000/m-000002.lfm", b"resumed")
+    uploader.flush("live")
+    wait_for((one.copy(run) / "w0000/m-000002.lfm").exists)
+
+
+def test_another_host_begins_where_the_bucket_says(beside, job, store):
+    one = beside()
+    run, _ = job()
+    wait_for(lambda: (one.copy(run) / "mirror.json").exists())
+    rules = one.copy(run) / "rules/luff"
+    rules.mkdir(parents=True, exist_ok=True)
+    (rules / "findings.jsonl").write_text(LINE + "\n")
+    (rules / "checkpoint.json").write_text('{"steps": 7}')
+    one.judge._save(one.judge._runs[run.run_id], 0.0)
+    assert get_checkpoint(store, run.run_id) == ("", "")  # what it knows is not committed
+    one.ask(run, do="commit", lines=[LINE])
+    wait_for(lambda: one.of(run, act=True))
+    one.ask(run, do="done", number=1)
+    one.leave()
+    assert get_checkpoint(store, run.run_id) == ('{"steps": 7}', LINE + "\n")
+    store.delete(f"rules/luff/{run.run_id}/checkpoint")
+    store.put(f"rules/luff/{run.run_id}/checkpoint", b"x\x9c hostile")
+    assert get_checkpoint(store, run.run_id) == ("", "")
+    other = beside("another")
+    wait_for(lambda: (other.copy(run) / "run.json").exists())
+    assert (other.copy(run) / "rules/luff/findings.jsonl").read_text() == LINE + "\n"
+    assert other.of(run) == [{"run": run.run_id, "lines": [LINE], "number": 0, "act": False}]
+
+
+def test_killed_between_commit_and_act_the_same_state_acts_at_once_another_one_later(
+    beside, job, store, monkeypatch
+):
+    one = beside()
+    run, _ = job()
+    one.ask(run, do="commit", lines=[LINE])
+    wait_for(lambda: one.of(run, act=True))
+    one.leave()  # nothing was done
+    again = beside()
+    wait_for(lambda: again.of(run, act=True))
+    again.leave()
+    monkeypatch.setattr(_commits, "TAKE_OVER_S", 0.1)
+    monkeypatch.setattr(_judge, "_QUIET_LOOK_S", 0.2)
+    other = beside("another")
+    assert wait_for(lambda: other.of(run, act=True))[0]["number"] == 1
+    other.ask(run, do="done", number=1)
+    wait_for(lambda: "000001.done" in store.children(f"rules/luff/{run.run_id}/"))
+
+
+def test_a_run_that_ended_with_a_finding_nobody_acted_on_is_taken_up_again(beside, job, monkeypatch):
+    one = beside()
+    run, uploader = job()
+    uploader.flush("ended")
+    wait_for(lambda: one.has_ended(run))
+    one.ask(run, do="commit", lines=[LINE])
+    one.ask(run, do="judged", steps=5)
+    wait_for(lambda: not one.copy(run).exists())
+    one.leave()
+    monkeypatch.setattr(_commits, "TAKE_OVER_S", 0.5)
+    monkeypatch.setattr(_judge, "_LATE_LOOK_S", 0.1)
+    other = beside("another")
+    wait_for(lambda: other.of(run, act=True))
+    assert other.copy(run).exists()
+    other.ask(run, do="done", number=1)
+    other.ask(run, do="judged", steps=5)
+    wait_for(other.is_idle)
+
+
+def test_runs_of_before_and_of_others_are_left_alone(beside, job, store):
+    old, uploader = job("old")
+    uploader.flush("ended")
+    time.sleep(1.1)  # a store tells times in whole seconds
+    one = beside()
+    wait_for(one.is_idle)
+    judged, uploader = job("judged")
+    judged.append("rules/luff/findings.jsonl", b"")
+    uploader.flush()
+    nobody = Run(judged.path.parent / "nobody")  # has begun, and published nothing
+    Uploader(str(nobody.path), store).begin()
+    new, _ = job("new")
+    wait_for(one.copy(new).exists)
+    assert not one.copy(old).exists()
+    one.leave()
+    assert not one.copy(nobody).exists()
+    assert old.run_id not in str(one.told)
+    everything = beside("another", earlier=True)
+    wait_for(everything.copy(old).exists)
+
+
+def test_a_shard_has_its_runs_and_two_with_one_state_are_refused(beside, job, base, tmp_path, monkeypatch):
+    parts = [beside(f"part{i}", shard=(i, 2)) for i in range(2)]
+    runs = [job(f"job{i}")[0] for i in range(4)]
+    for run in runs:
+        digit = int(run.run_id[0], 16) % 2
+        wait_for(parts[digit].copy(run).exists)
+        assert not parts[1 - digit].copy(run).exists()
+    monkeypatch.setattr(_judge, "_LOCK_S", 0.1)
+    with pytest.raises(Refused, match="another luff watch"):
+        Judge(base, str(tmp_path / "part0"), (0, 2), False, print).start()
+
+
+def test_a_bucket_that_is_away_is_asked_again(beside, job, monkeypatch):
+    one = beside()
+    run, _ = job()
+    wait_for(one.copy(run).exists)
+    store = one.judge._store
+    real, away = type(store).put_new, [True]
+
+    def put_new(self, key, data):
+        if away[0] and "rules/" in key:
+            raise Unreachable("503 SlowDown")
+        return real(self, key, data)
+
+    monkeypatch.setattr(type(store), "put_new", put_new)
+    one.ask(run, do="commit", lines=[LINE])
+    one.ask(run, do="request", object='{"version": 1}')
+    wait_for(lambda: any("503" in one_.get("say", "") for one_ in one.told))
+    assert not one.of(run, act=True)
+    away[0] = False
+    wait_for(lambda: one.of(run, act=True))
+    wait_for(lambda: open_store(one.judge.url).children(f"requests/{run.run_id}/") == ["000001.json"])
+
+
+def test_of_puts_whose_answers_are_lost_each_counts_once(proxy, s3, tmp_path):
+    """The client repeats them, and reports that the object is there."""
+    lost = set()
+
+    def lose(method, path):
+        mine = method == "PUT" and any(
+            name in path for name in ("/rules/", "/judged", "/judges/", "/requests/")
+        )
+        return mine and path not in lost and not lost.add(path)
+
+    proxy.lose = lose
+    run = Run(tmp_path / "job")
+    run.append("w0000/m-000001.lfm", b"rows")
+    uploader = Uploader(str(run.path), open_store(s3))
+    uploader.begin()
+    uploader.flush()
+    one = Beside(s3, tmp_path / "state")
+    try:
+        one.ask(run, do="commit", lines=[LINE])
+        wait_for(lambda: one.of(run, act=True))
+        one.ask(run, do="request", object='{"version": 1}')
+        one.ask(run, do="done", number=1)
+        store = open_store(s3)
+        wait_for(lambda: "000001.done" in store.children(f"rules/luff/{run.run_id}/"))
+        assert len(one.of(run, act=True)) == 1
+        assert store.children(f"rules/luff/{run.run_id}/") == ["000001", "000001.done"]
+        assert store.children(f"requests/{run.run_id}/") == ["000001.json"]
+        assert len(lost) == 5
+    finally:
+        one.leave()
