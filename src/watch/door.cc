@@ -15,13 +15,13 @@
 namespace luff::watch {
 namespace {
 
-constexpr std::int64_t kMs = 1'000'000, kSecond = 1000 * kMs;
-constexpr std::int64_t kStartNs = 120 * kSecond;  // a bucket that is away is asked again meanwhile
-constexpr std::int64_t kFirstPauseNs = kSecond, kLongestPauseNs = 60 * kSecond;
+constexpr std::int64_t kDoorSecond = 1'000'000'000;
+constexpr std::int64_t kDoorStartNs = 120 * kDoorSecond;  // a bucket that is away is asked again meanwhile
+constexpr std::int64_t kFirstPauseNs = kDoorSecond, kLongestPauseNs = 60 * kDoorSecond;
 
-std::int64_t Monotonic() { return Env::Real().NowMonotonicNs(); }
+std::int64_t DoorNow() { return Env::Real().NowMonotonicNs(); }
 
-std::string Line(const nlohmann::json& json) { return AsciiJsonText(json); }
+std::string DoorLine(const nlohmann::json& json) { return AsciiJsonText(json); }
 
 }  // namespace
 
@@ -51,7 +51,7 @@ BucketDoor::~BucketDoor() = default;
 Result<std::unique_ptr<BucketDoor>> BucketDoor::Open(std::vector<std::string> argv) {
   std::unique_ptr<BucketDoor> door(new BucketDoor(std::move(argv)));
   LUFF_RETURN_IF_ERROR(door->Start());
-  const std::int64_t until = Monotonic() + kStartNs;
+  const std::int64_t until = DoorNow() + kDoorStartNs;
   while (!door->ready_) {
     std::vector<std::string> lines;
     (void)door->child_->Receive(100, &lines);
@@ -70,7 +70,7 @@ Result<std::unique_ptr<BucketDoor>> BucketDoor::Open(std::vector<std::string> ar
     if (const std::string end = door->child_->Ended(); !door->ready_ && !end.empty())
       return Unavailable(
           fmt::format("the process that asks the bucket has ended ({}): {}", end, door->child_->LastWords()));
-    if (!door->ready_ && Monotonic() > until)
+    if (!door->ready_ && DoorNow() > until)
       return DeadlineExceeded("the bucket did not answer within two minutes");
   }
   door->begun_anew_ = false;
@@ -88,28 +88,29 @@ Status BucketDoor::Start() {
 bool BucketDoor::BegunAnew() { return std::exchange(begun_anew_, false); }
 
 bool BucketDoor::Commit(const std::string& run_id, const std::vector<std::string>& lines) {
-  return child_ != nullptr && child_->Send(Line({{"do", "commit"}, {"run", run_id}, {"lines", lines}}));
+  return child_ != nullptr && child_->Send(DoorLine({{"do", "commit"}, {"run", run_id}, {"lines", lines}}));
 }
 
 bool BucketDoor::Done(const std::string& run_id, std::uint64_t number) {
-  return child_ != nullptr && child_->Send(Line({{"do", "done"}, {"run", run_id}, {"number", number}}));
+  return child_ != nullptr && child_->Send(DoorLine({{"do", "done"}, {"run", run_id}, {"number", number}}));
 }
 
 bool BucketDoor::Request(const std::string& run_id, const std::string& object) {
-  return child_ != nullptr && child_->Send(Line({{"do", "request"}, {"run", run_id}, {"object", object}}));
+  return child_ != nullptr &&
+         child_->Send(DoorLine({{"do", "request"}, {"run", run_id}, {"object", object}}));
 }
 
 bool BucketDoor::Judged(const std::string& run_id, std::size_t steps) {
-  return child_ != nullptr && child_->Send(Line({{"do", "judged"}, {"run", run_id}, {"steps", steps}}));
+  return child_ != nullptr && child_->Send(DoorLine({{"do", "judged"}, {"run", run_id}, {"steps", steps}}));
 }
 
 std::vector<Told> BucketDoor::Hear() {
   std::vector<Told> all = std::exchange(told_, {});
   if (child_ == nullptr) {
-    if (Monotonic() < next_start_ns_) return all;
+    if (DoorNow() < next_start_ns_) return all;
     if (const Status started = Start(); !started.ok()) {
       pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLongestPauseNs);
-      next_start_ns_ = Monotonic() + pause_ns_;
+      next_start_ns_ = DoorNow() + pause_ns_;
     }
     return all;
   }
@@ -130,15 +131,15 @@ std::vector<Told> BucketDoor::Hear() {
     all.push_back(std::move(told));
     child_.reset();
     pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLongestPauseNs);
-    next_start_ns_ = Monotonic() + pause_ns_;
+    next_start_ns_ = DoorNow() + pause_ns_;
   }
   return all;
 }
 
 void BucketDoor::Leave(double seconds) {
   if (child_ == nullptr || !child_->Send(R"({"do":"leave"})")) return;
-  const std::int64_t until = Monotonic() + static_cast<std::int64_t>(seconds * 1e9);
-  while (Monotonic() < until && child_->Ended().empty()) {
+  const std::int64_t until = DoorNow() + static_cast<std::int64_t>(seconds * 1e9);
+  while (DoorNow() < until && child_->Ended().empty()) {
     std::vector<std::string> lines;
     (void)child_->Receive(50, &lines);
     for (const std::string& line : lines) told_.push_back(ParseToldUntrusted(line));
