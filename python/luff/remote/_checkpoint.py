@@ -77,8 +77,9 @@ def get_checkpoint(store: Store, run_id: str) -> tuple[str, str]:
     if not isinstance(text, dict) or text.get("format") != FORMAT or text.get("version") != VERSION:
         return "", ""
     checkpoint, findings = text.get("checkpoint"), text.get("findings")
-    good = isinstance(checkpoint, str) and isinstance(findings, str) and text.get("run_id") == run_id
-    return (checkpoint, findings) if good else ("", "")
+    if not isinstance(checkpoint, str) or not isinstance(findings, str) or text.get("run_id") != run_id:
+        return "", ""
+    return checkpoint, findings
 
 
 def seed(copy: str, saved: tuple[str, str], lines: Iterable[str]) -> None:

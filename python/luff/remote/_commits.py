@@ -176,7 +176,9 @@ class Ledger:
 
     def _list(self) -> tuple[set[int], set[int], dict[int, int]]:
         """Numbers of commits, those that are done, and how often one was taken over."""
-        numbers, done, taken = set(), set(), {}
+        numbers: set[int] = set()
+        done: set[int] = set()
+        taken: dict[int, int] = {}
         for name in self._store.children(_files.commits_prefix(self._run_id)):
             match = _NAME.fullmatch(name)
             if match is None:
@@ -289,7 +291,8 @@ class Ledger:
 
 def _fitting(lines: list[str]) -> list[str]:
     """The first lines that fit into one commit; at least one."""
-    size, fit = 0, []
+    size = 0
+    fit: list[str] = []
     for line in lines[:MAX_LINES]:
         size += 2 * len(line.encode(errors="surrogatepass")) + 8  # in JSON, quotes are escaped
         if fit and size > MAX_COMMIT - (64 << 10):

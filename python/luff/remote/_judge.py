@@ -389,15 +389,15 @@ class Judge:
             self._refresh(run, run.spool)
             return
         spool = self._read_heads(run)
-        if spool.judged_on_host:
+        if spool.heads.judged_on_host:
             return self._leave_run(run, "elsewhere")
-        if spool.pruned:
+        if spool.heads.pruned:
             return self._leave_run(run, "over")
-        if not spool.has_rows and not spool.over:
+        if not spool.heads.has_rows and not spool.over:
             return
         spool, ledger = self._begin_run(run)
         last = ledger.last
-        if last is not None and last.heads and last.heads == spool.sequences:
+        if last is not None and last.heads and last.heads == spool.heads.sequences:
             if not ledger.open:
                 return self._leave_run(run, "over")
             if not any(ours for _, ours, _ in ledger.open.values()):
@@ -406,7 +406,7 @@ class Judge:
         old = run.modified_unix_ns < self._began_unix_ns
         if last is None and old and spool.over and not self._earlier:
             return self._leave_run(run, "over")
-        if not spool.has_rows:  # nothing was recorded
+        if not spool.heads.has_rows:  # nothing was recorded
             return self._leave_run(run, "over")
         if not os.path.exists(os.path.join(spool.folder, "run.json")):
             shutil.rmtree(os.path.join(spool.folder, "rules"), ignore_errors=True)  # half a beginning
@@ -425,16 +425,16 @@ class Judge:
     def _refresh(self, run: _Run, spool: Spool) -> None:
         spool.refresh()
         self._note_heads(run, spool)
-        if spool.judged_on_host:
+        if spool.heads.judged_on_host:
             self._leave_run(run, "elsewhere")
 
     def _note_heads(self, run: _Run, spool: Spool) -> None:
-        if spool.sequences != run.sequences:
-            run.sequences, run.changed_at = spool.sequences, time.monotonic()
+        if spool.heads.sequences != run.sequences:
+            run.sequences, run.changed_at = spool.heads.sequences, time.monotonic()
         if not spool.over:
             run.ended = {}
         elif not run.ended:
-            run.ended = spool.sequences
+            run.ended = spool.heads.sequences
 
     def _end_late(self, run: _Run) -> None:
         """Acts on what another judge has committed, if that one seems to be gone."""
