@@ -33,6 +33,7 @@ Told ParseToldUntrusted(const std::string& line) {
   told.say = TextMember(json, "say");
   told.act = FlagMember(json, "act");
   told.again = FlagMember(json, "again");
+  if (json.contains("open")) told.open = FlagMember(json, "open");
   if (json.contains("idle")) told.idle = FlagMember(json, "idle");
   told.number = static_cast<std::uint64_t>(std::max<std::int64_t>(0, WholeMember(json, "number", 0)));
   const auto lines = json.find("lines");

@@ -22,6 +22,7 @@ struct Told {
   std::uint64_t number = 0;        // of their commit
   bool act = false;                // it is ours to carry out what they ask for, and to say Done(number) then
   bool again = false;              // what was asked of the job has not reached it: it is asked once more
+  std::optional<bool> open;        // the copy is there, and is to be judged; false: no more
   std::optional<bool> idle;        // whether no run of the bucket is live or waits to be judged
   std::string say;                 // for people
 };

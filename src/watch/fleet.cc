@@ -134,6 +134,7 @@ void Fleet::Scan() {
   bool cut = false;
   for (const catalog::FoundRun& run : found->runs) {
     if (runs_.contains(run.path)) continue;
+    if (options_.door != nullptr && !copies_.contains(NameOf(run.path))) continue;
     const auto judged = judged_.find(NameOf(run.path));
     if (judged != judged_.end() && judged->second == run.stamp) continue;
     if (!waiting_.contains(run.path)) {
@@ -213,12 +214,13 @@ void Fleet::Close(const std::string& path) {
   }
   told_failed_.erase(path);
   const std::uint64_t stamp = catalog::StampOf(path);
-  judged_[name] = stamp;
   if (options_.door != nullptr) {  // the bucket knows
     offered_.erase(id);
+    copies_.erase(id);
     judged_in_bucket_[id] = steps;
     return;
   }
+  judged_[name] = stamp;
   const Status kept =
       AppendLine(options_.state + "/judged.jsonl", JsonText(nlohmann::json{{"run", name}, {"stamp", stamp}}));
   if (!kept.ok())

@@ -89,6 +89,8 @@ class Fleet {
   void Offer(WatchedRun* run, const Event& event);
   void HearDoor();
   void Take(const Told& told);
+  /// The copy of a run goes: it is judged no further.
+  void Drop(const std::string& run_id);
   void TalkToDoor();
   /// Everything that was found of the run is committed, and what it asked for is done.
   [[nodiscard]] bool IsTold(const std::string& run_id) const;
@@ -119,6 +121,7 @@ class Fleet {
     std::vector<Told> early;  // came before the run was opened
   };
   std::map<std::string, Offered> offered_;               // by the run's id
+  std::set<std::string> copies_;                         // ids of runs whose copies are to be judged
   std::map<std::string, std::size_t> judged_in_bucket_;  // not told yet: steps, by the run's id
   std::size_t failed_ = 0, slow_ = 0;
   std::uint64_t turn_ = 0;

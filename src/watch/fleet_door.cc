@@ -34,12 +34,27 @@ void Fleet::HearDoor() {
   for (const Told& told : options_.door->Hear()) {
     if (!told.say.empty()) voice_.say("luff: " + told.say);
     if (told.idle) door_idle_ = *told.idle;
-    if (!told.run_id.empty()) Take(told);
+    if (told.run_id.empty()) continue;
+    if (told.open.value_or(false)) copies_.insert(told.run_id);
+    if (told.open && !*told.open) Drop(told.run_id);
+    Take(told);
   }
   if (!options_.door->BegunAnew()) return;
   door_idle_ = false;
   for (auto& [id, offered] : offered_) offered.sent = 0;
   for (auto& [path, run] : runs_) run->ForgetAsked();
+}
+
+void Fleet::Drop(const std::string& run_id) {
+  copies_.erase(run_id);
+  offered_.erase(run_id);
+  const auto at = runs_.find(options_.base + "/" + run_id);
+  if (at == runs_.end()) return;
+  {
+    const std::scoped_lock lock(lane_mutex_);
+    std::erase(lane_, at->second);
+  }
+  runs_.erase(at);
 }
 
 void Fleet::Take(const Told& told) {

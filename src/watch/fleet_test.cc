@@ -306,6 +306,13 @@ class Copy {
     auto opened = Fleet::Open(std::move(options), std::move(voice));
     ASSERT_TRUE(opened.ok()) << opened.status().ToString();
     fleet = std::move(*opened);
+    Open(true);
+  }
+  void Open(bool open) {
+    Told told;
+    told.run_id = id;
+    told.open = open;
+    door->tells.push_back(told);
   }
   void Turn(int times = 20) {
     for (int i = 0; i < times; ++i) {
@@ -391,6 +398,21 @@ TEST(Bucket, WhatWasKnownBefore_AndWhatIsToBeActedOn_ComesBeforeTheRunIsOpened) 
   acts.TurnUntil([&] { return !acts.door->done.empty(); });
   EXPECT_THAT(acts.said, ElementsAre(acts.id + " NonFinite new"));
   EXPECT_THAT(acts.door->done, ElementsAre(3U));
+}
+
+TEST(Bucket, ACopyIsJudgedOnlyWhileTheDoorSaysSo) {
+  Copy copy;
+  copy.Begin();
+  copy.door->tells.clear();  // as one that an earlier process left
+  copy.Turn();
+  EXPECT_EQ(copy.fleet->live(), 0U);
+  copy.Open(true);
+  copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+  copy.Open(false);
+  copy.TurnUntil([&] { return copy.fleet->live() == 0; });
+  copy.Turn();
+  EXPECT_EQ(copy.fleet->live(), 0U);
+  EXPECT_THAT(copy.door->judged, IsEmpty());
 }
 
 TEST(Bucket, ADoorThatWasBegunAnewIsAskedAgain) {

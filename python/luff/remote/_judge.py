@@ -106,6 +106,7 @@ class _Run:
         self.queue: deque[dict[str, Any]] = deque()
         self.busy = False
         self.failing = False
+        self.refused = False  # and for a reason that does not pass by itself
         self.retry_at, self.pause = 0.0, 0.0
         self.spool: Spool | None = None
         self.ledger: Ledger | None = None
@@ -315,7 +316,7 @@ class Judge:
             self._pool.submit(self._work, run)
 
     def _work(self, run: _Run) -> None:
-        problem = ""
+        problem, run.refused = "", False
         try:
             if run.state == "late":
                 self._end_late(run)
@@ -332,7 +333,7 @@ class Judge:
                 self._put_card(run, _CARD_S)
             run.failing, run.pause = False, 0.0
         except Refused as error:
-            problem, run.pause = str(error), _LONGEST_PAUSE_S
+            problem, run.pause, run.refused = str(error), _LONGEST_PAUSE_S, True
         except BucketError as error:
             problem, run.pause = str(error), min(_LONGEST_PAUSE_S, max(1.0, 2 * run.pause))
         except OSError as error:
@@ -358,7 +359,7 @@ class Judge:
             idle = all(
                 not run.busy
                 and not run.queue
-                and (run.state in at_rest or (run.failing and run.state == "new"))
+                and (run.state in at_rest or (run.refused and run.state == "new"))
                 for run in self._runs.values()
             )
         if idle != self._idle:
@@ -415,6 +416,7 @@ class Judge:
         spool.open(whole=True)
         run.state, run.changed_at = "open", time.monotonic()
         self._note_heads(run, spool)
+        self._send({"run": run.run_id, "open": True})
         self._tell_open(run, ledger)
 
     def _tell_open(self, run: _Run, ledger: Ledger) -> None:
@@ -446,6 +448,7 @@ class Judge:
 
     def _leave_run(self, run: _Run, state: str) -> None:
         """The run needs nothing more for now; its copy goes."""
+        self._send({"run": run.run_id, "open": False})
         if run.spool is not None:
             self._copies.drop(run.spool)
         run.spool, run.ledger, run.state = None, None, state

@@ -47,7 +47,7 @@ class Beside:
         return mirror.exists() and json.loads(mirror.read_text())["ended"]
 
     def of(self, run, act=None):
-        found = [one for one in self.told if one.get("run") == run.run_id]
+        found = [one for one in self.told if one.get("run") == run.run_id and "lines" in one]
         return [one for one in found if act is None or one["act"] == act]
 
     def ask(self, run, **asked):
@@ -213,7 +213,8 @@ def test_runs_of_before_and_of_others_are_left_alone(beside, job, store):
     assert not one.copy(old).exists()
     one.leave()
     assert not one.copy(nobody).exists()
-    assert old.run_id not in str(one.told)
+    assert one.of(old) == []
+    assert {"run": old.run_id, "open": True} not in one.told
     everything = beside("another", earlier=True)
     wait_for(everything.copy(old).exists)
 
