@@ -1,5 +1,6 @@
 // Many live runs at once, for benchmarks/scale.py, through the real writer with live pages.
-//   luff_bench_live FOLDER RUNS PARAMETERS STEPS_PER_S SECONDS NAN_AT
+//   luff_bench_live FOLDER RUNS PARAMETERS STEPS_PER_S SECONDS NAN_AT [FIRST]
+// Runs are numbered from FIRST (0) on.
 // Each run has a loss, and for each parameter a weight and a gradient, whose statistics are recorded in each
 // step. The loss of every tenth run is NaN from its step NAN_AT on. Steps of all runs are spread evenly over
 // time. Prints "ready" when all runs have begun, and at the end one JSON object: steps and CPU seconds.
@@ -89,9 +90,9 @@ class Run {
 };
 
 Status Write(const std::string& folder, std::uint32_t count, std::uint32_t parameters, double rate,
-             double seconds, std::int64_t nan_at) {
+             double seconds, std::int64_t nan_at, std::uint32_t first) {
   std::vector<std::unique_ptr<Run>> runs;
-  for (std::uint32_t i = 0; i < count; ++i) {
+  for (std::uint32_t i = first; i < first + count; ++i) {
     LUFF_ASSIGN_OR_RETURN(auto run, Run::Open(folder + "/run" + std::to_string(i), i, parameters));
     LUFF_RETURN_IF_ERROR(run->Step(nan_at));
     runs.push_back(std::move(run));
@@ -117,13 +118,15 @@ Status Write(const std::string& folder, std::uint32_t count, std::uint32_t param
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 7) {
-    std::fprintf(stderr, "usage: luff_bench_live FOLDER RUNS PARAMETERS STEPS_PER_S SECONDS NAN_AT\n");
+  if (argc != 7 && argc != 8) {
+    std::fprintf(stderr,
+                 "usage: luff_bench_live FOLDER RUNS PARAMETERS STEPS_PER_S SECONDS NAN_AT [FIRST]\n");
     return 2;
   }
-  const Status status = Write(argv[1], static_cast<std::uint32_t>(std::atoi(argv[2])),
-                              static_cast<std::uint32_t>(std::atoi(argv[3])), std::atof(argv[4]),
-                              std::atof(argv[5]), std::atoll(argv[6]));
+  const Status status =
+      Write(argv[1], static_cast<std::uint32_t>(std::atoi(argv[2])),
+            static_cast<std::uint32_t>(std::atoi(argv[3])), std::atof(argv[4]), std::atof(argv[5]),
+            std::atoll(argv[6]), argc == 8 ? static_cast<std::uint32_t>(std::atoi(argv[7])) : 0);
   if (status.ok()) return 0;
   std::fprintf(stderr, "luff_bench_live: %s\n", status.ToString().c_str());
   return 1;

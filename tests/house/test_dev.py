@@ -198,7 +198,7 @@ def test_every_package_names_its_part() -> None:
     parts = set(setup.packages().values())
     assert "required" in parts
     checks = {"sanitizers-and-fuzzing", "format-check", "lint", "instruction-counts"}
-    assert parts <= {"required", "browser-tests", "metrics-tests", "proxy-tests"} | checks
+    assert parts <= {"required", "browser-tests", "metrics-tests", "proxy-tests", "slurm-tests"} | checks
 
 
 # --- wheels ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import zipfile
@@ -61,6 +62,18 @@ def test_environments_agree_with_the_one_that_they_see() -> None:
     for source in SOURCES:
         if source.stem not in pin.ALONE:
             assert set(pins(source.with_suffix(".txt"))) & dev <= set(pins(source)), source.stem
+
+
+@pytest.mark.parametrize("folder", ["web", "requirements/azurite"])
+def test_every_package_of_npm_has_a_version_and_a_hash(folder: str) -> None:
+    packages = json.loads((ROOT / folder / "package-lock.json").read_text())["packages"]
+    wanted = json.loads((ROOT / folder / "package.json").read_text())
+    for kind in ("dependencies", "devDependencies"):
+        for name, version in wanted.get(kind, {}).items():
+            assert packages[f"node_modules/{name}"]["version"] == version
+    for name, package in packages.items():
+        assert not name or (package["version"] and package["integrity"].startswith("sha512-")), name
+        assert "resolved" not in package, name
 
 
 def test_a_file_with_another_hash_is_refused(

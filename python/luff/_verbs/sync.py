@@ -301,6 +301,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return WRONG_USAGE
     try:
         if arguments.only_try:  # before a job begins: what can be known without asking the network
+            open_store(arguments.url)
             return OK
         if not arguments.until_closed:
             read_run_json(arguments.run)

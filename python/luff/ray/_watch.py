@@ -21,6 +21,7 @@ _MOST_SHARDS = 16  # as `luff watch --shard` takes
 _BEGIN_S = 120.0
 _ANSWER_S = 20.0
 _STOP_S = 60.0
+_ATTEMPTS = 5  # to make or find an actor that others end meanwhile
 
 
 # What is told of a shard of which nothing is known.
@@ -152,7 +153,6 @@ def start(
     common: dict[str, Any] = {
         "namespace": _NAMESPACE,
         "lifetime": "detached",
-        "get_if_exists": True,
         "max_restarts": -1,
         "max_task_retries": 0,
         "max_concurrency": 4,  # a report need not wait for another one
@@ -163,10 +163,12 @@ def start(
     kind, actors, made = ray.remote(_Actor), [], []
     try:
         for number in range(shards):
-            name = f"{names}-{number}-of-{shards}"
-            new = not _exists(name)
-            actors.append(kind.options(name=name, **common).remote(place, number, shards, list(options)))
-            made += [actors[-1]] if new else []
+            named = kind.options(name=f"{names}-{number}-of-{shards}", **common)
+            actor, new = _make_or_find(
+                named, f"{names}-{number}-of-{shards}", place, number, shards, list(options)
+            )
+            actors.append(actor)
+            made += [actor] if new else []
         end = time.monotonic() + _BEGIN_S + _ANSWER_S
         asked = [actor.begun.remote(_BEGIN_S) for actor in actors]
         for number, one in enumerate(asked):
@@ -184,9 +186,14 @@ def start(
     return Watch(place, actors)
 
 
-def _exists(name: str) -> bool:
-    try:
-        ray.get_actor(name, namespace=_NAMESPACE)
-    except ValueError:
-        return False
-    return True
+def _make_or_find(named: Any, name: str, *arguments: Any) -> tuple[Any, bool]:
+    """The actor of this name, and whether this call has made it: of several calls at once, one has."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return named.remote(*arguments), True
+        except ValueError:  # the name is taken, or the resources are none
+            try:
+                return ray.get_actor(name, namespace=_NAMESPACE), False
+            except ValueError:  # it has ended in between
+                continue
+    return named.remote(*arguments), True

@@ -24,7 +24,9 @@ _CONNECT_S = 10.0
 _START_S = 20.0
 _ANSWER_S = 600.0  # the metadata of a large run takes its time
 # What decides which data the fetcher may see, and where. Readers share a fetcher and its copies only if all are equal.
-_OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT", KEY_FILES)
+_OF_STORES = (
+    "AWS_", "AZURE_", "AZURITE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT", KEY_FILES,
+)  # fmt: skip
 
 
 class _Outliving(subprocess.Popen[bytes]):

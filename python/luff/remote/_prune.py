@@ -18,6 +18,7 @@ from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._files import CARDS, MAX_CARD, is_run_id
 from luff.remote._recipients import MAX_RECIPIENTS, key_prefix
 from luff.remote._run_store import reading
+from luff.remote._seal import is_sealed, sealed_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +73,7 @@ def prune(store: Store, keep: str, older_ns: int, dry_run: bool) -> Iterator[Pru
     before = (time.time_ns() if dry_run else _bucket_time(store)) - older_ns
     begun = {o.name: o.modified_unix_ns for o in store.objects(_PRUNING, _MAX_RUNS) if is_run_id(o.name)}
     for run_id, modified in sorted((begun | dict(old_runs(store, before))).items()):
-        one = _Run(reading(store, run_id), run_id, keep, before)
+        one = _Run(store, run_id, keep, before)
         try:
             told = one.prune(modified, run_id in begun, dry_run)
         except (Conflict, Refused) as error:
@@ -101,7 +102,8 @@ class _Run:
     """
 
     def __init__(self, store: Store, run_id: str, keep: str, before_unix_ns: int) -> None:
-        self._store = store
+        self._bucket = store
+        self._store = reading(store, run_id)
         self._run_id = run_id
         self._keep = keep
         self._before = before_unix_ns
@@ -131,7 +133,8 @@ class _Run:
         if told.objects:
             self._remove(heads, doomed)
         if told.objects or begun:
-            _mark_card(self._store, self._run_id, "payload" if self._keep == "metadata" else "all")
+            # As it is in the bucket: of an encrypted run it has been closed already.
+            _mark_card(self._bucket, self._run_id, "payload" if self._keep == "metadata" else "all")
             if live:
                 self._delete([self._live + o.name for o in live])
             if self._keep == "nothing":  # the key of an encrypted run opens its heads, so it goes last
@@ -180,12 +183,21 @@ class _Run:
         heads: dict[str, tuple[bytes, str]] = {}
         for key in keys[: 2 * _files.MAX_UPLOADER]:
             try:
-                found = self._store.get(key, _head.MAX_HEAD)
+                found = self._head(key)
             except Absent:
                 continue
             if found is not None:
                 heads[key] = found
         return heads
+
+    def _head(self, key: str) -> tuple[bytes, str] | None:
+        """A head; where all is to go, also one that no key here opens, as it is: the key may be lost."""
+        try:
+            return self._store.get(key, _head.MAX_HEAD)
+        except Refused:
+            if self._keep != "nothing":
+                raise
+            return self._bucket.get(key, sealed_size(_head.MAX_HEAD))
 
     def _is_fenced(self, head: tuple[bytes, str] | None) -> bool:
         try:
@@ -210,7 +222,9 @@ class _Run:
         manifest.sequence += 1
         manifest.instance = self._instance
         kept = [tails[file] for file, entry in manifest.files.items() if entry.tail]
-        self._store.put_if(key, _head.pack(manifest, kept), etag)
+        # What cannot be opened cannot be closed either: this head names nothing any more, and goes in a moment.
+        store = self._bucket if is_sealed(data) else self._store
+        store.put_if(key, _head.pack(manifest, kept), etag)
 
     def _doomed(self) -> list[Listed]:
         """What is to go, but for heads, with whole keys."""

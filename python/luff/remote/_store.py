@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from luff.remote import _clouds
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable, WrongUrl
 from luff.remote._files import is_run_id
 
@@ -392,28 +393,23 @@ class RemoteStore(Store):
 
         self._obstore = obstore
         self._exceptions = exceptions
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        self._bare = False  # conditions have etags without quotes
+        config, no_tls = _clouds.configuration(url)
         options: Any = {
             "timeout": timedelta(seconds=_REQUEST_S),
             "connect_timeout": timedelta(seconds=_CONNECT_S),
+            "allow_http": no_tls,
         }
-        config: Any = {}
-        if url.startswith("s3://"):
-            # A local server, which has neither TLS nor a name for each bucket.
-            options["allow_http"] = endpoint.startswith("http://")
-            if endpoint:
-                config = {"aws_endpoint": endpoint, "aws_virtual_hosted_style_request": "false"}
-            if not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
-                config["aws_region"] = "us-east-1"
+        settings: Any = config or None
         try:
             self._store: Any = store.from_url(
                 url,
-                config=config or None,
+                config=settings,
                 client_options=options,
                 retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)},
             )
         except Exception as error:
-            raise WrongUrl(f"no store has this URL: {url} ({_short(error)})") from None
+            raise WrongUrl(_clouds.unusable(url, _short(error))) from None
 
     def _told(self, error: Exception, key: str) -> BucketError:
         kinds = self._exceptions
@@ -432,7 +428,7 @@ class RemoteStore(Store):
         if isinstance(error, (kinds.NotSupportedError, NotImplementedError)):
             return Refused(f"the store cannot do this ({text}): {where}")
         lowered = str(error).lower()
-        for sign, remedy in _FINAL.items():
+        for sign, remedy in _clouds.FINAL.items():
             if sign.lower() in lowered:
                 return Refused(f"{remedy}: {where}")
         return Unreachable(f"{text}: {where}")
@@ -449,9 +445,9 @@ class RemoteStore(Store):
 
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
         def request() -> tuple[bytes, str] | None:
-            options: Any = {"if_none_match": unless} if unless else {}
+            options: Any = {"if_none_match": _clouds.etag_of(unless)} if unless else {}
             found = self._obstore.get(self._store, key, options=options)
-            etag, size = found.meta.get("e_tag") or "", found.meta["size"]
+            etag, size = _clouds.tag_of(self.url, found.meta), found.meta["size"]
             if unless and etag == unless:  # of stores that do not know the condition
                 return None
             if size > most:
@@ -478,7 +474,7 @@ class RemoteStore(Store):
         done = self._ask(
             key, lambda: self._obstore.put(self._store, key, data, mode=mode, use_multipart=False)
         )
-        return done.get("e_tag") or "" if done else ""
+        return _clouds.tag_of(self.url, done) if done else ""
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data, "overwrite")
@@ -487,7 +483,27 @@ class RemoteStore(Store):
         return self._put(key, data, "create")
 
     def put_if(self, key: str, data: bytes, etag: str) -> str:
-        return self._put(key, data, {"e_tag": etag})
+        try:
+            return self._put(key, data, _clouds.unchanged_since(self.url, etag, self._bare))
+        except Conflict:
+            if self._bare or not self._is_still(key, etag):
+                raise
+        # Ceph's gateway knows an etag in a condition without its quotes only.
+        self._bare = True
+        return self._put(key, data, _clouds.unchanged_since(self.url, etag, self._bare))
+
+    def _is_still(self, key: str, etag: str) -> bool:
+        """Whether a condition was refused that holds, so far as a look can tell."""
+        if not self.url.startswith("s3://"):
+            return False
+        try:
+            return (
+                _clouds.tag_of(self.url, self._ask(key, lambda: self._obstore.head(self._store, key))) == etag
+            )
+        except BucketError:
+            return False
+        finally:
+            self._count()
 
     def delete(self, key: str) -> None:
         self._count()
@@ -534,18 +550,6 @@ class RemoteStore(Store):
             if len(page) < _PAGE:
                 break
         return found[:most]
-
-
-# What a server says for good: asking again changes nothing.
-_FINAL = {
-    "NoSuchBucket": "there is no such bucket; make it, or mend the URL",
-    "AccessDenied": "no right to do this; see the credentials and the policy of the bucket (docs/buckets.md)",
-    "InvalidAccessKeyId": "the credentials are not known to the store",
-    "SignatureDoesNotMatch": "the secret key is not the one of the access key",
-    "PermanentRedirect": "the bucket lies in another region; set AWS_REGION to it",
-    "AuthorizationHeaderMalformed": "the bucket lies in another region; set AWS_REGION to it",
-    "IllegalLocationConstraint": "the bucket lies in another region; set AWS_REGION to it",
-}
 
 
 def _short(error: BaseException) -> str:

@@ -1,4 +1,8 @@
-"""Buckets for tests: a folder, and an S3 server on loopback (moto, one request after the other)."""
+"""Buckets for tests: a folder, and servers on loopback: moto for S3 (one request after the other), Ceph's gateway, a
+double of ours for Google's storage, Azurite for Azure's.
+
+Tests that take `base` or `store` run on each of them; on the last three with `--thorough` only.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,18 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 from luff.remote._recipients import new_key_file
 from luff.remote._store import open_store
 
-sys.path.insert(0, str(Path(__file__).parent))  # bucket_copies, s3_server
+sys.path.insert(0, str(Path(__file__).parent))  # bucket_copies, and the servers
 
+import azure_server
+import gcs_server
+import rgw_server
 from s3_server import serve_s3
 
 ACCESS = {
@@ -50,22 +58,93 @@ def own_cache(tmp_path, monkeypatch):
     assert not list(cache.glob("*/socket"))
 
 
-@pytest.fixture
-def s3(s3_endpoint, monkeypatch):
-    """The URL of a fresh bucket."""
+def fresh_s3(endpoint, monkeypatch):
     import boto3
 
-    for name, value in {**ACCESS, "AWS_ENDPOINT_URL": s3_endpoint}.items():
+    for name, value in {**ACCESS, "AWS_ENDPOINT_URL": endpoint}.items():
         monkeypatch.setenv(name, value)
     bucket = f"luff-{secrets.token_hex(4)}"
-    boto3.client("s3", endpoint_url=s3_endpoint, region_name="us-east-1").create_bucket(Bucket=bucket)
+    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket=bucket)
     return f"s3://{bucket}/team"
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture
+def s3(s3_endpoint, monkeypatch):
+    """The URL of a fresh bucket."""
+    return fresh_s3(s3_endpoint, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def rgw_endpoint(tmp_path_factory):
+    """The address of Ceph's gateway."""
+    pytest.importorskip("obstore")
+    if missing := rgw_server.missing():
+        pytest.skip(f"not installed: {missing} (Debian: ceph-mon ceph-osd radosgw ceph-common)")
+    with rgw_server.serve_rgw(tmp_path_factory.mktemp("ceph"), *list(ACCESS.values())[:2]) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def rgw(rgw_endpoint, monkeypatch):
+    """The URL of a fresh bucket of Ceph's gateway, which checks signatures."""
+    return fresh_s3(rgw_endpoint, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def gcs_endpoint():
+    """The address of a server of Google's storage."""
+    pytest.importorskip("obstore")
+    with gcs_server.serve_gcs() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def gs(gcs_endpoint, monkeypatch):
+    """The URL of a fresh bucket."""
+    monkeypatch.setenv("GOOGLE_BASE_URL", gcs_endpoint)
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", gcs_server.OWNER)
+    bucket = f"luff-{secrets.token_hex(4)}"
+    headers = {"Authorization": f"Bearer {gcs_server.OWNER}"}
+    request = urllib.request.Request(f"{gcs_endpoint}/{bucket}", method="PUT", headers=headers)
+    with urllib.request.urlopen(request, timeout=60):
+        return f"gs://{bucket}/team"
+
+
+@pytest.fixture(scope="session")
+def azure_endpoint():
+    """The address of Azurite."""
+    pytest.importorskip("obstore")
+    if not azure_server.COMMAND.exists():
+        pytest.skip("Azurite is not installed: it needs Node and its packages (./dev test installs them)")
+    with azure_server.serve_azure() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def az(azure_endpoint, monkeypatch):
+    """The URL of a fresh container."""
+    for name, value in {
+        "AZURE_STORAGE_USE_EMULATOR": "true",
+        "AZURITE_BLOB_STORAGE_URL": azure_endpoint,
+        "AZURE_STORAGE_ACCOUNT_NAME": azure_server.ACCOUNT,
+        "AZURE_STORAGE_ACCOUNT_KEY": azure_server.KEY,
+    }.items():
+        monkeypatch.setenv(name, value)
+    container = f"luff-{secrets.token_hex(4)}"
+    azure_server.make_container(azure_endpoint, container)
+    return f"az://{container}/team"
+
+
+@pytest.fixture(
+    params=[
+        "file",
+        "s3",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("rgw", "gs", "az")),
+    ]
+)
 def base(request, tmp_path):
     """The URL of a bucket, of each kind."""
-    return request.getfixturevalue("s3") if request.param == "s3" else f"file://{tmp_path}/bucket"
+    return f"file://{tmp_path}/bucket" if request.param == "file" else request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -176,6 +255,7 @@ class Proxy:
         self.requests: list[tuple[str, str, int, int]] = []  # method, path, bytes in, bytes out
         self.saw = None  # called with method, path and the body of a request
         self.lose = None  # called with method and path: True if the answer is to be lost
+        self.refuse = None  # called with the headers of a request: True if its condition is not to hold
         host = endpoint.split("//", 1)[1]
 
         class Handler(BaseHTTPRequestHandler):
@@ -183,6 +263,11 @@ class Proxy:
 
             def forward(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if proxy.refuse is not None and proxy.refuse(self.headers):
+                    self.send_response(412)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
                 upstream = http.client.HTTPConnection(host, timeout=60)
                 headers = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
                 upstream.request(self.command, self.path, body, headers)

@@ -476,6 +476,31 @@ def test_encrypted_runs_are_pruned_by_who_has_the_key(run, tmp_path, key_file, m
     assert every_object(store) == {}
 
 
+def test_a_run_whose_key_is_lost_can_be_removed_whole(run, tmp_path, key_file, monkeypatch):
+    from luff.remote import _prune
+
+    store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    fill(run)
+    upload(run, store)
+    store.put(card_key(run.run_id), json.dumps({"card": 1, "run_id": run.run_id}).encode())
+    other = tmp_path / "other.key"
+    new_key_file(str(other))
+    for key in (None, other):  # no key, and one that is not the run's
+        if key is not None:
+            monkeypatch.setenv("LUFF_BUCKET_KEY", str(key))
+        (left,) = _prune.prune(store, "metadata", older_ns=-3600 * 10**9, dry_run=False)
+        assert "no key here opens it" in left.problem
+    before = every_object(store)
+    (told,) = _prune.prune(store, "nothing", older_ns=-3600 * 10**9, dry_run=True)
+    assert (told.problem, every_object(store)) == ("", before)
+    assert told.objects >= 3
+    assert list(_prune.prune(store, "nothing", older_ns=3600 * 10**9, dry_run=False)) == []  # it is not old
+    (done,) = _prune.prune(store, "nothing", older_ns=-3600 * 10**9, dry_run=False)
+    assert (done.problem, done.objects) == ("", told.objects)
+    assert list(every_object(store)) == [card_key(run.run_id)]
+    assert json.loads(store.get(card_key(run.run_id), MAX_CARD)[0])["pruned"] == "all"
+
+
 def test_without_cryptography_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(Refused, match="pip install 'luff\\[remote\\]'"):

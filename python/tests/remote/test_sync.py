@@ -14,6 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import azure_server
+import gcs_server
 import pytest
 from bucket_copies import contents, copy_of
 from luff.remote import _uploader
@@ -384,17 +386,39 @@ def test_answers_lost_on_the_way_lose_nothing(run, s3, proxy, tmp_path):
     assert copy == run.files()
 
 
-def test_no_secret_is_written_anywhere(run, s3, tmp_path):
-    uploader = Uploader(str(run.path), open_store(s3))
+def test_a_store_that_wants_etags_without_quotes_gets_them(run, s3, proxy, tmp_path):
+    """As Ceph's gateway does. Others go on to get them as they were told."""
+    proxy.refuse = lambda headers: headers.get("If-Match", "").startswith('"')
+    store = open_store(s3)
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    for i in range(3):
+        run.append("w0000/m-000001.lfm", bytes([i]) * 1000)
+        uploader.flush()
+    assert copy_of(store, run, tmp_path / "copy")[1] == run.files()
+    # What has changed is still refused, and a second uploader is still noticed.
+    etag = store.put_new("object", b"one")
+    store.put("object", b"two")
+    with pytest.raises(Conflict):
+        store.put_if("object", b"three", etag)
+    Uploader(str(run.path), open_store(s3)).begin()
+    run.append("w0000/m-000001.lfm", b"more")
+    with pytest.raises(Fenced):
+        uploader.flush()
+
+
+def test_no_secret_is_written_anywhere(run, base, tmp_path):
+    uploader = Uploader(str(run.path), open_store(base))
     uploader.begin()
     run.append("w0000/m-000001.lfm", b"rows")
     uploader.flush("ended")
-    copy_of(open_store(s3), run, tmp_path / "copy")
+    copy_of(open_store(base), run, tmp_path / "copy")
     written = [f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()]
-    store = open_store(s3)
+    store = open_store(base)
     for key in ("luff.json", f"live/{run.run_id[0]}/{run.run_id}/u0000", f"runs/{run.run_id}/run.json"):
         written.append(store.get(key, 1 << 20)[0])
-    assert all(b"canary-secret" not in data for data in written)
+    for secret in ("canary-secret", gcs_server.OWNER, azure_server.KEY):
+        assert all(secret.encode() not in data for data in written)
 
 
 # ---- The command ----
@@ -558,6 +582,7 @@ def test_twenty_kills_lose_nothing(run, tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("base", ["file", "s3"], indirect=True)
 def test_two_hundred_kills_lose_nothing(run, base, tmp_path):
     kill_again_and_again(run, base, tmp_path, 200)
 

@@ -198,9 +198,16 @@ NO_ROOM = """
     from luff.ray import _watch
     _watch._BEGIN_S, _watch._ANSWER_S = 1.0, 1.0
 
+    def exists(name):
+        try:
+            ray.get_actor(name, namespace="luff")
+        except ValueError:
+            return False
+        return True
+
     def left():
         names = [f"luff-watch-{_watch.hashlib.sha256(runs.encode()).hexdigest()[:12]}-{n}-of-16" for n in range(16)]
-        return any(map(_watch._exists, names))
+        return any(map(exists, names))
 
     try:
         luff.ray.start(runs, 16, num_cpus=0.25, resources={"what no node has": 1.0})
@@ -224,6 +231,17 @@ NO_ROOM = """
     except KeyboardInterrupt:
         pass
     wait(lambda: not left())
+
+    # Of calls at once one makes the actor, so only that one ends it if it fails.
+    import concurrent.futures
+    named = ray.remote(_watch._Actor).options(
+        name="one", namespace="luff", lifetime="detached", resources={"what no node has": 1.0}
+    )
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: _watch._make_or_find(named, "one", runs, 0, 1, []), range(8)))
+    assert sum(new for _, new in made) == 1, made
+    assert len({actor._actor_id for actor, _ in made}) == 1
+    ray.kill(made[0][0])
     ray.shutdown()
     print("done")
 """

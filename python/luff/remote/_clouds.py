@@ -1,0 +1,81 @@
+"""What is particular to each kind of object store: where its server is, and by what it knows that an object changed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_AZURITE = "http://127.0.0.1:10000"  # where obstore looks for an emulator of Azure unless it is told
+_NO_GENERATION = "1"  # one that no object has: they count microseconds
+
+#: What a server says for good: asking again changes nothing.
+FINAL = {
+    "NoSuchBucket": "there is no such bucket; make it, or mend the URL",
+    "AccessDenied": "no right to do this; see the credentials and the policy of the bucket (docs/buckets.md)",
+    "InvalidAccessKeyId": "the credentials are not known to the store",
+    "SignatureDoesNotMatch": "the secret key is not the one of the access key",
+    "PermanentRedirect": "the bucket lies in another region; set AWS_REGION to it",
+    "AuthorizationHeaderMalformed": "the bucket lies in another region; set AWS_REGION to it",
+    "IllegalLocationConstraint": "the bucket lies in another region; set AWS_REGION to it",
+}
+
+
+def configuration(url: str) -> tuple[dict[str, Any], bool]:
+    """What obstore is to be told besides what it finds in the environment, and whether the server has no TLS.
+
+    A server without TLS is one of your own: nothing else has such an address.
+    """
+    found: dict[str, Any] = {}
+    if url.startswith("s3://"):
+        endpoint = _first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        if endpoint:  # has no name for each bucket
+            found = {"aws_endpoint": endpoint, "aws_virtual_hosted_style_request": "false"}
+        if not _first("AWS_REGION", "AWS_DEFAULT_REGION"):
+            found["aws_region"] = "us-east-1"
+    elif url.startswith("gs://"):
+        endpoint = _first("GOOGLE_BASE_URL")
+    elif _is_set("AZURE_STORAGE_USE_EMULATOR"):
+        endpoint = _first("AZURITE_BLOB_STORAGE_URL") or _AZURITE
+    else:
+        endpoint = _first("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+    return found, endpoint.startswith("http://")
+
+
+def _first(*names: str) -> str:
+    return next((value for name in names if (value := os.environ.get(name))), "")
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").lower() in ("1", "true", "on", "yes", "y")
+
+
+def tag_of(url: str, answer: Mapping[str, Any]) -> str:
+    """By what a store knows this state of an object again: its etag; of Google's, its generation, too.
+
+    Google's conditions on a put are about the generation, those on a get about the etag.
+    """
+    etag, generation = answer.get("e_tag") or "", answer.get("version") or ""
+    return f"{generation} {etag}" if url.startswith("gs://") and generation else etag
+
+
+def etag_of(tag: str) -> str:
+    """The etag in it, for the condition of a get."""
+    return tag.rpartition(" ")[2]
+
+
+def unchanged_since(url: str, tag: str, bare: bool) -> dict[str, str]:
+    """The condition of a put, as obstore takes it. `bare`: the etag without quotes."""
+    generation, _, etag = tag.rpartition(" ")
+    if url.startswith("gs://"):
+        return {"e_tag": etag, "version": generation or _NO_GENERATION}
+    return {"e_tag": etag.strip('"') if bare else etag}
+
+
+def unusable(url: str, reason: str) -> str:
+    """Why nothing can be asked of a URL, before anything was."""
+    if "Account must be specified" in reason:
+        return f"whose storage is it? set AZURE_STORAGE_ACCOUNT_NAME: {url}"
+    return f"no store has this URL: {url} ({reason})"
