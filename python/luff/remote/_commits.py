@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "luff-commit", 0
 MAX_COMMIT = 4 << 20
-MAX_NUMBER = 999_999
+MAX_NUMBER = 10_000
 MAX_LINES = 10_000
-MAX_FINDINGS = 64 << 20  # bytes of all lines of a run
+MAX_LINE = 3 << 20  # bytes of one as ASCII JSON: who judges is told of it in a line of 4 MiB
+MAX_FINDINGS = 64 << 20  # bytes of all lines of a run, each with what it costs in memory
+_LINE_COSTS = 200
+_MOST_AT_ONCE = 200  # commits that are read in one look
 # A commit whose actions nobody has carried out for so long is taken over. It is time that this process has seen pass.
 TAKE_OVER_S = 60.0
 _LOOK_S = 5.0  # readers, for the next commit of a live run
@@ -85,6 +88,8 @@ def parse_commit_untrusted(data: bytes, run_id: str, number: int) -> Commit:
     for line in lines:
         if not isinstance(line, str) or not line.startswith("{") or "\n" in line or "\r" in line:
             raise BadObject("a line of the commit is no finding")
+        if _is_long(line):
+            raise BadObject(f"a line of the commit has more than {MAX_LINE >> 20} MiB")
     return Commit(number, instance, tuple(lines), steps, _heads_untrusted(text.get("heads")))
 
 
@@ -117,8 +122,30 @@ def read_commit(store: Store, run_id: str, number: int) -> Commit | None:
         raise Refused(f"{error}: {store.url}/{key}") from None
 
 
+def _is_long(line: str) -> bool:
+    return len(line) > MAX_LINE // 12 and len(json.dumps(line)) > MAX_LINE
+
+
 def _hash(line: str) -> bytes:
+    """What tells a line from others. A finding begins and heals once, whatever texts two judges have for it."""
+    try:
+        text = json.loads(line)
+        if text["event"] in ("new", "healed"):
+            line = json.dumps([text["id"], text["event"], text["severity"]])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
     return hashlib.blake2b(line.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def _first_of_each(lines: Iterable[str]) -> Iterable[str]:
+    found: dict[bytes, str] = {}
+    for line in lines:
+        found.setdefault(_hash(line), line)
+    return found.values()
+
+
+def _size(lines: Iterable[str]) -> int:
+    return sum(len(line.encode(errors="surrogatepass")) + _LINE_COSTS for line in lines)
 
 
 class Ledger:
@@ -147,10 +174,24 @@ class Ledger:
     def knows(self, line: str) -> bool:
         return _hash(line) in self._known
 
+    def by_open(self, lines: Iterable[str]) -> dict[int, list[str]]:
+        """Lines by the commit that has them and on which nobody is known to have acted; under 0 the others."""
+        numbers = {
+            _hash(line): number for number, (_, _, commit) in self.open.items() for line in commit.lines
+        }
+        found: dict[int, list[str]] = {}
+        for line in lines:
+            found.setdefault(numbers.get(_hash(line), 0), []).append(line)
+        return found
+
     def load(self) -> None:
-        """Reads all commits."""
+        """Reads all commits: some for each call, until `loaded`."""
         numbers, done, taken = self._list()
-        for number in range(1, max(numbers, default=0) + 1):
+        highest = max(numbers, default=0)
+        if highest > MAX_NUMBER:
+            raise self._too_many()
+        upto = min(highest, self.number + _MOST_AT_ONCE)
+        for number in range(self.number + 1, upto + 1):
             commit = read_commit(self._store, self._run_id, number)
             if commit is None:
                 raise Refused(f"a commit is missing: {self._store.url}/{commit_key(self._run_id, number)}")
@@ -161,7 +202,12 @@ class Ledger:
                 self.open[number] = time.monotonic(), whose == self._instance, commit
         self._taken = taken
         self._marked = bool(numbers)
-        self.loaded = True
+        self.loaded = upto == highest
+
+    def _too_many(self) -> Refused:
+        return Refused(
+            f"the run has more than {MAX_NUMBER} commits: {self._store.url}/{_files.commits_prefix(self._run_id)}"
+        )
 
     def _taker(self, number: int, times: int) -> str:
         """Who has taken a commit over, the last time."""
@@ -193,10 +239,10 @@ class Ledger:
         return numbers, done, taken
 
     def _take(self, commit: Commit) -> None:
-        self.last = commit
-        self._bytes += sum(map(len, commit.lines))
+        self._bytes += _size(commit.lines)
         if self._bytes > MAX_FINDINGS:
             raise Refused(f"the run has more than {MAX_FINDINGS >> 20} MiB of findings: {self._store.url}")
+        self.last = commit
         self._known.update(map(_hash, commit.lines))
 
     def commit(
@@ -207,16 +253,14 @@ class Ledger:
         Calls `came` for each commit that is new, whoever has put it, with whether it is ours to act on. When it raises,
         whether the last put has succeeded is not known: the next call finds out.
         """
-        wanted = list(dict.fromkeys(lines))
+        wanted = list(_first_of_each(line for line in lines if not _is_long(line)))
         for _ in range(_ATTEMPTS):
             new = [line for line in wanted if not self.knows(line)]
             ends = bool(heads) and (self.last is None or self.last.heads != heads)
             if not new and not ends:
                 return
             if self.number >= MAX_NUMBER:
-                raise Refused(
-                    f"the run has a million commits: {self._store.url}/{_files.commits_prefix(self._run_id)}"
-                )
+                raise self._too_many()
             chunk = _fitting(new)
             ends = ends and len(chunk) == len(new)
             commit = Commit(self.number + 1, self._instance, tuple(chunk), steps, heads if ends else {})
@@ -316,18 +360,32 @@ class Findings:
         now = time.monotonic()
         if now < self._next:
             return
-        while (commit := read_commit(self._store, self._run_id, self._number + 1)) is not None:
-            new = [line for line in commit.lines if _hash(line) not in self._known]
-            self._bytes += sum(map(len, new))
-            if self._bytes > MAX_FINDINGS:
+        for _ in range(_MOST_AT_ONCE):  # the rest comes with the next look: the copy is held meanwhile
+            commit = read_commit(self._store, self._run_id, self._number + 1)
+            if commit is None:
+                break
+            new = [line for line in _first_of_each(commit.lines) if _hash(line) not in self._known]
+            size = _size(new) + _LINE_COSTS
+            if self._number >= MAX_NUMBER or self._bytes + size > MAX_FINDINGS:
                 raise Refused(
-                    f"the run has more than {MAX_FINDINGS >> 20} MiB of findings: {self._store.url}"
+                    f"the run has more than {MAX_FINDINGS >> 20} MiB of findings, or more than {MAX_NUMBER} "
+                    f"commits: {self._store.url}"
                 )
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            flags |= os.O_APPEND if self._number else os.O_TRUNC
-            with open(os.open(path, flags, 0o600), "wb") as file:
-                file.write("".join(f"{line}\n" for line in new).encode(errors="replace"))
+            try:
+                self._append(path, new)
+            except OSError:  # perhaps half of it stands there: all is written anew
+                self._number, self._bytes, self._known = 0, 0, set()
+                raise
+            self._bytes += size
             self._known.update(map(_hash, new))
             self._number = commit.number
+        else:
+            return
         self._next = now + (_LOOK_ENDED_S if ended else _LOOK_S)
+
+    def _append(self, path: str, lines: list[str]) -> None:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags |= os.O_APPEND if self._number else os.O_TRUNC
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            file.write("".join(f"{line}\n" for line in lines).encode(errors="replace"))

@@ -160,6 +160,59 @@ def test_a_commit_that_nobody_acts_on_is_taken_over_by_one(store, monkeypatch):
     assert others[1].open == {}
 
 
+def test_what_two_judges_word_differently_stands_once(store, tmp_path):
+    lines = [
+        json.dumps({"id": "f1", "event": event, "severity": "warn", "what": what})
+        for what in ("1.25", "about 1.2")
+        for event in ("new", "update", "healed")
+    ]
+    said = []
+    Watch(store, said, "a" * 32).find(lines[:3])
+    Watch(store, said, "b" * 32).find(lines[3:])
+    assert every_commit(store) == [*lines[:3], lines[4]]
+    watch = Watch(store, said, "c" * 32)
+    assert all(watch.ledger.knows(line) for line in lines)
+
+
+def test_a_look_reads_some_commits_and_the_next_one_goes_on(store, tmp_path, monkeypatch):
+    for line in LINES:
+        Watch(store, [], "a" * 32).find([line])
+    monkeypatch.setattr(_commits, "_MOST_AT_ONCE", 5)
+    copy = tmp_path / "rules" / "findings.jsonl"
+    findings, ledger = Findings(store, RUN), Ledger(store, RUN, "a" * 32)
+    for upto in (5, 10, 12):
+        assert not ledger.loaded
+        findings.look(str(copy), False)
+        ledger.load()
+        assert copy.read_text().split("\n") == [*LINES[:upto], ""]
+        assert ledger.lines == LINES[:upto]
+    assert ledger.loaded
+    monkeypatch.setattr(_commits, "MAX_NUMBER", 11)
+    for look in (Ledger(store, RUN, "b" * 32).load, lambda: Watch(store, [], "b" * 32)):
+        with pytest.raises(Refused, match="more than 11 commits"):
+            look()
+
+
+def test_half_a_line_on_a_full_disk_is_written_anew(store, tmp_path, monkeypatch):
+    Watch(store, [], "a" * 32).find(LINES[:2])
+    Watch(store, [], "a" * 32).find(LINES[:4])
+    copy = tmp_path / "rules" / "findings.jsonl"
+    findings, real, left = Findings(store, RUN), Findings._append, [2]
+
+    def append(self, path, lines):
+        left[0] -= 1
+        if left[0] == 0:
+            real(self, path, ["half"])
+            raise OSError(28, "No space left on device")
+        real(self, path, lines)
+
+    monkeypatch.setattr(Findings, "_append", append)
+    with pytest.raises(OSError, match="No space"):
+        findings.look(str(copy), False)
+    findings.look(str(copy), False)
+    assert copy.read_text().split("\n") == [*LINES[:4], ""]
+
+
 class Lossy:
     """A store whose answers are lost now and then, or which throttles; what a client then reports."""
 
@@ -210,6 +263,7 @@ def test_what_a_commit_must_not_be():
     text = json.loads(good)
     for change in (
         {"version": 1}, {"run_id": "f" * 32}, {"number": 4}, {"instance": "x"}, {"steps": -1}, {"steps": True},
+        {"lines": ['{"what": "' + "é" * 600_000 + '"}']},
         {"lines": ["no finding"]}, {"lines": ['{"a": 1}\n{"b": 2}']}, {"lines": [3]}, {"lines": {}},
         {"heads": [[0]]}, {"heads": [[0, -1]]}, {"heads": [[10_000, 1]]}, {"heads": 3}, {"format": "else"},
     ):  # fmt: skip
