@@ -81,7 +81,10 @@ class Fetcher:
                 continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
         listener.close()
-        os.unlink(os.path.join(self._root, "socket"))
+        try:
+            os.unlink(os.path.join(self._root, "socket"))
+        except FileNotFoundError:
+            pass
         self._cache.evict()
         for spool in self._spools.values():
             spool.save()

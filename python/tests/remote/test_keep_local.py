@@ -128,6 +128,6 @@ def test_another_bucket_lacks_what_the_first_one_alone_has_and_it_is_said(luff, 
     os.unlink(run.path / "w0000/d-000001.lfd")  # as the writer does
     uploader.flush()
     uploader.close()
-    done = luff("sync", run.path, second, "--drain", 5, expect=6)
+    done = luff("sync", run.path, second, "--drain", 60, expect=6)
     assert f"removed from this host are in {first}/{run.run_id} alone" in done.stderr
-    assert luff("sync", run.path, first, "--drain", 5).returncode == 0
+    assert luff("sync", run.path, first, "--drain", 60).returncode == 0
