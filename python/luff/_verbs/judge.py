@@ -1,4 +1,6 @@
-"""``judge [--state DIR] [--shard I/N] [--earlier] URL``: what ``luff watch URL`` asks for the bucket. Not for people.
+"""``judge [--state DIR] [--shard I/N] [--earlier] [--stops] URL``: asks a bucket for ``luff watch URL``.
+
+Not for people.
 
 Descriptor 3 is a socket: lines of JSON both ways (docs/spec/bucket-format.md, section 14).
 """
@@ -9,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -33,13 +36,25 @@ def _state_of(url: str, shard: str) -> str:
     return os.path.join(cache_root(), f"watch-{name}")
 
 
+def _luff() -> str:
+    """The command that judges."""
+    try:
+        return os.readlink(f"/proc/{os.getppid()}/exe")
+    except OSError:
+        return "luff"
+
+
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="luff watch")
     parser.add_argument("url", metavar="URL")
     parser.add_argument("--state", default="")
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--earlier", action="store_true")
+    parser.add_argument("--stops", action="store_true")
     arguments = parser.parse_args(words)
+    # A signal to the whole group, as service managers send it, is the parent's: we end when it lets us.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(fileno=_SOCKET)
     connection.set_inheritable(False)
     sending = threading.Lock()
@@ -57,7 +72,8 @@ def main(words: Sequence[str] | None = None) -> int:
         check_installed(url)
         number, _, of = arguments.shard.partition("/")
         state = os.path.abspath(arguments.state or _state_of(url, arguments.shard))
-        judge = Judge(url, state, (int(number), int(of)), arguments.earlier, tell)
+        shard = (int(number), int(of))
+        judge = Judge(url, state, shard, arguments.earlier, tell, stops=arguments.stops, luff=_luff())
         judge.start()
     except BucketError as error:
         tell({"error": str(error)})

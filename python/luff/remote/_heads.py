@@ -63,6 +63,16 @@ class Heads:
         return any(file.kind == "w" and not file.is_payload for file in files)
 
     @property
+    def rows(self) -> dict[tuple[int, File], int]:
+        """Bytes of all that rules read and that has rows, by uploader and file."""
+        return {
+            (uploader, file): entry.bytes
+            for uploader, host in self.hosts.items()
+            for file, entry in host.manifest.files.items()
+            if file.kind == "w" and not file.is_payload
+        }
+
+    @property
     def sequences(self) -> dict[int, int]:
         """Of the heads that were read, by uploader."""
         return {uploader: host.manifest.sequence for uploader, host in self.hosts.items()}

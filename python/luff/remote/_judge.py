@@ -8,6 +8,7 @@ docs/spec/bucket-format.md, section 14.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import secrets
@@ -22,13 +23,13 @@ from luff.remote import _files
 from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._checkpoint import get_checkpoint, put_checkpoint, seed
 from luff.remote._commits import Commit, Ledger
+from luff.remote._copies import Copies
 from luff.remote._disk import write_whole
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, of_disk
-from luff.remote._fetcher import Fetcher
 from luff.remote._judged_card import put_judged_card
 from luff.remote._requests import put_request
 from luff.remote._run_store import RunStore
-from luff.remote._spool import Spool, with_retries
+from luff.remote._spool import GONE_S, Spool, with_retries
 from luff.remote._store import normal_url, open_store
 
 if TYPE_CHECKING:
@@ -48,47 +49,15 @@ _LONGEST_PAUSE_S = 60.0
 _CARD_S = 60.0  # between two cards of a run
 _SAVE_S = 300.0  # between two checkpoints of a run in the bucket
 _SETTLED_S = 30.0  # a run that ended without a word has not changed for so long when it is judged to its end
+_FAILED_LOOK_S = 600.0  # of a run that cannot be judged as it is
 _REQUEST_S = 540.0  # a signature counts for ten minutes
 _TOLD_BYTES = 256 << 10  # of lines at once
 _AT_ONCE = 8
 _HEAD = re.compile(r"([0-9a-f])/([0-9a-f]{32})/u[0-9]{4}")
 
 
-class _Copies(Fetcher):
-    """The copies, for who judges them. A list tells what is new, so runs are not looked at one by one."""
-
-    most_connections = 20_000
-    retry_s = 2.0  # who judges waits: the others would, too
-    serving: threading.Thread | None = None
-
-    def _make_spool(self, folder: str, url: str, store: Store, run_id: str) -> Spool:
-        place = os.path.join(self._root, "socket")
-        return Spool(folder, url, store, run_id, place, self._cache, self._pool, judged_here=True)
-
-    def _look(self) -> None:
-        pass
-
-    def spool(self, url: str) -> Spool:
-        return self._spool_of(url)
-
-    def end(self, seconds: float) -> None:
-        """Notes which payload is here, for the next one, and serves nobody any more if nobody is there."""
-        with self._lock:
-            spools, used = list(self._spools.values()), self._connections > 0
-        if used:
-            for spool in spools:
-                spool.save()
-            return
-        self._idle_s = 0.01
-        if self.serving is not None:
-            self.serving.join(seconds)
-
-    def drop(self, spool: Spool) -> None:
-        """Removes a copy."""
-        with self._lock:
-            self._spools = {folder: one for folder, one in self._spools.items() if one is not spool}
-        shutil.rmtree(spool.folder, ignore_errors=True)
-        self._cache.drop(spool)
+class _More(Exception):
+    """The rest is done in another turn, so that others have theirs."""
 
 
 class _Run:
@@ -97,7 +66,7 @@ class _Run:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         # "new"; "open": it has a copy; "elsewhere": its host judges it; "over": judged to its end; "late": also, but
-        # what another judge has committed is not known to be acted on.
+        # what another judge has committed is not known to be acted on; "failed": it cannot be judged as it is.
         self.state = "new"
         self.heads: tuple[tuple[str, str], ...] = ()  # names and etags in the list
         self.looked: tuple[tuple[str, str], ...] = ()  # those at the last look
@@ -112,6 +81,7 @@ class _Run:
         self.ledger: Ledger | None = None
         self.store: Store | None = None
         self.steps = 0
+        self.judged: dict[Any, int] | None = None  # all rows are, but perhaps more come: what there was then
         self.ended: dict[int, int] = {}  # sequences of the heads once all uploaders had ended
         self.sequences: dict[int, int] = {}
         self.changed_at = time.monotonic()
@@ -133,11 +103,20 @@ class Judge:
         shard: tuple[int, int],
         earlier: bool,
         tell: Callable[[dict[str, Any]], None],
+        *,
+        stops: bool = False,
+        luff: str = "",
     ) -> None:
+        """`stops`: jobs are asked to stop with our signature, so nothing that others say was found is taken over.
+
+        `luff`: the command, for cards.
+        """
         self.url = normal_url(url)
         self.state = state
         self._shard, self._shards = shard
         self._earlier = earlier
+        self._stops = stops
+        self._luff = luff
         self._send = tell
         self._store = open_store(self.url)
         self._root = os.path.join(state, "copies")
@@ -149,10 +128,6 @@ class Judge:
         self._began_unix_ns = 0
         self._said = ""
         self._idle: bool | None = None
-        try:
-            self._luff = os.readlink(f"/proc/{os.getppid()}/exe")  # the command that judges
-        except OSError:
-            self._luff = "luff"
 
     # ---- Begin ----
 
@@ -167,7 +142,7 @@ class Judge:
         except OSError as error:
             raise Refused(f"{error.strerror}: {self._root}; --state names another place") from None
         with_retries(self._check_bucket, _START_S)
-        self._copies = _Copies(self._root, cache_bytes=8 << 30, idle_s=float("inf"))
+        self._copies = Copies(self._root, cache_bytes=8 << 30, idle_s=float("inf"))
         self.base = os.path.dirname(self._copies.spool(f"{self.url}/{'0' * 32}").folder)
         os.makedirs(self.base, mode=0o700, exist_ok=True)
         self._copies.serving = threading.Thread(target=self._copies.run, daemon=True)
@@ -301,6 +276,8 @@ class Judge:
         passed = now - run.looked_at
         if run.state == "elsewhere" and not run.queue:
             return run.heads != run.looked and passed > _QUIET_LOOK_S
+        if run.state == "failed" and not run.queue:
+            return run.heads != run.looked and passed > _FAILED_LOOK_S
         if run.queue or run.heads != run.looked or run.failing:
             return True
         return passed > {"open": _QUIET_LOOK_S, "late": _LATE_LOOK_S}.get(run.state, float("inf"))
@@ -327,11 +304,15 @@ class Judge:
             while run.queue:
                 self._do(run, run.queue[0])
                 run.queue.popleft()
+            if run.state == "open" and run.judged is not None:
+                self._end(run, run.judged)
             if run.state == "open":
                 self._take_over(run)
                 self._save(run, _SAVE_S)
                 self._put_card(run, _CARD_S)
             run.failing, run.pause = False, 0.0
+        except _More:
+            run.failing, run.pause = True, 0.0
         except Refused as error:
             problem, run.pause, run.refused = str(error), _LONGEST_PAUSE_S, True
         except BucketError as error:
@@ -355,26 +336,37 @@ class Judge:
 
     def _tell_idle(self) -> None:
         with self._lock:
-            at_rest = ("over", "elsewhere")
-            idle = all(
-                not run.busy
-                and not run.queue
-                and (run.state in at_rest or (run.refused and run.state == "new"))
-                for run in self._runs.values()
-            )
+            idle = all(self._is_at_rest(run) for run in self._runs.values())
         if idle != self._idle:
             self._idle = idle
             self._send({"idle": idle})
+
+    def _is_at_rest(self, run: _Run) -> bool:
+        if run.busy or run.queue:
+            return False
+        if run.state in ("over", "elsewhere", "failed"):
+            return True
+        if run.state != "new":
+            return False
+        if run.failing:
+            return run.refused
+        # Its job has died before it published anything.
+        return run.heads == run.looked and time.monotonic() - run.changed_at > GONE_S
 
     # ---- One run ----
 
     def _begin_run(self, run: _Run) -> tuple[Spool, Ledger]:
         """Reads what there is of a run: its heads, and its commits, which the judge is told."""
         spool = self._read_heads(run)  # first: they say whether the run is encrypted
-        if run.ledger is None or not run.ledger.loaded:
+        if run.ledger is None:
             run.ledger = Ledger(spool.store, run.run_id, self._instance)
+        if not run.ledger.loaded:
             run.ledger.load()
-            self._tell_lines(run, run.ledger.lines, 0, False)
+            if not run.ledger.loaded:
+                raise _More
+            # Whether somebody acts on what is open is not known: it may be ours to say.
+            for number, lines in sorted(run.ledger.by_open(run.ledger.lines).items()):
+                self._tell_lines(run, lines, number, False)
         return spool, run.ledger
 
     def _read_heads(self, run: _Run) -> Spool:
@@ -384,7 +376,7 @@ class Judge:
         return run.spool
 
     def _look_at(self, run: _Run) -> None:
-        if run.state in ("over", "elsewhere"):
+        if run.state in ("over", "elsewhere", "failed"):
             run.state = "new"
         if run.state == "open" and run.spool is not None:
             self._refresh(run, run.spool)
@@ -395,6 +387,7 @@ class Judge:
         if spool.heads.pruned:
             return self._leave_run(run, "over")
         if not spool.heads.has_rows and not spool.over:
+            self._note_heads(run, spool)
             return
         spool, ledger = self._begin_run(run)
         last = ledger.last
@@ -409,15 +402,35 @@ class Judge:
             return self._leave_run(run, "over")
         if not spool.heads.has_rows:  # nothing was recorded
             return self._leave_run(run, "over")
-        if not os.path.exists(os.path.join(spool.folder, "run.json")):
-            shutil.rmtree(os.path.join(spool.folder, "rules"), ignore_errors=True)  # half a beginning
-            seed(spool.folder, get_checkpoint(spool.store, run.run_id), ledger.lines)
+        self._seed(run, spool, ledger)
         ledger.lines.clear()
         spool.open(whole=True)
-        run.state, run.changed_at = "open", time.monotonic()
+        run.state, run.judged = "open", None
         self._note_heads(run, spool)
         self._send({"run": run.run_id, "open": True})
         self._tell_open(run, ledger)
+
+    def _seed(self, run: _Run, spool: Spool, ledger: Ledger) -> None:
+        """Lets the rules begin where the bucket says, in a new copy.
+
+        Who signs stops begins at the first step: what is found then, this machine has found.
+        """
+        rules, mark = os.path.join(spool.folder, "rules"), os.path.join(spool.folder, "seeded")
+        new = not os.path.exists(os.path.join(spool.folder, "run.json"))
+        if new or (self._stops and os.path.exists(mark)):
+            shutil.rmtree(rules, ignore_errors=True)  # half a beginning, or a seeded one
+            if os.path.exists(rules):
+                raise Unreachable(f"the copy cannot be written: {rules}")
+        if self._stops and os.path.exists(mark):
+            os.unlink(mark)
+        if not new or self._stops:
+            return
+        saved = get_checkpoint(spool.store, run.run_id)
+        if not all(ledger.knows(line) for line in saved[1].split("\n") if line):
+            saved = ("", "")  # it takes for found what nobody has committed
+        os.makedirs(spool.folder, mode=0o700, exist_ok=True)
+        write_whole(mark, b"")
+        seed(spool.folder, saved, ledger.lines)
 
     def _tell_open(self, run: _Run, ledger: Ledger) -> None:
         for number, (_, ours, commit) in sorted(ledger.open.items()):
@@ -425,7 +438,14 @@ class Judge:
                 self._tell_lines(run, list(commit.lines), number, True)
 
     def _refresh(self, run: _Run, spool: Spool) -> None:
-        spool.refresh()
+        try:
+            spool.refresh()
+        except Refused:
+            if run.heads:
+                raise
+            with self._lock:
+                run.queue.clear()
+            return self._leave_run(run, "over")  # its heads were removed: nobody goes on
         self._note_heads(run, spool)
         if spool.heads.judged_on_host:
             self._leave_run(run, "elsewhere")
@@ -441,7 +461,11 @@ class Judge:
     def _end_late(self, run: _Run) -> None:
         """Acts on what another judge has committed, if that one seems to be gone."""
         run.looked_at = time.monotonic()
-        if run.ledger is None or run.ledger.take_over():
+        if (
+            run.ledger is None
+            or run.ledger.take_over()
+            or any(ours for _, ours, _ in run.ledger.open.values())
+        ):
             run.state, run.ledger, run.looked = "new", None, ()  # with a copy, in which the judge acts
         elif not run.ledger.open:
             self._leave_run(run, "over")
@@ -451,15 +475,17 @@ class Judge:
         self._send({"run": run.run_id, "open": False})
         if run.spool is not None:
             self._copies.drop(run.spool)
-        run.spool, run.ledger, run.state = None, None, state
+        run.spool, run.ledger, run.state, run.judged = None, None, state, None
 
     def _tell_lines(self, run: _Run, lines: list[str], number: int, act: bool, again: bool = False) -> None:
         """Tells the judge which lines stand in the bucket, some at a time."""
         at = 0
         while at < len(lines):
             size, begin = 0, at
-            while at < len(lines) and (at == begin or size + len(lines[at]) < _TOLD_BYTES):
-                size += len(lines[at])
+            while at < len(lines):
+                size += len(json.dumps(lines[at]))
+                if at > begin and size > _TOLD_BYTES:
+                    break
                 at += 1
             told = {"run": run.run_id, "lines": lines[begin:at], "number": number, "act": act}
             self._send(told | ({"again": True} if again else {}))
@@ -470,26 +496,49 @@ class Judge:
         if asked["do"] == "commit":
             wanted = [str(line) for line in asked["lines"]]
             told = self._commit(run, ledger, wanted, {})
-            self._tell_lines(run, [line for line in wanted if line not in told], 0, False)
+            rest = ledger.by_open(line for line in wanted if line not in told)
+            for number, lines in sorted(rest.items()):
+                self._tell_lines(run, lines, number, False)
         elif asked["do"] == "done":
             ledger.done(int(asked["number"]))
         elif asked["do"] == "request":
             self._put_request(run, ledger, asked)
+        elif asked["do"] == "failed":
+            self._leave_run(run, "failed")
         elif asked["do"] == "judged":
             run.steps = int(asked["steps"])
-            settled = time.monotonic() - run.changed_at > _SETTLED_S
-            heads = run.ended or (run.sequences if settled else {})
-            if heads:
-                self._commit(run, ledger, [], heads)
-            self._save(run, 0.0)
-            self._put_card(run, 0.0)
-            late = bool(heads) and run.spool is not None and bool(ledger.open)
-            spool, store = run.spool, ledger
-            self._leave_run(run, "over" if heads else "new")
-            if late:
-                run.spool, run.ledger, run.state = spool, store, "late"
-            if not heads:
-                run.looked = ()  # what came meanwhile is judged
+            if run.state == "open" and run.spool is not None:  # else it was left meanwhile
+                run.judged = run.spool.heads.rows
+
+    def _end(self, run: _Run, judged: dict[Any, int]) -> None:
+        """Ends a run whose rows are judged, once no more of them can come."""
+        assert run.spool is not None and run.ledger is not None
+        if run.spool.heads.rows != judged:  # the job went on
+            run.ended = {}
+            self._note_heads(run, run.spool)
+            return self._judge_on(run)
+        if any(
+            ours for _, ours, _ in run.ledger.open.values()
+        ):  # it became ours when the judge had left the run
+            self._judge_on(run)
+            return self._tell_open(run, run.ledger)
+        settled = time.monotonic() - run.changed_at > _SETTLED_S
+        heads = run.ended or (run.sequences if settled else {})
+        if not heads:
+            return  # the copy stays
+        ledger, sequences = run.ledger, run.sequences
+        self._commit(run, ledger, [], heads)
+        self._save(run, 0.0)
+        self._put_card(run, 0.0)
+        self._leave_run(run, "over")
+        if ledger.open:
+            run.ledger, run.state = ledger, "late"
+        if heads != sequences:
+            run.looked = ()  # it has ended a second time meanwhile
+
+    def _judge_on(self, run: _Run) -> None:
+        run.judged = None
+        self._send({"run": run.run_id, "open": True})
 
     def _commit(self, run: _Run, ledger: Ledger, lines: list[str], heads: dict[int, int]) -> set[str]:
         """Returns the lines that the judge was told of. What came before a failure is told, too."""
@@ -508,15 +557,22 @@ class Judge:
             self._send(
                 {"say": f"run {run.run_id}: its job could not be asked to stop in time; it is asked again"}
             )
-            for number, (_, ours, commit) in sorted(ledger.open.items()):
-                if ours:
-                    self._tell_lines(run, list(commit.lines), number, True, again=True)
+            ours = [(n, commit) for n, (_, is_ours, commit) in sorted(ledger.open.items()) if is_ours]
+            with self._lock:  # they are not done, after all
+                for one in [one for one in run.queue if one["do"] == "done"]:
+                    if one["number"] in [number for number, _ in ours]:
+                        run.queue.remove(one)
+            for number, commit in ours:
+                self._tell_lines(run, list(commit.lines), number, True, again=True)
             return
         put_request(self._store, run.run_id, asked["object"].encode())
 
     def _take_over(self, run: _Run) -> None:
         if run.ledger is not None:
-            for commit in run.ledger.take_over():
+            won = run.ledger.take_over()
+            if won and run.judged is not None:
+                self._judge_on(run)
+            for commit in won:
                 self._tell_lines(run, list(commit.lines), commit.number, True)
 
     def _put_card(self, run: _Run, pause: float) -> None:

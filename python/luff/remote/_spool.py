@@ -38,6 +38,7 @@ _AT_ONCE = 8  # parts of metadata in memory
 _MOST_INDEXES = 4  # in memory
 # A head that has not changed for so long, while the bucket answers, has no uploader any more.
 SILENT_S = 5 * HEARTBEAT_S
+GONE_S = 900.0  # and its workers have ended, for who judges
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 
 
@@ -436,6 +437,12 @@ class Spool:
             raise Refused(f"found {len(data)} bytes, expected {end - begin}: {self._store.url}/{key}")
         return data
 
+    def _is_gone(self, host: Host) -> bool:
+        """For who judges, a worker whose host is gone has ended: its findings are not kept back for ever."""
+        if not self._judged_here or self._problem:  # a bucket that does not answer tells nothing
+            return False
+        return time.monotonic() - host.changed_at > GONE_S
+
     def _tell(self) -> None:
         """Writes mirror.json, which readers look at."""
         now = time.monotonic()
@@ -443,7 +450,8 @@ class Spool:
         for file, (uploader, _) in self._files.items():
             if file.kind == "w":
                 manifest = self.heads.hosts[uploader].manifest
-                workers[file.folder] = [file.folder, manifest.host_unix_ns, manifest.state == "ended"]
+                ended = manifest.state == "ended" or self._is_gone(self.heads.hosts[uploader])
+                workers[file.folder] = [file.folder, manifest.host_unix_ns, ended]
         newest = max(self.heads.hosts.values(), key=lambda host: host.manifest.host_unix_ns, default=Host())
         text = json.dumps(
             {

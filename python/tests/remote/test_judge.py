@@ -6,14 +6,16 @@ import json
 import os
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 from conftest import Run
-from luff.remote import _commits, _judge
+from luff.remote import _commits, _judge, _spool
 from luff.remote._checkpoint import get_checkpoint
-from luff.remote._commits import read_commit
+from luff.remote._commits import Ledger, read_commit
 from luff.remote._errors import Refused, Unreachable
+from luff.remote._files import head_key
 from luff.remote._judge import Judge
 from luff.remote._store import open_store
 from luff.remote._uploader import Uploader
@@ -32,9 +34,9 @@ def wait_for(what, seconds=90):
 class Beside:
     """A judge's door, and what it tells."""
 
-    def __init__(self, base, state, shard=(0, 1), earlier=False):
+    def __init__(self, base, state, shard=(0, 1), earlier=False, stops=False):
         self.told = []
-        self.judge = Judge(base, str(state), shard, earlier, self.told.append)
+        self.judge = Judge(base, str(state), shard, earlier, self.told.append, stops=stops)
         self.judge.start()
         self.thread = threading.Thread(target=self.judge.follow)
         self.thread.start()
@@ -54,9 +56,12 @@ class Beside:
         self.judge.hear({"run": run.run_id, **asked})
 
     def leave(self):
-        self.judge.leave(5.0)
+        self.judge.leave(60.0)
         self.thread.join()
         os.close(self.judge._held)  # as the end of the process does
+
+    def opened(self, run):
+        return [one["open"] for one in self.told if one.get("run") == run.run_id and "open" in one]
 
     def is_idle(self):
         return [one["idle"] for one in self.told if "idle" in one][-1:] == [True]
@@ -157,6 +162,92 @@ def test_another_host_begins_where_the_bucket_says(beside, job, store):
     wait_for(lambda: (other.copy(run) / "run.json").exists())
     assert (other.copy(run) / "rules/luff/findings.jsonl").read_text() == LINE + "\n"
     assert other.of(run) == [{"run": run.run_id, "lines": [LINE], "number": 0, "act": False}]
+    other.leave()
+    signs = beside("another", stops=True)  # and puts its name under what it has found itself
+    wait_for(lambda: signs.opened(run))
+    assert not (signs.copy(run) / "rules").exists()
+
+
+def test_a_checkpoint_that_takes_for_found_what_nobody_has_committed_is_not_used(beside, job, store):
+    run, _ = job()
+    forged = {"format": "luff-checkpoint", "version": 0, "run_id": run.run_id}
+    forged |= {"checkpoint": "{}", "findings": LINE + "\n"}
+    store.put(f"rules/luff/{run.run_id}/checkpoint", zlib.compress(json.dumps(forged).encode()))
+    assert get_checkpoint(store, run.run_id) == ("{}", LINE + "\n")
+    one = beside()
+    wait_for(lambda: one.opened(run))
+    assert not (one.copy(run) / "rules").exists()
+
+
+def test_a_judged_run_whose_upload_goes_on_keeps_its_copy(beside, job, store):
+    one = beside()
+    run, uploader = job()
+    wait_for(lambda: one.opened(run) == [True])
+    one.ask(run, do="judged", steps=1)
+    wait_for(lambda: one.judge._runs[run.run_id].judged is not None)
+    run.append("w0000/d-000001.lfd", b"a value")
+    uploader.flush()
+    assert one.opened(run) == [True]
+    run.append("w0000/m-000001.lfm", b", more")
+    uploader.flush("ended")
+    wait_for(lambda: one.opened(run) == [True, True])  # the rest is judged
+    wait_for(lambda: one.has_ended(run))
+    one.ask(run, do="judged", steps=2)
+    wait_for(one.is_idle)
+    assert one.opened(run) == [True, True, False]
+    assert read_commit(store, run.run_id, 1).steps == 2
+
+
+def test_uploads_that_were_killed_are_judged_to_their_end(beside, job, store, monkeypatch):
+    monkeypatch.setattr(_judge, "_SETTLED_S", 0.3)
+    monkeypatch.setattr(_judge, "_QUIET_LOOK_S", 0.3)
+    one = beside()
+    run, _ = job()
+    wait_for(lambda: one.opened(run))
+    one.ask(run, do="judged", steps=1)
+    wait_for(one.is_idle)
+    assert list(read_commit(store, run.run_id, 1).heads) == [0]
+    assert one.opened(run) == [True, False]
+
+
+def test_workers_of_a_host_that_is_gone_have_ended(beside, job, monkeypatch):
+    monkeypatch.setattr(_judge, "_QUIET_LOOK_S", 0.3)
+    one = beside()
+    run, _ = job()
+    wait_for(lambda: one.opened(run))
+    told = one.copy(run) / "mirror.json"
+    assert [ended for *_, ended in json.loads(told.read_text())["workers"]] == [False]
+    monkeypatch.setattr(_spool, "GONE_S", 0.0)
+    wait_for(lambda: [ended for *_, ended in json.loads(told.read_text())["workers"]] == [True])
+
+
+def test_runs_that_cannot_be_judged_or_were_removed_hold_up_nobody(beside, job, store):
+    one = beside()
+    damaged, _ = job("damaged")
+    removed, _ = job("removed")
+    wait_for(lambda: one.opened(damaged) and one.opened(removed))
+    one.ask(damaged, do="failed")
+    store.delete(head_key(removed.run_id, 0))
+    wait_for(one.is_idle)
+    assert not one.copy(damaged).exists()
+    assert not one.copy(removed).exists()
+
+
+def test_a_bucket_that_is_away_at_the_first_look_is_not_at_rest(beside, job, monkeypatch):
+    run, _ = job()
+    store = open_store(beside("first").judge.url)
+    real, asked = type(store).get, []
+
+    def get(self, key, *words):
+        if key.startswith("live/"):
+            asked.append(key)
+            raise Unreachable("503 SlowDown")
+        return real(self, key, *words)
+
+    monkeypatch.setattr(type(store), "get", get)
+    one = beside("another")
+    wait_for(lambda: len(asked) > 6)
+    assert {"idle": True} not in one.told
 
 
 def test_killed_between_commit_and_act_the_same_state_acts_at_once_another_one_later(
@@ -178,15 +269,16 @@ def test_killed_between_commit_and_act_the_same_state_acts_at_once_another_one_l
     wait_for(lambda: "000001.done" in store.children(f"rules/luff/{run.run_id}/"))
 
 
-def test_a_run_that_ended_with_a_finding_nobody_acted_on_is_taken_up_again(beside, job, monkeypatch):
+def test_a_run_that_ended_with_a_finding_nobody_acted_on_is_taken_up_again(beside, job, store, monkeypatch):
     one = beside()
     run, uploader = job()
     uploader.flush("ended")
     wait_for(lambda: one.has_ended(run))
-    one.ask(run, do="commit", lines=[LINE])
-    one.ask(run, do="judged", steps=5)
-    wait_for(lambda: not one.copy(run).exists())
+    heads = one.judge._runs[run.run_id].sequences
     one.leave()
+    dead = Ledger(store, run.run_id, "d" * 32)
+    dead.load()
+    dead.commit([LINE], 5, heads, lambda *_: None)
     monkeypatch.setattr(_commits, "TAKE_OVER_S", 0.5)
     monkeypatch.setattr(_judge, "_LATE_LOOK_S", 0.1)
     other = beside("another")

@@ -59,9 +59,13 @@ class Bench:
     def watch(self, *options, name="watch", state="state"):
         return self._start(name, "watch", self.base, "--state", self.folder / state, *options)
 
+    def begin(self):
+        """Runs that begin from now on are judged, however late the first watch is."""
+        open_store(self.base).put_new("judges/luff", b"{}")
+
     def drain(self, *options, state="state"):
         watch = self.watch("--drain", *options, name="drain", state=state)
-        assert watch.wait(180) == 0, self.err("drain")
+        assert watch.wait(600) == 0, self.err("drain")
         return self.err("drain")
 
     def err(self, name):
@@ -99,12 +103,13 @@ def new(lines):
 
 def test_runs_are_judged_from_the_bucket_as_beside_them(luff, bench):
     """What is found stands in the bucket, byte for byte as a look at the run itself finds it, and readers see it."""
+    bench.begin()
     watch = bench.watch()
     jobs = {"sick": bench.job("sick", nan_at=25, steps=120), "sound": bench.job("sound", steps=120)}
     for name, job in jobs.items():
         assert job.wait(180) == 0, bench.err(name)
     watch.send_signal(signal.SIGTERM)
-    assert watch.wait(60) == 0, bench.err("watch")
+    assert watch.wait(180) == 0, bench.err("watch")
     bench.drain()
     for name in jobs:
         here = luff("check", bench.folder / name, "--json", expect=None).stdout.splitlines()
@@ -129,6 +134,7 @@ def test_runs_are_judged_from_the_bucket_as_beside_them(luff, bench):
 
 
 def test_killed_at_any_moment_and_two_at_once_each_finding_is_said_once(bench):
+    bench.begin()
     jobs = [bench.job(f"job{i}", nan_at=30 if i % 2 else NEVER, steps=150) for i in range(4)]
     states = ("state", "other")
     for pause in (1.0, 2.5, 0.7, 1.8):
@@ -159,11 +165,10 @@ def test_a_job_is_stopped_through_the_bucket(luff, bench):
     refused = luff("watch", bench.base, "--on-finding", "stop", expect=2)
     assert "--key" in refused.stderr
     bench.watch("--on-finding", "stop", "--key", bench.folder / "key", "--rules", "NonFinite")
-    job = bench.job("job", nan_at=20, steps=8000, options=("--config", config))
-    assert job.wait(180) == 76, bench.err("job") + bench.err("watch")
+    job = bench.job("job", nan_at=20, steps=NEVER, options=("--config", config))
+    assert job.wait(600) == 76, bench.err("job") + bench.err("watch")
     with package.open_trial(bench.folder / "job") as trial:
         assert trial.outcome == "stopped"
-        assert len(trial.steps("TRAIN")) < 8000
     names = open_store(bench.base).children(f"requests/{bench.url('job')[-32:]}/")
     assert names == ["000001.json"]
 
