@@ -85,6 +85,7 @@ Status OpenDoor(const WatchBaseOptions& wanted, watch::FleetOptions* options) {
   if (!wanted.state.empty())
     command->push_back("--state=" + std::filesystem::absolute(wanted.state).lexically_normal().string());
   if (wanted.earlier) command->emplace_back("--earlier");
+  if (options->runs.stop_on_finding) command->emplace_back("--stops");
   command->emplace_back("--");
   command->push_back(wanted.base);
   RaiseFileLimit();

@@ -105,6 +105,10 @@ bool BucketDoor::Judged(const std::string& run_id, std::size_t steps) {
   return child_ != nullptr && child_->Send(DoorLine({{"do", "judged"}, {"run", run_id}, {"steps", steps}}));
 }
 
+bool BucketDoor::Failed(const std::string& run_id) {
+  return child_ != nullptr && child_->Send(DoorLine({{"do", "failed"}, {"run", run_id}}));
+}
+
 std::vector<Told> BucketDoor::Hear() {
   std::vector<Told> all = std::exchange(told_, {});
   if (child_ == nullptr) {

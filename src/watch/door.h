@@ -43,6 +43,8 @@ class Door {
   [[nodiscard]] virtual bool Request(const std::string& run_id, const std::string& object) = 0;
   /// The run is judged to its end; its copy may go.
   [[nodiscard]] virtual bool Judged(const std::string& run_id, std::size_t steps) = 0;
+  /// The run cannot be judged as it is; its copy may go.
+  [[nodiscard]] virtual bool Failed(const std::string& run_id) = 0;
   /// What has come since the last call.
   [[nodiscard]] virtual std::vector<Told> Hear() = 0;
   /// True once after the process behind it was started anew: what was not answered is to be asked again.
@@ -66,6 +68,7 @@ class BucketDoor final : public Door {
   [[nodiscard]] bool Done(const std::string& run_id, std::uint64_t number) override;
   [[nodiscard]] bool Request(const std::string& run_id, const std::string& object) override;
   [[nodiscard]] bool Judged(const std::string& run_id, std::size_t steps) override;
+  [[nodiscard]] bool Failed(const std::string& run_id) override;
   [[nodiscard]] std::vector<Told> Hear() override;
   [[nodiscard]] bool BegunAnew() override;
   void Leave(double seconds) override;

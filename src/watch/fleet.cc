@@ -190,6 +190,10 @@ void Fleet::TryOpen(const std::string& path, std::int64_t now) {
   waiting.next_ns = now + (waiting.elsewhere ? kElsewhereNs : waiting.pause_ns);
   if (code == StatusCode::kUnavailable || waiting.elsewhere || std::exchange(waiting.told, true)) return;
   voice_.say(fmt::format("luff: {} is not judged: {}", NameOf(path), opened.status().message()));
+  if (options_.door == nullptr) return;
+  waiting_.erase(path);
+  copies_.erase(NameOf(path));
+  failed_in_bucket_.insert(NameOf(path));
 }
 
 void Fleet::Close(const std::string& path) {
@@ -206,6 +210,12 @@ void Fleet::Close(const std::string& path) {
   runs_.erase(at);
   if (failed) {
     ++failed_;
+    if (options_.door != nullptr) {
+      offered_.erase(id);
+      copies_.erase(id);
+      failed_in_bucket_.insert(id);
+      return;
+    }
     Waiting& waiting = waiting_[path];
     waiting.told = true;
     waiting.pause_ns = kLongestRetryNs;

@@ -67,7 +67,7 @@ class Fleet {
   [[nodiscard]] std::size_t live() const noexcept { return runs_.size(); }
   /// No run is live, and none is waited for.
   [[nodiscard]] bool idle() const noexcept {
-    return runs_.empty() && waiting_.empty() && judged_in_bucket_.empty() &&
+    return runs_.empty() && waiting_.empty() && judged_in_bucket_.empty() && failed_in_bucket_.empty() &&
            (options_.door == nullptr || door_idle_);
   }
 
@@ -123,6 +123,7 @@ class Fleet {
   std::map<std::string, Offered> offered_;               // by the run's id
   std::set<std::string> copies_;                         // ids of runs whose copies are to be judged
   std::map<std::string, std::size_t> judged_in_bucket_;  // not told yet: steps, by the run's id
+  std::set<std::string> failed_in_bucket_;               // not told yet: ids of runs that cannot be judged
   std::size_t failed_ = 0, slow_ = 0;
   std::uint64_t turn_ = 0;
   std::int64_t next_scan_ns_ = 0, behind_since_ns_ = -1, next_numbers_ns_ = 0;

@@ -47,8 +47,15 @@ void Fleet::HearDoor() {
 
 void Fleet::Drop(const std::string& run_id) {
   copies_.erase(run_id);
-  offered_.erase(run_id);
   const auto at = runs_.find(options_.base + "/" + run_id);
+  if (const auto told_of = offered_.find(run_id); told_of != offered_.end()) {
+    // What is acted on, and is not noted, another one does a minute later.
+    if (at != runs_.end() && !at->second->busy() && !at->second->asking()) {
+      for (const std::uint64_t number : told_of->second.acting)
+        static_cast<void>(options_.door->Done(run_id, number));
+    }
+    offered_.erase(told_of);
+  }
   if (at == runs_.end()) return;
   {
     const std::scoped_lock lock(lane_mutex_);
@@ -65,7 +72,7 @@ void Fleet::Take(const Told& told) {
     } else {
       for (const std::string& line : told.lines) {
         if (const auto parsed = rules::ParseFindingUntrusted(line); parsed.ok())
-          said_.Know(RunKey(told.run_id, told.run_id), parsed->first, parsed->second);
+          said_.KnowOfOthers(RunKey(told.run_id, told.run_id), parsed->first, parsed->second, told.number);
       }
     }
     return;
@@ -85,8 +92,8 @@ void Fleet::Take(const Told& told) {
     if (!parsed.ok()) continue;
     const Event event{parsed->first, parsed->second};
     if (!told.act) {
-      said_.Know(key, event.finding, event.event);
-    } else if (said_.IsNews(key, event.finding, event.event)) {
+      said_.KnowOfOthers(key, event.finding, event.event, told.number);
+    } else if (said_.IsOursToSay(key, event.finding, event.event, told.number)) {
       Say(run, event);
     } else {  // said, and perhaps not asked for: a process was killed in between
       run->AskAgain(event);
@@ -108,11 +115,12 @@ void Fleet::TalkToDoor() {
     }
     if (!lines.empty() && options_.door->Commit(id, lines)) offered.sent += lines.size();
     const auto at = runs_.find(options_.base + "/" + id);
-    if (at == runs_.end() || at->second->busy()) continue;
+    if (at == runs_.end() || at->second->busy() || at->second->asking()) continue;
     std::erase_if(offered.acting, [&](std::uint64_t number) { return options_.door->Done(id, number); });
   }
   std::erase_if(judged_in_bucket_,
                 [&](const auto& one) { return options_.door->Judged(one.first, one.second); });
+  std::erase_if(failed_in_bucket_, [&](const std::string& id) { return options_.door->Failed(id); });
 }
 
 // What was found, and is not in the bucket yet, is committed, and what it asks for is asked for.

@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "keys/secret_key.h"
 #include "luff/base/env.h"
 #include "luff/store/reader.h"
 #include "query/testing.h"
@@ -35,6 +36,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 constexpr char kToken[] = "0123456789abcdef0123456789abcdef";
@@ -253,8 +255,10 @@ class Double final : public Door {
   }
   bool Done(const std::string&, std::uint64_t number) override { return done.push_back(number), true; }
   bool Request(const std::string& run_id, const std::string&) override {
+    if (refuses) return false;
     return requests.push_back(run_id), true;
   }
+  bool Failed(const std::string& run_id) override { return failed.push_back(run_id), true; }
   bool Judged(const std::string& run_id, std::size_t steps) override {
     return judged.emplace_back(run_id, steps), true;
   }
@@ -269,20 +273,21 @@ class Double final : public Door {
 
   std::vector<std::pair<std::string, std::string>> asked;
   std::vector<std::uint64_t> done;
-  std::vector<std::string> requests;
+  std::vector<std::string> requests, failed;
   std::vector<std::pair<std::string, std::size_t>> judged;
   std::vector<Told> tells;
-  bool anew = false, left = false;
+  bool anew = false, left = false, refuses = false;
 };
 
 /// A run with a NaN that has ended, called by its id as copies are, and a fleet that judges it.
 class Copy {
  public:
-  Copy() {
-    {
-      Training training(runs_.Path("faulty"));
-      for (int i = 0; i < 30; ++i) training.Step(i < 20 ? 1.0 : std::nan(""));
-      training.w.Close();
+  explicit Copy(bool lives = false) {
+    training_ = std::make_unique<Training>(runs_.Path("faulty"));
+    for (int i = 0; i < 30; ++i) training_->Step(i < 20 ? 1.0 : std::nan(""));
+    if (!lives) {
+      training_->w.Close();
+      training_.reset();
     }
     id = store::ReadRunId(runs_.Path("faulty")).value();
     std::filesystem::rename(runs_.Path("faulty"), runs_.Path(id));
@@ -296,6 +301,9 @@ class Copy {
     options.door = door;
     options.runs.choices = rules::ParseChoices("NonFinite", rules::ParameterSet::kLuff).value();
     options.runs.stop_on_finding = stops;
+    if (stops)
+      options.runs.key = std::make_shared<const keys::SecretKey>(
+          keys::SecretKey::Create(runs_.base() + "/key", "judge").value());
     options.runs.ask = [to = door](const std::string& run_id, const std::string& object) {
       return to->Request(run_id, object);
     };
@@ -334,6 +342,8 @@ class Copy {
     door->tells.push_back(told);
   }
 
+  [[nodiscard]] std::string Path() const { return runs_.Path(id); }
+
   std::string id;
   std::shared_ptr<Double> door = std::make_shared<Double>();
   std::unique_ptr<Fleet> fleet;
@@ -341,6 +351,7 @@ class Copy {
 
  private:
   Runs runs_;
+  std::unique_ptr<Training> training_;
 };
 
 TEST(Bucket, AFindingIsSaidOnceItStandsInACommitOfOurs) {
@@ -398,6 +409,70 @@ TEST(Bucket, WhatWasKnownBefore_AndWhatIsToBeActedOn_ComesBeforeTheRunIsOpened) 
   acts.TurnUntil([&] { return !acts.door->done.empty(); });
   EXPECT_THAT(acts.said, ElementsAre(acts.id + " NonFinite new"));
   EXPECT_THAT(acts.door->done, ElementsAre(3U));
+}
+
+TEST(Bucket, WhatNobodyHasActedOnIsSaid_AlsoByWhoKnewOfIt) {
+  Copy copy(true);
+  copy.Begin();
+  copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+  const std::vector<std::string> known = copy.door->Lines();
+  copy.Tell(known, 3, false);  // another one's
+  copy.Turn(3);
+  EXPECT_THAT(copy.said, IsEmpty());
+  copy.Tell(known, 3, true);  // who has died, so it is ours
+  copy.TurnUntil([&] { return !copy.door->done.empty(); });
+  EXPECT_THAT(copy.said, ElementsAre(copy.id + " NonFinite new"));
+
+  Copy begins(true);
+  begins.Tell(known, 3, false);  // after a restart: before its copy is there
+  begins.Tell(known, 3, true);
+  begins.Begin();
+  begins.TurnUntil([&] { return !begins.door->done.empty(); });
+  EXPECT_THAT(begins.said, ElementsAre(begins.id + " NonFinite new"));
+  begins.Tell(known, 3, true);
+  begins.Turn(3);
+  EXPECT_THAT(begins.said, SizeIs(1));
+
+  Copy later;
+  later.Tell(known, 2, false);
+  later.Tell(known, 3, true);  // an earlier commit says it
+  later.Begin();
+  later.TurnUntil([&] { return !later.door->done.empty(); });
+  EXPECT_THAT(later.said, IsEmpty());
+}
+
+TEST(Bucket, AStopIsSignedForWhatTheRulesHereHaveFoundAlone_UntilTheDoorTakesIt) {
+  Copy forged(true);
+  forged.Begin(true);
+  forged.TurnUntil([&] { return !forged.door->asked.empty(); });
+  nlohmann::json line = TryParseJson(forged.door->Lines().front());
+  line["id"] = "f0f0f0f0f0f0f0f0";
+  line["severity"] = "stop";
+  forged.Tell({line.dump()}, 1, true);
+  forged.TurnUntil([&] { return !forged.said.empty(); });
+  forged.Turn();
+  EXPECT_THAT(forged.door->requests, IsEmpty());
+  EXPECT_THAT(forged.door->done, IsEmpty());  // it waits, until all is judged
+  forged.door->refuses = true;
+  forged.Tell(forged.door->Lines(), 2, true);
+  forged.TurnUntil([&] { return forged.said.size() == 2; });
+  forged.Turn();
+  EXPECT_THAT(forged.door->done, IsEmpty());
+  forged.door->refuses = false;
+  forged.TurnUntil([&] { return forged.door->done.size() == 2; });
+  EXPECT_THAT(forged.door->requests, ElementsAre(forged.id));
+}
+
+TEST(Bucket, ACopyThatCannotBeJudgedIsGivenBack) {
+  Copy copy;
+  std::filesystem::resize_file(copy.Path() + "/run.json", 3);
+  copy.Begin();
+  copy.TurnUntil([&] { return !copy.door->failed.empty(); });
+  EXPECT_THAT(copy.door->failed, ElementsAre(copy.id));
+  Told idle;
+  idle.idle = true;
+  copy.door->tells.push_back(idle);
+  copy.TurnUntil([&] { return copy.fleet->idle(); });
 }
 
 TEST(Bucket, ACopyIsJudgedOnlyWhileTheDoorSaysSo) {

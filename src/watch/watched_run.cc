@@ -80,7 +80,7 @@ Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::stri
   options.checkpoint_steps = kCheckpointSteps;
   auto evaluator = rules::Evaluator::Open(
       options, [to = run.get()](const rules::Finding& finding, const std::string& event) {
-        to->events_.push_back({finding, event});
+        to->NoteFound(finding, event);
       });
   if (!evaluator.ok()) {
     const bool held = evaluator.status().code() == StatusCode::kFailedPrecondition;
@@ -93,7 +93,7 @@ Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::stri
     std::size_t from = 0;
     for (std::size_t end = 0; (end = text->find('\n', from)) != std::string::npos; from = end + 1) {
       auto parsed = rules::ParseFindingUntrusted(std::string_view(*text).substr(from, end - from));
-      if (parsed.ok()) run->events_.push_back({std::move(parsed->first), std::move(parsed->second)});
+      if (parsed.ok()) run->NoteFound(std::move(parsed->first), std::move(parsed->second));
     }
   }
   return run;
@@ -155,6 +155,11 @@ bool WatchedRun::HasEnded() {
   return !more.ok() || !*more;
 }
 
+void WatchedRun::NoteFound(rules::Finding finding, std::string event) {
+  if (ask_ && stop_on_finding_ && finding.severity == rules::Severity::kStop) proven_.insert(finding.id);
+  events_.push_back({std::move(finding), std::move(event)});
+}
+
 void WatchedRun::Finish() {
   if (const Status done = evaluator_->Finish(*trial_); !done.ok()) {
     failure_ = done;
@@ -203,8 +208,11 @@ void WatchedRun::ForgetAsked() {
 }
 
 void WatchedRun::AskToStop(const rules::Finding& finding) {
+  if (ask_) {
+    to_ask_.push_back(finding);
+    return AskInBucket();
+  }
   if (std::exchange(stop_asked_, true)) return;
-  if (ask_) return AskToStopInBucket(finding);
   store::ControlRecord record;
   record.kind = "request";
   record.finding = finding.id;
@@ -221,10 +229,31 @@ void WatchedRun::AskToStop(const rules::Finding& finding) {
         fmt::format("luff: the stop of {} cannot be asked for: {}\n", name_, written.status().message()));
 }
 
+// A commit may be of somebody who has no key: our signature is under what the rules here have found alone.
+void WatchedRun::AskInBucket() {
+  const bool judged = finished_ || !failure_.ok();
+  std::erase_if(to_ask_, [&](const rules::Finding& finding) {
+    if (stop_asked_) return true;
+    if (proven_.contains(finding.id)) {
+      stop_asked_ = !judged && AskToStopInBucket(finding);
+      return judged || stop_asked_;
+    }
+    if (judged) {
+      sayings_.push_back(
+          fmt::format("luff: {} is not asked to stop: another process has committed {}, which the rules here "
+                      "do not find\n",
+                      name_, finding.rule));
+    }
+    return judged;
+  });
+  asking_ = !to_ask_.empty();
+}
+
 // The same finding asks with the same nonce, whoever asks: the second request does nothing.
-void WatchedRun::AskToStopInBucket(const rules::Finding& finding) {
+bool WatchedRun::AskToStopInBucket(const rules::Finding& finding) {
   const auto tell = [&](std::string_view why) {
     sayings_.push_back(fmt::format("luff: the stop of {} cannot be asked for: {}\n", name_, why));
+    return true;
   };
   if (key_ == nullptr) return tell("no key (--key FILE)");
   auto record = actions::RequestRecord("stop", "", fmt::format("{}: {}", finding.rule, finding.what),
@@ -235,7 +264,7 @@ void WatchedRun::AskToStopInBucket(const rules::Finding& finding) {
   if (const Status is_signed = keys::SignRecordOnce(*key_, run_id_, keys::kLongestNs, of, &*record);
       !is_signed.ok())
     return tell(is_signed.message());
-  if (!ask_(run_id_, keys::ObjectText(*record))) tell("too much waits for the bucket");
+  return ask_(run_id_, keys::ObjectText(*record));
 }
 
 std::size_t WatchedRun::steps_done() const {
@@ -252,6 +281,7 @@ void WatchedRun::Poll() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   wanted_ = !lock.owns_lock();
   if (wanted_) return;
+  AskInBucket();
   if (finished_ && !std::exchange(ended_told_, true)) {
     if (runner_.coordinator().committed_step() >= 0) WriteOutcome();
     runner_.JobEnded();
@@ -294,12 +324,12 @@ void WatchedRun::WriteOutcome() {
 
 bool WatchedRun::settled() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() && events_.empty() && !busy_;
+  return lock.owns_lock() && events_.empty() && !busy_ && !asking_;
 }
 
 bool WatchedRun::over() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() && finished_ && ended_told_ && events_.empty() && !busy_;
+  return lock.owns_lock() && finished_ && ended_told_ && events_.empty() && !busy_ && !asking_;
 }
 
 Status WatchedRun::failure() const {

@@ -81,6 +81,8 @@ class WatchedRun {
   /// Carries out what was decided and asked. Call it every second, and every 20 ms while busy().
   void Poll();
   [[nodiscard]] bool busy() const { return busy_.load(); }
+  /// A stop is to be asked for in a bucket, and was not yet.
+  [[nodiscard]] bool asking() const { return asking_.load(); }
   /// Poll() found the run in use: Judge() ends its turn early, and whoever calls it lets the main thread go
   /// first.
   [[nodiscard]] bool wanted() const { return wanted_.load(); }
@@ -117,10 +119,13 @@ class WatchedRun {
   /// Whether the training has ended, and all that it wrote was read.
   bool HasEnded();
   void Finish();
+  void NoteFound(rules::Finding finding, std::string event);
   void WriteOutcome();
   [[nodiscard]] bool StopsOthers(const rules::Finding& finding) const;
   void AskToStop(const rules::Finding& finding);
-  void AskToStopInBucket(const rules::Finding& finding);
+  void AskInBucket();
+  /// False: not now.
+  [[nodiscard]] bool AskToStopInBucket(const rules::Finding& finding);
   std::int64_t TrainStep() const;
 
   const std::string path_, name_;
@@ -136,12 +141,14 @@ class WatchedRun {
   mutable std::mutex mutex_;  // of trial_, evaluator_, events_, failure_
   std::vector<Event> events_;
   std::vector<std::string> sayings_;
-  std::set<std::string> asked_;  // findings whose stop was asked for in a bucket
+  std::set<std::string> asked_;   // findings whose stop was asked for in a bucket
+  std::set<std::string> proven_;  // stops that the rules here have found
+  std::vector<rules::Finding> to_ask_;
   Status failure_;
   std::int64_t dead_since_ns_ = -1;
   bool finished_ = false, ended_told_ = false, stop_asked_ = false;
   bool concluding_ = false;  // rules in other processes draw their last conclusions
-  std::atomic<bool> busy_ = false, wanted_ = false;
+  std::atomic<bool> busy_ = false, wanted_ = false, asking_ = false;
   std::atomic<std::int64_t> oldest_unix_ns_ = 0;
 };
 
