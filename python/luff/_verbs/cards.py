@@ -97,10 +97,11 @@ def look(store: Store, known: dict[str, int]) -> None:
     """Prints the runs of a bucket. Raises a BucketError."""
     if identities():  # a mistake in what names them is one of all cards
         check_cryptography()
-    cards = store.objects(CARDS, MAX_RUNS)
-    if len(cards) == MAX_RUNS:
+    listed = store.objects(CARDS, 2 * MAX_RUNS)  # of a run that is judged in its bucket there are two
+    judged = {card.name.removesuffix(ENDING): card for card in listed if card.name.endswith(ENDING)}
+    cards = [card for card in listed if not card.name.endswith(ENDING)][:MAX_RUNS]
+    if len(cards) == MAX_RUNS or len(listed) == 2 * MAX_RUNS:
         _write(f"! only the first {MAX_RUNS} runs are listed; give each project a prefix: {store.url}")
-    judged = {card.name.removesuffix(ENDING): card for card in cards if card.name.endswith(ENDING)}
     changed, same = [], []
     for card in cards:
         if not is_run_id(card.name):

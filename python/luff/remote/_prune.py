@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from luff.remote import _files, _head
 from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
-from luff.remote._files import CARDS, MAX_CARD, is_run_id
+from luff.remote._files import CARDS, JUDGED, MAX_CARD, is_run_id
 from luff.remote._recipients import MAX_RECIPIENTS, key_prefix
 from luff.remote._run_store import reading
 from luff.remote._seal import is_sealed, sealed_size
@@ -53,7 +53,7 @@ def old_runs(store: Store, before_unix_ns: int) -> list[tuple[str, int]]:
 
     for listed in store.objects("live/", _MAX_RUNS):
         parts = listed.name.split("/")
-        if len(parts) == 3:
+        if len(parts) == 3 and parts[2] != JUDGED:  # that one is of who judges
             note(parts[1], listed)
     for listed in store.objects(CARDS, _MAX_RUNS):
         note(listed.name, listed)
