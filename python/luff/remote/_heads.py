@@ -119,6 +119,8 @@ class Heads:
             self.judged = self.judged or _files.JUDGED in names
             matches = (_UPLOADER.fullmatch(name) for name in names)
             found = [int(match[1]) for match in matches if match is not None]
+            # Where live/ was cleared, its mark is gone, too.
+            self.judged = self.judged or (bool(found) and prefix.startswith("runs/"))
             if found:
                 return sorted(found)[:_MOST_UPLOADERS]
         return []

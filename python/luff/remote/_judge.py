@@ -128,6 +128,7 @@ class Judge:
         self._began_unix_ns = 0
         self._said = ""
         self._idle: bool | None = None
+        self._many = False
 
     # ---- Begin ----
 
@@ -200,7 +201,7 @@ class Judge:
                 f"the store takes conditional puts and does not obey them, so findings would be said twice: {self.url}"
             )
         begin, name = BEGAN.rsplit("/", 1)
-        times = [o.modified_unix_ns for o in self._store.objects(f"{begin}/", 1000) if o.name == name]
+        times = [o.modified_unix_ns for o in self._store.objects(f"{begin}/", _MAX_HEADS) if o.name == name]
         if not times:
             raise Unreachable(f"the store does not list what was put: {self.url}/{BEGAN}")
         self._began_unix_ns = times[0]
@@ -246,7 +247,16 @@ class Judge:
         found: dict[str, tuple[int, list[tuple[str, str]]]] = {}
         for digit in digits:
             prefix = f"{digit}/" if digit else ""
-            for one in self._store.objects(f"live/{prefix}", _MAX_HEADS):
+            objects = self._store.objects(f"live/{prefix}", _MAX_HEADS)
+            if len(objects) >= _MAX_HEADS and not self._many:
+                self._many = True
+                self._send(
+                    {
+                        "say": f"more than {_MAX_HEADS} objects lie below live/, the rest is not judged; "
+                        "luff prune removes old runs, and --shard parts them"
+                    }
+                )
+            for one in objects:
                 match = _HEAD.fullmatch(prefix + one.name)
                 if match is None or match[1] != match[2][0]:
                     continue

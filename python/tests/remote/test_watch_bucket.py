@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import luff as package
 import pytest
@@ -108,8 +110,12 @@ def test_runs_are_judged_from_the_bucket_as_beside_them(luff, bench):
     jobs = {"sick": bench.job("sick", nan_at=25, steps=120), "sound": bench.job("sound", steps=120)}
     for name, job in jobs.items():
         assert job.wait(180) == 0, bench.err(name)
+    children = Path(f"/proc/{watch.pid}/task/{watch.pid}/children")
+    for child in children.read_text().split() if children.exists() else []:
+        os.kill(int(child), signal.SIGTERM)  # as a service manager does
     watch.send_signal(signal.SIGTERM)
     assert watch.wait(180) == 0, bench.err("watch")
+    assert "another one is started" not in bench.err("watch")
     bench.drain()
     for name in jobs:
         here = luff("check", bench.folder / name, "--json", expect=None).stdout.splitlines()
