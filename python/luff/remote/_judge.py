@@ -501,8 +501,13 @@ class Judge:
             self._send(told | ({"again": True} if again else {}))
 
     def _do(self, run: _Run, asked: dict[str, Any]) -> None:
-        _, ledger = (run.spool, run.ledger) if run.ledger is not None else self._begin_run(run)
-        assert ledger is not None
+        if asked["do"] == "failed":
+            if run.state == "open":
+                self._leave_run(run, "failed")
+            return
+        ledger = run.ledger
+        if ledger is None or not ledger.loaded:
+            _, ledger = self._begin_run(run)
         if asked["do"] == "commit":
             wanted = [str(line) for line in asked["lines"]]
             told = self._commit(run, ledger, wanted, {})
@@ -513,8 +518,6 @@ class Judge:
             ledger.done(int(asked["number"]))
         elif asked["do"] == "request":
             self._put_request(run, ledger, asked)
-        elif asked["do"] == "failed":
-            self._leave_run(run, "failed")
         elif asked["do"] == "judged":
             run.steps = int(asked["steps"])
             if run.state == "open" and run.spool is not None:  # else it was left meanwhile

@@ -459,7 +459,7 @@ class Spool:
                 "version": 0,
                 "url": self.url,
                 "socket": self._socket,
-                "ended": self.over,
+                "ended": self.over or (bool(workers) and all(map(self._is_gone, self.heads.hosts.values()))),
                 "behind": any(host.manifest.behind for host in self.heads.hosts.values()),
                 "silent": not self.over
                 and all(now - host.changed_at > SILENT_S for host in self.heads.hosts.values()),

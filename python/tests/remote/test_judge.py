@@ -179,7 +179,8 @@ def test_a_checkpoint_that_takes_for_found_what_nobody_has_committed_is_not_used
     assert not (one.copy(run) / "rules").exists()
 
 
-def test_a_judged_run_whose_upload_goes_on_keeps_its_copy(beside, job, store):
+def test_a_judged_run_whose_upload_goes_on_keeps_its_copy(beside, job, store, monkeypatch):
+    monkeypatch.setattr(_judge, "_SETTLED_S", float("inf"))
     one = beside()
     run, uploader = job()
     wait_for(lambda: one.opened(run) == [True])
@@ -246,7 +247,7 @@ def test_a_bucket_that_is_away_at_the_first_look_is_not_at_rest(beside, job, mon
 
     monkeypatch.setattr(type(store), "get", get)
     one = beside("another")
-    wait_for(lambda: len(asked) > 6)
+    wait_for(lambda: len(asked) > 3)
     assert {"idle": True} not in one.told
 
 
