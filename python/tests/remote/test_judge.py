@@ -234,6 +234,36 @@ def test_runs_that_cannot_be_judged_or_were_removed_hold_up_nobody(beside, job, 
     assert not one.copy(removed).exists()
 
 
+def test_a_job_that_died_before_its_first_row_keeps_nobody_waiting(beside, store, tmp_path, monkeypatch):
+    nobody = Run(tmp_path / "nobody")
+    uploader = Uploader(str(nobody.path), store)
+    uploader.begin()
+    uploader.flush()
+    one = beside()
+    wait_for(lambda: nobody.run_id in one.judge._runs and one.judge._runs[nobody.run_id].sequences)
+    monkeypatch.setattr(_judge, "GONE_S", 0.0)
+    wait_for(one.is_idle)
+
+
+def test_a_request_that_came_too_late_is_asked_for_again_before_its_commit_is_done(
+    beside, job, store, monkeypatch
+):
+    one = beside()
+    run, _ = job()
+    one.ask(run, do="commit", lines=[LINE])
+    wait_for(lambda: one.of(run, act=True))
+    asked = [{"do": "request", "object": '{"version": 1}'}, {"do": "done", "number": 1}]
+    for passed in (2 * _judge._REQUEST_S, 0.0):
+        at = time.monotonic() - passed
+        with one.judge._lock:
+            one.judge._runs[run.run_id].queue.extend({"run": run.run_id, "at": at, **what} for what in asked)
+        if passed:
+            wait_for(lambda: any(told.get("again") for told in one.told))
+            assert store.children(f"rules/luff/{run.run_id}/") == ["000001"]
+    wait_for(lambda: store.children(f"rules/luff/{run.run_id}/") == ["000001", "000001.done"])
+    assert store.children(f"requests/{run.run_id}/") == ["000001.json"]
+
+
 def test_a_bucket_that_is_away_at_the_first_look_is_not_at_rest(beside, job, monkeypatch):
     run, _ = job()
     store = open_store(beside("first").judge.url)
