@@ -19,7 +19,7 @@ namespace luff::watch {
 struct Told {
   std::string run_id;
   std::vector<std::string> lines;  // of findings: they stand in the bucket
-  std::uint64_t number = 0;        // of their commit
+  std::uint64_t number = 0;        // of their commit; 0: they are known to be said
   bool act = false;                // it is ours to carry out what they ask for, and to say Done(number) then
   bool again = false;              // what was asked of the job has not reached it: it is asked once more
   std::optional<bool> open;        // the copy is there, and is to be judged; false: no more

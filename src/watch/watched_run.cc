@@ -156,7 +156,7 @@ bool WatchedRun::HasEnded() {
 }
 
 void WatchedRun::NoteFound(rules::Finding finding, std::string event) {
-  if (ask_ && stop_on_finding_ && finding.severity == rules::Severity::kStop) proven_.insert(finding.id);
+  if (ask_ && stop_on_finding_ && finding.severity == rules::Severity::kStop) proven_[finding.id] = finding;
   events_.push_back({std::move(finding), std::move(event)});
 }
 
@@ -209,7 +209,7 @@ void WatchedRun::ForgetAsked() {
 
 void WatchedRun::AskToStop(const rules::Finding& finding) {
   if (ask_) {
-    to_ask_.push_back(finding);
+    to_ask_.emplace_back(finding.id, finding.rule);
     return AskInBucket();
   }
   if (std::exchange(stop_asked_, true)) return;
@@ -232,17 +232,17 @@ void WatchedRun::AskToStop(const rules::Finding& finding) {
 // A commit may be of somebody who has no key: our signature is under what the rules here have found alone.
 void WatchedRun::AskInBucket() {
   const bool judged = finished_ || !failure_.ok();
-  std::erase_if(to_ask_, [&](const rules::Finding& finding) {
+  std::erase_if(to_ask_, [&](const auto& one) {
     if (stop_asked_) return true;
-    if (proven_.contains(finding.id)) {
-      stop_asked_ = !judged && AskToStopInBucket(finding);
+    if (const auto found = proven_.find(one.first); found != proven_.end()) {
+      stop_asked_ = !judged && AskToStopInBucket(found->second);
       return judged || stop_asked_;
     }
     if (judged) {
       sayings_.push_back(
           fmt::format("luff: {} is not asked to stop: another process has committed {}, which the rules here "
                       "do not find\n",
-                      name_, finding.rule));
+                      name_, one.second));
     }
     return judged;
   });

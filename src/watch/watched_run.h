@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "keys/public_key.h"
@@ -141,9 +143,9 @@ class WatchedRun {
   mutable std::mutex mutex_;  // of trial_, evaluator_, events_, failure_
   std::vector<Event> events_;
   std::vector<std::string> sayings_;
-  std::set<std::string> asked_;   // findings whose stop was asked for in a bucket
-  std::set<std::string> proven_;  // stops that the rules here have found
-  std::vector<rules::Finding> to_ask_;
+  std::set<std::string> asked_;                              // findings whose stop was asked for in a bucket
+  std::map<std::string, rules::Finding> proven_;             // stops that the rules here have found, by id
+  std::vector<std::pair<std::string, std::string>> to_ask_;  // ids of stops, and their rules
   Status failure_;
   std::int64_t dead_since_ns_ = -1;
   bool finished_ = false, ended_told_ = false, stop_asked_ = false;
