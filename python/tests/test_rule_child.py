@@ -275,5 +275,5 @@ def test_out_of_memory_ends_the_process(rules: str, tmp_path: Path, trial: luff.
     assert child.lines.readline() == b""
     _, err = child.process.communicate(timeout=60)
     assert b"out of memory" in err
-    assert child.process.returncode == 1
+    assert child.process.returncode == 77
     child.close()

@@ -50,7 +50,8 @@ void Inbox::TrustEarlier(const std::vector<store::ControlRecord>& records) {
   // of then would silence the actions of the job that goes on.
   const auto ended = std::ranges::find_if(records.rbegin(), records.rend(),
                                           [](const auto& record) { return record.kind == "outcome"; });
-  for (auto at = ended.base(); ended != records.rend() && at != records.end(); ++at) {
+  // Nor does what was written while a later job with keys ran, whose supervisor was killed.
+  for (auto at = ended.base(); ended != records.rend() && at != records.end() && at->kind != "keys"; ++at) {
     if (at->kind == "label") Trust(at->number);
   }
   const auto first = std::ranges::find_if(records, [](const store::ControlRecord& record) {

@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "base/format.h"
+#include "base/python_child.h"
 #include "base/text_escape.h"
 #include "cli/config_file.h"
 #include "cli/metrics_token.h"
@@ -27,6 +28,7 @@
 #include "rules/own/own_spec.h"
 #include "server/net.h"
 #include "watch/answers.h"
+#include "watch/door.h"
 #include "watch/fleet.h"
 
 namespace luff::cli {
@@ -71,6 +73,34 @@ Status ParseShard(const std::string& text, watch::FleetOptions* options) {
   return Status::Ok();
 }
 
+// Runs of a bucket are judged as copies of them, which a process of its own makes.
+Status OpenDoor(const WatchBaseOptions& wanted, watch::FleetOptions* options) {
+  if (options->runs.stop_on_finding && options->runs.key == nullptr)
+    return InvalidArgument(
+        "a job is stopped through its bucket by a signed request: --on-finding stop needs --key FILE "
+        "(docs/security.md)");
+  auto command = PythonCommand("judge");
+  if (!command.ok()) return command.status().WithContext("a bucket is read by Luff's Python package");
+  command->push_back(fmt::format("--shard={}/{}", options->shard, options->shards));
+  if (!wanted.state.empty())
+    command->push_back("--state=" + std::filesystem::absolute(wanted.state).lexically_normal().string());
+  if (wanted.earlier) command->emplace_back("--earlier");
+  if (options->runs.stop_on_finding) command->emplace_back("--stops");
+  command->emplace_back("--");
+  command->push_back(wanted.base);
+  RaiseFileLimit();
+  LUFF_ASSIGN_OR_RETURN(auto opened, watch::BucketDoor::Open(std::move(command).value()));
+  const std::shared_ptr<watch::BucketDoor> door = std::move(opened);
+  options->base = door->base();
+  options->state = door->state();
+  options->earlier = true;  // which runs are judged the door knows
+  options->door = door;
+  options->runs.ask = [door](const std::string& run_id, const std::string& object) {
+    return door->Request(run_id, object);
+  };
+  return Status::Ok();
+}
+
 Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
   watch::FleetOptions options;
   FileConfig file;
@@ -100,6 +130,10 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
     LUFF_ASSIGN_OR_RETURN(options.runs.notifier, FindNotifier());
   }
   LUFF_RETURN_IF_ERROR(ParseShard(wanted.shard, &options));
+  if (wanted.bucket) {
+    LUFF_RETURN_IF_ERROR(OpenDoor(wanted, &options));
+    return options;
+  }
   options.base = std::filesystem::absolute(wanted.base).lexically_normal().string();
   while (options.base.size() > 1 && options.base.back() == '/') options.base.pop_back();
   const std::string part =

@@ -157,6 +157,17 @@ int WatchRun(const WatchOptions& wanted) {
   return options.ok() ? WatchToTheEnd(*options, wanted.while_pid) : kExitUsage;
 }
 
+// The URL of a bucket, and not of one of its runs.
+void ExitIfRun(const std::string& url) {
+  const std::string last = url.substr(url.rfind('/') + 1);
+  const bool id = last.size() == 32 && last.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (id || last.starts_with('@'))
+    ExitWithError(InvalidArgument(
+        "luff watch judges all runs of a bucket; give its URL without the run, or `luff check --follow` for "
+        "one: " +
+        url));
+}
+
 }  // namespace
 
 void AddWatch(CLI::App& app) {
@@ -166,8 +177,7 @@ void AddWatch(CLI::App& app) {
   auto base = std::make_shared<WatchBaseOptions>();
   verb->add_option("RUN", options->run,
                    "The run: its directory, its name, or @1 for the newest (luff runs); or a directory of "
-                   "runs, all of "
-                   "which are judged by this one process")
+                   "runs, or the URL of a bucket, all of which are judged by this one process")
       ->required();
   verb->add_option("--rules", options->rules_text, "NAME[:parameter=value...],... or none; default: all");
   verb->add_option("--parameters", options->set_text, "Parameter set: luff (default) or original");
@@ -197,10 +207,14 @@ void AddWatch(CLI::App& app) {
                  "DIR: also judge runs that had ended before it was watched first");
   verb->add_flag("--drain", base->drain, "DIR: leave when no run is live");
   verb->callback([verb, options, base] {
-    FindOwnRunOrExit(&options->run);
+    base->bucket = IsUrl(options->run);
+    if (base->bucket)
+      ExitIfRun(options->run);
+    else
+      FindOwnRunOrExit(&options->run);
     std::error_code ignored;
-    const bool many =
-        std::filesystem::is_directory(options->run, ignored) && catalog::StampOf(options->run) == 0;
+    const bool many = base->bucket || (std::filesystem::is_directory(options->run, ignored) &&
+                                       catalog::StampOf(options->run) == 0);
     if (!many) {
       for (const char* of_many :
            {"--config", "--shard", "--state", "--metrics", "--metrics-token", "--earlier", "--drain"}) {

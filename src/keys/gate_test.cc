@@ -78,6 +78,19 @@ TEST_F(GateTest, AdmitsWhatAKeyWithTheRightHasSignedOnce) {
   EXPECT_TRUE(Has(std::string(gate.Admit(record, Now()).status().message()), "counts once"));
 }
 
+TEST_F(GateTest, WhoeverAsksForTheSameTwiceIsHeardOnce) {
+  KeyGate gate({Public()});
+  gate.SetRun(kRun);
+  const auto ask = [&](const std::string& of) {
+    store::ControlRecord record = Wish();
+    EXPECT_TRUE(SignRecordOnce(*key_, kRun, kMinuteNs, of, &record).ok());
+    return gate.Admit(record, Now()).status();
+  };
+  EXPECT_TRUE(ask("stop finding-1").ok());
+  EXPECT_TRUE(Has(std::string(ask("stop finding-1").message()), "counts once"));
+  EXPECT_TRUE(ask("stop finding-2").ok());
+}
+
 TEST_F(GateTest, EachReasonIsSaid) {
   EXPECT_TRUE(Has(WhyNot(Wish()), "not signed"));
   EXPECT_TRUE(Has(WhyNot(Signed(Wish()), std::vector<PublicKey>()), "knows no key"));

@@ -130,14 +130,16 @@ Result<Order> ParseOrderUntrusted(std::string_view text) {
   }
 }
 
-Status SignRecord(const SecretKey& key, const std::string& run_id, std::int64_t valid_ns,
-                  store::ControlRecord* record) {
+namespace {
+
+using Nonce = std::array<unsigned char, kHexIdDigits / 2>;
+
+Status SignWith(const SecretKey& key, const std::string& run_id, std::int64_t valid_ns, const Nonce& nonce,
+                store::ControlRecord* record) {
   if (valid_ns <= 0 || valid_ns > kLongestNs) return InvalidArgument("a signature counts for at most 10 min");
-  std::array<unsigned char, kHexIdDigits / 2> random{};
-  randombytes_buf(random.data(), random.size());
   Order order;
   order.run_id = run_id;
-  for (const unsigned char byte : random) order.nonce += fmt::format("{:02x}", byte);
+  for (const unsigned char byte : nonce) order.nonce += fmt::format("{:02x}", byte);
   order.kind = record->kind;
   order.body = record->body;
   order.finding = record->finding;
@@ -153,6 +155,23 @@ Status SignRecord(const SecretKey& key, const std::string& run_id, std::int64_t 
   if (ObjectText(*record).size() > kMaxObjectBytes)
     return OutOfRange("the request is larger than 64 KiB; ask for less at once");
   return Status::Ok();
+}
+
+}  // namespace
+
+Status SignRecord(const SecretKey& key, const std::string& run_id, std::int64_t valid_ns,
+                  store::ControlRecord* record) {
+  Nonce random{};
+  randombytes_buf(random.data(), random.size());
+  return SignWith(key, run_id, valid_ns, random, record);
+}
+
+Status SignRecordOnce(const SecretKey& key, const std::string& run_id, std::int64_t valid_ns,
+                      const std::string& of, store::ControlRecord* record) {
+  Nonce nonce{};
+  crypto_generichash(nonce.data(), nonce.size(), reinterpret_cast<const unsigned char*>(of.data()), of.size(),
+                     nullptr, 0);
+  return SignWith(key, run_id, valid_ns, nonce, record);
 }
 
 std::string ObjectText(const store::ControlRecord& record) {

@@ -38,6 +38,10 @@ struct Order {
 /// kLongestNs. Errors: kInvalidArgument; kOutOfRange if it is too large for a bucket.
 [[nodiscard]] Status SignRecord(const SecretKey& key, const std::string& run_id, std::int64_t valid_ns,
                                 store::ControlRecord* record);
+/// As SignRecord, with a nonce that is made of `of`: of two records of the same run that are signed so, a job
+/// takes one.
+[[nodiscard]] Status SignRecordOnce(const SecretKey& key, const std::string& run_id, std::int64_t valid_ns,
+                                    const std::string& of, store::ControlRecord* record);
 
 /// The object of a bucket that holds a signed record: {"version": 1, "key_id", "signature", "signed"}.
 [[nodiscard]] std::string ObjectText(const store::ControlRecord& record);

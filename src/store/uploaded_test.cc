@@ -61,6 +61,18 @@ class UploadedRun : public ::testing::Test {
                std::to_string(Env::Real().NowUnixNs() - seconds_ago * kSecond) + R"(,"keep_bytes":)" +
                std::to_string(keep) + R"(,"payload":[)" + list + "]}";
   }
+  /// The job is resumed, so long after it began.
+  void BeginAgain(std::int64_t after_ns) {
+    writer.reset();
+    auto next = WorkerWriter::Open(options, TestRun());
+    ASSERT_TRUE(next.ok());
+    writer = std::move(next).value();
+    StepBatch names;
+    names.tensors = {Def(0, "a")};
+    names.layouts = {VectorLayout(0, kElements)};
+    clock.ahead_ns += after_ns;
+    ASSERT_TRUE(writer->PublishLoose(names).ok());
+  }
   /// Whether the value of a step is read, and is right; else why not.
   [[nodiscard]] std::string Read(std::int64_t of) const {
     const auto reader = RunReader::Open(run);
@@ -128,37 +140,18 @@ TEST_F(UploadedRun, KeepsWhatItsOwnerAskedFor_AndSaysWhereTheRestIs) {
 
   // A job that is resumed goes on with the files of before.
   Say(files, 0);
-  writer.reset();
-  auto next = WorkerWriter::Open(options, TestRun());
-  ASSERT_TRUE(next.ok());
-  writer = std::move(next).value();
-  StepBatch names;
-  names.tensors = {Def(0, "a")};
-  names.layouts = {VectorLayout(0, kElements)};
-  clock.ahead_ns += 10 * kSecond;
-  ASSERT_TRUE(writer->PublishLoose(names).ok());
+  ASSERT_NO_FATAL_FAILURE(BeginAgain(10 * kSecond));
   Step();
   EXPECT_FALSE(Files().contains(3));
   EXPECT_EQ(Read(step - 1), "right");
 }
 
 TEST_F(UploadedRun, NumbersOfFilesThatAreGoneAreNotUsedAgain_AlsoAfterAJobThatKeptNothing) {
-  const auto begin_again = [&] {
-    writer.reset();
-    auto next = WorkerWriter::Open(options, TestRun());
-    ASSERT_TRUE(next.ok());
-    writer = std::move(next).value();
-    StepBatch names;
-    names.tensors = {Def(0, "a")};
-    names.layouts = {VectorLayout(0, kElements)};
-    clock.ahead_ns += 100 * kSecond;
-    ASSERT_TRUE(writer->PublishLoose(names).ok());
-  };
   for (int i = 0; i < 8; ++i) Step();
   ASSERT_TRUE(writer->Close(format::EndReason::kCompleted).ok());
   const auto files = Files();
   Say(files, 0);
-  ASSERT_NO_FATAL_FAILURE(begin_again());  // it has no step with a value
+  ASSERT_NO_FATAL_FAILURE(BeginAgain(100 * kSecond));  // it has no step with a value
   StepBatch batch;
   batch.mark = MarkOf(step++);
   ASSERT_TRUE(writer->PublishStep(batch).ok());
@@ -166,13 +159,13 @@ TEST_F(UploadedRun, NumbersOfFilesThatAreGoneAreNotUsedAgain_AlsoAfterAJobThatKe
   ASSERT_TRUE(writer->Close(format::EndReason::kCompleted).ok());
   std::filesystem::remove(run + "/sync/uploaded.json");
 
-  ASSERT_NO_FATAL_FAILURE(begin_again());
+  ASSERT_NO_FATAL_FAILURE(BeginAgain(100 * kSecond));
   const std::int64_t first = step;
   for (int i = 0; i < 8; ++i) Step();
   for (const auto& [file, bytes] : Files()) EXPECT_FALSE(files.contains(file)) << file;
   EXPECT_EQ(Read(first), "right");
   ASSERT_TRUE(writer->Close(format::EndReason::kCompleted).ok());
-  ASSERT_NO_FATAL_FAILURE(begin_again());  // which clears away what was retired
+  ASSERT_NO_FATAL_FAILURE(BeginAgain(100 * kSecond));  // which clears away what was retired
   EXPECT_EQ(Read(first), "right");
 }
 

@@ -130,9 +130,11 @@ void Fleet::Scan() {
     next_scan_ns_ = begun + 10 * kScanNs;
     return;
   }
+  HearDoor();  // what is known of a run is told before its copy is there
   bool cut = false;
   for (const catalog::FoundRun& run : found->runs) {
     if (runs_.contains(run.path)) continue;
+    if (options_.door != nullptr && !copies_.contains(NameOf(run.path))) continue;
     const auto judged = judged_.find(NameOf(run.path));
     if (judged != judged_.end() && judged->second == run.stamp) continue;
     if (!waiting_.contains(run.path)) {
@@ -175,7 +177,11 @@ void Fleet::TryOpen(const std::string& path, std::int64_t now) {
     }
     for (auto& [id, finding] : stand) open.push_back(std::move(finding));
     run->Resume(std::move(open));
+    const std::string id = run->run_id();
     runs_.emplace(path, std::move(run));
+    if (const auto told_of = offered_.find(id); told_of != offered_.end()) {
+      for (const Told& told : std::exchange(told_of->second.early, {})) Take(told);
+    }
     return;
   }
   const StatusCode code = opened.status().code();
@@ -184,12 +190,18 @@ void Fleet::TryOpen(const std::string& path, std::int64_t now) {
   waiting.next_ns = now + (waiting.elsewhere ? kElsewhereNs : waiting.pause_ns);
   if (code == StatusCode::kUnavailable || waiting.elsewhere || std::exchange(waiting.told, true)) return;
   voice_.say(fmt::format("luff: {} is not judged: {}", NameOf(path), opened.status().message()));
+  if (options_.door == nullptr) return;
+  waiting_.erase(path);
+  copies_.erase(NameOf(path));
+  failed_in_bucket_.insert(NameOf(path));
 }
 
 void Fleet::Close(const std::string& path) {
   const auto at = runs_.find(path);
   if (at == runs_.end()) return;
   const std::string name = at->second->name();
+  const std::string id = at->second->run_id();
+  const std::size_t steps = options_.door != nullptr ? at->second->steps_done() : 0;
   const bool failed = !at->second->failure().ok();
   {
     const std::scoped_lock lock(lane_mutex_);
@@ -198,6 +210,12 @@ void Fleet::Close(const std::string& path) {
   runs_.erase(at);
   if (failed) {
     ++failed_;
+    if (options_.door != nullptr) {
+      offered_.erase(id);
+      copies_.erase(id);
+      failed_in_bucket_.insert(id);
+      return;
+    }
     Waiting& waiting = waiting_[path];
     waiting.told = true;
     waiting.pause_ns = kLongestRetryNs;
@@ -206,6 +224,12 @@ void Fleet::Close(const std::string& path) {
   }
   told_failed_.erase(path);
   const std::uint64_t stamp = catalog::StampOf(path);
+  if (options_.door != nullptr) {  // the bucket knows
+    offered_.erase(id);
+    copies_.erase(id);
+    judged_in_bucket_[id] = steps;
+    return;
+  }
   judged_[name] = stamp;
   const Status kept =
       AppendLine(options_.state + "/judged.jsonl", JsonText(nlohmann::json{{"run", name}, {"stamp", stamp}}));
@@ -217,7 +241,14 @@ void Fleet::Close(const std::string& path) {
 
 bool Fleet::Tell(WatchedRun* run, const Event& event) {
   const std::string key = RunKey(run->name(), run->run_id());
+  if (options_.door != nullptr) Offer(run, event);
   if (!said_.IsNews(key, event.finding, event.event)) return false;
+  if (options_.door == nullptr) Say(run, event);
+  return true;
+}
+
+void Fleet::Say(WatchedRun* run, const Event& event) {
+  const std::string key = RunKey(run->name(), run->run_id());
   // First the action, whose audit says that it was begun; a process killed in between does not act twice.
   run->Act(event, said_.Knows(key, event.finding));
   const Status said = said_.Say(run->name(), run->run_id(), event.finding, event.event);
@@ -225,7 +256,6 @@ bool Fleet::Tell(WatchedRun* run, const Event& event) {
     voice_.say(fmt::format("luff: findings cannot be written: {}", said.message()));
   voice_.found(run->name(), event.finding, event.event);
   numbers_.Found(event.finding.rule, event.finding.severity == rules::Severity::kStop ? "stop" : "warn");
-  return true;
 }
 
 void Fleet::Hear(WatchedRun* run) {
@@ -335,6 +365,7 @@ int Fleet::Turn() {
   ++turn_;
   std::int64_t now = Monotonic();
   if (now >= next_scan_ns_) Scan();
+  HearDoor();
   now = Monotonic();
   JudgeFast(now);
   std::vector<std::string> over;
@@ -349,16 +380,18 @@ int Fleet::Turn() {
     if (const Status failure = run->failure(); !failure.ok()) {
       if (told_failed_.insert(path).second)
         voice_.say(fmt::format("luff: {} is judged no further: {}", run->name(), failure.message()));
-      if (run->settled()) over.push_back(path);
-    } else if (run->over()) {
+      if (run->settled() && IsTold(run->run_id())) over.push_back(path);
+    } else if (run->over() && IsTold(run->run_id())) {
       over.push_back(path);
     }
     next = std::min(next, run->next_poll_ns);
     if (!run->slow) next = std::min(next, run->next_look_ns);
   }
   for (const std::string& path : over) Close(path);
+  TalkToDoor();
   TellNumbers(now);
-  return static_cast<int>(std::clamp<std::int64_t>((next - Monotonic()) / kMs, 1, 500));
+  const std::int64_t longest = options_.door == nullptr ? 500 : 100;  // the door does not wake us
+  return static_cast<int>(std::clamp<std::int64_t>((next - Monotonic()) / kMs, 1, longest));
 }
 
 void Fleet::AddTo(std::vector<pollfd>* fds) const {
@@ -378,14 +411,15 @@ void Fleet::ReapChildren() {
 void Fleet::Leave(double seconds) {
   const std::int64_t until = Monotonic() + static_cast<std::int64_t>(seconds * 1e9);
   slow_thread_.request_stop();
-  for (auto& [path, run] : runs_) {
-    Hear(run.get());
-    run->Cancel();
-  }
+  for (auto& [path, run] : runs_) Hear(run.get());
+  if (options_.door != nullptr) LeaveDoor(seconds / 3);
+  for (auto& [path, run] : runs_) run->Cancel();
   for (auto& [path, run] : runs_) {
     if (Monotonic() >= until) break;  // an older checkpoint: the next process judges some steps again
     numbers_.Checkpointed(run->Leave().ok());
   }
+  if (options_.door != nullptr)
+    options_.door->Leave(std::max(0.5, static_cast<double>(until - Monotonic()) * 1e-9));
 }
 
 }  // namespace luff::watch

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "watch/door.h"
 #include "watch/numbers.h"
 #include "watch/said_log.h"
 #include "watch/watched_run.h"
@@ -25,6 +26,8 @@ struct FleetOptions {
   /// starting.
   double grace_s = 3;
   bool earlier = false;  // also runs that had ended before anybody watched this directory
+  /// `base` has copies of runs of a bucket, and what is found goes through this door; null: runs of our own.
+  std::shared_ptr<Door> door = {};
 };
 
 /// How a fleet speaks to people. All called from the thread that calls Turn.
@@ -39,7 +42,8 @@ struct Voice {
 /// **Never skips** a step of a run it judges. When it is behind, it says so (Numbers::ready) and judges the
 /// backlog of every fourth run in bulk, which costs less for each step.
 /// **Exactly once**: findings depend on the run alone and are kept in it; what was said is in a file
-/// (SaidLog). Killed anywhere and started again, it says what is missing.
+/// (SaidLog). Killed anywhere and started again, it says what is missing. Of runs in a bucket, what counts is
+/// who commits a finding first (Door): that process says it, and acts.
 class Fleet {
  public:
   static constexpr std::size_t kTurnSteps = 200;
@@ -62,7 +66,10 @@ class Fleet {
   [[nodiscard]] const Numbers& numbers() const noexcept { return numbers_; }
   [[nodiscard]] std::size_t live() const noexcept { return runs_.size(); }
   /// No run is live, and none is waited for.
-  [[nodiscard]] bool idle() const noexcept { return runs_.empty() && waiting_.empty(); }
+  [[nodiscard]] bool idle() const noexcept {
+    return runs_.empty() && waiting_.empty() && judged_in_bucket_.empty() && failed_in_bucket_.empty() &&
+           (options_.door == nullptr || door_idle_);
+  }
 
  private:
   struct Waiting {  // a run that cannot be judged now
@@ -75,8 +82,19 @@ class Fleet {
   void Scan();
   void TryOpen(const std::string& path, std::int64_t now);
   void Hear(WatchedRun* run);
-  /// Acts on an event and says it. False if it was said before.
+  /// Acts on an event and says it, or offers it to the door. False if it was said before.
   bool Tell(WatchedRun* run, const Event& event);
+  void Say(WatchedRun* run, const Event& event);
+  // Of runs in a bucket (fleet_door.cc).
+  void Offer(WatchedRun* run, const Event& event);
+  void HearDoor();
+  void Take(const Told& told);
+  /// The copy of a run goes: it is judged no further.
+  void Drop(const std::string& run_id);
+  void TalkToDoor();
+  /// Everything that was found of the run is committed, and what it asked for is done.
+  [[nodiscard]] bool IsTold(const std::string& run_id) const;
+  void LeaveDoor(double seconds);
   void JudgeFast(std::int64_t now);
   void MoveLanes(WatchedRun* run, const WatchedRun::Turn& turn);
   void Close(const std::string& path);
@@ -95,10 +113,21 @@ class Fleet {
   std::map<std::string, Waiting> waiting_;
   std::set<std::string> told_failed_;            // paths of runs whose failure was said
   std::map<std::string, std::uint64_t> judged_;  // stamp of runs that are judged to their end, by name
+  /// Of a run in a bucket: what was offered and not answered, and commits that are being acted on.
+  struct Offered {
+    std::vector<std::pair<std::string, Event>> waiting;  // lines; the first `sent` are on their way
+    std::size_t sent = 0;
+    std::vector<std::uint64_t> acting;
+    std::vector<Told> early;  // came before the run was opened
+  };
+  std::map<std::string, Offered> offered_;               // by the run's id
+  std::set<std::string> copies_;                         // ids of runs whose copies are to be judged
+  std::map<std::string, std::size_t> judged_in_bucket_;  // not told yet: steps, by the run's id
+  std::set<std::string> failed_in_bucket_;               // not told yet: ids of runs that cannot be judged
   std::size_t failed_ = 0, slow_ = 0;
   std::uint64_t turn_ = 0;
   std::int64_t next_scan_ns_ = 0, behind_since_ns_ = -1, next_numbers_ns_ = 0;
-  bool behind_ = false, said_fails_ = false;
+  bool behind_ = false, said_fails_ = false, door_idle_ = false;
   std::mutex lane_mutex_;
   std::vector<std::shared_ptr<WatchedRun>> lane_;  // of the slow lane
   std::jthread slow_thread_;

@@ -11,14 +11,19 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "keys/secret_key.h"
 #include "luff/base/env.h"
+#include "luff/store/reader.h"
 #include "query/testing.h"
 #include "watch/answers.h"
+#include "watch/door.h"
 
 namespace luff::watch {
 namespace fleet_test {
@@ -31,6 +36,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 constexpr char kToken[] = "0123456789abcdef0123456789abcdef";
@@ -236,6 +242,278 @@ TEST(Fleet, OneProcessForAState_AndShardsPartTheRuns) {
     live += (*part)->live();
   }
   EXPECT_EQ(live, 1U);
+}
+
+// ---- Runs of a bucket ----
+
+/// A door to no bucket: notes what it is asked, and tells what the test wants.
+class Double final : public Door {
+ public:
+  bool Commit(const std::string& run_id, const std::vector<std::string>& lines) override {
+    for (const std::string& line : lines) asked.emplace_back(run_id, line);
+    return true;
+  }
+  bool Done(const std::string&, std::uint64_t number) override { return done.push_back(number), true; }
+  bool Request(const std::string& run_id, const std::string&) override {
+    if (refuses) return false;
+    return requests.push_back(run_id), true;
+  }
+  bool Failed(const std::string& run_id) override { return failed.push_back(run_id), true; }
+  bool Judged(const std::string& run_id, std::size_t steps) override {
+    return judged.emplace_back(run_id, steps), true;
+  }
+  std::vector<Told> Hear() override { return std::exchange(tells, {}); }
+  bool BegunAnew() override { return std::exchange(anew, false); }
+  void Leave(double) override { left = true; }
+  [[nodiscard]] std::vector<std::string> Lines() const {
+    std::vector<std::string> lines;
+    for (const auto& [run_id, line] : asked) lines.push_back(line);
+    return lines;
+  }
+
+  std::vector<std::pair<std::string, std::string>> asked;
+  std::vector<std::uint64_t> done;
+  std::vector<std::string> requests, failed;
+  std::vector<std::pair<std::string, std::size_t>> judged;
+  std::vector<Told> tells;
+  bool anew = false, left = false, refuses = false;
+};
+
+/// A run with a NaN that has ended, called by its id as copies are, and a fleet that judges it.
+class Copy {
+ public:
+  explicit Copy(bool lives = false) {
+    training_ = std::make_unique<Training>(runs_.Path("faulty"));
+    for (int i = 0; i < 30; ++i) training_->Step(i < 20 ? 1.0 : std::nan(""));
+    if (!lives) {
+      training_->w.Close();
+      training_.reset();
+    }
+    id = store::ReadRunId(runs_.Path("faulty")).value();
+    std::filesystem::rename(runs_.Path("faulty"), runs_.Path(id));
+  }
+  void Begin(bool stops = false) {
+    FleetOptions options;
+    options.base = runs_.base();
+    options.state = runs_.base() + "/.state";
+    options.grace_s = 0;
+    options.earlier = true;
+    options.door = door;
+    options.runs.choices = rules::ParseChoices("NonFinite", rules::ParameterSet::kLuff).value();
+    options.runs.stop_on_finding = stops;
+    if (stops)
+      options.runs.key = std::make_shared<const keys::SecretKey>(
+          keys::SecretKey::Create(runs_.base() + "/key", "judge").value());
+    options.runs.ask = [to = door](const std::string& run_id, const std::string& object) {
+      return to->Request(run_id, object);
+    };
+    Voice voice{[&](const std::string& run, const rules::Finding& finding, const std::string& event) {
+                  said.push_back(run + " " + finding.rule + " " + event);
+                },
+                [&](const std::string& line) { lines.push_back(line); }};
+    auto opened = Fleet::Open(std::move(options), std::move(voice));
+    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+    fleet = std::move(*opened);
+    Open(true);
+  }
+  void Open(bool open) {
+    Told told;
+    told.run_id = id;
+    told.open = open;
+    door->tells.push_back(told);
+  }
+  void Turn(int times = 20) {
+    for (int i = 0; i < times; ++i) {
+      fleet->Turn();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  /// Turns until something holds; fails after a minute.
+  void TurnUntil(const std::function<bool()>& holds) {
+    for (int i = 0; i < 3000 && !holds(); ++i) Turn(1);
+    EXPECT_TRUE(holds());
+  }
+  void Tell(const std::vector<std::string>& of, std::uint64_t number, bool act) {
+    Told told;
+    told.run_id = id;
+    told.lines = of;
+    told.number = number;
+    told.act = act;
+    door->tells.push_back(told);
+  }
+
+  [[nodiscard]] std::string Path() const { return runs_.Path(id); }
+
+  std::string id;
+  std::shared_ptr<Double> door = std::make_shared<Double>();
+  std::unique_ptr<Fleet> fleet;
+  std::vector<std::string> said, lines;
+
+ private:
+  Runs runs_;
+  std::unique_ptr<Training> training_;
+};
+
+TEST(Bucket, AFindingIsSaidOnceItStandsInACommitOfOurs) {
+  Copy copy;
+  copy.Begin();
+  copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+  copy.Turn();
+  EXPECT_THAT(copy.said, IsEmpty());
+  EXPECT_THAT(copy.door->judged, IsEmpty());  // it waits for the answer
+  const std::vector<std::string> asked = copy.door->Lines();
+  copy.Tell(asked, 1, true);
+  copy.TurnUntil([&] { return !copy.door->judged.empty(); });
+  EXPECT_THAT(copy.said, ElementsAre(copy.id + " NonFinite new"));
+  EXPECT_THAT(copy.door->done, ElementsAre(1U));
+  EXPECT_EQ(copy.door->judged.front(), std::make_pair(copy.id, std::size_t{30}));
+  EXPECT_EQ(copy.door->Lines(), asked);  // each line was asked for once
+  EXPECT_FALSE(copy.fleet->idle());      // the door has not said so
+  Told idle;
+  idle.idle = true;
+  copy.door->tells.push_back(idle);
+  copy.TurnUntil([&] { return copy.fleet->idle(); });
+  copy.fleet->Leave(1);
+  EXPECT_TRUE(copy.door->left);
+}
+
+TEST(Bucket, WhatAnotherHasCommittedIsNotSaid) {
+  Copy copy;
+  copy.Begin(true);
+  copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+  copy.Tell(copy.door->Lines(), 1, false);
+  copy.TurnUntil([&] { return !copy.door->judged.empty(); });
+  EXPECT_THAT(copy.said, IsEmpty());
+  EXPECT_THAT(copy.door->done, IsEmpty());
+  EXPECT_THAT(copy.door->requests, IsEmpty());
+}
+
+TEST(Bucket, WhatWasKnownBefore_AndWhatIsToBeActedOn_ComesBeforeTheRunIsOpened) {
+  std::vector<std::string> known;
+  {
+    Copy copy;
+    copy.Begin();
+    copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+    known = copy.door->Lines();
+  }
+  Copy knows;
+  knows.Tell(known, 0, false);
+  knows.Begin();
+  knows.TurnUntil([&] { return !knows.door->asked.empty(); });
+  knows.Tell(knows.door->Lines(), 0, false);
+  knows.TurnUntil([&] { return !knows.door->judged.empty(); });
+  EXPECT_THAT(knows.said, IsEmpty());
+  Copy acts;
+  acts.Tell(known, 3, true);
+  acts.Begin();
+  acts.TurnUntil([&] { return !acts.door->done.empty(); });
+  EXPECT_THAT(acts.said, ElementsAre(acts.id + " NonFinite new"));
+  EXPECT_THAT(acts.door->done, ElementsAre(3U));
+}
+
+TEST(Bucket, WhatNobodyHasActedOnIsSaid_AlsoByWhoKnewOfIt) {
+  Copy copy(true);
+  copy.Begin();
+  copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+  const std::vector<std::string> known = copy.door->Lines();
+  copy.Tell(known, 3, false);  // another one's
+  copy.Turn(3);
+  EXPECT_THAT(copy.said, IsEmpty());
+  copy.Tell(known, 3, true);  // who has died, so it is ours
+  copy.TurnUntil([&] { return !copy.door->done.empty(); });
+  EXPECT_THAT(copy.said, ElementsAre(copy.id + " NonFinite new"));
+
+  Copy begins(true);
+  begins.Tell(known, 3, false);  // after a restart: before its copy is there
+  begins.Tell(known, 3, true);
+  begins.Begin();
+  begins.TurnUntil([&] { return !begins.door->done.empty(); });
+  EXPECT_THAT(begins.said, ElementsAre(begins.id + " NonFinite new"));
+  begins.Tell(known, 3, true);
+  begins.Turn(3);
+  EXPECT_THAT(begins.said, SizeIs(1));
+
+  Copy later;
+  later.Tell(known, 2, false);
+  later.Tell(known, 3, true);  // an earlier commit says it
+  later.Begin();
+  later.TurnUntil([&] { return !later.door->done.empty(); });
+  EXPECT_THAT(later.said, IsEmpty());
+}
+
+TEST(Bucket, AStopIsSignedForWhatTheRulesHereHaveFoundAlone_UntilTheDoorTakesIt) {
+  Copy forged(true);
+  forged.Begin(true);
+  forged.TurnUntil([&] { return !forged.door->asked.empty(); });
+  nlohmann::json line = TryParseJson(forged.door->Lines().front());
+  line["id"] = "f0f0f0f0f0f0f0f0";
+  line["severity"] = "stop";
+  forged.Tell({line.dump()}, 1, true);
+  forged.TurnUntil([&] { return !forged.said.empty(); });
+  forged.Turn();
+  EXPECT_THAT(forged.door->requests, IsEmpty());
+  EXPECT_THAT(forged.door->done, IsEmpty());  // it waits, until all is judged
+  forged.door->refuses = true;
+  forged.Tell(forged.door->Lines(), 2, true);
+  forged.TurnUntil([&] { return forged.said.size() == 2; });
+  forged.Turn();
+  EXPECT_THAT(forged.door->done, IsEmpty());
+  forged.door->refuses = false;
+  forged.TurnUntil([&] { return forged.door->done.size() == 2; });
+  EXPECT_THAT(forged.door->requests, ElementsAre(forged.id));
+}
+
+TEST(Bucket, ACopyThatCannotBeJudgedIsGivenBack) {
+  Copy copy;
+  std::filesystem::resize_file(copy.Path() + "/run.json", 3);
+  copy.Begin();
+  copy.TurnUntil([&] { return !copy.door->failed.empty(); });
+  EXPECT_THAT(copy.door->failed, ElementsAre(copy.id));
+  Told idle;
+  idle.idle = true;
+  copy.door->tells.push_back(idle);
+  copy.TurnUntil([&] { return copy.fleet->idle(); });
+}
+
+TEST(Bucket, ACopyIsJudgedOnlyWhileTheDoorSaysSo) {
+  Copy copy;
+  copy.Begin();
+  copy.door->tells.clear();  // as one that an earlier process left
+  copy.Turn();
+  EXPECT_EQ(copy.fleet->live(), 0U);
+  copy.Open(true);
+  copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+  copy.Open(false);
+  copy.TurnUntil([&] { return copy.fleet->live() == 0; });
+  copy.Turn();
+  EXPECT_EQ(copy.fleet->live(), 0U);
+  EXPECT_THAT(copy.door->judged, IsEmpty());
+}
+
+TEST(Bucket, ADoorThatWasBegunAnewIsAskedAgain) {
+  Copy copy;
+  copy.Begin();
+  copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+  copy.Turn(5);
+  const std::vector<std::string> asked = copy.door->Lines();
+  copy.door->asked.clear();
+  copy.door->anew = true;
+  copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+  EXPECT_EQ(copy.door->Lines(), asked);
+}
+
+TEST(Bucket, WhatADoorTellsIsNotTrusted) {
+  EXPECT_EQ(ParseToldUntrusted("").run_id, "");
+  EXPECT_EQ(ParseToldUntrusted("[[[[[[[[[[]]]]]]]]]]").run_id, "");
+  EXPECT_EQ(ParseToldUntrusted(R"({"run":3,"lines":[4,"x"],"number":-1})").lines.size(), 1U);
+  EXPECT_EQ(ParseToldUntrusted(R"({"number":-1})").number, 0U);
+  EXPECT_TRUE(ParseToldUntrusted(R"({"run":"a","act":true})").act);
+  EXPECT_FALSE(ParseToldUntrusted(R"({"run":"a"})").idle.has_value());
+  Copy copy;
+  copy.Begin();
+  copy.Tell({"no finding", "{}", R"({"run":1})"}, 1, true);
+  copy.TurnUntil([&] { return !copy.door->done.empty(); });
+  EXPECT_THAT(copy.said, IsEmpty());
 }
 
 TEST(Answers, ATokenIsNeeded_AndOnlyWhatIsThereIsAnswered) {

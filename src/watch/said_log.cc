@@ -62,15 +62,39 @@ void SaidLog::Know(std::string_view run, const rules::Finding& finding, std::str
   said_.insert(KeyOf(run, finding, ""));
 }
 
+void SaidLog::KnowOfOthers(std::string_view run, const rules::Finding& finding, std::string_view event,
+                           std::uint64_t number) {
+  of_others_.emplace(KeyOf(run, finding, WhatOf(finding, event)), number);
+  of_others_.emplace(KeyOf(run, finding, ""), number);
+}
+
+bool SaidLog::Has(std::string_view run, const rules::Finding& finding, std::string_view what,
+                  std::uint64_t before) const {
+  const std::uint64_t key = KeyOf(run, finding, what);
+  if (said_.contains(key)) return true;
+  const auto first = of_others_.lower_bound({key, 0});
+  return first != of_others_.end() && first->first == key && first->second < before;
+}
+
 bool SaidLog::Knows(std::string_view run, const rules::Finding& finding) const {
-  return said_.contains(KeyOf(run, finding, ""));
+  return Has(run, finding, "", UINT64_MAX);
+}
+
+bool SaidLog::IsNewsBefore(std::string_view run, const rules::Finding& finding, std::string_view event,
+                           std::uint64_t before) const {
+  const std::string_view what = WhatOf(finding, event);
+  if (what == "healed" && !Knows(run, finding)) return false;  // it came and went unseen
+  if (what == "warn" && Has(run, finding, "stop", before)) return false;
+  return !Has(run, finding, what, before);
 }
 
 bool SaidLog::IsNews(std::string_view run, const rules::Finding& finding, std::string_view event) const {
-  const std::string_view what = WhatOf(finding, event);
-  if (what == "healed" && !Knows(run, finding)) return false;  // it came and went unseen
-  if (what == "warn" && said_.contains(KeyOf(run, finding, "stop"))) return false;
-  return !said_.contains(KeyOf(run, finding, what));
+  return IsNewsBefore(run, finding, event, UINT64_MAX);
+}
+
+bool SaidLog::IsOursToSay(std::string_view run, const rules::Finding& finding, std::string_view event,
+                          std::uint64_t number) const {
+  return IsNewsBefore(run, finding, event, number);
 }
 
 Status SaidLog::Say(const std::string& name, const std::string& run_id, const rules::Finding& finding,

@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "luff/base/result.h"
 #include "luff/rules/finding.h"
@@ -24,6 +26,13 @@ class SaidLog {
                             std::string_view event) const;
   /// Whether anything was said of the finding.
   [[nodiscard]] bool Knows(std::string_view run, const rules::Finding& finding) const;
+  /// Somebody else says it, in the commit of that number; 0: it is known to be said.
+  void KnowOfOthers(std::string_view run, const rules::Finding& finding, std::string_view event,
+                    std::uint64_t number);
+  /// Whether it is ours to say what the commit of that number has: neither this file has it nor an earlier
+  /// commit of another.
+  [[nodiscard]] bool IsOursToSay(std::string_view run, const rules::Finding& finding, std::string_view event,
+                                 std::uint64_t number) const;
   /// Appends {"run":...,"run_id":...,<the finding>} and forgets it is news. Errors: those of writing; then it
   /// is still news.
   [[nodiscard]] Status Say(const std::string& name, const std::string& run_id, const rules::Finding& finding,
@@ -33,8 +42,15 @@ class SaidLog {
  private:
   explicit SaidLog(std::string path) : path_(std::move(path)) {}
   void Know(std::string_view run, const rules::Finding& finding, std::string_view event);
+  /// Whether this file has it, or a commit of another before that number.
+  [[nodiscard]] bool Has(std::string_view run, const rules::Finding& finding, std::string_view what,
+                         std::uint64_t before) const;
+  [[nodiscard]] bool IsNewsBefore(std::string_view run, const rules::Finding& finding, std::string_view event,
+                                  std::uint64_t before) const;
+
   std::string path_;
-  std::unordered_set<std::uint64_t> said_;  // hashes of run, finding and event
+  std::unordered_set<std::uint64_t> said_;                       // hashes of run, finding and event
+  std::set<std::pair<std::uint64_t, std::uint64_t>> of_others_;  // and in which commit
 };
 
 /// How SaidLog calls a run.

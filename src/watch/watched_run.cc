@@ -48,6 +48,7 @@ WatchedRun::WatchedRun(std::string path, std::string name, const RunSettings& se
       key_(settings.key),
       commands_(commands),
       stop_on_finding_(settings.stop_on_finding),
+      ask_(settings.ask),
       runner_({path_, name_, SpecsFor(settings, commands), commands && settings.stop_on_finding,
                settings.stop, settings.notifier, commands, commands ? GateFor(settings, path_) : nullptr,
                !settings.keys.empty()}) {}
@@ -62,10 +63,15 @@ Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::stri
       return Unavailable(std::string(trial.status().message()));  // nobody has recorded yet
     return trial.status();
   }
-  auto lock = store::SupervisorLock::Take(path);
-  if (!lock.ok() && lock.status().code() != StatusCode::kAlreadyExists) return lock.status();
-  std::unique_ptr<WatchedRun> run(new WatchedRun(std::move(path), std::move(name), settings, lock.ok()));
-  if (lock.ok()) run->lock_ = std::move(*lock);
+  std::unique_ptr<store::SupervisorLock> command;
+  if (!settings.ask) {  // a copy is commanded by nobody: its job is, through the bucket
+    auto lock = store::SupervisorLock::Take(path);
+    if (!lock.ok() && lock.status().code() != StatusCode::kAlreadyExists) return lock.status();
+    if (lock.ok()) command = std::move(*lock);
+  }
+  std::unique_ptr<WatchedRun> run(
+      new WatchedRun(std::move(path), std::move(name), settings, command != nullptr));
+  run->lock_ = std::move(command);
   run->trial_ = std::move(*trial);
   rules::EvaluatorOptions options;
   options.folder = run->path_ + "/rules/luff";
@@ -74,7 +80,7 @@ Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::stri
   options.checkpoint_steps = kCheckpointSteps;
   auto evaluator = rules::Evaluator::Open(
       options, [to = run.get()](const rules::Finding& finding, const std::string& event) {
-        to->events_.push_back({finding, event});
+        to->NoteFound(finding, event);
       });
   if (!evaluator.ok()) {
     const bool held = evaluator.status().code() == StatusCode::kFailedPrecondition;
@@ -87,7 +93,7 @@ Result<std::unique_ptr<WatchedRun>> WatchedRun::Open(std::string path, std::stri
     std::size_t from = 0;
     for (std::size_t end = 0; (end = text->find('\n', from)) != std::string::npos; from = end + 1) {
       auto parsed = rules::ParseFindingUntrusted(std::string_view(*text).substr(from, end - from));
-      if (parsed.ok()) run->events_.push_back({std::move(parsed->first), std::move(parsed->second)});
+      if (parsed.ok()) run->NoteFound(std::move(parsed->first), std::move(parsed->second));
     }
   }
   return run;
@@ -149,6 +155,11 @@ bool WatchedRun::HasEnded() {
   return !more.ok() || !*more;
 }
 
+void WatchedRun::NoteFound(rules::Finding finding, std::string event) {
+  if (ask_ && stop_on_finding_ && finding.severity == rules::Severity::kStop) proven_[finding.id] = finding;
+  events_.push_back({std::move(finding), std::move(event)});
+}
+
 void WatchedRun::Finish() {
   if (const Status done = evaluator_->Finish(*trial_); !done.ok()) {
     failure_ = done;
@@ -174,11 +185,33 @@ void WatchedRun::Act(const Event& event, bool worse) {
   const std::scoped_lock lock(mutex_);
   runner_.OnFinding(event.finding, event.event, worse, TrainStep(), Now());
   busy_ = true;  // until the next Poll says otherwise
-  const bool stops = event.finding.severity == rules::Severity::kStop && !event.finding.healed;
-  if (!commands_ && stop_on_finding_ && stops && !finished_) AskToStop(event.finding);
+  if (!StopsOthers(event.finding)) return;
+  asked_.insert(event.finding.id);
+  AskToStop(event.finding);
+}
+
+bool WatchedRun::StopsOthers(const rules::Finding& finding) const {
+  const bool stops = finding.severity == rules::Severity::kStop && !finding.healed;
+  return !commands_ && stop_on_finding_ && stops && !finished_;
+}
+
+void WatchedRun::AskAgain(const Event& event) {
+  const std::scoped_lock lock(mutex_);
+  if (!StopsOthers(event.finding) || !asked_.insert(event.finding.id).second) return;
+  AskToStop(event.finding);
+}
+
+void WatchedRun::ForgetAsked() {
+  const std::scoped_lock lock(mutex_);
+  stop_asked_ = false;
+  asked_.clear();
 }
 
 void WatchedRun::AskToStop(const rules::Finding& finding) {
+  if (ask_) {
+    to_ask_.emplace_back(finding.id, finding.rule);
+    return AskInBucket();
+  }
   if (std::exchange(stop_asked_, true)) return;
   store::ControlRecord record;
   record.kind = "request";
@@ -196,6 +229,49 @@ void WatchedRun::AskToStop(const rules::Finding& finding) {
         fmt::format("luff: the stop of {} cannot be asked for: {}\n", name_, written.status().message()));
 }
 
+// A commit may be of somebody who has no key: our signature is under what the rules here have found alone.
+void WatchedRun::AskInBucket() {
+  const bool judged = finished_ || !failure_.ok();
+  std::erase_if(to_ask_, [&](const auto& one) {
+    if (stop_asked_) return true;
+    if (const auto found = proven_.find(one.first); found != proven_.end()) {
+      stop_asked_ = !judged && AskToStopInBucket(found->second);
+      return judged || stop_asked_;
+    }
+    if (judged) {
+      sayings_.push_back(
+          fmt::format("luff: {} is not asked to stop: another process has committed {}, which the rules here "
+                      "do not find\n",
+                      name_, one.second));
+    }
+    return judged;
+  });
+  asking_ = !to_ask_.empty();
+}
+
+// The same finding asks with the same nonce, whoever asks: the second request does nothing.
+bool WatchedRun::AskToStopInBucket(const rules::Finding& finding) {
+  const auto tell = [&](std::string_view why) {
+    sayings_.push_back(fmt::format("luff: the stop of {} cannot be asked for: {}\n", name_, why));
+    return true;
+  };
+  if (key_ == nullptr) return tell("no key (--key FILE)");
+  auto record = actions::RequestRecord("stop", "", fmt::format("{}: {}", finding.rule, finding.what),
+                                       actions::Author() + " (luff watch)");
+  if (!record.ok()) return tell(record.status().message());
+  record->finding = finding.id;
+  const std::string of = run_id_ + " stop " + finding.id;
+  if (const Status is_signed = keys::SignRecordOnce(*key_, run_id_, keys::kLongestNs, of, &*record);
+      !is_signed.ok())
+    return tell(is_signed.message());
+  return ask_(run_id_, keys::ObjectText(*record));
+}
+
+std::size_t WatchedRun::steps_done() const {
+  const std::scoped_lock lock(mutex_);
+  return evaluator_ == nullptr ? 0 : evaluator_->steps_done();
+}
+
 void WatchedRun::Resume(std::vector<rules::Finding> open) {
   runner_.Resume(std::move(open));
   runner_.Begin(Now());
@@ -205,6 +281,7 @@ void WatchedRun::Poll() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   wanted_ = !lock.owns_lock();
   if (wanted_) return;
+  AskInBucket();
   if (finished_ && !std::exchange(ended_told_, true)) {
     if (runner_.coordinator().committed_step() >= 0) WriteOutcome();
     runner_.JobEnded();
@@ -247,12 +324,12 @@ void WatchedRun::WriteOutcome() {
 
 bool WatchedRun::settled() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() && events_.empty() && !busy_;
+  return lock.owns_lock() && events_.empty() && !busy_ && !asking_;
 }
 
 bool WatchedRun::over() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() && finished_ && ended_told_ && events_.empty() && !busy_;
+  return lock.owns_lock() && finished_ && ended_told_ && events_.empty() && !busy_ && !asking_;
 }
 
 Status WatchedRun::failure() const {

@@ -4,9 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "keys/public_key.h"
@@ -32,6 +36,9 @@ struct RunSettings {
   std::vector<std::string> notifier;           // argv of the program that sends webhooks and mails
   std::vector<keys::PublicKey> keys;           // whose signatures count; none: those that each run names
   std::shared_ptr<const keys::SecretKey> key;  // signs what supervisors are asked for; may be null
+  /// Of copies of runs in a bucket: puts a signed request to the job. Nothing is then written into a run but
+  /// what rules keep, and nobody else judges or commands the copy.
+  std::function<bool(const std::string& run_id, const std::string& object)> ask = {};
 };
 
 /// An event of a finding, as rules reported it.
@@ -66,11 +73,18 @@ class WatchedRun {
   [[nodiscard]] std::vector<Event> TakeEvents();
   /// Passes an event on to the actions.
   void Act(const Event& event, bool worse);
+  /// Asks for a stop that was decided before, if the event is one and this object has not asked for it.
+  /// Another process may have: a job takes it once.
+  void AskAgain(const Event& event);
+  /// What was asked for through a door may be lost.
+  void ForgetAsked();
   /// Findings of before that stand.
   void Resume(std::vector<rules::Finding> open);
   /// Carries out what was decided and asked. Call it every second, and every 20 ms while busy().
   void Poll();
   [[nodiscard]] bool busy() const { return busy_.load(); }
+  /// A stop is to be asked for in a bucket, and was not yet.
+  [[nodiscard]] bool asking() const { return asking_.load(); }
   /// Poll() found the run in use: Judge() ends its turn early, and whoever calls it lets the main thread go
   /// first.
   [[nodiscard]] bool wanted() const { return wanted_.load(); }
@@ -94,6 +108,7 @@ class WatchedRun {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const std::string& run_id() const noexcept { return run_id_; }
+  [[nodiscard]] std::size_t steps_done() const;
 
   // The fleet's own notes; the main thread's.
   std::int64_t next_look_ns = 0, next_poll_ns = 0, idle_ns = 0;
@@ -106,8 +121,13 @@ class WatchedRun {
   /// Whether the training has ended, and all that it wrote was read.
   bool HasEnded();
   void Finish();
+  void NoteFound(rules::Finding finding, std::string event);
   void WriteOutcome();
+  [[nodiscard]] bool StopsOthers(const rules::Finding& finding) const;
   void AskToStop(const rules::Finding& finding);
+  void AskInBucket();
+  /// False: not now.
+  [[nodiscard]] bool AskToStopInBucket(const rules::Finding& finding);
   std::int64_t TrainStep() const;
 
   const std::string path_, name_;
@@ -115,6 +135,7 @@ class WatchedRun {
   const std::shared_ptr<const keys::SecretKey> key_;
   const bool commands_;  // we hold the supervisor's lock; false: another process carries out what is asked
   const bool stop_on_finding_;
+  const std::function<bool(const std::string&, const std::string&)> ask_;
   std::shared_ptr<store::SupervisorLock> lock_;
   std::unique_ptr<query::Trial> trial_;
   std::unique_ptr<rules::Evaluator> evaluator_;
@@ -122,11 +143,14 @@ class WatchedRun {
   mutable std::mutex mutex_;  // of trial_, evaluator_, events_, failure_
   std::vector<Event> events_;
   std::vector<std::string> sayings_;
+  std::set<std::string> asked_;                              // findings whose stop was asked for in a bucket
+  std::map<std::string, rules::Finding> proven_;             // stops that the rules here have found, by id
+  std::vector<std::pair<std::string, std::string>> to_ask_;  // ids of stops, and their rules
   Status failure_;
   std::int64_t dead_since_ns_ = -1;
   bool finished_ = false, ended_told_ = false, stop_asked_ = false;
   bool concluding_ = false;  // rules in other processes draw their last conclusions
-  std::atomic<bool> busy_ = false, wanted_ = false;
+  std::atomic<bool> busy_ = false, wanted_ = false, asking_ = false;
   std::atomic<std::int64_t> oldest_unix_ns_ = 0;
 };
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from luff.remote._errors import Absent, BucketError, Refused
 from luff.remote._files import CARDS, MAX_CARD, card_key, is_run_id
+from luff.remote._judged_card import ENDING, MAX_JUDGED, judged_card_key, with_judged
 from luff.remote._recipients import CommandFailed, identities
 from luff.remote._run_store import identity_text, open_card, public_card
 from luff.remote._seal import check_cryptography
@@ -27,9 +28,13 @@ _BATCH = 512
 _ASK_AGAIN = 1  # the stamp of no card
 
 
-def stamp_of(card: Listed) -> int:
-    """A number from 1 on that changes when a card is put again, or is read with other keys."""
-    text = f"{card.etag} {card.size} {card.modified_unix_ns} {identity_text()}".rstrip().encode()
+def stamp_of(card: Listed, judged: Listed | None = None) -> int:
+    """A number from 1 on that changes when a card is put again, or is read with other keys.
+
+    `judged`: what who judges the run says beside it.
+    """
+    also = f" {judged.etag} {judged.modified_unix_ns}" if judged is not None else ""
+    text = f"{card.etag} {card.size} {card.modified_unix_ns}{also} {identity_text()}".rstrip().encode()
     return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1) or 1
 
 
@@ -44,8 +49,22 @@ def _write(text: str, data: bytes = b"") -> None:
     sys.stdout.buffer.write(line.encode(errors="replace") + b"\n" + (data + b"\n" if data else b""))
 
 
-def _get(store: Store, card: Listed) -> tuple[bytes | BucketError, int]:
+def _get(store: Store, card: Listed, judged: Listed | None) -> tuple[bytes | BucketError, int]:
     """Returns a card, or why there is none, and its stamp."""
+    got, stamp = _get_card(store, card)
+    if judged is None or isinstance(got, BucketError):
+        return got, stamp
+    try:
+        found = store.get(judged_card_key(card.name), MAX_JUDGED)
+    except (Absent, Refused):
+        return got, stamp
+    except BucketError as error:
+        return error, 0
+    whole = with_judged(got, found[0], card.name) if found else got
+    return whole, stamp if stamp == _ASK_AGAIN else stamp_of(card, judged)
+
+
+def _get_card(store: Store, card: Listed) -> tuple[bytes | BucketError, int]:
     try:
         found = store.get(card_key(card.name), MAX_CARD)
         data = found[0] if found else b""
@@ -78,8 +97,10 @@ def look(store: Store, known: dict[str, int]) -> None:
     """Prints the runs of a bucket. Raises a BucketError."""
     if identities():  # a mistake in what names them is one of all cards
         check_cryptography()
-    cards = store.objects(CARDS, MAX_RUNS)
-    if len(cards) == MAX_RUNS:
+    listed = store.objects(CARDS, 2 * MAX_RUNS)  # of a run that is judged in its bucket there are two
+    judged = {card.name.removesuffix(ENDING): card for card in listed if card.name.endswith(ENDING)}
+    cards = [card for card in listed if not card.name.endswith(ENDING)][:MAX_RUNS]
+    if len(cards) == MAX_RUNS or len(listed) == 2 * MAX_RUNS:
         _write(f"! only the first {MAX_RUNS} runs are listed; give each project a prefix: {store.url}")
     changed, same = [], []
     for card in cards:
@@ -88,7 +109,7 @@ def look(store: Store, known: dict[str, int]) -> None:
         if card.size > MAX_CARD:
             key = card_key(card.name)
             _write(f"! a card has {card.size} bytes, Luff writes at most {MAX_CARD}: {store.url}/{key}")
-        elif known.get(card.name) == (stamp := stamp_of(card)):
+        elif known.get(card.name) == (stamp := stamp_of(card, judged.get(card.name))):
             same.append(f"= {card.name} {stamp}\n")
         else:
             changed.append(card)
@@ -97,7 +118,9 @@ def look(store: Store, known: dict[str, int]) -> None:
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="luff-cards") as pool:
         for at in range(0, len(changed), _BATCH):
             batch = changed[at : at + _BATCH]
-            for card, got in zip(batch, pool.map(lambda one: _get(store, one), batch), strict=True):
+            for card, got in zip(
+                batch, pool.map(lambda one: _get(store, one, judged.get(one.name)), batch), strict=True
+            ):
                 _tell(store, card, *got)
             sys.stdout.flush()
     if not any(is_run_id(card.name) for card in cards):

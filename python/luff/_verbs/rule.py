@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from luff.trial import Trial
 
 _SOCKET = 3
+_NO_MEMORY = 77  # OwnChild::kNoMemory: of a process for many runs, none of them is to blame
 _PROTOCOL = 1
 _WAIT_S = 5.0
 _OF_STREAMS = ("begin", "step", "save", "end")
@@ -225,7 +226,7 @@ def main() -> int:
         child.say("error", message=str(over), again=over.again)
     except MemoryError:
         os.write(2, b"out of memory: it needs more than limit_memory_mb allows\n")
-        os._exit(1)
+        os._exit(_NO_MEMORY)
     except (BrokenPipeError, ConnectionResetError):
         os._exit(0)
     return 0

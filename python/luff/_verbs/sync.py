@@ -92,6 +92,7 @@ class Sync:
         try:
             if not self._retried(uploader.begin):
                 return self._incomplete()
+            elsewhere = uploader.values_elsewhere()
             uploader.write_cost()
             url = f"{store.url}/{uploader.run_id}"
             how = "encrypted" if own[0].sealed else "not encrypted"
@@ -106,7 +107,11 @@ class Sync:
                     self._after_flush(uploader, cards)
                     requests.look()
                 self._pause(requests)
-            return self._finish(uploader, cards)
+            done = self._finish(uploader, cards)
+            if done == OK and elsewhere:  # --keep-local has removed them once they were there
+                _say(f"values of this run that were removed from this host are in {elsewhere} alone")
+                return INCOMPLETE
+            return done
         finally:
             uploader.close()
             if cards is not None:

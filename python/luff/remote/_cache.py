@@ -44,6 +44,12 @@ class Cache:
         with self._lock:
             return (spool, file, block) in self._blocks
 
+    def drop(self, spool: Spool) -> None:
+        """The copy was removed."""
+        with self._lock:
+            for key in [key for key in self._blocks if key[0] is spool]:
+                self._bytes -= self._blocks.pop(key)[0]
+
     def evict(self) -> None:
         """Punches out what was unused for longest, until the rest fits; nothing that may be being read."""
         while True:

@@ -27,6 +27,10 @@ class Unreachable(BucketError):
     """It may work later: the network, a stall, an overloaded server, an answer that makes no sense."""
 
 
+class Replaced(Unreachable):
+    """An object was there, and another one is in its place: who reads the head again finds it."""
+
+
 class WrongUrl(BucketError):
     """A URL that names no bucket or run."""
 

@@ -28,13 +28,14 @@ _LOOK_S = 1.0
 _LOOK_ENDED_S = 30.0
 _LONGEST_PAUSE_S = 60.0
 _MOST_LINE = 1 << 16
-_MOST_CONNECTIONS = 256
-_RETRY_S = 60.0
 _KEPT_S = 7 * 86400.0
 
 
 class Fetcher:
     """Serves one folder. `run` returns when nobody has been connected for `idle_s`."""
+
+    most_connections = 256
+    retry_s = 60.0  # how long a request waits for a bucket that does not answer
 
     def __init__(self, root: str, *, cache_bytes: int, idle_s: float) -> None:
         self._root = root
@@ -73,16 +74,21 @@ class Fetcher:
                     break
                 continue
             with self._lock:
-                full = self._connections >= _MOST_CONNECTIONS
+                full = self._connections >= self.most_connections
                 self._connections += 0 if full else 1
             if full:
                 connection.close()
                 continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-        os.unlink(os.path.join(self._root, "socket"))
+        listener.close()
+        try:
+            os.unlink(os.path.join(self._root, "socket"))
+        except FileNotFoundError:
+            pass
         self._cache.evict()
         for spool in self._spools.values():
             spool.save()
+        os.close(lock)
         return 0
 
     def _listen(self) -> socket.socket:
@@ -202,7 +208,7 @@ class Fetcher:
         if min(worker, number, begin, size) < 0:
             raise ValueError
         try:
-            with_retries(lambda: spool.need(file, begin, size), _RETRY_S)
+            with_retries(lambda: spool.need(file, begin, size), self.retry_s)
         except Later:
             spool.refresh()  # the reader may be a look ahead of us
             spool.need(file, begin, size)
@@ -215,7 +221,7 @@ class Fetcher:
         if min(begin, size) < 0:
             raise ValueError
         have: list[tuple[int, int]] = []
-        with_retries(lambda: have.extend(spool.need_rows(file, begin, size)), _RETRY_S)
+        with_retries(lambda: have.extend(spool.need_rows(file, begin, size)), self.retry_s)
         return {"ok": True, "have": have}
 
     def _spool_of(self, url: str) -> Spool:
@@ -225,16 +231,14 @@ class Fetcher:
                 self._stores[base] = open_store(base)
             folder = os.path.join(self._root, hashlib.sha256(base.encode()).hexdigest()[:16], run_id)
             if folder not in self._spools:
-                self._spools[folder] = Spool(
-                    folder,
-                    url,
-                    reading(self._stores[base], run_id),
-                    run_id,
-                    os.path.join(self._root, "socket"),
-                    self._cache,
-                    self._pool,
+                self._spools[folder] = self._make_spool(
+                    folder, url, reading(self._stores[base], run_id), run_id
                 )
             return self._spools[folder]
+
+    def _make_spool(self, folder: str, url: str, store: Store, run_id: str) -> Spool:
+        socket_path = os.path.join(self._root, "socket")
+        return Spool(folder, url, store, run_id, socket_path, self._cache, self._pool)
 
     def _known(self, folder: str) -> Spool:
         """The spool of a folder; one of an earlier fetcher is opened again."""
@@ -248,7 +252,7 @@ class Fetcher:
             spool = self._spool_of(_url_of(folder))
         except OSError:
             raise Refused(f"the copy of the run was removed; open its URL again: {folder}") from None
-        with_retries(lambda: spool.open(whole=False), _RETRY_S)
+        with_retries(lambda: spool.open(whole=False), self.retry_s)
         return spool
 
     # ---- Looking for news ----

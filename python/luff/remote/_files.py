@@ -17,6 +17,8 @@ MAX_GENERATION = 64
 MAX_UPLOADER = 9999
 MAX_FOOTER = 16 << 20  # of a sealed segment, that it has an object of its own
 CARDS = "cards/"
+EVALUATOR = "luff"
+JUDGED = "judged"
 MAX_CARD = 8192  # bytes
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -146,6 +148,16 @@ def part_key(run_id: str, file: File, rewrites: int, begin: int, end: int) -> st
 def footer_key(run_id: str, file: File) -> str:
     """The object with the footer of a sealed segment."""
     return f"runs/{run_id}/{file.path}/footer"
+
+
+def commits_prefix(run_id: str) -> str:
+    """Where who judges the run puts commits."""
+    return f"rules/{EVALUATOR}/{run_id}/"
+
+
+def judged_key(run_id: str) -> str:
+    """Says, beside the heads, that there are commits."""
+    return f"live/{run_id[0]}/{run_id}/{JUDGED}"
 
 
 def index_key(run_id: str, uploader: int, name: str) -> str:

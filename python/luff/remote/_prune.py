@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from luff.remote import _files, _head
 from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
-from luff.remote._files import CARDS, MAX_CARD, is_run_id
+from luff.remote._files import CARDS, JUDGED, MAX_CARD, is_run_id
 from luff.remote._recipients import MAX_RECIPIENTS, key_prefix
 from luff.remote._run_store import reading
 from luff.remote._seal import is_sealed, sealed_size
@@ -53,7 +53,7 @@ def old_runs(store: Store, before_unix_ns: int) -> list[tuple[str, int]]:
 
     for listed in store.objects("live/", _MAX_RUNS):
         parts = listed.name.split("/")
-        if len(parts) == 3:
+        if len(parts) == 3 and parts[2] != JUDGED:  # that one is of who judges
             note(parts[1], listed)
     for listed in store.objects(CARDS, _MAX_RUNS):
         note(listed.name, listed)
@@ -119,6 +119,7 @@ class _Run:
         heads = self._heads()
         # Listed after they were read: what has changed since then is not put over.
         new = [o for o in self._store.objects(self._live, _MAX_RUNS) if o.modified_unix_ns >= self._before]
+        new = [o for o in new if o.name != _files.JUDGED]
         if not all(begun and self._is_fenced(heads.get(self._live + o.name)) for o in new):
             if begun and not dry_run:  # uploaded again, and whole again
                 self._store.delete_all([_PRUNING + self._run_id])
@@ -174,7 +175,7 @@ class _Run:
 
     def _heads(self) -> dict[str, tuple[bytes, str]]:
         """Bytes and etags of the heads, and of the last manifests if they stay."""
-        keys = [self._live + name for name in self._store.children(self._live)]
+        keys = [self._live + name for name in self._store.children(self._live) if name != _files.JUDGED]
         if self._keep == "metadata":
             keys += [
                 f"{self._below}{name}/end" for name in self._store.children(self._below) if name[:1] == "u"
@@ -233,8 +234,8 @@ class _Run:
             if self._keep == "nothing" or _is_payload(o.name)
         ]
         if self._keep == "nothing":
-            below = f"requests/{self._run_id}/"
-            found += [o._replace(name=below + o.name) for o in self._store.objects(below, MAX_OBJECTS)]
+            for below in (f"requests/{self._run_id}/", _files.commits_prefix(self._run_id)):
+                found += [o._replace(name=below + o.name) for o in self._store.objects(below, MAX_OBJECTS)]
         return found
 
     def _delete(self, keys: list[str]) -> None:

@@ -62,6 +62,10 @@ class Rows:
         """True for a segment that `of` or `make` has told of."""
         return file in self._sparse
 
+    def was_sparse(self, file: File) -> bool:
+        """True for a segment that has, or had before this process, holes."""
+        return file in self._sparse or os.path.exists(f"{self._path(file)}.have")
+
     def forget(self, file: File) -> None:
         """The file is gone, or has no holes any more."""
         self._sparse.pop(file, None)

@@ -13,6 +13,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from luff.remote import _files
 from luff.remote._errors import Refused, TooLarge
 from luff.remote._files import MAX_CARD, card_key, run_key
 from luff.remote._recipients import ENCRYPT_TO, KEY_COMMAND, KEY_FILES, get_key, identities
@@ -70,6 +71,7 @@ class RunStore(Store):
         self._key = b""
         self._sealed = sealed
         self._headers: dict[str, bytes] = {}
+        self._own = (f"runs/{run_id}/", f"live/{run_id[0]}/{run_id}/", _files.commits_prefix(run_id))
         self.url = inner.url
 
     @property
@@ -96,7 +98,7 @@ class RunStore(Store):
         return self._inner.received
 
     def _is_of_run(self, key: str) -> bool:
-        return key.startswith((f"runs/{self._run_id}/", f"live/{self._run_id[0]}/{self._run_id}/"))
+        return key.startswith(self._own)
 
     def _data_key(self) -> bytes:
         if not self._key:
@@ -134,10 +136,10 @@ class RunStore(Store):
             raise TooLarge(f"an object has {len(data)} bytes, Luff writes at most {most}: {self.url}/{key}")
         return data, etag
 
-    def get_range(self, key: str, begin: int, end: int) -> bytes:
+    def get_range(self, key: str, begin: int, end: int, size: int | None = None) -> bytes:
         if not self._sealed or not self._is_of_run(key) or begin >= end:
             return self._inner.get_range(key, begin, end)
-        size = _size_in_name(key.split("/", 2)[2])
+        size = size or _size_in_name(key.split("/", 2)[2])
         if size is None:
             found = self.get(key, _MAX_WHOLE)
             data = found[0] if found else b""

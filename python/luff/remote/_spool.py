@@ -10,20 +10,19 @@ import bisect
 import ctypes
 import json
 import os
-import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from luff.remote import _files, _head, _sealed
-from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._cache import Cache, Gone, Later
+from luff.remote._commits import Findings
 from luff.remote._disk import boot_id, write_at, write_whole
-from luff.remote._errors import Absent, BucketError, Refused, Unreachable, of_disk
+from luff.remote._errors import Absent, BucketError, Refused, Replaced, Unreachable, of_disk
 from luff.remote._files import File
-from luff.remote._head import BadObject, Entry, Manifest
+from luff.remote._head import BadObject, Entry
+from luff.remote._heads import Heads, Host
 from luff.remote._rows import Rows
-from luff.remote._run_folder import MAX_RUN_JSON
 from luff.remote._uploader import HEARTBEAT_S
 
 if TYPE_CHECKING:
@@ -37,30 +36,27 @@ MAX_ASKED = 64 << 20
 _READ_AHEAD = 8  # blocks, for who reads one after the other
 _AT_ONCE = 8  # parts of metadata in memory
 _MOST_INDEXES = 4  # in memory
-_MOST_UPLOADERS = 64
-_LOOK_FOR_HOSTS_S = 30.0
 # A head that has not changed for so long, while the bucket answers, has no uploader any more.
 SILENT_S = 5 * HEARTBEAT_S
-_UPLOADER = re.compile(r"u([0-9]{4})")
+GONE_S = 900.0  # and its workers have ended, for who judges
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
-
-
-class _Host:
-    """What one uploader has put."""
-
-    def __init__(self) -> None:
-        self.etag = ""
-        self.manifest = Manifest("")
-        self.tails: dict[File, bytes] = {}
-        self.changed_at = time.monotonic()
 
 
 class Spool:
     """One run. Thread-safe: one call at a time. Methods raise BucketError."""
 
     def __init__(
-        self, folder: str, url: str, store: Store, run_id: str, socket: str, cache: Cache, pool: Executor
+        self,
+        folder: str,
+        url: str,
+        store: Store,
+        run_id: str,
+        socket: str,
+        cache: Cache,
+        pool: Executor,
+        judged_here: bool = False,
     ) -> None:
+        """`judged_here`: findings and actions are those of who judges the copy, and not taken from the bucket."""
         self.folder = folder
         self.url = url  # of the run
         self._store = store
@@ -69,8 +65,7 @@ class Spool:
         self._cache = cache
         self._pool = pool
         self._lock = threading.RLock()
-        self._hosts: dict[int, _Host] = {}
-        self._listed_at = float("-inf")
+        self.heads = Heads(store, url, run_id)
         self._files: dict[File, tuple[int, Entry]] = {}  # uploader, and what it has
         self._lengths: dict[File, int] = {}  # of metadata on disk
         self._rows = Rows(folder)
@@ -86,13 +81,34 @@ class Spool:
         self._problem = ""
         self._written = ""  # mirror.json
         self._taken_in = False
+        self._judged_here = judged_here
+        self._findings: Findings | None = None  # of who judges the run in the bucket
+        self._judged_problem = ""
 
     # ---- Following the bucket ----
 
     @property
+    def store(self) -> Store:
+        """The bucket as the run sees it."""
+        return self._store
+
+    @property
     def over(self) -> bool:
         """True once all uploaders have ended."""
-        return bool(self._hosts) and all(host.manifest.state == "ended" for host in self._hosts.values())
+        return self.heads.over
+
+    def look_at_heads(self) -> None:
+        """Reads the heads, and makes no copy."""
+        with self._lock:
+            self._read_heads()
+
+    def _read_heads(self) -> None:
+        try:
+            self.heads.read()
+        finally:
+            self._untaken = self._untaken or self.heads.take_news()
+        if self.heads.judged and self._findings is None and not self._judged_here:
+            self._findings = Findings(self._store, self._run_id)
 
     @property
     def begun(self) -> bool:
@@ -126,31 +142,16 @@ class Spool:
 
     def _forget_all(self) -> None:
         """The directory was removed: the copy is made again."""
-        self._hosts, self._files, self._lengths, self._rewrites = {}, {}, {}, {}
+        self._files, self._lengths, self._rewrites = {}, {}, {}
         self._have, self._last, self._written = {}, {}, ""
-        self._rows, self._begun, self._listed_at = Rows(self.folder), False, float("-inf")
-
-    def _explain(self) -> None:
-        """Raises why there is no head."""
-        try:
-            found = self._store.get("luff.json", 4096)
-        except Absent:
-            raise Refused(f"Luff has uploaded nothing there: {self._store.url}") from None
-        check_bucket_untrusted(found[0] if found else b"", self._store.url)
-        self._get_run_json()
-        raise Refused(f"the run has begun in the bucket, and nothing of it is there yet: {self.url}")
-
-    def _get_run_json(self) -> bytes:
-        try:
-            found = self._store.get(_files.run_key(self._run_id), MAX_RUN_JSON)
-        except Absent:
-            raise Refused(f"there is no such run in the bucket: {self.url}") from None
-        return found[0] if found else b""
+        self._rows, self._begun = Rows(self.folder), False
+        self.heads = Heads(self._store, self.url, self._run_id)
+        self._findings = None
 
     def _begin(self) -> None:
         """Makes the directory."""
-        in_heads = (host.manifest.run for _, host in sorted(self._hosts.items()))
-        text = next(filter(None, in_heads), "").encode(errors="replace") or self._get_run_json()
+        in_heads = (host.manifest.run for _, host in sorted(self.heads.hosts.items()))
+        text = next(filter(None, in_heads), "").encode(errors="replace") or self.heads.get_run_json()
         try:
             good = json.loads(text).get("run_id") == self._run_id
         except (ValueError, AttributeError, RecursionError):
@@ -166,65 +167,37 @@ class Spool:
     def _update(self) -> None:
         if self.begun and not os.path.exists(os.path.join(self.folder, "run.json")):
             self._forget_all()
-        now = time.monotonic()
-        if now - self._listed_at > (_LOOK_FOR_HOSTS_S if self._hosts else 0):
-            for uploader in self._list_uploaders():
-                self._hosts.setdefault(uploader, _Host())
-            self._listed_at = now
-            if not self._hosts:
-                self._listed_at = float("-inf")
-                self._explain()
-        for uploader, host in sorted(self._hosts.items()):
-            self._untaken = self._read_head(uploader, host) or self._untaken
+        self._read_heads()
         if not self.begun:
             self._begin()
             self._untaken = True
         if self._untaken:
             self._take_in()
             self._untaken = False
+        self._take_findings()
         self._tell()
 
-    def _list_uploaders(self) -> list[int]:
-        for prefix in (f"live/{self._run_id[0]}/{self._run_id}/", f"runs/{self._run_id}/"):
-            matches = (_UPLOADER.fullmatch(name) for name in self._store.children(prefix))
-            found = [int(match[1]) for match in matches if match is not None]
-            if found:
-                return sorted(found)[:_MOST_UPLOADERS]
-        return []
+    def _take_findings(self) -> None:
+        """What others have found, of a run that is judged in the bucket and not on its host.
 
-    def _read_head(self, uploader: int, host: _Host) -> bool:
-        key = _files.head_key(self._run_id, uploader)
+        Whoever may judge runs must not be able to keep others from reading them.
+        """
+        if self._findings is None or self.heads.judged_on_host:
+            return
         try:
-            found = self._store.get(key, _head.MAX_HEAD, host.etag)
-        except Absent:  # removed after the end
-            if host.manifest.state == "ended" and host.etag:
-                return False
-            key = _files.end_key(self._run_id, uploader)
-            try:
-                found = self._store.get(key, _head.MAX_HEAD, host.etag)
-            except Absent:
-                raise Refused(f"the head of the run was removed from the bucket: {self.url}") from None
-        if found is None:
-            return False
-        try:
-            manifest, tails = _head.parse_head_untrusted(found[0])
-        except BadObject as error:
-            raise Refused(f"{error}: {self._store.url}/{key}") from None
-        if manifest.run_id != self._run_id or manifest.uploader != uploader:
-            raise Refused(f"the head is of another run or host: {self._store.url}/{key}")
-        if host.etag and manifest.sequence < host.manifest.sequence:
-            raise Refused(
-                f"the head is older than the last one, somebody put it back: {self._store.url}/{key}"
-            )
-        host.etag, host.manifest, host.tails = found[1], manifest, tails
-        host.changed_at = time.monotonic()
-        return True
+            self._findings.look(os.path.join(self.folder, File("findings").path), self.over)
+            self._judged_problem = ""
+        except BucketError as error:
+            self._judged_problem = f"the findings are not all here: {error}"
+        except OSError as error:
+            raise of_disk(error, self.folder) from None
 
     def _take_in(self) -> None:
         files: dict[File, tuple[int, Entry]] = {}
-        for uploader, host in sorted(self._hosts.items()):
+        for uploader, host in sorted(self.heads.hosts.items()):
             for file, entry in host.manifest.files.items():
-                files.setdefault(file, (uploader, entry))
+                if not (self._judged_here and file.kind in ("findings", "actions")):
+                    files.setdefault(file, (uploader, entry))
         self._files = files
         # Payload first, so that a row that is seen has its file.
         for file, (_, entry) in files.items():
@@ -311,10 +284,7 @@ class Spool:
     def need_rows(self, file: File, begin: int, size: int) -> list[tuple[int, int]]:
         """Makes sure that these bytes of metadata are on disk. Returns which are, these first. Raises as `need`."""
         with self._lock:
-            _, entry = self._files.get(file, (0, None))
-            if entry is None:
-                self._not_there(entry)
-            assert entry is not None
+            entry = self._segment(file)
             ranges = self._rows.of(file, entry.sealed) if entry.sealed else None
             if ranges is None:
                 return [(0, entry.bytes)]
@@ -324,12 +294,22 @@ class Spool:
             if ranges.missing(begin, end):
                 try:
                     self._fill(file, *self._rows.wanted(file, begin, end, entry.footer, entry.sealed))
-                except Absent:  # put together with others since we read the head
+                except (Absent, Replaced):  # put together with others since we read the head
                     self.refresh()
+                    entry = self._segment(file)
                     self._fill(file, *self._rows.wanted(file, begin, end, entry.footer, entry.sealed))
             if self._rows.of(file, entry.sealed) is None:
                 return [(0, entry.sealed)]
             return self._rows.told(file, begin)
+
+    def _segment(self, file: File) -> Entry:
+        """A metadata segment that somebody has seen in the copy."""
+        _, entry = self._files.get(file, (0, None))
+        if entry is None:
+            if self.heads.pruned:
+                raise Gone("pruned from the bucket")
+            raise Gone("merged with others meanwhile; refresh the trial")
+        return entry
 
     def _fill(self, file: File, begin: int, end: int) -> None:
         """Fetches what of these bytes of a segment with holes is not there."""
@@ -346,7 +326,9 @@ class Spool:
                 if columns:
                     at, last = max(columns[0][0], entry.footer), columns[-1][1]
                     key = _files.footer_key(self._run_id, file)
-                    write_at(fd, self._store.get_range(key, at - entry.footer, last - entry.footer), at)
+                    size = entry.sealed - entry.footer
+                    data = self._store.get_range(key, at - entry.footer, last - entry.footer, size)
+                    write_at(fd, data, at)
                     ranges.add(at, last)
                 parts = zip([0, *entry.ends[:-1]], entry.ends, strict=True)
                 wanted = [p for p in parts if any(begin < p[1] and end > p[0] for begin, end in frames)]
@@ -396,6 +378,12 @@ class Spool:
             raise of_disk(error, self.folder) from None
 
     def _append_to(self, fd: int, file: File, uploader: int, entry: Entry) -> None:
+        if not entry.sealed and self._rows.was_sparse(
+            file
+        ):  # the run was uploaded anew, and is not sealed yet
+            self._rows.forget(file)
+            os.ftruncate(fd, 0)
+            self._lengths.pop(file, None)
         ranges = self._rows.of(file, entry.sealed) if entry.sealed else None
         if ranges is not None:  # all of it is wanted now
             self._rows.distrust(file)
@@ -412,10 +400,11 @@ class Spool:
             os.ftruncate(fd, 0)
             self._lengths[file], self._rewrites[file] = 0, entry.rewrites
         have = self._append_parts(fd, file, entry, entry.bytes)
-        rest = self._hosts[uploader].tails.get(file, b"")
+        rest = self.heads.hosts[uploader].tails.get(file, b"")
         if entry.sealed and have < entry.bytes:
             key = _files.footer_key(self._run_id, file)
-            rest = self._store.get_range(key, have - entry.footer, entry.sealed - entry.footer)
+            size = entry.sealed - entry.footer
+            rest = self._store.get_range(key, have - entry.footer, size, size)
             write_at(fd, rest, have)
             self._lengths[file] = entry.sealed
         elif rest and have < entry.bytes:
@@ -439,7 +428,7 @@ class Spool:
             found = self._store.get(key, end - begin + (end - begin >> 8) + 1024)
         except Absent:
             # Put together with others since we read the head.
-            raise Unreachable(f"a part of the run is not there: {self._store.url}/{key}") from None
+            raise Replaced(f"a part of the run is not there: {self._store.url}/{key}") from None
         try:
             data = _head.unpack_bounded(found[0] if found else b"", end - begin, "the object")
         except BadObject as error:
@@ -448,31 +437,38 @@ class Spool:
             raise Refused(f"found {len(data)} bytes, expected {end - begin}: {self._store.url}/{key}")
         return data
 
+    def _is_gone(self, host: Host) -> bool:
+        """For who judges, a worker whose host is gone has ended: its findings are not kept back for ever."""
+        if not self._judged_here or self._problem:  # a bucket that does not answer tells nothing
+            return False
+        return time.monotonic() - host.changed_at > GONE_S
+
     def _tell(self) -> None:
         """Writes mirror.json, which readers look at."""
         now = time.monotonic()
         workers = {}
         for file, (uploader, _) in self._files.items():
             if file.kind == "w":
-                manifest = self._hosts[uploader].manifest
-                workers[file.folder] = [file.folder, manifest.host_unix_ns, manifest.state == "ended"]
-        newest = max(self._hosts.values(), key=lambda host: host.manifest.host_unix_ns, default=_Host())
+                manifest = self.heads.hosts[uploader].manifest
+                ended = manifest.state == "ended" or self._is_gone(self.heads.hosts[uploader])
+                workers[file.folder] = [file.folder, manifest.host_unix_ns, ended]
+        newest = max(self.heads.hosts.values(), key=lambda host: host.manifest.host_unix_ns, default=Host())
         text = json.dumps(
             {
                 "format": "luff-mirror",
                 "version": 0,
                 "url": self.url,
                 "socket": self._socket,
-                "ended": self.over,
-                "behind": any(host.manifest.behind for host in self._hosts.values()),
+                "ended": self.over or (bool(workers) and all(map(self._is_gone, self.heads.hosts.values()))),
+                "behind": any(host.manifest.behind for host in self.heads.hosts.values()),
                 "silent": not self.over
-                and all(now - host.changed_at > SILENT_S for host in self._hosts.values()),
-                "draining": any(host.manifest.state == "draining" for host in self._hosts.values()),
+                and all(now - host.changed_at > SILENT_S for host in self.heads.hosts.values()),
+                "draining": any(host.manifest.state == "draining" for host in self.heads.hosts.values()),
                 "host_unix_ns": newest.manifest.host_unix_ns,
-                "requests": sum(host.manifest.requests for host in self._hosts.values()),
-                "puts": sum(host.manifest.puts for host in self._hosts.values()),
-                "sent": sum(host.manifest.sent for host in self._hosts.values()),
-                "problem": self._problem,
+                "requests": sum(host.manifest.requests for host in self.heads.hosts.values()),
+                "puts": sum(host.manifest.puts for host in self.heads.hosts.values()),
+                "sent": sum(host.manifest.sent for host in self.heads.hosts.values()),
+                "problem": self._problem or self._judged_problem,
                 "workers": sorted(workers.values()),
             }
         )
@@ -512,7 +508,7 @@ class Spool:
         self._cache.evict()
 
     def _not_there(self, entry: Entry | None) -> None:
-        if any(host.manifest.pruned for host in self._hosts.values()):
+        if self.heads.pruned:
             raise Gone("pruned from the bucket")
         if (entry is not None and entry.lost) or self.over:
             raise Gone("deleted on the training host before it was uploaded")
@@ -521,7 +517,7 @@ class Spool:
     def _fetch(self, file: File, blocks: list[int]) -> None:
         """Gets blocks, each run of them with one request for each part."""
         uploader, entry = self._files[file]
-        tail = self._hosts[uploader].tails.get(file, b"")
+        tail = self.heads.hosts[uploader].tails.get(file, b"")
         ranges: list[tuple[int, int]] = []
         for block in blocks:
             begin, end = block * BLOCK, min((block + 1) * BLOCK, entry.bytes)

@@ -67,8 +67,8 @@ class Store(ABC):
         """Returns bytes and etag; None if the etag is still `unless`. TooLarge beyond `most` bytes."""
 
     @abstractmethod
-    def get_range(self, key: str, begin: int, end: int) -> bytes:
-        """Returns exactly these bytes."""
+    def get_range(self, key: str, begin: int, end: int, size: int | None = None) -> bytes:
+        """Returns exactly these bytes. `size`: of the whole object, if its name does not say so."""
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
@@ -231,7 +231,7 @@ class FolderStore(Store):
         self._count(received=len(data), requests=0)
         return data, etag
 
-    def get_range(self, key: str, begin: int, end: int) -> bytes:
+    def get_range(self, key: str, begin: int, end: int, size: int | None = None) -> bytes:  # noqa: ARG002
         with self._place(key) as place, self._open(*place, key) as file:
             data = os.pread(file.fileno(), end - begin, begin)
         self._count(received=len(data))
@@ -462,7 +462,7 @@ class RemoteStore(Store):
             self._count(received=len(found[0]), requests=0)
         return found
 
-    def get_range(self, key: str, begin: int, end: int) -> bytes:
+    def get_range(self, key: str, begin: int, end: int, size: int | None = None) -> bytes:  # noqa: ARG002
         data = bytes(self._ask(key, lambda: self._obstore.get_range(self._store, key, start=begin, end=end)))
         self._count(received=len(data))
         if len(data) != end - begin:

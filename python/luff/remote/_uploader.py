@@ -37,6 +37,7 @@ HEARTBEAT_S = 30.0
 _MAX_RUN_IN_HEAD = 16 << 10
 _AT_ONCE = 4  # windows in flight
 _MOST_TOLD = 10_000  # files, the oldest ones
+_MAX_NOTE = 4 << 20
 _TELL_AGAIN_S = 60.0
 _ATTEMPTS = 5
 # A window of more parts than this is put again as one, so that readers ask for fewer. Payload comes in parts of 1 MiB
@@ -81,7 +82,10 @@ class Uploader:
         self._bytes_per_s = 0.0  # of the last put that was long enough to tell
         self._last_head = b""
         self._keep_local = keep_local  # bytes of payload that are to stay in the run; None: all
-        self._told: tuple[float, list[list[int]]] = (float("-inf"), [])  # the writer: when, and what
+        self._told: tuple[float, tuple[list[list[int]], int]] = (
+            float("-inf"),
+            ([], 0),
+        )  # the writer: when, what
         self._indexes = Indexes()
 
     @property
@@ -157,7 +161,7 @@ class Uploader:
         behind = self._send_windows(payload, deadline)
         growing, sealed = self._find_sealed(metadata)
         if state == "ended":
-            changed = self._send_sealed(sealed) or changed
+            changed = self._send_sealed(sealed, float("inf")) or changed
             changed = self._join_parts(everything=True) or changed
             sealed = {}
             growing = {f: n for f, n in growing.items() if not self._manifest.files[f].sealed}
@@ -177,11 +181,13 @@ class Uploader:
         self._put_head(state, tails)
         self._tell_writer()
         self._remove_superseded(everything=state == "ended")
-        if sealed:
-            # Their rows are visible. What makes them quick to open is larger than these, and is told by the next head.
+        if sealed and not rows_only:
+            # Their rows are visible. What makes them quick to open is larger than these, and is told by the next head,
+            # which must not wait for long: what is left is found again by the next flush.
             self._unput = True
-            self._send_sealed(sealed)
-            self._join_parts(everything=False)
+            deadline = time.monotonic() + self._interval_s
+            self._send_sealed(sealed, deadline)
+            self._join_parts(everything=False, deadline=deadline)
         return True
 
     @property
@@ -202,8 +208,9 @@ class Uploader:
             [f.folder, f.sequence, e.in_parts] for f, e in files if f.is_payload and not e.lost and not e.tail
         ]
         there = sorted(there)[:_MOST_TOLD]
+        gone = sum(f.is_payload and e.lost and e.in_parts > 0 for f, e in files)
         when, told = self._told
-        if there == told and time.monotonic() - when < _TELL_AGAIN_S:
+        if (there, gone) == told and time.monotonic() - when < _TELL_AGAIN_S:
             return
         self._write_note(
             "uploaded.json",
@@ -214,9 +221,10 @@ class Uploader:
                 "unix_ns": time.time_ns(),
                 "keep_bytes": self._keep_local,
                 "payload": there,
+                "gone": gone,
             },
         )
-        self._told = time.monotonic(), there
+        self._told = time.monotonic(), (there, gone)
 
     def _count(self) -> None:
         requests, puts, sent = self._earlier
@@ -252,6 +260,21 @@ class Uploader:
     def put_card(self, card: bytes) -> None:
         """Puts the card of the run, for lists of runs. It belongs to whoever puts the head."""
         self._put(_files.card_key(self.run_id), card)
+
+    def values_elsewhere(self) -> str:
+        """URL of the run in another bucket that has values which are on this host no more; "" if there are none."""
+        try:
+            with open(open_regular(os.path.join(self._run, "sync", "uploaded.json")), "rb") as file:
+                told = json.loads(file.read(_MAX_NOTE))
+            url = str(told["url"])
+            files = [File("w", int(worker), "d", int(number)) for worker, number, _ in told["payload"]]
+            gone = int(told.get("gone", 0)) > 0
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return ""
+        if url == f"{self._store.url}/{self.run_id}":
+            return ""
+        gone = gone or any(not os.path.lexists(os.path.join(self._run, f.path)) for f in files)
+        return url if gone else ""
 
     def end(self) -> None:
         """After a flush as `ended`: keeps the last head, also where heads are removed."""
@@ -347,10 +370,12 @@ class Uploader:
             growing[file] = length if found is None else max(found.footer, entry.bytes)
         return growing, sealed
 
-    def _send_sealed(self, sealed: dict[File, _sealed.Sealed]) -> bool:
+    def _send_sealed(self, sealed: dict[File, _sealed.Sealed], deadline: float) -> bool:
         """Puts frames, footers, and what opens them. Returns True if the manifest says something new."""
         ready: list[_sealed.Indexed] = []
         for file, found in sealed.items():
+            if ready and time.monotonic() > deadline:
+                break
             entry = self._manifest.files[file]
             self._send_windows({file: found.footer}, float("inf"))
             if entry.in_parts < found.footer:
@@ -382,7 +407,7 @@ class Uploader:
             key = _files.index_key(self.run_id, self._manifest.uploader, name)
             self._superseded.append((time.monotonic(), key))
 
-    def _join_parts(self, everything: bool) -> bool:
+    def _join_parts(self, everything: bool, deadline: float = float("inf")) -> bool:
         """Makes one part of each window of a sealed segment's frames. Returns True if the manifest says something new.
 
         Not of a folder's newest one: who follows the run is about to fetch its last part.
@@ -398,6 +423,8 @@ class Uploader:
             wanted = [*range(WINDOW, entry.footer, WINDOW), entry.footer]
             if entry.ends == wanted:
                 continue
+            if changed and time.monotonic() > deadline:
+                break
             parts = list(zip([0, *wanted[:-1]], wanted, strict=True))
             there = set(zip([0, *entry.ends[:-1]], entry.ends, strict=True))
             if not all(part in there or self._put_part(file, *part) for part in parts):

@@ -299,3 +299,35 @@ def test_a_machine_without_a_process_to_spare_gets_its_card_later(tmp_path, monk
         monkeypatch.setattr(f"luff.remote._card.{name}", 0.0)
     assert [maker.take(1), maker.take(2)] == [None, None]
     assert len(begun) == 2
+
+
+def test_what_a_judge_found_is_listed_where_the_host_has_found_nothing(luff, store, base):
+    one, other = f"{1:032x}", f"{2:032x}"
+    store.put(f"cards/{one}", card_of(one))
+    store.put(f"cards/{other}", card_of(other, verdict="findings", findings={"count": 1, "rules": ["Own"]}))
+    assert {card["run_id"]: card["verdict"] for card in cards_of(luff, base)} == {
+        one: "ok",
+        other: "findings",
+    }
+    found = {
+        "count": 2,
+        "rules": ["NonFinite"],
+        "first": {"rule": "NonFinite", "severity": "stop", "what": "w"},
+    }
+    for run_id in (one, other):
+        said = {"format": "luff-judged-card", "version": 0, "run_id": run_id, "findings": found}
+        store.put(f"cards/{run_id}.judged", json.dumps(said).encode())
+    cards = {card["run_id"]: card for card in cards_of(luff, base)}
+    assert cards[one]["verdict"] == "findings"
+    assert (cards[one]["findings"]["count"], cards[one]["findings"]["rules"]) == (2, ["NonFinite"])
+    assert cards[other]["findings"]["rules"] == ["Own"]
+    for hostile in (
+        b"",
+        b"{",
+        b"[" * 4000,
+        b'{"findings": 3}',
+        json.dumps(said | {"run_id": other}).encode(),
+        b"x" * 5000,
+    ):
+        store.put(f"cards/{one}.judged", hostile)
+        assert {card["run_id"]: card["verdict"] for card in cards_of(luff, base)}[one] == "ok"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from bucket_copies import copy_of
 from luff.remote._files import File
+from luff.remote._store import open_store
 from luff.remote._uploader import Uploader
 
 
@@ -112,3 +114,20 @@ def test_a_job_keeps_only_what_its_owner_asked_for_and_all_is_read_by_the_url(lu
         with pytest.raises(errors.LuffError, match=rf"in the bucket and not here any more.*{run_id}"):
             here.tensor("kept").value(steps[0])
     assert luff("verify", place).returncode == luff("verify", f"{base}/{run_id}").returncode == 0
+
+
+def test_another_bucket_lacks_what_the_first_one_alone_has_and_it_is_said(luff, run, tmp_path):
+    run.append("w0000/m-000001.lfm", b"rows")
+    run.append("w0000/d-000001.lfd", b"values")
+    first, second = (f"file://{tmp_path}/{name}" for name in ("first", "second"))
+    uploader = Uploader(str(run.path), open_store(first), keep_local=0)
+    uploader.begin()
+    for _ in range(3):
+        uploader.flush()
+    assert uploader.values_elsewhere() == ""
+    os.unlink(run.path / "w0000/d-000001.lfd")  # as the writer does
+    uploader.flush()
+    uploader.close()
+    done = luff("sync", run.path, second, "--drain", 60, expect=6)
+    assert f"removed from this host are in {first}/{run.run_id} alone" in done.stderr
+    assert luff("sync", run.path, first, "--drain", 60).returncode == 0

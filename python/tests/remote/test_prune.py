@@ -14,7 +14,7 @@ from conftest import Run
 from luff.remote import _prune
 from luff.remote._cache import Gone, Later
 from luff.remote._errors import Unreachable
-from luff.remote._files import File
+from luff.remote._files import File, judged_key
 from luff.remote._prune import old_runs, prune
 from luff.remote._store import FolderStore, open_store
 from luff.remote._uploader import Fenced, Uploader
@@ -210,6 +210,17 @@ def test_a_run_that_goes_live_again_just_then_stays(tmp_path, monkeypatch, keep,
     uploaders[0].flush()
     _, copy = copy_of(store, run, tmp_path / "copy")
     assert copy == run.files()
+
+
+def test_that_a_run_is_judged_makes_it_no_younger(store, tmp_path):
+    run = Run(tmp_path / "run")
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    uploader.flush("ended")
+    before = old_runs(store, 1 << 62)
+    time.sleep(1.1)  # a store tells times in whole seconds
+    store.put_new(judged_key(run.run_id), b"{}")
+    assert old_runs(store, 1 << 62) == before
 
 
 def test_the_age_is_by_the_clock_of_the_bucket(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from bucket_copies import contents
 from luff.remote import _prune
+from luff.remote._commits import Ledger
 from luff.remote._errors import Absent, Refused
 from luff.remote._files import head_key
 from luff.remote._head import MAX_HEAD
@@ -24,7 +25,7 @@ from luff.remote._uploader import Uploader
 from s3_server import serve_s3
 
 POLICIES = Path(__file__).parents[3] / "deploy" / "policies"
-ROLES = ("trainer", "reader", "requester", "janitor")
+ROLES = ("trainer", "reader", "requester", "judge", "janitor")
 BUCKET = "luff-roles"
 REGION = "us-east-1"
 
@@ -156,6 +157,25 @@ def test_a_requester_asks(run, store_of, tmp_path):
     refused(lambda: store.put(f"live/{run.run_id[0]}/{run.run_id}/u0000", b"{}"))
     refused(lambda: store.put(f"cards/{run.run_id}", b"{}"))
     refused(lambda: store.delete(f"requests/{run.run_id}/000001.json"))
+
+
+def test_a_judge_commits_and_changes_nothing_of_a_run(run, store_of, tmp_path):
+    upload(run, store_of("trainer"))
+    store = store_of("judge")
+    assert fetched(store, run, tmp_path / "copy") == run.files()
+    ledger = Ledger(store, run.run_id, "a" * 32)
+    ledger.load()
+    ledger.commit(['{"id": "f1"}'], 1, {}, lambda *_: None)
+    ledger.done(1)
+    store.put_new("judges/luff", b"{}")
+    assert put_request(store, run.run_id, b"{}") == 1
+    refused(lambda: store.put(head_key(run.run_id, 0), b"{}"))
+    refused(lambda: store.put(part_of(run), b"x"))
+    refused(lambda: store.put(f"cards/{run.run_id}", b"{}"))
+    refused(lambda: store.delete(f"rules/luff/{run.run_id}/000001"))
+    refused(lambda: store_of("judge", "other").put_new("judges/luff", b"{}"))
+    reader = store_of("reader")
+    refused(lambda: Ledger(reader, run.run_id, "b" * 32).commit(['{"id": "f2"}'], 1, {}, lambda *_: None))
 
 
 @pytest.mark.parametrize("keep", ["metadata", "nothing"])

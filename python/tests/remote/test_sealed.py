@@ -20,8 +20,10 @@ from luff.remote._disk import boot_id
 from luff.remote._errors import Refused, Unreachable
 from luff.remote._files import stream_of
 from luff.remote._head import BadObject
+from luff.remote._run_store import reading
 from luff.remote._spool import Spool
 from luff.remote._store import open_store
+from luff.remote._upload_key import uploading
 from luff.remote._uploader import Uploader
 
 RUN = Path(__file__).parents[3] / "testdata" / "format" / "v1" / "run"
@@ -555,3 +557,67 @@ def test_other_threads_go_on_while_rows_are_fetched(golden, s3, proxy):
         series = [trial.tensor(name).summaries() for name in trial.tensors()]
         assert any("/footer" in path for _, path, _, _ in proxy.requests)
     assert any(one["l2"].size for one in series)
+
+
+# ---- Encrypted ----
+
+
+@pytest.fixture
+def with_key(request, monkeypatch):
+    """Uploads are encrypted, and read with the key."""
+    pytest.importorskip("cryptography")
+    monkeypatch.setenv("LUFF_BUCKET_KEY", str(request.getfixturevalue("key_file")))
+
+
+@pytest.mark.usefixtures("with_key")
+def test_sealed_segments_of_an_encrypted_run_are_opened_and_read_in_ranges(golden, store, tmp_path):
+    uploaded(golden, uploading(store, str(golden), RUN_ID))
+    for one in store.objects(f"runs/{RUN_ID}/", 1000):
+        assert (
+            store.get(f"runs/{RUN_ID}/{one.name}", 1 << 24)[0][0] == 40
+        )  # as no object in plain text begins
+    spool = spool_of(reading(store, RUN_ID), tmp_path / "copy")
+    spool.open(whole=False)
+    draw = random.Random(5)
+    for file, data in segments(golden).items():
+        assert (tmp_path / "copy" / file.path).stat().st_size == len(data)
+        for _ in range(8):
+            begin = draw.randrange(len(data))
+            for first, last in spool.need_rows(file, begin, draw.randrange(1, 2000)):
+                assert (tmp_path / "copy" / file.path).read_bytes()[first:last] == data[first:last]
+    whole = spool_of(reading(store, RUN_ID), tmp_path / "whole")
+    whole.open()
+    for file, data in segments(golden).items():
+        assert (tmp_path / "whole" / file.path).read_bytes() == data
+
+
+@pytest.mark.usefixtures("with_key")
+def test_a_range_of_an_encrypted_footer_costs_its_segments(run, store):
+    own = uploading(store, str(run.path), run.run_id)
+    uploaded(run.path, own)
+    footer = random.Random(1).randbytes(4 << 20)
+    key = _files.footer_key(run.run_id, SEGMENT)
+    own.put(key, footer)
+    reader = reading(store, run.run_id)
+    assert reader.get(_files.head_key(run.run_id, 0), _head.MAX_HEAD) is not None
+    for begin in (0, 70_000, 2 << 20, len(footer) - 100):
+        before = store.received
+        assert reader.get_range(key, begin, begin + 100, len(footer)) == footer[begin : begin + 100]
+        assert store.received - before < 3 << 16
+    with pytest.raises(Refused):  # a head that says another length: the last segment tells
+        reader.get_range(key, len(footer) - 200, len(footer) - 100, len(footer) - 50)
+
+
+def test_a_flush_does_not_wait_for_all_segments_that_were_sealed(golden, store, tmp_path):
+    uploader = Uploader(os.fspath(golden), store, interval_s=0.0)
+    uploader.begin()
+    sealed = []
+    for _ in range(8):
+        uploader.flush()
+        sealed.append(sum(entry.sealed > 0 for entry in uploader._manifest.files.values()))
+    assert sealed[0] == 1
+    assert sealed[-1] == len(segments(golden))
+    spool = spool_of(store, tmp_path / "copy")
+    spool.open()
+    for file, data in segments(golden).items():
+        assert (tmp_path / "copy" / file.path).read_bytes() == data

@@ -21,6 +21,7 @@ namespace luff::rules {
 class OwnChild {
  public:
   static constexpr int kSocket = 3;
+  static constexpr int kNoMemory = 77;  // exit code of one that got no more memory
   static constexpr std::size_t kMaxLine = 4U << 20;
 
   struct Options {

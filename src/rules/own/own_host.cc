@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kStepsAhead = 64;               // steps of a run ahead: the others wait for them
 constexpr std::int64_t kMemoryEveryNs = 100'000'000;  // between looks at its memory
 constexpr std::size_t kMaxLines = 10'000;             // of one answer
+constexpr std::int64_t kForgottenNs = 3600LL * 1'000'000'000;
 constexpr JsonLimits kHostLimits{4ULL << 20, 32};
 
 std::int64_t HostNow() { return Env::Real().NowMonotonicNs(); }
@@ -45,7 +46,9 @@ OwnHost::~OwnHost() = default;
 
 Result<std::unique_ptr<OwnChannel>> OwnHost::Join() {
   const MutexLock lock(mutex_);
-  if (!given_up_.empty()) return FailedPrecondition(given_up_);
+  if (IsGivenUp())
+    return FailedPrecondition(
+        fmt::format("its process has ended too often for all runs; the last time: {}", how_));
   if (child_ == nullptr) {
     LUFF_ASSIGN_OR_RETURN(child_, OwnChild::Start(options_));
     heard_ns_ = HostNow();
@@ -123,7 +126,9 @@ void OwnHost::Pump(int wait_ms) {
     for (const std::string& line : lines) {
       if (!HearUntrusted(line)) break;
     }
-    return Down(end, Front());
+    // Memory is that of all runs.
+    const bool of_all = end == fmt::format("exit code {}", OwnChild::kNoMemory);
+    return Down(end, of_all ? 0 : Front());
   }
   const std::int64_t now = HostNow();
   if (now - looked_ns_ > kMemoryEveryNs) {
@@ -170,9 +175,16 @@ void OwnHost::Down(const std::string& how, std::uint64_t blamed) {
   for (auto& [number, state] : streams_) {
     if (state.end.how.empty()) state.end = {how, known && number == blamed};
   }
-  ++(known ? deaths_ : unexplained_);
-  if (deaths_ >= kMostDeaths || unexplained_ >= kMostUnexplained)
-    given_up_ = fmt::format("its process has ended too often for all runs; the last time: {}", how);
+  (known ? deaths_ : unexplained_).push_back(HostNow());
+  how_ = how;
+}
+
+/// Whether it has died too often lately: a service lives for months.
+bool OwnHost::IsGivenUp() {
+  const std::int64_t since = HostNow() - kForgottenNs;
+  for (std::deque<std::int64_t>* times : {&deaths_, &unexplained_})
+    while (!times->empty() && times->front() < since) times->pop_front();
+  return deaths_.size() >= kMostDeaths || unexplained_.size() >= kMostUnexplained;
 }
 
 }  // namespace luff::rules

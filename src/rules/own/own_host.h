@@ -42,7 +42,7 @@ class OwnHost : public std::enable_shared_from_this<OwnHost> {
     std::uint64_t stream = 0;
     bool begins = false;
   };
-  static constexpr int kMostDeaths = 30, kMostUnexplained = 3;
+  static constexpr std::size_t kMostDeaths = 30, kMostUnexplained = 3;  // in an hour
 
   bool Send(std::uint64_t stream, std::string_view line);
   bool Receive(std::uint64_t stream, int wait_ms, std::vector<std::string>* lines);
@@ -55,6 +55,7 @@ class OwnHost : public std::enable_shared_from_this<OwnHost> {
   bool HearUntrusted(const std::string& line) LUFF_REQUIRES(mutex_);
   /// The process is gone. `blamed`: the stream it worked for; 0: not known.
   void Down(const std::string& how, std::uint64_t blamed) LUFF_REQUIRES(mutex_);
+  [[nodiscard]] bool IsGivenUp() LUFF_REQUIRES(mutex_);
   [[nodiscard]] std::uint64_t Front() const LUFF_REQUIRES(mutex_) {
     return sent_.empty() ? 0 : sent_.front().stream;
   }
@@ -68,8 +69,8 @@ class OwnHost : public std::enable_shared_from_this<OwnHost> {
   std::uint64_t next_ LUFF_GUARDED_BY(mutex_) = 1;
   std::int64_t heard_ns_ LUFF_GUARDED_BY(mutex_) = 0, looked_ns_ LUFF_GUARDED_BY(mutex_) = 0;
   std::size_t lines_ LUFF_GUARDED_BY(mutex_) = 0;  // of what it works on now
-  int deaths_ LUFF_GUARDED_BY(mutex_) = 0, unexplained_ LUFF_GUARDED_BY(mutex_) = 0;
-  std::string given_up_ LUFF_GUARDED_BY(mutex_), words_ LUFF_GUARDED_BY(mutex_);
+  std::deque<std::int64_t> deaths_ LUFF_GUARDED_BY(mutex_), unexplained_ LUFF_GUARDED_BY(mutex_);  // when
+  std::string how_ LUFF_GUARDED_BY(mutex_), words_ LUFF_GUARDED_BY(mutex_);
 };
 
 }  // namespace luff::rules

@@ -71,6 +71,10 @@ class OwnRule final : public KeptRule, public Abstains, public EndsLater {
 
   void OnStep(const StepView& view, Sink& sink) override {
     Judges(view.trial);
+    if (ending_) {  // the job was resumed before its end was judged
+      Restarted();
+      ending_ = ended_ = false;
+    }
     end_ = view.number + 1;
     const std::int64_t now = env_.NowMonotonicNs();
     if (now - pumped_ns_ >= kPumpNs) Pump(sink, 0);
@@ -82,7 +86,9 @@ class OwnRule final : public KeptRule, public Abstains, public EndsLater {
 
   void OnPause(Sink& sink) override {
     if (path_.empty() || (!child_ && behind() == 0)) return;
-    Pump(sink, behind() > 0 ? 1 : 0);
+    // A process of many runs is not waited for: the others would wait, too.
+    const bool alone = !child_ || !child_->has_limits();
+    Pump(sink, alone && behind() > 0 ? 1 : 0);
   }
 
   [[nodiscard]] std::size_t behind() const override { return aside_ ? 0 : end_ - std::min(done_, end_); }
@@ -119,7 +125,9 @@ class OwnRule final : public KeptRule, public Abstains, public EndsLater {
     io("saved", saved_);
     io("state", state_);
     io("deaths", deaths_);
-    io("aside", aside_);
+    bool aside = aside_ && !given_up_;  // that its process died for other runs is none of this one's
+    io("aside", aside);
+    if (io.loading()) aside_ = aside;
     io("raised", raised_);
     io("lacked", lacked_);
     io("last_lack", last_lack_);
@@ -143,6 +151,12 @@ class OwnRule final : public KeptRule, public Abstains, public EndsLater {
   void Begin(Sink& sink) {
     Result<std::unique_ptr<OwnChannel>> started = OpenChannel(options_);
     heard_ns_ = env_.NowMonotonicNs();
+    if (!started.ok() && options_.host != nullptr &&
+        started.status().code() == StatusCode::kFailedPrecondition) {
+      aside_ = given_up_ = true;
+      sink.Note(fmt::format("it is set aside until luff starts again: {}", started.status().message()), true);
+      return;
+    }
     if (!started.ok()) {
       deaths_ = kOwnRuleDeaths;
       Died(std::string(started.status().message()), sink);
@@ -382,6 +396,7 @@ class OwnRule final : public KeptRule, public Abstains, public EndsLater {
   std::size_t save_wanted_ = 0, raised_ = 0, lacked_ = 0;
   int deaths_ = 0;
   bool aside_ = false, saving_ = false, ending_ = false, ended_ = false;
+  bool given_up_ = false;  // aside_ because the process of all runs died too often, in this process alone
   std::int64_t heard_ns_ = 0, pumped_ns_ = 0, saved_ns_ = 0, looked_ns_ = 0;
   std::string complaint_, last_lack_;
 };

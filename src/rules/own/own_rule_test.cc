@@ -36,6 +36,10 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 namespace fs = std::filesystem;
 
+// For what a machine under load takes: two minutes of turns.
+constexpr int kLongest = 60'000;
+constexpr auto kPause = std::chrono::milliseconds(2);
+
 // Reads the number of a step into $n, and sends the answers that every rule sends.
 constexpr const char* kLoop = R"(
 say() { echo "$1" >&3; }
@@ -225,9 +229,29 @@ TEST_F(OwnRuleTest, AfterARestartItJudgesTheRestWithoutANewStep) {
   ASSERT_TRUE(second->LoadState(first->SaveState()).ok());
   ASSERT_EQ(second->behind(), 15U);
   dynamic_cast<EndsLater&>(*second).Judges(trial_);
-  for (int i = 0; i < 20'000 && second->behind() > 0; ++i) second->OnPause(heard);
+  for (int i = 0; i < kLongest && second->behind() > 0; ++i) {
+    second->OnPause(heard);
+    std::this_thread::sleep_for(kPause);
+  }
   EXPECT_EQ(second->behind(), 0U);
   EXPECT_THAT(heard.causes, ElementsAre("c3", "c13"));
+}
+
+TEST_F(OwnRuleTest, AJobThatIsResumedBeforeItsEndWasJudgedIsJudgedOn) {
+  Heard heard;
+  const auto rule = Make("begun() { :; }; step() { [ $((n % 10)) = 3 ] && found; }");
+  Tell(*rule, heard, 0, 15);
+  auto& later = dynamic_cast<EndsLater&>(*rule);
+  for (int i = 0; i < kLongest && later.pending(); ++i) {
+    later.Ending(trial_, heard);
+    rule->OnPause(heard);
+    std::this_thread::sleep_for(kPause);
+  }
+  ASSERT_FALSE(later.pending());
+  Tell(*rule, heard, 15, 40);
+  EXPECT_GT(rule->behind(), 0U);
+  rule->OnEnd(trial_, heard);
+  EXPECT_THAT(heard.causes, ElementsAre("c3", "c13", "c23", "c33"));
 }
 
 TEST_F(OwnRuleTest, HostileStatesAreRefused) {
@@ -385,11 +409,11 @@ class SharedProcess : public OwnRuleTest {
       for (std::size_t i = 0; i < rules.size(); ++i) Tell(*rules[i], heard[i], from, from + 10);
     }
     const auto all = [&](const auto& holds) {
-      for (int turns = 0; turns < 6000; ++turns) {
+      for (int turns = 0; turns < kLongest; ++turns) {
         bool every = true;
         for (std::size_t i = 0; i < rules.size(); ++i) every = holds(*rules[i], heard[i]) && every;
         if (every) return;
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        std::this_thread::sleep_for(kPause);
       }
       ADD_FAILURE() << "it never ends";
     };
@@ -431,6 +455,18 @@ TEST_F(SharedProcess, RunsWhoseBeginningFindsNoRoomBeginLater) {
   EXPECT_THAT(heard[1].causes, SizeIs(1));
   EXPECT_THAT(heard[2].causes, SizeIs(1));
   for (const Heard& one : heard) EXPECT_THAT(one.notes, IsEmpty());
+}
+
+TEST_F(SharedProcess, ThatItGotNoMoreMemoryIsNobodysFault_AndIsNotKept) {
+  Begin("step() { [ $n = 5 ] && exit 77; }", 2);
+  Judge();
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_THAT(heard[i].notes, ElementsAre(HasSubstr("until luff starts again")));
+    EXPECT_EQ(rules[i]->behind(), 0U);
+    const auto next = MakeOwnRule(options);
+    ASSERT_TRUE(next->LoadState(rules[i]->SaveState()).ok());
+    EXPECT_GT(next->behind(), 0U);  // it judges what is left
+  }
 }
 
 TEST_F(SharedProcess, TheRunThatEndsItIsSetAside_TheOthersGoOn) {

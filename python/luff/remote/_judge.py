@@ -1,0 +1,647 @@
+"""Beside ``luff watch URL``: copies of the live runs of a bucket, and what is put into it for who judges them.
+
+The judge is the luff command: it reads the copies, and asks here for all that needs a network, in lines of JSON. Each
+run has a queue, so what is asked of it is done in that order, and a bucket that refuses one run holds up no other.
+docs/spec/bucket-format.md, section 14.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from luff.remote import _files
+from luff.remote._bucket import check_bucket_untrusted
+from luff.remote._checkpoint import get_checkpoint, put_checkpoint, seed
+from luff.remote._commits import Commit, Ledger
+from luff.remote._copies import Copies
+from luff.remote._disk import write_whole
+from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, of_disk
+from luff.remote._judged_card import put_judged_card
+from luff.remote._requests import put_request
+from luff.remote._run_store import RunStore
+from luff.remote._spool import GONE_S, Spool, with_retries
+from luff.remote._store import normal_url, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from luff.remote._store import Store
+
+BEGAN = f"judges/{_files.EVALUATOR}"
+_MAX_HEADS = 200_000
+_START_S = 60.0  # for a bucket that is away when we begin
+_LOCK_S = 15.0  # for the process before, which is being ended
+_LOOK_S, _LONGEST_LOOK_S = 1.0, 10.0
+_LOOK_SHARE = 20  # a look takes at most a 20th of the time
+_QUIET_LOOK_S = 60.0  # of a run whose heads do not change, or that its host judges
+_LATE_LOOK_S = 10.0
+_LONGEST_PAUSE_S = 60.0
+_CARD_S = 60.0  # between two cards of a run
+_SAVE_S = 300.0  # between two checkpoints of a run in the bucket
+_SETTLED_S = 30.0  # a run that ended without a word has not changed for so long when it is judged to its end
+_FAILED_LOOK_S = 600.0  # of a run that cannot be judged as it is
+_REQUEST_S = 540.0  # a signature counts for ten minutes
+_TOLD_BYTES = 256 << 10  # of lines at once
+_AT_ONCE = 8
+_HEAD = re.compile(r"([0-9a-f])/([0-9a-f]{32})/u[0-9]{4}")
+
+
+class _More(Exception):
+    """The rest is done in another turn, so that others have theirs."""
+
+
+class _Run:
+    """What is known of a run. One thread at a time works on it."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        # "new"; "open": it has a copy; "elsewhere": its host judges it; "over": judged to its end; "late": also, but
+        # what another judge has committed is not known to be acted on; "failed": it cannot be judged as it is.
+        self.state = "new"
+        self.heads: tuple[tuple[str, str], ...] = ()  # names and etags in the list
+        self.looked: tuple[tuple[str, str], ...] = ()  # those at the last look
+        self.modified_unix_ns = 0
+        self.looked_at = float("-inf")
+        self.queue: deque[dict[str, Any]] = deque()
+        self.busy = False
+        self.failing = False
+        self.refused = False  # and for a reason that does not pass by itself
+        self.retry_at, self.pause = 0.0, 0.0
+        self.spool: Spool | None = None
+        self.ledger: Ledger | None = None
+        self.store: Store | None = None
+        self.steps = 0
+        self.judged: dict[Any, int] | None = None  # all rows are, but perhaps more come: what there was then
+        self.ended: dict[int, int] = {}  # sequences of the heads once all uploaders had ended
+        self.sequences: dict[int, int] = {}
+        self.changed_at = time.monotonic()
+        self.saved_at, self.saved = time.monotonic(), 0
+        self.found, self.card_at = False, float("-inf")  # something that the card does not say
+        self.told: set[str] = set()
+
+
+class Judge:
+    """Serves one luff command. `tell` sends it an object of JSON; it is called from any thread.
+
+    `shard`: of so many; a run is ours if its id's first digit leaves that rest.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        state: str,
+        shard: tuple[int, int],
+        earlier: bool,
+        tell: Callable[[dict[str, Any]], None],
+        *,
+        stops: bool = False,
+        luff: str = "",
+    ) -> None:
+        """`stops`: jobs are asked to stop with our signature, so nothing that others say was found is taken over.
+
+        `luff`: the command, for cards.
+        """
+        self.url = normal_url(url)
+        self.state = state
+        self._shard, self._shards = shard
+        self._earlier = earlier
+        self._stops = stops
+        self._luff = luff
+        self._send = tell
+        self._store = open_store(self.url)
+        self._root = os.path.join(state, "copies")
+        self._runs: dict[str, _Run] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="luff-judge")
+        self._leaving = threading.Event()
+        self._wake = threading.Event()
+        self._began_unix_ns = 0
+        self._said = ""
+        self._idle: bool | None = None
+        self._many = False
+
+    # ---- Begin ----
+
+    def start(self) -> None:
+        """Checks the bucket, and begins to serve copies. Raises a BucketError."""
+        try:
+            os.makedirs(self._root, mode=0o700, exist_ok=True)
+            self._hold_lock()
+            self._instance = self._read_instance()
+            if os.path.lexists(os.path.join(self._root, "socket")):
+                os.unlink(os.path.join(self._root, "socket"))  # of one that was killed
+        except OSError as error:
+            raise Refused(f"{error.strerror}: {self._root}; --state names another place") from None
+        with_retries(self._check_bucket, _START_S)
+        self._copies = Copies(self._root, cache_bytes=8 << 30, idle_s=float("inf"))
+        self.base = os.path.dirname(self._copies.spool(f"{self.url}/{'0' * 32}").folder)
+        os.makedirs(self.base, mode=0o700, exist_ok=True)
+        self._copies.serving = threading.Thread(target=self._copies.run, daemon=True)
+        self._copies.serving.start()
+        end = time.monotonic() + _LOCK_S
+        while not os.path.exists(os.path.join(self._root, "socket")):
+            if time.monotonic() > end:
+                raise Refused(f"the copies cannot be served: {self._root}")
+            time.sleep(0.01)
+
+    def _hold_lock(self) -> None:
+        self._held = os.open(os.path.join(self._root, "judge"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        end = time.monotonic() + _LOCK_S
+        while True:
+            try:
+                return fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise Refused(
+                        "another luff watch judges these runs; give shards (--shard 0/2), or another --state: "
+                        + self.state
+                    ) from None
+                time.sleep(0.05)
+
+    def _read_instance(self) -> str:
+        """Whose commits are ours: the same after a restart with the same state."""
+        path = os.path.join(self._root, "instance")
+        try:
+            with open(path) as file:
+                text = file.read(64).strip()
+        except FileNotFoundError:
+            text = ""
+        if re.fullmatch(r"[0-9a-f]{32}", text) is None:
+            text = secrets.token_hex(16)
+            write_whole(path, text.encode())
+        return text
+
+    def _check_bucket(self) -> None:
+        """Notes when runs of this bucket were judged first; the second put tells a store without conditions."""
+        try:
+            found = self._store.get("luff.json", 4096)
+            check_bucket_untrusted(found[0] if found else b"", self._store.url)
+        except Absent:
+            pass  # the first job will make it
+        try:
+            self._store.put_new(BEGAN, b"{}")
+        except Conflict:
+            pass
+        try:
+            self._store.put_new(BEGAN, b"{}")
+        except Conflict:
+            pass
+        else:
+            raise Refused(
+                f"the store takes conditional puts and does not obey them, so findings would be said twice: {self.url}"
+            )
+        begin, name = BEGAN.rsplit("/", 1)
+        times = [o.modified_unix_ns for o in self._store.objects(f"{begin}/", _MAX_HEADS) if o.name == name]
+        if not times:
+            raise Unreachable(f"the store does not list what was put: {self.url}/{BEGAN}")
+        self._began_unix_ns = times[0]
+
+    # ---- The bucket ----
+
+    def follow(self) -> None:
+        """Looks for what is new until `leave`. Never raises."""
+        while not self._leaving.is_set():
+            begun = time.monotonic()
+            try:
+                self._take_list(self._list())
+                if self._said:
+                    self._said = ""
+                    self._send({"say": "the bucket answers again"})
+            except BucketError as error:
+                self._say_once(str(error))
+                self._begin_work()
+                self._leaving.wait(_LOOK_S)
+                continue
+            self._begin_work()
+            self._tell_idle()
+            took = time.monotonic() - begun
+            pause = min(_LONGEST_LOOK_S, max(_LOOK_S, _LOOK_SHARE * took))
+            end = time.monotonic() + pause
+            while not self._leaving.is_set() and time.monotonic() < end:
+                if self._wake.wait(min(0.25, pause)):
+                    self._wake.clear()
+                self._begin_work()
+                self._tell_idle()
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._send({"say": text})
+
+    def _is_ours(self, run_id: str) -> bool:
+        return int(run_id[0], 16) % self._shards == self._shard
+
+    def _list(self) -> dict[str, tuple[int, list[tuple[str, str]]]]:
+        """Heads by run: when the newest was put, names and etags."""
+        digits = [d for d in "0123456789abcdef" if self._is_ours(d)] if self._shards > 1 else [""]
+        found: dict[str, tuple[int, list[tuple[str, str]]]] = {}
+        for digit in digits:
+            prefix = f"{digit}/" if digit else ""
+            objects = self._store.objects(f"live/{prefix}", _MAX_HEADS)
+            if len(objects) >= _MAX_HEADS and not self._many:
+                self._many = True
+                self._send(
+                    {
+                        "say": f"more than {_MAX_HEADS} objects lie below live/, the rest is not judged; "
+                        "luff prune removes old runs, and --shard parts them"
+                    }
+                )
+            for one in objects:
+                match = _HEAD.fullmatch(prefix + one.name)
+                if match is None or match[1] != match[2][0]:
+                    continue
+                newest, heads = found.setdefault(match[2], (0, []))
+                heads.append((match[0][-5:], one.etag))
+                found[match[2]] = max(newest, one.modified_unix_ns), heads
+        return found
+
+    def _take_list(self, listed: dict[str, tuple[int, list[tuple[str, str]]]]) -> None:
+        with self._lock:
+            for run_id, (modified, heads) in listed.items():
+                run = self._runs.get(run_id)
+                if run is None:
+                    run = self._runs[run_id] = _Run(run_id)
+                run.heads, run.modified_unix_ns = tuple(sorted(heads)), modified
+            for run_id in [r for r in self._runs if r not in listed]:
+                run = self._runs[run_id]
+                run.heads = ()
+                if (
+                    run.state != "open" and not run.busy and not run.queue
+                ):  # heads are removed once runs are over
+                    del self._runs[run_id]
+
+    def _is_due(self, run: _Run, now: float) -> bool:
+        if run.busy or now < run.retry_at:
+            return False
+        passed = now - run.looked_at
+        if run.state == "elsewhere" and not run.queue:
+            return run.heads != run.looked and passed > _QUIET_LOOK_S
+        if run.state == "failed" and not run.queue:
+            return run.heads != run.looked and passed > _FAILED_LOOK_S
+        if run.queue or run.heads != run.looked or run.failing:
+            return True
+        return passed > {"open": _QUIET_LOOK_S, "late": _LATE_LOOK_S}.get(run.state, float("inf"))
+
+    def _begin_work(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = [run for run in self._runs.values() if self._is_due(run, now)]
+            for run in due:
+                run.busy = True
+        # After a restart the live ones come first.
+        for run in sorted(due, key=lambda run: -run.modified_unix_ns):
+            self._pool.submit(self._work, run)
+
+    def _work(self, run: _Run) -> None:
+        problem, run.refused = "", False
+        try:
+            if run.state == "late":
+                self._end_late(run)
+            if run.heads != run.looked or run.failing or time.monotonic() - run.looked_at > _QUIET_LOOK_S:
+                looked = run.heads
+                self._look_at(run)
+                run.looked, run.looked_at = looked, time.monotonic()
+            while run.queue:
+                self._do(run, run.queue[0])
+                run.queue.popleft()
+            if run.state == "open" and run.judged is not None:
+                self._end(run, run.judged)
+            if run.state == "open":
+                self._take_over(run)
+                self._save(run, _SAVE_S)
+                self._put_card(run, _CARD_S)
+            run.failing, run.pause = False, 0.0
+        except _More:
+            run.failing, run.pause = True, 0.0
+        except Refused as error:
+            problem, run.pause, run.refused = str(error), _LONGEST_PAUSE_S, True
+        except BucketError as error:
+            problem, run.pause = str(error), min(_LONGEST_PAUSE_S, max(1.0, 2 * run.pause))
+        except OSError as error:
+            problem, run.pause = (
+                str(of_disk(error, self._root)),
+                min(_LONGEST_PAUSE_S, max(1.0, 2 * run.pause)),
+            )
+        except Exception as error:  # what nobody has thought of holds up one run
+            problem, run.pause = f"{type(error).__name__}: {error}", _LONGEST_PAUSE_S
+        if problem:
+            run.failing = True
+            if problem not in run.told and len(run.told) < 20:
+                run.told.add(problem)
+                self._send({"say": f"run {run.run_id}: {problem}"})
+        with self._lock:
+            run.retry_at = time.monotonic() + run.pause
+            run.busy = False
+        self._wake.set()
+
+    def _tell_idle(self) -> None:
+        with self._lock:
+            idle = all(self._is_at_rest(run) for run in self._runs.values())
+        if idle != self._idle:
+            self._idle = idle
+            self._send({"idle": idle})
+
+    def _is_at_rest(self, run: _Run) -> bool:
+        if run.busy or run.queue:
+            return False
+        if run.state in ("over", "elsewhere", "failed"):
+            return True
+        if run.state != "new":
+            return False
+        if run.failing:
+            return run.refused
+        # Its job has died before it published anything.
+        return run.heads == run.looked and time.monotonic() - run.changed_at > GONE_S
+
+    # ---- One run ----
+
+    def _begin_run(self, run: _Run) -> tuple[Spool, Ledger]:
+        """Reads what there is of a run: its heads, and its commits, which the judge is told."""
+        spool = self._read_heads(run)  # first: they say whether the run is encrypted
+        if run.ledger is None:
+            run.ledger = Ledger(spool.store, run.run_id, self._instance)
+        if not run.ledger.loaded:
+            run.ledger.load()
+            if not run.ledger.loaded:
+                raise _More
+            # Whether somebody acts on what is open is not known: it may be ours to say.
+            for number, lines in sorted(run.ledger.by_open(run.ledger.lines).items()):
+                self._tell_lines(run, lines, number, False)
+        return spool, run.ledger
+
+    def _read_heads(self, run: _Run) -> Spool:
+        if run.spool is None:
+            run.spool = self._copies.spool(f"{self.url}/{run.run_id}")
+        run.spool.look_at_heads()
+        return run.spool
+
+    def _look_at(self, run: _Run) -> None:
+        if run.state in ("over", "elsewhere", "failed"):
+            run.state = "new"
+        if run.state == "open" and run.spool is not None:
+            self._refresh(run, run.spool)
+            return
+        spool = self._read_heads(run)
+        if spool.heads.judged_on_host:
+            return self._leave_run(run, "elsewhere")
+        if spool.heads.pruned:
+            return self._leave_run(run, "over")
+        if not spool.heads.has_rows and not spool.over:
+            self._note_heads(run, spool)
+            return
+        spool, ledger = self._begin_run(run)
+        last = ledger.last
+        if last is not None and last.heads and last.heads == spool.heads.sequences:
+            if not ledger.open:
+                return self._leave_run(run, "over")
+            if not any(ours for _, ours, _ in ledger.open.values()):
+                run.state = "late"
+                return
+        old = run.modified_unix_ns < self._began_unix_ns
+        if last is None and old and spool.over and not self._earlier:
+            return self._leave_run(run, "over")
+        if not spool.heads.has_rows:  # nothing was recorded
+            return self._leave_run(run, "over")
+        self._seed(run, spool, ledger)
+        ledger.lines.clear()
+        spool.open(whole=True)
+        run.state, run.judged = "open", None
+        self._note_heads(run, spool)
+        self._send({"run": run.run_id, "open": True})
+        self._tell_open(run, ledger)
+
+    def _seed(self, run: _Run, spool: Spool, ledger: Ledger) -> None:
+        """Lets the rules begin where the bucket says, in a new copy.
+
+        Who signs stops begins at the first step: what is found then, this machine has found.
+        """
+        rules, mark = os.path.join(spool.folder, "rules"), os.path.join(spool.folder, "seeded")
+        new = not os.path.exists(os.path.join(spool.folder, "run.json"))
+        if new or (self._stops and os.path.exists(mark)):
+            shutil.rmtree(rules, ignore_errors=True)  # half a beginning, or a seeded one
+            if os.path.exists(rules):
+                raise Unreachable(f"the copy cannot be written: {rules}")
+        if self._stops and os.path.exists(mark):
+            os.unlink(mark)
+        if not new or self._stops:
+            return
+        saved = get_checkpoint(spool.store, run.run_id)
+        if not all(ledger.knows(line) for line in saved[1].split("\n") if line):
+            saved = ("", "")  # it takes for found what nobody has committed
+        os.makedirs(spool.folder, mode=0o700, exist_ok=True)
+        write_whole(mark, b"")
+        seed(spool.folder, saved, ledger.lines)
+
+    def _tell_open(self, run: _Run, ledger: Ledger) -> None:
+        for number, (_, ours, commit) in sorted(ledger.open.items()):
+            if ours:
+                self._tell_lines(run, list(commit.lines), number, True)
+
+    def _refresh(self, run: _Run, spool: Spool) -> None:
+        try:
+            spool.refresh()
+        except Refused:
+            if run.heads:
+                raise
+            with self._lock:
+                run.queue.clear()
+            return self._leave_run(run, "over")  # its heads were removed: nobody goes on
+        self._note_heads(run, spool)
+        if spool.heads.judged_on_host:
+            self._leave_run(run, "elsewhere")
+
+    def _note_heads(self, run: _Run, spool: Spool) -> None:
+        if spool.heads.sequences != run.sequences:
+            run.sequences, run.changed_at = spool.heads.sequences, time.monotonic()
+        if not spool.over:
+            run.ended = {}
+        elif not run.ended:
+            run.ended = spool.heads.sequences
+
+    def _end_late(self, run: _Run) -> None:
+        """Acts on what another judge has committed, if that one seems to be gone."""
+        run.looked_at = time.monotonic()
+        if (
+            run.ledger is None
+            or run.ledger.take_over()
+            or any(ours for _, ours, _ in run.ledger.open.values())
+        ):
+            run.state, run.ledger, run.looked = "new", None, ()  # with a copy, in which the judge acts
+        elif not run.ledger.open:
+            self._leave_run(run, "over")
+
+    def _leave_run(self, run: _Run, state: str) -> None:
+        """The run needs nothing more for now; its copy goes."""
+        self._send({"run": run.run_id, "open": False})
+        if run.spool is not None:
+            self._copies.drop(run.spool)
+        run.spool, run.ledger, run.state, run.judged = None, None, state, None
+
+    def _tell_lines(self, run: _Run, lines: list[str], number: int, act: bool, again: bool = False) -> None:
+        """Tells the judge which lines stand in the bucket, some at a time."""
+        at = 0
+        while at < len(lines):
+            size, begin = 0, at
+            while at < len(lines):
+                size += len(json.dumps(lines[at]))
+                if at > begin and size > _TOLD_BYTES:
+                    break
+                at += 1
+            told = {"run": run.run_id, "lines": lines[begin:at], "number": number, "act": act}
+            self._send(told | ({"again": True} if again else {}))
+
+    def _do(self, run: _Run, asked: dict[str, Any]) -> None:
+        if asked["do"] == "failed":
+            if run.state == "open":
+                self._leave_run(run, "failed")
+            return
+        ledger = run.ledger
+        if ledger is None or not ledger.loaded:
+            _, ledger = self._begin_run(run)
+        if asked["do"] == "commit":
+            wanted = [str(line) for line in asked["lines"]]
+            told = self._commit(run, ledger, wanted, {})
+            rest = ledger.by_open(line for line in wanted if line not in told)
+            for number, lines in sorted(rest.items()):
+                self._tell_lines(run, lines, number, False)
+        elif asked["do"] == "done":
+            ledger.done(int(asked["number"]))
+        elif asked["do"] == "request":
+            self._put_request(run, ledger, asked)
+        elif asked["do"] == "judged":
+            run.steps = int(asked["steps"])
+            if run.state == "open" and run.spool is not None:  # else it was left meanwhile
+                run.judged = run.spool.heads.rows
+
+    def _end(self, run: _Run, judged: dict[Any, int]) -> None:
+        """Ends a run whose rows are judged, once no more of them can come."""
+        assert run.spool is not None and run.ledger is not None
+        if run.spool.heads.rows != judged:  # the job went on
+            run.ended = {}
+            self._note_heads(run, run.spool)
+            return self._judge_on(run)
+        if any(
+            ours for _, ours, _ in run.ledger.open.values()
+        ):  # it became ours when the judge had left the run
+            self._judge_on(run)
+            return self._tell_open(run, run.ledger)
+        settled = time.monotonic() - run.changed_at > _SETTLED_S
+        heads = run.ended or (run.sequences if settled else {})
+        if not heads:
+            return  # the copy stays
+        ledger, sequences = run.ledger, run.sequences
+        self._commit(run, ledger, [], heads)
+        self._save(run, 0.0)
+        self._put_card(run, 0.0)
+        self._leave_run(run, "over")
+        if ledger.open:
+            run.ledger, run.state = ledger, "late"
+        if heads != sequences:
+            run.looked = ()  # it has ended a second time meanwhile
+
+    def _judge_on(self, run: _Run) -> None:
+        run.judged = None
+        self._send({"run": run.run_id, "open": True})
+
+    def _commit(self, run: _Run, ledger: Ledger, lines: list[str], heads: dict[int, int]) -> set[str]:
+        """Returns the lines that the judge was told of. What came before a failure is told, too."""
+        told: set[str] = set()
+
+        def tell(commit: Commit, ours: bool) -> None:
+            told.update(commit.lines)
+            run.found = run.found or bool(commit.lines)
+            self._tell_lines(run, list(commit.lines), commit.number, ours)
+
+        ledger.commit(lines, run.steps, heads, tell)
+        return told
+
+    def _put_request(self, run: _Run, ledger: Ledger, asked: dict[str, Any]) -> None:
+        if time.monotonic() - asked["at"] > _REQUEST_S:  # its signature has expired: it is signed again
+            self._send(
+                {"say": f"run {run.run_id}: its job could not be asked to stop in time; it is asked again"}
+            )
+            ours = [(n, commit) for n, (_, is_ours, commit) in sorted(ledger.open.items()) if is_ours]
+            with self._lock:  # they are not done, after all
+                for one in [one for one in run.queue if one["do"] == "done"]:
+                    if one["number"] in [number for number, _ in ours]:
+                        run.queue.remove(one)
+            for number, commit in ours:
+                self._tell_lines(run, list(commit.lines), number, True, again=True)
+            return
+        put_request(self._store, run.run_id, asked["object"].encode())
+
+    def _take_over(self, run: _Run) -> None:
+        if run.ledger is not None:
+            won = run.ledger.take_over()
+            if won and run.judged is not None:
+                self._judge_on(run)
+            for commit in won:
+                self._tell_lines(run, list(commit.lines), commit.number, True)
+
+    def _put_card(self, run: _Run, pause: float) -> None:
+        """Lists of runs say what was found."""
+        if run.spool is None or not run.found or time.monotonic() - run.card_at < pause:
+            return
+        run.found, run.card_at = False, time.monotonic()
+        sealed = isinstance(run.spool.store, RunStore) and run.spool.store.sealed
+        put_judged_card(self._store, run.run_id, run.spool.folder, self._luff, sealed)
+
+    def _save(self, run: _Run, pause: float) -> None:
+        """Puts the checkpoint of the rules, if it is new and what it knows of is committed."""
+        if run.spool is None or run.ledger is None or time.monotonic() - run.saved_at < pause:
+            return
+        saved = put_checkpoint(run.spool.store, run.run_id, run.spool.folder, run.ledger.knows, run.saved)
+        if saved != run.saved or pause == 0.0:
+            run.saved, run.saved_at = saved, time.monotonic()
+
+    # ---- The judge's words ----
+
+    def hear(self, asked: dict[str, Any]) -> None:
+        """Takes a request of the judge."""
+        run_id = asked.get("run")
+        if not isinstance(run_id, str) or not _files.is_run_id(run_id):
+            return
+        asked["at"] = time.monotonic()
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None:
+                run = self._runs[run_id] = _Run(run_id)
+            run.queue.append(asked)
+        self._wake.set()
+        self._begin_work()
+
+    def leave(self, seconds: float) -> None:
+        """Does what was asked for, and saves checkpoints, for at most so long."""
+        self._leaving.set()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end / 2 + (end - seconds) / 2:
+            with self._lock:
+                if not any(run.busy or (run.queue and not run.failing) for run in self._runs.values()):
+                    break
+            self._begin_work()
+            time.sleep(0.02)
+        with self._lock:
+            runs = [run for run in self._runs.values() if run.state == "open" and not run.busy]
+        saving = [self._pool.submit(self._save_quietly, run) for run in runs]
+        for one in saving:
+            try:
+                one.result(max(0.0, end - time.monotonic()))
+            except TimeoutError:
+                break
+        self._copies.end(max(0.0, end - time.monotonic()))
+
+    def _save_quietly(self, run: _Run) -> None:
+        try:
+            self._save(run, 0.0)
+        except (BucketError, OSError):
+            pass  # an older checkpoint: the next judge looks at some steps again

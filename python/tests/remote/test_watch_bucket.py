@@ -1,0 +1,192 @@
+"""`luff watch URL`: the live runs of a bucket, judged by other machines than those that train."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import luff as package
+import pytest
+from luff.remote._commits import read_commit
+from luff.remote._store import open_store
+
+JOB = """
+import sys, time
+import numpy as np
+import luff.numpy
+
+weights = {"w": np.ones(4, np.float32)}
+nan_at, steps = int(sys.argv[1]), int(sys.argv[2])
+with luff.numpy.attach(weights) as hook:
+    for number in range(steps):
+        with hook.step() as step:
+            step.gradients({"w": np.full(4, 0.1, np.float32)})
+            step.loss(float("nan") if number >= nan_at else 1.0 + 1.0 / (number + 1))
+        time.sleep(0.01)
+"""
+NEVER = 10**9
+
+
+def wait_for(what, seconds=120):
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+class Bench:
+    """Jobs that upload their runs, and watches of the bucket."""
+
+    def __init__(self, luff, base, folder):
+        self.luff, self.base, self.folder = luff, base, folder
+        self.processes = []
+        (folder / "job.py").write_text(JOB)
+
+    def _start(self, name, *words):
+        with (self.folder / f"{name}.err").open("w") as err:
+            process = subprocess.Popen([self.luff.executable, *map(str, words)], stderr=err, stdout=err)
+        self.processes.append(process)
+        return process
+
+    def job(self, name, nan_at=NEVER, steps=60, options=()):
+        words = ["run", "--run", self.folder / name, "--rules", "none", "--sync", self.base, *options, "--"]
+        return self._start(name, *words, sys.executable, self.folder / "job.py", nan_at, steps)
+
+    def watch(self, *options, name="watch", state="state"):
+        return self._start(name, "watch", self.base, "--state", self.folder / state, *options)
+
+    def begin(self):
+        """Runs that begin from now on are judged, however late the first watch is."""
+        open_store(self.base).put_new("judges/luff", b"{}")
+
+    def drain(self, *options, state="state"):
+        watch = self.watch("--drain", *options, name="drain", state=state)
+        assert watch.wait(600) == 0, self.err("drain")
+        return self.err("drain")
+
+    def err(self, name):
+        return (self.folder / f"{name}.err").read_text()
+
+    def url(self, name):
+        return f"{self.base}/{json.loads((self.folder / name / 'run.json').read_text())['run_id']}"
+
+    def committed(self, name):
+        """The lines of all commits of a run."""
+        store, run_id, number, lines = open_store(self.base), self.url(name)[-32:], 1, []
+        while (commit := read_commit(store, run_id, number)) is not None:
+            lines += commit.lines
+            number += 1
+        return lines
+
+    def said(self, state="state"):
+        path = self.folder / state / "findings.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def bench(luff, base, tmp_path):
+    bench = Bench(luff, base, tmp_path)
+    yield bench
+    for process in bench.processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def new(lines):
+    return [(line["id"], line["rule"]) for line in lines if line["event"] == "new"]
+
+
+def test_runs_are_judged_from_the_bucket_as_beside_them(luff, bench):
+    """What is found stands in the bucket, byte for byte as a look at the run itself finds it, and readers see it."""
+    bench.begin()
+    watch = bench.watch()
+    jobs = {"sick": bench.job("sick", nan_at=25, steps=120), "sound": bench.job("sound", steps=120)}
+    for name, job in jobs.items():
+        assert job.wait(180) == 0, bench.err(name)
+    children = Path(f"/proc/{watch.pid}/task/{watch.pid}/children")
+    for child in children.read_text().split() if children.exists() else []:
+        os.kill(int(child), signal.SIGTERM)  # as a service manager does
+    watch.send_signal(signal.SIGTERM)
+    assert watch.wait(180) == 0, bench.err("watch")
+    assert "another one is started" not in bench.err("watch")
+    bench.drain()
+    for name in jobs:
+        here = luff("check", bench.folder / name, "--json", expect=None).stdout.splitlines()
+        assert bench.committed(name) == here
+        with package.open_trial(bench.url(name)) as trial:
+            assert [finding["id"] for finding in trial.findings()] == [
+                json.loads(line)["id"] for line in here if json.loads(line)["event"] == "new"
+            ]
+    assert "NonFinite" in str(bench.committed("sick"))
+    shown = luff("show", bench.url("sick"), "--json", expect=None).stdout
+    assert "NonFinite" in shown
+    listed = [json.loads(line) for line in luff("runs", bench.base, "--json").stdout.splitlines()]
+    found = {card["run_id"]: card["findings"]["count"] for card in listed}
+    assert found[bench.url("sick")[-32:]] > 0
+    assert found[bench.url("sound")[-32:]] == 0
+    said = bench.said()
+    assert len(new(said)) == len(set(new(said)))
+    assert {line["run_id"] for line in said} == {bench.url("sick")[-32:]}
+    again = bench.drain(state="elsewhere")  # another machine: all is judged
+    assert "NonFinite" not in again
+    assert bench.said("elsewhere") == []
+
+
+def test_killed_at_any_moment_and_two_at_once_each_finding_is_said_once(bench):
+    bench.begin()
+    jobs = [bench.job(f"job{i}", nan_at=30 if i % 2 else NEVER, steps=150) for i in range(4)]
+    states = ("state", "other")
+    for pause in (1.0, 2.5, 0.7, 1.8):
+        watches = [bench.watch(name=f"watch-{state}", state=state) for state in states]
+        time.sleep(pause)
+        for watch in watches:
+            watch.send_signal(signal.SIGKILL)
+            watch.wait()
+    for i, job in enumerate(jobs):
+        assert job.wait(180) == 0, bench.err(f"job{i}")
+    for state in states:
+        bench.drain(state=state)
+    said = [line for state in states for line in bench.said(state)]
+    news = [(line["run_id"], line["id"]) for line in said if line["event"] == "new"]
+    assert len(news) == len(set(news))
+    for i in range(4):
+        lines = bench.committed(f"job{i}")
+        assert len(lines) == len(set(lines))
+        found = {json.loads(line)["id"] for line in lines}
+        assert found == {line["id"] for line in said if line["run_id"] == bench.url(f"job{i}")[-32:]}
+        assert ("NonFinite" in str(lines)) == (i % 2 == 1)
+
+
+def test_a_job_is_stopped_through_the_bucket(luff, bench):
+    done = luff("keys", "new", bench.folder / "key", "--id", "judge", "--may", "stop")
+    config = bench.folder / "luff.toml"
+    config.write_text(done.stdout)
+    refused = luff("watch", bench.base, "--on-finding", "stop", expect=2)
+    assert "--key" in refused.stderr
+    bench.watch("--on-finding", "stop", "--key", bench.folder / "key", "--rules", "NonFinite")
+    job = bench.job("job", nan_at=20, steps=NEVER, options=("--config", config))
+    assert job.wait(600) == 76, bench.err("job") + bench.err("watch")
+    with package.open_trial(bench.folder / "job") as trial:
+        assert trial.outcome == "stopped"
+    names = open_store(bench.base).children(f"requests/{bench.url('job')[-32:]}/")
+    assert names == ["000001.json"]
+
+
+def test_what_stands_in_the_way_is_said(luff, bench, tmp_path):
+    assert "run" in luff("watch", f"{bench.base}/{'0' * 32}", expect=2).stderr
+    bench.watch()
+    wait_for(lambda: "judging" in bench.err("watch"))
+    second = luff("watch", bench.base, "--state", bench.folder / "state", expect=2)
+    assert "another luff watch" in second.stderr
+    if bench.base.startswith("file:"):
+        folder = tmp_path / "foreign"
+        folder.mkdir()
+        (folder / "luff.json").write_text("{}")
+        assert "another prefix" in luff("watch", f"file://{folder}", expect=2).stderr
