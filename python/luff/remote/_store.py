@@ -394,6 +394,8 @@ class RemoteStore(Store):
         self._obstore = obstore
         self._exceptions = exceptions
         self._bare = False  # conditions have etags without quotes
+        if variable := _clouds.broken_variable(url):
+            raise Refused(f"{variable} has a line break or another control character; take it out: {url}")
         config, no_tls = _clouds.configuration(url)
         options: Any = {
             "timeout": timedelta(seconds=_REQUEST_S),
@@ -409,7 +411,10 @@ class RemoteStore(Store):
                 retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)},
             )
         except Exception as error:
-            raise WrongUrl(_clouds.unusable(url, _short(error))) from None
+            reason = _short(error)
+            if bad := _clouds.bad_credentials(url, reason):
+                raise Refused(bad) from None
+            raise WrongUrl(_clouds.unusable(url, reason)) from None
 
     def _told(self, error: Exception, key: str) -> BucketError:
         kinds = self._exceptions
@@ -442,6 +447,13 @@ class RemoteStore(Store):
             return None
         except Exception as error:
             raise self._told(error, key) from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust; what it says may hold a part of a secret
+                raise
+            raise Refused(
+                "obstore cannot make a request of the variables of the environment; look for line breaks in them: "
+                f"{self.url}/{key}"
+            ) from None
 
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
         def request() -> tuple[bytes, str] | None:
@@ -592,7 +604,8 @@ def normal_url(url: str) -> str:
 
 
 def open_store(url: str, durable: bool = False) -> Store:
-    """Opens the bucket of a URL; asks it nothing yet. Raises WrongUrl, or Refused where obstore is missing.
+    """Opens the bucket of a URL; asks it nothing yet. Raises WrongUrl, or Refused where obstore is missing or
+    cannot use the credentials.
 
     `durable`: what was put outlives a power cut of this machine. Stores of objects promise that anyway.
     """
