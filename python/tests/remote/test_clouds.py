@@ -58,6 +58,36 @@ def test_a_run_goes_up_is_taken_over_and_comes_back(cloud, run, tmp_path):
     assert store.children(f"live/{run.run_id[0]}/") == [run.run_id]
 
 
+@pytest.mark.parametrize("obeys", [True, False])
+def test_etags_without_quotes_are_believed_once_a_wrong_one_was_refused(s3, run, monkeypatch, obeys):
+    """A server that refuses each etag in quotes: Ceph's, and one that ignores those without."""
+    put = _store.RemoteStore._put
+
+    def as_server(self, key, data, mode):
+        if isinstance(mode, dict):
+            if mode["e_tag"].startswith('"'):
+                raise Conflict("quotes")
+            mode = {"e_tag": f'"{mode["e_tag"]}"'} if obeys else "overwrite"
+        return put(self, key, data, mode)
+
+    monkeypatch.setattr(_store.RemoteStore, "_put", as_server)
+    run.append("w0000/m-000001.lfm", b"rows")
+    uploader = Uploader(str(run.path), open_store(s3))
+    uploader.begin()
+    if not obeys:
+        with pytest.raises(Refused, match="does not obey them"):
+            uploader.flush()
+        return
+    uploader.flush()
+    store = open_store(s3)
+    etag = store.put_new("object", b"one")
+    newer = store.put_if("object", b"two", etag)
+    for stale in (store, open_store(s3)):
+        with pytest.raises(Conflict):
+            stale.put_if("object", b"three", etag)
+    assert store.get("object", 10) == (b"two", newer)
+
+
 # ---- On every kind of store: `base` ----
 
 
