@@ -33,8 +33,9 @@ SETTLE_S, LOOK_S = 10.0, 20.0
 _AT_ONCE = 500  # that one process writes: each has files open
 _PAGE = 1000
 #: Requests of a job that is uploaded once it has ended: luff.json (it is there; what it says; whether the store obeys
-#: conditions), run.json, whether there is a head, the first head, the last head, `end`, and the card.
-REQUESTS = 9
+#: conditions, and a look at why it refused), run.json, whether there is a head, the first head, the last head, `end`, and
+#: the card.
+REQUESTS = 10
 
 
 class CountingStore(Store):
@@ -73,7 +74,11 @@ class CountingStore(Store):
         return self._put(key, data, lambda found: found is None)
 
     def put_if(self, key: str, data: bytes, etag: str) -> str:
-        return self._put(key, data, lambda found: found is not None and str(found[1]) == etag)
+        try:
+            return self._put(key, data, lambda found: found is not None and str(found[1]) == etag)
+        except Conflict:
+            self._count()  # a look at whether it has changed (RemoteStore)
+            raise
 
     def delete(self, key: str) -> None:
         self._count()

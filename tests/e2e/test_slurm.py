@@ -72,7 +72,13 @@ class Slurm:
         file = folder / "slurm.conf"
         file.write_text(CONFIGURATION.format(host=host, folder=folder, ports=_free_ports(2)))
         self.environment = {"SLURM_CONF": str(file), "PATH": PATH}  # jobs get no more but what is said
-        self._daemons = [self._start("slurmctld", "-D", "-i"), self._start("slurmd", "-D", "-N", host)]
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        try:
+            self._daemons.append(self._start("slurmctld", "-D", "-i"))
+            self._daemons.append(self._start("slurmd", "-D", "-N", host))
+        except BaseException:
+            self._end_daemons()
+            raise
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{words[0]}.log").open("wb") as log:
@@ -99,11 +105,18 @@ class Slurm:
         return "".join(file.read_text(errors="replace")[-3000:] for file in self.folder.glob("*.log"))
 
     def close(self) -> None:
-        """Ends the jobs that are left, and the daemons."""
-        self._run("scancel", "--user=root")
-        end = time.monotonic() + LIMIT_S
-        while self._run("squeue", "--noheader").stdout.strip() and time.monotonic() < end:
-            time.sleep(0.1)
+        """Ends the jobs that are left, and the daemons, whatever state they are in."""
+        try:
+            self._run("scancel", "--user=root")
+            end = time.monotonic() + LIMIT_S
+            while self._run("squeue", "--noheader").stdout.strip() and time.monotonic() < end:
+                time.sleep(0.1)
+        except subprocess.TimeoutExpired:  # a controller that does not answer
+            pass
+        finally:
+            self._end_daemons()
+
+    def _end_daemons(self) -> None:
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:

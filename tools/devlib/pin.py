@@ -22,18 +22,18 @@ def pin_arguments(parser):
 
 
 def pin_main(args):
+    of_npm = azurite.SOURCE.name
     known = sorted(file.stem for file in REQUIREMENTS.glob("*.in"))
-    unknown = set(args.names) - {*known, azurite.SOURCE.name}
+    unknown = set(args.names) - {*known, of_npm}
     if unknown:
-        raise Failed(f"no requirements/{min(unknown)}.in; there are: {' '.join(known)}")
-    if not args.names or azurite.SOURCE.name in args.names:
-        azurite.pin()
-    if args.names == [azurite.SOURCE.name]:
-        return
-    setup.make_venv(ROOT / ".venvs" / "pin", [REQUIREMENTS / "pin.txt"])
-    names = [name for name in args.names if name != azurite.SOURCE.name] or known
+        raise Failed(f"no requirements/{min(unknown)}.in; there are: {' '.join(known)}, and npm's {of_npm}")
+    names = [name for name in args.names or known if name != of_npm]
+    if names:
+        setup.make_venv(ROOT / ".venvs" / "pin", [REQUIREMENTS / "pin.txt"])
     for name in sorted(names, key=lambda n: n != "dev"):  # dev first: the others follow its versions
         _pin(name)
+    if not args.names or of_npm in args.names:  # last: it needs npm, the others do not
+        azurite.pin()
 
 
 def blocks(text):

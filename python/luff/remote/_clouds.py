@@ -22,6 +22,25 @@ FINAL = {
     "IllegalLocationConstraint": "the bucket lies in another region; set AWS_REGION to it",
 }
 
+#: What obstore puts into headers as it is. Not all that it reads: a variable that is not used stops nothing.
+_IN_HEADERS = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"),
+    "gs": ("GOOGLE_BEARER_TOKEN", "GOOGLE_BASE_URL"),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME",),
+}
+_OF_GOOGLE = (
+    "GOOGLE_APPLICATION_CREDENTIALS (a file that can be read, of a service account or a user; other kinds are not "
+    "known) and GOOGLE_SERVICE_ACCOUNT_KEY (the text of one)"
+)
+#: What obstore says of credentials before anything is asked, and where they come from.
+_CREDENTIALS = {
+    "service account file": _OF_GOOGLE,
+    "credential error": _OF_GOOGLE,
+    "pem file": _OF_GOOGLE,
+    "Invalid Access Key": "AZURE_STORAGE_ACCOUNT_KEY (base64)",
+    "SAS key": "AZURE_STORAGE_SAS_TOKEN",
+}
+
 
 def configuration(url: str) -> tuple[dict[str, Any], bool]:
     """What obstore is to be told besides what it finds in the environment, and whether the server has no TLS.
@@ -74,8 +93,24 @@ def unchanged_since(url: str, tag: str, bare: bool) -> dict[str, str]:
     return {"e_tag": etag.strip('"') if bare else etag}
 
 
+def broken_variable(url: str) -> str:
+    """The variable of the environment that has a line break or its like, on which obstore panics; "" if none has."""
+    for name in _IN_HEADERS[url[:2]]:
+        if any((sign < " " and sign != "\t") or sign == "\x7f" for sign in os.environ.get(name, "")):
+            return name
+    return ""
+
+
 def unusable(url: str, reason: str) -> str:
     """Why nothing can be asked of a URL, before anything was."""
     if "Account must be specified" in reason:
         return f"whose storage is it? set AZURE_STORAGE_ACCOUNT_NAME: {url}"
     return f"no store has this URL: {url} ({reason})"
+
+
+def bad_credentials(url: str, reason: str) -> str:
+    """What to say if obstore cannot use the credentials, "" if that is not it. What it says may hold a part of them."""
+    for sign, remedy in _CREDENTIALS.items():
+        if sign in reason:
+            return f"the credentials of {url[:5]} cannot be used; see {remedy}: {url}"
+    return ""

@@ -158,7 +158,7 @@ class _Run:
         raise Conflict(f"objects come again and again, somebody uploads it: {self._store.url}/{self._below}")
 
     def _goes_on(self) -> bool:
-        """True if a call that was interrupted had begun: what it was to keep counts."""
+        """True if a call that was interrupted had begun. Of the two the one that keeps nothing counts."""
         key = _PRUNING + self._run_id
         try:
             found = self._store.get(key, 1024)
@@ -170,7 +170,7 @@ class _Run:
         keep, instance = (text.get("keep"), text.get("instance")) if isinstance(text, dict) else (None, None)
         if keep not in KEEP or not isinstance(instance, str) or not is_run_id(instance):
             raise Refused(f"the object is damaged; remove it to prune the run anew: {self._store.url}/{key}")
-        self._keep, self._instance = keep, instance
+        self._keep, self._instance = "nothing" if self._keep == "nothing" else keep, instance
         return True
 
     def _heads(self) -> dict[str, tuple[bytes, str]]:

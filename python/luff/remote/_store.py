@@ -32,6 +32,7 @@ _PAGE = 1000  # objects that a store tells with one request
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOCK = ".luff-lock"
 _ATTEMPTS = 5
+_NO_ETAG = '"0123456789abcdef0123456789abcdef"'  # that no object has
 _MAX_DEPTH = 8  # of folders below a prefix; Luff makes three
 
 
@@ -394,6 +395,8 @@ class RemoteStore(Store):
         self._obstore = obstore
         self._exceptions = exceptions
         self._bare = False  # conditions have etags without quotes
+        if variable := _clouds.broken_variable(url):
+            raise Refused(f"{variable} has a line break or another control character; take it out: {url}")
         config, no_tls = _clouds.configuration(url)
         options: Any = {
             "timeout": timedelta(seconds=_REQUEST_S),
@@ -409,7 +412,10 @@ class RemoteStore(Store):
                 retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)},
             )
         except Exception as error:
-            raise WrongUrl(_clouds.unusable(url, _short(error))) from None
+            reason = _short(error)
+            if bad := _clouds.bad_credentials(url, reason):
+                raise Refused(bad) from None
+            raise WrongUrl(_clouds.unusable(url, reason)) from None
 
     def _told(self, error: Exception, key: str) -> BucketError:
         kinds = self._exceptions
@@ -442,6 +448,13 @@ class RemoteStore(Store):
             return None
         except Exception as error:
             raise self._told(error, key) from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust; what it says may hold a part of a secret
+                raise
+            raise Refused(
+                "obstore cannot make a request of the variables of the environment; look for line breaks in them: "
+                f"{self.url}/{key}"
+            ) from None
 
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
         def request() -> tuple[bytes, str] | None:
@@ -488,9 +501,16 @@ class RemoteStore(Store):
         except Conflict:
             if self._bare or not self._is_still(key, etag):
                 raise
-        # Ceph's gateway knows an etag in a condition without its quotes only.
-        self._bare = True
-        return self._put(key, data, _clouds.unchanged_since(self.url, etag, self._bare))
+        # Ceph's gateway knows an etag in a condition without its quotes only. A store that ignores such a one must not
+        # be taken for it.
+        try:
+            self._put(key, data, _clouds.unchanged_since(self.url, _NO_ETAG, bare=True))
+        except Conflict:
+            self._bare = True
+            return self._put(key, data, _clouds.unchanged_since(self.url, etag, self._bare))
+        raise Refused(
+            f"the store refuses etags with quotes in conditional puts and does not obey them without: {self.url}"
+        )
 
     def _is_still(self, key: str, etag: str) -> bool:
         """Whether a condition was refused that holds, so far as a look can tell."""
@@ -592,7 +612,8 @@ def normal_url(url: str) -> str:
 
 
 def open_store(url: str, durable: bool = False) -> Store:
-    """Opens the bucket of a URL; asks it nothing yet. Raises WrongUrl, or Refused where obstore is missing.
+    """Opens the bucket of a URL; asks it nothing yet. Raises WrongUrl, or Refused where obstore is missing or
+    cannot use the credentials.
 
     `durable`: what was put outlives a power cut of this machine. Stores of objects promise that anyway.
     """

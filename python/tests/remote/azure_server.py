@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import re
 import subprocess
+import threading
 import urllib.request
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -16,6 +17,7 @@ ACCOUNT = "luffteam"
 KEY = base64.b64encode(b"canary-azure-key-of-sixty-four-bytes".ljust(64, b"-")).decode()
 COMMAND = Path(__file__).resolve().parents[3] / ".venvs" / "azurite" / "azurite-blob"
 _VERSION = "2021-12-02"
+_LIMIT_S = 120  # until it listens
 
 
 @contextmanager
@@ -30,15 +32,19 @@ def serve_azure():
         text=True,
         env={"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}", "PATH": "/usr/bin:/bin"},
     ) as server:
+        bound = threading.Timer(_LIMIT_S, server.kill)  # one that says nothing ends the loop so
+        bound.start()
         try:
             said = []
             for line in server.stdout:
                 said.append(line)
                 if found := re.search(r"listen\w* (?:at|on) (http://127\.0\.0\.1:[1-9][0-9]*)", line):
+                    bound.cancel()
                     yield found[1]
                     return
             raise RuntimeError(f"Azurite has ended: {''.join(said)[-2000:]}")
         finally:
+            bound.cancel()
             server.kill()
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -149,8 +150,7 @@ def _answers(endpoint: str) -> bool:
 @contextmanager
 def serve_rgw(folder: Path, access: str, secret: str):
     """A gateway for a block, as its address. What is in it lies in memory."""
-    short = Path(f"/tmp/luff-ceph-{os.getpid()}")  # a socket's path is short
-    short.mkdir(mode=0o700)
+    short = Path(tempfile.mkdtemp(prefix="luff-ceph-", dir="/tmp"))  # a socket's path is short
     ceph = _Ceph(folder, short)
     try:
         yield ceph.build(access, secret)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,36 @@ def test_a_run_goes_up_is_taken_over_and_comes_back(cloud, run, tmp_path):
     with pytest.raises(Absent):
         store.get("object", 10)
     assert store.children(f"live/{run.run_id[0]}/") == [run.run_id]
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_etags_without_quotes_are_believed_once_a_wrong_one_was_refused(s3, run, monkeypatch, obeys):
+    """A server that refuses each etag in quotes: Ceph's, and one that ignores those without."""
+    put = _store.RemoteStore._put
+
+    def as_server(self, key, data, mode):
+        if isinstance(mode, dict):
+            if mode["e_tag"].startswith('"'):
+                raise Conflict("quotes")
+            mode = {"e_tag": f'"{mode["e_tag"]}"'} if obeys else "overwrite"
+        return put(self, key, data, mode)
+
+    monkeypatch.setattr(_store.RemoteStore, "_put", as_server)
+    run.append("w0000/m-000001.lfm", b"rows")
+    uploader = Uploader(str(run.path), open_store(s3))
+    uploader.begin()
+    if not obeys:
+        with pytest.raises(Refused, match="does not obey them"):
+            uploader.flush()
+        return
+    uploader.flush()
+    store = open_store(s3)
+    etag = store.put_new("object", b"one")
+    newer = store.put_if("object", b"two", etag)
+    for stale in (store, open_store(s3)):
+        with pytest.raises(Conflict):
+            stale.put_if("object", b"three", etag)
+    assert store.get("object", 10) == (b"two", newer)
 
 
 # ---- On every kind of store: `base` ----
@@ -167,6 +198,51 @@ def test_an_account_that_nobody_named_is_said_with_the_variable(run, monkeypatch
         done = sync(*words, run.path, "az://container/team")
         assert done.returncode == 2, done.stderr
         assert "set AZURE_STORAGE_ACCOUNT_NAME" in done.stderr
+
+
+SECRET = "canary-7c1d"
+
+
+@pytest.mark.parametrize(
+    ("url", "variables", "named"),
+    [
+        ("gs://b/t", {"GOOGLE_APPLICATION_CREDENTIALS": f"/nowhere/{SECRET}"}, "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("gs://b/t", {"GOOGLE_SERVICE_ACCOUNT_KEY": f'{{"type": "{SECRET}"}}'}, "GOOGLE_SERVICE_ACCOUNT_KEY"),
+        ("gs://b/t", {"GOOGLE_BEARER_TOKEN": f"{SECRET}\n"}, "GOOGLE_BEARER_TOKEN has a line break"),
+        ("az://b/t", {"AZURE_STORAGE_ACCOUNT_KEY": f"_{SECRET}"}, "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("az://b/t", {"AZURE_STORAGE_SAS_TOKEN": f"%%%{SECRET}"}, "AZURE_STORAGE_SAS_TOKEN"),
+        ("s3://b/t", {"AWS_ACCESS_KEY_ID": f"{SECRET}\n"}, "AWS_ACCESS_KEY_ID has a line break"),
+        ("s3://b/t", {"AWS_SESSION_TOKEN": f"{SECRET}\r\n"}, "AWS_SESSION_TOKEN has a line break"),
+    ],
+)
+def test_credentials_that_cannot_be_used_are_said_by_their_variable(run, monkeypatch, url, variables, named):
+    pytest.importorskip("obstore")
+    for name in os.environ:
+        if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
+            monkeypatch.delenv(name)
+    for name, value in ({"AZURE_STORAGE_ACCOUNT_NAME": "luffteam"} | variables).items():
+        monkeypatch.setenv(name, value)
+    for words in ([], ["--try"]):  # as `luff run --sync` asks before the job begins
+        done = sync(*words, run.path, url)
+        assert done.returncode == 5, done.stderr
+        assert named in done.stderr
+        assert "no store has this URL" not in done.stderr
+        assert SECRET not in done.stderr
+        assert "symbol" not in done.stderr  # a byte of the key
+        assert "Traceback" not in done.stderr
+
+
+def test_a_panic_of_obstore_is_an_error_with_a_remedy(s3, monkeypatch):
+    store = open_store(s3)
+
+    def request():
+        raise type("PanicException", (BaseException,), {})(SECRET)
+
+    with pytest.raises(Refused, match="line breaks") as told:
+        store._ask("key", request)
+    assert SECRET not in str(told.value)
+    with pytest.raises(KeyboardInterrupt):
+        store._ask("key", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
 
 
 def test_two_emulators_have_copies_of_their_own(monkeypatch):

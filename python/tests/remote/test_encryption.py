@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from luff._verbs import cards
 from luff.remote import _recipients, _run_store, _uploader
-from luff.remote._errors import Absent, Refused
+from luff.remote._errors import Absent, Refused, Unreachable
 from luff.remote._files import MAX_CARD, card_key
 from luff.remote._recipients import (
     CommandFailed,
@@ -499,6 +499,32 @@ def test_a_run_whose_key_is_lost_can_be_removed_whole(run, tmp_path, key_file, m
     assert (done.problem, done.objects) == ("", told.objects)
     assert list(every_object(store)) == [card_key(run.run_id)]
     assert json.loads(store.get(card_key(run.run_id), MAX_CARD)[0])["pruned"] == "all"
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_run_whose_key_was_lost_while_its_values_went_can_be_removed_whole(
+    run, tmp_path, with_key, monkeypatch, fenced
+):
+    from luff.remote import _prune
+
+    store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    fill(run)
+    upload(run, store)
+    now = {"older_ns": -3600 * 10**9, "dry_run": False}
+
+    def cut_off(*_):
+        raise Unreachable("no network")
+
+    with monkeypatch.context() as cut, pytest.raises(Unreachable):
+        cut.setattr(_prune._Run, "_delete" if fenced else "_fence", cut_off)
+        list(_prune.prune(store, "metadata", **now))
+    assert f"pruning/{run.run_id}" in [f"pruning/{one.name}" for one in store.objects("pruning/", 10)]
+    monkeypatch.delenv("LUFF_BUCKET_KEY")
+    (left,) = _prune.prune(store, "metadata", **now)
+    assert "no key here opens it" in left.problem
+    (done,) = _prune.prune(store, "nothing", **now)
+    assert done.problem == ""
+    assert every_object(store) == {}
 
 
 def test_without_cryptography_it_says_what_to_install(monkeypatch):
