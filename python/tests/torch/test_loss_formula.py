@@ -161,6 +161,66 @@ def test_faults_of_binary_formulas_are_found() -> None:
     assert of_one(lambda z: 1 + iou(z.sigmoid())) == "overlap_minimised"
 
 
+def of_hot(p: Tensor, hot: Tensor) -> Tensor:
+    """Dice of each class, of (rows, classes)."""
+    return ((2 * (p * hot).sum(0) + 1) / (p.sum(0) + hot.sum(0) + 1)).mean()
+
+
+def test_an_overlap_that_is_added_to_a_loss_of_the_same_targets_is_found() -> None:
+    fault, weight = "overlap_minimised", torch.tensor(3.0)
+    bce = F.binary_cross_entropy_with_logits
+    assert of_one(lambda z: bce(z, YES) + dice(z.sigmoid())) == fault
+    assert of_one(lambda z: bce(z, YES, pos_weight=weight) + 0.5 * iou(z.sigmoid())) == fault
+    assert of_one(lambda z: F.binary_cross_entropy(z.sigmoid(), YES) + dice(z.sigmoid())) == fault
+    hot = HOT.float()
+    assert graph(lambda z: F.cross_entropy(z, CLASS) + of_hot(z.softmax(1), hot)) == fault
+    assert graph(lambda z: of_hot(z.softmax(1), hot)) == fault
+
+
+def test_an_overlap_that_is_made_large_or_that_of_other_targets_is_none() -> None:
+    bce = F.binary_cross_entropy_with_logits
+    assert of_one(lambda z: bce(z, YES) + 1 - dice(z.sigmoid())) == ""
+    assert of_one(lambda z: bce(z, YES) - dice(z.sigmoid()).log()) == ""
+    assert of_one(lambda z: bce(z, 1 - YES) + dice(z.sigmoid())) == ""  # must not cover these
+    assert of_one(lambda z: F.mse_loss(z, VALUE) + dice(z.sigmoid())) == ""
+    assert graph(lambda z: F.cross_entropy(z, CLASS) - of_hot(z.softmax(1), HOT.float())) == ""
+    assert graph(lambda z: F.cross_entropy(z, CLASS) + of_hot(z.softmax(1), HOT.float().roll(1, 1))) == ""
+
+
+TEACHER = torch.linspace(-1, 1, ROWS * CLASSES).reshape(ROWS, CLASSES).cos()
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: F.cosine_similarity(z, TEACHER).mean(),
+        lambda z: F.cosine_similarity(z, TEACHER, dim=-1).mean() + 1,
+        lambda z: (F.normalize(z, dim=1) * F.normalize(TEACHER, dim=1)).sum(1).mean(),
+        lambda z: (
+            F.cosine_similarity(z, TEACHER).mean() / 2 + F.cosine_similarity(z, TEACHER.flip(0)).mean() / 2
+        ),
+    ],
+)
+def test_a_similarity_that_is_made_small_is_found(formula: Formula) -> None:
+    assert graph(formula) == "similarity_minimised"
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: 1 - F.cosine_similarity(z, TEACHER).mean(),
+        lambda z: 2 - 2 * (F.normalize(z, dim=1) * F.normalize(TEACHER, dim=1)).sum(1).mean(),
+        lambda z: F.cosine_similarity(z, z.flip(0)).mean(),  # rows are to be unlike
+        lambda z: (F.normalize(z, dim=1) * TEACHER).sum(1).mean(),  # gains
+        lambda z: F.cosine_similarity(z, TEACHER).mean() + F.cross_entropy(z, CLASS),  # a penalty
+        lambda z: F.cosine_similarity(z, TEACHER.flip(0)).mean() - F.cosine_similarity(z, TEACHER).mean(),
+        lambda z: (z * F.normalize(TEACHER, dim=1)).sum(1).mean(),
+    ],
+)
+def test_similarities_that_are_made_large_and_penalties_are_none(formula: Formula) -> None:
+    assert graph(formula) != "similarity_minimised"
+
+
 def test_faults_of_errors_are_found() -> None:
     assert of_one(lambda z: (z - VALUE).mean()) == "mean_error"
     assert of_one(lambda z: (VALUE - z).sum() / ROWS) == "mean_error"

@@ -22,6 +22,7 @@ from luff.torch.evidence._kept_gradients import KeptGradients
 from luff.torch.evidence._losses import Losses
 from luff.torch.evidence._mixing import Mixing
 from luff.torch.evidence._nonfinite import NonFinite
+from luff.torch.evidence._padding import Padding
 from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
@@ -48,6 +49,7 @@ class Evidence:
         self.loads = Loads()
         self.causal = Causal()
         self.mixing = Mixing()
+        self.padding = Padding()
         self.answers = Answers(context)
         self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite)
@@ -89,6 +91,7 @@ class Evidence:
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if context.step is not None and context.step.samples:
             step = clock.mode_steps[_TRAIN] - clock.first_train_step
+            nodes: list[Any] = []
             if context.saved_hooks:
                 self.mixing.leave_out()
             elif self._graph_values.due(step) or self.mixing.due:
@@ -97,6 +100,8 @@ class Evidence:
                     self.mixing.backward_begins(nodes)
             if self.causal.due:
                 self.causal.backward_begins()
+            if self.padding.due:
+                self.padding.backward_begins(nodes)
 
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
@@ -159,6 +164,8 @@ class Evidence:
             self.causal.record(session)
         if self.mixing:
             self.mixing.record(session)
+        if self.padding:
+            self.padding.record(session)
         if any(self._waiting):
             for evidence in self._events:
                 evidence.record(session)
@@ -170,3 +177,4 @@ class Evidence:
         self.nonfinite.publish(session, wait=True)
         self.causal.record(session, wait=True)
         self.mixing.record(session, wait=True)
+        self.padding.record(session, wait=True)

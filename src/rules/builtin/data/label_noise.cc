@@ -13,6 +13,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/mask_turns.h"
 #include "rules/facts/model_modules.h"
+#include "rules/facts/noise_level.h"
 #include "rules/facts/noise_target.h"
 #include "rules/facts/passes.h"
 #include "rules/facts/sample.h"
@@ -86,6 +87,7 @@ class LabelNoise final : public KeptRule {
     io("in_a_row", in_a_row_);
     io("told", told_);
     io("noise", noise_);
+    io("level", level_);
     io("exchanged", exchanged_);
     io("again", again_);
     io("several_tasks", several_tasks_);
@@ -184,19 +186,28 @@ class LabelNoise final : public KeptRule {
     if (call.target.shape.size() < 2 || !IsRegression(reader_.Recognise(call).formula)) return;
     std::vector<std::shared_ptr<const SampleValues>> held;
     std::vector<const SampleValues*> inputs;
+    std::vector<const SampleValues*> others;
     bool timed = false;
+    bool numbered = false;  // an argument has one number for each row of the batch
     const std::int64_t rows = call.target.shape[0];
     for (const ModelInput& input : ModelInputsOf(view)) {
       auto sample = LoadSample(view, *input.entry);
       if (!sample) continue;
       timed = timed || (!sample->shape.empty() && sample->shape[0] == rows &&
                         ElementsOf(sample->shape) == static_cast<std::size_t>(rows));
-      if (!sample->is_float() || sample->shape != call.target.shape) continue;
-      inputs.push_back(sample.get());
+      if (sample->is_float() && sample->shape == call.target.shape) {
+        inputs.push_back(sample.get());
+      } else if (!sample->shape.empty() && sample->whole_shape[0] == call.target.whole_shape[0] &&
+                 RowsOf(*sample).count >= static_cast<std::size_t>(rows)) {
+        others.push_back(sample.get());
+        numbered = numbered || RowsOf(*sample).width == 1;
+      }
       held.push_back(std::move(sample));
     }
     noise_.Add(inputs, call.target, call.output, timed);
     if (noise_.Drowns()) TellDrownedData(view, call, sink);
+    if (inputs.size() == 1 && numbered) level_.Add(*inputs.front(), call.target, others);
+    if (level_.Hidden() && noise_.Draws()) TellHiddenTime(view, call, sink);
     if (!noise_.Holds()) return;
     told_.insert("other_noise");
     const bool drowned = noise_.spread() > kDrowned;
@@ -256,6 +267,35 @@ class LabelNoise final : public KeptRule {
     finding.threshold =
         fmt::format("a correlation above {:g} in each of {:g} rows or more, {:g} numbers (Luff)",
                     NoiseTarget::kDrowned, NoiseTarget::kDrownedRows, NoiseTarget::kElements);
+    sink.Report(std::move(finding));
+  }
+
+  // A denoiser that gets inputs of much and of little noise, and nothing that tells how much.
+  void TellHiddenTime(const StepView& view, const LossCall& call, Sink& sink) {
+    if (!told_.insert("time_missing").second) return;
+    Finding finding = Begin(view.rows.info, "time_missing");
+    finding.what =
+        "the denoiser is not told how much noise its inputs hold: the time that it gets is another";
+    finding.why = fmt::format(
+        "the targets of {} are independent draws from N(0, 1), and the input holds them {:.2g} times, give "
+        "or "
+        "take {:.2g}: in {:.0f} rows no other argument of the model goes together with that (correlation "
+        "{:.2g})",
+        call.kind, level_.mean(), level_.spread(), level_.rows(), level_.correlation());
+    finding.remedy =
+        "pass the same t to the model that the noise was mixed with: x = sqrt(abar[t]) * x0 + sqrt(1 - "
+        "abar[t]) "
+        "* noise; model(x, t)";
+    finding.causes = {"the time is not passed on, or is always the same",
+                      "a time that is drawn a second time for the model"};
+    finding.evidence = {{"rows", level_.rows()},
+                        {"level", level_.mean()},
+                        {"spread", level_.spread()},
+                        {"correlation", level_.correlation()}};
+    finding.threshold = fmt::format(
+        "levels spread over {:g} of their mean, a correlation within four standard errors of 0, {:g} rows "
+        "(Luff)",
+        NoiseLevel::kVaries, NoiseLevel::kLeastRows);
     sink.Report(std::move(finding));
   }
 
@@ -520,6 +560,7 @@ class LabelNoise final : public KeptRule {
   std::int64_t in_a_row_ = 0;
   std::set<std::string> told_;
   NoiseTarget noise_;
+  NoiseLevel level_;
   MaskTurns trained_masks_, evaluated_masks_;
   Passes passes_;
   std::map<std::string, Dependence> dependences_;  // by name of the loss
@@ -529,7 +570,7 @@ class LabelNoise final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.version = 8;  // 6: noise that was drawn anew; 7: that is drowned; 8: data that are
+  spec.version = 9;  // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 9: hidden times
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -64,8 +64,17 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "too, so that wrong answers are the best",
      "weight by (1 - p) ** gamma", "p where 1 - p is meant", true},
     {"overlap_minimised", "the training makes the overlap of output and target small",
-     "the loss is a Dice coefficient or an intersection over union itself, which is 1 for the right answer",
-     "minimise 1 - overlap", "the coefficient in the place of the loss", true},
+     "the loss is a Dice coefficient or an intersection over union itself, which is 1 for the right answer, "
+     "or adds it to another loss of the same targets",
+     "minimise 1 - overlap: put a minus before the coefficient", "the coefficient in the place of the loss",
+     true},
+    {"similarity_minimised", "the training makes embeddings and their targets unlike",
+     "the loss is the mean cosine between the model's vectors and vectors without a gradient, with a plus: "
+     "it "
+     "is "
+     "least where they are opposite",
+     "put a minus before the similarity: loss = -F.cosine_similarity(p, z.detach()).mean(), or 1 - it",
+     "the minus of the similarity is missing", false},
     {"divergence_maximised", "the training makes the divergence of its codes from N(0, 1) large",
      "1 + log(variance) - mean**2 - variance is minus twice the divergence, and it is added to the loss as "
      "it "
@@ -159,7 +168,7 @@ class LossFormula final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
-  spec.version = 2;  // 2: "squashed_twice"
+  spec.version = 3;  // 2: "squashed_twice"; 3: "similarity_minimised"
   spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
   return spec;
 }
