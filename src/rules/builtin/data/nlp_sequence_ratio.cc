@@ -160,7 +160,7 @@ class Luff final : public KeptRule {
   // Reports padding that the loss counts like any other target.
   void Losses(const StepView& view, Sink& sink) {
     for (const LossCall& call : reader_.Read(view)) {
-      if (call.output.is_float() && !call.target.is_float() && call.whole()) {
+      if (call.output.is_float() && !call.target.is_float() && call.whole() && !OnePerRow(view, call)) {
         const Recognition known = reader_.Recognise(call);
         if ((known.formula != Formula::kCrossEntropy && known.formula != Formula::kNll) || !known.by_value ||
             known.weights == Weights::kSome)
@@ -183,6 +183,17 @@ class Luff final : public KeptRule {
         }
       }
     }
+  }
+
+  // Whether a loss has one target for each row of ids: these are classes of texts, and no tokens.
+  static bool OnePerRow(const StepView& view, const LossCall& call) {
+    const std::vector<ModelInput>& inputs = ModelInputsOf(view);
+    return std::any_of(inputs.begin(), inputs.end(), [&](const ModelInput& input) {
+      if (!IsIds(input.entry->dtype)) return false;
+      const auto ids = LoadSample(view, *input.entry);
+      return ids != nullptr && ids->whole_shape.size() == 2 &&
+             static_cast<std::size_t>(ids->whole_shape[0]) == ElementsOf(call.target.whole_shape);
+    });
   }
 
   // Reports a loss that counts the places at which the model's own input is padding: a table says which id

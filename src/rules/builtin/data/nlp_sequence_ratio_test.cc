@@ -119,6 +119,25 @@ TEST(NLPSequenceRatio, LossThatCountsPadding_IsNamed_UnlessItIgnoresIt) {
   }
 }
 
+TEST(NLPSequenceRatio, ClassesOfTexts_AreNoPadding_ThoughOneHasItsNumber) {
+  for (const bool texts : {true, false}) {
+    FakeTrial trial = Story("Embedding", Padded);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<double> ids(64 * 20);
+      std::mt19937 noise(2);
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = Padded(noise, static_cast<int>(i % 20));
+      std::vector<double> labels(64);
+      for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = i % 4 == 0 ? 1 : 0;
+      trial.Step().Sample("emb_input_0", {64, 20}, ids, DType::kInt64);
+      if (texts) trial.Sample("sample/Net_input_0", {64, 20}, ids, DType::kInt64);
+      trial.Sample("sample/CrossEntropyLoss_input_0", {64, 2}, std::vector<double>(128))
+          .Sample("sample/CrossEntropyLoss_input_1", {64}, labels, DType::kInt64)
+          .Loss(std::log(2.0));
+    }
+    EXPECT_EQ(Luff(trial).size(), texts ? 0U : 1U);
+  }
+}
+
 struct Decoder {
   int padding = 0;            // padding_idx of the table; -1: none
   double ignored = -100;      // by the loss
