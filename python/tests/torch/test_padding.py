@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 SAMPLE = 14
 ROWS, WORDS, WIDTH = 12, 30, 16
-CHANGE = 0.25  # of SampleMixing
+CHANGE = 1.0  # of SampleMixing
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ constexpr const char* kName = "SampleMixing";
 constexpr std::size_t kMaxCauses = 64;
 constexpr std::int64_t kLastStep = 64;  // of what shapes and sums show
 constexpr double kAcross = 1e-3;        // of the outputs' spread: more than rounding
-constexpr double kPadded = 0.25;        // of the outputs' spread: what padding may change
+constexpr double kPadded = 1;           // of the outputs' spread: as far as rows differ from each other
 
 struct Limits {
   std::int64_t times;
@@ -174,7 +174,8 @@ class SampleMixing final : public KeptRule {
     finding.why = fmt::format(
         "batches are as long as their longest row; asked for {:g} rows alone, without their padding, the "
         "model's "
-        "answers change by {:.2g} of the outputs' spread (median), in evaluation mode too: padding is part "
+        "answers change by {:.2g} times the outputs' spread (median), in evaluation mode too: padding is "
+        "part "
         "of a "
         "mean, or what a recurrent network read last",
         padded_[1], padded_[0]);
@@ -183,11 +184,10 @@ class SampleMixing final : public KeptRule {
         "the "
         "last real place for an RNN, a key_padding_mask for attention";
     finding.causes = {"a mean over all places, padding included",
-                      "out[:, -1] or the last state of an RNN that has read the padding",
-                      "attention without a mask of the padding"};
+                      "out[:, -1] or the last state of an RNN that has read the padding"};
     finding.evidence = {{"change", padded_[0]}, {"rows", padded_[1]}, {"least", padded_[2]}};
     finding.threshold = fmt::format(
-        "more than {:g} of the outputs' spread for half of the rows, asked of the model itself (Luff)",
+        "more than {:g} times the outputs' spread for half of the rows, asked of the model itself (Luff)",
         kPadded);
     sink.Report(std::move(finding));
   }

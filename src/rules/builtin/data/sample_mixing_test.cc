@@ -139,18 +139,18 @@ std::vector<Finding> Padded(const std::string& change, bool differ, int at = 3, 
 }
 
 TEST(SampleMixing, AnswersThatDependOnPadding_AreTold_WhereBatchesHaveUnlikeLengths) {
-  const auto findings = Padded("0.6", true);
+  const auto findings = Padded("1.6", true);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "padding");
   EXPECT_EQ(findings[0].step, 3);
-  EXPECT_EQ(Padded("0.6", true, 200).size(), 1U);   // steps are faster than the child
-  EXPECT_EQ(Padded("0.6", true, 0).at(0).step, 1);  // the second length comes later
-  EXPECT_TRUE(Padded("0.6", false).empty());        // each batch is padded to one length
-  EXPECT_TRUE(Padded("0.2", true).empty());         // a maximum over places, say
+  EXPECT_EQ(Padded("1.6", true, 200).size(), 1U);   // steps are faster than the child
+  EXPECT_EQ(Padded("1.6", true, 0).at(0).step, 1);  // the second length comes later
+  EXPECT_TRUE(Padded("1.6", false).empty());        // each batch is padded to one length
+  EXPECT_TRUE(Padded("0.6", true).empty());         // a maximum over places, say
   EXPECT_TRUE(Padded("0", true).empty());
   EXPECT_TRUE(Padded("null", true).empty());
   EXPECT_TRUE(Padded("1e400", true).empty());
-  EXPECT_TRUE(Padded("0.6", true, 3, "\"x\"").empty());
+  EXPECT_TRUE(Padded("1.6", true, 3, "\"x\"").empty());
 }
 
 }  // namespace
