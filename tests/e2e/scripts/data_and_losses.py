@@ -7,8 +7,10 @@ targets of next tokens begin one place too late. one_column: two tables look up 
 `no_` before them do it rightly.
 """
 
+import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,6 +20,15 @@ from torch.nn.utils.rnn import pad_sequence
 WRONG = sys.argv[1]
 KIND = WRONG.removeprefix("no_")
 torch.manual_seed(0)
+
+
+def answering() -> bool:
+    """Returns whether a child still works on a question to the model: a machine with much to do is slow."""
+    me = os.getpid()
+    for child in Path(f"/proc/{me}/task/{me}/children").read_text().split():
+        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            return True
+    return False
 
 
 def denoise() -> None:
@@ -188,5 +199,6 @@ KINDS = {
     "one_column": score,
 }
 KINDS[KIND]()
-if WRONG == "padding_read":
-    time.sleep(4)  # the child that is asked gets what a machine with much to do has left
+until = time.monotonic() + 60
+while KIND == "padding_read" and time.monotonic() < until and answering():
+    time.sleep(0.1)
