@@ -345,10 +345,13 @@ class Losses:
         session, count = self._context.session, self._context.clock.mode_steps[_TRAIN]
         if session is None:
             return
-        if count >= _SIGNED and count & (count - 1):
+        rarely = count >= _SIGNED and count & (count - 1)
+        if rarely:
             self.kept_graphs.step(session, count)
+        else:
+            self.kept_graphs.root(session, root, count)
+        if rarely and count - self._context.looked_from >= _SIGNED:
             return
-        self.kept_graphs.root(session, root, count)
         if not self.readable(step):
             self._faint = False
             return
