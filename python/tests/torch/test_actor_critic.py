@@ -60,13 +60,13 @@ Loss = Callable[[Rollout], Tensor]
         lambda r: -(r.logp * (r.returns - r.values)).mean() + (r.returns - r.values).pow(2).mean(),
         lambda r: -(r.logp * normalised(r.returns - r.values)).mean() + 0.5 * F.mse_loss(r.values, r.returns),
         lambda r: (
-            -(r.logp * generalised(r)).mean()
-            + 0.5 * F.smooth_l1_loss(r.values, r.returns)
-            - 0.01 * r.entropy
+            -(r.logp * generalised(r)).mean() + 0.5 * F.smooth_l1_loss(r.values, r.returns) - 0.01 * r.entropy
         ),
         lambda r: -ratio(r, r.returns - r.values).mean() + (r.values - r.returns).square().mean(),
-        lambda r: sum(-r.logp[t] * (r.returns[t] - r.each[t]) for t in range(STEPS)).mean()
-        + F.mse_loss(torch.stack(r.each), r.returns),
+        lambda r: (
+            sum(-r.logp[t] * (r.returns[t] - r.each[t]) for t in range(STEPS)).mean()
+            + F.mse_loss(torch.stack(r.each), r.returns)
+        ),
     ],
 )
 def test_an_advantage_that_moves_its_critic_is_found(loss: Loss) -> None:

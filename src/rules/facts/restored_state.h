@@ -17,8 +17,8 @@ namespace luff::rules {
 /// that samples hold. Losses and shares of right answers of all evaluations say how good that one was.
 class RestoredState {
  public:
-  static constexpr std::size_t kMost = 64;       // newest evaluations that are remembered
-  static constexpr std::size_t kLeast = 4;       // evaluations of which one is the worst
+  static constexpr std::size_t kMost = 64;        // newest evaluations that are remembered
+  static constexpr std::size_t kLeast = 4;        // evaluations of which one is the worst
   static constexpr std::size_t kMaxPasses = 512;  // of an evaluation; longer ones are not compared
 
   /// The evaluation whose state was brought back.

@@ -16,9 +16,16 @@ using format::EventKind;
 constexpr std::uint64_t kGradients = 1U << 11, kTold = 1U << 12;  // of the event `forward`
 constexpr std::uint64_t kHashBits = (1ULL << 52) - 1;             // numbers of a saved state
 constexpr double kMostUpdates = 0.9;  // of those since it was asked first, for which it was asked
-constexpr std::int64_t kLookEvery = 64;
+constexpr std::int64_t kLookEvery = 64, kFewerRows = 8;
 
 using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+
+// About as many rows as a loss has: it may get a part of what models are asked about, an opponent is asked
+// about a single state.
+bool IsBatch(std::int64_t rows, std::int64_t of_loss) {
+  return rows > 0 && rows >= of_loss / kFewerRows && rows / kFewerRows <= of_loss &&
+         (rows > 1 || of_loss == 1);
+}
 
 // Parameters of a model by path, with their shapes.
 Shapes ShapesOf(const ModelFacts& facts, const std::string& model) {
@@ -61,7 +68,7 @@ void StandingTarget::TakeCalls(const StepView& view) {
       gradients = (bits & kGradients) != 0 || (bits & kTold) == 0;
       if (!calls_.contains(event.row.subject) && calls_.size() >= kMaxModels) continue;
       Calls& calls = calls_[event.row.subject];
-      calls.left_out = calls.left_out || gradients || (!trains && rows_ >= 0 && rows != rows_);
+      calls.left_out = calls.left_out || gradients || (!trains && rows_ >= 0 && !IsBatch(rows, rows_));
     } else if (kind == EventKind::kBatch && gradients) {
       if (trained_.size() < kMaxCalls) trained_.insert(event.row.argument & kHashBits);
     } else if (kind == EventKind::kBatch && asked_.size() < kMaxCalls) {

@@ -16,9 +16,9 @@ namespace luff::rules {
 /// **Thread-compatible.** Finds a target network that is never brought up to date.
 ///
 /// It has the shapes of a model that is trained, no optimizer holds it, and it is asked without gradients for
-/// each update: about as many rows as the loss has, and never about those that the update trains on (as a
-/// teacher, a reference or a predictor of random features would be). Its weights are as an initialisation
-/// drew them, and do not move.
+/// each update: about a batch, as many rows as the loss has or some times as many, and never about those that
+/// the update trains on (as a teacher, a reference or a predictor of random features would be). Its weights
+/// are as an initialisation drew them, and do not move.
 class StandingTarget {
  public:
   static constexpr std::int64_t kUpdates = 200;
@@ -56,9 +56,9 @@ class StandingTarget {
   Anchor last_;
   std::map<std::uint32_t, Calls> calls_;
   std::map<std::string, Weight> weights_;
-  std::set<std::uint64_t> trained_;                              // hashes of this update's batches
+  std::set<std::uint64_t> trained_;                             // hashes of this update's batches
   std::vector<std::pair<std::uint32_t, std::uint64_t>> asked_;  // without gradients, since the last update
-  std::int64_t updates_ = 0, rows_ = -1;                         // rows of the newest loss
+  std::int64_t updates_ = 0, rows_ = -1;                        // rows of the newest loss
 };
 
 }  // namespace luff::rules

@@ -16,6 +16,7 @@ struct Story {
   bool added = true, untouched = true, same_batch = false, clipped = false;
   bool sum = false;  // the loss is a sum
   bool cleared = false, multiple = false;
+  double norm = 0;  // of the gradients, which are clipped to 2
   int models = 1;
   int windows = 3;
 };
@@ -45,6 +46,11 @@ std::vector<Finding> Told(const Story& story) {
       trial.Event(EventKind::kBackward);
     }
     if (story.clipped) trial.Event(EventKind::kClipGrad);
+    if (story.norm > 0) {
+      trial.Event(EventKind::kClipGrad)
+          .Scalar("clip/norm", format::Role::kOptimizerSetting, story.norm)
+          .Scalar("clip/limit", format::Role::kOptimizerSetting, 2);
+    }
     trial.Event(EventKind::kOptimizerStep, 0);
     std::string factors;
     for (int pass = 0; pass < story.passes; ++pass)
@@ -64,6 +70,8 @@ TEST(AccumulationScale, GradientsThatAreAddedUp_AreToldInTheSecondUpdate) {
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_TRUE(Told({.windows = 1}).empty());
   EXPECT_EQ(Told({.passes = 3}).size(), 1U);
+  EXPECT_EQ(Told({.norm = 1.5}).size(), 1U);  // within the limit
+  EXPECT_TRUE(Told({.norm = 2.5}).empty());
 }
 
 TEST(AccumulationScale, DividedTwice_IsToldToo) {

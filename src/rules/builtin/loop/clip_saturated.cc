@@ -79,7 +79,9 @@ class ClipSaturated final : public KeptRule {
     if (row_ == 0) since_ = info.mode_step;
     least_ = row_ == 0 ? factor : std::min(least_, factor);
     ++row_;
-    if (scaled_open_ || row_ < limits_.steps || !tracker_.EnoughEvidence(limits_.steps) || tracker_.AnyImproved(0.02)) return;
+    if (scaled_open_ || row_ < limits_.steps || !tracker_.EnoughEvidence(limits_.steps) ||
+        tracker_.AnyImproved(0.02))
+      return;
     open_ = true;
     Finding finding = FindingAt(kName, kCause, view, *norm);
     finding.since_step = since_;
@@ -239,8 +241,8 @@ class ClipSaturated final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // A loss scaler multiplies the loss by a large factor, and divides the gradients by it before they are used.
-  // Clipped before that, they come out with a norm of the limit divided by the factor.
+  // A loss scaler multiplies the loss by a large factor, and divides the gradients by it before they are
+  // used. Clipped before that, they come out with a norm of the limit divided by the factor.
   void JudgeScale(const StepView& view, Sink& sink) {
     const std::uint32_t worker = view.index.first_worker();
     double limit = 0;
@@ -280,7 +282,8 @@ class ClipSaturated final : public KeptRule {
         "in {} updates in a row the norm before clipping was above the limit of {:g}, and the gradients that "
         "the optimizer got have that limit divided by the scale as their norm",
         scaled_, limit);
-    finding.remedy = "call scaler.unscale_(optimizer) before clip_grad_norm_, and scaler.step(optimizer) after it";
+    finding.remedy =
+        "call scaler.unscale_(optimizer) before clip_grad_norm_, and scaler.step(optimizer) after it";
     finding.causes = {"clip_grad_norm_ stands before scaler.unscale_()", "scaler.unscale_() is missing"};
     finding.evidence = {{"scale", scale_}, {"limit", limit}, {"norm_used", std::sqrt(squares)}};
     finding.threshold = fmt::format("a fact: equal within {:g} % in {} updates in a row (Luff)", 100 * kEqual,

@@ -58,9 +58,9 @@ TEST(ClipSaturated, ClippedBeforeTheLossScaleIsTakenOff_IsTold) {
 TEST(ClipSaturated, LoopsWithAScalerThatClipAsTheyShould_AreSilent) {
   EXPECT_TRUE(Told({.unscaled_first = true}).empty());
   EXPECT_TRUE(Told({.scale = 1, .unscaled_first = true}).empty());
-  EXPECT_TRUE(Told({.norm = 0.5, .unscaled_first = true}).empty());        // never clipped
+  EXPECT_TRUE(Told({.norm = 0.5, .unscaled_first = true}).empty());               // never clipped
   EXPECT_TRUE(Told({.limit = 1e6, .norm = 3, .unscaled_first = false}).empty());  // nor here: only measured
-  EXPECT_TRUE(Told({.scale = 1}).empty());                                 // a scaler that does nothing
+  EXPECT_TRUE(Told({.scale = 1}).empty());  // a scaler that does nothing
 }
 
 }  // namespace

@@ -118,7 +118,8 @@ class RunningStatistics final : public KeptRule {
           "its {:g} layers of batch normalisation were not copied with them",
           layers);
       finding.remedy =
-          "copy the buffers with the weights: for a, b in zip(average.buffers(), model.buffers()): a.copy_(b); "
+          "copy the buffers with the weights: for a, b in zip(average.buffers(), model.buffers()): "
+          "a.copy_(b); "
           "or "
           "work them out again with torch.optim.swa_utils.update_bn";
       finding.causes = {"an average (EMA, SWA) of parameters() only", "load of a state without buffers"};

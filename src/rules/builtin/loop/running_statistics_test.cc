@@ -51,15 +51,17 @@ std::vector<Finding> Average(int layers, const std::string& optimizer = "null", 
                              int updates = 100, const std::string& trained = "\"SGD\"") {
   FakeTrial trial;
   trial.SetDocument("model", R"({"models": [
-    {"name": "Net", "parameters": [{"path": "w", "name": "Net.w", "optimizer": )" + trained + R"(}]},
-    {"name": "Net_1", "parameters": [{"path": "w", "name": "Net_1.w", "optimizer": )" + optimizer + R"(}]}],
+    {"name": "Net", "parameters": [{"path": "w", "name": "Net.w", "optimizer": )" +
+                                 trained + R"(}]},
+    {"name": "Net_1", "parameters": [{"path": "w", "name": "Net_1.w", "optimizer": )" +
+                                 optimizer + R"(}]}],
     "optimizers": [{"number": 0, "name": "SGD"}]})");
   for (int step = 0; step < updates; ++step) {
     trial.Step().Event(EventKind::kOptimizerStep, 0).Event(EventKind::kForward, 7, kTraining | kTold);
     const int told = step >= moves_at ? 0 : layers;
     if (step % 20 == 0)
-      trial.EventJson(R"({"kind": "initial_statistics", "model": "Net_1", "layers": )" + std::to_string(told) +
-                      "}");
+      trial.EventJson(R"({"kind": "initial_statistics", "model": "Net_1", "layers": )" +
+                      std::to_string(told) + "}");
   }
   return testing::FindingsOf(trial, "RunningStatistics", ParameterSet::kLuff);
 }
@@ -75,9 +77,9 @@ TEST(RunningStatistics, AnAverageWithoutBuffers_IsToldOnce_AndHealsWhenTheyCome)
 }
 
 TEST(RunningStatistics, ModelsThatAreTrained_ThatMove_AndNewOnes_AreSilent) {
-  EXPECT_TRUE(Average(0).empty());               // buffers come along
-  EXPECT_TRUE(Average(2, "\"SGD\"").empty());    // trained with frozen statistics: ModeMismatch's
-  EXPECT_TRUE(Average(2, "null", 20).empty());   // the first evaluation only
+  EXPECT_TRUE(Average(0).empty());              // buffers come along
+  EXPECT_TRUE(Average(2, "\"SGD\"").empty());   // trained with frozen statistics: ModeMismatch's
+  EXPECT_TRUE(Average(2, "null", 20).empty());  // the first evaluation only
   EXPECT_TRUE(Average(2, "null", 400, 30).empty());
   EXPECT_TRUE(Average(2, "null", 400, 100, "null").empty());  // weights that are changed by hand, all of them
 }

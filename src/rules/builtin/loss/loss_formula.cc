@@ -89,12 +89,12 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "remove one of the two: the one at the end of the model, or the one in the loss",
      "the model ends with a sigmoid or softmax, and the loss applies one, too", false},
     {"moving_gain", "the gain of the policy is part of the graph: the critic is trained by the policy's loss",
-     "log-probabilities of the actions are multiplied by an advantage that comes from the critic's values with "
+     "log-probabilities of the actions are multiplied by an advantage that comes from the critic's values "
+     "with "
      "their gradient; the same values are fitted to returns: the policy's term moves them to whatever makes "
      "it "
      "small",
-     "detach the advantage: advantage = (returns - values).detach()",
-     "an advantage without detach()", false},
+     "detach the advantage: advantage = (returns - values).detach()", "an advantage without detach()", false},
     {"moving_target", "training moves the target of the loss, too",
      "the target is a number plus a discount times an answer of a model, and it is part of the graph: its "
      "gradient changes that answer so that the target meets the prediction",

@@ -28,8 +28,8 @@ constexpr std::size_t kMaxLabels = 1024;
 constexpr std::size_t kRecent = 32;  // newest training batches that are compared
 constexpr std::size_t kEvaluations = 64;
 constexpr std::size_t kMaxParts = 16;  // models and calls of an evaluation
-constexpr double kLeastRows = 16;  // of an evaluation
-constexpr double kClear = 0.02;  // share of the constant's loss that proves learning
+constexpr double kLeastRows = 16;      // of an evaluation
+constexpr double kClear = 0.02;        // share of the constant's loss that proves learning
 
 struct Limits {
   std::int64_t evaluations;

@@ -26,7 +26,7 @@ struct Telling {
   bool evaluate = true;
   const char* beside = nullptr;  // another model that evaluations ask, too, and that answers at random
   double beside_carries = 0;
-  int first_phase = 0;  // steps before it in which everything is learnt and carries over, by optimizer 0
+  int first_phase = 0;     // steps before it in which everything is learnt and carries over, by optimizer 0
   bool next_steps = true;  // the second phase has an optimizer of its own
 };
 

@@ -124,7 +124,8 @@ class FrozenAtInit final : public KeptRule {
         "evaluation after step {}: {}",
         found.step, measures);
     finding.remedy =
-        "turn the comparison round that keeps the best state: keep it where the loss is smaller than the best "
+        "turn the comparison round that keeps the best state: keep it where the loss is smaller than the "
+        "best "
         "so "
         "far (which begins at infinity), or where the score is larger";
     finding.causes = {"a comparison of the wrong direction", "a best value that begins at the wrong end",

@@ -82,12 +82,12 @@ TEST(FrozenAtInit, TheWorstStateThatIsBroughtBackAtTheEnd_IsTold) {
 TEST(FrozenAtInit, GoodStatesThatAreBroughtBack_AreSilent) {
   EXPECT_TRUE(Told({.after = {5}}).empty());
   EXPECT_TRUE(Told({.strengths = {1, 5, 2, 3, 2, 1.5}, .after = {1}}).empty());
-  EXPECT_TRUE(Told({.after = {1}}).empty());               // not the best, but no mistake of direction
-  EXPECT_TRUE(Told({.after = {}}).empty());                // nothing
-  EXPECT_TRUE(Told({.by_chance = 0.1}).empty());           // another state, as an average of several
-  EXPECT_TRUE(Told({.after = {0, 5}}).empty());            // several are compared
-  EXPECT_TRUE(Told({.strengths = {0.5, 1, 2}}).empty());   // too few
-  EXPECT_TRUE(Told({.trains_on = true}).empty());          // weights that are rewound, and trained again
+  EXPECT_TRUE(Told({.after = {1}}).empty());                  // not the best, but no mistake of direction
+  EXPECT_TRUE(Told({.after = {}}).empty());                   // nothing
+  EXPECT_TRUE(Told({.by_chance = 0.1}).empty());              // another state, as an average of several
+  EXPECT_TRUE(Told({.after = {0, 5}}).empty());               // several are compared
+  EXPECT_TRUE(Told({.strengths = {0.5, 1, 2}}).empty());      // too few
+  EXPECT_TRUE(Told({.trains_on = true}).empty());             // weights that are rewound, and trained again
   EXPECT_TRUE(Told({.strengths = {2, 2, 2, 2, 2}}).empty());  // all alike
 }
 

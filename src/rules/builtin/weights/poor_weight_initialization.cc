@@ -26,7 +26,8 @@ constexpr double kTwiceHe = 2.83;  // He's initialisation has a gain of 1.41
 // Outputs that are far too wide, and a layer that explains it: PyTorch's default gives a gain of 0.58, so
 // targets that are tiny on purpose have no such layer. A module that scales its weights when it uses them
 // (equalised, or NTK's) has outputs of about 1: the layer explains them only if they are wide by themselves,
-// at least by this share of its gain, since what reaches it behind a ReLU or a normalisation is about 0.6 to 1.
+// at least by this share of its gain, since what reaches it behind a ReLU or a normalisation is about 0.6
+// to 1.
 constexpr double kWideOutputs = 10, kWideGain = 5, kOwnShare = 0.25;
 
 struct Limits {

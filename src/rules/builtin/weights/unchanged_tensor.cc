@@ -297,14 +297,15 @@ class Luff final : public KeptRule {
         "other rows than those of the update, and its weights have never changed",
         found.trained);
     finding.remedy = fmt::format(
-        "bring it up to date now and then, {}.load_state_dict({}.state_dict()), or a little after each update "
+        "bring it up to date now and then, {}.load_state_dict({}.state_dict()), or a little after each "
+        "update "
         "(t.lerp_(p, 0.005) of their parameters)",
         found.target, found.trained);
     finding.causes = {"the copy of the weights is missing, or its condition never holds",
                       "a period of the copies that is longer than the training"};
     finding.evidence = {{"updates", found.updates}};
-    finding.threshold = fmt::format("a fact at the end, after {} updates or more (Luff)",
-                                    StandingTarget::kUpdates);
+    finding.threshold =
+        fmt::format("a fact at the end, after {} updates or more (Luff)", StandingTarget::kUpdates);
     sink.Report(std::move(finding));
   }
 

@@ -148,7 +148,8 @@ std::vector<Finding> Learn(const Learning& learning) {
   const std::vector<double> outputs(32, 1.0);
   const auto ask = [&](int update) {
     trial.Event(format::EventKind::kForward, 2, kTold | (learning.with_gradients ? kGradients : 0))
-        .Event(format::EventKind::kBatch, 2, static_cast<std::uint64_t>(learning.same_states ? update : -update - 7));
+        .Event(format::EventKind::kBatch, 2,
+               static_cast<std::uint64_t>(learning.same_states ? update : -update - 7));
   };
   for (int update = 0; update < learning.updates; ++update) {
     const bool asks = learning.every_update || update % 2 == 0;
@@ -184,6 +185,7 @@ TEST(UnchangedTensor, ATargetNetworkThatIsNeverBroughtUpToDate_IsToldAtTheEnd) {
   EXPECT_NE(findings[0].what.find("Q_1"), std::string::npos);
   EXPECT_NE(findings[0].remedy.find("load_state_dict"), std::string::npos);
   EXPECT_EQ(Learn({.in_training = true}).size(), 1U);
+  EXPECT_EQ(Learn({.rows = 128}).size(), 1U);  // the loss gets a part of them
 }
 
 TEST(UnchangedTensor, TargetsThatFollow_AndOtherModelsThatStand_AreSilent) {
