@@ -101,11 +101,12 @@ std::optional<RestoredState::Found> RestoredState::OnEnd() {
     const auto known = std::find_if(evaluations_.begin(), evaluations_.end(), [&](const Evaluation& one) {
       return one.passes == length && one.outputs == outputs;
     });
-    if (known == evaluations_.end() || (own && &*known == &evaluations_.back())) continue;  // or the newest
+    if (known == evaluations_.end()) continue;
     if (came_back != nullptr && came_back != &*known) return std::nullopt;  // several states are compared
     came_back = &*known;
   }
-  if (came_back == nullptr || !IsWorst(*came_back)) return std::nullopt;
+  const bool newest = own && came_back == &evaluations_.back();  // it never went away
+  if (came_back == nullptr || newest || !IsWorst(*came_back)) return std::nullopt;
   Found found;
   found.at = last_;
   found.step = came_back->step;

@@ -14,7 +14,7 @@ from luff.torch.evidence._loss_graph import is_square
 
 __all__ = ["gains_move"]
 
-_WALK = 512  # nodes of a gain
+_WALK = 4096  # nodes of a gain
 _DEPTH = 24  # nodes between a product and the choice of an action, and behind it
 _SMALLER = frozenset(("Minimum", "Maximum", "Where"))  # PPO takes the smaller of two products
 _ERRORS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss"))

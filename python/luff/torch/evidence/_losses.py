@@ -130,6 +130,9 @@ class Losses:
             self._unreduced(kind, names, args, kwargs, output)
             return
         step = self._context.step
+        if step is not None and output.requires_grad and step.mode != _TRAIN and not step.may_train:
+            # A pass without gradients, as of a target network, came after that of the model: the loss is no evaluation's.
+            step = self._context.step_of_loss()
         if step is None:
             return
         if step.mode != _TRAIN:

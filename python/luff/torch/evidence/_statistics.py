@@ -10,6 +10,7 @@ import weakref
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from luff.torch.capture._memory import Array, array_of
 from luff.torch.capture._names import Names, unwrap
@@ -25,14 +26,15 @@ _NORM = torch.nn.modules.batchnorm._BatchNorm
 class _Evaluated:
     """A model that is evaluated."""
 
-    __slots__ = ("calls", "called", "layers", "told", "weight", "weights")
+    __slots__ = ("called", "calls", "layers", "told", "weight", "weights")
 
     def __init__(self, called: Any) -> None:
         model = unwrap(called)
         self.called = weakref.ref(called)
         layers = [m for m in model.modules() if isinstance(m, _NORM) and m.running_mean is not None]
         self.layers = [weakref.ref(layer) for layer in layers[:_LAYERS]]
-        first = next((p for p in model.parameters() if p.dim() > 1), None) if layers else None
+        weights = (p for p in model.parameters() if not is_lazy(p) and p.dim() > 1)
+        first = next(weights, None) if layers else None
         self.weight: Any = None if first is None else weakref.ref(first)
         self.weights = _first_of(first)
         self.calls, self.told = 0, False
@@ -40,7 +42,7 @@ class _Evaluated:
 
 def _first_of(weight: Any) -> Array | None:
     values = None if weight is None else array_of(weight)
-    return None if values is None else values.reshape(-1)[:_ELEMENTS].copy()
+    return None if values is None else values.flat[:_ELEMENTS]
 
 
 def _is_initial(layer: Any) -> bool:
@@ -60,7 +62,9 @@ class Statistics(WaitingEvents):
         seen = self._models.get(id(module))
         if seen is None or seen.called() is not module:
             if seen is None and len(self._models) >= _MODELS:
-                return
+                self._models = {key: one for key, one in self._models.items() if one.called() is not None}
+                if len(self._models) >= _MODELS:
+                    return
             seen = self._models[id(module)] = _Evaluated(module)
         if not seen.layers or module.training:
             return

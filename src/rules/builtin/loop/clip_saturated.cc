@@ -126,6 +126,7 @@ class ClipSaturated final : public KeptRule {
     io("scaled", scaled_);
     io("scaled_since", scaled_since_);
     io("scaled_open", scaled_open_);
+    io("unscaled", unscaled_);
     io("scale", scale_);
     io("place_limit", place_limit_);
   }
@@ -265,6 +266,7 @@ class ClipSaturated final : public KeptRule {
     const double used = std::sqrt(squares) * scale_ / limit;
     if (!(std::abs(used - 1) <= kEqual)) {
       scaled_ = 0;
+      unscaled_ = true;
       if (std::exchange(scaled_open_, false)) sink.Heal(kScaled, kNorm, view.rows.info.mode_step);
       return;
     }
@@ -273,7 +275,7 @@ class ClipSaturated final : public KeptRule {
     scaled_open_ = true;
     Finding finding = FindingAt(kName, kScaled, view, TensorAt{format::kNoId, worker});
     finding.tensor = kNorm;
-    finding.since_step = scaled_since_;
+    finding.since_step = unscaled_ ? scaled_since_ : 0;
     finding.what = fmt::format(
         "gradients are clipped while they are still multiplied by the loss scale of {:g}: what is used has a "
         "norm of {:.2g}",
@@ -293,9 +295,9 @@ class ClipSaturated final : public KeptRule {
 
   const Limits limits_;
   LossTracker tracker_;
-  std::int64_t scaled_ = 0, scaled_since_ = 0;  // updates in a row whose gradients were clipped as scaled
-  double scale_ = 0;                            // of the loss, the newest
-  bool scaled_open_ = false;
+  std::int64_t scaled_ = 0, scaled_since_ = 0;   // updates in a row whose gradients were clipped as scaled
+  double scale_ = 0;                             // of the loss, the newest
+  bool scaled_open_ = false, unscaled_ = false;  // `unscaled_`: some update was as it should be
   bool waiting_ = false, behind_ = false,
        early_ = false;  // a gradient waits for an update; was used; clipped before it is made
   std::int64_t in_vain_ = 0, behind_updates_ = 0, since_update_ = 0, place_updates_ = 0;
