@@ -5,7 +5,6 @@
 #include "rules/facts/initial_values.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_facts.h"
-#include "rules/facts/model_modules.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/step_index.h"
 
@@ -16,7 +15,7 @@ using format::EventKind;
 constexpr std::uint64_t kGradients = 1U << 11, kTold = 1U << 12;  // of the event `forward`
 constexpr std::uint64_t kHashBits = (1ULL << 52) - 1;             // numbers of a saved state
 constexpr double kMostUpdates = 0.9;  // of those since it was asked first, for which it was asked
-constexpr std::int64_t kLookEvery = 64, kFewerRows = 8;
+constexpr std::int64_t kFewerRows = 8, kLeastBatches = 16;
 
 using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
 
@@ -68,7 +67,9 @@ void StandingTarget::TakeCalls(const StepView& view) {
       gradients = (bits & kGradients) != 0 || (bits & kTold) == 0;
       if (!calls_.contains(event.row.subject) && calls_.size() >= kMaxModels) continue;
       Calls& calls = calls_[event.row.subject];
-      calls.left_out = calls.left_out || gradients || (!trains && rows_ >= 0 && !IsBatch(rows, rows_));
+      const bool told = !trains && rows > 0 && rows_ >= 0;  // a sample may be missing
+      calls.left_out = calls.left_out || gradients || (told && !IsBatch(rows, rows_));
+      calls.batches += trains || told ? 1 : 0;
     } else if (kind == EventKind::kBatch && gradients) {
       if (trained_.size() < kMaxCalls) trained_.insert(event.row.argument & kHashBits);
     } else if (kind == EventKind::kBatch && asked_.size() < kMaxCalls) {
@@ -78,8 +79,7 @@ void StandingTarget::TakeCalls(const StepView& view) {
 }
 
 void StandingTarget::TakeWeights(const StepView& view) {
-  const std::int64_t step = view.rows.info.mode_step;
-  if (!IsLookStep(step) && step % kLookEvery != 0) return;
+  if (view.index.summaries(format::Role::kWeight).empty()) return;
   const ModelFacts& facts = view.memo.Facts(view);
   for (const auto& [entry, tensor] : view.index.summaries(format::Role::kWeight)) {
     if (entry.worker != view.index.first_worker()) continue;
@@ -121,7 +121,7 @@ std::optional<StandingTarget::Found> StandingTarget::OnEnd(const query::Trial& t
     const auto at = module.path.empty() && module.number ? calls_.find(*module.number) : calls_.end();
     if (at == calls_.end() || facts.IsPartlyOptimized(module.model)) continue;
     const Calls& calls = at->second;
-    if (calls.left_out || calls.updates < kUpdates ||
+    if (calls.left_out || calls.updates < kUpdates || calls.batches < kLeastBatches ||
         static_cast<double>(calls.updates) < kMostUpdates * static_cast<double>(updates_ - calls.first))
       continue;
     const auto stands = [&](const std::string& model, bool* known) {
@@ -152,6 +152,7 @@ std::optional<StandingTarget::Found> StandingTarget::OnEnd(const query::Trial& t
 void StandingTarget::Calls::VisitFields(Fields& io) {
   io("updates", updates);
   io("first", first);
+  io("batches", batches);
   io("left_out", left_out);
 }
 

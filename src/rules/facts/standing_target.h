@@ -38,8 +38,8 @@ class StandingTarget {
  private:
   static constexpr std::size_t kMaxModels = 64, kMaxWeights = 4096, kMaxCalls = 64;
 
-  struct Calls {  // of a model, by its number
-    std::int64_t updates = 0, first = 0;
+  struct Calls {                                       // of a model, by its number
+    std::int64_t updates = 0, first = 0, batches = 0;  // `batches`: calls whose number of rows fits
     bool left_out = false;  // it was called with gradients, about what is trained on, or about other rows
     void VisitFields(Fields& io);
   };
