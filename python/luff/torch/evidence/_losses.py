@@ -131,7 +131,7 @@ class Losses:
             return
         step = self._context.step
         if step is not None and output.requires_grad and step.mode != _TRAIN and not step.may_train:
-            # A pass without gradients, as of a target network, came after that of the model: the loss is no evaluation's.
+            # A pass without gradients, as of a target network, came after the model's: it is no evaluation's loss.
             step = self._context.step_of_loss()
         if step is None:
             return
