@@ -78,12 +78,12 @@ class Statistics(WaitingEvents):
         found = names.find(module)
         if left is not seen.told and found is not None:
             seen.told = left
-            layer = names.find(layers[0]) if left else None
+            first = names.find(layers[0]) if left else None
             self.waiting.append(
                 {
                     "kind": "initial_statistics",
                     "model": found[0],
                     "layers": len(layers) if left else 0,
-                    "layer": "" if layer is None else layer[0],
+                    "layer": "" if first is None else first[0],
                 }
             )
