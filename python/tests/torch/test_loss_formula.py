@@ -389,6 +389,20 @@ def test_a_root_without_the_fault_takes_it_back_for_good() -> None:
     assert [event["fault"] for event in found.waiting] == ["likelihood_minimised", ""]
 
 
+def test_a_second_training_has_a_loss_of_its_own(watched) -> None:
+    _, session = watched(DEFAULT_ROLES)
+    model = nn.Linear(6, 3)
+    for right in (True, False):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, y in cases.batches(5):
+            optimizer.zero_grad()
+            gain = model(x).log_softmax(1)[torch.arange(len(y)), y].mean()
+            (-gain if right else gain).backward()
+            optimizer.step()
+    told = [event["fault"] for event in session.json_events if event["kind"] == "loss_formula"]
+    assert told == ["likelihood_minimised"]
+
+
 @pytest.mark.parametrize("maximize", [False, True])
 def test_the_hook_tells_a_fault_once_and_not_of_an_ascent(watched, maximize: bool) -> None:
     _, session = watched(DEFAULT_ROLES)

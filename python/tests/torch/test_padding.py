@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from luff.torch.evidence import _asked
+from luff.torch.evidence import _evidence
 from luff.torch.evidence._padding import lengths_of
 from test_evidence import told
 from torch import nn
@@ -19,7 +19,7 @@ CHANGE = 1.0  # of SampleMixing
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A loaded machine may keep a child waiting for long."""
-    monkeypatch.setattr(_asked, "_WAIT_S", 60.0)
+    monkeypatch.setattr(_evidence, "_WAIT_S", 60.0)
 
 
 class Model(nn.Module):

@@ -4,6 +4,7 @@ step (docs/spec/evidence.md).
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from luff import _codes as codes
@@ -26,6 +27,7 @@ from luff.torch.evidence._padding import Padding
 from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
+from luff.torch.evidence._statistics import Statistics
 from luff.torch.evidence._step import Step, StepContext
 
 __all__ = ["Evidence"]
@@ -33,6 +35,7 @@ __all__ = ["Evidence"]
 _TRAIN, _SETTING = int(Mode.TRAIN), int(Role.OPTIMIZER_SETTING)
 _CLIP_GRAD, _GRADIENT_KEPT = int(EventKind.CLIP_GRAD), int(EventKind.GRADIENT_KEPT)
 _MAX_CLIPS = 8  # in one step
+_WAIT_S = 2.0  # longest wait for children at the end of the run
 _MAX_CHANGES = 32  # changes of optimizers and parameters after which leaves are searched again
 
 
@@ -57,8 +60,10 @@ class Evidence:
         self.attention = Attention(context)
         self._graph_values = GraphValues()
         self._rounding = Rounding()
+        self.statistics = Statistics()
         self._events = (
             self._rounding,
+            self.statistics,
             self.accumulated,
             self.losses.inputs,
             self.losses.rows,
@@ -85,6 +90,7 @@ class Evidence:
             if self._changes < _MAX_CHANGES:
                 self._changes += 1
                 context.looked_from = clock.mode_steps[_TRAIN]
+                self.losses.formula.phase_begins()
         since = clock.mode_steps[_TRAIN] - context.looked_from
         if self._reach or not since & (since - 1):
             self._reach.begins(roots, context.called.models())
@@ -173,8 +179,9 @@ class Evidence:
             self._reach.record(session, self._context.names, self._context.recorder.living())
 
     def finish(self, session: Session) -> None:
-        """Waits for the answers of children at the end of the run, for a bounded time."""
-        self.nonfinite.publish(session, wait=True)
-        self.causal.record(session, wait=True)
-        self.mixing.record(session, wait=True)
-        self.padding.record(session, wait=True)
+        """Waits for the answers of children at the end of the run, for a bounded time that all of them share."""
+        until = time.monotonic() + _WAIT_S
+        self.nonfinite.publish(session, until)
+        self.causal.record(session, until)
+        self.mixing.record(session, until)
+        self.padding.record(session, until)

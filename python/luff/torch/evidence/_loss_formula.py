@@ -12,6 +12,7 @@ import numpy as np
 
 from luff.torch.capture._graphs import operation_of
 from luff.torch.capture._memory import Array, array_of
+from luff.torch.evidence._actor_critic import gains_move
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._loss_graph import constant_factor, is_square
 from luff.torch.evidence._loss_terms import (
@@ -51,6 +52,11 @@ class LossFormula(WaitingEvents):
         super().__init__()
         self._fault: str | None = None  # None before the first root
 
+    def phase_begins(self) -> None:
+        """Called when optimizers have come or parameters are others: a second training may have another loss."""
+        if self._fault == "":
+            self._fault = None
+
     def root(self, root: Any) -> None:
         """Called with the root of a backward pass, of which saved tensors can be read."""
         if self._fault == "":
@@ -75,6 +81,8 @@ def fault_of(node: Any) -> str:
             return ""
         if _divergence_grows(terms):
             return "divergence_maximised"
+        if gains_move(term.node for term in terms):
+            return "moving_gain"
         if all(_target_moves(term.node) for term in terms):
             return "moving_target"
         if all(_squashed_twice(term.node) for term in terms):

@@ -100,12 +100,12 @@ class Padding(Asked):
         if asked:
             self.ask(step, partial(evaluate, asked), [question.model for question in asked])
 
-    def record(self, session: Session, wait: bool = False) -> None:
-        """Records what the graph showed, and the answer if it has arrived."""
+    def record(self, session: Session, until: float = 0.0) -> None:
+        """Records what the graph showed, and the answer if it has arrived; waits at most until then (monotonic)."""
         turned, self._turned = self._turned, ""
         if turned:
             session.event_json(turned)
-        super().record(session, wait)
+        super().record(session, until)
 
 
 def _lengths(model: Any, ids: Any) -> list[int] | None:

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "rules/facts/phases.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -96,6 +97,13 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "least value, and gradients are small",
      "remove one of the two: the one at the end of the model, or the one in the loss",
      "the model ends with a sigmoid or softmax, and the loss applies one, too", false},
+    {"moving_gain", "the gain of the policy is part of the graph: the critic is trained by the policy's loss",
+     "log-probabilities of the actions are multiplied by an advantage that comes from the critic's values "
+     "with "
+     "their gradient; the same values are fitted to returns: the policy's term moves them to whatever makes "
+     "it "
+     "small",
+     "detach the advantage: advantage = (returns - values).detach()", "an advantage without detach()", false},
     {"moving_target", "training moves the target of the loss, too",
      "the target is a number plus a discount times an answer of a model, and it is part of the graph: its "
      "gradient changes that answer so that the target meets the prediction",
@@ -111,8 +119,10 @@ class LossFormula final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain || info.superseded) return;
     const auto& updates = view.index.events(format::EventKind::kOptimizerStep);
-    for (const query::EventAt& event : updates) {
-      if (event.row.subject < 64) optimizers_ |= std::uint64_t{1} << event.row.subject;
+    if (phases_.OnStep(view)) {  // another loss; what was told of the first phase stands
+      fault_.clear();
+      told_.clear();
+      updates_ = 0;
     }
     for (const auto& event : view.index.json_events("loss_formula")) {
       const auto fault = event->find("fault");
@@ -120,10 +130,11 @@ class LossFormula final : public KeptRule {
       const auto& name = fault->get_ref<const std::string&>();
       fault_ = Known(name) == nullptr ? "" : name;
       updates_ = 0;
+      first_step_ = info.mode_step;
     }
     const Fault* fault = Known(fault_);
     // Adversaries, whose optimizers take turns, have losses that fit no target.
-    if (fault == nullptr || (optimizers_ & (optimizers_ - 1)) != 0) {
+    if (fault == nullptr || phases_.several()) {
       if (!told_.empty()) sink.Heal(told_, "", info.mode_step);
       told_.clear();
       return;
@@ -131,7 +142,7 @@ class LossFormula final : public KeptRule {
     if (!told_.empty() || updates.empty() || ++updates_ < limits_.updates) return;
     Finding finding = FindingAt(kName, fault_.c_str(), view, TensorAt{format::kNoId});
     finding.severity = fault->stop ? Severity::kStop : Severity::kWarn;
-    finding.since_step = 0;
+    finding.since_step = first_step_;
     finding.what = fault->what;
     finding.why = fmt::format("the graph of the backward pass says so: {}", fault->why);
     finding.remedy = fault->remedy;
@@ -143,7 +154,8 @@ class LossFormula final : public KeptRule {
   }
 
   void VisitFields(Fields& io) override {
-    io("optimizers", optimizers_);
+    io("phases", phases_);
+    io("first_step", first_step_);
     io("updates", updates_);
     io("fault", fault_, kMaxName);
     io("told", told_, kMaxName);
@@ -159,8 +171,8 @@ class LossFormula final : public KeptRule {
   }
 
   const Limits limits_;
-  std::uint64_t optimizers_ = 0;
-  std::int64_t updates_ = 0;
+  Phases phases_;
+  std::int64_t updates_ = 0, first_step_ = 0;  // since the fault was read
   std::string fault_, told_;
 };
 
@@ -168,7 +180,7 @@ class LossFormula final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
-  spec.version = 3;  // 2: "squashed_twice"; 3: "similarity_minimised"
+  spec.version = 4;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"
   spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
   return spec;
 }
