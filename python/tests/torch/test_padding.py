@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from luff.torch.evidence import _evidence
-from luff.torch.evidence._padding import lengths_of
+from luff.torch.evidence._padding import _Question, evaluate, lengths_of
 from test_evidence import told
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -136,6 +136,72 @@ def test_a_model_that_leaves_padding_out_says_that_it_does(watched, make, given)
     hook.close()
     (event,) = told(session, "padding")
     assert event["change"] < 1e-3
+
+
+class Pair(Model):
+    """Says how two texts go together."""
+
+    def __init__(self, masked):
+        super().__init__()
+        self.masked, self.both = masked, nn.Linear(3 * WIDTH, 3)
+
+    def forward(self, one, other, types):
+        vectors = []
+        for ids in (one, other):
+            mask = (ids != 0)[..., None] if self.masked else torch.ones_like(ids)[..., None]
+            hidden = torch.relu(self.table(ids) + types[..., None])
+            vectors.append((hidden * mask).sum(1) / mask.sum(1))
+        return self.both(torch.cat([*vectors, vectors[0] * vectors[1]], 1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("second", ["longer", "whole", "mixed"])
+def test_a_second_text_is_not_cut_to_the_length_of_the_first(second, seed):
+    torch.manual_seed(seed)
+    ids, _, _ = batch(2)
+    other = ids[torch.randperm(ROWS)]
+    if second != "mixed":
+        width = ids.shape[1]
+        other = torch.randint(1, WORDS - 1, ids.shape)
+        other[1:, width - 1 if second == "longer" else width :] = 0
+    question = _Question(
+        Pair(True), (ids, other, torch.zeros_like(ids)), {}, tuple(ids.shape), lengths_of(ids.numpy(), 0)
+    )
+    answer = evaluate([question])
+    assert answer is None or answer["change"] < 1e-3
+    assert (answer is not None) == (second == "mixed")
+
+
+def test_two_texts_of_one_length_whose_padding_counts_say_so():
+    torch.manual_seed(0)
+    ids, _, _ = batch(2)
+    other = ids.where(ids == 0, ids.flip(0).clamp(min=1))
+    question = _Question(
+        Pair(False), (ids, other, torch.zeros_like(ids)), {}, tuple(ids.shape), lengths_of(ids.numpy(), 0)
+    )
+    answer = evaluate([question])
+    assert answer is not None
+    assert answer["change"] > CHANGE
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        lambda ids: torch.randn(ids.shape),  # a number for each place, by chance or not
+        lambda ids: torch.arange(ids.shape[1]).expand(ids.shape),  # its place
+        lambda ids: (torch.arange(ids.shape[1]) % 2).expand(ids.shape),  # 0 among others
+    ],
+)
+def test_values_that_go_on_behind_the_padding_leave_the_question_out(beside):
+    class Beside(Model):
+        def forward(self, ids, values):
+            mask = (ids != 0)[..., None]
+            pooled = (torch.relu(self.table(ids)) * mask).sum(1) / mask.sum(1)
+            return self.head(pooled) + 9 * values.float().cumsum(1).mean(1, keepdim=True)
+
+    ids, _, _ = batch(2)
+    question = _Question(Beside(), (ids, beside(ids)), {}, tuple(ids.shape), lengths_of(ids.numpy(), 0))
+    assert evaluate([question]) is None
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,29 @@ def lengths_of(ids: NDArray[Any], padding: int) -> list[int] | None:
     return [int(length) for length in lengths]
 
 
+def _ends(given: Any, shape: tuple[int, int], lengths: list[int]) -> list[int]:
+    """Returns behind which place of each row all tensors with a value for each place of it are padded; the width of a
+    row where that is not known. Another text of the row may be longer, and a number for each place is not its own.
+    """
+    rows, width = shape
+    ends = torch.tensor(lengths)
+    places = torch.arange(1, width + 1)
+    for tensor in tensors_in(given):
+        if tensor.dim() < 2 or tuple(tensor.shape[:2]) != shape:
+            continue
+        values = tensor.detach().reshape(rows, width, -1)
+        last_values, counts = values[:, -1].unique(dim=0, return_counts=True)
+        filled = (values != last_values[counts.argmax()]).any(2)  # most rows end with what is padded with
+        last = (filled * places).amax(1)
+        if not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool:
+            # An id that stands between others, or at the end of a row by chance, is no padding.
+            between = not torch.equal(filled, places <= last[:, None])
+            if between or (last == width).all():
+                last = torch.full((rows,), width)
+        ends = torch.maximum(ends, last)
+    return [int(end) for end in ends]
+
+
 def _cut(value: Any, shape: tuple[int, int], row: int, length: int) -> Any:
     """Returns arguments of one row of the batch, cut to its length."""
     if isinstance(value, torch.Tensor):
@@ -194,6 +217,7 @@ def _of_one(question: _Question) -> dict[str, Any] | None:
     spread = float(plain.std(0).max())
     if not spread > 0 or not torch.equal(plain, together()):
         return None
+    lengths = _ends([args, kwargs], (rows, width), lengths)
     shortest = sorted(range(rows), key=lambda row: lengths[row])[:_ROWS]
     changes = []
     for row in shortest:
