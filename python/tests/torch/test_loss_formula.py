@@ -187,6 +187,38 @@ def test_an_overlap_that_is_made_large_or_that_of_other_targets_is_none() -> Non
     assert graph(lambda z: F.cross_entropy(z, CLASS) + of_hot(z.softmax(1), HOT.float().roll(1, 1))) == ""
 
 
+def test_an_overlap_of_other_scores_may_be_what_must_be_small() -> None:
+    bce, x = F.binary_cross_entropy_with_logits, torch.randn(ROWS, 4)
+    mask = YES[:, None]
+
+    def of_two(loss: Callable[[Tensor, Tensor], Tensor], split: Callable[[Tensor], Any]) -> str:
+        torch.manual_seed(0)
+        front, back = split(nn.Linear(4, 2)(x))
+        return fault_of(loss(front, back).grad_fn)
+
+    def beside(front: Tensor, back: Tensor) -> Tensor:
+        shares = back.reshape(-1).sigmoid()
+        return bce(front.reshape(-1), YES) + dice(shares)
+
+    for split in (
+        lambda z: z.chunk(2, 1),
+        lambda z: z.unbind(1),
+        lambda z: (z[:, :1], z[:, 1:]),
+        lambda z: (z[:, 0], z[:, 1]),
+        lambda z: (z[:, 0], nn.Linear(4, 1)(x)),  # of another model
+    ):
+        assert of_two(beside, split) == ""
+        assert of_two(lambda z, _: beside(z, z), split) == "overlap_minimised"
+    both = nn.Linear(4, 2)(x).chunk(2, 1)
+    assert (
+        fault_of((F.binary_cross_entropy(both[0].sigmoid(), mask) + dice(both[1].sigmoid()[:, 0])).grad_fn)
+        == ""
+    )
+    heads = nn.Linear(4, CLASSES)(x), nn.Linear(4, CLASSES)(x)
+    hot = HOT.float()
+    assert fault_of((F.cross_entropy(heads[0], CLASS) + of_hot(heads[1].softmax(1), hot)).grad_fn) == ""
+
+
 TEACHER = torch.linspace(-1, 1, ROWS * CLASSES).reshape(ROWS, CLASSES).cos()
 
 

@@ -41,6 +41,7 @@ _PICKS = frozenset(("Max", "Amax", "Gather", "Index", "IndexSelect", "Where"))  
 _PASSES = _PICKS | {"Log", "Neg", "Rsub", "Mul", "Add", "Sub", "Clamp", "ClampMin", "Sum", "Mean"}
 _SQUASHES = frozenset(("Sigmoid", "Softmax"))
 _AROUND_A_NORM = MOVES | {"Expand", "Clamp", "ClampMin", "Add"}  # between a quotient and a vector's length
+_RESHAPES = MOVES - {"Select", "Slice"}
 _UNIT = 1e-2  # of the square of a length of 1, in bfloat16 too
 _DISCOUNT = (0.5, 1.0)  # bounds of a factor that discounts what comes later
 
@@ -364,18 +365,19 @@ def _of_focal(term: Term) -> str:
 
 
 def _overlap_falls(terms: list[Term]) -> bool:
-    """Returns whether an overlap is made small: alone, or beside a loss that draws the outputs to the same targets."""
-    targets = [(term, _overlap(term.node)) for term in terms if term.sign > 0]
-    overlaps = [(term, target) for term, target in targets if target is not None]
+    """Returns whether an overlap is made small: alone, or beside a loss that draws the same scores to the same
+    targets. Other scores, as of a background or of a second model, may have to keep off them.
+    """
+    added = [term.node for term in terms if term.sign > 0]
+    overlaps = [overlap for node in added if (overlap := _overlap(node)) is not None]
     if len(overlaps) == len(terms):
         return True
-    others = [term.node for term in terms if term.sign > 0]
-    return any(_meets(other, target) for _, target in overlaps for other in others)
+    return any(_meets(other, *overlap) for overlap in overlaps for other in added)
 
 
-def _overlap(node: Any) -> Array | None:
+def _overlap(node: Any) -> tuple[Array, Any] | None:
     """Returns the targets of a quotient that is an overlap, as Dice's: what two sets share, over the sum of their
-    sizes.
+    sizes; and the node of the sigmoid or softmax.
     """
     if operation_of(node) != "Div":
         return None
@@ -397,23 +399,42 @@ def _overlap(node: Any) -> Array | None:
     both, sizes = float((shares * target).sum()), float(shares.sum()) + float(target.sum())
     small = 1e-3 * sizes
     near = float(size.sum()) >= sizes - small or abs(float(size.sum()) - sizes + both) <= small
-    return target if near else None
+    return (target, inside) if near else None
 
 
-def _meets(node: Any, target: Array) -> bool:
+def _meets(node: Any, target: Array, squashed: Any) -> bool:
     """Returns whether a cross entropy of torch has these zeros and ones for targets, or the classes that they choose
-    along axis 1.
+    along axis 1, and gets the scores behind a node of a sigmoid or softmax.
     """
-    name = operation_of(node)
-    if name in ("BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"):
-        other = read(node._saved_target)
-        return other is not None and other.size == target.size and _agree(other, target)
-    if name in ("NllLoss", "NllLoss2d", "NllLoss2D"):
-        other = read(node._saved_target)
-        if other is None or target.ndim < 2 or other.size * target.shape[1] != target.size:
-            return False
-        return bool((target.sum(axis=1) == 1).all()) and _agree(other, target.argmax(axis=1))
-    return False
+    name, squash = operation_of(node), operation_of(squashed)
+    if name == "BinaryCrossEntropy" and squash == "Sigmoid":
+        sigmoid, _ = _source(node)
+        same = operation_of(sigmoid) == "Sigmoid" and _source(sigmoid) == _source(squashed)
+    elif name == "BinaryCrossEntropyWithLogits" and squash == "Sigmoid":
+        same = _source(node) == _source(squashed)
+    elif name in ("NllLoss", "NllLoss2d", "NllLoss2D") and squash == "Softmax":
+        logarithm, _ = _source(node)
+        same = operation_of(logarithm) == "LogSoftmax" and _source(logarithm) == _source(squashed)
+    else:
+        return False
+    other = read(node._saved_target) if same else None
+    if other is None:
+        return False
+    if squash == "Sigmoid":
+        return other.size == target.size and _agree(other, target)
+    if target.ndim < 2 or other.size * target.shape[1] != target.size:
+        return False
+    return bool((target.sum(axis=1) == 1).all()) and _agree(other, target.argmax(axis=1))
+
+
+def _source(node: Any) -> tuple[Any, int]:
+    """Returns the node whose result is what a node gets, in whatever shape, and which of its results it is."""
+    source: tuple[Any, int] = node.next_functions[0]
+    for _ in range(DEPTH):
+        if operation_of(source[0]) not in _RESHAPES:
+            break
+        source = source[0].next_functions[0]
+    return source
 
 
 def _agree(one: Array, other: Array) -> bool:
