@@ -247,6 +247,10 @@ def test_a_similarity_that_is_made_small_is_found(formula: Formula) -> None:
         lambda z: F.cosine_similarity(z, TEACHER).mean() + F.cross_entropy(z, CLASS),  # a penalty
         lambda z: F.cosine_similarity(z, TEACHER.flip(0)).mean() - F.cosine_similarity(z, TEACHER).mean(),
         lambda z: (z * F.normalize(TEACHER, dim=1)).sum(1).mean(),
+        lambda z: (F.normalize(z, dim=1) * -(2 * YES - 1)[:, None]).mean(),  # margins on a sphere
+        lambda z: (F.normalize(z, dim=1) * HOT).sum(1).mean(),  # a class that is to be avoided
+        lambda z: F.cosine_similarity(z, z.detach()).mean(),  # features that are to be left
+        lambda z: F.cosine_similarity(z, z.detach() + 0.3 * TEACHER).mean(),
     ],
 )
 def test_similarities_that_are_made_large_and_penalties_are_none(formula: Formula) -> None:

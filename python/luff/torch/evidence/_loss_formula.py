@@ -43,6 +43,7 @@ _SQUASHES = frozenset(("Sigmoid", "Softmax"))
 _AROUND_A_NORM = MOVES | {"Expand", "Clamp", "ClampMin", "Add"}  # between a quotient and a vector's length
 _RESHAPES = MOVES - {"Select", "Slice"}
 _UNIT = 1e-2  # of the square of a length of 1, in bfloat16 too
+_NEAR = 0.5  # cosine: of chance, embeddings and their targets have one near 0
 _DISCOUNT = (0.5, 1.0)  # bounds of a factor that discounts what comes later
 
 
@@ -443,7 +444,8 @@ def _agree(one: Array, other: Array) -> bool:
 
 def _is_similarity(term: Term) -> bool:
     """Returns whether a term is the mean, with a plus, of cosines between what has a gradient and vectors of length 1
-    that have none: of embeddings and their targets.
+    that have none: of embeddings and their targets. Signs and axes are of length 1, too, and are no embeddings.
+    Embeddings that are near to their targets already are pushed away on purpose: an attack, or what is to be forgotten.
     """
     if not term.averaged or term.sign < 0 or operation_of(term.node) != "Mul":
         return False
@@ -458,5 +460,23 @@ def _is_similarity(term: Term) -> bool:
         length = length.next_functions[0][0]
     if operation_of(length) not in ("LinalgVectorNorm", "Norm") or length.next_functions[0][0] is not vector:
         return False
-    lengths = (np.square(target, dtype=np.float64).sum(axis=axis) for axis in range(1, target.ndim))
-    return any(bool((abs(one - 1) < _UNIT).all()) for one in lengths)
+    return _are_vectors(target) and _cosine(target, embedded) < _NEAR
+
+
+def _are_vectors(values: Array) -> bool:
+    """Returns whether all vectors along one axis but the first are of length 1, and have two numbers at least."""
+    for axis in range(1, values.ndim):
+        lengths = np.square(values, dtype=np.float64).sum(axis=axis)
+        if bool((abs(lengths - 1) < _UNIT).all()):
+            return bool((np.count_nonzero(values, axis=axis) > 1).all())
+    return False
+
+
+def _cosine(target: Array, embedded: Any) -> float:
+    """Returns the mean cosine between targets and what a quotient's node gave; 1 if it cannot be read."""
+    vectors, lengths = read(embedded._saved_self), read(embedded._saved_other)
+    if vectors is None or lengths is None or vectors.shape != target.shape:
+        return 1.0
+    with np.errstate(all="ignore"):
+        cosines = target * (vectors / lengths)
+        return float(cosines.sum() / np.square(target, dtype=np.float64).sum())
