@@ -73,6 +73,37 @@ def test_an_advantage_that_moves_its_critic_is_found(loss: Loss) -> None:
     assert fault_of(loss(Rollout()).grad_fn) == FOUND
 
 
+ACTION = torch.arange(ROWS) % 3
+
+
+def weighted(loss: Callable[[Tensor, Tensor], Tensor], chosen: bool = False) -> str:
+    """Returns the fault of a loss of classes, of what each of them costs and of a weight that is learnt."""
+    torch.manual_seed(0)
+    x, model, weigh = torch.randn(ROWS, 4), nn.Linear(4, 3), nn.Linear(4, 1)
+    cost = F.cross_entropy(model(x), ACTION, reduction="none")
+    if chosen:
+        cost = -model(x).log_softmax(1).gather(1, ACTION[:, None]).squeeze(1)
+    return fault_of(loss(cost, weigh(x).squeeze(1)).grad_fn)
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda cost, w: (cost * w).mean() + 0.1 * ((w - 1) ** 2).mean(),
+        lambda cost, w: (cost * w.sigmoid()).mean() + (1 - w.sigmoid()).square().mean(),
+        lambda cost, w: (cost * (q := F.softplus(w))).mean() + F.mse_loss(q, torch.ones(ROWS)),
+        lambda cost, w: (cost * (q := w.sigmoid())).mean() + F.smooth_l1_loss(q, torch.linspace(0, 1, ROWS)),
+        lambda cost, w: (cost * (1 - w)).mean() + F.mse_loss(w, torch.linspace(0, 1, ROWS)),
+        lambda cost, w: (cost * (w + 1e-3)).mean() + F.mse_loss(w, torch.linspace(0, 1, ROWS)),
+    ],
+)
+def test_weights_of_samples_that_are_learnt_are_silent(
+    loss: Callable[[Tensor, Tensor], Tensor], chosen: bool
+) -> None:
+    assert weighted(loss, chosen) == ""
+
+
 @pytest.mark.parametrize(
     "loss",
     [

@@ -18,8 +18,9 @@ _WALK = 4096  # nodes of a gain
 _DEPTH = 24  # nodes between a product and the choice of an action, and behind it
 _SMALLER = frozenset(("Minimum", "Maximum", "Where"))  # PPO takes the smaller of two products
 _ERRORS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss"))
+_DIFFERS = frozenset(("Sub", "Add"))
 _JOINS = frozenset(("Stack", "Cat"))
-_CHOOSES = frozenset(("Gather", "Index", "NllLoss"))
+_CHOOSES = frozenset(("Gather", "Index"))
 _LIKELIHOODS = frozenset(("LogSoftmax", "Logsumexp", "Softmax"))
 #: Between a product and a log-probability: its ratio to an older one, moves, and joins of steps.
 _PASSES = _JOINS | {
@@ -48,7 +49,8 @@ _PASSES = _JOINS | {
 
 def gains_move(nodes: Iterable[Any]) -> bool:
     """Returns whether one of a loss's terms is a product of log-probabilities of chosen actions and of a gain with a
-    gradient, and the gain is made of values whose error is another of the terms.
+    gradient, and the gain is made of a tensor without one, as rewards, and of values whose error is another of the
+    terms. Values alone are weights that are learnt, and their error keeps them from 0.
 
     Parameters
     ----------
@@ -120,14 +122,20 @@ def _is_of_choices(node: Any) -> bool:
 
 
 def _reaches(node: Any, goals: list[Any]) -> bool:
-    queue, seen = [node], {id(node)}
-    for count, one in enumerate(queue):  # grows during the loop
-        if any(one is goal for goal in goals):
+    """Returns whether a gain is made of one of the goals, and of a difference or sum of a tensor without a gradient
+    and of it.
+    """
+    queue = [(node, False)]
+    seen = {(id(node), False)}
+    for count, (one, differs) in enumerate(queue):  # grows during the loop
+        if differs and any(one is goal for goal in goals):
             return True
         if count >= _WALK:
             return False
+        # A number may stand at the right only: 1 - x is another operation.
+        differs = differs or (operation_of(one) in _DIFFERS and one.next_functions[0][0] is None)
         for child in _children(one):
-            if id(child) not in seen:
-                seen.add(id(child))
-                queue.append(child)
+            if (id(child), differs) not in seen:
+                seen.add((id(child), differs))
+                queue.append((child, differs))
     return False
