@@ -425,18 +425,40 @@ def test_a_root_without_the_fault_takes_it_back_for_good() -> None:
     assert [event["fault"] for event in found.waiting] == ["likelihood_minimised", ""]
 
 
-def test_a_second_training_has_a_loss_of_its_own(watched) -> None:
+def second_training(watched: Any, wrong: Callable[[Tensor, Tensor], Tensor]) -> list[str]:
+    """Returns the faults that are told of a training with an optimizer of its own, behind one of the same model."""
     _, session = watched(DEFAULT_ROLES)
     model = nn.Linear(6, 3)
-    for right in (True, False):
+    for loss in (F.cross_entropy, wrong):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for x, y in cases.batches(5):
             optimizer.zero_grad()
-            gain = model(x).log_softmax(1)[torch.arange(len(y)), y].mean()
-            (-gain if right else gain).backward()
+            loss(model(x), y).backward()
             optimizer.step()
-    told = [event["fault"] for event in session.json_events if event["kind"] == "loss_formula"]
-    assert told == ["likelihood_minimised"]
+    return [event["fault"] for event in session.json_events if event["kind"] == "loss_formula"]
+
+
+def test_a_second_training_has_a_loss_of_its_own(watched) -> None:
+    fault = "softmax_axis"
+    assert second_training(watched, lambda z, y: -z.log_softmax(0)[torch.arange(len(y)), y].mean()) == [fault]
+
+
+@pytest.mark.parametrize(
+    "turned",
+    [
+        lambda z, y: z.log_softmax(1).gather(1, y[:, None]).mean(),
+        lambda z, y: F.cosine_similarity(z, torch.linspace(-3, 2, z.numel()).sin().view_as(z)).mean(),
+        lambda z, y: of_hot(z.softmax(1), F.one_hot(y, 3).float()),
+        lambda z, y: (z - y[:, None]).mean(),
+    ],
+)
+def test_a_second_training_may_turn_the_loss_round(
+    watched, turned: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """Rows are forgotten, or an attack is made."""
+    x, y = next(iter(cases.batches(1)))
+    assert fault_of(turned(nn.Linear(6, 3)(x), y).grad_fn)  # of a first one
+    assert second_training(watched, turned) == []
 
 
 @pytest.mark.parametrize("maximize", [False, True])

@@ -44,6 +44,19 @@ _AROUND_A_NORM = MOVES | {"Expand", "Clamp", "ClampMin", "Add"}  # between a quo
 _RESHAPES = MOVES - {"Select", "Slice"}
 _UNIT = 1e-2  # of the square of a length of 1, in bfloat16 too
 _NEAR = 0.5  # cosine: of chance, embeddings and their targets have one near 0
+#: What a second training may mean, of a model that was trained before: an attack, or rows that are to be forgotten.
+_ON_PURPOSE = frozenset(
+    (
+        "likelihood_minimised",
+        "half_of_bce",
+        "mean_error",
+        "focal_upside_down",
+        "overlap_minimised",
+        "similarity_minimised",
+        "divergence_maximised",
+        "errors_maximised",
+    )
+)
 _DISCOUNT = (0.5, 1.0)  # bounds of a factor that discounts what comes later
 
 
@@ -53,17 +66,20 @@ class LossFormula(WaitingEvents):
     def __init__(self) -> None:
         super().__init__()
         self._fault: str | None = None  # None before the first root
+        self._again = False  # another training came before
 
     def phase_begins(self) -> None:
         """Called when optimizers have come or parameters are others: a second training may have another loss."""
         if self._fault == "":
-            self._fault = None
+            self._fault, self._again = None, True
 
     def root(self, root: Any) -> None:
         """Called with the root of a backward pass, of which saved tensors can be read."""
         if self._fault == "":
             return
         fault = fault_of(root.grad_fn)
+        if self._again and fault in _ON_PURPOSE:
+            fault = ""
         if fault == self._fault:
             return
         if self._fault is not None:
