@@ -15,12 +15,12 @@ def net():
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def train_beside(model, average, move, epochs=5):
+def train_beside(model, average, move, epochs=5, frozen=False):
     """Trains a model, moves another after each update, and evaluates both after each epoch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     average.eval()
     for _ in range(epochs):
-        model.train()
+        model.train(not frozen)
         for _ in range(4):
             optimizer.zero_grad()
             F.cross_entropy(model(torch.randn(16, 5)), torch.randint(0, 3, (16,))).backward()
@@ -67,6 +67,14 @@ def test_averages_with_buffers_frozen_copies_and_the_model_itself_are_not(watche
         train_beside(model, copy.deepcopy(model), move)
         hook.close()
         assert told(session, "initial_statistics") == []
+
+
+def test_layers_that_are_kept_as_they_are_on_purpose_are_not(watched):
+    hook, session = watched()
+    model = net()
+    train_beside(model, copy.deepcopy(model), weights_only, frozen=True)
+    hook.close()
+    assert told(session, "initial_statistics") == []
 
 
 def test_statistics_that_come_late_take_it_back(watched):

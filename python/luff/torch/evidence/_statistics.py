@@ -1,5 +1,6 @@
 """Running statistics of batch normalisation in models that are evaluated: whether they are still those of the start
-while the weights are not, as in an average of weights that leaves buffers out.
+while the weights are not, as in an average of weights that leaves buffers out. Another model with as many layers must
+have other statistics: where none has, they are kept on purpose.
 
 Looked at in evaluations 1, 2, 4, 8, … of a model; uses no torch operation.
 """
@@ -50,6 +51,12 @@ def _is_initial(layer: Any) -> bool:
     return mean is not None and variance is not None and not mean.any() and bool((variance == 1).all())
 
 
+def _has_others(model: Any, count: int) -> bool:
+    """Whether a model has as many layers, of which one has other statistics than those of the start."""
+    layers = [m for m in model.modules() if isinstance(m, _NORM) and m.running_mean is not None][:_LAYERS]
+    return len(layers) == count and not all(_is_initial(layer) for layer in layers)
+
+
 class Statistics(WaitingEvents):
     """Looks at the models of evaluations, under the hook's lock and guard."""
 
@@ -75,6 +82,9 @@ class Statistics(WaitingEvents):
         layers = [layer for reference in seen.layers if (layer := reference()) is not None]
         moved = weights is not None and bool((weights != seen.weights).any())
         left = moved and bool(layers) and all(_is_initial(layer) for layer in layers)
+        left = left and any(
+            _has_others(model, len(seen.layers)) for model, _ in names.models() if model is not unwrap(module)
+        )
         found = names.find(module)
         if left is not seen.told and found is not None:
             seen.told = left
