@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -111,6 +114,14 @@ constexpr std::array kFaults = std::to_array<Fault>({
      false},
 });
 
+// Whether a fault is only that the loss goes the wrong way: for some rows, at least.
+bool IsDirection(std::string_view fault) noexcept {
+  constexpr std::string_view kNames[] = {"likelihood_minimised", "half_of_bce",       "mean_error",
+                                         "focal_upside_down",    "overlap_minimised", "similarity_minimised",
+                                         "divergence_maximised", "errors_maximised"};
+  return std::find(std::begin(kNames), std::end(kNames), fault) != std::end(kNames);
+}
+
 class LossFormula final : public KeptRule {
  public:
   explicit LossFormula(const Limits& limits) : limits_(limits) {}
@@ -121,6 +132,7 @@ class LossFormula final : public KeptRule {
     const auto& updates = view.index.events(format::EventKind::kOptimizerStep);
     if (phases_.OnStep(view)) {  // another loss; what was told of the first phase stands
       fault_.clear();
+      if (!told_.empty() && earlier_.size() < kFaults.size()) earlier_.insert(told_);
       told_.clear();
       updates_ = 0;
     }
@@ -128,12 +140,23 @@ class LossFormula final : public KeptRule {
       const auto fault = event->find("fault");
       if (fault == event->end() || !fault->is_string()) continue;
       const auto& name = fault->get_ref<const std::string&>();
-      fault_ = Known(name) == nullptr ? "" : name;
+      const std::string before = std::exchange(fault_, Known(name) == nullptr ? "" : name);
+      if (fault_ != before) {
+        later_ = all_ >= limits_.updates;
+        // A model that was trained may be made worse on purpose: rows that are to be forgotten, an attack.
+        if (later_ && IsDirection(fault_)) fault_.clear();
+      }
       updates_ = 0;
       first_step_ = info.mode_step;
     }
+    all_ += updates.empty() ? 0 : 1;
     const Fault* fault = Known(fault_);
-    // Adversaries, whose optimizers take turns, have losses that fit no target.
+    // Adversaries, whose optimizers take turns, have losses that fit no target, though one of them may have
+    // been trained alone at first.
+    if (phases_.several()) {
+      for (const std::string& earlier : std::exchange(earlier_, {}))
+        if (earlier != told_) sink.Heal(earlier, "", info.mode_step);
+    }
     if (fault == nullptr || phases_.several()) {
       if (!told_.empty()) sink.Heal(told_, "", info.mode_step);
       told_.clear();
@@ -141,7 +164,7 @@ class LossFormula final : public KeptRule {
     }
     if (!told_.empty() || updates.empty() || ++updates_ < limits_.updates) return;
     Finding finding = FindingAt(kName, fault_.c_str(), view, TensorAt{format::kNoId});
-    finding.severity = fault->stop ? Severity::kStop : Severity::kWarn;
+    finding.severity = fault->stop && !later_ ? Severity::kStop : Severity::kWarn;
     finding.since_step = first_step_;
     finding.what = fault->what;
     finding.why = fmt::format("the graph of the backward pass says so: {}", fault->why);
@@ -159,6 +182,9 @@ class LossFormula final : public KeptRule {
     io("updates", updates_);
     io("fault", fault_, kMaxName);
     io("told", told_, kMaxName);
+    io("earlier", earlier_, kFaults.size());
+    io("all", all_);
+    io("later", later_);
   }
 
  private:
@@ -173,7 +199,10 @@ class LossFormula final : public KeptRule {
   const Limits limits_;
   Phases phases_;
   std::int64_t updates_ = 0, first_step_ = 0;  // since the fault was read
+  std::int64_t all_ = 0;                       // steps with updates, of the run
+  bool later_ = false;                         // the fault was read behind updates without it
   std::string fault_, told_;
+  std::set<std::string> earlier_;  // told of earlier phases
 };
 
 }  // namespace
