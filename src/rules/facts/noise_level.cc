@@ -51,7 +51,8 @@ void NoiseLevel::Add(const SampleValues& input, const SampleValues& target,
   std::size_t columns = 0;
   for (const SampleValues* other : others) columns += RowsOf(*other).width;
   if (rows_ == 0) columns_.resize(std::min(columns, kMaxColumns));
-  unfit_ = columns_.size() != std::min(columns, kMaxColumns) ||
+  // The level may stand in any column: if one is left out, nothing can be said.
+  unfit_ = columns > kMaxColumns || columns_.size() != columns ||
            std::any_of(others.begin(), others.end(),
                        [&](const SampleValues* other) { return RowsOf(*other).count < shape.count; });
   if (unfit_) return;
@@ -75,11 +76,21 @@ void NoiseLevel::Add(const SampleValues& input, const SampleValues& target,
     for (std::size_t i = 0; i < width && column < columns_.size(); ++i, ++column) {
       double middle = 0;
       for (const Slope& slope : slopes) middle += other->values[slope.row * width + i] / count;
+      double distance = 0;
+      double square = 0;
       for (const Slope& slope : slopes) {
-        const double value = other->values[slope.row * width + i];
-        columns_[column].all += value * value;
-        columns_[column].xx += (value - middle) * (value - middle);
-        columns_[column].xy += (value - middle) * (slope.value - mean);
+        const double value = other->values[slope.row * width + i] - middle;
+        distance += std::abs(value) / count;
+        square += value * value / count;
+      }
+      for (const Slope& slope : slopes) {
+        const double whole = other->values[slope.row * width + i];
+        const double value = whole - middle;
+        const double level = slope.value - mean;
+        columns_[column].all += whole * whole;
+        columns_[column].plain.Add(value, level);
+        columns_[column].distance.Add(std::abs(value) - distance, level);
+        columns_[column].square.Add(value * value - square, level);
       }
     }
   }
@@ -92,8 +103,9 @@ double NoiseLevel::spread() const { return rows_ > 0 ? std::sqrt(std::max(beyond
 double NoiseLevel::correlation() const {
   double most = 0;
   for (const Column& column : columns_) {
-    if (!(column.xx > 1e-9 * column.all) || !(squares_ > 0)) continue;  // one number for all rows
-    most = std::max(most, std::abs(column.xy) / std::sqrt(column.xx * squares_));
+    if (!(column.plain.xx > 1e-9 * column.all) || !(squares_ > 0)) continue;  // one number for all rows
+    for (const Pair* pair : {&column.plain, &column.distance, &column.square})
+      if (pair->xx > 0) most = std::max(most, std::abs(pair->xy) / std::sqrt(pair->xx * squares_));
   }
   return most;
 }

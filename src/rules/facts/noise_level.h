@@ -19,7 +19,7 @@ class NoiseLevel {
       0.25;  // deviation of the levels by their mean; of times from 0 to 1: 0.58
   static constexpr std::size_t kLeastOfABatch = 8;
   static constexpr std::size_t kNumbersOfARow = 16;  // at least, for a slope
-  static constexpr std::size_t kMaxColumns = 256;    // of all other arguments
+  static constexpr std::size_t kMaxColumns = 256;    // of all other arguments; of more nothing is said
 
   /// Adds a captured batch. `input` has the target's shape, each of `others` a row for each of the target's,
   /// or more.
@@ -31,19 +31,33 @@ class NoiseLevel {
   [[nodiscard]] double rows() const noexcept { return rows_; }
   [[nodiscard]] double mean() const;    // of the levels
   [[nodiscard]] double spread() const;  // deviation of the levels in a batch, beyond the slopes' errors
-  /// The largest correlation of a column of the other arguments with the level.
+  /// The largest correlation of a column of the other arguments with the level: of its numbers, or of how far
+  /// these are from their mean (a bridge has most noise in the middle), or of the square of that.
   [[nodiscard]] double correlation() const;
   void VisitFields(Fields& io);
 
  private:
-  /// Sums over rows, of a column of the other arguments and the level, both less their mean of the batch.
-  struct Column {
-    double all = 0;  // of the column's squares as they are
+  /// Sums over rows, of something and the level, both less their mean of the batch.
+  struct Pair {
     double xx = 0, xy = 0;
+    void Add(double x, double level) {
+      xx += x * x;
+      xy += x * level;
+    }
     void VisitFields(Fields& io) {
-      io("all", all);
       io("xx", xx);
       io("xy", xy);
+    }
+  };
+  /// A column of the other arguments.
+  struct Column {
+    double all = 0;  // of the column's squares as they are
+    Pair plain, distance, square;
+    void VisitFields(Fields& io) {
+      io("all", all);
+      io("plain", plain);
+      io("distance", distance);
+      io("square", square);
     }
   };
   // Sums of slopes; of the squares of what they differ from their batch's mean, of those less the slopes'

@@ -392,7 +392,17 @@ TEST(LabelNoise, NoiseInTheInputAsItIsOrTurned_FixedNoise_OneThatIsLearntAndSmoo
   EXPECT_TRUE(Denoiser(0, false, false, false, true).empty());  // they hold the targets in another order
 }
 
-enum class Time : std::uint8_t { kGiven, kEmbedded, kConstant, kAnother, kNone, kLabels, kOfABatch };
+enum class Time : std::uint8_t {
+  kGiven,
+  kEmbedded,
+  kConstant,
+  kAnother,
+  kNone,
+  kLabels,
+  kOfABatch,
+  kBridge,
+  kWide
+};
 
 // A denoiser of rows of 16 numbers, whose noise is that of a time from 0 to 1; `even`: of one time only;
 // `sizes`: some data are 30 times as large as others.
@@ -412,10 +422,14 @@ std::vector<Finding> Timed(Time time, bool even = false, bool sizes = false) {
     const double of_batch = uniform(random);  // given as a number, of which there is no sample
     double loss = 0;
     for (std::size_t row = 0; row < kRowsOfBatch; ++row) {
-      const double level = even ? 0.5 : time == Time::kOfABatch ? of_batch : uniform(random);
+      const double at = uniform(random);
+      const double level = even                      ? 0.5
+                           : time == Time::kOfABatch ? of_batch
+                           : time == Time::kBridge   ? std::sqrt(at * (1 - at))
+                                                     : at;
       const double size = sizes && row % 3 == 0 ? 30 : 1;
       labels[row] = static_cast<double>(random() % 10);
-      times[row] = time == Time::kConstant ? 0 : time == Time::kAnother ? uniform(random) : level;
+      times[row] = time == Time::kConstant ? 0 : time == Time::kAnother ? uniform(random) : at;
       for (std::size_t k = 0; k < 4; ++k)
         embedded[4 * row + k] = std::sin(level * std::pow(3.0, static_cast<double>(k)));
       for (std::size_t i = 16 * row; i < 16 * row + 16; ++i) {
@@ -429,10 +443,13 @@ std::vector<Finding> Timed(Time time, bool even = false, bool sizes = false) {
     trial.Step().Loss(loss, "MSELoss_output_0").Event(format::EventKind::kOptimizerStep, 0);
     trial.Sample("sample/Net_input_0", {kRowsOfBatch, 16}, inputs);
     if (time != Time::kNone) trial.Sample("sample/Net_input_1", {kRowsOfBatch}, labels, DType::kInt64);
+    if (time == Time::kWide)
+      trial.Sample("sample/Net_input_2", {kRowsOfBatch, 300}, std::vector<double>(kRowsOfBatch * 300, 0.5));
     if (time == Time::kEmbedded) {
       trial.Sample("sample/Net_input_2", {kRowsOfBatch, 4}, embedded);
     } else if (time != Time::kLabels && time != Time::kNone && time != Time::kOfABatch) {
-      trial.Sample("sample/Net_input_2", {kRowsOfBatch, 1}, times);
+      trial.Sample(time == Time::kWide ? "sample/Net_input_3" : "sample/Net_input_2", {kRowsOfBatch, 1},
+                   times);
     }
     trial.Sample("sample/MSELoss_input_0", {kRowsOfBatch, 16}, outputs);
     trial.Sample("sample/MSELoss_input_1", {kRowsOfBatch, 16}, targets);
@@ -456,7 +473,9 @@ TEST(LabelNoise, ATimeThatIsGiven_OneLevelOfNoise_AndModelsWithoutAnyTime_AreSil
   EXPECT_TRUE(Timed(Time::kConstant, true, true).empty());  // data of unlike sizes, one level
   EXPECT_TRUE(Timed(Time::kGiven, false, true).empty());
   EXPECT_TRUE(Timed(Time::kOfABatch).empty());
-  EXPECT_TRUE(Timed(Time::kNone).empty());  // that infers the level by design
+  EXPECT_TRUE(Timed(Time::kBridge).empty());  // most noise is in the middle
+  EXPECT_TRUE(Timed(Time::kWide).empty());    // behind a condition of many numbers
+  EXPECT_TRUE(Timed(Time::kNone).empty());    // that infers the level by design
 }
 
 }  // namespace
