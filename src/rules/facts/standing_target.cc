@@ -15,6 +15,7 @@ using format::EventKind;
 constexpr std::uint64_t kGradients = 1U << 11, kTold = 1U << 12;  // of the event `forward`
 constexpr std::uint64_t kHashBits = (1ULL << 52) - 1;             // numbers of a saved state
 constexpr double kMostUpdates = 0.9;  // of those since it was asked first, for which it was asked
+constexpr double kOften = 0.1;        // of the updates, for which it may be asked more than once
 constexpr std::int64_t kFewerRows = 8, kLeastBatches = 16;
 
 using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
@@ -43,9 +44,11 @@ void StandingTarget::OnStep(const StepView& view) {
   if (view.rows.info.mode != query::Mode::kTrain) return;
   last_.Take(view.rows.info);
   TakeWeights(view);
-  const std::vector<LossCall>& calls = LossReader::Read(view);
-  if (!calls.empty() && !calls.front().output.whole_shape.empty())
-    rows_ = calls.front().output.whole_shape.front();
+  for (const LossCall& call : LossReader::Read(view)) {
+    if (!IsRegression(FormulaOfKind(call.kind)) || call.output.whole_shape.empty()) continue;
+    rows_ = call.output.whole_shape.front();
+    break;
+  }
   if (!view.index.events(EventKind::kOptimizerStep).empty()) CloseUpdate();
 }
 
@@ -91,7 +94,8 @@ void StandingTarget::TakeWeights(const StepView& view) {
     } else if (weights_.size() < kMaxWeights && now.finite_count() == now.count) {
       const ParameterFacts* parameter = facts.Find(tensor.name);
       if (parameter == nullptr || parameter->shape.size() < 2 || parameter->elements < 256) continue;
-      weights_[tensor.name] = {now.sum, now.sum_sq, IsAsDrawn(now, entry.dtype, parameter->shape), false};
+      weights_[tensor.name] = {now.sum, now.sum_sq, updates_, IsAsDrawn(now, entry.dtype, parameter->shape),
+                               false};
     }
   }
 }
@@ -99,13 +103,15 @@ void StandingTarget::TakeWeights(const StepView& view) {
 // An update was made with what was called before it.
 void StandingTarget::CloseUpdate() {
   ++updates_;
-  std::set<std::uint32_t> counted;
+  std::map<std::uint32_t, int> counted;
   for (const auto& [number, batch] : asked_) {
     const auto at = calls_.find(number);
     if (at == calls_.end()) continue;
     Calls& calls = at->second;
     calls.left_out = calls.left_out || trained_.contains(batch);
-    if (counted.insert(number).second && calls.updates++ == 0) calls.first = updates_;
+    const int times = ++counted[number];
+    if (times == 1 && calls.updates++ == 0) calls.first = updates_;
+    calls.often += times == 2 ? 1 : 0;
   }
   asked_.clear();
   trained_.clear();
@@ -115,14 +121,15 @@ std::optional<StandingTarget::Found> StandingTarget::OnEnd(const query::Trial& t
   const bool any = std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
     return !entry.second.left_out && entry.second.updates >= kUpdates;
   });
-  if (!any) return std::nullopt;
+  if (!any || rows_ < 0) return std::nullopt;
   const ModelFacts facts = ModelFacts::Of(trial);
   for (const ModuleFacts& module : facts.modules()) {
     const auto at = module.path.empty() && module.number ? calls_.find(*module.number) : calls_.end();
     if (at == calls_.end() || facts.IsPartlyOptimized(module.model)) continue;
     const Calls& calls = at->second;
     if (calls.left_out || calls.updates < kUpdates || calls.batches < kLeastBatches ||
-        static_cast<double>(calls.updates) < kMostUpdates * static_cast<double>(updates_ - calls.first))
+        static_cast<double>(calls.updates) < kMostUpdates * static_cast<double>(updates_ - calls.first) ||
+        static_cast<double>(calls.often) > kOften * static_cast<double>(calls.updates))
       continue;
     const auto stands = [&](const std::string& model, bool* known) {
       bool all = true;
@@ -143,22 +150,43 @@ std::optional<StandingTarget::Found> StandingTarget::OnEnd(const query::Trial& t
         continue;
       bool seen = false;
       if (stands(other.model, &seen) || !seen) continue;
-      return Found{last_, calls.updates, module.model, other.model};
+      const bool copy = !BeganApart(facts, module.model, other.model);
+      if (copy && calls.updates < kOfACopy) continue;
+      return Found{last_, calls.updates, copy, module.model, other.model};
     }
   }
   return std::nullopt;
+}
+
+// Whether a weight of one model was another than that of the other when both were read first.
+bool StandingTarget::BeganApart(const ModelFacts& facts, const std::string& one,
+                                const std::string& other) const {
+  std::map<std::string, const Weight*> of_one;
+  for (const auto& [name, weight] : weights_) {
+    const ParameterFacts* parameter = facts.Find(name);
+    if (parameter != nullptr && parameter->model == one) of_one[parameter->path] = &weight;
+  }
+  return std::any_of(weights_.begin(), weights_.end(), [&](const auto& entry) {
+    const ParameterFacts* parameter = facts.Find(entry.first);
+    if (parameter == nullptr || parameter->model != other) return false;
+    const auto at = of_one.find(parameter->path);
+    if (at == of_one.end() || at->second->since != entry.second.since) return false;
+    return at->second->sum != entry.second.sum || at->second->squares != entry.second.squares;
+  });
 }
 
 void StandingTarget::Calls::VisitFields(Fields& io) {
   io("updates", updates);
   io("first", first);
   io("batches", batches);
+  io("often", often);
   io("left_out", left_out);
 }
 
 void StandingTarget::Weight::VisitFields(Fields& io) {
   io("sum", sum);
   io("squares", squares);
+  io("since", since);
   io("drawn", drawn);
   io("moved", moved);
 }

@@ -290,12 +290,14 @@ class Luff final : public KeptRule {
   static void TellTarget(const query::Trial& trial, const StandingTarget::Found& found, Sink& sink) {
     Finding finding = FindingAt(kName, "target", trial, format::kNoId, 0, found.at.Info());
     finding.since_step = 0;
-    finding.what = fmt::format("{} is asked for targets in {} updates, and is as it was drawn at random",
-                               found.target, found.updates);
+    finding.what =
+        fmt::format("{} is asked for targets in {} updates, and was not brought up to date in them",
+                    found.target, found.updates);
     finding.why = fmt::format(
         "it has the shapes of {}, which is trained; it was called without gradients for each update, about "
-        "other rows than those of the update, and its weights have never changed",
-        found.trained);
+        "other rows than those of the update, and its weights are {}",
+        found.trained,
+        found.copy ? "those that both had at the start" : "as they were drawn at random, and are its own");
     finding.remedy = fmt::format(
         "bring it up to date now and then, {}.load_state_dict({}.state_dict()), or a little after each "
         "update "
@@ -304,8 +306,8 @@ class Luff final : public KeptRule {
     finding.causes = {"the copy of the weights is missing, or its condition never holds",
                       "a period of the copies that is longer than the training"};
     finding.evidence = {{"updates", found.updates}};
-    finding.threshold =
-        fmt::format("a fact at the end, after {} updates or more (Luff)", StandingTarget::kUpdates);
+    finding.threshold = fmt::format("a fact at the end, after {} updates or more (Luff)",
+                                    found.copy ? StandingTarget::kOfACopy : StandingTarget::kUpdates);
     sink.Report(std::move(finding));
   }
 
