@@ -70,7 +70,7 @@ class FrozenAtInit final : public KeptRule {
     if (due) Judge(view, sink);
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override {
-    if (const auto found = restored_.OnEnd()) TellRestored(trial, *found, sink);
+    if (const auto found = restored_.OnEnd(trial)) TellRestored(trial, *found, sink);
   }
 
   void VisitFields(Fields& io) override {

@@ -13,6 +13,7 @@ namespace {
 
 using format::EventKind;
 using testing::FakeTrial;
+constexpr std::uint64_t kGradients = 1U << 11, kTold = 1U << 12;  // of the event `forward`
 
 struct Story {
   std::vector<double> strengths = {0.5, 1, 2, 3, 4, 5};  // of the right class, by evaluation
@@ -21,6 +22,8 @@ struct Story {
   double by_chance = 0;            // added to the scores at the end: another state
   int batches = 2;
   bool regression = false, own = true, trains_on = false;
+  bool loads = true;       // a state, after the last update
+  unsigned evaluated = 1;  // number of the model; 1 is trained
 };
 
 // Scores of a batch of an evaluation: the same rows each time.
@@ -49,17 +52,28 @@ void Evaluate(FakeTrial* trial, const Story& story, int evaluation, double other
     } else {
       testing::TellClasses(trial, rows, 3, query::Mode::kEval);
     }
+    trial->Event(EventKind::kForward, story.evaluated, kTold);
   }
 }
 
 std::vector<Finding> Told(const Story& story) {
   FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [
+    {"name": "Net", "type": "Net", "modules": [{"path": "", "type": "Net", "number": 1}]},
+    {"name": "Net_1", "type": "Net", "modules": [{"path": "", "type": "Net", "number": 2}]}]})");
   const int count = static_cast<int>(story.strengths.size());
   for (int evaluation = 0; evaluation < count; ++evaluation) {
-    for (int step = 0; step < 10; ++step) trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0);
+    for (int step = 0; step < 10; ++step)
+      trial.Step()
+          .Loss(1)
+          .Event(EventKind::kForward, 1, kTold | kGradients)
+          .Event(EventKind::kOptimizerStep, 0);
     if (evaluation + 1 < count || story.own) Evaluate(&trial, story, evaluation);
   }
-  for (const int again : story.after) Evaluate(&trial, story, again, story.by_chance);
+  for (const int again : story.after) {
+    Evaluate(&trial, story, again, story.by_chance);
+    if (story.loads) trial.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 4})");
+  }
   if (story.trains_on) trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0);
   return testing::FindingsOf(trial, "FrozenAtInit", ParameterSet::kLuff);
 }
@@ -89,6 +103,8 @@ TEST(FrozenAtInit, GoodStatesThatAreBroughtBack_AreSilent) {
   EXPECT_TRUE(Told({.strengths = {0.5, 1, 2}}).empty());      // too few
   EXPECT_TRUE(Told({.trains_on = true}).empty());             // weights that are rewound, and trained again
   EXPECT_TRUE(Told({.strengths = {2, 2, 2, 2, 2}}).empty());  // all alike
+  EXPECT_TRUE(Told({.loads = false}).empty());  // a snapshot of its own, or a model that is not trained
+  EXPECT_TRUE(Told({.evaluated = 2}).empty());
 }
 
 // The loss rises with the confidence of wrong answers, while more and more answers are right.
