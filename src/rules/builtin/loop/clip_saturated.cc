@@ -23,7 +23,8 @@ constexpr const char* kMisplaced = "misplaced";
 constexpr const char* kScaled = "scaled";
 constexpr std::int64_t kScaledUpdates = 8;
 constexpr double kLeastScale = 8, kEqual = 0.02;
-constexpr double kUsualLimit = 1e6;  // a larger one is given to learn the norm
+constexpr double kLeastOfScale = 0.01;  // a limit above this share of the scale was multiplied by it, too
+constexpr double kUsualLimit = 1e6;     // a larger one is given to learn the norm
 constexpr std::int64_t kMisplacedUpdates = 16;
 using format::EventKind;
 
@@ -255,7 +256,7 @@ class ClipSaturated final : public KeptRule {
       if (kind == EventKind::kClipGrad) limit = std::bit_cast<double>(event.row.argument);
       clips += kind == EventKind::kClipGrad ? 1 : 0;
     }
-    if (clips != 1 || !(limit > 0) || !(scale_ >= kLeastScale)) return;
+    if (clips != 1 || !(limit > 0) || !(scale_ >= kLeastScale) || limit >= kLeastOfScale * scale_) return;
     double norm = 0;
     for (const auto& [entry, tensor] : view.index.scalars(format::Role::kOptimizerSetting))
       if (tensor.name == kNorm) norm = entry.value;

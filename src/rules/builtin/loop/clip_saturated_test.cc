@@ -61,6 +61,10 @@ TEST(ClipSaturated, LoopsWithAScalerThatClipAsTheyShould_AreSilent) {
   EXPECT_TRUE(Told({.norm = 0.5, .unscaled_first = true}).empty());               // never clipped
   EXPECT_TRUE(Told({.limit = 1e6, .norm = 3, .unscaled_first = false}).empty());  // nor here: only measured
   EXPECT_TRUE(Told({.scale = 1}).empty());  // a scaler that does nothing
+  // A limit that is multiplied by the scale, too.
+  EXPECT_TRUE(Told({.scale = 65536, .limit = 65536}).empty());
+  EXPECT_TRUE(Told({.scale = 65536, .limit = 0.1 * 65536}).empty());
+  EXPECT_EQ(Told({.scale = 65536, .limit = 10}).size(), 1U);
 }
 
 }  // namespace
