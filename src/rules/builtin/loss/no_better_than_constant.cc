@@ -205,12 +205,10 @@ class NoBetterThanConstant final : public KeptRule {
   // Another phase has other data and another loss, though perhaps of the same name. What was told stands
   // until an evaluation is better.
   void Restart(std::int64_t step) {
-    for (auto it = kinds_.begin(); it != kinds_.end();) {
-      const bool open = it->second.open;
-      it->second = {};
-      it->second.open = open;
-      it = open ? std::next(it) : kinds_.erase(it);
-    }
+    std::map<std::string, Kind> open;
+    for (const auto& [name, kind] : kinds_)
+      if (kind.open) open[name].open = true;
+    kinds_ = std::move(open);
     passes_.Restart(step);
     turns_ = {};
     first_step_ = step;
