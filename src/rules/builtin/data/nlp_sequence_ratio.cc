@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -40,6 +41,7 @@ constexpr Param<Limits> kParams[] = {
 };
 constexpr std::int64_t kSamples = 3;  // of a table before it is judged (Luff)
 constexpr double kCounted = 0.25;     // of the targets: padding that the loss counts (Luff)
+constexpr double kNearlyAll = 0.9;    // of the padded rows, which end with the same id
 
 // smdebug's rule: per tensor, 100 x count(x == token) / size > threshold for any token.
 
@@ -113,7 +115,7 @@ class Luff final : public KeptRule {
   }
   void VisitFields(Fields& io) override {
     io("told", told_);
-    io("counted", counted_);
+    io("counted", counted_, LossReader::kMaxKinds);
     io("tables", tables_);
     io("reader", reader_);
   }
@@ -197,7 +199,8 @@ class Luff final : public KeptRule {
   }
 
   // Reports a loss that counts the places at which the model's own input is padding: a table says which id
-  // that is. The answer to them is always the same one.
+  // that is. The answer to them is always the same one. Where rows have no mark of their end, padding is that
+  // mark, which a model of next tokens or of whole rows must learn.
   void Counted(const StepView& view, Sink& sink) {
     const std::set<double> ids = PaddingIds();
     if (ids.empty() || view.rows.info.superseded) return;
@@ -205,16 +208,18 @@ class Luff final : public KeptRule {
       if (!call.output.is_float() || call.target.is_float() || !call.whole()) continue;
       const Padding found = PaddingOf(view, call, ids);
       if (found.places == 0) continue;
+      if (!counted_.contains(call.key) && counted_.size() >= LossReader::kMaxKinds) continue;
+      std::int64_t& counted = counted_[call.key];
       const Recognition known = reader_.Recognise(call);
       const bool counts = (known.formula == Formula::kCrossEntropy || known.formula == Formula::kNll) &&
                           known.by_value && known.weights != Weights::kSome &&
                           found.target != call.settings.ignore_index;
       const double share = static_cast<double>(found.places) / static_cast<double>(call.target.values.size());
       if (!counts || share < kCounted) {
-        counted_ = 0;
+        counted = 0;
         continue;
       }
-      if (++counted_ < kSamples || !told_.insert("loss " + call.kind).second) continue;
+      if (++counted < kSamples || !told_.insert("loss " + call.kind).second) continue;
       Finding finding = FindingAt(kName, "padding", view, TensorAt{call.loss, call.worker});
       finding.since_step = 0;
       finding.what = fmt::format("{:.3g} % of the targets that {} counts stand beside padding (id {:g})",
@@ -250,7 +255,7 @@ class Luff final : public KeptRule {
 
   struct Padding {
     double id = 0, target = 0;  // target: that of all these places
-    std::size_t places = 0;     // 0: there is none, or it is not padding alone
+    std::size_t places = 0;     // 0: there is none, it is not padding alone, or it marks the end
   };
 
   // The padding of a model's input that has a target for each id: runs of unlike length at the ends of rows
@@ -270,8 +275,10 @@ class Luff final : public KeptRule {
           if (found.places++ == 0) found.target = call.target.values[i];
           same = same && call.target.values[i] == found.target;
         }
-        if (found.places > 0 && same && (EndsIn(*sample, id, false) || EndsIn(*sample, id, true)))
-          return found;
+        for (const bool columns : {false, true})
+          if (found.places > 0 && same && EndsIn(*sample, id, columns) &&
+              !IsEnd(*sample, call.target.values, found, columns))
+            return found;
       }
     }
     return {};
@@ -296,10 +303,34 @@ class Luff final : public KeptRule {
     return lengths.size() > 1 && !lengths.contains(0);
   }
 
+  // Whether padding says where rows (or columns) end: no id stands in front of it in nearly all of them, and
+  // it is the target of the place before it, or the targets are the inputs.
+  static bool IsEnd(const SampleValues& sample, const std::vector<double>& targets, const Padding& padding,
+                    bool columns) {
+    const auto rows = static_cast<std::size_t>(sample.shape[columns ? 1 : 0]);
+    const auto length = static_cast<std::size_t>(sample.shape[columns ? 0 : 1]);
+    std::map<double, std::size_t> last;
+    std::size_t padded = 0;
+    std::size_t asked = 0;  // rows whose last id must foretell the padding
+    for (std::size_t row = 0; row < rows; ++row) {
+      const auto at = [&](std::size_t i) { return columns ? i * rows + row : row * length + i; };
+      std::size_t used = 0;
+      while (used < length && sample.values[at(used)] != padding.id) ++used;
+      if (used == 0 || used == length) continue;
+      ++padded;
+      ++last[sample.values[at(used - 1)]];
+      asked += targets[at(used - 1)] == padding.target ? 1 : 0;
+    }
+    std::size_t most = 0;
+    for (const auto& [id, count] : last) most = std::max(most, count);
+    return static_cast<double>(most) < kNearlyAll * static_cast<double>(padded) &&
+           (2 * asked >= padded || targets == sample.values);
+  }
+
   const Limits limits_;
   LossReader reader_;
   std::set<std::string> told_;
-  std::int64_t counted_ = 0;  // captured steps in a row whose loss counts much padding
+  std::map<std::string, std::int64_t> counted_;  // captured steps in a row that count much padding, by call
   Tables tables_;
   ModelModules modules_;  // read from the run, not saved
 };

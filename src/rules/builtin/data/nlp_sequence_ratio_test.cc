@@ -145,6 +145,8 @@ struct Decoder {
   bool equal = false;         // all rows have the shortest length
   bool scattered = false;     // the id stands anywhere
   bool other_target = false;  // targets beside padding differ
+  bool marked = true;         // rows end with an id that marks it
+  int shift = 0;              // 1: targets are the next ids
 };
 
 // 32 rows of 12 ids, of a table of 14, that a model is to repeat; rows end in zeros.
@@ -168,8 +170,17 @@ std::vector<Finding> Told(const Decoder& story) {
       const int length = story.equal ? story.shortest : story.shortest + row % (12 - story.shortest);
       for (int i = 0; i < 12; ++i) {
         const bool pad = story.scattered ? noise() % 2 == 0 : i >= length;
-        ids.push_back(pad ? 0 : 1 + static_cast<double>(noise() % 13));
-        targets.push_back(pad && story.other_target ? static_cast<double>(noise() % 14) : ids.back());
+        const bool end = story.marked && i + 1 == length;
+        ids.push_back(pad ? 0 : end ? 13 : 1 + static_cast<double>(noise() % 12));
+      }
+    }
+    for (int row = 0; row < 32; ++row) {
+      for (int i = 0; i < 12; ++i) {
+        const auto place = static_cast<std::size_t>(12 * row + i);
+        const bool pad = ids[place] == 0;
+        targets.push_back(pad && story.other_target ? static_cast<double>(noise() % 14)
+                          : i + story.shift < 12    ? ids[place + static_cast<std::size_t>(story.shift)]
+                                                    : 0);
         double sum = 0;
         for (int c = 0; c < 14; ++c) {
           scores.push_back(0.1 * ((i + 3 * c) % 7));
@@ -204,6 +215,10 @@ TEST(NLPSequenceRatio, PaddingThatIsIgnored_Little_NoPaddingAtAll_AndOtherTarget
   EXPECT_TRUE(Told({.equal = true}).empty());      // a field of its own at the end of each row
   EXPECT_TRUE(Told({.scattered = true}).empty());  // an id as any other
   EXPECT_TRUE(Told({.other_target = true}).empty());
+  // Padding is what says that a row ends.
+  EXPECT_TRUE(Told({.marked = false}).empty());
+  EXPECT_TRUE(Told({.marked = false, .shift = 1}).empty());
+  EXPECT_EQ(Told({.shift = 1}).size(), 1U);
 }
 
 }  // namespace
