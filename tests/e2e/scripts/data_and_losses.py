@@ -25,9 +25,12 @@ torch.manual_seed(0)
 def answering() -> bool:
     """Returns whether a child still works on a question to the model: a machine with much to do is slow."""
     me = os.getpid()
-    for child in Path(f"/proc/{me}/task/{me}/children").read_text().split():
-        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            return True
+    try:
+        for child in Path(f"/proc/{me}/task/{me}/children").read_text().split():
+            if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                return True
+    except OSError:  # it has ended since, or the system keeps no such list
+        pass
     return False
 
 
