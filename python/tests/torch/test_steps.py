@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from fake_session import DEFAULT_ROLES
 from luff import _base_hook
 from luff._codes import EventKind, Mode
+from luff.torch.patches import _functional
 from torch import nn
 
 FORWARD, BACKWARD, ZERO, STEP = 1, 2, 3, 4
@@ -173,6 +174,7 @@ def test_training_in_eval_mode_is_training(watched):
 @pytest.mark.parametrize("roles", [DEFAULT_ROLES, [14]])  # 14: samples, so that no module is captured
 def test_a_target_network_is_evaluated_within_a_step(watched, roles):
     hook, session = watched(roles)
+    _functional.install()  # as `luff run` does
     losses, _ = cases.target_network()
     hook.close()
     assert len(session.train()) == 6

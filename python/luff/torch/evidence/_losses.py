@@ -132,6 +132,8 @@ class Losses:
         step = self._context.step
         if step is not None and output.requires_grad and step.mode != _TRAIN and not step.may_train:
             # A pass without gradients, as of a target network, came after the model's: it is no evaluation's loss.
+            if self._context.session is None:
+                return  # the first backward pass opens it, and records the pass of this step
             step = self._context.step_of_loss()
         if step is None:
             return
