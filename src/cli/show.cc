@@ -282,11 +282,16 @@ void PrintKeys(const std::string& run) {
 
 void Print(const query::Trial& trial, const Json& json, const std::optional<BucketPrices>& prices) {
   const auto outcome = trial.outcome();
-  // Of a copy: its URL, and what keeps it from being as far as the job.
+  // Of a copy: its URL, and what keeps it from being as far as the job. A URL may hold a semicolon.
   std::string note = trial.MirrorNote();
-  const std::string url = note.substr(0, note.find("; "));
-  note.erase(0, url.size() + 2);
-  const bool as_uploaded = outcome.state == "running" && !note.empty();
+  std::size_t end = note.size();
+  for (const char* begins : {"; its upload is ", "; nobody uploads ", "; shown as it was "})
+    end = std::min(end, note.find(begins));
+  const std::string url = note.substr(0, end);
+  note.erase(0, std::min(url.size() + 2, note.size()));
+  // Where only values are missing, the steps are as far as the job.
+  const bool as_uploaded =
+      outcome.state == "running" && !note.empty() && note != "its upload is behind with values";
   fmt::print("{}\n  outcome   {}{}{}{}\n", Escaped(url.empty() ? trial.path() : url), Escaped(outcome.state),
              as_uploaded ? " when it was uploaded last" : "", outcome.why.empty() ? "" : ": ",
              Escaped(outcome.why));

@@ -267,3 +267,21 @@ def noise_drawn_anew_for_the_target(source: Source) -> bool:
             ).body
             changed = True
     return changed
+
+
+@fault("LossFormula", remedy=("minus",))
+def overlap_is_added(source: Source) -> bool:
+    """A loss of overlap returns the overlap itself, without `1 -` before it."""
+    changed = False
+    for function in ast.walk(source.tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        if not any(word in function.name.lower() for word in ("dice", "iou", "overlap", "jaccard")):
+            continue
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Return) or not isinstance(node.value, ast.BinOp):
+                continue
+            if isinstance(node.value.op, ast.Sub) and ast.unparse(node.value.left) == "1":
+                node.value = node.value.right
+                changed = True
+    return changed

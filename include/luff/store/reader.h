@@ -24,10 +24,10 @@
 /// All classes are **thread-compatible**. Every byte of the run may be hostile, and files may be truncated
 /// while they are read. Therefore nothing is memory-mapped: reading missing bytes fails with kCorruption,
 /// naming file and offset, and the rest stays readable. Memory is bounded by what is published and not yet
-/// sealed (about the size of one segment for each worker, or its newest step), of which up to 8 MiB stay for
-/// the next segment, plus 60 bytes for each step, 16 KiB for each segment, 4 bytes for each tensor of a
-/// segment whose tensors differ from those of the previous segment, and ReadCache::kMaxBytes of recently read
-/// bytes.
+/// sealed (up to twice the size of one segment for each worker, or its newest step), of which up to 8 MiB
+/// stay for the next segment, plus 60 bytes for each step, 16 KiB for each segment, 4 bytes for each tensor
+/// of a segment whose tensors differ from those of the previous segment, and ReadCache::kMaxBytes of recently
+/// read bytes.
 namespace luff::store {
 
 class LivePageReader;

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import luff.torch
 import torch
-from luff.torch.evidence import _nonfinite
+from luff.torch.evidence import _evidence
 from luff.torch.replay._replay import wait_for
 
 
 def test_a_child_that_waits_for_a_lock_does_not_hold_the_close(tmp_path, monkeypatch):
-    monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)  # longer than the close may wait, which is 2 s
+    monkeypatch.setattr(_evidence, "_WAIT_S", 60.0)  # longer than the close may wait, which is 2 s
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hook = luff.torch.attach(model, run=tmp_path / "run")
@@ -30,6 +31,24 @@ def test_a_child_that_waits_for_a_lock_does_not_hold_the_close(tmp_path, monkeyp
     begin = time.monotonic()
     hook.close()
     assert time.monotonic() - begin < 30
+
+
+def test_all_children_share_one_wait_at_the_end():
+    waits = []
+    evidence = object.__new__(_evidence.Evidence)
+    for name, method in (
+        ("nonfinite", "publish"),
+        ("causal", "record"),
+        ("mixing", "record"),
+        ("padding", "record"),
+    ):
+        kind = SimpleNamespace(**{method: lambda _, until: waits.append(until)})
+        setattr(evidence, name, kind)
+    before = time.monotonic()
+    evidence.finish(None)
+    assert len(waits) == 4
+    assert len(set(waits)) == 1
+    assert before < waits[0]
 
 
 def _forked(work):

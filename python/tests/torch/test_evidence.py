@@ -206,6 +206,43 @@ def test_factors_of_an_accumulation_that_begins_late(watched):
     assert factors == [[None, 0.5], [0.5, 0.5], [0.5, 0.5]]
 
 
+def accumulate(session, clip=None, by_hand=False):
+    """Divides the losses of three batches, and clears gradients before each of them."""
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    kept = None
+    for number, (x, y) in enumerate(cases.batches(12)):
+        optimizer.zero_grad()
+        (F.cross_entropy(model(x), y) / 3).backward()
+        if by_hand:
+            now = model.weight.grad.clone()
+            kept = now if kept is None else kept + now.flip(0)
+        if number % 3 == 2:
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            if by_hand:
+                model.weight.grad, kept = kept, None
+            optimizer.step()
+    return told(session, "accumulation")
+
+
+@pytest.mark.parametrize("clip", [None, 0.01])
+def test_gradients_that_are_cleared_before_they_add_up(watched, clip):
+    events = accumulate(watched()[1], clip)
+    assert len(events) == 4
+    for event in events:
+        assert event["factors"] == pytest.approx([1 / 3] * 3)
+        assert not event["added"]
+        assert event["multiple"]
+        assert event["untouched"] is (clip is None)
+
+
+def test_gradients_that_are_added_up_by_hand_are_no_multiple_of_the_last(watched):
+    events = accumulate(watched()[1], by_hand=True)
+    assert events
+    assert not any(event["multiple"] for event in events)
+
+
 # Checkpoints -------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import cases
 import pytest
 import torch
 import torch.nn.functional as F
-from luff.torch.evidence import _asked
+from luff.torch.evidence import _evidence
 from test_evidence import told
 from torch import nn
 
@@ -19,7 +19,7 @@ SAMPLE = 14
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A loaded machine may keep a child waiting for long."""
-    monkeypatch.setattr(_asked, "_WAIT_S", 20.0)
+    monkeypatch.setattr(_evidence, "_WAIT_S", 60.0)
 
 
 def tokens(count, length=12, vocabulary=11):

@@ -161,6 +161,102 @@ def test_faults_of_binary_formulas_are_found() -> None:
     assert of_one(lambda z: 1 + iou(z.sigmoid())) == "overlap_minimised"
 
 
+def of_hot(p: Tensor, hot: Tensor) -> Tensor:
+    """Dice of each class, of (rows, classes)."""
+    return ((2 * (p * hot).sum(0) + 1) / (p.sum(0) + hot.sum(0) + 1)).mean()
+
+
+def test_an_overlap_that_is_added_to_a_loss_of_the_same_targets_is_found() -> None:
+    fault, weight = "overlap_minimised", torch.tensor(3.0)
+    bce = F.binary_cross_entropy_with_logits
+    assert of_one(lambda z: bce(z, YES) + dice(z.sigmoid())) == fault
+    assert of_one(lambda z: bce(z, YES, pos_weight=weight) + 0.5 * iou(z.sigmoid())) == fault
+    assert of_one(lambda z: F.binary_cross_entropy(z.sigmoid(), YES) + dice(z.sigmoid())) == fault
+    hot = HOT.float()
+    assert graph(lambda z: F.cross_entropy(z, CLASS) + of_hot(z.softmax(1), hot)) == fault
+    assert graph(lambda z: of_hot(z.softmax(1), hot)) == fault
+
+
+def test_an_overlap_that_is_made_large_or_that_of_other_targets_is_none() -> None:
+    bce = F.binary_cross_entropy_with_logits
+    assert of_one(lambda z: bce(z, YES) + 1 - dice(z.sigmoid())) == ""
+    assert of_one(lambda z: bce(z, YES) - dice(z.sigmoid()).log()) == ""
+    assert of_one(lambda z: bce(z, 1 - YES) + dice(z.sigmoid())) == ""  # must not cover these
+    assert of_one(lambda z: F.mse_loss(z, VALUE) + dice(z.sigmoid())) == ""
+    assert graph(lambda z: F.cross_entropy(z, CLASS) - of_hot(z.softmax(1), HOT.float())) == ""
+    assert graph(lambda z: F.cross_entropy(z, CLASS) + of_hot(z.softmax(1), HOT.float().roll(1, 1))) == ""
+
+
+def test_an_overlap_of_other_scores_may_be_what_must_be_small() -> None:
+    bce, x = F.binary_cross_entropy_with_logits, torch.randn(ROWS, 4)
+    mask = YES[:, None]
+
+    def of_two(loss: Callable[[Tensor, Tensor], Tensor], split: Callable[[Tensor], Any]) -> str:
+        torch.manual_seed(0)
+        front, back = split(nn.Linear(4, 2)(x))
+        return fault_of(loss(front, back).grad_fn)
+
+    def beside(front: Tensor, back: Tensor) -> Tensor:
+        shares = back.reshape(-1).sigmoid()
+        return bce(front.reshape(-1), YES) + dice(shares)
+
+    for split in (
+        lambda z: z.chunk(2, 1),
+        lambda z: z.unbind(1),
+        lambda z: (z[:, :1], z[:, 1:]),
+        lambda z: (z[:, 0], z[:, 1]),
+        lambda z: (z[:, 0], nn.Linear(4, 1)(x)),  # of another model
+    ):
+        assert of_two(beside, split) == ""
+        assert of_two(lambda z, _: beside(z, z), split) == "overlap_minimised"
+    both = nn.Linear(4, 2)(x).chunk(2, 1)
+    assert (
+        fault_of((F.binary_cross_entropy(both[0].sigmoid(), mask) + dice(both[1].sigmoid()[:, 0])).grad_fn)
+        == ""
+    )
+    heads = nn.Linear(4, CLASSES)(x), nn.Linear(4, CLASSES)(x)
+    hot = HOT.float()
+    assert fault_of((F.cross_entropy(heads[0], CLASS) + of_hot(heads[1].softmax(1), hot)).grad_fn) == ""
+
+
+TEACHER = torch.linspace(-1, 1, ROWS * CLASSES).reshape(ROWS, CLASSES).cos()
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: F.cosine_similarity(z, TEACHER).mean(),
+        lambda z: F.cosine_similarity(z, TEACHER, dim=-1).mean() + 1,
+        lambda z: (F.normalize(z, dim=1) * F.normalize(TEACHER, dim=1)).sum(1).mean(),
+        lambda z: (
+            F.cosine_similarity(z, TEACHER).mean() / 2 + F.cosine_similarity(z, TEACHER.flip(0)).mean() / 2
+        ),
+    ],
+)
+def test_a_similarity_that_is_made_small_is_found(formula: Formula) -> None:
+    assert graph(formula) == "similarity_minimised"
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda z: 1 - F.cosine_similarity(z, TEACHER).mean(),
+        lambda z: 2 - 2 * (F.normalize(z, dim=1) * F.normalize(TEACHER, dim=1)).sum(1).mean(),
+        lambda z: F.cosine_similarity(z, z.flip(0)).mean(),  # rows are to be unlike
+        lambda z: (F.normalize(z, dim=1) * TEACHER).sum(1).mean(),  # gains
+        lambda z: F.cosine_similarity(z, TEACHER).mean() + F.cross_entropy(z, CLASS),  # a penalty
+        lambda z: F.cosine_similarity(z, TEACHER.flip(0)).mean() - F.cosine_similarity(z, TEACHER).mean(),
+        lambda z: (z * F.normalize(TEACHER, dim=1)).sum(1).mean(),
+        lambda z: (F.normalize(z, dim=1) * -(2 * YES - 1)[:, None]).mean(),  # margins on a sphere
+        lambda z: (F.normalize(z, dim=1) * HOT).sum(1).mean(),  # a class that is to be avoided
+        lambda z: F.cosine_similarity(z, z.detach()).mean(),  # features that are to be left
+        lambda z: F.cosine_similarity(z, z.detach() + 0.3 * TEACHER).mean(),
+    ],
+)
+def test_similarities_that_are_made_large_and_penalties_are_none(formula: Formula) -> None:
+    assert graph(formula) != "similarity_minimised"
+
+
 def test_faults_of_errors_are_found() -> None:
     assert of_one(lambda z: (z - VALUE).mean()) == "mean_error"
     assert of_one(lambda z: (VALUE - z).sum() / ROWS) == "mean_error"
@@ -327,6 +423,42 @@ def test_a_root_without_the_fault_takes_it_back_for_good() -> None:
         gain = F.log_softmax(z, 1)[ROW, CLASS].mean()
         found.root(-gain if right else gain)
     assert [event["fault"] for event in found.waiting] == ["likelihood_minimised", ""]
+
+
+def second_training(watched: Any, wrong: Callable[[Tensor, Tensor], Tensor]) -> list[str]:
+    """Returns the faults that are told of a training with an optimizer of its own, behind one of the same model."""
+    _, session = watched(DEFAULT_ROLES)
+    model = nn.Linear(6, 3)
+    for loss in (F.cross_entropy, wrong):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, y in cases.batches(5):
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+    return [event["fault"] for event in session.json_events if event["kind"] == "loss_formula"]
+
+
+def test_a_second_training_has_a_loss_of_its_own(watched) -> None:
+    fault = "softmax_axis"
+    assert second_training(watched, lambda z, y: -z.log_softmax(0)[torch.arange(len(y)), y].mean()) == [fault]
+
+
+@pytest.mark.parametrize(
+    "turned",
+    [
+        lambda z, y: z.log_softmax(1).gather(1, y[:, None]).mean(),
+        lambda z, y: F.cosine_similarity(z, torch.linspace(-3, 2, z.numel()).sin().view_as(z)).mean(),
+        lambda z, y: of_hot(z.softmax(1), F.one_hot(y, 3).float()),
+        lambda z, y: (z - y[:, None]).mean(),
+    ],
+)
+def test_a_second_training_may_turn_the_loss_round(
+    watched, turned: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """Rows are forgotten, or an attack is made."""
+    x, y = next(iter(cases.batches(1)))
+    assert fault_of(turned(nn.Linear(6, 3)(x), y).grad_fn)  # of a first one
+    assert second_training(watched, turned) == []
 
 
 @pytest.mark.parametrize("maximize", [False, True])

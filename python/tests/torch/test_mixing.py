@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
-from luff.torch.evidence import _asked
+from luff.torch.evidence import _evidence
 from luff.torch.evidence._mixing import is_moved
 from test_evidence import told
 from torch import nn
@@ -28,7 +30,7 @@ class Reader(nn.Module):
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A loaded machine may keep a child waiting for long."""
-    monkeypatch.setattr(_asked, "_WAIT_S", 20.0)
+    monkeypatch.setattr(_evidence, "_WAIT_S", 60.0)
 
 
 class Turned(nn.Module):
@@ -134,7 +136,7 @@ def test_a_model_that_has_nothing_to_say_at_first_is_asked_again(watched):
         nn.CrossEntropyLoss()(model(torch.randn(ROWS, TIME, WIDTH)), torch.randint(0, 3, (ROWS,))).backward()
         optimizer.step()
         if step == 3:  # the first child ends: a machine with much to do is slow
-            hook.machine.evidence.mixing.record(session, wait=True)
+            hook.machine.evidence.mixing.record(session, time.monotonic() + 60)
     hook.close()
     (event,) = told(session, "mixing")
     assert event["step"] == 64

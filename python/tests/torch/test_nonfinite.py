@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from luff.torch.evidence import _nonfinite
+from luff.torch.evidence import _evidence
 from luff.torch.replay import _isolation
 from torch import nn
 
@@ -17,7 +17,7 @@ PROGRAMS = {}
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """Allows more time, for a loaded machine."""
-    monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)
+    monkeypatch.setattr(_evidence, "_WAIT_S", 60.0)
     monkeypatch.setattr(_isolation, "SECONDS", 60.0)
 
 

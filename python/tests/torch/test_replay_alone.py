@@ -18,7 +18,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from luff.torch.evidence import _nonfinite
+from luff.torch.evidence import _evidence
 from luff.torch.replay import _isolation, _replay
 from test_nonfinite import data, train
 from torch import nn
@@ -30,7 +30,7 @@ IPC_RMID, GETVAL = 0, 12
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """Allows more time, for a loaded machine."""
-    monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)
+    monkeypatch.setattr(_evidence, "_WAIT_S", 60.0)
     monkeypatch.setattr(_isolation, "SECONDS", 60.0)
 
 

@@ -7,8 +7,10 @@ import luff
 import pytest
 import torch
 import torch.nn.functional as F
+from fake_session import DEFAULT_ROLES
 from luff import _base_hook
 from luff._codes import EventKind, Mode
+from luff.torch.patches import _functional
 from torch import nn
 
 FORWARD, BACKWARD, ZERO, STEP = 1, 2, 3, 4
@@ -169,13 +171,16 @@ def test_training_in_eval_mode_is_training(watched):
     assert [step.scalars["CrossEntropyLoss_output_0"] for step in session.train()] == losses
 
 
-def test_a_target_network_is_evaluated_within_a_step(watched):
-    hook, session = watched()
+@pytest.mark.parametrize("roles", [DEFAULT_ROLES, [14]])  # 14: samples, so that no module is captured
+def test_a_target_network_is_evaluated_within_a_step(watched, roles):
+    hook, session = watched(roles)
+    _functional.install()  # as `luff run` does
     losses, _ = cases.target_network()
     hook.close()
     assert len(session.train()) == 6
     assert len(session.eval()) == 6
     assert [step.scalars["MSELoss_output_0"] for step in session.train()] == losses
+    assert not any("MSELoss_output_0" in step.scalars for step in session.eval())  # it has a gradient
 
 
 def test_forward_passes_of_a_recurrent_cell_belong_to_one_step(watched):

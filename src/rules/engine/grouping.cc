@@ -69,6 +69,7 @@ struct Exception {
 };
 constexpr std::array kExceptions = std::to_array<Exception>({
     {"FrozenAtInit", "loads_itself"},
+    {"FrozenAtInit", "restores_worst"},
     {"NoGradient", "backward_unused"},
     {"NoGradient", "first_step_only"},
 });
@@ -82,6 +83,14 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"BatchOrder", "", "LabelNoise", "unrelated"},
     {"ClassImbalance", "weights_upside_down", "Confusion", ""},
     {"ClassImbalance", "weights_upside_down", "NoBetterThanConstant", ""},
+    // Gradients that were cut to next to nothing are no reason to raise the rate.
+    {"ClipSaturated", "scaled", "LossNotDecreasing", ""},
+    {"ClipSaturated", "scaled", "NoBetterThanConstant", ""},
+    {"ClipSaturated", "scaled", "RegularizationDominates", ""},
+    {"ClipSaturated", "scaled", "Underfit", ""},
+    {"ClipSaturated", "scaled", "UnchangedTensor", "unchanged"},
+    {"ClipSaturated", "scaled", "VanishingGradient", ""},
+    {"ClipSaturated", "scaled", "WeightUpdateRatio", ""},
     {"DeadRelu", "", "NoGradient", "zero_gradient"},
     // A trace says why the device has little to do.
     {"AllocatorThrash", "", "GpuUnderused", "underused"},
@@ -104,6 +113,11 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"NoGradient", "first_step_only", "VanishingGradient", ""},
     // InitialLoss speaks of the output layer, PoorWeightInitialization names the layers.
     {"PoorWeightInitialization", "scale", "InitialLoss", "too_high"},
+    // Evaluations with statistics of the start say nothing of the weights.
+    {"RunningStatistics", "left_behind", "NoBetterThanConstant", ""},
+    {"RunningStatistics", "left_behind", "Overfit", ""},
+    {"RunningStatistics", "left_behind", "Overtraining", ""},
+    {"RunningStatistics", "left_behind", "Underfit", ""},
     {"SaturatedActivation", "", "NoGradient", "zero_gradient"},
     // The loader waits for storage; more of its workers would, too.
     {"StorageBound", "", "InputBound", ""},

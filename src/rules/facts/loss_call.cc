@@ -208,6 +208,29 @@ std::optional<ScoreRows> ScoreRowsOf(const LossCall& call) {
   return ScoreRows{call.output.values, call.target.values};
 }
 
+bool CountAnswers(const LossCall& call, double* rows, double* right) {
+  if (!call.whole()) return false;
+  if (const auto classes = ClassRowsOf(call)) {
+    for (std::size_t i = 0; i < classes->rows; ++i) {
+      if (classes->ids[i] < 0) continue;
+      const auto begin = classes->scores.begin() + static_cast<std::ptrdiff_t>(i * classes->classes);
+      const auto best = std::max_element(begin, begin + static_cast<std::ptrdiff_t>(classes->classes));
+      *rows += 1;
+      *right += static_cast<double>(best - begin) == classes->ids[i] ? 1 : 0;
+    }
+    return true;
+  }
+  const Formula formula = FormulaOfKind(call.kind);
+  const auto scores = ScoreRowsOf(call);
+  if (!scores || (formula != Formula::kBce && formula != Formula::kBceWithLogits)) return false;
+  const double border = formula == Formula::kBce ? 0.5 : 0;
+  for (std::size_t i = 0; i < scores->scores.size(); ++i) {
+    *rows += 1;
+    *right += (scores->scores[i] > border) == (scores->targets[i] > 0.5) ? 1 : 0;
+  }
+  return true;
+}
+
 std::optional<ClassRows> ClassRowsOf(const LossCall& call) {
   const SampleValues& output = call.output;
   const SampleValues& target = call.target;

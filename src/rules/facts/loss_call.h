@@ -111,6 +111,9 @@ struct ScoreRows {
 /// Returns nullopt unless output and target have equally many elements and, for torch's losses, the same
 /// shape.
 [[nodiscard]] std::optional<ScoreRows> ScoreRowsOf(const LossCall& call);
+/// Adds the rows of a call that were answered, and those that were answered rightly. False if it does not
+/// tell: a part of it is not kept, or its targets are no classes.
+[[nodiscard]] bool CountAnswers(const LossCall& call, double* rows, double* right);
 /// Whether all targets lie in [0, 1].
 [[nodiscard]] bool AreShares(const std::vector<double>& targets);
 

@@ -98,9 +98,12 @@ double NoiseTarget::least() const {
   return most;
 }
 
+bool NoiseTarget::Draws() const {
+  return !unfit_ && !again_ && !restored_ && count_ >= kElements && AreDraws();
+}
+
 bool NoiseTarget::Drowns() const {
-  return !unfit_ && !again_ && timed_ && !restored_ && count_ >= kElements &&
-         inputs_.front().rows.count >= kDrownedRows && least() > kDrowned && AreDraws();
+  return timed_ && Draws() && inputs_.front().rows.count >= kDrownedRows && least() > kDrowned;
 }
 
 bool NoiseTarget::Holds() const {

@@ -34,6 +34,8 @@ class NoiseTarget {
   /// which are drawn from N(0, 1) themselves (an autoencoder) gets no time, or its targets.
   [[nodiscard]] bool Drowns() const;
   static constexpr double kDrowned = 0.95, kDrownedRows = 256;
+  /// The targets are such draws, new in each batch, and no input is the target itself.
+  [[nodiscard]] bool Draws() const;
   /// The least correlation of a row with its target, of the input that has most of it.
   [[nodiscard]] double least() const;
   [[nodiscard]] double elements() const noexcept { return count_; }

@@ -7,7 +7,9 @@
 
 namespace luff::rules {
 namespace {
-constexpr std::int64_t kMarkSteps = 16;  // samples are dense in these steps
+constexpr std::int64_t kMarkSteps = 16;   // samples are dense in the first steps of a run
+constexpr std::int64_t kLaterSteps = 64;  // they come each fourth step later
+constexpr std::int64_t kLeastSamples = 8;
 constexpr std::uint64_t kMix = 0x9E3779B97F4A7C15;
 constexpr std::uint64_t kPassBits = (1ULL << 52) - 1;
 }  // namespace
@@ -31,11 +33,13 @@ void Passes::OnTrainStep(const StepView& view) {
   const double weight =
       last_step_ < 0 ? 1.0 : static_cast<double>(std::clamp<std::int64_t>(step - last_step_, 1, 1024));
   last_step_ = step;
+  const bool marks = step - first_step_ < (first_step_ > 0 ? kLaterSteps : kMarkSteps);
+  samples_ += marks ? 1 : 0;
   for (const std::uint64_t hash : hashes) {
     if (marks_.contains(hash)) {
       hits_ += weight;
-      if (step < kMarkSteps && marks_.size() < kMarks) ++early_;
-    } else if (step < kMarkSteps && marks_.size() < kMarks) {
+      if (marks && marks_.size() < kMarks) ++early_;
+    } else if (marks && marks_.size() < kMarks) {
       marks_.insert(hash);
       if (early_ > 0) ++early_new_;
     }
@@ -51,13 +55,16 @@ bool Passes::drawn_at_random() const noexcept {
   // twice.
   const double again = static_cast<double>(early_);
   const double fresh = static_cast<double>(early_new_);
+  if (first_step_ > 0 && samples_ < kLeastSamples && hits_ > 0) return true;  // it is not known
   return fresh > 32 && again > 0.05 * fresh;
 }
 
 void Passes::VisitFields(Fields& io) {
   io("marks", marks_, kMarks + 4096);
+  io("first_step", first_step_);
   io("last_step", last_step_);
   io("hits", hits_);
+  io("samples", samples_);
   io("early", early_);
   io("early_new", early_new_);
 }

@@ -18,14 +18,19 @@ class Passes {
   /// Passes begun: 0 before any row is marked, 1 until a marked row comes again.
   [[nodiscard]] double count() const noexcept;
   /// Rows came again while many were still new: the data is drawn at random from a small population, and
-  /// there are no passes over a data set.
+  /// there are no passes over a data set. True, too, while too few samples of a later phase say so.
   [[nodiscard]] bool drawn_at_random() const noexcept;
+  /// Begins anew with the step: another phase has other data.
+  void Restart(std::int64_t step) noexcept {
+    *this = {};
+    first_step_ = step;
+  }
 
   void VisitFields(Fields& io);
 
  private:
   std::unordered_set<std::uint64_t> marks_;
-  std::int64_t last_step_ = -1;
+  std::int64_t first_step_ = 0, last_step_ = -1, samples_ = 0;  // `samples_`: whose rows were marked
   double hits_ = 0;  // marked rows that came again, times the steps since the previous sample
   std::int64_t early_ = 0,
                early_new_ = 0;  // while marking: rows that came again, and new rows after the first of them

@@ -11,31 +11,6 @@ namespace {
 constexpr double kNear = 5e-3;        // of shares: a mean of batches that are not equally large
 constexpr double kProportion = 0.05;  // error of a mean of batches that are not equally large
 
-// Adds the rows of a call that were answered, and those that were answered rightly. False if it does not
-// tell.
-bool CountAnswers(const LossCall& call, double* rows, double* right) {
-  if (!call.whole()) return false;
-  if (const auto classes = ClassRowsOf(call)) {
-    for (std::size_t i = 0; i < classes->rows; ++i) {
-      if (classes->ids[i] < 0) continue;
-      const auto begin = classes->scores.begin() + static_cast<std::ptrdiff_t>(i * classes->classes);
-      const auto best = std::max_element(begin, begin + static_cast<std::ptrdiff_t>(classes->classes));
-      *rows += 1;
-      *right += static_cast<double>(best - begin) == classes->ids[i] ? 1 : 0;
-    }
-    return true;
-  }
-  const Formula formula = FormulaOfKind(call.kind);
-  const auto scores = ScoreRowsOf(call);
-  if (!scores || (formula != Formula::kBce && formula != Formula::kBceWithLogits)) return false;
-  const double border = formula == Formula::kBce ? 0.5 : 0;
-  for (std::size_t i = 0; i < scores->scores.size(); ++i) {
-    *rows += 1;
-    *right += (scores->scores[i] > border) == (scores->targets[i] > 0.5) ? 1 : 0;
-  }
-  return true;
-}
-
 // Whether `value` is the share of right answers, or that in per cent, and, where `apart`, not that of wrong
 // ones, too.
 bool IsAccuracy(double value, double accuracy, bool apart) {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
 import torch
 
 from luff.torch.capture._memory import address_of, is_readable
@@ -24,6 +25,8 @@ _WINDOWS = 4  # updates recorded from the start; after them only those at powers
 _LOOK = 512  # elements of a gradient that are compared
 _PENDING = 8
 _ALONE = 64
+_PARALLEL = 1e-6  # of a squared cosine
+_KINDS = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class Accumulated(WaitingEvents):
@@ -39,6 +42,7 @@ class Accumulated(WaitingEvents):
         self._windows = 0
         self._alone = 0  # number of consecutive updates with a single pass
         self._watched: Any = None  # a parameter
+        self._models: Any = None  # returns the models
 
     def backward_begins(self, step: Step | None, roots: list[Any], losses: Losses, models: Any) -> None:
         """Called when a backward pass begins; its graph still exists."""
@@ -52,6 +56,7 @@ class Accumulated(WaitingEvents):
         if not self.weighted:
             factor = self._factor(step, roots, losses.last_scaled, losses.readable(step))
         self._factors.append(factor)
+        self._models = models
         if self._count > 1:
             if self._watched is None:
                 self._watched = _first_matrix(models())
@@ -60,13 +65,20 @@ class Accumulated(WaitingEvents):
 
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
-        if 1 < self._count <= _PASSES and self._watched is not None and self._due():
+        if not 1 < self._count <= _PASSES or not self._due():
+            return
+        if self._watched is None and self._models is not None:  # gradients were cleared before the pass
+            self._watched = _first_matrix(self._models())
+        if self._watched is not None:
             self._last = _bytes_of(self._watched.grad)
 
     def update_begins(self, number: int) -> None:
         """Called when an optimizer is about to use the accumulated gradients."""
         if self._count > 1 and self._due() and self._count <= _PASSES and len(self.waiting) < _PENDING:
-            untouched = bool(self._last) and self._last == _bytes_of(getattr(self._watched, "grad", None))
+            gradient = getattr(self._watched, "grad", None)
+            now = _bytes_of(gradient)
+            untouched = bool(self._last) and self._last == now
+            multiple = untouched or _is_multiple(self._last, now, getattr(gradient, "dtype", None))
             self.waiting.append(
                 {
                     "kind": "accumulation",
@@ -75,6 +87,7 @@ class Accumulated(WaitingEvents):
                     "factors": self._factors[:16],
                     "added": self._added,
                     "untouched": untouched,
+                    "multiple": multiple,
                 }
             )
 
@@ -113,6 +126,16 @@ class Accumulated(WaitingEvents):
                 return 1.0
             return node.factor * (node.count or 1.0)  # a sum over targets counts as their mean
         return None
+
+
+def _is_multiple(one: bytes, other: bytes, dtype: Any) -> bool:
+    """Returns whether two gradients have the same direction, as before and after clipping."""
+    kind = _KINDS.get(dtype)
+    if kind is None or not one or len(one) != len(other):
+        return False
+    a, b = (np.frombuffer(data, kind).astype(np.float64) for data in (one, other))
+    product = float(a @ b)
+    return product > 0 and product * product >= (1 - _PARALLEL) * float(a @ a) * float(b @ b)
 
 
 def _first_matrix(models: Any) -> Any:

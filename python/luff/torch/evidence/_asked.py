@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ __all__ = ["ASK_AT", "Asked"]
 
 ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer initialized to zero shows nothing at first
 _LARGEST = 2 << 30  # largest process in bytes: memory written while the child lives is copied
-_WAIT_S = 1.0  # longest wait for an answer at the end of the run
 
 
 class Asked:
@@ -61,9 +59,10 @@ class Asked:
         else:
             self._waiting.append((step, replay))
 
-    def record(self, session: Session, wait: bool = False) -> None:
-        """Records the answers that have arrived. `wait` is for the end of the run: waits for a bounded time."""
-        until = time.monotonic() + _WAIT_S if wait else 0.0
+    def record(self, session: Session, until: float = 0.0) -> None:
+        """Records the answers that have arrived. `until` is for the end of the run: waits at most until then
+        (monotonic).
+        """
         if self._no_replay:
             session.event_json(json.dumps({"kind": self._kind, "no_replay": self._no_replay}))
             self._no_replay = ""

@@ -4,6 +4,7 @@ step (docs/spec/evidence.md).
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from luff import _codes as codes
@@ -22,9 +23,11 @@ from luff.torch.evidence._kept_gradients import KeptGradients
 from luff.torch.evidence._losses import Losses
 from luff.torch.evidence._mixing import Mixing
 from luff.torch.evidence._nonfinite import NonFinite
+from luff.torch.evidence._padding import Padding
 from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
+from luff.torch.evidence._statistics import Statistics
 from luff.torch.evidence._step import Step, StepContext
 
 __all__ = ["Evidence"]
@@ -32,6 +35,7 @@ __all__ = ["Evidence"]
 _TRAIN, _SETTING = int(Mode.TRAIN), int(Role.OPTIMIZER_SETTING)
 _CLIP_GRAD, _GRADIENT_KEPT = int(EventKind.CLIP_GRAD), int(EventKind.GRADIENT_KEPT)
 _MAX_CLIPS = 8  # in one step
+_WAIT_S = 2.0  # longest wait for children at the end of the run
 _MAX_CHANGES = 32  # changes of optimizers and parameters after which leaves are searched again
 
 
@@ -48,6 +52,7 @@ class Evidence:
         self.loads = Loads()
         self.causal = Causal()
         self.mixing = Mixing()
+        self.padding = Padding()
         self.answers = Answers(context)
         self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite)
@@ -55,8 +60,10 @@ class Evidence:
         self.attention = Attention(context)
         self._graph_values = GraphValues()
         self._rounding = Rounding()
+        self.statistics = Statistics()
         self._events = (
             self._rounding,
+            self.statistics,
             self.accumulated,
             self.losses.inputs,
             self.losses.rows,
@@ -83,12 +90,14 @@ class Evidence:
             if self._changes < _MAX_CHANGES:
                 self._changes += 1
                 context.looked_from = clock.mode_steps[_TRAIN]
+                self.losses.formula.phase_begins()
         since = clock.mode_steps[_TRAIN] - context.looked_from
         if self._reach or not since & (since - 1):
             self._reach.begins(roots, context.called.models())
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if context.step is not None and context.step.samples:
             step = clock.mode_steps[_TRAIN] - clock.first_train_step
+            nodes: list[Any] = []
             if context.saved_hooks:
                 self.mixing.leave_out()
             elif self._graph_values.due(step) or self.mixing.due:
@@ -97,6 +106,8 @@ class Evidence:
                     self.mixing.backward_begins(nodes)
             if self.causal.due:
                 self.causal.backward_begins()
+            if self.padding.due:
+                self.padding.backward_begins(nodes)
 
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
@@ -159,6 +170,8 @@ class Evidence:
             self.causal.record(session)
         if self.mixing:
             self.mixing.record(session)
+        if self.padding:
+            self.padding.record(session)
         if any(self._waiting):
             for evidence in self._events:
                 evidence.record(session)
@@ -166,7 +179,9 @@ class Evidence:
             self._reach.record(session, self._context.names, self._context.recorder.living())
 
     def finish(self, session: Session) -> None:
-        """Waits for the answers of children at the end of the run, for a bounded time."""
-        self.nonfinite.publish(session, wait=True)
-        self.causal.record(session, wait=True)
-        self.mixing.record(session, wait=True)
+        """Waits for the answers of children at the end of the run, for a bounded time that all of them share."""
+        until = time.monotonic() + _WAIT_S
+        self.nonfinite.publish(session, until)
+        self.causal.record(session, until)
+        self.mixing.record(session, until)
+        self.padding.record(session, until)

@@ -6,43 +6,57 @@ A bounded walk before the graph is freed. Tensors are read as memory; nothing is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from luff.torch.capture._graphs import operation_of
-from luff.torch.capture._memory import INTEGERS, Array, address_of, array_of, array_view, is_readable
+from luff.torch.capture._memory import Array, array_of
+from luff.torch.evidence._actor_critic import gains_move
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._loss_graph import constant_factor, is_square
+from luff.torch.evidence._loss_terms import (
+    DEPTH,
+    MOVES,
+    Choice,
+    Term,
+    axis_of,
+    choice_of,
+    constant_of,
+    core,
+    is_binary,
+    is_hot,
+    other_axis,
+    past,
+    read,
+    terms_of,
+)
 
 __all__ = ["LossFormula", "fault_of"]
 
-_NODES = 64  # that are followed from a root
-_DEPTH = 16  # nodes of a term
-_ELEMENTS = 1 << 16  # of a target that is read
-_MOVES = frozenset(
-    (
-        "View",
-        "UnsafeView",
-        "ReshapeAlias",
-        "Squeeze",
-        "Unsqueeze",
-        "Clone",
-        "ToCopy",
-        "Alias",
-        "Select",
-        "Slice",
-    )
-)
 _LINEAR = frozenset(("Addmm", "Mm", "Convolution"))
 _ERRORS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss"))
 _PICKS = frozenset(("Max", "Amax", "Gather", "Index", "IndexSelect", "Where"))  # of answers for the actions
 #: Between a loss and its last softmax or sigmoid. A power is the square of an error, say.
 _PASSES = _PICKS | {"Log", "Neg", "Rsub", "Mul", "Add", "Sub", "Clamp", "ClampMin", "Sum", "Mean"}
 _SQUASHES = frozenset(("Sigmoid", "Softmax"))
+_AROUND_A_NORM = MOVES | {"Expand", "Clamp", "ClampMin", "Add"}  # between a quotient and a vector's length
+_RESHAPES = MOVES - {"Select", "Slice"}
+_UNIT = 1e-2  # of the square of a length of 1, in bfloat16 too
+_NEAR = 0.5  # cosine: of chance, embeddings and their targets have one near 0
+#: What a second training may mean, of a model that was trained before: an attack, or rows that are to be forgotten.
+_ON_PURPOSE = frozenset(
+    (
+        "likelihood_minimised",
+        "half_of_bce",
+        "mean_error",
+        "focal_upside_down",
+        "overlap_minimised",
+        "similarity_minimised",
+        "divergence_maximised",
+        "errors_maximised",
+    )
+)
 _DISCOUNT = (0.5, 1.0)  # bounds of a factor that discounts what comes later
 
 
@@ -52,12 +66,20 @@ class LossFormula(WaitingEvents):
     def __init__(self) -> None:
         super().__init__()
         self._fault: str | None = None  # None before the first root
+        self._again = False  # another training came before
+
+    def phase_begins(self) -> None:
+        """Called when optimizers have come or parameters are others: a second training may have another loss."""
+        if self._fault == "":
+            self._fault, self._again = None, True
 
     def root(self, root: Any) -> None:
         """Called with the root of a backward pass, of which saved tensors can be read."""
         if self._fault == "":
             return
         fault = fault_of(root.grad_fn)
+        if self._again and fault in _ON_PURPOSE:
+            fault = ""
         if fault == self._fault:
             return
         if self._fault is not None:
@@ -67,42 +89,18 @@ class LossFormula(WaitingEvents):
         self._fault = fault
 
 
-@dataclass(slots=True)
-class _Term:
-    """A part of a loss that is no sum, mean or product with a constant."""
-
-    node: Any
-    sign: float
-    averaged: bool  # it is a mean or a sum
-    shifted: bool  # what is averaged is a difference to something without a gradient
-    weighted: bool = False  # by a number that the script may have worked out: a gain of either sign
-
-
-@dataclass(slots=True)
-class _Choice:
-    """A probability, or its logarithm, of targets."""
-
-    axis: int | None = None  # along which targets choose
-    repeated: bool = False  # two rows of a matrix choose the same
-    hot: Array | None = None  # the targets, as rows of zeros and a one
-    normalised: int | None = None  # axis of the softmax
-    square: bool = False  # as many classes as rows: either axis may be that of the classes
-    logarithm: bool = False
-    binary: bool = False  # multiplied by zeros and ones
-    complement: bool = False  # one minus the probability
-    sigmoid: Any = None  # node that made it
-
-
 def fault_of(node: Any) -> str:
     """Returns what is wrong with the formula behind a root's node, as docs/spec/evidence.md lists it; "" if nothing
     is known.
     """
     try:
-        terms = _terms(node)
+        terms = terms_of(node)
         if not terms:
             return ""
         if _divergence_grows(terms):
             return "divergence_maximised"
+        if gains_move(term.node for term in terms):
+            return "moving_gain"
         if all(_target_moves(term.node) for term in terms):
             return "moving_target"
         if all(_squashed_twice(term.node) for term in terms):
@@ -111,9 +109,13 @@ def fault_of(node: Any) -> str:
             return "softmax_axis"
         if fault := _of_errors(terms):
             return fault
-        choices = [_choice(term.node) for term in terms]
+        if _overlap_falls(terms):
+            return "overlap_minimised"
+        if all(_is_similarity(term) for term in terms):
+            return "similarity_minimised"
+        choices = [choice_of(term.node) for term in terms]
         for choice in choices:
-            if choice is not None and choice.logarithm and _other_axis(choice):
+            if choice is not None and choice.logarithm and other_axis(choice):
                 return "softmax_axis"
         if len(terms) == 1 and (fault := _of_one(terms[0], choices[0])):
             return fault
@@ -122,7 +124,7 @@ def fault_of(node: Any) -> str:
         return ""
 
 
-def _of_all(terms: list[_Term], choices: list[_Choice | None]) -> str:
+def _of_all(terms: list[Term], choices: list[Choice | None]) -> str:
     """Returns what is wrong with a sum of logarithms of probabilities."""
     known = [choice for choice in choices if choice is not None and choice.logarithm]
     doubtful = any(term.sign < 0 or term.weighted or term.shifted for term in terms)
@@ -134,19 +136,17 @@ def _of_all(terms: list[_Term], choices: list[_Choice | None]) -> str:
     return "likelihood_minimised" if classes or both else ""
 
 
-def _of_one(term: _Term, choice: _Choice | None) -> str:
+def _of_one(term: Term, choice: Choice | None) -> str:
     name = operation_of(term.node)
     if choice is not None:
         alone = choice.logarithm and choice.binary and not choice.complement
         if alone and term.sign < 0 and term.averaged and choice.sigmoid is not None:
-            return (
-                "half_of_bce" if operation_of(_past(choice.sigmoid.next_functions[0][0])) in _LINEAR else ""
-            )
+            return "half_of_bce" if operation_of(past(choice.sigmoid.next_functions[0][0])) in _LINEAR else ""
         return ""
     if term.averaged and term.shifted and name in _LINEAR:
         return "mean_error"
     if is_square(term.node) and not term.averaged:
-        inner = _terms(term.node.next_functions[0][0])
+        inner = terms_of(term.node.next_functions[0][0])
         if (
             len(inner) == 1
             and inner[0].averaged
@@ -154,32 +154,28 @@ def _of_one(term: _Term, choice: _Choice | None) -> str:
             and operation_of(inner[0].node) in _LINEAR
         ):
             return "squared_mean"
-    if name == "Mul":
-        return _of_focal(term)
-    if name == "Div" and term.sign > 0 and _is_overlap(term.node):
-        return "overlap_minimised"
-    return ""
+    return _of_focal(term) if name == "Mul" else ""
 
 
-def _divergence_grows(terms: list[_Term]) -> bool:
+def _divergence_grows(terms: list[Term]) -> bool:
     """Returns whether a loss holds 1 + log v - m**2 - v with a plus: the divergence of a normal distribution from
     N(0, 1) with the wrong sign. `v` is written as the exponential of its logarithm, or as the square of a deviation.
     """
     squares = [term for term in terms if term.sign < 0 and is_square(term.node)]
-    cores = [_core(term.node.next_functions[0][0]) for term in squares]
-    rising = [_core(term.node) for term in terms if term.sign > 0 and not term.shifted]
+    cores = [core(term.node.next_functions[0][0]) for term in squares]
+    rising = [core(term.node) for term in terms if term.sign > 0 and not term.shifted]
     for term in terms:
         name, following = operation_of(term.node), term.node.next_functions
         if (
             name == "Exp"
             and term.sign < 0
             and squares
-            and any(_core(following[0][0]) is one for one in rising)
+            and any(core(following[0][0]) is one for one in rising)
         ):
             return True
         if name == "Log" and term.sign > 0 and len(squares) > 1:
-            inside = _past(following[0][0])
-            deviation = _core(inside.next_functions[0][0] if is_square(inside) else inside)
+            inside = past(following[0][0])
+            deviation = core(inside.next_functions[0][0] if is_square(inside) else inside)
             if any(deviation is core for core in cores):
                 return True
     return False
@@ -193,7 +189,7 @@ def _target_moves(node: Any) -> bool:
     if operation_of(node) not in _ERRORS or len(node.next_functions) < 2:
         return False
     prediction, target = (child for child, _ in node.next_functions[:2])
-    target = _past(target)
+    target = past(target)
     if prediction is None or operation_of(target) not in ("Add", "Sub"):
         return False
     children = [child for child, _ in target.next_functions]
@@ -213,20 +209,20 @@ def _squashed_twice(node: Any) -> bool:
     chosen: shares of a teacher, or even ones, are met by what is near to even.
     """
     chosen = False
-    for _ in range(_DEPTH):
-        node = _past(node)
+    for _ in range(DEPTH):
+        node = past(node)
         inner = [] if node is None else [child for child, _ in node.next_functions if child is not None]
         name = operation_of(node)
         if name in _SQUASHES or name in ("LogSoftmax", "LogSigmoid"):
             one = chosen or name in ("Sigmoid", "LogSigmoid")
-            return one and len(inner) == 1 and operation_of(_past(inner[0])) in _SQUASHES
+            return one and len(inner) == 1 and operation_of(past(inner[0])) in _SQUASHES
         if len(inner) != 1 or name not in _PASSES:
             return False
         if name == "Mul" and constant_factor(node, False) is None:
-            target, _ = _constant_of(node)
-            if target is None or not _is_binary(target):
+            target, _ = constant_of(node)
+            if target is None or not is_binary(target):
                 return False
-            chosen |= _is_hot(target)
+            chosen |= is_hot(target)
         chosen |= name in ("Gather", "Index")
         node = inner[0]
     return False
@@ -239,7 +235,7 @@ def _mixes_other_axis(node: Any) -> bool:
     """
     if operation_of(node) != "Logsumexp" or len(node._saved_dim) != 1:
         return False
-    terms = _terms(node.next_functions[0][0])
+    terms = terms_of(node.next_functions[0][0])
     if not any(_is_deviation(term) for term in terms):
         return False
     parts = [term for term in terms if not term.averaged and term.sign > 0]
@@ -250,14 +246,14 @@ def _mixes_other_axis(node: Any) -> bool:
     normalised = weights[0]._saved_result.dim()
     if len(shape) != normalised or len(set(shape)) < len(shape):
         return False
-    return _axis(node._saved_dim[0], len(shape)) != _axis(weights[0]._saved_dim, normalised)
+    return axis_of(node._saved_dim[0], len(shape)) != axis_of(weights[0]._saved_dim, normalised)
 
 
-def _is_deviation(term: _Term) -> bool:
+def _is_deviation(term: Term) -> bool:
     """Returns whether a term is minus a square, times or over anything: that of the logarithm of a normal density."""
     node, sign = term.node, term.sign
-    for _ in range(_DEPTH):
-        node = _past(node)
+    for _ in range(DEPTH):
+        node = past(node)
         if node is None or is_square(node):
             return node is not None and sign < 0
         name = operation_of(node)
@@ -271,15 +267,15 @@ def _is_deviation(term: _Term) -> bool:
 
 def _answer(node: Any) -> tuple[Any, bool]:
     """Returns what a value was picked of, and whether it was multiplied by a discount."""
-    node, discounted = _past(node), False
-    for _ in range(_DEPTH):
+    node, discounted = past(node), False
+    for _ in range(DEPTH):
         name = operation_of(node)
         inner = [] if node is None else [child for child, _ in node.next_functions if child is not None]
         if name == "Mul" and len(inner) == 1:
             discounted |= _discounts(node)
         elif name not in _PICKS or len(inner) != 1:
             break
-        node = _past(inner[0])
+        node = past(inner[0])
     return node, discounted
 
 
@@ -296,24 +292,24 @@ def _discounts(node: Any) -> bool:
     """Returns whether a product's constant is a discount: one number below 1, or that and zeros where episodes end."""
     factor = constant_factor(node, False)
     if factor is None:
-        values, _ = _constant_of(node)
+        values, _ = constant_of(node)
         kept = [] if values is None else [float(value) for value in np.unique(values[values != 0])]
         factor = kept[0] if len(kept) == 1 else 0.0
     return _DISCOUNT[0] <= factor < _DISCOUNT[1]
 
 
-def _of_errors(terms: list[_Term]) -> str:
+def _of_errors(terms: list[Term]) -> str:
     """Returns what is wrong with means of errors that are weighted by their sign, or of margins."""
     faults = {_of_branches(term) or _of_margin(term) for term in terms if term.averaged}
     return faults.pop() if len(faults) == 1 and all(term.averaged for term in terms) else ""
 
 
-def _of_branches(term: _Term) -> str:
+def _of_branches(term: Term) -> str:
     """Returns what is wrong with a quantile loss: its branches must rise on either side of an error of 0."""
     name = operation_of(term.node)
     children = [child for child, _ in term.node.next_functions]
     if name == "Mul" and term.sign > 0:
-        weights, error = _constant_of(term.node)
+        weights, error = constant_of(term.node)
         slope = None if weights is None or weights.size < 2 or not (weights > 0).all() else _slope(error)
         return "mean_error" if slope is not None else ""
     if name not in ("Maximum", "Minimum", "Where") or len(children) != 2:
@@ -330,11 +326,11 @@ def _slope(node: Any) -> tuple[float, Any] | None:
     """Returns how fast an error changes with the output of a linear layer, and the layer's node; None for anything
     but a multiple of output minus target.
     """
-    terms = _terms(node)
+    terms = terms_of(node)
     if len(terms) != 1 or operation_of(terms[0].node) not in _LINEAR:
         return None
-    slope, shifted, node = 1.0, False, _past(node)
-    for _ in range(_DEPTH):
+    slope, shifted, node = 1.0, False, past(node)
+    for _ in range(DEPTH):
         name, following = operation_of(node), [child for child, _ in node.next_functions]
         if name in ("Mul", "Div"):
             slope *= constant_factor(node, name == "Div") or 0.0
@@ -343,40 +339,40 @@ def _slope(node: Any) -> tuple[float, Any] | None:
         elif name not in ("Add", "Sub"):
             break
         shifted |= name == "Sub" and None in following
-        node = _past(next((child for child in following if child is not None), None))
-    return (slope, node) if shifted and slope and node is _past(terms[0].node) else None
+        node = past(next((child for child in following if child is not None), None))
+    return (slope, node) if shifted and slope and node is past(terms[0].node) else None
 
 
-def _of_margin(term: _Term) -> str:
+def _of_margin(term: Term) -> str:
     """Returns whether a hinge or logistic loss multiplies outputs by targets of 0 and 1, where -1 and 1 are due."""
     if term.sign < 0 or operation_of(term.node) not in ("Relu", "ClampMin", "Clamp", "Softplus", "Maximum"):
         return ""
     inside = next((child for child, _ in term.node.next_functions if child is not None), None)
-    products = [part for part in _terms(inside) if operation_of(part.node) == "Mul"]
+    products = [part for part in terms_of(inside) if operation_of(part.node) == "Mul"]
     if len(products) != 1:
         return ""
-    target, output = _constant_of(products[0].node)
+    target, output = constant_of(products[0].node)
     if (
         target is None
-        or not _is_binary(-products[0].sign * target)
-        or operation_of(_past(output)) not in _LINEAR
+        or not is_binary(-products[0].sign * target)
+        or operation_of(past(output)) not in _LINEAR
     ):
         return ""
     return "margin_of_zeros"
 
 
-def _of_focal(term: _Term) -> str:
+def _of_focal(term: Term) -> str:
     """Returns what is wrong with a focal loss: the logarithm of a probability times a power of its rest."""
     children = [child for child, _ in term.node.next_functions]
     if len(children) != 2 or None in children:
         return ""
     for power, other in (children, children[::-1]):
-        choice = _choice(other)
+        choice = choice_of(other)
         if choice is None or not choice.logarithm or choice.axis is None or choice.axis != choice.normalised:
             continue
         if operation_of(power) != "Pow":
             continue
-        weight = _choice(power.next_functions[0][0])
+        weight = choice_of(power.next_functions[0][0])
         if weight is None or weight.logarithm or weight.axis != choice.axis:
             continue
         if weight.complement:
@@ -385,227 +381,118 @@ def _of_focal(term: _Term) -> str:
     return ""
 
 
-def _is_overlap(node: Any) -> bool:
-    """Returns whether a quotient is an overlap, as Dice's: what two sets share, over the sum of their sizes."""
+def _overlap_falls(terms: list[Term]) -> bool:
+    """Returns whether an overlap is made small: alone, or beside a loss that draws the same scores to the same
+    targets. Other scores, as of a background or of a second model, may have to keep off them.
+    """
+    added = [term.node for term in terms if term.sign > 0]
+    overlaps = [overlap for node in added if (overlap := _overlap(node)) is not None]
+    if len(overlaps) == len(terms):
+        return True
+    return any(_meets(other, *overlap) for overlap in overlaps for other in added)
+
+
+def _overlap(node: Any) -> tuple[Array, Any] | None:
+    """Returns the targets of a quotient that is an overlap, as Dice's: what two sets share, over the sum of their
+    sizes; and the node of the sigmoid or softmax.
+    """
+    if operation_of(node) != "Div":
+        return None
     top, bottom = (child for child, _ in node.next_functions)
     if top is None or bottom is None:
-        return False
-    shared = [term for term in _terms(top) if term.averaged and operation_of(term.node) == "Mul"]
+        return None
+    shared = [term for term in terms_of(top) if term.averaged and operation_of(term.node) == "Mul"]
     if len(shared) != 1:
-        return False
-    target, inside = _constant_of(shared[0].node)
-    inside = _past(inside)
-    whole = [term for term in _terms(bottom) if term.node is inside and term.averaged and term.sign > 0]
-    if target is None or len(whole) != 1 or operation_of(inside) != "Sigmoid" or not _is_binary(target):
-        return False
+        return None
+    target, inside = constant_of(shared[0].node)
+    inside = past(inside)
+    whole = [term for term in terms_of(bottom) if term.node is inside and term.averaged and term.sign > 0]
+    if target is None or len(whole) != 1 or operation_of(inside) not in _SQUASHES or not is_binary(target):
+        return None
     shares, size = array_of(inside._saved_result), array_of(node._saved_other)
     if shares is None or size is None or shares.size != target.size:
-        return False
+        return None
     shares = shares.reshape(target.shape)
     both, sizes = float((shares * target).sum()), float(shares.sum()) + float(target.sum())
     small = 1e-3 * sizes
-    return float(size.sum()) >= sizes - small or abs(float(size.sum()) - sizes + both) <= small
+    near = float(size.sum()) >= sizes - small or abs(float(size.sum()) - sizes + both) <= small
+    return (target, inside) if near else None
 
 
-# Graph -------------------------------------------------------------------------------------------------------------
-
-
-def _past(node: Any) -> Any:
-    """Returns a node, or the first one behind it that does more than move values."""
-    for _ in range(_DEPTH):
-        if operation_of(node) not in _MOVES:
-            break
-        node = node.next_functions[0][0]
-    return node
-
-
-def _core(node: Any) -> Any:
-    """Returns a node without moves, and without constant factors above 0."""
-    for _ in range(_DEPTH):
-        node = _past(node)
-        name = operation_of(node)
-        if name not in ("Mul", "Div") or not (constant_factor(node, name == "Div") or 0.0) > 0.0:
-            break
-        node = node.next_functions[0][0]
-    return node
-
-
-def _parts_of(term: _Term) -> Iterator[_Term] | None:
-    """Returns what a sum, mean or product with a constant is made of; None for another operation."""
-    name, following = operation_of(term.node), [child for child, _ in term.node.next_functions]
-    if name in _MOVES:
-        return iter([replace(term, node=following[0])])
-    if name in ("Mean", "Sum"):
-        return iter([replace(term, node=following[0], averaged=True)])
-    if name in ("Neg", "Rsub"):
-        return iter([replace(term, node=following[0], sign=-term.sign)])
-    if name in ("Add", "Sub"):
-        shifted = term.shifted or (name == "Sub" and None in following and term.averaged)
-        signs = (term.sign, -term.sign if name == "Sub" else term.sign)
-        pairs = zip(following, signs, strict=False)
-        return (replace(term, node=n, sign=sign, shifted=shifted) for n, sign in pairs if n is not None)
-    if name in ("Mul", "Div"):
-        factor = constant_factor(term.node, name == "Div")
-        if factor is not None and following[0] is not None:
-            sign, weighted = term.sign if factor > 0 else -term.sign, term.weighted or name == "Mul"
-            return iter([replace(term, node=following[0], sign=sign, weighted=weighted)])
-    return None
-
-
-def _terms(node: Any) -> list[_Term]:
-    """Returns what a node sums up; nothing if that is too much."""
-    found: list[_Term] = []
-    queue = [] if node is None else [_Term(node, 1.0, False, False)]
-    for count, term in enumerate(queue):  # grows during the loop
-        if count >= _NODES:
-            return []
-        parts = _parts_of(term)
-        if parts is None:
-            found.append(term)
-        else:
-            queue.extend(parts)
-    return found
-
-
-def _choice(node: Any) -> _Choice | None:
-    """Follows a term to the softmax or sigmoid behind it; None if it has none, or an operation lies between that
-    has no place in a likelihood.
+def _meets(node: Any, target: Array, squashed: Any) -> bool:
+    """Returns whether a cross entropy of torch has these zeros and ones for targets, or the classes that they choose
+    along axis 1, and gets the scores behind a node of a sigmoid or softmax.
     """
-    choice = _Choice()
-    for _ in range(_DEPTH):
-        name = operation_of(node)
-        following = [child for child, _ in node.next_functions] if node is not None else []
-        if name in ("Softmax", "LogSoftmax"):
-            choice.logarithm |= name == "LogSoftmax"
-            result = node._saved_result
-            choice.normalised = _axis(node._saved_dim, result.dim())
-            choice.square |= result.dim() == 2 and result.shape[0] == result.shape[1]
-            return choice
-        if name == "Sigmoid":
-            choice.sigmoid = node
-            return choice
-        if name == "Div":
-            return choice if _normalised(node, choice) else None
-        if name in ("Log", "Log2", "Log10"):
-            if choice.logarithm:
-                return None
-            choice.logarithm = True
-        elif name in ("Gather", "Index") or name == "Mul":
-            if choice.axis is not None or choice.binary or not _chooses(node, name, choice):
-                return None
-            if name == "Mul":
-                node = next((child for child in following if child is not None), None)
-                continue
-        elif name == "Rsub" or (name == "Sub" and following[0] is None):
-            choice.complement = not choice.complement
-            node = next((child for child in following if child is not None), None)
-            continue
-        elif name in _MOVES:
-            if choice.axis is not None and name not in ("Clone", "ToCopy", "Alias"):
-                return None  # axes have other numbers
-        elif not (name in ("Clamp", "ClampMin") or (name == "Add" and None in following)):
-            return None
-        node = following[0] if following else None
-    return None
-
-
-def _axis(dim: int, count: int) -> int:
-    dim -= 1 << 64 if dim >> 63 and dim > 0 else 0
-    return dim + count if dim < 0 else dim
-
-
-def _chooses(node: Any, name: str, choice: _Choice) -> bool:
-    """Notes along which axis an operation takes the entries of targets."""
-    if name == "Gather":
-        index = node._saved_index
-        axis = _axis(node._saved_dim, index.dim())
-        places = _read(index)
-        if places is None or index.shape[axis] != 1 or _counts(places.reshape(-1)):
-            return False
-        choice.axis = axis
-        choice.repeated = places.ndim == 2 and _repeats(places)
-        return True
-    if name == "Index":
-        indices = [_read(index) for index in node._saved_indices]
-        if len(indices) != 2 or any(index is None or index.ndim != 1 for index in indices):
-            return False
-        rows, classes = indices
-        if rows is None or not _counts(rows) or classes is None or _counts(classes):
-            return False
-        choice.axis, choice.repeated = 1, _repeats(classes)
-        return True
-    target, _ = _constant_of(node)
-    if target is None or not _is_binary(target):
-        return False
-    if _is_hot(target):
-        choice.axis, choice.hot = target.ndim - 1, target
+    name, squash = operation_of(node), operation_of(squashed)
+    if name == "BinaryCrossEntropy" and squash == "Sigmoid":
+        sigmoid, _ = _source(node)
+        same = operation_of(sigmoid) == "Sigmoid" and _source(sigmoid) == _source(squashed)
+    elif name == "BinaryCrossEntropyWithLogits" and squash == "Sigmoid":
+        same = _source(node) == _source(squashed)
+    elif name in ("NllLoss", "NllLoss2d", "NllLoss2D") and squash == "Softmax":
+        logarithm, _ = _source(node)
+        same = operation_of(logarithm) == "LogSoftmax" and _source(logarithm) == _source(squashed)
     else:
-        choice.binary = True
-    return True
-
-
-def _constant_of(node: Any) -> tuple[Array | None, Any]:
-    """Returns the factor of a product that has no gradient, and the node of the other."""
-    following = [child for child, _ in node.next_functions]
-    if len(following) != 2 or (following[0] is None) == (following[1] is None):
-        return None, None
-    tensor = node._saved_other if following[1] is None else node._saved_self
-    return _read(tensor), following[0] or following[1]
-
-
-def _read(tensor: Any) -> Array | None:
-    """Returns the memory of targets as an array; None if it cannot be read, or there is too much of it."""
-    if not isinstance(tensor, torch.Tensor) or tensor.numel() > _ELEMENTS:
-        return None
-    kind = INTEGERS.get(tensor.dtype)
-    if kind is None:
-        return array_of(tensor)
-    return array_view(tensor, kind) if is_readable(tensor) and address_of(tensor) else None
-
-
-def _is_binary(values: Array) -> bool:
-    """Whether the values are zeros and ones, some of each."""
-    ones = int(np.count_nonzero(values == 1))
-    return 0 < ones < values.size and ones + int(np.count_nonzero(values == 0)) == values.size
-
-
-def _is_hot(values: Array) -> bool:
-    """Whether each row of zeros and ones has a single one."""
-    return values.ndim >= 2 and values.shape[-1] > 1 and bool((values.sum(axis=-1) == 1).all())
-
-
-def _counts(values: Array) -> bool:
-    """Whether the values are 0, 1, 2, …: each row and its own number."""
-    return bool(values.size > 1 and (values == np.arange(values.size)).all())
-
-
-def _repeats(values: Array) -> bool:
-    return bool(np.unique(values).size < values.size)
-
-
-def _normalised(node: Any, choice: _Choice) -> bool:
-    """Notes the axis of a softmax that is written as a quotient of exponentials and their sum."""
-    top, total = (child for child, _ in node.next_functions)
-    if operation_of(top) != "Exp" or operation_of(total) != "Sum":
         return False
-    summed = total.next_functions[0][0]
-    if summed is not top and (operation_of(summed) != "Exp" or summed.next_functions != top.next_functions):
+    other = read(node._saved_target) if same else None
+    if other is None:
         return False
-    sizes, dims = total._saved_self_sym_sizes, total._saved_dim
-    if len(dims) != 1:
+    if squash == "Sigmoid":
+        return other.size == target.size and _agree(other, target)
+    if target.ndim < 2 or other.size * target.shape[1] != target.size:
         return False
-    choice.normalised = _axis(dims[0], len(sizes))
-    choice.square = len(sizes) == 2 and sizes[0] == sizes[1]
-    return True
+    return bool((target.sum(axis=1) == 1).all()) and _agree(other, target.argmax(axis=1))
 
 
-def _other_axis(choice: _Choice) -> bool:
-    """Whether targets choose along another axis than that over which the probabilities sum to 1, and two of them
-    choose the same: of pairs, each may choose but one.
+def _source(node: Any) -> tuple[Any, int]:
+    """Returns the node whose result is what a node gets, in whatever shape, and which of its results it is."""
+    source: tuple[Any, int] = node.next_functions[0]
+    for _ in range(DEPTH):
+        if operation_of(source[0]) not in _RESHAPES:
+            break
+        source = source[0].next_functions[0]
+    return source
+
+
+def _agree(one: Array, other: Array) -> bool:
+    return bool((one.reshape(-1) == other.reshape(-1)).all())
+
+
+def _is_similarity(term: Term) -> bool:
+    """Returns whether a term is the mean, with a plus, of cosines between what has a gradient and vectors of length 1
+    that have none: of embeddings and their targets. Signs and axes are of length 1, too, and are no embeddings.
+    Embeddings that are near to their targets already are pushed away on purpose: an attack, or what is to be forgotten.
     """
-    axis = choice.normalised
-    if choice.axis is None or axis is None or choice.axis == axis or choice.square:
+    if not term.averaged or term.sign < 0 or operation_of(term.node) != "Mul":
         return False
-    if choice.hot is None:
-        return choice.repeated
-    return axis < choice.hot.ndim and bool((choice.hot.sum(axis=axis) > 1).any())
+    target, embedded = constant_of(term.node)
+    embedded = past(embedded)
+    if target is None or target.ndim < 2 or operation_of(embedded) != "Div":
+        return False
+    vector, length = (child for child, _ in embedded.next_functions)
+    for _ in range(DEPTH):
+        if operation_of(length) not in _AROUND_A_NORM:
+            break
+        length = length.next_functions[0][0]
+    if operation_of(length) not in ("LinalgVectorNorm", "Norm") or length.next_functions[0][0] is not vector:
+        return False
+    return _are_vectors(target) and _cosine(target, embedded) < _NEAR
+
+
+def _are_vectors(values: Array) -> bool:
+    """Returns whether all vectors along one axis but the first are of length 1, and have two numbers at least."""
+    for axis in range(1, values.ndim):
+        lengths = np.square(values, dtype=np.float64).sum(axis=axis)
+        if bool((abs(lengths - 1) < _UNIT).all()):
+            return bool((np.count_nonzero(values, axis=axis) > 1).all())
+    return False
+
+
+def _cosine(target: Array, embedded: Any) -> float:
+    """Returns the mean cosine between targets and what a quotient's node gave; 1 if it cannot be read."""
+    vectors, lengths = read(embedded._saved_self), read(embedded._saved_other)
+    if vectors is None or lengths is None or vectors.shape != target.shape:
+        return 1.0
+    with np.errstate(all="ignore"):
+        cosines = target * (vectors / lengths)
+        return float(cosines.sum() / np.square(target, dtype=np.float64).sum())

@@ -130,6 +130,11 @@ class Losses:
             self._unreduced(kind, names, args, kwargs, output)
             return
         step = self._context.step
+        if step is not None and output.requires_grad and step.mode != _TRAIN and not step.may_train:
+            # A pass without gradients, as of a target network, came after the model's: it is no evaluation's loss.
+            if self._context.session is None:
+                return  # the first backward pass opens it, and records the pass of this step
+            step = self._context.step_of_loss()
         if step is None:
             return
         if step.mode != _TRAIN:
@@ -345,10 +350,13 @@ class Losses:
         session, count = self._context.session, self._context.clock.mode_steps[_TRAIN]
         if session is None:
             return
-        if count >= _SIGNED and count & (count - 1):
+        rarely = count >= _SIGNED and count & (count - 1)
+        if rarely:
             self.kept_graphs.step(session, count)
+        else:
+            self.kept_graphs.root(session, root, count)
+        if rarely and count - self._context.looked_from >= _SIGNED:
             return
-        self.kept_graphs.root(session, root, count)
         if not self.readable(step):
             self._faint = False
             return

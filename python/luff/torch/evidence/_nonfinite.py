@@ -8,7 +8,6 @@ docs/adr/0010.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +30,6 @@ _MAX_AUTOPSIES = 3  # in a run
 _MAX_REPLAYS = 2
 _NODES = 4096
 _BYTES = 256 << 20  # of tensors examined in one autopsy
-_WAIT_S = 2.0  # longest wait for children at the end of the run
 
 
 @dataclass(slots=True)
@@ -118,9 +116,8 @@ class NonFinite:
         elif reason:
             self._waiting.append(({**record, "from": "graph", "no_replay": reason}, None))
 
-    def publish(self, session: Session, wait: bool = False) -> None:
-        """Records what is known so far. `wait` is for the end of the run: waits for a bounded time."""
-        until = time.monotonic() + _WAIT_S if wait else 0.0
+    def publish(self, session: Session, until: float = 0.0) -> None:
+        """Records what is known so far. `until` is for the end of the run: waits at most until then (monotonic)."""
         going: list[tuple[dict[str, Any], Replay | None]] = []
         for record, replay in self._waiting:
             if record.get("from") == "graph":

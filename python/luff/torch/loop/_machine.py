@@ -158,6 +158,8 @@ class Machine(Steps):
         value = LaterBatch(args, kwargs) if self.session is None else batch_hash(self.session, args, kwargs)
         if value is not None:
             self.event(_BATCH, number, value)
+        if step.mode == _EVAL and self.session is not None:
+            self.evidence.statistics.model_called(module, self.names)
         if step.samples or self.session is None:
             # A pass without gradients within a TRAIN step makes its targets; the model is not trained on its inputs.
             if step.mode != _TRAIN or self.by_hand or torch.is_grad_enabled():
@@ -165,6 +167,7 @@ class Machine(Steps):
             if self.evidence.causal.due:
                 self.evidence.causal.model_called(module, args, kwargs)
                 self.evidence.mixing.model_called(module, args, kwargs)
+                self.evidence.padding.model_called(module, args, kwargs)
         if self.session is None:
             return self._keep_early(step, module)
         if not step.begun:

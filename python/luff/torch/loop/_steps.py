@@ -162,6 +162,7 @@ class Steps(StepContext):
         if number <= ASK_AT[-1] + 1:
             self.evidence.causal.begins(number)
             self.evidence.mixing.begins(number)
+            self.evidence.padding.begins(number)
         self._begin(step)
         return step
 

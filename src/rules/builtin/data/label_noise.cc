@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -13,6 +14,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/mask_turns.h"
 #include "rules/facts/model_modules.h"
+#include "rules/facts/noise_level.h"
 #include "rules/facts/noise_target.h"
 #include "rules/facts/passes.h"
 #include "rules/facts/sample.h"
@@ -63,16 +65,21 @@ class LabelNoise final : public KeptRule {
     const std::optional<bool> train = IsTraining(view.rows.info, last_);
     if (!train) return;
     if (*train) {
+      ++steps_;
+      asked_steps_ += std::exchange(asked_, false) ? 1 : 0;
       modules_.OnStep(view);
       if (eval_rows_ > 0) Judge(sink);
       last_.Take(view.rows.info);
       Training(view, sink);
       passes_.OnTrainStep(view);
     } else {
+      asked_ = asked_ || (view.index.losses().empty() && LossReader::Read(view).empty());
       Evaluation(view);
     }
     Compare(view, *train);
-    if (*train) Unrelated(view, sink);
+    // A model that is asked before most updates makes their targets: a value that is learnt from its own
+    // estimate depends on what was done, which is no input.
+    if (*train && 2 * asked_steps_ <= steps_) Unrelated(view, sink);
     if (*train) Turned(view, sink);
     if (*train) Exchanged(view, sink);
     if (*train) OtherNoise(view, sink);
@@ -85,7 +92,11 @@ class LabelNoise final : public KeptRule {
     io("best", best_);
     io("in_a_row", in_a_row_);
     io("told", told_);
+    io("steps", steps_);
+    io("asked_steps", asked_steps_);
+    io("asked", asked_);
     io("noise", noise_);
+    io("level", level_);
     io("exchanged", exchanged_);
     io("again", again_);
     io("several_tasks", several_tasks_);
@@ -184,19 +195,28 @@ class LabelNoise final : public KeptRule {
     if (call.target.shape.size() < 2 || !IsRegression(reader_.Recognise(call).formula)) return;
     std::vector<std::shared_ptr<const SampleValues>> held;
     std::vector<const SampleValues*> inputs;
+    std::vector<const SampleValues*> others;
     bool timed = false;
+    bool numbered = false;  // an argument has one number for each row of the batch
     const std::int64_t rows = call.target.shape[0];
     for (const ModelInput& input : ModelInputsOf(view)) {
       auto sample = LoadSample(view, *input.entry);
       if (!sample) continue;
       timed = timed || (!sample->shape.empty() && sample->shape[0] == rows &&
                         ElementsOf(sample->shape) == static_cast<std::size_t>(rows));
-      if (!sample->is_float() || sample->shape != call.target.shape) continue;
-      inputs.push_back(sample.get());
+      if (sample->is_float() && sample->shape == call.target.shape) {
+        inputs.push_back(sample.get());
+      } else if (!sample->shape.empty() && sample->whole_shape[0] == call.target.whole_shape[0] &&
+                 RowsOf(*sample).count >= static_cast<std::size_t>(rows)) {
+        others.push_back(sample.get());
+        numbered = numbered || RowsOf(*sample).width == 1;
+      }
       held.push_back(std::move(sample));
     }
     noise_.Add(inputs, call.target, call.output, timed);
     if (noise_.Drowns()) TellDrownedData(view, call, sink);
+    if (inputs.size() == 1 && numbered) level_.Add(*inputs.front(), call.target, others);
+    if (level_.Hidden() && noise_.Draws()) TellHiddenTime(view, call, sink);
     if (!noise_.Holds()) return;
     told_.insert("other_noise");
     const bool drowned = noise_.spread() > kDrowned;
@@ -256,6 +276,35 @@ class LabelNoise final : public KeptRule {
     finding.threshold =
         fmt::format("a correlation above {:g} in each of {:g} rows or more, {:g} numbers (Luff)",
                     NoiseTarget::kDrowned, NoiseTarget::kDrownedRows, NoiseTarget::kElements);
+    sink.Report(std::move(finding));
+  }
+
+  // A denoiser that gets inputs of much and of little noise, and nothing that tells how much.
+  void TellHiddenTime(const StepView& view, const LossCall& call, Sink& sink) {
+    if (!told_.insert("time_missing").second) return;
+    Finding finding = Begin(view.rows.info, "time_missing");
+    finding.what =
+        "the denoiser is not told how much noise its inputs hold: the time that it gets is another";
+    finding.why = fmt::format(
+        "the targets of {} are independent draws from N(0, 1), and the input holds them {:.2g} times, give "
+        "or "
+        "take {:.2g}: in {:.0f} rows no other argument of the model goes together with that (correlation "
+        "{:.2g})",
+        call.kind, level_.mean(), level_.spread(), level_.rows(), level_.correlation());
+    finding.remedy =
+        "pass the same t to the model that the noise was mixed with: x = sqrt(abar[t]) * x0 + sqrt(1 - "
+        "abar[t]) "
+        "* noise; model(x, t)";
+    finding.causes = {"the time is not passed on, or is always the same",
+                      "a time that is drawn a second time for the model"};
+    finding.evidence = {{"rows", level_.rows()},
+                        {"level", level_.mean()},
+                        {"spread", level_.spread()},
+                        {"correlation", level_.correlation()}};
+    finding.threshold = fmt::format(
+        "levels spread over {:g} of their mean, a correlation within four standard errors of 0, {:g} rows "
+        "(Luff)",
+        NoiseLevel::kVaries, NoiseLevel::kLeastRows);
     sink.Report(std::move(finding));
   }
 
@@ -519,7 +568,11 @@ class LabelNoise final : public KeptRule {
   double eval_rows_ = 0, eval_wrong_ = 0, best_ = 0, again_ = 0, other_ = 0;
   std::int64_t in_a_row_ = 0;
   std::set<std::string> told_;
+  std::int64_t steps_ = 0,
+               asked_steps_ = 0;  // TRAIN steps; those with a pass that measures nothing before them
+  bool asked_ = false;
   NoiseTarget noise_;
+  NoiseLevel level_;
   MaskTurns trained_masks_, evaluated_masks_;
   Passes passes_;
   std::map<std::string, Dependence> dependences_;  // by name of the loss
@@ -529,7 +582,8 @@ class LabelNoise final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
-  spec.version = 8;  // 6: noise that was drawn anew; 7: that is drowned; 8: data that are
+  // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
+  spec.version = 10;
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -25,6 +25,7 @@ struct Story {
       false;        // labels have nothing to do with inputs; they are learnt by heart in the third pass
   double hint = 0;  // added to one input, times the label: all that an input of noise tells
   std::string module = "Linear";
+  bool asked = false;  // a model is asked before each update, as for targets that it makes
 };
 
 std::vector<Finding> Told(const Story& story) {
@@ -88,7 +89,10 @@ std::vector<Finding> Told(const Story& story) {
   for (int i = 0; i < kRows; ++i) order[static_cast<std::size_t>(i)] = i;
   for (; epoch < 8; ++epoch) {
     std::shuffle(order.begin(), order.end(), random);
-    for (int at = 0; at < kRows; at += kBatch) step({order.begin() + at, order.begin() + at + kBatch}, true);
+    for (int at = 0; at < kRows; at += kBatch) {
+      if (story.asked) trial.Step(query::Mode::kEval).Sample("sample/Target_input_0", {1, 1}, {0.5});
+      step({order.begin() + at, order.begin() + at + kBatch}, true);
+    }
     if (epoch % 2 == 1) step({order.begin(), order.begin() + 200}, false);
   }
   step({order.begin(), order.begin() + kBatch}, true);
@@ -127,6 +131,7 @@ TEST(LabelNoise, TargetsThatHaveNothingToDoWithInputs_AreTold) {
   EXPECT_EQ(findings[0].cause, "unrelated");
   EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
   EXPECT_LT(findings[0].evidence[1].value, 3);  // standard errors
+  EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .asked = true}).empty());
 }
 
 TEST(LabelNoise, OneValueThatTellsALittle_IsEnoughToBeSilent) {
@@ -385,6 +390,92 @@ TEST(LabelNoise, NoiseInTheInputAsItIsOrTurned_FixedNoise_OneThatIsLearntAndSmoo
   EXPECT_TRUE(Denoiser(0, false, true).empty());
   EXPECT_TRUE(Denoiser(0, false, false, true).empty());
   EXPECT_TRUE(Denoiser(0, false, false, false, true).empty());  // they hold the targets in another order
+}
+
+enum class Time : std::uint8_t {
+  kGiven,
+  kEmbedded,
+  kConstant,
+  kAnother,
+  kNone,
+  kLabels,
+  kOfABatch,
+  kBridge,
+  kWide
+};
+
+// A denoiser of rows of 16 numbers, whose noise is that of a time from 0 to 1; `even`: of one time only;
+// `sizes`: some data are 30 times as large as others.
+std::vector<Finding> Timed(Time time, bool even = false, bool sizes = false) {
+  FakeTrial trial;
+  std::mt19937 random(11);
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> uniform(0, 1);
+  constexpr std::size_t kRowsOfBatch = 64, kNumbers = kRowsOfBatch * 16;
+  for (int step = 0; step < 40; ++step) {
+    std::vector<double> inputs(kNumbers);
+    std::vector<double> outputs(kNumbers);
+    std::vector<double> targets(kNumbers);
+    std::vector<double> times(kRowsOfBatch);
+    std::vector<double> labels(kRowsOfBatch);
+    std::vector<double> embedded(kRowsOfBatch * 4);
+    const double of_batch = uniform(random);  // given as a number, of which there is no sample
+    double loss = 0;
+    for (std::size_t row = 0; row < kRowsOfBatch; ++row) {
+      const double at = uniform(random);
+      const double level = even                      ? 0.5
+                           : time == Time::kOfABatch ? of_batch
+                           : time == Time::kBridge   ? std::sqrt(at * (1 - at))
+                                                     : at;
+      const double size = sizes && row % 3 == 0 ? 30 : 1;
+      labels[row] = static_cast<double>(random() % 10);
+      times[row] = time == Time::kConstant ? 0 : time == Time::kAnother ? uniform(random) : at;
+      for (std::size_t k = 0; k < 4; ++k)
+        embedded[4 * row + k] = std::sin(level * std::pow(3.0, static_cast<double>(k)));
+      for (std::size_t i = 16 * row; i < 16 * row + 16; ++i) {
+        targets[i] = normal(random);
+        inputs[i] = level * targets[i] + size * std::sqrt(1 - level * level) *
+                                             std::sin(0.9 * static_cast<double>(i) + labels[row]);
+        outputs[i] = 0.5 * targets[i];
+        loss += 0.25 * targets[i] * targets[i] / kNumbers;
+      }
+    }
+    trial.Step().Loss(loss, "MSELoss_output_0").Event(format::EventKind::kOptimizerStep, 0);
+    trial.Sample("sample/Net_input_0", {kRowsOfBatch, 16}, inputs);
+    if (time != Time::kNone) trial.Sample("sample/Net_input_1", {kRowsOfBatch}, labels, DType::kInt64);
+    if (time == Time::kWide)
+      trial.Sample("sample/Net_input_2", {kRowsOfBatch, 300}, std::vector<double>(kRowsOfBatch * 300, 0.5));
+    if (time == Time::kEmbedded) {
+      trial.Sample("sample/Net_input_2", {kRowsOfBatch, 4}, embedded);
+    } else if (time != Time::kLabels && time != Time::kNone && time != Time::kOfABatch) {
+      trial.Sample(time == Time::kWide ? "sample/Net_input_3" : "sample/Net_input_2", {kRowsOfBatch, 1},
+                   times);
+    }
+    trial.Sample("sample/MSELoss_input_0", {kRowsOfBatch, 16}, outputs);
+    trial.Sample("sample/MSELoss_input_1", {kRowsOfBatch, 16}, targets);
+  }
+  return testing::FindingsOf(trial, "LabelNoise", ParameterSet::kLuff);
+}
+
+TEST(LabelNoise, ADenoiserThatIsNotToldTheTime_IsNamed) {
+  for (const Time time : {Time::kConstant, Time::kAnother, Time::kLabels}) {
+    const auto findings = Timed(time);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "time_missing");
+    EXPECT_NE(findings[0].remedy.find("pass the same t"), std::string::npos);
+  }
+}
+
+TEST(LabelNoise, ATimeThatIsGiven_OneLevelOfNoise_AndModelsWithoutAnyTime_AreSilent) {
+  EXPECT_TRUE(Timed(Time::kGiven).empty());
+  EXPECT_TRUE(Timed(Time::kEmbedded).empty());
+  EXPECT_TRUE(Timed(Time::kConstant, true).empty());
+  EXPECT_TRUE(Timed(Time::kConstant, true, true).empty());  // data of unlike sizes, one level
+  EXPECT_TRUE(Timed(Time::kGiven, false, true).empty());
+  EXPECT_TRUE(Timed(Time::kOfABatch).empty());
+  EXPECT_TRUE(Timed(Time::kBridge).empty());  // most noise is in the middle
+  EXPECT_TRUE(Timed(Time::kWide).empty());    // behind a condition of many numbers
+  EXPECT_TRUE(Timed(Time::kNone).empty());    // that infers the level by design
 }
 
 }  // namespace

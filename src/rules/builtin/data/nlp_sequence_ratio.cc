@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -7,6 +9,7 @@
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/model_modules.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/token_stats.h"
 #include "rules/kit/kept_rule.h"
@@ -37,6 +40,8 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::table_rows, "table_rows", "32", "smaller tables are left alone (Luff)"},
 };
 constexpr std::int64_t kSamples = 3;  // of a table before it is judged (Luff)
+constexpr double kCounted = 0.25;     // of the targets: padding that the loss counts (Luff)
+constexpr double kNearlyAll = 0.9;    // of the padded rows, which end with the same id
 
 // smdebug's rule: per tensor, 100 x count(x == token) / size > threshold for any token.
 
@@ -105,9 +110,12 @@ class Luff final : public KeptRule {
       }
     }
     if (padded) Losses(view, sink);
+    modules_.OnStep(view);
+    Counted(view, sink);
   }
   void VisitFields(Fields& io) override {
     io("told", told_);
+    io("counted", counted_, LossReader::kMaxKinds);
     io("tables", tables_);
     io("reader", reader_);
   }
@@ -154,7 +162,7 @@ class Luff final : public KeptRule {
   // Reports padding that the loss counts like any other target.
   void Losses(const StepView& view, Sink& sink) {
     for (const LossCall& call : reader_.Read(view)) {
-      if (call.output.is_float() && !call.target.is_float() && call.whole()) {
+      if (call.output.is_float() && !call.target.is_float() && call.whole() && !OnePerRow(view, call)) {
         const Recognition known = reader_.Recognise(call);
         if ((known.formula != Formula::kCrossEntropy && known.formula != Formula::kNll) || !known.by_value ||
             known.weights == Weights::kSome)
@@ -179,10 +187,152 @@ class Luff final : public KeptRule {
     }
   }
 
+  // Whether a loss has one target for each row of ids: these are classes of texts, and no tokens.
+  static bool OnePerRow(const StepView& view, const LossCall& call) {
+    const std::vector<ModelInput>& inputs = ModelInputsOf(view);
+    return std::any_of(inputs.begin(), inputs.end(), [&](const ModelInput& input) {
+      if (!IsIds(input.entry->dtype)) return false;
+      const auto ids = LoadSample(view, *input.entry);
+      return ids != nullptr && ids->whole_shape.size() == 2 &&
+             static_cast<std::size_t>(ids->whole_shape[0]) == ElementsOf(call.target.whole_shape);
+    });
+  }
+
+  // Reports a loss that counts the places at which the model's own input is padding: a table says which id
+  // that is. The answer to them is always the same one. Where rows have no mark of their end, padding is that
+  // mark, which a model of next tokens or of whole rows must learn.
+  void Counted(const StepView& view, Sink& sink) {
+    const std::set<double> ids = PaddingIds();
+    if (ids.empty() || view.rows.info.superseded) return;
+    for (const LossCall& call : reader_.Read(view)) {
+      if (!call.output.is_float() || call.target.is_float() || !call.whole()) continue;
+      const Padding found = PaddingOf(view, call, ids);
+      if (found.places == 0) continue;
+      if (!counted_.contains(call.key) && counted_.size() >= LossReader::kMaxKinds) continue;
+      std::int64_t& counted = counted_[call.key];
+      const Recognition known = reader_.Recognise(call);
+      const bool counts = (known.formula == Formula::kCrossEntropy || known.formula == Formula::kNll) &&
+                          known.by_value && known.weights != Weights::kSome &&
+                          found.target != call.settings.ignore_index;
+      const double share = static_cast<double>(found.places) / static_cast<double>(call.target.values.size());
+      if (!counts || share < kCounted) {
+        counted = 0;
+        continue;
+      }
+      if (++counted < kSamples || !told_.insert("loss " + call.kind).second) continue;
+      Finding finding = FindingAt(kName, "padding", view, TensorAt{call.loss, call.worker});
+      finding.since_step = 0;
+      finding.what = fmt::format("{:.3g} % of the targets that {} counts stand beside padding (id {:g})",
+                                 100 * share, call.kind, found.id);
+      finding.why = fmt::format(
+          "the model's input is padding at these places, as padding_idx={:g} of its table says, and the "
+          "target "
+          "is always {:g}: the model learns that at once, and the mean of the loss looks better than it is",
+          found.id, found.target);
+      finding.remedy =
+          found.target == found.id
+              ? fmt::format("give ignore_index={:g} to the loss, or leave padding out of the mean",
+                            found.target)
+              : "pad targets with -100, which the loss ignores, or leave padding out of the mean";
+      finding.causes = {"ignore_index is missing", "ignore_index is another id than that of the padding"};
+      finding.evidence = {{"share", share}, {"id", found.id}, {"target", found.target}};
+      finding.threshold = fmt::format("{:g} % of the targets, in {} captured steps in a row (Luff)",
+                                      100 * kCounted, kSamples);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  // The ids that tables of the models take for padding.
+  [[nodiscard]] std::set<double> PaddingIds() const {
+    std::set<double> ids;
+    for (const ModuleFacts& module : modules_.modules()) {
+      const std::optional<double> id =
+          module.type == "Embedding" ? module.Number("padding_idx") : std::nullopt;
+      if (id) ids.insert(*id);
+    }
+    return ids;
+  }
+
+  struct Padding {
+    double id = 0, target = 0;  // target: that of all these places
+    std::size_t places = 0;     // 0: there is none, it is not padding alone, or it marks the end
+  };
+
+  // The padding of a model's input that has a target for each id: runs of unlike length at the ends of rows
+  // (or of columns, if time comes first), whose targets are one id.
+  static Padding PaddingOf(const StepView& view, const LossCall& call, const std::set<double>& ids) {
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      if (!IsIds(input.entry->dtype) || input.entry->worker != call.worker) continue;
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr || !sample->whole() || sample->shape.size() != 2 ||
+          sample->values.size() != call.target.values.size())
+        continue;
+      for (const double id : ids) {
+        Padding found{.id = id};
+        bool same = true;
+        for (std::size_t i = 0; i < sample->values.size(); ++i) {
+          if (sample->values[i] != id) continue;
+          if (found.places++ == 0) found.target = call.target.values[i];
+          same = same && call.target.values[i] == found.target;
+        }
+        for (const bool columns : {false, true})
+          if (found.places > 0 && same && EndsIn(*sample, id, columns) &&
+              !IsEnd(*sample, call.target.values, found, columns))
+            return found;
+      }
+    }
+    return {};
+  }
+
+  // Whether all rows (or columns) end in runs of the id, of unlike length, and have it nowhere else.
+  static bool EndsIn(const SampleValues& sample, double id, bool columns) {
+    const auto rows = static_cast<std::size_t>(sample.shape[columns ? 1 : 0]);
+    const auto length = static_cast<std::size_t>(sample.shape[columns ? 0 : 1]);
+    std::set<std::size_t> lengths;
+    for (std::size_t row = 0; row < rows; ++row) {
+      std::size_t used = 0;
+      const auto at = [&](std::size_t i) {
+        return sample.values[columns ? i * rows + row : row * length + i];
+      };
+      while (used < length && at(used) != id) ++used;
+      for (std::size_t i = used; i < length; ++i) {
+        if (at(i) != id) return false;
+      }
+      lengths.insert(used);
+    }
+    return lengths.size() > 1 && !lengths.contains(0);
+  }
+
+  // Whether padding says where rows (or columns) end: no id stands in front of it in nearly all of them, and
+  // it is the target of the place before it, or the targets are the inputs.
+  static bool IsEnd(const SampleValues& sample, const std::vector<double>& targets, const Padding& padding,
+                    bool columns) {
+    const auto rows = static_cast<std::size_t>(sample.shape[columns ? 1 : 0]);
+    const auto length = static_cast<std::size_t>(sample.shape[columns ? 0 : 1]);
+    std::map<double, std::size_t> last;
+    std::size_t padded = 0;
+    std::size_t asked = 0;  // rows whose last id must foretell the padding
+    for (std::size_t row = 0; row < rows; ++row) {
+      const auto at = [&](std::size_t i) { return columns ? i * rows + row : row * length + i; };
+      std::size_t used = 0;
+      while (used < length && sample.values[at(used)] != padding.id) ++used;
+      if (used == 0 || used == length) continue;
+      ++padded;
+      ++last[sample.values[at(used - 1)]];
+      asked += targets[at(used - 1)] == padding.target ? 1 : 0;
+    }
+    std::size_t most = 0;
+    for (const auto& [id, count] : last) most = std::max(most, count);
+    return static_cast<double>(most) < kNearlyAll * static_cast<double>(padded) &&
+           (2 * asked >= padded || targets == sample.values);
+  }
+
   const Limits limits_;
   LossReader reader_;
   std::set<std::string> told_;
+  std::map<std::string, std::int64_t> counted_;  // captured steps in a row that count much padding, by call
   Tables tables_;
+  ModelModules modules_;  // read from the run, not saved
 };
 
 Result<std::vector<Token>> TokensOf(const Limits& limits) {
@@ -212,6 +362,7 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new Luff(limits));
   });
   spec.aliases = {"PaddingDominates"};
+  spec.version = 2;  // 2: padding beside which a loss counts
   spec.summary = "sequences that consist mostly of one token";
   spec.needs = [](const Parameters& all) {
     std::vector<Need> needs = SampleNeeds();

@@ -119,5 +119,107 @@ TEST(NLPSequenceRatio, LossThatCountsPadding_IsNamed_UnlessItIgnoresIt) {
   }
 }
 
+TEST(NLPSequenceRatio, ClassesOfTexts_AreNoPadding_ThoughOneHasItsNumber) {
+  for (const bool texts : {true, false}) {
+    FakeTrial trial = Story("Embedding", Padded);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<double> ids(64 * 20);
+      std::mt19937 noise(2);
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = Padded(noise, static_cast<int>(i % 20));
+      std::vector<double> labels(64);
+      for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = i % 4 == 0 ? 1 : 0;
+      trial.Step().Sample("emb_input_0", {64, 20}, ids, DType::kInt64);
+      if (texts) trial.Sample("sample/Net_input_0", {64, 20}, ids, DType::kInt64);
+      trial.Sample("sample/CrossEntropyLoss_input_0", {64, 2}, std::vector<double>(128))
+          .Sample("sample/CrossEntropyLoss_input_1", {64}, labels, DType::kInt64)
+          .Loss(std::log(2.0));
+    }
+    EXPECT_EQ(Luff(trial).size(), texts ? 0U : 1U);
+  }
+}
+
+struct Decoder {
+  int padding = 0;            // padding_idx of the table; -1: none
+  double ignored = -100;      // by the loss
+  int shortest = 3;           // of rows of 12 ids
+  bool equal = false;         // all rows have the shortest length
+  bool scattered = false;     // the id stands anywhere
+  bool other_target = false;  // targets beside padding differ
+  bool marked = true;         // rows end with an id that marks it
+  int shift = 0;              // 1: targets are the next ids
+};
+
+// 32 rows of 12 ids, of a table of 14, that a model is to repeat; rows end in zeros.
+std::vector<Finding> Told(const Decoder& story) {
+  FakeTrial trial;
+  trial.SetDocument(
+      "model",
+      R"({"models": [{"name": "Net", "modules": [{"path": "emb", "name": "emb", "type": "Embedding",
+      "settings": {"num_embeddings": 14, "padding_idx": )" +
+          std::string(story.padding < 0 ? "null" : "0") +
+          R"(}}]}], "losses": [{"type": "CrossEntropyLoss", "settings": {"ignore_index": )" +
+          std::to_string(story.ignored) + "}}]}");
+  std::mt19937 noise(4);
+  for (int step = 0; step < 6; ++step) {
+    std::vector<double> ids;
+    std::vector<double> targets;
+    std::vector<double> scores;
+    double loss = 0;
+    double counted = 0;
+    for (int row = 0; row < 32; ++row) {
+      const int length = story.equal ? story.shortest : story.shortest + row % (12 - story.shortest);
+      for (int i = 0; i < 12; ++i) {
+        const bool pad = story.scattered ? noise() % 2 == 0 : i >= length;
+        const bool end = story.marked && i + 1 == length;
+        ids.push_back(pad ? 0 : end ? 13 : 1 + static_cast<double>(noise() % 12));
+      }
+    }
+    for (int row = 0; row < 32; ++row) {
+      for (int i = 0; i < 12; ++i) {
+        const auto place = static_cast<std::size_t>(12 * row + i);
+        const bool pad = ids[place] == 0;
+        targets.push_back(pad && story.other_target ? static_cast<double>(noise() % 14)
+                          : i + story.shift < 12    ? ids[place + static_cast<std::size_t>(story.shift)]
+                                                    : 0);
+        double sum = 0;
+        for (int c = 0; c < 14; ++c) {
+          scores.push_back(0.1 * ((i + 3 * c) % 7));
+          sum += std::exp(scores.back());
+        }
+        if (targets.back() == story.ignored) continue;
+        loss += std::log(sum) - scores[scores.size() - 14 + static_cast<std::size_t>(targets.back())];
+        ++counted;
+      }
+    }
+    trial.Step()
+        .Sample("sample/Net_input_0", {32, 12}, ids, DType::kInt64)
+        .Sample("sample/CrossEntropyLoss_input_0", {384, 14}, scores)
+        .Sample("sample/CrossEntropyLoss_input_1", {384}, targets, DType::kInt64)
+        .Loss(loss / counted);
+  }
+  return Luff(trial);
+}
+
+TEST(NLPSequenceRatio, PaddingOfASmallTableThatTheLossCounts_IsNamed) {
+  const auto findings = Told({});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "padding");
+  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_NE(findings[0].remedy.find("ignore_index=0"), std::string::npos);
+}
+
+TEST(NLPSequenceRatio, PaddingThatIsIgnored_Little_NoPaddingAtAll_AndOtherTargets_AreSilent) {
+  EXPECT_TRUE(Told({.ignored = 0}).empty());
+  EXPECT_TRUE(Told({.shortest = 9}).empty());      // little of it
+  EXPECT_TRUE(Told({.padding = -1}).empty());      // no table knows of padding
+  EXPECT_TRUE(Told({.equal = true}).empty());      // a field of its own at the end of each row
+  EXPECT_TRUE(Told({.scattered = true}).empty());  // an id as any other
+  EXPECT_TRUE(Told({.other_target = true}).empty());
+  // Padding is what says that a row ends.
+  EXPECT_TRUE(Told({.marked = false}).empty());
+  EXPECT_TRUE(Told({.marked = false, .shift = 1}).empty());
+  EXPECT_EQ(Told({.shift = 1}).size(), 1U);
+}
+
 }  // namespace
 }  // namespace luff::rules::nlp_sequence_ratio_test

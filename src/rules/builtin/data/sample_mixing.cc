@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -13,6 +15,7 @@
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_modules.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -26,6 +29,7 @@ constexpr const char* kName = "SampleMixing";
 constexpr std::size_t kMaxCauses = 64;
 constexpr std::int64_t kLastStep = 64;  // of what shapes and sums show
 constexpr double kAcross = 1e-3;        // of the outputs' spread: more than rounding
+constexpr double kPadded = 1;           // of the outputs' spread: as far as rows differ from each other
 
 struct Limits {
   std::int64_t times;
@@ -50,6 +54,7 @@ class SampleMixing final : public KeptRule {
     if (info.mode != query::Mode::kTrain || info.superseded) return;
     Asked(view, sink);  // answers come when a child has them, at any step
     Reshaped(view, sink);
+    Padded(view, sink);
     if (info.mode_step > kLastStep) return;
     modules_.OnStep(view);
     const std::vector<LossCall>& calls = reader_.Read(view);
@@ -66,6 +71,9 @@ class SampleMixing final : public KeptRule {
     io("seen", seen_, kMaxCauses);
     io("told", told_, kMaxCauses);
     io("innocent", innocent_, kMaxCauses);
+    io("length", length_);
+    io("lengths_differ", lengths_differ_);
+    io("padded", padded_);
     io("reader", reader_);
   }
 
@@ -137,6 +145,51 @@ class SampleMixing final : public KeptRule {
           kAcross);
       sink.Report(std::move(finding));
     }
+  }
+
+  // Reports a model whose answer for a row is another one without the row's padding: it was asked, in
+  // evaluation mode. Only where batches are as long as their longest row, which then has a say in all others'
+  // answers.
+  void Padded(const StepView& view, Sink& sink) {
+    if (told_.contains("padding")) return;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      if (lengths_differ_ || !IsIds(input.entry->dtype)) break;
+      const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
+                                          query::Mode::kGlobal, input.entry->worker);
+      if (!shape.ok() || shape.value().shape.size() != 2) continue;
+      const std::int64_t length = shape.value().shape[1];
+      lengths_differ_ = length_ >= 0 && length_ != length;
+      length_ = length;
+      break;  // one argument tells
+    }
+    for (const auto& answer : view.index.json_events("padding")) {
+      const double change = NumberIn(*answer, "change");
+      const double rows = NumberIn(*answer, "rows");
+      if (change > kPadded && rows >= 1) padded_ = {change, rows, NumberIn(*answer, "least")};
+    }
+    if (!lengths_differ_ || !(padded_[0] > kPadded) || !told_.insert("padding").second) return;
+    Finding finding = FindingAt(kName, "padding", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = "the model's answer for a row depends on how far its batch pads it";
+    finding.why = fmt::format(
+        "batches are as long as their longest row; asked for {:g} rows alone, without their padding, the "
+        "model's "
+        "answers change by {:.2g} times the outputs' spread (median), in evaluation mode too: padding is "
+        "part "
+        "of a "
+        "mean, or what a recurrent network read last",
+        padded_[1], padded_[0]);
+    finding.remedy =
+        "leave padding out: (h * mask).sum(1) / mask.sum(1) for a mean, pack_padded_sequence or the state at "
+        "the "
+        "last real place for an RNN, a key_padding_mask for attention";
+    finding.causes = {"a mean over all places, padding included",
+                      "out[:, -1] or the last state of an RNN that has read the padding"};
+    finding.evidence = {{"change", padded_[0]}, {"rows", padded_[1]}, {"least", padded_[2]}};
+    finding.threshold = fmt::format(
+        "more than {:g} times the outputs' spread for half of the rows, asked of the model itself (Luff)",
+        kPadded);
+    sink.Report(std::move(finding));
   }
 
   // The sizes of a shape of at most 8 axes, as "2, 32, 16"; "" if there is none.
@@ -261,13 +314,16 @@ class SampleMixing final : public KeptRule {
   ModelModules modules_;
   std::map<std::string, std::int64_t> seen_;
   std::set<std::string> told_, innocent_;
+  std::int64_t length_ = -1;  // of the newest rows of ids
+  bool lengths_differ_ = false;
+  std::array<double, 3> padded_{};  // the model's answer: median change, rows, least change
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
-  spec.version = 2;  // 2: cause "reshape"
+  spec.version = 3;  // 2: cause "reshape"; 3: "padding"
   spec.summary = "outputs that depend on the other samples of the batch";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();

@@ -125,5 +125,33 @@ TEST(SampleMixing, AReshapeThatMovesTheBatch_IsTold_IfTheModelSaysSo) {
   EXPECT_TRUE(asked("0.5", "[1,1,1,1,1,1,1,1,1]").empty());
 }
 
+std::vector<Finding> Padded(const std::string& change, bool differ, int at = 3, const char* rows = "6") {
+  FakeTrial trial;
+  for (int step = 0; step < at + 8; ++step) {
+    const std::int64_t length = differ ? 7 + step % 3 : 9;
+    trial.Step().Loss(2);
+    trial.Sample("sample/Net_input_0", {4, length}, Values({4, length}), DType::kInt64);
+    if (step == at)
+      trial.EventJson(R"({"kind": "padding", "step": 2, "length": 9, "shortest": 2, "least": 0.2, "rows": )" +
+                      std::string(rows) + R"(, "change": )" + change + "}");
+  }
+  return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+}
+
+TEST(SampleMixing, AnswersThatDependOnPadding_AreTold_WhereBatchesHaveUnlikeLengths) {
+  const auto findings = Padded("1.6", true);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "padding");
+  EXPECT_EQ(findings[0].step, 3);
+  EXPECT_EQ(Padded("1.6", true, 200).size(), 1U);   // steps are faster than the child
+  EXPECT_EQ(Padded("1.6", true, 0).at(0).step, 1);  // the second length comes later
+  EXPECT_TRUE(Padded("1.6", false).empty());        // each batch is padded to one length
+  EXPECT_TRUE(Padded("0.6", true).empty());         // a maximum over places, say
+  EXPECT_TRUE(Padded("0", true).empty());
+  EXPECT_TRUE(Padded("null", true).empty());
+  EXPECT_TRUE(Padded("1e400", true).empty());
+  EXPECT_TRUE(Padded("1.6", true, 3, "\"x\"").empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::sample_mixing_test

@@ -45,7 +45,9 @@ class AccumulationScale final : public KeptRule {
       const auto kind = static_cast<EventKind>(event.row.kind);
       if (kind == EventKind::kForward && models_.size() < kMaxPasses) models_.insert(event.row.subject);
       if (kind == EventKind::kBatch && batches_.size() < kMaxPasses) batches_.insert(event.row.argument);
-      if (kind == EventKind::kClipGrad) clipped_ = true;
+      if (kind == EventKind::kClipGrad) clipped_ = clipped_ || Clips(view);
+      if (kind == EventKind::kBackward) worked_ = true;
+      cleared_ += kind == EventKind::kZeroGrad && worked_ && !updated ? 1 : 0;
       updated = updated || kind == EventKind::kOptimizerStep;
     }
     if (steps_ == 0 || !mean_) TakeLosses(view);
@@ -55,7 +57,8 @@ class AccumulationScale final : public KeptRule {
       models_.clear();
       batches_.clear();
       steps_ = 0;
-      mean_ = clipped_ = false;
+      mean_ = clipped_ = worked_ = false;
+      cleared_ = 0;
     }
   }
   void VisitFields(Fields& io) override {
@@ -64,6 +67,9 @@ class AccumulationScale final : public KeptRule {
     io("steps", steps_);
     io("mean", mean_);
     io("clipped", clipped_);
+    io("worked", worked_);
+    io("cleared", cleared_);
+    io("lost", lost_);
     io("seen", seen_);
     io("told", told_);
     io("loss", loss_);
@@ -71,6 +77,18 @@ class AccumulationScale final : public KeptRule {
   }
 
  private:
+  // False if the gradients are known to have been within the limit.
+  static bool Clips(const StepView& view) {
+    double norm = HUGE_VAL;
+    double limit = 0;
+    for (const auto& [entry, tensor] : view.index.scalars(format::Role::kOptimizerSetting)) {
+      if (tensor.name == "clip/norm") norm = entry.value;
+      if (tensor.name == "clip/limit") limit = entry.value;
+      if (tensor.name == "clip/norm_2") return true;
+    }
+    return !(norm <= limit);
+  }
+
   // Sets mean_ if the value of a loss proves that it is a mean over its samples.
   void TakeLosses(const StepView& view) {
     for (const LossCall& call : reader_.Read(view)) {
@@ -92,11 +110,14 @@ class AccumulationScale final : public KeptRule {
     const double passes = NumberIn(window, "passes");
     const Json& factors = ListIn(window, "factors");
     if (!(passes >= static_cast<double>(limits_.passes)) || !(passes <= kMaxPasses) || factors.empty() ||
-        !FlagIn(window, "added") || !FlagIn(window, "untouched") || clipped_ || !mean_)
+        !mean_)
       return;
     if (models_.size() != 1 || static_cast<double>(steps_) != passes ||
         static_cast<double>(batches_.size()) != passes)
       return;
+    const bool added = FlagIn(window, "added");
+    if (!added && FlagIn(window, "multiple")) Cleared(view, passes, factors, sink);
+    if (!added || !FlagIn(window, "untouched") || clipped_ || told_) return;
     double least = HUGE_VAL;
     double most = -HUGE_VAL;
     for (const Json& factor : factors) {
@@ -116,6 +137,36 @@ class AccumulationScale final : public KeptRule {
     if (!IsSgd(view.trial, NumberIn(window, "optimizer"))) return;
     if (++seen_ < limits_.times) return;
     Tell(view, passes, twice, sink);
+  }
+
+  // Each loss was divided by the number of passes, as one does to add gradients up, and the gradients of all
+  // but the last were cleared: the optimizer gets those of one batch, divided. Passes that are cleared to
+  // look at gradients only (attacks on inputs, gradients of single samples) divide by nothing.
+  void Cleared(const StepView& view, double passes, const Json& factors, Sink& sink) {
+    const bool divided = std::all_of(factors.begin(), factors.end(), [&](const Json& factor) {
+      return factor.is_number() && std::abs(factor.get<double>() * passes - 1) <= 1e-6;
+    });
+    if (!divided || static_cast<double>(cleared_) < passes - 1) {
+      lost_ = 0;
+      return;
+    }
+    if (++lost_ < limits_.times) return;
+    told_ = true;
+    Finding finding = FindingAt(kName, "cleared", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "gradients of {:g} batches are meant to add up, and only the last one's are used", passes);
+    finding.why = fmt::format(
+        "each loss came in with a factor of 1/{:g}, and gradients were cleared before each of the {:g} "
+        "backward "
+        "passes of an update: {:g} of {:g} batches are thrown away, and the update is that of one batch "
+        "divided by {:g}",
+        passes, passes, passes - 1, passes, passes);
+    finding.remedy = "call optimizer.zero_grad() once for each update, right after optimizer.step()";
+    finding.causes = {"zero_grad() stands in the loop over batches, outside of the condition for step()"};
+    finding.evidence = {{"passes", passes}, {"factor", 1 / passes}};
+    finding.threshold = fmt::format("a fact, in {} updates (Luff)", limits_.times);
+    sink.Report(std::move(finding));
   }
 
   // SGD's update scales with the gradient; other optimizers divide the scale out again.
@@ -155,7 +206,9 @@ class AccumulationScale final : public KeptRule {
   std::set<std::uint32_t> models_;  // models called since the last update
   std::set<std::uint64_t> batches_;
   std::int64_t steps_ = 0, seen_ = 0;
-  bool mean_ = false, clipped_ = false, told_ = false;
+  std::int64_t cleared_ = 0,
+               lost_ = 0;  // zero_grad() since the window's first pass; windows that lost passes
+  bool mean_ = false, clipped_ = false, worked_ = false, told_ = false;
   std::string loss_;
 };
 
@@ -163,7 +216,9 @@ class AccumulationScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<AccumulationScale>(kName, kParams);
-  spec.summary = "gradients of several batches that are added up instead of averaged";
+  spec.version = 2;  // 2: "cleared"
+  spec.summary =
+      "gradients of several batches that are added up instead of averaged, or cleared but for the last";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

@@ -15,6 +15,8 @@ struct Story {
   std::string optimizer = "SGD";
   bool added = true, untouched = true, same_batch = false, clipped = false;
   bool sum = false;  // the loss is a sum
+  bool cleared = false, multiple = false;
+  double norm = 0;  // of the gradients, which are clipped to 2
   int models = 1;
   int windows = 3;
 };
@@ -40,15 +42,22 @@ std::vector<Finding> Told(const Story& story) {
           .Loss(loss, "MSELoss_output_0")
           .Event(EventKind::kForward, static_cast<std::uint32_t>(pass % story.models))
           .Event(EventKind::kBatch, 0, story.same_batch ? 7 : ++batch << 40);
+      if (story.cleared) trial.Event(EventKind::kZeroGrad, 0);
+      trial.Event(EventKind::kBackward);
     }
     if (story.clipped) trial.Event(EventKind::kClipGrad);
+    if (story.norm > 0) {
+      trial.Event(EventKind::kClipGrad)
+          .Scalar("clip/norm", format::Role::kOptimizerSetting, story.norm)
+          .Scalar("clip/limit", format::Role::kOptimizerSetting, 2);
+    }
     trial.Event(EventKind::kOptimizerStep, 0);
     std::string factors;
     for (int pass = 0; pass < story.passes; ++pass)
       factors += fmt::format("{}{}", pass == 0 ? "" : ", ", story.factor);
     trial.EventJson(fmt::format(
-        R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}}})",
-        story.passes, factors, story.added, story.untouched));
+        R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}, "multiple": {}}})",
+        story.passes, factors, story.added, story.untouched, story.multiple));
   }
   return testing::FindingsOf(trial, "AccumulationScale", ParameterSet::kLuff);
 }
@@ -61,12 +70,39 @@ TEST(AccumulationScale, GradientsThatAreAddedUp_AreToldInTheSecondUpdate) {
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_TRUE(Told({.windows = 1}).empty());
   EXPECT_EQ(Told({.passes = 3}).size(), 1U);
+  EXPECT_EQ(Told({.norm = 1.5}).size(), 1U);  // within the limit
+  EXPECT_TRUE(Told({.norm = 2.5}).empty());
 }
 
 TEST(AccumulationScale, DividedTwice_IsToldToo) {
   const auto findings = Told({.factor = 1.0 / 16});
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "scaled_twice");
+}
+
+TEST(AccumulationScale, GradientsThatAreClearedBeforeTheyAddUp_AreToldOfAnyOptimizer) {
+  const Story story = {.factor = 0.25, .added = false, .cleared = true, .multiple = true};
+  const auto findings = Told(story);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "cleared");
+  EXPECT_EQ(findings[0].step, 7);
+  Story other = story;
+  other.optimizer = "Adam";
+  other.clipped = true;
+  other.untouched = false;
+  EXPECT_EQ(Told(other).size(), 1U);
+  other = story;
+  other.factor = 1;  // attacks on inputs
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.multiple = false;  // added up by hand, and set before the update
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.same_batch = true;  // several views of one batch
+  EXPECT_TRUE(Told(other).empty());
+  other = story;
+  other.cleared = false;  // gradients that were zero
+  EXPECT_TRUE(Told(other).empty());
 }
 
 TEST(AccumulationScale, OtherFactors_AreSilent) {

@@ -20,7 +20,11 @@ constexpr const char* kCause = "always";
 constexpr const char* kNorm = "clip/norm";
 constexpr const char* kOneSided = "one_sided";
 constexpr const char* kMisplaced = "misplaced";
-constexpr double kUsualLimit = 1e6;  // a larger one is given to learn the norm
+constexpr const char* kScaled = "scaled";
+constexpr std::int64_t kScaledUpdates = 8;
+constexpr double kLeastScale = 8, kEqual = 0.02;
+constexpr double kLeastOfScale = 0.01;  // a limit above this share of the scale was multiplied by it, too
+constexpr double kUsualLimit = 1e6;     // a larger one is given to learn the norm
 constexpr std::int64_t kMisplacedUpdates = 16;
 using format::EventKind;
 
@@ -58,6 +62,7 @@ class ClipSaturated final : public KeptRule {
     tracker_.OnStep(view);
     JudgeSides(view, sink);
     JudgePlace(view, sink);
+    JudgeScale(view, sink);
     const query::Trial::ScalarEntry* norm = nullptr;
     for (const auto& entry : view.rows.scalars) {
       const std::string& name = view.trial.tensor(entry.tensor).name;
@@ -75,7 +80,9 @@ class ClipSaturated final : public KeptRule {
     if (row_ == 0) since_ = info.mode_step;
     least_ = row_ == 0 ? factor : std::min(least_, factor);
     ++row_;
-    if (row_ < limits_.steps || !tracker_.EnoughEvidence(limits_.steps) || tracker_.AnyImproved(0.02)) return;
+    if (scaled_open_ || row_ < limits_.steps || !tracker_.EnoughEvidence(limits_.steps) ||
+        tracker_.AnyImproved(0.02))
+      return;
     open_ = true;
     Finding finding = FindingAt(kName, kCause, view, *norm);
     finding.since_step = since_;
@@ -117,6 +124,11 @@ class ClipSaturated final : public KeptRule {
     io("place_updates", place_updates_);
     io("place_open", place_open_);
     io("optimizer", optimizer_);
+    io("scaled", scaled_);
+    io("scaled_since", scaled_since_);
+    io("scaled_open", scaled_open_);
+    io("unscaled", unscaled_);
+    io("scale", scale_);
     io("place_limit", place_limit_);
   }
 
@@ -231,8 +243,62 @@ class ClipSaturated final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // A loss scaler multiplies the loss by a large factor, and divides the gradients by it before they are
+  // used. Clipped before that, they come out with a norm of the limit divided by the factor.
+  void JudgeScale(const StepView& view, Sink& sink) {
+    const std::uint32_t worker = view.index.first_worker();
+    double limit = 0;
+    std::int64_t clips = 0;
+    for (const query::EventAt& event : view.rows.events) {
+      if (event.worker != worker) continue;
+      const auto kind = static_cast<EventKind>(event.row.kind);
+      if (kind == EventKind::kScaleLoss) scale_ = std::bit_cast<double>(event.row.argument);
+      if (kind == EventKind::kClipGrad) limit = std::bit_cast<double>(event.row.argument);
+      clips += kind == EventKind::kClipGrad ? 1 : 0;
+    }
+    if (clips != 1 || !(limit > 0) || !(scale_ >= kLeastScale) || limit >= kLeastOfScale * scale_) return;
+    double norm = 0;
+    for (const auto& [entry, tensor] : view.index.scalars(format::Role::kOptimizerSetting))
+      if (tensor.name == kNorm) norm = entry.value;
+    double squares = 0;
+    for (const auto& [entry, tensor] : view.index.summaries(format::Role::kGradient))
+      squares += entry.worker == worker ? entry.summary.l2() * entry.summary.l2() : 0;
+    if (!std::isfinite(norm) || !(norm > limit) || !(squares > 0) || !std::isfinite(squares)) return;
+    const double used = std::sqrt(squares) * scale_ / limit;
+    if (!(std::abs(used - 1) <= kEqual)) {
+      scaled_ = 0;
+      unscaled_ = true;
+      if (std::exchange(scaled_open_, false)) sink.Heal(kScaled, kNorm, view.rows.info.mode_step);
+      return;
+    }
+    if (scaled_++ == 0) scaled_since_ = view.rows.info.mode_step;
+    if (scaled_ < kScaledUpdates) return;
+    scaled_open_ = true;
+    Finding finding = FindingAt(kName, kScaled, view, TensorAt{format::kNoId, worker});
+    finding.tensor = kNorm;
+    finding.since_step = unscaled_ ? scaled_since_ : 0;
+    finding.what = fmt::format(
+        "gradients are clipped while they are still multiplied by the loss scale of {:g}: what is used has a "
+        "norm of {:.2g}",
+        scale_, std::sqrt(squares));
+    finding.why = fmt::format(
+        "in {} updates in a row the norm before clipping was above the limit of {:g}, and the gradients that "
+        "the optimizer got have that limit divided by the scale as their norm",
+        scaled_, limit);
+    finding.remedy =
+        "call scaler.unscale_(optimizer) before clip_grad_norm_, and scaler.step(optimizer) after it";
+    finding.causes = {"clip_grad_norm_ stands before scaler.unscale_()", "scaler.unscale_() is missing"};
+    finding.evidence = {{"scale", scale_}, {"limit", limit}, {"norm_used", std::sqrt(squares)}};
+    finding.threshold = fmt::format("a fact: equal within {:g} % in {} updates in a row (Luff)", 100 * kEqual,
+                                    kScaledUpdates);
+    sink.Report(std::move(finding));
+  }
+
   const Limits limits_;
   LossTracker tracker_;
+  std::int64_t scaled_ = 0, scaled_since_ = 0;   // updates in a row whose gradients were clipped as scaled
+  double scale_ = 0;                             // of the loss, the newest
+  bool scaled_open_ = false, unscaled_ = false;  // `unscaled_`: some update was as it should be
   bool waiting_ = false, behind_ = false,
        early_ = false;  // a gradient waits for an update; was used; clipped before it is made
   std::int64_t in_vain_ = 0, behind_updates_ = 0, since_update_ = 0, place_updates_ = 0;
@@ -249,10 +315,10 @@ class ClipSaturated final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ClipSaturated>(kName, kParams);
-  spec.version = 3;  // 3: "misplaced"
+  spec.version = 4;  // 3: "misplaced"; 4: "scaled"
   spec.summary =
       "clipping cuts every gradient by a large factor and nothing is learnt, cuts one side off, or comes at "
-      "the wrong place";
+      "the wrong place, as before a loss scale is taken off";
   spec.needs = [](const Parameters&) -> std::vector<Need> {  // settings are always recorded
     return {{.collection = "gradients",
              .roles = {format::Role::kGradient},

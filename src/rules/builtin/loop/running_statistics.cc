@@ -4,7 +4,10 @@
 #include <string>
 
 #include "base/format.h"
+#include "rules/facts/json_event.h"
+#include "rules/facts/model_facts.h"
 #include "rules/facts/model_modules.h"
+#include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -16,6 +19,7 @@ namespace {
 using format::EventKind;
 constexpr const char* kName = "RunningStatistics";
 constexpr std::size_t kMaxModels = 256;
+constexpr std::int64_t kUpdates = 32;  // of any optimizer, before a model is said to be left behind
 
 // Bits of the event `forward` (docs/spec/evidence.md).
 constexpr std::uint64_t kTraining = 1U << 8, kTold = 1U << 12;
@@ -44,6 +48,7 @@ class RunningStatistics final : public KeptRule {
     if (view.rows.info.superseded) return;
     loaded_ = loaded_ || LoadsWeights(view.index);
     modules_.OnStep(view);
+    LeftBehind(view, sink);
     const bool trains = view.rows.info.mode == query::Mode::kTrain;
     bool evaluates = false;
     for (const query::EventAt& event : view.index.events(EventKind::kForward)) {
@@ -69,9 +74,62 @@ class RunningStatistics final : public KeptRule {
     io("evaluating", evaluating_);
     io("loaded", loaded_);
     io("open", open_);
+    io("updates", updates_);
+    io("behind", behind_, kMaxModels);
+    io("told", told_);
   }
 
  private:
+  // A model that is evaluated, whose weights move without an optimizer, and whose statistics do not: an
+  // average of another model's weights, which left the buffers out.
+  void LeftBehind(const StepView& view, Sink& sink) {
+    updates_ += static_cast<std::int64_t>(view.index.events(EventKind::kOptimizerStep).size());
+    for (const auto& event : view.index.json_events("initial_statistics")) {
+      const auto model = event->find("model");
+      const double layers = NumberIn(*event, "layers");
+      if (model == event->end() || !model->is_string()) continue;
+      const auto& name = model->get_ref<const std::string&>();
+      if (!(layers > 0)) {
+        behind_.erase(name);
+        if (told_ == name) {
+          sink.Heal("left_behind", "", view.rows.info.mode_step);
+          told_.clear();
+        }
+      } else if (behind_.size() < kMaxModels && name.size() < kMaxName) {
+        behind_[name] = std::min(layers, 1e6);
+      }
+    }
+    if (behind_.empty() || !told_.empty() || updates_ < kUpdates ||
+        view.rows.info.mode != query::Mode::kTrain)
+      return;
+    const ModelFacts& facts = view.memo.Facts(view);
+    for (const auto& [name, layers] : behind_) {
+      if (!facts.AnyOptimized() || facts.IsPartlyOptimized(name)) continue;
+      told_ = name;
+      Finding finding = FindingAt(kName, "left_behind", view, TensorAt{format::kNoId});
+      finding.since_step = 0;
+      finding.what = fmt::format(
+          "{} is evaluated with the running statistics of the start (mean 0, variance 1), while its weights "
+          "change",
+          name);
+      finding.why = fmt::format(
+          "no optimizer holds its weights, so they are an average or a copy of another model's; the buffers "
+          "of "
+          "its {:g} layers of batch normalisation were not copied with them",
+          layers);
+      finding.remedy =
+          "copy the buffers with the weights: for a, b in zip(average.buffers(), model.buffers()): "
+          "a.copy_(b); "
+          "or "
+          "work them out again with torch.optim.swa_utils.update_bn";
+      finding.causes = {"an average (EMA, SWA) of parameters() only", "load of a state without buffers"};
+      finding.evidence = {{"layers", layers}, {"updates", updates_}};
+      finding.threshold =
+          fmt::format("a fact: all of them, and weights that changed; {} updates (Luff)", kUpdates);
+      sink.Report(std::move(finding));
+      return;
+    }
+  }
   void Judge(const StepView& view, Sink& sink) {
     // The largest count of all models: that of the layer's own model can only be smaller.
     std::int64_t passes = 0;
@@ -122,7 +180,11 @@ class RunningStatistics final : public KeptRule {
   const Limits limits_;
   std::map<std::uint32_t, std::int64_t> passes_;  // training passes by number of the model
   std::int64_t evaluations_ = 0;
+  static constexpr std::size_t kMaxName = 256;
   bool evaluating_ = false, loaded_ = false, open_ = false;
+  std::int64_t updates_ = 0;
+  std::map<std::string, double> behind_;  // models whose statistics are those of the start -> layers
+  std::string told_;                      // the one that the finding names
   ModelModules modules_;
 };
 
@@ -130,7 +192,8 @@ class RunningStatistics final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RunningStatistics>(kName, kParams);
-  spec.summary = "batch normalisation whose running statistics hardly move";
+  spec.version = 2;  // 2: "left_behind"
+  spec.summary = "batch normalisation whose running statistics hardly move, or are those of the start";
   return spec;
 }
 

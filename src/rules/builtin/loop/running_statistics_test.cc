@@ -1,3 +1,6 @@
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "rules/testing/recorder.h"
@@ -41,6 +44,44 @@ TEST(RunningStatistics, Ordinary_Loaded_Untracked_AndFrozenLayers_AreSilent) {
   EXPECT_TRUE(
       With(R"("BatchNorm1d", "training": true, "settings": {"momentum": 1e-4, "track_running_stats": false})")
           .empty());
+}
+
+// An average of the weights of Net, which is evaluated after every 20 updates.
+std::vector<Finding> Average(int layers, const std::string& optimizer = "null", int moves_at = 400,
+                             int updates = 100, const std::string& trained = "\"SGD\"") {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [
+    {"name": "Net", "parameters": [{"path": "w", "name": "Net.w", "optimizer": )" +
+                                 trained + R"(}]},
+    {"name": "Net_1", "parameters": [{"path": "w", "name": "Net_1.w", "optimizer": )" +
+                                 optimizer + R"(}]}],
+    "optimizers": [{"number": 0, "name": "SGD"}]})");
+  for (int step = 0; step < updates; ++step) {
+    trial.Step().Event(EventKind::kOptimizerStep, 0).Event(EventKind::kForward, 7, kTraining | kTold);
+    const int told = step >= moves_at ? 0 : layers;
+    if (step % 20 == 0)
+      trial.EventJson(R"({"kind": "initial_statistics", "model": "Net_1", "layers": )" +
+                      std::to_string(told) + "}");
+  }
+  return testing::FindingsOf(trial, "RunningStatistics", ParameterSet::kLuff);
+}
+
+TEST(RunningStatistics, AnAverageWithoutBuffers_IsToldOnce_AndHealsWhenTheyCome) {
+  const auto findings = Average(2);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "left_behind");
+  EXPECT_EQ(findings[0].step, 31);
+  EXPECT_FALSE(findings[0].healed);
+  EXPECT_NE(findings[0].remedy.find("buffers"), std::string::npos);
+  EXPECT_TRUE(Average(2, "null", 60).at(0).healed);
+}
+
+TEST(RunningStatistics, ModelsThatAreTrained_ThatMove_AndNewOnes_AreSilent) {
+  EXPECT_TRUE(Average(0).empty());              // buffers come along
+  EXPECT_TRUE(Average(2, "\"SGD\"").empty());   // trained with frozen statistics: ModeMismatch's
+  EXPECT_TRUE(Average(2, "null", 20).empty());  // the first evaluation only
+  EXPECT_TRUE(Average(2, "null", 400, 30).empty());
+  EXPECT_TRUE(Average(2, "null", 400, 100, "null").empty());  // weights that are changed by hand, all of them
 }
 
 }  // namespace

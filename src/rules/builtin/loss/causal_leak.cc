@@ -1,3 +1,8 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +12,8 @@
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
+#include "rules/facts/loss_call.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -47,8 +54,14 @@ class CausalLeak final : public KeptRule {
       Tell(view, *answer, change, sink);
       return;
     }
+    if (view.rows.info.superseded) return;
+    if (const std::optional<bool> ahead = AreAhead(view)) ahead_ = *ahead ? ahead_ + 1 : 0;
+    if (ahead_ >= kAhead) TellAhead(view, sink);
   }
-  void VisitFields(Fields& io) override { io("told", told_); }
+  void VisitFields(Fields& io) override {
+    io("told", told_);
+    io("ahead", ahead_);
+  }
 
  private:
   void TellCopied(const StepView& view, const Json& answer, Sink& sink) {
@@ -105,16 +118,94 @@ class CausalLeak final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Whether the targets of the step's only loss are a model's ids two places further on; nullopt if there are
+  // no such targets at all.
+  static std::optional<bool> AreAhead(const StepView& view) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    if (calls.size() != 1 || !IsIds(calls.front().target.dtype)) return std::nullopt;
+    const LossCall& call = calls.front();
+    std::vector<std::shared_ptr<const SampleValues>> given;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      if (!IsIds(input.entry->dtype)) continue;
+      auto ids = LoadSample(view, *input.entry);
+      if (ids == nullptr || ids->shape.size() != 2 || !ids->whole() || RowsOf(*ids).width < kLength) continue;
+      if (ElementsOf(call.target.whole_shape) % RowsOf(*ids).count == 0) given.push_back(std::move(ids));
+    }
+    std::optional<bool> ahead;
+    for (const auto& ids : given) {
+      const Rows rows = RowsOf(*ids);
+      const std::size_t width = ElementsOf(call.target.whole_shape) / rows.count;
+      if (width > rows.width || width + 2 < rows.width) continue;
+      const auto fits = [&](std::size_t shift) {
+        return Agreement(*ids, call.target.values, width, shift, call.settings.ignore_index);
+      };
+      const bool fitting = fits(0) >= kFits || fits(1) >= kFits;
+      // Labels that are passed along are the next tokens of another argument.
+      const bool labels = fitting && std::any_of(given.begin(), given.end(), [&](const auto& other) {
+                            return other != ids && other->shape == ids->shape &&
+                                   Agreement(*other, ids->values, rows.width, 1, NAN) >= kFits;
+                          });
+      if (fitting && !labels) return false;
+      if (!fitting)
+        ahead = ahead.value_or(false) || (fits(2) >= kFits && fits(0) <= kOther && fits(1) <= kOther);
+    }
+    return ahead;
+  }
+
+  // The share of targets, `width` for each row of ids, that are the id of their row `shift` places further
+  // on; 0 if too few can be compared.
+  static double Agreement(const SampleValues& ids, const std::vector<double>& targets, std::size_t width,
+                          std::size_t shift, double ignored) {
+    const Rows rows = RowsOf(ids);
+    std::size_t compared = 0;
+    std::size_t equal = 0;
+    for (std::size_t row = 0; row < targets.size() / width && row < rows.count; ++row) {
+      for (std::size_t i = 0; i < width && i + shift < rows.width; ++i) {
+        const double target = targets[row * width + i];
+        if (target < 0 || target == ignored) continue;
+        ++compared;
+        equal += target == ids.values[row * rows.width + i + shift] ? 1 : 0;
+      }
+    }
+    return compared < kPlaces ? 0 : static_cast<double>(equal) / static_cast<double>(compared);
+  }
+
+  void TellAhead(const StepView& view, Sink& sink) {
+    if (std::exchange(told_, true)) return;
+    const LossCall& call = LossReader::Read(view).front();
+    Finding finding = FindingAt(kName, "shifted_twice", view, TensorAt{call.loss, call.worker});
+    finding.since_step = 0;
+    finding.what = "the targets are the model's tokens two places further on, not the next ones";
+    finding.why =
+        "id by id the target of each place is the one after the next: what the model says is taken for the "
+        "next "
+        "token where it is used, and is never right";
+    finding.remedy =
+        "shift once: give labels=tokens to a model that shifts by itself, or inputs tokens[:, :-1] and "
+        "targets "
+        "tokens[:, 1:]";
+    finding.causes = {"targets that are shifted by the script and by the model",
+                      "windows whose targets begin one place too late"};
+    finding.evidence = {{"captured_steps", static_cast<double>(ahead_)}};
+    finding.threshold =
+        fmt::format("{:g} % of the targets of {} captured steps in a row (Luff)", 100 * kFits, kAhead);
+    sink.Report(std::move(finding));
+  }
+
+  static constexpr std::size_t kLength = 8, kPlaces = 64;  // of a row; that are compared
+  static constexpr double kFits = 0.99, kOther = 0.5;
+  static constexpr std::int64_t kAhead = 3;  // captured steps in a row
   const Limits limits_;
   bool told_ = false;
+  std::int64_t ahead_ = 0;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<CausalLeak>(kName, kParams);
-  spec.version = 2;  // 2: cause "not_shifted"
-  spec.summary = "a model of next tokens that sees them";
+  spec.version = 3;  // 2: cause "not_shifted"; 3: "shifted_twice"
+  spec.summary = "a model of next tokens that sees them, or is trained on others";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

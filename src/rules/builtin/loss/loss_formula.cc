@@ -1,12 +1,16 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "rules/facts/phases.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -64,8 +68,17 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "too, so that wrong answers are the best",
      "weight by (1 - p) ** gamma", "p where 1 - p is meant", true},
     {"overlap_minimised", "the training makes the overlap of output and target small",
-     "the loss is a Dice coefficient or an intersection over union itself, which is 1 for the right answer",
-     "minimise 1 - overlap", "the coefficient in the place of the loss", true},
+     "the loss is a Dice coefficient or an intersection over union itself, which is 1 for the right answer, "
+     "or adds it to another loss of the same targets",
+     "minimise 1 - overlap: put a minus before the coefficient", "the coefficient in the place of the loss",
+     true},
+    {"similarity_minimised", "the training makes embeddings and their targets unlike",
+     "the loss is the mean cosine between the model's vectors and vectors without a gradient, with a plus: "
+     "it "
+     "is "
+     "least where they are opposite",
+     "put a minus before the similarity: loss = -F.cosine_similarity(p, z.detach()).mean(), or 1 - it",
+     "the minus of the similarity is missing", false},
     {"divergence_maximised", "the training makes the divergence of its codes from N(0, 1) large",
      "1 + log(variance) - mean**2 - variance is minus twice the divergence, and it is added to the loss as "
      "it "
@@ -87,12 +100,27 @@ constexpr std::array kFaults = std::to_array<Fault>({
      "least value, and gradients are small",
      "remove one of the two: the one at the end of the model, or the one in the loss",
      "the model ends with a sigmoid or softmax, and the loss applies one, too", false},
+    {"moving_gain", "the gain of the policy is part of the graph: the critic is trained by the policy's loss",
+     "log-probabilities of the actions are multiplied by an advantage that comes from the critic's values "
+     "with "
+     "their gradient; the same values are fitted to returns: the policy's term moves them to whatever makes "
+     "it "
+     "small",
+     "detach the advantage: advantage = (returns - values).detach()", "an advantage without detach()", false},
     {"moving_target", "training moves the target of the loss, too",
      "the target is a number plus a discount times an answer of a model, and it is part of the graph: its "
      "gradient changes that answer so that the target meets the prediction",
      "compute the target under torch.no_grad(), or detach() it", "a bootstrapped target without detach()",
      false},
 });
+
+// Whether a fault is only that the loss goes the wrong way: for some rows, at least.
+bool IsDirection(std::string_view fault) noexcept {
+  constexpr std::string_view kNames[] = {"likelihood_minimised", "half_of_bce",       "mean_error",
+                                         "focal_upside_down",    "overlap_minimised", "similarity_minimised",
+                                         "divergence_maximised", "errors_maximised"};
+  return std::find(std::begin(kNames), std::end(kNames), fault) != std::end(kNames);
+}
 
 class LossFormula final : public KeptRule {
  public:
@@ -102,27 +130,42 @@ class LossFormula final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain || info.superseded) return;
     const auto& updates = view.index.events(format::EventKind::kOptimizerStep);
-    for (const query::EventAt& event : updates) {
-      if (event.row.subject < 64) optimizers_ |= std::uint64_t{1} << event.row.subject;
+    if (phases_.OnStep(view)) {  // another loss; what was told of the first phase stands
+      fault_.clear();
+      if (!told_.empty() && earlier_.size() < kFaults.size()) earlier_.insert(told_);
+      told_.clear();
+      updates_ = 0;
     }
     for (const auto& event : view.index.json_events("loss_formula")) {
       const auto fault = event->find("fault");
       if (fault == event->end() || !fault->is_string()) continue;
       const auto& name = fault->get_ref<const std::string&>();
-      fault_ = Known(name) == nullptr ? "" : name;
+      const std::string before = std::exchange(fault_, Known(name) == nullptr ? "" : name);
+      if (fault_ != before) {
+        later_ = all_ >= limits_.updates;
+        // A model that was trained may be made worse on purpose: rows that are to be forgotten, an attack.
+        if (later_ && IsDirection(fault_)) fault_.clear();
+      }
       updates_ = 0;
+      first_step_ = info.mode_step;
     }
+    all_ += updates.empty() ? 0 : 1;
     const Fault* fault = Known(fault_);
-    // Adversaries, whose optimizers take turns, have losses that fit no target.
-    if (fault == nullptr || (optimizers_ & (optimizers_ - 1)) != 0) {
+    // Adversaries, whose optimizers take turns, have losses that fit no target, though one of them may have
+    // been trained alone at first.
+    if (phases_.several()) {
+      for (const std::string& earlier : std::exchange(earlier_, {}))
+        if (earlier != told_) sink.Heal(earlier, "", info.mode_step);
+    }
+    if (fault == nullptr || phases_.several()) {
       if (!told_.empty()) sink.Heal(told_, "", info.mode_step);
       told_.clear();
       return;
     }
     if (!told_.empty() || updates.empty() || ++updates_ < limits_.updates) return;
     Finding finding = FindingAt(kName, fault_.c_str(), view, TensorAt{format::kNoId});
-    finding.severity = fault->stop ? Severity::kStop : Severity::kWarn;
-    finding.since_step = 0;
+    finding.severity = fault->stop && !later_ ? Severity::kStop : Severity::kWarn;
+    finding.since_step = first_step_;
     finding.what = fault->what;
     finding.why = fmt::format("the graph of the backward pass says so: {}", fault->why);
     finding.remedy = fault->remedy;
@@ -134,10 +177,14 @@ class LossFormula final : public KeptRule {
   }
 
   void VisitFields(Fields& io) override {
-    io("optimizers", optimizers_);
+    io("phases", phases_);
+    io("first_step", first_step_);
     io("updates", updates_);
     io("fault", fault_, kMaxName);
     io("told", told_, kMaxName);
+    io("earlier", earlier_, kFaults.size());
+    io("all", all_);
+    io("later", later_);
   }
 
  private:
@@ -150,16 +197,19 @@ class LossFormula final : public KeptRule {
   }
 
   const Limits limits_;
-  std::uint64_t optimizers_ = 0;
-  std::int64_t updates_ = 0;
+  Phases phases_;
+  std::int64_t updates_ = 0, first_step_ = 0;  // since the fault was read
+  std::int64_t all_ = 0;                       // steps with updates, of the run
+  bool later_ = false;                         // the fault was read behind updates without it
   std::string fault_, told_;
+  std::set<std::string> earlier_;  // told of earlier phases
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossFormula>(kName, kParams);
-  spec.version = 2;  // 2: "squashed_twice"
+  spec.version = 4;  // 2: "squashed_twice"; 4: phases, "moving_gain", "similarity_minimised"
   spec.summary = "a loss that a script writes itself, of a formula that cannot be meant";
   return spec;
 }

@@ -30,8 +30,8 @@ std::vector<Finding> Told(const Story& story) {
 }
 
 TEST(LossFormula, EachFault_IsToldOnceAfterSixteenUpdates) {
-  for (const char* fault :
-       {"softmax_axis", "half_of_bce", "squared_mean", "margin_of_zeros", "squashed_twice"}) {
+  for (const char* fault : {"softmax_axis", "half_of_bce", "squared_mean", "margin_of_zeros",
+                            "squashed_twice", "similarity_minimised", "moving_gain"}) {
     const auto findings = Told({.event = Event(fault)});
     ASSERT_EQ(findings.size(), 1U) << fault;
     EXPECT_EQ(findings[0].cause, fault);
@@ -51,6 +51,64 @@ TEST(LossFormula, AFewUpdates_AnotherRootAndAdversaries_AreSilent) {
   EXPECT_TRUE(Told({.event = Event("mean_error"), .steps = 15}).empty());
   EXPECT_TRUE(Told({.event = Event("mean_error"), .taken_back = 8}).empty());
   EXPECT_TRUE(Told({.event = Event("mean_error"), .optimizers = 2}).empty());
+}
+
+// The first phase has 20 updates.
+std::vector<Finding> OfTwoPhases(const std::string& first, const std::string& second, int steps) {
+  FakeTrial trial;
+  for (int step = 0; step < 20 + steps; ++step) {
+    trial.Step().Loss(2).Event(EventKind::kOptimizerStep, step < 20 ? 0 : 1);
+    if (step == 0) trial.EventJson(first);
+    if (step == 21) trial.EventJson(second);
+  }
+  return testing::FindingsOf(trial, "LossFormula", ParameterSet::kLuff);
+}
+
+TEST(LossFormula, ASecondPhaseHasALossOfItsOwn) {
+  const auto findings = OfTwoPhases(Event(""), Event("squared_mean"), 24);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 36);
+  EXPECT_EQ(findings[0].since_step, 21);
+  EXPECT_TRUE(OfTwoPhases(Event(""), Event(""), 24).empty());
+  EXPECT_TRUE(OfTwoPhases(Event(""), Event("squared_mean"), 12).empty());
+  const auto first = OfTwoPhases(Event("mean_error"), Event(""), 24);  // what was told stands
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_FALSE(first[0].healed);
+}
+
+// Rows that are to be forgotten, patches that are to mislead: a trained model is made worse on purpose.
+TEST(LossFormula, ALaterPhaseMayGoTheOtherWay_AndIsNeverStopped) {
+  for (const char* fault :
+       {"likelihood_minimised", "half_of_bce", "mean_error", "focal_upside_down", "overlap_minimised",
+        "similarity_minimised", "divergence_maximised", "errors_maximised"})
+    EXPECT_TRUE(OfTwoPhases(Event(""), Event(fault), 24).empty()) << fault;
+  for (const char* fault : {"softmax_axis", "squared_mean", "margin_of_zeros", "squashed_twice",
+                            "moving_gain", "moving_target"}) {
+    const auto other = OfTwoPhases(Event(""), Event(fault), 24);
+    ASSERT_EQ(other.size(), 1U) << fault;
+    EXPECT_EQ(other[0].severity, Severity::kWarn) << fault;
+  }
+  // A process that goes on says again what is known.
+  FakeTrial trial;
+  for (int step = 0; step < 60; ++step) {
+    trial.Step().Loss(2).Event(EventKind::kOptimizerStep, 0);
+    if (step % 30 == 0) trial.EventJson(Event("mean_error"));
+  }
+  const auto again = testing::FindingsOf(trial, "LossFormula", ParameterSet::kLuff);
+  ASSERT_EQ(again.size(), 1U);
+  EXPECT_FALSE(again[0].healed);
+}
+
+TEST(LossFormula, AdversariesThatWarmUpAlone_TakeBackWhatWasTold) {
+  FakeTrial trial;
+  for (int step = 0; step < 60; ++step) {
+    trial.Step().Loss(2).Event(EventKind::kOptimizerStep, step < 20 ? 0 : static_cast<unsigned>(step % 2));
+    if (step == 0) trial.EventJson(Event("mean_error"));
+    if (step == 21) trial.EventJson(Event(""));
+  }
+  const auto findings = testing::FindingsOf(trial, "LossFormula", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_TRUE(findings[0].healed);
 }
 
 TEST(LossFormula, UnknownAndMalformedEvents_AreLeftOut) {

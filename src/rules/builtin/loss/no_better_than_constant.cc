@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
@@ -10,6 +12,9 @@
 #include "rules/facts/evaluations.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/passes.h"
+#include "rules/facts/phases.h"
+#include "rules/facts/sample.h"
+#include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -22,7 +27,9 @@ constexpr const char* kName = "NoBetterThanConstant";
 constexpr std::size_t kMaxLabels = 1024;
 constexpr std::size_t kRecent = 32;  // newest training batches that are compared
 constexpr std::size_t kEvaluations = 64;
-constexpr double kClear = 0.02;  // share of the constant's loss that proves learning
+constexpr std::size_t kMaxParts = 16;  // models and calls of an evaluation
+constexpr double kLeastRows = 16;      // of an evaluation
+constexpr double kClear = 0.02;        // share of the constant's loss that proves learning
 
 struct Limits {
   std::int64_t evaluations;
@@ -84,6 +91,7 @@ class NoBetterThanConstant final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode == query::Mode::kTrain) {
       Close(view.trial, sink);
+      if (phases_.OnStep(view)) Restart(info.mode_step);
       turns_.OnTrainStep(view);
       passes_.OnTrainStep(view);
       last_.Take(info);
@@ -91,6 +99,8 @@ class NoBetterThanConstant final : public KeptRule {
       return;
     }
     const std::vector<LossCall>& calls = reader_.Read(view);
+    const std::string models =
+        info.mode == query::Mode::kEval && !calls.empty() ? ModelsOf(view, calls.front().worker) : "";
     for (const LossCall& call : calls) {
       if (call.worker != calls.front().worker) continue;
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
@@ -105,8 +115,10 @@ class NoBetterThanConstant final : public KeptRule {
         }
         Learn(call, &kind.prior);
       } else {
-        const Gain gain = Compare(call, found, &kind);
-        kind.pending.Add(gain);
+        Part* part = kind.PartOf(models + "\n" + call.key);
+        if (part == nullptr) continue;
+        if (!std::exchange(part->known, true)) part->trained = AnyTrained(view, calls.front().worker);
+        part->gain.Add(Compare(call, found, &kind));
         evaluating_ = true;
       }
     }
@@ -118,16 +130,28 @@ class NoBetterThanConstant final : public KeptRule {
     io("reader", reader_);
     io("passes", passes_);
     io("turns", turns_);
+    io("phases", phases_);
+    io("first_step", first_step_);
     io("last", last_);
     io("evaluating", evaluating_);
   }
 
  private:
+  // What an evaluation measures of one model, or of one of its outputs.
+  struct Part {
+    Gain gain;
+    bool known = false, trained = false;  // `trained`: an optimizer holds a parameter of the model
+    void VisitFields(Fields& io) {
+      io("gain", gain);
+      io("known", known);
+      io("trained", trained);
+    }
+  };
   struct Kind {
     std::string loss;  // name of its tensor
     Prior prior;
     std::deque<Gain> recent;
-    Gain pending;  // of the current evaluation
+    std::map<std::string, Part> pending;  // of the current evaluation
     std::deque<std::pair<std::int64_t, Gain>> evaluations;
     std::int64_t above = 0;  // evaluations that were better than the constant
     bool better = false;     // two of them were, or one clearly
@@ -136,13 +160,59 @@ class NoBetterThanConstant final : public KeptRule {
       io("loss", loss);
       io("prior", prior);
       io("recent", recent, kRecent);
-      io("pending", pending);
+      io("pending", pending, kMaxParts);
       io("evaluations", evaluations, kEvaluations);
       io("above", above);
       io("better", better);
       io("open", open);
     }
+    Part* PartOf(const std::string& key) {  // null: there are too many
+      if (pending.size() >= kMaxParts && !pending.contains(key)) return nullptr;
+      return &pending[key];
+    }
+    // The current evaluation, ended: of several models that were asked, those that are trained count, and of
+    // these the best. A teacher, a baseline or an average that has only begun may be at the level of a
+    // constant.
+    Gain TakePending() {
+      const Part* best = nullptr;
+      for (const auto& [key, part] : pending) {
+        if (part.gain.count < kLeastRows) continue;
+        const bool counts = best == nullptr || part.trained > best->trained ||
+                            (part.trained == best->trained && part.gain.share() > best->gain.share());
+        if (counts) best = &part;
+      }
+      const Gain gain = best == nullptr ? Gain() : best->gain;
+      pending.clear();
+      return gain;
+    }
   };
+
+  // Names of the models that are called in a step, and whether an optimizer holds one of them.
+  static std::string ModelsOf(const StepView& view, std::uint32_t worker) {
+    std::string names;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      if (input.entry->worker == worker && input.index == 0) names += input.model + " ";
+    }
+    return names;
+  }
+  static bool AnyTrained(const StepView& view, std::uint32_t worker) {
+    const auto& inputs = ModelInputsOf(view);
+    return std::any_of(inputs.begin(), inputs.end(), [&](const ModelInput& input) {
+      return input.entry->worker == worker && view.memo.Facts(view).IsPartlyOptimized(input.model);
+    });
+  }
+
+  // Another phase has other data and another loss, though perhaps of the same name. What was told stands
+  // until an evaluation is better.
+  void Restart(std::int64_t step) {
+    std::map<std::string, Kind> open;
+    for (const auto& [name, kind] : kinds_)
+      if (kind.open) open[name].open = true;
+    kinds_ = std::move(open);
+    passes_.Restart(step);
+    turns_ = {};
+    first_step_ = step;
+  }
 
   static void Learn(const LossCall& call, Prior* prior) {
     if (!call.target.is_float()) {
@@ -235,20 +305,19 @@ class NoBetterThanConstant final : public KeptRule {
     evaluating_ = false;
     bool other_better = false;
     for (auto& [name, kind] : kinds_) {
-      if (kind.pending.count >= 16) {
-        kind.evaluations.emplace_back(last_.mode_step, kind.pending);
+      if (const Gain measured = kind.TakePending(); measured.count > 0) {
+        kind.evaluations.emplace_back(last_.mode_step, measured);
         if (kind.evaluations.size() > kEvaluations) kind.evaluations.pop_front();
         // A model that still gives nearly one answer may fit the evaluation's frequencies by chance.
-        if (kind.pending.z() > limits_.z) {
+        if (measured.z() > limits_.z) {
           ++kind.above;
-          kind.better = kind.better || kind.above >= 2 || kind.pending.share() > kClear;
+          kind.better = kind.better || kind.above >= 2 || measured.share() > kClear;
         }
         if (kind.better && kind.open) {
           sink.Heal("no_better", kind.loss, last_.mode_step);
           kind.open = false;
         }
       }
-      kind.pending = {};
       other_better = other_better || kind.better;
     }
     if (other_better || turns_.taken()) return;
@@ -278,7 +347,7 @@ class NoBetterThanConstant final : public KeptRule {
                            gap > 2 * std::hypot(training.error(), error);
     // At the constant's level for long, in training and in the last four evaluations.
     bool plateau = passes_.count() >= limits_.plateau_passes && !passes_.drawn_at_random() &&
-                   last_.mode_step >= limits_.plateau_steps && evaluations.size() >= 4 &&
+                   last_.mode_step - first_step_ >= limits_.plateau_steps && evaluations.size() >= 4 &&
                    std::abs(training.share()) < 0.05 && training.share() < 0.01;
     for (std::size_t i = 0; plateau && i < 4; ++i)
       plateau = std::abs(evaluations[evaluations.size() - 1 - i].second.share()) < 0.05;
@@ -287,7 +356,7 @@ class NoBetterThanConstant final : public KeptRule {
     const query::TensorId loss = trial.TensorNamed(kind->loss).value_or(format::kNoId);
     Finding finding = FindingAt(kName, "no_better", trial, loss, 0, last_.Info());
     finding.tensor = kind->loss;
-    finding.since_step = 0;
+    finding.since_step = first_step_;
     finding.what = fmt::format(
         "after {:.1f} passes over the data evaluations of {} are no better than answering the same for every "
         "sample",
@@ -324,6 +393,8 @@ class NoBetterThanConstant final : public KeptRule {
   LossReader reader_;
   Passes passes_;
   OptimizerTurns turns_;
+  Phases phases_;
+  std::int64_t first_step_ = 0;  // of the phase
   Anchor last_;
   bool evaluating_ = false;
   std::map<std::string, Kind> kinds_;
@@ -333,6 +404,7 @@ class NoBetterThanConstant final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<NoBetterThanConstant>(kName, kParams);
+  spec.version = 2;  // 2: phases, and several models that are asked
   spec.summary = "a model that stays no better than the best constant answer on data it has not seen";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -55,6 +56,7 @@ class AttentionCollapse final : public KeptRule {
       ++losses_;
       break;
     }
+    for (const auto& padded : view.index.json_events("padded_attention")) Padded(view, *padded, sink);
     for (const auto& inside : view.index.json_events("inside")) {
       Crossed(view, NumberIn(*inside, "crossed"), sink);
       Judge(view, ListIn(*inside, "attention"), sink);
@@ -102,6 +104,31 @@ class AttentionCollapse final : public KeptRule {
     finding.evidence = {{"layers", count}};
     finding.threshold =
         fmt::format("a fact of the graph, in each of the first {} looks (Luff)", kLooksAtFirst);
+    sink.Report(std::move(finding));
+  }
+
+  // Weights that are 0 on all words of padded rows: a fact of the graph, of all layers that look at these
+  // rows.
+  void Padded(const StepView& view, const Json& event, Sink& sink) {
+    const double layers = NumberIn(event, "layers");
+    const double rows = NumberIn(event, "rows");
+    if (told_ || !(layers >= 1) || !(rows >= 2)) return;
+    told_ = true;
+    Finding finding = FindingAt(kName, "padding_only", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = "attention looks at padding only: its mask is the wrong way round";
+    finding.why = fmt::format(
+        "in {:g} rows of the batch that end in padding, all weights on the words before it are 0, in all "
+        "heads and "
+        "layers ({:g}) whose keys are these places: each row is told nothing but how long it is",
+        rows, layers);
+    finding.remedy =
+        "turn the mask: key_padding_mask and masked_fill take True for what is left out (ids == PAD); "
+        "scaled_dot_product_attention takes True for what is kept (ids != PAD)";
+    finding.causes = {"a mask of what is kept where one of what is left out is due, or the other way",
+                      "a mask that is inverted twice"};
+    finding.evidence = {{"rows", rows}, {"layers", layers}};
+    finding.threshold = "a fact of the graph (Luff)";
     sink.Report(std::move(finding));
   }
 
@@ -205,8 +232,9 @@ class AttentionCollapse final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<AttentionCollapse>(kName, kParams);
-  spec.version = 2;  // 2: cause "other_axis"
-  spec.summary = "attention over a wrong axis, or that looks at one place only and has learned nothing by it";
+  spec.version = 3;  // 2: cause "other_axis"; 3: "padding_only"
+  spec.summary =
+      "attention over a wrong axis, of padding alone, or of one place only that has taught it nothing";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }

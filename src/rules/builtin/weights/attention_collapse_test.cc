@@ -91,5 +91,23 @@ TEST(AttentionCollapse, SharpButNotAtTheLimit_IsSilent) {
       Told([](int step) { return std::vector<Layer>{{step < 40 ? 0.3 : 0.94, 0.3}}; }, kFlat).empty());
 }
 
+TEST(AttentionCollapse, AMaskThatIsTheWrongWayRound_IsToldOnce) {
+  const auto told = [](const std::string& event) {
+    FakeTrial trial;
+    for (int step = 0; step < 6; ++step) {
+      trial.Step().Loss(2);
+      if (step >= 2) trial.EventJson(event);
+    }
+    return testing::FindingsOf(trial, "AttentionCollapse", ParameterSet::kLuff);
+  };
+  const auto findings = told(R"({"kind": "padded_attention", "step": 2, "layers": 2, "rows": 9})");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "padding_only");
+  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_TRUE(told(R"({"kind": "padded_attention", "step": 2, "layers": 0, "rows": 9})").empty());
+  EXPECT_TRUE(told(R"({"kind": "padded_attention", "rows": "9", "layers": 2})").empty());
+  EXPECT_TRUE(told(R"({"kind": "padded_attention"})").empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::attention_collapse_test

@@ -1,8 +1,11 @@
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/table_columns.h"
 #include "rules/facts/token_stats.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -31,8 +34,11 @@ class DeadEmbeddingRows final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
-    for (const Tables::Batch& batch : tables_.OnStep(view, limits_.table_rows)) {
-      if (told_.contains(batch.input.module)) continue;
+    const std::vector<Tables::Batch> batches = tables_.OnStep(view, 1);
+    columns_.Add(view, batches);
+    if (!batches.empty()) OtherColumn(view, sink);
+    for (const Tables::Batch& batch : batches) {
+      if (told_.contains(batch.input.module) || *batch.input.table_rows < limits_.table_rows) continue;
       TokenStats* stats = tables_.StatsOf(batch);
       if (stats == nullptr) continue;
       stats->Add(*batch.ids);
@@ -42,9 +48,32 @@ class DeadEmbeddingRows final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("told", told_);
     io("tables", tables_);
+    io("columns", columns_);
   }
 
  private:
+  // Reports a table that is asked for the ids of another one, whose own column nobody reads.
+  void OtherColumn(const StepView& view, Sink& sink) {
+    const std::optional<TableColumns::Wrong> wrong = columns_.Find(limits_.tokens_per_row);
+    if (!wrong || !told_.insert("column\n" + wrong->table).second) return;
+    Finding finding = FindingAt(kName, "other_column", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = fmt::format("{} and {} look up the same column of ids ({}), and nothing reads column {}",
+                               wrong->table, wrong->other, wrong->column, wrong->meant);
+    finding.why = fmt::format(
+        "the {:.0f} rows of {} are as many as the column that is not read has ids; of the one that is looked "
+        "up the "
+        "largest id is {:.0f}, so that the other rows are never used",
+        wrong->rows, wrong->table, wrong->largest);
+    finding.remedy = fmt::format(
+        "give {} its own column of the input: the index of the column is another one", wrong->table);
+    finding.causes = {"a constant in the place of the loop's index", "the same argument for two tables"};
+    finding.evidence = {{"rows", wrong->rows}, {"largest_id", wrong->largest}};
+    finding.threshold = fmt::format("a fact of all captured rows, {:g} for each row of the table (Luff)",
+                                    limits_.tokens_per_row);
+    sink.Report(std::move(finding));
+  }
+
   void Judge(const StepView& view, const TableInput& input, const TokenStats& stats, Sink& sink) {
     const double rows = *input.table_rows;
     const double used = static_cast<double>(stats.used()) / rows;
@@ -80,14 +109,21 @@ class DeadEmbeddingRows final : public KeptRule {
   const Limits limits_;
   std::set<std::string> told_;
   Tables tables_;
+  TableColumns columns_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DeadEmbeddingRows>(kName, kParams);
-  spec.summary = "an embedding table whose rows are hardly used, because one id takes their place";
-  spec.needs = [](const Parameters&) { return std::vector<Need>{TableNeed()}; };
+  spec.version = 2;  // 2: "other_column"
+  spec.summary =
+      "an embedding table whose rows are hardly used: one id takes their place, or other ids are looked up";
+  spec.needs = [](const Parameters&) {
+    std::vector<Need> needs = SampleNeeds();
+    needs.push_back(TableNeed());
+    return needs;
+  };
   return spec;
 }
 

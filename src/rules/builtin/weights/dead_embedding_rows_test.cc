@@ -1,6 +1,8 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -56,6 +58,74 @@ TEST(DeadEmbeddingRows, WholeVocabulary_SmallCorpus_AndPadding_AreSilent) {
       Story([](std::mt19937& noise, int) { return noise() % 2 == 0 ? 0 : static_cast<int>(noise() % 20); },
             "0")
           .empty());
+}
+
+struct Columns {
+  std::vector<int> sizes = {12, 30};   // of the columns
+  std::vector<int> tables = {12, 30};  // rows
+  std::vector<int> reads = {0, 0};     // column of each table
+  bool apart = false;                  // each column is an argument of its own
+  bool sequence = false;               // one more table gets all columns at once
+};
+
+std::vector<Finding> OfColumns(const Columns& story) {
+  FakeTrial trial;
+  std::string modules;
+  for (std::size_t t = 0; t < story.tables.size(); ++t) {
+    const std::string name = "emb" + std::to_string(t);
+    modules += (t == 0 ? "" : ", ") + std::string(R"({"path": ")") + name + R"(", "name": ")" + name +
+               R"(", "type": "Embedding", "settings": {"num_embeddings": )" +
+               std::to_string(story.tables[t]) + "}}";
+    trial.Define(name + "_input_0", Role::kInput, "Embedding");
+  }
+  trial.Define("all_input_0", Role::kInput, "Embedding");
+  modules += R"(, {"path": "all", "name": "all", "type": "Embedding", "settings": {"num_embeddings": 500}})";
+  trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [)" + modules + "]}]}");
+  std::mt19937 noise(9);
+  const std::size_t width = story.sizes.size();
+  for (int step = 0; step < 20; ++step) {
+    std::vector<double> ids;
+    for (int i = 0; i < 64; ++i) {
+      for (const int size : story.sizes)
+        ids.push_back(static_cast<double>(noise() % static_cast<unsigned>(size)));
+    }
+    const auto column = [&](std::size_t k) {
+      std::vector<double> values;
+      for (std::size_t i = 0; i < 64; ++i) values.push_back(ids[i * width + k]);
+      return values;
+    };
+    trial.Step().Loss(1);
+    for (std::size_t k = 0; story.apart && k < width; ++k)
+      trial.Sample("sample/Net_input_" + std::to_string(k), {64}, column(k), DType::kInt64);
+    if (!story.apart)
+      trial.Sample("sample/Net_input_0", {64, static_cast<std::int64_t>(width)}, ids, DType::kInt64);
+    for (std::size_t t = 0; t < story.tables.size(); ++t)
+      trial.Sample("emb" + std::to_string(t) + "_input_0", {64},
+                   column(static_cast<std::size_t>(story.reads[t])), DType::kInt64);
+    if (story.sequence)
+      trial.Sample("all_input_0", {64, static_cast<std::int64_t>(width)}, ids, DType::kInt64);
+  }
+  return testing::FindingsOf(trial, "DeadEmbeddingRows", ParameterSet::kLuff);
+}
+
+TEST(DeadEmbeddingRows, ATableThatIsAskedForTheColumnOfAnother_IsNamed) {
+  for (const bool apart : {false, true}) {
+    const auto findings = OfColumns({.apart = apart});
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "other_column");
+    EXPECT_EQ(findings[0].step, 4);  // 300 rows
+    EXPECT_NE(findings[0].remedy.find("emb1"), std::string::npos);
+  }
+  EXPECT_EQ(OfColumns({.sizes = {12, 30, 7}, .tables = {12, 31, 7}, .reads = {0, 0, 2}}).size(), 1U);
+}
+
+TEST(DeadEmbeddingRows, ColumnsThatAreReadOtherwise_TwoTablesForOne_AndRoomToGrow_AreSilent) {
+  EXPECT_TRUE(OfColumns({.reads = {0, 1}}).empty());
+  EXPECT_TRUE(OfColumns({.tables = {12, 12}}).empty());  // two views of one column; the other one is a number
+  EXPECT_TRUE(OfColumns({.tables = {12, 100}}).empty());  // a table with room for more
+  EXPECT_TRUE(OfColumns({.tables = {12, 12, 30, 30}, .reads = {0, 0, 1, 1}}).empty());
+  EXPECT_TRUE(OfColumns({.sequence = true}).empty());
+  EXPECT_TRUE(OfColumns({.tables = {30}, .reads = {0}}).empty());  // nothing is looked up twice
 }
 
 }  // namespace

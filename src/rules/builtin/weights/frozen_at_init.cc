@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/common_needs.h"
 #include "rules/facts/initial_values.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/restored_state.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -46,6 +48,7 @@ class FrozenAtInit final : public KeptRule {
   explicit FrozenAtInit(const Limits& limits) : updates_(limits.updates) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
+    restored_.OnStep(view);
     for (const LoadFacts& load : LoadsOf(view.index)) {
       if (!load.gives_nothing()) Take(load);
       if (load.gives_nothing() && all_ > 0) TellItself(view, load, sink);
@@ -66,6 +69,9 @@ class FrozenAtInit final : public KeptRule {
     }
     if (due) Judge(view, sink);
   }
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    if (const auto found = restored_.OnEnd(trial)) TellRestored(trial, *found, sink);
+  }
 
   void VisitFields(Fields& io) override {
     io("total", total_);
@@ -73,6 +79,7 @@ class FrozenAtInit final : public KeptRule {
     io("all", all_);
     io("loaded", loaded_);
     io("drawn", drawn_, kMaxDrawn);
+    io("restored", restored_);
   }
 
  private:
@@ -96,6 +103,42 @@ class FrozenAtInit final : public KeptRule {
                       "two names for one model"};
     finding.evidence = {{"tensors", load.matched}};
     finding.threshold = "a fact: all tensors share their memory (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  // A state that was kept as the best one.
+  static void TellRestored(const query::Trial& trial, const RestoredState::Found& found, Sink& sink) {
+    Finding finding = FindingAt(kName, "restores_worst", trial, format::kNoId, 0, found.at.Info());
+    finding.since_step = found.step;
+    finding.series = found.curve;
+    finding.what = fmt::format("the weights that the training ends with are the worst of {} evaluations",
+                               found.evaluations);
+    std::string measures;
+    if (found.loss && found.best_loss)
+      measures = fmt::format("a loss of {:.4g}, {:.4g} at best", *found.loss, *found.best_loss);
+    if (found.right && found.best_right)
+      measures += fmt::format("{}{:.1f} % right, {:.1f} % at best", measures.empty() ? "" : "; ",
+                              100 * *found.right, 100 * *found.best_right);
+    finding.why = fmt::format(
+        "after the last update a state was brought back whose outputs are, to the last bit, those of the "
+        "evaluation after step {}: {}",
+        found.step, measures);
+    finding.remedy =
+        "turn the comparison round that keeps the best state: keep it where the loss is smaller than the "
+        "best "
+        "so "
+        "far (which begins at infinity), or where the score is larger";
+    finding.causes = {"a comparison of the wrong direction", "a best value that begins at the wrong end",
+                      "the first state was kept, and never another"};
+    finding.evidence = {{"evaluations", found.evaluations}, {"kept_at", found.step}};
+    if (found.loss && found.best_loss) {
+      finding.evidence.push_back({"loss", *found.loss});
+      finding.evidence.push_back({"best_loss", *found.best_loss});
+    }
+    finding.threshold = fmt::format(
+        "equal outputs, and the worst of {} evaluations or more by loss or by right answers, and no good one "
+        "by the other (Luff)",
+        RestoredState::kLeast);
     sink.Report(std::move(finding));
   }
 
@@ -281,6 +324,7 @@ class FrozenAtInit final : public KeptRule {
   }
 
   const std::int64_t updates_;
+  RestoredState restored_;
   std::int64_t total_ = 0;
   std::map<std::string, Load> loads_;  // by type of the model
   std::int64_t all_ = 0;               // updates since the start, until it is judged what was never loaded
@@ -292,15 +336,18 @@ class FrozenAtInit final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<FrozenAtInit>(kName, kParams);
-  spec.version = 3;  // 2: cause "never_loaded"; 3: "loads_itself"
+  spec.version = 4;  // 2: cause "never_loaded"; 3: "loads_itself"; 4: "restores_worst"
   spec.summary =
-      "weights that a file was to give and did not: frozen ones, or all because it held themselves";
+      "weights that a file was to give and did not: frozen ones, or all because it held themselves or the "
+      "worst state";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
-    return {{.collection = "first_weights",
-             .roles = {format::Role::kWeight},
-             .forms = Bit(format::Form::kSummary),
-             .save_interval = 1 << 20,
-             .first_steps = 2}};
+    std::vector<Need> needs = SampleNeeds();
+    needs.push_back({.collection = "first_weights",
+                     .roles = {format::Role::kWeight},
+                     .forms = Bit(format::Form::kSummary),
+                     .save_interval = 1 << 20,
+                     .first_steps = 2});
+    return needs;
   };
   return spec;
 }

@@ -24,9 +24,11 @@ using format::Role;
 constexpr const char* kName = "PoorWeightInitialization";
 constexpr double kTwiceHe = 2.83;  // He's initialisation has a gain of 1.41
 // Outputs that are far too wide, and a layer that explains it: PyTorch's default gives a gain of 0.58, so
-// targets that are tiny on purpose have no such layer, and weights that a module scales when it uses them no
-// such outputs.
-constexpr double kWideOutputs = 10, kWideGain = 5;
+// targets that are tiny on purpose have no such layer. A module that scales its weights when it uses them
+// (equalised, or NTK's) has outputs of about 1: the layer explains them only if they are wide by themselves,
+// at least by this share of its gain, since what reaches it behind a ReLU or a normalisation is about 0.6
+// to 1.
+constexpr double kWideOutputs = 10, kWideGain = 5, kOwnShare = 0.25;
 
 struct Limits {
   std::string inputs;
@@ -236,6 +238,7 @@ class Luff final : public KeptRule {
     io("gain", gain_);
     io("first_step", first_step_);
     io("wider", wider_);
+    io("spread", spread_);
     io("by_outputs", by_outputs_);
     io("reader", reader_);
   }
@@ -252,6 +255,7 @@ class Luff final : public KeptRule {
       const double targets = Deviation(call.target.values);
       const double times = targets > 0 && call.target.values.size() >= kLeastTargets ? outputs / targets : 0;
       wider_ = std::isfinite(times) ? (first ? times : std::min(wider_, times)) : 0;
+      spread_ = first ? outputs : std::min(spread_, outputs);
       first = false;
     }
   }
@@ -278,7 +282,8 @@ class Luff final : public KeptRule {
     const bool one = gains.front().first > limits_.one;
     const bool all = gains.size() >= static_cast<std::size_t>(limits_.layers) && median > limits_.all &&
                      !Normalises(view.memo.Facts(view));
-    by_outputs_ = !one && !all && wider_ > kWideOutputs && gains.front().first > kWideGain;
+    by_outputs_ = !one && !all && wider_ > kWideOutputs && gains.front().first > kWideGain &&
+                  spread_ > kOwnShare * gains.front().first;
     if (!one && !all && !by_outputs_) return;
     lead_ = view.trial.tensor(gains.front().second).name;
     const double bound = one ? limits_.one : kTwiceHe;
@@ -291,7 +296,8 @@ class Luff final : public KeptRule {
   static constexpr std::size_t kLeastTargets = 8;
   const Limits limits_;
   LossReader reader_;
-  double wider_ = 0;  // outputs beside targets
+  double wider_ = 0;   // outputs beside targets
+  double spread_ = 0;  // of outputs
   bool by_outputs_ = false;
   std::int64_t captures_ = 0, first_step_ = 0;
   bool done_ = false;
@@ -309,7 +315,7 @@ RuleSpec Spec() {
     if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(inputs), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.version = 2;  // 2: outputs behind normalisation, of regressions
+  spec.version = 3;  // 2: outputs behind normalisation, of regressions; 3: their own spread
   spec.summary = "weights that are initialised far too large";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) {

@@ -122,6 +122,7 @@ TEST(PoorWeightInitialization, OutputsFarWiderThanTheTargets_NameTheLayer_AlsoBe
   EXPECT_NE(findings[0].why.find("times as widely"), std::string::npos);
   EXPECT_TRUE(Regression(0.6, 1e-3, 0.4).empty());   // targets that are tiny on purpose
   EXPECT_TRUE(Regression(1, 1, 10).empty());         // weights that are scaled where they are used
+  EXPECT_TRUE(Regression(1, 1e-3, 10).empty());      // the same with targets that are tiny on purpose
   EXPECT_TRUE(Regression(40, 0, 10).empty());        // residuals that should vanish
   EXPECT_TRUE(Regression(40, 1, 10, true).empty());  // not the initialisation
   EXPECT_TRUE(Regression(4, 1, 10).empty());

@@ -10,6 +10,7 @@
 #include "rules/facts/common_needs.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/stale_answers.h"
+#include "rules/facts/standing_target.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -103,6 +104,7 @@ class Luff final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
+    target_.OnStep(view);
     if (const auto found = stale_.OnStep(view)) TellStale(view.trial, *found, sink);
     if (stale_.moved() && std::exchange(stale_open_, false)) sink.Heal("evaluated", "", info.mode_step);
     if (info.mode != query::Mode::kTrain) return;
@@ -135,6 +137,7 @@ class Luff final : public KeptRule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override {
     if (const auto found = stale_.OnEnd()) TellStale(trial, *found, sink);
+    if (const auto found = target_.OnEnd(trial)) TellTarget(trial, *found, sink);
   }
 
   void VisitFields(Fields& io) override {
@@ -146,6 +149,7 @@ class Luff final : public KeptRule {
     io("open", open_);
     io("stale", stale_);
     io("stale_open", stale_open_);
+    io("target", target_);
   }
 
  private:
@@ -283,8 +287,33 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  static void TellTarget(const query::Trial& trial, const StandingTarget::Found& found, Sink& sink) {
+    Finding finding = FindingAt(kName, "target", trial, format::kNoId, 0, found.at.Info());
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("{} is asked for targets in {} updates, and was not brought up to date in them",
+                    found.target, found.updates);
+    finding.why = fmt::format(
+        "it has the shapes of {}, which is trained; it was called without gradients for each update, about "
+        "other rows than those of the update, and its weights are {}",
+        found.trained,
+        found.copy ? "those that both had at the start" : "as they were drawn at random, and are its own");
+    finding.remedy = fmt::format(
+        "bring it up to date now and then, {}.load_state_dict({}.state_dict()), or a little after each "
+        "update "
+        "(t.lerp_(p, 0.005) of their parameters)",
+        found.target, found.trained);
+    finding.causes = {"the copy of the weights is missing, or its condition never holds",
+                      "a period of the copies that is longer than the training"};
+    finding.evidence = {{"updates", found.updates}};
+    finding.threshold = fmt::format("a fact at the end, after {} updates or more (Luff)",
+                                    found.copy ? StandingTarget::kOfACopy : StandingTarget::kUpdates);
+    sink.Report(std::move(finding));
+  }
+
   const Limits limits_;
   StaleAnswers stale_;
+  StandingTarget target_;
   bool stale_open_ = false;
   std::map<std::string, Weight> weights_;
   std::map<std::string, Gradient> gradients_;    // by parameter
@@ -298,8 +327,9 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 3;  // 3: cause "evaluated"
-  spec.summary = "weights that ought to be trained and do not change, and evaluations of such a model";
+  spec.version = 4;  // 3: cause "evaluated"; 4: "target"
+  spec.summary =
+      "weights that ought to be trained and do not change, and evaluations or targets of such a model";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (IsOriginal(all)) return SelectedNeeds(all, "unchanged_tensor", Bit(Form::kSummary) | Bit(Form::kRaw));
     std::vector<Need> needs = SampleNeeds();

@@ -1,0 +1,29 @@
+"""Mistakes of loops and of copies of a model, as users make them, and the same programs without them."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Luff
+
+FAULTS = {
+    "clipped_scaled": ("ClipSaturated", "scaled"),
+    "cleared_between": ("AccumulationScale", "cleared"),
+    "buffers_left_out": ("RunningStatistics", "left_behind"),
+    "target_stands": ("UnchangedTensor", "target"),
+    "worst_restored": ("FrozenAtInit", "restores_worst"),
+    "moving_gain": ("LossFormula", "moving_gain"),
+}
+
+
+@pytest.mark.parametrize("wrong", FAULTS)
+def test_each_is_named(luff: Luff, wrong: str) -> None:
+    job = luff.run("loops_and_copies.py", arguments=(wrong,))
+    leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
+    assert FAULTS[wrong] in leaders
+
+
+@pytest.mark.parametrize("right", [*(f"no_{wrong}" for wrong in FAULTS), "teacher_at_chance"])
+def test_the_same_without_it_is_silent(luff: Luff, right: str) -> None:
+    told = {(f["rule"], f["cause"]) for f in luff.run("loops_and_copies.py", arguments=(right,)).findings}
+    assert not told & {*FAULTS.values(), ("NoBetterThanConstant", "no_better")}
