@@ -77,9 +77,7 @@ class LabelNoise final : public KeptRule {
       Evaluation(view);
     }
     Compare(view, *train);
-    // A model that is asked before most updates makes their targets: a value that is learnt from its own
-    // estimate depends on what was done, which is no input.
-    if (*train && 2 * asked_steps_ <= steps_) Unrelated(view, sink);
+    if (*train) Unrelated(view, sink);
     if (*train) Turned(view, sink);
     if (*train) Exchanged(view, sink);
     if (*train) OtherNoise(view, sink);
@@ -107,6 +105,7 @@ class LabelNoise final : public KeptRule {
     io("reader", reader_);
     io("passes", passes_);
     io("dependences", dependences_, kMaxLosses);
+    io("numbers", numbers_, kMaxLosses);
     io("trained_masks", trained_masks_);
     io("evaluated_masks", evaluated_masks_);
     io.Check(classes_ > 0 || eval_rows_ == 0, "of a number of classes");
@@ -416,6 +415,7 @@ class LabelNoise final : public KeptRule {
       const auto known = dependences_.find(name);
       if (known == dependences_.end() && (!train || dependences_.size() >= kMaxLosses)) continue;
       Dependence& dependence = dependences_[name];
+      if (call.target.is_float()) numbers_.insert(name);
       const bool fresh = passes_.count() <= 1;
       if (!train || fresh) dependence.AddAnswers(call.output, call.target, seed);
       if (!train || dependence.rows() >= kEnoughRows) continue;
@@ -429,6 +429,9 @@ class LabelNoise final : public KeptRule {
   void Unrelated(const StepView& view, Sink& sink) {
     if (passes_.count() < limits_.passes || passes_.drawn_at_random()) return;
     for (const auto& [name, dependence] : dependences_) {
+      // A model that is asked before most updates may make their targets: a value that is learnt from its own
+      // estimate depends on what was done, which is no input. Classes are no such values.
+      if (2 * asked_steps_ > steps_ && numbers_.contains(name)) continue;
       if (dependence.rows() < static_cast<double>(limits_.unrelated_rows) ||
           dependence.z() > limits_.unrelated || !told_.insert("unrelated\n" + name).second)
         continue;
@@ -576,6 +579,7 @@ class LabelNoise final : public KeptRule {
   MaskTurns trained_masks_, evaluated_masks_;
   Passes passes_;
   std::map<std::string, Dependence> dependences_;  // by name of the loss
+  std::set<std::string> numbers_;                  // those of them whose targets are numbers
 };
 
 }  // namespace
