@@ -352,7 +352,7 @@ RuleSpec Spec() {
       return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.version = 3;  // 2: cause "absent"; 3: "weights_upside_down"
+  spec.version = 4;  // 2: cause "absent"; 3: "weights_upside_down"; 4: Passes by samples
   spec.summary =
       "rare classes that nothing weights, and that are not predicted; classes that are never trained";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

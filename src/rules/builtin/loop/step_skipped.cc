@@ -371,7 +371,7 @@ class StepSkipped final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  spec.version = 5;  // 4: one update in a pass; 5: losses that no backward pass uses; "never"
+  spec.version = 6;  // 5: losses that no backward pass uses; "never"; 6: Passes by samples
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";

@@ -446,7 +446,7 @@ RuleSpec Spec() {
     if (!IsOriginal(all)) return std::unique_ptr<Rule>(new Luff(limits));
     return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), categories, limits));
   });
-  spec.version = 3;  // 3: causes "columns_exchanged" and "inverted"
+  spec.version = 4;  // 3: causes "columns_exchanged" and "inverted"; 4: Passes by samples
   spec.summary = "classes or columns of targets that are taken for each other";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return SampleNeeds();

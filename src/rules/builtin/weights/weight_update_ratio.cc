@@ -423,7 +423,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 9;  // 9: weights that began at zero outgrow what they were
+  spec.version = 10;  // 9: weights that began at zero outgrow what they were; 10: Passes by samples
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
