@@ -33,8 +33,8 @@ SETTLE_S, LOOK_S = 10.0, 20.0
 _AT_ONCE = 500  # that one process writes: each has files open
 _PAGE = 1000
 #: Requests of a job that is uploaded once it has ended: luff.json (it is there; what it says; whether the store obeys
-#: conditions, and a look at why it refused), run.json, whether there is a head, the first head, the last head, `end`, and
-#: the card.
+#: conditions, and a look at why it refused), run.json, whether there is a head, the first head, the last head, `end`,
+#: and the card.
 REQUESTS = 10
 
 

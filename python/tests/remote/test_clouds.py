@@ -206,7 +206,11 @@ SECRET = "canary-7c1d"
 @pytest.mark.parametrize(
     ("url", "variables", "named"),
     [
-        ("gs://b/t", {"GOOGLE_APPLICATION_CREDENTIALS": f"/nowhere/{SECRET}"}, "GOOGLE_APPLICATION_CREDENTIALS"),
+        (
+            "gs://b/t",
+            {"GOOGLE_APPLICATION_CREDENTIALS": f"/nowhere/{SECRET}"},
+            "GOOGLE_APPLICATION_CREDENTIALS",
+        ),
         ("gs://b/t", {"GOOGLE_SERVICE_ACCOUNT_KEY": f'{{"type": "{SECRET}"}}'}, "GOOGLE_SERVICE_ACCOUNT_KEY"),
         ("gs://b/t", {"GOOGLE_BEARER_TOKEN": f"{SECRET}\n"}, "GOOGLE_BEARER_TOKEN has a line break"),
         ("az://b/t", {"AZURE_STORAGE_ACCOUNT_KEY": f"_{SECRET}"}, "AZURE_STORAGE_ACCOUNT_KEY"),
