@@ -26,6 +26,9 @@ using device::Code;
 
 struct Device : DeviceFixture {};
 
+// Half of it is surely waited for what never comes; the rest is room for the writer thread.
+constexpr std::chrono::milliseconds kEnd{4000};
+
 TEST_F(Device, ValuesArriveAtTheirOwnStep) {
   Faults faults;
   faults.streams = Streams::kThreads;
@@ -172,7 +175,7 @@ TEST_F(Device, TheEndWaitsForABoundedTime) {
   faults.streams = Streams::kManual;
   Begin(faults);
   for (std::int64_t step = 0; step < 5; ++step) Step(step);
-  Close(std::chrono::milliseconds(100));
+  Close(kEnd);
   const Found found = Read();
   EXPECT_EQ(found.steps.size(), 5U);
   EXPECT_TRUE(found.sums.empty());
@@ -189,7 +192,7 @@ TEST_F(Device, TheSameWithoutAWriterThread) {
   Step(0);
   driver->run(1 << 20);
   for (std::int64_t step = 1; step < 4; ++step) Step(step);
-  Close(std::chrono::milliseconds(100));
+  Close(kEnd);
   const Found found = Read();
   EXPECT_EQ(found.steps.size(), 4U);
   EXPECT_EQ(found.gaps.at(GapReason::kDeviceLate), 3U);
@@ -352,7 +355,7 @@ TEST_F(Device, TimesOfADeviceThatNeverComeHoldAStepForABoundedTime) {
     session->EndStepOnDevice(Place());
     session->EndStep({format::Mode::kTrain, step, step, step});
   }
-  Close(std::chrono::milliseconds(100));
+  Close(kEnd);
   const auto steps = disk->Steps();
   ASSERT_EQ(steps.size(), 4U);
   for (const Disk::Step& step : steps) EXPECT_EQ(step.batch.phases.head.device_ns, -1);
