@@ -37,9 +37,9 @@ def test_the_sanitizer_is_skipped_where_nothing_runs(tmp_path: Path, monkeypatch
     tool = tmp_path / "sanitizer"
     tool.write_text('#!/bin/sh\nshift 4\nexec "$@"\n')
     tool.chmod(0o755)
-    for row in jobs.sanitizer(tmp_path, str(tool)):
+    for row in jobs.sanitizer(tmp_path, str(tool), "no_such_libcuda.so"):
         assert row["status"] == "skipped", row
-        assert "libcuda" in row["detail"]
+        assert "no_such_libcuda" in row["detail"]
     tool.write_text("#!/bin/sh\necho '========= Invalid __global__ read of size 4 bytes'\nexit 86\n")
     for row in jobs.sanitizer(tmp_path, str(tool)):
         assert row["status"] == "failed", row
