@@ -197,6 +197,8 @@ for resumes in range(3):
         step()
     assert hook._tracer._made == resumes + 1 and hook._tracer._bytes > 0 and not os.path.exists(left)
     hook.close()
+    # The next process opens no run in its training.
+    luff._core.open_trial = None
 """
     words = [sys.executable, "-c", START + code, tmp_path / "run"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
