@@ -367,7 +367,7 @@ def optimizer_of(rate, slope=1.0):
     [
         (0.5, 0.5),
         (torch.tensor(0.5), 0.5),
-        (torch.tensor(0.5, device="meta"), -1.0),  # asking an accelerator would wait for it, or break a capture
+        (torch.tensor(0.5, device="meta"), -1.0),  # to ask an accelerator is to wait for it
         (None, -1.0),
     ],
 )

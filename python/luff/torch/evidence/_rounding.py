@@ -154,7 +154,7 @@ def _rate(optimizer: Any) -> float:
     for group in optimizer.param_groups:
         rate = group.get("lr")
         if isinstance(rate, torch.Tensor):
-            rate = read_scalar(rate)  # None where it is on an accelerator: to wait for it would break a capture
+            rate = read_scalar(rate)  # None on an accelerator: to wait for it would break a capture
         if isinstance(rate, int | float):
             largest = max(largest, float(rate))
     return largest
