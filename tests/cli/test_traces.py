@@ -197,13 +197,13 @@ for resumes in range(3):
         step()
     assert hook._tracer._made == resumes + 1 and hook._tracer._bytes > 0 and not os.path.exists(left)
     hook.close()
-    # The next process opens no run in its training.
-    luff._core.open_trial = None
 """
     words = [sys.executable, "-c", START + code, tmp_path / "run"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     told = traces(luff, tmp_path / "run")
+    kept = json.loads((tmp_path / "run" / "w0000" / "traces.json").read_text())
+    assert len(kept["traces"]) == 3
     names = ["000000002-00.json", "000000007-01.json", "000000012-02.json"]
     assert [Path(one["file"]).name for one in told] == names  # none has taken the place of another
     assert all(Path(one["file"]).exists() for one in told)
