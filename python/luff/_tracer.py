@@ -35,7 +35,7 @@ _FIRST_S = 1.0  # what a first trace may cost
 _OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _TRAIN = int(Mode.TRAIN)
 _NAME = re.compile(r"\d{9,}-(\d{2,3})\.(?:json|xplane\.pb)")
-_MOST_TOLD = 64  # entries of the document
+_MOST_TOLD, _MOST_TOLD_BYTES = 64, 1 << 20  # entries of the document
 
 
 class Traces:
@@ -86,9 +86,9 @@ class Tracer:
         self._begun = self._cost = 0.0
         self._asked: dict[str, Any] = {}  # of the trace that is being made: who asked for it
         self._number = 0  # of the next file
-        self._go_on(run)
+        self._go_on()
 
-    def _go_on(self, run: str) -> None:
+    def _go_on(self) -> None:
         """Takes over what earlier processes have traced as this worker: bounds are those of the run, not of a process.
 
         Called where somebody asks for the first trace of this process.
@@ -108,7 +108,7 @@ class Tracer:
                 elif ".part." in name:  # of a process that was killed
                     os.unlink(path)
         if self._made:
-            self._told = _told_before(run, self._session.worker)
+            self._told = _told_before(self._folder + ".json")
 
     # Of a framework ----------------------------------------------------------------------------------------------
 
@@ -326,16 +326,24 @@ class Tracer:
         refusals = sum("file" not in other for other in self._told)
         if "file" in one or refusals < 3 * _MOST_TRACES:
             self._told.append(one)
-            self._session.set_document("traces", json.dumps({"traces": self._told}))
+            text = json.dumps({"traces": self._told})
+            self._session.set_document("traces", text)
+            with contextlib.suppress(OSError):  # for the next process: to read a run for it would take long
+                _keep(self._folder + ".json", text)
 
 
-def _told_before(run: str, worker: int) -> list[dict[str, Any]]:
-    """Returns the entries of the document "traces" that an earlier process has written; none if it cannot be read."""
-    from luff import _core
+def _keep(path: str, text: str) -> None:
+    descriptor = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    os.replace(f"{path}.part", path)
 
+
+def _told_before(path: str) -> list[dict[str, Any]]:
+    """Returns the entries of the document "traces" that an earlier process has kept; none if they cannot be read."""
     try:
-        text = _core.open_trial(run, 0.0, True, 60.0).document("traces", worker)
-        told = json.loads(text)["traces"] if text else []
+        with open(path, encoding="utf-8") as file:
+            told = json.loads(file.read(_MOST_TOLD_BYTES))["traces"]
         return [one for one in told if isinstance(one, dict)][:_MOST_TOLD]
     except Exception:  # the traces themselves are there, and count
         return []

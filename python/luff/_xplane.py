@@ -403,7 +403,11 @@ class TracedStepHook(TracedHook, StepHook):
 
     def _trace(self, steps: int, stacks: bool, asked: Mapping[str, Any] | None = None) -> str | None:
         self.publish()  # steps that are held are not traced
-        return super()._trace(steps, stacks, asked)
+        before = XplaneTracer.begun
+        why = super()._trace(steps, stacks, asked)
+        if XplaneTracer.begun != before:
+            self._traces_seen += 1  # it marks its own steps
+        return why
 
     def gives_way(self) -> None:
         """Called before the training uses the profiler itself, in any thread: waits for a trace that begins."""
@@ -440,9 +444,14 @@ class TracedStepHook(TracedHook, StepHook):
 
     def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Does what `StepHook.told` does, and marks steps while another training is traced."""
-        if self._traces_seen != XplaneTracer.begun:
-            self.while_live("trace", self._mark_traced)
-        return self.guarded(place, self._told, function, arguments) if self.live else None
+        if self._traces_seen == XplaneTracer.begun:
+            return super().told(place, function, *arguments)
+        return super().told(place, self._marked, function, arguments)
+
+    def _marked(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Called in the thread that trains."""
+        self.guarded("trace", self._mark_traced)
+        return function(*arguments)
 
     def _mark_traced(self) -> None:
         """Marks steps from here on while another training is traced, and the one in which that ends.

@@ -168,8 +168,8 @@ class Profile:
     #: ``merged``: how many steps a row stands for, 1 unless retention has merged some (int64); ``begin_unix_s``: when
     #: it began, ``wall``: how long it took, ``cpu``: the CPU time of the training thread, ``run_queue``: the time for
     #: which that could have run and had no core, ``device``: the time of the device, from where the step began there
-    #: to where it ended (float64, seconds); ``device_idle``: whether it had nothing left to do when the step began, of
-    #: merged steps the share of those (float64);
+    #: to where it ended (float64, seconds); ``device_idle``: whether it had done all of the step before when the step
+    #: began, of merged steps the share of those (float64);
     #: ``major_faults`` (float64); ``traced``, ``timed``: whether operators were traced, or modules timed, in it (bool).
     steps: dict[str, NDArray[Any]]
     #: Seconds of each phase that occurs, by its name (float64). Over the phases that a step has they add up to its

@@ -299,7 +299,11 @@ void InitSession(nb::module_& m) {
           "take_read",
           [](const PySession& s, std::uint64_t read) -> nb::object {
             std::string bytes;
-            switch (s.get().TakeRead(read, &bytes)) {
+            const capture::LateRead found = [&] {
+              const nb::gil_scoped_release others_go_on;
+              return s.get().TakeRead(read, &bytes);
+            }();
+            switch (found) {
               case capture::LateRead::kWaits: return nb::none();
               case capture::LateRead::kHere: return nb::bytes(bytes.data(), bytes.size());
               case capture::LateRead::kLost: break;

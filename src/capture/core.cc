@@ -180,6 +180,8 @@ std::unique_ptr<Work> Core::Next(std::chrono::nanoseconds limit) {
 
 bool Core::TakeLate(Work* work) noexcept {
   if (work->kind != Work::Kind::kStep) return true;
+  if (work->passed != nullptr && work->passed->arrival() != device::Arrival::kHere)
+    counters.late_times.fetch_add(1, std::memory_order_relaxed);
   AddDeviceTimes(work);
   const bool hashes = counters.late_hashes.load(std::memory_order_relaxed) != 0;
   if (work->late.empty() && !hashes && !device->has_errors()) return true;

@@ -22,7 +22,7 @@ using device::testing::OnDevice;
 using device::testing::Streams;
 using format::GapReason;
 
-inline constexpr std::chrono::seconds kLong{20};
+inline constexpr std::chrono::seconds kLong{120};
 inline constexpr const char* kSummaries = R"({"defaults": false, "collections": [
   {"name": "weights", "forms": ["summary"], "save": {"save_interval": 1}},
   {"name": "losses", "forms": ["summary", "raw"], "save": {"save_interval": 1}}]})";

@@ -418,9 +418,7 @@ void AddDeviceTimes(Work* work) noexcept {
   store::StepPhases& phases = work->batch.phases;
   if (passed == nullptr || passed->arrival() != device::Arrival::kHere || phases.head.rows == 0) return;
   static_assert(device::kNoPhase == static_cast<std::uint8_t>(format::Phase::kOther));
-  const device::Stretch whole{device::kNoPhase, passed->total_ns()};
-  const std::span<const device::Stretch> parts =
-      passed->stretches().empty() ? std::span(&whole, 1) : passed->stretches();
+  const std::span<const device::Stretch> parts = passed->stretches();  // none: only the whole time is known
   std::array<format::PhaseRow, format::kPhaseCount> rows{};
   for (format::PhaseRow& row : rows) row = {0, 1, 0, format::kNoId, -1, -1};
   for (const device::Stretch& part : parts) {
@@ -428,7 +426,7 @@ void AddDeviceTimes(Work* work) noexcept {
     row.duration_ns = std::max<std::int64_t>(row.duration_ns, 0) + part.ns;
   }
   // Idleness is told of the first phase that begins in the step.
-  if (passed->was_idle()) rows[parts.size() < 2 ? parts[0].phase : parts[1].phase].count = 1;
+  if (passed->was_idle() && parts.size() > 1) rows[parts[1].phase].count = 1;
   const auto known = static_cast<std::size_t>(
       std::ranges::count_if(rows, [](const format::PhaseRow& row) { return row.duration_ns >= 0; }));
   if (phases.head.rows + known > phases.rows.size() || passed->total_ns() > format::kMaxPhaseNs) return;

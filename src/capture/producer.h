@@ -19,7 +19,7 @@ struct Counters {
       nonfinite{0}, degraded{0}, waits{0};
   std::atomic<std::uint64_t> steps{0}, abandoned_steps{0}, dropped_steps{0}, written_chunks{0},
       store_errors{0};
-  std::atomic<std::uint64_t> late_values{0}, late_steps{0}, late_hashes{0};
+  std::atomic<std::uint64_t> late_values{0}, late_steps{0}, late_hashes{0}, late_times{0};
   std::atomic<std::uint64_t> gaps{0};
 };
 

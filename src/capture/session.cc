@@ -585,6 +585,7 @@ Health SessionImpl::health() const {
   add("device_staging_bytes", device.staging_bytes);
   add("late_values", c.late_values.load());
   add("late_steps", c.late_steps.load());
+  add("late_times", c.late_times.load());
   add("pool_blocks", core_->pool.block_count());
   add("raw_stride", core_->governor.stride());
   add("tensors", core_->registry.tensor_count());

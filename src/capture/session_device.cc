@@ -45,12 +45,17 @@ std::uint64_t SessionImpl::ReadOnDevice(std::span<const DeviceRange> ranges,
       pieces.push_back({range.data, static_cast<std::uint32_t>(range.bytes)});
     }
     if (bytes > device::kMaxPieceBytes) return;
-    MutexLock lock(mutex_);
-    if (reads_.size() == kMostKeptReads) return;
+    {
+      MutexLock lock(mutex_);
+      if (reads_.size() >= kMostKeptReads) return;
+    }
     Read read;
     read.ranges = pieces.size();
+    // Without the lock: the driver may be slow, and other threads need it.
     if (core_->device->Read(place.device, place.stream, {}, pieces, &read.ticket) != device::Refusal::kNone)
       return;
+    MutexLock lock(mutex_);
+    if (!Accepts()) return;  // closed meanwhile
     read.number = ++last_read_;
     reads_.push_back(std::move(read));
     number = last_read_;

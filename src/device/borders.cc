@@ -77,9 +77,9 @@ Code BorderRing::Begin(Stream stream, std::uint8_t phase, const char** doing) {
     now_->between = false;
     return kSuccess;
   }
-  if (now_->used == 1) {
+  if (const Event before = std::exchange(before_, nullptr); before != nullptr) {
     *doing = "asking whether a device is idle";
-    const Code error = driver_->EventQuery(now_->events[0]);
+    const Code error = driver_->EventQuery(before);
     now_->was_idle = error == kSuccess;
     if (error != kSuccess && error != kNotReady && !IsOfCapture(error)) return error;
   }
@@ -91,8 +91,12 @@ Code BorderRing::Begin(Stream stream, std::uint8_t phase, const char** doing) {
 
 Code BorderRing::End(Stream stream, std::shared_ptr<StepBorders>* ended, const char** doing) {
   std::shared_ptr<StepBorders> step = std::exchange(now_, nullptr);
+  before_ = nullptr;
   // Between events of two streams other work of the device may lie.
   if (step != nullptr && !step->partly && step->stream == stream) {
+    // Behind the last phase, so before what the next step's batch has the device do.
+    if (step->between && !step->phases.empty() && step->phases.back() == kNoPhase)
+      before_ = step->events[step->used - 1];
     if (const Code error = Record(step.get(), doing); error != kSuccess) return error;
     step->arrival.store(Arrival::kWaits, std::memory_order_relaxed);
     *ended = std::move(step);
@@ -101,12 +105,14 @@ Code BorderRing::End(Stream stream, std::shared_ptr<StepBorders>* ended, const c
 }
 
 void BorderRing::Miss(bool of_step) noexcept {
+  before_ = nullptr;
   if (of_step) now_ = nullptr;
   if (now_ != nullptr) now_->between = false;
 }
 
 void BorderRing::GiveBack() noexcept {
   now_ = nullptr;
+  before_ = nullptr;
   std::erase_if(ring_, [this](const std::shared_ptr<StepBorders>& step) {
     if (step->arrival.load(std::memory_order_acquire) == Arrival::kWaits) return false;
     for (const Event event : step->events) static_cast<void>(driver_->EventDestroy(event));

@@ -20,9 +20,9 @@ struct StepBorders {
   std::vector<Event> events;         // the first `used` are recorded
   std::vector<std::uint8_t> phases;  // that begin at events 1, 2, ...
   std::size_t used = 0;
-  bool partly = false;  // it had begun before its first event: no time is known
-  bool between = true;  // all borders between begin and end are there
-  bool was_idle = false;
+  bool partly = false;    // it had begun before its first event: no time is known
+  bool between = true;    // all borders between begin and end are there
+  bool was_idle = false;  // all of the step before was done when the first phase began
   std::vector<Stretch> stretches;
   std::int64_t total_ns = 0;
   std::atomic<Arrival> arrival{Arrival::kHere};
@@ -64,6 +64,7 @@ class BorderRing {
   const KnownContext context_;
   std::vector<std::shared_ptr<StepBorders>> ring_;
   std::shared_ptr<StepBorders> now_;  // the step in progress; null: its begin was missed
+  Event before_ = nullptr;            // behind the last phase of the step before, one of its; null: not known
 };
 
 }  // namespace luff::device

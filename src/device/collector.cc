@@ -486,13 +486,21 @@ class CollectorImpl final : public Collector, public std::enable_shared_from_thi
   /// Asks for each of these whether it has arrived; keeps those that have not. True if any has.
   bool Ask(std::list<Pending>* here) {
     const auto old = here->size();
-    std::erase_if(*here, [this](const Pending& one) {
+    const Pending* first = nullptr;  // step that has not come: those behind it in its stream have not, either
+    std::erase_if(*here, [this, &first](const Pending& one) {
       PerDevice& of = devices_[static_cast<std::size_t>(one.device)];
       Arrival arrival = Arrival::kLost;
       if (!of.off.load(std::memory_order_acquire)) {
+        if (one.step != nullptr && first != nullptr && one.device == first->device &&
+            one.step->stream == first->step->stream) {
+          return false;
+        }
         const InContext inside(*driver_, one.context());
         const Code error = inside.error() == kSuccess ? driver_->EventQuery(one.last()) : inside.error();
-        if (error == kNotReady || IsOfCapture(error)) return false;
+        if (error == kNotReady || IsOfCapture(error)) {
+          if (one.step != nullptr && first == nullptr) first = &one;
+          return false;
+        }
         if (error == kSuccess) arrival = Arrival::kHere;
         if (error != kSuccess) static_cast<void>(Fail(one.device, &of, error, "asking for results"));
         if (error == kSuccess && one.slot != nullptr) CountTime(*one.slot);

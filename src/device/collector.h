@@ -104,7 +104,8 @@ class StepPassed {
   [[nodiscard]] virtual std::int64_t total_ns() const noexcept = 0;
   /// Its parts, in their order, which add up to the total; empty if a border between them is not known.
   [[nodiscard]] virtual std::span<const Stretch> stretches() const noexcept = 0;
-  /// The device had done all that was enqueued before the step when its first phase began.
+  /// The device had done all phases of the step before when the first phase of this one began. False also
+  /// where the step before had no phase that ended, or its borders are not all known.
   [[nodiscard]] virtual bool was_idle() const noexcept = 0;
 };
 

@@ -125,8 +125,8 @@ std::string SkewOf(const std::vector<RankTimes>& ranks) {
 std::string DeviceText(const PhaseTable& table) {
   if (table.device_steps == 0) return "";
   const double idle = static_cast<double>(table.idle_steps) / static_cast<double>(table.device_steps);
-  return fmt::format("the device had nothing left to do when {:.0f} % of the steps began, and {}", 100 * idle,
-                     idle >= 0.5 ? "waited for the host" : "the host ran ahead of it in the others");
+  return fmt::format("the device had done all of the step before when {:.0f} % of the steps began",
+                     100 * idle);
 }
 
 Result<PhaseTable> TableOf(const query::Trial& trial, const Scope& scope, const query::PhasesVisitor& also) {

@@ -202,6 +202,8 @@ for resumes in range(3):
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     told = traces(luff, tmp_path / "run")
+    kept = json.loads((tmp_path / "run" / "w0000" / "traces.json").read_text())
+    assert len(kept["traces"]) == 3
     names = ["000000002-00.json", "000000007-01.json", "000000012-02.json"]
     assert [Path(one["file"]).name for one in told] == names  # none has taken the place of another
     assert all(Path(one["file"]).exists() for one in told)

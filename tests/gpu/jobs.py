@@ -114,7 +114,7 @@ def _sanitizer() -> str | None:
     return next((tool for tool in tools if tool and os.access(tool, os.X_OK)), None)
 
 
-def sanitizer(_: Path, tool: str | None = None) -> Iterator[Row]:
+def sanitizer(_: Path, tool: str | None = None, library: str = "libcuda.so.1") -> Iterator[Row]:
     """The kernels under compute-sanitizer: no access out of bounds, no race in shared memory."""
     tool = tool or _sanitizer()
     for check in ("memcheck", "racecheck"):
@@ -122,7 +122,7 @@ def sanitizer(_: Path, tool: str | None = None) -> Iterator[Row]:
             yield _row(check, None, "compute-sanitizer is not installed")
             continue
         command = [tool, "--tool", check, "--error-exitcode", "86", sys.executable, str(HERE / "kernels.py"),
-                   "--gigabytes", "0"]  # fmt: skip
+                   "--gigabytes", "0", "--library", library]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,7 @@
-"""What other tools add to a step on a GPU, beside Luff in the same process; those that can be imported."""
+"""What other tools add to a step on a GPU, beside Luff in the same process; those that can be imported.
+
+Of smdebug and wandb; trainscope and nvinspect are not measured here.
+"""
 
 from __future__ import annotations
 

@@ -141,5 +141,6 @@ def test_steps_of_another_training_are_marked_while_one_is_traced(script, tmp_pa
     for name in ("first", "second"):
         with luff.open_trial(tmp_path / name) as trial:
             marked[name] = set(trial.profile().steps["traced"].nonzero()[0].tolist())
-    assert {5, 6} <= marked["first"] and not marked["first"] & {0, 1, 2, 3, 4, 9, 10}
+    # Step 7 may be open when the trace ends.
+    assert {5, 6} <= marked["first"] and not marked["first"] & {0, 1, 2, 3, 4, 8, 9, 10}
     assert {5, 12, 13, 14} <= marked["second"] and not marked["second"] & {9, 10}

@@ -214,7 +214,7 @@ def test_the_borders_of_phases_are_told_in_the_order_of_the_stream(watched, on_d
     train(model, steps=3)
     forward, rest = (
         int(Phase.FORWARD),
-        [int(p) for p in (Phase.BACKWARD, Phase.OTHER, Phase.OPTIMIZER)] + [-1],
+        [int(p) for p in (Phase.BACKWARD, Phase.OTHER, Phase.OPTIMIZER, Phase.OTHER)] + [-1],
     )
     assert [phase for phase, _, _ in session.borders] == rest + [forward, *rest] * 2
     assert {(device, stream) for _, device, stream in session.borders} == {(0, STREAM)}

@@ -65,7 +65,7 @@ def loaded():
 def run(tmp_path, script, expect=0, more=(), **environment):
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(script), str(DOUBLE), *more],
-        cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == expect, done.stderr
     assert done.stderr == ""
@@ -111,7 +111,8 @@ def test_values_of_a_training(tmp_path):
     profile = trial.profile()
     known = profile.steps["device"] >= 0
     assert known.tolist() == [False] + [True] * 11  # the first step had begun before the device was read
-    assert (profile.steps["device_idle"][known] == 1).all()  # the double works before its calls return
+    # The double works before its calls return; of the step before the first one that is known nothing is.
+    assert profile.steps["device_idle"][known].tolist() == [0] + [1] * 10
     parts = sum(np.nan_to_num(seconds) for seconds in profile.device_phases.values())
     assert set(profile.device_phases) == {"other", "forward", "backward", "optimizer"}
     assert parts[known] == pytest.approx(profile.steps["device"][known])
@@ -130,10 +131,10 @@ def test_times_of_the_device_are_shown(tmp_path):
 
     text = luff_says("profile", str(tmp_path / "run"))
     assert "      all     device  in steps" in text
-    assert "the device had nothing left to do when 100 % of the steps began, and waited for the host" in text
+    assert "the device had done all of the step before when 91 % of the steps began" in text
     assert "devices: the times are those of the host" not in text
     told = json.loads(luff_says("profile", str(tmp_path / "run"), "--json"))
-    assert (told["device"]["steps"], told["device"]["idle_steps"]) == (11, 11)
+    assert (told["device"]["steps"], told["device"]["idle_steps"]) == (11, 10)
     of = {line["phase"]: line["device_steps"] for line in told["phases"]}
     assert of["forward"] == of["backward"] == of["optimizer"] == of["other"] == 11
     luff_says("export", str(tmp_path / "run"), str(tmp_path / "trace.json.gz"), "--to", "chrome")
@@ -298,15 +299,16 @@ def test_a_driver_that_does_not_do(tmp_path, on_the_cpu):
 
 
 @needs_double
-def test_a_driver_that_fails_at_any_call_changes_no_training(tmp_path, on_the_cpu):
+@pytest.mark.parametrize("codes", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_a_driver_that_fails_at_any_call_changes_no_training(tmp_path, on_the_cpu, codes):
     out = run(
         tmp_path,
         """
         import os
         pretend()
         results = []
-        for call in [*range(1, 40, 5), *range(40, 200, 40)]:
-            for failure in (2, 400):
+        for turn, call in enumerate([*range(1, 40, 5), *range(40, 200, 40)]):
+            for failure in (2, 400) if sys.argv[2] == "2" else ((2, 400)[turn % 2],):
                 os.mkdir(f"{call}-{failure}")
                 os.chdir(f"{call}-{failure}")
                 double = driver()
@@ -317,6 +319,7 @@ def test_a_driver_that_fails_at_any_call_changes_no_training(tmp_path, on_the_cp
                 os.chdir("..")
         print(json.dumps(results))
         """,
+        more=[str(codes)],
     )
     errors = 0
     for call, failure, losses, count, misuse in out:
@@ -327,7 +330,7 @@ def test_a_driver_that_fails_at_any_call_changes_no_training(tmp_path, on_the_cp
         errors += count
         if count:
             assert any("device_error" in json.dumps(event) for event in trial.events()), call
-    assert errors > 5
+    assert errors > 2 * codes
 
 
 @needs_double
@@ -342,7 +345,8 @@ def test_a_device_that_is_reset_between_steps(tmp_path):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(8):
             if step == 4:
-                assert hook.flush()
+                model(torch.ones(2, 6))  # ends step 3
+                assert hook.flush(60)  # else its values may be read while their memory goes
                 double.luff_double_reset_device()
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(torch.ones(2, 6)), torch.zeros(2, 3)).backward()

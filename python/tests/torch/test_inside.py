@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import cases
 import pytest
 import torch
 import torch.nn.functional as F
 from luff.torch.evidence import _evidence
+from luff.torch.evidence._rounding import Rounding
 from test_evidence import told
 from torch import nn
 
@@ -344,6 +346,43 @@ def test_what_rounding_leaves_of_an_update(watched, rate, changed):
     share = parameter["changed"] / parameter["moving"]
     assert share == 0 if changed == 0 else share > changed
     assert events[0]["lr"] == rate
+
+
+def rounding_of(optimizer):
+    names = SimpleNamespace(parameter=lambda parameter: "weight")
+    context, rounding = SimpleNamespace(session=None, names=names), Rounding()
+    for update in (1, 2):
+        rounding.update_begins(0, update, optimizer, context)
+    return rounding.waiting
+
+
+def optimizer_of(rate, slope=1.0):
+    weight = nn.Parameter(torch.ones(3, 6))
+    weight.grad = torch.full((3, 6), slope)
+    return SimpleNamespace(param_groups=[{"lr": rate, "params": [weight]}])
+
+
+@pytest.mark.parametrize(
+    ("rate", "told"),
+    [
+        (0.5, 0.5),
+        (torch.tensor(0.5), 0.5),
+        (torch.tensor(0.5, device="meta"), -1.0),  # to ask an accelerator is to wait for it
+        (None, -1.0),
+    ],
+)
+def test_a_learning_rate_is_told_where_it_can_be_read(rate, told):
+    (event,) = rounding_of(optimizer_of(rate))
+    assert event["lr"] == told
+    assert event["parameters"][0]["moving"] == 18
+
+
+def test_weights_that_an_update_does_not_move_are_not_rounded():
+    (event,) = rounding_of(optimizer_of(0.5, float("inf")))
+    assert event["parameters"][0]["moving"] == 0
+    fused = optimizer_of(0.5)
+    fused.found_inf = torch.tensor(1.0, device="meta")  # a fused optimizer skips by it, on the device
+    assert rounding_of(fused) == []
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.25])

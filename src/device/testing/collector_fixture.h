@@ -17,7 +17,7 @@
 /// A collector on the driver double, for its tests.
 namespace luff::device::testing {
 
-inline constexpr std::chrono::seconds kLong{20};
+inline constexpr std::chrono::seconds kLong{120};
 
 inline Layout Dense(DType dtype, std::vector<std::int64_t> dims) { return *Layout::Contiguous(dtype, dims); }
 

@@ -90,8 +90,6 @@ void TraceRule::Take(const query::Trial& trial, const RunTraces::Seen& seen, Sin
   finding.evidence.emplace_back("traced_step", seen.file.first_step);
   finding.evidence.emplace_back("traced_steps", steps_);
   if (device_steps_ != 0) {  // of all steps, which were not traced
-    finding.why += fmt::format("; the device had nothing left to do when {} of {} TRAIN steps so far began",
-                               idle_steps_, device_steps_);
     finding.evidence.emplace_back("idle_share",
                                   static_cast<double>(idle_steps_) / static_cast<double>(device_steps_));
   }

@@ -161,7 +161,7 @@ class FakeTrial final : public query::Trial {
     steps_.back().phases.push_back(phases);
     return *this;
   }
-  /// The step has times of a device, which had nothing left to do when it began, or had.
+  /// The step has times of a device, which had done all of the step before when it began, or had not.
   FakeTrial& OnDevice(double ms, bool idle) {
     query::StepPhases& phases = steps_.back().phases.back();
     phases.head.device_ns = static_cast<std::int64_t>(ms * 1e6);

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from luff._hook import Session
 from luff.torch.capture._device import LateBytes, is_on_device
-from luff.torch.capture._memory import address_of, array_view, is_readable
+from luff.torch.capture._memory import address_of, array_view, is_readable, read_scalar
 from luff.torch.capture._names import Names
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._step import StepContext
@@ -50,7 +50,8 @@ class Rounding(WaitingEvents):
             self._any = bool(self._before or self._late)
         if update < 1 or update & (update - 1) or len(self._before) + len(self._late) >= _PENDING:
             return
-        rate = max((float(g["lr"]) for g in optimizer.param_groups if "lr" in g), default=-1.0)
+        if getattr(optimizer, "found_inf", None) is not None:
+            return  # a fused one, which may skip the update on its device: weights that stay were not rounded
         found = []
         for parameter in _few(optimizer):
             gradient = parameter.grad
@@ -58,11 +59,9 @@ class Rounding(WaitingEvents):
                 continue
             weights, slopes = _bits_of(parameter), _bits_of(gradient)
             if weights is not None and slopes is not None and gradient.stride() == parameter.stride():
-                # Zero has no bit set, except perhaps the sign.
-                moving = np.left_shift(slopes, 1) != 0
-                found.append((weakref.ref(parameter), weights.copy(), moving))
+                found.append((weakref.ref(parameter), weights.copy(), _moving(slopes, parameter.dtype)))
         if found:
-            self._before[number] = (rate, found)
+            self._before[number] = (_rate(optimizer), found)
         session = context.session
         elsewhere = []
         if session is not None and session.reads_accelerators:
@@ -72,7 +71,7 @@ class Rounding(WaitingEvents):
         if session is not None and elsewhere:
             device = elsewhere[0][0].get_device()
             pairs = [pair for pair in elsewhere if pair[0].get_device() == device]
-            self._late.append(_LateLook(session, number, rate, pairs))
+            self._late.append(_LateLook(session, number, _rate(optimizer), pairs))
         self._any = bool(self._before or self._late)
 
     def _take(self, number: int, names: Names) -> None:
@@ -144,9 +143,27 @@ class _LateLook:
             new = np.frombuffer(after, kind, count, behind)
             at, behind = at + 2 * count * kind.itemsize, behind + count * kind.itemsize
             if parameter is not None:
-                moving = np.left_shift(slopes, 1) != 0
+                moving = _moving(slopes, dtype)
                 parameters.append(_compared(names.parameter(parameter) or "", parameter, old, new, moving))
         return {"kind": "rounding", "optimizer": self.number, "lr": self._rate, "parameters": parameters}
+
+
+def _rate(optimizer: Any) -> float:
+    """Returns the largest learning rate of those that can be read without asking an accelerator; else -1."""
+    largest = -1.0
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if isinstance(rate, torch.Tensor):
+            rate = read_scalar(rate)  # None on an accelerator: to wait for it would break a capture
+        if isinstance(rate, int | float):
+            largest = max(largest, float(rate))
+    return largest
+
+
+def _moving(slopes: Bits, dtype: Any) -> NDArray[Any]:
+    """Returns a mask of the gradients that move a weight. Zero has no bit set, except perhaps the sign."""
+    moving: NDArray[Any] = (np.left_shift(slopes, 1) != 0) & _are_finite(slopes, dtype)
+    return moving
 
 
 def _pair_on_device(parameter: Any) -> tuple[Any, Any] | None:

@@ -493,6 +493,8 @@ class Machine(Steps):
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         self.recorder.states()
         step.updated, step.direct = True, False
+        if self.borders is not None and self.turn.here():
+            self.borders.begins(_OTHER_PHASE)
         if not in_backward:
             self._update_ends(self.recorder)
 

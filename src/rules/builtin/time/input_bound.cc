@@ -236,10 +236,6 @@ class InputBound final : public KeptRule {
         fmt::format("{} would save about {} of {}", cause.what, TimeText(waited_s_), TimeText(window.run_s));
     finding.why =
         "the model computes nothing meanwhile; with workers, the next batches are made while it computes";
-    if (window.device_steps != 0) {
-      finding.why += fmt::format("; the device had nothing left to do when {} of {} of these steps began",
-                                 window.idle_steps, window.device_steps);
-    }
     finding.remedy = cause.remedy;
     finding.causes = cause.causes;
     finding.evidence = {{"wait_s", means.wait_s},

@@ -242,9 +242,6 @@ TEST(LaunchBound, SmallKernelsThatAreLaunchedLate) {
 TEST(TraceRules, StepsAtWhichTheDeviceWasIdleAreEvidence) {
   const auto findings = Traced().With(Reading()).Told(kAll, 200, true);
   ASSERT_EQ(findings.size(), 1U);
-  // Of the steps up to the one at which the trace was seen.
-  EXPECT_NE(findings[0].why.find("; the device had nothing left to do when "), std::string::npos)
-      << findings[0].why;
   const auto& evidence = findings[0].evidence;
   EXPECT_TRUE(std::ranges::any_of(
       evidence, [](const NamedNumber& one) { return one == NamedNumber("idle_share", 0.75); }));
