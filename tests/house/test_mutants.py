@@ -187,6 +187,30 @@ for epoch in range(3):
         optimizer.step()
 """
 
+MASKS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+images, masks = torch.rand(20, 1, 8, 8), torch.randint(2, (20, 1, 8, 8)).float()
+net = nn.Conv2d(1, 1, 3, padding=1)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+
+
+def dice_loss(logits, mask):
+    given = logits.sigmoid()
+    return 1 - (2 * (given * mask).sum() + 1) / (given.sum() + mask.sum() + 1)
+
+
+for epoch in range(3):
+    for rows in torch.randperm(20).split(5):
+        logits = net(images[rows])
+        loss = F.binary_cross_entropy_with_logits(logits, masks[rows]) + dice_loss(logits, masks[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
 SAMPLES = {
     "classes": CLASSES,
     "numbers": NUMBERS,
@@ -195,6 +219,7 @@ SAMPLES = {
     "several": SEVERAL,
     "denoiser": DENOISER,
     "words": WORDS,
+    "masks": MASKS,
 }
 
 
