@@ -17,11 +17,12 @@ _LARGEST = 2 << 30  # largest process in bytes: memory written while the child l
 
 
 class Asked:
-    """The children that answer one kind of question, under the hook's lock and guard. False if nothing is to be
-    recorded.
+    """The children that answer one kind of question, under the hook's lock and guard.
 
     Attributes
     ----------
+    open
+        Whether something may be to be recorded. An attribute, since it is looked at in each step.
     answered
         Whether a child has answered, or could not be started.
     """
@@ -31,10 +32,7 @@ class Asked:
         self._waiting: list[tuple[int, Replay]] = []
         self._ended: list[Replay] = []
         self._no_replay = ""  # why a child could not be started
-        self.answered = False
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting or self._ended or self._no_replay)
+        self.open = self.answered = False
 
     @property
     def asked(self) -> bool:
@@ -53,6 +51,7 @@ class Asked:
         models
             Models whose parameters and buffers it uses.
         """
+        self.open = True
         replay = Replay.ask(question, _LARGEST, models)
         if isinstance(replay, str):
             self._no_replay, self.answered = replay, True
@@ -78,6 +77,7 @@ class Asked:
                 session.event_json(json.dumps({"kind": self._kind, "step": step, **answer}))
         self._waiting = going
         self._ended = [replay for replay in self._ended if not replay.collected()]
+        self.open = bool(self._waiting or self._ended)
 
 
 def _is_finite(answer: dict[str, Any]) -> bool:

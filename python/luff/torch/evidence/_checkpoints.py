@@ -5,6 +5,7 @@ is open, and wait until then.
 from __future__ import annotations
 
 import weakref
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ _MAX_LOADS = 32  # in one run
 _MAX_OF_A_MODEL = 4
 _MAX_NAMES = 64
 _MAX_OPTIMIZERS = 8
-_GROUPS, _LOOKS = 4, 4  # of an optimizer, and parameters of each whose writes are counted
+_LOOKS = 4  # parameters of an optimizer whose writes are counted, about
+_VERSION = attrgetter("_version")
 
 
 class Loads(WaitingEvents):
@@ -30,13 +32,20 @@ class Loads(WaitingEvents):
         super().__init__()
         self._count = 0
         self._models: dict[int, list[Any]] = {}  # id -> [weak reference to the model, number of loads so far]
-        # Number of an optimizer -> parameters, and how often each was written up to the end of its newest update.
-        self._updated: dict[int, list[tuple[Any, int]]] = {}
+        self._updated: dict[int, _Updated] = {}  # by the number of the optimizer
 
     def updated(self, number: int, optimizer: Any) -> None:
-        """Called when an optimizer has updated its parameters."""
-        if number in self._updated or len(self._updated) < _MAX_OPTIMIZERS:
-            self._updated[number] = _writes(optimizer)
+        """Called when an optimizer has updated its parameters: at each update, so it does little."""
+        try:
+            known = self._updated[number]
+        except KeyError:
+            if len(self._updated) >= _MAX_OPTIMIZERS:
+                return
+            known = self._updated[number] = _Updated(optimizer)
+        try:
+            known.writes = list(map(_VERSION, optimizer.param_groups[0]["params"][known.places]))
+        except Exception:  # an optimizer of another form, or a tensor that counts nothing
+            known.writes = []
 
     def hand_over(self) -> Loads:
         """Returns what waits, for the run of the process's next training."""
@@ -101,8 +110,8 @@ class Loads(WaitingEvents):
         found = [
             (one, writes)
             for updated in self._updated.values()
-            for reference, writes in updated
-            if (one := reference()) is not None and id(one) in own
+            for one, writes in updated.now()
+            if id(one) in own
         ]
         try:
             return bool(found) and all(one._version == writes + 1 for one, writes in found)
@@ -110,18 +119,29 @@ class Loads(WaitingEvents):
             return False
 
 
-def _writes(optimizer: Any) -> list[tuple[Any, int]]:
-    """Returns some of the optimizer's parameters, with how often each was written."""
-    found: list[tuple[Any, int]] = []
-    try:
-        for group in optimizer.param_groups[:_GROUPS]:
-            parameters = group["params"]
-            places = {(len(parameters) - 1) * look // (_LOOKS - 1) for look in range(_LOOKS)}
-            ones = [parameters[place] for place in places if place >= 0]
-            found.extend((weakref.ref(one), int(one._version)) for one in ones)
-    except Exception:  # an optimizer of another form, or a tensor that counts nothing
-        return []
-    return found
+class _Updated:
+    """Some of an optimizer's parameters, spread over its first group, and how often each was written up to the end of
+    the newest update.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._ones: list[weakref.ref[Any]] = []
+        stride = 1
+        try:
+            parameters = optimizer.param_groups[0]["params"]
+            stride = max(1, len(parameters) // _LOOKS)
+            self._ones = [weakref.ref(one) for one in parameters[::stride]]
+        except Exception:  # an optimizer of another form
+            self._ones = []
+        self.places = slice(None, None, stride)
+        self.writes: list[int] = []
+
+    def now(self) -> list[tuple[Any, int]]:
+        """Returns the parameters that are still there with those numbers; none if the group has changed since."""
+        if len(self._ones) != len(self.writes):
+            return []
+        pairs = zip(self._ones, self.writes, strict=True)
+        return [(one, writes) for reference, writes in pairs if (one := reference()) is not None]
 
 
 def _own_tensors(model: Any, state: Any) -> int:

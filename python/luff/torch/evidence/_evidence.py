@@ -166,11 +166,11 @@ class Evidence:
             self.nonfinite.publish(session)
         if self._graph_values:
             self._graph_values.record(session)
-        if self.causal:
+        if self.causal.open:
             self.causal.record(session)
-        if self.mixing:
+        if self.mixing.open:
             self.mixing.record(session)
-        if self.padding:
+        if self.padding.open:
             self.padding.record(session)
         if any(self._waiting):
             for evidence in self._events:

@@ -32,7 +32,7 @@ class KeptGraphs:
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, list[weakref.ref[_Mark]]]] = deque(maxlen=_MARKED)
-        self._told = 0  # graphs that the document says are there; 0: it says of none
+        self.told = 0  # graphs that the document says are there; 0: it says of none
 
     def root(self, session: Session, root: Any, step: int) -> None:
         """Looks for graphs of earlier steps, and marks this one. Called at few steps: the first 16, and those that are
@@ -49,11 +49,9 @@ class KeptGraphs:
         self._marks.append((step, [mark for mark in marks if mark is not None]))
 
     def step(self, session: Session, step: int) -> None:
-        """Called at every step with a root: tells which of the graphs that were told are gone."""
-        if not self._told:
-            return
+        """Called at every step with a root once some were `told`: tells which of the graphs that were told are gone."""
         looked_at, alive = self._looked(step)
-        if len(alive) < self._told:
+        if len(alive) < self.told:
             self._tell(session, step, looked_at, alive)
 
     def _looked(self, step: int) -> tuple[int, list[int]]:
@@ -62,9 +60,9 @@ class KeptGraphs:
         return len(earlier), [made for made, marks in earlier if any(mark() is not None for mark in marks)]
 
     def _tell(self, session: Session, step: int, looked_at: int, alive: list[int]) -> None:
-        if not self._told and len(alive) < _TOLD:
+        if not self.told and len(alive) < _TOLD:
             return
-        self._told = len(alive) if len(alive) >= _TOLD else 0
+        self.told = len(alive) if len(alive) >= _TOLD else 0
         told = {
             "step": step,
             "looked_at": looked_at,

@@ -350,13 +350,13 @@ class Losses:
         session, count = self._context.session, self._context.clock.mode_steps[_TRAIN]
         if session is None:
             return
-        rarely = count >= _SIGNED and count & (count - 1)
-        if rarely:
-            self.kept_graphs.step(session, count)
+        if count >= _SIGNED and count & (count - 1):
+            if self.kept_graphs.told:
+                self.kept_graphs.step(session, count)
+            if count - self._context.looked_from >= _SIGNED:
+                return
         else:
             self.kept_graphs.root(session, root, count)
-        if rarely and count - self._context.looked_from >= _SIGNED:
-            return
         if not self.readable(step):
             self._faint = False
             return

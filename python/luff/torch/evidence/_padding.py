@@ -54,9 +54,6 @@ class Padding(Asked):
         self._calls: list[Call] = []
         self._turned = ""  # the event, as JSON
 
-    def __bool__(self) -> bool:
-        return bool(self._turned) or super().__bool__()
-
     def begins(self, step: int) -> None:
         """Called when a TRAIN step begins; steps are counted from the first of the process."""
         self._step = step if step in ASK_AT and not self.asked else -1
@@ -93,7 +90,7 @@ class Padding(Asked):
             if layers:
                 rows = sum(length < shape[1] for length in lengths)
                 event = {"kind": "padded_attention", "step": step, "layers": layers, "rows": rows}
-                self._turned = json.dumps(event)
+                self._turned, self.open = json.dumps(event), True
             # What a convolution gives at the end of a row depends on what follows.
             if not any(isinstance(one, _ConvNd) for one in model.modules()):
                 asked.append(_Question(model, args, kwargs, shape, lengths))
