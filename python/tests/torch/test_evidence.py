@@ -330,6 +330,26 @@ def test_a_state_that_is_the_model_itself_is_told_apart(watched, kept):
     assert event["own"] == (2 if kept == "itself" else 0)
 
 
+@pytest.mark.parametrize("changed", [None, "first", "second"])
+def test_each_group_of_an_optimizer_tells_whether_a_state_was_changed(watched, changed):
+    _, session = watched()
+    model = nn.ModuleDict({"first": nn.Linear(6, 6), "second": nn.Linear(6, 3)})
+    optimizer = torch.optim.SGD([{"params": part.parameters()} for part in model.values()], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model["second"](model["first"](torch.ones(2, 6))).sum().backward()
+        optimizer.step()
+    if changed:
+        with torch.no_grad():
+            model[changed].weight.clamp_(-0.01, 0.01)
+    model.load_state_dict(model.state_dict())
+    optimizer.zero_grad()
+    model["second"](model["first"](torch.ones(2, 6))).sum().backward()
+    optimizer.step()
+    (event,) = told(session, "load_state_dict")
+    assert event["own"] == (0 if changed else 4)
+
+
 def test_a_lazy_model_and_a_model_that_no_optimizer_updates_load_as_any(watched):
     _, session = watched()
     lazy, other, model = nn.Sequential(nn.LazyLinear(3)), cases.net(), cases.net()

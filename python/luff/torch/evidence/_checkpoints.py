@@ -21,7 +21,7 @@ _MAX_LOADS = 32  # in one run
 _MAX_OF_A_MODEL = 4
 _MAX_NAMES = 64
 _MAX_OPTIMIZERS = 8
-_LOOKS = 4  # parameters of an optimizer whose writes are counted, about
+_GROUPS, _LOOKS = 4, 4  # of an optimizer, and parameters of each, about, whose writes are counted
 _VERSION = attrgetter("_version")
 
 
@@ -43,9 +43,10 @@ class Loads(WaitingEvents):
                 return
             known = self._updated[number] = _Updated(optimizer)
         try:
-            known.writes = list(map(_VERSION, optimizer.param_groups[0]["params"][known.places]))
-        except Exception:  # an optimizer of another form, or a tensor that counts nothing
-            known.writes = []
+            (group,) = optimizer.param_groups
+            known.writes = list(map(_VERSION, group["params"][known.places]))
+        except Exception:  # several groups; an optimizer of another form, or a tensor that counts nothing
+            known.writes = _writes_of_groups(optimizer)
 
     def hand_over(self) -> Loads:
         """Returns what waits, for the run of the process's next training."""
@@ -119,25 +120,38 @@ class Loads(WaitingEvents):
             return False
 
 
+def _chosen(optimizer: Any) -> list[Any]:
+    """Returns parameters spread over each group."""
+    groups = [group["params"] for group in optimizer.param_groups[:_GROUPS]]
+    return [one for parameters in groups for one in parameters[_places(parameters)]]
+
+
+def _places(parameters: list[Any]) -> slice:
+    return slice(None, None, max(1, len(parameters) // _LOOKS))
+
+
+def _writes_of_groups(optimizer: Any) -> list[int]:
+    try:
+        return [int(one._version) for one in _chosen(optimizer)]
+    except Exception:  # an optimizer of another form, or a tensor that counts nothing
+        return []
+
+
 class _Updated:
-    """Some of an optimizer's parameters, spread over its first group, and how often each was written up to the end of
-    the newest update.
-    """
+    """Some of an optimizer's parameters, and how often each was written up to the end of the newest update."""
 
     def __init__(self, optimizer: Any) -> None:
         self._ones: list[weakref.ref[Any]] = []
-        stride = 1
+        self.places = slice(None)  # of the only group
+        self.writes: list[int] = []
         try:
-            parameters = optimizer.param_groups[0]["params"]
-            stride = max(1, len(parameters) // _LOOKS)
-            self._ones = [weakref.ref(one) for one in parameters[::stride]]
+            self.places = _places(optimizer.param_groups[0]["params"])
+            self._ones = [weakref.ref(one) for one in _chosen(optimizer)]
         except Exception:  # an optimizer of another form
             self._ones = []
-        self.places = slice(None, None, stride)
-        self.writes: list[int] = []
 
     def now(self) -> list[tuple[Any, int]]:
-        """Returns the parameters that are still there with those numbers; none if the group has changed since."""
+        """Returns the parameters that are still there with those numbers; none if the groups have changed since."""
         if len(self._ones) != len(self.writes):
             return []
         pairs = zip(self._ones, self.writes, strict=True)
