@@ -17,6 +17,9 @@ from perfbench.programs import PROGRAMS
 __all__ = ["Failed", "environment", "judged", "missing", "script", "step_seconds"]
 
 LUFF = luff_command()
+TRACE_AT = (
+    100  # steps, after which a program whose rule needs a trace asks for one; half of all, if those are fewer
+)
 CONTENDED, REPEATS = 0.25, 3
 PRIORITY: int | None = None
 
@@ -51,6 +54,18 @@ def script(program: str, seed: int, fixed: bool, steps: int) -> list[str]:
     return words if PRIORITY is None else [*words, "--priority", str(PRIORITY)]
 
 
+def asking(program: str, steps: int) -> list[str]:
+    """Returns the arguments by which it asks for the trace that its rule needs."""
+    wanted = PROGRAMS[program].trace
+    if not wanted:
+        return []
+    return [
+        "--trace-at",
+        str(max(min(TRACE_AT, steps // 2), 1)),
+        *(["--stacks"] if wanted == "stacks" else []),
+    ]
+
+
 def trained(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> dict[str, Any]:
     """Trains one program and returns what was found, each finding in its newest form, and its profile."""
     about = PROGRAMS[program]
@@ -66,8 +81,9 @@ def trained(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> d
     if about.settings:
         (folder / "luff.toml").write_text(f"[capture]\n{about.settings}\n", encoding="utf-8")
         command += ["--config", str(folder / "luff.toml")]
+    words = [*script(program, seed, fixed, steps), *asking(program, steps)]
     done = subprocess.run(
-        [*command, "--", *python, "-m", "perfbench.run", *script(program, seed, fixed, steps)],
+        [*command, "--", *python, "-m", "perfbench.run", *words],
         env=environment(),
         capture_output=True,
         text=True,
@@ -78,12 +94,15 @@ def trained(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> d
     shown = subprocess.run(
         [LUFF, "profile", str(run), "--json"], capture_output=True, text=True, check=True
     ).stdout
+    profile = json.loads(shown)
+    if about.trace and not any(trace["file"] for trace in profile["traces"]):
+        raise Failed(f"no trace was made: {[trace['refused'] for trace in profile['traces']]}")
     newest: dict[str, dict[str, Any]] = {}
     for file in sorted(run.glob("rules/*/findings.jsonl")):
         for line in file.read_text(encoding="utf-8").splitlines():
             told = json.loads(line)
             newest[told["id"]] = {**newest.get(told["id"], {}), **told}
-    return {"profile": json.loads(shown), "findings": list(newest.values())}
+    return {"profile": profile, "findings": list(newest.values())}
 
 
 def contended(program: str, profile: dict[str, Any]) -> bool:
@@ -108,8 +127,13 @@ def judged(program: str, seed: int, fixed: bool, steps: int, folder: Path) -> tu
     return result, False
 
 
-def step_seconds(profile: dict[str, Any]) -> float:
-    """Returns the time of the run for each TRAIN step, without what it lost to others."""
+def step_seconds(program: str, profile: dict[str, Any]) -> float:
+    """Returns the time of the run for each TRAIN step, without what it lost to others.
+
+    Where it lacks cores by its own fault, that is what was planted, and what the twin saves.
+    """
+    seconds = (profile["seconds"] + profile["evaluation"]["seconds"]) / profile["steps"]
+    if PROGRAMS[program].contends:
+        return float(seconds)
     thread = profile["thread"]
-    seconds = profile["seconds"] + profile["evaluation"]["seconds"]
-    return float(seconds / profile["steps"] * (1 - thread["run_queue"] / thread["seconds"]))
+    return float(seconds * (1 - thread["run_queue"] / thread["seconds"]))

@@ -1,4 +1,4 @@
-"""The cost of profiling: `./dev bench profile [--only sampler,level0,level1] [--models mlp,gpt] [--json FILE]`.
+"""The cost of profiling: `./dev bench profile [--only sampler,level0,...] [--models mlp,gpt] [--json FILE]`.
 
 sampler: CPU time and memory of `luff _sample` beside psutil, which reads the same of the machine and of a process with
 its children at the same pace, in the same run. Shares of a core are those at two samples a second.
@@ -9,6 +9,8 @@ sampler's share of a core for the block's wall time, count together.
 
 level1: the same with `profile` "full" and "basic", where every step is timed. When a training runs, one step in 67
 is, so the gate is on the mean over 67.
+
+trace: `_profile_trace`; place: `_profile_place`; disk and large: `_profile_size`.
 
 Exit code: 0 if all gates hold, 1 if one does not.
 """
@@ -26,8 +28,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import _profile_place
+import _profile_size
+import _profile_trace
 from _gates import Measured, finish, gate, luff_command, measured, say
 
+PARTS = ("sampler", "disk", "large", "place", "level0", "level1", "trace")
 SAMPLES_A_SECOND = 2
 # Children stand for workers of a loader: they sleep most of the time.
 _CHILD = "import time\nwhile True: time.sleep(0.05)"
@@ -230,28 +236,41 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="sampler,level0,level1")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--models", default="mlp,resnet18,gpt")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--million", type=int, default=1_000_000, help="steps of `large`")
     args = parser.parse_args()
+    chosen = args.only.split(",")
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"--only: {', '.join(sorted(unknown))}: expected some of {', '.join(PARTS)}")
     results: list[dict[str, Any]] = []
     gates: list[dict[str, Any]] = []
-    if "sampler" in args.only.split(","):
-        found, held = sampler()
-        results += found
-        gates += held
-    for name, measure in (("level0", level0), ("level1", level1)):
-        if name not in args.only.split(","):
-            continue
+
+    def add(measured_part: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> None:
+        results.extend(measured_part[0])
+        gates.extend(measured_part[1])
+
+    if "sampler" in chosen:
+        add(sampler())
+    if "disk" in chosen:
+        add(_profile_size.disk(30))
+    if "large" in chosen:
+        add(_profile_size.large(args.million))
+    if {"level0", "level1", "trace", "place"} & set(chosen):
         import torch
 
         torch.set_num_threads(1)
-        for model in args.models.split(","):
+    if "place" in chosen:
+        add(_profile_place.place(args.pairs, args.steps))
+    for name, measure in (("level0", level0), ("level1", level1)):
+        for model in args.models.split(",") if name in chosen else ():
             one, held_one = measure(model, args.pairs, args.steps)
-            results.append(one)
-            gates.append(held_one)
+            add(([one], [held_one]))
+    for model in args.models.split(",") if "trace" in chosen else ():
+        add(_profile_trace.trace(model, args.pairs, args.steps))
     return finish(results, gates, args.json)
 
 

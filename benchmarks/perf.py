@@ -96,7 +96,7 @@ def compare(program: str, arguments: argparse.Namespace, folder: Path) -> dict[s
                 row["leads"] += names(dearest(found), program)
                 words += [f["step"] for f in right]
                 estimates += [f["saving"]["seconds_a_step"] for f in right if f.get("saving")]
-            (after if fixed else before).append(runs.step_seconds(result["profile"]))
+            (after if fixed else before).append(runs.step_seconds(program, result["profile"]))
             if not fixed:
                 steps.append(result["profile"]["steps"])
     if words:

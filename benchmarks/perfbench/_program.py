@@ -41,6 +41,9 @@ class Program:
         It uses more than a core, so no other program runs beside it.
     needs
         What has to be there, or the program is skipped: "compiler", "swap", "gpu".
+    trace
+        Its rule needs a trace, which the program asks for in its loop: "operators", or "stacks" with functions of
+        Python, which tell the place.
     """
 
     run: Run
@@ -53,6 +56,7 @@ class Program:
     contends: bool = False
     alone: bool = False
     needs: tuple[str, ...] = ()
+    trace: str = ""
 
 
 PROGRAMS: dict[str, Program] = {}

@@ -15,6 +15,7 @@ from .parts import Training
 _ROWS, _WIDTH = 512, 1024
 _LARGE = 1 << (14 if os.environ.get("LUFF_PERFBENCH_DEVICE", "cuda") == "cuda" else 6)  # rows
 _GPU: dict[str, Any] = {"needs": ("gpu",), "alone": True}
+_TRACED = {**_GPU, "trace": "operators"}
 
 
 def _device() -> torch.device:
@@ -40,7 +41,7 @@ def _train(steps: int, seed: int, model: nn.Module, batches: Any = None, **hooks
     training.over(_batches(steps, seed) if batches is None else batches)
 
 
-@program("HostSync", "item", **_GPU)
+@program("HostSync", "item", **{**_TRACED, "trace": "stacks"})
 def _gpu_item(seed: int, fixed: bool, steps: int) -> None:
     """Twenty values are read off the device in each step; the twin reads one in each 50th."""
     model = _model()
@@ -54,7 +55,7 @@ def _gpu_item(seed: int, fixed: bool, steps: int) -> None:
     _train(steps * 4, seed, model, after=read)
 
 
-@program("PageableCopy", "pageable", **_GPU)
+@program("PageableCopy", "pageable", **_TRACED)
 def _gpu_pageable(seed: int, fixed: bool, steps: int) -> None:
     """Batches of 64 MiB are copied from memory that is not pinned; the twin's is."""
     host = [torch.randn(_LARGE, _WIDTH, generator=torch.Generator().manual_seed(seed)) for _ in range(2)]
@@ -69,7 +70,7 @@ def _gpu_pageable(seed: int, fixed: bool, steps: int) -> None:
     _train(steps, seed, _model(), list(batches()) if steps < 8 else batches())
 
 
-@program("LaunchBound", "small_kernels", **_GPU)
+@program("LaunchBound", "small_kernels", **_TRACED)
 def _gpu_small_kernels(seed: int, fixed: bool, steps: int) -> None:
     """Two hundred layers of 64 units, and an optimizer that takes each parameter by itself; the twin has two."""
     model = _model(2 if fixed else 200, 64)
@@ -90,21 +91,21 @@ def _products(steps: int, seed: int, narrow: bool) -> None:
     training.over(_batches(steps, seed, _LARGE // 4, 4096))  # type: ignore[arg-type]
 
 
-@program("Tf32Off", "float32", **_GPU)
+@program("Tf32Off", "float32", **_TRACED)
 def _gpu_float32(seed: int, fixed: bool, steps: int) -> None:
     """Large products in full float32; the twin's are in bfloat16: rounded to TF32 they would be the next program's."""
     torch.set_float32_matmul_precision("highest")
     _products(steps, seed, fixed)
 
 
-@program("HalfPrecisionOff", "tf32", **_GPU)
+@program("HalfPrecisionOff", "tf32", **_TRACED)
 def _gpu_tf32(seed: int, fixed: bool, steps: int) -> None:
     """Large products that are rounded to TF32; the twin's are in bfloat16."""
     torch.set_float32_matmul_precision("high")
     _products(steps, seed, fixed)
 
 
-@program("AllocatorThrash", "empty_cache", **_GPU)
+@program("AllocatorThrash", "empty_cache", **_TRACED)
 def _gpu_empty_cache(seed: int, fixed: bool, steps: int) -> None:
     """The allocator's cache is emptied in each step."""
 
@@ -115,7 +116,7 @@ def _gpu_empty_cache(seed: int, fixed: bool, steps: int) -> None:
     _train(steps, seed, _model(8), after=empty)
 
 
-@program("CopyNotOverlapped", "same_stream", **_GPU)
+@program("CopyNotOverlapped", "same_stream", **_TRACED)
 def _gpu_copy_same_stream(seed: int, fixed: bool, steps: int) -> None:
     """Batches are copied on the stream that computes; the twin copies the next one on a stream beside it."""
     cuda = _device().type == "cuda"

@@ -22,6 +22,7 @@ __all__ = [
     "Growing",
     "Sharded",
     "Sleeping",
+    "Trace",
     "Training",
     "counted",
     "counted_writes",
@@ -184,6 +185,35 @@ def _marks_of_peer() -> Callable[[nn.Module], AbstractContextManager[None]]:
     return traceml_ai.trace_step  # type: ignore[no-any-return]
 
 
+class Trace:
+    """The trace that each program of this process asks for.
+
+    Attributes
+    ----------
+    at
+        After so many steps; 0: at none.
+    stacks
+        With functions of Python.
+    """
+
+    at = 0
+    stacks = False
+
+    @classmethod
+    def ask(cls) -> None:
+        """Asks for it, as a user would in the loop.
+
+        Raises
+        ------
+        RuntimeError
+            If it is refused: what the program has planted could not be named.
+        """
+        import luff
+
+        if why := luff.trace(3, stacks=cls.stacks):
+            raise RuntimeError(f"no trace: {why}")
+
+
 class Training:
     """A plain loop over a loader, with hooks for what programs plant.
 
@@ -230,6 +260,8 @@ class Training:
                     self.optimizer.step()
                     self.done += 1
                     self.after(self.done)
+                    if self.done == Trace.at:
+                        Trace.ask()
                 if self.done >= self.steps and time.monotonic() - began >= self.least_s:
                     return
             self.between()

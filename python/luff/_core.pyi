@@ -35,6 +35,11 @@ class OutputFolder:
     def remove(self, name: str) -> None:
         """Remove a file."""
 
+def call_soon(function: object) -> bool:
+    """
+    The main thread calls it when it next comes to Python code. False: it will not, too many others wait.
+    """
+
 def search(pattern: str, texts: Sequence[str]) -> list[int]:
     """
     Places of the texts in which an expression of Python's dialect matches. Its matching is bounded: beyond the bound it counts as no match.

@@ -13,6 +13,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from luff._hook import Refused, Session
 from luff._memory import free_memory, resident_memory
 from luff.corrections import Corrections
 
-__all__ = ["MOST_STEPS", "TracedHook", "Tracer", "Traces", "WithTraces"]
+__all__ = ["LOOKS_EVERY_S", "MOST_STEPS", "TracedHook", "Tracer", "Traces", "WithTraces", "keep_looking"]
 
 MOST_STEPS = 10
 _MOST_TRACES = 16
@@ -31,6 +32,12 @@ _LEAST_MEMORY, _LEAST_SHARE = 2 << 30, 0.05
 _MOST_SECONDS = 60.0
 #: Of the process's memory between steps; writing a trace takes several times what it holds.
 _MOST_GROWTH = 256 << 20
+#: Of one trace, where they can be told while it is made: each costs some 250 bytes of the file, and microseconds at its
+#: end.
+_MOST_EVENTS = 1_000_000
+#: What a profiler records in a second at the most, as far as was seen, and how many times that it takes to write it.
+_BYTES_A_SECOND, _TO_WRITE = 80 << 20, 8
+LOOKS_EVERY_S = 0.5
 _FIRST_S = 1.0  # what a first trace may cost
 _OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _TRAIN = int(Mode.TRAIN)
@@ -83,7 +90,9 @@ class Tracer:
         self._passes = self._resident = (
             0  # since the last step that was traced: forward passes, and memory after one
         )
-        self._begun = self._cost = 0.0
+        self._at_begin = self._after_first = 0  # memory: at the begin, after the first traced step
+        self._begins = False
+        self._begun = self._cost = self._looked = 0.0
         self._asked: dict[str, Any] = {}  # of the trace that is being made: who asked for it
         self._number = 0  # of the next file
         self._go_on()
@@ -131,6 +140,10 @@ class Tracer:
     def _record_no_more(self) -> None:
         """Makes this thread record nothing any more for a profiler that cannot be ended."""
 
+    def _events(self) -> int:
+        """Returns about how many events are recorded so far; 0 where nobody knows. Called in the thread that trains."""
+        return 0
+
     # -------------------------------------------------------------------------------------------------------------
 
     @property
@@ -173,10 +186,11 @@ class Tracer:
         why = self._refusal() or self._over_budget(asked.get("share"))
         by = {key: str(asked[key])[:64] for key in ("finding", "rule") if key in asked}
         if not why:
-            self._done, self._first, self._passes = 0, first, 0
+            self._done, self._first, self._passes, self._after_first = 0, first, 0, 0
             self._left = max(1, min(int(steps), MOST_STEPS))
-            self._begun = time.perf_counter()
+            self._begun, self._at_begin = time.perf_counter(), self._memory()
             Traces.tracing = self  # before it begins: another thread may begin its own meanwhile
+            self._begins = True
             try:
                 self._profiler = self._start(stacks)
                 self._made += 1
@@ -187,6 +201,7 @@ class Tracer:
             except Exception as error:
                 why = f"the profiler does not start: {type(error).__name__}: {error}"[:300]
             finally:
+                self._begins = False
                 if self._profiler is None:
                     Traces.tracing = None
             self._cost = time.perf_counter() - self._begun
@@ -226,14 +241,33 @@ class Tracer:
         )
 
     def step_ended(self, steps: int = 1) -> bool:
-        """Counts steps. Returns False when the trace has ended, early if it takes long or memory is scarce."""
+        """Counts steps. Returns False when the trace has ended, early if it takes long or much, or memory is scarce."""
         self._done += steps
         self._left -= steps
         self._passes = 0
-        if self._left > 0 and self._may_go_on():
+        if self._left > 0 and self._may_go_on() and self._holds_one_more():
             return True
         self.end()
         return False
+
+    def _holds_one_more(self) -> bool:
+        """Whether another step like those that were traced stays within the bounds."""
+        events = self._events()
+        if events + events // max(self._done, 1) > _MOST_EVENTS:
+            return False
+        resident = self._memory()
+        if self._after_first == 0:  # the first one may take memory for good
+            self._after_first = resident
+        return resident - self._after_first < _MOST_GROWTH
+
+    def look_here(self) -> None:
+        """Ends the trace within a step that takes long or records much. Looks twice a second, however often called."""
+        now = time.perf_counter()
+        if self._begins or now - self._looked < LOOKS_EVERY_S or not self.is_here():
+            return
+        self._looked = now
+        if not self._may_go_on():
+            self.end()
 
     def other_step_ended(self) -> None:
         """Called when another training of this process has ended a step: this one may never go on."""
@@ -248,17 +282,26 @@ class Tracer:
     def _fits(self) -> bool:
         """Whether the memory of the process has grown little since the first of these forward passes."""
         self._passes += 1
-        try:
-            resident = resident_memory()
-        except (OSError, ValueError, IndexError):
-            return True
+        resident = self._memory()
         if self._passes <= 2:  # the first one may take memory for good
             self._resident = resident
         return resident - self._resident < _MOST_GROWTH
 
+    @staticmethod
+    def _memory() -> int:
+        """Returns the bytes that this process takes; 0 if that cannot be read."""
+        try:
+            return resident_memory()
+        except (OSError, ValueError, IndexError):
+            return 0
+
     def _may_go_on(self) -> bool:
-        scarce = _available() < _LEAST_MEMORY // 2
-        return not scarce and not self._lost and time.perf_counter() - self._begun < _MOST_SECONDS
+        passed_s = time.perf_counter() - self._begun
+        if self._lost or passed_s >= _MOST_SECONDS or self._events() > _MOST_EVENTS:
+            return False
+        # Within a step, memory also grows by what the step holds.
+        recorded = min(self._memory() - self._at_begin, _BYTES_A_SECOND * passed_s)
+        return _available() >= max(_LEAST_MEMORY // 2, _TO_WRITE * recorded)
 
     def give_way(self) -> None:
         """Called before another profiler begins, in the thread that begins it."""
@@ -347,6 +390,16 @@ def _told_before(path: str) -> list[dict[str, Any]]:
         return [one for one in told if isinstance(one, dict)][:_MOST_TOLD]
     except Exception:  # the traces themselves are there, and count
         return []
+
+
+def keep_looking(looks: weakref.WeakMethod[Callable[[], None]], ended: threading.Event) -> None:
+    """Looks whether a trace may go on, until it has ended: a training need not call Luff meanwhile."""
+    while not ended.wait(LOOKS_EVERY_S):
+        look = looks()
+        if look is None:
+            return
+        look()
+        del look  # else it would keep the hook alive
 
 
 def _available() -> int:

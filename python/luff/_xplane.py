@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 from luff._codes import Mode, Phase
 from luff._core import enter_phase, leave_phase
 from luff._hook import Session
-from luff._memory import resident_memory
 from luff._patch import once
 from luff._step_hook import StepHook
-from luff._tracer import TracedHook, Tracer, Traces
+from luff._tracer import TracedHook, Tracer, Traces, keep_looking
 
 __all__ = ["Profiler", "TracedStepHook", "XplaneTracer", "jax_profiler", "tensorflow_profiler"]
 
@@ -28,7 +27,6 @@ _TRACE = int(Phase.TRACE)
 _TRAIN = int(Mode.TRAIN)
 _MOST_FILES = 64
 _MADE = ".made-"
-_LOOKS_EVERY_S = 0.5
 #: Of the process's memory between steps that count; what is held is converted when the trace ends.
 _MOST_GROWTH = 128 << 20
 
@@ -277,7 +275,7 @@ class XplaneTracer(Tracer):
         XplaneTracer.begun += 1
         try:
             threading.Thread(
-                target=_keep_looking, args=(self._looks, self._ended), name="luff-trace", daemon=True
+                target=keep_looking, args=(self._looks, self._ended), name="luff-trace", daemon=True
             ).start()
             self._ours(lambda: self.profiler.start(folder, stacks))
         except BaseException:
@@ -292,10 +290,7 @@ class XplaneTracer(Tracer):
             self.end()
 
     def _grows_little(self) -> bool:
-        try:
-            resident = resident_memory()
-        except (OSError, ValueError, IndexError):
-            return True
+        resident = self._memory()
         if self._seen_done != self._done:  # steps may take memory of their own
             self._seen_done, self._resident = self._done, resident
         return resident - self._resident < _MOST_GROWTH
@@ -344,16 +339,6 @@ class XplaneTracer(Tracer):
         finally:
             if in_phase:
                 leave_phase(_TRACE)
-
-
-def _keep_looking(looks: weakref.WeakMethod[Callable[[], None]], ended: threading.Event) -> None:
-    """Looks whether a trace may go on, until it has ended: a training need not call Luff meanwhile."""
-    while not ended.wait(_LOOKS_EVERY_S):
-        look = looks()
-        if look is None:
-            return
-        look()
-        del look  # else it would keep the hook alive
 
 
 def _plane_of(facts: str) -> bytes:

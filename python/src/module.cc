@@ -12,6 +12,7 @@ namespace luff::python {
 // One line per area, here and in the body below. CMakeLists.txt in this folder lists the files.
 void InitErrors(nanobind::module_& m);
 void InitOutput(nanobind::module_& m);
+void InitPending(nanobind::module_& m);
 void InitRegex(nanobind::module_& m);
 #ifdef LUFF_CORE_CAPTURE
 void InitPhases(nanobind::module_& m);
@@ -34,6 +35,7 @@ NB_MODULE(_core, m) {
   m.def("version", [] { return std::string(luff::Version()); }, "The version of this build.");
   luff::python::InitErrors(m);
   luff::python::InitOutput(m);
+  luff::python::InitPending(m);
   luff::python::InitRegex(m);
 #ifdef LUFF_CORE_CAPTURE
   luff::python::InitPhases(m);

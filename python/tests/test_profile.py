@@ -48,6 +48,22 @@ def test_phases_of_a_step_add_up_to_its_time(run: Path) -> None:
     assert len({len(column) for column in (*profile.steps.values(), *profile.phases.values())}) == 1
 
 
+def test_steps_of_some_microseconds_add_up(tmp_path: Path) -> None:
+    session = _core.Session.open(str(tmp_path / "run"), config_json="{}")
+    for step in range(2000):
+        session.begin_step(int(Mode.TRAIN), step)
+        for one in (Phase.FORWARD, Phase.BACKWARD):
+            _core.enter_phase(int(one))
+            _core.leave_phase(int(one))
+        session.end_step(int(Mode.TRAIN), step, step, step)
+    session.close(int(EndReason.COMPLETED), 60.0)
+    profile = luff.open_trial(tmp_path / "run").profile()
+    assert len(profile) == 2000
+    total = sum(np.nan_to_num(seconds) for seconds in profile.phases.values())
+    assert np.abs(total - profile.steps["wall"]).max() < 1e-9
+    assert (profile.steps["wall"] > 0).all()
+
+
 def test_what_a_step_does_not_have_is_absent(run: Path) -> None:
     profile = luff.open_trial(run).profile("GLOBAL")
     waits = profile.phases["data_wait"]

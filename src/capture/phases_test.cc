@@ -1,8 +1,15 @@
 // Phases: what a thread did adds up to its time, to the nanosecond, whatever is entered and left.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <random>
@@ -11,6 +18,14 @@
 #include "capture/phase_clock.h"
 #include "capture/thread_times.h"
 #include "luff/base/env.h"
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define LUFF_TEST_SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define LUFF_TEST_SANITIZED
+#endif
+#endif
 
 namespace luff::capture {
 namespace {
@@ -212,6 +227,59 @@ TEST(Phases, CaptureCountsAsLuff_AndBeginsNoClock) {
     EXPECT_GE(RowOf(phases, Phase::kLuff)->duration_ns, 2'000'000);
     EXPECT_EQ(Sum(phases), phases.head.wall_ns);
   });
+}
+
+/// The kernel kills this process at any system call from here on, except its end. False: it cannot.
+bool ForbidSystemCalls() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+  };
+  const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/// How a child ends that makes no system call while it does this, as waitpid says.
+int EndWithoutSystemCalls(void (*body)()) {
+  const pid_t child = fork();
+  if (child == 0) {
+    EnterPhase(Phase::kForward);  // a thread's clock is made once
+    LeavePhase(Phase::kForward);
+    if (!ForbidSystemCalls()) _exit(2);
+    body();
+    syscall(SYS_exit, 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST(Phases, TheTrainingThreadMakesNoSystemCall) {
+#ifdef LUFF_TEST_SANITIZED
+  GTEST_SKIP() << "sanitizers make some of their own";
+#endif
+  if (EndWithoutSystemCalls([] { (void)Env::Real().NowMonotonicNs(); }) != 0)
+    GTEST_SKIP() << "this system cannot forbid system calls, or reads its clock by one";
+  EXPECT_NE(EndWithoutSystemCalls([] { (void)getppid(); }), 0);
+  const int status = EndWithoutSystemCalls([] {
+    PhaseSteps steps;
+    for (std::uint32_t step = 0; step < 200; ++step) {
+      EnterWait({.loader = 0, .worker = step % 4, .ready = 1});
+      LeavePhase(Phase::kDataWait);
+      for (const Phase phase : {Phase::kZeroGrad, Phase::kForward, Phase::kLoss, Phase::kBackward}) {
+        EnterPhase(phase);
+        LeavePhase(phase);
+      }
+      EnterLuff(Env::Real().NowMonotonicNs());
+      LeaveLuff(Env::Real().NowMonotonicNs());
+      store::StepPhases phases;
+      steps.EndStep(&phases);
+    }
+  });
+  EXPECT_EQ(status, 0) << "killed by signal " << WTERMSIG(status);
 }
 
 TEST(Phases, AThreadThatEnteredNoneHasNone) {

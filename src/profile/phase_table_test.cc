@@ -42,6 +42,21 @@ TEST(PhaseTable, SharesMediansAndEvaluations) {
   EXPECT_NEAR(sum, 1, 1e-9);
 }
 
+TEST(PhaseTable, StepsOfAnHourAddUp) {
+  constexpr std::int64_t kHour = 3'600'000;
+  Written run;
+  for (int i = 0; i < 20; ++i)
+    run.Step(Mode::kTrain, {{Phase::kForward, kHour / 3}, {Phase::kOther, kHour - kHour / 3}}, kHour / 10);
+  const auto trial = run.Read();
+  const auto table = TableOf(*trial, {});
+  ASSERT_TRUE(table.ok()) << table.status().ToString();
+  EXPECT_NEAR(table->wall_s, 20 * 3600.0, 1e-6);
+  EXPECT_NEAR(table->median_s, 3600, 1e-6);
+  EXPECT_NEAR(table->run_queue_s, 2 * 3600.0, 1e-6);
+  ASSERT_EQ(table->lines.size(), 2U);
+  EXPECT_NEAR(table->lines[0].share + table->lines[1].share, 1, 1e-12);
+}
+
 TEST(PhaseTable, StepsAndWorkersAreChosen) {
   Written run;
   for (int i = 0; i < 10; ++i) run.Step(Mode::kTrain, {{Phase::kForward, i < 5 ? 10 : 20}});

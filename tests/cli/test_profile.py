@@ -217,6 +217,96 @@ def test_loaders_with_workers_are_described_and_change_nothing(luff: Command, tm
     )
 
 
+class Nested(torch.utils.data.Dataset):
+    """Samples that another loader makes."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = next(iter(DataLoader(self.inner, batch_size=4)))
+        return x[i % 4], y[i % 4]
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Any:
+        return (self.inner[i] for i in range(len(self.inner)))
+
+
+def left_half_way(data: Any) -> Any:
+    loader = DataLoader(data, batch_size=4, num_workers=2)
+    left = iter(loader)
+    yield next(left)
+    yield from loader
+    del left
+    for batch in loader:
+        yield batch
+        break
+
+
+def replaced(data: Any) -> Any:
+    """The training replaces what makes the next batch, and puts it back."""
+    iterators = torch.utils.data.dataloader._BaseDataLoaderIter
+    usual = iterators.__next__
+    loader = DataLoader(data, batch_size=4)
+    iterators.__next__ = lambda iterator: iterator._next_data()
+    try:
+        yield from loader
+    finally:
+        iterators.__next__ = usual
+    yield from loader
+
+
+def two_at_once(data: Any) -> Any:
+    loader = DataLoader(data, batch_size=4)
+    for pair in zip(loader, loader, strict=True):
+        yield from pair
+
+
+BATCHES: dict[str, Callable[[Any], Any]] = {
+    "nested": lambda data: DataLoader(Nested(data), batch_size=2),
+    "left_half_way": left_half_way,
+    "generator": lambda data: (batch for batch in DataLoader(Stream(data), batch_size=4)),
+    "two_at_once": two_at_once,
+    "spawned": lambda data: DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="spawn"),
+    "replaced": replaced,
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_unusual_loaders_change_nothing(luff: Command, tmp_path: Path, kind: str) -> None:
+    from luff.torch import attach
+
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(3))
+    data = TensorDataset(x, x[:, :1])
+
+    def run(watched: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        if not watched:
+            return [step(model, optimizer, x, y) for x, y in BATCHES[kind](data)]
+        with attach(model, optimizer, run=tmp_path / "run"):
+            return [step(model, optimizer, x, y) for x, y in BATCHES[kind](data)]
+
+    losses = run(True)
+    assert losses == run(False)
+    profile = shown(luff, tmp_path / "run")
+    assert profile["steps"] == len(losses)
+    assert sum(line["seconds"] for line in profile["phases"]) == pytest.approx(profile["seconds"], rel=1e-9)
+    (waits,) = [line for line in profile["phases"] if line["phase"] == "data_wait"]
+    # Of a method that is no longer Luff's nothing is seen; of two batches that are asked for at once the first waits.
+    half = kind in ("replaced", "two_at_once")
+    assert waits["steps"] == (len(losses) // 2 if half else len(losses))
+    assert luff("verify", tmp_path / "run").code == 0
+
+
 def stacked(samples: Any) -> Any:
     return torch.utils.data.default_collate(samples)
 

@@ -184,6 +184,7 @@ def test_ranks_wait_for_one_that_is_elsewhere(luff: Command, jobs: list[Job], tm
     found = json.loads(luff("check", tmp_path / "run", "--rules", line, "--json").out)
     why = json.dumps(found)
     assert "waits in all_reduce of torch.distributed" in why, why
+    assert "rank 1 is elsewhere: in train.py:" in why, why
 
 
 def test_lines_of_long_waits(luff: Command, tmp_path: Path) -> None:

@@ -243,6 +243,34 @@ def test_a_process_that_is_forked_while_a_trace_is_made_records_nothing(tmp_path
     train(tmp_path, code)
 
 
+def test_a_trace_that_is_asked_for_while_the_run_stops_ends_with_it(
+    luff: Command, jobs: list[Job], tmp_path: Path
+) -> None:
+    loop = """
+try:
+    while True:
+        if hook.session is not None and hook.session.stop_state() and not asked: asked.append(luff.trace(10))
+        step()
+except luff.StopTraining:
+    luff.trace(3)
+    step()
+    hook.close()
+    with open("said", "w") as file: print(asked, torch._C._autograd._profiler_enabled(), luff.trace(3), file=file)
+"""
+    jobs.append(Job(tmp_path, START + "asked = []\n" + loop))
+    run = tmp_path / "run"
+    wait_for_steps(luff, run, "0")
+    done = luff("stop", run, "--reason", "enough")
+    assert done.code == 0, done
+    jobs[0].process.wait(120)
+    assert jobs[0].err.read_text() == ""
+    said = (tmp_path / "said").read_text()
+    assert said.startswith(("[''] False ", "[] False ")), said  # it may stop where it first hears of it
+    assert said.endswith("is recorded\n")
+    assert all(one["file"] for one in traces(luff, run))
+    assert luff("verify", run).code == 0
+
+
 def test_a_training_that_ends_meanwhile_ends_its_trace(luff: Command, tmp_path: Path) -> None:
     bare = train(tmp_path / "bare")
     assert train(tmp_path / "end", "if i == 18: luff.trace(10)") == bare
@@ -273,6 +301,49 @@ def test_forward_passes_that_train_nothing_do_not_trace_for_ever(luff: Command, 
         assert one["file"] and (one["first_step"], one["steps"]) == (7, 0)
         assert one["summary"]["operators"]
         assert "trace of a part of TRAIN step 7" in luff("profile", run).out
+
+
+def test_a_step_that_records_much_ends_its_trace(luff: Command, tmp_path: Path) -> None:
+    bare = train(tmp_path / "bare")
+    # A node of the graph stands for ten events; a step has about five nodes, and is followed by one like it.
+    code = """if i == 5:
+        from luff import _tracer
+        _tracer._MOST_EVENTS = 150
+        assert luff.trace(9) == ''
+    if i == 12:
+        import time
+        _tracer._MOST_EVENTS = 5_000
+        assert luff.trace(9) == ''
+        value, until = torch.ones(1, requires_grad=True), time.monotonic() + 60
+        while hook._tracer.active and time.monotonic() < until: value * 1.0  # nothing that Luff sees
+        assert not torch._C._autograd._profiler_enabled()"""
+    assert train(tmp_path / "much", code) == bare
+    steps, part = traces(luff, tmp_path / "much" / "run")
+    assert steps["refused"] is None and steps["first_step"] == 5 and 1 <= steps["steps"] <= 2
+    assert (part["refused"], part["first_step"], part["steps"]) == (None, 12, 0)
+    assert part["summary"]["operators"]
+
+
+def test_a_forward_pass_within_a_step_ends_a_trace_that_has_taken_long(tmp_path: Path) -> None:
+    code = """if i == 5:
+        import time
+        from luff import _tracer
+        assert luff.trace(9) == ''
+        hook._tracer._ended.set()  # as in a thread of its own, which nobody can ask to look
+        _tracer._MOST_SECONDS, until = 0.0, time.monotonic() + 60
+        while hook._tracer.active and time.monotonic() < until: model(torch.ones(1, 32)).sum().backward()
+        assert not torch._C._autograd._profiler_enabled()"""
+    train(tmp_path, code)
+
+
+def test_memory_that_each_step_takes_ends_a_trace(luff: Command, tmp_path: Path) -> None:
+    code = """if i == 5:
+        from luff import _tracer
+        _tracer.resident_memory = lambda: 1 + (hook._tracer._done * 100 << 20)
+        assert luff.trace(9) == ''"""
+    train(tmp_path, code)
+    (one,) = traces(luff, tmp_path / "run")
+    assert one["file"] and (one["first_step"], one["steps"]) == (5, 4)  # 300 MiB more than after its first
 
 
 def test_a_trace_that_others_have_exchanged_is_an_error_in_words(luff: Command, tmp_path: Path) -> None:

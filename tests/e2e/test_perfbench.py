@@ -51,6 +51,13 @@ def test_the_list_is_what_the_page_says(bench: ModuleType) -> None:
     assert planted and said in page and more in page
 
 
+def test_a_step_is_as_long_as_it_is_without_others(bench: ModuleType) -> None:
+    thread = {"run_queue": 4.0, "seconds": 10.0}
+    profile = {"seconds": 9.0, "evaluation": {"seconds": 1.0}, "steps": 100, "thread": thread}
+    assert bench.runs.step_seconds("input_sleep", profile) == pytest.approx(0.06)
+    assert bench.runs.step_seconds("threads", profile) == pytest.approx(0.1)  # its own threads took the cores
+
+
 def test_a_finding_that_follows_from_another_does_not_lead(bench: ModuleType) -> None:
     first = {"id": "a", "leader": "", "saving": {"seconds_a_step": 0.1}}
     second = {"id": "b", "leader": "a", "saving": {"seconds_a_step": 0.2}}
@@ -58,9 +65,20 @@ def test_a_finding_that_follows_from_another_does_not_lead(bench: ModuleType) ->
     assert bench.dearest([]) is None
 
 
-@pytest.mark.parametrize("program", ["gpu_item", "gpu_copy_same_stream"])
-def test_programs_for_a_gpu_do_run(program: str) -> None:
+def test_programs_for_a_gpu_do_run() -> None:
     environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS), "LUFF_PERFBENCH_DEVICE": "cpu"}
-    words = [sys.executable, "-m", "perfbench.run", program, "--steps", "2", "--fixed"]
+    words = [sys.executable, "-m", "perfbench.run", "gpu_copy_same_stream", "--steps", "2", "--fixed"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_those_whose_rule_needs_a_trace_ask_for_one(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LUFF_PERFBENCH_DEVICE", "cpu")
+    (trace,) = bench.runs.trained("gpu_item", 0, False, 2, tmp_path)["profile"]["traces"]
+    assert (trace["first_step"], trace["steps"]) == (1, 3)
+    assert trace["summary"]["functions"]  # they tell the line
+    of_device = {"HostSync", "PageableCopy", "LaunchBound", "Tf32Off", "HalfPrecisionOff", "AllocatorThrash"}
+    for about in bench.PROGRAMS.values():
+        assert bool(about.trace) == (about.rule in {*of_device, "CopyNotOverlapped"}), about

@@ -580,17 +580,21 @@ def digest(name: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fake", action="store_true", help="watch with a fake session")
-    parser.add_argument("--roles", default="default", help="default, all or modules")
+    parser.add_argument("--roles", default="default", help="default, all, modules or traced (with --run)")
     parser.add_argument("--run", help="watch with the real session")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     session = None
     if arguments.fake or arguments.run:
-        from watching import watch
+        from watching import trace, watch
 
         session = watch(arguments.run, arguments.roles)
-    report = {name: digest(name) for name in arguments.names or CASES}
+    report = {}
+    for name in arguments.names or CASES:
+        if arguments.roles == "traced":
+            trace()
+        report[name] = digest(name)
     if session is not None:
         report["_luff"] = session()
     json.dump(report, sys.stdout)

@@ -19,6 +19,7 @@ WAYS = {
     "default": ["--fake", "--roles", "default"],
     "all": ["--fake", "--roles", "all"],
     "modules": ["--fake", "--roles", "modules"],
+    "traced": ["--roles", "traced", "--run"],  # a folder follows
 }
 
 
@@ -35,9 +36,11 @@ def _train(arguments):
 
 
 @pytest.fixture(scope="module")
-def trained():
+def trained(tmp_path_factory):
+    run = str(tmp_path_factory.mktemp("traced") / "run")
+    ways = [[*words, run] if words[-1:] == ["--run"] else words for words in WAYS.values()]
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(WAYS, pool.map(_train, WAYS.values()), strict=True))
+        return dict(zip(WAYS, pool.map(_train, ways), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def bare(trained):
     return trained["bare"]
 
 
-@pytest.fixture(scope="module", params=["default", "all", "modules"])
+@pytest.fixture(scope="module", params=["default", "all", "modules", "traced"])
 def watched(request, trained):
     return trained[request.param]
 
@@ -57,9 +60,13 @@ def test_same_losses_weights_and_randomness(bare, watched, name):
 
 def test_no_error_was_counted(watched, request):
     report = watched["_luff"]
-    if request.node.callspec.params["watched"] == "modules":
+    way = request.node.callspec.params["watched"]
+    if way == "modules":
         assert report["timed"] > 0.7 * report["train"]
     assert report["places"] == {}
     assert report["errors"] == 0
     assert report["misuse"] == []
-    assert report["train"] > 5 * len(CASES)
+    if way == "traced":  # ten steps each, of six in most cases
+        assert report["traces"] > len(CASES) / 3
+    else:
+        assert report["train"] > 5 * len(CASES)

@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fake_session import DEFAULT_ROLES, FakeSession
 from luff._codes import Role
+
+
+def trace() -> None:
+    """Traces the following steps, with functions of Python, unless a trace is being made."""
+    import luff
+
+    why = luff.trace(10, stacks=True)
+    assert why in ("", "a trace is being made"), why
 
 
 def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
@@ -22,6 +31,10 @@ def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
 
         config = {"profile": "full"}
         _module_times.FIRST, _module_times.EVERY = 0, 1
+    if roles == "traced":
+        from luff import _tracer
+
+        _tracer._MOST_TRACES = 1000
     os.environ["LUFF_SESSION"] = json.dumps({"run": run or "/nowhere", "config": config})
     import luff.torch
     from luff import _base_hook
@@ -41,6 +54,7 @@ def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
             "steps": len(fake.steps),
             "train": len(fake.train()),
             "timed": fake.timed,
+            "traces": 0 if run is None else len(list(Path(run).glob("w0000/traces/*.json"))),
             "health": hook.health(),
         }
 

@@ -319,6 +319,30 @@ TEST_F(NvmlTest, WhatFailsIsAbsentAndTheRestIsRead) {
   EXPECT_FALSE(newest["gpu.0.energy"]);
 }
 
+TEST_F(NvmlTest, ADeviceThatIsLostIsAbsentAndTheOtherIsReadOn) {
+  Plan("lose 40\n");
+  GpuSource source(true, Library(), tree_.root());
+  EXPECT_TRUE(Readings(&source, &board_, "gpu.1.utilisation")["gpu.1.utilisation"]);
+  bool lost = false;
+  for (int tick = 10; tick < 2000 && !lost; tick += 10) {
+    const Newest newest = Readings(&source, &board_, "gpu.0.utilisation", tick);
+    ASSERT_TRUE(newest["gpu.0.utilisation"]) << tick;
+    lost = !newest["gpu.1.utilisation"];
+  }
+  EXPECT_TRUE(lost);
+}
+
+TEST_F(NvmlTest, ALibraryWithoutItsFunctionsIsNone) {
+  GpuSource source(true, "libm.so.6", tree_.root());
+  for (int i = 0; i < 12'000 && StateOf(source, "gpu") == SourceState::kUnread; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  std::vector<SourceReport> reports;
+  source.Report(&reports);
+  ASSERT_FALSE(reports.empty());
+  EXPECT_EQ(reports.back().state, SourceState::kAbsent);
+  EXPECT_NE(reports.back().why.find("lacks functions"), std::string::npos) << reports.back().why;
+}
+
 TEST_F(NvmlTest, ADriverThatNeverAnswersHoldsNobodyUp) {
   Plan("hang 1\n");
   {
@@ -400,6 +424,32 @@ TEST(SamplerTest, MeasuresThisMachineIntoTheRun) {
   EXPECT_GT(use.ranks[0].most_rss.value_or(0), 1e6);
   EXPECT_GT(use.memory_total.value_or(0), 1e8);
   EXPECT_EQ(store::VerifyRun(run)->damage_count, 0U);
+}
+
+TEST(SamplerTest, TwoRunsOfAMachineHaveOneEach) {
+  const store::TemporaryDirectory directory;
+  std::vector<std::unique_ptr<store::WorkerWriter>> trainings;
+  std::vector<std::thread> samplers;
+  for (const char* name : {"/one", "/other"}) {
+    SamplerOptions sampler;
+    sampler.run_path = directory.path() + name;
+    sampler.hz = 10;
+    sampler.ticks = 12;
+    sampler.gpus = false;
+    const auto info = store::CreateRun(sampler.run_path, store::TestRun(), false, false);
+    ASSERT_TRUE(info.ok());
+    store::WriterOptions options;
+    options.run_path = sampler.run_path;
+    trainings.push_back(store::WorkerWriter::Open(options, *info).value());
+    samplers.emplace_back([sampler] { EXPECT_TRUE(RunSampler(sampler).ok()); });
+  }
+  for (std::thread& sampler : samplers) sampler.join();
+  for (const char* name : {"/one", "/other"}) {
+    const auto samples = query::Samples::Open(directory.path() + name).value();
+    ASSERT_EQ(samples->hosts().size(), 1U) << name;
+    EXPECT_TRUE(samples->hosts().front().ended());
+    EXPECT_EQ(UseOf(samples->hosts().front())->ranks.size(), 1U);
+  }
 }
 
 TEST(SamplerTest, EndsWhenNobodyHoldsItsPipe) {

@@ -147,7 +147,19 @@ class Hook(TracedHook):
 
     def make_tracer(self, session: Session, facts: dict[str, Any]) -> TorchTracer:
         """Returns what traces with PyTorch's profiler."""
-        return TorchTracer(session, session.run_path, facts, self.opened_s)
+        return TorchTracer(session, session.run_path, facts, self.opened_s, self.look_at_trace)
+
+    def look_at_trace(self) -> None:
+        """Ends a trace that has taken long or recorded much within a step; called between two bytecodes of any code."""
+        if self.lock.acquire(blocking=False):  # the code around may hold what another thread waits for
+            try:
+                self.guarded("trace", self._look_at_trace)
+            finally:
+                self.lock.release()
+
+    def _look_at_trace(self) -> None:
+        if self._tracer is not None:
+            self._tracer.look_here()
 
     def _trace(self, steps: int, stacks: bool, asked: Mapping[str, Any] | None = None) -> str | None:
         why = super()._trace(steps, stacks, asked)

@@ -150,8 +150,11 @@ class Machine(Steps):
         if self.borders is not None:
             self.borders.begins(_FORWARD_PHASE)
         tracing = Profilers.tracing
-        if tracing is not None and (step.mode != _TRAIN or not torch.is_grad_enabled()):
-            tracing.evaluates()
+        if tracing is not None:
+            if step.mode != _TRAIN or not torch.is_grad_enabled():
+                tracing.evaluates()
+            else:
+                tracing.look_here()  # a step may have many
         found = self.names.module(module) if self.session is not None else None
         number = self._number_of(module) if found is None else found[1]
         self.event(_FORWARD, number, step.mode | self._mode_flags.bits(module))

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from luff._tracer import Tracer, Traces
+from luff._core import call_soon
+from luff._hook import Session
+from luff._tracer import Tracer, Traces, keep_looking
 
 __all__ = ["Profilers", "TorchTracer"]
 
 _QUIET = "KINETO_LOG_LEVEL"
+#: Events that a node of the autograd graph stands for, forward and backward, with what they call. Measured: 41 in a
+#: resnet18, 17 in a gpt, 12 in a chain of products of single numbers, 9 in a loop over an LSTM's cell, 5 in one of
+#: products without a backward pass: long steps are such loops. What needs no gradient is not counted.
+_EVENTS_A_NODE = 10
 
 
 class Profilers(Traces):
@@ -49,7 +57,49 @@ class Profilers(Traces):
 
 
 class TorchTracer(Tracer):
-    """Kineto, without shapes and memory; the file is its own, JSON of the Trace Event Format."""
+    """Kineto, without shapes and memory; the file is its own, JSON of the Trace Event Format.
+
+    Only the thread that began it can end it. Where that is the main one, it is asked to look twice a second, in
+    whatever code it is; elsewhere it looks as the training calls Luff.
+
+    Parameters
+    ----------
+    session, run, facts, since_s
+        See `Tracer`.
+    looks
+        Of the hook: calls `look_here`, guarded.
+    """
+
+    def __init__(
+        self, session: Session, run: str, facts: dict[str, Any], since_s: float, looks: Callable[[], None]
+    ) -> None:
+        super().__init__(session, run, facts, since_s)
+        self._looks = weakref.WeakMethod(looks)  # a trace must not keep its training's hook alive
+        self._ended = threading.Event()
+        self._nodes = 0  # of the graph, when it began
+        self._awaited = False  # the main thread has been asked to look, and has not yet
+
+    def _events(self) -> int:
+        return (_nodes() - self._nodes) * _EVENTS_A_NODE if self.is_here() else 0
+
+    def look(self) -> None:
+        """Has the thread that trains look; called in a thread of Luff's."""
+        if not self._awaited and self._thread == threading.main_thread().ident:
+            self._awaited = True  # before: the main thread may come between
+            if not call_soon(self._look_now):
+                self._awaited = False
+
+    def _look_now(self) -> None:
+        """Called in the main thread, between two bytecodes of any code."""
+        self._awaited = False
+        looks = self._looks()
+        if looks is not None:
+            looks()
+
+    def end(self) -> None:
+        """Ends the trace, if there is one, and writes it."""
+        self._ended.set()
+        super().end()
 
     def _why_not(self) -> str:
         if torch._C._autograd._profiler_enabled() or Profilers.others:
@@ -57,7 +107,14 @@ class TorchTracer(Tracer):
         return ""
 
     def _start(self, stacks: bool) -> Any:
-        return Profilers.of_ours(lambda: _started(stacks))
+        self._ended = threading.Event()
+        self._nodes = _nodes()
+        profiler = Profilers.of_ours(lambda: _started(stacks))
+        looking = weakref.WeakMethod(self.look), self._ended
+        with contextlib.suppress(RuntimeError):  # there can be no more threads
+            # After the profiler: with stacks it traces the threads that are there.
+            threading.Thread(target=keep_looking, args=looking, name="luff-trace", daemon=True).start()
+        return profiler
 
     def _stop(self, profiler: Any, facts: str, path: str) -> None:
         profiler.add_metadata_json("luff", facts)  # Kineto takes it only while it runs
@@ -73,6 +130,12 @@ class TorchTracer(Tracer):
             clear()
         if type(sys.getprofile()).__name__ == "TraceContext":  # PyTorch's, with stacks
             sys.setprofile(None)
+
+
+def _nodes() -> int:
+    """Returns how many nodes of autograd's graphs this thread has made."""
+    count = getattr(torch._C._autograd, "_get_sequence_nr", None)
+    return 0 if count is None else int(count())
 
 
 def _started(stacks: bool) -> Any:

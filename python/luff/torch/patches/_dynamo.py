@@ -21,6 +21,7 @@ _PACKAGES = (
     "luff._base_hook",
     "luff._step_writer",
     "luff._arrays",
+    "luff._memory",
     "luff._patch",
     "luff._phases",
     "luff._registry",

@@ -51,6 +51,20 @@ TEST(MachineRules, WhereNothingWasMeasuredNothingIsSaid) {
   EXPECT_TRUE(FindingsOf(trial, kAll, ParameterSet::kLuff).empty());
 }
 
+TEST(MachineRules, AWallClockThatIsSetMakesNoFinding) {
+  MachineStory story;
+  FakeTrial& trial = story.Steps(0.04, 0.05).Tell(60);
+  constexpr std::int64_t kSecond = 1'000'000'000, kDay = 86'400 * kSecond;
+  for (const std::int64_t jump : {-kDay, kDay, std::int64_t{0}}) {
+    for (std::int64_t step = 1; step <= 600; ++step) {
+      trial.Step().Phases({{format::Phase::kDataWait, 4}, {format::Phase::kForward, 96}}, 50, 5);
+      trial.Last().info.wall_unix_ns = MachineStory::kStart + jump + step * kSecond / 10;
+    }
+  }
+  EXPECT_TRUE(FindingsOf(trial, kAll, ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(trial, "InputBound", ParameterSet::kLuff).empty());
+}
+
 TEST(CpuOversubscribed, MoreThreadsThanCoresAreNamed_WithTheNumberThatFits) {
   MachineStory story;
   const auto findings = Told(Crowded(story));
@@ -170,6 +184,47 @@ TEST(InputBound, WorkersThatLackCores_AreNotTooFew) {
   EXPECT_NE(findings[0].what.find("waits 56 % of the time for data (50 ms of 90 ms)"), std::string::npos)
       << findings[0].what;
   EXPECT_EQ(OfTwoWorkers(0).size(), 1U);
+}
+
+/// The steps of two workers that lack cores, judged before a sampler has written anything.
+struct BeforeTheFirstSamples {
+  BeforeTheFirstSamples() {
+    story.Gauge("rank.0.children.count", Unit::kNumber, 2)
+        .Counter("rank.0.children.cpu", 1)
+        .Counter("rank.0.children.run_queue", 1.4)
+        .Steps(0.6, 0);
+    trial = &story.Tell(120);
+    trial->SetDocument("loaders", R"({"loaders":[{"type":"DataLoader","num_workers":2}]})");
+    trial->SetDocument("environment", R"({"cores":8})");
+    run = trial->path();
+    trial->SetPath(run + "/none");
+    EvaluatorOptions options;
+    options.choices = ParseChoices("InputBound", ParameterSet::kLuff).value();
+    evaluator = Evaluator::Open(options, nullptr).value();
+  }
+  [[nodiscard]] std::size_t After(std::size_t steps) const {
+    EXPECT_TRUE(evaluator->Advance(*trial, steps).ok());
+    return evaluator->findings().size();
+  }
+  MachineStory story;
+  FakeTrial* trial;
+  std::string run;
+  std::unique_ptr<Evaluator> evaluator;
+};
+
+TEST(InputBound, NothingIsSaidOfWorkersBeforeTheFirstSamples) {
+  const BeforeTheFirstSamples live;
+  EXPECT_EQ(live.After(180), 0U);  // 18 s: three windows have ended, which would be enough
+  live.trial->SetPath(live.run);
+  EXPECT_EQ(live.After(10'000), 0U);
+  EXPECT_TRUE(live.evaluator->Finish(*live.trial).ok());
+  EXPECT_TRUE(live.evaluator->findings().empty());
+}
+
+TEST(InputBound, AMachineThatNobodyMeasuresIsNotWaitedForForEver) {
+  const BeforeTheFirstSamples live;
+  EXPECT_EQ(live.After(180), 0U);
+  EXPECT_EQ(live.After(160), 1U);  // 34 s: the third window ended 17 s ago
 }
 
 TEST(InputBound, SamplesThatEndEarly_HoldNothingBackForEver) { EXPECT_EQ(OfTwoWorkers(0, 30).size(), 1U); }

@@ -175,10 +175,10 @@ class InputBound final : public KeptRule {
         if (loader && loader->workers > 0 && window.from_ns > 0 && window.to_ns > window.from_ns) {
           looked_ns_ = now_ns;
           const bool measured = run_->Refresh(trial, now_ns) && run_->measured();
+          // The first samples may be written after the first windows have ended.
+          const bool known = measured && run_->Cover(window.to() + kLookEveryNs);
           const std::int64_t since_ns = now_ns - window.to();  // negative: the wall clock was set back
-          if (measured && !all && since_ns >= 0 && since_ns < kSamplesLateNs &&
-              !run_->Cover(window.to() + kLookEveryNs))
-            return;
+          if (!known && !all && since_ns >= 0 && since_ns < kSamplesLateNs) return;
           if (measured)
             window.means = profile::WithCoresForWorkers(window.means, loader, WithoutCore(window));
         }
