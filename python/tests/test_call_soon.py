@@ -39,6 +39,9 @@ def test_what_it_raises_goes_on_in_the_main_thread() -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt("of the user's")
 
-    with pytest.raises(KeyboardInterrupt, match="of the user's"):
+    def training() -> None:
         assert call_soon(interrupted)
         wait_in_python(lambda: False)
+
+    with pytest.raises(KeyboardInterrupt, match="of the user's"):
+        training()

@@ -279,7 +279,10 @@ BATCHES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BATCHES)
+SLOW = [pytest.mark.thorough]  # its worker imports PyTorch again
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=SLOW if k == "spawned" else []) for k in BATCHES])
 def test_unusual_loaders_change_nothing(luff: Command, tmp_path: Path, kind: str) -> None:
     from luff.torch import attach
 
@@ -302,8 +305,9 @@ def test_unusual_loaders_change_nothing(luff: Command, tmp_path: Path, kind: str
     assert sum(line["seconds"] for line in profile["phases"]) == pytest.approx(profile["seconds"], rel=1e-9)
     (waits,) = [line for line in profile["phases"] if line["phase"] == "data_wait"]
     # Of a method that is no longer Luff's nothing is seen; of two batches that are asked for at once the first waits.
-    half = kind in ("replaced", "two_at_once")
-    assert waits["steps"] == (len(losses) // 2 if half else len(losses))
+    # Where the process has trained before, a run begins with its first forward pass, after a wait.
+    seen_in = len(losses) // 2 if kind in ("replaced", "two_at_once") else len(losses)
+    assert seen_in - 1 <= waits["steps"] <= seen_in
     assert luff("verify", tmp_path / "run").code == 0
 
 
