@@ -30,6 +30,8 @@ _MOST_TRACES = 16
 _MOST_BYTES = 256 << 20  # of all traces of a worker
 _LEAST_MEMORY, _LEAST_SHARE = 2 << 30, 0.05
 _MOST_SECONDS = 60.0
+#: With functions of Python: four million calls a second were seen, and each costs four microseconds at the end.
+_MOST_SECONDS_OF_PYTHON = 5.0
 #: Of the process's memory between steps; writing a trace takes several times what it holds.
 _MOST_GROWTH = 256 << 20
 #: Of one trace, where they can be told while it is made: each costs some 250 bytes of the file, and microseconds at its
@@ -91,7 +93,7 @@ class Tracer:
             0  # since the last step that was traced: forward passes, and memory after one
         )
         self._at_begin = self._after_first = 0  # memory: at the begin, after the first traced step
-        self._begins = False
+        self._begins = self._stacks = False
         self._begun = self._cost = self._looked = 0.0
         self._asked: dict[str, Any] = {}  # of the trace that is being made: who asked for it
         self._number = 0  # of the next file
@@ -190,7 +192,7 @@ class Tracer:
             self._left = max(1, min(int(steps), MOST_STEPS))
             self._begun, self._at_begin = time.perf_counter(), self._memory()
             Traces.tracing = self  # before it begins: another thread may begin its own meanwhile
-            self._begins = True
+            self._begins, self._stacks = True, stacks
             try:
                 self._profiler = self._start(stacks)
                 self._made += 1
@@ -269,6 +271,11 @@ class Tracer:
         if not self._may_go_on():
             self.end()
 
+    def compiles(self) -> None:
+        """Called when the framework begins to compile: with functions of Python, it would record all of that."""
+        if self._stacks and self.is_here():
+            self.end()
+
     def other_step_ended(self) -> None:
         """Called when another training of this process has ended a step: this one may never go on."""
         if threading.get_ident() == self._thread and (not self.active or not self._may_go_on()):
@@ -297,7 +304,8 @@ class Tracer:
 
     def _may_go_on(self) -> bool:
         passed_s = time.perf_counter() - self._begun
-        if self._lost or passed_s >= _MOST_SECONDS or self._events() > _MOST_EVENTS:
+        most_s = min(_MOST_SECONDS, _MOST_SECONDS_OF_PYTHON) if self._stacks else _MOST_SECONDS
+        if self._lost or passed_s >= most_s or self._events() > _MOST_EVENTS:
             return False
         # Within a step, memory also grows by what the step holds.
         recorded = min(self._memory() - self._at_begin, _BYTES_A_SECOND * passed_s)

@@ -336,6 +336,16 @@ def test_a_forward_pass_within_a_step_ends_a_trace_that_has_taken_long(tmp_path:
     train(tmp_path, code)
 
 
+def test_a_compilation_ends_a_trace_with_functions_of_python(luff: Command, tmp_path: Path) -> None:
+    code = """if i == 5:
+        assert luff.trace(9, stacks=True) == ''
+        torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2))
+        assert not torch._C._autograd._profiler_enabled()"""
+    train(tmp_path, code)
+    (one,) = traces(luff, tmp_path / "run")
+    assert one["file"] and (one["first_step"], one["steps"]) == (5, 0)
+
+
 def test_memory_that_each_step_takes_ends_a_trace(luff: Command, tmp_path: Path) -> None:
     code = """if i == 5:
         from luff import _tracer

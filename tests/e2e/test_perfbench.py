@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -65,20 +62,14 @@ def test_a_finding_that_follows_from_another_does_not_lead(bench: ModuleType) ->
     assert bench.dearest([]) is None
 
 
-def test_programs_for_a_gpu_do_run() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS), "LUFF_PERFBENCH_DEVICE": "cpu"}
-    words = [sys.executable, "-m", "perfbench.run", "gpu_copy_same_stream", "--steps", "2", "--fixed"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_those_whose_rule_needs_a_trace_ask_for_one(
+def test_programs_for_a_gpu_run_and_ask_for_the_trace_that_their_rule_needs(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LUFF_PERFBENCH_DEVICE", "cpu")
-    (trace,) = bench.runs.trained("gpu_item", 0, False, 2, tmp_path)["profile"]["traces"]
-    assert (trace["first_step"], trace["steps"]) == (1, 3)
-    assert trace["summary"]["functions"]  # they tell the line
+    (trace,) = bench.runs.trained("gpu_copy_same_stream", 0, True, 6, tmp_path)["profile"]["traces"]
+    assert (trace["first_step"], trace["steps"]) == (3, 3)
+    assert bench.runs.asking("gpu_item", 320) == ["--trace-at", "100", "--stacks"]  # they tell the line
+    assert bench.runs.asking("gpu_anomaly", 320) == []
     of_device = {"HostSync", "PageableCopy", "LaunchBound", "Tf32Off", "HalfPrecisionOff", "AllocatorThrash"}
     for about in bench.PROGRAMS.values():
         assert bool(about.trace) == (about.rule in {*of_device, "CopyNotOverlapped"}), about

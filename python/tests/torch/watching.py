@@ -13,10 +13,10 @@ from luff._codes import Role
 
 
 def trace() -> None:
-    """Traces the following steps, with functions of Python, unless a trace is being made."""
+    """Traces the following steps, unless a trace is being made."""
     import luff
 
-    why = luff.trace(10, stacks=True)
+    why = luff.trace(10)
     assert why in ("", "a trace is being made"), why
 
 

@@ -157,6 +157,11 @@ class Hook(TracedHook):
             finally:
                 self.lock.release()
 
+    def compiles(self) -> None:
+        """Called when this thread begins to compile."""
+        if self._tracer is not None:
+            self.guarded("trace", self._tracer.compiles)
+
     def _look_at_trace(self) -> None:
         if self._tracer is not None:
             self._tracer.look_here()

@@ -99,6 +99,9 @@ _late: dict[str, Callable[[], None]] = {
 def _compiling(original: Method) -> Method:
     def run_start_callbacks(*args: Any, **kwargs: Any) -> Any:
         if hooks:
+            if Profilers.tracing is not None:
+                for hook in hooks.living:
+                    hook.compiles()
             enter_phase(_COMPILE)
         return original(*args, **kwargs)
 
