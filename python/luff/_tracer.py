@@ -142,6 +142,10 @@ class Tracer:
     def _record_no_more(self) -> None:
         """Makes this thread record nothing any more for a profiler that cannot be ended."""
 
+    def _ends_here(self) -> bool:
+        """Returns whether the profiler can be ended in the midst of the code that runs now."""
+        return True
+
     def _events(self) -> int:
         """Returns about how many events are recorded so far; 0 where nobody knows. Called in the thread that trains."""
         return 0
@@ -247,7 +251,7 @@ class Tracer:
         self._done += steps
         self._left -= steps
         self._passes = 0
-        if self._left > 0 and self._may_go_on() and self._holds_one_more():
+        if not self._ends_here() or (self._left > 0 and self._may_go_on() and self._holds_one_more()):
             return True
         self.end()
         return False
@@ -265,7 +269,7 @@ class Tracer:
     def look_here(self) -> None:
         """Ends the trace within a step that takes long or records much. Looks twice a second, however often called."""
         now = time.perf_counter()
-        if self._begins or now - self._looked < LOOKS_EVERY_S or not self.is_here():
+        if self._begins or now - self._looked < LOOKS_EVERY_S or not (self.is_here() and self._ends_here()):
             return
         self._looked = now
         if not self._may_go_on():
@@ -273,17 +277,19 @@ class Tracer:
 
     def compiles(self) -> None:
         """Called when the framework begins to compile: with functions of Python, it would record all of that."""
-        if self._stacks and self.is_here():
+        if self._stacks and self.is_here() and self._ends_here():
             self.end()
 
     def other_step_ended(self) -> None:
         """Called when another training of this process has ended a step: this one may never go on."""
-        if threading.get_ident() == self._thread and (not self.active or not self._may_go_on()):
+        here = threading.get_ident() == self._thread and self._ends_here()
+        if here and (not self.active or not self._may_go_on()):
             self.end()
 
     def evaluates(self) -> None:
         """Called before a forward pass that trains nothing: however many there are, no step that is counted ends."""
-        if threading.get_ident() == self._thread and not (self.active and self._may_go_on() and self._fits()):
+        here = threading.get_ident() == self._thread and self._ends_here()
+        if here and not (self.active and self._may_go_on() and self._fits()):
             self.end()
 
     def _fits(self) -> bool:

@@ -336,6 +336,38 @@ def test_a_forward_pass_within_a_step_ends_a_trace_that_has_taken_long(tmp_path:
     train(tmp_path, code)
 
 
+def test_a_backward_pass_is_not_interrupted(luff: Command, tmp_path: Path) -> None:
+    function = """
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 1
+    @staticmethod
+    def backward(ctx, gradient):
+        until = time.monotonic() + 1.2  # two looks
+        while time.monotonic() < until: pass
+        hook._tracer._looked = 0.0
+        hook.look_at_trace()
+        assert hook._tracer.active
+        return gradient
+"""
+    code = """if i == 5:
+        import time
+        from luff import _tracer
+        exec(function)
+        assert luff.trace(9) == ''
+        _tracer._MOST_SECONDS, usual = 0.0, _tracer._MOST_SECONDS
+        Slow.apply(torch.ones(2, requires_grad=True)).sum().backward()
+        until = time.monotonic() + 60
+        while hook._tracer.active and time.monotonic() < until: pass
+        assert not torch._C._autograd._profiler_enabled()
+        _tracer._MOST_SECONDS = usual
+        assert luff.trace(1) == ''"""
+    bare = train(tmp_path / "bare")
+    assert train(tmp_path / "run", code.replace("function", repr(function))) == bare
+    first, second = traces(luff, tmp_path / "run" / "run")
+    assert (first["refused"], second["refused"], second["steps"]) == (None, None, 1)
+
+
 def test_a_compilation_ends_a_trace_with_functions_of_python(luff: Command, tmp_path: Path) -> None:
     code = """if i == 5:
         assert luff.trace(9, stacks=True) == ''

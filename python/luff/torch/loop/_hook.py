@@ -151,6 +151,8 @@ class Hook(TracedHook):
 
     def look_at_trace(self) -> None:
         """Ends a trace that has taken long or recorded much within a step; called between two bytecodes of any code."""
+        if self.lock._is_owned():  # type: ignore[attr-defined]  # Luff's own code is at work: the next look will do
+            return
         if self.lock.acquire(blocking=False):  # the code around may hold what another thread waits for
             try:
                 self.guarded("trace", self._look_at_trace)

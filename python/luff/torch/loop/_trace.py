@@ -79,6 +79,11 @@ class TorchTracer(Tracer):
         self._nodes = 0  # of the graph, when it began
         self._awaited = False  # the main thread has been asked to look, and has not yet
 
+    def _ends_here(self) -> bool:
+        # Within a backward pass autograd keeps the profiler's state aside, and puts it back when the pass returns.
+        task = getattr(torch._C, "_current_graph_task_id", None)
+        return task is None or task() == -1
+
     def _events(self) -> int:
         return (_nodes() - self._nodes) * _EVENTS_A_NODE if self.is_here() else 0
 
