@@ -256,7 +256,7 @@ def main() -> int:
     if "sampler" in chosen:
         add(sampler())
     if "disk" in chosen:
-        add(_profile_size.disk(30))
+        add(_profile_size.disk(15))
     if "large" in chosen:
         add(_profile_size.large(args.million))
     if {"level0", "level1", "trace", "place"} & set(chosen):
