@@ -1,4 +1,8 @@
-"""What a trace costs: CPU time after the traced steps for each event, and steps afterwards over steps before."""
+"""What a trace costs: CPU time after the traced steps for each event, and steps afterwards over steps before.
+
+A trace cannot be taken back, so steps before and after do not alternate. What the machine drifts meanwhile shows in two
+sets of blocks before, and widens the interval.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _gates import gate, luff_command, measured, say
+from _gates import Measured, gate, luff_command, measured, say
 
 _TRACES, _STEPS = 8, 3
-
-
-class _Reference:
-    """Work that no profiler of PyTorch touches: the machine's pace, which the steps are compared with."""
-
-    def __init__(self) -> None:
-        import numpy as np
-
-        self._values = np.random.default_rng(0).random(1 << 19)
-
-    def cpu_s(self) -> float:
-        """Returns the CPU time that it takes now."""
-        began = time.process_time()
-        for _ in range(20):
-            (self._values * 1.0001).sum()
-        return time.process_time() - began
 
 
 def _events(file: Path) -> int:
@@ -55,13 +43,13 @@ def trace(model: str, pairs: int, steps: int) -> tuple[list[dict[str, Any]], lis
             spent.append(time.process_time() - began)
 
     try:
-        runner, reference = Runner(model, lambda w: Luff(str(folder / "run"), {}, w)), _Reference()
+        runner = Runner(model, lambda w: Luff(str(folder / "run"), {}, w))
 
         def blocks() -> list[float]:
-            return [runner.block(steps).cpu_s / reference.cpu_s() for _ in range(pairs)]
+            return [runner.block(steps).cpu_s for _ in range(pairs)]
 
         runner.block(5)
-        before = blocks()
+        earlier, before = blocks(), blocks()
         TorchTracer.end = timed_end  # type: ignore[method-assign]
         for _ in range(_TRACES):
             if why := runner.system.hook.trace(_STEPS):
@@ -77,10 +65,15 @@ def trace(model: str, pairs: int, steps: int) -> tuple[list[dict[str, Any]], lis
     assert len(events) == len(spent) == _TRACES, (events, spent)
     each = measured([1e6 * cpu / count for cpu, count in zip(spent, events, strict=True)])
     again = measured([now / then for now, then in zip(after, before, strict=True)])
+    control = measured([now / then for now, then in zip(before, earlier, strict=True)])
+    drift = abs(control.median - 1)
+    again = Measured(
+        again.median, min(again.low, again.median - drift), max(again.high, again.median + drift)
+    )
     print(
         f"trace of {_STEPS} steps, {model}: {each.median:.1f} us of CPU time an event afterwards [{each.low:.1f}, "
         f"{each.high:.1f}], {events[-1]} events; steps after {_TRACES} of them over before {again.median:.4f} "
-        f"[{again.low:.4f}, {again.high:.4f}]"
+        f"[{again.low:.4f}, {again.high:.4f}], without a trace {control.median:.4f}"
     )
     gates = [
         gate(f"trace: us an event, {model}", each, 15),
