@@ -22,6 +22,19 @@ FINAL = {
     "IllegalLocationConstraint": "the bucket lies in another region; set AWS_REGION to it",
 }
 
+_EXPIRED = (
+    "the credentials have expired; renew them (an upload keeps those of its environment: `luff sync RUN URL` goes on "
+    "with new ones)"
+)
+_SKEWED = "the clock of this machine is more than 15 minutes off, so the store refuses it; set it"
+#: Refusals that may pass while the job runs, and what to do.
+PASSING = {
+    "ExpiredToken": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "RequestTimeTooSkewed": _SKEWED,
+    "RequestExpired": _SKEWED,
+}
+
 #: What obstore puts into headers as it is. Not all that it reads: a variable that is not used stops nothing.
 _IN_HEADERS = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"),

@@ -106,10 +106,11 @@ class Judge:
         *,
         stops: bool = False,
         luff: str = "",
+        rules: str = "",
     ) -> None:
         """`stops`: jobs are asked to stop with our signature, so nothing that others say was found is taken over.
 
-        `luff`: the command, for cards.
+        `luff`: the command, for cards. `rules`: 16 hexadecimal digits that tell our rules and parameters from others.
         """
         self.url = normal_url(url)
         self.state = state
@@ -117,6 +118,7 @@ class Judge:
         self._earlier = earlier
         self._stops = stops
         self._luff = luff
+        self._rules = rules
         self._send = tell
         self._store = open_store(self.url)
         self._root = os.path.join(state, "copies")
@@ -129,6 +131,8 @@ class Judge:
         self._said = ""
         self._idle: bool | None = None
         self._many = False
+        self._told_rules = False
+        self._counted = (0, 0, 0, 0)  # requests, puts, bytes sent and received that were told
 
     # ---- Begin ----
 
@@ -224,6 +228,7 @@ class Judge:
                 continue
             self._begin_work()
             self._tell_idle()
+            self._tell_traffic()
             took = time.monotonic() - begun
             pause = min(_LONGEST_LOOK_S, max(_LOOK_S, _LOOK_SHARE * took))
             end = time.monotonic() + pause
@@ -232,6 +237,16 @@ class Judge:
                     self._wake.clear()
                 self._begin_work()
                 self._tell_idle()
+
+    def _tell_traffic(self) -> None:
+        """What the bucket was asked for since the last time."""
+        stores = [self._store, *self._copies.stores()]
+        now = tuple(sum(getattr(s, n) for s in stores) for n in ("requests", "puts", "sent", "received"))
+        requests, puts, sent, received = (a - b for a, b in zip(now, self._counted, strict=True))
+        self._counted = now
+        if requests:
+            told = {"gets": requests - puts, "puts": puts, "sent": sent, "received": received}
+            self._send({"asked": told})
 
     def _say_once(self, text: str) -> None:
         if text != self._said:
@@ -369,7 +384,7 @@ class Judge:
         """Reads what there is of a run: its heads, and its commits, which the judge is told."""
         spool = self._read_heads(run)  # first: they say whether the run is encrypted
         if run.ledger is None:
-            run.ledger = Ledger(spool.store, run.run_id, self._instance)
+            run.ledger = Ledger(spool.store, run.run_id, self._instance, self._rules)
         if not run.ledger.loaded:
             run.ledger.load()
             if not run.ledger.loaded:
@@ -382,8 +397,24 @@ class Judge:
     def _read_heads(self, run: _Run) -> Spool:
         if run.spool is None:
             run.spool = self._copies.spool(f"{self.url}/{run.run_id}")
+        self._know_heads(run, run.spool)
         run.spool.look_at_heads()
         return run.spool
+
+    def _know_heads(self, run: _Run, spool: Spool) -> None:
+        """What our list told is not listed for each run again."""
+        spool.know_heads([int(name[1:]) for name, _ in run.heads])
+
+    def _compare_rules(self, run: _Run, ledger: Ledger) -> None:
+        if ledger.ended_by_others and not self._told_rules:
+            self._told_rules = True
+            self._send(
+                {
+                    "say": f"run {run.run_id} was judged to its end with other rules or parameters, and perhaps "
+                    "others, too; what these rules find is missing there: whoever judges with other rules needs a "
+                    "bucket of its own"
+                }
+            )
 
     def _look_at(self, run: _Run) -> None:
         if run.state in ("over", "elsewhere", "failed"):
@@ -402,6 +433,7 @@ class Judge:
         spool, ledger = self._begin_run(run)
         last = ledger.last
         if last is not None and last.heads and last.heads == spool.heads.sequences:
+            self._compare_rules(run, ledger)
             if not ledger.open:
                 return self._leave_run(run, "over")
             if not any(ours for _, ours, _ in ledger.open.values()):
@@ -448,6 +480,7 @@ class Judge:
                 self._tell_lines(run, list(commit.lines), number, True)
 
     def _refresh(self, run: _Run, spool: Spool) -> None:
+        self._know_heads(run, spool)
         try:
             spool.refresh()
         except Refused:
@@ -541,6 +574,7 @@ class Judge:
             return  # the copy stays
         ledger, sequences = run.ledger, run.sequences
         self._commit(run, ledger, [], heads)
+        self._compare_rules(run, ledger)
         self._save(run, 0.0)
         self._put_card(run, 0.0)
         self._leave_run(run, "over")

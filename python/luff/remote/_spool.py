@@ -97,6 +97,11 @@ class Spool:
         """True once all uploaders have ended."""
         return self.heads.over
 
+    def know_heads(self, uploaders: list[int]) -> None:
+        """Takes these for the uploaders of the run, from who has just listed their heads."""
+        with self._lock:
+            self.heads.know(uploaders)
+
     def look_at_heads(self) -> None:
         """Reads the heads, and makes no copy."""
         with self._lock:

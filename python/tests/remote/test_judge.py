@@ -34,9 +34,9 @@ def wait_for(what, seconds=90):
 class Beside:
     """A judge's door, and what it tells."""
 
-    def __init__(self, base, state, shard=(0, 1), earlier=False, stops=False):
+    def __init__(self, base, state, shard=(0, 1), earlier=False, stops=False, rules=""):
         self.told = []
-        self.judge = Judge(base, str(state), shard, earlier, self.told.append, stops=stops)
+        self.judge = Judge(base, str(state), shard, earlier, self.told.append, stops=stops, rules=rules)
         self.judge.start()
         self.thread = threading.Thread(target=self.judge.follow)
         self.thread.start()
@@ -138,6 +138,70 @@ def test_a_run_that_goes_on_after_it_was_judged_is_judged_on(beside, job):
     run.append("w0000/m-000002.lfm", b"resumed")
     uploader.flush("live")
     wait_for((one.copy(run) / "w0000/m-000002.lfm").exists)
+
+
+def test_judges_with_other_rules_are_told(beside, job, store):
+    """One takes for judged what the other has judged, so whoever reads would miss findings."""
+
+    def said(one):
+        return [told["say"] for told in one.told if "other rules" in told.get("say", "")]
+
+    one = beside(rules="a" * 16)
+    for name in ("first", "second"):
+        run, uploader = job(name)
+        uploader.flush("ended")
+        wait_for(lambda run=run: one.has_ended(run))
+        one.ask(run, do="judged", steps=5)
+        wait_for(lambda run=run: not one.copy(run).exists())
+        assert read_commit(store, run.run_id, 1).rules == "a" * 16
+    wait_for(one.is_idle)
+    one.leave()
+    same = beside("same", rules="a" * 16)
+    wait_for(same.is_idle)
+    same.leave()
+    other = beside("other", rules="b" * 16)
+    wait_for(other.is_idle)
+    other.leave()
+    assert (said(one), said(same), len(said(other))) == ([], [], 1)
+
+
+def test_two_that_judge_one_run_with_other_rules_are_told_at_its_end(beside, job):
+    judges = [beside("a", rules="a" * 16), beside("b", rules="b" * 16)]
+    run, uploader = job()
+    uploader.flush("ended")
+    for one in judges:
+        wait_for(lambda one=one: one.has_ended(run))
+    for one in judges:
+        one.ask(run, do="judged", steps=5)
+    for one in judges:
+        wait_for(lambda one=one: not one.copy(run).exists())
+    assert sum("other rules" in told.get("say", "") for one in judges for told in one.told) == 1
+
+
+def test_what_the_bucket_is_asked_for_is_told(beside, job, store, base):
+    """A list a second tells which heads there are, so no run is listed by itself."""
+    one = beside()
+    run, uploader = job()
+    wait_for((one.copy(run) / "w0000/m-000001.lfm").exists)
+
+    def asked(name):
+        return sum(told["asked"][name] for told in list(one.told) if "asked" in told)
+
+    listed = []
+    for opened in one.judge._copies.stores():
+        opened.children = lambda prefix, of=opened.children: (listed.append(prefix), of(prefix))[1]
+    for number in range(3):
+        run.append("w0000/m-000001.lfm", b", more")
+        before = asked("gets")
+        uploader.flush()
+        wait_for(lambda before=before: asked("gets") > before)
+        length = len("rows of the run") + len(", more") * (number + 1)
+        rows = one.copy(run) / "w0000/m-000001.lfm"
+        wait_for(lambda length=length, rows=rows: rows.stat().st_size == length)
+    assert listed == []
+    assert asked("puts") > 3  # lists, and what a beginning puts
+    assert asked("received") > 0
+    assert asked("sent") > 0
 
 
 def test_another_host_begins_where_the_bucket_says(beside, job, store):
