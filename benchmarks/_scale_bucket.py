@@ -243,7 +243,9 @@ def _end(watch: Watch, base: str, folder: Path, of: str, note: Any) -> Watch:
     for state in ("state", "other"):
         for line in _said(folder / state):
             named |= {line["run_id"]} if line["rule"] == "NonFinite" else set()
-    ids = {run.name: json.loads((run / "run.json").read_text())["run_id"] for run in (folder / "runs").iterdir()}
+    ids = {
+        run.name: json.loads((run / "run.json").read_text())["run_id"] for run in (folder / "runs").iterdir()
+    }
     broken = {ids[f"run{i}"] for i in range(RUNS) if i % 10 == 3}
     note(f"{of}: broken runs not named", len(broken - named), 0)
     note(f"{of}: healthy runs named as broken", len(named - broken), 0)

@@ -291,7 +291,9 @@ def judged(base: str, folder: Path, programs: int) -> dict[str, float]:
         print(f"{program} has trained", flush=True)
 
     def check(place: str) -> list[str]:
-        done = subprocess.run([luff, "check", place, "--json"], capture_output=True, text=True, env=env, check=False)
+        done = subprocess.run(
+            [luff, "check", place, "--json"], capture_output=True, text=True, env=env, check=False
+        )
         assert done.returncode in (0, 1, 3), done.stderr
         return done.stdout.splitlines()
 
@@ -301,7 +303,12 @@ def judged(base: str, folder: Path, programs: int) -> dict[str, float]:
     watch.send_signal(signal.SIGTERM)
     assert watch.wait(60) == 0
     assert quiet([*watch_words, "--drain"]).wait(600) == 0
-    found = {"findings_programs": 0, "findings_lines": 0, "findings_live_differ": 0, "findings_after_differ": 0}
+    found = {
+        "findings_programs": 0,
+        "findings_lines": 0,
+        "findings_live_differ": 0,
+        "findings_after_differ": 0,
+    }
     for program in chosen:
         run_id = json.loads((folder / program / "run.json").read_text())["run_id"]
         here, after = check(str(folder / program)), check(f"{base}/{run_id}")

@@ -178,7 +178,8 @@ void Reap(watch::Fleet* fleet) {
 
 int WatchBase(const WatchBaseOptions& wanted) {
   if (wanted.metrics_unencrypted && wanted.metrics.empty())
-    return PrintError(InvalidArgument("--metrics-unencrypted is about --metrics; give --metrics ADDRESS:PORT, too")),
+    return PrintError(
+               InvalidArgument("--metrics-unencrypted is about --metrics; give --metrics ADDRESS:PORT, too")),
            kExitUsage;
   auto options = OptionsOf(wanted);
   if (!options.ok()) return PrintError(options.status()), kExitUsage;

@@ -9,7 +9,7 @@ struct WatchBaseOptions {
   std::string shard, state, metrics, metrics_token, key;
   bool earlier = false, drain = false;
   bool metrics_unencrypted = false;  // --metrics may listen where other machines reach it
-  bool bucket = false;  // `base` is the URL of one
+  bool bucket = false;               // `base` is the URL of one
 };
 
 /// Judges all runs of a directory until a signal comes, or, with `drain`, until none is live. Returns the

@@ -542,7 +542,8 @@ TEST(Bucket, WhatItWasAskedForIsCounted) {
   copy.Begin();
   EXPECT_THAT(copy.fleet->numbers().Prometheus(), Not(HasSubstr("luff_watch_bucket_requests_total")));
   for (int i = 0; i < 2; ++i) {
-    copy.door->tells.push_back(ParseToldUntrusted(R"({"asked":{"gets":7,"puts":2,"sent":30,"received":500}})"));
+    copy.door->tells.push_back(
+        ParseToldUntrusted(R"({"asked":{"gets":7,"puts":2,"sent":30,"received":500}})"));
     copy.Turn(1);
   }
   const std::string metrics = copy.fleet->numbers().Prometheus();

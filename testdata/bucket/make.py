@@ -36,7 +36,7 @@ def finding(event: str, number: int, **changes: object) -> str:
         "event": event, "id": f"{number:016x}", "rule": "NonFinite", "cause": "nonfinite", "severity": "stop",
         "tensor": "loss", "other_tensors": ["gradient/w"], "other_count": 0, "mode": "TRAIN", "worker": 0, "step": 5,
         "global_step": 5, "update": 5, "since_step": 5, "last_step": 5, "healed": False, "leader": "",
-        "forecast": False, "lead_steps": 0, "what": "loss is NaN – since step 5", "why": "a \"quoted\" \\ reason",
+        "forecast": False, "lead_steps": 0, "what": "loss is NaN … since step 5", "why": "a \"quoted\" \\ reason",
         "remedy": "lower the rate", "causes": ["rate"], "evidence": {"loss": "NaN"}, "series": [[4, 1.5], [5, "NaN"]],
         "threshold": "any", "page": "docs/rules/non_finite.md",
     }  # fmt: skip
@@ -46,7 +46,10 @@ def finding(event: str, number: int, **changes: object) -> str:
 #: Of the first commit, of the second one (which another process had to act on), of the last one none.
 LINES = (
     [finding("new", 1), finding("new", 2, severity="warn", tensor="gradient/w", leader=f"{1:016x}")],
-    [finding("update", 1, last_step=7), finding("healed", 2, severity="warn", healed=True)],
+    [
+        finding("update", 1, last_step=7),
+        finding("healed", 2, severity="warn", tensor="gradient/w", healed=True),
+    ],
 )
 CHECKPOINT = json.dumps({"format": "luff-rules", "steps": 6, "rules": {"NonFinite": {"seen": [1, 2]}}})
 

@@ -182,7 +182,9 @@ class Ledger:
     def ended_by_others(self) -> bool:
         """True if other rules, or with other parameters, have judged the run to its end."""
         last = self.last
-        return last is not None and bool(last.heads and last.rules and self._rules) and last.rules != self._rules
+        return (
+            last is not None and bool(last.heads and last.rules and self._rules) and last.rules != self._rules
+        )
 
     def knows(self, line: str) -> bool:
         return _hash(line) in self._known

@@ -152,9 +152,8 @@ def test_a_copy_on_a_full_disk_says_so_and_is_whole_once_there_is_room(run, tmp_
 
     monkeypatch.setattr(_spool, "write_at", write_at)
     with ThreadPoolExecutor(2) as pool:
-        spool = Spool(
-            str(tmp_path / "copy"), f"{base}/{run.run_id}", open_store(base), run.run_id, "/socket", Cache(1 << 30), pool
-        )  # fmt: skip
+        url, store = f"{base}/{run.run_id}", open_store(base)
+        spool = Spool(str(tmp_path / "copy"), url, store, run.run_id, "/socket", Cache(1 << 30), pool)
         with pytest.raises(Unreachable, match=r"No space left.*LUFF_CACHE"):
             spool.open()
         room[0] = 1 << 30
@@ -165,7 +164,9 @@ def test_a_copy_on_a_full_disk_says_so_and_is_whole_once_there_is_room(run, tmp_
     assert copy.read_bytes() == (run.path / "w0000/m-000001.lfm").read_bytes()
 
 
-def test_a_copy_that_is_removed_under_a_reader_that_follows_gives_no_wrong_value(luff, trained, tmp_path, own_cache):
+def test_a_copy_that_is_removed_under_a_reader_that_follows_gives_no_wrong_value(
+    luff, trained, tmp_path, own_cache
+):
     """The fetcher makes it again; what the reader says at last is what the run has."""
     import shutil
 
@@ -178,9 +179,8 @@ def test_a_copy_that_is_removed_under_a_reader_that_follows_gives_no_wrong_value
         wait_for(lambda: list((tmp_path / "bucket").glob("live/*/*/u0000")))
         (head,) = (tmp_path / "bucket").glob("live/*/*/u0000")
         url = f"{base}/{head.parent.name}"
-        checking = subprocess.Popen(
-            [luff.executable, "check", url, "--follow", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )  # fmt: skip
+        words = [luff.executable, "check", url, "--follow", "--json"]
+        checking = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         copies = wait_for(lambda: list(own_cache.glob(f"*/*/{head.parent.name}/w0000")))
         shutil.rmtree(copies[0].parent)
         out, err = checking.communicate(timeout=300)

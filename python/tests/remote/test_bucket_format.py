@@ -72,7 +72,9 @@ def test_what_was_committed_is_what_the_twin_says(tmp_path):
     store, twin = judged_bucket(tmp_path)
     run_id = twin["run_id"]
     for number, told in enumerate(twin["commits"], 1):
-        wanted = Commit(number, told["instance"], tuple(told["lines"]), told["steps"], dict(told["heads"]), told["rules"])
+        wanted = Commit(
+            number, told["instance"], tuple(told["lines"]), told["steps"], dict(told["heads"]), told["rules"]
+        )
         assert read_commit(store, run_id, number) == wanted
         data = (tmp_path / "bucket" / commit_key(run_id, number)).read_bytes()
         assert pack_commit(run_id, wanted) == data  # also what this Luff writes
@@ -81,9 +83,8 @@ def test_what_was_committed_is_what_the_twin_says(tmp_path):
     packed = (tmp_path / "bucket" / checkpoint_key(run_id)).read_bytes()
     assert json.loads(zlib.decompress(packed)) == twin["checkpoint_object"]
     assert json.loads((tmp_path / "bucket" / judged_card_key(run_id)).read_text()) == twin["judged_card"]
-    assert sorted(str(p.relative_to(tmp_path / "bucket")) for p in (tmp_path / "bucket").rglob("*") if p.is_file()) == (
-        twin["objects"]
-    )
+    folder = tmp_path / "bucket"
+    assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == twin["objects"]
 
 
 def test_who_judges_and_who_reads_take_up_the_golden_commits(tmp_path):

@@ -269,7 +269,8 @@ def test_what_a_commit_must_not_be():
         {"version": 1}, {"run_id": "f" * 32}, {"number": 4}, {"instance": "x"}, {"steps": -1}, {"steps": True},
         {"lines": ['{"what": "' + "é" * 600_000 + '"}']},
         {"lines": ["no finding"]}, {"lines": ['{"a": 1}\n{"b": 2}']}, {"lines": [3]}, {"lines": {}},
-        {"rules": "x"}, {"rules": 7}, {"rules": None}, {"rules": "0123456789abcde\n"}, {"heads": [[0]]}, {"heads": [[0, -1]]}, {"heads": [[10_000, 1]]}, {"heads": 3}, {"format": "else"},
+        {"heads": [[0]]}, {"heads": [[0, -1]]}, {"heads": [[10_000, 1]]}, {"heads": 3}, {"format": "else"},
+        {"rules": "x"}, {"rules": 7}, {"rules": None}, {"rules": "0123456789abcde\n"},
     ):  # fmt: skip
         with pytest.raises(BadObject):
             parse_commit_untrusted(json.dumps(text | change).encode(), RUN, 3)

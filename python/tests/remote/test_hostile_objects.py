@@ -221,7 +221,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("seeds", [SOME, pytest.param(MANY, marks=pytest.mark.thorough)], ids=["some", "many"])
+@pytest.mark.parametrize(
+    "seeds", [SOME, pytest.param(MANY, marks=pytest.mark.thorough)], ids=["some", "many"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_refused_or_within_its_limits(kind, seeds):
     one = KINDS[kind]()
@@ -232,8 +234,8 @@ def test_it_is_refused_or_within_its_limits(kind, seeds):
         data = spoiled(one.good, draw) if seed % 3 == 0 else one.pack(changed(one.json, draw))
         try:
             one.check(data)
-        except (BadObject, BucketError) as error:
-            assert str(error), seed
+        except (BadObject, BucketError):
+            continue
         except Exception as error:
             raise AssertionError(f"{kind}, seed {seed}: {type(error).__name__}: {error}") from error
 

@@ -213,7 +213,10 @@ def test_a_bucket_that_was_judged_is_left_as_it_is(luff, tmp_path):
     assert "with other rules or parameters" in done.stderr
     assert objects() == before
     with package.open_trial(f"{base}/01080f161d242b323940474e555c636a") as trial:
-        assert [(found["id"][-1], found["healed"]) for found in trial.findings()] == [("1", False), ("2", True)]
+        assert [(found["id"][-1], found["healed"]) for found in trial.findings()] == [
+            ("1", False),
+            ("2", True),
+        ]
 
 
 def test_a_job_is_stopped_through_the_bucket(luff, bench):
