@@ -43,6 +43,8 @@ _START_S = 60.0  # for a bucket that is away when we begin
 _LOCK_S = 15.0  # for the process before, which is being ended
 _LOOK_S, _LONGEST_LOOK_S = 1.0, 10.0
 _LOOK_SHARE = 20  # a look takes at most a 20th of the time
+# Looks at runs take a tenth of a core, but for a look at each every 3 s: what was flushed is judged within 5 s.
+_CORE_SHARE, _LONGEST_PACE_S = 0.1, 3.0
 _QUIET_LOOK_S = 60.0  # of a run whose heads do not change, or that its host judges
 _LATE_LOOK_S = 10.0
 _LONGEST_PAUSE_S = 60.0
@@ -132,6 +134,8 @@ class Judge:
         self._idle: bool | None = None
         self._many = False
         self._told_rules = False
+        self._look_cpu_s = 0.0  # of a look at a run, a mean over the last hundred
+        self._pace_s = 0.0  # between two looks at a run
         self._counted = (0, 0, 0, 0)  # requests, puts, bytes sent and received that were told
 
     # ---- Begin ----
@@ -303,13 +307,20 @@ class Judge:
             return run.heads != run.looked and passed > _QUIET_LOOK_S
         if run.state == "failed" and not run.queue:
             return run.heads != run.looked and passed > _FAILED_LOOK_S
-        if run.queue or run.heads != run.looked or run.failing:
+        if run.queue or run.failing:
             return True
+        if run.heads != run.looked:
+            return passed >= self._pace_s
         return passed > {"open": _QUIET_LOOK_S, "late": _LATE_LOOK_S}.get(run.state, float("inf"))
+
+    def _pace_of(self, live: int) -> float:
+        return min(_LONGEST_PACE_S, live * self._look_cpu_s / _CORE_SHARE)
 
     def _begin_work(self) -> None:
         now = time.monotonic()
         with self._lock:
+            live = sum(run.state == "open" for run in self._runs.values())
+            self._pace_s = self._pace_of(live)
             due = [run for run in self._runs.values() if self._is_due(run, now)]
             for run in due:
                 run.busy = True
@@ -319,6 +330,7 @@ class Judge:
 
     def _work(self, run: _Run) -> None:
         problem, run.refused = "", False
+        cpu, was_open = time.thread_time(), run.state == "open"
         try:
             if run.state == "late":
                 self._end_late(run)
@@ -355,6 +367,8 @@ class Judge:
                 run.told.add(problem)
                 self._send({"say": f"run {run.run_id}: {problem}"})
         with self._lock:
+            if was_open:
+                self._look_cpu_s += (time.thread_time() - cpu - self._look_cpu_s) / 100
             run.retry_at = time.monotonic() + run.pause
             run.busy = False
         self._wake.set()
