@@ -21,6 +21,7 @@ from typing import IO, Any
 from _gates import luff_command, say
 from _scale_watch import LAG_S, LEAVE_S, RUNS, SHAPES, WRITER, _ask, _buckets, _cpu_s, _quantile, _rss_gib
 from luff.remote._commits import read_commit
+from luff.remote._files import commits_prefix
 from luff.remote._store import open_store
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +30,7 @@ BEGIN_S, SETTLE_S = 20.0, 15.0  # until all runs are uploaded; until what was th
 WINDOW_S = float(os.environ.get("LUFF_BENCH_SECONDS", "45"))
 BACK_S, BACK_LAG_S = 60.0, 30.0  # after the host of `luff watch` was killed
 LONGEST_S = 600.0
+INF = float("inf")
 
 
 class Uploads:
@@ -187,6 +189,8 @@ def _look(watch: Watch, uploads: Uploads, of: str, limits: tuple[float, float], 
     note(f"{of}: of a core", cpu / took, limits[0])
     note(f"{of}: GiB", peak, limits[1])
     note(f"{of}: published to judged p99, s", _quantile(_buckets(before), _buckets(after), 0.99), LAG_S)
+    counts = {bound: count - _buckets(before)[bound] for bound, count in _buckets(after).items()}
+    note(f"{of}: share of steps that are judged {LAG_S:g} s after they were published", counts[LAG_S] / counts[INF])
     note(f"{of}: runs that are judged", _metric(after, 'luff_watch_runs{state="live"}'))
     asked = [
         _metric(after, name) - _metric(before, name)
@@ -258,8 +262,12 @@ def _said(state: Path) -> list[dict[str, Any]]:
 
 
 def _compare(runs: Path, base: str, states: list[Path], of: str, note: Any) -> None:
-    """Findings stand in the bucket byte for byte as a look at the run itself has them, and were said once."""
+    """Findings stand in the bucket byte for byte as a look at the run itself has them, and were said once.
+
+    Of what the first host said, and was killed before it noted that, the second cannot know: it says that once more.
+    """
     store, differ = open_store(base), 0
+    taken: set[tuple[str, str]] = set()
     for run in sorted(runs.glob("run*")):
         run_id = json.loads((run / "run.json").read_text())["run_id"]
         here = subprocess.run(
@@ -267,11 +275,16 @@ def _compare(runs: Path, base: str, states: list[Path], of: str, note: Any) -> N
         ).stdout.splitlines()
         lines: list[str] = []
         number = 1
+        names = store.children(commits_prefix(run_id))
         while (commit := read_commit(store, run_id, number)) is not None:
             lines += commit.lines
+            if f"{number:06d}.taken-1" in names:
+                taken |= {(run_id, json.loads(line)["id"]) for line in commit.lines}
             number += 1
         differ += lines != here
     said = [line for state in states for line in _said(state)]
     news = [(line["run_id"], line["id"]) for line in said if line["event"] == "new"]
     note(f"{of}: runs whose findings differ from those of the run itself", differ, 0)
-    note(f"{of}: findings said twice", len(news) - len(set(news)), 0)
+    again = {one for one in news if news.count(one) > 1}
+    note(f"{of}: findings said twice although that was noted", len(again - taken), 0)
+    note(f"{of}: findings said again by the host that took over", len(again & taken))

@@ -18,6 +18,7 @@ FINAL = {
     "InvalidAccessKeyId": "the credentials are not known to the store",
     "SignatureDoesNotMatch": "the secret key is not the one of the access key",
     "PermanentRedirect": "the bucket lies in another region; set AWS_REGION to it",
+    "incorrectly configured region": "the bucket lies in another region; set AWS_REGION to it",  # as obstore says it
     "AuthorizationHeaderMalformed": "the bucket lies in another region; set AWS_REGION to it",
     "IllegalLocationConstraint": "the bucket lies in another region; set AWS_REGION to it",
 }
