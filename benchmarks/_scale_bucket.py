@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+import luff
 from _gates import luff_command, say
 from _scale_watch import LAG_S, LEAVE_S, RUNS, SHAPES, WRITER, _ask, _buckets, _cpu_s, _quantile, _rss_gib
 from luff.remote._commits import read_commit
@@ -44,6 +45,7 @@ class Uploads:
         ]
         self._heads = [0] * UPLOADERS
         self.late_s = 0.0  # the latest flush since this was set to 0
+        self.flushes: dict[str, list[tuple[float, float]]] = {}  # of a run: begin and end, Unix seconds
         self._readers = [threading.Thread(target=self._read, args=[i], daemon=True) for i in range(UPLOADERS)]
         for reader in self._readers:
             reader.start()
@@ -55,6 +57,8 @@ class Uploads:
             told = json.loads(line)
             self._heads[number] = told["heads"]
             self.late_s = max(self.late_s, told["late_s"])
+            for run, begun, ended in told["flushed"]:
+                self.flushes.setdefault(run, []).append((begun, ended))
 
     @property
     def heads(self) -> int:
@@ -63,6 +67,8 @@ class Uploads:
     def wait(self) -> None:
         for one in self._all:
             assert one.wait(LONGEST_S) == 0
+        for reader in self._readers:
+            reader.join()
 
     def kill(self) -> None:
         for one in self._all:
@@ -168,6 +174,7 @@ def _measure(
         watch = _end(watch, base, folder, of, note)
         if killed:
             _compare(runs, base, [folder / "state", folder / "other"], of, note)
+        _since_flush(folder, uploads.flushes, nan_at, of, note)
     finally:
         writer.kill()
         writer.wait()
@@ -190,7 +197,10 @@ def _look(watch: Watch, uploads: Uploads, of: str, limits: tuple[float, float], 
     note(f"{of}: GiB", peak, limits[1])
     note(f"{of}: published to judged p99, s", _quantile(_buckets(before), _buckets(after), 0.99), LAG_S)
     counts = {bound: count - _buckets(before)[bound] for bound, count in _buckets(after).items()}
-    note(f"{of}: share of steps that are judged {LAG_S:g} s after they were published", counts[LAG_S] / counts[INF])
+    note(
+        f"{of}: share of steps that are judged {LAG_S:g} s after they were published",
+        counts[LAG_S] / counts[INF],
+    )
     note(f"{of}: runs that are judged", _metric(after, 'luff_watch_runs{state="live"}'))
     asked = [
         _metric(after, name) - _metric(before, name)
@@ -254,6 +264,25 @@ def _end(watch: Watch, base: str, folder: Path, of: str, note: Any) -> Watch:
     note(f"{of}: broken runs not named", len(broken - named), 0)
     note(f"{of}: healthy runs named as broken", len(named - broken), 0)
     return watch
+
+
+def _since_flush(
+    folder: Path, flushes: dict[str, list[tuple[float, float]]], nan_at: int, of: str, note: Any
+) -> None:
+    """From the end of the upload that took the faulty step along, to the commit with its finding."""
+    took = []
+    for number in range(3, RUNS, 10):
+        run = folder / "runs" / f"run{number}"
+        with luff.open_trial(run) as trial:
+            published = trial.step_info(nan_at, "TRAIN")["wall_unix_ns"] / 1e9
+        run_id = json.loads((run / "run.json").read_text())["run_id"]
+        flushed = min(end for begin, end in flushes[run.name] if begin >= published)
+        commits = sorted((folder / "bucket" / commits_prefix(run_id)).glob("000001"))
+        took.append(commits[0].stat().st_mtime - flushed if commits else float("inf"))
+    took.sort()
+    name = f"{of}: uploaded to judged and committed, of {len(took)} faulty steps"
+    note(f"{name}: median, s", took[len(took) // 2])
+    note(f"{name}: most, s", took[-1], LAG_S)
 
 
 def _said(state: Path) -> list[dict[str, Any]]:

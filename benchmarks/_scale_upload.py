@@ -1,7 +1,8 @@
 """Uploads many live runs from one process, each as `luff sync` does: _scale_upload.py RUNS BASE FIRST EVERY.
 
-Takes every EVERY-th run of the folder, from FIRST on. Prints one JSON object a second: heads put so far, and by how
-many seconds the latest flush came too late; ends when all runs have ended and are uploaded.
+Takes every EVERY-th run of the folder, from FIRST on. Prints one JSON object a second: heads put so far, by how many
+seconds the latest flush came too late, and of each flush the run, begin and end in Unix seconds. Ends when all runs
+have ended and are uploaded.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def main(folder: str, base: str, first: int, every: int) -> None:
     due = [begun + FLUSH_S * i / len(runs) for i in range(len(runs))]
     live = set(range(len(runs)))
     told, late = begun, 0.0
+    flushed: list[tuple[str, float, float]] = []
     while live:
         for i in sorted(live):
             if (now := time.monotonic()) < due[i]:
@@ -37,6 +39,7 @@ def main(folder: str, base: str, first: int, every: int) -> None:
             late = max(late, time.monotonic() - due[i])
             due[i] = max(due[i] + FLUSH_S, time.monotonic())
             uploader, run = uploaders[i]
+            at = time.time()
             if any_writes(run):
                 uploader.flush("live")
             else:
@@ -44,11 +47,13 @@ def main(folder: str, base: str, first: int, every: int) -> None:
                 uploader.end()
                 uploader.close()
                 live.discard(i)
-            if time.monotonic() - told > 1:
+            flushed.append((Path(run).name, at, time.time()))
+            if time.monotonic() - told > 1 or not live:
                 told = time.monotonic()
                 heads = sum(one.sequence for one, _ in uploaders)
-                print(json.dumps({"heads": heads, "late_s": round(late, 3)}), flush=True)
+                print(json.dumps({"heads": heads, "late_s": late, "flushed": flushed}), flush=True)
                 late = 0.0
+                flushed.clear()
 
 
 if __name__ == "__main__":

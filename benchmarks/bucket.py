@@ -361,7 +361,8 @@ def main() -> int:
     if unknown := [part for part in wanted if part not in PARTS]:
         parser.error(f"no part {unknown[0]!r}")
     import boto3
-    from conftest import ACCESS, SERVER, Proxy
+    from conftest import ACCESS, Proxy
+    from s3_server import SERVER
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with (

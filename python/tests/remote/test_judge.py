@@ -17,6 +17,7 @@ from luff.remote._commits import Ledger, read_commit
 from luff.remote._errors import Refused, Unreachable
 from luff.remote._files import head_key
 from luff.remote._judge import Judge
+from luff.remote._judged_run import JudgedRun
 from luff.remote._store import open_store
 from luff.remote._uploader import Uploader
 
@@ -206,21 +207,21 @@ def test_what_the_bucket_is_asked_for_is_told(beside, job, store, base):
 
 def test_looks_at_many_runs_take_a_share_of_a_core_and_few_are_looked_at_at_once(beside):
     one = beside()
-    judge, runs = one.judge, [_judge._Run(f"{number:032x}") for number in range(500)]
+    judge, runs = one.judge, [JudgedRun(f"{number:032x}") for number in range(500)]
     for run in runs:
         run.state, run.heads, run.looked_at = "open", (("u0000", "new"),), 100.0
 
     judge._look_cpu_s = 0.001
     judge._pace_s = judge._pace_of(10)
-    assert judge._is_due(runs[0], 100.2)
+    assert runs[0].is_due(100.2, judge._pace_s)
     judge._pace_s = judge._pace_of(500)
     assert judge._pace_s == _judge._LONGEST_PACE_S  # what was flushed is judged in time
-    assert not judge._is_due(runs[0], 102.9)
-    assert judge._is_due(runs[0], 103.1)
+    assert not runs[0].is_due(102.9, judge._pace_s)
+    assert runs[0].is_due(103.1, judge._pace_s)
     runs[0].queue.append({"do": "done"})  # what was asked for waits for no look
-    assert judge._is_due(runs[0], 100.1)
+    assert runs[0].is_due(100.1, judge._pace_s)
     runs[1].busy = True
-    assert not judge._is_due(runs[1], 200.0)
+    assert not runs[1].is_due(200.0, judge._pace_s)
 
 
 def test_another_host_begins_where_the_bucket_says(beside, job, store):
