@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from luff.remote import _files
+from luff.remote import _files, _judged_run
 from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._checkpoint import get_checkpoint, put_checkpoint, seed
 from luff.remote._commits import Commit, Ledger
@@ -26,7 +26,7 @@ from luff.remote._copies import Copies
 from luff.remote._disk import write_whole
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, of_disk
 from luff.remote._judged_card import put_judged_card
-from luff.remote._judged_run import QUIET_LOOK_S, JudgedRun
+from luff.remote._judged_run import JudgedRun
 from luff.remote._requests import put_request
 from luff.remote._run_store import RunStore
 from luff.remote._spool import Spool, with_retries
@@ -286,7 +286,7 @@ class Judge:
         try:
             if run.state == "late":
                 self._end_late(run)
-            if run.heads != run.looked or run.failing or time.monotonic() - run.looked_at > QUIET_LOOK_S:
+            if run.heads != run.looked or run.failing or time.monotonic() - run.looked_at > _judged_run.QUIET_LOOK_S:
                 looked = run.heads
                 self._look_at(run)
                 run.looked, run.looked_at = looked, time.monotonic()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Run
-from luff.remote import _commits, _judge, _spool
+from luff.remote import _commits, _judge, _judged_run, _spool
 from luff.remote._checkpoint import get_checkpoint
 from luff.remote._commits import Ledger, read_commit
 from luff.remote._errors import Refused, Unreachable
@@ -285,7 +285,7 @@ def test_a_judged_run_whose_upload_goes_on_keeps_its_copy(beside, job, store, mo
 
 def test_uploads_that_were_killed_are_judged_to_their_end(beside, job, store, monkeypatch):
     monkeypatch.setattr(_judge, "_SETTLED_S", 0.3)
-    monkeypatch.setattr(_judge, "_QUIET_LOOK_S", 0.3)
+    monkeypatch.setattr(_judged_run, "QUIET_LOOK_S", 0.3)
     one = beside()
     run, _ = job()
     wait_for(lambda: one.opened(run))
@@ -296,7 +296,7 @@ def test_uploads_that_were_killed_are_judged_to_their_end(beside, job, store, mo
 
 
 def test_workers_of_a_host_that_is_gone_have_ended(beside, job, monkeypatch):
-    monkeypatch.setattr(_judge, "_QUIET_LOOK_S", 0.3)
+    monkeypatch.setattr(_judged_run, "QUIET_LOOK_S", 0.3)
     one = beside()
     run, _ = job()
     wait_for(lambda: one.opened(run))
@@ -325,7 +325,7 @@ def test_a_job_that_died_before_its_first_row_keeps_nobody_waiting(beside, store
     uploader.flush()
     one = beside()
     wait_for(lambda: nobody.run_id in one.judge._runs and one.judge._runs[nobody.run_id].sequences)
-    monkeypatch.setattr(_judge, "GONE_S", 0.0)
+    monkeypatch.setattr(_judged_run, "GONE_S", 0.0)
     wait_for(one.is_idle)
 
 
@@ -377,7 +377,7 @@ def test_killed_between_commit_and_act_the_same_state_acts_at_once_another_one_l
     wait_for(lambda: again.of(run, act=True))
     again.leave()
     monkeypatch.setattr(_commits, "TAKE_OVER_S", 0.1)
-    monkeypatch.setattr(_judge, "_QUIET_LOOK_S", 0.2)
+    monkeypatch.setattr(_judged_run, "QUIET_LOOK_S", 0.2)
     other = beside("another")
     assert wait_for(lambda: other.of(run, act=True))[0]["number"] == 1
     other.ask(run, do="done", number=1)
@@ -395,7 +395,7 @@ def test_a_run_that_ended_with_a_finding_nobody_acted_on_is_taken_up_again(besid
     dead.load()
     dead.commit([LINE], 5, heads, lambda *_: None)
     monkeypatch.setattr(_commits, "TAKE_OVER_S", 0.5)
-    monkeypatch.setattr(_judge, "_LATE_LOOK_S", 0.1)
+    monkeypatch.setattr(_judged_run, "_LATE_LOOK_S", 0.1)
     other = beside("another")
     wait_for(lambda: other.of(run, act=True))
     assert other.copy(run).exists()

@@ -384,7 +384,7 @@ def test_twenty_kills_of_the_supervisor_answer_each_request_once(luff, tmp_path,
     def answers():
         """Of each request, by its number in the bucket: how often it was taken, and how often refused."""
         taken = [json.loads(p.read_text()) for p in sorted(job.run.glob("control/*.json"))]
-        numbers = [json.loads(one["body"])["object"] for one in taken if one["kind"] == "request"]
+        numbers = [one["body"]["object"] for one in taken if one["kind"] == "request"]
         lines = (job.run / "rules/luff/actions.jsonl").read_text().splitlines()
         refused = [json.loads(line) for line in lines]
         numbers += [int(found[1]) for one in refused if (found := OBJECT.search(json.dumps(one)))]
