@@ -286,7 +286,11 @@ class Judge:
         try:
             if run.state == "late":
                 self._end_late(run)
-            if run.heads != run.looked or run.failing or time.monotonic() - run.looked_at > _judged_run.QUIET_LOOK_S:
+            if (
+                run.heads != run.looked
+                or run.failing
+                or time.monotonic() - run.looked_at > _judged_run.QUIET_LOOK_S
+            ):
                 looked = run.heads
                 self._look_at(run)
                 run.looked, run.looked_at = looked, time.monotonic()

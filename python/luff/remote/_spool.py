@@ -70,9 +70,8 @@ class Spool:
         self._lengths: dict[File, int] = {}  # of metadata on disk
         self._rows = Rows(folder)
         self._whole = False
-        self._marker = os.path.join(
-            folder, "whole"
-        )  # all rows are fetched as they come, also by the next fetcher
+        # All rows are fetched as they come, also by the next fetcher.
+        self._marker = os.path.join(folder, "whole")
         self._begun = False
         self._untaken = False  # the heads say more than was taken in
         self._rewrites: dict[File, int] = {}
