@@ -73,18 +73,19 @@ Status ParseShard(const std::string& text, watch::FleetOptions* options) {
   return Status::Ok();
 }
 
-/// Which rules judge, with which parameters, in whatever order and from whatever folder.
-std::string RulesText(const std::vector<rules::Choice>& choices) {
-  std::vector<std::string> lines;
+/// Which rules judge, with which parameters, in whatever order and from whatever folder: a text for each.
+std::vector<std::string> RuleTexts(const std::vector<rules::Choice>& choices) {
+  constexpr std::size_t kMost = 4 << 10;  // all together are a command line
+  std::vector<std::string> texts;
   for (const rules::Choice& choice : choices) {
     const rules::RuleSpec& spec = *choice.spec;
     const std::string& source = spec.source.empty() ? spec.name : spec.source;
-    std::string line = fmt::format("{} {}", source.substr(source.rfind('/') + 1), spec.version);
-    for (const auto& [name, value] : choice.parameters) line += fmt::format(" {}={}", name, value);
-    lines.push_back(std::move(line));
+    std::string text = fmt::format("{} {}", source.substr(source.rfind('/') + 1), spec.version);
+    for (const auto& [name, value] : choice.parameters) text += fmt::format(" {}={}", name, value);
+    texts.push_back(text.substr(0, kMost));
   }
-  std::ranges::sort(lines);
-  return fmt::format("{}", fmt::join(lines, "\n"));
+  std::ranges::sort(texts);
+  return texts;
 }
 
 // Runs of a bucket are judged as copies of them, which a process of its own makes.
@@ -100,7 +101,7 @@ Status OpenDoor(const WatchBaseOptions& wanted, watch::FleetOptions* options) {
     command->push_back("--state=" + std::filesystem::absolute(wanted.state).lexically_normal().string());
   if (wanted.earlier) command->emplace_back("--earlier");
   if (options->runs.stop_on_finding) command->emplace_back("--stops");
-  command->push_back("--rules=" + RulesText(options->runs.choices));
+  for (const std::string& text : RuleTexts(options->runs.choices)) command->push_back("--rule=" + text);
   command->emplace_back("--");
   command->push_back(wanted.base);
   RaiseFileLimit();

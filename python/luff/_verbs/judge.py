@@ -1,4 +1,4 @@
-"""``judge [--state DIR] [--shard I/N] [--earlier] [--stops] [--rules TEXT] URL``: asks a bucket for ``luff watch URL``.
+"""``judge [--state DIR] [--shard I/N] [--earlier] [--stops] [--rule TEXT]… URL``: asks a bucket for ``luff watch URL``.
 
 Not for people.
 
@@ -51,7 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--earlier", action="store_true")
     parser.add_argument("--stops", action="store_true")
-    parser.add_argument("--rules", default="", help="which judge, in words: the same for the same ones")
+    parser.add_argument("--rule", action="append", default=[], help="one that judges, with its parameters")
     arguments = parser.parse_args(words)
     # A signal to the whole group, as service managers send it, is the parent's: we end when it lets us.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -74,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
         number, _, of = arguments.shard.partition("/")
         state = os.path.abspath(arguments.state or _state_of(url, arguments.shard))
         shard = (int(number), int(of))
-        rules = hashlib.sha256(arguments.rules.encode(errors="replace")).hexdigest()[:16]
+        rules = hashlib.sha256("\n".join(arguments.rule).encode(errors="replace")).hexdigest()[:16]
         judge = Judge(
             url, state, shard, arguments.earlier, tell, stops=arguments.stops, luff=_luff(), rules=rules
         )

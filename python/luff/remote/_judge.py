@@ -361,16 +361,17 @@ class Judge:
 
     def _know_heads(self, run: JudgedRun, spool: Spool) -> None:
         """What our list told is not listed for each run again."""
-        spool.know_heads([int(name[1:]) for name, _ in run.heads])
+        if not self._many:  # else some may be missing in it
+            spool.know_heads([int(name[1:]) for name, _ in run.heads])
 
     def _compare_rules(self, run: JudgedRun, ledger: Ledger) -> None:
         if ledger.ended_by_others and not self._told_rules:
             self._told_rules = True
             self._send(
                 {
-                    "say": f"run {run.run_id} was judged to its end with other rules or parameters, and perhaps "
-                    "others, too; what these rules find is missing there: whoever judges with other rules needs a "
-                    "bucket of its own"
+                    "say": f"run {run.run_id}, and perhaps others, was judged to its end with other rules or "
+                    "parameters, or those of another version of Luff, and is not judged again; who judges beside us with other "
+                    "rules needs a bucket of its own"
                 }
             )
 

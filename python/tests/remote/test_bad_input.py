@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -60,6 +61,7 @@ def test_what_a_store_refuses_is_said_with_the_remedy(s3, proxy, status, code, s
         assert "canary-secret" not in str(refused.value)
 
 
+@pytest.mark.thorough
 def test_credentials_that_expire_while_the_job_trains_are_said_once_and_the_next_upload_goes_on(
     luff, trained, s3, proxy, tmp_path, monkeypatch
 ):
@@ -72,10 +74,10 @@ def test_credentials_that_expire_while_the_job_trains_are_said_once_and_the_next
         return (400, "ExpiredToken") if expired[0] > 1 else None  # after the first head
 
     proxy.instead = instead
-    run, done = trained("--rules", "none", "--sync", s3, steps=120, pause=0.05, rate=0.1)
-    assert len(done.stdout.splitlines()) == 120
+    run, done = trained("--rules", "none", "--sync", s3, steps=300, pause=0.05, rate=0.1)
+    assert len(done.stdout.splitlines()) == 300
     alone = subprocess.run(
-        [sys.executable, tmp_path / "train.py", "120", "0", "0.1"], capture_output=True, text=True, check=True
+        [sys.executable, tmp_path / "train.py", "300", "0", "0.1"], capture_output=True, text=True, check=True
     )
     assert done.stdout == alone.stdout
     assert done.stderr.count("the credentials have expired; renew them") == 1
@@ -95,7 +97,10 @@ def test_an_uploader_that_was_stopped_past_a_takeover_writes_nothing_more(run, t
     try:
         head = tmp_path / "bucket/live" / run.run_id[0] / run.run_id / "u0000"
         wait_for(head.exists)
-        os.kill(first.pid, signal.SIGSTOP)
+        with (tmp_path / "bucket/.luff-lock").open("r+") as lock:  # it is in no put when it stops
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.kill(first.pid, signal.SIGSTOP)
+            wait_for(lambda: Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         second = Uploader(str(run.path), open_store(base))
         second.begin()
         run.append("w0000/m-000001.lfm", b" of the next one")
@@ -168,24 +173,32 @@ def test_a_copy_that_is_removed_under_a_reader_that_follows_gives_no_wrong_value
     luff, trained, tmp_path, own_cache
 ):
     """The fetcher makes it again; what the reader says at last is what the run has."""
-    import shutil
-
     base, result = f"file://{tmp_path}/bucket", {}
     thread = threading.Thread(
         target=lambda: result.update(done=trained("--rules", "none", "--sync", base, steps=150, pause=0.05))
     )
     thread.start()
+    checking = None
     try:
         wait_for(lambda: list((tmp_path / "bucket").glob("live/*/*/u0000")))
         (head,) = (tmp_path / "bucket").glob("live/*/*/u0000")
         url = f"{base}/{head.parent.name}"
         words = [luff.executable, "check", url, "--follow", "--json"]
         checking = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        copies = wait_for(lambda: list(own_cache.glob(f"*/*/{head.parent.name}/w0000")))
-        shutil.rmtree(copies[0].parent)
+
+        def begun():
+            assert checking.poll() is None, checking.communicate()
+            return list(own_cache.glob(f"*/*/{head.parent.name}/w0000"))
+
+        copies = wait_for(begun)
+        copies[0].parent.rename(tmp_path / "aside")  # at once, also while it is written
         out, err = checking.communicate(timeout=300)
     finally:
+        if checking is not None and checking.poll() is None:
+            checking.kill()
+            checking.communicate()
         thread.join()
+    assert "done" in result
     local = luff("check", result["done"][0], "--json", expect=None).stdout
     assert local
     assert out in ("", local), err  # the same, or an error that says why

@@ -212,16 +212,15 @@ def test_looks_at_many_runs_take_a_share_of_a_core_and_few_are_looked_at_at_once
         run.state, run.heads, run.looked_at = "open", (("u0000", "new"),), 100.0
 
     judge._look_cpu_s = 0.001
-    judge._pace_s = judge._pace_of(10)
-    assert runs[0].is_due(100.2, judge._pace_s)
-    judge._pace_s = judge._pace_of(500)
-    assert judge._pace_s == _judge._LONGEST_PACE_S  # what was flushed is judged in time
-    assert not runs[0].is_due(102.9, judge._pace_s)
-    assert runs[0].is_due(103.1, judge._pace_s)
+    assert runs[0].is_due(100.2, judge._pace_of(10))
+    pace = judge._pace_of(500)
+    assert pace == _judge._LONGEST_PACE_S  # what was flushed is judged in time
+    assert not runs[0].is_due(102.9, pace)
+    assert runs[0].is_due(103.1, pace)
     runs[0].queue.append({"do": "done"})  # what was asked for waits for no look
-    assert runs[0].is_due(100.1, judge._pace_s)
+    assert runs[0].is_due(100.1, pace)
     runs[1].busy = True
-    assert not runs[1].is_due(200.0, judge._pace_s)
+    assert not runs[1].is_due(200.0, pace)
 
 
 def test_another_host_begins_where_the_bucket_says(beside, job, store):

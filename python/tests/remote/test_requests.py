@@ -42,7 +42,11 @@ OBJECT = re.compile(r"request (\d+) of the bucket")
 
 
 def children_of(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Those that a process has started; none where the kernel does not tell."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 # ---- Fetching ----
@@ -386,7 +390,7 @@ def test_twenty_kills_of_the_supervisor_answer_each_request_once(luff, tmp_path,
         taken = [json.loads(p.read_text()) for p in sorted(job.run.glob("control/*.json"))]
         numbers = [one["body"]["object"] for one in taken if one["kind"] == "request"]
         lines = (job.run / "rules/luff/actions.jsonl").read_text().splitlines()
-        refused = [json.loads(line) for line in lines]
+        refused = [one for one in map(json.loads, lines) if one.get("event") == "refused"]
         numbers += [int(found[1]) for one in refused if (found := OBJECT.search(json.dumps(one)))]
         return collections.Counter(numbers)
 
@@ -398,7 +402,12 @@ def test_twenty_kills_of_the_supervisor_answer_each_request_once(luff, tmp_path,
     assert luff("verify", job.run).returncode == 0
     here = {p.name: p.read_bytes() for p in job.run.glob("control/*.json")}
     _, copy = copy_of(store, types.SimpleNamespace(run_id=job.url[-32:]), tmp_path / "copy")
-    assert {name[8:]: data for name, data in copy.items() if name.startswith("control/")} == here
+    there = {name[8:]: data for name, data in copy.items() if name.startswith("control/")}
+    # How it ended is written once the upload has ended, and stands on the host alone.
+    here = {
+        name: data for name, data in here.items() if json.loads(data)["kind"] != "outcome" or name in there
+    }
+    assert there == here, job.err()
 
 
 def test_the_secret_is_in_no_file_but_its_own(luff, job, tmp_path, own_cache):
