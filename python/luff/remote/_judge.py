@@ -370,8 +370,8 @@ class Judge:
             self._send(
                 {
                     "say": f"run {run.run_id}, and perhaps others, was judged to its end with other rules or "
-                    "parameters, or those of another version of Luff, and is not judged again; who judges beside us with other "
-                    "rules needs a bucket of its own"
+                    "parameters, or those of another version of Luff, and is not judged again; who judges "
+                    "beside us with other rules needs a bucket of its own"
                 }
             )
 

@@ -169,6 +169,7 @@ def test_a_copy_on_a_full_disk_says_so_and_is_whole_once_there_is_room(run, tmp_
     assert copy.read_bytes() == (run.path / "w0000/m-000001.lfm").read_bytes()
 
 
+@pytest.mark.thorough
 def test_a_copy_that_is_removed_under_a_reader_that_follows_gives_no_wrong_value(
     luff, trained, tmp_path, own_cache
 ):
