@@ -264,11 +264,19 @@ class Job:
 
 
 @pytest.fixture
-def job(luff, tmp_path, store):
-    started = Job(luff, tmp_path, store.url)
-    yield started
-    if started.process.poll() is None:
-        started.end()
+def started():
+    """Jobs that end with the test."""
+    jobs = []
+    yield jobs
+    for one in jobs:
+        if one.process.poll() is None:
+            one.end()
+
+
+@pytest.fixture
+def job(luff, tmp_path, store, started):
+    started.append(Job(luff, tmp_path, store.url))
+    return started[0]
 
 
 def test_a_signed_request_stops_the_job_and_all_others_do_nothing(luff, job, store, tmp_path):
@@ -358,7 +366,7 @@ def test_clocks_that_differ_expiry_and_another_run_are_told_apart(luff, job, sto
 
 
 @pytest.mark.thorough
-def test_twenty_kills_of_the_supervisor_answer_each_request_once(luff, tmp_path, store):
+def test_twenty_kills_of_the_supervisor_answer_each_request_once(luff, tmp_path, store, started):
     """At any moment of a request, with the job and its upload or without: the next one that goes on with the run
     answers what is open, and nothing twice.
     """
@@ -366,6 +374,7 @@ def test_twenty_kills_of_the_supervisor_answer_each_request_once(luff, tmp_path,
     asked = 0
     for kill in range(20):
         job = Job(luff, tmp_path, store.url, resume=True)
+        started.append(job)
         for _ in range(draw.randint(1, 3)):
             luff("request", "lower_lr", job.url, "--key", job.key, "--factor", 0.5, "--no-wait")
             asked += 1
@@ -382,6 +391,7 @@ def test_twenty_kills_of_the_supervisor_answer_each_request_once(luff, tmp_path,
         while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < until:
             time.sleep(0.05)
     job = Job(luff, tmp_path, store.url, resume=True)
+    started.append(job)
     names = store.children(f"requests/{job.url[-32:]}/")
     assert len(names) == asked
 
