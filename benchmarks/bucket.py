@@ -4,7 +4,10 @@ An S3 server (moto) in a process of its own, and a proxy that counts requests an
 training with and without an upload alternate in one process, on one core with the upload (CPU time of both counts) and
 on all.
 
-    ./dev bench bucket [--only PART,…] [--seconds N] [--blocks N] [--json FILE]
+    ./dev bench bucket [--only PART,…] [--seconds N] [--blocks N] [--programs N] [--json FILE]
+
+Parts: upload, values, rows, training; findings: those of programs of the fault bench, judged live from the bucket,
+after their end from the bucket, and beside the training, are compared byte by byte.
 
 Exit code: 0 if every gate holds, 1 if not.
 """
@@ -27,8 +30,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from _gates import measured
+from _gates import luff_command, measured
 
+HERE = Path(__file__).resolve().parent
 ROOT = Path(os.environ.get("LUFF_BENCH_ROOT") or Path(__file__).resolve().parents[1])
 sys.path.insert(0, str(ROOT / "python" / "tests" / "remote"))
 TICK = os.sysconf("SC_CLK_TCK")
@@ -262,7 +266,66 @@ def training(base: str, blocks: int, folder: Path) -> dict[str, float]:
     return found
 
 
-PARTS = ("upload", "values", "rows", "training")
+def judged(base: str, folder: Path, programs: int) -> dict[str, float]:
+    """Findings of programs of the fault bench: live by `luff watch URL`, after the end by `luff check URL`, and by
+    `luff check RUN` beside the training. Their JSON lines must be the same bytes.
+    """
+    from faultbench.programs import RUNS
+    from luff.remote._commits import read_commit
+    from luff.remote._store import open_store
+
+    chosen = list(RUNS)[:: max(1, len(RUNS) // programs)][:programs]
+    luff, store = luff_command(), open_store(base)
+    env = os.environ | {"LUFF_CACHE": str(folder / "cache"), "LUFF_PYTHON": sys.executable}
+    env |= {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    env |= {"OMP_NUM_THREADS": "1"}
+    store.put_new("judges/luff", b"{}")  # all runs from now on are judged
+    watch_words = [luff, "watch", base, "--state", folder / "state"]
+
+    def quiet(words: list[Any]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+
+    def train(program: str) -> None:
+        words = [luff, "run", "--rules", "none", "--run", folder / program, "--sync", base, "--"]
+        quiet([*words, sys.executable, "-m", "faultbench.run", program, "--seed", "0"]).wait()
+        print(f"{program} has trained", flush=True)
+
+    def check(place: str) -> list[str]:
+        done = subprocess.run(
+            [luff, "check", place, "--json"], capture_output=True, text=True, env=env, check=False
+        )
+        assert done.returncode in (0, 1, 3), done.stderr
+        return done.stdout.splitlines()
+
+    watch = quiet(watch_words)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, chosen))
+    watch.send_signal(signal.SIGTERM)
+    assert watch.wait(60) == 0
+    assert quiet([*watch_words, "--drain"]).wait(600) == 0
+    found = {
+        "findings_programs": 0,
+        "findings_lines": 0,
+        "findings_live_differ": 0,
+        "findings_after_differ": 0,
+    }
+    for program in chosen:
+        run_id = json.loads((folder / program / "run.json").read_text())["run_id"]
+        here, after = check(str(folder / program)), check(f"{base}/{run_id}")
+        live: list[str] = []
+        number = 1
+        while (commit := read_commit(store, run_id, number)) is not None:
+            live += commit.lines
+            number += 1
+        found["findings_programs"] += 1
+        found["findings_lines"] += len(here)
+        found["findings_live_differ"] += live != here
+        found["findings_after_differ"] += after != here
+        print(f"{program}: {len(here)} lines, live {live == here}, after {after == here}", flush=True)
+    return {name: float(value) for name, value in found.items()}
+
+
+PARTS = ("upload", "values", "rows", "findings", "training")
 #: Value, limit. docs/buckets.md tells which of them are not met, and why.
 GATES = {
     "cpu_share": 0.01,
@@ -278,6 +341,8 @@ GATES = {
     "series_mb": 1.2,
     "series_again_requests": 0,
     "values_again_requests": 0,
+    "findings_live_differ": 0,
+    "findings_after_differ": 0,
     "step time, spare core": 1.005,
     "CPU time, one core": 1.02,
 }
@@ -288,6 +353,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--blocks", type=int, default=6)
+    parser.add_argument("--programs", type=int, default=20, help="of the fault bench, for findings (20)")
     parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}, with commas")
     parser.add_argument("--json")
     arguments = parser.parse_args()
@@ -295,7 +361,8 @@ def main() -> int:
     if unknown := [part for part in wanted if part not in PARTS]:
         parser.error(f"no part {unknown[0]!r}")
     import boto3
-    from conftest import ACCESS, SERVER, Proxy
+    from conftest import ACCESS, Proxy
+    from s3_server import SERVER
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with (
@@ -316,6 +383,8 @@ def main() -> int:
                 found |= reading(base, proxy, folder)
             if "rows" in wanted:
                 found |= rows(base, proxy, folder)
+            if "findings" in wanted:
+                found |= judged(f"{base}-judged", folder, arguments.programs)
             if "training" in wanted:
                 found |= training(base, arguments.blocks, folder)
             proxy.close()

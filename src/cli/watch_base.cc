@@ -73,6 +73,21 @@ Status ParseShard(const std::string& text, watch::FleetOptions* options) {
   return Status::Ok();
 }
 
+/// Which rules judge, with which parameters, in whatever order and from whatever folder: a text for each.
+std::vector<std::string> RuleTexts(const std::vector<rules::Choice>& choices) {
+  constexpr std::size_t kMost = 4 << 10;  // all together are a command line
+  std::vector<std::string> texts;
+  for (const rules::Choice& choice : choices) {
+    const rules::RuleSpec& spec = *choice.spec;
+    const std::string& source = spec.source.empty() ? spec.name : spec.source;
+    std::string text = fmt::format("{} {}", source.substr(source.rfind('/') + 1), spec.version);
+    for (const auto& [name, value] : choice.parameters) text += fmt::format(" {}={}", name, value);
+    texts.push_back(text.substr(0, kMost));
+  }
+  std::ranges::sort(texts);
+  return texts;
+}
+
 // Runs of a bucket are judged as copies of them, which a process of its own makes.
 Status OpenDoor(const WatchBaseOptions& wanted, watch::FleetOptions* options) {
   if (options->runs.stop_on_finding && options->runs.key == nullptr)
@@ -86,6 +101,7 @@ Status OpenDoor(const WatchBaseOptions& wanted, watch::FleetOptions* options) {
     command->push_back("--state=" + std::filesystem::absolute(wanted.state).lexically_normal().string());
   if (wanted.earlier) command->emplace_back("--earlier");
   if (options->runs.stop_on_finding) command->emplace_back("--stops");
+  for (const std::string& text : RuleTexts(options->runs.choices)) command->push_back("--rule=" + text);
   command->emplace_back("--");
   command->push_back(wanted.base);
   RaiseFileLimit();
@@ -162,6 +178,10 @@ void Reap(watch::Fleet* fleet) {
 }  // namespace
 
 int WatchBase(const WatchBaseOptions& wanted) {
+  if (wanted.metrics_unencrypted && wanted.metrics.empty())
+    return PrintError(
+               InvalidArgument("--metrics-unencrypted is about --metrics; give --metrics ADDRESS:PORT, too")),
+           kExitUsage;
   auto options = OptionsOf(wanted);
   if (!options.ok()) return PrintError(options.status()), kExitUsage;
   server::ListenAt at;
@@ -170,8 +190,14 @@ int WatchBase(const WatchBaseOptions& wanted) {
     at = ListenAtOrExit(wanted.metrics, "--metrics");
     if (!at.path.empty())
       return PrintError(InvalidArgument("--metrics takes ADDRESS:PORT here, no Unix socket")), kExitUsage;
-    if (const Status good = server::CheckAddress(at); !good.ok())
-      return PrintError(good.WithContext("--metrics")), kExitUsage;
+    if (at.address == "localhost") at.address = "127.0.0.1";
+    at.others = wanted.metrics_unencrypted;
+    if (const Status good = server::CheckAddress(at); !good.ok()) {
+      const bool others = good.code() == StatusCode::kFailedPrecondition;
+      const char* remedy = others ? ", or, in a network that you trust, give --metrics-unencrypted" : "";
+      return PrintError(Status(good.code(), fmt::format("--metrics: {}{}", good.message(), remedy))),
+             kExitUsage;
+    }
     token = MetricsTokenOrExit(wanted.metrics_token);
   }
   RaiseFileLimit();

@@ -203,6 +203,9 @@ void AddWatch(CLI::App& app) {
   verb->add_option(
       "--metrics-token", base->metrics_token,
       "DIR: file with the token that they must send, made if absent; default: $LUFF_HOME/metrics.token");
+  verb->add_flag(
+      "--metrics-unencrypted", base->metrics_unencrypted,
+      "DIR: --metrics may be an address that others reach, to which the token travels unencrypted");
   verb->add_flag("--earlier", base->earlier,
                  "DIR: also judge runs that had ended before it was watched first");
   verb->add_flag("--drain", base->drain, "DIR: leave when no run is live");
@@ -216,8 +219,8 @@ void AddWatch(CLI::App& app) {
     const bool many = base->bucket || (std::filesystem::is_directory(options->run, ignored) &&
                                        catalog::StampOf(options->run) == 0);
     if (!many) {
-      for (const char* of_many :
-           {"--config", "--shard", "--state", "--metrics", "--metrics-token", "--earlier", "--drain"}) {
+      for (const char* of_many : {"--config", "--shard", "--state", "--metrics", "--metrics-token",
+                                  "--metrics-unencrypted", "--earlier", "--drain"}) {
         if (verb->count(of_many) > 0)
           ExitWithError(InvalidArgument(
               fmt::format("{} is for a directory of runs, and this is a run: {}", of_many, options->run)));

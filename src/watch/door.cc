@@ -21,6 +21,12 @@ constexpr std::int64_t kFirstPauseNs = kDoorSecond, kLongestPauseNs = 60 * kDoor
 
 std::int64_t DoorNow() { return Env::Real().NowMonotonicNs(); }
 
+// More than any bucket answers between two words: a sum of these never overflows.
+std::uint64_t Counted(const nlohmann::json& json, const char* name) {
+  return static_cast<std::uint64_t>(
+      std::clamp<std::int64_t>(WholeMember(json, name, 0), 0, std::int64_t{1} << 48));
+}
+
 std::string DoorLine(const nlohmann::json& json) { return AsciiJsonText(json); }
 
 }  // namespace
@@ -36,6 +42,10 @@ Told ParseToldUntrusted(const std::string& line) {
   if (json.contains("open")) told.open = FlagMember(json, "open");
   if (json.contains("idle")) told.idle = FlagMember(json, "idle");
   told.number = static_cast<std::uint64_t>(std::max<std::int64_t>(0, WholeMember(json, "number", 0)));
+  if (const auto asked = json.find("asked"); asked != json.end() && asked->is_object()) {
+    told.asked = {Counted(*asked, "gets"), Counted(*asked, "puts"), Counted(*asked, "sent"),
+                  Counted(*asked, "received")};
+  }
   const auto lines = json.find("lines");
   if (lines != json.end() && lines->is_array()) {
     for (const nlohmann::json& one : *lines) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "luff/base/result.h"
+#include "watch/numbers.h"
 
 namespace luff::rules {
 class OwnChild;
@@ -24,6 +25,7 @@ struct Told {
   bool again = false;              // what was asked of the job has not reached it: it is asked once more
   std::optional<bool> open;        // the copy is there, and is to be judged; false: no more
   std::optional<bool> idle;        // whether no run of the bucket is live or waits to be judged
+  Traffic asked;                   // what the bucket was asked for since the last word of it
   std::string say;                 // for people
 };
 

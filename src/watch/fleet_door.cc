@@ -34,6 +34,7 @@ void Fleet::HearDoor() {
   for (const Told& told : options_.door->Hear()) {
     if (!told.say.empty()) voice_.say("luff: " + told.say);
     if (told.idle) door_idle_ = *told.idle;
+    numbers_.AskedBucket(told.asked);
     if (told.run_id.empty()) continue;
     if (told.open.value_or(false)) copies_.insert(told.run_id);
     if (told.open && !*told.open) Drop(told.run_id);

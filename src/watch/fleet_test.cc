@@ -508,6 +508,9 @@ TEST(Bucket, WhatADoorTellsIsNotTrusted) {
   EXPECT_EQ(ParseToldUntrusted(R"({"run":3,"lines":[4,"x"],"number":-1})").lines.size(), 1U);
   EXPECT_EQ(ParseToldUntrusted(R"({"number":-1})").number, 0U);
   EXPECT_TRUE(ParseToldUntrusted(R"({"run":"a","act":true})").act);
+  EXPECT_EQ(ParseToldUntrusted(R"({"asked":[1]})").asked.gets, 0U);
+  EXPECT_EQ(ParseToldUntrusted(R"({"asked":{"gets":-5,"puts":"x"}})").asked.gets, 0U);
+  EXPECT_EQ(ParseToldUntrusted(R"({"asked":{"received":9223372036854775807}})").asked.received, 1ULL << 48);
   EXPECT_FALSE(ParseToldUntrusted(R"({"run":"a"})").idle.has_value());
   Copy copy;
   copy.Begin();
@@ -532,6 +535,22 @@ TEST(Answers, ATokenIsNeeded_AndOnlyWhatIsThereIsAnswered) {
   EXPECT_THAT(ask("POST /metrics", kToken), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(AnswerUntrusted("\r\n\r\n", kToken, numbers), StartsWith("HTTP/1.1 400 "));
   EXPECT_THAT(AnswerUntrusted("GET /metrics HTTP/1.1\r\n\r\n", "", numbers), StartsWith("HTTP/1.1 401 "));
+}
+
+TEST(Bucket, WhatItWasAskedForIsCounted) {
+  Copy copy;
+  copy.Begin();
+  EXPECT_THAT(copy.fleet->numbers().Prometheus(), Not(HasSubstr("luff_watch_bucket_requests_total")));
+  for (int i = 0; i < 2; ++i) {
+    copy.door->tells.push_back(
+        ParseToldUntrusted(R"({"asked":{"gets":7,"puts":2,"sent":30,"received":500}})"));
+    copy.Turn(1);
+  }
+  const std::string metrics = copy.fleet->numbers().Prometheus();
+  EXPECT_THAT(metrics, HasSubstr("luff_watch_bucket_requests_total{kind=\"get\"} 14\n"));
+  EXPECT_THAT(metrics, HasSubstr("luff_watch_bucket_requests_total{kind=\"put\"} 4\n"));
+  EXPECT_THAT(metrics, HasSubstr("luff_watch_bucket_bytes_total{direction=\"received\"} 1000\n"));
+  EXPECT_THAT(metrics, HasSubstr("luff_watch_bucket_bytes_total{direction=\"sent\"} 60\n"));
 }
 
 TEST(Numbers, LagsAreCountedByStep) {

@@ -25,6 +25,14 @@ void Numbers::Checkpointed(bool ok) {
   ++(ok ? saved_ : not_saved_);
 }
 
+void Numbers::AskedBucket(const Traffic& more) {
+  const std::scoped_lock lock(mutex_);
+  asked_.gets += more.gets;
+  asked_.puts += more.puts;
+  asked_.sent += more.sent;
+  asked_.received += more.received;
+}
+
 void Numbers::SetRuns(const RunStates& states, double lag_s, std::size_t slow, bool ready) {
   const std::scoped_lock lock(mutex_);
   states_ = states;
@@ -88,6 +96,17 @@ std::string Numbers::Prometheus() const {
       "luff_watch_checkpoints_total{{result=\"ok\"}} {}\n"
       "luff_watch_checkpoints_total{{result=\"failed\"}} {}\n",
       saved_, not_saved_);
+  if (asked_.gets + asked_.puts == 0) return text;  // no bucket
+  head("luff_watch_bucket_requests_total", "counter", "Requests to the bucket; put: also lists");
+  text += fmt::format(
+      "luff_watch_bucket_requests_total{{kind=\"get\"}} {}\n"
+      "luff_watch_bucket_requests_total{{kind=\"put\"}} {}\n",
+      asked_.gets, asked_.puts);
+  head("luff_watch_bucket_bytes_total", "counter", "Bytes of objects, from and to the bucket");
+  text += fmt::format(
+      "luff_watch_bucket_bytes_total{{direction=\"received\"}} {}\n"
+      "luff_watch_bucket_bytes_total{{direction=\"sent\"}} {}\n",
+      asked_.received, asked_.sent);
   return text;
 }
 

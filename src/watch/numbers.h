@@ -16,6 +16,12 @@ struct RunStates {
   std::size_t live = 0, ended = 0, elsewhere = 0, waiting = 0, failed = 0;
 };
 
+/// What a bucket was asked for.
+struct Traffic {
+  std::uint64_t gets = 0, puts = 0;      // requests; `puts` has lists, too, which stores charge alike
+  std::uint64_t sent = 0, received = 0;  // bytes of objects
+};
+
 /// **Thread-safe.**
 class Numbers {
  public:
@@ -25,6 +31,8 @@ class Numbers {
   void Judged(std::size_t steps, double lag_s);
   void Found(const std::string& rule, const std::string& severity);
   void Checkpointed(bool ok);
+  /// A bucket was asked for so much more.
+  void AskedBucket(const Traffic& more);
   /// `lag_s`: of the oldest step that is not judged, over all runs; 0: none waits.
   void SetRuns(const RunStates& states, double lag_s, std::size_t slow, bool ready);
 
@@ -41,6 +49,7 @@ class Numbers {
   std::size_t slow_ = 0;
   bool ready_ = false;
   std::uint64_t steps_ = 0, saved_ = 0, not_saved_ = 0;
+  Traffic asked_;
   std::array<std::uint64_t, kBounds.size() + 1> lags_{};
   std::map<std::pair<std::string, std::string>, std::uint64_t> found_;
 };

@@ -198,19 +198,19 @@ def test_a_rule_in_python_has_one_process_for_all_runs(
     assert most <= 1
 
 
-def test_metrics_and_readiness_need_the_token(
+def test_metrics_and_readiness_need_the_token_also_where_others_reach_them(
     luff: Luff, base: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:
     job = train(luff, base / "one", nan_at=20, steps=100)
     token = luff.tmp / "token"
-    watch = watching("--metrics", "127.0.0.1:0", "--metrics-token", str(token))
+    watch = watching("--metrics", "0.0.0.0:0", "--metrics-unencrypted", "--metrics-token", str(token))
     assert watch.stderr is not None
     url = ""
     while not url:
         line = watch.stderr.readline()
         assert line
-        if found := re.search(r"metrics: (http://\S+)/metrics", line):
-            url = found[1]
+        if found := re.search(r"metrics: http://0\.0\.0\.0:(\d+)/metrics", line):
+            url = f"http://127.0.0.1:{found[1]}"
 
     def ask(path: str, word: str) -> str:
         request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {word}"})
@@ -235,7 +235,8 @@ def test_metrics_and_readiness_need_the_token(
         (["--rules", "NonFinit"], "NonFinite"),
         (["--detach"], "directory of runs"),
         (["--on-finding", "shout"], "warn and stop"),
-        (["--metrics", "0.0.0.0:0"], "--metrics"),
+        (["--metrics", "0.0.0.0:0"], "in a network that you trust, give --metrics-unencrypted"),
+        (["--metrics-unencrypted"], "give --metrics ADDRESS:PORT, too"),
     ],
 )
 def test_mistakes_have_sentences(luff: Luff, base: Path, words: list[str], message: str) -> None:

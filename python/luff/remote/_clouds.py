@@ -18,8 +18,22 @@ FINAL = {
     "InvalidAccessKeyId": "the credentials are not known to the store",
     "SignatureDoesNotMatch": "the secret key is not the one of the access key",
     "PermanentRedirect": "the bucket lies in another region; set AWS_REGION to it",
+    "incorrectly configured region": "the bucket lies in another region; set AWS_REGION to it",  # as obstore says it
     "AuthorizationHeaderMalformed": "the bucket lies in another region; set AWS_REGION to it",
     "IllegalLocationConstraint": "the bucket lies in another region; set AWS_REGION to it",
+}
+
+_EXPIRED = (
+    "the credentials have expired; renew them (an upload keeps those of its environment: `luff sync RUN URL` goes on "
+    "with new ones)"
+)
+_SKEWED = "the clock of this machine is more than 15 minutes off, so the store refuses it; set it"
+#: Refusals that may pass while the job runs, and what to do.
+PASSING = {
+    "ExpiredToken": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "RequestTimeTooSkewed": _SKEWED,
+    "RequestExpired": _SKEWED,
 }
 
 #: What obstore puts into headers as it is. Not all that it reads: a variable that is not used stops nothing.

@@ -36,6 +36,7 @@ _LOOK_S = 5.0  # readers, for the next commit of a live run
 _LOOK_ENDED_S = 30.0
 _ATTEMPTS = 100
 _INSTANCE = re.compile(r"[0-9a-f]{32}")
+_RULES = re.compile(r"([0-9a-f]{16})?")
 _NAME = re.compile(r"([0-9]{6})(\.done|\.taken-([1-9][0-9]{0,2}))?")
 
 
@@ -45,6 +46,7 @@ class Commit(NamedTuple):
     lines: tuple[str, ...]  # of findings, as rules/luff/findings.jsonl has them, without line feeds
     steps: int  # that were judged then
     heads: dict[int, int]  # sequences of the heads, if the run was judged to its end; else empty
+    rules: str = ""  # tells by which rules and parameters, if it was; "": not known
 
 
 def commit_key(run_id: str, number: int) -> str:
@@ -62,6 +64,7 @@ def pack_commit(run_id: str, commit: Commit) -> bytes:
             "steps": commit.steps,
             "heads": [[uploader, sequence] for uploader, sequence in sorted(commit.heads.items())],
             "lines": list(commit.lines),
+            **({"rules": commit.rules} if commit.rules else {}),
         }
     ).encode()
 
@@ -90,7 +93,10 @@ def parse_commit_untrusted(data: bytes, run_id: str, number: int) -> Commit:
             raise BadObject("a line of the commit is no finding")
         if _is_long(line):
             raise BadObject(f"a line of the commit has more than {MAX_LINE >> 20} MiB")
-    return Commit(number, instance, tuple(lines), steps, _heads_untrusted(text.get("heads")))
+    rules = text.get("rules", "")
+    if not isinstance(rules, str) or _RULES.fullmatch(rules) is None:
+        raise BadObject("the commit does not tell its rules by 16 hexadecimal digits")
+    return Commit(number, instance, tuple(lines), steps, _heads_untrusted(text.get("heads")), rules)
 
 
 def _heads_untrusted(heads: object) -> dict[int, int]:
@@ -151,11 +157,12 @@ def _size(lines: Iterable[str]) -> int:
 class Ledger:
     """The commits of one run, as who judges it sees them. **Not thread-safe.** Methods raise BucketError.
 
-    `instance`: whose commits are ours, also after this process was killed and started again.
+    `instance`: whose commits are ours, also after this process was killed and started again. `rules`: 16 hexadecimal
+    digits that tell our rules and parameters from others; "": nobody is told.
     """
 
-    def __init__(self, store: Store, run_id: str, instance: str) -> None:
-        self._store, self._run_id, self._instance = store, run_id, instance
+    def __init__(self, store: Store, run_id: str, instance: str, rules: str = "") -> None:
+        self._store, self._run_id, self._instance, self._rules = store, run_id, instance, rules
         self._known: set[bytes] = set()
         self._bytes = 0
         self._taken: dict[int, int] = {}  # how often a commit was taken over, as far as is known
@@ -170,6 +177,14 @@ class Ledger:
     def number(self) -> int:
         """Of the last commit; 0: there is none."""
         return self.last.number if self.last is not None else 0
+
+    @property
+    def ended_by_others(self) -> bool:
+        """True if other rules, or with other parameters, have judged the run to its end."""
+        last = self.last
+        return (
+            last is not None and bool(last.heads and last.rules and self._rules) and last.rules != self._rules
+        )
 
     def knows(self, line: str) -> bool:
         return _hash(line) in self._known
@@ -263,7 +278,8 @@ class Ledger:
                 raise self._too_many()
             chunk = _fitting(new)
             ends = ends and len(chunk) == len(new)
-            commit = Commit(self.number + 1, self._instance, tuple(chunk), steps, heads if ends else {})
+            ending = (heads, self._rules) if ends else ({}, "")
+            commit = Commit(self.number + 1, self._instance, tuple(chunk), steps, *ending)
             self._mark()
             before = time.monotonic()
             found = self._put(commit)

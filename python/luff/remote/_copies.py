@@ -29,6 +29,11 @@ class Copies(Fetcher):
     def _look(self) -> None:
         pass
 
+    def stores(self) -> list[Store]:
+        """What the copies are fetched from."""
+        with self._lock:
+            return list(self._stores.values())
+
     def spool(self, url: str) -> Spool:
         return self._spool_of(url)
 

@@ -77,6 +77,13 @@ class Heads:
         """Of the heads that were read, by uploader."""
         return {uploader: host.manifest.sequence for uploader, host in self.hosts.items()}
 
+    def know(self, uploaders: list[int]) -> None:
+        """Who has just listed the heads tells whose there are: they are not listed once more."""
+        for uploader in uploaders[:_MOST_UPLOADERS]:
+            self.hosts.setdefault(uploader, Host())
+        if uploaders:
+            self._listed_at = time.monotonic()
+
     def take_news(self) -> bool:
         """True if a head has changed since the last call."""
         news, self._news = self._news, False

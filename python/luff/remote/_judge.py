@@ -15,11 +15,10 @@ import secrets
 import shutil
 import threading
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from luff.remote import _files
+from luff.remote import _files, _judged_run
 from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._checkpoint import get_checkpoint, put_checkpoint, seed
 from luff.remote._commits import Commit, Ledger
@@ -27,15 +26,15 @@ from luff.remote._copies import Copies
 from luff.remote._disk import write_whole
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, of_disk
 from luff.remote._judged_card import put_judged_card
+from luff.remote._judged_run import JudgedRun
 from luff.remote._requests import put_request
 from luff.remote._run_store import RunStore
-from luff.remote._spool import GONE_S, Spool, with_retries
+from luff.remote._spool import Spool, with_retries
 from luff.remote._store import normal_url, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from luff.remote._store import Store
 
 BEGAN = f"judges/{_files.EVALUATOR}"
 _MAX_HEADS = 200_000
@@ -43,13 +42,12 @@ _START_S = 60.0  # for a bucket that is away when we begin
 _LOCK_S = 15.0  # for the process before, which is being ended
 _LOOK_S, _LONGEST_LOOK_S = 1.0, 10.0
 _LOOK_SHARE = 20  # a look takes at most a 20th of the time
-_QUIET_LOOK_S = 60.0  # of a run whose heads do not change, or that its host judges
-_LATE_LOOK_S = 10.0
+# Looks at runs take a tenth of a core, but for a look at each every 3 s: what was flushed is judged within 5 s.
+_CORE_SHARE, _LONGEST_PACE_S = 0.1, 3.0
 _LONGEST_PAUSE_S = 60.0
 _CARD_S = 60.0  # between two cards of a run
 _SAVE_S = 300.0  # between two checkpoints of a run in the bucket
 _SETTLED_S = 30.0  # a run that ended without a word has not changed for so long when it is judged to its end
-_FAILED_LOOK_S = 600.0  # of a run that cannot be judged as it is
 _REQUEST_S = 540.0  # a signature counts for ten minutes
 _TOLD_BYTES = 256 << 10  # of lines at once
 _AT_ONCE = 8
@@ -58,36 +56,6 @@ _HEAD = re.compile(r"([0-9a-f])/([0-9a-f]{32})/u[0-9]{4}")
 
 class _More(Exception):
     """The rest is done in another turn, so that others have theirs."""
-
-
-class _Run:
-    """What is known of a run. One thread at a time works on it."""
-
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        # "new"; "open": it has a copy; "elsewhere": its host judges it; "over": judged to its end; "late": also, but
-        # what another judge has committed is not known to be acted on; "failed": it cannot be judged as it is.
-        self.state = "new"
-        self.heads: tuple[tuple[str, str], ...] = ()  # names and etags in the list
-        self.looked: tuple[tuple[str, str], ...] = ()  # those at the last look
-        self.modified_unix_ns = 0
-        self.looked_at = float("-inf")
-        self.queue: deque[dict[str, Any]] = deque()
-        self.busy = False
-        self.failing = False
-        self.refused = False  # and for a reason that does not pass by itself
-        self.retry_at, self.pause = 0.0, 0.0
-        self.spool: Spool | None = None
-        self.ledger: Ledger | None = None
-        self.store: Store | None = None
-        self.steps = 0
-        self.judged: dict[Any, int] | None = None  # all rows are, but perhaps more come: what there was then
-        self.ended: dict[int, int] = {}  # sequences of the heads once all uploaders had ended
-        self.sequences: dict[int, int] = {}
-        self.changed_at = time.monotonic()
-        self.saved_at, self.saved = time.monotonic(), 0
-        self.found, self.card_at = False, float("-inf")  # something that the card does not say
-        self.told: set[str] = set()
 
 
 class Judge:
@@ -106,10 +74,11 @@ class Judge:
         *,
         stops: bool = False,
         luff: str = "",
+        rules: str = "",
     ) -> None:
         """`stops`: jobs are asked to stop with our signature, so nothing that others say was found is taken over.
 
-        `luff`: the command, for cards.
+        `luff`: the command, for cards. `rules`: 16 hexadecimal digits that tell our rules and parameters from others.
         """
         self.url = normal_url(url)
         self.state = state
@@ -117,10 +86,11 @@ class Judge:
         self._earlier = earlier
         self._stops = stops
         self._luff = luff
+        self._rules = rules
         self._send = tell
         self._store = open_store(self.url)
         self._root = os.path.join(state, "copies")
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, JudgedRun] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="luff-judge")
         self._leaving = threading.Event()
@@ -129,6 +99,10 @@ class Judge:
         self._said = ""
         self._idle: bool | None = None
         self._many = False
+        self._told_rules = False
+        self._look_cpu_s = 0.0  # of a look at a run, a mean over the last hundred
+        self._pace_s = 0.0  # between two looks at a run
+        self._counted = (0, 0, 0, 0)  # requests, puts, bytes sent and received that were told
 
     # ---- Begin ----
 
@@ -224,6 +198,7 @@ class Judge:
                 continue
             self._begin_work()
             self._tell_idle()
+            self._tell_traffic()
             took = time.monotonic() - begun
             pause = min(_LONGEST_LOOK_S, max(_LOOK_S, _LOOK_SHARE * took))
             end = time.monotonic() + pause
@@ -232,6 +207,16 @@ class Judge:
                     self._wake.clear()
                 self._begin_work()
                 self._tell_idle()
+
+    def _tell_traffic(self) -> None:
+        """What the bucket was asked for since the last time."""
+        stores = [self._store, *self._copies.stores()]
+        now = tuple(sum(getattr(s, n) for s in stores) for n in ("requests", "puts", "sent", "received"))
+        requests, puts, sent, received = (a - b for a, b in zip(now, self._counted, strict=True))
+        self._counted = now
+        if requests:
+            told = {"gets": requests - puts, "puts": puts, "sent": sent, "received": received}
+            self._send({"asked": told})
 
     def _say_once(self, text: str) -> None:
         if text != self._said:
@@ -270,7 +255,7 @@ class Judge:
             for run_id, (modified, heads) in listed.items():
                 run = self._runs.get(run_id)
                 if run is None:
-                    run = self._runs[run_id] = _Run(run_id)
+                    run = self._runs[run_id] = JudgedRun(run_id)
                 run.heads, run.modified_unix_ns = tuple(sorted(heads)), modified
             for run_id in [r for r in self._runs if r not in listed]:
                 run = self._runs[run_id]
@@ -280,34 +265,32 @@ class Judge:
                 ):  # heads are removed once runs are over
                     del self._runs[run_id]
 
-    def _is_due(self, run: _Run, now: float) -> bool:
-        if run.busy or now < run.retry_at:
-            return False
-        passed = now - run.looked_at
-        if run.state == "elsewhere" and not run.queue:
-            return run.heads != run.looked and passed > _QUIET_LOOK_S
-        if run.state == "failed" and not run.queue:
-            return run.heads != run.looked and passed > _FAILED_LOOK_S
-        if run.queue or run.heads != run.looked or run.failing:
-            return True
-        return passed > {"open": _QUIET_LOOK_S, "late": _LATE_LOOK_S}.get(run.state, float("inf"))
+    def _pace_of(self, live: int) -> float:
+        return min(_LONGEST_PACE_S, live * self._look_cpu_s / _CORE_SHARE)
 
     def _begin_work(self) -> None:
         now = time.monotonic()
         with self._lock:
-            due = [run for run in self._runs.values() if self._is_due(run, now)]
+            live = sum(run.state == "open" for run in self._runs.values())
+            self._pace_s = self._pace_of(live)
+            due = [run for run in self._runs.values() if run.is_due(now, self._pace_s)]
             for run in due:
                 run.busy = True
         # After a restart the live ones come first.
         for run in sorted(due, key=lambda run: -run.modified_unix_ns):
             self._pool.submit(self._work, run)
 
-    def _work(self, run: _Run) -> None:
+    def _work(self, run: JudgedRun) -> None:
         problem, run.refused = "", False
+        cpu, was_open = time.thread_time(), run.state == "open"
         try:
             if run.state == "late":
                 self._end_late(run)
-            if run.heads != run.looked or run.failing or time.monotonic() - run.looked_at > _QUIET_LOOK_S:
+            if (
+                run.heads != run.looked
+                or run.failing
+                or time.monotonic() - run.looked_at > _judged_run.QUIET_LOOK_S
+            ):
                 looked = run.heads
                 self._look_at(run)
                 run.looked, run.looked_at = looked, time.monotonic()
@@ -340,36 +323,26 @@ class Judge:
                 run.told.add(problem)
                 self._send({"say": f"run {run.run_id}: {problem}"})
         with self._lock:
+            if was_open:
+                self._look_cpu_s += (time.thread_time() - cpu - self._look_cpu_s) / 100
             run.retry_at = time.monotonic() + run.pause
             run.busy = False
         self._wake.set()
 
     def _tell_idle(self) -> None:
         with self._lock:
-            idle = all(self._is_at_rest(run) for run in self._runs.values())
+            idle = all(run.is_at_rest() for run in self._runs.values())
         if idle != self._idle:
             self._idle = idle
             self._send({"idle": idle})
 
-    def _is_at_rest(self, run: _Run) -> bool:
-        if run.busy or run.queue:
-            return False
-        if run.state in ("over", "elsewhere", "failed"):
-            return True
-        if run.state != "new":
-            return False
-        if run.failing:
-            return run.refused
-        # Its job has died before it published anything.
-        return run.heads == run.looked and time.monotonic() - run.changed_at > GONE_S
-
     # ---- One run ----
 
-    def _begin_run(self, run: _Run) -> tuple[Spool, Ledger]:
+    def _begin_run(self, run: JudgedRun) -> tuple[Spool, Ledger]:
         """Reads what there is of a run: its heads, and its commits, which the judge is told."""
         spool = self._read_heads(run)  # first: they say whether the run is encrypted
         if run.ledger is None:
-            run.ledger = Ledger(spool.store, run.run_id, self._instance)
+            run.ledger = Ledger(spool.store, run.run_id, self._instance, self._rules)
         if not run.ledger.loaded:
             run.ledger.load()
             if not run.ledger.loaded:
@@ -379,13 +352,30 @@ class Judge:
                 self._tell_lines(run, lines, number, False)
         return spool, run.ledger
 
-    def _read_heads(self, run: _Run) -> Spool:
+    def _read_heads(self, run: JudgedRun) -> Spool:
         if run.spool is None:
             run.spool = self._copies.spool(f"{self.url}/{run.run_id}")
+        self._know_heads(run, run.spool)
         run.spool.look_at_heads()
         return run.spool
 
-    def _look_at(self, run: _Run) -> None:
+    def _know_heads(self, run: JudgedRun, spool: Spool) -> None:
+        """What our list told is not listed for each run again."""
+        if not self._many:  # else some may be missing in it
+            spool.know_heads([int(name[1:]) for name, _ in run.heads])
+
+    def _compare_rules(self, run: JudgedRun, ledger: Ledger) -> None:
+        if ledger.ended_by_others and not self._told_rules:
+            self._told_rules = True
+            self._send(
+                {
+                    "say": f"run {run.run_id}, and perhaps others, was judged to its end with other rules or "
+                    "parameters, or those of another version of Luff, and is not judged again; who judges "
+                    "beside us with other rules needs a bucket of its own"
+                }
+            )
+
+    def _look_at(self, run: JudgedRun) -> None:
         if run.state in ("over", "elsewhere", "failed"):
             run.state = "new"
         if run.state == "open" and run.spool is not None:
@@ -402,6 +392,7 @@ class Judge:
         spool, ledger = self._begin_run(run)
         last = ledger.last
         if last is not None and last.heads and last.heads == spool.heads.sequences:
+            self._compare_rules(run, ledger)
             if not ledger.open:
                 return self._leave_run(run, "over")
             if not any(ours for _, ours, _ in ledger.open.values()):
@@ -420,7 +411,7 @@ class Judge:
         self._send({"run": run.run_id, "open": True})
         self._tell_open(run, ledger)
 
-    def _seed(self, run: _Run, spool: Spool, ledger: Ledger) -> None:
+    def _seed(self, run: JudgedRun, spool: Spool, ledger: Ledger) -> None:
         """Lets the rules begin where the bucket says, in a new copy.
 
         Who signs stops begins at the first step: what is found then, this machine has found.
@@ -442,12 +433,13 @@ class Judge:
         write_whole(mark, b"")
         seed(spool.folder, saved, ledger.lines)
 
-    def _tell_open(self, run: _Run, ledger: Ledger) -> None:
+    def _tell_open(self, run: JudgedRun, ledger: Ledger) -> None:
         for number, (_, ours, commit) in sorted(ledger.open.items()):
             if ours:
                 self._tell_lines(run, list(commit.lines), number, True)
 
-    def _refresh(self, run: _Run, spool: Spool) -> None:
+    def _refresh(self, run: JudgedRun, spool: Spool) -> None:
+        self._know_heads(run, spool)
         try:
             spool.refresh()
         except Refused:
@@ -460,7 +452,7 @@ class Judge:
         if spool.heads.judged_on_host:
             self._leave_run(run, "elsewhere")
 
-    def _note_heads(self, run: _Run, spool: Spool) -> None:
+    def _note_heads(self, run: JudgedRun, spool: Spool) -> None:
         if spool.heads.sequences != run.sequences:
             run.sequences, run.changed_at = spool.heads.sequences, time.monotonic()
         if not spool.over:
@@ -468,7 +460,7 @@ class Judge:
         elif not run.ended:
             run.ended = spool.heads.sequences
 
-    def _end_late(self, run: _Run) -> None:
+    def _end_late(self, run: JudgedRun) -> None:
         """Acts on what another judge has committed, if that one seems to be gone."""
         run.looked_at = time.monotonic()
         if (
@@ -480,14 +472,16 @@ class Judge:
         elif not run.ledger.open:
             self._leave_run(run, "over")
 
-    def _leave_run(self, run: _Run, state: str) -> None:
+    def _leave_run(self, run: JudgedRun, state: str) -> None:
         """The run needs nothing more for now; its copy goes."""
         self._send({"run": run.run_id, "open": False})
         if run.spool is not None:
             self._copies.drop(run.spool)
         run.spool, run.ledger, run.state, run.judged = None, None, state, None
 
-    def _tell_lines(self, run: _Run, lines: list[str], number: int, act: bool, again: bool = False) -> None:
+    def _tell_lines(
+        self, run: JudgedRun, lines: list[str], number: int, act: bool, again: bool = False
+    ) -> None:
         """Tells the judge which lines stand in the bucket, some at a time."""
         at = 0
         while at < len(lines):
@@ -500,7 +494,7 @@ class Judge:
             told = {"run": run.run_id, "lines": lines[begin:at], "number": number, "act": act}
             self._send(told | ({"again": True} if again else {}))
 
-    def _do(self, run: _Run, asked: dict[str, Any]) -> None:
+    def _do(self, run: JudgedRun, asked: dict[str, Any]) -> None:
         if asked["do"] == "failed":
             if run.state == "open":
                 self._leave_run(run, "failed")
@@ -523,7 +517,7 @@ class Judge:
             if run.state == "open" and run.spool is not None:  # else it was left meanwhile
                 run.judged = run.spool.heads.rows
 
-    def _end(self, run: _Run, judged: dict[Any, int]) -> None:
+    def _end(self, run: JudgedRun, judged: dict[Any, int]) -> None:
         """Ends a run whose rows are judged, once no more of them can come."""
         assert run.spool is not None and run.ledger is not None
         if run.spool.heads.rows != judged:  # the job went on
@@ -541,6 +535,7 @@ class Judge:
             return  # the copy stays
         ledger, sequences = run.ledger, run.sequences
         self._commit(run, ledger, [], heads)
+        self._compare_rules(run, ledger)
         self._save(run, 0.0)
         self._put_card(run, 0.0)
         self._leave_run(run, "over")
@@ -549,11 +544,11 @@ class Judge:
         if heads != sequences:
             run.looked = ()  # it has ended a second time meanwhile
 
-    def _judge_on(self, run: _Run) -> None:
+    def _judge_on(self, run: JudgedRun) -> None:
         run.judged = None
         self._send({"run": run.run_id, "open": True})
 
-    def _commit(self, run: _Run, ledger: Ledger, lines: list[str], heads: dict[int, int]) -> set[str]:
+    def _commit(self, run: JudgedRun, ledger: Ledger, lines: list[str], heads: dict[int, int]) -> set[str]:
         """Returns the lines that the judge was told of. What came before a failure is told, too."""
         told: set[str] = set()
 
@@ -565,7 +560,7 @@ class Judge:
         ledger.commit(lines, run.steps, heads, tell)
         return told
 
-    def _put_request(self, run: _Run, ledger: Ledger, asked: dict[str, Any]) -> None:
+    def _put_request(self, run: JudgedRun, ledger: Ledger, asked: dict[str, Any]) -> None:
         if time.monotonic() - asked["at"] > _REQUEST_S:  # its signature has expired: it is signed again
             self._send(
                 {"say": f"run {run.run_id}: its job could not be asked to stop in time; it is asked again"}
@@ -580,7 +575,7 @@ class Judge:
             return
         put_request(self._store, run.run_id, asked["object"].encode())
 
-    def _take_over(self, run: _Run) -> None:
+    def _take_over(self, run: JudgedRun) -> None:
         if run.ledger is not None:
             won = run.ledger.take_over()
             if won and run.judged is not None:
@@ -588,7 +583,7 @@ class Judge:
             for commit in won:
                 self._tell_lines(run, list(commit.lines), commit.number, True)
 
-    def _put_card(self, run: _Run, pause: float) -> None:
+    def _put_card(self, run: JudgedRun, pause: float) -> None:
         """Lists of runs say what was found."""
         if run.spool is None or not run.found or time.monotonic() - run.card_at < pause:
             return
@@ -596,7 +591,7 @@ class Judge:
         sealed = isinstance(run.spool.store, RunStore) and run.spool.store.sealed
         put_judged_card(self._store, run.run_id, run.spool.folder, self._luff, sealed)
 
-    def _save(self, run: _Run, pause: float) -> None:
+    def _save(self, run: JudgedRun, pause: float) -> None:
         """Puts the checkpoint of the rules, if it is new and what it knows of is committed."""
         if run.spool is None or run.ledger is None or time.monotonic() - run.saved_at < pause:
             return
@@ -615,7 +610,7 @@ class Judge:
         with self._lock:
             run = self._runs.get(run_id)
             if run is None:
-                run = self._runs[run_id] = _Run(run_id)
+                run = self._runs[run_id] = JudgedRun(run_id)
             run.queue.append(asked)
         self._wake.set()
         self._begin_work()
@@ -640,7 +635,7 @@ class Judge:
                 break
         self._copies.end(max(0.0, end - time.monotonic()))
 
-    def _save_quietly(self, run: _Run) -> None:
+    def _save_quietly(self, run: JudgedRun) -> None:
         try:
             self._save(run, 0.0)
         except (BucketError, OSError):

@@ -70,9 +70,8 @@ class Spool:
         self._lengths: dict[File, int] = {}  # of metadata on disk
         self._rows = Rows(folder)
         self._whole = False
-        self._marker = os.path.join(
-            folder, "whole"
-        )  # all rows are fetched as they come, also by the next fetcher
+        # All rows are fetched as they come, also by the next fetcher.
+        self._marker = os.path.join(folder, "whole")
         self._begun = False
         self._untaken = False  # the heads say more than was taken in
         self._rewrites: dict[File, int] = {}
@@ -96,6 +95,11 @@ class Spool:
     def over(self) -> bool:
         """True once all uploaders have ended."""
         return self.heads.over
+
+    def know_heads(self, uploaders: list[int]) -> None:
+        """Takes these for the uploaders of the run, from who has just listed their heads."""
+        with self._lock:
+            self.heads.know(uploaders)
 
     def look_at_heads(self) -> None:
         """Reads the heads, and makes no copy."""

@@ -338,7 +338,6 @@ class FolderStore(Store):
 
     def _listed(self, folder: int) -> list[os.DirEntry[str]]:
         """Entries of an open folder, which stays open while they are asked for more than their names."""
-        self._count(puts=1)
         with os.scandir(folder) as entries:
             return sorted((e for e in entries if not e.name.endswith("~")), key=lambda e: e.name)
 
@@ -347,8 +346,9 @@ class FolderStore(Store):
             with self._place(prefix) as (folder, _):
                 return [entry.name for entry in self._listed(folder)]
         except Absent:
-            self._count(puts=1)
             return []
+        finally:
+            self._count(puts=1)
 
     def objects(self, prefix: str, most: int) -> list[Listed]:
         found: list[Listed] = []
@@ -356,7 +356,10 @@ class FolderStore(Store):
             with self._place(prefix) as (folder, _):
                 self._below(folder, prefix, "", most, found)
         except Absent:
-            self._count(puts=1)
+            pass
+        finally:  # as many as a store of objects is asked for the same list
+            pages = max(1, -(-len(found) // _PAGE))
+            self._count(requests=pages, puts=pages)
         return found
 
     def _below(self, folder: int, prefix: str, name: str, most: int, found: list[Listed]) -> None:
@@ -423,6 +426,10 @@ class RemoteStore(Store):
         text = _short(error)
         if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
             return Refused(f"there is no such bucket; make it, or mend the URL: {self.url}")
+        lowered = str(error).lower()
+        for sign, remedy in _clouds.PASSING.items():
+            if f"<code>{sign}</code>".lower() in lowered:
+                return Unreachable(f"{remedy}: {where}")
         if isinstance(error, (FileNotFoundError, kinds.NotFoundError)):
             return Absent(f"there is no such object: {where}")
         if isinstance(error, (kinds.AlreadyExistsError, kinds.PreconditionError)):
@@ -433,7 +440,6 @@ class RemoteStore(Store):
             )
         if isinstance(error, (kinds.NotSupportedError, NotImplementedError)):
             return Refused(f"the store cannot do this ({text}): {where}")
-        lowered = str(error).lower()
         for sign, remedy in _clouds.FINAL.items():
             if sign.lower() in lowered:
                 return Refused(f"{remedy}: {where}")

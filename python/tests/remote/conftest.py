@@ -256,6 +256,7 @@ class Proxy:
         self.saw = None  # called with method, path and the body of a request
         self.lose = None  # called with method and path: True if the answer is to be lost
         self.refuse = None  # called with the headers of a request: True if its condition is not to hold
+        self.instead = None  # called with method and path: a status and a code of S3 for an answer, or None
         host = endpoint.split("//", 1)[1]
 
         class Handler(BaseHTTPRequestHandler):
@@ -267,6 +268,16 @@ class Proxy:
                     self.send_response(412)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
+                    return
+                if proxy.instead is not None and (instead := proxy.instead(self.command, self.path)):
+                    status, code = instead
+                    text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>told</Message></Error>".encode()
+                    self.send_response(status)
+                    self.send_header("Content-Type", "application/xml")
+                    self.send_header("Content-Length", str(len(text)))
+                    self.end_headers()
+                    if self.command != "HEAD":
+                        self.wfile.write(text)
                     return
                 upstream = http.client.HTTPConnection(host, timeout=60)
                 headers = {k: v for k, v in self.headers.items() if k.lower() != "connection"}

@@ -17,19 +17,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from luff.remote import _head
 from luff.remote._cache import Cache
+from luff.remote._checkpoint import checkpoint_key, get_checkpoint
+from luff.remote._commits import Commit, Findings, Ledger, commit_key, pack_commit, read_commit
 from luff.remote._files import File, parse_file_untrusted, stream_of
 from luff.remote._head import BadObject, Entry, Manifest, pack, parse_head_untrusted
+from luff.remote._judged_card import judged_card_key
 from luff.remote._spool import Spool
 from luff.remote._store import FolderStore
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
 GOLDEN = TESTDATA / "bucket" / "v0"
 RUN = TESTDATA / "format" / "v1" / "run"
+STATES = ("live", "ended", "sealed", "judged")
 
 
 def golden_head(state):
-    (head,) = (GOLDEN / state).glob("live/*/*/*")
+    (head,) = (GOLDEN / state).glob("live/*/*/u0000")
     return head.read_bytes()
+
+
+def judged_bucket(tmp_path):
+    """A copy of the golden bucket whose run was judged; what its twin says."""
+    shutil.copytree(GOLDEN / "judged", tmp_path / "bucket")
+    store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    return store, json.loads((GOLDEN / "judged.expected.json").read_text())
 
 
 def packed(manifest, tail=b""):
@@ -46,17 +57,55 @@ def plain(**changes):
     return manifest | changes
 
 
-@pytest.mark.parametrize("state", ["live", "ended", "sealed"])
+@pytest.mark.parametrize("state", STATES)
 def test_the_golden_bucket_is_what_its_twin_says(state):
     manifest, tails = parse_head_untrusted(golden_head(state))
     found = asdict(manifest) | {"files": []}
     for file, entry in manifest.files.items():
         digest = hashlib.sha256(tails[file]).hexdigest() if file in tails else ""
         found["files"].append({"path": file.path, **asdict(entry), "tail_sha256": digest})
-    assert found == json.loads((GOLDEN / f"{state}.expected.json").read_text())
+    twin = json.loads((GOLDEN / f"{state}.expected.json").read_text())
+    assert found == (twin["head"] if state == "judged" else twin)
 
 
-@pytest.mark.parametrize("state", ["live", "ended", "sealed"])
+def test_what_was_committed_is_what_the_twin_says(tmp_path):
+    store, twin = judged_bucket(tmp_path)
+    run_id = twin["run_id"]
+    for number, told in enumerate(twin["commits"], 1):
+        wanted = Commit(
+            number, told["instance"], tuple(told["lines"]), told["steps"], dict(told["heads"]), told["rules"]
+        )
+        assert read_commit(store, run_id, number) == wanted
+        data = (tmp_path / "bucket" / commit_key(run_id, number)).read_bytes()
+        assert pack_commit(run_id, wanted) == data  # also what this Luff writes
+    assert read_commit(store, run_id, len(twin["commits"]) + 1) is None
+    assert get_checkpoint(store, run_id) == (twin["checkpoint"], twin["findings"])
+    packed = (tmp_path / "bucket" / checkpoint_key(run_id)).read_bytes()
+    assert json.loads(zlib.decompress(packed)) == twin["checkpoint_object"]
+    assert json.loads((tmp_path / "bucket" / judged_card_key(run_id)).read_text()) == twin["judged_card"]
+    folder = tmp_path / "bucket"
+    assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == twin["objects"]
+
+
+def test_who_judges_and_who_reads_take_up_the_golden_commits(tmp_path):
+    store, twin = judged_bucket(tmp_path)
+    lines = [line for commit in twin["commits"] for line in commit["lines"]]
+    ledger = Ledger(store, twin["run_id"], twin["taken"], "0123456789abcdef")
+    ledger.load()
+    assert (ledger.loaded, ledger.number, ledger.open) == (True, 3, {})  # all was acted on
+    assert ledger.lines == lines
+    assert all(map(ledger.knows, lines))
+    assert ledger.last.heads == {0: twin["head"]["sequence"]}  # and the run is judged to its end
+    assert not ledger.ended_by_others
+    other = Ledger(store, twin["run_id"], "c" * 32, "f" * 16)
+    other.load()
+    assert other.ended_by_others
+    ledger.commit(lines, 8, {0: twin["head"]["sequence"]}, lambda *_: pytest.fail("something was new"))
+    Findings(store, twin["run_id"]).look(str(tmp_path / "rules" / "findings.jsonl"), ended=True)
+    assert (tmp_path / "rules" / "findings.jsonl").read_text() == "".join(f"{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("state", STATES)
 def test_a_copy_of_the_golden_bucket_is_the_run(state, tmp_path):
     shutil.copytree(GOLDEN / state, tmp_path / "bucket")
     store = FolderStore(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))

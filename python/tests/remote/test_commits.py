@@ -258,14 +258,19 @@ def test_answers_that_are_lost_and_a_store_that_throttles(store):
 
 
 def test_what_a_commit_must_not_be():
-    good = pack_commit(RUN, Commit(3, "a" * 32, (LINES[0],), 7, {0: 5, 3: 9}))
-    assert parse_commit_untrusted(good, RUN, 3) == Commit(3, "a" * 32, (LINES[0],), 7, {0: 5, 3: 9})
+    told = Commit(3, "a" * 32, (LINES[0],), 7, {0: 5, 3: 9}, "0123456789abcdef")
+    good = pack_commit(RUN, told)
+    assert parse_commit_untrusted(good, RUN, 3) == told
+    earlier = pack_commit(RUN, told._replace(rules=""))  # of a Luff that did not say by which rules
+    assert b"rules" not in earlier
+    assert parse_commit_untrusted(earlier, RUN, 3).rules == ""
     text = json.loads(good)
     for change in (
         {"version": 1}, {"run_id": "f" * 32}, {"number": 4}, {"instance": "x"}, {"steps": -1}, {"steps": True},
         {"lines": ['{"what": "' + "é" * 600_000 + '"}']},
         {"lines": ["no finding"]}, {"lines": ['{"a": 1}\n{"b": 2}']}, {"lines": [3]}, {"lines": {}},
         {"heads": [[0]]}, {"heads": [[0, -1]]}, {"heads": [[10_000, 1]]}, {"heads": 3}, {"format": "else"},
+        {"rules": "x"}, {"rules": 7}, {"rules": None}, {"rules": "0123456789abcde\n"},
     ):  # fmt: skip
         with pytest.raises(BadObject):
             parse_commit_untrusted(json.dumps(text | change).encode(), RUN, 3)

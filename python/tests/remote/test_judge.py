@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from conftest import Run
-from luff.remote import _commits, _judge, _spool
+from luff.remote import _commits, _judge, _judged_run, _spool
 from luff.remote._checkpoint import get_checkpoint
 from luff.remote._commits import Ledger, read_commit
 from luff.remote._errors import Refused, Unreachable
 from luff.remote._files import head_key
 from luff.remote._judge import Judge
+from luff.remote._judged_run import JudgedRun
 from luff.remote._store import open_store
 from luff.remote._uploader import Uploader
 
@@ -34,9 +35,9 @@ def wait_for(what, seconds=90):
 class Beside:
     """A judge's door, and what it tells."""
 
-    def __init__(self, base, state, shard=(0, 1), earlier=False, stops=False):
+    def __init__(self, base, state, shard=(0, 1), earlier=False, stops=False, rules=""):
         self.told = []
-        self.judge = Judge(base, str(state), shard, earlier, self.told.append, stops=stops)
+        self.judge = Judge(base, str(state), shard, earlier, self.told.append, stops=stops, rules=rules)
         self.judge.start()
         self.thread = threading.Thread(target=self.judge.follow)
         self.thread.start()
@@ -140,6 +141,88 @@ def test_a_run_that_goes_on_after_it_was_judged_is_judged_on(beside, job):
     wait_for((one.copy(run) / "w0000/m-000002.lfm").exists)
 
 
+def test_judges_with_other_rules_are_told(beside, job, store):
+    """One takes for judged what the other has judged, so whoever reads would miss findings."""
+
+    def said(one):
+        return [told["say"] for told in one.told if "other rules" in told.get("say", "")]
+
+    one = beside(rules="a" * 16)
+    for name in ("first", "second"):
+        run, uploader = job(name)
+        uploader.flush("ended")
+        wait_for(lambda run=run: one.has_ended(run))
+        one.ask(run, do="judged", steps=5)
+        wait_for(lambda run=run: not one.copy(run).exists())
+        assert read_commit(store, run.run_id, 1).rules == "a" * 16
+    wait_for(one.is_idle)
+    one.leave()
+    same = beside("same", rules="a" * 16)
+    wait_for(same.is_idle)
+    same.leave()
+    other = beside("other", rules="b" * 16)
+    wait_for(other.is_idle)
+    other.leave()
+    assert (said(one), said(same), len(said(other))) == ([], [], 1)
+
+
+def test_two_that_judge_one_run_with_other_rules_are_told_at_its_end(beside, job):
+    judges = [beside("a", rules="a" * 16), beside("b", rules="b" * 16)]
+    run, uploader = job()
+    uploader.flush("ended")
+    for one in judges:
+        wait_for(lambda one=one: one.has_ended(run))
+    for one in judges:
+        one.ask(run, do="judged", steps=5)
+    for one in judges:
+        wait_for(lambda one=one: not one.copy(run).exists())
+    assert sum("other rules" in told.get("say", "") for one in judges for told in one.told) == 1
+
+
+def test_what_the_bucket_is_asked_for_is_told(beside, job, store, base):
+    """A list a second tells which heads there are, so no run is listed by itself."""
+    one = beside()
+    run, uploader = job()
+    wait_for((one.copy(run) / "w0000/m-000001.lfm").exists)
+
+    def asked(name):
+        return sum(told["asked"][name] for told in list(one.told) if "asked" in told)
+
+    listed = []
+    for opened in one.judge._copies.stores():
+        opened.children = lambda prefix, of=opened.children: (listed.append(prefix), of(prefix))[1]
+    for number in range(3):
+        run.append("w0000/m-000001.lfm", b", more")
+        before = asked("gets")
+        uploader.flush()
+        wait_for(lambda before=before: asked("gets") > before)
+        length = len("rows of the run") + len(", more") * (number + 1)
+        rows = one.copy(run) / "w0000/m-000001.lfm"
+        wait_for(lambda length=length, rows=rows: rows.stat().st_size == length)
+    assert listed == []
+    assert asked("puts") > 3  # lists, and what a beginning puts
+    assert asked("received") > 0
+    assert asked("sent") > 0
+
+
+def test_looks_at_many_runs_take_a_share_of_a_core_and_few_are_looked_at_at_once(beside):
+    one = beside()
+    judge, runs = one.judge, [JudgedRun(f"{number:032x}") for number in range(500)]
+    for run in runs:
+        run.state, run.heads, run.looked_at = "open", (("u0000", "new"),), 100.0
+
+    judge._look_cpu_s = 0.001
+    assert runs[0].is_due(100.2, judge._pace_of(10))
+    pace = judge._pace_of(500)
+    assert pace == _judge._LONGEST_PACE_S  # what was flushed is judged in time
+    assert not runs[0].is_due(102.9, pace)
+    assert runs[0].is_due(103.1, pace)
+    runs[0].queue.append({"do": "done"})  # what was asked for waits for no look
+    assert runs[0].is_due(100.1, pace)
+    runs[1].busy = True
+    assert not runs[1].is_due(200.0, pace)
+
+
 def test_another_host_begins_where_the_bucket_says(beside, job, store):
     one = beside()
     run, _ = job()
@@ -201,7 +284,7 @@ def test_a_judged_run_whose_upload_goes_on_keeps_its_copy(beside, job, store, mo
 
 def test_uploads_that_were_killed_are_judged_to_their_end(beside, job, store, monkeypatch):
     monkeypatch.setattr(_judge, "_SETTLED_S", 0.3)
-    monkeypatch.setattr(_judge, "_QUIET_LOOK_S", 0.3)
+    monkeypatch.setattr(_judged_run, "QUIET_LOOK_S", 0.3)
     one = beside()
     run, _ = job()
     wait_for(lambda: one.opened(run))
@@ -212,7 +295,7 @@ def test_uploads_that_were_killed_are_judged_to_their_end(beside, job, store, mo
 
 
 def test_workers_of_a_host_that_is_gone_have_ended(beside, job, monkeypatch):
-    monkeypatch.setattr(_judge, "_QUIET_LOOK_S", 0.3)
+    monkeypatch.setattr(_judged_run, "QUIET_LOOK_S", 0.3)
     one = beside()
     run, _ = job()
     wait_for(lambda: one.opened(run))
@@ -241,7 +324,7 @@ def test_a_job_that_died_before_its_first_row_keeps_nobody_waiting(beside, store
     uploader.flush()
     one = beside()
     wait_for(lambda: nobody.run_id in one.judge._runs and one.judge._runs[nobody.run_id].sequences)
-    monkeypatch.setattr(_judge, "GONE_S", 0.0)
+    monkeypatch.setattr(_judged_run, "GONE_S", 0.0)
     wait_for(one.is_idle)
 
 
@@ -293,7 +376,7 @@ def test_killed_between_commit_and_act_the_same_state_acts_at_once_another_one_l
     wait_for(lambda: again.of(run, act=True))
     again.leave()
     monkeypatch.setattr(_commits, "TAKE_OVER_S", 0.1)
-    monkeypatch.setattr(_judge, "_QUIET_LOOK_S", 0.2)
+    monkeypatch.setattr(_judged_run, "QUIET_LOOK_S", 0.2)
     other = beside("another")
     assert wait_for(lambda: other.of(run, act=True))[0]["number"] == 1
     other.ask(run, do="done", number=1)
@@ -311,7 +394,7 @@ def test_a_run_that_ended_with_a_finding_nobody_acted_on_is_taken_up_again(besid
     dead.load()
     dead.commit([LINE], 5, heads, lambda *_: None)
     monkeypatch.setattr(_commits, "TAKE_OVER_S", 0.5)
-    monkeypatch.setattr(_judge, "_LATE_LOOK_S", 0.1)
+    monkeypatch.setattr(_judged_run, "_LATE_LOOK_S", 0.1)
     other = beside("another")
     wait_for(lambda: other.of(run, act=True))
     assert other.copy(run).exists()

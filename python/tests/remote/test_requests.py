@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import base64
+import collections
 import json
 import os
+import random
+import re
+import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
+from bucket_copies import copy_of
 from luff._verbs import sync
 from luff.remote import _requests
 from luff.remote._errors import Refused, Unreachable
@@ -30,6 +36,17 @@ with luff.numpy.attach(weights) as hook:
             step.loss(1.0 / (number + 1))
         time.sleep(0.01)
 """
+
+
+OBJECT = re.compile(r"request (\d+) of the bucket")
+
+
+def children_of(pid):
+    """Those that a process has started; none where the kernel does not tell."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 # ---- Fetching ----
@@ -202,18 +219,19 @@ def test_of_two_that_sign_at_once_each_gets_a_number(run, store, monkeypatch):
 class Job:
     """A training under `luff run --sync` with a key."""
 
-    def __init__(self, luff, tmp_path, url, may="stop,lower_lr", steps=100_000):
+    def __init__(self, luff, tmp_path, url, may="stop,lower_lr", steps=100_000, resume=False):
         self.luff, self.key, self.run = luff, tmp_path / "secret.key", tmp_path / "run"
         self.config = tmp_path / "luff.toml"
-        lines = luff("keys", "new", self.key, "--id", "boss", "--may", may).stdout
-        self.config.write_text(lines)
+        if not self.key.exists():
+            lines = luff("keys", "new", self.key, "--id", "boss", "--may", may).stdout
+            self.config.write_text(lines)
         (tmp_path / "train.py").write_text(JOB)
         self.log = tmp_path / "stderr"
         self.base = url
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [luff.executable, "run", "--run", self.run, "--rules", "none", "--config", self.config, "--sync", url,
-                 "--", sys.executable, tmp_path / "train.py", str(steps)],
+                 *(["--resume-or-new"] if resume else []), "--", sys.executable, tmp_path / "train.py", str(steps)],
                 stdout=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip
         self.wait(lambda: "this run is" in self.err() and "keys" in self.kinds())
@@ -246,11 +264,19 @@ class Job:
 
 
 @pytest.fixture
-def job(luff, tmp_path, store):
-    started = Job(luff, tmp_path, store.url)
-    yield started
-    if started.process.poll() is None:
-        started.end()
+def started():
+    """Jobs that end with the test."""
+    jobs = []
+    yield jobs
+    for one in jobs:
+        if one.process.poll() is None:
+            one.end()
+
+
+@pytest.fixture
+def job(luff, tmp_path, store, started):
+    started.append(Job(luff, tmp_path, store.url))
+    return started[0]
 
 
 def test_a_signed_request_stops_the_job_and_all_others_do_nothing(luff, job, store, tmp_path):
@@ -337,6 +363,61 @@ def test_clocks_that_differ_expiry_and_another_run_are_told_apart(luff, job, sto
     # Signed by another implementation, the right one counts.
     put(author="somebody")
     assert job.process.wait(60) == 76, job.err()
+
+
+@pytest.mark.thorough
+def test_twenty_kills_of_the_supervisor_answer_each_request_once(luff, tmp_path, store, started):
+    """At any moment of a request, with the job and its upload or without: the next one that goes on with the run
+    answers what is open, and nothing twice.
+    """
+    draw, job = random.Random(5), None
+    asked = 0
+    for kill in range(20):
+        job = Job(luff, tmp_path, store.url, resume=True)
+        started.append(job)
+        for _ in range(draw.randint(1, 3)):
+            luff("request", "lower_lr", job.url, "--key", job.key, "--factor", 0.5, "--no-wait")
+            asked += 1
+        time.sleep(draw.uniform(0, 4))
+        pids = children_of(job.process.pid)
+        os.kill(job.process.pid, signal.SIGKILL)
+        job.process.wait()
+        for pid in pids if kill % 2 else pids[::-1]:  # else the run is in use
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        until = time.monotonic() + 60
+        while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < until:
+            time.sleep(0.05)
+    job = Job(luff, tmp_path, store.url, resume=True)
+    started.append(job)
+    names = store.children(f"requests/{job.url[-32:]}/")
+    assert len(names) == asked
+
+    def answers():
+        """Of each request, by its number in the bucket: how often it was taken, and how often refused."""
+        taken = [json.loads(p.read_text()) for p in sorted(job.run.glob("control/*.json"))]
+        numbers = [one["body"]["object"] for one in taken if one["kind"] == "request"]
+        lines = (job.run / "rules/luff/actions.jsonl").read_text().splitlines()
+        refused = [one for one in map(json.loads, lines) if one.get("event") == "refused"]
+        numbers += [int(found[1]) for one in refused if (found := OBJECT.search(json.dumps(one)))]
+        return collections.Counter(numbers)
+
+    job.wait(lambda: len(answers()) == asked, seconds=300)
+    assert set(answers().values()) == {1}
+    done = luff("request", "stop", job.url, "--key", job.key, "--json")
+    assert json.loads(done.stdout)["state"] == "done"
+    assert job.process.wait(120) == 76, job.err()
+    assert luff("verify", job.run).returncode == 0
+    here = {p.name: p.read_bytes() for p in job.run.glob("control/*.json")}
+    _, copy = copy_of(store, types.SimpleNamespace(run_id=job.url[-32:]), tmp_path / "copy")
+    there = {name[8:]: data for name, data in copy.items() if name.startswith("control/")}
+    # How it ended is written once the upload has ended, and stands on the host alone.
+    here = {
+        name: data for name, data in here.items() if json.loads(data)["kind"] != "outcome" or name in there
+    }
+    assert there == here, job.err()
 
 
 def test_the_secret_is_in_no_file_but_its_own(luff, job, tmp_path, own_cache):

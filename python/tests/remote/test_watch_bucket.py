@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -162,6 +164,62 @@ def test_killed_at_any_moment_and_two_at_once_each_finding_is_said_once(bench):
         found = {json.loads(line)["id"] for line in lines}
         assert found == {line["id"] for line in said if line["run_id"] == bench.url(f"job{i}")[-32:]}
         assert ("NonFinite" in str(lines)) == (i % 2 == 1)
+
+
+@pytest.mark.thorough
+def test_a_hundred_kills_lose_nothing_and_say_nothing_twice(luff, bench):
+    """Of the watch, or of the process beside it, at any moment while jobs begin, fail and end."""
+    bench.begin()
+    draw, jobs = random.Random(11), []
+    for kill in range(100):
+        if kill % 10 == 0:
+            name = f"job{len(jobs)}"
+            nan_at = draw.randrange(20, 300) if len(jobs) % 2 else NEVER
+            jobs.append((name, nan_at, bench.job(name, nan_at=nan_at, steps=400)))
+        watch = bench.watch()
+        time.sleep(draw.uniform(0.1, 2.5))
+        try:
+            children = Path(f"/proc/{watch.pid}/task/{watch.pid}/children").read_text().split()
+        except OSError:
+            children = []
+        beside = list(map(int, children))
+        if kill % 3 == 0 and beside:  # it is started again
+            os.kill(beside[0], signal.SIGKILL)
+            time.sleep(draw.uniform(0.1, 1.5))
+        watch.send_signal(signal.SIGKILL)
+        watch.wait()
+    for name, _, job in jobs:
+        assert job.wait(180) == 0, bench.err(name)
+    bench.drain()
+    said = bench.said()
+    news = [(line["run_id"], line["id"]) for line in said if line["event"] == "new"]
+    assert len(news) == len(set(news))
+    for name, nan_at, _ in jobs:
+        here = luff("check", bench.folder / name, "--json", expect=None).stdout.splitlines()
+        assert bench.committed(name) == here
+        assert ("NonFinite" in str(here)) == (nan_at != NEVER)
+        of_run = [line for line in said if line["run_id"] == bench.url(name)[-32:]]
+        assert {line["id"] for line in of_run} == {json.loads(line)["id"] for line in here}
+
+
+def test_a_bucket_that_was_judged_is_left_as_it_is(luff, tmp_path):
+    """The golden one: nothing is found twice or written; that its rules were others is said."""
+    shutil.copytree(Path(__file__).parents[3] / "testdata/bucket/v0/judged", tmp_path / "bucket")
+    base, folder = f"file://{tmp_path}/bucket", tmp_path / "bucket"
+
+    def objects():
+        return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and not p.name.startswith(".")}
+
+    before = objects()
+    done = luff("watch", base, "--drain", "--earlier", "--state", tmp_path / "state")
+    assert "NonFinite" not in done.stderr
+    assert "with other rules or parameters" in done.stderr
+    assert objects() == before
+    with package.open_trial(f"{base}/01080f161d242b323940474e555c636a") as trial:
+        assert [(found["id"][-1], found["healed"]) for found in trial.findings()] == [
+            ("1", False),
+            ("2", True),
+        ]
 
 
 def test_a_job_is_stopped_through_the_bucket(luff, bench):
