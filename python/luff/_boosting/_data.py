@@ -82,7 +82,7 @@ def _described(table: Table) -> dict[str, Any]:
 
 def _numbers(rows: Any) -> Any:
     """Returns the rows as an array; None if they are no table of numbers of a size that is read."""
-    shape = getattr(rows, "shape", ())
+    shape: Any = getattr(rows, "shape", ())
     if len(shape) != 2 or not 0 < shape[0] * shape[1] <= MAX_VALUES:
         return None
     if hasattr(rows, "toarray"):

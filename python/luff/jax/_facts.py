@@ -181,8 +181,8 @@ def is_key(value: Any) -> bool:
     if not isinstance(value, jax.Array):
         return False
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return value.ndim == 0
-    return value.dtype == np.uint32 and value.shape in ((2,), (4,))
+        return not value.ndim
+    return bool(value.dtype == np.uint32) and value.shape in ((2,), (4,))
 
 
 def value_of(key: Any) -> bytes:

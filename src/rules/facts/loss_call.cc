@@ -357,6 +357,7 @@ void TakeLogarithms(LossCall* call) {
 }
 
 void AlignRanks(LossCall* call) {
+  if (FormulaOfKind(call->kind) == Formula::kUnknown) return;  // a class of the user's own does as it likes
   const auto align = [](SampleValues* longer, SampleValues* shorter) {
     if (longer->shape.size() != shorter->shape.size() + 1 || longer->shape.back() != 1) return;
     if (longer->whole_shape.size() != longer->shape.size() ||

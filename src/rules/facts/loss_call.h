@@ -81,7 +81,7 @@ struct LossCall;
 [[nodiscard]] bool TakesProbabilities(std::string_view kind) noexcept;
 void TakeLogarithms(LossCall* call);
 /// Gives output and target the same rank where one has a last axis of length 1 more, as Keras does before
-/// each of its losses: (N, 1) against (N,) is no broadcast there.
+/// its own losses: (N, 1) against (N,) is no broadcast there.
 void AlignRanks(LossCall* call);
 
 /// Names a call across steps, in training and evaluation: the n-th of its kind in a step.

@@ -69,8 +69,9 @@ struct Evaluation {
   [[nodiscard]] bool CallsItselfOther() const {
     const std::string low = Lower(name);
     if (CallsItselfTraining() || (!low.empty() && low.back() >= '0' && low.back() <= '9')) return false;
-    return low.find("val") != std::string::npos || low.find("test") != std::string::npos ||
-           low.find("holdout") != std::string::npos || low == "dev";
+    const auto has = [&](const char* part) { return low.find(part) != std::string::npos; };
+    return low.starts_with("val") || has("valid") || has("_val") || has("test") || has("holdout") ||
+           low == "dev";
   }
 };
 

@@ -83,6 +83,22 @@ TEST(BoostedOverfit, NothingThatHoldsElsewhere) {
   EXPECT_EQ(findings[0].step, 29);
 }
 
+TEST(BoostedOverfit, OfARootATenthCountsAsAFifthOfTheErrors) {
+  for (const char* metric : {"rmse", "mae"}) {
+    FakeTrial trial;
+    trial.SetDocument("boosting", kDocument);
+    for (int round = 0; round < 60; ++round) {
+      trial.Step();
+      for (const bool training : {true, false}) {
+        const std::string name = std::string(training ? "train-" : "validation-") + metric;
+        trial.Define(name, format::Role::kLoss, training ? "training" : "evaluation");
+        trial.Scalar(name, format::Role::kLoss, training ? 80 - 0.25 * round : 83 + 0.01 * round);
+      }
+    }
+    EXPECT_EQ(Findings(trial, "Overfit").size(), metric == std::string("rmse") ? 1U : 0U) << metric;
+  }
+}
+
 TEST(BoostedOverfit, HealthyCurvesAreSilent) {
   const auto silent = [](const FakeTrial& trial) {
     return Findings(trial, "Overfit").empty() && Findings(trial, "Overtraining").empty() &&
