@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
 #include "rules/facts/collected_rows.h"

@@ -91,6 +91,11 @@ constexpr Breach kLogitsIntoBce = {"logits_into_bce",
                                    "the logarithm of such a value is none",
                                    "apply a sigmoid, or use the loss for raw scores (WithLogits)", true};
 
+constexpr Breach kSoftmaxOfOne = {
+    "softmax_of_one", "gets the softmax of a single score",
+    "it is 1 for every row, whatever the score is, and has no gradient: nothing is learnt",
+    "end the model with a sigmoid in place of the softmax, or with one score for each class", true};
+
 constexpr Breach kActivationFirst = {
     "activation_before_scores", "gets scores that an activation has limited",
     "scores need both signs and any size: what the activation cuts off cannot be said, and units that it "
@@ -426,7 +431,11 @@ class LossInputContract final : public KeptRule {
         return {};
       }
       case Formula::kBceWithLogits: return Limited(call, found.formula, *low, *high, values.size(), kind);
-      case Formula::kBce: return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
+      case Formula::kBce:
+        if (*low == 1 && *high == 1 && !call.output.shape.empty() && call.output.shape.back() == 1 &&
+            TailOf(modules_).type == "Softmax")
+          return kSoftmaxOfOne;
+        return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
       case Formula::kKlDivergence:
         if (!named) return {};
         // Swapped arguments make the weights NaN with the first update.

@@ -111,6 +111,27 @@ TEST(LossInputContract, KerasLossOfProbabilities_WantsThem) {
   EXPECT_TRUE(findings({0.9, 0.8, 0.4}).empty());  // of a sigmoid: Keras makes shares of them
 }
 
+TEST(LossInputContract, SoftmaxOfOneScore_IsNamed_AndASaturatedSigmoidIsNot) {
+  const auto findings = [](const char* last, double value) {
+    FakeTrial trial;
+    trial.SetDocument("model",
+                      std::string(R"({"models": [{"name": "Net", "modules": [{"path": "", "type": "Net"},
+        {"path": "0", "type": "Linear"}, {"path": "1", "type": ")") +
+                          last + R"("}]}]})");
+    for (int step = 0; step < 6; ++step) {
+      trial.Step()
+          .Loss(8, "BCELoss_output_0")
+          .Sample("sample/BCELoss_input_0", {3, 1}, {1, 1, value})
+          .Sample("sample/BCELoss_input_1", {3, 1}, {1, 0, 1});
+    }
+    return FindingsOf(trial);
+  };
+  ASSERT_EQ(findings("Softmax", 1).size(), 1U);
+  EXPECT_EQ(findings("Softmax", 1)[0].cause, "softmax_of_one");
+  EXPECT_TRUE(findings("Sigmoid", 1).empty());
+  EXPECT_TRUE(findings("Softmax", 0.5).empty());
+}
+
 TEST(LossInputContract, SoftmaxBeforeALossOfOptax_IsToldByTheTrace) {
   const auto findings = [](const std::string& loss, const std::string& maker) {
     FakeTrial trial;
