@@ -187,6 +187,7 @@ def is_key(value: Any) -> bool:
 
 def value_of(key: Any) -> bytes:
     """Returns the value of a key of the old kind; empty for others, whose value only a computation tells."""
-    if key.is_deleted() or jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+    old = not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not old or key.is_deleted() or not key.is_fully_addressable:
         return b""
     return np.asarray(key).tobytes()
