@@ -70,6 +70,8 @@ class Facts:
     labels: Callable[[], Any] | None = None  # returns those of the validation data
     # computes SHAP values from the model; the last axis: features, then bias
     contributions: Callable[[Any], Any] | None = None
+    # returns what is known of the training's data, and of each evaluation's (`describe_data`)
+    data: Callable[[], tuple[dict[str, Any], list[dict[str, Any]]]] | None = None
 
 
 @dataclass
@@ -416,6 +418,13 @@ class Trainings:
             "parameters": facts.parameters,
             "given": None if given is None else sorted(map(str, given)),
         }
+        if facts.data is not None and hook.first_rank and not facts.folds:
+            try:
+                record["data"], known = facts.data()
+                evaluations = zip(facts.evaluations, known, strict=True)
+                record["evaluations"] = [{**one, "data": data} for one, data in evaluations]
+            except Exception as error:  # the training is described without it
+                self._guard.note("data", error)
         self._document.append(record)
         if self._steps.session is not None:
             text = json.dumps({**hook.versions(), "trainings": self._document}, default=str)

@@ -77,6 +77,7 @@ class Outcome:
     states: list[Any] = field(default_factory=list)
     grads: Any = None
     structures: list[Any] = field(default_factory=list)  # of the parameters in the result
+    params: Any = None  # new parameters
 
     def of(self, result: Any) -> Outcome:
         """Returns the same with values instead of places."""
@@ -86,6 +87,7 @@ class Outcome:
             [(name, at(path, result)) for name, path in self.series],
             [at(path, result) for path in self.states],
             None if self.grads is None else at(self.grads, result),
+            params=None if self.params is None else at(self.params, result),
         )
 
 
@@ -242,7 +244,11 @@ def _outcome(
         if value.ndim == 1 and jax.numpy.issubdtype(value.dtype, np.floating):
             outcome.series.append((name, path))
         return
-    if value is None or len(path) > _MAX_DEPTH or name in _PARAMETERS:
+    if value is None or len(path) > _MAX_DEPTH:
+        return
+    if name in _PARAMETERS:
+        if outcome.params is None and jax.tree_util.tree_structure(value) in structures:
+            outcome.params = path
         return
     nnx = nnx_of()
     if nnx is not None and isinstance(value, (nnx.Optimizer, nnx.Module)):
@@ -260,6 +266,8 @@ def _outcome(
             # A function that returns new parameters returns them first; a later tree like them holds gradients.
             if structure in outcome.structures:
                 outcome.grads = path
+            elif outcome.params is None:
+                outcome.params = path
             outcome.structures.append(structure)
             return
     for inner, step, item in _fields(value):

@@ -12,6 +12,7 @@ import numpy as np
 from luff._codes import Mode, Phase, Role
 from luff._core import enter_phase, leave_phase
 from luff.jax._auto import note_gradients, traced
+from luff.jax._facts import CALLS, CallFacts
 from luff.jax._find import (
     CAN_ASK,
     Call,
@@ -39,6 +40,7 @@ _TRAIN, _EVAL, _LOSS = int(Mode.TRAIN), int(Mode.EVAL), int(Role.LOSS)
 _MAX_KINDS = 64  # most kinds of calls remembered per function
 _LOOKED_AT = 4  # leaves of each model that are checked for donation
 _COUNTED_CALLS = 4  # number of calls in which the updates per call are counted
+_COUNTED_LATER = (16, CALLS)  # calls at which it is looked whether the state still counts
 # Found kinds of functions: not known yet, computes gradients only, unrelated to a training.
 _UNKNOWN, _GRADIENTS, _OTHER = 0, -1, -2
 
@@ -97,6 +99,7 @@ class Watcher:
         self._known: dict[Any, Call] = {}
         self._results: dict[Any, Outcome] = {}
         self._structure: Any = None  # of the parameters, once an update was traced
+        self._facts = CallFacts(self._name)
 
     def __call__(
         self,
@@ -130,6 +133,8 @@ class Watcher:
                 leave_phase(_COMPUTE)
             if self._auto:
                 self._learn(seen)
+            if traced.draws or traced.varies:
+                self._facts.traced(traced.draws, traced.varies)
             if seen is not None:
                 hook.told("watch", self._after, hook, seen, args, kwargs, result)
             elif self._kind == _GRADIENTS:
@@ -165,7 +170,8 @@ class Watcher:
         if not CAN_ASK and has_tracer(value for part in seen.parts for value in part.values):
             return None
         if self._kind == _TRAIN:
-            if call.states and (self._calls < _COUNTED_CALLS or self._accumulates):
+            counted = self._calls < _COUNTED_CALLS or self._calls in _COUNTED_LATER
+            if call.states and (counted or self._accumulates):
                 state = seen.states()[0]
                 seen.count = count_of(state)
                 if self._accumulates is None:
@@ -217,11 +223,16 @@ class Watcher:
             self._donates = any(is_gone(value) for part in seen.parts for value in part.values[:_LOOKED_AT])
             hook.trained(seen.parts)
         outcome, states = self._outcome(hook, seen, args, kwargs, result)
-        updates = self._updates(seen, states)
+        updates = self._updates(hook, seen, states)
+        if self._read is None and self._facts.looks() and len(seen.call.params) == 1:
+            given = at(seen.call.params[0], seen.root)
+            batch = [at(path, seen.root) for path in seen.call.batch]
+            self._facts.look(hook, given, outcome.params, seen.states(), outcome.states, batch)
         if updates > 1 and not outcome.losses:
             outcome.losses = [(name or "loss", v[-1]) for name, v in outcome.series if len(v) == updates][:1]
         if updates > 1 or traced.looped:
             hook.hidden(max(1, updates - 1))
+        hook.losses()
         _numbers(hook, outcome)
         hook.gradients(outcome.grads)
         hook.steps.clock.updates[0] = hook.steps.clock.update_of(0) + max(0, updates - 1)
@@ -263,12 +274,16 @@ class Watcher:
             hook.trained(parts)
         return told(given)
 
-    def _updates(self, seen: _Seen, states: list[Any]) -> int:
+    def _updates(self, hook: Hook, seen: _Seen, states: list[Any]) -> int:
         """Returns how often the call has updated."""
         if seen.count is not None and states:
             after = count_of(states[0])
             if after is not None and 0 <= after - seen.count < 1 << 31:
-                if not self._accumulates:
+                if self._accumulates:
+                    return after - seen.count
+                if self._facts.counted(hook, self._calls, seen.count, after):
+                    return self._per_call  # the state was made anew inside: its count says nothing
+                if self._calls < _COUNTED_CALLS:
                     self._per_call = after - seen.count
                 return after - seen.count
         return self._per_call

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from luff._boosting._config import number_in
+from luff._boosting._data import Table
 from luff._boosting._recorder import Metric
 
-__all__ = ["is_loss", "metrics_of", "parameters_of", "sampled_share"]
+__all__ = ["is_loss", "metrics_of", "parameters_of", "sampled_share", "table_of"]
 
 # Smooth losses that LightGBM computes. Not among them: `binary_error`, a count that may stand still, and metrics that
 # rise, such as ranks and areas.
@@ -57,3 +58,8 @@ def sampled_share(parameters: dict[str, Any]) -> float:
     if int(parameters.get("bagging_freq", 0)) > 0:
         return float(parameters.get("bagging_fraction", 1.0))
     return 1.0
+
+
+def table_of(data: Any) -> Table:
+    """Returns rows and labels of a `Dataset` as they were given, if they are still there."""
+    return Table(getattr(data, "data", None), getattr(data, "label", None))

@@ -11,6 +11,7 @@ import numpy as np
 
 from luff._base_hook import Collections
 from luff._boosting._config import choose_boosting_run
+from luff._boosting._data import describe_data
 from luff._boosting._trainings import Facts, Library, Trainings
 from luff._hook import RunOptions
 from luff._registry import Registry
@@ -18,7 +19,7 @@ from luff._step_hook import StepHook
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError
 from luff.lightgbm import _train
-from luff.lightgbm._describe import is_loss, metrics_of, parameters_of, sampled_share
+from luff.lightgbm._describe import is_loss, metrics_of, parameters_of, sampled_share, table_of
 from luff.lightgbm._trees import TREE_COLUMNS, read_rounds
 
 if TYPE_CHECKING:
@@ -140,6 +141,14 @@ class Callback(StepHook):
         due = any(wanted(f"{kind}_shap/{name}") for kind in ("average", "full") for name in names)
         return rows if due and not isinstance(rows, (str, os.PathLike, list)) else None
 
+    def describe(self, data: Any, others: Any) -> Any:
+        """Returns what is known of a training's data and of the sets that evaluate it; None if nothing is."""
+        return self.while_live("data", self._describe, data, others)
+
+    def _describe(self, data: Any, others: Any) -> Any:
+        sets = [others] if isinstance(others, lightgbm.Dataset) else list(others or ())
+        return describe_data(table_of(data), [table_of(one) for one in sets if one is not data])
+
     def call_ended(self, call: _train.Call, result: Any) -> None:
         """Ends the training when `train` or `cv` has returned, or raised: then there is no result."""
         model, call.model, call.raw = call.model, None, None
@@ -184,6 +193,10 @@ class Callback(StepHook):
             facts.predictions = lambda model: np.array(model._Booster__inner_predict(data_idx=place))
             facts.labels = sets[-1][1].get_label
         call = _train.current()
+        if call is not None and call.data is not None and len(call.data[1]) == len(sets):
+            own_data, others = call.data
+            described = [{} for one in evaluations if one["training"]] + others
+            facts.data = lambda: (own_data, described)
         known = self._train_data if self._train_data is not None else call.raw if call else None
         # LightGBM has no contributions for linear trees
         if known is not None and not parameters.get("linear_tree"):

@@ -27,6 +27,7 @@ class Call:
 
     raw: Any = None  # the training data as the user gave it, if contributions may be asked for
     model: Any = None  # the booster, once a callback has received it
+    data: Any = None  # what is known of the data sets, the training's first (`describe_data`)
 
 
 def current() -> Call | None:
@@ -58,6 +59,7 @@ def install() -> None:
 def _watched(original: Method) -> Method:
     places = list(inspect.signature(original).parameters)
     data_at, callbacks_at = places.index("train_set"), places.index("callbacks")
+    others_at = places.index("valid_sets") if "valid_sets" in places else None
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         given = args[callbacks_at] if len(args) > callbacks_at else kwargs.get("callbacks")
@@ -71,6 +73,9 @@ def _watched(original: Method) -> Method:
         data = args[data_at] if len(args) > data_at else kwargs.get("train_set")
         before = current()
         call = _local.call = Call(told[0].raw_data(data))
+        if others_at is not None:
+            others = args[others_at] if len(args) > others_at else kwargs.get("valid_sets")
+            call.data = told[0].describe(data, others)  # LightGBM drops the rows when it has binned them
         result = None
         try:
             result = original(*args, **kwargs)

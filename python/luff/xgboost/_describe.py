@@ -7,9 +7,10 @@ import os
 from typing import Any
 
 from luff._boosting._config import number_in
+from luff._boosting._data import MAX_VALUES, Table
 from luff.errors import InvalidArgumentError
 
-__all__ = ["feature_names", "parameters_of", "read_data", "rows_of"]
+__all__ = ["feature_names", "parameters_of", "read_data", "rows_of", "table_of"]
 
 _KINDS = {
     "csv": "csv", "text/csv": "csv",
@@ -30,6 +31,22 @@ def rows_of(data: Any) -> int | None:
         return int(data.num_row())
     except Exception:
         return None
+
+
+def table_of(data: Any) -> Table:
+    """Returns rows and labels of a matrix. Values of a quantised one are those of its bins."""
+    import xgboost
+
+    table = Table()
+    try:
+        labels = data.get_label()
+        table.labels = labels if len(labels) else None
+        small = data.num_row() * data.num_col() <= MAX_VALUES
+        if small and type(data) in (xgboost.DMatrix, xgboost.QuantileDMatrix):
+            table.rows = data.get_data()
+    except Exception:  # pages of another kind: what was read counts
+        return table
+    return table
 
 
 def read_data(data: Any) -> Any:

@@ -12,12 +12,13 @@ from xgboost.callback import TrainingCallback
 
 from luff._base_hook import Collections
 from luff._boosting._config import choose_boosting_run
+from luff._boosting._data import Table, describe_data
 from luff._boosting._trainings import Facts, Library, Trainings
 from luff._hook import RunOptions, rank_from_environment
 from luff._registry import Registry
 from luff._step_hook import StepHook
 from luff.corrections import Corrections
-from luff.xgboost._describe import feature_names, parameters_of, read_data, rows_of
+from luff.xgboost._describe import feature_names, parameters_of, read_data, rows_of, table_of
 from luff.xgboost._metrics import is_loss, latest
 from luff.xgboost._trees import read_rounds
 
@@ -151,6 +152,9 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
             predictions=None if validation is None else lambda model: model.predict(validation),
             labels=None if validation is None else validation.get_label,
             contributions=lambda model: model.predict(train_data, pred_contribs=True),
+            data=lambda: describe_data(
+                table_of(dtrain), [Table() if data is dtrain else table_of(data) for data, _ in evals]
+            ),
         )
 
     @property

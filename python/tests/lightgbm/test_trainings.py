@@ -27,7 +27,9 @@ def test_estimator(data, tmp_path):
     assert told == model.evals_result_["valid_0"]["binary_logloss"]
     training = trial.document("boosting")["trainings"][0]
     assert training["rounds_planned"] == 9
-    assert training["evaluations"] == [{"name": "valid_0", "training": False, "rows": 400}]
+    (evaluation,) = training["evaluations"]
+    assert evaluation.pop("data")["labels"]["count"] == 400
+    assert evaluation == {"name": "valid_0", "training": False, "rows": 400}
     assert trial.collections().keys() >= {"metrics", "feature_importance"}
 
 
@@ -182,6 +184,9 @@ def test_callbacks_of_the_user_keep_their_order(sets, monkeypatch):
             pass
 
         def raw_data(self, data):
+            return None
+
+        def describe(self, data, others):
             return None
 
         def call_ended(self, call, result):

@@ -28,7 +28,9 @@ def test_estimator(data, tmp_path):
     )
     training = trial.document("boosting")["trainings"][0]
     assert training["rounds_planned"] == 9
-    assert training["evaluations"] == [{"name": "validation_0", "training": False, "rows": 400}]
+    (evaluation,) = training["evaluations"]
+    assert evaluation.pop("data")["labels"]["count"] == 400
+    assert evaluation == {"name": "validation_0", "training": False, "rows": 400}
     assert trial.collections().keys() >= {"metrics", "feature_importance"}
 
 

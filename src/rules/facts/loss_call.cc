@@ -162,6 +162,35 @@ Terms TermsOf(const LossCall& call, Formula formula, const std::optional<ClassRo
   }
 }
 
+// Makes ids of rows that are 1 at one class and 0 at all others, and of whole numbers that are stored as
+// floats.
+void TargetsToIds(std::size_t classes, SampleValues* target) {
+  if (!target->is_float() || target->values.empty() || target->shape.empty()) return;
+  std::vector<double> ids;
+  if (target->shape.size() >= 2 && target->shape.back() == static_cast<std::int64_t>(classes)) {
+    for (std::size_t row = 0; row + classes <= target->values.size(); row += classes) {
+      double id = -1;
+      for (std::size_t c = 0; c < classes; ++c) {
+        const double share = target->values[row + c];
+        if (share == 0) continue;
+        if (share != 1 || id >= 0) return;  // shares, or several classes
+        id = static_cast<double>(c);
+      }
+      if (id < 0) return;
+      ids.push_back(id);
+    }
+    target->shape.pop_back();
+    target->whole_shape.pop_back();
+  } else {
+    for (const double id : target->values) {
+      if (!(id >= 0 && id < static_cast<double>(classes)) || id != std::floor(id)) return;
+    }
+    ids = target->values;
+  }
+  target->values = std::move(ids);
+  target->dtype = DType::kInt64;
+}
+
 }  // namespace
 
 std::size_t ElementsOf(const std::vector<std::int64_t>& shape) noexcept {
@@ -307,9 +336,48 @@ bool IsRegression(Formula formula) noexcept {
          formula == Formula::kHuber;
 }
 
+bool TakesProbabilities(std::string_view kind) noexcept {
+  return kind == "SparseCategoricalCrossentropy" || kind == "CategoricalCrossentropy";
+}
+
+void TakeLogarithms(LossCall* call) {
+  constexpr double kLeast = 1e-7;  // Keras' epsilon
+  if (!TakesProbabilities(call->kind) || !call->output.is_float() || call->output.shape.size() < 2) return;
+  const auto classes = static_cast<std::size_t>(std::max<std::int64_t>(call->output.shape.back(), 0));
+  std::vector<double>& scores = call->output.values;
+  if (classes < 2 || scores.size() % classes != 0) return;
+  TargetsToIds(classes, &call->target);
+  if (!AreShares(scores)) return;
+  for (std::size_t row = 0; row < scores.size(); row += classes) {
+    double sum = 0;
+    for (std::size_t c = 0; c < classes; ++c) sum += scores[row + c];
+    for (std::size_t c = 0; c < classes; ++c)
+      scores[row + c] = std::log(std::max(scores[row + c] / std::max(sum, kLeast), kLeast));
+  }
+}
+
+void AlignRanks(LossCall* call) {
+  if (FormulaOfKind(call->kind) == Formula::kUnknown) return;  // a class of the user's own does as it likes
+  const auto align = [](SampleValues* longer, SampleValues* shorter) {
+    if (longer->shape.size() != shorter->shape.size() + 1 || longer->shape.back() != 1) return;
+    if (longer->whole_shape.size() != longer->shape.size() ||
+        shorter->whole_shape.size() != shorter->shape.size())
+      return;
+    if (shorter->shape.size() == 1) {
+      shorter->shape = {shorter->shape.front(), 1};
+      shorter->whole_shape = {shorter->whole_shape.front(), 1};
+    } else {
+      longer->shape.pop_back();
+      longer->whole_shape.pop_back();
+    }
+  };
+  align(&call->output, &call->target);
+  align(&call->target, &call->output);
+}
+
 Formula FormulaOfKind(std::string_view kind) noexcept {
   if (kind == "CrossEntropyLoss") return Formula::kCrossEntropy;
-  if (kind == "NLLLoss") return Formula::kNll;
+  if (kind == "NLLLoss" || TakesProbabilities(kind)) return Formula::kNll;
   if (kind == "BCEWithLogitsLoss") return Formula::kBceWithLogits;
   if (kind == "BCELoss") return Formula::kBce;
   if (kind == "MSELoss") return Formula::kMse;

@@ -73,6 +73,17 @@ struct Recognition {
   std::vector<double> per_sample;  // the terms of the sum or mean, for the kept rows
 };
 
+struct LossCall;
+/// Keras' cross entropies of probabilities ("SparseCategoricalCrossentropy", "CategoricalCrossentropy"). Of
+/// such a call, makes the output logarithms of the shares that Keras makes of each row, and targets that name
+/// a class ids, so that it reads as a negative log-likelihood. Leaves the output alone if a value lies
+/// outside of [0, 1]: it holds no probabilities.
+[[nodiscard]] bool TakesProbabilities(std::string_view kind) noexcept;
+void TakeLogarithms(LossCall* call);
+/// Gives output and target the same rank where one has a last axis of length 1 more, as Keras does before
+/// its own losses: (N, 1) against (N,) is no broadcast there.
+void AlignRanks(LossCall* call);
+
 /// Names a call across steps, in training and evaluation: the n-th of its kind in a step.
 [[nodiscard]] std::string KeyOfCall(const std::string& kind, std::size_t n);
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -94,6 +95,49 @@ TEST(LossCall, CrossEntropyIsKnownByItsName_AndByItsValue) {
 
 TEST(LossCall, NllOfWhateverCameIn) {
   EXPECT_EQ(RecognitionOf("Mine", -(1 + 0) / 2.0, kClasses).formula, Formula::kNll);
+}
+
+TEST(LossCall, KerasLossOfProbabilities_ReadsAsALogLikelihood) {
+  const double loss = -(std::log(0.7) + std::log(0.5)) / 2;
+  const Pair ids = {{2, 3}, {0.7, 0.2, 0.1, 0.25, 0.25, 0.5}, {2}, {0, 2}, DType::kInt64};
+  const Pair one_hot = {{2, 3}, ids.output, {2, 3}, {1, 0, 0, 0, 0, 1}, DType::kFloat32};
+  const Pair floats = {{2, 3}, ids.output, {2, 1}, {0, 2}, DType::kFloat32};
+  for (const auto& [kind, pair] :
+       {std::pair{"SparseCategoricalCrossentropy", ids}, std::pair{"SparseCategoricalCrossentropy", floats},
+        std::pair{"CategoricalCrossentropy", one_hot}}) {
+    const Recognition found = RecognitionOf(kind, loss, pair);
+    EXPECT_EQ(found.formula, Formula::kNll) << kind;
+    EXPECT_TRUE(found.by_value) << kind;
+    EXPECT_EQ(found.weights, Weights::kNone) << kind;
+    ASSERT_EQ(found.per_sample.size(), 2U);
+    EXPECT_NEAR(found.per_sample[1], -std::log(0.5), 1e-12);
+  }
+  // Keras divides each row by its sum; shares of several classes and values of no probability stay as they
+  // are
+  const Pair halves = {{2, 3}, {0.35, 0.1, 0.05, 0.5, 0.5, 1}, {2}, {0, 2}, DType::kInt64};
+  EXPECT_TRUE(RecognitionOf("SparseCategoricalCrossentropy", loss, halves).by_value);
+  const Pair mixed = {{1, 3}, {0.7, 0.2, 0.1}, {1, 3}, {0.5, 0.5, 0}, DType::kFloat32};
+  EXPECT_FALSE(RecognitionOf("CategoricalCrossentropy", loss, mixed).by_value);
+  const Pair scores = {{1, 3}, {3, -2, 1}, {1}, {0}, DType::kInt64};
+  EXPECT_FALSE(RecognitionOf("SparseCategoricalCrossentropy", loss, scores).by_value);
+}
+
+TEST(LossCall, KerasGivesBothArgumentsOneRank_AndTorchDoesNot) {
+  const Pair column = {{3, 1}, {1, 2, 3}, {3}, {1, 2, 5}};
+  const Pair other = {{3}, {1, 2, 3}, {3, 1}, {1, 2, 5}};
+  for (const Pair& pair : {column, other}) {
+    for (const bool keras : {true, false}) {
+      FakeTrial trial;
+      trial.SetDocument("model", keras ? R"({"framework": "keras", "models": []})" : R"({"models": []})");
+      Tell(&trial, "MSELoss", 4.0 / 3, pair);
+      Looked rows;
+      LossReader reader;
+      const auto calls = reader.Read(View(trial, &rows, 0));
+      ASSERT_EQ(calls.size(), 1U);
+      EXPECT_EQ(calls[0].output.shape == calls[0].target.shape, keras);
+      EXPECT_EQ(reader.Recognise(calls[0]).by_value, keras);
+    }
+  }
 }
 
 TEST(LossCall, TokensOfSentences_AndImagesHaveTheirClassesElsewhere) {

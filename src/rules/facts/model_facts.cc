@@ -138,6 +138,7 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
   ModelFacts facts;
   facts.missing_ = text.empty();
   const Json json = TryParseJson(text);
+  facts.keras_ = json.is_object() && Word(json, "framework") == "keras";
   for (const Json& model : List(json, "models")) {
     if (!model.is_object()) continue;
     // By path of the owning module: whether one of its own parameters requires a gradient.

@@ -75,6 +75,8 @@ class ModelFacts {
   /// The run has no document "model".
   [[nodiscard]] bool missing() const noexcept { return missing_; }
   [[nodiscard]] bool empty() const noexcept { return parameters_.empty(); }
+  /// The models, and the losses, are Keras'.
+  [[nodiscard]] bool keras() const noexcept { return keras_; }
   [[nodiscard]] const ParameterFacts* Find(const std::string& name) const;
   [[nodiscard]] const std::map<std::string, ParameterFacts>& parameters() const noexcept {
     return parameters_;
@@ -97,6 +99,7 @@ class ModelFacts {
 
  private:
   bool missing_ = true;
+  bool keras_ = false;
   std::vector<SchedulerFacts> schedulers_;
   std::map<std::string, ParameterFacts> parameters_;
   std::map<std::string, std::uint32_t> optimizers_;

@@ -224,6 +224,8 @@ const std::vector<LossCall>& StepMemo::LossCalls(const StepView& view) {
     call.settings = SettingsOf(view.trial, kind);
     call.output = *output;
     call.target = *target;
+    if (call.output.shape.size() != call.target.shape.size() && SharedFacts(view)->keras()) AlignRanks(&call);
+    TakeLogarithms(&call);
     for (const auto& [scalar, tensor] : view.index.scalars(Role::kLoss)) {
       if (loss == scalar.tensor && scalar.worker == worker) call.value = scalar.value;
     }

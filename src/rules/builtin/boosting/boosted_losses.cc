@@ -80,6 +80,9 @@ bool StaysAbove(const BoostedCurve& curve, std::int64_t rounds, double rise, dou
                      });
 }
 
+// A metric that is the root of a mean of squares.
+bool IsRoot(const std::string& metric) { return metric == "rmse" || metric == "rmsle"; }
+
 class Overfit final : public OnCurves {
  public:
   explicit Overfit(const BoostedOverfitLimits& limits) : limits_(limits) {}
@@ -121,8 +124,11 @@ class Overfit final : public OnCurves {
     }
     Heal("rising", view, entry, sink);
     const double start = training->curve.first();
-    const bool barren = curve.best().second > (1 - kBarrenGain) * curve.first() &&
-                        curve.last() > (1 - kBarrenGain) * curve.first() && now < (1 - kBarrenFall) * start;
+    // Shares are those of squared errors: of a root of them, a fall by a tenth is one by a fifth.
+    const double gain = IsRoot(entry.loss.metric) ? std::sqrt(1 - kBarrenGain) : 1 - kBarrenGain;
+    const double fall = IsRoot(entry.loss.metric) ? std::sqrt(1 - kBarrenFall) : 1 - kBarrenFall;
+    const bool barren = curve.best().second > gain * curve.first() && curve.last() > gain * curve.first() &&
+                        now < fall * start;
     if (curve.count() >= kBarrenRounds && barren && curve.first() > 0) {
       Finding finding = Base(view, entry, "nothing_general", now);
       finding.since_step = curve.recent().back().first - curve.count() + 1;
@@ -136,10 +142,11 @@ class Overfit final : public OnCurves {
       finding.causes = {"labels shuffled apart from the rows", "features that tell nothing of the target",
                         "an evaluation set of another kind"};
       finding.threshold = fmt::format(
-          "{} rounds, the best evaluation less than {:g} % below the first, the training loss {:g} % below "
+          "{} rounds, the best evaluation less than {:.2g} % below the first, the training loss {:.3g} % "
+          "below "
           "its "
           "first (Luff)",
-          kBarrenRounds, 100 * kBarrenGain, 100 * kBarrenFall);
+          kBarrenRounds, 100 * (1 - gain), 100 * (1 - fall));
       Tell(std::move(finding), sink);
       return;
     }

@@ -43,4 +43,11 @@ struct BoostedImportanceLimits {
 /// FeatureImportanceOverweight: one feature carries the model, and the model is almost perfect.
 [[nodiscard]] std::unique_ptr<KeptRule> BoostedFeatureImportance(const BoostedImportanceLimits& limits);
 
+/// DataLeak: an evaluation whose rows are rows of the training.
+[[nodiscard]] std::unique_ptr<KeptRule> BoostedDataLeak();
+/// TrainValSkew: features or labels of an evaluation that were scaled otherwise than those of the training.
+[[nodiscard]] std::unique_ptr<KeptRule> BoostedTrainValSkew();
+/// TargetRange: labels of a training that are all one value.
+[[nodiscard]] std::unique_ptr<KeptRule> BoostedTargetRange();
+
 }  // namespace luff::rules

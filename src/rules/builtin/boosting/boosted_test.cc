@@ -1,5 +1,6 @@
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include "rules/builtin/boosting/boosted_curves.h"
@@ -80,6 +81,22 @@ TEST(BoostedOverfit, NothingThatHoldsElsewhere) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "nothing_general");
   EXPECT_EQ(findings[0].step, 29);
+}
+
+TEST(BoostedOverfit, OfARootATenthCountsAsAFifthOfTheErrors) {
+  for (const char* metric : {"rmse", "mae"}) {
+    FakeTrial trial;
+    trial.SetDocument("boosting", kDocument);
+    for (int round = 0; round < 60; ++round) {
+      trial.Step();
+      for (const bool training : {true, false}) {
+        const std::string name = std::string(training ? "train-" : "validation-") + metric;
+        trial.Define(name, format::Role::kLoss, training ? "training" : "evaluation");
+        trial.Scalar(name, format::Role::kLoss, training ? 80 - 0.25 * round : 83 + 0.01 * round);
+      }
+    }
+    EXPECT_EQ(Findings(trial, "Overfit").size(), metric == std::string("rmse") ? 1U : 0U) << metric;
+  }
 }
 
 TEST(BoostedOverfit, HealthyCurvesAreSilent) {
@@ -247,6 +264,106 @@ TEST(FeatureImportanceOverweight, TheOriginalKnowsOneTensorForEachFeature) {
     values.Tensor("feature_importance/weight/f" + std::to_string(f), format::Role::kOther,
                   {f == 0 ? 0.7 : 0.075});
   EXPECT_EQ(testing::FindingsOf(values, "FeatureImportanceOverweight", ParameterSet::kOriginal).size(), 1U);
+}
+
+// A description of one training and its evaluations; `data` and `evaluations` as the hooks write them.
+FakeTrial Described(const std::string& data, const std::string& evaluations) {
+  const std::string document =
+      R"({"trainings": [{"prefix": "", "rounds_before": 0, "rows": 400, "folds": 0, "data": )" + data +
+      R"(, "evaluations": [)" + evaluations + "]}]}";
+  return Story(3, Falling, Falling, document.c_str());
+}
+std::string Rows(const std::string& name, int known, const std::string& more = "") {
+  return R"({"name": ")" + name + R"(", "training": false, "data": {"looked": 400, "known": )" +
+         std::to_string(known) + more + "}}";
+}
+std::string Labels(double least, double low, double middle, double high, double most, double mean,
+                   double deviation) {
+  std::string text = R"("labels": {"count": 400)";
+  const std::pair<const char*, double> all[] = {{"least", least},        {"low", low},   {"middle", middle},
+                                                {"high", high},          {"most", most}, {"mean", mean},
+                                                {"deviation", deviation}};
+  for (const auto& [name, value] : all) text += ", \"" + std::string(name) + "\": " + std::to_string(value);
+  return text + "}";
+}
+constexpr const char* kDistinct = R"({"looked": 400, "repeated": 2})";
+constexpr const char* kOwn = R"({"name": "train", "training": true})";
+
+TEST(BoostedDataLeak, RowsOfTheTrainingInAnEvaluation) {
+  const auto findings = Findings(Described(kDistinct, Rows("valid", 150)), "DataLeak");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "rows");
+  EXPECT_EQ(findings[0].tensor, "valid");
+}
+
+TEST(BoostedDataLeak, AValidationThatIsTheTraining) {
+  const std::string same = R"({"name": "validation", "training": true})";
+  EXPECT_EQ(Findings(Described(kDistinct, std::string(kOwn) + ", " + same), "DataLeak").size(), 1U);
+  EXPECT_EQ(Findings(Described(kDistinct, Rows("test", 400)), "DataLeak").size(), 1U);
+}
+
+TEST(BoostedDataLeak, LookAlikesAreSilent) {
+  for (const std::string& evaluations : {
+           std::string(kOwn),          // the training, by its name
+           Rows("valid", 4),           // as many as chance gives
+           Rows("validation_0", 400),  // numbered by scikit-learn's interface
+           Rows("validation_0", 400) + ", " + Rows("validation_1", 0),  // beside one that is clean
+           Rows("test_of_old", 400) + ", " + Rows("test", 0),           // likewise
+           Rows("train_sample", 400),
+           Rows("eval", 400),                                       // says nothing of other rows
+           std::string(R"({"name": "valid", "training": false})"),  // nothing is known
+           std::string(R"({"name": 7, "data": {"looked": "many"}}, 3)"),
+       })
+    EXPECT_TRUE(Findings(Described(kDistinct, evaluations), "DataLeak").empty()) << evaluations;
+  // rows of few values come several times anyway
+  EXPECT_TRUE(
+      Findings(Described(R"({"looked": 400, "repeated": 300})", Rows("valid", 250)), "DataLeak").empty());
+  EXPECT_TRUE(Findings(Described("{}", Rows("valid", 250)), "DataLeak").empty());
+}
+
+std::string Columns(const std::string& means, const std::string& deviations) {
+  return R"("columns": {"means": )" + means + R"(, "deviations": )" + deviations + "}";
+}
+
+TEST(BoostedTrainValSkew, FeaturesThatWereScaledOnOneSide) {
+  const std::string scaled = R"({"looked": 400, "repeated": 0, )" + Columns("[0, 0, 0]", "[1, 1, 1]") + "}";
+  const auto unlike = [&](const std::string& columns) {
+    return Findings(Described(scaled, Rows("valid", 0, ", " + columns)), "TrainValSkew");
+  };
+  const auto findings = unlike(Columns("[120, 4, 0.2]", "[30, 0.1, 40]"));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "skew");
+  EXPECT_TRUE(unlike(Columns("[0.5, -1, 2]", "[1.5, 2, 0.7]")).empty());  // another season
+  EXPECT_TRUE(unlike(Columns("[120, 0, 0]", "[1, 1, 1]")).empty());       // a date
+  EXPECT_TRUE(unlike(Columns("[120, 90]", "[30, 40]")).empty());          // other columns
+  EXPECT_TRUE(unlike(Columns("[120, 90, null]", "[30, 40, 2]")).empty());
+}
+
+TEST(BoostedTrainValSkew, LabelsThatWereScaledOnOneSide) {
+  const std::string prices = Labels(3e4, 8e4, 2e5, 4e5, 9e5, 2.2e5, 1.2e5);
+  const std::string logs = Labels(10.3, 11.3, 12.2, 12.9, 13.7, 12.1, 0.6);
+  const std::string standard = Labels(-2.1, -1.2, -0.1, 1.4, 4.1, 0, 1);
+  const auto told = [](const std::string& training, const std::string& evaluation) {
+    return !Findings(Described("{" + training + "}", Rows("valid", 0, ", " + evaluation)), "TrainValSkew")
+                .empty();
+  };
+  EXPECT_TRUE(told(logs, prices));
+  EXPECT_TRUE(told(prices, logs));
+  EXPECT_TRUE(told(standard, prices));
+  EXPECT_FALSE(told(prices, prices));
+  EXPECT_FALSE(told(logs, logs));
+  EXPECT_FALSE(told(prices, Labels(1e6, 1.1e6, 1.3e6, 1.5e6, 2e6, 1.3e6, 2e5)));  // prices of later years
+  EXPECT_FALSE(told(Labels(0, 0, 1, 2, 2, 1, 0.8), Labels(0, 1, 1, 2, 2, 1.2, 0.6)));  // classes
+}
+
+TEST(BoostedTargetRange, LabelsThatAreAllAlike) {
+  const std::string constant = "{" + Labels(1, 1, 1, 1, 1, 1, 0) + "}";
+  const std::string two = ", " + Labels(0, 0, 1, 1, 1, 0.6, 0.5);
+  const auto findings = Findings(Described(constant, Rows("valid", 0, two)), "TargetRange");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "constant");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_TRUE(Findings(Described(constant, Rows("valid", 0)), "TargetRange").empty());
 }
 
 TEST(BoostedCurves, StateSurvivesACheckpoint) {

@@ -2,12 +2,14 @@
 #include <bit>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "base/format.h"
+#include "rules/builtin/boosting/boosted_rules.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
@@ -396,8 +398,10 @@ class DataLeak final : public KeptRule {
 }  // namespace
 
 RuleSpec Spec() {
-  RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
-  spec.version = 7;  // 5: passes without targets; 6: beside passes with targets; 7: without "all_labels"
+  RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
+    return std::unique_ptr<Rule>(Together(std::make_unique<DataLeak>(limits), BoostedDataLeak()));
+  });
+  spec.version = 8;  // 6: beside passes with targets; 7: without "all_labels"; 8: of boosting
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

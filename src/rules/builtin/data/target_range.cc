@@ -2,11 +2,13 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/format.h"
+#include "rules/builtin/boosting/boosted_rules.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_input.h"
@@ -484,8 +486,10 @@ class TargetRange final : public KeptRule {
 }  // namespace
 
 RuleSpec Spec() {
-  RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
-  spec.version = 6;  // 5: constant columns; 6: "scaled_twice"
+  RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
+    return std::unique_ptr<Rule>(Together(std::make_unique<TargetRange>(limits), BoostedTargetRange()));
+  });
+  spec.version = 7;  // 5: constant columns; 6: "scaled_twice"; 7: of boosting
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

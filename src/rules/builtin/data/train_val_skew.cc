@@ -1,11 +1,15 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
+#include "rules/builtin/boosting/boosted_rules.h"
 #include "rules/facts/collected_rows.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/correlations.h"
@@ -368,8 +372,11 @@ class TrainValSkew final : public KeptRule {
 }  // namespace
 
 RuleSpec Spec() {
-  RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
-  spec.version = 7;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts
+  RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
+    return std::unique_ptr<Rule>(Together(std::make_unique<TrainValSkew>(limits), BoostedTrainValSkew()));
+  });
+  spec.version =
+      8;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

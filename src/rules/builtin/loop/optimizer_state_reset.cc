@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/training_call.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -39,6 +40,10 @@ class OptimizerStateReset final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const TrainingCall& call : TrainingCallsOf(view.index, "state_dropped"))
+      TellCall(view, call, false, sink);
+    for (const TrainingCall& call : TrainingCallsOf(view.index, "state_anew"))
+      TellCall(view, call, true, sink);
     std::int64_t stepped = -1;
     std::size_t steps = 0;
     for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
@@ -121,6 +126,35 @@ class OptimizerStateReset final : public KeptRule {
     return settings;
   }
 
+  // A function that trains begins each call with the state of the start, though its parameters go on.
+  static void TellCall(const StepView& view, const TrainingCall& call, bool inside, Sink& sink) {
+    const char* cause = inside ? "made_anew" : "state_dropped";
+    if (call.over) return sink.Heal(cause, call.function, view.rows.info.mode_step);
+    Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
+    finding.tensor = call.function;
+    finding.since_step = 0;
+    finding.what = inside ? fmt::format("{} makes the optimizer's state anew in each call", call.function)
+                          : fmt::format("the optimizer's state that {} returns is dropped", call.function);
+    finding.why = fmt::format(
+        "{}; each update is a first one, without momentum and moments: Adam then moves every weight by about "
+        "the "
+        "rate, whatever its gradient is",
+        inside ? fmt::format(
+                     "the state that comes back has counted one update, after {} calls as after the first",
+                     call.calls)
+               : fmt::format("all of its {} calls were given the same state, while the parameters go on",
+                             call.calls));
+    finding.remedy =
+        inside ? "call init() of the optimizer once, before the loop, and pass the state from call to call"
+               : "give each call the state that the last one returned: params, state, ... = step(params, "
+                 "state, ...)";
+    finding.causes = {inside ? "init() of the optimizer inside of the function that trains"
+                             : "the returned state has another name than the argument, or is not used"};
+    finding.evidence = {{"calls", call.calls}};
+    finding.threshold = fmt::format("a fact of {} calls (Luff)", call.calls);
+    sink.Report(std::move(finding));
+  }
+
   static void Begin(const StepView& view, Set& set, std::int64_t optimizer) {
     set.optimizer = optimizer;
     set.updates = 1;
@@ -174,6 +208,7 @@ class OptimizerStateReset final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<OptimizerStateReset>(kName, kParams);
+  spec.version = 2;  // 2: of a function that trains
   spec.summary = "an optimizer that is made anew again and again, and loses its state";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {{.collection = "gradients", .roles = {Role::kGradient}, .forms = Bit(format::Form::kSummary)}};

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -447,6 +448,58 @@ TEST(ModeMismatch, DropoutByAFunctionInEvaluations_Warns_WantedMasksAreSilent) {
   EXPECT_EQ(findings[0].cause, "dropout");
   EXPECT_EQ(findings[0].step, 99);
   EXPECT_TRUE(FindingsOf(masks, "ModeMismatch").empty());
+}
+
+std::vector<Finding> OfCalls(const char* rule, const std::vector<std::string>& events) {
+  FakeTrial trial;
+  for (const std::string& event : events) trial.Step().Loss(1).EventJson(event);
+  return testing::FindingsOf(trial, rule, ParameterSet::kLuff);
+}
+
+TEST(OptimizerStateReset, AStateThatTheLoopDrops) {
+  const auto findings = OfCalls(
+      "OptimizerStateReset",
+      {R"({"kind": "training_call", "function": "train_step", "fault": "state_dropped", "calls": 64, "over": false})"});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "state_dropped");
+  EXPECT_EQ(findings[0].tensor, "train_step");
+  EXPECT_TRUE(
+      OfCalls(
+          "OptimizerStateReset",
+          {R"({"kind": "training_call", "function": "train_step", "fault": "other", "calls": 64, "over": false})"})
+          .empty());
+  EXPECT_TRUE(OfCalls("OptimizerStateReset",
+                      {R"({"kind": "training_call", "fault": "state_dropped", "calls": "many"})", "[3]"})
+                  .empty());
+  const auto over = OfCalls(
+      "OptimizerStateReset",
+      {R"({"kind": "training_call", "function": "train_step", "fault": "state_dropped", "calls": 64, "over": false})",
+       R"({"kind": "training_call", "function": "train_step", "fault": "state_dropped", "calls": 64, "over": true})"});
+  ASSERT_EQ(over.size(), 1U);
+  EXPECT_TRUE(over[0].healed);
+}
+
+TEST(OptimizerStateReset, AStateThatAFunctionMakesInEachCall) {
+  const auto findings = OfCalls(
+      "OptimizerStateReset",
+      {R"({"kind": "training_call", "function": "train_step", "fault": "state_anew", "calls": 64, "over": false})"});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "made_anew");
+  EXPECT_EQ(findings[0].tensor, "train_step");
+  EXPECT_TRUE(
+      OfCalls(
+          "OptimizerStateReset",
+          {R"({"kind": "training_call", "function": "train_step", "fault": "other", "calls": 64, "over": false})"})
+          .empty());
+  EXPECT_TRUE(OfCalls("OptimizerStateReset",
+                      {R"({"kind": "training_call", "fault": "state_anew", "calls": "many"})", "[3]"})
+                  .empty());
+  const auto over = OfCalls(
+      "OptimizerStateReset",
+      {R"({"kind": "training_call", "function": "train_step", "fault": "state_anew", "calls": 64, "over": false})",
+       R"({"kind": "training_call", "function": "train_step", "fault": "state_anew", "calls": 64, "over": true})"});
+  ASSERT_EQ(over.size(), 1U);
+  EXPECT_TRUE(over[0].healed);
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_input.h"
@@ -62,6 +64,11 @@ constexpr Breach kLogitsIntoNll = {"logits_into_nll", "gets raw scores where it 
                                    "bound",
                                    "end the model with log_softmax, or use cross entropy, which applies it",
                                    true};
+constexpr Breach kLogitsIntoShares = {
+    "logits_into_categorical", "gets values outside of [0, 1] where it needs probabilities",
+    "Keras cuts them off at 0 and 1 and divides each row by its sum: scores below 0 or above 1 get no "
+    "gradient",
+    "pass from_logits=True to the loss, or end the model with a softmax", false};
 constexpr Breach kSharesIntoNll = {
     "probabilities_into_nll", "gets probabilities where it needs log-probabilities",
     "the logarithm is missing: the loss only reaches -1 and weighs mistakes wrongly",
@@ -83,6 +90,11 @@ constexpr Breach kLogitsIntoBce = {"logits_into_bce",
                                    "gets values outside of [0, 1] where it needs probabilities",
                                    "the logarithm of such a value is none",
                                    "apply a sigmoid, or use the loss for raw scores (WithLogits)", true};
+
+constexpr Breach kSoftmaxOfOne = {
+    "softmax_of_one", "gets the softmax of a single score",
+    "it is 1 for every row, whatever the score is, and has no gradient: nothing is learnt",
+    "end the model with a sigmoid in place of the softmax, or with one score for each class", true};
 
 constexpr Breach kActivationFirst = {
     "activation_before_scores", "gets scores that an activation has limited",
@@ -180,7 +192,8 @@ bool Dropped(const SampleValues& output, double p) {
          AreDrawn(whole_rows, all_rows, std::pow(p, width), true);
 }
 
-constexpr double kSmoothing = 0.5;  // above it, what is smoothed in outweighs the label
+constexpr double kBeyondShares = 1e-3;  // of a probability, by rounding in half precision
+constexpr double kSmoothing = 0.5;      // above it, what is smoothed in outweighs the label
 
 double Tolerance(DType dtype) {
   return dtype == DType::kBFloat16 ? 3e-2 : dtype == DType::kFloat16 ? 5e-3 : 2e-4;
@@ -215,6 +228,7 @@ class LossInputContract final : public KeptRule {
     makers_.OnStep(view);
     Signs(view, sink);
     Ctc(view, sink);
+    Optax(view, sink);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
       Kind& kind = kinds_[call.key];
@@ -239,6 +253,7 @@ class LossInputContract final : public KeptRule {
     io("makers", makers_);
     io("signs", signs_, LossReader::kMaxKinds);
     io("ctc", ctc_, LossReader::kMaxKinds);
+    io("optax", optax_, LossReader::kMaxKinds);
   }
 
  private:
@@ -360,6 +375,25 @@ class LossInputContract final : public KeptRule {
     }
   }
 
+  // Losses of Optax have no samples: what the event `loss_input` tells was seen while a function was traced.
+  void Optax(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("loss_input")) {
+      const std::string loss = TextMember(*event, "loss");
+      if (!loss.starts_with("optax.softmax_cross_entropy") || TextMember(*event, "made_by") != "softmax" ||
+          optax_.size() >= LossReader::kMaxKinds || !optax_.insert(loss).second)
+        continue;
+      Finding finding = FindingAt(kName, kSoftmaxFirst.cause, view, TensorAt{format::kNoId});
+      finding.tensor = loss;
+      finding.since_step = 0;
+      finding.what = fmt::format("{} {}", loss, kSoftmaxFirst.what);
+      finding.why = fmt::format("what it is given is the result of a softmax; {}", kSoftmaxFirst.why);
+      finding.remedy = kSoftmaxFirst.remedy;
+      finding.causes = {kSoftmaxFirst.what};
+      finding.threshold = "a fact of the function that was traced (Luff)";
+      sink.Report(std::move(finding));
+    }
+  }
+
   Breach BreachOf(const LossCall& call, const Recognition& found, Kind* kind) const {
     const double tolerance = Tolerance(call.output.dtype);
     std::vector<double> const& values = call.output.values;
@@ -382,6 +416,10 @@ class LossInputContract final : public KeptRule {
         return Limited(call, found.formula, *low, *high, values.size(), kind);
       }
       case Formula::kNll: {
+        if (TakesProbabilities(call.kind)) {  // the values are logarithms unless one lay outside of [0, 1]
+          const bool outside = *low < -kBeyondShares || *high > 1 + kBeyondShares;
+          return outside && *high > 0 ? kLogitsIntoShares : Breach();
+        }
         const ClassRows rows = RowsOf(call);
         if (rows.rows == 0 || AllSumsAre(rows, true, true, 0, 10 * tolerance)) return {};
         if (two_axes && rows.rows > 2 &&
@@ -393,7 +431,11 @@ class LossInputContract final : public KeptRule {
         return {};
       }
       case Formula::kBceWithLogits: return Limited(call, found.formula, *low, *high, values.size(), kind);
-      case Formula::kBce: return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
+      case Formula::kBce:
+        if (*low == 1 && *high == 1 && !call.output.shape.empty() && call.output.shape.back() == 1 &&
+            TailOf(modules_).type == "Softmax")
+          return kSoftmaxOfOne;
+        return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
       case Formula::kKlDivergence:
         if (!named) return {};
         // Swapped arguments make the weights NaN with the first update.
@@ -530,6 +572,7 @@ class LossInputContract final : public KeptRule {
   LossInputMakers makers_;
   std::map<std::string, Kind> kinds_;  // by key of the call
   std::map<std::string, Sign> signs_;  // likewise
+  std::set<std::string> optax_;        // losses that were told of
   std::map<std::string, Broken> ctc_;  // by place of the call and word of the event
 };
 
@@ -538,8 +581,9 @@ class LossInputContract final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
-  // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets
-  spec.version = 7;
+  // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets;
+  // 8: Keras' losses of probabilities, Optax'
+  spec.version = 8;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

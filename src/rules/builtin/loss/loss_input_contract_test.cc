@@ -90,6 +90,64 @@ TEST(LossInputContract, LabelsThatAreSmoothedAway_AreNamed_AndUsualSmoothingIsSi
   }
 }
 
+TEST(LossInputContract, KerasLossOfProbabilities_WantsThem) {
+  const auto findings = [](const std::vector<double>& row) {
+    FakeTrial trial;
+    for (int step = 0; step < 6; ++step) {
+      std::vector<double> scores = row;
+      scores.insert(scores.end(), row.begin(), row.end());
+      trial.Step()
+          .Loss(0.4, "SparseCategoricalCrossentropy_output_0")
+          .Sample("sample/SparseCategoricalCrossentropy_input_0", {2, 3}, scores)
+          .Sample("sample/SparseCategoricalCrossentropy_input_1", {2}, {0, 2}, DType::kInt64);
+    }
+    return FindingsOf(trial);
+  };
+  ASSERT_EQ(findings({1.4, -0.2, 0.3}).size(), 1U);
+  EXPECT_EQ(findings({1.4, -0.2, 0.3})[0].cause, "logits_into_categorical");
+  EXPECT_NE(findings({1.4, -0.2, 0.3})[0].remedy.find("from_logits"), std::string::npos);
+  EXPECT_TRUE(findings({0.7, 0.2, 0.1}).empty());
+  EXPECT_TRUE(findings({1, 0, 0}).empty());
+  EXPECT_TRUE(findings({0.9, 0.8, 0.4}).empty());  // of a sigmoid: Keras makes shares of them
+}
+
+TEST(LossInputContract, SoftmaxOfOneScore_IsNamed_AndASaturatedSigmoidIsNot) {
+  const auto findings = [](const char* last, double value) {
+    FakeTrial trial;
+    trial.SetDocument("model",
+                      std::string(R"({"models": [{"name": "Net", "modules": [{"path": "", "type": "Net"},
+        {"path": "0", "type": "Linear"}, {"path": "1", "type": ")") +
+                          last + R"("}]}]})");
+    for (int step = 0; step < 6; ++step) {
+      trial.Step()
+          .Loss(8, "BCELoss_output_0")
+          .Sample("sample/BCELoss_input_0", {3, 1}, {1, 1, value})
+          .Sample("sample/BCELoss_input_1", {3, 1}, {1, 0, 1});
+    }
+    return FindingsOf(trial);
+  };
+  ASSERT_EQ(findings("Softmax", 1).size(), 1U);
+  EXPECT_EQ(findings("Softmax", 1)[0].cause, "softmax_of_one");
+  EXPECT_TRUE(findings("Sigmoid", 1).empty());
+  EXPECT_TRUE(findings("Softmax", 0.5).empty());
+}
+
+TEST(LossInputContract, SoftmaxBeforeALossOfOptax_IsToldByTheTrace) {
+  const auto findings = [](const std::string& loss, const std::string& maker) {
+    FakeTrial trial;
+    for (int step = 0; step < 2; ++step)
+      trial.Step().Loss(1, "loss").EventJson(R"({"kind": "loss_input", "call": 0, "loss": ")" + loss +
+                                             R"(", "made_by": ")" + maker + R"("})");
+    return FindingsOf(trial);
+  };
+  const auto found = findings("optax.softmax_cross_entropy_with_integer_labels", "softmax");
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].cause, "softmax_before_cross_entropy");
+  EXPECT_TRUE(findings("optax.softmax_cross_entropy", "log_softmax").empty());
+  EXPECT_TRUE(findings("optax.squared_error", "softmax").empty());
+  EXPECT_TRUE(findings("CrossEntropyLoss", "softmax").empty());  // judged by its samples
+}
+
 TEST(LossInputContract, SoftmaxOverTheBatch_IsNamed) {
   for (const bool logarithm : {true, false}) {
     const auto findings = FindingsOf(Story([&](auto* scores) { Normalise(scores, false, logarithm); }));
