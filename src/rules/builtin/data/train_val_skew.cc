@@ -11,6 +11,9 @@
 #include "rules/facts/correlations.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/features.h"
+#include "rules/facts/id_effects.h"
+#include "rules/facts/input_places.h"
+#include "rules/facts/passes.h"
 #include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/target_skew.h"
@@ -56,9 +59,12 @@ class TrainValSkew final : public KeptRule {
       if (phases_.OnStep(view)) {  // fine-tuning has other data
         inputs_.clear();
         targets_ = TargetSkew();
+        arrangements_.clear();
+        passes_.Restart(view.rows.info.mode_step);
         steps_ = 0;
       }
       ++steps_;
+      passes_.OnTrainStep(view);
     }
     targets_.Add(view, *train);
     for (const auto& event : view.index.json_events("made_inputs")) {
@@ -66,6 +72,7 @@ class TrainValSkew final : public KeptRule {
       if (model != event->end() && model->is_string() && fed_back_.size() < kMaxInputs)
         fed_back_.insert(model->get<std::string>());
     }
+    Arrange(view, *train);
     for (const ModelInput& input : ModelInputsOf(view)) {
       // Calls that go on from their own results, as rollouts and solvers of equations do, have no inputs that
       // could be compared: evaluations may go further.
@@ -95,6 +102,8 @@ class TrainValSkew final : public KeptRule {
     io("steps", steps_);
     io("inputs", inputs_, kMaxInputs);
     io("targets", targets_);
+    io("arrangements", arrangements_, kMaxArranged);
+    io("passes", passes_);
     io("collected", collected_);
     io("fed_back", fed_back_, kMaxInputs);
   }
@@ -114,12 +123,113 @@ class TrainValSkew final : public KeptRule {
     }
   };
 
+  // Which place of a row holds what, and which id is which.
+  struct Arrangement {
+    InputPlaces places, evaluated_places;
+    IdEffects ids, evaluated_ids;
+    void VisitFields(Fields& io) {
+      io("places", places);
+      io("evaluated_places", evaluated_places);
+      io("ids", ids);
+      io("evaluated_ids", evaluated_ids);
+    }
+  };
+
+  void Arrange(const StepView& view, bool train) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    const SampleValues* target = calls.size() == 1 ? &calls.front().target : nullptr;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const std::string& name = view.trial.tensor(input.entry->tensor).name;
+      if (fed_back_.contains(input.model) ||
+          (arrangements_.size() >= kMaxArranged && !arrangements_.contains(name)))
+        continue;
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr) continue;
+      Arrangement& one = arrangements_[name];
+      if (sample->is_float()) (train ? one.places : one.evaluated_places).Add(*sample, target);
+      // Rows that come again would make chance look certain.
+      if (target != nullptr && (!train || passes_.count() <= 1))
+        (train ? one.ids : one.evaluated_ids).Add(*sample, *target);
+    }
+  }
+
+  // Reports inputs whose places, or ids, mean others in evaluations than in training.
+  void Arranged(const query::Trial& trial, const std::string& name, const Arrangement& one, Sink& sink) {
+    const std::optional<MovedPlaces> moved = FindMoved(one.places, one.evaluated_places);
+    if (moved && open_.insert(name + "\nmoved").second) Moved(trial, name, *moved, sink);
+    const std::optional<Recoded> recoded = FindRecoded(one.ids, one.evaluated_ids);
+    if (recoded && open_.insert(name + "\nrecoded").second) TellRecoded(trial, name, *recoded, sink);
+  }
+
+  void Moved(const query::Trial& trial, const std::string& name, const MovedPlaces& moved, Sink& sink) const {
+    std::string columns;
+    for (const auto& [from, to] : moved.columns) {
+      if (columns.size() > 120) break;
+      columns += fmt::format("{}{} as {}", columns.empty() ? "" : ", ", to, from);
+    }
+    Finding finding = FindingOn("moved", name, trial);
+    finding.what = moved.columns.empty()
+                       ? fmt::format("{} is {} in evaluations, compared with training", name, moved.how)
+                       : fmt::format("{} columns of {} are exchanged in evaluations, compared with training",
+                                     moved.columns.size(), name);
+    finding.why = fmt::format(
+        "{} of its places are unlike those of the training as they are ({:.3g} times what chance gives) and "
+        "like them if {} ({:.2g} times)",
+        moved.by_targets ? "correlations with the targets" : "means", moved.as_it_is,
+        moved.columns.empty() ? "it is taken so" : "columns are read so: " + columns, moved.moved);
+    finding.remedy =
+        "prepare training and evaluation inputs by one function; name columns in place of their order, and "
+        "look "
+        "at one row of each";
+    finding.causes =
+        moved.columns.empty()
+            ? std::vector<std::string>{"another reader with another order of axes or channels",
+                                       "a flip, rotation, transposition or reversal on one side only"}
+            : std::vector<std::string>{"columns in another order in one of the tables",
+                                       "columns that are joined or stacked in another order"};
+    finding.evidence = {
+        {"as_it_is", moved.as_it_is}, {"moved", moved.moved}, {"columns", moved.columns.size()}};
+    finding.threshold = "10 times what chance gives as they are, 3 times at most if moved (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  void TellRecoded(const query::Trial& trial, const std::string& name, const Recoded& recoded,
+                   Sink& sink) const {
+    Finding finding = FindingOn("recoded", name, trial);
+    finding.what = fmt::format("the ids of column {} of {} mean others in evaluations than in training",
+                               recoded.column, name);
+    finding.why = fmt::format(
+        "the targets of its {} ids differ on both sides, by far more than those of rows of one id; were they "
+        "the same ids, their mean targets would correlate by about {:.2f}: they do by {:.2f}",
+        recoded.ids, recoded.expected, recoded.r);
+    finding.remedy =
+        "make the table from names to ids once, from the training data, and use it for all sets; keep an id "
+        "for "
+        "names that it does not have";
+    finding.causes = {
+        "names that were numbered in each set by itself (factorize, LabelEncoder, a vocabulary)",
+        "a sorted list of names on one side, one in order of appearance on the other"};
+    finding.evidence = {{"column", recoded.column},
+                        {"ids", recoded.ids},
+                        {"correlation", recoded.r},
+                        {"expected", recoded.expected}};
+    finding.threshold = "a correlation of 0.3 at most, five standard errors below what is expected (Luff)";
+    sink.Report(std::move(finding));
+  }
+
   // Called when an evaluation may have ended. Compares its features with those of the training so far.
   void Judge(const query::Trial& trial, Sink& sink) {
     if (!turns_.alternate() && steps_ >= kSteps) {
       Targets(trial, sink);
     }
     targets_.Next();
+    for (auto& [name, one] : arrangements_) {
+      if (!turns_.alternate() && steps_ >= kSteps &&
+          one.evaluated_places.rows() + one.evaluated_ids.rows() > 0)
+        Arranged(trial, name, one, sink);
+      one.evaluated_places.Clear();
+      one.evaluated_ids.Clear();
+    }
     for (auto& [name, input] : inputs_) {
       if (input.evaluation.rows() == 0) continue;
       if (!turns_.alternate() && steps_ >= kSteps) {
@@ -350,9 +460,10 @@ class TrainValSkew final : public KeptRule {
 
   static constexpr std::int64_t kSteps = 8;  // by then, optimizers of adversaries have taken turns
   static constexpr std::int64_t kAbsentRows = 128;
-  static constexpr std::size_t kPairs = 3;  // of a table: one or two may go together by chance
-  static constexpr double kErrors = 5;      // standard errors of Fisher's transformed correlation
-  static constexpr double kAtMost = 0.999;  // its value stays finite
+  static constexpr std::size_t kMaxArranged = 4;  // inputs whose places are compared
+  static constexpr std::size_t kPairs = 3;        // of a table: one or two may go together by chance
+  static constexpr double kErrors = 5;            // standard errors of Fisher's transformed correlation
+  static constexpr double kAtMost = 0.999;        // its value stays finite
   const Limits limits_;
   Anchor last_;
   OptimizerTurns turns_;
@@ -362,6 +473,8 @@ class TrainValSkew final : public KeptRule {
   std::set<std::string> fed_back_;  // models that go on from what the graph has made
   std::map<std::string, Input> inputs_;
   TargetSkew targets_;
+  std::map<std::string, Arrangement> arrangements_;
+  Passes passes_;
   CollectedRows collected_;
 };
 
@@ -369,7 +482,8 @@ class TrainValSkew final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
-  spec.version = 7;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts
+  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: places and ids
+  spec.version = 8;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

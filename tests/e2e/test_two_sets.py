@@ -1,0 +1,27 @@
+"""Training and held-out data that do not fit together, as users prepare them, and the same programs without the mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Luff
+
+WRONG = [
+    ("labels_in_part", "LabelNoise", "part_of_other_rows"),
+    ("windows_at_random", "DataLeak", "windows"),
+    ("columns_moved", "TrainValSkew", "moved"),
+    ("ids_recoded", "TrainValSkew", "recoded"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "rule", "cause"), WRONG)
+def test_sets_that_do_not_fit_together_are_named(luff: Luff, wrong: str, rule: str, cause: str) -> None:
+    job = luff.run("two_sets.py", arguments=(wrong,))
+    leaders = {(f["rule"], f["cause"]) for f in job.findings if not f["leader"]}
+    assert (rule, cause) in leaders
+    assert job.findings[0]["rule"] == rule
+
+
+@pytest.mark.parametrize("right", [f"no_{wrong}" for wrong, _, _ in WRONG])
+def test_sets_that_fit_together_are_silent(luff: Luff, right: str) -> None:
+    assert luff.run("two_sets.py", arguments=(right,)).findings == []
