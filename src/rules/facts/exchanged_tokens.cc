@@ -8,7 +8,7 @@
 namespace luff::rules {
 namespace {
 
-constexpr std::size_t kLeast = 8;  // rows, and ids of a row
+constexpr std::size_t kLeastTokens = 8;  // rows, and ids of a row
 
 }  // namespace
 
@@ -20,11 +20,11 @@ std::optional<ExchangedTokens::Found> ExchangedTokens::Add(const StepView& view)
       const auto ids = LoadSample(view, *input.entry);
       if (ids == nullptr || ids->shape.size() != 2 || !ids->whole()) continue;
       const Rows rows = RowsOf(*ids);
-      if (rows.count < kLeast || rows.width < kLeast ||
+      if (rows.count < kLeastTokens || rows.width < kLeastTokens ||
           ElementsOf(call.target.whole_shape) != ids->values.size())
         continue;
       const std::size_t targets = call.target.values.size() / rows.width;  // rows that were kept
-      if (targets < kLeast) continue;
+      if (targets < kLeastTokens) continue;
       const auto text = [&](const std::vector<double>& values, std::size_t row, std::size_t from) {
         const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * rows.width + from);
         return std::vector<double>(begin, begin + static_cast<std::ptrdiff_t>(rows.width - 1));

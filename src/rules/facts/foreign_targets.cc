@@ -9,19 +9,20 @@
 namespace luff::rules {
 namespace {
 
-constexpr std::size_t kLeastRows = 8, kMostRows = 128;  // of a batch
-constexpr std::size_t kMostWidth = 4096;                // numbers of a target
+constexpr std::size_t kForeignRows = 8, kForeignMostRows = 128;  // of a batch
+constexpr std::size_t kMostWidth = 4096;                         // numbers of a target
 constexpr std::size_t kMostProducts = std::size_t{1} << 21;
 constexpr std::size_t kMostClasses = 1000;
-constexpr double kLargest = 1e30;
+constexpr double kForeignLargest = 1e30;
 constexpr double kLeastDefinite = 48;  // rows of either side
 constexpr double kLeastWrong = 32;
 constexpr double kRightThere = 0.1;  // share of evaluations' targets that may be wrong
 constexpr double kMostOthers = 0.9;  // more is no part, and the model would know nothing
 constexpr double kAsDefinite =
     1.6;  // ratio of the two sides' medians: else the model is another one in training
+constexpr double kSpreadErrors = 4;  // of a chi-square test of labels
 constexpr double kRankErrors = 4, kRankBand = 0.12;
-constexpr std::size_t kMostGroups = 8;  // of classes: more are put together
+constexpr std::int64_t kMostGroups = 8;  // of classes: more are put together
 constexpr double kLeastGroup = 12, kGroups = 0.75;
 
 double Median(std::vector<double> values) {
@@ -41,6 +42,7 @@ void ForeignTargets::Row::VisitFields(Fields& io) {
   io("expected", expected);
   io("rank", rank);
   io("group", group);
+  io("label", label);
 }
 
 void ForeignTargets::Sums::Add(const Row& row) {
@@ -55,9 +57,9 @@ void ForeignTargets::Sums::Add(const Row& row) {
 std::vector<ForeignTargets::Row> ForeignTargets::OfClasses(const ClassRows& all, std::uint64_t seed) {
   std::vector<Row> rows;
   std::vector<std::size_t> used;
-  for (std::size_t i = 0; i < all.rows && used.size() < kMostRows; ++i)
+  for (std::size_t i = 0; i < all.rows && used.size() < kForeignMostRows; ++i)
     if (all.ids[i] >= 0 && all.ids[i] < static_cast<double>(all.classes)) used.push_back(i);
-  if (used.size() < kLeastRows) return rows;
+  if (used.size() < kForeignRows) return rows;
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> uniform(0, 1);
   std::vector<double> counts(all.classes);
@@ -72,9 +74,10 @@ std::vector<ForeignTargets::Row> ForeignTargets::OfClasses(const ClassRows& all,
     const auto own = static_cast<std::size_t>(all.ids[i]);
     Row row;
     row.definite = scores[best] - second;
-    row.group = static_cast<std::int64_t>(best % kMostGroups);
+    row.group = static_cast<std::int64_t>(best);
+    row.label = static_cast<std::int64_t>(own);
     row.expected = 1 - counts[best] / count;
-    if (!(row.definite < kLargest)) continue;  // NaN, too
+    if (!(row.definite < kForeignLargest)) continue;  // NaN, too
     if (own != best) {
       double better = 0;
       double equal = 0;
@@ -99,19 +102,19 @@ std::vector<ForeignTargets::Row> ForeignTargets::OfNumbers(const LossCall& call,
       call.output.values.size() != call.target.values.size())
     return rows;
   const auto all = static_cast<std::size_t>(std::max<std::int64_t>(call.output.shape[0], 0));
-  if (all < kLeastRows || call.target.shape.empty() || call.target.shape[0] != call.output.shape[0])
+  if (all < kForeignRows || call.target.shape.empty() || call.target.shape[0] != call.output.shape[0])
     return rows;
   const std::size_t width = call.output.values.size() / all;
   if (width == 0 || width > kMostWidth || width * all != call.output.values.size()) return rows;
-  std::size_t count = std::min(all, kMostRows);
+  std::size_t count = std::min(all, kForeignMostRows);
   while (count * count * width > kMostProducts) --count;
-  if (count < kLeastRows) return rows;
+  if (count < kForeignRows) return rows;
   std::vector<double> answers(call.output.values.begin(),
                               call.output.values.begin() + static_cast<std::ptrdiff_t>(count * width));
   const double* targets = call.target.values.data();
   for (std::size_t i = 0; i < answers.size(); ++i) {
     if (formula == Formula::kBce) answers[i] = Logit(answers[i]);
-    if (!(std::abs(answers[i]) < kLargest) || !(std::abs(targets[i]) < kLargest)) return rows;
+    if (!(std::abs(answers[i]) < kForeignLargest) || !(std::abs(targets[i]) < kForeignLargest)) return rows;
   }
   std::vector<double> mean(width);
   std::vector<double> shown = answers;  // as probabilities
@@ -186,6 +189,35 @@ void ForeignTargets::Keep(std::vector<Row> rows, bool train, const std::vector<s
   if (kept.size() > kKept) kept.erase(kept.begin(), kept.end() - static_cast<std::ptrdiff_t>(kKept));
 }
 
+bool ForeignTargets::SpreadAsAll(double least) const {
+  std::map<std::int64_t, double> all;                              // rows of each label
+  std::map<std::int64_t, std::map<std::int64_t, double>> answers;  // wrong rows, by answer and label
+  double rows = 0;
+  for (const Row& row : trained_) {
+    if (row.label < 0) continue;
+    all[row.label] += 1;
+    rows += 1;
+    if (row.definite >= least && row.rank >= 0) answers[row.group][row.label] += 1;
+  }
+  double sum = 0;
+  double freedom = 0;
+  for (const auto& [answer, labels] : answers) {
+    double wrong = 0;
+    for (const auto& [label, count] : labels) wrong += count;
+    const auto right = all.find(answer);
+    const double others = rows - (right == all.end() ? 0 : right->second);
+    for (const auto& [label, count] : all) {
+      if (label == answer) continue;
+      const double expected = wrong * count / others;
+      const auto found = labels.find(label);
+      sum += std::pow((found == labels.end() ? 0 : found->second) - expected, 2) / expected;
+      freedom += 1;
+    }
+    freedom -= 1;
+  }
+  return freedom < 1 || sum - freedom <= kSpreadErrors * std::sqrt(2 * freedom);
+}
+
 std::optional<ForeignTargets::Found> ForeignTargets::Judge(const Limits& limits) const {
   const auto definite_of = [](const std::vector<Row>& rows) {
     std::vector<double> values;
@@ -209,7 +241,7 @@ std::optional<ForeignTargets::Found> ForeignTargets::Judge(const Limits& limits)
   for (const Row& row : trained_) {
     if (row.definite < least) continue;
     trained.Add(row);
-    groups[row.group].Add(row);
+    groups[row.group % kMostGroups].Add(row);
     if (row.definite >= most) top.Add(row);
   }
   if (evaluated.rows < kLeastDefinite || trained.rows < kLeastDefinite || trained.wrong < kLeastWrong ||
@@ -226,6 +258,7 @@ std::optional<ForeignTargets::Found> ForeignTargets::Judge(const Limits& limits)
     return std::nullopt;
   const double error = std::sqrt(top.wrong + 1) / std::max(top.expected, 1e-9);
   if (top.share() + error < trained.share() || 2 * top.share() < trained.share()) return std::nullopt;
+  if (!SpreadAsAll(least)) return std::nullopt;
   double judged = 0;
   double alike = 0;
   std::size_t unlike_groups = 0;

@@ -46,11 +46,14 @@ class ForeignTargets {
   struct Row {
     std::uint64_t key = 0;
     double definite = 0;
-    double expected = 0;     // chance that a target of another row is wrong
-    double rank = -1;        // of a wrong target among the wrong ones, 0 to 1; -1: it is right
-    std::int64_t group = 0;  // kind of the answer: its class, or which side of the mean
+    double expected = 0;      // chance that a target of another row is wrong
+    double rank = -1;         // of a wrong target among the wrong ones, 0 to 1; -1: it is right
+    std::int64_t group = 0;   // kind of the answer: its class, or which side of the mean
+    std::int64_t label = -1;  // class that the target names; -1: there are no classes
     void VisitFields(Fields& io);
   };
+  // Whether labels of wrong rows are spread over the other classes as all labels are, for each answer.
+  [[nodiscard]] bool SpreadAsAll(double least) const;
   struct Sums {
     double rows = 0, wrong = 0, expected = 0, ranks = 0;
     void Add(const Row& row);

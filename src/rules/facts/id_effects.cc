@@ -8,12 +8,14 @@
 namespace luff::rules {
 namespace {
 
-constexpr double kLargest = 1e30;
+constexpr double kLargestTarget = 1e30;
 constexpr double kTrainingRows = 8, kEvaluationRows = 4;
 constexpr std::size_t kLeastIds = 6;
-constexpr double kTells = 8;   // standard errors of F
-constexpr double kErrors = 5;  // of the transformed correlation
-constexpr double kUnrelated = 0.3, kAtMost = 0.99;
+constexpr std::size_t kLeastCounted = 8;
+constexpr double kLeastCountedRows = 64, kUnlikeIds = 8, kLikeIds = 4;
+constexpr double kTells = 8;        // standard errors of F
+constexpr double kMeansErrors = 5;  // of the transformed correlation
+constexpr double kUnrelated = 0.3, kMeansAtMost = 0.99;
 constexpr double kOtherTarget = 0.6;  // correlation with the means of another target, or the opposite ones
 
 // How far the ids' means differ: between ids over within ids.
@@ -45,7 +47,7 @@ Means MeansOf(const std::vector<const IdEffects::Sums*>& ids, std::size_t k) {
   return means;
 }
 
-double Correlation(const std::vector<double>& a, const std::vector<double>& b) {
+double CorrelationOfMeans(const std::vector<double>& a, const std::vector<double>& b) {
   const auto n = static_cast<double>(a.size());
   double x = 0;
   double y = 0;
@@ -61,34 +63,53 @@ double Correlation(const std::vector<double>& a, const std::vector<double>& b) {
   return xx > 0 && yy > 0 ? std::clamp(xy / std::sqrt(xx) / std::sqrt(yy), -1.0, 1.0) : 1;
 }
 
+// How unlike two distributions of ids are: a chi-square test of their counts, in standard errors. Nothing if
+// there are too few.
+std::optional<double> UnlikeCounts(const IdEffects::Column& one, const IdEffects::Column& other) {
+  std::map<std::int64_t, std::array<double, 2>> counts;
+  std::array<double, 2> rows{};
+  for (const auto& [id, sums] : one) counts[id][0] = sums.all, rows[0] += sums.all;
+  for (const auto& [id, sums] : other) counts[id][1] = sums.all, rows[1] += sums.all;
+  if (one.size() < kLeastCounted || other.size() < kLeastCounted ||
+      std::min(rows[0], rows[1]) < kLeastCountedRows)
+    return std::nullopt;
+  double sum = 0;
+  for (const auto& [id, count] : counts) {
+    for (std::size_t side = 0; side < 2; ++side) {
+      const double expected = (count[0] + count[1]) * rows[side] / (rows[0] + rows[1]);
+      sum += (count[side] - expected) * (count[side] - expected) / expected;
+    }
+  }
+  const auto freedom = static_cast<double>(counts.size() - 1);
+  return (sum - freedom) / std::sqrt(2 * freedom);
+}
+
 }  // namespace
 
-void IdEffects::Add(const SampleValues& input, const SampleValues& target) {
+void IdEffects::Add(const SampleValues& input, const SampleValues* target) {
   const Rows rows = RowsOf(input);
-  const Rows wanted = RowsOf(target);
-  if (rows.count == 0 || input.shape.size() > 2 || rows.width > kMaxColumns || wanted.count != rows.count)
-    return;
-  const bool classes = IsIds(target.dtype);
-  if (classes && wanted.width != 1) return;
+  if (rows.count == 0 || input.shape.size() > 2 || rows.width > kMaxColumns) return;
   if (columns_.size() != rows.width) {
-    if (any_) return;  // another input of this name
+    if (rows_ > 0) return;  // another input of this name
     columns_.resize(rows.width);
     unfit_.assign(rows.width, 0);
   }
+  const Rows wanted = target != nullptr ? RowsOf(*target) : Rows();
+  const bool classes = target != nullptr && IsIds(target->dtype);
+  const bool targets = wanted.count == rows.count && (!classes || wanted.width == 1);
   for (std::size_t row = 0; row < rows.count; ++row) {
     std::array<double, kMaxTargets> y{};
-    bool finite = true;
-    for (std::size_t k = 0; k < kMaxTargets; ++k) {
+    bool finite = targets;
+    for (std::size_t k = 0; targets && k < kMaxTargets; ++k) {
       if (classes) {
-        y[k] = target.values[row] == static_cast<double>(k) ? 1 : 0;
+        y[k] = target->values[row] == static_cast<double>(k) ? 1 : 0;
       } else if (k < wanted.width) {
-        y[k] = target.values[row * wanted.width + k];
+        y[k] = target->values[row * wanted.width + k];
       }
-      finite = finite && std::abs(y[k]) < kLargest;
+      finite = finite && std::abs(y[k]) < kLargestTarget;
     }
-    if (!finite) continue;
-    if (!any_) reference_ = y;
-    any_ = true;
+    if (finite && !any_) reference_ = y;
+    any_ = any_ || finite;
     rows_ += 1;
     for (std::size_t f = 0; f < rows.width; ++f) {
       if (unfit_[f] != 0) continue;
@@ -104,6 +125,8 @@ void IdEffects::Add(const SampleValues& input, const SampleValues& target) {
       }
       ids_ += fresh ? 1 : 0;
       Sums& sums = columns_[f][id];
+      sums.all += 1;
+      if (!finite) continue;
       sums.rows += 1;
       for (std::size_t k = 0; k < kMaxTargets; ++k) {
         const double d = y[k] - reference_[k];
@@ -153,15 +176,33 @@ std::optional<Recoded> FindRecoded(const IdEffects& training, const IdEffects& e
       bool other = false;
       for (std::size_t j = 0; j < all.size(); ++j) {
         if (all[j].f < least) continue;
-        const double same = Correlation(t.of_id, all[j].of_id);
+        const double same = CorrelationOfMeans(t.of_id, all[j].of_id);
         other = other || same <= -kOtherTarget || (j != k && same >= kOtherTarget);
       }
       if (other) continue;
-      const double r = Correlation(t.of_id, e.of_id);
-      const double expected = std::min(std::sqrt((1 - 1 / t.f) * (1 - 1 / e.f)), kAtMost);
-      if (r <= kUnrelated &&
-          std::atanh(expected) - std::atanh(std::max(r, -kAtMost)) >= kErrors / std::sqrt(count - 3))
+      const double r = CorrelationOfMeans(t.of_id, e.of_id);
+      const double expected = std::min(std::sqrt((1 - 1 / t.f) * (1 - 1 / e.f)), kMeansAtMost);
+      if (r <= kUnrelated && std::atanh(expected) - std::atanh(std::max(r, -kMeansAtMost)) >=
+                                 kMeansErrors / std::sqrt(count - 3))
         return Recoded{f, trained.size(), r, expected};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ExchangedIds> FindExchanged(const std::vector<IdColumn>& columns) {
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    for (std::size_t j = i + 1; j < columns.size(); ++j) {
+      const IdColumn& a = columns[i];
+      const IdColumn& b = columns[j];
+      const std::optional<double> own = UnlikeCounts(*a.training, *a.evaluation);
+      const std::optional<double> other_own = UnlikeCounts(*b.training, *b.evaluation);
+      const std::optional<double> cross = UnlikeCounts(*a.training, *b.evaluation);
+      const std::optional<double> other_cross = UnlikeCounts(*b.training, *a.evaluation);
+      if (!own || !other_own || !cross || !other_cross) continue;
+      const double least = std::min(*own, *other_own);
+      const double most = std::max(*cross, *other_cross);
+      if (least >= kUnlikeIds && most <= kLikeIds) return ExchangedIds{a.name, b.name, least, most};
     }
   }
   return std::nullopt;

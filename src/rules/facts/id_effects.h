@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "rules/facts/loss_call.h"
@@ -20,9 +21,11 @@ class IdEffects {
   static constexpr double kLargestId = 4096;
 
   struct Sums {
-    double rows = 0;
+    double all = 0;                             // rows
+    double rows = 0;                            // of them with targets
     std::array<double, kMaxTargets> y{}, yy{};  // less the first target of all
     void VisitFields(Fields& io) {
+      io("all", all);
       io("rows", rows);
       io("y", y);
       io("yy", yy);
@@ -30,10 +33,10 @@ class IdEffects {
   };
   using Column = std::map<std::int64_t, Sums>;
 
-  /// Adds a batch with one target or more for each row. Ignored: other shapes, targets that are not finite.
-  /// Of class ids, whether it is one of the first kMaxTargets classes is looked at. A column with other
-  /// numbers, or beyond the bounds, is no longer looked at.
-  void Add(const SampleValues& input, const SampleValues& target);
+  /// Adds a batch. `target` may be null; it counts if it has a row for each of the input, and is finite. Of
+  /// class ids, whether it is one of the first kMaxTargets classes is looked at. A column with other numbers,
+  /// or beyond the bounds, is no longer looked at.
+  void Add(const SampleValues& input, const SampleValues* target);
   void Clear() { *this = {}; }
   [[nodiscard]] double rows() const noexcept { return rows_; }
   [[nodiscard]] const std::vector<Column>& columns() const noexcept { return columns_; }
@@ -45,7 +48,7 @@ class IdEffects {
   std::array<double, kMaxTargets> reference_{};
   std::size_t ids_ = 0;
   double rows_ = 0;
-  bool any_ = false;
+  bool any_ = false;  // some row had targets
 };
 
 /// A column whose ids tell the target on both sides, but not the same ids.
@@ -61,5 +64,23 @@ struct Recoded {
 /// Not if another of the targets belongs to these means, or the same one with the opposite sign: then targets
 /// changed, not ids.
 [[nodiscard]] std::optional<Recoded> FindRecoded(const IdEffects& training, const IdEffects& evaluation);
+
+/// A column of ids on both sides.
+struct IdColumn {
+  std::string name;
+  const IdEffects::Column* training = nullptr;
+  const IdEffects::Column* evaluation = nullptr;
+};
+/// Two columns that hold each other's ids in evaluations.
+struct ExchangedIds {
+  std::string first, second;
+  double as_they_are = 0,
+         exchanged = 0;  // standard errors of frequencies: the smaller one, and the larger one
+};
+
+/// Looks for two columns whose frequencies of ids are unlike in training and evaluation (a chi-square test,
+/// eight standard errors above what chance gives), each of which is like the other one of the training (four
+/// at most). Eight ids and 64 rows on either side.
+[[nodiscard]] std::optional<ExchangedIds> FindExchanged(const std::vector<IdColumn>& columns);
 
 }  // namespace luff::rules

@@ -10,14 +10,15 @@
 namespace luff::rules {
 namespace {
 
-constexpr double kLargest = 1e30;
-constexpr double kLeastRows = 64;
-constexpr std::size_t kLeastPlaces = 4;
+constexpr double kLargestPlace = 1e30;
+constexpr double kPlacesRows = 64;
+constexpr std::size_t kFewestPlaces = 4;
 constexpr double kUnlike = 10, kLike = 3;  // mean squared differences, in squared standard errors
 constexpr std::size_t kMostColumns = 128;
-constexpr double kFar = 6, kNear = 3.5;  // standard errors: of places that moved, and of those that are alike
+constexpr double kMovedErrors = 6,
+                 kSameErrors = 3.5;  // standard errors: of places that moved, and of those that are alike
 // What a moved column must differ by: deviations, the logarithm of their ratio, a transformed correlation.
-constexpr double kShift = 0.4, kSpread = 0.4, kTogether = 0.25;
+constexpr double kShift = 0.4, kSpread = 0.4, kMovedTogether = 0.25;
 constexpr double kSpreadError = 1.2;  // of the logarithm of a deviation, times the root of rows: kurtosis 6
 
 // Squares of `block` x `block` pixels; 0: the input has no places.
@@ -29,10 +30,12 @@ struct Grid {
 Grid GridOf(const std::vector<std::int64_t>& whole) {
   Grid grid;
   if (whole.size() < 2 || whole.size() > 4) return grid;
-  std::vector<std::int64_t> shape(whole.begin() + 1, whole.end());
+  std::vector<std::int64_t> shape;
   std::int64_t places = 1;
-  for (const std::int64_t size : shape) {
+  for (std::size_t axis = 1; axis < whole.size(); ++axis) {
+    const std::int64_t size = whole[axis];
     if (size <= 0 || size > 8192) return grid;
+    shape.push_back(size);
     places *= size;
   }
   const auto most = static_cast<std::int64_t>(InputPlaces::kMaxPlaces);
@@ -89,7 +92,7 @@ std::vector<std::vector<double>> TargetsOf(const SampleValues& target, std::size
       std::copy_n(values, std::min(width, one.size()), one.begin());
     }
     for (const double value : one)
-      if (!(std::abs(value) < kLargest)) return {};
+      if (!(std::abs(value) < kLargestPlace)) return {};
     all.push_back(std::move(one));
   }
   return all;
@@ -99,7 +102,7 @@ using Move = std::function<std::size_t(std::size_t)>;  // place of an evaluation
 
 // The mean squared difference of places in squared standard errors, over those that vary; `places`: their
 // number.
-double Unlike(const InputPlaces& t, const InputPlaces& e, const Move& move, std::size_t* places) {
+double UnlikeByValues(const InputPlaces& t, const InputPlaces& e, const Move& move, std::size_t* places) {
   double sum = 0;
   *places = 0;
   for (std::size_t i = 0; i < e.places(); ++i) {
@@ -193,16 +196,17 @@ Apart ApartOf(const InputPlaces& t, const InputPlaces& e, std::size_t i, std::si
   const auto take = [&](double difference, double its_error, double least) {
     apart.errors = std::max(apart.errors, std::abs(difference) / its_error);
     apart.clearly =
-        apart.clearly || (std::abs(difference) >= least && std::abs(difference) >= kFar * its_error);
+        apart.clearly || (std::abs(difference) >= least && std::abs(difference) >= kMovedErrors * its_error);
   };
   const double a = e.variance(i);
   const double b = t.variance(j);
   if (!(a > 0) || !(b > 0)) return {a == b && e.mean(i) == t.mean(j) ? 0 : HUGE_VAL, false};
   take((e.mean(i) - t.mean(j)) / std::sqrt(0.5 * (a + b)), error, kShift);
   take(0.5 * std::log(a / b), kSpreadError * error, kSpread);
-  if (e.answered() < kLeastRows || t.answered() < kLeastRows) return apart;
+  if (e.answered() < kPlacesRows || t.answered() < kPlacesRows) return apart;
   const double of_z = std::sqrt(1 / (e.answered() - 3) + 1 / (t.answered() - 3));
-  for (std::size_t k = 0; k < InputPlaces::kMaxTargets; ++k) take(e.z(i, k) - t.z(j, k), of_z, kTogether);
+  for (std::size_t k = 0; k < InputPlaces::kMaxTargets; ++k)
+    take(e.z(i, k) - t.z(j, k), of_z, kMovedTogether);
   return apart;
 }
 
@@ -215,10 +219,16 @@ bool IsFlag(const InputPlaces& sums, std::size_t i) {
 
 // Whether the place goes together with the targets as before, but with the opposite sign: targets changed.
 bool IsInverted(const InputPlaces& t, const InputPlaces& e, std::size_t i) {
-  if (e.answered() < kLeastRows || t.answered() < kLeastRows) return false;
+  const double a = e.variance(i);
+  const double b = t.variance(i);
+  if (e.answered() < kPlacesRows || t.answered() < kPlacesRows || !(a > 0) || !(b > 0)) return false;
+  const double of_values = std::sqrt(1 / e.rows() + 1 / t.rows());
+  if (std::abs(e.mean(i) - t.mean(i)) / std::sqrt(0.5 * (a + b)) > kSameErrors * of_values ||
+      std::abs(0.5 * std::log(a / b)) > kSameErrors * kSpreadError * of_values)
+    return false;
   const double error = std::sqrt(1 / (e.answered() - 3) + 1 / (t.answered() - 3));
   for (std::size_t k = 0; k < InputPlaces::kMaxTargets; ++k)
-    if (std::abs(e.z(i, k) + t.z(i, k)) > kNear * error) return false;
+    if (std::abs(e.z(i, k) + t.z(i, k)) > kSameErrors * error) return false;
   return true;
 }
 
@@ -237,7 +247,7 @@ std::optional<MovedPlaces> ExchangedColumns(const InputPlaces& t, const InputPla
   double after = 0;
   for (const std::size_t i : far) {
     std::size_t best = i;
-    double least = kNear;
+    double least = kSameErrors;
     for (const std::size_t j : far) {
       const double errors = ApartOf(t, e, i, j).errors;
       if (j != i && errors < least && !taken.contains(j)) {
@@ -283,7 +293,8 @@ void InputPlaces::Add(const SampleValues& input, const SampleValues* target) {
       target != nullptr ? TargetsOf(*target, rows.count) : std::vector<std::vector<double>>();
   for (std::size_t row = 0; row < rows.count; ++row) {
     const std::vector<double> values = PlacesOf(&input.values[row * rows.width], grid);
-    if (!std::all_of(values.begin(), values.end(), [](double x) { return std::abs(x) < kLargest; })) continue;
+    if (!std::all_of(values.begin(), values.end(), [](double x) { return std::abs(x) < kLargestPlace; }))
+      continue;
     if (rows_++ == 0) reference_ = values;
     if (!targets.empty()) {
       answered_ += 1;
@@ -348,22 +359,22 @@ void InputPlaces::VisitFields(Fields& io) {
 }
 
 std::optional<MovedPlaces> FindMoved(const InputPlaces& training, const InputPlaces& evaluation) {
-  if (training.shape() != evaluation.shape() || training.places() < 2 || training.rows() < kLeastRows ||
-      evaluation.rows() < kLeastRows)
+  if (training.shape() != evaluation.shape() || training.places() < 2 || training.rows() < kPlacesRows ||
+      evaluation.rows() < kPlacesRows)
     return std::nullopt;
   const Move stays = [](std::size_t i) { return i; };
-  const bool answered = training.answered() >= kLeastRows && evaluation.answered() >= kLeastRows;
+  const bool answered = training.answered() >= kPlacesRows && evaluation.answered() >= kPlacesRows;
   std::size_t places = 0;
-  const double values = Unlike(training, evaluation, stays, &places);
+  const double values = UnlikeByValues(training, evaluation, stays, &places);
   const double targets = answered ? UnlikeByTargets(training, evaluation, stays) : 0;
   std::optional<MovedPlaces> best;
-  if (training.places() >= kLeastPlaces && (values >= kUnlike || targets >= kUnlike)) {
+  if (training.places() >= kFewestPlaces && (values >= kUnlike || targets >= kUnlike)) {
     for (const NamedMove& one : MovesOf(training.shape())) {
-      const double moved = Unlike(training, evaluation, one.move, &places);
+      const double moved = UnlikeByValues(training, evaluation, one.move, &places);
       const double by_targets = answered ? UnlikeByTargets(training, evaluation, one.move) : 0;
       // Both must be alike then.
       if (moved > kLike || by_targets > kLike) continue;
-      const bool seen = places >= kLeastPlaces && values >= kUnlike * std::max(moved, 1.0);
+      const bool seen = places >= kFewestPlaces && values >= kUnlike * std::max(moved, 1.0);
       const bool seen_by_targets = targets >= kUnlike * std::max(by_targets, 1.0);
       if ((!seen && !seen_by_targets) || (best && best->moved <= std::max(moved, by_targets))) continue;
       best = MovedPlaces{one.how, {}, !seen, seen ? values : targets, std::max(moved, by_targets)};

@@ -8,11 +8,11 @@
 namespace luff::rules {
 namespace {
 
-constexpr std::size_t kLeastPlaces = 8, kMostPlaces = 1024, kMostValues = 16384;
-constexpr std::size_t kLevels = 8;       // different values in a stretch that cannot repeat by chance
-constexpr std::size_t kMostRows = 64;    // of a batch
-constexpr std::size_t kMostShifts = 64;  // places at which a window is compared
-constexpr std::uint64_t kStateBits = (1ULL << 52) - 1;
+constexpr std::size_t kWindowPlaces = 8, kWindowMostPlaces = 1024, kWindowValues = 4096;
+constexpr std::size_t kWindowLevels = 8;  // different values in a stretch that cannot repeat by chance
+constexpr std::size_t kWindowRows = 64;   // of a batch
+constexpr std::size_t kMostShifts = 64;   // places at which a window is compared
+constexpr std::uint64_t kWindowBits = (1ULL << 52) - 1;
 
 // Windows, place by place.
 struct Windows {
@@ -20,16 +20,16 @@ struct Windows {
   std::vector<double> values;
 
   [[nodiscard]] std::uint64_t Hash(std::size_t row, std::size_t from, std::size_t size) const {
-    return HashBytes(&values[(row * places + from) * width], size * width * sizeof(double)) & kStateBits;
+    return HashBytes(&values[(row * places + from) * width], size * width * sizeof(double)) & kWindowBits;
   }
   [[nodiscard]] bool Tells(std::size_t row, std::size_t from, std::size_t size) const {
     std::set<double> levels;
     const double* begin = &values[(row * places + from) * width];
-    for (std::size_t i = 0; i < size * width && levels.size() < kLevels; ++i) {
+    for (std::size_t i = 0; i < size * width && levels.size() < kWindowLevels; ++i) {
       if (!(begin[i] == begin[i])) return false;
       levels.insert(begin[i]);
     }
-    return levels.size() >= kLevels;
+    return levels.size() >= kWindowLevels;
   }
 };
 
@@ -37,13 +37,13 @@ Windows WindowsOf(const SampleValues& sample) {
   Windows windows;
   const Rows rows = RowsOf(sample);
   const std::size_t axes = sample.shape.size();
-  if (rows.count == 0 || axes < 2 || axes > 3 || rows.width > kMostValues) return windows;
+  if (rows.count == 0 || axes < 2 || axes > 3 || rows.width > kWindowValues) return windows;
   const auto second = static_cast<std::size_t>(sample.shape[1]);
   const auto third = axes == 3 ? static_cast<std::size_t>(sample.shape[2]) : 1;
   const bool last = second < third;  // channels first
   const std::size_t places = last ? third : second;
-  if (places < kLeastPlaces || places > kMostPlaces) return windows;
-  windows.count = std::min(rows.count, kMostRows);
+  if (places < kWindowPlaces || places > kWindowMostPlaces) return windows;
+  windows.count = std::min(rows.count, kWindowRows);
   windows.places = places;
   windows.width = last ? second : third;
   windows.values.resize(windows.count * rows.width);

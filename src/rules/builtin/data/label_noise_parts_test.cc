@@ -152,8 +152,8 @@ TEST(LabelNoiseParts, APartOfTheLabelsOfOtherRows_IsNamed_WithItsShare) {
     }
   }
   // Dropout hides nothing of it, unless hardly anything is left of the model.
-  EXPECT_EQ(OfClasses({.other = 0.5, .noise = 1.5, .dropout = 0.5}).size(), 1U);
-  EXPECT_TRUE(OfClasses({.other = 0.5, .noise = 1.5, .dropout = 0.9}).empty());
+  EXPECT_EQ(OfClasses({.other = 0.5, .noise = 1, .dropout = 0.5}).size(), 1U);
+  EXPECT_TRUE(OfClasses({.other = 0.5, .noise = 1, .dropout = 0.9}).empty());
 }
 
 TEST(LabelNoiseParts, APartOfTheNumbersOfOtherRows_IsNamed) {

@@ -147,9 +147,8 @@ class TrainValSkew final : public KeptRule {
       if (sample == nullptr) continue;
       Arrangement& one = arrangements_[name];
       if (sample->is_float()) (train ? one.places : one.evaluated_places).Add(*sample, target);
-      // Rows that come again would make chance look certain.
-      if (target != nullptr && (!train || passes_.count() <= 1))
-        (train ? one.ids : one.evaluated_ids).Add(*sample, *target);
+      // Rows that come again would make chance look certain; a few pairs of ids do in any data.
+      if (!train || passes_.count() < kOnePass) (train ? one.ids : one.evaluated_ids).Add(*sample, target);
     }
   }
 
@@ -159,6 +158,33 @@ class TrainValSkew final : public KeptRule {
     if (moved && open_.insert(name + "\nmoved").second) Moved(trial, name, *moved, sink);
     const std::optional<Recoded> recoded = FindRecoded(one.ids, one.evaluated_ids);
     if (recoded && open_.insert(name + "\nrecoded").second) TellRecoded(trial, name, *recoded, sink);
+  }
+
+  // Reports columns or arguments of ids that hold each other's ids in evaluations.
+  void Exchanged(const query::Trial& trial, Sink& sink) {
+    std::vector<IdColumn> columns;
+    for (const auto& [name, one] : arrangements_) {
+      const std::size_t count = std::min(one.ids.columns().size(), one.evaluated_ids.columns().size());
+      for (std::size_t f = 0; f < count && columns.size() < kMaxIdColumns; ++f)
+        columns.push_back({count > 1 ? fmt::format("column {} of {}", f, name) : name, &one.ids.columns()[f],
+                           &one.evaluated_ids.columns()[f]});
+    }
+    const std::optional<ExchangedIds> found = FindExchanged(columns);
+    if (!found || !open_.insert("\nexchanged").second) return;
+    Finding finding = FindingOn("exchanged", "", trial);
+    finding.what = fmt::format("{} and {} are swapped: evaluations and training give them each other's ids",
+                               found->first, found->second);
+    finding.why = fmt::format(
+        "ids of each are {:.3g} standard errors or more away from being as frequent in evaluations as in "
+        "training, "
+        "and {:.2g} at most if the two are exchanged",
+        found->as_they_are, found->exchanged);
+    finding.remedy = "call the model with the same order of arguments, or of columns, in both; name them";
+    finding.causes = {"two arguments in the wrong order in one of the calls",
+                      "columns in another order in one of the tables"};
+    finding.evidence = {{"as_they_are", found->as_they_are}, {"exchanged", found->exchanged}};
+    finding.threshold = "8 standard errors as they are, 4 at most if exchanged (Luff)";
+    sink.Report(std::move(finding));
   }
 
   void Moved(const query::Trial& trial, const std::string& name, const MovedPlaces& moved, Sink& sink) const {
@@ -223,6 +249,7 @@ class TrainValSkew final : public KeptRule {
       Targets(trial, sink);
     }
     targets_.Next();
+    if (!turns_.alternate() && steps_ >= kSteps) Exchanged(trial, sink);
     for (auto& [name, one] : arrangements_) {
       if (!turns_.alternate() && steps_ >= kSteps &&
           one.evaluated_places.rows() + one.evaluated_ids.rows() > 0)
@@ -461,9 +488,11 @@ class TrainValSkew final : public KeptRule {
   static constexpr std::int64_t kSteps = 8;  // by then, optimizers of adversaries have taken turns
   static constexpr std::int64_t kAbsentRows = 128;
   static constexpr std::size_t kMaxArranged = 4;  // inputs whose places are compared
-  static constexpr std::size_t kPairs = 3;        // of a table: one or two may go together by chance
-  static constexpr double kErrors = 5;            // standard errors of Fisher's transformed correlation
-  static constexpr double kAtMost = 0.999;        // its value stays finite
+  static constexpr std::size_t kMaxIdColumns = 32;
+  static constexpr double kOnePass = 1.5;
+  static constexpr std::size_t kPairs = 3;  // of a table: one or two may go together by chance
+  static constexpr double kErrors = 5;      // standard errors of Fisher's transformed correlation
+  static constexpr double kAtMost = 0.999;  // its value stays finite
   const Limits limits_;
   Anchor last_;
   OptimizerTurns turns_;

@@ -169,7 +169,7 @@ TEST(TrainValSkewPlaces, ImagesThatLieOtherwise_AreNamed_AndHowTheyDo) {
 
 TEST(TrainValSkewPlaces, LargeImages_AreComparedInSquares) {
   const auto findings =
-      Told({.shape = {3, 48, 48}, .batches = 6, .eval_batches = 4}, Image(48, 48, [](int c, int y, int x) {
+      Told({.shape = {3, 48, 48}, .batches = 10, .eval_batches = 4}, Image(48, 48, [](int c, int y, int x) {
              return static_cast<std::size_t>((c * 48 + 47 - y) * 48 + x);
            }));
   ASSERT_EQ(findings.size(), 1U);
@@ -206,7 +206,7 @@ Maker Cities(const std::function<int(int)>& code, double drift = 0, double effec
     const int city = static_cast<int>((*random)() % 12);
     const double mean = effect * std::sin(7.0 * city) + (train ? 0 : drift * std::cos(5.0 * city));
     const double target = (mean + Draw(random)) * (train ? 1 : sign);
-    return Row{{static_cast<double>(train ? city : code(city)), static_cast<double>((*random)() % 7)},
+    return Row{{static_cast<double>(train ? city : code(city)), static_cast<double>((*random)() % 100000)},
                classes ? (target > 0 ? 1.0 : 0.0) : target};
   };
 }
@@ -239,6 +239,43 @@ TEST(TrainValSkewPlaces, IdsWhoseTargetsChange_SayLittle_OrAreOthers_AreSilent) 
   // The same few rows again and again: ids that tell nothing seem to tell something.
   EXPECT_TRUE(
       Told({.shape = {2}, .type = DType::kInt64, .batches = 60, .drawn = 3}, Cities(other, 0, 0)).empty());
+}
+
+// Users, who come alike often, and items, some of which are popular. `swapped`: in training. `drift`: other
+// items are popular in evaluations.
+std::vector<Finding> Pairs(bool swapped, bool drift = false, bool popular = true) {
+  FakeTrial trial;
+  std::mt19937 random(9);
+  const auto step = [&](bool train) {
+    std::vector<double> users;
+    std::vector<double> items;
+    for (int row = 0; row < 64; ++row) {
+      users.push_back(static_cast<double>(random() % 200));
+      const double u = static_cast<double>(random() % 10000) / 10000;
+      const double item = std::floor(200 * (popular ? u * u * u : u));
+      items.push_back(drift && !train ? 199 - item : item);
+    }
+    const bool other = train && swapped;
+    trial.Step(train ? query::Mode::kTrain : query::Mode::kEval)
+        .Sample("sample/Net_input_0", {64}, other ? items : users, DType::kInt64)
+        .Sample("sample/Net_input_1", {64}, other ? users : items, DType::kInt64);
+  };
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int batch = 0; batch < 20; ++batch) step(true);
+    for (int batch = 0; batch < 5; ++batch) step(false);
+  }
+  return testing::FindingsOf(trial, "TrainValSkew", ParameterSet::kLuff);
+}
+
+TEST(TrainValSkewPlaces, ArgumentsThatAreSwapped_AreNamed_DriftIsNot) {
+  const auto findings = Pairs(true);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "exchanged");
+  EXPECT_NE(findings[0].what.find("sample/Net_input_0 and sample/Net_input_1 are swapped"), std::string::npos)
+      << findings[0].what;
+  EXPECT_TRUE(Pairs(false).empty());
+  EXPECT_TRUE(Pairs(false, true).empty());
+  EXPECT_TRUE(Pairs(true, false, false).empty());  // nobody can tell them apart
 }
 
 }  // namespace
