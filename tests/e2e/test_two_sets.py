@@ -1,4 +1,4 @@
-"""Training and held-out data that do not fit together, as users prepare them, and the same programs without the mistake."""
+"""Training and held-out data that do not fit together, as users prepare them, and programs without the mistake."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def test_sets_that_do_not_fit_together_are_named(luff: Luff, wrong: str, rule: s
     assert job.findings[0]["rule"] == rule
 
 
-@pytest.mark.parametrize("right", [f"no_{wrong}" for wrong, _, _ in WRONG])
+# The others have their look-alikes in src/rules/builtin/data/train_val_skew_places_test.cc.
+@pytest.mark.parametrize("right", ["no_labels_in_part", "no_windows_at_random"])
 def test_sets_that_fit_together_are_silent(luff: Luff, right: str) -> None:
     assert luff.run("two_sets.py", arguments=(right,)).findings == []

@@ -21,6 +21,7 @@ constexpr double kMostOthers = 0.9;  // more is no part, and the model would kno
 constexpr double kAsDefinite =
     1.6;  // ratio of the two sides' medians: else the model is another one in training
 constexpr double kSpreadErrors = 4;  // of a chi-square test of labels
+constexpr double kAsWide = 1.5;      // ratio of the variances of targets: noise would add its own
 constexpr double kRankErrors = 4, kRankBand = 0.12;
 constexpr std::int64_t kMostGroups = 8;  // of classes: more are put together
 constexpr double kLeastGroup = 12, kGroups = 0.75;
@@ -43,6 +44,7 @@ void ForeignTargets::Row::VisitFields(Fields& io) {
   io("rank", rank);
   io("group", group);
   io("label", label);
+  io("spread", spread);
 }
 
 void ForeignTargets::Sums::Add(const Row& row) {
@@ -117,6 +119,9 @@ std::vector<ForeignTargets::Row> ForeignTargets::OfNumbers(const LossCall& call,
     if (!(std::abs(answers[i]) < kForeignLargest) || !(std::abs(targets[i]) < kForeignLargest)) return rows;
   }
   std::vector<double> mean(width);
+  std::vector<double> centre(width);  // of the targets
+  for (std::size_t i = 0; i < answers.size(); ++i)
+    centre[i % width] += targets[i] / static_cast<double>(count);
   std::vector<double> shown = answers;  // as probabilities
   for (double& value : shown) value = binary ? 1 / (1 + std::exp(-value)) : value;
   for (std::size_t i = 0; i < shown.size(); ++i) mean[i % width] += shown[i] / static_cast<double>(count);
@@ -143,6 +148,7 @@ std::vector<ForeignTargets::Row> ForeignTargets::OfNumbers(const LossCall& call,
       const double apart = shown[i * width + k] - mean[k];
       row.definite += apart * apart;
       along += apart;
+      row.spread += std::pow(targets[i * width + k] - centre[k], 2);
     }
     row.definite = std::sqrt(row.definite);
     row.group = along > 0 ? 1 : 0;
@@ -189,6 +195,12 @@ void ForeignTargets::Keep(std::vector<Row> rows, bool train, const std::vector<s
   if (kept.size() > kKept) kept.erase(kept.begin(), kept.end() - static_cast<std::ptrdiff_t>(kKept));
 }
 
+double ForeignTargets::MeanSpread(const std::vector<Row>& rows) {
+  double sum = 0;
+  for (const Row& row : rows) sum += row.spread;
+  return rows.empty() ? 0 : sum / static_cast<double>(rows.size());
+}
+
 bool ForeignTargets::SpreadAsAll(double least) const {
   std::map<std::int64_t, double> all;                              // rows of each label
   std::map<std::int64_t, std::map<std::int64_t, double>> answers;  // wrong rows, by answer and label
@@ -227,6 +239,9 @@ std::optional<ForeignTargets::Found> ForeignTargets::Judge(const Limits& limits)
   const double there = Median(definite_of(evaluated_));
   const double here = Median(definite_of(trained_));
   if (!(here <= kAsDefinite * there) || !(there <= kAsDefinite * here)) return std::nullopt;
+  const double spread_there = MeanSpread(evaluated_);
+  const double spread_here = MeanSpread(trained_);
+  if (spread_here > kAsWide * spread_there || spread_there > kAsWide * spread_here) return std::nullopt;
   const double least = std::max(there, here);
   Sums evaluated;
   for (const Row& row : evaluated_)

@@ -18,7 +18,8 @@ namespace luff::rules {
 /// one of the next, such as the class with the second largest score. Only rows with a definite answer count
 /// (a large margin, a number far from the mean of all), as definite as half of the evaluation's: of these a
 /// model is hardly ever wrong unless it was told so. The most definite must be wrong as often as the others,
-/// answers of all kinds must be, and answers must be as definite in training as in evaluations.
+/// and answers of all kinds; wrong classes are spread as all classes are; targets vary as much as in
+/// evaluations, where noise would widen them; and answers are as definite as there.
 class ForeignTargets {
  public:
   struct Limits {
@@ -49,11 +50,13 @@ class ForeignTargets {
     double expected = 0;      // chance that a target of another row is wrong
     double rank = -1;         // of a wrong target among the wrong ones, 0 to 1; -1: it is right
     std::int64_t group = 0;   // kind of the answer: its class, or which side of the mean
+    double spread = 0;        // squared distance of the target from the batch's mean; 0 for classes
     std::int64_t label = -1;  // class that the target names; -1: there are no classes
     void VisitFields(Fields& io);
   };
   // Whether labels of wrong rows are spread over the other classes as all labels are, for each answer.
   [[nodiscard]] bool SpreadAsAll(double least) const;
+  [[nodiscard]] static double MeanSpread(const std::vector<Row>& rows);
   struct Sums {
     double rows = 0, wrong = 0, expected = 0, ranks = 0;
     void Add(const Row& row);

@@ -1,8 +1,8 @@
 """Trains a small model of one of four kinds and measures it on held-out rows; the argument names the mistake.
 
-labels_in_part: half of the training's labels are shuffled. windows_at_random: overlapping windows of a series are divided at
-random. columns_moved: evaluations have two columns in each other's place. ids_recoded: each set numbers its cities in order of
-appearance. The names with a `no_` before them do it rightly.
+labels_in_part: half of the training's labels are shuffled. windows_at_random: overlapping windows of a series are
+divided at random. columns_moved: evaluations have two columns in each other's place. ids_recoded: each set numbers its
+cities in order of appearance. The names with a `no_` before them do it rightly.
 """
 
 import sys
@@ -16,9 +16,9 @@ BAD = KIND == WRONG
 torch.manual_seed(0)
 
 
-def fit(model: nn.Module, loss: nn.Module, train: list[torch.Tensor], test: list[torch.Tensor], epochs: int = 6) -> None:
+def fit(model: nn.Module, loss: nn.Module, train: list[torch.Tensor], test: list[torch.Tensor]) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(epochs):
+    for _ in range(6):
         model.train()
         for rows in torch.randperm(len(train[-1])).split(32):
             optimizer.zero_grad()

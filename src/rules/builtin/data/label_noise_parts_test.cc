@@ -22,6 +22,7 @@ struct Story {
   double noise = 0.5;       // of scores in training, as under dropout or augmentation
   double lost = 0;          // share of training rows of which nothing is left to see
   double pushed = 0;        // how far scores of training rows are moved against their class
+  double noisy = 0;         // deviation of noise on the training's targets
   double gone_wild = 0;     // share of training targets that are outliers
   bool one_side = false;    // only targets of class 1 are drawn from others
   bool two_losses = false;  // of the same answers
@@ -116,6 +117,7 @@ std::vector<Finding> OfNumbers(const Story& story, int width = 1) {
       std::vector<double> target = truth;
       if ((train || story.there_too) && uniform(random) < story.other) target = drawn();
       if (train && uniform(random) < story.gone_wild) target.assign(target.size(), 8);
+      for (double& value : target) value += train ? story.noisy * normal(random) : 0;
       const bool lost = train && uniform(random) < story.lost;
       for (std::size_t k = 0; k < truth.size(); ++k) {
         const double answer = (lost ? 0 : truth[k]) + normal(random) * (train ? story.noise : 0.5) * 0.4;
@@ -180,6 +182,7 @@ TEST(LabelNoiseParts, RowsThatAreOnlyHard_AreSilent) {
   }
   for (const double lost : {0.2, 0.5}) EXPECT_TRUE(OfNumbers({.lost = lost}).empty());
   EXPECT_TRUE(OfNumbers({.gone_wild = 0.3}).empty());
+  for (const double noisy : {0.5, 1.0, 2.0, 4.0}) EXPECT_TRUE(OfNumbers({.noisy = noisy}).empty()) << noisy;
 }
 
 TEST(LabelNoiseParts, WrongLabelsOfAnotherKind_EvaluationsThatAreAlike_AndMixedBatches_AreSilent) {
