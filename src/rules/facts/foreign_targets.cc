@@ -75,6 +75,7 @@ std::vector<ForeignTargets::Row> ForeignTargets::OfClasses(const ClassRows& all,
       if (c != best) second = std::max(second, scores[c]);
     const auto own = static_cast<std::size_t>(all.ids[i]);
     Row row;
+    row.key = i;  // its number in the batch, so far
     row.definite = scores[best] - second;
     row.group = static_cast<std::int64_t>(best);
     row.label = static_cast<std::int64_t>(own);
@@ -141,6 +142,7 @@ std::vector<ForeignTargets::Row> ForeignTargets::OfNumbers(const LossCall& call,
     const double equal = static_cast<double>(std::count(misfit.begin(), misfit.end(), misfit[i]));
     const double rank = (better + uniform(random) * equal) / static_cast<double>(count);
     Row row;
+    row.key = i;
     row.expected = 0.5;
     row.rank = rank > 0.5 ? 2 * rank - 1 : -1;
     double along = 0;
@@ -188,7 +190,7 @@ void ForeignTargets::Keep(std::vector<Row> rows, bool train, const std::vector<s
   std::vector<Row>& kept = train ? trained_ : evaluated_;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows[i];
-    row.key = keys.size() == rows.size() ? keys[i] : 0;
+    row.key = row.key < keys.size() ? keys[row.key] : 0;
     if (row.key != 0) std::erase_if(kept, [&](const Row& known) { return known.key == row.key; });
     kept.push_back(row);
   }

@@ -16,6 +16,7 @@ constexpr double kLeastCountedRows = 64, kUnlikeIds = 8, kLikeIds = 4;
 constexpr double kTells = 8;        // standard errors of F
 constexpr double kMeansErrors = 5;  // of the transformed correlation
 constexpr double kUnrelated = 0.3, kMeansAtMost = 0.99;
+constexpr double kSmooth = 0.4;       // correlation of the means of ids that follow each other
 constexpr double kOtherTarget = 0.6;  // correlation with the means of another target, or the opposite ones
 
 // How far the ids' means differ: between ids over within ids.
@@ -63,16 +64,19 @@ double CorrelationOfMeans(const std::vector<double>& a, const std::vector<double
   return xx > 0 && yy > 0 ? std::clamp(xy / std::sqrt(xx) / std::sqrt(yy), -1.0, 1.0) : 1;
 }
 
+double Neighbours(const std::vector<double>& means) {
+  return CorrelationOfMeans({means.begin(), means.end() - 1}, {means.begin() + 1, means.end()});
+}
+
 // How unlike two distributions of ids are: a chi-square test of their counts, in standard errors. Nothing if
 // there are too few.
 std::optional<double> UnlikeCounts(const IdEffects::Column& one, const IdEffects::Column& other) {
+  if (one.size() < kLeastCounted || other.size() < kLeastCounted) return std::nullopt;
   std::map<std::int64_t, std::array<double, 2>> counts;
   std::array<double, 2> rows{};
   for (const auto& [id, sums] : one) counts[id][0] = sums.all, rows[0] += sums.all;
   for (const auto& [id, sums] : other) counts[id][1] = sums.all, rows[1] += sums.all;
-  if (one.size() < kLeastCounted || other.size() < kLeastCounted ||
-      std::min(rows[0], rows[1]) < kLeastCountedRows)
-    return std::nullopt;
+  if (std::min(rows[0], rows[1]) < kLeastCountedRows) return std::nullopt;
   double sum = 0;
   for (const auto& [id, count] : counts) {
     for (std::size_t side = 0; side < 2; ++side) {
@@ -179,7 +183,8 @@ std::optional<Recoded> FindRecoded(const IdEffects& training, const IdEffects& e
         const double same = CorrelationOfMeans(t.of_id, all[j].of_id);
         other = other || same <= -kOtherTarget || (j != k && same >= kOtherTarget);
       }
-      if (other) continue;
+      // Months, weeks and hours: what drifts makes neighbours alike, and rows are no independent ones.
+      if (other || Neighbours(t.of_id) >= kSmooth || Neighbours(e.of_id) >= kSmooth) continue;
       const double r = CorrelationOfMeans(t.of_id, e.of_id);
       const double expected = std::min(std::sqrt((1 - 1 / t.f) * (1 - 1 / e.f)), kMeansAtMost);
       if (r <= kUnrelated && std::atanh(expected) - std::atanh(std::max(r, -kMeansAtMost)) >=
@@ -196,10 +201,11 @@ std::optional<ExchangedIds> FindExchanged(const std::vector<IdColumn>& columns) 
       const IdColumn& a = columns[i];
       const IdColumn& b = columns[j];
       const std::optional<double> own = UnlikeCounts(*a.training, *a.evaluation);
+      if (!own || *own < kUnlikeIds) break;
       const std::optional<double> other_own = UnlikeCounts(*b.training, *b.evaluation);
       const std::optional<double> cross = UnlikeCounts(*a.training, *b.evaluation);
       const std::optional<double> other_cross = UnlikeCounts(*b.training, *a.evaluation);
-      if (!own || !other_own || !cross || !other_cross) continue;
+      if (!other_own || !cross || !other_cross) continue;
       const double least = std::min(*own, *other_own);
       const double most = std::max(*cross, *other_cross);
       if (least >= kUnlikeIds && most <= kLikeIds) return ExchangedIds{a.name, b.name, least, most};

@@ -17,8 +17,8 @@ constexpr double kUnlike = 10, kLike = 3;  // mean squared differences, in squar
 constexpr std::size_t kMostColumns = 128;
 constexpr double kMovedErrors = 6,
                  kSameErrors = 3.5;  // standard errors: of places that moved, and of those that are alike
-// What a moved column must differ by: deviations, the logarithm of their ratio, a transformed correlation.
-constexpr double kShift = 0.4, kSpread = 0.4, kMovedTogether = 0.25;
+// What a moved column must differ by: the logarithm of the ratio of deviations, or a transformed correlation.
+constexpr double kSpread = 0.4, kMovedTogether = 0.25;
 constexpr double kSpreadError = 1.2;  // of the logarithm of a deviation, times the root of rows: kurtosis 6
 
 // Squares of `block` x `block` pixels; 0: the input has no places.
@@ -79,7 +79,7 @@ std::vector<double> PlacesOf(const double* row, const Grid& grid) {
 std::vector<std::vector<double>> TargetsOf(const SampleValues& target, std::size_t rows) {
   std::vector<std::vector<double>> all;
   if (target.shape.empty() || static_cast<std::size_t>(std::max<std::int64_t>(target.shape[0], 0)) != rows ||
-      rows == 0 || target.values.size() % rows != 0)
+      rows == 0 || target.values.empty() || target.values.size() % rows != 0)
     return all;
   const std::size_t width = target.values.size() / rows;
   for (std::size_t i = 0; i < rows; ++i) {
@@ -116,14 +116,14 @@ double UnlikeByValues(const InputPlaces& t, const InputPlaces& e, const Move& mo
   return *places > 0 ? sum / static_cast<double>(*places) : 0;
 }
 
-double UnlikeByTargets(const InputPlaces& t, const InputPlaces& e, const Move& move) {
+double UnlikeByTargets(const InputPlaces& t, const InputPlaces& e, const Move& move, double sign = 1) {
   const double error = 1 / (e.answered() - 3) + 1 / (t.answered() - 3);
   double sum = 0;
   double count = 0;
   for (std::size_t i = 0; i < e.places(); ++i) {
     for (std::size_t k = 0; k < InputPlaces::kMaxTargets; ++k) {
       const double a = e.z(i, k);
-      const double b = t.z(move(i), k);
+      const double b = sign * t.z(move(i), k);
       if (a == 0 && b == 0) continue;
       sum += (a - b) * (a - b) / error;
       ++count;
@@ -201,7 +201,8 @@ Apart ApartOf(const InputPlaces& t, const InputPlaces& e, std::size_t i, std::si
   const double a = e.variance(i);
   const double b = t.variance(j);
   if (!(a > 0) || !(b > 0)) return {a == b && e.mean(i) == t.mean(j) ? 0 : HUGE_VAL, false};
-  take((e.mean(i) - t.mean(j)) / std::sqrt(0.5 * (a + b)), error, kShift);
+  // Means alone do not tell: shares that add up to 1 drift to each other's values.
+  apart.errors = std::abs(e.mean(i) - t.mean(j)) / std::sqrt(0.5 * (a + b)) / error;
   take(0.5 * std::log(a / b), kSpreadError * error, kSpread);
   if (e.answered() < kPlacesRows || t.answered() < kPlacesRows) return apart;
   const double of_z = std::sqrt(1 / (e.answered() - 3) + 1 / (t.answered() - 3));
@@ -367,6 +368,8 @@ std::optional<MovedPlaces> FindMoved(const InputPlaces& training, const InputPla
   std::size_t places = 0;
   const double values = UnlikeByValues(training, evaluation, stays, &places);
   const double targets = answered ? UnlikeByTargets(training, evaluation, stays) : 0;
+  // Targets of the opposite sign may explain as much.
+  const bool inverted = answered && UnlikeByTargets(training, evaluation, stays, -1) <= kLike;
   std::optional<MovedPlaces> best;
   if (training.places() >= kFewestPlaces && (values >= kUnlike || targets >= kUnlike)) {
     for (const NamedMove& one : MovesOf(training.shape())) {
@@ -374,9 +377,14 @@ std::optional<MovedPlaces> FindMoved(const InputPlaces& training, const InputPla
       const double by_targets = answered ? UnlikeByTargets(training, evaluation, one.move) : 0;
       // Both must be alike then.
       if (moved > kLike || by_targets > kLike) continue;
-      const bool seen = places >= kFewestPlaces && values >= kUnlike * std::max(moved, 1.0);
+      // Windows that are normalised one by one hold slopes: a slope of the other sign is a window in reverse
+      // order.
+      const bool seen =
+          training.shape().size() == 3 && places >= kFewestPlaces && values >= kUnlike * std::max(moved, 1.0);
       const bool seen_by_targets = targets >= kUnlike * std::max(by_targets, 1.0);
-      if ((!seen && !seen_by_targets) || (best && best->moved <= std::max(moved, by_targets))) continue;
+      if ((!seen && !seen_by_targets) || (inverted && !seen) ||
+          (best && best->moved <= std::max(moved, by_targets)))
+        continue;
       best = MovedPlaces{one.how, {}, !seen, seen ? values : targets, std::max(moved, by_targets)};
     }
   }

@@ -14,12 +14,12 @@
 namespace luff::rules {
 
 /// **Thread-compatible.** Columns of a table of which one value, the lowest or the largest, comes again and
-/// again and lies far from all others: a code for what is missing (-999, a date of 0), beside which the
+/// again and lies far from all others: a code for what is missing (-99999), beside which the
 /// numbers are hardly to be told apart. Constant memory.
 class MissingCodes {
  public:
   static constexpr std::size_t kMaxColumns = 256;
-  static constexpr double kFar = 20;  // ranges of the other values
+  static constexpr double kFar = 500;  // ranges of the other values
   struct Code {
     std::size_t column = 0;
     double value = 0, share = 0;    // share of the rows that have it
@@ -44,14 +44,15 @@ class MissingCodes {
       const double range_above = column.high - column.above;  // without the lowest
       const double range_below = column.below - column.low;   // without the largest
       std::optional<Code> code;
-      if (column.Codes(column.lows) && column.above - column.low >= kFar * range_above)
+      if (column.low != 0 && column.Codes(column.lows) && column.above - column.low >= kFar * range_above)
         code = Code{f,
                     column.low,
                     column.lows / column.rows,
                     column.above,
                     column.high,
                     (column.above - column.low) / range_above};
-      if (!code && column.Codes(column.highs) && column.high - column.below >= kFar * range_below)
+      if (!code && column.high != 0 && column.Codes(column.highs) &&
+          column.high - column.below >= kFar * range_below)
         code = Code{f,          column.high,  column.highs / column.rows,
                     column.low, column.below, (column.high - column.below) / range_below};
       if (!code || !std::isfinite(code->ratio)) continue;

@@ -57,7 +57,7 @@ def forecast() -> None:
 
 def table() -> None:
     x = torch.randn(2000, 6)
-    y = (2 * x[:, :1] - x[:, 1:2] + 0.5 * x[:, 2:3].relu()) + 0.5 * torch.randn(2000, 1)
+    y = (2 * x[:, :1] + 0.3 * x[:, 1:2] + 0.5 * x[:, 2:3].relu()) + 0.5 * torch.randn(2000, 1)
     test = x[1600:, [1, 0, 2, 3, 4, 5] if BAD else [0, 1, 2, 3, 4, 5]]
     model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 1))
     fit(model, nn.MSELoss(), [x[:1600], y[:1600]], [test, y[1600:]])

@@ -48,6 +48,7 @@ class RowSet {
       std::erase_if(hashes_, [&](std::uint64_t known) { return !Chosen(known); });
     }
   }
+  [[nodiscard]] bool sampled() const noexcept { return rate_ > 1; }  // not all rows are known
   [[nodiscard]] bool Chosen(std::uint64_t hash) const noexcept { return hash % rate_ == 0; }
   [[nodiscard]] bool Has(std::uint64_t hash) const { return hashes_.contains(hash); }
   /// Estimated number of distinct rows.
@@ -202,7 +203,7 @@ class DataLeak final : public KeptRule {
       if (pass_labelled_) {
         input.labelled_seen += rows;
         input.labelled_found += found;
-        (found == 0 ? input.apart : input.left_out).Add(input.pass_windows);
+        if (rows > 0) (found == 0 ? input.apart : input.left_out).Add(input.pass_windows);
       }
       if (rows >= 4 && found == 0) input.clean += rows;
       if (rows >= 4 && found >= 0.9 * rows) input.full += rows;
@@ -401,8 +402,8 @@ class DataLeak final : public KeptRule {
   void Windows(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
     const WindowOverlap::Told& apart = input.apart;
     if (apart.rows < static_cast<double>(limits_.rows) || apart.between < kBetween * apart.rows ||
-        4 * input.left_out.rows > apart.rows || input.windows.recurs() ||
-        !open_.insert(name + "\nwindows").second)
+        4 * input.left_out.rows > apart.rows || input.windows.recurs() || input.covered < kKnown ||
+        input.rows.sampled() || !open_.insert(name + "\nwindows").second)
       return;
     Finding finding = FindingAt(kName, "windows", trial, format::kNoId, 0, last_.Info());
     finding.tensor = name;
@@ -428,6 +429,7 @@ class DataLeak final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  static constexpr double kKnown = 0.25;   // share of training rows that are known, to tell a pass over them
   static constexpr double kBetween = 0.3;  // windows of a later time have no later neighbour
   static constexpr std::int64_t kTargetRows = 256, kTargetBatches = 8;
   static constexpr std::size_t kMaxTargets = 16;  // of a row

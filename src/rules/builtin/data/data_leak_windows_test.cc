@@ -94,6 +94,7 @@ TEST(DataLeakWindows, WindowsDividedAtRandom_AreNamed) {
   EXPECT_EQ(findings[0].cause, "windows");
   EXPECT_NE(findings[0].remedy.find("split the series by time"), std::string::npos);
   Story story = AtRandom(4);
+  story.passes = 8;
   EXPECT_EQ(Told(story, Noise).size(), 1U);
   story = AtRandom();
   story.features = 3;

@@ -128,8 +128,13 @@ class InputScale final : public KeptRule {
       if (told_.contains(name) || (!inputs_.contains(name) && inputs_.size() >= kMaxInputs)) continue;
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr || sample->shape.size() < 2) continue;
-      codes_[name].Add(*sample);
-      if (JudgeCodes(view, input, sink)) continue;
+      if (codes_.contains(name) || codes_.size() < kMaxInputs) {
+        codes_[name].Add(*sample);
+        if (JudgeCodes(view, input, sink)) {
+          codes_.erase(name);
+          continue;
+        }
+      }
       Features& features = inputs_[name];
       features.Add(*sample);
       if (features.rows() < limits_.rows) continue;
@@ -214,8 +219,8 @@ class InputScale final : public KeptRule {
         "fill what is missing with the column's median or mean before it is standardised, and add a column "
         "that "
         "says so; leave codes out of the mean and the deviation";
-    finding.causes = {"a code for missing values (-1, -999, 99999) taken as a number",
-                      "NaN that was filled with a number far away", "a date or an amount of 0 for none"};
+    finding.causes = {"a code for missing values (-9999, 99999) taken as a number",
+                      "NaN that was filled with a number far away"};
     finding.evidence = {{"column", code->column},
                         {"value", code->value},
                         {"share", code->share},

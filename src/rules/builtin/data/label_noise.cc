@@ -554,11 +554,15 @@ class LabelNoise final : public KeptRule {
   void Match(const StepView& view, bool train) {
     const std::vector<LossCall>& calls = LossReader::Read(view);
     if (calls.size() != 1) return;
+    // One target for each row of the model's input: places of a text are no independent rows, and a denoiser
+    // that copies its input is definite where that was changed.
+    const std::vector<std::int64_t>& wanted = calls.front().target.whole_shape;
     std::vector<std::uint64_t> keys;
     for (const ModelInput& input : ModelInputsOf(view)) {
-      if (!train || !keys.empty()) break;  // one argument tells
       const auto sample = LoadSample(view, *input.entry);
-      if (sample != nullptr) keys = RowHashes(*sample);
+      if (sample == nullptr || sample->whole_shape.empty() || wanted.empty()) continue;
+      if (sample->whole_shape[0] != wanted[0]) return;
+      if (train && keys.empty()) keys = RowHashes(*sample);
     }
     foreign_.Add(calls.front(), reader_.Recognise(calls.front()), train, keys);
   }

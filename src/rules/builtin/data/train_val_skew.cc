@@ -146,9 +146,10 @@ class TrainValSkew final : public KeptRule {
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr) continue;
       Arrangement& one = arrangements_[name];
-      if (sample->is_float()) (train ? one.places : one.evaluated_places).Add(*sample, target);
       // Rows that come again would make chance look certain; a few pairs of ids do in any data.
-      if (!train || passes_.count() < kOnePass) (train ? one.ids : one.evaluated_ids).Add(*sample, target);
+      if (train && passes_.count() >= kOnePass) continue;
+      if (sample->is_float()) (train ? one.places : one.evaluated_places).Add(*sample, target);
+      if (IsIds(sample->dtype)) (train ? one.ids : one.evaluated_ids).Add(*sample, target);
     }
   }
 
@@ -162,6 +163,9 @@ class TrainValSkew final : public KeptRule {
 
   // Reports columns or arguments of ids that hold each other's ids in evaluations.
   void Exchanged(const query::Trial& trial, Sink& sink) {
+    if (std::none_of(arrangements_.begin(), arrangements_.end(),
+                     [](const auto& one) { return one.second.evaluated_ids.rows() > 0; }))
+      return;
     std::vector<IdColumn> columns;
     for (const auto& [name, one] : arrangements_) {
       const std::size_t count = std::min(one.ids.columns().size(), one.evaluated_ids.columns().size());
