@@ -14,6 +14,7 @@
 #include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/target_columns.h"
+#include "rules/facts/window_overlap.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -49,6 +50,7 @@ class RowSet {
       std::erase_if(hashes_, [&](std::uint64_t known) { return !Chosen(known); });
     }
   }
+  [[nodiscard]] bool sampled() const noexcept { return rate_ > 1; }  // not all rows are known
   [[nodiscard]] bool Chosen(std::uint64_t hash) const noexcept { return hash % rate_ == 0; }
   [[nodiscard]] bool Has(std::uint64_t hash) const { return hashes_.contains(hash); }
   /// Estimated number of distinct rows.
@@ -146,6 +148,7 @@ class DataLeak final : public KeptRule {
         one.chance.Add(*sample, hashes);
         one.Cover(hashes);
         for (const std::uint64_t hash : hashes) one.rows.Add(hash);
+        one.windows.Train(*sample);
       } else {
         double rows = 0;
         double found = 0;
@@ -156,6 +159,7 @@ class DataLeak final : public KeptRule {
         }
         one.pass_rows = rows;
         one.pass_found = found;
+        one.pass_windows = one.windows.Evaluate(*sample);
       }
     }
   }
@@ -201,6 +205,7 @@ class DataLeak final : public KeptRule {
       if (pass_labelled_) {
         input.labelled_seen += rows;
         input.labelled_found += found;
+        if (rows > 0) (found == 0 ? input.apart : input.left_out).Add(input.pass_windows);
       }
       if (rows >= 4 && found == 0) input.clean += rows;
       if (rows >= 4 && found >= 0.9 * rows) input.full += rows;
@@ -208,7 +213,10 @@ class DataLeak final : public KeptRule {
     DropPass();
   }
   void DropPass() {
-    for (auto& [name, input] : inputs_) input.pass_rows = input.pass_found = 0;
+    for (auto& [name, input] : inputs_) {
+      input.pass_rows = input.pass_found = 0;
+      input.pass_windows = {};
+    }
     pass_labelled_ = false;
     looked_at_.clear();
   }
@@ -305,7 +313,11 @@ class DataLeak final : public KeptRule {
     double labelled_seen = 0, labelled_found = 0;  // of them in passes that compare something with a target
     double clean = 0, full = 0;            // of them in passes with no / with at least 90 % training rows
     double pass_rows = 0, pass_found = 0;  // of the newest pass, which may prove to be part of training
-    double covered = 0;                    // share of the training's rows that are known, of late
+    WindowOverlap windows;
+    WindowOverlap::Told pass_windows;  // of the newest pass
+    // Windows of passes with targets: without a row of the training, and with one, which look at its rows.
+    WindowOverlap::Told apart, left_out;
+    double covered = 0;  // share of the training's rows that are known, of late
     void Cover(const std::vector<std::uint64_t>& hashes) {
       if (hashes.empty()) return;
       const auto known =
@@ -322,6 +334,10 @@ class DataLeak final : public KeptRule {
       io("labelled_found", labelled_found);
       io("clean", clean);
       io("full", full);
+      io("windows", windows);
+      io("pass_windows", pass_windows);
+      io("apart", apart);
+      io("left_out", left_out);
       io("pass_rows", pass_rows);
       io("pass_found", pass_found);
     }
@@ -336,6 +352,8 @@ class DataLeak final : public KeptRule {
         input.found = input.labelled_found;
       }
       if (input.seen > 0) Compare(trial, name, input, sink);
+      Windows(trial, name, input, sink);
+      input.apart = input.left_out = {};
       input.seen = input.found = input.clean = input.full = 0;
       input.labelled_seen = input.labelled_found = 0;
     }
@@ -382,6 +400,39 @@ class DataLeak final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Windows of a series that lie between windows of the training.
+  void Windows(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
+    const WindowOverlap::Told& apart = input.apart;
+    if (apart.rows < static_cast<double>(limits_.rows) || apart.between < kBetween * apart.rows ||
+        4 * input.left_out.rows > apart.rows || input.windows.recurs() || input.covered < kKnown ||
+        input.rows.sampled() || !open_.insert(name + "\nwindows").second)
+      return;
+    Finding finding = FindingAt(kName, "windows", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = name;
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "{:.0f} of the {:.0f} windows of {} in an evaluation lie between windows of the training that "
+        "overlap "
+        "them",
+        apart.between, apart.rows, name);
+    finding.why = fmt::format(
+        "half of their {} places or more are, bit by bit, those of a training window that begins earlier, "
+        "and "
+        "of one that begins later: the training has seen what comes next, so that the evaluation does not "
+        "tell how well the model foresees it",
+        input.windows.length());
+    finding.remedy =
+        "split the series by time first, and cut windows of each part afterwards; leave a gap of a window's "
+        "length between them";
+    finding.causes = {"overlapping windows that are divided at random (random_split, train_test_split)",
+                      "crops of the same recordings in both sets"};
+    finding.evidence = {{"between", apart.between}, {"rows", apart.rows}, {"length", input.windows.length()}};
+    finding.threshold = fmt::format("{:g} % of the windows (Luff)", 100 * kBetween);
+    sink.Report(std::move(finding));
+  }
+
+  static constexpr double kKnown = 0.25;   // share of training rows that are known, to tell a pass over them
+  static constexpr double kBetween = 0.3;  // windows of a later time have no later neighbour
   static constexpr std::int64_t kTargetRows = 256, kTargetBatches = 8;
   static constexpr std::size_t kMaxTargets = 16;  // of a row
   const Limits limits_;
@@ -401,7 +452,7 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<DataLeak>(limits), BoostedDataLeak()));
   });
-  spec.version = 8;  // 6: beside passes with targets; 7: without "all_labels"; 8: of boosting
+  spec.version = 8;  // 6: beside passes with targets; 7: without "all_labels"; 8: windows, of boosting
   spec.summary = "rows of evaluations that are rows of the training, and targets among the inputs";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

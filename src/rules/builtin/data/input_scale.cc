@@ -11,6 +11,7 @@
 #include "rules/facts/common_needs.h"
 #include "rules/facts/features.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/missing_code.h"
 #include "rules/facts/model_modules.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -127,6 +128,13 @@ class InputScale final : public KeptRule {
       if (told_.contains(name) || (!inputs_.contains(name) && inputs_.size() >= kMaxInputs)) continue;
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr || sample->shape.size() < 2) continue;
+      if (codes_.contains(name) || codes_.size() < kMaxInputs) {
+        codes_[name].Add(*sample);
+        if (JudgeCodes(view, input, sink)) {
+          codes_.erase(name);
+          continue;
+        }
+      }
       Features& features = inputs_[name];
       features.Add(*sample);
       if (features.rows() < limits_.rows) continue;
@@ -137,6 +145,7 @@ class InputScale final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("told", told_);
     io("inputs", inputs_, kMaxInputs);
+    io("codes", codes_, kMaxInputs);
     io("only_zeros", only_zeros_);
     io("zero_rows", zero_rows_);
     io("zero_steps", zero_steps_);
@@ -184,6 +193,40 @@ class InputScale final : public KeptRule {
                         {"features", varying}};
     finding.threshold = fmt::format("root mean square of a feature {:g} or more, or of all below {:g} (Luff)",
                                     limits_.large, limits_.small);
+    sink.Report(std::move(finding));
+    return true;
+  }
+
+  // Columns in which a code for what is missing leaves hardly anything of the numbers.
+  bool JudgeCodes(const StepView& view, const ModelInput& input, Sink& sink) {
+    const std::string& name = view.trial.tensor(input.entry->tensor).name;
+    const std::optional<MissingCodes::Code> code = codes_[name].Find();
+    if (!code) return false;
+    told_.insert(name);
+    Finding finding = FindingAt(kName, "missing_code", view, *input.entry);
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "column {} of the input of {} is {:.4g} in {:.2g} % of the rows, and from {:.6g} to {:.6g} in all "
+        "others",
+        code->column, input.model, code->value, 100 * code->share, code->low, code->high);
+    finding.why = fmt::format(
+        "one value that comes again {:.2g} times as far away as all others differ is a code, such as -999 "
+        "for "
+        "what is missing: beside it the numbers are hardly to be told apart, and a mean and a deviation that "
+        "include it squeeze them{}",
+        code->ratio, code->columns > 1 ? fmt::format("; {:.0f} columns have one", code->columns) : "");
+    finding.remedy =
+        "fill what is missing with the column's median or mean before it is standardised, and add a column "
+        "that "
+        "says so; leave codes out of the mean and the deviation";
+    finding.causes = {"a code for missing values (-9999, 99999) taken as a number",
+                      "NaN that was filled with a number far away"};
+    finding.evidence = {{"column", code->column},
+                        {"value", code->value},
+                        {"share", code->share},
+                        {"ratio", code->ratio},
+                        {"columns", code->columns}};
+    finding.threshold = fmt::format("{:g} times as far away as all others differ (Luff)", MissingCodes::kFar);
     sink.Report(std::move(finding));
     return true;
   }
@@ -332,6 +375,7 @@ class InputScale final : public KeptRule {
   ModelModules modules_;
   std::set<std::string> told_;
   std::map<std::string, Features> inputs_;
+  std::map<std::string, MissingCodes> codes_;
   bool only_zeros_ = true;  // all inputs so far
   std::int64_t zero_rows_ = 0, zero_steps_ = 0;
 };
@@ -340,7 +384,7 @@ class InputScale final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputScale>(kName, kParams);
-  spec.version = 2;  // 2: only zeros
+  spec.version = 3;  // 2: only zeros; 3: codes of what is missing
   spec.summary = "inputs of a model that are far from unit scale, or far from 0";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();

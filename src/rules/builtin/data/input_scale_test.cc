@@ -156,5 +156,51 @@ TEST(InputScale, MeansThatAreUsual_OrThatTheModelTakesAway_AreSilent) {
   EXPECT_TRUE(Findings(Rows({{20, 0}, {0, 1}})).empty());  // a constant
 }
 
+// A table of four columns, in the second of which a share of the rows has a code, or is made otherwise.
+std::vector<Finding> Coded(double code, double share, double spread = 10, double digits = 0) {
+  FakeTrial trial;
+  std::mt19937 random(8);
+  std::normal_distribution<double> normal(0, 1);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  std::vector<std::vector<double>> rows;
+  double mean = 0;
+  double square = 0;
+  for (int row = 0; row < 256; ++row) {
+    double value = uniform(random) < share ? code : 45 + spread * uniform(random);
+    if (digits > 0) value = std::round(value / digits) * digits;
+    mean += value / 256;
+    square += value * value / 256;
+    rows.push_back({normal(random), value, normal(random), normal(random)});
+  }
+  for (int step = 0; step < 8; ++step) {
+    std::vector<double> values;
+    for (int row = 32 * step; row < 32 * (step + 1); ++row) {
+      std::vector<double> one = rows[static_cast<std::size_t>(row)];
+      one[1] = (one[1] - mean) / std::sqrt(square - mean * mean);
+      values.insert(values.end(), one.begin(), one.end());
+    }
+    trial.Step().Loss(1).Sample("sample/Net_input_0", {32, 4}, values);
+  }
+  return Findings(trial);
+}
+
+TEST(InputScale, CodesForWhatIsMissing_AreNamed) {
+  for (const double code : {-99999.0, 1e6}) {
+    const auto findings = Coded(code, 0.06);
+    ASSERT_EQ(findings.size(), 1U) << code;
+    EXPECT_EQ(findings[0].cause, "missing_code");
+    EXPECT_NE(findings[0].what.find("column 1"), std::string::npos) << findings[0].what;
+  }
+}
+
+TEST(InputScale, ZerosForNone_RareOutliers_AndFlags_AreSilent) {
+  EXPECT_TRUE(Coded(0, 0.3).empty());
+  EXPECT_TRUE(Coded(-1, 0.3).empty());
+  EXPECT_TRUE(Coded(-99999, 0.004).empty());
+  EXPECT_TRUE(Coded(-999, 0).empty());
+  EXPECT_TRUE(Coded(0, 0.5, 0.2, 1).empty());  // two values, or a few
+  EXPECT_TRUE(Coded(-99999, 0.97).empty());    // a column that hardly anybody has
+}
+
 }  // namespace
 }  // namespace luff::rules::input_scale_test

@@ -10,6 +10,8 @@
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/dependence.h"
+#include "rules/facts/exchanged_tokens.h"
+#include "rules/facts/foreign_targets.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/mask_turns.h"
@@ -35,6 +37,7 @@ constexpr std::size_t kMaxLosses = 16;
 constexpr double kDrowned =
     10;  // deviation of inputs beside that of the noise: it is a hundredth of their variance
 constexpr double kEnoughRows = 8192;  // later ones add little
+constexpr double kHardlyThere = 0.6;  // of a dropout: what is left of a model tells little
 
 struct Limits {
   double share, contradicted, z;
@@ -69,6 +72,7 @@ class LabelNoise final : public KeptRule {
       asked_steps_ += std::exchange(asked_, false) ? 1 : 0;
       modules_.OnStep(view);
       if (eval_rows_ > 0) Judge(sink);
+      if (last_.mode_step >= 0) Foreign(sink);
       last_.Take(view.rows.info);
       Training(view, sink);
       passes_.OnTrainStep(view);
@@ -77,10 +81,14 @@ class LabelNoise final : public KeptRule {
       Evaluation(view);
     }
     Compare(view, *train);
+    Match(view, *train);
     if (*train) Unrelated(view, sink);
     if (*train) Turned(view, sink);
     if (*train) Exchanged(view, sink);
     if (*train) OtherNoise(view, sink);
+  }
+  void OnEnd(const query::Trial&, Sink& sink) override {
+    if (last_.mode_step >= 0) Foreign(sink);
   }
   void VisitFields(Fields& io) override {
     io("seen", seen_, kMaxRows);
@@ -96,6 +104,7 @@ class LabelNoise final : public KeptRule {
     io("noise", noise_);
     io("level", level_);
     io("exchanged", exchanged_);
+    io("foreign", foreign_);
     io("again", again_);
     io("several_tasks", several_tasks_);
     io("batch", batch_, kMaxRows);
@@ -348,7 +357,8 @@ class LabelNoise final : public KeptRule {
       in_a_row_ = 0;
       return;
     }
-    if (visited < static_cast<double>(limits_.rows) || rows < static_cast<double>(limits_.rows) || Hides())
+    if (visited < static_cast<double>(limits_.rows) || rows < static_cast<double>(limits_.rows) ||
+        LargestDropout() > 0 || told_.contains("part_of_other_rows"))
       return;
     const double share = always / visited;
     const double pooled = (always + wrong * rows) / (visited + rows);
@@ -383,14 +393,6 @@ class LabelNoise final : public KeptRule {
         "evaluations (Luff)",
         limits_.share, limits_.z, limits_.evaluations);
     sink.Report(std::move(finding));
-  }
-
-  // True if dropout hides from training what evaluations see.
-  [[nodiscard]] bool Hides() const {
-    return std::any_of(modules_.modules().begin(), modules_.modules().end(), [](const ModuleFacts& module) {
-      if (module.kind != ModuleKind::kDropout) return false;
-      return module.Number("p").value_or(1) > 0;
-    });
   }
 
   // Adds what the losses of a step tell about the dependence of their targets on inputs. A model's answers
@@ -490,60 +492,86 @@ class LabelNoise final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Targets of next tokens are the ids of their row, one place further on. Looks for the row whose ids they
-  // are.
+  // Rows of next tokens that follow in another row of the batch.
   void Exchanged(const StepView& view, Sink& sink) {
-    constexpr std::size_t kLeast = 8;  // rows, and ids of a row
-    constexpr std::int64_t kBatches = 3;
     if (told_.contains("exchanged_rows")) return;
-    for (const LossCall& call : LossReader::Read(view)) {
-      if (!IsIds(call.target.dtype)) continue;
-      for (const ModelInput& input : ModelInputsOf(view)) {
-        if (!IsIds(input.entry->dtype)) continue;
-        const auto ids = LoadSample(view, *input.entry);
-        if (ids == nullptr || ids->shape.size() != 2 || !ids->whole()) continue;
-        const Rows rows = RowsOf(*ids);
-        if (rows.count < kLeast || rows.width < kLeast ||
-            ElementsOf(call.target.whole_shape) != ids->values.size())
-          continue;
-        const std::size_t targets = call.target.values.size() / rows.width;  // rows that were kept
-        if (targets < kLeast) continue;
-        const auto text = [&](const std::vector<double>& values, std::size_t row, std::size_t from) {
-          const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * rows.width + from);
-          return std::vector<double>(begin, begin + static_cast<std::ptrdiff_t>(rows.width - 1));
-        };
-        std::map<std::vector<double>, std::vector<std::size_t>> owners;
-        for (std::size_t i = 0; i < rows.count; ++i) owners[text(ids->values, i, 1)].push_back(i);
-        std::size_t own = 0;
-        std::size_t other = 0;
-        for (std::size_t i = 0; i < targets; ++i) {
-          const auto found = owners.find(text(call.target.values, i, 0));
-          if (found == owners.end() || found->second.size() != 1) continue;
-          ++(found->second.front() == i ? own : other);
-        }
-        if (own + other == 0) continue;
-        exchanged_ = 2 * other > targets && 4 * own <= targets ? exchanged_ + 1 : 0;
-        if (exchanged_ < kBatches) continue;
-        told_.insert("exchanged_rows");
-        Finding finding = Begin(view.rows.info, "exchanged_rows");
-        finding.tensor = view.trial.tensor(call.loss).name;
-        finding.severity = Severity::kStop;
-        finding.what =
-            fmt::format("{} of {} rows of targets are the next tokens of another row", other, targets);
-        finding.why =
-            "each of them is, id by id, what follows in the sequence of another row of the same batch, and "
-            "not "
-            "in that of its own";
-        finding.remedy =
-            "cut inputs and targets out of one array with the same index, and shuffle or sort both alike";
-        finding.causes = {"targets shuffled or sorted apart from the inputs",
-                          "rows of inputs and targets drawn by two random numbers"};
-        finding.evidence = {{"rows", targets}, {"of_another_row", other}, {"of_the_own_row", own}};
-        finding.threshold = fmt::format("half of the rows of {} captured batches in a row (Luff)", kBatches);
-        sink.Report(std::move(finding));
-        return;
-      }
+    const std::optional<ExchangedTokens::Found> found = exchanged_.Add(view);
+    if (!found) return;
+    told_.insert("exchanged_rows");
+    Finding finding = Begin(view.rows.info, "exchanged_rows");
+    finding.tensor = view.trial.tensor(found->loss).name;
+    finding.severity = Severity::kStop;
+    finding.what =
+        fmt::format("{} of {} rows of targets are the next tokens of another row", found->other, found->rows);
+    finding.why =
+        "each of them is, id by id, what follows in the sequence of another row of the same batch, and not "
+        "in that of its own";
+    finding.remedy =
+        "cut inputs and targets out of one array with the same index, and shuffle or sort both alike";
+    finding.causes = {"targets shuffled or sorted apart from the inputs",
+                      "rows of inputs and targets drawn by two random numbers"};
+    finding.evidence = {
+        {"rows", found->rows}, {"of_another_row", found->other}, {"of_the_own_row", found->own}};
+    finding.threshold =
+        fmt::format("half of the rows of {} captured batches in a row (Luff)", ExchangedTokens::kBatches);
+    sink.Report(std::move(finding));
+  }
+
+  // A part of the training's targets that belongs to other rows.
+  void Foreign(Sink& sink) {
+    const std::optional<ForeignTargets::Found> found =
+        foreign_.Close({limits_.share, limits_.z, limits_.evaluations});
+    // Rows that are always wrong tell the same; a model that is hardly there in training tells nothing.
+    if (!found || several_tasks_ || LargestDropout() > kHardlyThere || told_.contains("always_wrong") ||
+        !told_.insert("part_of_other_rows").second)
+      return;
+    Finding finding = Begin(last_.Info(), "part_of_other_rows");
+    finding.what = fmt::format("about {:.2g} % of the training's targets seem to belong to other rows",
+                               100 * found->share);
+    finding.why = fmt::format(
+        "where the model's answer is most definite, {:.0f} of {:.0f} targets of the training are others, and "
+        "{:.2g} % of those of evaluations; for these answers they are as good as any target of the batch "
+        "(mean rank {:.2f}, 0.5 by chance), where hard or augmented rows have the second best",
+        found->wrong, found->rows, 100 * found->evaluated_share, found->rank);
+    finding.remedy =
+        "look at training rows with a definite answer and another target: shuffle, sort, filter and join "
+        "inputs and targets by the same index, all of them";
+    finding.causes = {"a part of the targets shuffled, or joined to other rows",
+                      "a source among several whose labels are shifted", "labels that were drawn at random"};
+    finding.evidence = {{"share", found->share},
+                        {"rows", found->rows},
+                        {"wrong", found->wrong},
+                        {"evaluation_rows", found->evaluated},
+                        {"evaluation_share", found->evaluated_share},
+                        {"rank", found->rank}};
+    finding.threshold = fmt::format(
+        "{:g} of the targets beyond those of evaluations, {:g} standard errors, in {} evaluations (Luff)",
+        limits_.share, limits_.z, limits_.evaluations);
+    sink.Report(std::move(finding));
+  }
+
+  // What a call tells about targets of other rows. A batch of which two losses are taken may be mixed of two.
+  void Match(const StepView& view, bool train) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    if (calls.size() != 1) return;
+    // One target for each row of the model's input: places of a text are no independent rows, and a denoiser
+    // that copies its input is definite where that was changed.
+    const std::vector<std::int64_t>& wanted = calls.front().target.whole_shape;
+    std::vector<std::uint64_t> keys;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr || sample->whole_shape.empty() || wanted.empty()) continue;
+      if (sample->whole_shape[0] != wanted[0]) return;
+      if (train && keys.empty()) keys = RowHashes(*sample);
     }
+    foreign_.Add(calls.front(), reader_.Recognise(calls.front()), train, keys);
+  }
+
+  [[nodiscard]] double LargestDropout() const {
+    double largest = 0;
+    for (const ModuleFacts& module : modules_.modules())
+      if (module.kind == ModuleKind::kDropout) largest = std::max(largest, module.Number("p").value_or(1));
+    return largest;
   }
 
   static Finding Begin(const query::StepInfo& info, const char* cause) {
@@ -567,7 +595,8 @@ class LabelNoise final : public KeptRule {
   std::vector<std::uint64_t> batch_;  // rows of the newest captured batch, and their labels
   std::vector<std::int64_t> batch_labels_;
   std::size_t classes_ = 0;
-  std::int64_t exchanged_ = 0;  // batches in a row whose targets follow the ids of other rows
+  ExchangedTokens exchanged_;
+  ForeignTargets foreign_;
   double eval_rows_ = 0, eval_wrong_ = 0, best_ = 0, again_ = 0, other_ = 0;
   std::int64_t in_a_row_ = 0;
   std::set<std::string> told_;
@@ -587,7 +616,7 @@ class LabelNoise final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
-  spec.version = 10;
+  spec.version = 11;  // targets of other rows
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

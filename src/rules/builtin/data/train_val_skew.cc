@@ -15,6 +15,9 @@
 #include "rules/facts/correlations.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/features.h"
+#include "rules/facts/id_effects.h"
+#include "rules/facts/input_places.h"
+#include "rules/facts/passes.h"
 #include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/target_skew.h"
@@ -60,9 +63,12 @@ class TrainValSkew final : public KeptRule {
       if (phases_.OnStep(view)) {  // fine-tuning has other data
         inputs_.clear();
         targets_ = TargetSkew();
+        arrangements_.clear();
+        passes_.Restart(view.rows.info.mode_step);
         steps_ = 0;
       }
       ++steps_;
+      passes_.OnTrainStep(view);
     }
     targets_.Add(view, *train);
     for (const auto& event : view.index.json_events("made_inputs")) {
@@ -70,6 +76,7 @@ class TrainValSkew final : public KeptRule {
       if (model != event->end() && model->is_string() && fed_back_.size() < kMaxInputs)
         fed_back_.insert(model->get<std::string>());
     }
+    Arrange(view, *train);
     for (const ModelInput& input : ModelInputsOf(view)) {
       // Calls that go on from their own results, as rollouts and solvers of equations do, have no inputs that
       // could be compared: evaluations may go further.
@@ -99,6 +106,8 @@ class TrainValSkew final : public KeptRule {
     io("steps", steps_);
     io("inputs", inputs_, kMaxInputs);
     io("targets", targets_);
+    io("arrangements", arrangements_, kMaxArranged);
+    io("passes", passes_);
     io("collected", collected_);
     io("fed_back", fed_back_, kMaxInputs);
   }
@@ -118,12 +127,144 @@ class TrainValSkew final : public KeptRule {
     }
   };
 
+  // Which place of a row holds what, and which id is which.
+  struct Arrangement {
+    InputPlaces places, evaluated_places;
+    IdEffects ids, evaluated_ids;
+    void VisitFields(Fields& io) {
+      io("places", places);
+      io("evaluated_places", evaluated_places);
+      io("ids", ids);
+      io("evaluated_ids", evaluated_ids);
+    }
+  };
+
+  void Arrange(const StepView& view, bool train) {
+    const std::vector<LossCall>& calls = LossReader::Read(view);
+    const SampleValues* target = calls.size() == 1 ? &calls.front().target : nullptr;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const std::string& name = view.trial.tensor(input.entry->tensor).name;
+      if (fed_back_.contains(input.model) ||
+          (arrangements_.size() >= kMaxArranged && !arrangements_.contains(name)))
+        continue;
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr) continue;
+      Arrangement& one = arrangements_[name];
+      // Rows that come again would make chance look certain; a few pairs of ids do in any data.
+      if (train && passes_.count() >= kOnePass) continue;
+      if (sample->is_float()) (train ? one.places : one.evaluated_places).Add(*sample, target);
+      if (IsIds(sample->dtype)) (train ? one.ids : one.evaluated_ids).Add(*sample, target);
+    }
+  }
+
+  // Reports inputs whose places, or ids, mean others in evaluations than in training.
+  void Arranged(const query::Trial& trial, const std::string& name, const Arrangement& one, Sink& sink) {
+    const std::optional<MovedPlaces> moved = FindMoved(one.places, one.evaluated_places);
+    if (moved && open_.insert(name + "\nmoved").second) Moved(trial, name, *moved, sink);
+    const std::optional<Recoded> recoded = FindRecoded(one.ids, one.evaluated_ids);
+    if (recoded && open_.insert(name + "\nrecoded").second) TellRecoded(trial, name, *recoded, sink);
+  }
+
+  // Reports columns or arguments of ids that hold each other's ids in evaluations.
+  void Exchanged(const query::Trial& trial, Sink& sink) {
+    if (std::none_of(arrangements_.begin(), arrangements_.end(),
+                     [](const auto& one) { return one.second.evaluated_ids.rows() > 0; }))
+      return;
+    std::vector<IdColumn> columns;
+    for (const auto& [name, one] : arrangements_) {
+      const std::size_t count = std::min(one.ids.columns().size(), one.evaluated_ids.columns().size());
+      for (std::size_t f = 0; f < count && columns.size() < kMaxIdColumns; ++f)
+        columns.push_back({count > 1 ? fmt::format("column {} of {}", f, name) : name, &one.ids.columns()[f],
+                           &one.evaluated_ids.columns()[f]});
+    }
+    const std::optional<ExchangedIds> found = FindExchanged(columns);
+    if (!found || !open_.insert("\nexchanged").second) return;
+    Finding finding = FindingOn("exchanged", "", trial);
+    finding.what = fmt::format("{} and {} are swapped: evaluations and training give them each other's ids",
+                               found->first, found->second);
+    finding.why = fmt::format(
+        "ids of each are {:.3g} standard errors or more away from being as frequent in evaluations as in "
+        "training, "
+        "and {:.2g} at most if the two are exchanged",
+        found->as_they_are, found->exchanged);
+    finding.remedy = "call the model with the same order of arguments, or of columns, in both; name them";
+    finding.causes = {"two arguments in the wrong order in one of the calls",
+                      "columns in another order in one of the tables"};
+    finding.evidence = {{"as_they_are", found->as_they_are}, {"exchanged", found->exchanged}};
+    finding.threshold = "8 standard errors as they are, 4 at most if exchanged (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  void Moved(const query::Trial& trial, const std::string& name, const MovedPlaces& moved, Sink& sink) const {
+    std::string columns;
+    for (const auto& [from, to] : moved.columns) {
+      if (columns.size() > 120) break;
+      columns += fmt::format("{}{} as {}", columns.empty() ? "" : ", ", to, from);
+    }
+    Finding finding = FindingOn("moved", name, trial);
+    finding.what = moved.columns.empty()
+                       ? fmt::format("{} is {} in evaluations, compared with training", name, moved.how)
+                       : fmt::format("{} columns of {} are exchanged in evaluations, compared with training",
+                                     moved.columns.size(), name);
+    finding.why = fmt::format(
+        "{} of its places are unlike those of the training as they are ({:.3g} times what chance gives) and "
+        "like them if {} ({:.2g} times)",
+        moved.by_targets ? "correlations with the targets" : "means", moved.as_it_is,
+        moved.columns.empty() ? "it is taken so" : "columns are read so: " + columns, moved.moved);
+    finding.remedy =
+        "prepare training and evaluation inputs by one function; name columns in place of their order, and "
+        "look "
+        "at one row of each";
+    finding.causes =
+        moved.columns.empty()
+            ? std::vector<std::string>{"another reader with another order of axes or channels",
+                                       "a flip, rotation, transposition or reversal on one side only"}
+            : std::vector<std::string>{"columns in another order in one of the tables",
+                                       "columns that are joined or stacked in another order"};
+    finding.evidence = {
+        {"as_it_is", moved.as_it_is}, {"moved", moved.moved}, {"columns", moved.columns.size()}};
+    finding.threshold = "10 times what chance gives as they are, 3 times at most if moved (Luff)";
+    sink.Report(std::move(finding));
+  }
+
+  void TellRecoded(const query::Trial& trial, const std::string& name, const Recoded& recoded,
+                   Sink& sink) const {
+    Finding finding = FindingOn("recoded", name, trial);
+    finding.what = fmt::format("the ids of column {} of {} mean others in evaluations than in training",
+                               recoded.column, name);
+    finding.why = fmt::format(
+        "the targets of its {} ids differ on both sides, by far more than those of rows of one id; were they "
+        "the same ids, their mean targets would correlate by about {:.2f}: they do by {:.2f}",
+        recoded.ids, recoded.expected, recoded.r);
+    finding.remedy =
+        "make the table from names to ids once, from the training data, and use it for all sets; keep an id "
+        "for "
+        "names that it does not have";
+    finding.causes = {
+        "names that were numbered in each set by itself (factorize, LabelEncoder, a vocabulary)",
+        "a sorted list of names on one side, one in order of appearance on the other"};
+    finding.evidence = {{"column", recoded.column},
+                        {"ids", recoded.ids},
+                        {"correlation", recoded.r},
+                        {"expected", recoded.expected}};
+    finding.threshold = "a correlation of 0.3 at most, five standard errors below what is expected (Luff)";
+    sink.Report(std::move(finding));
+  }
+
   // Called when an evaluation may have ended. Compares its features with those of the training so far.
   void Judge(const query::Trial& trial, Sink& sink) {
     if (!turns_.alternate() && steps_ >= kSteps) {
       Targets(trial, sink);
     }
     targets_.Next();
+    if (!turns_.alternate() && steps_ >= kSteps) Exchanged(trial, sink);
+    for (auto& [name, one] : arrangements_) {
+      if (!turns_.alternate() && steps_ >= kSteps &&
+          one.evaluated_places.rows() + one.evaluated_ids.rows() > 0)
+        Arranged(trial, name, one, sink);
+      one.evaluated_places.Clear();
+      one.evaluated_ids.Clear();
+    }
     for (auto& [name, input] : inputs_) {
       if (input.evaluation.rows() == 0) continue;
       if (!turns_.alternate() && steps_ >= kSteps) {
@@ -354,6 +495,9 @@ class TrainValSkew final : public KeptRule {
 
   static constexpr std::int64_t kSteps = 8;  // by then, optimizers of adversaries have taken turns
   static constexpr std::int64_t kAbsentRows = 128;
+  static constexpr std::size_t kMaxArranged = 4;  // inputs whose places are compared
+  static constexpr std::size_t kMaxIdColumns = 32;
+  static constexpr double kOnePass = 1.5;
   static constexpr std::size_t kPairs = 3;  // of a table: one or two may go together by chance
   static constexpr double kErrors = 5;      // standard errors of Fisher's transformed correlation
   static constexpr double kAtMost = 0.999;  // its value stays finite
@@ -366,6 +510,8 @@ class TrainValSkew final : public KeptRule {
   std::set<std::string> fed_back_;  // models that go on from what the graph has made
   std::map<std::string, Input> inputs_;
   TargetSkew targets_;
+  std::map<std::string, Arrangement> arrangements_;
+  Passes passes_;
   CollectedRows collected_;
 };
 
@@ -376,7 +522,7 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(Together(std::make_unique<TrainValSkew>(limits), BoostedTrainValSkew()));
   });
   spec.version =
-      8;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting
+      8;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting, places, ids
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
