@@ -64,7 +64,7 @@ const char* WhatItDoes(ActionKind kind) {
 Runner::Runner(RunnerOptions options)
     : options_(std::move(options)),
       policy_(WithOnFinding(options_.specs, options_.stop_on_finding)),
-      coordinator_(options_.stop, LogOf(options_.run)),
+      coordinator_(options_.stop, LogOf(options_.run), options_.hosts),
       inbox_(options_.run, options_.gate.get()),
       arrivals_(options_.run, options_.gate.get()) {}
 
@@ -147,6 +147,7 @@ Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, s
       policy_.Resume(finding, Seconds(now_ns), train_step);
   }
   if (options_.gate && options_.commands) HearOthers(now_ns);
+  if (options_.hosts && audit_ && !ended_) HearHosts(now_ns);
   if (!options_.gate || audit_) {
     for (const Heard& heard : inbox_.Look(now_ns)) {
       if (!options_.commands) continue;
@@ -292,6 +293,17 @@ void Runner::HearOthers(std::int64_t now_ns) {
   untold_ = 0;
 }
 
+void Runner::HearHosts(std::int64_t now_ns) {
+  constexpr std::int64_t kTellEveryNs = 60'000'000'000;
+  options_.hosts->Look(Env::Real().NowUnixNs());
+  if (now_ns < tell_hosts_ns_) return;
+  const auto [count, why] = options_.hosts->TakeRefused();
+  if (count == 0) return;
+  tell_hosts_ns_ = now_ns + kTellEveryNs;
+  const std::string more = count > 1 ? fmt::format(" ({} in all since the last line)", count) : "";
+  sayings_.push_back(fmt::format("luff: a message between the job's hosts counts for nothing: {}{}\n", why, more));
+}
+
 void Runner::Take(const Heard& heard) {
   const Asked& asked = heard.asked;
   const std::string id = rules::FindingId(run_id_ + "/request", std::to_string(asked.number), "", 0);
@@ -403,12 +415,29 @@ void Runner::HearDeliveries() {
   }
 }
 
+const AuditLine* Runner::BegunOf(const ActionNews& news) {
+  auto begun = begun_.find(news.request.id);
+  if (begun == begun_.end()) {
+    if (!news.request.elsewhere) return nullptr;
+    AuditLine line;
+    line.id = news.request.id;
+    line.action = "another host";
+    line.kind = news.request.kind;
+    line.finding = news.request.finding;
+    line.event = "begun";
+    line.detail = news.request.reason;
+    Write(line);
+    begun = begun_.emplace(line.id, std::move(line)).first;
+  }
+  return &begun->second;
+}
+
 void Runner::HearCoordinator() {
   using What = ActionNews::What;
   for (const ActionNews& news : coordinator_.TakeNews()) {
-    const auto begun = begun_.find(news.request.id);
-    if (begun == begun_.end()) continue;
-    AuditLine line = begun->second;
+    const AuditLine* begun = BegunOf(news);
+    if (begun == nullptr) continue;
+    AuditLine line = *begun;
     line.unix_ns = 0;
     line.train_step = news.train_step;
     line.detail = news.detail;
@@ -419,6 +448,10 @@ void Runner::HearCoordinator() {
       case What::kCommitted:
         line.event = "committed";
         committed_.insert(line.id);
+        if (news.request.elsewhere) {
+          stop_finding_ = {};
+          stop_asked_ = "on another host of the job: " + news.request.reason;
+        }
         if (stop) Reply(line.id, Asked::State::kDone, news.train_step, "");
         break;
       case What::kAborted: line.event = "aborted"; break;
@@ -436,10 +469,11 @@ void Runner::HearCoordinator() {
         line.event = "failed";
         Reply(line.id, Asked::State::kFailed, news.train_step, news.detail);
         if (!stop) sayings_.push_back(fmt::format("luff: {} failed: {}\n", name, news.detail));
+        if (news.request.elsewhere) stop_asked_ = "on another host of the job: " + news.request.reason;
         break;
     }
     Write(line);
-    if (news.what >= What::kCarriedOut) begun_.erase(begun);
+    if (news.what >= What::kCarriedOut) begun_.erase(news.request.id);
   }
 }
 

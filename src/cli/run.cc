@@ -31,6 +31,7 @@
 #include "cli/verbs.h"
 #include "cli/verdict.h"
 #include "cli/write_report.h"
+#include "keys/host_seal.h"
 #include "luff/base/env.h"
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
@@ -44,7 +45,7 @@ namespace fs = std::filesystem;
 struct RunOptions {
   std::string run, rules_text, set_text, on_finding, stop_on, findings, config, compat;
   std::string tensorboard, smdebug, report, metrics, metrics_token, sync;
-  std::string sweep, trial;
+  std::string sweep, trial, job;
   bool resume = false, resume_or_new = false, serve = false, otlp = false, log = false;
   std::optional<std::uint64_t> log_bytes, keep_local;
   std::vector<std::string> tags, params, command;
@@ -268,6 +269,51 @@ Status CheckTogether(const RunOptions& wanted) {
   return server::CheckAddress(ListenAtOrExit(wanted.metrics, "--metrics")).WithContext("--metrics");
 }
 
+/// What the launcher calls a job of several hosts, the same on each; "" if it says nothing of several.
+std::string JobOfLauncher() {
+  const auto variable = [](const char* name) {
+    const char* const text = std::getenv(name);
+    return std::string(text != nullptr ? text : "");
+  };
+  const auto several = [&](const char* name) {
+    const std::string text = variable(name);
+    return !text.empty() && text != "0" && text != "1";
+  };
+  if (const std::string id = variable("TORCHELASTIC_RUN_ID"); !id.empty() && several("GROUP_WORLD_SIZE"))
+    return "torch " + id;
+  if (const std::string id = variable("SLURM_JOB_ID"); !id.empty() && several("SLURM_JOB_NUM_NODES"))
+    return fmt::format("slurm {} {} {}", variable("SLURM_CLUSTER_NAME"), id, variable("SLURM_RESTART_COUNT"));
+  const std::string address = variable("MASTER_ADDR"), port = variable("MASTER_PORT");  // a rank, started by hand
+  if (variable("RANK").empty() || !several("WORLD_SIZE") || address.empty() || port.empty()) return "";
+  return fmt::format("master {}:{}", address, port);
+}
+
+/// The hosts with which a stop is agreed upon: --job, or what the launcher says where there is a key for it.
+Status ReadHosts(const RunOptions& wanted, const FileConfig& file, SuperviseOptions* options) {
+  constexpr std::size_t kMaxName = 1000;
+  if (file.host_key.empty()) {
+    if (wanted.job.empty()) return Status::Ok();
+    return InvalidArgument(
+        "--job names the job that this host is one of, and nothing says by which key the hosts know each other; write "
+        "host_key = \"FILE\" below [control] of --config (`luff keys new hosts.key --may host`)");
+  }
+  const std::string name = !wanted.job.empty() ? wanted.job : JobOfLauncher();
+  if (name.empty()) return Status::Ok();
+  if (name.size() > kMaxName)
+    return InvalidArgument(fmt::format("--job has {} bytes, expected at most {}", name.size(), kMaxName));
+  if (wanted.sync.empty()) {
+    if (wanted.job.empty()) return Status::Ok();
+    return InvalidArgument("the hosts of --job talk to each other through a bucket; give --sync URL, too");
+  }
+  auto key = keys::SecretKey::Read(file.host_key);
+  if (!key.ok()) return key.status().WithContext("host_key of [control]");
+  options->host_key = std::make_shared<const keys::SecretKey>(*std::move(key));
+  LUFF_RETURN_IF_ERROR(
+      keys::KeySeal::Check(*options->host_key, file.keys, Env::Real().NowUnixNs() / 1'000'000'000));
+  options->hosts_job = keys::JobIdOf(name);
+  return Status::Ok();
+}
+
 /// Secrets come from the environment: what a variable lacks now, no delivery finds later.
 void TellOfMissingVariables(const std::vector<actions::ActionSpec>& specs) {
   for (const actions::ActionSpec& spec : specs) {
@@ -315,6 +361,7 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   options.stop = file.stop;
   options.actions = file.actions;
   options.keys = file.keys;
+  LUFF_RETURN_IF_ERROR(ReadHosts(wanted, file, &options));
   TellOfMissingVariables(options.actions);
   if (!wanted.stop_on.empty()) {
     Result<actions::ActionSpec> stop = StopOn(wanted.stop_on, options.choices);
@@ -361,7 +408,7 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   if (!wanted.sync.empty()) {
     options.outputs.push_back({kSync, wanted.sync, file.bucket.environment,
                                file.bucket.environment.empty() ? "" : Absolute(wanted.config),
-                               wanted.keep_local});
+                               wanted.keep_local, options.hosts_job});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
   } else if (wanted.keep_local) {
     return InvalidArgument("--keep-local removes what was uploaded; it needs --sync URL");
@@ -427,6 +474,9 @@ void AddRun(CLI::App& app) {
   verb->add_option("--sync", wanted.sync,
                    "Upload the run into a bucket while it trains: s3://BUCKET/PREFIX, gs://..., az://... or "
                    "file:///FOLDER (`luff sync`)");
+  verb->add_option("--job", wanted.job,
+                   "The job that this host is one of, the same on each: a stop is agreed upon through the bucket of "
+                   "--sync; default: what the launcher calls it");
   verb->add_option("--keep-local", wanted.keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);

@@ -1,0 +1,227 @@
+// A stop that the supervisors of several hosts agree upon. Each of them does the same: it proposes to its own
+// workers what stands open in the hosts' log, answers there once all of them have, and obeys the first decision
+// there. Who has proposed decides commit, when every rank has consented; anybody decides abort.
+#include <algorithm>
+
+#include "base/format.h"
+#include "luff/actions/coordinator.h"
+
+namespace luff::actions {
+namespace {
+
+constexpr double kLongerS = 3;  // than who has proposed, waits who decides abort in its place
+constexpr const char* kNoBucket = "the bucket does not answer, so the other hosts cannot be asked";
+
+double Since(std::int64_t from_ns, std::int64_t to_ns) { return static_cast<double>(to_ns - from_ns) / 1e9; }
+
+}  // namespace
+
+void Coordinator::Follow(const HostMessage& proposal, std::int64_t now_ns) {
+  if (state_ == State::kWanted && current_.kind != "stop") waiting_.push_front(std::move(current_));
+  if (state_ != State::kHosts) own_ = state_ == State::kWanted && current_.kind == "stop";
+  if (!own_) {
+    current_ = {.kind = "stop",
+                .id = proposal.id(),
+                .reason = proposal.reason,
+                .finding = proposal.finding,
+                .body = "",
+                .elsewhere = true};
+    proposals_ = 0;
+  }
+  state_ = State::kHosts;
+  followed_ = proposal.id();
+  followed_ns_ = now_ns;
+  proposed_step_ = proposal.train_step;
+  if (proposal.instance == hosts_->instance()) offer_ = 0;  // it has arrived
+  proposal_ = answer_ = decision_ = 0;
+  agreed_ = false;
+  unwritten_ns_ = doubt_ns_ = doubt_step_ = -1;
+}
+
+void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_live) {
+  if (!any_live) return;
+  if (wanted_ns_ < 0) wanted_ns_ = now_ns;
+  const bool overdue = Since(wanted_ns_, now_ns) >= settings_.hosts_answer_s;
+  if (offer_ != 0) {
+    std::string why;
+    bool late = false;
+    const std::string id = fmt::format("{}-{}", hosts_->instance(), offer_);
+    if (hosts_->DecisionOf(id, &why, &late) != HostLog::Decision::kOpen) {
+      offer_ = 0;  // another host's came first, and is decided
+    } else if (overdue && hosts_->TakeBack(offer_)) {
+      offer_ = 0;
+      return GiveUp(kNoBucket);
+    }
+    return;  // it may arrive at any time
+  }
+  if (!hosts_->reaches()) {
+    if (overdue) GiveUp(kNoBucket);
+    return;
+  }
+  HostMessage proposal;
+  proposal.kind = HostMessage::Kind::kPropose;
+  proposal.train_step = StepAhead(std::max(furthest, reached_), settings_.hosts_lead_s);
+  proposal.reason = current_.reason;
+  proposal.finding = current_.finding;
+  const auto sent = hosts_->Send(std::move(proposal));
+  if (sent.ok()) {
+    offer_ = *sent;
+    wanted_ns_ = now_ns;
+    ++proposals_;
+  } else if (overdue) {
+    GiveUp(fmt::format("the other hosts cannot be asked: {}", sent.status().message()));
+  }
+}
+
+Coordinator::Signal Coordinator::AcrossHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest,
+                                             bool any_live, std::span<const query::WorkerInfo> workers, Acks acks) {
+  if (followed_.empty()) {
+    if (hosts_->open() == nullptr) return Offer(now_ns, furthest, any_live), Signal::kNone;
+    Follow(*hosts_->open(), now_ns);
+  }
+  std::string why;
+  bool late = false;
+  switch (hosts_->DecisionOf(followed_, &why, &late)) {
+    case HostLog::Decision::kCommit: return HostsCommitted(now_ns);
+    case HostLog::Decision::kAbort: return HostsAborted(why, late), Signal::kNone;
+    case HostLog::Decision::kOpen: break;
+  }
+  if (answer_ == 0) AnswerHosts(now_ns, world, furthest, any_live, workers, acks);
+  if (decision_ == 0) DecideForHosts(now_ns, world);
+  return Doubt(now_ns, furthest);
+}
+
+void Coordinator::AnswerHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest, bool any_live,
+                              std::span<const query::WorkerInfo> workers, Acks acks) {
+  if (!any_live) return;
+  HostMessage answer;
+  answer.kind = HostMessage::Kind::kAnswer;
+  answer.proposal = followed_;
+  answer.train_step = furthest + 1;
+  answer.world = world;
+  answer.verdict = HostMessage::Verdict::kLate;
+  if (proposal_ == 0 && furthest + 1 < proposed_step_) {
+    store::ControlRecord record;
+    record.kind = "stop";
+    record.phase = "propose";
+    record.train_step = proposed_step_;
+    record.deadline_s = settings_.hosts_wait_s;
+    record.reason = current_.reason;
+    record.finding = current_.finding;
+    record.body = current_.body;
+    record.author = "luff run";
+    const Result<std::uint64_t> number = log_.write(record);
+    if (number.ok()) {
+      proposal_ = *number;
+      Tell(ActionNews::What::kProposed);
+      return;
+    }
+    if (Since(followed_ns_, now_ns) < settings_.answer_s) return;
+    answer.verdict = HostMessage::Verdict::kRefused;
+    answer.reason = "a host cannot write the proposal into its run";
+  } else if (proposal_ != 0) {
+    std::string why;
+    switch (Count(world, workers, acks, &why)) {
+      case Answers::kAll:
+        answer.verdict = HostMessage::Verdict::kAccepted;
+        for (const query::WorkerInfo& worker : workers) {
+          if (worker.alive && !worker.ended) answer.ranks.push_back(worker.worker);
+        }
+        break;
+      case Answers::kOpen:
+        if (Since(followed_ns_, now_ns) < settings_.answer_s) return;
+        answer.verdict = HostMessage::Verdict::kRefused;
+        answer.reason = why;
+        break;
+      case Answers::kLate:
+      case Answers::kRefused: break;
+    }
+  }
+  const bool agreed = answer.verdict == HostMessage::Verdict::kAccepted;
+  const auto sent = hosts_->Send(std::move(answer));
+  if (!sent.ok()) return;  // tried again
+  answer_ = *sent;
+  agreed_ = agreed;
+  // No commit can count this host now, so its workers need not wait for the others.
+  if (!agreed && proposal_ != 0) static_cast<void>(Decide("abort"));
+}
+
+void Coordinator::DecideForHosts(std::int64_t now_ns, std::uint32_t world) {
+  const double passed = Since(followed_ns_, now_ns);
+  HostMessage decision;
+  decision.kind = HostMessage::Kind::kAbort;
+  decision.verdict = HostMessage::Verdict::kRefused;
+  decision.proposal = followed_;
+  if (hosts_->open() != nullptr && hosts_->open()->instance == hosts_->instance()) {
+    switch (hosts_->Count(world, &decision.reason, &reached_)) {
+      case HostLog::Answers::kAll: decision.kind = HostMessage::Kind::kCommit; break;
+      case HostLog::Answers::kLate: decision.verdict = HostMessage::Verdict::kLate; break;
+      case HostLog::Answers::kRefused: break;
+      case HostLog::Answers::kOpen:
+        if (passed < settings_.hosts_answer_s) return;
+        break;
+    }
+  } else {
+    if (passed < settings_.hosts_answer_s + kLongerS) return;
+    decision.reason = "the host that has proposed it has not decided in time";
+  }
+  if (const auto sent = hosts_->Send(std::move(decision)); sent.ok()) decision_ = *sent;
+}
+
+Coordinator::Signal Coordinator::HostsCommitted(std::int64_t now_ns) {
+  const Result<store::ControlRecord> counts = Decide("commit");
+  if (!counts.ok()) {
+    if (unwritten_ns_ < 0) unwritten_ns_ = now_ns;
+    if (Since(unwritten_ns_, now_ns) < settings_.answer_s) return Signal::kNone;
+  }
+  stopping_ = true;
+  waiting_.clear();
+  followed_.clear();
+  if (counts.ok() && counts->phase == "commit") return Committed(now_ns), Signal::kNone;
+  // The other hosts stop: their ranks will answer no more.
+  return Terminate(now_ns, fmt::format("all hosts of the job have agreed to stop after step {}, and {}", proposed_step_,
+                                       counts.ok() ? "a worker here had gone on before this was known here"
+                                                   : "this could not be written into the run"));
+}
+
+void Coordinator::HostsAborted(const std::string& why, bool late) {
+  // Only what all hosts have committed is committed here, so workers that are not told find the same by
+  // themselves.
+  if (proposal_ != 0) static_cast<void>(Decide("abort"));
+  const bool ours = followed_.starts_with(hosts_->instance());
+  followed_.clear();
+  wanted_ns_ = -1;
+  if (!own_) return End(ActionNews::What::kRefused, why);
+  Tell(ActionNews::What::kAborted, why);
+  proposal_ = 0;
+  if (ours && (!late || proposals_ >= settings_.proposals)) GiveUp(why);
+}
+
+void Coordinator::GiveUp(const std::string& why) {
+  stopping_ = false;
+  wanted_ns_ = -1;
+  End(ActionNews::What::kRefused, why + "; no host stops");
+}
+
+Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthest) {
+  if (Since(followed_ns_, now_ns) < settings_.hosts_answer_s + 2 * kLongerS) return Signal::kNone;
+  // No decision can be read. If nobody can have read our consent, nobody can have decided commit.
+  if (!agreed_ || hosts_->TakeBack(answer_)) {
+    hosts_->Forget(kNoBucket);
+    return Signal::kNone;  // the next turn finds the abort
+  }
+  // Workers wait at the step for a bounded time, then go on: nothing is stopped by a doubt. If the others have
+  // stopped, no step comes any more.
+  if (doubt_ns_ < 0 || furthest > doubt_step_) {
+    doubt_ns_ = now_ns;
+    doubt_step_ = furthest;
+  }
+  if (furthest + 1 < proposed_step_ || Since(doubt_ns_, now_ns) < settings_.hosts_doubt_s) return Signal::kNone;
+  stopping_ = true;
+  return Terminate(now_ns,
+                   fmt::format("all ranks here had consented to stop after step {}, what the other hosts have decided "
+                               "cannot be read, and no step was finished for {:g} s: they have stopped",
+                               proposed_step_, settings_.hosts_doubt_s));
+}
+
+}  // namespace luff::actions
