@@ -40,7 +40,7 @@ bool Coordinator::Request(ActionRequest request) {
   if (stopping_) return false;
   if (request.kind == "stop") {
     stopping_ = true;
-    waiting_.clear();  // actions that are not proposed yet are pointless now
+    waiting_.clear();               // actions that are not proposed yet are pointless now
     if (state_ == State::kHosts) {  // another host wants one, too
       current_ = std::move(request);
       own_ = true;
@@ -82,7 +82,8 @@ Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
     furthest = std::max(furthest, worker.last_train_step);
   }
   if (any_live) Observe(now_ns, furthest);
-  if (hosts_ != nullptr && state_ < State::kHosts && hosts_->open() != nullptr) Follow(*hosts_->open(), now_ns);
+  if (hosts_ != nullptr && state_ < State::kHosts && hosts_->open() != nullptr)
+    Follow(*hosts_->open(), now_ns);
 
   switch (state_) {
     case State::kIdle: return Signal::kNone;

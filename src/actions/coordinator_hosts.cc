@@ -1,6 +1,6 @@
 // A stop that the supervisors of several hosts agree upon. Each of them does the same: it proposes to its own
-// workers what stands open in the hosts' log, answers there once all of them have, and obeys the first decision
-// there. Who has proposed decides commit, when every rank has consented; anybody decides abort.
+// workers what stands open in the hosts' log, answers there once all of them have, and obeys the first
+// decision there. Who has proposed decides commit, when every rank has consented; anybody decides abort.
 #include <algorithm>
 
 #include "base/format.h"
@@ -10,6 +10,7 @@ namespace luff::actions {
 namespace {
 
 constexpr double kLongerS = 3;  // than who has proposed, waits who decides abort in its place
+constexpr double kSettleS = 1;
 constexpr const char* kNoBucket = "the bucket does not answer, so the other hosts cannot be asked";
 
 double Since(std::int64_t from_ns, std::int64_t to_ns) { return static_cast<double>(to_ns - from_ns) / 1e9; }
@@ -35,7 +36,7 @@ void Coordinator::Follow(const HostMessage& proposal, std::int64_t now_ns) {
   if (proposal.instance == hosts_->instance()) offer_ = 0;  // it has arrived
   proposal_ = answer_ = decision_ = 0;
   agreed_ = false;
-  unwritten_ns_ = doubt_ns_ = doubt_step_ = -1;
+  covered_ns_ = unwritten_ns_ = doubt_ns_ = doubt_step_ = -1;
 }
 
 void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_live) {
@@ -74,7 +75,8 @@ void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_liv
 }
 
 Coordinator::Signal Coordinator::AcrossHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest,
-                                             bool any_live, std::span<const query::WorkerInfo> workers, Acks acks) {
+                                             bool any_live, std::span<const query::WorkerInfo> workers,
+                                             Acks acks) {
   if (followed_.empty()) {
     if (hosts_->open() == nullptr) return Offer(now_ns, furthest, any_live), Signal::kNone;
     Follow(*hosts_->open(), now_ns);
@@ -154,7 +156,12 @@ void Coordinator::DecideForHosts(std::int64_t now_ns, std::uint32_t world) {
   decision.proposal = followed_;
   if (hosts_->open() != nullptr && hosts_->open()->instance == hosts_->instance()) {
     switch (hosts_->Count(world, &decision.reason, &reached_)) {
-      case HostLog::Answers::kAll: decision.kind = HostMessage::Kind::kCommit; break;
+      case HostLog::Answers::kAll:
+        // Hosts of another job of the same name answer as fast as ours: then a rank stands in two answers.
+        if (covered_ns_ < 0) covered_ns_ = now_ns;
+        if (Since(covered_ns_, now_ns) < kSettleS) return;
+        decision.kind = HostMessage::Kind::kCommit;
+        break;
       case HostLog::Answers::kLate: decision.verdict = HostMessage::Verdict::kLate; break;
       case HostLog::Answers::kRefused: break;
       case HostLog::Answers::kOpen:
@@ -179,9 +186,10 @@ Coordinator::Signal Coordinator::HostsCommitted(std::int64_t now_ns) {
   followed_.clear();
   if (counts.ok() && counts->phase == "commit") return Committed(now_ns), Signal::kNone;
   // The other hosts stop: their ranks will answer no more.
-  return Terminate(now_ns, fmt::format("all hosts of the job have agreed to stop after step {}, and {}", proposed_step_,
-                                       counts.ok() ? "a worker here had gone on before this was known here"
-                                                   : "this could not be written into the run"));
+  return Terminate(
+      now_ns, fmt::format("all hosts of the job have agreed to stop after step {}, and {}", proposed_step_,
+                          counts.ok() ? "a worker here had gone on before this was known here"
+                                      : "this could not be written into the run"));
 }
 
 void Coordinator::HostsAborted(const std::string& why, bool late) {
@@ -210,18 +218,20 @@ Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthes
     hosts_->Forget(kNoBucket);
     return Signal::kNone;  // the next turn finds the abort
   }
-  // Workers wait at the step for a bounded time, then go on: nothing is stopped by a doubt. If the others have
-  // stopped, no step comes any more.
+  // Workers wait at the step for a bounded time, then go on: nothing is stopped by a doubt. If the others
+  // have stopped, no step comes any more.
   if (doubt_ns_ < 0 || furthest > doubt_step_) {
     doubt_ns_ = now_ns;
     doubt_step_ = furthest;
   }
-  if (furthest + 1 < proposed_step_ || Since(doubt_ns_, now_ns) < settings_.hosts_doubt_s) return Signal::kNone;
+  if (furthest + 1 < proposed_step_ || Since(doubt_ns_, now_ns) < settings_.hosts_doubt_s)
+    return Signal::kNone;
   stopping_ = true;
-  return Terminate(now_ns,
-                   fmt::format("all ranks here had consented to stop after step {}, what the other hosts have decided "
-                               "cannot be read, and no step was finished for {:g} s: they have stopped",
-                               proposed_step_, settings_.hosts_doubt_s));
+  return Terminate(
+      now_ns,
+      fmt::format("all ranks here had consented to stop after step {}, what the other hosts have decided "
+                  "cannot be read, and no step was finished for {:g} s: they have stopped",
+                  proposed_step_, settings_.hosts_doubt_s));
 }
 
 }  // namespace luff::actions

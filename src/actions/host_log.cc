@@ -16,27 +16,30 @@
 namespace luff::actions {
 namespace {
 
-using Json = nlohmann::json;
-constexpr std::size_t kMaxBytes = 64 << 10, kDepth = 8, kMaxText = 4096, kMaxProposal = 64, kMostDecided = 64;
+using Said = nlohmann::json;
+constexpr std::size_t kMaxMessageBytes = 64 << 10, kMessageDepth = 8, kMaxMessageText = 4096,
+                      kMaxProposalId = 64, kMostDecided = 64;
 constexpr std::int64_t kMostApartNs = 600'000'000'000;  // of two clocks, and of a proposal from now
-constexpr std::array<std::string_view, 4> kKinds = {"propose", "answer", "commit", "abort"};
+constexpr std::array<std::string_view, 4> kMessageKinds = {"propose", "answer", "commit", "abort"};
 constexpr std::array<std::string_view, 3> kVerdicts = {"accepted", "late", "refused"};
 
 /// The place of `text` in a list of names. Throws std::invalid_argument.
 template <std::size_t N>
-std::size_t PlaceOf(const std::array<std::string_view, N>& names, const std::string& text, const char* member) {
+std::size_t PlaceOf(const std::array<std::string_view, N>& names, const std::string& text,
+                    const char* member) {
   const auto at = std::ranges::find(names, text);
   if (at == names.end()) throw std::invalid_argument(fmt::format("'{}' is none that Luff writes", member));
   return static_cast<std::size_t>(at - names.begin());
 }
 
-std::string BoundedText(const Json& json, const char* member, std::size_t most) {
+std::string BoundedText(const Said& json, const char* member, std::size_t most) {
   std::string text = TextMember(json, member);
-  if (text.size() > most) throw std::invalid_argument(fmt::format("'{}' has more than {} bytes", member, most));
+  if (text.size() > most)
+    throw std::invalid_argument(fmt::format("'{}' has more than {} bytes", member, most));
   return text;
 }
 
-const Json& ListOf(const Json& json, const char* member, std::size_t most) {
+const Said& ListOf(const Said& json, const char* member, std::size_t most) {
   const auto at = json.find(member);
   if (at == json.end() || !at->is_array() || at->size() > most)
     throw std::invalid_argument(fmt::format("'{}' is no list of at most {}", member, most));
@@ -48,12 +51,12 @@ const Json& ListOf(const Json& json, const char* member, std::size_t most) {
 std::string HostMessage::id() const { return fmt::format("{}-{}", instance, sequence); }
 
 std::string HostMessageText(const HostMessage& message) {
-  Json json{{"version", 0},
+  Said json{{"version", 0},
             {"job", message.job},
             {"instance", message.instance},
             {"sequence", message.sequence},
             {"created_unix_ns", message.created_unix_ns},
-            {"kind", kKinds[static_cast<std::size_t>(message.kind)]},
+            {"kind", kMessageKinds[static_cast<std::size_t>(message.kind)]},
             {"reason", message.reason}};
   if (message.kind != HostMessage::Kind::kPropose) json["proposal"] = message.proposal;
   switch (message.kind) {
@@ -77,17 +80,18 @@ std::string HostMessageText(const HostMessage& message) {
 }
 
 Result<HostMessage> ParseHostMessageUntrusted(std::string_view text) {
-  if (text.size() > kMaxBytes) return Corruption("a message of a host is larger than 64 KiB");
+  if (text.size() > kMaxMessageBytes) return Corruption("a message of a host is larger than 64 KiB");
   try {
-    const Json json = TryParseJson(text, {kMaxBytes, kDepth});
+    const Said json = TryParseJson(text, {kMaxMessageBytes, kMessageDepth});
     if (!json.is_object()) return Corruption("a message of a host is no JSON object");
     if (const std::int64_t version = WholeMember(json, "version", -1); version != 0)
-      return {StatusCode::kUnsupportedVersion,
-              fmt::format("found version {} of a message between hosts, this Luff knows 0; give all hosts of "
-                          "the job the same Luff",
-                          version)};
+      return Status(
+          StatusCode::kUnsupportedVersion,
+          fmt::format("found version {} of a message between hosts, this Luff knows 0; give all hosts of "
+                      "the job the same Luff",
+                      version));
     HostMessage message;
-    message.kind = static_cast<HostMessage::Kind>(PlaceOf(kKinds, TextMember(json, "kind"), "kind"));
+    message.kind = static_cast<HostMessage::Kind>(PlaceOf(kMessageKinds, TextMember(json, "kind"), "kind"));
     message.job = TextMember(json, "job");
     message.instance = TextMember(json, "instance");
     if (!IsHexId(message.job) || !IsHexId(message.instance))
@@ -96,15 +100,15 @@ Result<HostMessage> ParseHostMessageUntrusted(std::string_view text) {
     if (message.sequence == 0) return Corruption("a message of a host has no 'sequence'");
     message.created_unix_ns = WholeNumber<std::int64_t>(json, "created_unix_ns", -1);
     if (message.created_unix_ns < 0) return Corruption("a message of a host has no 'created_unix_ns'");
-    message.reason = BoundedText(json, "reason", kMaxText);
+    message.reason = BoundedText(json, "reason", kMaxMessageText);
     if (message.kind != HostMessage::Kind::kPropose) {
-      message.proposal = BoundedText(json, "proposal", kMaxProposal);
+      message.proposal = BoundedText(json, "proposal", kMaxProposalId);
       if (message.proposal.empty()) return Corruption("a message of a host is about no proposal");
     }
     switch (message.kind) {
       case HostMessage::Kind::kPropose:
         message.train_step = WholeNumber<std::int64_t>(json, "train_step", -1);
-        message.finding = BoundedText(json, "finding", kMaxText);
+        message.finding = BoundedText(json, "finding", kMaxMessageText);
         if (message.train_step < 0) return Corruption("a proposal of a host has no 'train_step'");
         if (TextMember(json, "action") != "stop")
           return Corruption("a proposal of a host is no stop, and this Luff knows nothing else");
@@ -114,11 +118,11 @@ Result<HostMessage> ParseHostMessageUntrusted(std::string_view text) {
             static_cast<HostMessage::Verdict>(PlaceOf(kVerdicts, TextMember(json, "verdict"), "verdict"));
         message.train_step = WholeNumber<std::int64_t>(json, "train_step", -1);
         message.world = WholeNumber<std::uint32_t>(json, "world", 0);
-        for (const Json& rank : ListOf(json, "ranks", kMaxHostRanks))
+        for (const Said& rank : ListOf(json, "ranks", kMaxHostRanks))
           message.ranks.push_back(WholeNumber<std::uint32_t>(rank));
         break;
       case HostMessage::Kind::kCommit:
-        for (const Json& one : ListOf(json, "agreed", kMaxHosts)) {
+        for (const Said& one : ListOf(json, "agreed", kMaxHosts)) {
           if (!one.is_string() || !IsHexId(one.get_ref<const std::string&>()))
             return Corruption("a commit of a host names one that is none");
           message.agreed.push_back(one.get<std::string>());
@@ -186,7 +190,9 @@ void HostLog::Hear(const std::string& object, std::int64_t unix_ns) {
     const bool ours = own != answers_.end() && own->second.verdict == HostMessage::Verdict::kAccepted &&
                       std::ranges::find(message.agreed, instance_) != message.agreed.end();
     Decide(ours ? Decision::kCommit : Decision::kAbort,
-           ours ? message.reason : "the hosts have agreed without this one", false);
+           ours ? message.reason
+                : "the hosts have agreed without this one: does another job have the same name?",
+           false);
   }
   while (decided_.size() > kMostDecided) decided_.pop_front();
 }
@@ -230,11 +236,12 @@ HostLog::Answers HostLog::Count(std::uint32_t world, std::string* why, std::int6
     if (answer.verdict == HostMessage::Verdict::kRefused)
       refused = answer.reason.empty() ? "a host has refused" : answer.reason;
     if (answer.world != world)
-      refused = fmt::format("one host knows of {} ranks, another of {}: does another job have the same name?", world,
-                            answer.world);
+      refused = fmt::format("one host knows of {} ranks, another of {}: does another job have the same name?",
+                            world, answer.world);
     for (const std::uint32_t rank : answer.ranks) {
       if (!agreed.insert(rank).second)
-        refused = fmt::format("two hosts say that they have rank {}: does another job have the same name?", rank);
+        refused =
+            fmt::format("two hosts say that they have rank {}: does another job have the same name?", rank);
       if (rank >= world) refused = fmt::format("a host says that it has rank {} of {}", rank, world);
     }
   }
@@ -243,9 +250,10 @@ HostLog::Answers HostLog::Count(std::uint32_t world, std::string* why, std::int6
   if (agreed.size() == world) return Answers::kAll;
   std::uint32_t missing = 0;
   while (agreed.contains(missing)) ++missing;
-  *why = fmt::format("rank {} of {} has not answered: its host is not reached, has no `luff run --sync` of this "
-                     "job, or its rank has ended",
-                     missing, world);
+  *why = fmt::format(
+      "rank {} of {} has not answered: its host is not reached, has no `luff run --sync` of this "
+      "job, or its rank has ended",
+      missing, world);
   return Answers::kOpen;
 }
 
@@ -256,7 +264,7 @@ Result<std::uint64_t> HostLog::Send(HostMessage message) {
   message.created_unix_ns = unix_ns_;
   if (!says_why_ && message.kind == HostMessage::Kind::kPropose)
     message.reason = "why stands on the host that has asked, since the run is encrypted";
-  if (message.reason.size() > kMaxText) message.reason.resize(kMaxText);
+  if (message.reason.size() > kMaxMessageText) message.reason.resize(kMaxMessageText);
   if (message.kind == HostMessage::Kind::kCommit) {
     for (const auto& [instance, answer] : answers_) message.agreed.push_back(instance);
   }

@@ -1,5 +1,5 @@
-// A stop that several hosts agree upon: in a simulation of their log, supervisors and ranks, where links break,
-// puts are repeated and supervisors die; the messages; and the folder through which they go.
+// A stop that several hosts agree upon: in a simulation of their log, supervisors and ranks, where links
+// break, puts are repeated and supervisors die; the messages; and the folder through which they go.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -106,13 +106,14 @@ class Host {
         post(new SimPost(bucket)),
         log(std::make_shared<HostLog>(kJob, NewInstance(), std::unique_ptr<HostPost>(post),
                                       std::make_unique<WordSeal>())),
-        coordinator(Settings(), {[this](const auto& record) { return Write(record); },
-                                 [this](const auto& record) { return Decide(record); }},
+        coordinator(Settings(),
+                    {[this](const auto& record) { return Write(record); },
+                     [this](const auto& record) { return Decide(record); }},
                     log) {}
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
-  void Ask(const std::string& id) { coordinator.Request({.id = id, .reason = "asked by somebody"}); }
+  void Ask(const std::string& id) { coordinator.Request({"stop", id, "asked by somebody", "", ""}); }
   /// What the supervisor does.
   void Supervise(std::int64_t now_ms) {
     post->Turn();
@@ -199,7 +200,8 @@ class Host {
 class Hosts : public ::testing::Test {
  protected:
   void Begin(std::uint32_t world) {
-    for (std::uint32_t rank = 0; rank < world; ++rank) hosts.push_back(std::make_unique<Host>(&bucket, rank, world));
+    for (std::uint32_t rank = 0; rank < world; ++rank)
+      hosts.push_back(std::make_unique<Host>(&bucket, rank, world));
   }
   /// Ranks take every step together: who does not take part holds all of them up.
   void Tick() {
@@ -215,12 +217,12 @@ class Hosts : public ::testing::Test {
   }
   /// Every host stopped, after the same step.
   bool AllStopped() const {
-    return std::ranges::all_of(hosts, [&](const auto& host) {
-      return host->stopped && host->finished == hosts[0]->finished;
-    });
+    return std::ranges::all_of(
+        hosts, [&](const auto& host) { return host->stopped && host->finished == hosts[0]->finished; });
   }
   std::size_t Stopped() const {
-    return static_cast<std::size_t>(std::ranges::count_if(hosts, [](const auto& host) { return host->stopped; }));
+    return static_cast<std::size_t>(
+        std::ranges::count_if(hosts, [](const auto& host) { return host->stopped; }));
   }
   bool AnyKilled() const {
     return std::ranges::any_of(hosts, [](const auto& host) { return host->killed; });

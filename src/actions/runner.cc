@@ -301,7 +301,8 @@ void Runner::HearHosts(std::int64_t now_ns) {
   if (count == 0) return;
   tell_hosts_ns_ = now_ns + kTellEveryNs;
   const std::string more = count > 1 ? fmt::format(" ({} in all since the last line)", count) : "";
-  sayings_.push_back(fmt::format("luff: a message between the job's hosts counts for nothing: {}{}\n", why, more));
+  sayings_.push_back(
+      fmt::format("luff: a message between the job's hosts counts for nothing: {}{}\n", why, more));
 }
 
 void Runner::Take(const Heard& heard) {

@@ -58,7 +58,8 @@ Result<ControlConfig> ReadControl(const toml::table& table, const ConfigPlace& p
     if (name == "host_key") {
       control.host_key = node.value_or(std::string());
       if (control.host_key.empty())
-        return place.Wrong(node, "'host_key' of [control] names no file; `luff keys new hosts.key --may host` makes one");
+        return place.Wrong(
+            node, "'host_key' of [control] names no file; `luff keys new hosts.key --may host` makes one");
       continue;
     }
     if (name != "keys") return place.Unknown(name, "in [control]", {"keys", "host_key"});

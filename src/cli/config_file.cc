@@ -204,11 +204,16 @@ class Reader : private ConfigPlace {
   }
 
   Status ReadStop(const toml::table& table, actions::StopSettings* stop) const {
-    const std::pair<std::string_view, double*> keys[] = {
-        {"lead_s", &stop->lead_s},   {"answer_s", &stop->answer_s},   {"decision_s", &stop->decision_s},
-        {"leave_s", &stop->leave_s}, {"swallow_s", &stop->swallow_s}, {"kill_s", &stop->kill_s},
-        {"hosts_lead_s", &stop->hosts_lead_s}, {"hosts_answer_s", &stop->hosts_answer_s},
-        {"hosts_wait_s", &stop->hosts_wait_s}, {"hosts_doubt_s", &stop->hosts_doubt_s}};
+    const std::pair<std::string_view, double*> keys[] = {{"lead_s", &stop->lead_s},
+                                                         {"answer_s", &stop->answer_s},
+                                                         {"decision_s", &stop->decision_s},
+                                                         {"leave_s", &stop->leave_s},
+                                                         {"swallow_s", &stop->swallow_s},
+                                                         {"kill_s", &stop->kill_s},
+                                                         {"hosts_lead_s", &stop->hosts_lead_s},
+                                                         {"hosts_answer_s", &stop->hosts_answer_s},
+                                                         {"hosts_wait_s", &stop->hosts_wait_s},
+                                                         {"hosts_doubt_s", &stop->hosts_doubt_s}};
     for (const auto& [key, node] : table) {
       bool found = false;
       for (const auto& [name, target] : keys) {

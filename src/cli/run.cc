@@ -283,7 +283,8 @@ std::string JobOfLauncher() {
     return "torch " + id;
   if (const std::string id = variable("SLURM_JOB_ID"); !id.empty() && several("SLURM_JOB_NUM_NODES"))
     return fmt::format("slurm {} {} {}", variable("SLURM_CLUSTER_NAME"), id, variable("SLURM_RESTART_COUNT"));
-  const std::string address = variable("MASTER_ADDR"), port = variable("MASTER_PORT");  // a rank, started by hand
+  const std::string address = variable("MASTER_ADDR"),
+                    port = variable("MASTER_PORT");  // a rank, started by hand
   if (variable("RANK").empty() || !several("WORLD_SIZE") || address.empty() || port.empty()) return "";
   return fmt::format("master {}:{}", address, port);
 }
@@ -294,7 +295,8 @@ Status ReadHosts(const RunOptions& wanted, const FileConfig& file, SuperviseOpti
   if (file.host_key.empty()) {
     if (wanted.job.empty()) return Status::Ok();
     return InvalidArgument(
-        "--job names the job that this host is one of, and nothing says by which key the hosts know each other; write "
+        "--job names the job that this host is one of, and nothing says by which key the hosts know each "
+        "other; write "
         "host_key = \"FILE\" below [control] of --config (`luff keys new hosts.key --may host`)");
   }
   const std::string name = !wanted.job.empty() ? wanted.job : JobOfLauncher();
@@ -474,9 +476,10 @@ void AddRun(CLI::App& app) {
   verb->add_option("--sync", wanted.sync,
                    "Upload the run into a bucket while it trains: s3://BUCKET/PREFIX, gs://..., az://... or "
                    "file:///FOLDER (`luff sync`)");
-  verb->add_option("--job", wanted.job,
-                   "The job that this host is one of, the same on each: a stop is agreed upon through the bucket of "
-                   "--sync; default: what the launcher calls it");
+  verb->add_option(
+      "--job", wanted.job,
+      "The job that this host is one of, the same on each: a stop is agreed upon through the bucket of "
+      "--sync; default: what the launcher calls it");
   verb->add_option("--keep-local", wanted.keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);

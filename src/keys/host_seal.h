@@ -25,7 +25,8 @@ class KeySeal final : public actions::HostSeal {
       : key_(std::move(key)),
         keys_(std::move(keys)) {}
   /// Says why the other hosts would not hear this one. Errors: kInvalidArgument with the remedy.
-  [[nodiscard]] static Status Check(const SecretKey& key, const std::vector<PublicKey>& keys, std::int64_t now_unix_s);
+  [[nodiscard]] static Status Check(const SecretKey& key, const std::vector<PublicKey>& keys,
+                                    std::int64_t now_unix_s);
   [[nodiscard]] Result<std::string> Seal(const std::string& text) override;
   [[nodiscard]] Result<std::string> Open(std::string_view object, std::int64_t now_unix_ns) override;
 

@@ -40,7 +40,8 @@ TEST_F(HostSeals, WhatAHostSignsTheOthersOpen) {
   ASSERT_TRUE(object.ok());
   KeySeal other(key, {PublicOf(*key, {"host"})});
   EXPECT_EQ(*other.Open(*object, kNow), R"({"a":1})");
-  for (std::size_t i = 0; i < object->size(); ++i) {  // no byte can be changed but what does not matter to JSON
+  for (std::size_t i = 0; i < object->size();
+       ++i) {  // no byte can be changed but what does not matter to JSON
     std::string changed = *object;
     changed[i] = static_cast<char>(changed[i] ^ 1);
     if (const auto opened = other.Open(changed, kNow); opened.ok()) EXPECT_EQ(*opened, R"({"a":1})") << i;
@@ -50,7 +51,9 @@ TEST_F(HostSeals, WhatAHostSignsTheOthersOpen) {
 TEST_F(HostSeals, NobodyElseSpeaksForAHost) {
   const auto key = Key("hosts"), stranger = Key("hosts"), boss = Key("boss");
   KeySeal seal(key, {PublicOf(*key, {"host"}), PublicOf(*boss, {"stop"})});
-  const auto why = [&](const std::string& object) { return std::string(seal.Open(object, kNow).status().message()); };
+  const auto why = [&](const std::string& object) {
+    return std::string(seal.Open(object, kNow).status().message());
+  };
   EXPECT_NE(why("{}").find("no message that Luff writes"), std::string::npos);
   EXPECT_NE(why(R"({"version":1,"signed":"{}"})").find("not signed by a key of this job"), std::string::npos);
   KeySeal theirs(stranger, {});
@@ -73,7 +76,8 @@ TEST_F(HostSeals, AKeyThatTheOthersWouldNotHearIsToldBeforeTheJobBegins) {
   const auto key = Key("hosts");
   EXPECT_TRUE(KeySeal::Check(*key, {PublicOf(*key, {"host"})}, 0).ok());
   EXPECT_NE(KeySeal::Check(*key, {}, 0).message().find("not among"), std::string::npos);
-  EXPECT_NE(KeySeal::Check(*key, {PublicOf(*key, {"stop"})}, 0).message().find("may = [\"host\"]"), std::string::npos);
+  EXPECT_NE(KeySeal::Check(*key, {PublicOf(*key, {"stop"})}, 0).message().find("may = [\"host\"]"),
+            std::string::npos);
   PublicKey expired = PublicOf(*key, {"host"});
   expired.expires_unix_s = 1;
   EXPECT_NE(KeySeal::Check(*key, {expired}, 2).message().find("expired"), std::string::npos);

@@ -65,7 +65,8 @@ Result<std::string> TakeHostMessage(const std::string& run_path, std::uint64_t n
 Status GiveHostMessage(const std::string& run_path, std::uint64_t sequence, const std::string& object) {
   if (sequence > kMaxNumber) return OutOfRange("a supervisor has sent a million messages to the other hosts");
   if (object.size() > kMaxMessageBytes)
-    return OutOfRange("a message to the other hosts is larger than 64 KiB: the job has too many ranks or hosts");
+    return OutOfRange(
+        "a message to the other hosts is larger than 64 KiB: the job has too many ranks or hosts");
   return WriteNewFile(Env::Real(), run_path + "/hosts/out/" + NameOf(sequence), object);
 }
 

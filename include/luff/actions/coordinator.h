@@ -150,14 +150,15 @@ class Coordinator {
   std::int64_t proposed_step_ = -1, proposed_ns_ = 0;
   std::int64_t committed_step_ = -1, committed_ns_ = 0, swallowed_ns_ = 0, terminated_ns_ = 0;
   // Of kHosts.
-  bool own_ = false;             // current_ was requested here; else another host wants it
-  std::string followed_;         // the hosts' proposal that is under way; "": none
+  bool own_ = false;      // current_ was requested here; else another host wants it
+  std::string followed_;  // the hosts' proposal that is under way; "": none
   std::int64_t followed_ns_ = 0;
-  std::uint64_t offer_ = 0;      // the message with our own proposal; 0: none is on its way
-  std::int64_t wanted_ns_ = -1;  // since when there is something to offer
-  std::int64_t reached_ = -1;    // TRAIN steps that are finished on some host
+  std::uint64_t offer_ = 0;                  // the message with our own proposal; 0: none is on its way
+  std::int64_t wanted_ns_ = -1;              // since when there is something to offer
+  std::int64_t reached_ = -1;                // TRAIN steps that are finished on some host
   std::uint64_t answer_ = 0, decision_ = 0;  // messages about followed_ that were sent; 0: none yet
   bool agreed_ = false;                      // the answer was yes
+  std::int64_t covered_ns_ = -1;             // since when every rank stands in an answer
   std::int64_t unwritten_ns_ = -1, doubt_ns_ = -1, doubt_step_ = -1;
 };
 

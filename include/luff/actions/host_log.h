@@ -11,8 +11,8 @@
 
 #include "luff/base/result.h"
 
-/// What the supervisors of a job's hosts tell each other, where the hosts share a bucket and no file system: a
-/// log of signed messages, one order for all (docs/spec/control.md, Several hosts).
+/// What the supervisors of a job's hosts tell each other, where the hosts share a bucket and no file system:
+/// a log of signed messages, one order for all (docs/spec/control.md, Several hosts).
 namespace luff::actions {
 
 inline constexpr std::size_t kMaxHostRanks = 4096;  // of one host
@@ -27,14 +27,14 @@ struct HostMessage {
   std::string instance;        // 32 hexadecimal digits, random: of the supervisor
   std::uint64_t sequence = 0;  // from 1, grows: the second one with a sequence is a copy
   std::int64_t created_unix_ns = 0;
-  std::string proposal;                   // id() of a proposal; "" in a proposal
-  std::int64_t train_step = -1;           // propose: the step; answer: how many TRAIN steps are finished here
-  std::string reason, finding;            // for people; propose: of the finding, or ""
-  Verdict verdict = Verdict::kAccepted;   // answer; abort: kLate if a later step may do
-  std::vector<std::uint32_t> ranks;       // answer: of the host
-  std::uint32_t world = 0;                // answer: ranks of the job
-  std::vector<std::string> agreed;        // commit: instances whose answers it counts
-  [[nodiscard]] std::string id() const;   // "INSTANCE-SEQUENCE"
+  std::string proposal;                  // id() of a proposal; "" in a proposal
+  std::int64_t train_step = -1;          // propose: the step; answer: how many TRAIN steps are finished here
+  std::string reason, finding;           // for people; propose: of the finding, or ""
+  Verdict verdict = Verdict::kAccepted;  // answer; abort: kLate if a later step may do
+  std::vector<std::uint32_t> ranks;      // answer: of the host
+  std::uint32_t world = 0;               // answer: ranks of the job
+  std::vector<std::string> agreed;       // commit: instances whose answers it counts
+  [[nodiscard]] std::string id() const;  // "INSTANCE-SEQUENCE"
 };
 
 [[nodiscard]] std::string HostMessageText(const HostMessage& message);
@@ -114,9 +114,9 @@ class HostLog {
   std::uint64_t sent_ = 0;
   std::int64_t unix_ns_ = 0;
   std::optional<HostMessage> open_;
-  std::map<std::string, HostMessage> answers_;          // to the open proposal, by instance
-  std::deque<Decided> decided_;                         // the newest
-  std::map<std::string, std::uint64_t> heard_;          // by instance: the last sequence
+  std::map<std::string, HostMessage> answers_;  // to the open proposal, by instance
+  std::deque<Decided> decided_;                 // the newest
+  std::map<std::string, std::uint64_t> heard_;  // by instance: the last sequence
   std::size_t refused_ = 0;
   std::string refused_why_;
 };

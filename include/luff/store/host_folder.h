@@ -6,8 +6,9 @@
 #include "luff/base/result.h"
 
 /// The folder `hosts` of a run, through which its supervisor and `luff sync` pass on what the hosts of a job
-/// tell each other (docs/spec/control.md, Several hosts): `out/NNNNNN.json` is to be put, `in/NNNNNN.json` stands
-/// in the log under this number, `begun` has the number that the log had come to when this host's upload began.
+/// tell each other (docs/spec/control.md, Several hosts): `out/NNNNNN.json` is to be put, `in/NNNNNN.json`
+/// stands in the log under this number, `begun` has the number that the log had come to when this host's
+/// upload began.
 namespace luff::store {
 
 /// Makes the folder, which is what `luff sync` waits for. Errors: kIo.
@@ -20,7 +21,8 @@ void ClearHostFolder(const std::string& run_path);
 /// there is none.
 [[nodiscard]] Result<std::string> TakeHostMessage(const std::string& run_path, std::uint64_t number);
 /// Gives a message to the upload. Errors: kOutOfRange, kIo.
-[[nodiscard]] Status GiveHostMessage(const std::string& run_path, std::uint64_t sequence, const std::string& object);
+[[nodiscard]] Status GiveHostMessage(const std::string& run_path, std::uint64_t sequence,
+                                     const std::string& object);
 /// True if the upload has not begun with it, and never will.
 [[nodiscard]] bool TakeBackHostMessage(const std::string& run_path, std::uint64_t sequence);
 

@@ -1,4 +1,4 @@
-"""What the hosts of a job tell each other through its bucket: ``jobs/JOB/NNNNNN.json``, put if absent: one order for all.
+"""Messages between the hosts of a job, in its bucket: ``jobs/JOB/NNNNNN.json``, put if absent: one order for all.
 
 Nothing here looks into a message: the supervisor of each host signs and checks them. This passes them on between the
 bucket and the folder `hosts` of the run, which the supervisor has made. docs/spec/bucket-format.md, section 15.
@@ -126,7 +126,9 @@ class Hosts:
         try:
             found = self._store.get(message_key(self._job, self._last + 1), MAX_MESSAGE)
         except Refused as error:
-            if not isinstance(error, TooLarge) and not self._is_there(self._last + 1):  # what some stores say of nothing to who may not list
+            if not isinstance(error, TooLarge) and not self._is_there(
+                self._last + 1
+            ):  # what some stores say of nothing to who may not list
                 raise
             self._tell(f"a message between the job's hosts cannot be read: {error}")
             found = None

@@ -116,6 +116,7 @@ def test_who_begins_later_hears_only_what_is_said_from_then_on(two, tmp_path, fl
 
 def test_a_lost_answer_makes_no_second_message(two, flaky):
     a, b = two
+    b.hosts.look()
     a.says(1, b"one")
     flaky.loses = True
     a.hosts.look()
@@ -272,9 +273,7 @@ class TwoHosts:
                 ))  # fmt: skip
         self.wait(lambda: all("this run is" in self.err(rank) for rank in range(2)))
         self.wait(lambda: all((run / "hosts/begun").exists() for run in self.runs))
-        self.urls = [
-            next(w for w in self.err(rank).split() if w.startswith(url + "/")) for rank in range(2)
-        ]
+        self.urls = [next(w for w in self.err(rank).split() if w.startswith(url + "/")) for rank in range(2)]
         self.wait(lambda: json.loads(luff("keys", "check", "--run", self.urls[0], "--json").stdout)["known"])
         self.wait(lambda: all(self.steps(rank) > 3 for rank in range(2)))
 
