@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "luff/actions/coordinator.h"
+#include "luff/rules/finding.h"
 
 namespace luff::actions {
 namespace {
@@ -22,7 +23,7 @@ void Coordinator::Follow(const HostMessage& proposal, std::int64_t now_ns) {
   if (state_ != State::kHosts) own_ = state_ == State::kWanted && current_.kind == "stop";
   if (!own_) {
     current_ = {.kind = "stop",
-                .id = proposal.id(),
+                .id = rules::FindingId("hosts", proposal.id(), "", 0),
                 .reason = proposal.reason,
                 .finding = proposal.finding,
                 .body = "",
@@ -199,7 +200,7 @@ void Coordinator::HostsAborted(const std::string& why, bool late) {
   const bool ours = followed_.starts_with(hosts_->instance());
   followed_.clear();
   wanted_ns_ = -1;
-  if (!own_) return End(ActionNews::What::kRefused, why);
+  if (!own_) return End(late ? ActionNews::What::kAborted : ActionNews::What::kRefused, why);
   Tell(ActionNews::What::kAborted, why);
   proposal_ = 0;
   if (ours && (!late || proposals_ >= settings_.proposals)) GiveUp(why);

@@ -11,6 +11,7 @@
 #include "base/text_escape.h"
 #include "luff/base/env.h"
 #include "luff/store/arrived.h"
+#include "luff/store/host_folder.h"
 #include "luff/store/reader.h"
 
 namespace luff::actions {
@@ -20,6 +21,11 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kOnFinding = "--on-finding";
 constexpr std::int64_t kOldNs = 60'000'000'000;  // of a request that nobody was there to answer
 constexpr double kGraceS = 5;  // a notifier that exceeds its own limit by this much is ended
+
+constexpr const char* kNotAllHere =
+    "the job has ranks on other hosts and no supervisor here, so a stop would leave them waiting; end it by "
+    "its "
+    "launcher, or remove the folder 'hosts' of the run if all its ranks are here";
 
 double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -77,6 +83,7 @@ void Runner::Begin(std::int64_t now_ns) {
     if (!wanted.ok())
       sayings_.push_back(fmt::format("luff: requests from a bucket are not heard: {}\n", wanted.message()));
   }
+  not_all_here_ = options_.hosts == nullptr && store::HasHostFolder(options_.run);
   audit_.emplace(options_.run + "/rules/luff/actions.jsonl");
   if (const auto records = store::ReadCommands(options_.run, 0); records.ok()) {
     TellKeys(*records);
@@ -224,7 +231,15 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
     Deliver(spec, id, document);
     return;
   }
-  Write(std::move(begun));
+  Write(begun);
+  if (stop && not_all_here_) {
+    begun.event = "refused";
+    begun.detail = kNotAllHere;
+    Write(std::move(begun));
+    begun_.erase(id);
+    return sayings_.push_back(
+        fmt::format("luff: stop ('{}') was not carried out: {}\n", spec.name, kNotAllHere));
+  }
   if (stop) stop_finding_ = decision.finding;
   Json body;
   body["action"] = id;
@@ -336,6 +351,7 @@ void Runner::Take(const Heard& heard) {
     return refuse("it was asked more than a minute before anybody could answer");
   if (ended_) return refuse("the job has ended");
   if (coordinator_.stopping()) return refuse("the job is being stopped already");
+  if (not_all_here_ && asked.action == "stop") return refuse(kNotAllHere);
   Json body = asked.arguments.empty() ? Json::object() : TryParseOrderedJson(asked.arguments);
   body["action"] = id;
   body["name"] = line.action;
@@ -474,7 +490,9 @@ void Runner::HearCoordinator() {
         break;
     }
     Write(line);
-    if (news.what >= What::kCarriedOut) begun_.erase(news.request.id);
+    // What another host proposes again has another id.
+    if (news.what >= What::kCarriedOut || (news.request.elsewhere && news.what == What::kAborted))
+      begun_.erase(news.request.id);
   }
 }
 

@@ -18,6 +18,7 @@
 #include "luff/actions/requests.h"
 #include "luff/base/env.h"
 #include "luff/rules/kept_findings.h"
+#include "luff/store/host_folder.h"
 
 namespace luff::cli {
 namespace {
@@ -30,6 +31,9 @@ constexpr std::int64_t kLookForEndNs = 2'000 * kNsPerMs, kRestartNs = 60'000 * k
 
 /// The other hosts of the job; null if it has none. Only the job's first training has ranks elsewhere.
 std::shared_ptr<actions::HostLog> HostsOf(const SuperviseOptions& options) {
+  // Of a job that goes on without others. Who only watches a run leaves the folder, which tells that it has
+  // some.
+  if (options.hosts_job.empty() && !options.keys_of_run) store::RemoveHostFolder(options.run);
   if (options.hosts_job.empty() || options.training != 1) return nullptr;
   const bool sealed = std::ranges::any_of(
       options.outputs, [](const LiveOutput& one) { return one.format == kSync && !one.environment.empty(); });

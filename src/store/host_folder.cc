@@ -1,5 +1,7 @@
 #include "luff/store/host_folder.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdio>
 
@@ -40,6 +42,14 @@ void ClearHostFolder(const std::string& run_path) {
     for (const std::string& name : *names) static_cast<void>(env.Remove(folder + below + "/" + name));
   }
 }
+
+void RemoveHostFolder(const std::string& run_path) {
+  ClearHostFolder(run_path);
+  for (const char* folder : {"/hosts/in", "/hosts/out", "/hosts"})
+    static_cast<void>(rmdir((run_path + folder).c_str()));
+}
+
+bool HasHostFolder(const std::string& run_path) { return Env::Real().Exists(run_path + "/hosts/out"); }
 
 std::optional<std::uint64_t> HostLogBegun(const std::string& run_path) {
   const auto folder = OpenHosts(run_path);

@@ -110,6 +110,7 @@ class Runner {
   std::map<std::string, std::uint64_t> asked_;  // by id of the action: the request behind it
   std::string stop_asked_;
   bool ended_ = false, audit_failed_ = false;
+  bool not_all_here_ = false;  // the job has ranks on other hosts, and we speak to none: no stop
 };
 
 }  // namespace luff::actions

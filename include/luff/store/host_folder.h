@@ -15,6 +15,10 @@ namespace luff::store {
 [[nodiscard]] Status MakeHostFolder(const std::string& run_path);
 /// Removes what an earlier supervisor and its upload have left; call it before an upload begins.
 void ClearHostFolder(const std::string& run_path);
+/// Removes the folder: the job has no other hosts any more.
+void RemoveHostFolder(const std::string& run_path);
+/// Whether a supervisor has made the folder: the job has ranks on other hosts.
+[[nodiscard]] bool HasHostFolder(const std::string& run_path);
 /// The number that the log had come to; nothing while no upload has looked. Reads as ReadCommands() does.
 [[nodiscard]] std::optional<std::uint64_t> HostLogBegun(const std::string& run_path);
 /// The message with this number, removed from the folder; empty if it cannot be read. Errors: kNotFound while
