@@ -286,7 +286,7 @@ std::string JobOfLauncher() {
   const std::string address = variable("MASTER_ADDR"),
                     port = variable("MASTER_PORT");  // a rank, started by hand
   if (variable("RANK").empty() || !several("WORLD_SIZE") || address.empty() || port.empty()) return "";
-  return fmt::format("master {}:{}", address, port);
+  return fmt::format("rendezvous {}:{}", address, port);
 }
 
 /// The hosts with which a stop is agreed upon: --job, or what the launcher says where there is a key for it.
