@@ -40,11 +40,12 @@ TEST_F(HostSeals, WhatAHostSignsTheOthersOpen) {
   ASSERT_TRUE(object.ok());
   KeySeal other(key, {PublicOf(*key, {"host"})});
   EXPECT_EQ(*other.Open(*object, kNow), R"({"a":1})");
-  for (std::size_t i = 0; i < object->size();
-       ++i) {  // no byte can be changed but what does not matter to JSON
+  // No byte can be changed but one that does not matter to JSON.
+  for (std::size_t i = 0; i < object->size(); ++i) {
     std::string changed = *object;
     changed[i] = static_cast<char>(changed[i] ^ 1);
-    if (const auto opened = other.Open(changed, kNow); opened.ok()) EXPECT_EQ(*opened, R"({"a":1})") << i;
+    const auto opened = other.Open(changed, kNow);
+    EXPECT_TRUE(!opened.ok() || *opened == R"({"a":1})") << i;
   }
 }
 

@@ -246,7 +246,7 @@ class TwoHosts:
     """One job of two ranks, each below its own `luff run` with a folder of its own."""
 
     def __init__(self, luff, tmp_path, url, answer_s=60):
-        self.luff = luff
+        self.luff, self.base = luff, url
         self.key, hosts_key = tmp_path / "boss.key", tmp_path / "hosts.key"
         self.config = tmp_path / "luff.toml"
         lines = luff("keys", "new", self.key, "--id", "boss", "--may", "stop").stdout
@@ -271,11 +271,17 @@ class TwoHosts:
                      "--sync", url, "--job", "two", "--", sys.executable, tmp_path / "rank.py", self.pids[rank]],
                     stdout=subprocess.DEVNULL, stderr=log, env=environment,
                 ))  # fmt: skip
-        self.wait(lambda: all("this run is" in self.err(rank) for rank in range(2)))
-        self.wait(lambda: all((run / "hosts/begun").exists() for run in self.runs))
-        self.urls = [next(w for w in self.err(rank).split() if w.startswith(url + "/")) for rank in range(2)]
-        self.wait(lambda: json.loads(luff("keys", "check", "--run", self.urls[0], "--json").stdout)["known"])
-        self.wait(lambda: all(self.steps(rank) > 3 for rank in range(2)))
+
+    def begin(self):
+        """Waits until both train, and the bucket tells whose requests count."""
+        self.wait(lambda: all("this run is" in self.err(rank) for rank in range(2)), "no URL")
+        self.wait(lambda: all((run / "hosts/begun").exists() for run in self.runs), "no log of the hosts")
+        self.urls = [
+            next(w for w in self.err(rank).split() if w.startswith(self.base + "/")) for rank in range(2)
+        ]
+        self.wait(lambda: all(self.steps(rank) > 3 for rank in range(2)), "no steps")
+        check = ("keys", "check", "--run", self.urls[0], "--json")
+        self.wait(lambda: json.loads(self.luff(*check).stdout)["known"], "no keys in the bucket")
 
     def err(self, rank):
         return self.logs[rank].read_text()
@@ -290,10 +296,10 @@ class TwoHosts:
     def phases(self, rank):
         return [r["phase"] for r in self.records(rank) if r["kind"] == "stop"]
 
-    def wait(self, holds, seconds=120):
+    def wait(self, holds, what="", seconds=120):
         until = time.monotonic() + seconds
         while not holds():
-            assert time.monotonic() < until, self.err(0) + self.err(1)
+            assert time.monotonic() < until, what + self.err(0) + self.err(1)
             time.sleep(0.05)
 
     def end(self):
@@ -313,8 +319,11 @@ class TwoHosts:
 def hosts(luff, tmp_path, store, request):
     pytest.importorskip("torch")
     started = TwoHosts(luff, tmp_path, store.url, **getattr(request, "param", {}))
-    yield started
-    started.end()
+    try:
+        started.begin()
+        yield started
+    finally:
+        started.end()
 
 
 def test_a_stop_that_is_asked_for_once_stops_both_hosts_after_the_same_step(luff, hosts, store):
