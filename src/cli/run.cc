@@ -307,7 +307,7 @@ Status ReadHosts(const RunOptions& wanted, const FileConfig& file, SuperviseOpti
     if (wanted.job.empty()) return Status::Ok();
     return InvalidArgument("the hosts of --job talk to each other through a bucket; give --sync URL, too");
   }
-  auto key = keys::SecretKey::Read(file.host_key);
+  auto key = keys::SecretKey::Read((fs::path(wanted.config).parent_path() / file.host_key).string());
   if (!key.ok()) return key.status().WithContext("host_key of [control]");
   options->host_key = std::make_shared<const keys::SecretKey>(*std::move(key));
   LUFF_RETURN_IF_ERROR(

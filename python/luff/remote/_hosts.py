@@ -45,7 +45,7 @@ def message_key(job: str, number: int) -> str:
 
 
 class Hosts:
-    """Passes messages on. **Not thread-safe**: `follow` runs in a thread of its own. Nothing raises."""
+    """Passes messages on. **Not thread-safe**: `follow` runs in a thread of its own, and never raises."""
 
     def __init__(self, run: str, store: Store, job: str, say: Callable[[str], None]) -> None:
         self._folder = os.path.join(run, "hosts")
@@ -57,9 +57,13 @@ class Hosts:
         self._said: set[str] = set()
 
     def follow(self, over: threading.Event) -> None:
-        """Passes messages on until `over`."""
+        """Passes messages on until `over`. Whatever fails is told, and tried again: a job relies on it."""
         while not over.wait(_OWN_S):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:
+                self._tell(f"the hosts of the job cannot talk to each other: {error!r}")
+                self._failed_until = time.monotonic() + _FAILED_S
 
     def look(self) -> None:
         """Puts what this host has to say, and fetches what is new, unless it is too early for that."""
@@ -82,8 +86,9 @@ class Hosts:
             self._ask_at = time.monotonic() + _LOOK_S  # the run has no supervisor yet
             return
         if self._last < 0:
-            self._last = self._end_of_log()
-            self._write("begun", b"%d" % self._last)
+            last = self._end_of_log()
+            self._write("begun", b"%d" % last)
+            self._last = last
         if self._fetch_all():  # while this fails, the supervisor may take back what it has to say
             for name in own[:MOST_AT_ONCE]:
                 self._put(name)

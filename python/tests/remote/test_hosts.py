@@ -214,6 +214,22 @@ def test_a_wrong_job_is_refused(capsys):
     assert "32 hexadecimal digits" in capsys.readouterr().err
 
 
+def test_what_is_missing_is_said_before_the_job_begins(luff, tmp_path):
+    config, url = tmp_path / "luff.toml", f"file://{tmp_path}/bucket"
+    job = ("--job", "two", "--config", config, "--", "true")
+    lines = luff("keys", "new", tmp_path / "hosts.key", "--id", "hosts", "--may", "host").stdout
+    config.write_text(lines)
+    assert 'write host_key = "FILE" below [control]' in luff("run", *job, expect=2).stderr
+    config.write_text(f'[control]\nhost_key = "hosts.key"\n{lines}')
+    assert "give --sync URL, too" in luff("run", *job, expect=2).stderr
+    config.write_text(f'[control]\nhost_key = "hosts.key"\n{lines}'.replace('"host"', '"stop"'))
+    assert 'may = ["host"]' in luff("run", "--sync", url, *job, expect=2).stderr
+    config.write_text(f'[control]\nhost_key = "none.key"\n{lines}')
+    assert "none.key" in luff("run", "--sync", url, *job, expect=2).stderr
+    config.write_text(f"[control]\nhost_key = 3\n{lines}")
+    assert "'host_key' of [control] names no file" in luff("run", "--sync", url, *job, expect=2).stderr
+
+
 # ---- The whole way: two folders as two hosts, two gloo ranks ----
 
 RANK = """
@@ -252,7 +268,7 @@ class TwoHosts:
         lines = luff("keys", "new", self.key, "--id", "boss", "--may", "stop").stdout
         lines += luff("keys", "new", hosts_key, "--id", "hosts", "--may", "host").stdout
         patience = f"[stop]\nanswer_s = 60\nhosts_answer_s = {answer_s}\nhosts_wait_s = 60\n"
-        self.config.write_text(f'{patience}[control]\nhost_key = "{hosts_key}"\n{lines}')
+        self.config.write_text(f'{patience}[control]\nhost_key = "hosts.key"\n{lines}')
         self.job = hashlib.blake2b(b"luff-job-v1\ntwo", digest_size=16).hexdigest()
         (tmp_path / "rank.py").write_text(RANK)
         self.logs = [tmp_path / f"stderr{rank}" for rank in range(2)]
