@@ -11,7 +11,7 @@ namespace luff::actions {
 namespace {
 
 constexpr double kLongerS = 3;  // than who has proposed, waits who decides abort in its place
-constexpr double kSettleS = 1;
+constexpr double kSettleS = 1, kGoesOnS = 60;
 constexpr const char* kNoBucket = "the bucket does not answer, so the other hosts cannot be asked";
 
 double Since(std::int64_t from_ns, std::int64_t to_ns) { return static_cast<double>(to_ns - from_ns) / 1e9; }
@@ -36,8 +36,8 @@ void Coordinator::Follow(const HostMessage& proposal, std::int64_t now_ns) {
   proposed_step_ = proposal.train_step;
   if (proposal.instance == hosts_->instance()) offer_ = 0;  // it has arrived
   proposal_ = answer_ = decision_ = 0;
-  agreed_ = false;
-  covered_ns_ = unwritten_ns_ = doubt_ns_ = doubt_step_ = -1;
+  agreed_ = commits_ = false;
+  covered_ns_ = unwritten_ns_ = doubt_since_ns_ = doubt_ns_ = doubt_step_ = -1;
 }
 
 void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_live) {
@@ -53,8 +53,11 @@ void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_liv
     } else if (overdue && hosts_->TakeBack(offer_)) {
       offer_ = 0;
       return GiveUp(kNoBucket);
+    } else if (Since(wanted_ns_, now_ns) >= settings_.hosts_answer_s + 2 * kLongerS) {
+      offer_ = 0;  // if it arrives yet, it is given up then
+      return GiveUp(kNoBucket);
     }
-    return;  // it may arrive at any time
+    return;
   }
   if (!hosts_->reaches()) {
     if (overdue) GiveUp(kNoBucket);
@@ -91,12 +94,12 @@ Coordinator::Signal Coordinator::AcrossHosts(std::int64_t now_ns, std::uint32_t 
   }
   if (answer_ == 0) AnswerHosts(now_ns, world, furthest, any_live, workers, acks);
   if (decision_ == 0) DecideForHosts(now_ns, world);
-  return Doubt(now_ns, furthest);
+  return Doubt(now_ns, furthest, workers);
 }
 
 void Coordinator::AnswerHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest, bool any_live,
                               std::span<const query::WorkerInfo> workers, Acks acks) {
-  if (!any_live) return;
+  if (!any_live || GivenUp()) return;
   HostMessage answer;
   answer.kind = HostMessage::Kind::kAnswer;
   answer.proposal = followed_;
@@ -126,6 +129,7 @@ void Coordinator::AnswerHosts(std::int64_t now_ns, std::uint32_t world, std::int
     std::string why;
     switch (Count(world, workers, acks, &why)) {
       case Answers::kAll:
+        if (Since(followed_ns_, now_ns) + settings_.answer_s >= settings_.hosts_wait_s) break;  // late
         answer.verdict = HostMessage::Verdict::kAccepted;
         for (const query::WorkerInfo& worker : workers) {
           if (worker.alive && !worker.ended) answer.ranks.push_back(worker.worker);
@@ -140,6 +144,15 @@ void Coordinator::AnswerHosts(std::int64_t now_ns, std::uint32_t world, std::int
       case Answers::kRefused: break;
     }
   }
+  if (answer.verdict == HostMessage::Verdict::kAccepted && answer.ranks.size() >= world) {
+    // One that takes all ranks for its own would leave alone.
+    answer.verdict = HostMessage::Verdict::kRefused;
+    answer.reason = fmt::format(
+        "a run of the job knows of no ranks elsewhere (it has {} of {}); start the ranks with RANK and "
+        "WORLD_SIZE, or, "
+        "if all of them record into one run, without --job",
+        answer.ranks.size(), world);
+  }
   const bool agreed = answer.verdict == HostMessage::Verdict::kAccepted;
   const auto sent = hosts_->Send(std::move(answer));
   if (!sent.ok()) return;  // tried again
@@ -149,13 +162,17 @@ void Coordinator::AnswerHosts(std::int64_t now_ns, std::uint32_t world, std::int
   if (!agreed && proposal_ != 0) static_cast<void>(Decide("abort"));
 }
 
+bool Coordinator::GivenUp() const { return !own_ && followed_.starts_with(hosts_->instance()); }
+
 void Coordinator::DecideForHosts(std::int64_t now_ns, std::uint32_t world) {
   const double passed = Since(followed_ns_, now_ns);
   HostMessage decision;
   decision.kind = HostMessage::Kind::kAbort;
   decision.verdict = HostMessage::Verdict::kRefused;
   decision.proposal = followed_;
-  if (hosts_->open() != nullptr && hosts_->open()->instance == hosts_->instance()) {
+  if (GivenUp()) {
+    decision.reason = "who has asked for it was told that it does not happen";
+  } else if (hosts_->open() != nullptr && hosts_->open()->instance == hosts_->instance()) {
     switch (hosts_->Count(world, &decision.reason, &reached_)) {
       case HostLog::Answers::kAll:
         // Hosts of another job of the same name answer as fast as ours: then a rank stands in two answers.
@@ -173,7 +190,11 @@ void Coordinator::DecideForHosts(std::int64_t now_ns, std::uint32_t world) {
     if (passed < settings_.hosts_answer_s + kLongerS) return;
     decision.reason = "the host that has proposed it has not decided in time";
   }
-  if (const auto sent = hosts_->Send(std::move(decision)); sent.ok()) decision_ = *sent;
+  const bool commits = decision.kind == HostMessage::Kind::kCommit;
+  if (const auto sent = hosts_->Send(std::move(decision)); sent.ok()) {
+    decision_ = *sent;
+    commits_ = commits;
+  }
 }
 
 Coordinator::Signal Coordinator::HostsCommitted(std::int64_t now_ns) {
@@ -185,7 +206,12 @@ Coordinator::Signal Coordinator::HostsCommitted(std::int64_t now_ns) {
   stopping_ = true;
   waiting_.clear();
   followed_.clear();
-  if (counts.ok() && counts->phase == "commit") return Committed(now_ns), Signal::kNone;
+  if (counts.ok() && counts->phase == "commit") {
+    Committed(now_ns);
+    // The step may lie far ahead: call-backs have their time from there on.
+    committed_ns_ += static_cast<std::int64_t>(settings_.hosts_wait_s * 1e9);
+    return Signal::kNone;
+  }
   // The other hosts stop: their ranks will answer no more.
   return Terminate(
       now_ns, fmt::format("all hosts of the job have agreed to stop after step {}, and {}", proposed_step_,
@@ -212,21 +238,40 @@ void Coordinator::GiveUp(const std::string& why) {
   End(ActionNews::What::kRefused, why + "; no host stops");
 }
 
-Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthest) {
+Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthest,
+                                       std::span<const query::WorkerInfo> workers) {
   if (Since(followed_ns_, now_ns) < settings_.hosts_answer_s + 2 * kLongerS) return Signal::kNone;
-  // No decision can be read. If nobody can have read our consent, nobody can have decided commit.
-  if (!agreed_ || hosts_->TakeBack(answer_)) {
+  // No decision can be read. Nobody can have decided commit if nobody can have read our consent, or if the
+  // commit is ours and was not sent.
+  const bool own_commit = commits_ && hosts_->TakeBack(decision_);
+  if (own_commit) {
+    HostMessage abort;
+    abort.kind = HostMessage::Kind::kAbort;
+    abort.verdict = HostMessage::Verdict::kRefused;
+    abort.proposal = followed_;
+    abort.reason = kNoBucket;
+    static_cast<void>(hosts_->Send(std::move(abort)));  // else the others find it by their own time
+  }
+  if (!agreed_ || own_commit || hosts_->TakeBack(answer_)) {
     hosts_->Forget(kNoBucket);
     return Signal::kNone;  // the next turn finds the abort
   }
   // Workers wait at the step for a bounded time, then go on: nothing is stopped by a doubt. If the others
-  // have stopped, no step comes any more.
-  if (doubt_ns_ < 0 || furthest > doubt_step_) {
+  // have stopped, no step comes any more; while steps come, of any mode, they have not.
+  std::int64_t step = -1;
+  for (const query::WorkerInfo& worker : workers) step = std::max(step, worker.last_global_step);
+  if (furthest + 1 < proposed_step_) return Signal::kNone;
+  if (doubt_since_ns_ < 0) doubt_since_ns_ = now_ns;
+  if (doubt_ns_ < 0 || step > doubt_step_) {
+    // Some steps can be finished without the others, where gradients are accumulated; not for a minute.
+    const bool goes_on = doubt_ns_ >= 0 && furthest >= proposed_step_ + 1 &&
+                         Since(doubt_since_ns_, now_ns) >= settings_.hosts_wait_s + kGoesOnS;
     doubt_ns_ = now_ns;
-    doubt_step_ = furthest;
-  }
-  if (furthest + 1 < proposed_step_ || Since(doubt_ns_, now_ns) < settings_.hosts_doubt_s)
+    doubt_step_ = step;
+    if (goes_on) hosts_->Forget("what the other hosts have decided cannot be read, and they go on");
     return Signal::kNone;
+  }
+  if (Since(doubt_ns_, now_ns) < settings_.hosts_doubt_s) return Signal::kNone;
   stopping_ = true;
   return Terminate(
       now_ns,

@@ -155,7 +155,12 @@ void HostLog::Look(std::int64_t unix_ns) {
 
 void HostLog::Hear(const std::string& object, std::int64_t unix_ns) {
   const auto text = seal_->Open(object, unix_ns);
-  if (!text.ok()) return Refuse(std::string(text.status().message()));
+  if (!text.ok()) {
+    // In its place there may have been the commit that counts our consent: what comes behind it does not
+    // tell.
+    unsure_ = unsure_ || answers_.contains(instance_);
+    return Refuse(std::string(text.status().message()));
+  }
   auto parsed = ParseHostMessageUntrusted(*text);
   if (!parsed.ok()) return Refuse(std::string(parsed.status().message()));
   HostMessage& message = *parsed;
@@ -176,12 +181,14 @@ void HostLog::Hear(const std::string& object, std::int64_t unix_ns) {
     } else {
       open_ = std::move(message);
       answers_.clear();
+      unsure_ = false;
     }
   } else if (!open_ || message.proposal != open_->id()) {
     return;  // it was decided, or is of a time before this host took part
   } else if (message.kind == HostMessage::Kind::kAnswer) {
     answers_.try_emplace(message.instance, message);
   } else if (message.kind == HostMessage::Kind::kAbort) {
+    if (unsure_ && message.instance != open_->instance) return;  // who has proposed decides once
     Decide(Decision::kAbort, message.reason, message.verdict == HostMessage::Verdict::kLate);
   } else if (message.instance != open_->instance) {
     return Refuse("a commit is not by the host that has proposed it");
@@ -252,7 +259,7 @@ HostLog::Answers HostLog::Count(std::uint32_t world, std::string* why, std::int6
   while (agreed.contains(missing)) ++missing;
   *why = fmt::format(
       "rank {} of {} has not answered: its host is not reached, has no `luff run --sync` of this "
-      "job, or its rank has ended",
+      "job, has a clock that differs by more than 10 min, or its rank has ended",
       missing, world);
   return Answers::kOpen;
 }
@@ -264,7 +271,12 @@ Result<std::uint64_t> HostLog::Send(HostMessage message) {
   message.created_unix_ns = unix_ns_;
   if (!says_why_ && message.kind == HostMessage::Kind::kPropose)
     message.reason = "why stands on the host that has asked, since the run is encrypted";
-  if (message.reason.size() > kMaxMessageText) message.reason.resize(kMaxMessageText);
+  // What is no UTF-8 takes three bytes for one.
+  if (message.reason.size() > kMaxMessageText / 3 - 1) {
+    message.reason.resize(kMaxMessageText / 3 - 1);
+    while (!message.reason.empty() && (static_cast<unsigned char>(message.reason.back()) & 0x80U) != 0)
+      message.reason.pop_back();
+  }
   if (message.kind == HostMessage::Kind::kCommit) {
     for (const auto& [instance, answer] : answers_) message.agreed.push_back(instance);
   }

@@ -123,7 +123,7 @@ class Host {
     worker.worker = rank_;
     worker.alive = !stopped && !killed;
     worker.ended = !worker.alive;
-    worker.last_train_step = finished - 1;
+    worker.last_train_step = worker.last_global_step = finished - 1;
     if (!coordinator.busy()) coordinator.Observe(now_ms * kMs, finished - 1);
     const std::vector<query::WorkerInfo> workers{worker};
     if (coordinator.Poll(now_ms * kMs, world_, workers, acks_) != Coordinator::Signal::kNone) killed = true;
@@ -209,7 +209,7 @@ class Hosts : public ::testing::Test {
     for (const auto& host : hosts) host->Supervise(now_ms);
     bool all = true;
     for (const auto& host : hosts) all = host->Boundary(now_ms) && all;
-    if (!all) return;
+    if (!all || hold) return;
     for (const auto& host : hosts) ++host->finished;
   }
   void RunFor(std::int64_t seconds) {
@@ -231,6 +231,7 @@ class Hosts : public ::testing::Test {
   Bucket bucket;
   std::vector<std::unique_ptr<Host>> hosts;
   std::int64_t now_ms = 0;
+  bool hold = false;  // no step ends
 };
 
 TEST_F(Hosts, AStopThatOneIsAskedForStopsAllAfterTheSameStepWithinSeconds) {
@@ -413,6 +414,59 @@ TEST_F(Hosts, ACommitWithoutTheConsentOfAHostCountsForNothingThere) {
   EXPECT_FALSE(AnyKilled());
 }
 
+TEST_F(Hosts, AHostThatTakesAllRanksForItsOwnDoesNotLeaveAlone) {
+  for (int i = 0; i < 2; ++i) hosts.push_back(std::make_unique<Host>(&bucket, 0, 1));
+  RunFor(5);
+  hosts[0]->Ask("a");
+  RunFor(30);
+  EXPECT_EQ(Stopped(), 0U);
+  ASSERT_TRUE(hosts[0]->Said(ActionNews::What::kRefused));
+  EXPECT_NE(hosts[0]->news.back().detail.find("RANK and WORLD_SIZE"), std::string::npos);
+}
+
+TEST_F(Hosts, ADoubtEndsWhileTheOthersGoOn) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  while (std::ranges::count_if(bucket.log, [](const auto& object) {
+           return object.find("\"accepted\"") != std::string::npos;
+         }) < 2)
+    Tick();
+  for (const auto& host : hosts) host->post->up = false;  // before the commit is sent
+  RunFor(60);
+  EXPECT_EQ(Stopped(), 0U);
+  RunFor(120);  // steps come
+  EXPECT_FALSE(hosts[1]->coordinator.busy());
+  hold = true;  // an evaluation, longer than any doubt
+  RunFor(400);
+  EXPECT_FALSE(AnyKilled());
+  hold = false;
+  for (const auto& host : hosts) host->post->up = true;
+  RunFor(60);
+  EXPECT_EQ(Stopped(), 0U);  // a commit that was not sent is not sent later
+  EXPECT_FALSE(AnyKilled());
+}
+
+TEST_F(Hosts, WhereACommitWasOverwrittenTheOwnAbortTellsNothing) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  while (std::ranges::count_if(bucket.log, [](const auto& object) {
+           return object.find("\"accepted\"") != std::string::npos;
+         }) < 2)
+    Tick();
+  for (int i = 0; i < 5; ++i) Tick();  // both read the answers
+  hosts[1]->post->up = false;
+  RunFor(10);
+  ASSERT_TRUE(hosts[0]->stopped);
+  for (std::string& object : bucket.log) {
+    if (object.find("\"commit\"") != std::string::npos) object = "overwritten";
+  }
+  hosts[1]->post->up = true;
+  RunFor(150);
+  EXPECT_TRUE(hosts[1]->killed);  // not at peace with its own abort
+}
+
 /// Whatever fails: who still has a supervisor is never left alone with ranks that wait for ranks that have
 /// stopped.
 TEST_F(Hosts, WhateverFailsNoneIsLeftWaitingForOthersThatHaveStopped) {
@@ -536,8 +590,8 @@ TEST_F(HostFolder, PassesMessagesOnInTheOrderOfTheLog) {
   Write(run_ + "/hosts/begun", "6");
   EXPECT_TRUE(post.reaches());
   EXPECT_TRUE(post.Take().empty());  // seven comes first
-  std::filesystem::create_symlink("/etc/passwd", run_ + "/hosts/in/000007.json");
-  EXPECT_EQ(post.Take(), (std::vector<std::string>{"", "eight"}));  // a link is no message
+  Write(run_ + "/hosts/in/000007.json", std::string(100'000, 'x'));
+  EXPECT_EQ(post.Take(), (std::vector<std::string>{"", "eight"}));  // too large to be a message
   EXPECT_TRUE(std::filesystem::is_empty(run_ + "/hosts/in"));
 }
 

@@ -23,9 +23,10 @@ constexpr std::int64_t kOldNs = 60'000'000'000;  // of a request that nobody was
 constexpr double kGraceS = 5;  // a notifier that exceeds its own limit by this much is ended
 
 constexpr const char* kNotAllHere =
-    "the job has ranks on other hosts and no supervisor here, so a stop would leave them waiting; end it by "
-    "its "
-    "launcher, or remove the folder 'hosts' of the run if all its ranks are here";
+    "the job has ranks on other hosts, and nobody speaks to these for this run, so a stop would leave them "
+    "waiting; end "
+    "it by its launcher, or remove the folder 'hosts' of the run if all its ranks are here";
+constexpr const char* kOnlyAStop = "the job has ranks on other hosts, and only a stop reaches these";
 
 double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -83,7 +84,7 @@ void Runner::Begin(std::int64_t now_ns) {
     if (!wanted.ok())
       sayings_.push_back(fmt::format("luff: requests from a bucket are not heard: {}\n", wanted.message()));
   }
-  not_all_here_ = options_.hosts == nullptr && store::HasHostFolder(options_.run);
+  not_all_here_ = options_.hosts == nullptr && (options_.not_all_here || store::HasHostFolder(options_.run));
   audit_.emplace(options_.run + "/rules/luff/actions.jsonl");
   if (const auto records = store::ReadCommands(options_.run, 0); records.ok()) {
     TellKeys(*records);
@@ -232,13 +233,15 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
     return;
   }
   Write(begun);
-  if (stop && not_all_here_) {
+  const bool elsewhere = not_all_here_ || options_.hosts != nullptr;
+  if (stop ? not_all_here_ : elsewhere) {
+    const char* const why = stop ? kNotAllHere : kOnlyAStop;
     begun.event = "refused";
-    begun.detail = kNotAllHere;
+    begun.detail = why;
     Write(std::move(begun));
     begun_.erase(id);
     return sayings_.push_back(
-        fmt::format("luff: stop ('{}') was not carried out: {}\n", spec.name, kNotAllHere));
+        fmt::format("luff: {} ('{}') was not carried out: {}\n", KindName(spec.kind), spec.name, why));
   }
   if (stop) stop_finding_ = decision.finding;
   Json body;
@@ -352,6 +355,7 @@ void Runner::Take(const Heard& heard) {
   if (ended_) return refuse("the job has ended");
   if (coordinator_.stopping()) return refuse("the job is being stopped already");
   if (not_all_here_ && asked.action == "stop") return refuse(kNotAllHere);
+  if (options_.hosts != nullptr && asked.action != "stop") return refuse(kOnlyAStop);
   Json body = asked.arguments.empty() ? Json::object() : TryParseOrderedJson(asked.arguments);
   body["action"] = id;
   body["name"] = line.action;

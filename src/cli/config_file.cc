@@ -229,6 +229,14 @@ class Reader : private ConfigPlace {
       for (const auto& [name, target] : keys) known.emplace_back(name);
       return Unknown(key, "in [stop]", known);
     }
+    constexpr double kApartS = 6, kMostS = 60;  // the worker's own bound
+    if (stop->hosts_wait_s < stop->hosts_answer_s + kApartS || stop->hosts_wait_s > kMostS) {
+      return Wrong(
+          table,
+          fmt::format("'hosts_wait_s' in [stop] is {:g}, expected {:g} ('hosts_answer_s' and {:g} more) "
+                      "to {:g}",
+                      stop->hosts_wait_s, stop->hosts_answer_s + kApartS, kApartS, kMostS));
+    }
     return Status::Ok();
   }
 

@@ -269,50 +269,27 @@ Status CheckTogether(const RunOptions& wanted) {
   return server::CheckAddress(ListenAtOrExit(wanted.metrics, "--metrics")).WithContext("--metrics");
 }
 
-/// What the launcher calls a job of several hosts, the same on each; "" if it says nothing of several.
-std::string JobOfLauncher() {
-  const auto variable = [](const char* name) {
-    const char* const text = std::getenv(name);
-    return std::string(text != nullptr ? text : "");
-  };
-  const auto several = [&](const char* name) {
-    const std::string text = variable(name);
-    return !text.empty() && text != "0" && text != "1";
-  };
-  if (const std::string id = variable("TORCHELASTIC_RUN_ID"); !id.empty() && several("GROUP_WORLD_SIZE"))
-    return "torch " + id;
-  if (const std::string id = variable("SLURM_JOB_ID"); !id.empty() && several("SLURM_JOB_NUM_NODES"))
-    return fmt::format("slurm {} {} {}", variable("SLURM_CLUSTER_NAME"), id, variable("SLURM_RESTART_COUNT"));
-  const std::string address = variable("MASTER_ADDR"),
-                    port = variable("MASTER_PORT");  // a rank, started by hand
-  if (variable("RANK").empty() || !several("WORLD_SIZE") || address.empty() || port.empty()) return "";
-  return fmt::format("rendezvous {}:{}", address, port);
-}
-
-/// The hosts with which a stop is agreed upon: --job, or what the launcher says where there is a key for it.
+/// The hosts with which a stop is agreed upon: those that are given the same --job.
 Status ReadHosts(const RunOptions& wanted, const FileConfig& file, SuperviseOptions* options) {
   constexpr std::size_t kMaxName = 1000;
+  if (wanted.job.empty()) return Status::Ok();
   if (file.host_key.empty()) {
-    if (wanted.job.empty()) return Status::Ok();
     return InvalidArgument(
         "--job names the job that this host is one of, and nothing says by which key the hosts know each "
         "other; write "
         "host_key = \"FILE\" below [control] of --config (`luff keys new hosts.key --may host`)");
   }
-  const std::string name = !wanted.job.empty() ? wanted.job : JobOfLauncher();
-  if (name.empty()) return Status::Ok();
-  if (name.size() > kMaxName)
-    return InvalidArgument(fmt::format("--job has {} bytes, expected at most {}", name.size(), kMaxName));
-  if (wanted.sync.empty()) {
-    if (wanted.job.empty()) return Status::Ok();
+  if (wanted.job.size() > kMaxName)
+    return InvalidArgument(
+        fmt::format("--job has {} bytes, expected at most {}", wanted.job.size(), kMaxName));
+  if (wanted.sync.empty())
     return InvalidArgument("the hosts of --job talk to each other through a bucket; give --sync URL, too");
-  }
   auto key = keys::SecretKey::Read((fs::path(wanted.config).parent_path() / file.host_key).string());
   if (!key.ok()) return key.status().WithContext("host_key of [control]");
   options->host_key = std::make_shared<const keys::SecretKey>(*std::move(key));
   LUFF_RETURN_IF_ERROR(
       keys::KeySeal::Check(*options->host_key, file.keys, Env::Real().NowUnixNs() / 1'000'000'000));
-  options->hosts_job = keys::JobIdOf(name);
+  options->hosts_job = keys::JobIdOf(wanted.job);
   return Status::Ok();
 }
 
@@ -478,8 +455,8 @@ void AddRun(CLI::App& app) {
                    "file:///FOLDER (`luff sync`)");
   verb->add_option(
       "--job", wanted.job,
-      "The job that this host is one of, the same on each: a stop is agreed upon through the bucket of "
-      "--sync; default: what the launcher calls it");
+      "The job that this host is one of, the same on each and no other job's: a stop is agreed upon "
+      "through the bucket of --sync");
   verb->add_option("--keep-local", wanted.keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);

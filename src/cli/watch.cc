@@ -60,7 +60,7 @@ Watch::Watch(Job& job, SuperviseOptions options)
       runner_({options_.run, options_.job, options_.actions, options_.stop_on_finding, options_.stop,
                options_.notifier, true,
                options_.keys_of_run ? keys::GateOfRun(options_.run) : keys::GateOf(options_.keys),
-               !options_.keys_of_run, HostsOf(options_)}),
+               !options_.keys_of_run, HostsOf(options_), !options_.hosts_job.empty()}),
       rules_(options_.run, [&job](const std::string& text) { job.Say(text); }),
       teller_(StderrHasColour(), StderrIsTerminal() ? TerminalWidth() : 100) {
   TakeEarlierFindings();

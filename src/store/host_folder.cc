@@ -66,7 +66,10 @@ Result<std::string> TakeHostMessage(const std::string& run_path, std::uint64_t n
   LUFF_ASSIGN_OR_RETURN(const OwnedFolder hosts, OpenHosts(run_path));
   LUFF_ASSIGN_OR_RETURN(const OwnedFolder folder, hosts.Below("in"));
   auto text = folder.Read(NameOf(number), kMaxMessageBytes);
-  if (!text.ok() && text.status().code() == StatusCode::kNotFound) return text;
+  const StatusCode code = text.ok() ? StatusCode::kOk : text.status().code();
+  const bool never = code == StatusCode::kOutOfRange || code == StatusCode::kCorruption ||
+                     code == StatusCode::kFailedPrecondition;
+  if (!text.ok() && !never) return text;  // it may be the decision: it is read later, never left out
   const Status removed = Env::Real().Remove(run_path + "/hosts/in/" + NameOf(number));
   static_cast<void>(removed);  // its number is not asked for again
   return text.ok() ? std::move(text) : Result<std::string>(std::string());

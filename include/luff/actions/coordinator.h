@@ -128,7 +128,9 @@ class Coordinator {
   Signal HostsCommitted(std::int64_t now_ns);
   void HostsAborted(const std::string& why, bool late);
   void GiveUp(const std::string& why);
-  Signal Doubt(std::int64_t now_ns, std::int64_t furthest);
+  Signal Doubt(std::int64_t now_ns, std::int64_t furthest, std::span<const query::WorkerInfo> workers);
+  /// A proposal of ours has arrived when who asked for it had been told that nothing happens.
+  [[nodiscard]] bool GivenUp() const;
   void Committed(std::int64_t now_ns);
   Signal Terminate(std::int64_t now_ns, std::string why);
   void End(ActionNews::What what, std::string detail);
@@ -157,9 +159,10 @@ class Coordinator {
   std::int64_t wanted_ns_ = -1;              // since when there is something to offer
   std::int64_t reached_ = -1;                // TRAIN steps that are finished on some host
   std::uint64_t answer_ = 0, decision_ = 0;  // messages about followed_ that were sent; 0: none yet
+  bool commits_ = false;                     // the decision that was sent
   bool agreed_ = false;                      // the answer was yes
   std::int64_t covered_ns_ = -1;             // since when every rank stands in an answer
-  std::int64_t unwritten_ns_ = -1, doubt_ns_ = -1, doubt_step_ = -1;
+  std::int64_t unwritten_ns_ = -1, doubt_since_ns_ = -1, doubt_ns_ = -1, doubt_step_ = -1;
 };
 
 }  // namespace luff::actions

@@ -117,6 +117,7 @@ class HostLog {
   std::map<std::string, HostMessage> answers_;  // to the open proposal, by instance
   std::deque<Decided> decided_;                 // the newest
   std::map<std::string, std::uint64_t> heard_;  // by instance: the last sequence
+  bool unsure_ = false;                         // something that cannot be read stands behind our answer
   std::size_t refused_ = 0;
   std::string refused_why_;
 };

@@ -21,8 +21,8 @@ void RemoveHostFolder(const std::string& run_path);
 [[nodiscard]] bool HasHostFolder(const std::string& run_path);
 /// The number that the log had come to; nothing while no upload has looked. Reads as ReadCommands() does.
 [[nodiscard]] std::optional<std::uint64_t> HostLogBegun(const std::string& run_path);
-/// The message with this number, removed from the folder; empty if it cannot be read. Errors: kNotFound while
-/// there is none.
+/// The message with this number, removed from the folder; empty if it is none. Errors: kNotFound while there
+/// is none, kIo, kResourceExhausted.
 [[nodiscard]] Result<std::string> TakeHostMessage(const std::string& run_path, std::uint64_t number);
 /// Gives a message to the upload. Errors: kOutOfRange, kIo.
 [[nodiscard]] Status GiveHostMessage(const std::string& run_path, std::uint64_t sequence,

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable
+from luff.remote._errors import Absent, BucketError, Conflict, TooLarge, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,14 +127,13 @@ class Hosts:
         return False
 
     def _fetch(self) -> bytes:
-        """Copies the next message; Absent if there is none. One that cannot be read is empty."""
+        """Copies the next message; Absent if there is none.
+
+        One that is too large to be a message is left out, as empty. Another that cannot be read may be the decision.
+        """
         try:
             found = self._store.get(message_key(self._job, self._last + 1), MAX_MESSAGE)
-        except Refused as error:
-            if not isinstance(error, TooLarge) and not self._is_there(
-                self._last + 1
-            ):  # what some stores say of nothing to who may not list
-                raise
+        except TooLarge as error:
             self._tell(f"a message between the job's hosts cannot be read: {error}")
             found = None
         data = found[0] if found else b""
@@ -142,9 +141,6 @@ class Hosts:
         self._last += 1
         self._talk_until = time.monotonic() + _TALK_S
         return data
-
-    def _is_there(self, number: int) -> bool:
-        return f"{number:06d}.json" in self._store.children(f"jobs/{self._job}/")
 
     def _put(self, name: str) -> None:
         """Puts one message under the next number that is free. Raises Unreachable if it is not known to be there."""
