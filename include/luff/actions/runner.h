@@ -31,8 +31,7 @@ struct RunnerOptions {
   bool commands = true;  // false: another process holds the supervisor's lock, and carries out what is asked
   std::shared_ptr<Gate> gate = nullptr;  // null: whoever can write into the run is heard, and no bucket is
   bool tell_keys = false;  // write into the run what `gate` is: true only if it comes from a configuration
-  std::shared_ptr<HostLog> hosts =
-      nullptr;                // the other hosts of the job; null: all its ranks are in this run
+  std::shared_ptr<HostLog> hosts = nullptr;  // the other hosts of the job; null: it has none
   bool not_all_here = false;  // its ranks are on other hosts, too, and nobody speaks to these for this run
 };
 
