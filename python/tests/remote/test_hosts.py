@@ -167,6 +167,26 @@ def test_what_is_too_large_is_passed_on_as_nothing(two, flaky):
     assert "cannot be read" in a.said[0]
 
 
+def test_what_cannot_be_read_is_not_left_out(two, flaky, monkeypatch):
+    """It may be what the hosts have decided."""
+    a, _ = two
+    a.hosts.look()
+    flaky.put(message_key(JOB_ID, 1), b"one")
+    flaky.put(message_key(JOB_ID, 2), b"two")
+
+    def denied(*_):
+        raise Refused("no right to get")
+
+    with monkeypatch.context() as denying:
+        denying.setattr(flaky, "get", denied)
+        for _ in range(3):
+            a.hosts.look()
+        assert a.heard() == {}
+    a.hosts.look()
+    assert a.heard() == {"000001": b"one", "000002": b"two"}
+    assert len(a.said) == 1
+
+
 def test_what_nobody_takes_does_not_pile_up(two, flaky, monkeypatch):
     a, _ = two
     monkeypatch.setattr(_hosts, "MOST_WAITING", 5)
@@ -228,6 +248,8 @@ def test_what_is_missing_is_said_before_the_job_begins(luff, tmp_path):
     assert "none.key" in luff("run", "--sync", url, *job, expect=2).stderr
     config.write_text(f"[control]\nhost_key = 3\n{lines}")
     assert "'host_key' of [control] names no file" in luff("run", "--sync", url, *job, expect=2).stderr
+    config.write_text("[stop]\nhosts_answer_s = 40\n")
+    assert "'hosts_wait_s' in [stop] is 30, expected 46" in luff("run", *job, expect=2).stderr
 
 
 # ---- The whole way: two folders as two hosts, two gloo ranks ----
