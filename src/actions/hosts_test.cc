@@ -432,7 +432,7 @@ TEST_F(Hosts, ADoubtEndsWhileTheOthersGoOn) {
            return object.find("\"accepted\"") != std::string::npos;
          }) < 2)
     Tick();
-  for (int i = 0; i < 5; ++i) Tick();  // who has asked reads the answers
+  for (int i = 0; i < 5; ++i) Tick();                     // who has asked reads the answers
   for (const auto& host : hosts) host->post->up = false;  // before the commit is sent
   RunFor(60);
   EXPECT_EQ(Stopped(), 0U);
