@@ -129,7 +129,7 @@ void Coordinator::AnswerHosts(std::int64_t now_ns, std::uint32_t world, std::int
     std::string why;
     switch (Count(world, workers, acks, &why)) {
       case Answers::kAll:
-        if (Since(followed_ns_, now_ns) + settings_.answer_s >= settings_.hosts_wait_s) break;  // late
+        if (Since(followed_ns_, now_ns) + kLongerS >= settings_.hosts_wait_s) break;  // they may have gone on
         answer.verdict = HostMessage::Verdict::kAccepted;
         for (const query::WorkerInfo& worker : workers) {
           if (worker.alive && !worker.ended) answer.ranks.push_back(worker.worker);
