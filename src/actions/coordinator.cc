@@ -40,7 +40,14 @@ bool Coordinator::Request(ActionRequest request) {
   if (stopping_) return false;
   if (request.kind == "stop") {
     stopping_ = true;
-    waiting_.clear();  // actions that are not proposed yet are pointless now
+    waiting_.clear();               // actions that are not proposed yet are pointless now
+    if (state_ == State::kHosts) {  // another host wants one, too
+      current_ = std::move(request);
+      own_ = true;
+      proposals_ = 0;
+      if (proposal_ != 0) Tell(ActionNews::What::kProposed);
+      return true;
+    }
     if (state_ == State::kWanted) state_ = State::kIdle;
   } else {
     const auto same = [&](const ActionRequest& other) { return other.id == request.id; };
@@ -75,12 +82,21 @@ Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
     furthest = std::max(furthest, worker.last_train_step);
   }
   if (any_live) Observe(now_ns, furthest);
+  if (hosts_ != nullptr && state_ < State::kHosts && hosts_->open() != nullptr)
+    Follow(*hosts_->open(), now_ns);
 
   switch (state_) {
     case State::kIdle: return Signal::kNone;
     case State::kWanted:
+      if (hosts_ != nullptr && current_.kind == "stop") {
+        own_ = true;
+        wanted_ns_ = -1;
+        state_ = State::kHosts;
+        return AcrossHosts(now_ns, world, furthest, any_live, workers, acks);
+      }
       if (any_live) Propose(now_ns, furthest);
       return Signal::kNone;
+    case State::kHosts: return AcrossHosts(now_ns, world, furthest, any_live, workers, acks);
     case State::kProposed:
       if (!any_live) return Signal::kNone;  // all workers have left on their own
       return Proposed(now_ns, world, furthest, workers, acks);
@@ -241,18 +257,22 @@ void Coordinator::CarryingOut(std::int64_t now_ns, std::span<const query::Worker
   End(why.empty() ? ActionNews::What::kCarriedOut : ActionNews::What::kFailed, why);
 }
 
-void Coordinator::Propose(std::int64_t now_ns, std::int64_t furthest) {
+std::int64_t Coordinator::StepAhead(std::int64_t furthest, double lead_s) const {
   double rate = 100;  // TRAIN steps per second of the fastest worker; a guess until it can be measured
   if (progress_.size() >= 2) {
     const double seconds = Seconds(progress_.front().first, progress_.back().first);
     if (seconds >= kLeastWindowS)
       rate = static_cast<double>(progress_.back().second - progress_.front().second) / seconds;
   }
-  const double lead = settings_.lead_s * std::pow(2.0, proposals_);
+  const double lead = lead_s * std::pow(2.0, proposals_);
+  return furthest + 2 + static_cast<std::int64_t>(std::ceil(std::max(0.0, rate) * lead));
+}
+
+void Coordinator::Propose(std::int64_t now_ns, std::int64_t furthest) {
   store::ControlRecord record;
   record.kind = current_.kind;
   record.phase = "propose";
-  record.train_step = furthest + 2 + static_cast<std::int64_t>(std::ceil(std::max(0.0, rate) * lead));
+  record.train_step = StepAhead(furthest, settings_.lead_s);
   record.deadline_s = settings_.decision_s;
   record.reason = current_.reason;
   record.finding = current_.finding;

@@ -76,6 +76,16 @@ TEST_F(RequestsTest, AStopIsProposedToAllRanksAndAnsweredWhenTheyAgree) {
   EXPECT_EQ(Requests().at(1).why, "the job is being stopped already");
 }
 
+TEST_F(RequestsTest, RanksWhoseJobHasOtherHostsAreNotStoppedByWhoSpeaksToNone) {
+  std::filesystem::create_directories(run_ + "/hosts/out");
+  Runner runner(Options());
+  Want("stop");
+  Turn(&runner, 1, 1);
+  EXPECT_EQ(Requests().at(0).state, Asked::State::kRefused);
+  EXPECT_NE(Requests().at(0).why.find("ranks on other hosts"), std::string::npos);
+  EXPECT_FALSE(runner.coordinator().stopping());
+}
+
 TEST_F(RequestsTest, ACaptureReachesTheWorkersWithItsArguments) {
   Runner runner(Options());
   Want("capture", kWatch);

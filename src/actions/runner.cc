@@ -11,6 +11,7 @@
 #include "base/text_escape.h"
 #include "luff/base/env.h"
 #include "luff/store/arrived.h"
+#include "luff/store/host_folder.h"
 #include "luff/store/reader.h"
 
 namespace luff::actions {
@@ -20,6 +21,11 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kOnFinding = "--on-finding";
 constexpr std::int64_t kOldNs = 60'000'000'000;  // of a request that nobody was there to answer
 constexpr double kGraceS = 5;  // a notifier that exceeds its own limit by this much is ended
+
+constexpr const char* kNotAllHere =
+    "the job has ranks on other hosts, and nobody speaks to these for this run, so a stop would leave them "
+    "waiting; end it by its launcher, or remove the folder 'hosts' of the run if all its ranks are here";
+constexpr const char* kOnlyAStop = "the job has ranks on other hosts, and only a stop reaches these";
 
 double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -64,7 +70,7 @@ const char* WhatItDoes(ActionKind kind) {
 Runner::Runner(RunnerOptions options)
     : options_(std::move(options)),
       policy_(WithOnFinding(options_.specs, options_.stop_on_finding)),
-      coordinator_(options_.stop, LogOf(options_.run)),
+      coordinator_(options_.stop, LogOf(options_.run), options_.hosts),
       inbox_(options_.run, options_.gate.get()),
       arrivals_(options_.run, options_.gate.get()) {}
 
@@ -77,6 +83,7 @@ void Runner::Begin(std::int64_t now_ns) {
     if (!wanted.ok())
       sayings_.push_back(fmt::format("luff: requests from a bucket are not heard: {}\n", wanted.message()));
   }
+  not_all_here_ = options_.hosts == nullptr && (options_.not_all_here || store::HasHostFolder(options_.run));
   audit_.emplace(options_.run + "/rules/luff/actions.jsonl");
   if (const auto records = store::ReadCommands(options_.run, 0); records.ok()) {
     TellKeys(*records);
@@ -147,6 +154,7 @@ Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, s
       policy_.Resume(finding, Seconds(now_ns), train_step);
   }
   if (options_.gate && options_.commands) HearOthers(now_ns);
+  if (options_.hosts && audit_ && !ended_) HearHosts(now_ns);
   if (!options_.gate || audit_) {
     for (const Heard& heard : inbox_.Look(now_ns)) {
       if (!options_.commands) continue;
@@ -223,7 +231,17 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
     Deliver(spec, id, document);
     return;
   }
-  Write(std::move(begun));
+  Write(begun);
+  const bool elsewhere = not_all_here_ || options_.hosts != nullptr;
+  if (stop ? not_all_here_ : elsewhere) {
+    const char* const why = stop ? kNotAllHere : kOnlyAStop;
+    begun.event = "refused";
+    begun.detail = why;
+    Write(std::move(begun));
+    begun_.erase(id);
+    return sayings_.push_back(
+        fmt::format("luff: {} ('{}') was not carried out: {}\n", KindName(spec.kind), spec.name, why));
+  }
   if (stop) stop_finding_ = decision.finding;
   Json body;
   body["action"] = id;
@@ -292,6 +310,18 @@ void Runner::HearOthers(std::int64_t now_ns) {
   untold_ = 0;
 }
 
+void Runner::HearHosts(std::int64_t now_ns) {
+  constexpr std::int64_t kTellEveryNs = 60'000'000'000;
+  options_.hosts->Look(Env::Real().NowUnixNs());
+  if (now_ns < tell_hosts_ns_) return;
+  const auto [count, why] = options_.hosts->TakeRefused();
+  if (count == 0) return;
+  tell_hosts_ns_ = now_ns + kTellEveryNs;
+  const std::string more = count > 1 ? fmt::format(" ({} in all since the last line)", count) : "";
+  sayings_.push_back(
+      fmt::format("luff: a message between the job's hosts counts for nothing: {}{}\n", why, more));
+}
+
 void Runner::Take(const Heard& heard) {
   const Asked& asked = heard.asked;
   const std::string id = rules::FindingId(run_id_ + "/request", std::to_string(asked.number), "", 0);
@@ -323,6 +353,8 @@ void Runner::Take(const Heard& heard) {
     return refuse("it was asked more than a minute before anybody could answer");
   if (ended_) return refuse("the job has ended");
   if (coordinator_.stopping()) return refuse("the job is being stopped already");
+  if (not_all_here_ && asked.action == "stop") return refuse(kNotAllHere);
+  if (options_.hosts != nullptr && asked.action != "stop") return refuse(kOnlyAStop);
   Json body = asked.arguments.empty() ? Json::object() : TryParseOrderedJson(asked.arguments);
   body["action"] = id;
   body["name"] = line.action;
@@ -403,12 +435,29 @@ void Runner::HearDeliveries() {
   }
 }
 
+const AuditLine* Runner::BegunOf(const ActionNews& news) {
+  auto begun = begun_.find(news.request.id);
+  if (begun == begun_.end()) {
+    if (!news.request.elsewhere) return nullptr;
+    AuditLine line;
+    line.id = news.request.id;
+    line.action = "another host";
+    line.kind = news.request.kind;
+    line.finding = news.request.finding;
+    line.event = "begun";
+    line.detail = news.request.reason;
+    Write(line);
+    begun = begun_.emplace(line.id, std::move(line)).first;
+  }
+  return &begun->second;
+}
+
 void Runner::HearCoordinator() {
   using What = ActionNews::What;
   for (const ActionNews& news : coordinator_.TakeNews()) {
-    const auto begun = begun_.find(news.request.id);
-    if (begun == begun_.end()) continue;
-    AuditLine line = begun->second;
+    const AuditLine* begun = BegunOf(news);
+    if (begun == nullptr) continue;
+    AuditLine line = *begun;
     line.unix_ns = 0;
     line.train_step = news.train_step;
     line.detail = news.detail;
@@ -419,6 +468,10 @@ void Runner::HearCoordinator() {
       case What::kCommitted:
         line.event = "committed";
         committed_.insert(line.id);
+        if (news.request.elsewhere) {
+          stop_finding_ = {};
+          stop_asked_ = "on another host of the job: " + news.request.reason;
+        }
         if (stop) Reply(line.id, Asked::State::kDone, news.train_step, "");
         break;
       case What::kAborted: line.event = "aborted"; break;
@@ -436,10 +489,13 @@ void Runner::HearCoordinator() {
         line.event = "failed";
         Reply(line.id, Asked::State::kFailed, news.train_step, news.detail);
         if (!stop) sayings_.push_back(fmt::format("luff: {} failed: {}\n", name, news.detail));
+        if (news.request.elsewhere) stop_asked_ = "on another host of the job: " + news.request.reason;
         break;
     }
     Write(line);
-    if (news.what >= What::kCarriedOut) begun_.erase(begun);
+    // What another host proposes again has another id.
+    if (news.what >= What::kCarriedOut || (news.request.elsewhere && news.what == What::kAborted))
+      begun_.erase(news.request.id);
   }
 }
 

@@ -51,10 +51,18 @@ Result<keys::PublicKey> ReadKey(const toml::table& table, const ConfigPlace& pla
 
 }  // namespace
 
-Result<std::vector<keys::PublicKey>> ReadControl(const toml::table& table, const ConfigPlace& place) {
-  std::vector<keys::PublicKey> keys;
+Result<ControlConfig> ReadControl(const toml::table& table, const ConfigPlace& place) {
+  ControlConfig control;
+  std::vector<keys::PublicKey>& keys = control.keys;
   for (const auto& [name, node] : table) {
-    if (name != "keys") return place.Unknown(name, "in [control]", {"keys"});
+    if (name == "host_key") {
+      control.host_key = node.value_or(std::string());
+      if (control.host_key.empty())
+        return place.Wrong(
+            node, "'host_key' of [control] names no file; `luff keys new hosts.key --may host` makes one");
+      continue;
+    }
+    if (name != "keys") return place.Unknown(name, "in [control]", {"keys", "host_key"});
     const toml::array* list = node.as_array();
     if (list == nullptr)
       return place.Wrong(node, "'keys' of [control] is no list; write [[control.keys]] and one key below");
@@ -68,7 +76,7 @@ Result<std::vector<keys::PublicKey>> ReadControl(const toml::table& table, const
   }
   if (keys.empty())
     return place.Wrong(table, "[control] without keys says nothing; add [[control.keys]], or remove it");
-  return keys;
+  return control;
 }
 
 }  // namespace luff::cli

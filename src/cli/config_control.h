@@ -1,4 +1,5 @@
 #pragma once
+#include <string>
 #include <vector>
 
 #include "cli/config_place.h"
@@ -6,8 +7,12 @@
 
 namespace luff::cli {
 
-/// The keys of [control] in luff.toml. Errors: kInvalidArgument with file and line.
-[[nodiscard]] Result<std::vector<keys::PublicKey>> ReadControl(const toml::table& table,
-                                                               const ConfigPlace& place);
+/// [control] in luff.toml.
+struct ControlConfig {
+  std::vector<keys::PublicKey> keys;
+  std::string host_key;  // file with the key by which the hosts of a job know each other; "" if none
+};
+/// Errors: kInvalidArgument with file and line.
+[[nodiscard]] Result<ControlConfig> ReadControl(const toml::table& table, const ConfigPlace& place);
 
 }  // namespace luff::cli

@@ -55,7 +55,9 @@ class Reader : private ConfigPlace {
         } else if (name == "bucket") {
           LUFF_ASSIGN_OR_RETURN(config.bucket, ReadBucket(*table, *this));
         } else if (name == "control") {
-          LUFF_ASSIGN_OR_RETURN(config.keys, ReadControl(*table, *this));
+          LUFF_ASSIGN_OR_RETURN(ControlConfig control, ReadControl(*table, *this));
+          config.keys = std::move(control.keys);
+          config.host_key = std::move(control.host_key);
         } else {
           LUFF_RETURN_IF_ERROR(ReadCapture(*table, &config.capture_json));
         }
@@ -202,9 +204,16 @@ class Reader : private ConfigPlace {
   }
 
   Status ReadStop(const toml::table& table, actions::StopSettings* stop) const {
-    const std::pair<std::string_view, double*> keys[] = {
-        {"lead_s", &stop->lead_s},   {"answer_s", &stop->answer_s},   {"decision_s", &stop->decision_s},
-        {"leave_s", &stop->leave_s}, {"swallow_s", &stop->swallow_s}, {"kill_s", &stop->kill_s}};
+    const std::pair<std::string_view, double*> keys[] = {{"lead_s", &stop->lead_s},
+                                                         {"answer_s", &stop->answer_s},
+                                                         {"decision_s", &stop->decision_s},
+                                                         {"leave_s", &stop->leave_s},
+                                                         {"swallow_s", &stop->swallow_s},
+                                                         {"kill_s", &stop->kill_s},
+                                                         {"hosts_lead_s", &stop->hosts_lead_s},
+                                                         {"hosts_answer_s", &stop->hosts_answer_s},
+                                                         {"hosts_wait_s", &stop->hosts_wait_s},
+                                                         {"hosts_doubt_s", &stop->hosts_doubt_s}};
     for (const auto& [key, node] : table) {
       bool found = false;
       for (const auto& [name, target] : keys) {
@@ -219,6 +228,14 @@ class Reader : private ConfigPlace {
       std::vector<std::string> known;
       for (const auto& [name, target] : keys) known.emplace_back(name);
       return Unknown(key, "in [stop]", known);
+    }
+    constexpr double kApartS = 6, kMostS = 60;  // the worker's own bound
+    if (stop->hosts_wait_s < stop->hosts_answer_s + kApartS || stop->hosts_wait_s > kMostS) {
+      return Wrong(
+          table,
+          fmt::format("'hosts_wait_s' in [stop] is {:g}, expected {:g} ('hosts_answer_s' and {:g} more) "
+                      "to {:g}",
+                      stop->hosts_wait_s, stop->hosts_answer_s + kApartS, kApartS, kMostS));
     }
     return Status::Ok();
   }

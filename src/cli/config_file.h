@@ -25,6 +25,7 @@ struct FileConfig {
   std::string profiler_rules;         // of SageMaker's profiler, evaluated at the end; "": none
   std::string profiler_report;        // directory of what they report
   std::vector<keys::PublicKey> keys;  // of [control]
+  std::string host_key;               // likewise
 };
 
 /// Errors: kNotFound, kInvalidArgument with line and column, or the key that is unknown or has the wrong

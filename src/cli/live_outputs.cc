@@ -85,6 +85,7 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
       }
       process.argv = std::move(command).value();
       if (output.keep_local) process.argv.push_back(fmt::format("--keep-local={}", *output.keep_local));
+      if (!output.hosts_job.empty()) process.argv.push_back("--job=" + output.hosts_job);
       process.argv.insert(process.argv.end(),
                           {"--until-closed", "--config=" + output.config, "--", run, output.directory});
       process.environment = ThisCommand();

@@ -31,6 +31,7 @@
 #include "cli/verbs.h"
 #include "cli/verdict.h"
 #include "cli/write_report.h"
+#include "keys/host_seal.h"
 #include "luff/base/env.h"
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
@@ -44,7 +45,7 @@ namespace fs = std::filesystem;
 struct RunOptions {
   std::string run, rules_text, set_text, on_finding, stop_on, findings, config, compat;
   std::string tensorboard, smdebug, report, metrics, metrics_token, sync;
-  std::string sweep, trial;
+  std::string sweep, trial, job;
   bool resume = false, resume_or_new = false, serve = false, otlp = false, log = false;
   std::optional<std::uint64_t> log_bytes, keep_local;
   std::vector<std::string> tags, params, command;
@@ -268,6 +269,30 @@ Status CheckTogether(const RunOptions& wanted) {
   return server::CheckAddress(ListenAtOrExit(wanted.metrics, "--metrics")).WithContext("--metrics");
 }
 
+/// The hosts with which a stop is agreed upon: those that are given the same --job.
+Status ReadHosts(const RunOptions& wanted, const FileConfig& file, SuperviseOptions* options) {
+  constexpr std::size_t kMaxName = 1000;
+  if (wanted.job.empty()) return Status::Ok();
+  if (file.host_key.empty()) {
+    return InvalidArgument(
+        "--job names the job that this host is one of, and nothing says by which key the hosts know each "
+        "other; write "
+        "host_key = \"FILE\" below [control] of --config (`luff keys new hosts.key --may host`)");
+  }
+  if (wanted.job.size() > kMaxName)
+    return InvalidArgument(
+        fmt::format("--job has {} bytes, expected at most {}", wanted.job.size(), kMaxName));
+  if (wanted.sync.empty())
+    return InvalidArgument("the hosts of --job talk to each other through a bucket; give --sync URL, too");
+  auto key = keys::SecretKey::Read((fs::path(wanted.config).parent_path() / file.host_key).string());
+  if (!key.ok()) return key.status().WithContext("host_key of [control]");
+  options->host_key = std::make_shared<const keys::SecretKey>(*std::move(key));
+  LUFF_RETURN_IF_ERROR(
+      keys::KeySeal::Check(*options->host_key, file.keys, Env::Real().NowUnixNs() / 1'000'000'000));
+  options->hosts_job = keys::JobIdOf(wanted.job);
+  return Status::Ok();
+}
+
 /// Secrets come from the environment: what a variable lacks now, no delivery finds later.
 void TellOfMissingVariables(const std::vector<actions::ActionSpec>& specs) {
   for (const actions::ActionSpec& spec : specs) {
@@ -315,6 +340,7 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   options.stop = file.stop;
   options.actions = file.actions;
   options.keys = file.keys;
+  LUFF_RETURN_IF_ERROR(ReadHosts(wanted, file, &options));
   TellOfMissingVariables(options.actions);
   if (!wanted.stop_on.empty()) {
     Result<actions::ActionSpec> stop = StopOn(wanted.stop_on, options.choices);
@@ -361,7 +387,7 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   if (!wanted.sync.empty()) {
     options.outputs.push_back({kSync, wanted.sync, file.bucket.environment,
                                file.bucket.environment.empty() ? "" : Absolute(wanted.config),
-                               wanted.keep_local});
+                               wanted.keep_local, options.hosts_job});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
   } else if (wanted.keep_local) {
     return InvalidArgument("--keep-local removes what was uploaded; it needs --sync URL");
@@ -427,6 +453,10 @@ void AddRun(CLI::App& app) {
   verb->add_option("--sync", wanted.sync,
                    "Upload the run into a bucket while it trains: s3://BUCKET/PREFIX, gs://..., az://... or "
                    "file:///FOLDER (`luff sync`)");
+  verb->add_option(
+      "--job", wanted.job,
+      "The job that this host is one of, the same on each and no other job's: a stop is agreed upon "
+      "through the bucket of --sync");
   verb->add_option("--keep-local", wanted.keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);

@@ -5,6 +5,7 @@
 
 #include "cli/live_outputs.h"
 #include "keys/public_key.h"
+#include "keys/secret_key.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/policy.h"
 #include "luff/rules/choice.h"
@@ -31,6 +32,8 @@ struct SuperviseOptions {
   std::vector<actions::ActionSpec> actions;
   std::vector<keys::PublicKey> keys;  // whose signatures count
   bool keys_of_run = false;           // those that the run names count, if it names some
+  std::string hosts_job;              // id of the job that has ranks on other hosts, too; "" if it has none
+  std::shared_ptr<const keys::SecretKey> host_key;  // by which these know each other
   std::vector<LiveOutput> outputs;
   std::vector<std::string> tags;  // of the run of each training
   std::uint64_t log_bytes = 0;    // of each stream that are kept in the first run; 0: the job's own streams

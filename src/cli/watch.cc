@@ -13,9 +13,12 @@
 #include "cli/json.h"
 #include "cli/terminal.h"
 #include "keys/gate.h"
+#include "keys/host_seal.h"
+#include "luff/actions/host_post.h"
 #include "luff/actions/requests.h"
 #include "luff/base/env.h"
 #include "luff/rules/kept_findings.h"
+#include "luff/store/host_folder.h"
 
 namespace luff::cli {
 namespace {
@@ -25,6 +28,19 @@ constexpr std::int64_t kLastSamplesNs = 3'000 * kNsPerMs;  // for the machine's 
 constexpr std::int64_t kDeliveryQuietNs = 2'000 * kNsPerMs, kDeliveryNs = 30'000 * kNsPerMs;
 constexpr std::int64_t kDeliveryGraceNs = 6'000 * kNsPerMs;  // for those that were cancelled
 constexpr std::int64_t kLookForEndNs = 2'000 * kNsPerMs, kRestartNs = 60'000 * kNsPerMs;
+
+/// The other hosts of the job; null if it has none. Only the job's first training has ranks elsewhere.
+std::shared_ptr<actions::HostLog> HostsOf(const SuperviseOptions& options) {
+  // Of a job that goes on without others. Who only watches a run leaves the folder, which tells that it has
+  // some.
+  if (options.hosts_job.empty() && !options.keys_of_run) store::RemoveHostFolder(options.run);
+  if (options.hosts_job.empty() || options.training != 1) return nullptr;
+  const bool sealed = std::ranges::any_of(
+      options.outputs, [](const LiveOutput& one) { return one.format == kSync && !one.environment.empty(); });
+  return std::make_shared<actions::HostLog>(
+      options.hosts_job, keys::NewInstance(), std::make_unique<actions::FolderPost>(options.run),
+      std::make_unique<keys::KeySeal>(options.host_key, options.keys), !sealed);
+}
 
 }  // namespace
 
@@ -44,7 +60,7 @@ Watch::Watch(Job& job, SuperviseOptions options)
       runner_({options_.run, options_.job, options_.actions, options_.stop_on_finding, options_.stop,
                options_.notifier, true,
                options_.keys_of_run ? keys::GateOfRun(options_.run) : keys::GateOf(options_.keys),
-               !options_.keys_of_run}),
+               !options_.keys_of_run, HostsOf(options_), !options_.hosts_job.empty()}),
       rules_(options_.run, [&job](const std::string& text) { job.Say(text); }),
       teller_(StderrHasColour(), StderrIsTerminal() ? TerminalWidth() : 100) {
   TakeEarlierFindings();

@@ -11,8 +11,8 @@
 namespace luff::keys {
 
 /// What a key may be allowed.
-inline constexpr std::string_view kRights[] = {"stop",    "lower_lr", "skip_batch", "rollback",
-                                               "capture", "trace",    "mark",       "label"};
+inline constexpr std::string_view kRights[] = {"stop",  "lower_lr", "skip_batch", "rollback", "capture",
+                                               "trace", "mark",     "label",      "host"};
 inline constexpr std::size_t kMaxKeys = 64, kMaxIdBytes = 64, kPublicBytes = 32;
 
 struct PublicKey {

@@ -2,11 +2,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "luff/actions/host_log.h"
 #include "luff/base/result.h"
 #include "luff/query/trial.h"
 #include "luff/store/control.h"
@@ -25,6 +27,11 @@ struct StopSettings {
   double leave_s = 60.0;     // after commit, for call-backs and leaving; then SIGTERM
   double swallow_s = 3.0;    // after a worker passed the step (it swallowed the exception); then SIGTERM
   double kill_s = 10.0;      // after SIGTERM; then SIGKILL
+  // Of a job of several hosts that share a bucket only. Each word between them takes about a second.
+  double hosts_lead_s = 3.0;     // as lead_s
+  double hosts_answer_s = 12.0;  // as answer_s; a host waits 3 s longer for the decision, then decides abort
+  double hosts_wait_s = 30.0;    // as decision_s
+  double hosts_doubt_s = 300.0;  // no decision can be read, and no step is finished for so long; then SIGTERM
 };
 
 /// The two operations on a run's control records. Both may fail and be called again.
@@ -43,6 +50,7 @@ struct ActionRequest {
   std::string reason;         // for people
   std::string finding;        // id, or ""
   std::string body;           // JSON object text of the proposal, or ""
+  bool elsewhere = false;     // another host of the job wants it
 };
 
 /// The outcome of a request.
@@ -58,11 +66,15 @@ struct ActionNews {
 /// time; a stop comes before everything else that waits. **Thread-compatible.**
 class Coordinator {
  public:
-  enum class State : std::uint8_t { kIdle, kWanted, kProposed, kCommitted, kTerminating, kKilling };
+  enum class State : std::uint8_t { kIdle, kWanted, kHosts, kProposed, kCommitted, kTerminating, kKilling };
   enum class Signal : std::uint8_t { kNone, kTerminate, kKill };
   using Acks = std::span<const std::pair<std::uint32_t, format::AckRow>>;
 
-  Coordinator(const StopSettings& settings, ControlLog log) : settings_(settings), log_(std::move(log)) {}
+  /// `hosts`: the other hosts of the job, with which a stop is agreed upon; null: all ranks are in this run.
+  Coordinator(const StopSettings& settings, ControlLog log, std::shared_ptr<HostLog> hosts = nullptr)
+      : settings_(settings),
+        log_(std::move(log)),
+        hosts_(std::move(hosts)) {}
 
   /// Requests an action. The first stop counts, and nothing comes after it; other actions run once for each
   /// id. False if it is not taken: after a stop, a second time, or because too many wait.
@@ -78,8 +90,10 @@ class Coordinator {
   [[nodiscard]] std::vector<ActionNews> TakeNews() { return std::exchange(news_, {}); }
 
   /// True if an action waits or is under way.
-  [[nodiscard]] bool busy() const noexcept { return state_ != State::kIdle; }
-  /// True if a stop was requested.
+  [[nodiscard]] bool busy() const noexcept {
+    return state_ != State::kIdle || (hosts_ != nullptr && hosts_->open() != nullptr);
+  }
+  /// True if a stop was requested here, or all hosts have agreed on one.
   [[nodiscard]] bool stopping() const noexcept { return stopping_; }
   /// True if the stop was committed, or is sent by signal.
   [[nodiscard]] bool stop_decided() const noexcept {
@@ -95,12 +109,28 @@ class Coordinator {
   enum class Answers : std::uint8_t { kOpen, kAll, kLate, kRefused };
   Answers Count(std::uint32_t world, std::span<const query::WorkerInfo> workers, Acks acks, std::string* why);
   void Next();
+  /// A step ahead of `furthest` by what the fastest worker does in the lead time.
+  [[nodiscard]] std::int64_t StepAhead(std::int64_t furthest, double lead_s) const;
   void Propose(std::int64_t now_ns, std::int64_t furthest);
   Signal Proposed(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest,
                   std::span<const query::WorkerInfo> workers, Acks acks);
   Signal Leaving(std::int64_t now_ns, std::int64_t furthest, bool any_live, bool any);
   void CarryingOut(std::int64_t now_ns, std::span<const query::WorkerInfo> workers, Acks acks);
   Result<store::ControlRecord> Decide(const char* phase);
+  // A stop that all hosts of the job agree upon: coordinator_hosts.cc.
+  void Follow(const HostMessage& proposal, std::int64_t now_ns);
+  void Offer(std::int64_t now_ns, std::int64_t furthest, bool any_live);
+  Signal AcrossHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest, bool any_live,
+                     std::span<const query::WorkerInfo> workers, Acks acks);
+  void AnswerHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest, bool any_live,
+                   std::span<const query::WorkerInfo> workers, Acks acks);
+  void DecideForHosts(std::int64_t now_ns, std::uint32_t world);
+  Signal HostsCommitted(std::int64_t now_ns);
+  void HostsAborted(const std::string& why, bool late);
+  void GiveUp(const std::string& why);
+  Signal Doubt(std::int64_t now_ns, std::int64_t furthest, std::span<const query::WorkerInfo> workers);
+  /// A proposal of ours has arrived when who asked for it had been told that nothing happens.
+  [[nodiscard]] bool GivenUp() const;
   void Committed(std::int64_t now_ns);
   Signal Terminate(std::int64_t now_ns, std::string why);
   void End(ActionNews::What what, std::string detail);
@@ -109,6 +139,7 @@ class Coordinator {
 
   const StopSettings settings_;
   const ControlLog log_;
+  const std::shared_ptr<HostLog> hosts_;
   State state_ = State::kIdle;
   bool stopping_ = false;
   std::deque<ActionRequest> waiting_;
@@ -120,6 +151,18 @@ class Coordinator {
   std::uint64_t proposal_ = 0;
   std::int64_t proposed_step_ = -1, proposed_ns_ = 0;
   std::int64_t committed_step_ = -1, committed_ns_ = 0, swallowed_ns_ = 0, terminated_ns_ = 0;
+  // Of kHosts.
+  bool own_ = false;      // current_ was requested here; else another host wants it
+  std::string followed_;  // the hosts' proposal that is under way; "": none
+  std::int64_t followed_ns_ = 0;
+  std::uint64_t offer_ = 0;                  // the message with our own proposal; 0: none is on its way
+  std::int64_t wanted_ns_ = -1;              // since when there is something to offer
+  std::int64_t reached_ = -1;                // TRAIN steps that are finished on some host
+  std::uint64_t answer_ = 0, decision_ = 0;  // messages about followed_ that were sent; 0: none yet
+  bool commits_ = false;                     // the decision that was sent
+  bool agreed_ = false;                      // the answer was yes
+  std::int64_t covered_ns_ = -1;             // since when every rank stands in an answer
+  std::int64_t unwritten_ns_ = -1, doubt_since_ns_ = -1, doubt_ns_ = -1, doubt_step_ = -1;
 };
 
 }  // namespace luff::actions

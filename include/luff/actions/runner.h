@@ -31,6 +31,8 @@ struct RunnerOptions {
   bool commands = true;  // false: another process holds the supervisor's lock, and carries out what is asked
   std::shared_ptr<Gate> gate = nullptr;  // null: whoever can write into the run is heard, and no bucket is
   bool tell_keys = false;  // write into the run what `gate` is: true only if it comes from a configuration
+  std::shared_ptr<HostLog> hosts = nullptr;  // the other hosts of the job; null: it has none
+  bool not_all_here = false;  // its ranks are on other hosts, too, and nobody speaks to these for this run
 };
 
 /// Never waits. `now_ns` is monotonic. **Thread-compatible.**
@@ -74,6 +76,10 @@ class Runner {
   void TellKeys(const std::vector<store::ControlRecord>& records);
   /// Takes what came from a bucket, and tells of what was refused there or of marks and labels.
   void HearOthers(std::int64_t now_ns);
+  /// Reads what the other hosts say, and tells of what counts for nothing.
+  void HearHosts(std::int64_t now_ns);
+  /// The line of the audit behind an action's news; null if there is none.
+  const AuditLine* BegunOf(const ActionNews& news);
   /// Answers the request behind an action, if there is one that has no answer.
   void Reply(const std::string& id, Asked::State state, std::int64_t train_step, const std::string& why);
   void Deliver(const ActionSpec& spec, const std::string& id, const std::string& document);
@@ -100,9 +106,11 @@ class Runner {
   Arrivals arrivals_;
   std::size_t refused_ = 0, untold_ = 0;        // of arrivals, marks and labels
   std::int64_t tell_ns_ = 0;                    // not before
+  std::int64_t tell_hosts_ns_ = 0;              // likewise
   std::map<std::string, std::uint64_t> asked_;  // by id of the action: the request behind it
   std::string stop_asked_;
   bool ended_ = false, audit_failed_ = false;
+  bool not_all_here_ = false;  // the job has ranks on other hosts, and we speak to none: no stop
 };
 
 }  // namespace luff::actions

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from luff.remote._card import Cards
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
+from luff.remote._hosts import Hosts, is_job
 from luff.remote._live import any_writes
 from luff.remote._requests import Requests
 from luff.remote._run_folder import read_run_json
@@ -55,6 +56,7 @@ class Sync:
         self._host: int = arguments.host
         self._keep_local: int | None = arguments.keep_local
         self._config: str = arguments.config
+        self._job: str = arguments.job
         self._parent = os.getppid()
         self._closed = threading.Event()  # the job has ended, or we are to end
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -75,6 +77,9 @@ class Sync:
         # The run may lose its own copy of what is there.
         store = open_store(self._url, durable=self._keep_local is not None)
         _, run_id = read_run_json(self._run)
+        if self._job:  # beside the upload, whose flushes may take long
+            hosts = Hosts(self._run, store, self._job, _say)
+            threading.Thread(target=hosts.follow, args=[threading.Event()], daemon=True).start()
         own: list[RunStore] = []
         if not self._retried(lambda: own.append(uploading(store, self._run, run_id))):
             return self._incomplete()
@@ -274,6 +279,7 @@ def _parser() -> argparse.ArgumentParser:
         help="values that stay in the folder of each worker, once they are uploaded (all)",
     )
     parser.add_argument("--config", default="", help=argparse.SUPPRESS)  # what the command that goes on names
+    parser.add_argument("--job", default="", help=argparse.SUPPRESS)  # of `luff run --job`
     parser.add_argument("--until-closed", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--try", dest="only_try", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -288,6 +294,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return WRONG_USAGE
     if arguments.keep_local is not None and not 0 <= arguments.keep_local < 1 << 62:
         _say("--keep-local is a number of bytes, 0 or more")
+        return WRONG_USAGE
+    if arguments.job and not is_job(arguments.job):
+        _say("--job has 32 hexadecimal digits")
         return WRONG_USAGE
     if not 0 <= arguments.host <= 9999:
         _say("--host is a number from 0 to 9999")

@@ -122,6 +122,11 @@ def test_a_trainer_uploads_and_hears_requests_and_no_more(run, store_of):
     with pytest.raises(Absent):
         store.get(f"requests/{run.run_id}/000002.json", 100)
     refused(lambda: store.put_new(f"requests/{run.run_id}/000002.json", b"{}"))
+    message = f"jobs/{'0' * 32}/000001.json"  # to the other hosts of the job
+    store.put_new(message, b"{}")
+    assert store.get(message, 100)[0] == b"{}"
+    assert store.children(f"jobs/{'0' * 32}/") == ["000001.json"]
+    refused(lambda: store.delete(message))
     refused(lambda: store.delete(part_of(run)))
     refused(lambda: store.put("pruning/x", b"{}"))
     other = store_of("trainer", "other")

@@ -1,0 +1,624 @@
+// A stop that several hosts agree upon: in a simulation of their log, supervisors and ranks, where links
+// break, puts are repeated and supervisors die; the messages; and the folder through which they go.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "actions/testing.h"
+#include "luff/actions/coordinator.h"
+#include "luff/actions/host_log.h"
+#include "luff/actions/host_post.h"
+#include "luff/store/host_folder.h"
+
+namespace luff::actions::hosts_test {
+namespace {
+
+constexpr std::int64_t kMs = 1'000'000, kTickMs = 100;
+constexpr std::int64_t kUnixNs = 1'800'000'000'000'000'000;
+const std::string kJob(32, 'a');
+
+/// "Signs" by a word in front.
+class WordSeal final : public HostSeal {
+ public:
+  Result<std::string> Seal(const std::string& text) override { return "signed:" + text; }
+  Result<std::string> Open(std::string_view object, std::int64_t) override {
+    if (!object.starts_with("signed:")) return FailedPrecondition("it is not signed");
+    return std::string(object.substr(7));
+  }
+};
+
+std::string NewInstance() {
+  static int number = 0;
+  const std::string digits = std::to_string(++number);
+  return std::string(32 - digits.size(), '0') + digits;
+}
+
+/// The bucket.
+struct Bucket {
+  std::vector<std::string> log;
+  std::mt19937 random{1};
+  bool faults = false;
+  bool Happens(unsigned of_a_hundred) { return faults && random() % 100 < of_a_hundred; }
+};
+
+/// A host's upload: `Turn` is one look of it.
+class SimPost final : public HostPost {
+ public:
+  explicit SimPost(Bucket* bucket) : bucket_(bucket), read_(bucket->log.size()) {}
+  void Turn() {
+    if (!up || bucket_->Happens(40)) return;
+    // One that was taken may stand in the log later, or twice.
+    for (const std::string& object : std::exchange(limbo_, {})) bucket_->log.push_back(object);
+    if (!out_.empty()) {
+      const std::string object = out_.begin()->second;
+      out_.erase(out_.begin());
+      if (bucket_->Happens(20)) {
+        limbo_.push_back(object);
+      } else {
+        bucket_->log.push_back(object);
+        if (bucket_->Happens(10)) bucket_->log.push_back(object);
+      }
+    }
+    fetched_ = bucket_->log.size();
+  }
+  bool reaches() override { return true; }
+  Status Send(std::uint64_t sequence, const std::string& object) override {
+    out_[sequence] = object;
+    return Status::Ok();
+  }
+  bool TakeBack(std::uint64_t sequence) override { return out_.erase(sequence) == 1; }
+  std::vector<std::string> Take() override {
+    std::vector<std::string> taken;
+    while (read_ < std::min(fetched_, bucket_->log.size())) taken.push_back(bucket_->log[read_++]);
+    return taken;
+  }
+  bool up = true;
+
+ private:
+  Bucket* bucket_;
+  std::size_t read_, fetched_ = 0;
+  std::map<std::uint64_t, std::string> out_;
+  std::vector<std::string> limbo_;
+};
+
+StopSettings Settings() {
+  StopSettings settings;
+  settings.hosts_doubt_s = 60;
+  return settings;
+}
+
+/// A host with its run, its supervisor, and one rank that obeys the run's log as the worker's side of
+/// docs/spec/control.md does.
+class Host {
+ public:
+  Host(Bucket* bucket, std::uint32_t rank, std::uint32_t world)
+      : rank_(rank),
+        world_(world),
+        post(new SimPost(bucket)),
+        log(std::make_shared<HostLog>(kJob, NewInstance(), std::unique_ptr<HostPost>(post),
+                                      std::make_unique<WordSeal>())),
+        coordinator(Settings(),
+                    {[this](const auto& record) { return Write(record); },
+                     [this](const auto& record) { return Decide(record); }},
+                    log) {}
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  void Ask(const std::string& id) { coordinator.Request({"stop", id, "asked by somebody", "", ""}); }
+  /// What the supervisor does.
+  void Supervise(std::int64_t now_ms) {
+    post->Turn();
+    if (dead) return;
+    log->Look(kUnixNs + now_ms * kMs);
+    query::WorkerInfo worker;
+    worker.worker = rank_;
+    worker.alive = !stopped && !killed;
+    worker.ended = !worker.alive;
+    worker.last_train_step = worker.last_global_step = finished - 1;
+    if (!coordinator.busy()) coordinator.Observe(now_ms * kMs, finished - 1);
+    const std::vector<query::WorkerInfo> workers{worker};
+    if (coordinator.Poll(now_ms * kMs, world_, workers, acks_) != Coordinator::Signal::kNone) killed = true;
+    for (const ActionNews& one : coordinator.TakeNews()) news.push_back(one);
+  }
+  /// What the rank does at a step boundary. True if it takes part in the next step.
+  bool Boundary(std::int64_t now_ms) {
+    for (; heard_ < records_.size(); ++heard_) Hear(records_[heard_]);
+    if (stopped || killed) return false;
+    if (!open_ || finished < open_->train_step) return true;
+    if (waits_since_ms_ < 0) waits_since_ms_ = now_ms;
+    if (!decision_ && static_cast<double>(now_ms - waits_since_ms_) >= open_->deadline_s * 1000) {
+      store::ControlRecord abort;
+      abort.phase = "abort";
+      abort.proposal = open_->number;
+      decision_ = Decide(abort)->phase;
+    }
+    if (!decision_) return false;
+    stopped = *decision_ == "commit";
+    open_.reset();
+    return !stopped;
+  }
+  bool Said(ActionNews::What what) const {
+    return std::ranges::any_of(news, [&](const ActionNews& one) { return one.what == what; });
+  }
+
+  std::int64_t finished = 0;
+  bool stopped = false, killed = false, dead = false;
+  std::vector<ActionNews> news;
+
+ private:
+  Result<std::uint64_t> Write(const store::ControlRecord& record) {
+    records_.push_back(record);
+    return records_.back().number = records_.size();
+  }
+  Result<store::ControlRecord> Decide(const store::ControlRecord& record) {
+    for (const auto& other : records_) {
+      if (other.proposal == record.proposal) return other;
+    }
+    static_cast<void>(Write(record));
+    return records_.back();
+  }
+  void Hear(const store::ControlRecord& record) {
+    if (record.phase == "propose") {
+      format::AckRow ack{};
+      ack.control = record.number;
+      ack.verdict = open_ || finished >= record.train_step ? 2 : 1;
+      if (ack.verdict == 1) {
+        open_ = record;
+        decision_.reset();
+        waits_since_ms_ = -1;
+      }
+      acks_.emplace_back(rank_, ack);
+    } else if (open_ && record.proposal == open_->number && !decision_) {
+      decision_ = record.phase;
+      if (record.phase == "abort" && finished < open_->train_step) open_.reset();
+    }
+  }
+
+  const std::uint32_t rank_, world_;
+  std::vector<store::ControlRecord> records_;
+  std::size_t heard_ = 0;
+  std::optional<store::ControlRecord> open_;
+  std::optional<std::string> decision_;
+  std::int64_t waits_since_ms_ = -1;
+  std::vector<std::pair<std::uint32_t, format::AckRow>> acks_;
+
+ public:
+  SimPost* post;
+  std::shared_ptr<HostLog> log;
+  Coordinator coordinator;
+};
+
+class Hosts : public ::testing::Test {
+ protected:
+  void Begin(std::uint32_t world) {
+    for (std::uint32_t rank = 0; rank < world; ++rank)
+      hosts.push_back(std::make_unique<Host>(&bucket, rank, world));
+  }
+  /// Ranks take every step together: who does not take part holds all of them up.
+  void Tick() {
+    now_ms += kTickMs;
+    for (const auto& host : hosts) host->Supervise(now_ms);
+    bool all = true;
+    for (const auto& host : hosts) all = host->Boundary(now_ms) && all;
+    if (!all || hold) return;
+    for (const auto& host : hosts) ++host->finished;
+  }
+  void RunFor(std::int64_t seconds) {
+    for (const std::int64_t end = now_ms + seconds * 1000; now_ms < end;) Tick();
+  }
+  /// Every host stopped, after the same step.
+  bool AllStopped() const {
+    return std::ranges::all_of(
+        hosts, [&](const auto& host) { return host->stopped && host->finished == hosts[0]->finished; });
+  }
+  std::size_t Stopped() const {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(hosts, [](const auto& host) { return host->stopped; }));
+  }
+  bool AnyKilled() const {
+    return std::ranges::any_of(hosts, [](const auto& host) { return host->killed; });
+  }
+
+  Bucket bucket;
+  std::vector<std::unique_ptr<Host>> hosts;
+  std::int64_t now_ms = 0;
+  bool hold = false;  // no step ends
+};
+
+TEST_F(Hosts, AStopThatOneIsAskedForStopsAllAfterTheSameStepWithinSeconds) {
+  Begin(3);
+  RunFor(5);
+  hosts[1]->Ask("a");
+  for (int i = 0; i < 100 && !AllStopped(); ++i) Tick();
+  EXPECT_TRUE(AllStopped());
+  EXPECT_LE(now_ms, 15'000);
+  for (const auto& host : hosts) {
+    EXPECT_TRUE(host->Said(ActionNews::What::kCommitted));
+    EXPECT_TRUE(host->coordinator.stop_decided());
+    EXPECT_EQ(host->coordinator.committed_step(), host->finished);
+    EXPECT_EQ(host->news.front().request.elsewhere, host != hosts[1]);
+  }
+  EXPECT_FALSE(AnyKilled());
+}
+
+TEST_F(Hosts, TwoThatAskAtOnceGetOneStop) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  hosts[1]->Ask("b");
+  RunFor(20);
+  EXPECT_TRUE(AllStopped());
+  for (const auto& host : hosts) {
+    ASSERT_TRUE(host->Said(ActionNews::What::kCommitted));
+    EXPECT_FALSE(host->news.back().request.elsewhere);  // each answers who has asked it
+  }
+}
+
+TEST_F(Hosts, OneWhoseSupervisorIsDeadLetsNobodyStop) {
+  Begin(2);
+  RunFor(5);
+  hosts[1]->dead = true;
+  hosts[0]->Ask("a");
+  RunFor(40);
+  EXPECT_EQ(Stopped(), 0U);
+  EXPECT_FALSE(AnyKilled());
+  ASSERT_TRUE(hosts[0]->Said(ActionNews::What::kRefused));
+  EXPECT_NE(hosts[0]->news.back().detail.find("rank 1 of 2 has not answered"), std::string::npos);
+  const std::int64_t then = hosts[0]->finished;
+  RunFor(5);
+  EXPECT_GT(hosts[0]->finished, then);  // the training goes on
+  EXPECT_FALSE(hosts[0]->coordinator.stopping());
+  hosts[1]->dead = false;  // as if it were started again
+  hosts[0]->Ask("b");
+  RunFor(30);
+  EXPECT_TRUE(AllStopped());
+}
+
+TEST_F(Hosts, ABucketThatIsAwayStopsNothing) {
+  Begin(2);
+  RunFor(5);
+  for (const auto& host : hosts) host->post->up = false;
+  hosts[0]->Ask("a");
+  RunFor(30);
+  EXPECT_TRUE(hosts[0]->Said(ActionNews::What::kRefused));
+  EXPECT_NE(hosts[0]->news.back().detail.find("the bucket does not answer"), std::string::npos);
+  for (const auto& host : hosts) host->post->up = true;
+  RunFor(30);
+  EXPECT_EQ(Stopped(), 0U);  // what was taken back is not put later
+  EXPECT_FALSE(AnyKilled());
+}
+
+TEST_F(Hosts, OneWhoseBucketIsAwayLetsNobodyStop) {
+  Begin(2);
+  RunFor(5);
+  hosts[1]->post->up = false;
+  hosts[0]->Ask("a");
+  RunFor(100);
+  hosts[1]->post->up = true;
+  RunFor(30);
+  EXPECT_EQ(Stopped(), 0U);
+  EXPECT_FALSE(AnyKilled());
+}
+
+TEST_F(Hosts, OneThatConsentsAndLosesTheBucketIsEndedBySignalOnceTheOthersHaveStopped) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  while (hosts[1]->post->up) {
+    Tick();
+    // Cut off as soon as its consent is in the log.
+    for (const std::string& object : bucket.log) {
+      if (object.find("\"answer\"") != std::string::npos &&
+          object.find("\"instance\":\"" + hosts[1]->log->instance()) != std::string::npos)
+        hosts[1]->post->up = false;
+    }
+  }
+  RunFor(20);
+  EXPECT_TRUE(hosts[0]->stopped);
+  EXPECT_FALSE(hosts[1]->killed);  // its rank waits at the step, then goes on
+  RunFor(150);
+  EXPECT_FALSE(hosts[1]->stopped);
+  EXPECT_TRUE(hosts[1]->killed);  // bounded, whether the bucket comes back or not
+  EXPECT_NE(hosts[1]->coordinator.remark().find("cannot be read"), std::string::npos);
+}
+
+TEST_F(Hosts, TheSameIsEndedAtOnceWhenTheBucketComesBack) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  while (bucket.log.empty() || std::ranges::count_if(bucket.log, [](const auto& object) {
+                                 return object.find("\"accepted\"") != std::string::npos;
+                               }) < 2)
+    Tick();
+  hosts[1]->post->up = false;
+  RunFor(40);
+  EXPECT_TRUE(hosts[0]->stopped);
+  hosts[1]->post->up = true;
+  RunFor(2);
+  EXPECT_TRUE(hosts[1]->killed);
+  EXPECT_NE(hosts[1]->coordinator.remark().find("had gone on"), std::string::npos);
+}
+
+TEST_F(Hosts, WhatNobodyHasSignedAndCopiesOfAnEarlierStopDoNothing) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  RunFor(20);
+  ASSERT_TRUE(AllStopped());
+  const std::vector<std::string> before = bucket.log;
+  hosts.clear();
+  bucket.log.emplace_back("another job was here");
+  now_ms += 3'000;
+  Begin(2);
+  RunFor(5);
+  for (std::string object : before) {
+    bucket.log.push_back(object.substr(7));
+    bucket.log.push_back(std::move(object));
+  }
+  RunFor(60);
+  EXPECT_EQ(Stopped(), 0U);
+  EXPECT_FALSE(AnyKilled());
+  const auto [refused, why] = hosts[0]->log->TakeRefused();
+  EXPECT_GE(refused, before.size());
+  const std::int64_t then = hosts[0]->finished;
+  RunFor(5);
+  EXPECT_GT(hosts[0]->finished, then);
+}
+
+TEST_F(Hosts, AnotherJobOfTheSameNameIsNoticed) {
+  Begin(2);
+  RunFor(5);
+  HostMessage stranger;
+  hosts[0]->Ask("a");
+  while (hosts[0]->log->open() == nullptr) Tick();
+  stranger.kind = HostMessage::Kind::kAnswer;
+  stranger.job = kJob;
+  stranger.instance = std::string(32, 'f');
+  stranger.sequence = 1;
+  stranger.proposal = hosts[0]->log->open()->id();
+  stranger.ranks = {1};
+  stranger.world = 2;
+  bucket.log.push_back("signed:" + HostMessageText(stranger));
+  RunFor(30);
+  EXPECT_EQ(Stopped(), 0U);
+  ASSERT_TRUE(hosts[0]->Said(ActionNews::What::kRefused));
+  EXPECT_NE(hosts[0]->news.back().detail.find("two hosts say that they have rank 1"), std::string::npos);
+}
+
+TEST_F(Hosts, ACommitWithoutTheConsentOfAHostCountsForNothingThere) {
+  Begin(2);
+  RunFor(5);
+  HostMessage message;
+  message.job = kJob;
+  message.instance = std::string(32, 'f');
+  message.sequence = 1;
+  message.created_unix_ns = kUnixNs + now_ms * kMs;
+  message.train_step = 1'000'000;
+  bucket.log.push_back("signed:" + HostMessageText(message));
+  message.proposal = message.id();
+  message.sequence = 2;
+  message.kind = HostMessage::Kind::kCommit;
+  message.agreed = {hosts[0]->log->instance(), hosts[1]->log->instance()};
+  bucket.log.push_back("signed:" + HostMessageText(message));
+  RunFor(60);
+  EXPECT_EQ(Stopped(), 0U);
+  EXPECT_FALSE(AnyKilled());
+}
+
+TEST_F(Hosts, AHostThatTakesAllRanksForItsOwnDoesNotLeaveAlone) {
+  for (int i = 0; i < 2; ++i) hosts.push_back(std::make_unique<Host>(&bucket, 0, 1));
+  RunFor(5);
+  hosts[0]->Ask("a");
+  RunFor(30);
+  EXPECT_EQ(Stopped(), 0U);
+  ASSERT_TRUE(hosts[0]->Said(ActionNews::What::kRefused));
+  EXPECT_NE(hosts[0]->news.back().detail.find("RANK and WORLD_SIZE"), std::string::npos);
+}
+
+TEST_F(Hosts, ADoubtEndsWhileTheOthersGoOn) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  while (std::ranges::count_if(bucket.log, [](const auto& object) {
+           return object.find("\"accepted\"") != std::string::npos;
+         }) < 2)
+    Tick();
+  for (int i = 0; i < 5; ++i) Tick();                     // who has asked reads the answers
+  for (const auto& host : hosts) host->post->up = false;  // before the commit is sent
+  RunFor(60);
+  EXPECT_EQ(Stopped(), 0U);
+  RunFor(120);  // steps come
+  EXPECT_FALSE(hosts[1]->coordinator.busy());
+  hold = true;  // an evaluation, longer than any doubt
+  RunFor(400);
+  EXPECT_FALSE(AnyKilled());
+  hold = false;
+  for (const auto& host : hosts) host->post->up = true;
+  RunFor(60);
+  EXPECT_EQ(Stopped(), 0U);  // a commit that was not sent is not sent later
+  EXPECT_FALSE(AnyKilled());
+}
+
+TEST_F(Hosts, WhereACommitWasOverwrittenTheOwnAbortTellsNothing) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  while (std::ranges::count_if(bucket.log, [](const auto& object) {
+           return object.find("\"accepted\"") != std::string::npos;
+         }) < 2)
+    Tick();
+  for (int i = 0; i < 5; ++i) Tick();  // both read the answers
+  hosts[1]->post->up = false;
+  RunFor(10);
+  ASSERT_TRUE(hosts[0]->stopped);
+  for (std::string& object : bucket.log) {
+    if (object.find("\"commit\"") != std::string::npos) object = "overwritten";
+  }
+  hosts[1]->post->up = true;
+  RunFor(150);
+  EXPECT_TRUE(hosts[1]->killed);  // not at peace with its own abort
+}
+
+/// Whatever fails: who still has a supervisor is never left alone with ranks that wait for ranks that have
+/// stopped.
+TEST_F(Hosts, WhateverFailsNoneIsLeftWaitingForOthersThatHaveStopped) {
+  int stops = 0, refusals = 0, ended = 0;
+  for (unsigned seed = 1; seed <= 150; ++seed) {
+    hosts.clear();
+    bucket = Bucket();
+    bucket.random.seed(seed);
+    bucket.faults = true;
+    now_ms = 0;
+    Begin(2 + seed % 2);
+    RunFor(3);
+    hosts[seed % hosts.size()]->Ask("a");
+    if (seed % 3 == 0) hosts[(seed + 1) % hosts.size()]->Ask("b");
+    for (int second = 0; second < 40; ++second) {
+      Host& one = *hosts[bucket.random() % hosts.size()];
+      if (bucket.random() % 8 == 0) one.post->up = !one.post->up;
+      if (seed % 4 == 0 && bucket.random() % 40 == 0) one.dead = true;
+      RunFor(1);
+    }
+    if (seed % 2 == 0) {
+      for (const auto& host : hosts) host->post->up = true;
+    }
+    RunFor(200);
+    const bool any = Stopped() > 0 || AnyKilled();
+    std::int64_t step = -1;
+    for (const auto& host : hosts) {
+      if (!host->stopped) continue;
+      if (step < 0) step = host->finished;
+      EXPECT_EQ(host->finished, step) << seed;  // all that stop do so after the same step
+    }
+    for (const auto& host : hosts) {
+      if (any && !host->stopped && !host->dead) {
+        EXPECT_TRUE(host->killed) << seed << ": left waiting";
+      }
+    }
+    stops += Stopped() == hosts.size();
+    refusals += !any;
+    ended += AnyKilled();
+  }
+  EXPECT_GT(stops, 20);
+  EXPECT_GT(refusals, 10);
+  RecordProperty("stops", stops);
+  RecordProperty("refusals", refusals);
+  RecordProperty("ended", ended);
+}
+
+// ---- Messages ----
+
+HostMessage Answer() {
+  HostMessage message;
+  message.kind = HostMessage::Kind::kAnswer;
+  message.job = kJob;
+  message.instance = std::string(32, 'b');
+  message.sequence = 7;
+  message.created_unix_ns = kUnixNs;
+  message.proposal = std::string(32, 'c') + "-3";
+  message.train_step = 12;
+  message.verdict = HostMessage::Verdict::kLate;
+  message.ranks = {4, 5, 6};
+  message.world = 8;
+  return message;
+}
+
+TEST(HostMessages, AreReadAsTheyWereWritten) {
+  const HostMessage answer = Answer();
+  const auto read = ParseHostMessageUntrusted(HostMessageText(answer));
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->id(), std::string(32, 'b') + "-7");
+  EXPECT_EQ(read->proposal, answer.proposal);
+  EXPECT_EQ(read->verdict, answer.verdict);
+  EXPECT_EQ(read->ranks, answer.ranks);
+  EXPECT_EQ(HostMessageText(*read), HostMessageText(answer));
+  HostMessage commit = Answer();
+  commit.kind = HostMessage::Kind::kCommit;
+  commit.agreed = {std::string(32, 'b'), std::string(32, 'd')};
+  EXPECT_EQ(ParseHostMessageUntrusted(HostMessageText(commit))->agreed, commit.agreed);
+}
+
+TEST(HostMessages, ThatLuffDoesNotWriteAreRefused) {
+  const std::string text = HostMessageText(Answer());
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return ParseHostMessageUntrusted(changed).status();
+  };
+  EXPECT_EQ(with("\"version\":0", "\"version\":1").code(), StatusCode::kUnsupportedVersion);
+  EXPECT_EQ(with("[4,5,6]", "[4,5,-6]").code(), StatusCode::kCorruption);
+  EXPECT_EQ(with("[4,5,6]", "[4.5]").code(), StatusCode::kCorruption);
+  EXPECT_EQ(with("\"late\"", "\"maybe\"").code(), StatusCode::kCorruption);
+  EXPECT_EQ(with("\"answer\"", "\"order\"").code(), StatusCode::kCorruption);
+  EXPECT_EQ(with(std::string(32, 'b'), "../../etc").code(), StatusCode::kCorruption);
+  EXPECT_EQ(with("\"sequence\":7", "\"sequence\":1e99").code(), StatusCode::kCorruption);
+  std::string many = "[4";
+  for (std::size_t i = 0; i < kMaxHostRanks; ++i) many += ",1";
+  EXPECT_EQ(with("[4,5,6]", many + "]").code(), StatusCode::kCorruption);
+  EXPECT_EQ(ParseHostMessageUntrusted(std::string(100'000, '[')).status().code(), StatusCode::kCorruption);
+  EXPECT_EQ(ParseHostMessageUntrusted("null").status().code(), StatusCode::kCorruption);
+}
+
+// ---- The folder ----
+
+using HostFolder = testing::RunFolderTest;
+
+void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+
+TEST_F(HostFolder, PassesMessagesOnInTheOrderOfTheLog) {
+  FolderPost post(run_);
+  EXPECT_FALSE(post.reaches());
+  EXPECT_TRUE(post.Take().empty());
+  post.Look();
+  ASSERT_TRUE(post.Send(1, "one").ok());
+  ASSERT_TRUE(post.Send(2, "two").ok());
+  EXPECT_TRUE(std::filesystem::exists(run_ + "/hosts/out/000001.json"));
+  std::filesystem::rename(run_ + "/hosts/out/000001.json", run_ + "/hosts/out/000001.sent");  // the upload
+  EXPECT_FALSE(post.TakeBack(1));
+  EXPECT_TRUE(post.TakeBack(2));
+  EXPECT_FALSE(post.TakeBack(2));
+  Write(run_ + "/hosts/in/000008.json", "eight");
+  EXPECT_TRUE(post.Take().empty());  // where the log began is not known
+  Write(run_ + "/hosts/begun", "6");
+  EXPECT_TRUE(post.reaches());
+  EXPECT_TRUE(post.Take().empty());  // seven comes first
+  Write(run_ + "/hosts/in/000007.json", std::string(100'000, 'x'));
+  EXPECT_EQ(post.Take(), (std::vector<std::string>{"", "eight"}));  // too large to be a message
+  EXPECT_TRUE(std::filesystem::is_empty(run_ + "/hosts/in"));
+}
+
+TEST_F(HostFolder, HasNothingOfAnEarlierSupervisor) {
+  {
+    FolderPost post(run_);
+    post.Look();
+    ASSERT_TRUE(post.Send(1, "one").ok());
+    Write(run_ + "/hosts/begun", "6");
+    Write(run_ + "/hosts/in/000007.json", "seven");
+  }
+  FolderPost post(run_);
+  post.Look();
+  EXPECT_FALSE(post.reaches());
+  EXPECT_TRUE(std::filesystem::is_empty(run_ + "/hosts/out"));
+  Write(run_ + "/hosts/begun", "many");
+  EXPECT_FALSE(post.reaches());
+}
+
+TEST_F(HostFolder, IsNotMadeBeforeThereIsARun) {
+  std::filesystem::remove(run_ + "/run.json");
+  FolderPost post(run_);
+  post.Look();
+  EXPECT_FALSE(std::filesystem::exists(run_ + "/hosts"));
+  EXPECT_FALSE(post.Send(1, "one").ok());
+}
+
+}  // namespace
+}  // namespace luff::actions::hosts_test
