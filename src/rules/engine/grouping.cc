@@ -34,6 +34,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"LossShapeMismatch", 0, kNone, kStands},
     {"MissingActivation", 0, kNone, kStands},
     {"NoGradient", 0, kNone, kStands},
+    {"OptimizerSettings", 0, kNone, kBoth},
     {"ParamNotOptimized", 0, kNone, kStands},
     {"PrecisionLoss", 0, kNone, kStands},
     {"RegularizationDominates", 0, kNone, kStands},  // small weights give no NaN
@@ -108,6 +109,8 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     // Where the loss does not depend on the answers, only rounding and decay move weights.
     {"LossNotDecreasing", "constant", "RegularizationDominates", "shrinkage"},
     {"LossNotDecreasing", "constant", "NoGradient", "zero_gradient"},
+    // Labels that stand where answers are expected are answers where labels are.
+    {"LossInputContract", "arguments_exchanged", "TargetRange", ""},
     {"NLPSequenceRatio", "", "DeadEmbeddingRows", ""},
     {"NoGradient", "backward_unused", "VanishingGradient", ""},
     {"NoGradient", "first_step_only", "VanishingGradient", ""},
@@ -129,6 +132,9 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"TrainValSkew", "absent", "LabelNoise", "unrelated"},
     {"TrainValSkew", "mixed", "LabelNoise", "unrelated"},
     {"TrainValSkew", "absent", "TrainValSkew", "mixed"},  // what never varies is correlated with nothing
+    // What is not told cannot be learnt.
+    {"UnusedInput", "unused", "NoBetterThanConstant", ""},
+    {"UnusedInput", "unused", "Underfit", ""},
     // Evaluations of another model say nothing of this one.
     {"UnchangedTensor", "evaluated", "NoBetterThanConstant", ""},
     {"UnchangedTensor", "evaluated", "Overfit", ""},

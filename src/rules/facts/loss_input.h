@@ -28,6 +28,8 @@ class LossInputMakers {
       makers_[key] = made_by->get<std::string>();
       const auto behind = event->find("behind");
       behind_[key] = behind != event->end() && behind->is_string() ? behind->get<std::string>() : "";
+      const double bound = NumberIn(*event, "bound");
+      bounds_[key] = bound > 0 ? bound : 0;
     }
   }
   /// The operation, e.g. "softmax"; "" if it does not limit values, or is not known.
@@ -40,14 +42,21 @@ class LossInputMakers {
     const auto found = behind_.find(call.key);
     return found == behind_.end() ? std::string() : found->second;
   }
+  /// The largest size of scores that are cosines times a constant; 0 for others.
+  [[nodiscard]] double BoundOf(const LossCall& call) const {
+    const auto found = bounds_.find(call.key);
+    return found == bounds_.end() ? 0 : found->second;
+  }
   void VisitFields(Fields& io) {
     io("makers", makers_, kMost);
     io("behind", behind_, kMost);
+    io("bounds", bounds_, kMost);
   }
 
  private:
   static constexpr std::size_t kMost = 64;
   std::map<std::string, std::string> makers_, behind_;  // by key of the call
+  std::map<std::string, double> bounds_;                // likewise
 };
 
 }  // namespace luff::rules

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from luff.torch.capture._graphs import operation_of
+from luff.torch.capture._memory import Array
 from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._loss_graph import constant_factor
+from luff.torch.evidence._loss_terms import axis_of, past, read
 
 __all__ = ["LossInputs"]
 
@@ -42,6 +47,35 @@ _LIMITS = {
     "Softplus": "softplus",
     "Exp": "exp",
 }
+_MASKS = frozenset(("MaskedFill", "Where", "Add", "Sub"))  # with constants
+_CLAMPS = frozenset(("Clamp", "ClampMin", "ClampMax"))
+_UNIT = 1e-2  # of the square of a length of 1, in bfloat16 too
+
+
+def _cuts(node: Any) -> bool:
+    """Returns whether a clamp cuts off what scores need: one sign, or all that is larger than 1. Wider ones keep
+    numbers from overflowing.
+    """
+    low, high = getattr(node, "_saved_min", None), getattr(node, "_saved_max", None)
+    numbers = [float(one) for one in (low, high) if isinstance(one, int | float)]
+    if len(numbers) != (low is not None) + (high is not None):
+        return False  # bounds that are tensors
+    least = float(low) if low is not None else -np.inf
+    most = float(high) if high is not None else np.inf
+    return bool(numbers) and (least >= 0.0 or most <= 0.0 or (least >= -1.0 and most <= 1.0))
+
+
+def _limit_of(node: Any, name: str) -> str:
+    """Returns how an operation limits values, as docs/spec/evidence.md lists it; "" for one that does not."""
+    if name not in _CLAMPS:
+        return _LIMITS.get(name, "")
+    try:
+        if not _cuts(node):
+            return ""
+    except (RuntimeError, AttributeError, TypeError, ValueError):
+        return ""
+    # What keeps a probability from 0 and 1 limits nothing that is not limited already.
+    return "" if _LIMITS.get(operation_of(past(node.next_functions[0][0])), "") else "clamp"
 
 
 def _makers(tensor: Any) -> tuple[str, str]:
@@ -54,7 +88,7 @@ def _makers(tensor: Any) -> tuple[str, str]:
             break
         name = operation_of(node)
         if name not in _MOVES:
-            limits = _LIMITS.get(name, "")
+            limits = _limit_of(node, name)
             if found or not limits:
                 return found, limits
             found = limits
@@ -62,12 +96,68 @@ def _makers(tensor: Any) -> tuple[str, str]:
     return found, ""
 
 
+def _bound_of(node: Any, deep: bool = True) -> float:
+    """Returns the largest size of scores that are cosines times constants; 0 for others. `deep`: of what is put side
+    by side, too, as scores of positives and of negatives.
+    """
+    factor = 1.0
+    for _ in range(_NODES):
+        name = operation_of(node)
+        moving = [] if node is None else [child for child, _ in node.next_functions if child is not None]
+        if name == "Cat" and deep and len(moving) == len(node.next_functions):
+            bounds = [_bound_of(child, False) for child in moving]
+            return factor * max(bounds) if all(bounds) else 0.0
+        if len(moving) != 1:
+            break
+        if name in ("Mul", "Div"):
+            one = constant_factor(node, name == "Div")
+            if one is None:
+                return 0.0
+            factor *= abs(one)
+        elif name not in _MOVES and name not in _MASKS:
+            break
+        node = moving[0]
+    return factor if _are_cosines(node) else 0.0
+
+
+def _are_cosines(node: Any) -> bool:
+    """Returns whether a node multiplies vectors of length 1 with each other: as matrices, or as a sum of products."""
+    name = operation_of(node)
+    if name in ("Mm", "Bmm"):
+        return _are_units(read(node._saved_self), -1) and _are_units(read(node._saved_mat2), -2)
+    if name != "Sum":
+        return False
+    dims, product = node._saved_dim, past(node.next_functions[0][0])
+    if len(dims) != 1 or operation_of(product) != "Mul":
+        return False
+    one, other = read(product._saved_self), read(product._saved_other)
+    if one is None or other is None or one.ndim != other.ndim:
+        return False
+    axis = axis_of(dims[0], one.ndim)
+    return _are_units(one, axis) and _are_units(other, axis)
+
+
+def _are_units(vectors: Array | None, axis: int) -> bool:
+    """Returns whether all vectors along an axis are of length 1, and of two numbers at least."""
+    if vectors is None or vectors.ndim < 2 or not vectors.size or vectors.shape[axis] < 2:
+        return False
+    lengths = np.square(vectors, dtype=np.float64).sum(axis=axis)
+    return bool((abs(lengths - 1) < _UNIT).all() and (np.count_nonzero(vectors, axis=axis) > 1).all())
+
+
+def _bound(tensor: Any) -> float:
+    try:
+        return float(f"{_bound_of(tensor.grad_fn):.3g}")
+    except (RuntimeError, AttributeError, IndexError):  # changed in place since, or saved under another name
+        return 0.0
+
+
 class LossInputs(WaitingEvents):
     """Tells of each call of a loss in a step which operation made its first argument, whenever that changes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[tuple[str, int], tuple[str, str]] = {}
+        self._known: dict[tuple[str, int], tuple[str, str, float]] = {}
         self._told = 0
 
     def due(self, step: int) -> bool:
@@ -76,7 +166,7 @@ class LossInputs(WaitingEvents):
         """
         return self._told < _MOST and (step < _LOOKED or not step & (step - 1))
 
-    def loss_called(self, kind: str, call: int, tensor: Any) -> None:
+    def loss_called(self, kind: str, call: int, tensor: Any, readable: bool = True) -> None:
         """Called when a loss with a gradient was called.
 
         Parameters
@@ -85,14 +175,21 @@ class LossInputs(WaitingEvents):
             Its place among the calls of its kind in the step, as for its samples.
         tensor
             Its first tensor argument.
+        readable
+            Whether saved tensors of the graph can be read: no hooks are in use for them.
         """
         key = kind, call
         if key not in self._known and len(self._known) >= _MOST:
             return
-        makers = made_by, behind = _makers(tensor)
-        if makers == self._known.get(key, ("", "")):
+        made_by, behind = _makers(tensor)
+        bound = _bound(tensor) if readable and kind == "CrossEntropyLoss" else 0.0
+        if (made_by, behind, bound) == self._known.get(key, ("", "", 0.0)):
             return
-        self._known[key] = makers
+        self._known[key] = made_by, behind, bound
         self._told += 1
-        event = {"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by}
-        self.waiting.append(event | ({"behind": behind} if behind else {}))
+        event: dict[str, Any] = {"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by}
+        if behind:
+            event["behind"] = behind
+        if bound:
+            event["bound"] = bound
+        self.waiting.append(event)
