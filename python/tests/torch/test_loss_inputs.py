@@ -104,3 +104,20 @@ def test_a_temperature_that_changes_is_told_again():
     for temperature in (0.1, 0.1, 0.2):
         inputs.loss_called("CrossEntropyLoss", 0, vectors(1) @ vectors(2).T * temperature)
     assert [event["bound"] for event in inputs.waiting] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("clamp", "clamped"),
+    [
+        (lambda z: z.clamp(-2, 2), [-2.0, 2.0]),
+        (lambda z: z.clamp(min=0.5).squeeze(0), [0.5, None]),
+        (lambda z: torch.clamp_max(z, 3), [None, 3.0]),
+        (lambda z: z.clamp(-2, 2) * 2, None),
+        (lambda z: z.clamp(torch.zeros(3), torch.ones(3)), None),
+        (lambda z: z, None),
+    ],
+)
+def test_the_bounds_of_numbers_are_told(clamp, clamped):
+    inputs = LossInputs()
+    inputs.loss_called("MSELoss", 0, clamp(scores()))
+    assert [event.get("clamped") for event in inputs.waiting] == ([] if clamped is None else [clamped])

@@ -49,20 +49,26 @@ _LIMITS = {
 }
 _MASKS = frozenset(("MaskedFill", "Where", "Add", "Sub"))  # with constants
 _CLAMPS = frozenset(("Clamp", "ClampMin", "ClampMax"))
+_ERRORS = frozenset(("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"))
 _UNIT = 1e-2  # of the square of a length of 1, in bfloat16 too
+
+
+def _clamped(node: Any) -> tuple[float, float] | None:
+    """Returns the bounds of a clamp; None if they are tensors."""
+    low, high = (getattr(node, name, None) for name in ("_saved_min", "_saved_max"))
+    if any(one is not None and not isinstance(one, int | float) for one in (low, high)):
+        return None
+    return -np.inf if low is None else float(low), np.inf if high is None else float(high)
 
 
 def _cuts(node: Any) -> bool:
     """Returns whether a clamp cuts off what scores need: one sign, or all that is larger than 1. Wider ones keep
     numbers from overflowing.
     """
-    low, high = getattr(node, "_saved_min", None), getattr(node, "_saved_max", None)
-    numbers = [float(one) for one in (low, high) if isinstance(one, int | float)]
-    if len(numbers) != (low is not None) + (high is not None):
-        return False  # bounds that are tensors
-    least = float(low) if low is not None else -np.inf
-    most = float(high) if high is not None else np.inf
-    return bool(numbers) and (least >= 0.0 or most <= 0.0 or (least >= -1.0 and most <= 1.0))
+    bounds = _clamped(node)
+    return bounds is not None and (
+        bounds[0] >= 0.0 or bounds[1] <= 0.0 or (bounds[0] >= -1.0 and bounds[1] <= 1.0)
+    )
 
 
 def _limit_of(node: Any, name: str) -> str:
@@ -94,6 +100,12 @@ def _makers(tensor: Any) -> tuple[str, str]:
             found = limits
         node = node.next_functions[0][0]
     return found, ""
+
+
+def _range_of(tensor: Any) -> tuple[float, float] | None:
+    """Returns the bounds of the clamp that made a tensor's values; None for anything else."""
+    node = past(tensor.grad_fn)
+    return _clamped(node) if operation_of(node) in _CLAMPS else None
 
 
 def _bound_of(node: Any, deep: bool = True) -> float:
@@ -152,12 +164,19 @@ def _bound(tensor: Any) -> float:
         return 0.0
 
 
+def _range(tensor: Any) -> tuple[float, float] | None:
+    try:
+        return _range_of(tensor)
+    except (RuntimeError, AttributeError, IndexError):
+        return None
+
+
 class LossInputs(WaitingEvents):
     """Tells of each call of a loss in a step which operation made its first argument, whenever that changes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[tuple[str, int], tuple[str, str, float]] = {}
+        self._known: dict[tuple[str, int], tuple[str, str, float, tuple[float, float] | None]] = {}
         self._told = 0
 
     def due(self, step: int) -> bool:
@@ -183,13 +202,16 @@ class LossInputs(WaitingEvents):
             return
         made_by, behind = _makers(tensor)
         bound = _bound(tensor) if readable and kind == "CrossEntropyLoss" else 0.0
-        if (made_by, behind, bound) == self._known.get(key, ("", "", 0.0)):
+        clamped = _range(tensor) if kind in _ERRORS else None
+        if (made_by, behind, bound, clamped) == self._known.get(key, ("", "", 0.0, None)):
             return
-        self._known[key] = made_by, behind, bound
+        self._known[key] = made_by, behind, bound, clamped
         self._told += 1
         event: dict[str, Any] = {"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by}
         if behind:
             event["behind"] = behind
         if bound:
             event["bound"] = bound
+        if clamped is not None:
+            event["clamped"] = [None if np.isinf(one) else one for one in clamped]
         self.waiting.append(event)

@@ -348,9 +348,14 @@ class TargetRange final : public KeptRule {
       range = RangeOfOperation(maker);  // the graph says so
       tail = {maker, true};
     }
+    if (const auto clamp = makers_.ClampOf(call); regression && clamp) {
+      range = Range{clamp->first, clamp->second};
+      tail = {"clamp", true};
+    }
     if (regression && !range) JudgeHeld(view, call, kind, sink);
     if (!range || !kind->inside) return;
-    const double span = std::isfinite(range->high) ? range->high - range->low : 0;
+    const double span =
+        std::isfinite(range->high) && std::isfinite(range->low) ? range->high - range->low : 0;
     for (const double x : call.output.values) {
       kind->inside = kind->inside && x >= range->low - 1e-6 && x <= range->high + 1e-6;
       kind->at_bound += x <= range->low + 0.02 * span || x >= range->high - 0.02 * span ? 1 : 0;
@@ -485,7 +490,7 @@ class TargetRange final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
-  spec.version = 6;  // 5: constant columns; 6: "scaled_twice"
+  spec.version = 7;  // 5: constant columns; 6: "scaled_twice"; 7: clamps
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
