@@ -302,8 +302,10 @@ def multiplies_by_the_temperature(source: Source) -> bool:
     found = [
         node
         for node in ast.walk(source.tree)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
-        and isinstance(node.right, ast.Name) and node.right.id in ("temperature", "tau")
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and isinstance(node.right, ast.Name)
+        and node.right.id in ("temperature", "tau")
     ]
     for node in found:
         node.op = ast.Mult()

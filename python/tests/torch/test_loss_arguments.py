@@ -208,7 +208,9 @@ def test_labels_in_the_place_of_outputs_are_told(watched, loss: Any, kind: str) 
     [
         lambda z, _: F.binary_cross_entropy(z.sigmoid(), HOT),
         lambda z, _: F.cross_entropy(z, z.softmax(1)),  # of a model with itself
-        lambda z, _: F.binary_cross_entropy(HOT * 0.9 + 0.05, z.sigmoid()),  # shares: a divergence, turned round
+        lambda z, _: F.binary_cross_entropy(
+            HOT * 0.9 + 0.05, z.sigmoid()
+        ),  # shares: a divergence, turned round
         lambda z, _: F.mse_loss(HOT, z),  # the same in either order
         lambda z, _: F.smooth_l1_loss(HOT, z),
     ],

@@ -205,8 +205,10 @@ class SampleMixing final : public KeptRule {
       finding.since_step = 0;
       finding.what = "the model's answer for a sample depends on the sample's place in the batch";
       finding.why = fmt::format(
-          "given one sample in all {:g} places, it gives {:g} answers, {:.2g} of the outputs' spread apart, in "
-          "evaluation mode; the other samples do not matter to it: positions are counted along the batch, and "
+          "given one sample in all {:g} places, it gives {:g} answers, {:.2g} of the outputs' spread apart, "
+          "in "
+          "evaluation mode; the other samples do not matter to it: positions are counted along the batch, "
+          "and "
           "the places of a sequence are not told apart",
           rows, answers, placed);
       finding.remedy =

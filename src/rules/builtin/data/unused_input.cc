@@ -22,8 +22,8 @@ struct Limits {
   std::int64_t answers;
 };
 constexpr Param<Limits> kParams[] = {
-    {&Limits::answers, "answers", "2", "answers of the model, at different steps, that name the argument (Luff)",
-     Within(1, 2)},
+    {&Limits::answers, "answers", "2",
+     "answers of the model, at different steps, that name the argument (Luff)", Within(1, 2)},
 };
 
 class UnusedInput final : public KeptRule {
@@ -70,7 +70,8 @@ class UnusedInput final : public KeptRule {
     finding.why =
         "its values differ from sample to sample, and given to other samples they change no bit of the "
         "outputs, in "
-        "training and in evaluation mode, with the model's weights and with others: nothing can be learnt from "
+        "training and in evaluation mode, with the model's weights and with others: nothing can be learnt "
+        "from "
         "it";
     finding.remedy = fmt::format("use '{}' in forward(), or do not give it", name);
     finding.causes = {"a result that is computed from it and not used",

@@ -12,8 +12,8 @@ namespace {
 using format::EventKind;
 using testing::FakeTrial;
 
-constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kSomeEval = 1U << 10, kGradients = 1U << 11,
-                        kTold = 1U << 12;
+constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kSomeEval = 1U << 10,
+                        kGradients = 1U << 11, kTold = 1U << 12;
 
 // A student and the teacher that it learns from.
 struct Story {
@@ -85,14 +85,14 @@ TEST(ModeMismatch, ATeacherInTrainingMode_IsTold) {
 }
 
 TEST(ModeMismatch, TeachersThatAreMeantAsTheyAre_AreSilent) {
-  EXPECT_TRUE(Told({.teacher = kTold | kSomeEval}).empty());      // in evaluation mode
-  EXPECT_TRUE(Told({.teacher = kTold | kTraining}).empty());      // without dropout or batch normalisation
-  EXPECT_TRUE(Told({.teacher = 0}).empty());                      // not known
-  EXPECT_TRUE(Told({.moves = true}).empty());                     // an average of the student
-  EXPECT_TRUE(Told({.same_batch = false}).empty());               // makes other samples
-  EXPECT_TRUE(Told({.optimizer = "\"Adam\""}).empty());           // is trained, too
-  EXPECT_TRUE(Told({.steps = 20}).empty());                       // too short to say
-  EXPECT_TRUE(Told({.evaluated_at = 10}).empty());                // both modes are used
+  EXPECT_TRUE(Told({.teacher = kTold | kSomeEval}).empty());  // in evaluation mode
+  EXPECT_TRUE(Told({.teacher = kTold | kTraining}).empty());  // without dropout or batch normalisation
+  EXPECT_TRUE(Told({.teacher = 0}).empty());                  // not known
+  EXPECT_TRUE(Told({.moves = true}).empty());                 // an average of the student
+  EXPECT_TRUE(Told({.same_batch = false}).empty());           // makes other samples
+  EXPECT_TRUE(Told({.optimizer = "\"Adam\""}).empty());       // is trained, too
+  EXPECT_TRUE(Told({.steps = 20}).empty());                   // too short to say
+  EXPECT_TRUE(Told({.evaluated_at = 10}).empty());            // both modes are used
   EXPECT_TRUE(Told({.teacher = kTold | kTraining | kSomeTrain | kGradients}).empty());  // part of the model
 }
 

@@ -125,9 +125,10 @@ class OptimizerSettings final : public KeptRule {
     group->told_betas = true;
     Finding finding = FindingAt(kName, "betas", view, TensorAt{now.tensor, view.index.first_worker()});
     finding.since_step = group->since;
-    finding.what = fmt::format("Adam's betas are ({:g}, {:g}): the first is for the mean, the second for the "
-                               "squares",
-                               now.beta1, now.beta2);
+    finding.what = fmt::format(
+        "Adam's betas are ({:g}, {:g}): the first is for the mean, the second for the "
+        "squares",
+        now.beta1, now.beta2);
     finding.why = fmt::format(
         "the mean of the gradients looks back over {:.3g} updates, that of their squares only over {:.3g}: "
         "steps go where gradients pointed long ago, at a size that follows the newest; Adam is known to "

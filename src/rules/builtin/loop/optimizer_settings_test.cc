@@ -59,9 +59,7 @@ TEST(OptimizerSettings, BetasThatAreMeant_AreSilent) {
   EXPECT_TRUE(Adam("Adamax_0", Always(0.999, 0.9)).empty());  // another mean
   EXPECT_TRUE(Adam("Lion_0", Always(0.999, 0.9)).empty());    // of no squares
   // A few updates at the end of a cycle of momentum.
-  EXPECT_TRUE(Adam("Adam_0", [](int step) {
-                return std::pair(step % 16 < 12 ? 0.999 : 0.85, 0.9);
-              }).empty());
+  EXPECT_TRUE(Adam("Adam_0", [](int step) { return std::pair(step % 16 < 12 ? 0.999 : 0.85, 0.9); }).empty());
   EXPECT_TRUE(Adam("Adam_0", Always(NAN, 0.9)).empty());
 }
 
@@ -83,7 +81,8 @@ std::vector<Finding> Sgd(const Story& story, bool two_losses = false) {
     trial.Step()
         .Loss(story.loss(step) + 0.01 * std::sin(2.3 * step))
         .Event(EventKind::kOptimizerStep, 0)
-        .Scalar("optimizer/" + story.name + ".group0.momentum", Role::kOptimizerSetting, story.momentum(step));
+        .Scalar("optimizer/" + story.name + ".group0.momentum", Role::kOptimizerSetting,
+                story.momentum(step));
     if (two_losses) trial.Loss(1, "MSELoss_output_0");
   }
   return testing::FindingsOf(trial, "OptimizerSettings", ParameterSet::kLuff);
@@ -102,7 +101,8 @@ TEST(OptimizerSettings, MomentumThatIsMeant_IsSilent) {
   EXPECT_TRUE(Sgd({.momentum = [](int) { return 0.99; }}).empty());
   EXPECT_TRUE(Sgd({.loss = [](int step) { return 2 * std::exp(-0.01 * step); }}).empty());  // it falls
   // A schedule that ends there, as of Nesterov's momentum.
-  EXPECT_TRUE(Sgd({.momentum = [](int step) { return 1 - std::pow(2, -1 - std::min(step / 10, 9)); }}).empty());
+  EXPECT_TRUE(
+      Sgd({.momentum = [](int step) { return 1 - std::pow(2, -1 - std::min(step / 10, 9)); }}).empty());
   EXPECT_TRUE(Sgd({.name = "RMSprop_0"}).empty());
   EXPECT_TRUE(Sgd({}, true).empty());
 }

@@ -602,7 +602,7 @@ class LossInputContract final : public KeptRule {
   LossReader reader_;
   ModelModules modules_;  // read from the run, not saved
   LossInputMakers makers_;
-  std::map<std::string, Kind> kinds_;  // by key of the call
+  std::map<std::string, Kind> kinds_;              // by key of the call
   std::map<std::string, Sign> signs_, exchanged_;  // likewise
   std::map<std::string, Broken> ctc_;              // by place of the call and word of the event
 };

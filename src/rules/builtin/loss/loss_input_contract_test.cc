@@ -415,8 +415,9 @@ FakeTrial Cosines(double factor, double told, double masked = 0, std::size_t cla
     }
     testing::TellClasses(&trial, batch, classes);
     if (step == 0)
-      trial.EventJson(R"({"kind": "loss_input", "loss": "CrossEntropyLoss", "call": 0, "made_by": "", "bound": )" +
-                      std::to_string(told) + "}");
+      trial.EventJson(
+          R"({"kind": "loss_input", "loss": "CrossEntropyLoss", "call": 0, "made_by": "", "bound": )" +
+          std::to_string(told) + "}");
   }
   return trial;
 }
@@ -433,10 +434,10 @@ TEST(LossInputContract, CosinesTimesATemperature_AreTold) {
 TEST(LossInputContract, CosinesThatCanTellApart_AreSilent) {
   EXPECT_TRUE(FindingsOf(Cosines(10, 10)).empty());
   EXPECT_TRUE(FindingsOf(Cosines(2, 2, -1e9)).empty());
-  EXPECT_TRUE(FindingsOf(Cosines(1, 1)).empty());            // without a temperature: weak, and it learns
-  EXPECT_TRUE(FindingsOf(Cosines(0.1, 0)).empty());          // of a young model, which may grow
-  EXPECT_TRUE(FindingsOf(Cosines(1, 0.1)).empty());          // something was added
-  EXPECT_TRUE(FindingsOf(Cosines(0.1, 0.1, -5)).empty());    // a margin, no mask
+  EXPECT_TRUE(FindingsOf(Cosines(1, 1)).empty());          // without a temperature: weak, and it learns
+  EXPECT_TRUE(FindingsOf(Cosines(0.1, 0)).empty());        // of a young model, which may grow
+  EXPECT_TRUE(FindingsOf(Cosines(1, 0.1)).empty());        // something was added
+  EXPECT_TRUE(FindingsOf(Cosines(0.1, 0.1, -5)).empty());  // a margin, no mask
 }
 
 FakeTrial InOrder(const std::vector<bool>& exchanged) {
@@ -466,7 +467,8 @@ FakeTrial Numbers(const std::string& last, bool drawn, bool positive = false) {
   FakeTrial trial;
   trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [
     {"path": "", "type": "Net"}, {"path": "fc", "type": "Linear"},
-    {"path": "last", "type": ")" + last + R"(", "settings": {"p": 0.25}}]}]})");
+    {"path": "last", "type": ")" +
+                                 last + R"(", "settings": {"p": 0.25}}]}]})");
   std::mt19937 random(5);
   std::normal_distribution<double> normal;
   for (int step = 0; step < 8; ++step) {
