@@ -99,6 +99,30 @@ def test_numbers_of_rows_may_be_left_unused():
     assert answer == {"rows": ROWS, "asked": True}
 
 
+def test_what_a_pass_leaves_on_the_model_is_a_result():
+    class Keeps(Denoiser):
+        def forward(self, x, t):
+            output = self.head(self.body(x))
+            self.losses = [(output.mean(1) - t).square().mean()]
+            return output
+
+    assert asked(Keeps(), points()) == {"rows": ROWS, "asked": True}
+
+
+def test_lengths_may_be_left_unused():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 3)
+
+        def forward(self, ids, lengths):
+            return self.head((self.table(ids) * (ids > 0)[..., None]).sum(1))
+
+    lengths = torch.tensor([LENGTH, *range(3, LENGTH), *range(3, LENGTH)] + [4] * 20)[:ROWS]
+    assert asked(Pooled(), (ids(), lengths)) == {"rows": ROWS, "asked": True}
+    assert asked(Pooled(), (ids(), lengths - 2))["unused"] == ["lengths"]  # classes, say
+
+
 def test_models_that_draw_elsewhere_give_no_answer():
     assert asked(Draws(uses=False), points()) is None
 
@@ -138,9 +162,23 @@ def test_positions_along_the_batch_are_seen():
     assert answer["placed"] > 0.1
 
 
+class Sensors(Attending):
+    """Knows its samples by their places: the same sensors in each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.sensors = nn.Embedding(64, WIDTH)
+
+    def forward(self, ids):
+        places = self.places(torch.arange(ids.shape[1]))
+        hidden = self.table(ids) + places + self.sensors(torch.arange(len(ids)))[:, None]
+        return self.head(self.layer(hidden).mean(1))
+
+
 @pytest.mark.parametrize(
     "model",
     [
+        Sensors(),
         Attending(),
         Attending(causal=True),
         Attending(along=0, batch_first=False, causal=True),  # the first axis is time
@@ -151,6 +189,20 @@ def test_positions_along_the_sequence_are_silent(model):
     assert answer is None or "placed" not in answer
 
 
+def test_an_answer_for_each_place_or_for_the_last_is_seen_too():
+    class Places(Attending):
+        def forward(self, ids):
+            hidden = self.table(ids) + self.places(torch.arange(len(ids)))[:, None]
+            return self.head(self.layer(hidden))
+
+    class Last(Places):
+        def forward(self, ids):
+            return super().forward(ids)[:, -1]
+
+    assert asked(Places(), (ids(),))["answers"] == ROWS
+    assert asked(Last(), (ids(),))["answers"] == ROWS
+
+
 def test_a_batch_as_long_as_its_rows_is_not_asked():
     assert asked(Attending(along=0), (ids(LENGTH + 1, LENGTH + 1),)) is None
 
@@ -158,7 +210,7 @@ def test_a_batch_as_long_as_its_rows_is_not_asked():
 def test_halves_of_a_batch_that_are_treated_in_their_own_way_give_few_answers():
     class Halves(Attending):
         def forward(self, ids):
-            output = super().forward(ids)
+            output = self.head(self.layer(self.table(ids)).mean(1))
             return torch.cat([output[: ROWS // 2], output[ROWS // 2 :] + 1])
 
     assert asked(Halves(), (ids(),))["answers"] == 2

@@ -10,13 +10,15 @@ namespace luff::rules {
 namespace {
 
 using format::EventKind;
-// Of the event `forward` (docs/spec/evidence.md).
-constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kGradients = 1U << 11, kTold = 1U << 12;
-constexpr std::uint64_t kHashBits = (1ULL << 52) - 1;  // numbers of a saved state
-constexpr std::int64_t kApart = 8;                     // updates between two sightings of a weight
+// Bits of the event `forward` (docs/spec/evidence.md), and numbers of a saved state.
+struct TeacherBits {
+  static constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kGradients = 1U << 11,
+                                 kTold = 1U << 12, kHash = (1ULL << 52) - 1;
+};
+constexpr std::int64_t kUpdatesApart = 8;  // between two sightings of a weight
 
 // The name of the model with this number; "" if it is not known.
-std::string NameOf(const ModelFacts& facts, std::uint32_t number) {
+std::string ModelNumbered(const ModelFacts& facts, std::uint32_t number) {
   for (const ModuleFacts& module : facts.modules())
     if (module.path.empty() && module.number == number) return module.model;
   return {};
@@ -42,7 +44,7 @@ std::optional<NoisyTeacher::Found> NoisyTeacher::OnStep(const StepView& view) {
     if (teacher.left_out || teacher.told || teacher.updates < kUpdates || teacher.sightings < kSightings)
       continue;
     const ModelFacts& facts = view.memo.Facts(view);
-    const std::string name = NameOf(facts, number);
+    const std::string name = ModelNumbered(facts, number);
     if (name.empty()) continue;
     if (IsHeld(facts, name)) {
       teacher.left_out = true;
@@ -62,8 +64,9 @@ void NoisyTeacher::TakeCalls(const StepView& view) {
     const auto kind = static_cast<EventKind>(event.row.kind);
     const std::uint64_t bits = event.row.argument;
     if (kind == EventKind::kForward) {
-      const bool told = (bits & kTold) != 0, gradients = (bits & kGradients) != 0;
-      const bool noisy = told && !gradients && (bits & kTraining) != 0 && (bits & kSomeTrain) != 0;
+      const bool told = (bits & TeacherBits::kTold) != 0, gradients = (bits & TeacherBits::kGradients) != 0;
+      const bool noisy =
+          told && !gradients && (bits & TeacherBits::kTraining) != 0 && (bits & TeacherBits::kSomeTrain) != 0;
       if (last.size() < kMaxModels) last[event.row.subject] = gradients ? kTrained : noisy ? kNoisy : kOther;
       if (noisy) continue;
       const auto at = teachers_.find(event.row.subject);
@@ -75,9 +78,9 @@ void NoisyTeacher::TakeCalls(const StepView& view) {
     } else if (kind == EventKind::kBatch) {
       const auto at = last.find(event.row.subject);
       if (at == last.end()) continue;
-      if (at->second == kTrained && trained_.size() < kMaxCalls) trained_.insert(bits & kHashBits);
+      if (at->second == kTrained && trained_.size() < kMaxCalls) trained_.insert(bits & TeacherBits::kHash);
       if (at->second == kNoisy && asked_.size() < kMaxCalls)
-        asked_.push_back({event.row.subject, bits & kHashBits});
+        asked_.push_back({event.row.subject, bits & TeacherBits::kHash});
     }
   }
 }
@@ -85,10 +88,13 @@ void NoisyTeacher::TakeCalls(const StepView& view) {
 // An update was made with what was called before it.
 void NoisyTeacher::CloseUpdate(std::int64_t step) {
   std::set<std::uint32_t> asked;
-  for (const Asked& one : asked_)
-    if (trained_.contains(one.batch)) asked.insert(one.model);
-  for (const std::uint32_t model : asked)
-    if (teachers_.size() < kMaxModels) teachers_[model];
+  for (const Asked& one : asked_) {
+    if (!trained_.contains(one.batch)) continue;
+    if (teachers_.size() >= kMaxModels && !teachers_.contains(one.model)) continue;
+    Teacher& teacher = teachers_[one.model];
+    // Asked again about the same update: the mean of its noise is meant.
+    teacher.left_out = teacher.left_out || !asked.insert(one.model).second;
+  }
   for (auto& [number, teacher] : teachers_) {
     if (!asked.contains(number)) {
       teacher.updates = 0;
@@ -107,7 +113,7 @@ void NoisyTeacher::TakeWeights(const StepView& view) {
     if (teacher.left_out || teacher.told || teacher.updates == 0) continue;
     if (teacher.weight.empty()) {
       const ModelFacts& facts = view.memo.Facts(view);
-      const std::string name = NameOf(facts, number);
+      const std::string name = ModelNumbered(facts, number);
       for (const auto& [tensor, parameter] : facts.parameters())
         if (!name.empty() && parameter.model == name && parameter.shape.size() > 1) {
           teacher.weight = tensor;
@@ -125,7 +131,7 @@ void NoisyTeacher::TakeWeights(const StepView& view) {
         teacher.sightings = 1;
       } else if (now.sum != teacher.sum || now.sum_sq != teacher.squares) {
         teacher.left_out = true;
-      } else if (teacher.updates - teacher.seen_at >= kApart) {
+      } else if (teacher.updates - teacher.seen_at >= kUpdatesApart) {
         teacher.sightings = kSightings;
       }
       break;

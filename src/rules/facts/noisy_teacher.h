@@ -18,8 +18,9 @@ class ModelFacts;
 /// **Thread-compatible.** Finds a teacher whose dropout or batch normalisation is in training mode.
 ///
 /// For each update it is asked without gradients about a batch that another model is trained on, always in
-/// training mode. No optimizer that steps meanwhile holds it, and its first weight does not move: an average
-/// of the trained model may have its dropout on purpose.
+/// training mode, and once (more often, the mean over its noise is meant). No optimizer that steps meanwhile
+/// holds it, and its first weight does not move: an average of the trained model may have its dropout on
+/// purpose.
 class NoisyTeacher {
  public:
   static constexpr std::int64_t kUpdates = 32;  // in a row

@@ -24,6 +24,7 @@ __all__ = ["Inputs", "evaluate"]
 _MOST_CALLS = 4  # of models in a step
 _LEAST_ROWS, _MOST_ROWS = 8, 1 << 12
 _MOST_ARGUMENTS = 8
+_FEW = (0, 1, 2, 3)  # places, of which none can be exchanged between the first and the last
 _MOST_NAME = 64
 _SAME, _APART = 1e-3, 1e-2  # of the outputs' spread: rounding, and more than that
 _NOISE = 0.05  # added to weights, where they do not vary
@@ -102,7 +103,10 @@ def _question(
         return None
     several = sum(_has_rows(tensor, rows) for _, tensor in given) > 1
     # Samples that are sequences. What holds several rows of each sample, as a mask for each head, cannot be repeated.
-    sequences = first.dim() == (3 if first.dtype.is_floating_point else 2) and first.shape[1] not in (1, rows)
+    sequences = first.dim() == (3 if first.dtype.is_floating_point else 2) and first.shape[1] not in (
+        *_FEW,
+        rows,
+    )
     others = [one for one in tensors_in([args, kwargs]) if not _has_rows(one, rows)]
     placed = (
         places
@@ -137,7 +141,8 @@ def evaluate(questions: list[_Question]) -> dict[str, Any] | None:
 
 def _places(question: _Question) -> dict[str, Any]:
     """Gives the same sample in all places of the batch, in evaluation mode. Only of a model whose answer for a sample
-    does not depend on the others: along an axis of time, places matter.
+    does not depend on the others (along an axis of time, places matter), nor on the order within its sequence: one that
+    tells those places apart may know its samples by their places on purpose, as sensors that are always the same.
     """
     if not question.placed:
         return {}
@@ -155,16 +160,38 @@ def _places(question: _Question) -> dict[str, Any]:
     if not bool(torch.isfinite(plain).all()) or not torch.equal(alike, answer([0] * rows)):
         return {}
     spread = float(plain.std())
-    if not spread > 0:
+    if not spread > 0 or not _ignores_order(plain, question, _SAME * spread):
         return {}
     one, other = answer([0, *range(2, rows), 1]), answer([*range(1, last), 0, last])
     across = max(float((one[0] - plain[0]).abs().max()), float((other[last] - plain[last]).abs().max()))
     if across > _SAME * spread:
         return {}
     # A model with memories of its own, or with halves of a batch that it treats each in its own way, has few answers.
-    answers = int(torch.unique(torch.round(alike / (_APART * spread)), dim=0).shape[0])
+    answers = int(torch.unique(torch.round(alike.flatten(1) / (_APART * spread)), dim=0).shape[0])
     apart = float((alike - alike[0]).abs().max()) / spread
     return {"placed": apart, "answers": answers} if apart > _APART else {"asked": True}
+
+
+def _ignores_order(plain: Any, question: _Question, small: float) -> bool:
+    """Whether the answers stay the same, or move with the places, when those between the first and the last of each
+    sequence are turned round.
+    """
+    model, args, kwargs, rows = question[:4]
+    length = int(_given(args, kwargs)[0][1].shape[1])
+    order = torch.tensor([0, *range(length - 2, 0, -1), length - 1])
+
+    def turned(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.index_select(1, order) if tuple(value.shape[:2]) == (rows, length) else value
+        return value
+
+    with torch.no_grad():
+        given = [turned(one) for one in args]
+        answer = _first(model(*given, **{name: turned(one) for name, one in kwargs.items()}), rows)
+    if answer is None or answer.shape != plain.shape:
+        return False
+    moved = plain.index_select(1, order) if plain.dim() > 2 and plain.shape[1] == length else plain
+    return float((answer - moved).abs().max()) <= small
 
 
 def _unused(question: _Question) -> dict[str, Any]:
@@ -175,7 +202,7 @@ def _unused(question: _Question) -> dict[str, Any]:
     left = {
         key: tensor
         for key, tensor in _given(args, kwargs)
-        if _has_rows(tensor, rows) and _tells(tensor, rows)
+        if _has_rows(tensor, rows) and _tells(tensor, rows) and not _are_lengths(tensor, args, kwargs)
     }
     names = _names(model, args)
     training = model.training
@@ -196,7 +223,10 @@ def _unused(question: _Question) -> dict[str, Any]:
                 }
                 torch.manual_seed(0)
                 with torch.no_grad():
-                    return [one.clone() for one in tensors_in([model(*given, **named)])]
+                    result = model(*given, **named)
+                # What a forward pass leaves on the modules is a result, too: a loss, say.
+                left_there = [list(vars(module).values()) for module in model.modules()]
+                return [one.detach().clone() for one in (*tensors_in([result]), *_plain(left_there))]
 
             plain = answers()
             if not plain or not _same(plain, answers()):
@@ -210,6 +240,17 @@ def _unused(question: _Question) -> dict[str, Any]:
     }
 
 
+def _plain(attributes: list[list[Any]]) -> list[Any]:
+    """Returns the tensors among attributes of modules, parameters and buffers aside."""
+    return [
+        tensor
+        for values in attributes
+        for value in values
+        if isinstance(value, torch.Tensor | tuple | list)
+        for tensor in tensors_in(value)
+    ]
+
+
 def _same(one: list[Any], other: list[Any]) -> bool:
     return len(one) == len(other) and all(map(torch.equal, one, other))
 
@@ -220,6 +261,14 @@ def _tells(tensor: Any, rows: int) -> bool:
         return False
     numbers = tensor.dim() == 1 and not tensor.dtype.is_floating_point
     return not (numbers and int(torch.unique(tensor).numel()) == rows)
+
+
+def _are_lengths(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether whole numbers are the lengths of rows that are padded to the longest: a mask may say the same."""
+    if tensor.dim() != 1 or tensor.dtype.is_floating_point or int(tensor.min()) < 1:
+        return False
+    longest = int(tensor.max())
+    return any(one.dim() > 1 and longest in one.shape[1:] for _, one in _given(args, kwargs))
 
 
 def _change_weights(model: Any) -> None:
@@ -258,5 +307,5 @@ def _first(result: Any, rows: int) -> Any:
         result = result.logits
     for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in([result]):
         if tensor.dtype.is_floating_point and _has_rows(tensor, rows):
-            return tensor.reshape(rows, -1).double()
+            return tensor.double() if tensor.dim() > 1 else tensor.double()[:, None]
     return None

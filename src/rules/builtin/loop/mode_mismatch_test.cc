@@ -19,7 +19,7 @@ constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kSomeEval = 1
 struct Story {
   std::uint64_t teacher = kTold | kTraining | kSomeTrain;  // bits of its calls
   bool moves = false, in_training = false, same_batch = true;
-  int from = 0, steps = 80, evaluated_at = -1;
+  int from = 0, steps = 80, evaluated_at = -1, times = 1;
   std::string optimizer = "null";
   bool trained_before = false;  // with an optimizer of its own, in the first 20 steps
 };
@@ -51,7 +51,7 @@ std::vector<Finding> Told(const Story& story) {
     const bool asks = step >= story.from;
     if (asks && !story.in_training) {
       trial.Step(query::Mode::kEval);
-      ask(story.teacher);
+      for (int time = 0; time < story.times; ++time) ask(story.teacher);
     }
     trial.Step()
         .Loss(1)
@@ -91,6 +91,7 @@ TEST(ModeMismatch, TeachersThatAreMeantAsTheyAre_AreSilent) {
   EXPECT_TRUE(Told({.moves = true}).empty());                 // an average of the student
   EXPECT_TRUE(Told({.same_batch = false}).empty());           // makes other samples
   EXPECT_TRUE(Told({.optimizer = "\"Adam\""}).empty());       // is trained, too
+  EXPECT_TRUE(Told({.times = 4}).empty());                    // the mean over its masks
   EXPECT_TRUE(Told({.steps = 20}).empty());                   // too short to say
   EXPECT_TRUE(Told({.evaluated_at = 10}).empty());            // both modes are used
   EXPECT_TRUE(Told({.teacher = kTold | kTraining | kSomeTrain | kGradients}).empty());  // part of the model
