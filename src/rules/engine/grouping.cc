@@ -116,6 +116,8 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"NoGradient", "first_step_only", "VanishingGradient", ""},
     // InitialLoss speaks of the output layer, PoorWeightInitialization names the layers.
     {"PoorWeightInitialization", "scale", "InitialLoss", "too_high"},
+    // Weights that overflow at the start made the first losses infinite; no checkpoint is better.
+    {"PoorWeightInitialization", "scale", "NonFinite", ""},
     // Evaluations with statistics of the start say nothing of the weights.
     {"RunningStatistics", "left_behind", "NoBetterThanConstant", ""},
     {"RunningStatistics", "left_behind", "Overfit", ""},
