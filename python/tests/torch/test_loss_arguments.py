@@ -195,6 +195,7 @@ HOT = F.one_hot(torch.tensor([0, 2, 1, 1]), 3).float()
         (lambda z, _: F.binary_cross_entropy(HOT, z.sigmoid()), "BCELoss"),
         (lambda z, _: nn.BCELoss()(HOT, torch.sigmoid(z)), "BCELoss"),
         (lambda z, _: F.binary_cross_entropy_with_logits(HOT, z), "BCEWithLogitsLoss"),
+        (lambda z, _: F.binary_cross_entropy_with_logits(0.5 * HOT + 0.2, z), "BCEWithLogitsLoss"),
         (lambda z, _: nn.CrossEntropyLoss()(HOT, z.softmax(1)), "CrossEntropyLoss"),
     ],
 )

@@ -83,7 +83,10 @@ class LossArguments(WaitingEvents):
         exchanged = bool(second.requires_grad and not first.requires_grad)
         if exchanged:
             labels = _read(first)
-            exchanged = labels is not None and _values(labels) == "zeros_and_ones"
+            exchanged = labels is not None and (
+                _values(labels) == "zeros_and_ones"
+                or (kind == "BCEWithLogitsLoss" and _are_shares(labels) and _go_beyond(_read(second)))
+            )
         if exchanged or ("loss_exchanged", kind, call) in self._known:
             self._tell("loss_exchanged", kind, call, "exchanged", exchanged)
 
@@ -123,6 +126,15 @@ def _read(tensor: Any) -> Array | None:
     if kind is None:
         return array_of(tensor)
     return array_view(tensor, kind) if address_of(tensor) else None
+
+
+def _are_shares(values: Array) -> bool:
+    return bool(values.size and (values >= 0).all() and (values <= 1).all())
+
+
+def _go_beyond(values: Array | None) -> bool:
+    """Whether some of a target's values lie outside of 0 to 1, where no probability does."""
+    return values is not None and bool(np.isfinite(values).all() and ((values < 0) | (values > 1)).any())
 
 
 def _values(target: Array) -> str:

@@ -369,7 +369,7 @@ class ModeMismatch final : public KeptRule {
         "drawn "
         "anew each time, or depend on the batch, and its statistics move",
         found.updates);
-    finding.remedy = fmt::format("call {}.eval() before it is asked", found.teacher);
+    finding.remedy = fmt::format("call eval() on it ({}) before it is asked", found.teacher);
     finding.causes = {"eval() is missing on a teacher or a reference",
                       "train() was called on a module that holds it"};
     finding.evidence = {{"updates", found.updates}};

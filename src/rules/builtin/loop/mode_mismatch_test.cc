@@ -78,7 +78,7 @@ TEST(ModeMismatch, ATeacherInTrainingMode_IsTold) {
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_EQ(findings[0].step, 31);
   EXPECT_EQ(findings[0].since_step, 0);
-  EXPECT_NE(findings[0].remedy.find("Teacher.eval()"), std::string::npos);
+  EXPECT_NE(findings[0].remedy.find("eval() on it (Teacher)"), std::string::npos);
   EXPECT_EQ(Told({.in_training = true}).size(), 1U);
   EXPECT_EQ(Told({.from = 20}).size(), 1U);
   EXPECT_EQ(Told({.optimizer = "\"SGD\"", .trained_before = true}).size(), 1U);  // by an earlier one

@@ -254,6 +254,9 @@ class LossInputContract final : public KeptRule {
     Ctc(view, sink);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
+      // What stands in the place of the output says nothing of it.
+      if (const auto at = exchanged_.find(call.key); at != exchanged_.end() && at->second.since >= 0)
+        continue;
       Kind& kind = kinds_[call.key];
       if (kind.clean >= kClean && kind.outside) continue;
       const Recognition found = reader_.Recognise(call);

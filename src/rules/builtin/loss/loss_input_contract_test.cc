@@ -449,6 +449,16 @@ FakeTrial InOrder(const std::vector<bool>& exchanged) {
   return trial;
 }
 
+TEST(LossInputContract, LabelsInThePlaceOfOutputs_SayNothingElse) {
+  FakeTrial trial = BinaryStory(0.01, 0.99, 40, "Sigmoid");
+  EXPECT_EQ(FindingsOf(trial).size(), 1U);
+  trial.steps()[0].event_json.push_back(
+      R"({"kind": "loss_exchanged", "loss": "HandBCE", "call": 0, "exchanged": true})");
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "arguments_exchanged");
+}
+
 TEST(LossInputContract, LabelsInThePlaceOfOutputs_AreTold) {
   const auto findings = FindingsOf(InOrder({true}));
   ASSERT_EQ(findings.size(), 1U);
