@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from luff.torch.evidence import _evidence
+from luff.torch.evidence import _evidence, _inputs
 from luff.torch.evidence._inputs import _question, evaluate
 from test_evidence import told
 from torch import nn
@@ -125,6 +125,11 @@ def test_lengths_may_be_left_unused():
 
 def test_models_that_draw_elsewhere_give_no_answer():
     assert asked(Draws(uses=False), points()) is None
+
+
+def test_the_weights_of_large_models_are_not_copied(monkeypatch):
+    monkeypatch.setattr(_inputs, "_MOST_BYTES", 100)
+    assert asked(Denoiser(uses=False), points()) is None
 
 
 def test_one_argument_or_few_rows_are_not_asked():

@@ -27,6 +27,7 @@ _MOST_ARGUMENTS = 8
 _FEW = (0, 1, 2, 3)  # places, of which none can be exchanged between the first and the last
 _MOST_NAME = 64
 _SAME, _APART = 1e-3, 1e-2  # of the outputs' spread: rounding, and more than that
+_MOST_BYTES = 64 << 20  # of weights that the child changes, and so copies
 _NOISE = 0.05  # added to weights, where they do not vary
 _ATTENTION = (
     torch.nn.MultiheadAttention,
@@ -101,7 +102,9 @@ def _question(
     rows = int(first.shape[0]) if first.dim() else 0
     if not _LEAST_ROWS <= rows <= _MOST_ROWS:
         return None
-    several = sum(_has_rows(tensor, rows) for _, tensor in given) > 1
+    several = sum(_has_rows(tensor, rows) for _, tensor in given) > 1 and (
+        sum(weight.nbytes for weight in model.parameters()) <= _MOST_BYTES
+    )
     # Samples that are sequences. What holds several rows of each sample, as a mask for each head, cannot be repeated.
     sequences = first.dim() == (3 if first.dtype.is_floating_point else 2) and first.shape[1] not in (
         *_FEW,
