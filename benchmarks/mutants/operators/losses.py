@@ -290,7 +290,8 @@ def overlap_is_added(source: Source) -> bool:
 @fault("LossInputContract", remedy=("swap them",), contract=True)
 def labels_first(source: Source) -> bool:
     """A binary cross entropy gets the labels first and the outputs second."""
-    found = source.losses("binary_cross_entropy", "binary_cross_entropy_with_logits")
+    kinds = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+    found = [loss for loss in source.losses(*kinds) if len(loss.call.args) > 1]
     for loss in found:
         loss.call.args[:2] = loss.call.args[1::-1]
     return bool(found)

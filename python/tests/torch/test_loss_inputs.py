@@ -45,6 +45,7 @@ def test_a_clamp_that_cuts_off_what_scores_need(clamp):
         lambda z: z.sigmoid().clamp(1e-6, 1 - 1e-6),  # keeps a logarithm finite
         lambda z: z.clamp(torch.zeros(3), torch.ones(3)),
         lambda z: z.clamp(0, 1) * 2,
+        lambda z: (-z.square()).clamp(max=0),  # which it never is above
     ],
 )
 def test_a_clamp_that_only_keeps_numbers_finite(clamp):
@@ -110,8 +111,8 @@ def test_a_temperature_that_changes_is_told_again():
     ("clamp", "clamped"),
     [
         (lambda z: z.clamp(-2, 2), [-2.0, 2.0]),
-        (lambda z: z.clamp(min=0.5).squeeze(0), [0.5, None]),
-        (lambda z: torch.clamp_max(z, 3), [None, 3.0]),
+        (lambda z: z.clamp(min=0.5), None),  # one bound
+        (lambda z: torch.clamp_max(z, 3), None),
         (lambda z: z.clamp(-2, 2) * 2, None),
         (lambda z: z.clamp(torch.zeros(3), torch.ones(3)), None),
         (lambda z: z, None),
@@ -120,4 +121,4 @@ def test_a_temperature_that_changes_is_told_again():
 def test_the_bounds_of_numbers_are_told(clamp, clamped):
     inputs = LossInputs()
     inputs.loss_called("MSELoss", 0, clamp(scores()))
-    assert [event.get("clamped") for event in inputs.waiting] == ([] if clamped is None else [clamped])
+    assert [event["clamped"] for event in inputs.waiting if "clamped" in event] == ([] if clamped is None else [clamped])

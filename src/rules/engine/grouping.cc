@@ -116,8 +116,6 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"NoGradient", "first_step_only", "VanishingGradient", ""},
     // InitialLoss speaks of the output layer, PoorWeightInitialization names the layers.
     {"PoorWeightInitialization", "scale", "InitialLoss", "too_high"},
-    // Weights that overflow at the start made the first losses infinite; no checkpoint is better.
-    {"PoorWeightInitialization", "scale", "NonFinite", ""},
     // Evaluations with statistics of the start say nothing of the weights.
     {"RunningStatistics", "left_behind", "NoBetterThanConstant", ""},
     {"RunningStatistics", "left_behind", "Overfit", ""},
@@ -136,9 +134,6 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"TrainValSkew", "absent", "LabelNoise", "unrelated"},
     {"TrainValSkew", "mixed", "LabelNoise", "unrelated"},
     {"TrainValSkew", "absent", "TrainValSkew", "mixed"},  // what never varies is correlated with nothing
-    // What is not told cannot be learnt.
-    {"UnusedInput", "unused", "NoBetterThanConstant", ""},
-    {"UnusedInput", "unused", "Underfit", ""},
     // Evaluations of another model say nothing of this one.
     {"UnchangedTensor", "evaluated", "NoBetterThanConstant", ""},
     {"UnchangedTensor", "evaluated", "Overfit", ""},

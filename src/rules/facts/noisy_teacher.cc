@@ -31,12 +31,7 @@ std::optional<NoisyTeacher::Found> NoisyTeacher::OnStep(const StepView& view) {
   TakeCalls(view);
   if (view.rows.info.mode != query::Mode::kTrain) return std::nullopt;
   const auto& updates = view.index.events(EventKind::kOptimizerStep);
-  if (phases_.OnStep(view)) {
-    teachers_.clear();
-    stepping_.clear();
-  }
-  for (const query::EventAt& event : updates)
-    if (stepping_.size() < kMaxModels) stepping_.insert(event.row.subject);
+  if (phases_.OnStep(view)) teachers_.clear();
   TakeWeights(view);
   if (updates.empty()) return std::nullopt;
   CloseUpdate(view.rows.info.mode_step);
@@ -106,47 +101,45 @@ void NoisyTeacher::CloseUpdate(std::int64_t step) {
   trained_.clear();
 }
 
-// Watches the first weight of each teacher: one that moves follows another model.
+// Watches the weights of each teacher: those of an average move, though some layers may be frozen in both.
 void NoisyTeacher::TakeWeights(const StepView& view) {
   if (view.index.summaries(format::Role::kWeight).empty()) return;
   for (auto& [number, teacher] : teachers_) {
     if (teacher.left_out || teacher.told || teacher.updates == 0) continue;
-    if (teacher.weight.empty()) {
-      const ModelFacts& facts = view.memo.Facts(view);
-      const std::string name = ModelNumbered(facts, number);
-      for (const auto& [tensor, parameter] : facts.parameters())
-        if (!name.empty() && parameter.model == name && parameter.shape.size() > 1) {
-          teacher.weight = tensor;
-          break;
-        }
-      if (teacher.weight.empty()) continue;
-    }
+    const ModelFacts& facts = view.memo.Facts(view);
+    const std::string name = ModelNumbered(facts, number);
+    double sum = 0, squares = 0;
+    std::int64_t weights = 0;
     for (const auto& [entry, tensor] : view.index.summaries(format::Role::kWeight)) {
-      if (entry.worker != view.index.first_worker() || tensor.name != teacher.weight) continue;
-      const Summary& now = entry.summary;
-      if (teacher.sightings == 0) {
-        teacher.sum = now.sum;
-        teacher.squares = now.sum_sq;
-        teacher.seen_at = teacher.updates;
-        teacher.sightings = 1;
-      } else if (now.sum != teacher.sum || now.sum_sq != teacher.squares) {
-        teacher.left_out = true;
-      } else if (teacher.updates - teacher.seen_at >= kUpdatesApart) {
-        teacher.sightings = kSightings;
-      }
-      break;
+      if (entry.worker != view.index.first_worker()) continue;
+      const ParameterFacts* parameter = facts.Find(tensor.name);
+      if (parameter == nullptr || name.empty() || parameter->model != name) continue;
+      sum += entry.summary.sum;
+      squares += entry.summary.sum_sq;
+      ++weights;
+    }
+    if (weights == 0 || (teacher.sightings > 0 && weights != teacher.weights)) continue;
+    if (teacher.sightings == 0) {
+      teacher.weights = weights;
+      teacher.sum = sum;
+      teacher.squares = squares;
+      teacher.seen_at = teacher.updates;
+      teacher.sightings = 1;
+    } else if (sum != teacher.sum || squares != teacher.squares) {
+      teacher.left_out = true;
+    } else if (teacher.updates - teacher.seen_at >= kUpdatesApart) {
+      teacher.sightings = kSightings;
     }
   }
 }
 
-// Whether an optimizer that steps holds a parameter of the model, or it has none.
-bool NoisyTeacher::IsHeld(const ModelFacts& facts, const std::string& model) const {
+// Whether an optimizer holds a parameter of the model (it may be trained in turn), or it has none.
+bool NoisyTeacher::IsHeld(const ModelFacts& facts, const std::string& model) {
   bool any = false;
   for (const auto& [name, parameter] : facts.parameters()) {
     if (parameter.model != model) continue;
     any = true;
-    const auto number = facts.OptimizerNumber(parameter.optimizer);
-    if (!parameter.optimizer.empty() && (!number || stepping_.contains(*number))) return true;
+    if (!parameter.optimizer.empty()) return true;
   }
   return !any;
 }
@@ -156,7 +149,7 @@ void NoisyTeacher::Teacher::VisitFields(Fields& io) {
   io("since", since);
   io("left_out", left_out);
   io("told", told);
-  io("weight", weight);
+  io("weights", weights);
   io("sum", sum);
   io("squares", squares);
   io("sightings", sightings);
@@ -173,7 +166,6 @@ void NoisyTeacher::VisitFields(Fields& io) {
   io("teachers", teachers_, kMaxModels);
   io("trained", trained_, kMaxCalls);
   io("asked", asked_, kMaxCalls);
-  io("stepping", stepping_, kMaxModels);
 }
 
 }  // namespace luff::rules

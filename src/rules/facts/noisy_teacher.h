@@ -41,7 +41,7 @@ class NoisyTeacher {
   struct Teacher {
     std::int64_t updates = 0, since = -1;  // in a row, and the TRAIN step of the first
     bool left_out = false, told = false;
-    std::string weight;  // that is watched; "" until it is known
+    std::int64_t weights = 0;  // that are watched, and their sums
     double sum = 0, squares = 0;
     std::int64_t sightings = 0, seen_at = 0;  // `updates` at the first
     void VisitFields(Fields& io);
@@ -55,13 +55,12 @@ class NoisyTeacher {
   void TakeCalls(const StepView& view);
   void CloseUpdate(std::int64_t step);
   void TakeWeights(const StepView& view);
-  [[nodiscard]] bool IsHeld(const ModelFacts& facts, const std::string& model) const;
+  [[nodiscard]] static bool IsHeld(const ModelFacts& facts, const std::string& model);
 
   Phases phases_;
   std::map<std::uint32_t, Teacher> teachers_;  // by the number of the model
   std::set<std::uint64_t> trained_;            // hashes of this update's batches
   std::vector<Asked> asked_;                   // in training mode, without gradients, since the last update
-  std::set<std::int64_t> stepping_;            // numbers of the optimizers of this phase
 };
 
 }  // namespace luff::rules

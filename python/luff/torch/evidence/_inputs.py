@@ -23,6 +23,7 @@ __all__ = ["Inputs", "evaluate"]
 
 _MOST_CALLS = 4  # of models in a step
 _LEAST_ROWS, _MOST_ROWS = 8, 1 << 12
+_ROWS = 64  # that the child gives to the models
 _MOST_ARGUMENTS = 8
 _FEW = (0, 1, 2, 3)  # places, of which none can be exchanged between the first and the last
 _MOST_NAME = 64
@@ -115,6 +116,8 @@ def _question(
         places
         and sequences
         and not any(size and size % rows == 0 for one in others for size in one.shape)
+        # A table with a row for each sample: they are known by their places, as agents that are always the same.
+        and not any(_has_rows(one, rows) for one in (*model.parameters(), *model.buffers()))
         and any(isinstance(module, _ATTENTION) for module in model.modules())
     )
     return _Question(model, args, kwargs, rows, several, placed) if several or placed else None
@@ -125,9 +128,13 @@ def _has_rows(tensor: Any, rows: int) -> bool:
 
 
 def evaluate(questions: list[_Question]) -> dict[str, Any] | None:
-    """Asks the models. Only for a forked child: modes, buffers and weights change."""
+    """Asks the models, until one has something. Only for a forked child: modes, buffers and weights change."""
     found: dict[str, Any] | None = None
     for question in questions:
+        if question.rows > _ROWS:
+            few = torch.arange(_ROWS)
+            args, kwargs = _ordered([question.args, question.kwargs], few, question.rows)
+            question = question._replace(args=args, kwargs=kwargs, rows=_ROWS)
         answer: dict[str, Any] = {"rows": question.rows}
         training = question.model.training
         for ask in (_places, _unused):
@@ -137,8 +144,10 @@ def evaluate(questions: list[_Question]) -> dict[str, Any] | None:
                 continue
             finally:
                 question.model.train(training)
+        if "unused" in answer or "placed" in answer:
+            return answer
         if len(answer) > 1:
-            found = answer | (found or {})
+            found = answer
     return found
 
 
@@ -202,6 +211,7 @@ def _unused(question: _Question) -> dict[str, Any]:
     if not question.several:
         return {}
     model, args, kwargs, rows = question[:4]
+    layers = _Layers(model)
     left = {
         key: tensor
         for key, tensor in _given(args, kwargs)
@@ -227,14 +237,16 @@ def _unused(question: _Question) -> dict[str, Any]:
                 torch.manual_seed(0)
                 with torch.no_grad():
                     result = model(*given, **named)
-                # What a forward pass leaves on the modules is a result, too: a loss, say.
-                left_there = [list(vars(module).values()) for module in model.modules()]
-                return [one.detach().clone() for one in (*tensors_in([result]), *_plain(left_there))]
+                return [one.detach().clone() for one in (*tensors_in([result]), *_kept(model))]
 
-            plain = answers()
-            if not plain or not _same(plain, answers()):
+            plain, seen = answers(), layers.take()
+            if not plain or not _same(plain, answers()) or layers.take().keys() != seen.keys():
                 return {}
-            left = {key: tensor for key, tensor in left.items() if _same(plain, answers(key))}
+            left = {
+                key: tensor
+                for key, tensor in left.items()
+                if _same(plain, answers(key)) and layers.differ(seen, layers.take())
+            }
             if not left:
                 return {"asked": True}
     return {
@@ -243,13 +255,38 @@ def _unused(question: _Question) -> dict[str, Any]:
     }
 
 
-def _plain(attributes: list[list[Any]]) -> list[Any]:
-    """Returns the tensors among attributes of modules, parameters and buffers aside."""
+class _Layers:
+    """What layers with weights are given in a pass: by what is computed from an argument and not used, it is known as a
+    mistake. An argument that no layer is given may belong to a signature that several models share.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._given: dict[int, list[Any]] = {}
+        for place, module in enumerate(model.modules()):
+            if module is not model and any(True for _ in module.parameters(recurse=False)):
+                module.register_forward_pre_hook(partial(self._note, place), with_kwargs=True)
+
+    def _note(self, place: int, _: Any, args: Any, kwargs: Any) -> None:
+        self._given.setdefault(place, []).extend(one.detach().clone() for one in tensors_in([args, kwargs]))
+
+    def take(self) -> dict[int, list[Any]]:
+        """Returns what the layers were given since the last call."""
+        given, self._given = self._given, {}
+        return given
+
+    @staticmethod
+    def differ(one: dict[int, list[Any]], other: dict[int, list[Any]]) -> bool:
+        """Whether a layer was given something else."""
+        return one.keys() != other.keys() or not all(_same(one[key], other[key]) for key in one)
+
+
+def _kept(model: Any) -> list[Any]:
+    """Returns the tensors that a pass leaves on the modules, as a loss; parameters and buffers aside."""
     return [
         tensor
-        for values in attributes
-        for value in values
-        if isinstance(value, torch.Tensor | tuple | list)
+        for module in model.modules()
+        for name, value in list(vars(module).items())
+        if not name.startswith("_") and isinstance(value, torch.Tensor | tuple | list | dict)
         for tensor in tensors_in(value)
     ]
 

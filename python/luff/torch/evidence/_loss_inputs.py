@@ -50,6 +50,7 @@ _LIMITS = {
 _MASKS = frozenset(("MaskedFill", "Where", "Add", "Sub"))  # with constants
 _CLAMPS = frozenset(("Clamp", "ClampMin", "ClampMax"))
 _ERRORS = frozenset(("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"))
+_SLACK, _CUT = 1e-3, 0.01  # beyond a bound, and the share of values that are
 _UNIT = 1e-2  # of the square of a length of 1, in bfloat16 too
 
 
@@ -71,12 +72,21 @@ def _cuts(node: Any) -> bool:
     )
 
 
-def _limit_of(node: Any, name: str) -> str:
+def _has_cut(node: Any) -> bool:
+    """Returns whether a clamp has changed a share of what it got: other bounds are met by nature."""
+    bounds, given = _clamped(node), read(node._saved_self)
+    if bounds is None or given is None or not given.size:
+        return False
+    beyond = (given < bounds[0] - _SLACK) | (given > bounds[1] + _SLACK)
+    return float(beyond.mean()) > _CUT
+
+
+def _limit_of(node: Any, name: str, readable: bool) -> str:
     """Returns how an operation limits values, as docs/spec/evidence.md lists it; "" for one that does not."""
     if name not in _CLAMPS:
         return _LIMITS.get(name, "")
     try:
-        if not _cuts(node):
+        if not readable or not _cuts(node) or not _has_cut(node):
             return ""
     except (RuntimeError, AttributeError, TypeError, ValueError):
         return ""
@@ -84,7 +94,7 @@ def _limit_of(node: Any, name: str) -> str:
     return "" if _LIMITS.get(operation_of(past(node.next_functions[0][0])), "") else "clamp"
 
 
-def _makers(tensor: Any) -> tuple[str, str]:
+def _makers(tensor: Any, readable: bool) -> tuple[str, str]:
     """Returns the operation that made a tensor's values, and the one that made what it got; "" for one that does not
     limit them.
     """
@@ -94,7 +104,7 @@ def _makers(tensor: Any) -> tuple[str, str]:
             break
         name = operation_of(node)
         if name not in _MOVES:
-            limits = _limit_of(node, name)
+            limits = _limit_of(node, name, readable)
             if found or not limits:
                 return found, limits
             found = limits
@@ -103,9 +113,12 @@ def _makers(tensor: Any) -> tuple[str, str]:
 
 
 def _range_of(tensor: Any) -> tuple[float, float] | None:
-    """Returns the bounds of the clamp that made a tensor's values; None for anything else."""
+    """Returns both bounds of the clamp that made a tensor's values; None for anything else. One bound, as of what is
+    never below 0, is often right but for the noise of targets.
+    """
     node = past(tensor.grad_fn)
-    return _clamped(node) if operation_of(node) in _CLAMPS else None
+    bounds = _clamped(node) if operation_of(node) in _CLAMPS else None
+    return None if bounds is None or np.isinf(bounds).any() else bounds
 
 
 def _bound_of(node: Any, deep: bool = True) -> float:
@@ -200,7 +213,7 @@ class LossInputs(WaitingEvents):
         key = kind, call
         if key not in self._known and len(self._known) >= _MOST:
             return
-        made_by, behind = _makers(tensor)
+        made_by, behind = _makers(tensor, readable)
         bound = _bound(tensor) if readable and kind == "CrossEntropyLoss" else 0.0
         clamped = _range(tensor) if kind in _ERRORS else None
         if (made_by, behind, bound, clamped) == self._known.get(key, ("", "", 0.0, None)):
@@ -213,5 +226,5 @@ class LossInputs(WaitingEvents):
         if bound:
             event["bound"] = bound
         if clamped is not None:
-            event["clamped"] = [None if np.isinf(one) else one for one in clamped]
+            event["clamped"] = list(clamped)
         self.waiting.append(event)

@@ -364,7 +364,8 @@ class TargetRange final : public KeptRule {
       kind->beyond += y < range->low - 0.05 * span - 1e-6 || y > range->high + 0.05 * span + 1e-6 ? 1 : 0;
     kind->reach_targets += static_cast<std::int64_t>(call.target.values.size());
     const double share = static_cast<double>(kind->beyond) / static_cast<double>(kind->reach_targets);
-    if (!kind->inside || kind->reach_targets < limits_.targets || share < limits_.share) return;
+    const double least = tail.type == "clamp" ? std::max(limits_.share, kHeldShare) : limits_.share;
+    if (!kind->inside || kind->reach_targets < limits_.targets || share < least) return;
     // A module that was only registered last need not run last: then outputs must also have reached the
     // bound.
     if (!tail.certain && (kind->reach_targets < 4 * limits_.targets || kind->at_bound < 8)) return;

@@ -194,7 +194,6 @@ class Luff final : public KeptRule {
     if ((captures_ < limits_.captures && !ruined) || lead_.empty()) return;
     done_ = true;
     Finding finding = FindingAt(kName, "scale", view, TensorAt{format::kNoId, worker});
-    finding.severity = ruined ? Severity::kStop : Severity::kWarn;
     finding.tensor = lead_;
     finding.since_step = first_step_;
     finding.other_tensors = others_;
