@@ -121,4 +121,6 @@ def test_a_temperature_that_changes_is_told_again():
 def test_the_bounds_of_numbers_are_told(clamp, clamped):
     inputs = LossInputs()
     inputs.loss_called("MSELoss", 0, clamp(scores()))
-    assert [event["clamped"] for event in inputs.waiting if "clamped" in event] == ([] if clamped is None else [clamped])
+    assert [event["clamped"] for event in inputs.waiting if "clamped" in event] == (
+        [] if clamped is None else [clamped]
+    )
