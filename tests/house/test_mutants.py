@@ -211,6 +211,22 @@ for epoch in range(3):
         optimizer.step()
 """
 
+LIKENESSES = """
+import torch
+from torch.nn import functional as F
+
+encoder = torch.nn.Linear(8, 4)
+optimizer = torch.optim.Adam(encoder.parameters())
+temperature = 0.1
+for step in range(30):
+    x = torch.randn(16, 8)
+    a, b = F.normalize(encoder(x), dim=1), F.normalize(encoder(x + 0.1), dim=1)
+    loss = F.cross_entropy(a @ b.T / temperature, torch.arange(16))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 SAMPLES = {
     "classes": CLASSES,
     "numbers": NUMBERS,
@@ -220,6 +236,7 @@ SAMPLES = {
     "denoiser": DENOISER,
     "words": WORDS,
     "masks": MASKS,
+    "likenesses": LIKENESSES,
 }
 
 

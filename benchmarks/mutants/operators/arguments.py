@@ -89,6 +89,24 @@ def epsilon_of_one(source: Source) -> bool:
     return bool(made)
 
 
+@fault("OptimizerSettings", remedy=("exchange",), contract=True)
+def betas_in_the_wrong_order(source: Source) -> bool:
+    """Adam's betas are exchanged: 0.999 for the mean of gradients, 0.9 for that of their squares."""
+    made = [c for c in source.calls(*ADAMS[:-1]) if source.imports("torch")]
+    for call in made:
+        set_keyword(call, "betas", "(0.999, 0.9)")
+    return bool(made)
+
+
+@fault("OptimizerSettings", remedy=("momentum",))
+def momentum_of_0_999(source: Source) -> bool:
+    """SGD has the momentum that is usual for Adam's second beta."""
+    made = [c for c in source.calls("SGD") if source.imports("torch")]
+    for call in made:
+        set_keyword(call, "momentum", "0.999")
+    return bool(made)
+
+
 @fault("HighDropout", remedy=("use p =", "dropped"))
 def dropout_of_what_to_keep(source: Source) -> bool:
     """Dropout gets the probability of keeping a value, 0.97."""

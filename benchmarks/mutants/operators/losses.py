@@ -285,3 +285,29 @@ def overlap_is_added(source: Source) -> bool:
                 node.value = node.value.right
                 changed = True
     return changed
+
+
+@fault("LossInputContract", remedy=("swap them",), contract=True)
+def labels_first(source: Source) -> bool:
+    """A binary cross entropy gets the labels first and the outputs second."""
+    kinds = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+    found = [loss for loss in source.losses(*kinds) if len(loss.call.args) > 1]
+    for loss in found:
+        loss.call.args[:2] = loss.call.args[1::-1]
+    return bool(found)
+
+
+@fault("LossInputContract", "Underfit", remedy=("temperature",))
+def multiplies_by_the_temperature(source: Source) -> bool:
+    """Likenesses are multiplied by the temperature that should divide them."""
+    found = [
+        node
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and isinstance(node.right, ast.Name)
+        and node.right.id in ("temperature", "tau")
+    ]
+    for node in found:
+        node.op = ast.Mult()
+    return bool(found)

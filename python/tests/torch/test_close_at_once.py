@@ -41,12 +41,13 @@ def test_all_children_share_one_wait_at_the_end():
         ("causal", "record"),
         ("mixing", "record"),
         ("padding", "record"),
+        ("inputs", "record"),
     ):
         kind = SimpleNamespace(**{method: lambda _, until: waits.append(until)})
         setattr(evidence, name, kind)
     before = time.monotonic()
     evidence.finish(None)
-    assert len(waits) == 4
+    assert len(waits) == 5
     assert len(set(waits)) == 1
     assert before < waits[0]
 

@@ -27,7 +27,7 @@ def told(watched: Any, loss: Any, steps: int = 3) -> list[dict[str, Any]]:
         optimizer.zero_grad()
         loss(model(torch.randn(4, 6)), step).backward()
         optimizer.step()
-    kinds = ("loss_target", "loss_weights", "loss_ctc")
+    kinds = ("loss_target", "loss_weights", "loss_ctc", "loss_exchanged")
     events = [e for e in session.json_events if e["kind"] in kinds]
     return [{key: e[key] for key in e if key != "kind"} for e in events]
 
@@ -184,3 +184,45 @@ def test_what_ctc_no_longer_breaks_is_told_however_much_was_told_before() -> Non
 def test_ctc_that_is_given_the_right_thing_later_is_told(watched) -> None:
     events = told(watched, lambda z, k: ctc(z, lengths=torch.tensor([2, 2 if k < 1 else 1])))
     assert [event["breaks"] for event in events] == [["blank"], []]
+
+
+HOT = F.one_hot(torch.tensor([0, 2, 1, 1]), 3).float()
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [
+        (lambda z, _: F.binary_cross_entropy(HOT, z.sigmoid()), "BCELoss"),
+        (lambda z, _: nn.BCELoss()(HOT, torch.sigmoid(z)), "BCELoss"),
+        (lambda z, _: F.binary_cross_entropy_with_logits(HOT, z), "BCEWithLogitsLoss"),
+        (lambda z, _: F.binary_cross_entropy_with_logits(0.5 * HOT + 0.2, z), "BCEWithLogitsLoss"),
+        (lambda z, _: nn.CrossEntropyLoss()(HOT, z.softmax(1)), "CrossEntropyLoss"),
+    ],
+)
+def test_labels_in_the_place_of_outputs_are_told(watched, loss: Any, kind: str) -> None:
+    # One step: the weights may be NaN afterwards.
+    assert told(watched, loss, 1) == [{"loss": kind, "call": 0, "exchanged": True}]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda z, _: F.binary_cross_entropy(z.sigmoid(), HOT),
+        lambda z, _: F.cross_entropy(z, z.softmax(1)),  # of a model with itself
+        lambda z, _: F.binary_cross_entropy(
+            HOT * 0.9 + 0.05, z.sigmoid()
+        ),  # shares: a divergence, turned round
+        lambda z, _: F.mse_loss(HOT, z),  # the same in either order
+        lambda z, _: F.smooth_l1_loss(HOT, z),
+    ],
+)
+def test_other_arguments_are_not_told(watched, loss: Any) -> None:
+    assert told(watched, loss) == []
+
+
+def test_an_order_that_is_mended_is_told(watched) -> None:
+    def loss(z: Any, step: int) -> Any:
+        pair = (HOT, 0.01 * z) if step < 2 else (z, HOT)
+        return F.binary_cross_entropy_with_logits(*pair)
+
+    assert [event["exchanged"] for event in told(watched, loss, 5)] == [True, False]

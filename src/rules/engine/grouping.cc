@@ -34,6 +34,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"LossShapeMismatch", 0, kNone, kStands},
     {"MissingActivation", 0, kNone, kStands},
     {"NoGradient", 0, kNone, kStands},
+    {"OptimizerSettings", 0, kNone, kBoth},
     {"ParamNotOptimized", 0, kNone, kStands},
     {"PrecisionLoss", 0, kNone, kStands},
     {"RegularizationDominates", 0, kNone, kStands},  // small weights give no NaN
@@ -108,6 +109,8 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     // Where the loss does not depend on the answers, only rounding and decay move weights.
     {"LossNotDecreasing", "constant", "RegularizationDominates", "shrinkage"},
     {"LossNotDecreasing", "constant", "NoGradient", "zero_gradient"},
+    // Labels that stand where answers are expected are answers where labels are.
+    {"LossInputContract", "arguments_exchanged", "TargetRange", ""},
     {"NLPSequenceRatio", "", "DeadEmbeddingRows", ""},
     {"NoGradient", "backward_unused", "VanishingGradient", ""},
     {"NoGradient", "first_step_only", "VanishingGradient", ""},
@@ -118,6 +121,8 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"RunningStatistics", "left_behind", "Overfit", ""},
     {"RunningStatistics", "left_behind", "Overtraining", ""},
     {"RunningStatistics", "left_behind", "Underfit", ""},
+    // Layers that the loss does not reach may be all that an argument goes into.
+    {"NoGradient", "no_gradient", "UnusedInput", "unused"},
     {"SaturatedActivation", "", "NoGradient", "zero_gradient"},
     // The loader waits for storage; more of its workers would, too.
     {"StorageBound", "", "InputBound", ""},

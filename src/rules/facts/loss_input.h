@@ -1,7 +1,10 @@
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/format.h"
 #include "luff/rules/rule.h"
@@ -28,6 +31,17 @@ class LossInputMakers {
       makers_[key] = made_by->get<std::string>();
       const auto behind = event->find("behind");
       behind_[key] = behind != event->end() && behind->is_string() ? behind->get<std::string>() : "";
+      const double bound = NumberIn(*event, "bound");
+      bounds_[key] = bound > 0 ? bound : 0;
+      const nlohmann::json& clamped = ListIn(*event, "clamped");
+      const auto end = [&](std::size_t at, double none) {
+        return clamped[at].is_number() ? clamped[at].get<double>() : none;
+      };
+      if (clamped.size() == 2) {
+        clamped_[key] = {end(0, -HUGE_VAL), end(1, HUGE_VAL)};
+      } else {
+        clamped_.erase(key);
+      }
     }
   }
   /// The operation, e.g. "softmax"; "" if it does not limit values, or is not known.
@@ -40,14 +54,29 @@ class LossInputMakers {
     const auto found = behind_.find(call.key);
     return found == behind_.end() ? std::string() : found->second;
   }
+  /// The largest size of scores that are cosines times a constant; 0 for others.
+  [[nodiscard]] double BoundOf(const LossCall& call) const {
+    const auto found = bounds_.find(call.key);
+    return found == bounds_.end() ? 0 : found->second;
+  }
+  /// The bounds of the clamp that made it, lower and upper, of a loss of errors; none if nothing clamps it.
+  [[nodiscard]] std::optional<std::pair<double, double>> ClampOf(const LossCall& call) const {
+    const auto found = clamped_.find(call.key);
+    if (found == clamped_.end()) return std::nullopt;
+    return found->second;
+  }
   void VisitFields(Fields& io) {
     io("makers", makers_, kMost);
     io("behind", behind_, kMost);
+    io("bounds", bounds_, kMost);
+    io("clamped", clamped_, kMost);
   }
 
  private:
   static constexpr std::size_t kMost = 64;
   std::map<std::string, std::string> makers_, behind_;  // by key of the call
+  std::map<std::string, double> bounds_;                // likewise
+  std::map<std::string, std::pair<double, double>> clamped_;
 };
 
 }  // namespace luff::rules

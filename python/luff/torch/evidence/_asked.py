@@ -21,18 +21,27 @@ class Asked:
 
     Attributes
     ----------
-    open
-        Whether something may be to be recorded. An attribute, since it is looked at in each step.
     answered
         Whether a child has answered, or could not be started.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, opened: list[Asked] | None = None) -> None:
         self._kind = kind  # of the events
+        self._opened: list[Asked] = [] if opened is None else opened
         self._waiting: list[tuple[int, Replay]] = []
         self._ended: list[Replay] = []
         self._no_replay = ""  # why a child could not be started
-        self.open = self.answered = False
+        self.answered = False
+
+    @property
+    def open(self) -> bool:
+        """Whether something may be to be recorded."""
+        return self in self._opened
+
+    def opens(self) -> None:
+        """Notes that something may be to be recorded: in a list of all kinds, which each step looks at."""
+        if self not in self._opened:
+            self._opened.append(self)
 
     @property
     def asked(self) -> bool:
@@ -51,7 +60,7 @@ class Asked:
         models
             Models whose parameters and buffers it uses.
         """
-        self.open = True
+        self.opens()
         replay = Replay.ask(question, _LARGEST, models)
         if isinstance(replay, str):
             self._no_replay, self.answered = replay, True
@@ -77,7 +86,8 @@ class Asked:
                 session.event_json(json.dumps({"kind": self._kind, "step": step, **answer}))
         self._waiting = going
         self._ended = [replay for replay in self._ended if not replay.collected()]
-        self.open = bool(self._waiting or self._ended)
+        if not (self._waiting or self._ended) and self.open:
+            self._opened.remove(self)
 
 
 def _is_finite(answer: dict[str, Any]) -> bool:

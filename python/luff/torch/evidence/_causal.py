@@ -56,8 +56,8 @@ class _Question(NamedTuple):
 class Causal(Asked):
     """Looks for models that see the next token, under the hook's lock and guard."""
 
-    def __init__(self) -> None:
-        super().__init__("causal")
+    def __init__(self, opened: list[Asked] | None = None) -> None:
+        super().__init__("causal", opened)
         self._due = False  # calls of a process that only evaluates are not kept
         self._step = -1
         self._calls: list[_Call] = []

@@ -15,10 +15,12 @@ from luff.torch.capture._memory import float_bits, read_scalar
 from luff.torch.capture._recorder import OptimizerRecord
 from luff.torch.evidence._accumulated import Accumulated
 from luff.torch.evidence._answers import Answers
+from luff.torch.evidence._asked import Asked
 from luff.torch.evidence._attention import Attention
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._checkpoints import Loads
 from luff.torch.evidence._graph_values import GraphValues
+from luff.torch.evidence._inputs import Inputs
 from luff.torch.evidence._kept_gradients import KeptGradients
 from luff.torch.evidence._losses import Losses
 from luff.torch.evidence._mixing import Mixing
@@ -50,9 +52,11 @@ class Evidence:
         self._changes = 0
         self.nonfinite = NonFinite(context)
         self.loads = Loads()
-        self.causal = Causal()
-        self.mixing = Mixing()
-        self.padding = Padding()
+        self._opened: list[Asked] = []  # questions whose answers may come
+        self.causal = Causal(self._opened)
+        self.mixing = Mixing(self._opened)
+        self.padding = Padding(self._opened)
+        self.inputs = Inputs(self._opened)
         self.answers = Answers(context)
         self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite)
@@ -108,6 +112,8 @@ class Evidence:
                 self.causal.backward_begins()
             if self.padding.due:
                 self.padding.backward_begins(nodes)
+            if self.inputs.due:
+                self.inputs.backward_begins()
 
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
@@ -166,12 +172,9 @@ class Evidence:
             self.nonfinite.publish(session)
         if self._graph_values:
             self._graph_values.record(session)
-        if self.causal.open:
-            self.causal.record(session)
-        if self.mixing.open:
-            self.mixing.record(session)
-        if self.padding.open:
-            self.padding.record(session)
+        if self._opened:
+            for asked in self._opened.copy():
+                asked.record(session)
         if any(self._waiting):
             for evidence in self._events:
                 evidence.record(session)
@@ -182,6 +185,5 @@ class Evidence:
         """Waits for the answers of children at the end of the run, for a bounded time that all of them share."""
         until = time.monotonic() + _WAIT_S
         self.nonfinite.publish(session, until)
-        self.causal.record(session, until)
-        self.mixing.record(session, until)
-        self.padding.record(session, until)
+        for asked in (self.causal, self.mixing, self.padding, self.inputs):
+            asked.record(session, until)

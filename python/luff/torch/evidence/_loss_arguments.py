@@ -1,5 +1,5 @@
 """Tells what losses are given beside outputs: weights of classes, targets that are no signs where signs are due,
-and what CTC loss cannot learn from.
+labels in the place of outputs, and what CTC loss cannot learn from.
 
 Tensors are read as memory.
 """
@@ -31,6 +31,8 @@ _SIGNS = {
     "HingeEmbeddingLoss": 1,
     "SoftMarginLoss": 1,
 }
+#: Losses of answers and labels, which are another function when the two are exchanged.
+_ONE_WAY = frozenset(("BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss"))
 _OF_CTC = ("log_probs", "targets", "input_lengths", "target_lengths")
 
 
@@ -74,6 +76,20 @@ class LossArguments(WaitingEvents):
             if weights is not None and 0 < weights.size <= _MOST and np.isfinite(weights).all():
                 self._tell("loss_weights", kind, call, name, [float(f"{w:.6g}") for w in weights.reshape(-1)])
 
+    def in_order(self, kind: str, call: int, first: Any, second: Any) -> None:
+        """Called with the first two arguments of a loss: tells whether labels stand where answers are expected."""
+        if kind not in _ONE_WAY:
+            return
+        exchanged = bool(second.requires_grad and not first.requires_grad)
+        if exchanged:
+            labels = _read(first)
+            exchanged = labels is not None and (
+                _values(labels) == "zeros_and_ones"
+                or (kind == "BCEWithLogitsLoss" and _are_shares(labels) and _go_beyond(_read(second)))
+            )
+        if exchanged or ("loss_exchanged", kind, call) in self._known:
+            self._tell("loss_exchanged", kind, call, "exchanged", exchanged)
+
     def _tell(self, event: str, kind: str, call: int, name: str, value: Any) -> None:
         key = event, kind, call
         if self._told >= _MOST or self._known.get(key, "") == value:
@@ -110,6 +126,15 @@ def _read(tensor: Any) -> Array | None:
     if kind is None:
         return array_of(tensor)
     return array_view(tensor, kind) if address_of(tensor) else None
+
+
+def _are_shares(values: Array) -> bool:
+    return bool(values.size and (values >= 0).all() and (values <= 1).all())
+
+
+def _go_beyond(values: Array | None) -> bool:
+    """Whether some of a target's values lie outside of 0 to 1, where no probability does."""
+    return values is not None and bool(np.isfinite(values).all() and ((values < 0) | (values > 1)).any())
 
 
 def _values(target: Array) -> str:

@@ -189,9 +189,10 @@ class Losses:
             return
         tensors, call = of_loss(args, kwargs, names), step.sampled_losses.get(kind, 0)
         for tensor in tensors[:1]:
-            self.inputs.loss_called(kind, call, tensor)
+            self.inputs.loss_called(kind, call, tensor, not self._context.saved_hooks)
         if len(tensors) == 2:
             self.rows.loss_called(kind, call, *tensors)
+            self.arguments.in_order(kind, call, *tensors)
         self.arguments.called(kind, call, args, kwargs, module)
 
     def _wait(self, kind: str, output: Any) -> None:

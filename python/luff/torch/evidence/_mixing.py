@@ -34,8 +34,8 @@ Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 class Mixing(Asked):
     """Looks for reshapes that mix samples, under the hook's lock and guard."""
 
-    def __init__(self) -> None:
-        super().__init__("mixing")
+    def __init__(self, opened: list[Asked] | None = None) -> None:
+        super().__init__("mixing", opened)
         self._step = -1
         self._calls: list[Call] = []
         self._rows = 0  # of the loss's target

@@ -48,8 +48,8 @@ class _Question(NamedTuple):
 class Padding(Asked):
     """Looks for padded rows of ids, under the hook's lock and guard."""
 
-    def __init__(self) -> None:
-        super().__init__("padding")
+    def __init__(self, opened: list[Asked] | None = None) -> None:
+        super().__init__("padding", opened)
         self._step = -1
         self._calls: list[Call] = []
         self._turned = ""  # the event, as JSON
@@ -90,7 +90,8 @@ class Padding(Asked):
             if layers:
                 rows = sum(length < shape[1] for length in lengths)
                 event = {"kind": "padded_attention", "step": step, "layers": layers, "rows": rows}
-                self._turned, self.open = json.dumps(event), True
+                self._turned = json.dumps(event)
+                self.opens()
             # What a convolution gives at the end of a row depends on what follows.
             if not any(isinstance(one, _ConvNd) for one in model.modules()):
                 asked.append(_Question(model, args, kwargs, shape, lengths))

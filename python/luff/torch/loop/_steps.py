@@ -163,6 +163,7 @@ class Steps(StepContext):
             self.evidence.causal.begins(number)
             self.evidence.mixing.begins(number)
             self.evidence.padding.begins(number)
+            self.evidence.inputs.begins(number)
         self._begin(step)
         return step
 

@@ -29,6 +29,7 @@ constexpr const char* kName = "SampleMixing";
 constexpr std::size_t kMaxCauses = 64;
 constexpr std::int64_t kLastStep = 64;  // of what shapes and sums show
 constexpr double kAcross = 1e-3;        // of the outputs' spread: more than rounding
+constexpr double kPlaced = 1e-2;        // likewise
 constexpr double kPadded = 1;           // of the outputs' spread: as far as rows differ from each other
 
 struct Limits {
@@ -55,6 +56,7 @@ class SampleMixing final : public KeptRule {
     Asked(view, sink);  // answers come when a child has them, at any step
     Reshaped(view, sink);
     Padded(view, sink);
+    Placed(view, sink);
     if (info.mode_step > kLastStep) return;
     modules_.OnStep(view);
     const std::vector<LossCall>& calls = reader_.Read(view);
@@ -192,6 +194,39 @@ class SampleMixing final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Reports a model that gives one sample another answer in each place of the batch, though the other samples
+  // do not matter to it: it was asked, in evaluation mode.
+  void Placed(const StepView& view, Sink& sink) {
+    for (const auto& answer : view.index.json_events("inputs")) {
+      const double placed = NumberIn(*answer, "placed");
+      const double rows = NumberIn(*answer, "rows"), answers = NumberIn(*answer, "answers");
+      if (!(placed > kPlaced && answers > rows / 2 && rows >= 1) || !told_.insert("place").second) continue;
+      Finding finding = FindingAt(kName, "place", view, TensorAt{format::kNoId});
+      finding.since_step = 0;
+      finding.what = "the model's answer for a sample depends on the sample's place in the batch";
+      finding.why = fmt::format(
+          "given one sample in all {:g} places, it gives {:g} answers, {:.2g} of the outputs' spread apart, "
+          "in "
+          "evaluation mode; the other samples do not matter to it: positions are counted along the batch, "
+          "and "
+          "the places of a sequence are not told apart",
+          rows, answers, placed);
+      finding.remedy =
+          "add positions along the axis of the sequence: with inputs of (batch, length, width), "
+          "pe[:, :x.size(1)] "
+          "where pe has the shape (1, length, width), or embeddings of arange(x.size(1))";
+      finding.causes = {"a positional encoding for (length, batch, width) in a model with batch_first=True",
+                        "arange(x.size(0)) in the place of x.size(1)"};
+      finding.evidence = {{"apart", placed}, {"answers", answers}, {"rows", rows}};
+      finding.threshold = fmt::format(
+          "more than {:g} of the outputs' spread, and more answers than half of the places, asked of the "
+          "model "
+          "itself (Luff)",
+          kPlaced);
+      sink.Report(std::move(finding));
+    }
+  }
+
   // The sizes of a shape of at most 8 axes, as "2, 32, 16"; "" if there is none.
   static std::string ShapeIn(const nlohmann::json& event, const char* name) {
     const nlohmann::json& list = ListIn(event, name);
@@ -323,8 +358,8 @@ class SampleMixing final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
-  spec.version = 3;  // 2: cause "reshape"; 3: "padding"
-  spec.summary = "outputs that depend on the other samples of the batch";
+  spec.version = 4;  // 2: cause "reshape"; 3: "padding"; 4: "place"
+  spec.summary = "outputs that depend on the other samples of the batch, or on a sample's place in it";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();
     needs.push_back({.collection = "sequence_inputs",

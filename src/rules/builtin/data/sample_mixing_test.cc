@@ -153,5 +153,23 @@ TEST(SampleMixing, AnswersThatDependOnPadding_AreTold_WhereBatchesHaveUnlikeLeng
   EXPECT_TRUE(Padded("1.6", true, 3, "\"x\"").empty());
 }
 
+std::vector<Finding> Placed(const std::string& numbers) {
+  FakeTrial trial;
+  for (int step = 0; step < 5; ++step) trial.Step().Loss(1);
+  trial.EventJson(R"({"kind": "inputs", "step": 2, "rows": 16)" + numbers + "}");
+  return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+}
+
+TEST(SampleMixing, AnswersThatDependOnThePlaceInTheBatch_AreTold) {
+  const auto findings = Placed(R"(, "placed": 0.8, "answers": 16)");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "place");
+  EXPECT_NE(findings[0].remedy.find("x.size(1)"), std::string::npos);
+  EXPECT_TRUE(Placed(R"(, "asked": true)").empty());
+  EXPECT_TRUE(Placed(R"(, "placed": 1e-4, "answers": 16)").empty());
+  EXPECT_TRUE(Placed(R"(, "placed": 0.8, "answers": 2)").empty());  // halves of a batch, each in its own way
+  EXPECT_TRUE(Placed(R"(, "placed": 0.8)").empty());
+}
+
 }  // namespace
 }  // namespace luff::rules::sample_mixing_test

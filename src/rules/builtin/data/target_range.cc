@@ -350,9 +350,14 @@ class TargetRange final : public KeptRule {
       range = RangeOfOperation(maker);  // the graph says so
       tail = {maker, true};
     }
+    if (const auto clamp = makers_.ClampOf(call); regression && clamp) {
+      range = Range{clamp->first, clamp->second};
+      tail = {"clamp", true};
+    }
     if (regression && !range) JudgeHeld(view, call, kind, sink);
     if (!range || !kind->inside) return;
-    const double span = std::isfinite(range->high) ? range->high - range->low : 0;
+    const double span =
+        std::isfinite(range->high) && std::isfinite(range->low) ? range->high - range->low : 0;
     for (const double x : call.output.values) {
       kind->inside = kind->inside && x >= range->low - 1e-6 && x <= range->high + 1e-6;
       kind->at_bound += x <= range->low + 0.02 * span || x >= range->high - 0.02 * span ? 1 : 0;
@@ -361,7 +366,8 @@ class TargetRange final : public KeptRule {
       kind->beyond += y < range->low - 0.05 * span - 1e-6 || y > range->high + 0.05 * span + 1e-6 ? 1 : 0;
     kind->reach_targets += static_cast<std::int64_t>(call.target.values.size());
     const double share = static_cast<double>(kind->beyond) / static_cast<double>(kind->reach_targets);
-    if (!kind->inside || kind->reach_targets < limits_.targets || share < limits_.share) return;
+    const double least = tail.type == "clamp" ? std::max(limits_.share, kHeldShare) : limits_.share;
+    if (!kind->inside || kind->reach_targets < limits_.targets || share < least) return;
     // A module that was only registered last need not run last: then outputs must also have reached the
     // bound.
     if (!tail.certain && (kind->reach_targets < 4 * limits_.targets || kind->at_bound < 8)) return;
@@ -489,7 +495,7 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<TargetRange>(limits), BoostedTargetRange()));
   });
-  spec.version = 7;  // 5: constant columns; 6: "scaled_twice"; 7: of boosting
+  spec.version = 7;  // 5: constant columns; 6: "scaled_twice"; 7: of boosting, clamps
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -94,7 +94,8 @@ FakeTrial RegressionStory(const char* last, double scale) {
 
 // A regression whose outputs are `output` of a normal number. Its last module is unknown.
 std::vector<Finding> Bounded(const std::function<double(double)>& output, double scale,
-                             const std::string& made_by = "", int call = 0) {
+                             const std::string& made_by = "", int call = 0,
+                             const std::string& clamped = "null") {
   FakeTrial trial;
   std::mt19937 random(3);
   std::normal_distribution<double> normal;
@@ -108,7 +109,7 @@ std::vector<Finding> Bounded(const std::function<double(double)>& output, double
     testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
     if (step == 0)
       trial.EventJson(R"({"kind": "loss_input", "loss": "MSELoss", "call": )" + std::to_string(call) +
-                      R"(, "made_by": ")" + made_by + "\"}");
+                      R"(, "made_by": ")" + made_by + R"(", "clamped": )" + clamped + "}");
   }
   return FindingsOf(trial);
 }
@@ -122,6 +123,21 @@ TEST(TargetRange, TargetsThatTheLastOperationCannotGive_AreTold) {
   EXPECT_TRUE(Bounded(softplus, 3).empty());                                // nobody knows what bounds them
   EXPECT_TRUE(Bounded([](double x) { return x; }, 3, "softplus").empty());  // outputs beyond its range
   EXPECT_TRUE(Bounded(softplus, 3, "softplus", 1).empty());                 // an event of another call
+}
+
+TEST(TargetRange, TargetsThatAClampCutsOff_AreTold) {
+  const auto clamp = [](double x) { return std::clamp(x, -2.0, 2.0); };
+  const auto findings = Bounded(clamp, 3, "", 0, "[-2, 2]");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "out_of_reach");
+  EXPECT_NE(findings[0].why.find("clamp"), std::string::npos);
+  EXPECT_EQ(Bounded(clamp, 3, "", 0, "[null, 2]").size(), 1U);
+  EXPECT_TRUE(Bounded(clamp, 0.5, "", 0, "[-2, 2]").empty());  // targets within
+  EXPECT_TRUE(Bounded(clamp, 3).empty());                      // nobody knows what bounds them
+  EXPECT_TRUE(Bounded(clamp, 3, "", 0, "[-100, 100]").empty());
+  EXPECT_TRUE(Bounded([](double x) { return 3 * x; }, 3, "", 0, "[-2, 2]").empty());  // added to later
+  for (const char* broken : {"[2]", "7", "[\"a\", {}]", "[[1], null]"})
+    EXPECT_TRUE(Bounded(clamp, 0.5, "", 0, broken).empty()) << broken;
 }
 
 TEST(TargetRange, OutputsThatAFunctionBounds_AreTold_OthersAreSilent) {

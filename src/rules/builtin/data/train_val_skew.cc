@@ -521,8 +521,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<TrainValSkew>(limits), BoostedTrainValSkew()));
   });
-  spec.version =
-      8;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting, places, ids
+  spec.version = 8;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of
+                     // boosting, places, ids
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "rules/facts/json_event.h"
+#include "rules/facts/noisy_teacher.h"
 #include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -43,6 +44,7 @@ class ModeMismatch final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.superseded) return;
     loaded_ = loaded_ || !view.index.json_events("load_state_dict").empty();
+    if (const auto found = teacher_.OnStep(view)) TellTeacher(view, *found, sink);
     if (view.rows.info.mode == query::Mode::kTrain) {
       Train(view, sink);
     } else if (view.rows.info.mode == query::Mode::kEval) {
@@ -63,6 +65,7 @@ class ModeMismatch final : public KeptRule {
     io("dropping", dropping_);
     io("dropped_at", dropped_at_);
     io("dropping_told", dropping_told_);
+    io("teacher", teacher_);
   }
 
  private:
@@ -354,7 +357,28 @@ class ModeMismatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  static void TellTeacher(const StepView& view, const NoisyTeacher::Found& found, Sink& sink) {
+    Finding finding = FindingAt(kName, "teacher", view, TensorAt{format::kNoId});
+    finding.tensor = found.teacher;
+    finding.since_step = found.since;
+    finding.what = fmt::format("{} gives its answers in training mode", found.teacher);
+    finding.why = fmt::format(
+        "for {} updates it was asked without gradients about the batches that another model is trained on; "
+        "its "
+        "weights stand still, and its dropout or batch normalisation is in training mode: its answers are "
+        "drawn "
+        "anew each time, or depend on the batch, and its statistics move",
+        found.updates);
+    finding.remedy = fmt::format("call eval() on it ({}) before it is asked", found.teacher);
+    finding.causes = {"eval() is missing on a teacher or a reference",
+                      "train() was called on a module that holds it"};
+    finding.evidence = {{"updates", found.updates}};
+    finding.threshold = fmt::format("a fact, {} updates in a row (Luff)", NoisyTeacher::kUpdates);
+    sink.Report(std::move(finding));
+  }
+
   const Limits limits_;
+  NoisyTeacher teacher_;
   std::map<std::uint32_t, Model> models_;  // by number
   std::int64_t steps_ = 0;                 // TRAIN steps
   Anchor last_;
@@ -369,7 +393,7 @@ class ModeMismatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
-  spec.version = 6;  // 4: cause "dropout"; 5: models that are made anew; 6: three of them
+  spec.version = 7;  // 4: cause "dropout"; 5: models that are made anew; 6: three of them; 7: "teacher"
   spec.aliases = {"BatchNormStats"};
   spec.summary = "training in evaluation mode, or evaluation in training mode";
   return spec;

@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_input.h"
 #include "rules/facts/model_tail.h"
@@ -167,9 +168,11 @@ bool AreDrawn(double count, double of, double p, bool at_most) {
 // Whether a dropout of `p` has worked on scores last: so many are exactly 0, and what is left has both signs.
 // Scores that a script masks are other ones: whole rows that pad, columns, or as many as have no label.
 bool Dropped(const SampleValues& output, double p) {
-  if (output.shape.size() != 2 || output.shape[0] < 8 || output.shape[1] < 1 || !(p > 0 && p < 1))
+  const std::size_t axes = output.shape.size();
+  if (axes < 1 || axes > 2 || output.shape[0] < 8 || output.shape.back() < 1 || !(p > 0 && p < 1))
     return false;
-  const auto columns = static_cast<std::size_t>(output.shape[1]), rows = output.values.size() / columns;
+  const auto columns = axes < 2 ? std::size_t{1} : static_cast<std::size_t>(output.shape[1]);
+  const std::size_t rows = output.values.size() / columns;
   std::vector<std::size_t> zeros(columns, 0);
   double all = 0, whole_rows = 0;
   bool above = false, below = false;
@@ -194,6 +197,38 @@ bool Dropped(const SampleValues& output, double p) {
 
 constexpr double kBeyondShares = 1e-3;  // of a probability, by rounding in half precision
 constexpr double kSmoothing = 0.5;      // above it, what is smoothed in outweighs the label
+constexpr Breach kDroppedNumbers = {
+    "dropout_before_scores", "gets predictions of which dropout has set some to 0",
+    "0 is an answer, too: which rows get it is drawn anew at each step, and the others are scaled up",
+    "put the dropout before the last layer, not behind it", false};
+constexpr Breach kBounded = {
+    "bounded_scores", "gets cosines that hardly differ from each other",
+    "cosines lie between -1 and 1, and with the constant that they are multiplied by even the best answer "
+    "leaves most of the loss that an ignorant one has",
+    "divide the cosines by a temperature of 0.05 to 0.5 in the place of multiplying by it, or multiply them "
+    "by 10 or more",
+    false};
+constexpr double kLeft = 0.85;  // of the loss of an ignorant answer that the best one leaves
+
+// Whether scores that are at most `bound` in size leave most of the loss even where they are best: with n
+// classes to choose from ln(1 + (n - 1) exp(-2 bound)) of ln(n). Scores far below are masked, and no choice.
+bool LeavesMost(const ClassRows& m, double bound) {
+  constexpr double kMasked = -1e3;
+  double left = 0, ignorant = 0;
+  for (std::size_t row = 0; row < m.rows; ++row) {
+    double choices = 0;
+    for (std::size_t i = 0; i < m.classes; ++i) {
+      const double score = m.scores[row * m.classes + i];
+      const bool within = std::abs(score) <= 1.02 * bound;  // rounding, to bfloat16 too
+      if (!within && !(score < kMasked)) return false;
+      choices += within ? 1 : 0;
+    }
+    if (choices < 2) return false;
+    left += std::log1p((choices - 1) * std::exp(-2 * bound));
+    ignorant += std::log(choices);
+  }
+  return m.rows > 0 && left > kLeft * ignorant;
+}
 
 double Tolerance(DType dtype) {
   return dtype == DType::kBFloat16 ? 3e-2 : dtype == DType::kFloat16 ? 5e-3 : 2e-4;
@@ -227,10 +262,14 @@ class LossInputContract final : public KeptRule {
     modules_.OnStep(view);
     makers_.OnStep(view);
     Signs(view, sink);
+    Exchanged(view, sink);
     Ctc(view, sink);
     Optax(view, sink);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
+      // What stands in the place of the output says nothing of it.
+      if (const auto at = exchanged_.find(call.key); at != exchanged_.end() && at->second.since >= 0)
+        continue;
       Kind& kind = kinds_[call.key];
       if (kind.clean >= kClean && kind.outside) continue;
       const Recognition found = reader_.Recognise(call);
@@ -252,6 +291,7 @@ class LossInputContract final : public KeptRule {
     io("reader", reader_);
     io("makers", makers_);
     io("signs", signs_, LossReader::kMaxKinds);
+    io("exchanged", exchanged_, LossReader::kMaxKinds);
     io("ctc", ctc_, LossReader::kMaxKinds);
     io("optax", optax_, LossReader::kMaxKinds);
   }
@@ -296,6 +336,37 @@ class LossInputContract final : public KeptRule {
       io("high", high);
     }
   };
+
+  // Labels in the place of answers, and the reverse, as the event `loss_exchanged` tells. Told at once: the
+  // first update may make the weights NaN.
+  void Exchanged(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("loss_exchanged")) {
+      const auto loss = event->find("loss");
+      const double call = NumberIn(*event, "call");
+      if (!(call >= 0 && call < 64) || loss == event->end() || !loss->is_string()) continue;
+      const std::string kind = loss->get<std::string>();
+      const std::string key = KeyOfCall(kind, static_cast<std::size_t>(call));
+      if (exchanged_.size() >= LossReader::kMaxKinds && !exchanged_.contains(key)) continue;
+      Sign& sign = exchanged_[key];
+      const bool wrong = FlagIn(*event, "exchanged");
+      if (!wrong && sign.told) sink.Heal("arguments_exchanged", kind, view.rows.info.mode_step);
+      sign = {.kind = kind, .since = wrong ? view.rows.info.mode_step : -1, .told = wrong};
+      if (!wrong) continue;
+      Finding finding = FindingAt(kName, "arguments_exchanged", view, TensorAt{format::kNoId});
+      finding.tensor = sign.kind;
+      finding.since_step = sign.since;
+      finding.what = fmt::format("{} gets its arguments in the other order", sign.kind);
+      finding.why =
+          "the first, where answers are expected, holds only zeros and ones and has no gradient; the second, "
+          "the "
+          "target, is what the model has computed: the loss is another function, which the right answer does "
+          "not make small";
+      finding.remedy = "swap them: the output of the model first, then the labels";
+      finding.causes = {"arguments in the wrong order"};
+      finding.threshold = "a fact of the call (Luff)";
+      sink.Report(std::move(finding));
+    }
+  }
 
   // Targets of 0 and 1 for a loss that takes -1 and 1, as the event `loss_target` tells.
   void Signs(const StepView& view, Sink& sink) {
@@ -413,6 +484,7 @@ class LossInputContract final : public KeptRule {
             ((*low >= 0 && AllSumsAre(rows, false, false, 1, tolerance)) ||
              AllSumsAre(rows, false, true, 0, tolerance)))
           return kBatchAxis;
+        if (NamesAnswers(call) && LeavesMost(rows, makers_.BoundOf(call))) return kBounded;
         return Limited(call, found.formula, *low, *high, values.size(), kind);
       }
       case Formula::kNll: {
@@ -443,7 +515,7 @@ class LossInputContract final : public KeptRule {
             std::isnan(call.target.values.empty() ? 0 : call.target.values[0]))
           return kSwappedKl;
         return OfDivergence(call, *low, *high, tolerance);
-      default: return {};
+      default: return IsRegression(found.formula) && IsDropped(call) ? kDroppedNumbers : Breach();
     }
   }
 
@@ -471,7 +543,7 @@ class LossInputContract final : public KeptRule {
   }
   static bool IsActivation(const std::string& made_by) {
     return made_by == "relu" || made_by == "tanh" || made_by == "gelu" || made_by == "silu" ||
-           made_by == "softplus";
+           made_by == "softplus" || made_by == "clamp";
   }
 
   static Breach OfDivergence(const LossCall& call, double low, double high, double tolerance) {
@@ -502,13 +574,17 @@ class LossInputContract final : public KeptRule {
     return {};
   }
 
+  // Whether the module that was registered last is a dropout, and has worked on the output last.
+  bool IsDropped(const LossCall& call) const {
+    return makers_.Of(call).empty() && TailOf(modules_).type.starts_with("Dropout") &&
+           Dropped(call.output, modules_.modules().back().Number("p").value_or(0));
+  }
+
   // What the graph says is a fact; without it, the values must tell.
   Breach Limited(const LossCall& call, Formula formula, double low, double high, std::size_t count,
                  Kind* kind) const {
     const std::string maker = makers_.Of(call);
-    if (maker.empty() && TailOf(modules_).type.starts_with("Dropout") &&
-        Dropped(call.output, modules_.modules().back().Number("p").value_or(0)))
-      return kDropped;
+    if (IsDropped(call)) return kDropped;
     if (formula == Formula::kCrossEntropy && !NamesAnswers(call)) return {};
     if (maker == "sigmoid" || maker == "softmax") return kSigmoidFirst;
     if (IsActivation(maker)) return kActivationFirst;
@@ -570,10 +646,10 @@ class LossInputContract final : public KeptRule {
   LossReader reader_;
   ModelModules modules_;  // read from the run, not saved
   LossInputMakers makers_;
-  std::map<std::string, Kind> kinds_;  // by key of the call
-  std::map<std::string, Sign> signs_;  // likewise
-  std::set<std::string> optax_;        // losses that were told of
-  std::map<std::string, Broken> ctc_;  // by place of the call and word of the event
+  std::map<std::string, Kind> kinds_;              // by key of the call
+  std::map<std::string, Sign> signs_, exchanged_;  // likewise
+  std::set<std::string> optax_;                    // losses that were told of
+  std::map<std::string, Broken> ctc_;              // by place of the call and word of the event
 };
 
 }  // namespace
@@ -582,7 +658,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
   // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets;
-  // 8: Keras' losses of probabilities, Optax'
+  // 8: Keras' losses of probabilities, Optax', "arguments_exchanged", "bounded_scores",
+  // dropout behind numbers
   spec.version = 8;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";

@@ -292,6 +292,7 @@ TEST(LossInputContract, TwoInARow_AreAFactOfTheGraph) {
   EXPECT_EQ(cause("log_softmax", "softmax"), "squashed_twice");
   EXPECT_EQ(cause("log_softmax", "sigmoid"), "squashed_twice");
   EXPECT_EQ(cause("log_softmax", "relu"), "activation_before_scores");
+  EXPECT_EQ(cause("clamp", ""), "activation_before_scores");
   EXPECT_EQ(cause("sigmoid", "relu"), "sigmoid_before_logits");  // which is one too many already
   EXPECT_EQ(cause("log_softmax", ""), "");
   EXPECT_EQ(cause("log_softmax", "log_softmax"), "");  // changes nothing
@@ -456,6 +457,110 @@ TEST(LossInputContract, WhatCtcCannotLearnFrom_IsNamed) {
   later.back() = R"("short")";
   EXPECT_EQ(told(later).size(), 1U);
   EXPECT_TRUE(told(std::vector<std::string>(4, "1, null")).empty());
+}
+
+// Scores of 8 rows and 8 partners: cosines times `factor`, of which those of a row with itself may be masked.
+FakeTrial Cosines(double factor, double told, double masked = 0, std::size_t classes = 8) {
+  FakeTrial trial;
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> cosine(-0.9, 0.9);
+  for (int step = 0; step < 8; ++step) {
+    Batch batch;
+    for (std::size_t i = 0; i < 8; ++i) {
+      for (std::size_t c = 0; c < classes; ++c)
+        batch.scores.push_back(masked != 0 && i == c ? masked : factor * cosine(random));
+      batch.ids.push_back(static_cast<double>((i + 1) % classes));
+    }
+    testing::TellClasses(&trial, batch, classes);
+    if (step == 0)
+      trial.EventJson(
+          R"({"kind": "loss_input", "loss": "CrossEntropyLoss", "call": 0, "made_by": "", "bound": )" +
+          std::to_string(told) + "}");
+  }
+  return trial;
+}
+
+TEST(LossInputContract, CosinesTimesATemperature_AreTold) {
+  const auto findings = FindingsOf(Cosines(0.1, 0.1));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "bounded_scores");
+  EXPECT_NE(findings[0].remedy.find("temperature"), std::string::npos);
+  EXPECT_EQ(FindingsOf(Cosines(0.1, 0.1, -1e9)).size(), 1U);
+  EXPECT_EQ(FindingsOf(Cosines(0.1, 0.1, 0, 2)).size(), 1U);
+}
+
+TEST(LossInputContract, CosinesThatCanTellApart_AreSilent) {
+  EXPECT_TRUE(FindingsOf(Cosines(10, 10)).empty());
+  EXPECT_TRUE(FindingsOf(Cosines(2, 2, -1e9)).empty());
+  EXPECT_TRUE(FindingsOf(Cosines(1, 1)).empty());          // without a temperature: weak, and it learns
+  EXPECT_TRUE(FindingsOf(Cosines(0.1, 0)).empty());        // of a young model, which may grow
+  EXPECT_TRUE(FindingsOf(Cosines(1, 0.1)).empty());        // something was added
+  EXPECT_TRUE(FindingsOf(Cosines(0.1, 0.1, -5)).empty());  // a margin, no mask
+}
+
+FakeTrial InOrder(const std::vector<bool>& exchanged) {
+  FakeTrial trial = Story([](auto*) {}, 12);
+  for (std::size_t step = 0; step < exchanged.size(); ++step)
+    trial.steps()[2 * step].event_json.push_back(
+        std::string(R"({"kind": "loss_exchanged", "loss": "BCELoss", "call": 0, "exchanged": )") +
+        (exchanged[step] ? "true}" : "false}"));
+  return trial;
+}
+
+TEST(LossInputContract, LabelsInThePlaceOfOutputs_SayNothingElse) {
+  FakeTrial trial = BinaryStory(0.01, 0.99, 40, "Sigmoid");
+  EXPECT_EQ(FindingsOf(trial).size(), 1U);
+  trial.steps()[0].event_json.push_back(
+      R"({"kind": "loss_exchanged", "loss": "HandBCE", "call": 0, "exchanged": true})");
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "arguments_exchanged");
+}
+
+TEST(LossInputContract, LabelsInThePlaceOfOutputs_AreTold) {
+  const auto findings = FindingsOf(InOrder({true}));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "arguments_exchanged");
+  EXPECT_EQ(findings[0].tensor, "BCELoss");
+  EXPECT_EQ(findings[0].step, 0);
+  EXPECT_FALSE(findings[0].healed);
+  EXPECT_TRUE(FindingsOf(InOrder({})).empty());
+  const auto mended = FindingsOf(InOrder({true, false}));
+  ASSERT_EQ(mended.size(), 1U);
+  EXPECT_TRUE(mended[0].healed);
+}
+
+// Predictions of one number for each of 64 rows, behind a model that ends with `last`.
+FakeTrial Numbers(const std::string& last, bool drawn, bool positive = false) {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [
+    {"path": "", "type": "Net"}, {"path": "fc", "type": "Linear"},
+    {"path": "last", "type": ")" +
+                                 last + R"(", "settings": {"p": 0.25}}]}]})");
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 8; ++step) {
+    std::vector<double> outputs(64), targets(64);
+    double error = 0;
+    for (std::size_t i = 0; i < 64; ++i) {
+      outputs[i] = positive ? std::abs(normal(random)) : normal(random);
+      targets[i] = normal(random);
+      if (drawn && normal(random) > 0.6745) outputs[i] = 0;
+      error += (outputs[i] - targets[i]) * (outputs[i] - targets[i]) / 64;
+    }
+    testing::TellPairs(&trial, "MSELoss", error, outputs, targets);
+  }
+  return trial;
+}
+
+TEST(LossInputContract, DropoutBehindTheLastLayerOfARegression_IsTold) {
+  const auto findings = FindingsOf(Numbers("Dropout", true));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "dropout_before_scores");
+  EXPECT_NE(findings[0].what.find("predictions"), std::string::npos);
+  EXPECT_TRUE(FindingsOf(Numbers("Dropout", false)).empty());       // registered last, used before
+  EXPECT_TRUE(FindingsOf(Numbers("Linear", true)).empty());         // zeros of a script
+  EXPECT_TRUE(FindingsOf(Numbers("Dropout", true, true)).empty());  // of a ReLU, perhaps
 }
 
 }  // namespace

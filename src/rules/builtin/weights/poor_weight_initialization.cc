@@ -177,18 +177,21 @@ class Luff final : public KeptRule {
     if (captures_ == 0 && !done_) Widths(view);
     std::vector<std::pair<double, query::TensorId>> gains;
     std::uint32_t worker = 0;
+    bool ruined =
+        false;  // weights are not finite: what was seen at the start is the cause, and waits no more
     for (const auto& [entry, tensor] : view.index.units(Role::kWeight)) {
       if (entry.counts.axis == UnitAxis::kLast || entry.counts.sum.empty()) continue;
       if (gains.empty()) worker = entry.worker;
       if (entry.worker != worker) continue;
       const Summary* all = view.memo.SummaryOf(view, entry.tensor, entry.worker);
+      ruined = ruined || (all != nullptr && all->finite_count() != all->count);
       if (all == nullptr || all->count == 0 || all->finite_count() != all->count) continue;
       const double inputs = static_cast<double>(entry.counts.sum.size());
       gains.emplace_back(std::sqrt(all->sum_sq / static_cast<double>(all->count) * inputs), entry.tensor);
     }
-    if (gains.empty() || done_) return;
-    if (captures_++ == 0) Judge(view, gains);
-    if (captures_ < limits_.captures || lead_.empty()) return;
+    if ((gains.empty() && !ruined) || done_) return;
+    if (captures_++ == 0 && !ruined) Judge(view, gains);
+    if ((captures_ < limits_.captures && !ruined) || lead_.empty()) return;
     done_ = true;
     Finding finding = FindingAt(kName, "scale", view, TensorAt{format::kNoId, worker});
     finding.tensor = lead_;
@@ -315,7 +318,8 @@ RuleSpec Spec() {
     if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(inputs), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.version = 3;  // 2: outputs behind normalisation, of regressions; 3: their own spread
+  spec.version =
+      4;  // 2: outputs behind normalisation, of regressions; 3: their own spread; 4: ruined weights
   spec.summary = "weights that are initialised far too large";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) {

@@ -73,6 +73,25 @@ TEST(PoorWeightInitialization, OneLayerFarTooLarge_WarnsAtTheFourthCapture) {
               1e-9);
 }
 
+TEST(PoorWeightInitialization, WeightsThatAreRuinedByThem_AreToldAtOnceBeneathWhatTheyDid) {
+  FakeTrial ruined, usual;
+  for (int step = 0; step < 3; ++step) {
+    const double then = step == 0 ? 200 : NAN;
+    Matrix(ruined.Step().Loss(step == 0 ? HUGE_VAL : NAN), "a.weight", {{then, -190}, {-210, 180}});
+    Matrix(usual.Step().Loss(step == 0 ? HUGE_VAL : NAN), "a.weight",
+           {{step == 0 ? 0.4 : NAN, -0.4}, {0.4, 0.4}});
+  }
+  const auto findings = FindingsOf(ruined, "NonFinite,PoorWeightInitialization", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[1].rule, "PoorWeightInitialization");
+  EXPECT_EQ(findings[1].step, 1);
+  EXPECT_EQ(findings[1].severity, Severity::kWarn);
+  EXPECT_EQ(findings[1].leader, findings[0].id);
+  const auto others = FindingsOf(usual, "NonFinite,PoorWeightInitialization", ParameterSet::kLuff);
+  ASSERT_EQ(others.size(), 1U);
+  EXPECT_EQ(others[0].rule, "NonFinite");
+}
+
 TEST(PoorWeightInitialization, TwoLayersTooLargeTogether_AreFound_OneWithAUsualOneIsNot) {
   FakeTrial both;
   FakeTrial first;
