@@ -41,6 +41,7 @@ MachineTimes ParseStatUntrusted(std::string_view text, std::int64_t tick_ns) {
     std::string_view line = TakeLine(&text);
     const std::string_view key = TakeWord(&line);
     if (key == "ctxt") times.context_switches = TakeNumber(&line);
+    if (key == "processes") times.started = TakeNumber(&line);
     if (!key.starts_with("cpu") || times.cores.size() > kMaxCores) continue;
     CoreTime core;
     if (key.size() > 3) {
