@@ -81,43 +81,63 @@ def _measured(words: list[str]) -> tuple[float, float, float]:
     return usage.ru_utime + usage.ru_stime, time.monotonic() - began, usage.ru_maxrss * 1024 / 1e6
 
 
-def large(steps: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Measures `luff profile` and the exports of a run of so many steps."""
+def _make(run: Path, steps: int) -> None:
+    """Makes a run of so many steps with six phases each."""
     from luff import _core
     from luff._codes import EndReason, Mode, Phase
 
-    folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
-    run = folder / "run"
     numbers = [int(Phase[name.upper()]) for name in _PHASES]
+    session = _core.Session.open(str(run), config_json="{}")
+    train = int(Mode.TRAIN)
+    for step in range(steps):
+        session.begin_step(train, step)
+        for number in numbers:
+            _core.enter_phase(number)
+            _core.leave_phase(number)
+        session.end_step(train, step, step, step)
+        if step % 256 == 0:
+            session.flush(60.0)  # else steps would be dropped
+    session.flush(60.0)
+    dropped = session.health()["counters"]["dropped_steps"]
+    session.close(int(EndReason.COMPLETED), 60.0)
+    if dropped:
+        raise SystemExit(f"{dropped} of {steps} steps were dropped: the run is smaller than it should be")
+
+
+def large(steps: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Measures `luff profile` and the export to Perfetto of a run of so many steps, and of one of a quarter of them."""
+    folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
     results: list[dict[str, Any]] = []
     gates: list[dict[str, Any]] = []
+    memory: dict[str, list[float]] = {}
     try:
-        session = _core.Session.open(str(run), config_json="{}")
-        train = int(Mode.TRAIN)
-        for step in range(steps):
-            session.begin_step(train, step)
-            for number in numbers:
-                _core.enter_phase(number)
-                _core.leave_phase(number)
-            session.end_step(train, step, step, step)
-            if step % 256 == 0:
-                session.flush(60.0)  # else steps would be dropped
-        session.flush(60.0)
-        dropped = session.health()["counters"]["dropped_steps"]
-        session.close(int(EndReason.COMPLETED), 60.0)
-        if dropped:
-            raise SystemExit(f"{dropped} of {steps} steps were dropped: the run is smaller than it should be")
-        for name, words, cpu_limit, memory_limit in (
-            ("profile", ["profile", str(run)], 2, 200),
-            ("export to perfetto", ["export", str(run), str(folder / "trace"), "--to", "perfetto"], 10, 200),
-        ):
-            cpu_s, wall_s, megabytes = _measured([luff_command(), *words])
-            print(
-                f"luff {name}, {steps} steps: {cpu_s:.2f} s of CPU time, {wall_s:.2f} s, at most {megabytes:.0f} MB"
-            )
-            results.append({"part": "large", "what": name, "steps": steps, "cpu_s": cpu_s, "mb": megabytes})
-            gates.append(gate(f"luff {name}: s", _exact(cpu_s), cpu_limit))
-            gates.append(gate(f"luff {name}: MB", _exact(megabytes), memory_limit))
+        for size in (steps // 4, steps):
+            run = folder / f"run-{size}"
+            _make(run, size)
+            for name, words, cpu_limit, memory_limit in (
+                ("profile", ["profile", str(run)], 2, 200),
+                ("export to perfetto", ["export", str(run), f"{run}.trace", "--to", "perfetto"], 10, 200),
+            ):
+                cpu_s, wall_s, megabytes = _measured([luff_command(), *words])
+                print(
+                    f"luff {name}, {size} steps: {cpu_s:.2f} s of CPU time, {wall_s:.2f} s, at most {megabytes:.0f} MB"
+                )
+                results.append(
+                    {"part": "large", "what": name, "steps": size, "cpu_s": cpu_s, "mb": megabytes}
+                )
+                memory.setdefault(name, []).append(megabytes)
+                if size == steps:
+                    gates.append(gate(f"luff {name}: s", _exact(cpu_s), cpu_limit))
+                    gates.append(gate(f"luff {name}: MB", _exact(megabytes), memory_limit))
+            shutil.rmtree(run)
+        small, whole = memory["export to perfetto"]
+        print(
+            f"luff export to perfetto: {whole / small:.2f} times the memory for four times the steps, "
+            f"{1e6 * (whole - small) / (steps - steps // 4):.0f} bytes a step"
+        )
+        gates.append(
+            gate("luff export to perfetto: memory of four times the steps", _exact(whole / small), 1.1)
+        )
         print(f"  {', '.join(say(one['ok']) for one in gates)}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,8 @@
 #include "luff/rules/finding.h"
 
 /// Writes where the time of a run went as a trace, for Perfetto and Chrome, with the operators of the steps
-/// that were traced. One step, one series of samples, or one of these traces is held in memory.
+/// that were traced. One step, one series of samples, or one of these traces is held in memory, beside what
+/// the trial holds of all steps.
 namespace luff::cli {
 
 /// Which part of a run to draw.

@@ -42,7 +42,12 @@ class Board {
     using is_transparent = void;
   };
   std::unordered_map<std::string, std::uint32_t, Hash, std::equal_to<>> ids_;
-  std::size_t written_ = 0;                        // definitions
+  static constexpr std::size_t kUsualMoments = 10;  // of a block: memory is taken at once for so many
+  std::size_t written_ = 0;                         // definitions
+  /// By series: the one that was asked for after it last. Sources ask in the same order at most moments, so
+  /// that a comparison finds what else would take a hash.
+  std::vector<std::uint32_t> after_;
+  std::uint32_t last_ = 0;
   std::vector<std::int64_t> now_;                  // by series
   std::vector<std::vector<std::int64_t>> values_;  // by series, then moment; may be shorter
   std::vector<std::int64_t> mono_ns_;

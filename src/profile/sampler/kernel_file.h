@@ -25,12 +25,13 @@ class KernelFile {
   /// The text now, at most 1 MiB of it; "" if it cannot be read. Lives until the next Read() of any file in
   /// this thread.
   [[nodiscard]] std::string_view Read();
+  /// Gives the descriptor back; the next Read() opens the file again.
+  void Close() noexcept;
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] SourceState state() const noexcept { return state_; }
   [[nodiscard]] int error() const noexcept { return error_; }  // errno, of kAbsent, kDenied and kFailed
 
  private:
-  void Close() noexcept;
   void Fail(int error) noexcept;
   std::string path_;
   int fd_ = -1;

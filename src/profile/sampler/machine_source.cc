@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "profile/system/machine_text.h"
 #include "profile/system/text.h"
 
 namespace luff::profile {
@@ -41,6 +40,7 @@ void MachineSource::Cores(Board* board) {
       busy_[at] = board->Series("cpu." + std::to_string(at) + ".busy", kNs, SeriesKind::kCounter);
     board->Set(busy_[at], core.busy);
   }
+  started_ = times.started;
   board->Set("cpu.context_switches", SeriesUnit::kNumber, SeriesKind::kCounter, times.context_switches);
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "profile/sampler/source.h"
+#include "profile/system/machine_text.h"
 
 namespace luff::profile {
 
@@ -12,12 +13,15 @@ class MachineSource final : public Source {
   explicit MachineSource(const std::string& root);
   void Sample(std::uint64_t tick, Board* board) override;
   void Report(std::vector<SourceReport>* reports) const override;
+  /// How many processes and threads the machine had started at the last Sample().
+  [[nodiscard]] Counted started() const noexcept { return started_; }
 
  private:
   void Cores(Board* board);
   KernelFile stat_, meminfo_, vmstat_, diskstats_, net_, snmp_;
   const std::int64_t tick_ns_, page_bytes_;
   std::vector<std::uint32_t> busy_;  // series of each core
+  Counted started_;
 };
 
 /// Frequency, temperature, energy of processor packages, traffic of RDMA ports.

@@ -13,7 +13,11 @@ namespace {
 
 constexpr std::size_t kMostThreads = 1024;
 constexpr int kMostDepth = 4;
+// Threads beyond so many are read without keeping their files open: descriptors are bounded.
+constexpr std::size_t kMostOpenThreads = 64;
 constexpr std::uint64_t kLookEvery = 2, kLookAtAllEvery = 20;  // ticks
+// A child that has none of its own is looked below at once when it is new, and then once in so many ticks.
+constexpr std::uint64_t kLookBelowChildrenEvery = 8;
 
 /// Sum of a counter over things that come and go: what ended ones had counts on.
 class SumOfCounters {
@@ -36,7 +40,7 @@ struct ProcessSource::Child {
   std::size_t place = 0;
   KernelFile stat, schedstat, children;  // children: of its first thread
   std::int64_t cpu_ns = 0, run_queue_ns = 0;
-  bool seen = false;
+  bool seen = false, looked_below = false, has_children = false;
 };
 
 /// Names that begin alike, put together in the same memory each time.
@@ -65,7 +69,13 @@ struct ProcessSource::Rank {
   KernelFile stat, statm, io, children_of_first;
   std::map<int, Child> children;
   SumOfCounters children_cpu, children_run_queue, run_queue;
-  std::unordered_map<int, std::int64_t> threads;  // run-queue time when last read
+  struct Thread {
+    KernelFile schedstat;
+    std::int64_t run_queue_ns = 0;  // when last read
+    bool seen = false;
+  };
+  std::unordered_map<int, Thread> threads;
+  Counted started;  // at the last look for children
   bool had_children = false;
 };
 
@@ -112,40 +122,49 @@ void ProcessSource::SampleRank(std::uint64_t tick, Rank* rank, Board* board) {
   board->Set(name("threads"), SeriesUnit::kNumber, kGauge, stat->threads);
   board->Set(name("major_faults"), SeriesUnit::kNumber, kCounter, stat->major_faults);
   board->Set(name("disk_wait"), SeriesUnit::kNumber, kGauge, stat->state == 'D' ? 1 : 0);
-  const ProcessIo io = ParseProcessIoUntrusted(rank->io.Read());
-  io_ = rank->io.state();
-  io_error_ = rank->io.error();
-  board->Set(name("read"), SeriesUnit::kBytes, kCounter, io.read);
-  board->Set(name("written"), SeriesUnit::kBytes, kCounter, io.written);
+  if (tick % kCounters == 0) {
+    const ProcessIo io = ParseProcessIoUntrusted(rank->io.Read());
+    io_ = rank->io.state();
+    io_error_ = rank->io.error();
+    board->Set(name("read"), SeriesUnit::kBytes, kCounter, io.read);
+    board->Set(name("written"), SeriesUnit::kBytes, kCounter, io.written);
+  }
   if (tick % kSlow == 0) {
     board->Set(name("anonymous"), SeriesUnit::kBytes, kGauge,
                Scaled(ParseAnonymousPagesUntrusted(rank->statm.Read()), page_bytes_));
-    AddThreads(rank);
+    const std::vector<std::string> threads = NamesIn(rank->folder + "/task", kMostThreads);
+    AddThreads(threads, rank);
     board->Set(name("run_queue"), SeriesUnit::kNanoseconds, kCounter, rank->run_queue.sum());
+    if (tick % kLookAtAllEvery == 0) FindChildren(tick, &threads, rank);
   }
-  if (tick % kLookEvery == 0) FindChildren(tick % kLookAtAllEvery == 0, rank);
+  if (tick % kLookEvery == 0 && tick % kLookAtAllEvery != 0 && (!started_ || started_ != rank->started))
+    FindChildren(tick, nullptr, rank);
   SampleChildren(tick, rank, board);
 }
 
-void ProcessSource::AddThreads(Rank* rank) {
-  const std::vector<std::string> threads = NamesIn(rank->folder + "/task", kMostThreads);
-  std::unordered_map<int, std::int64_t> now;
+void ProcessSource::AddThreads(const std::vector<std::string>& threads, Rank* rank) {
+  for (auto& [id, thread] : rank->threads) thread.seen = false;
+  std::size_t open = 0;
   for (const std::string& name : threads) {
     const Counted id = NumberOf(name);
     if (!id) continue;
-    KernelFile file(rank->folder + "/task/" + name + "/schedstat");
-    const Counted waited = ParseRunQueueUntrusted(file.Read());
+    const auto [at, is_new] = rank->threads.try_emplace(static_cast<int>(*id));
+    Rank::Thread& thread = at->second;
+    if (is_new) thread.schedstat = KernelFile(rank->folder + "/task/" + name + "/schedstat");
+    const Counted waited = ParseRunQueueUntrusted(thread.schedstat.Read());
+    // A file of a thread that has ended stays so, also when another one has its number: the next look opens
+    // it.
     if (!waited) continue;
-    const auto key = static_cast<int>(*id);
-    const auto known = rank->threads.find(key);
-    std::int64_t last = known == rank->threads.end() || known->second > *waited ? 0 : known->second;
-    rank->run_queue.Add(*waited, &last);
-    now.emplace(key, *waited);
+    thread.seen = true;
+    if (thread.run_queue_ns > *waited) thread.run_queue_ns = 0;
+    rank->run_queue.Add(*waited, &thread.run_queue_ns);
+    if (++open > kMostOpenThreads) thread.schedstat.Close();
   }
-  rank->threads.swap(now);
+  std::erase_if(rank->threads, [](const auto& thread) { return !thread.second.seen; });
 }
 
-void ProcessSource::FindChildren(bool all_threads, Rank* rank) {
+void ProcessSource::FindChildren(std::uint64_t tick, const std::vector<std::string>* threads, Rank* rank) {
+  bool all = true;
   for (auto& [pid, child] : rank->children) child.seen = false;
   std::vector<std::pair<int, int>> open = {{rank->process.pid, 0}};  // processes to look below, with depth
   std::size_t found = 0;
@@ -157,16 +176,24 @@ void ProcessSource::FindChildren(bool all_threads, Rank* rank) {
       const std::vector<int> more = ParseChildrenUntrusted(file.Read(), kMostChildren);
       below.insert(below.end(), more.begin(), more.end());
     };
-    const auto child = rank->children.find(parent);
+    const auto at = rank->children.find(parent);
     if (depth == 0) {
       add(rank->children_of_first);
       children_ = rank->children_of_first.state();
       children_error_ = rank->children_of_first.error();
-    } else if (child != rank->children.end()) {
-      add(child->second.children);
+    } else if (at != rank->children.end()) {
+      Child& child = at->second;
+      if (threads == nullptr && child.looked_below && !child.has_children &&
+          tick % kLookBelowChildrenEvery != 0) {
+        all = false;
+        continue;
+      }
+      add(child.children);
+      child.looked_below = true;
+      child.has_children = !below.empty();
     }
-    if (all_threads && depth == 0) {
-      for (const std::string& thread : NamesIn(rank->folder + "/task", kMostThreads)) {
+    if (threads != nullptr && depth == 0) {
+      for (const std::string& thread : *threads) {
         if (thread == std::to_string(parent)) continue;
         KernelFile file(rank->folder + "/task/" + thread + "/children");
         add(file);
@@ -178,8 +205,9 @@ void ProcessSource::FindChildren(bool all_threads, Rank* rank) {
       if (depth + 1 < kMostDepth) open.emplace_back(pid, depth + 1);
     }
   }
+  rank->started = all ? started_ : std::nullopt;
   // Those of other threads are found only when all threads are looked at.
-  if (all_threads) std::erase_if(rank->children, [](const auto& child) { return !child.second.seen; });
+  if (threads != nullptr) std::erase_if(rank->children, [](const auto& child) { return !child.second.seen; });
 }
 
 bool ProcessSource::FollowChild(int pid, Rank* rank) {

@@ -119,10 +119,11 @@ class Sampler {
     if (tick % LookEvery() == 0 && !LookForWriters(now)) return false;
     machine_.Sample(tick, &board_);
     cgroup_->Sample(tick, &board_);
+    processes_.SetStarted(machine_.started());
     processes_.Sample(tick, &board_);
     slow_.Sample(tick, &board_);
     gpus_.Sample(tick, &board_);
-    SampleSelf();
+    SampleSelf(tick);
     board_.EndMoment(now, env.NowUnixNs());
     if (board_.moments() >= kFlushMoments) Flush();
     return writer_->gone().ok();
@@ -157,7 +158,7 @@ class Sampler {
     return now - last_alive_ns_ < kGraceNs;
   }
 
-  void SampleSelf() {
+  void SampleSelf(std::uint64_t tick) {
     rusage use{};
     if (getrusage(RUSAGE_SELF, &use) != 0) return;
     const auto ns = [](const timeval& time) {
@@ -165,6 +166,7 @@ class Sampler {
     };
     board_.Set("sampler.cpu", SeriesUnit::kNanoseconds, SeriesKind::kCounter,
                ns(use.ru_utime) + ns(use.ru_stime));
+    if (tick % Source::kSlow != 0) return;
     // The largest that getrusage() knows may be that of the program which this one replaced.
     std::string_view text = statm_.Read();
     (void)TakeWord(&text);
@@ -181,10 +183,10 @@ class Sampler {
       described_ns_ = now;
       batch.documents.emplace_back("host", HostText());
     }
-    std::string sources = SourcesText();
+    std::vector<SourceReport> sources = Sources();
     if (sources != sources_ || all) {
       sources_ = std::move(sources);
-      batch.documents.emplace_back("sources", sources_);
+      batch.documents.emplace_back("sources", SourcesText());
     }
     (void)writer_->PublishLoose(batch);  // what the disk refuses waits in memory, or is a gap
     writer_->Heartbeat();
@@ -203,15 +205,19 @@ class Sampler {
     return JsonText(host);
   }
 
-  std::string SourcesText() const {
+  std::vector<SourceReport> Sources() const {
     std::vector<SourceReport> reports;
     machine_.Report(&reports);
     cgroup_->Report(&reports);
     processes_.Report(&reports);
     slow_.Report(&reports);
     gpus_.Report(&reports);
+    return reports;
+  }
+
+  std::string SourcesText() const {
     OrderedJson all = OrderedJson::array();
-    for (const SourceReport& report : reports) {
+    for (const SourceReport& report : sources_) {
       if (report.state == SourceState::kUnread) continue;
       OrderedJson one{{"name", report.name}, {"state", SourceStateName(report.state)}, {"path", report.path}};
       if (report.error != 0) one["error"] = std::strerror(report.error);
@@ -233,7 +239,7 @@ class Sampler {
   int rank_pid_ = 0;
   bool seen_ = false;
   std::int64_t first_look_ns_ = 0, last_alive_ns_ = 0, described_ns_ = 0;
-  std::string sources_;
+  std::vector<SourceReport> sources_;  // as last written
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -100,6 +101,24 @@ TEST(BoardTest, WhatNobodySetsIsAbsent) {
   EXPECT_TRUE(batch.series.empty() && batch.samples.empty());
   board.TakeInto(&batch, true);
   EXPECT_EQ(batch.series.size(), 2U);
+}
+
+TEST(BoardTest, ANameIsTheSameSeriesInAnyOrder) {
+  Board board;
+  const auto id = [&](const char* name) {
+    return board.Series(name, SeriesUnit::kNumber, SeriesKind::kGauge);
+  };
+  const std::uint32_t a = id("a"), b = id("b"), c = id("c");
+  EXPECT_EQ((std::set{a, b, c}.size()), 3U);
+  for (const char* order : {"abc", "cba", "aab", "bcb", "ccc", "acb"}) {
+    for (const char* at = order; *at != '\0'; ++at) {
+      const std::string name(1, *at);
+      EXPECT_EQ(id(name.c_str()), *at == 'a' ? a : *at == 'b' ? b : c) << order;
+    }
+  }
+  const std::uint32_t d = id("d");
+  EXPECT_EQ(id("a"), a);
+  EXPECT_EQ(id("d"), d);
 }
 
 TEST(MachineSourceTest, ReadsWhatIsThereAndSaysWhatIsNot) {
@@ -252,6 +271,56 @@ TEST_F(ProcessSourceTest, APidOfAnotherProcessIsNotFollowed) {
   tree_.Put("/proc/100/stat", StatOf(100, 'R', 1, 999, 10));
   source_.Sample(1, &board_);
   EXPECT_FALSE(Newest(&board_)["rank.3.cpu"]);
+}
+
+TEST_F(ProcessSourceTest, ChildrenAreLookedForWhenSomethingHasStarted) {
+  tree_.Put("/proc/200/task/200/children", "");
+  const auto count = [&](std::uint64_t tick, Counted started) {
+    source_.SetStarted(started);
+    source_.Sample(tick, &board_);
+    return Newest(&board_)["rank.3.children.count"];
+  };
+  EXPECT_EQ(count(0, 5), 3);
+  tree_.Put("/proc/202/stat", StatOf(202, 'S', 1, 900, 1));
+  tree_.Put("/proc/100/task/100/children", "200 201 202 ");
+  EXPECT_EQ(count(2, 5), 3);  // nobody can have started it
+  EXPECT_EQ(count(4, 6), 4);
+  // Below a child that had none it is looked less often, but also when nothing has started since.
+  tree_.Put("/proc/301/stat", StatOf(301, 'S', 1, 900, 1));
+  tree_.Put("/proc/200/task/200/children", "301 ");
+  EXPECT_EQ(count(6, 7), 4);
+  EXPECT_EQ(count(8, 7), 5);
+  tree_.Put("/proc/302/stat", StatOf(302, 'S', 1, 900, 1));
+  tree_.Put("/proc/200/task/200/children", "301 302 ");
+  EXPECT_EQ(count(10, std::nullopt), 6);  // a system that does not count
+  EXPECT_EQ(count(20, std::nullopt), 6);
+}
+
+TEST_F(ProcessSourceTest, RunQueuesOfThreadsThatComeAndGoAddUp) {
+  const auto waited = [&](std::uint64_t tick) {
+    source_.Sample(tick, &board_);
+    return Newest(&board_)["rank.3.run_queue"];
+  };
+  EXPECT_EQ(waited(0), 1500);
+  tree_.Put("/proc/100/task/101/schedstat", "1 700 1\n");
+  tree_.Put("/proc/100/task/102/schedstat", "1 50 1\n");
+  EXPECT_EQ(waited(10), 1750);
+  fs::remove_all(tree_.root() + "/proc/100/task/101");
+  EXPECT_EQ(waited(20), 1750);
+  tree_.Put("/proc/100/task/101/schedstat", "1 30 1\n");  // another thread with its number
+  EXPECT_EQ(waited(30), 1780);
+}
+
+TEST_F(ProcessSourceTest, FilesOfManyThreadsAreNotAllKeptOpen) {
+  const auto descriptors = [] { return NamesIn("/proc/self/fd", 100'000).size(); };
+  for (int id = 1000; id < 1300; ++id)
+    tree_.Put("/proc/100/task/" + std::to_string(id) + "/schedstat", "1 10 1\n");
+  const std::size_t before = descriptors();
+  for (const std::uint64_t tick : {0U, 10U}) {
+    source_.Sample(tick, &board_);
+    EXPECT_EQ(Newest(&board_)["rank.3.run_queue"], 1500 + 300 * 10);
+    EXPECT_LT(descriptors(), before + 100);
+  }
 }
 
 // ---- GPUs ----

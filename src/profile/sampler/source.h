@@ -15,6 +15,7 @@ struct SourceReport {
   std::string path;  // "" if it is no file
   int error = 0;     // errno
   std::string why;   // in words, where an errno does not say it
+  bool operator==(const SourceReport&) const = default;
 };
 
 /// Something that is measured at every tick. **Thread-compatible.**

@@ -41,6 +41,9 @@ MachineTimes ParseStatUntrusted(std::string_view text, std::int64_t tick_ns) {
     std::string_view line = TakeLine(&text);
     const std::string_view key = TakeWord(&line);
     if (key == "ctxt") times.context_switches = TakeNumber(&line);
+    // A kernel that says 0 does not count: whoever reads this was started.
+    if (key == "processes") times.started = TakeNumber(&line);
+    if (times.started == 0) times.started.reset();
     if (!key.starts_with("cpu") || times.cores.size() > kMaxCores) continue;
     CoreTime core;
     if (key.size() > 3) {

@@ -19,6 +19,7 @@ struct CoreTime {
 struct MachineTimes {
   std::vector<CoreTime> cores;  // with that of all, if there is one, first
   Counted context_switches;
+  Counted started;  // processes and threads since boot
 };
 /// /proc/stat. `tick_ns`: of one clock tick (sysconf(_SC_CLK_TCK)).
 [[nodiscard]] MachineTimes ParseStatUntrusted(std::string_view text, std::int64_t tick_ns);

@@ -15,7 +15,7 @@ constexpr std::int64_t kTick = 10'000'000;
 TEST(MachineText, CoresHaveBusyWaitingAndStolenTime) {
   const MachineTimes times = ParseStatUntrusted(
       "cpu  100 10 50 1000 7 3 2 5 0 0\ncpu0 60 0 20 500 7 1 1 5 0 0\ncpu1 40 10 30 500 0 2 1 0\nintr 5 1\n"
-      "ctxt 4711\nbtime 1\n",
+      "ctxt 4711\nbtime 1\nprocesses 812\n",
       kTick);
   ASSERT_EQ(times.cores.size(), 3U);
   EXPECT_EQ(times.cores[0].core, -1);
@@ -24,6 +24,9 @@ TEST(MachineText, CoresHaveBusyWaitingAndStolenTime) {
   EXPECT_EQ(times.cores[0].steal, 5 * kTick);
   EXPECT_EQ(times.cores[2].core, 1);
   EXPECT_EQ(times.context_switches, 4711);
+  EXPECT_EQ(times.started, 812);
+  for (const char* none : {"processes -1\n", "processes 0\n", "processes\n", "btime 5\n"})
+    EXPECT_FALSE(ParseStatUntrusted(none, kTick).started) << none;
 }
 
 TEST(MachineText, MemoryPagesAndPressure) {
