@@ -127,11 +127,13 @@ class TrainValSkew final : public KeptRule {
   struct Arrangement {
     InputPlaces places, evaluated_places;
     IdEffects ids, evaluated_ids;
+    std::uint64_t order = 0;  // of the rows of the last evaluation
     void VisitFields(Fields& io) {
       io("places", places);
       io("evaluated_places", evaluated_places);
       io("ids", ids);
       io("evaluated_ids", evaluated_ids);
+      io("order", order);
     }
   };
 
@@ -149,14 +151,19 @@ class TrainValSkew final : public KeptRule {
       // Rows that come again would make chance look certain; a few pairs of ids do in any data.
       if (train && passes_.count() >= kOnePass) continue;
       if (sample->is_float()) (train ? one.places : one.evaluated_places).Add(*sample, target);
-      if (IsIds(sample->dtype)) (train ? one.ids : one.evaluated_ids).Add(*sample, target);
+      if (IsIds(sample->dtype)) (train ? one.ids : one.evaluated_ids).Add(*sample, target, !train);
     }
   }
 
   // Reports inputs whose places, or ids, mean others in evaluations than in training.
-  void Arranged(const query::Trial& trial, const std::string& name, const Arrangement& one, Sink& sink) {
+  void Arranged(const query::Trial& trial, const std::string& name, Arrangement& one, Sink& sink) {
     const std::optional<MovedPlaces> moved = FindMoved(one.places, one.evaluated_places);
     if (moved && open_.insert(name + "\nmoved").second) Moved(trial, name, *moved, sink);
+    // Of rows that are shuffled for each evaluation nobody can tell which of them belong together.
+    const std::uint64_t order = one.evaluated_ids.Order();
+    const bool again = order != 0 && order == one.order;
+    one.order = order;
+    if (!again) return;
     const std::optional<Recoded> recoded = FindRecoded(one.ids, one.evaluated_ids);
     if (recoded && open_.insert(name + "\nrecoded").second) TellRecoded(trial, name, *recoded, sink);
   }
