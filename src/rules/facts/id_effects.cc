@@ -130,6 +130,7 @@ void IdEffects::Add(const SampleValues& input, const SampleValues* target, bool 
   const Rows wanted = target != nullptr ? RowsOf(*target) : Rows();
   const bool classes = target != nullptr && IsIds(target->dtype);
   const bool targets = wanted.count == rows.count && (!classes || wanted.width == 1);
+  batches_ += in_order ? 1 : 0;
   for (std::size_t row = 0; row < rows.count; ++row) {
     std::array<double, kMaxTargets> y{};
     bool finite = targets;
@@ -191,6 +192,7 @@ void IdEffects::VisitFields(Fields& io) {
   io("any", any_);
   io("kept_ids", kept_ids_, kKeptRows * kMaxColumns);
   io("kept_y", kept_y_, kKeptRows * kMaxTargets);
+  io("batches", batches_);
   io.Check(kept_y_.size() % kMaxTargets == 0 && kept_ids_.size() == kept() * columns_.size(),
            "the rows that are kept");
   std::size_t ids = 0;

@@ -49,6 +49,7 @@ class IdEffects {
   [[nodiscard]] double kept_y(std::size_t row, std::size_t target) const noexcept {
     return kept_y_[row * kMaxTargets + target];
   }
+  [[nodiscard]] std::int64_t batches() const noexcept { return batches_; }  // of them
   /// A number that tells other rows, or another order of them. 0 of none.
   [[nodiscard]] std::uint64_t Order() const;
   void VisitFields(Fields& io);
@@ -56,6 +57,7 @@ class IdEffects {
  private:
   std::vector<Column> columns_;
   std::vector<double> kept_ids_, kept_y_;
+  std::int64_t batches_ = 0;
   std::vector<std::uint8_t> unfit_;
   std::array<double, kMaxTargets> reference_{};
   std::size_t ids_ = 0;

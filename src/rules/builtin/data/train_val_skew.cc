@@ -91,7 +91,7 @@ class TrainValSkew final : public KeptRule {
     }
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override {
-    if (!collected_.collects()) Judge(trial, sink);
+    if (!collected_.collects()) Judge(trial, sink, true);
   }
 
   void VisitFields(Fields& io) override {
@@ -156,12 +156,14 @@ class TrainValSkew final : public KeptRule {
   }
 
   // Reports inputs whose places, or ids, mean others in evaluations than in training.
-  void Arranged(const query::Trial& trial, const std::string& name, Arrangement& one, Sink& sink) {
+  void Arranged(const query::Trial& trial, const std::string& name, Arrangement& one, bool end, Sink& sink) {
     const std::optional<MovedPlaces> moved = FindMoved(one.places, one.evaluated_places);
     if (moved && open_.insert(name + "\nmoved").second) Moved(trial, name, *moved, sink);
-    // Of rows that are shuffled for each evaluation nobody can tell which of them belong together.
+    // Of rows that are shuffled for each evaluation nobody can tell which of them belong together. The only
+    // evaluation of a training, of all rows in one call, has them as they are.
     const std::uint64_t order = one.evaluated_ids.Order();
-    const bool again = order != 0 && order == one.order;
+    const bool only = end && one.order == 0 && one.evaluated_ids.batches() == 1;
+    const bool again = order != 0 && (order == one.order || only);
     one.order = order;
     if (!again) return;
     const std::optional<Recoded> recoded = FindRecoded(one.ids, one.evaluated_ids);
@@ -255,7 +257,7 @@ class TrainValSkew final : public KeptRule {
   }
 
   // Called when an evaluation may have ended. Compares its features with those of the training so far.
-  void Judge(const query::Trial& trial, Sink& sink) {
+  void Judge(const query::Trial& trial, Sink& sink, bool end = false) {
     if (!turns_.alternate() && steps_ >= kSteps) {
       Targets(trial, sink);
     }
@@ -264,7 +266,7 @@ class TrainValSkew final : public KeptRule {
     for (auto& [name, one] : arrangements_) {
       if (!turns_.alternate() && steps_ >= kSteps &&
           one.evaluated_places.rows() + one.evaluated_ids.rows() > 0)
-        Arranged(trial, name, one, sink);
+        Arranged(trial, name, one, end, sink);
       one.evaluated_places.Clear();
       one.evaluated_ids.Clear();
     }

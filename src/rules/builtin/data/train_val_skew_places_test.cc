@@ -29,7 +29,8 @@ struct Story {
   int evaluations = 1;
   int batches = 40;
   int eval_batches = 8;
-  int drawn = 0;  // the rows of the training come again after so many batches; 0: never
+  int eval_rows = kBatch;  // of a batch
+  int drawn = 0;           // the rows of the training come again after so many batches; 0: never
 };
 
 std::vector<Finding> Told(const Story& story, const Maker& make) {
@@ -38,20 +39,21 @@ std::vector<Finding> Told(const Story& story, const Maker& make) {
     std::mt19937 random(static_cast<unsigned>(number) * 31 + (train ? 7 : 5000011));
     std::vector<double> values;
     std::vector<double> targets;
-    for (int row = 0; row < kBatch; ++row) {
+    const int rows = train ? kBatch : story.eval_rows;
+    for (int row = 0; row < rows; ++row) {
       const Row one = make(&random, train);
       values.insert(values.end(), one.values.begin(), one.values.end());
       targets.push_back(one.target);
     }
-    std::vector<std::int64_t> shape = {kBatch};
+    std::vector<std::int64_t> shape = {rows};
     shape.insert(shape.end(), story.shape.begin(), story.shape.end());
     trial.Step(train ? query::Mode::kTrain : query::Mode::kEval)
         .Sample("sample/Net_input_0", shape, values, story.type);
     const char* name = story.classes ? "CrossEntropyLoss" : "MSELoss";
     trial
-        .Sample(std::string("sample/") + name + "_input_0", {kBatch, story.classes ? 2 : 1},
-                std::vector<double>(static_cast<std::size_t>(story.classes ? 2 * kBatch : kBatch)))
-        .Sample(std::string("sample/") + name + "_input_1", {kBatch}, targets,
+        .Sample(std::string("sample/") + name + "_input_0", {rows, story.classes ? 2 : 1},
+                std::vector<double>(static_cast<std::size_t>(story.classes ? 2 * rows : rows)))
+        .Sample(std::string("sample/") + name + "_input_1", {rows}, targets,
                 story.classes ? DType::kInt64 : DType::kFloat32)
         .Loss(1, std::string(name) + "_output_0");
   };
@@ -223,6 +225,11 @@ TEST(TrainValSkewPlaces, IdsThatMeanOthers_AreNamed) {
     ASSERT_EQ(findings.size(), 1U) << classes;
     EXPECT_EQ(findings[0].cause, "recoded");
     EXPECT_NE(findings[0].what.find("column 0"), std::string::npos) << findings[0].what;
+    // The only evaluation, of all rows in one call; but not of batches, which may be shuffled.
+    Story once{.shape = {2}, .classes = classes, .type = DType::kInt64, .eval_batches = 1, .eval_rows = 256};
+    EXPECT_EQ(Told(once, Cities(other, 0, 2, classes)).size(), 1U);
+    once.eval_batches = 2;
+    EXPECT_TRUE(Told(once, Cities(other, 0, 2, classes)).empty());
     // Columns of a table of numbers may be months, or counts.
     EXPECT_TRUE(
         Told({.shape = {2}, .classes = classes, .evaluations = 2}, Cities(other, 0, 2, classes)).empty());
