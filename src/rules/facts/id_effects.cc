@@ -1,6 +1,7 @@
 #include "rules/facts/id_effects.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "rules/facts/sample.h"
@@ -16,7 +17,10 @@ constexpr double kLeastCountedRows = 64, kUnlikeIds = 8, kLikeIds = 4;
 constexpr double kTells = 8;        // standard errors of F
 constexpr double kMeansErrors = 5;  // of the transformed correlation
 constexpr double kUnrelated = 0.3, kMeansAtMost = 0.99;
-constexpr double kSmooth = 0.4;       // correlation of the means of ids that follow each other
+constexpr double kSmooth = 0.4;    // correlation of the means of ids that follow each other
+constexpr double kDepend = 0.2;    // correlation of what ids leave of the targets of neighbouring rows
+constexpr double kRunsErrors = 4;  // standard errors of the share of neighbours with the same id
+constexpr std::size_t kLeastKept = 64;
 constexpr double kOtherTarget = 0.6;  // correlation with the means of another target, or the opposite ones
 
 // How far the ids' means differ: between ids over within ids.
@@ -68,6 +72,31 @@ double Neighbours(const std::vector<double>& means) {
   return CorrelationOfMeans({means.begin(), means.end() - 1}, {means.begin() + 1, means.end()});
 }
 
+// Whether ids come in blocks of rows, or neighbouring rows are alike beyond what their ids say: months,
+// recipes and campaigns tell a target that drifts, and not the same one later.
+bool RowsDepend(const IdEffects& rows, std::size_t column, std::size_t target) {
+  const std::size_t count = rows.kept();
+  if (count < kLeastKept) return true;
+  std::map<double, std::array<double, 2>> ids;  // rows and sum of the targets
+  for (std::size_t i = 0; i < count; ++i) {
+    std::array<double, 2>& one = ids[rows.kept_id(i, column)];
+    one[0] += 1;
+    one[1] += rows.kept_y(i, target);
+  }
+  double expected = 0;  // share of neighbours with the same id
+  for (const auto& [id, sums] : ids) expected += std::pow(sums[0] / static_cast<double>(count), 2);
+  double same = 0;
+  std::vector<double> left;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double id = rows.kept_id(i, column);
+    same += i > 0 && id == rows.kept_id(i - 1, column) ? 1 : 0;
+    left.push_back(rows.kept_y(i, target) - ids[id][1] / ids[id][0]);
+  }
+  const double pairs = static_cast<double>(count - 1);
+  const double error = std::sqrt(expected * (1 - expected) / pairs);
+  return same / pairs > expected + kRunsErrors * error || Neighbours(left) >= kDepend;
+}
+
 // How unlike two distributions of ids are: a chi-square test of their counts, in standard errors. Nothing if
 // there are too few.
 std::optional<double> UnlikeCounts(const IdEffects::Column& one, const IdEffects::Column& other) {
@@ -90,7 +119,7 @@ std::optional<double> UnlikeCounts(const IdEffects::Column& one, const IdEffects
 
 }  // namespace
 
-void IdEffects::Add(const SampleValues& input, const SampleValues* target) {
+void IdEffects::Add(const SampleValues& input, const SampleValues* target, bool in_order) {
   const Rows rows = RowsOf(input);
   if (rows.count == 0 || input.shape.size() > 2 || rows.width > kMaxColumns) return;
   if (columns_.size() != rows.width) {
@@ -101,6 +130,7 @@ void IdEffects::Add(const SampleValues& input, const SampleValues* target) {
   const Rows wanted = target != nullptr ? RowsOf(*target) : Rows();
   const bool classes = target != nullptr && IsIds(target->dtype);
   const bool targets = wanted.count == rows.count && (!classes || wanted.width == 1);
+  batches_ += in_order ? 1 : 0;
   for (std::size_t row = 0; row < rows.count; ++row) {
     std::array<double, kMaxTargets> y{};
     bool finite = targets;
@@ -115,6 +145,10 @@ void IdEffects::Add(const SampleValues& input, const SampleValues* target) {
     if (finite && !any_) reference_ = y;
     any_ = any_ || finite;
     rows_ += 1;
+    if (in_order && finite && kept() < kKeptRows) {
+      for (std::size_t f = 0; f < rows.width; ++f) kept_ids_.push_back(input.values[row * rows.width + f]);
+      for (std::size_t k = 0; k < kMaxTargets; ++k) kept_y_.push_back(y[k] - reference_[k]);
+    }
     for (std::size_t f = 0; f < rows.width; ++f) {
       if (unfit_[f] != 0) continue;
       const double value = input.values[row * rows.width + f];
@@ -141,6 +175,14 @@ void IdEffects::Add(const SampleValues& input, const SampleValues* target) {
   }
 }
 
+std::uint64_t IdEffects::Order() const {
+  std::uint64_t order = kept_y_.size();
+  for (const std::vector<double>* values : {&kept_ids_, &kept_y_})
+    for (const double value : *values)
+      order = (std::rotl(order, 5) ^ std::bit_cast<std::uint64_t>(value)) * 0x9E3779B97F4A7C15U;
+  return order;
+}
+
 void IdEffects::VisitFields(Fields& io) {
   io("columns", columns_, kMaxIds);
   io("unfit", unfit_, kMaxColumns);
@@ -148,6 +190,11 @@ void IdEffects::VisitFields(Fields& io) {
   io("ids", ids_);
   io("rows", rows_);
   io("any", any_);
+  io("kept_ids", kept_ids_, kKeptRows * kMaxColumns);
+  io("kept_y", kept_y_, kKeptRows * kMaxTargets);
+  io("batches", batches_);
+  io.Check(kept_y_.size() % kMaxTargets == 0 && kept_ids_.size() == kept() * columns_.size(),
+           "the rows that are kept");
   std::size_t ids = 0;
   for (const Column& column : columns_) ids += column.size();
   io.Check(
@@ -184,7 +231,9 @@ std::optional<Recoded> FindRecoded(const IdEffects& training, const IdEffects& e
         other = other || same <= -kOtherTarget || (j != k && same >= kOtherTarget);
       }
       // Months, weeks and hours: what drifts makes neighbours alike, and rows are no independent ones.
-      if (other || Neighbours(t.of_id) >= kSmooth || Neighbours(e.of_id) >= kSmooth) continue;
+      if (other || Neighbours(t.of_id) >= kSmooth || Neighbours(e.of_id) >= kSmooth ||
+          RowsDepend(evaluation, f, k))
+        continue;
       const double r = CorrelationOfMeans(t.of_id, e.of_id);
       const double expected = std::min(std::sqrt((1 - 1 / t.f) * (1 - 1 / e.f)), kMeansAtMost);
       if (r <= kUnrelated && std::atanh(expected) - std::atanh(std::max(r, -kMeansAtMost)) >=

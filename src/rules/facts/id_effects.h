@@ -19,6 +19,7 @@ class IdEffects {
   static constexpr std::size_t kMaxColumns = 32, kMaxTargets = 8;
   static constexpr std::size_t kMaxIds = 2048;  // of all columns
   static constexpr double kLargestId = 4096;
+  static constexpr std::size_t kKeptRows = 512;
 
   struct Sums {
     double all = 0;                             // rows
@@ -35,15 +36,28 @@ class IdEffects {
 
   /// Adds a batch. `target` may be null; it counts if it has a row for each of the input, and is finite. Of
   /// class ids, whether it is one of the first kMaxTargets classes is looked at. A column with other numbers,
-  /// or beyond the bounds, is no longer looked at.
-  void Add(const SampleValues& input, const SampleValues* target);
+  /// or beyond the bounds, is no longer looked at. `in_order` keeps the first kKeptRows rows as they come.
+  void Add(const SampleValues& input, const SampleValues* target, bool in_order = false);
   void Clear() { *this = {}; }
   [[nodiscard]] double rows() const noexcept { return rows_; }
   [[nodiscard]] const std::vector<Column>& columns() const noexcept { return columns_; }
+  /// The rows that were kept: their number, the number in a column, and a target (less the first of all).
+  [[nodiscard]] std::size_t kept() const noexcept { return kept_y_.size() / kMaxTargets; }
+  [[nodiscard]] double kept_id(std::size_t row, std::size_t column) const noexcept {
+    return kept_ids_[row * columns_.size() + column];
+  }
+  [[nodiscard]] double kept_y(std::size_t row, std::size_t target) const noexcept {
+    return kept_y_[row * kMaxTargets + target];
+  }
+  [[nodiscard]] std::int64_t batches() const noexcept { return batches_; }  // of them
+  /// A number that tells other rows, or another order of them. 0 of none.
+  [[nodiscard]] std::uint64_t Order() const;
   void VisitFields(Fields& io);
 
  private:
   std::vector<Column> columns_;
+  std::vector<double> kept_ids_, kept_y_;
+  std::int64_t batches_ = 0;
   std::vector<std::uint8_t> unfit_;
   std::array<double, kMaxTargets> reference_{};
   std::size_t ids_ = 0;
@@ -62,7 +76,9 @@ struct Recoded {
 /// errors); then means that belong together would correlate by what these tests say of their errors. Recoded:
 /// the correlation is 0.3 at most, and five standard errors below that, of Fisher's transformed correlation.
 /// Not if another of the targets belongs to these means, or the same one with the opposite sign: then targets
-/// changed, not ids.
+/// changed, not ids. Nor if rows depend on each other, which makes any ids tell a target that drifts: 64 rows
+/// at least of the evaluation were kept in order, and neighbours among them have the same id as often as
+/// chance gives, and what their ids leave of the target correlates by less than 0.2.
 [[nodiscard]] std::optional<Recoded> FindRecoded(const IdEffects& training, const IdEffects& evaluation);
 
 /// A column of ids on both sides.

@@ -1,6 +1,7 @@
 #include "rules/facts/input_places.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <set>
@@ -114,6 +115,34 @@ double UnlikeByValues(const InputPlaces& t, const InputPlaces& e, const Move& mo
     sum += std::pow(e.mean(i) - t.mean(j), 2) / error;
   }
   return *places > 0 ? sum / static_cast<double>(*places) : 0;
+}
+
+// The same if the evaluation's means were turned over: about the mean of their channel, or of their line
+// along one of its axes. Slopes of the other sign, which are no other places.
+double UnlikeIfTurnedOver(const InputPlaces& t, const InputPlaces& e) {
+  const auto h = static_cast<std::size_t>(e.shape()[1]);
+  const auto w = static_cast<std::size_t>(e.shape()[2]);
+  const std::array<Move, 3> lines = {
+      [h, w](std::size_t i) { return i / (h * w); },              // channel
+      [h, w](std::size_t i) { return i / (h * w) * w + i % w; },  // columns of it
+      [w](std::size_t i) { return i / w; }};                      // rows of it
+  double least = HUGE_VAL;
+  for (const Move& line : lines) {
+    std::vector<double> sums(e.places());
+    std::vector<double> counts(e.places());
+    for (std::size_t i = 0; i < e.places(); ++i) sums[line(i)] += e.mean(i), counts[line(i)] += 1;
+    double sum = 0;
+    double places = 0;
+    for (std::size_t i = 0; i < e.places(); ++i) {
+      const double error = e.variance(i) / e.rows() + t.variance(i) / t.rows();
+      if (!(error > 1e-24 * std::pow(std::abs(e.mean(i)) + std::abs(t.mean(i)), 2)) || !(error > 1e-300))
+        continue;
+      sum += std::pow(2 * sums[line(i)] / counts[line(i)] - e.mean(i) - t.mean(i), 2) / error;
+      places += 1;
+    }
+    if (places > 0) least = std::min(least, sum / places);
+  }
+  return least;
 }
 
 double UnlikeByTargets(const InputPlaces& t, const InputPlaces& e, const Move& move, double sign = 1) {
@@ -370,6 +399,8 @@ std::optional<MovedPlaces> FindMoved(const InputPlaces& training, const InputPla
   const double targets = answered ? UnlikeByTargets(training, evaluation, stays) : 0;
   // Targets of the opposite sign may explain as much.
   const bool inverted = answered && UnlikeByTargets(training, evaluation, stays, -1) <= kLike;
+  const bool turned_over =
+      training.shape().size() == 3 && UnlikeIfTurnedOver(training, evaluation) <= 2 * kLike;
   std::optional<MovedPlaces> best;
   if (training.places() >= kFewestPlaces && (values >= kUnlike || targets >= kUnlike)) {
     for (const NamedMove& one : MovesOf(training.shape())) {
@@ -379,8 +410,8 @@ std::optional<MovedPlaces> FindMoved(const InputPlaces& training, const InputPla
       if (moved > kLike || by_targets > kLike) continue;
       // Windows that are normalised one by one hold slopes: a slope of the other sign is a window in reverse
       // order.
-      const bool seen =
-          training.shape().size() == 3 && places >= kFewestPlaces && values >= kUnlike * std::max(moved, 1.0);
+      const bool seen = training.shape().size() == 3 && !turned_over && places >= kFewestPlaces &&
+                        values >= kUnlike * std::max(moved, 1.0);
       const bool seen_by_targets = targets >= kUnlike * std::max(by_targets, 1.0);
       if ((!seen && !seen_by_targets) || (inverted && !seen) ||
           (best && best->moved <= std::max(moved, by_targets)))

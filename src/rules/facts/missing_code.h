@@ -20,11 +20,16 @@ class MissingCodes {
  public:
   static constexpr std::size_t kMaxColumns = 256;
   static constexpr double kFar = 500;  // ranges of the other values
+  /// The same of a number that is not well known. What is off, or on at one level, looks the same once it is
+  /// standardised (speeds of 0 or 1500), but is hardly held to a five-thousandth. Beyond the second, the
+  /// others may differ by their rounding to single precision alone.
+  static constexpr double kFarOfOthers = 5000, kRounding = 2e5;
   struct Code {
     std::size_t column = 0;
     double value = 0, share = 0;    // share of the rows that have it
     double low = 0, high = 0;       // of the others
     double ratio = 0, columns = 0;  // distance in ranges of the others; columns with such a code
+    bool well_known = false;  // -1, nines (-999, 99999), powers of ten from 1,000 on, and least integers
   };
 
   /// Adds a batch of (N, F); others are ignored.
@@ -39,6 +44,9 @@ class MissingCodes {
   /// 32 others have eight different values.
   [[nodiscard]] std::optional<Code> Find() const {
     std::optional<Code> found;
+    double rising = 0;  // columns side by side of which each has the code as often as the last, or more
+    double last = 0;
+    std::size_t next = 0;
     for (std::size_t f = 0; f < columns_.size(); ++f) {
       const Column& column = columns_[f];
       const double range_above = column.high - column.above;  // without the lowest
@@ -56,8 +64,14 @@ class MissingCodes {
         code = Code{f,          column.high,  column.highs / column.rows,
                     column.low, column.below, (column.high - column.below) / range_below};
       if (!code || !std::isfinite(code->ratio)) continue;
+      code->well_known = IsWellKnown(code->value);
+      if (!code->well_known && (code->ratio < kFarOfOthers || code->ratio > kRounding)) continue;
       if (!found) found = code;
       found->columns += 1;
+      rising = f == next && code->share >= last ? rising + 1 : 1;
+      next = f + 1;
+      last = code->share;
+      if (rising >= kPadded) return std::nullopt;  // rows that are padded, which a mask leaves out
     }
     return found;
   }
@@ -65,7 +79,17 @@ class MissingCodes {
 
  private:
   static constexpr double kLargest = 1e60, kLeastRows = 64, kLeastOthers = 32, kLeastCodes = 3, kShare = 0.01;
+  static constexpr double kPadded = 4;
   static constexpr std::size_t kLevels = 9;  // the code is one of them
+
+  static bool IsWellKnown(double value) {
+    double size = std::abs(value);
+    if (value == -1 || value == -32768 || value == -2147483648.0) return true;
+    if (size < 99 || size > 1e12 || size != std::floor(size)) return false;
+    // Nines in single precision are rounded from 10^8 on.
+    const double tens = std::pow(10, std::ceil(std::log10(size)));
+    return size == tens - 1 || (size == tens && size >= 1000);
+  }
 
   struct Column {
     double rows = 0;

@@ -211,10 +211,11 @@ class InputScale final : public KeptRule {
         code->column, input.model, code->value, 100 * code->share, code->low, code->high);
     finding.why = fmt::format(
         "one value that comes again {:.2g} times as far away as all others differ is a code, such as -999 "
-        "for "
-        "what is missing: beside it the numbers are hardly to be told apart, and a mean and a deviation that "
+        "for what is missing{}: beside it the numbers are hardly to be told apart, and a mean and a "
+        "deviation that "
         "include it squeeze them{}",
-        code->ratio, code->columns > 1 ? fmt::format("; {:.0f} columns have one", code->columns) : "");
+        code->ratio, code->well_known ? "" : ", or a state, such as a machine that is off",
+        code->columns > 1 ? fmt::format("; {:.0f} columns have one", code->columns) : "");
     finding.remedy =
         "fill what is missing with the column's median or mean before it is standardised, and add a column "
         "that "

@@ -157,7 +157,8 @@ TEST(InputScale, MeansThatAreUsual_OrThatTheModelTakesAway_AreSilent) {
 }
 
 // A table of four columns, in the second of which a share of the rows has a code, or is made otherwise.
-std::vector<Finding> Coded(double code, double share, double spread = 10, double digits = 0) {
+std::vector<Finding> Coded(double code, double share, double spread = 10, double digits = 0,
+                           bool raw = false) {
   FakeTrial trial;
   std::mt19937 random(8);
   std::normal_distribution<double> normal(0, 1);
@@ -176,7 +177,7 @@ std::vector<Finding> Coded(double code, double share, double spread = 10, double
     std::vector<double> values;
     for (int row = 32 * step; row < 32 * (step + 1); ++row) {
       std::vector<double> one = rows[static_cast<std::size_t>(row)];
-      one[1] = (one[1] - mean) / std::sqrt(square - mean * mean);
+      if (!raw) one[1] = (one[1] - mean) / std::sqrt(square - mean * mean);
       values.insert(values.end(), one.begin(), one.end());
     }
     trial.Step().Loss(1).Sample("sample/Net_input_0", {32, 4}, values);
@@ -190,7 +191,30 @@ TEST(InputScale, CodesForWhatIsMissing_AreNamed) {
     ASSERT_EQ(findings.size(), 1U) << code;
     EXPECT_EQ(findings[0].cause, "missing_code");
     EXPECT_NE(findings[0].what.find("column 1"), std::string::npos) << findings[0].what;
+    EXPECT_NE(findings[0].why.find("or a state"), std::string::npos) << findings[0].why;
+    const auto raw = Coded(code, 0.06, 10, 0, true);
+    ASSERT_FALSE(raw.empty()) << code;
+    EXPECT_EQ(raw[0].cause, "missing_code");
+    EXPECT_EQ(raw[0].why.find("or a state"), std::string::npos) << raw[0].why;
   }
+}
+
+TEST(InputScale, QuantitiesThatAreOff_AndPaddedRows_AreSilent) {
+  EXPECT_TRUE(Coded(0, 0.3, 0.05).empty());  // 45.00 to 45.05, or off
+  EXPECT_TRUE(Coded(0, 0.3, 1e-5).empty());  // one level, rounded
+  // Rows of 3 to 12 numbers, padded by -9999.
+  FakeTrial trial;
+  std::mt19937 random(4);
+  for (int step = 0; step < 12; ++step) {
+    std::vector<double> values;
+    for (int row = 0; row < 32; ++row) {
+      const auto length = 3 + random() % 10;
+      for (std::size_t i = 0; i < 12; ++i)
+        values.push_back(i < length ? static_cast<double>(random() % 1000) / 1000 : -9999);
+    }
+    trial.Step().Loss(1).Sample("sample/Net_input_0", {32, 12}, values);
+  }
+  for (const Finding& finding : Findings(trial)) EXPECT_NE(finding.cause, "missing_code");
 }
 
 TEST(InputScale, ZerosForNone_RareOutliers_AndFlags_AreSilent) {

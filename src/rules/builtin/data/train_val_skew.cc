@@ -95,7 +95,7 @@ class TrainValSkew final : public KeptRule {
     }
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override {
-    if (!collected_.collects()) Judge(trial, sink);
+    if (!collected_.collects()) Judge(trial, sink, true);
   }
 
   void VisitFields(Fields& io) override {
@@ -131,11 +131,13 @@ class TrainValSkew final : public KeptRule {
   struct Arrangement {
     InputPlaces places, evaluated_places;
     IdEffects ids, evaluated_ids;
+    std::uint64_t order = 0;  // of the rows of the last evaluation
     void VisitFields(Fields& io) {
       io("places", places);
       io("evaluated_places", evaluated_places);
       io("ids", ids);
       io("evaluated_ids", evaluated_ids);
+      io("order", order);
     }
   };
 
@@ -153,14 +155,21 @@ class TrainValSkew final : public KeptRule {
       // Rows that come again would make chance look certain; a few pairs of ids do in any data.
       if (train && passes_.count() >= kOnePass) continue;
       if (sample->is_float()) (train ? one.places : one.evaluated_places).Add(*sample, target);
-      if (IsIds(sample->dtype)) (train ? one.ids : one.evaluated_ids).Add(*sample, target);
+      if (IsIds(sample->dtype)) (train ? one.ids : one.evaluated_ids).Add(*sample, target, !train);
     }
   }
 
   // Reports inputs whose places, or ids, mean others in evaluations than in training.
-  void Arranged(const query::Trial& trial, const std::string& name, const Arrangement& one, Sink& sink) {
+  void Arranged(const query::Trial& trial, const std::string& name, Arrangement& one, bool end, Sink& sink) {
     const std::optional<MovedPlaces> moved = FindMoved(one.places, one.evaluated_places);
     if (moved && open_.insert(name + "\nmoved").second) Moved(trial, name, *moved, sink);
+    // Of rows that are shuffled for each evaluation nobody can tell which of them belong together. The only
+    // evaluation of a training, of all rows in one call, has them as they are.
+    const std::uint64_t order = one.evaluated_ids.Order();
+    const bool only = end && one.order == 0 && one.evaluated_ids.batches() == 1;
+    const bool again = order != 0 && (order == one.order || only);
+    one.order = order;
+    if (!again) return;
     const std::optional<Recoded> recoded = FindRecoded(one.ids, one.evaluated_ids);
     if (recoded && open_.insert(name + "\nrecoded").second) TellRecoded(trial, name, *recoded, sink);
   }
@@ -252,7 +261,7 @@ class TrainValSkew final : public KeptRule {
   }
 
   // Called when an evaluation may have ended. Compares its features with those of the training so far.
-  void Judge(const query::Trial& trial, Sink& sink) {
+  void Judge(const query::Trial& trial, Sink& sink, bool end = false) {
     if (!turns_.alternate() && steps_ >= kSteps) {
       Targets(trial, sink);
     }
@@ -261,7 +270,7 @@ class TrainValSkew final : public KeptRule {
     for (auto& [name, one] : arrangements_) {
       if (!turns_.alternate() && steps_ >= kSteps &&
           one.evaluated_places.rows() + one.evaluated_ids.rows() > 0)
-        Arranged(trial, name, one, sink);
+        Arranged(trial, name, one, end, sink);
       one.evaluated_places.Clear();
       one.evaluated_ids.Clear();
     }
