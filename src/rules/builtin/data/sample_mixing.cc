@@ -197,7 +197,7 @@ class SampleMixing final : public KeptRule {
   // Reports a model that gives one sample another answer in each place of the batch, though the other samples
   // do not matter to it: it was asked, in evaluation mode.
   void Placed(const StepView& view, Sink& sink) {
-    for (const auto& answer : view.index.json_events("inputs")) {
+    for (const auto& answer : view.index.json_events("places")) {
       const double placed = NumberIn(*answer, "placed");
       const double rows = NumberIn(*answer, "rows"), answers = NumberIn(*answer, "answers");
       if (!(placed > kPlaced && answers > rows / 2 && rows >= 1) || !told_.insert("place").second) continue;
