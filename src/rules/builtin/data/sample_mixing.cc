@@ -216,7 +216,7 @@ class SampleMixing final : public KeptRule {
           "pe[:, :x.size(1)] "
           "where pe has the shape (1, length, width), or embeddings of arange(x.size(1))";
       finding.causes = {"a positional encoding for (length, batch, width) in a model with batch_first=True",
-                        "arange(x.size(0)) in the place of x.size(1)"};
+                        "pe[:x.size(0)] in the place of pe[:, :x.size(1)]"};
       finding.evidence = {{"apart", placed}, {"answers", answers}, {"rows", rows}};
       finding.threshold = fmt::format(
           "more than {:g} of the outputs' spread, and more answers than half of the places, asked of the "
