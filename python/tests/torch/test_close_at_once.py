@@ -41,7 +41,7 @@ def test_all_children_share_one_wait_at_the_end():
         ("causal", "record"),
         ("mixing", "record"),
         ("padding", "record"),
-        ("inputs", "record"),
+        ("places", "record"),
     ):
         kind = SimpleNamespace(**{method: lambda _, until: waits.append(until)})
         setattr(evidence, name, kind)

@@ -197,7 +197,6 @@ constexpr Look kLooks[] = {
     {"TreeDepth", Bit(kBoosting)},
     {"UnchangedTensor", Bit(kWeightChanges)},
     {"Underfit", Bit(kEvaluations)},
-    {"UnusedInput", Bit(kModes)},
     {"VanishingGradient", Bit(kGradients)},
     {"WeightUpdateRatio", Bit(kWeightChanges)},
     {"WorkersRestart", Bit(kWaits)},

@@ -121,8 +121,6 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"RunningStatistics", "left_behind", "Overfit", ""},
     {"RunningStatistics", "left_behind", "Overtraining", ""},
     {"RunningStatistics", "left_behind", "Underfit", ""},
-    // Layers that the loss does not reach may be all that an argument goes into.
-    {"NoGradient", "no_gradient", "UnusedInput", "unused"},
     {"SaturatedActivation", "", "NoGradient", "zero_gradient"},
     // The loader waits for storage; more of its workers would, too.
     {"StorageBound", "", "InputBound", ""},

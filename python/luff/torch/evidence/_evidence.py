@@ -20,12 +20,12 @@ from luff.torch.evidence._attention import Attention
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._checkpoints import Loads
 from luff.torch.evidence._graph_values import GraphValues
-from luff.torch.evidence._inputs import Inputs
 from luff.torch.evidence._kept_gradients import KeptGradients
 from luff.torch.evidence._losses import Losses
 from luff.torch.evidence._mixing import Mixing
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._padding import Padding
+from luff.torch.evidence._places import Places
 from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
@@ -56,7 +56,7 @@ class Evidence:
         self.causal = Causal(self._opened)
         self.mixing = Mixing(self._opened)
         self.padding = Padding(self._opened)
-        self.inputs = Inputs(self._opened)
+        self.places = Places(self._opened)
         self.answers = Answers(context)
         self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite)
@@ -112,8 +112,8 @@ class Evidence:
                 self.causal.backward_begins()
             if self.padding.due:
                 self.padding.backward_begins(nodes)
-            if self.inputs.due:
-                self.inputs.backward_begins()
+            if self.places.due:
+                self.places.backward_begins()
 
     def backward_ended(self) -> None:
         """Called when a backward pass has ended."""
@@ -185,5 +185,10 @@ class Evidence:
         """Waits for the answers of children at the end of the run, for a bounded time that all of them share."""
         until = time.monotonic() + _WAIT_S
         self.nonfinite.publish(session, until)
-        for asked in (self.causal, self.mixing, self.padding, self.inputs):
+        for asked in (self.causal, self.mixing, self.padding, self.places):
             asked.record(session, until)
+
+    def forget_calls(self) -> None:
+        """Lets go of the arguments that questions to models need, at the end of a step without a backward pass."""
+        for asked in (self.causal, self.mixing, self.padding, self.places):
+            asked.begins(-1)

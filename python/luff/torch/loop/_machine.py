@@ -171,7 +171,7 @@ class Machine(Steps):
                 self.evidence.causal.model_called(module, args, kwargs)
                 self.evidence.mixing.model_called(module, args, kwargs)
                 self.evidence.padding.model_called(module, args, kwargs)
-                self.evidence.inputs.model_called(module, args, kwargs)
+                self.evidence.places.model_called(module, args, kwargs)
         if self.session is None:
             return self._keep_early(step, module)
         if not step.begun:

@@ -163,7 +163,7 @@ class Steps(StepContext):
             self.evidence.causal.begins(number)
             self.evidence.mixing.begins(number)
             self.evidence.padding.begins(number)
-            self.evidence.inputs.begins(number)
+            self.evidence.places.begins(number)
         self._begin(step)
         return step
 
@@ -248,8 +248,10 @@ class Steps(StepContext):
             if self.modules is not None:
                 self.modules.end_step(False)
             self.writer.abandon()
-            if step.mode == _TRAIN and step.events:
-                self._early = step.events[:MAX_EVENTS]
+            if step.mode == _TRAIN:
+                self.evidence.forget_calls()
+                if step.events:
+                    self._early = step.events[:MAX_EVENTS]
         else:
             if not step.begun:
                 self._begin(step)

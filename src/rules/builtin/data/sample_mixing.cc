@@ -197,7 +197,7 @@ class SampleMixing final : public KeptRule {
   // Reports a model that gives one sample another answer in each place of the batch, though the other samples
   // do not matter to it: it was asked, in evaluation mode.
   void Placed(const StepView& view, Sink& sink) {
-    for (const auto& answer : view.index.json_events("inputs")) {
+    for (const auto& answer : view.index.json_events("places")) {
       const double placed = NumberIn(*answer, "placed");
       const double rows = NumberIn(*answer, "rows"), answers = NumberIn(*answer, "answers");
       if (!(placed > kPlaced && answers > rows / 2 && rows >= 1) || !told_.insert("place").second) continue;
@@ -216,7 +216,7 @@ class SampleMixing final : public KeptRule {
           "pe[:, :x.size(1)] "
           "where pe has the shape (1, length, width), or embeddings of arange(x.size(1))";
       finding.causes = {"a positional encoding for (length, batch, width) in a model with batch_first=True",
-                        "arange(x.size(0)) in the place of x.size(1)"};
+                        "pe[:x.size(0)] in the place of pe[:, :x.size(1)]"};
       finding.evidence = {{"apart", placed}, {"answers", answers}, {"rows", rows}};
       finding.threshold = fmt::format(
           "more than {:g} of the outputs' spread, and more answers than half of the places, asked of the "

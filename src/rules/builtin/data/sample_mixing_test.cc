@@ -156,7 +156,7 @@ TEST(SampleMixing, AnswersThatDependOnPadding_AreTold_WhereBatchesHaveUnlikeLeng
 std::vector<Finding> Placed(const std::string& numbers) {
   FakeTrial trial;
   for (int step = 0; step < 5; ++step) trial.Step().Loss(1);
-  trial.EventJson(R"({"kind": "inputs", "step": 2, "rows": 16)" + numbers + "}");
+  trial.EventJson(R"({"kind": "places", "step": 2, "rows": 16)" + numbers + "}");
   return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
 }
 

@@ -77,6 +77,7 @@ class OptimizerSettings final : public KeptRule {
     double momentum = -1;                    // of the first update; below 0: none yet
     bool moves = false;                      // it has changed since: a schedule
     std::int64_t worse = 0, worse_since = -1;
+    std::int64_t calm = 0;  // updates in a row in which the loss did not rise
     bool told_betas = false, told_momentum = false;
     void VisitFields(Fields& io) {
       io("exchanged", exchanged);
@@ -85,6 +86,7 @@ class OptimizerSettings final : public KeptRule {
       io("moves", moves);
       io("worse", worse);
       io("worse_since", worse_since);
+      io("calm", calm);
       io("told_betas", told_betas);
       io("told_momentum", told_momentum);
     }
@@ -147,9 +149,13 @@ class OptimizerSettings final : public KeptRule {
     if (group->momentum < 0) group->momentum = now.momentum;
     group->moves = group->moves || now.momentum != group->momentum;
     const std::int64_t step = view.rows.info.mode_step;
-    if (group->moves && group->told_momentum) sink.Heal("momentum", NameOf(view, now), step);
-    group->told_momentum = group->told_momentum && !group->moves;
-    if (group->moves || !(now.momentum >= limits_.momentum) || !Rises()) {
+    const bool rises = Rises();
+    group->calm = rises ? 0 : group->calm + 1;
+    // A ball that has swung once and rolls on downhill was not too heavy.
+    const bool over = group->moves || (group->calm >= limits_.updates && BestSince(group->worse_since));
+    if (over && group->told_momentum) sink.Heal("momentum", NameOf(view, now), step);
+    group->told_momentum = group->told_momentum && !over;
+    if (group->moves || !(now.momentum >= limits_.momentum) || !rises) {
       group->worse = 0;
       return;
     }
@@ -184,6 +190,11 @@ class OptimizerSettings final : public KeptRule {
     const LossSeries& series = tracker_.series().front().second;
     return series.has_levels() &&
            series.recent() > series.best() + std::max(6 * series.noise(), 0.2 * std::abs(series.best()));
+  }
+
+  // The least level of the loss came after `step`.
+  [[nodiscard]] bool BestSince(std::int64_t step) const {
+    return tracker_.series().size() == 1 && tracker_.series().front().second.best_step() > step;
   }
 
   const Limits limits_;

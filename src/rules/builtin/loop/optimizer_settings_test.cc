@@ -96,6 +96,13 @@ TEST(OptimizerSettings, AMomentumNextToOneUnderWhichTheLossRisesAgain_IsTold) {
   EXPECT_NE(findings[0].remedy.find("momentum"), std::string::npos);
 }
 
+TEST(OptimizerSettings, AHeavyBallThatSwingsOnceAndConverges_Heals) {
+  const auto findings = Sgd({.loss = [](int step) { return step < 120 ? 2 + std::cos(step / 20.0) : 0.5; }});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "momentum");
+  EXPECT_TRUE(findings[0].healed);
+}
+
 TEST(OptimizerSettings, MomentumThatIsMeant_IsSilent) {
   EXPECT_TRUE(Sgd({.momentum = [](int) { return 0.9; }}).empty());
   EXPECT_TRUE(Sgd({.momentum = [](int) { return 0.99; }}).empty());

@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/dropped.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_input.h"
@@ -159,42 +160,6 @@ constexpr Breach CtcBreach(std::string_view word) {
   return {};
 }
 
-// Whether `count` of `of` draws that come true with probability `p` are as many as are to be expected.
-bool AreDrawn(double count, double of, double p, bool at_most) {
-  const double beyond = count - of * p, usual = 3 * std::sqrt(of * p * (1 - p)) + 1;
-  return beyond <= usual && (at_most || beyond >= -usual);
-}
-
-// Whether a dropout of `p` has worked on scores last: so many are exactly 0, and what is left has both signs.
-// Scores that a script masks are other ones: whole rows that pad, columns, or as many as have no label.
-bool Dropped(const SampleValues& output, double p) {
-  const std::size_t axes = output.shape.size();
-  if (axes < 1 || axes > 2 || output.shape[0] < 8 || output.shape.back() < 1 || !(p > 0 && p < 1))
-    return false;
-  const auto columns = axes < 2 ? std::size_t{1} : static_cast<std::size_t>(output.shape[1]);
-  const std::size_t rows = output.values.size() / columns;
-  std::vector<std::size_t> zeros(columns, 0);
-  double all = 0, whole_rows = 0;
-  bool above = false, below = false;
-  for (std::size_t row = 0; row < rows; ++row) {
-    bool whole = true;
-    for (std::size_t column = 0; column < columns; ++column) {
-      const double value = output.values[row * columns + column];
-      zeros[column] += value == 0 ? 1 : 0;
-      all += value == 0 ? 1 : 0;
-      whole = whole && value == 0;
-      above = above || value > 0;
-      below = below || value < 0;
-    }
-    whole_rows += whole ? 1 : 0;
-  }
-  const bool everywhere =
-      std::all_of(zeros.begin(), zeros.end(), [&](std::size_t count) { return count < rows; });
-  const auto all_rows = static_cast<double>(rows), width = static_cast<double>(columns);
-  return above && below && everywhere && all > 0 && AreDrawn(all, all_rows * width, p, false) &&
-         AreDrawn(whole_rows, all_rows, std::pow(p, width), true);
-}
-
 constexpr double kBeyondShares = 1e-3;  // of a probability, by rounding in half precision
 constexpr double kSmoothing = 0.5;      // above it, what is smoothed in outweighs the label
 constexpr Breach kDroppedNumbers = {
@@ -208,7 +173,8 @@ constexpr Breach kBounded = {
     "divide the cosines by a temperature of 0.05 to 0.5 in the place of multiplying by it, or multiply them "
     "by 10 or more",
     false};
-constexpr double kLeft = 0.85;  // of the loss of an ignorant answer that the best one leaves
+constexpr std::int64_t kStays = 64;  // steps
+constexpr double kLeft = 0.85;       // of the loss of an ignorant answer that the best one leaves
 
 // Whether scores that are at most `bound` in size leave most of the loss even where they are best: with n
 // classes to choose from ln(1 + (n - 1) exp(-2 bound)) of ln(n). Scores far below are masked, and no choice.
@@ -282,6 +248,7 @@ class LossInputContract final : public KeptRule {
       if (kind.cause != breach.cause) kind.hits = 0;
       kind.cause = breach.cause;
       if (kind.hits++ == 0) kind.since = view.rows.info.mode_step;
+      if (breach.cause == kBounded.cause && !Stays(makers_.BoundOf(call), view, &kind)) continue;
       if (kind.hits >= limits_.calls) Tell(view, call, found, breach, kind, sink);
     }
   }
@@ -324,7 +291,11 @@ class LossInputContract final : public KeptRule {
     bool outside = false;  // a value was outside of [0, 1]: no sigmoid precedes this loss
     std::int64_t squashed_calls = 0, squashed_values = 0;
     double low = 1, high = 0;
+    double bound = -1;  // of scores, from step `bound_since` on
+    std::int64_t bound_since = -1;
     void VisitFields(Fields& io) {
+      io("bound", bound);
+      io("bound_since", bound_since);
       io("clean", clean);
       io("hits", hits);
       io("since", since);
@@ -574,10 +545,20 @@ class LossInputContract final : public KeptRule {
     return {};
   }
 
+  // Whether the bound of scores is the same for kStays steps: a temperature may be lowered.
+  static bool Stays(double bound, const StepView& view, Kind* kind) {
+    if (!(std::abs(bound - kind->bound) <= 0.02 * bound)) {
+      kind->bound = bound;
+      kind->bound_since = view.rows.info.mode_step;
+    }
+    return view.rows.info.mode_step - kind->bound_since > kStays;
+  }
+
   // Whether the module that was registered last is a dropout, and has worked on the output last.
   bool IsDropped(const LossCall& call) const {
     return makers_.Of(call).empty() && TailOf(modules_).type.starts_with("Dropout") &&
-           Dropped(call.output, modules_.modules().back().Number("p").value_or(0));
+           Dropped(call.output, modules_.modules().back().Number("p").value_or(0)) &&
+           !AreMasked(call.output, call.target);
   }
 
   // What the graph says is a fact; without it, the values must tell.
@@ -658,8 +639,7 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
   // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets;
-  // 8: Keras' losses of probabilities, Optax', "arguments_exchanged", "bounded_scores",
-  // dropout behind numbers
+  // 8: Keras' losses of probabilities, Optax', "arguments_exchanged", "bounded_scores", dropped numbers
   spec.version = 8;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";

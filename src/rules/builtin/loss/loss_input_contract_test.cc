@@ -460,11 +460,13 @@ TEST(LossInputContract, WhatCtcCannotLearnFrom_IsNamed) {
 }
 
 // Scores of 8 rows and 8 partners: cosines times `factor`, of which those of a row with itself may be masked.
-FakeTrial Cosines(double factor, double told, double masked = 0, std::size_t classes = 8) {
+// From step `until` on they are times 10.
+FakeTrial Cosines(double factor, double told, double masked = 0, std::size_t classes = 8, int until = 80) {
   FakeTrial trial;
   std::mt19937 random(3);
   std::uniform_real_distribution<double> cosine(-0.9, 0.9);
-  for (int step = 0; step < 8; ++step) {
+  for (int step = 0; step < 80; ++step) {
+    if (step == until) factor = told = 10;
     Batch batch;
     for (std::size_t i = 0; i < 8; ++i) {
       for (std::size_t c = 0; c < classes; ++c)
@@ -472,7 +474,7 @@ FakeTrial Cosines(double factor, double told, double masked = 0, std::size_t cla
       batch.ids.push_back(static_cast<double>((i + 1) % classes));
     }
     testing::TellClasses(&trial, batch, classes);
-    if (step == 0)
+    if (step == 0 || step == until)
       trial.EventJson(
           R"({"kind": "loss_input", "loss": "CrossEntropyLoss", "call": 0, "made_by": "", "bound": )" +
           std::to_string(told) + "}");
@@ -484,12 +486,14 @@ TEST(LossInputContract, CosinesTimesATemperature_AreTold) {
   const auto findings = FindingsOf(Cosines(0.1, 0.1));
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "bounded_scores");
+  EXPECT_EQ(findings[0].step, 65);
   EXPECT_NE(findings[0].remedy.find("temperature"), std::string::npos);
   EXPECT_EQ(FindingsOf(Cosines(0.1, 0.1, -1e9)).size(), 1U);
   EXPECT_EQ(FindingsOf(Cosines(0.1, 0.1, 0, 2)).size(), 1U);
 }
 
 TEST(LossInputContract, CosinesThatCanTellApart_AreSilent) {
+  EXPECT_TRUE(FindingsOf(Cosines(0.1, 0.1, 0, 8, 40)).empty());  // a temperature that falls
   EXPECT_TRUE(FindingsOf(Cosines(10, 10)).empty());
   EXPECT_TRUE(FindingsOf(Cosines(2, 2, -1e9)).empty());
   EXPECT_TRUE(FindingsOf(Cosines(1, 1)).empty());          // without a temperature: weak, and it learns
@@ -531,7 +535,9 @@ TEST(LossInputContract, LabelsInThePlaceOfOutputs_AreTold) {
 }
 
 // Predictions of one number for each of 64 rows, behind a model that ends with `last`.
-FakeTrial Numbers(const std::string& last, bool drawn, bool positive = false) {
+// `fill` stands for targets where predictions are 0: they were masked, and so were these.
+FakeTrial Numbers(const std::string& last, bool drawn, bool positive = false, double kept = 1,
+                  double fill = 0) {
   FakeTrial trial;
   trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [
     {"path": "", "type": "Net"}, {"path": "fc", "type": "Linear"},
@@ -546,6 +552,7 @@ FakeTrial Numbers(const std::string& last, bool drawn, bool positive = false) {
       outputs[i] = positive ? std::abs(normal(random)) : normal(random);
       targets[i] = normal(random);
       if (drawn && normal(random) > 0.6745) outputs[i] = 0;
+      if (outputs[i] == 0 && static_cast<double>(i % 16) >= 16 * kept) targets[i] = fill;
       error += (outputs[i] - targets[i]) * (outputs[i] - targets[i]) / 64;
     }
     testing::TellPairs(&trial, "MSELoss", error, outputs, targets);
@@ -561,6 +568,13 @@ TEST(LossInputContract, DropoutBehindTheLastLayerOfARegression_IsTold) {
   EXPECT_TRUE(FindingsOf(Numbers("Dropout", false)).empty());       // registered last, used before
   EXPECT_TRUE(FindingsOf(Numbers("Linear", true)).empty());         // zeros of a script
   EXPECT_TRUE(FindingsOf(Numbers("Dropout", true, true)).empty());  // of a ReLU, perhaps
+}
+
+TEST(LossInputContract, PredictionsAndTargetsUnderOneMask_AreSilent) {
+  EXPECT_TRUE(FindingsOf(Numbers("Dropout", true, false, 0)).empty());
+  EXPECT_TRUE(FindingsOf(Numbers("Dropout", true, false, 0, -1)).empty());       // a value for none
+  EXPECT_TRUE(FindingsOf(Numbers("Dropout", true, false, 0.25)).empty());        // for the most part
+  EXPECT_EQ(FindingsOf(Numbers("Dropout", true, false, 15.0 / 16)).size(), 1U);  // chance
 }
 
 }  // namespace
