@@ -215,6 +215,13 @@ class Hosts : public ::testing::Test {
   void RunFor(std::int64_t seconds) {
     for (const std::int64_t end = now_ms + seconds * 1000; now_ms < end;) Tick();
   }
+  /// Until the consents of both hosts stand in the log.
+  void UntilBothConsent() {
+    while (std::ranges::count_if(bucket.log, [](const auto& object) {
+             return object.find("\"accepted\"") != std::string::npos;
+           }) < 2)
+      Tick();
+  }
   /// Every host stopped, after the same step.
   bool AllStopped() const {
     return std::ranges::all_of(
@@ -466,6 +473,94 @@ TEST_F(Hosts, WhereACommitWasOverwrittenTheOwnAbortTellsNothing) {
   hosts[1]->post->up = true;
   RunFor(150);
   EXPECT_TRUE(hosts[1]->killed);  // not at peace with its own abort
+}
+
+TEST_F(Hosts, NorWhereItWasOverwrittenByACopy) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  UntilBothConsent();
+  for (int i = 0; i < 5; ++i) Tick();
+  hosts[1]->post->up = false;
+  RunFor(10);
+  ASSERT_TRUE(hosts[0]->stopped);
+  for (std::string& object : bucket.log) {
+    if (object.find("\"commit\"") != std::string::npos) object = bucket.log[0];
+  }
+  hosts[1]->post->up = true;
+  RunFor(150);
+  EXPECT_FALSE(hosts[1]->stopped);
+  EXPECT_TRUE(hosts[1]->killed);
+}
+
+TEST_F(Hosts, ACommitBehindWhatCannotBeReadIsADoubt) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  UntilBothConsent();
+  for (int i = 0; i < 5; ++i) Tick();
+  hosts[1]->post->up = false;
+  RunFor(3);
+  const auto commit = std::ranges::find_if(
+      bucket.log, [](const auto& object) { return object.find("\"commit\"") != std::string::npos; });
+  ASSERT_NE(commit, bucket.log.end());
+  bucket.log.emplace(commit, "here an abort was overwritten, perhaps");
+  hosts[1]->post->up = true;
+  RunFor(20);
+  EXPECT_FALSE(hosts[1]->stopped);
+  EXPECT_FALSE(hosts[1]->killed);
+  RunFor(150);
+  EXPECT_FALSE(hosts[1]->stopped);
+  EXPECT_TRUE(hosts[1]->killed);  // here the other one has stopped
+}
+
+TEST_F(Hosts, WhatIsPutBetweenTheMessagesCostsOneProposal) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  while (hosts[0]->log->open() == nullptr) Tick();
+  bucket.log.emplace_back("of a stranger");
+  RunFor(60);
+  EXPECT_TRUE(AllStopped());
+  EXPECT_TRUE(hosts[0]->Said(ActionNews::What::kAborted));
+}
+
+TEST_F(Hosts, ACommitThatIsReadAfterADoubtHasEndedEndsTheJob) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  UntilBothConsent();
+  hosts[1]->post->up = false;
+  RunFor(20);
+  ASSERT_TRUE(hosts[0]->stopped);
+  for (int i = 0; i < 1500; ++i) {  // its rank needs the other one seldom
+    Tick();
+    if (hosts[1]->Boundary(now_ms)) ++hosts[1]->finished;
+  }
+  EXPECT_FALSE(hosts[1]->coordinator.busy());
+  EXPECT_FALSE(hosts[1]->killed);
+  hosts[1]->post->up = true;
+  RunFor(2);
+  EXPECT_TRUE(hosts[1]->killed);
+  EXPECT_NE(hosts[1]->coordinator.remark().find("had gone on"), std::string::npos);
+}
+
+TEST_F(Hosts, ALongReasonIsCutBetweenTwoCharacters) {
+  Begin(1);
+  std::string reason;
+  for (int i = 0; i < 1000; ++i) reason += "\u5931";
+  HostMessage message;
+  message.reason = reason;
+  ASSERT_TRUE(hosts[0]->log->Send(std::move(message)).ok());
+  for (int i = 0; i < 3; ++i) hosts[0]->post->Turn();
+  ASSERT_EQ(bucket.log.size(), 1U);
+  const std::string& text = bucket.log[0];
+  const std::size_t from = text.find("\u5931");
+  ASSERT_NE(from, std::string::npos);
+  const std::size_t bytes = text.find('"', from) - from;
+  EXPECT_GT(bytes, 1000U);
+  EXPECT_EQ(text.substr(from, bytes), reason.substr(0, bytes));
+  EXPECT_EQ(bytes % 3, 0U);
 }
 
 /// Whatever fails: who still has a supervisor is never left alone with ranks that wait for ranks that have
