@@ -116,6 +116,11 @@ bool LiveOutputs::living() const noexcept {
   return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.pid > 0; });
 }
 
+bool LiveOutputs::uploading() const noexcept {
+  return std::any_of(children_.begin(), children_.end(),
+                     [](const Child& child) { return child.pid > 0 && child.output.format == kSync; });
+}
+
 std::int64_t LiveOutputs::cpu_ns() const noexcept {
   std::int64_t sum = 0;
   for (const Child& child : children_) {

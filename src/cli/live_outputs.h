@@ -44,6 +44,8 @@ class LiveOutputs {
   [[nodiscard]] std::vector<std::string> Start(const std::string& run, const std::vector<LiveOutput>& wanted);
   [[nodiscard]] bool Owns(pid_t pid) const noexcept;
   [[nodiscard]] bool living() const noexcept;
+  /// Whether an upload is alive.
+  [[nodiscard]] bool uploading() const noexcept;
   /// CPU time of those that are alive, in nanoseconds: one that hangs needs none.
   [[nodiscard]] std::int64_t cpu_ns() const noexcept;
   /// Takes the end of a child. Returns a message if the output failed, or "".

@@ -386,6 +386,10 @@ def test_a_stop_that_is_asked_for_once_stops_both_hosts_after_the_same_step(luff
     assert shown["outcome"] == "stopped"
 
 
+SLOWER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("s3", "rgw", "gs", "az")]
+
+
+@pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
 @pytest.mark.parametrize("hosts", [{"answer_s": 4}], indirect=True)
 def test_with_a_host_whose_supervisor_was_killed_nothing_is_stopped(luff, hosts):
     hosts.processes[1].send_signal(signal.SIGKILL)
