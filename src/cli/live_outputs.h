@@ -19,8 +19,7 @@ struct LiveOutput {
   Variables environment = {};  // what its process is told, of [bucket]
   std::string config = {};     // the file that says so, for the command that goes on; "" if none
   std::optional<std::uint64_t> keep_local = {};  // of kSync: bytes of values that stay here; nothing: all
-  std::string hosts_job =
-      {};  // of kSync: id of the job whose hosts talk to each other by the bucket; "" if none
+  std::string job = {};  // of kSync: name of the job whose hosts talk to each other by the bucket; "" if none
 };
 /// Not files, but metrics that are pushed while the job runs.
 inline constexpr const char* kOtlp = "otlp";
