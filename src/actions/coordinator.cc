@@ -82,6 +82,9 @@ Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
     furthest = std::max(furthest, worker.last_train_step);
   }
   if (any_live) Observe(now_ns, furthest);
+  if (hosts_ != nullptr) {
+    if (const Signal late = CommittedLate(now_ns); late != Signal::kNone) return late;
+  }
   if (hosts_ != nullptr && state_ < State::kHosts && hosts_->open() != nullptr)
     Follow(*hosts_->open(), now_ns);
 

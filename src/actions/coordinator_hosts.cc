@@ -14,6 +14,15 @@ constexpr double kLongerS = 3;  // than who has proposed, waits who decides abor
 constexpr double kSettleS = 1, kGoesOnS = 60;
 constexpr const char* kNoBucket = "the bucket does not answer, so the other hosts cannot be asked";
 
+ActionRequest RequestOf(const HostMessage& proposal) {
+  return {.kind = "stop",
+          .id = rules::FindingId("hosts", proposal.id(), "", 0),
+          .reason = proposal.reason,
+          .finding = proposal.finding,
+          .body = "",
+          .elsewhere = true};
+}
+
 double Since(std::int64_t from_ns, std::int64_t to_ns) { return static_cast<double>(to_ns - from_ns) / 1e9; }
 
 }  // namespace
@@ -22,12 +31,7 @@ void Coordinator::Follow(const HostMessage& proposal, std::int64_t now_ns) {
   if (state_ == State::kWanted && current_.kind != "stop") waiting_.push_front(std::move(current_));
   if (state_ != State::kHosts) own_ = state_ == State::kWanted && current_.kind == "stop";
   if (!own_) {
-    current_ = {.kind = "stop",
-                .id = rules::FindingId("hosts", proposal.id(), "", 0),
-                .reason = proposal.reason,
-                .finding = proposal.finding,
-                .body = "",
-                .elsewhere = true};
+    current_ = RequestOf(proposal);
     proposals_ = 0;
   }
   state_ = State::kHosts;
@@ -76,6 +80,19 @@ void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_liv
   } else if (overdue) {
     GiveUp(fmt::format("the other hosts cannot be asked: {}", sent.status().message()));
   }
+}
+
+Coordinator::Signal Coordinator::CommittedLate(std::int64_t now_ns) {
+  const std::optional<HostMessage> proposal = hosts_->TakeLateCommit();
+  if (!proposal || state_ > State::kHosts) return Signal::kNone;
+  current_ = RequestOf(*proposal);
+  proposed_step_ = proposal->train_step;
+  stopping_ = true;
+  waiting_.clear();
+  followed_.clear();
+  return Terminate(now_ns, fmt::format("all hosts of the job have agreed to stop after step {}, and this was "
+                                       "known here only after the ranks here had gone on",
+                                       proposed_step_));
 }
 
 Coordinator::Signal Coordinator::AcrossHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest,
@@ -178,6 +195,11 @@ void Coordinator::DecideForHosts(std::int64_t now_ns, std::uint32_t world) {
         // Hosts of another job of the same name answer as fast as ours: then a rank stands in two answers.
         if (covered_ns_ < 0) covered_ns_ = now_ns;
         if (Since(covered_ns_, now_ns) < kSettleS) return;
+        if (hosts_->unsure()) {  // no host would believe a commit
+          decision.verdict = HostMessage::Verdict::kLate;
+          decision.reason = "something that counts for nothing was put between the messages of the hosts";
+          break;
+        }
         decision.kind = HostMessage::Kind::kCommit;
         break;
       case HostLog::Answers::kLate: decision.verdict = HostMessage::Verdict::kLate; break;
@@ -268,7 +290,7 @@ Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthes
                          Since(doubt_since_ns_, now_ns) >= settings_.hosts_wait_s + kGoesOnS;
     doubt_ns_ = now_ns;
     doubt_step_ = step;
-    if (goes_on) hosts_->Forget("what the other hosts have decided cannot be read, and they go on");
+    if (goes_on) hosts_->Forget("what the other hosts have decided cannot be read, and they go on", true);
     return Signal::kNone;
   }
   if (Since(doubt_ns_, now_ns) < settings_.hosts_doubt_s) return Signal::kNone;

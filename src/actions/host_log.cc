@@ -155,12 +155,7 @@ void HostLog::Look(std::int64_t unix_ns) {
 
 void HostLog::Hear(const std::string& object, std::int64_t unix_ns) {
   const auto text = seal_->Open(object, unix_ns);
-  if (!text.ok()) {
-    // In its place there may have been the commit that counts our consent: what comes behind it does not
-    // tell.
-    unsure_ = unsure_ || answers_.contains(instance_);
-    return Refuse(std::string(text.status().message()));
-  }
+  if (!text.ok()) return Refuse(std::string(text.status().message()));
   auto parsed = ParseHostMessageUntrusted(*text);
   if (!parsed.ok()) return Refuse(std::string(parsed.status().message()));
   HostMessage& message = *parsed;
@@ -169,7 +164,7 @@ void HostLog::Hear(const std::string& object, std::int64_t unix_ns) {
   if (known == heard_.end() && heard_.size() >= kMaxHosts)
     return Refuse(fmt::format("the job had {} hosts, and no more are heard", kMaxHosts));
   // A copy, which somebody put there, or the client after an answer was lost.
-  if (known != heard_.end() && message.sequence <= known->second) return;
+  if (known != heard_.end() && message.sequence <= known->second) return Doubt();
   heard_[message.instance] = message.sequence;
   if (message.kind == HostMessage::Kind::kPropose) {
     if (std::llabs(unix_ns - message.created_unix_ns) > kMostApartNs)
@@ -183,16 +178,19 @@ void HostLog::Hear(const std::string& object, std::int64_t unix_ns) {
       answers_.clear();
       unsure_ = false;
     }
+  } else if (forgotten_ && message.proposal == forgotten_->id()) {
+    HearOfForgotten(message);
   } else if (!open_ || message.proposal != open_->id()) {
-    return;  // it was decided, or is of a time before this host took part
+    if (!KnowsOf(message.proposal)) Doubt();  // of a time before this host took part: a copy, perhaps
   } else if (message.kind == HostMessage::Kind::kAnswer) {
     answers_.try_emplace(message.instance, message);
   } else if (message.kind == HostMessage::Kind::kAbort) {
-    if (unsure_ && message.instance != open_->instance) return;  // who has proposed decides once
+    // Who has proposed decides once, so an abort of his tells that there is no commit.
+    if (unsure_ && message.instance != open_->instance) return;
     Decide(Decision::kAbort, message.reason, message.verdict == HostMessage::Verdict::kLate);
   } else if (message.instance != open_->instance) {
     return Refuse("a commit is not by the host that has proposed it");
-  } else {
+  } else if (!unsure_) {
     const auto own = answers_.find(instance_);
     const bool ours = own != answers_.end() && own->second.verdict == HostMessage::Verdict::kAccepted &&
                       std::ranges::find(message.agreed, instance_) != message.agreed.end();
@@ -210,11 +208,32 @@ void HostLog::Decide(Decision decision, std::string why, bool late) {
   answers_.clear();
 }
 
-void HostLog::Forget(const std::string& why) {
-  if (open_) Decide(Decision::kAbort, why, false);
+void HostLog::HearOfForgotten(const HostMessage& message) {
+  const bool of_proposer = message.instance == forgotten_->instance;
+  if (message.kind == HostMessage::Kind::kAbort && (of_proposer || !forgotten_unsure_)) {
+    forgotten_.reset();
+  } else if (message.kind == HostMessage::Kind::kCommit && of_proposer && !forgotten_unsure_) {
+    if (std::ranges::find(message.agreed, instance_) != message.agreed.end())
+      late_commit_ = std::move(forgotten_);
+    forgotten_.reset();
+  }
+}
+
+bool HostLog::KnowsOf(const std::string& proposal) const {
+  return std::ranges::any_of(decided_, [&](const Decided& one) { return one.proposal == proposal; });
+}
+
+void HostLog::Forget(const std::string& why, bool consented) {
+  if (!open_) return;
+  if (consented) {
+    forgotten_ = open_;
+    forgotten_unsure_ = unsure_;
+  }
+  Decide(Decision::kAbort, why, false);
 }
 
 void HostLog::Refuse(std::string why) {
+  Doubt();
   ++refused_;
   refused_why_ = std::move(why);
 }
@@ -273,9 +292,10 @@ Result<std::uint64_t> HostLog::Send(HostMessage message) {
     message.reason = "why stands on the host that has asked, since the run is encrypted";
   // What is no UTF-8 takes three bytes for one.
   if (message.reason.size() > kMaxMessageText / 3 - 1) {
-    message.reason.resize(kMaxMessageText / 3 - 1);
-    while (!message.reason.empty() && (static_cast<unsigned char>(message.reason.back()) & 0x80U) != 0)
-      message.reason.pop_back();
+    std::size_t end = kMaxMessageText / 3 - 1;
+    // Not within a character.
+    for (int i = 0; i < 3 && (static_cast<unsigned char>(message.reason[end]) & 0xC0U) == 0x80U; ++i) --end;
+    message.reason.resize(end);
   }
   if (message.kind == HostMessage::Kind::kCommit) {
     for (const auto& [instance, answer] : answers_) message.agreed.push_back(instance);

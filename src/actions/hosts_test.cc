@@ -1,8 +1,6 @@
 // A stop that several hosts agree upon: in a simulation of their log, supervisors and ranks, where links
-// break, puts are repeated and supervisors die; the messages; and the folder through which they go.
+// break, puts are repeated and supervisors die.
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,11 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "actions/testing.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/host_log.h"
-#include "luff/actions/host_post.h"
-#include "luff/store/host_folder.h"
 
 namespace luff::actions::hosts_test {
 namespace {
@@ -214,6 +209,13 @@ class Hosts : public ::testing::Test {
   }
   void RunFor(std::int64_t seconds) {
     for (const std::int64_t end = now_ms + seconds * 1000; now_ms < end;) Tick();
+  }
+  /// Until the consents of both hosts stand in the log.
+  void UntilBothConsent() {
+    while (std::ranges::count_if(bucket.log, [](const auto& object) {
+             return object.find("\"accepted\"") != std::string::npos;
+           }) < 2)
+      Tick();
   }
   /// Every host stopped, after the same step.
   bool AllStopped() const {
@@ -468,6 +470,94 @@ TEST_F(Hosts, WhereACommitWasOverwrittenTheOwnAbortTellsNothing) {
   EXPECT_TRUE(hosts[1]->killed);  // not at peace with its own abort
 }
 
+TEST_F(Hosts, NorWhereItWasOverwrittenByACopy) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  UntilBothConsent();
+  for (int i = 0; i < 5; ++i) Tick();
+  hosts[1]->post->up = false;
+  RunFor(10);
+  ASSERT_TRUE(hosts[0]->stopped);
+  for (std::string& object : bucket.log) {
+    if (object.find("\"commit\"") != std::string::npos) object = bucket.log[0];
+  }
+  hosts[1]->post->up = true;
+  RunFor(150);
+  EXPECT_FALSE(hosts[1]->stopped);
+  EXPECT_TRUE(hosts[1]->killed);
+}
+
+TEST_F(Hosts, ACommitBehindWhatCannotBeReadIsADoubt) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  UntilBothConsent();
+  for (int i = 0; i < 5; ++i) Tick();
+  hosts[1]->post->up = false;
+  RunFor(3);
+  const auto commit = std::ranges::find_if(
+      bucket.log, [](const auto& object) { return object.find("\"commit\"") != std::string::npos; });
+  ASSERT_NE(commit, bucket.log.end());
+  bucket.log.emplace(commit, "here an abort was overwritten, perhaps");
+  hosts[1]->post->up = true;
+  RunFor(20);
+  EXPECT_FALSE(hosts[1]->stopped);
+  EXPECT_FALSE(hosts[1]->killed);
+  RunFor(150);
+  EXPECT_FALSE(hosts[1]->stopped);
+  EXPECT_TRUE(hosts[1]->killed);  // here the other one has stopped
+}
+
+TEST_F(Hosts, WhatIsPutBetweenTheMessagesCostsOneProposal) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  while (hosts[0]->log->open() == nullptr) Tick();
+  bucket.log.emplace_back("of a stranger");
+  RunFor(60);
+  EXPECT_TRUE(AllStopped());
+  EXPECT_TRUE(hosts[0]->Said(ActionNews::What::kAborted));
+}
+
+TEST_F(Hosts, ACommitThatIsReadAfterADoubtHasEndedEndsTheJob) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->Ask("a");
+  UntilBothConsent();
+  hosts[1]->post->up = false;
+  RunFor(20);
+  ASSERT_TRUE(hosts[0]->stopped);
+  for (int i = 0; i < 1500; ++i) {  // its rank needs the other one seldom
+    Tick();
+    if (hosts[1]->Boundary(now_ms)) ++hosts[1]->finished;
+  }
+  EXPECT_FALSE(hosts[1]->coordinator.busy());
+  EXPECT_FALSE(hosts[1]->killed);
+  hosts[1]->post->up = true;
+  RunFor(2);
+  EXPECT_TRUE(hosts[1]->killed);
+  EXPECT_NE(hosts[1]->coordinator.remark().find("had gone on"), std::string::npos);
+}
+
+TEST_F(Hosts, ALongReasonIsCutBetweenTwoCharacters) {
+  Begin(1);
+  std::string reason;
+  for (int i = 0; i < 1000; ++i) reason += "\u5931";
+  HostMessage message;
+  message.reason = reason;
+  ASSERT_TRUE(hosts[0]->log->Send(std::move(message)).ok());
+  for (int i = 0; i < 3; ++i) hosts[0]->post->Turn();
+  ASSERT_EQ(bucket.log.size(), 1U);
+  const std::string& text = bucket.log[0];
+  const std::size_t from = text.find("\u5931");
+  ASSERT_NE(from, std::string::npos);
+  const std::size_t bytes = text.find('"', from) - from;
+  EXPECT_GT(bytes, 1000U);
+  EXPECT_EQ(text.substr(from, bytes), reason.substr(0, bytes));
+  EXPECT_EQ(bytes % 3, 0U);
+}
+
 /// Whatever fails: who still has a supervisor is never left alone with ranks that wait for ranks that have
 /// stopped.
 TEST_F(Hosts, WhateverFailsNoneIsLeftWaitingForOthersThatHaveStopped) {
@@ -513,111 +603,6 @@ TEST_F(Hosts, WhateverFailsNoneIsLeftWaitingForOthersThatHaveStopped) {
   RecordProperty("stops", stops);
   RecordProperty("refusals", refusals);
   RecordProperty("ended", ended);
-}
-
-// ---- Messages ----
-
-HostMessage Answer() {
-  HostMessage message;
-  message.kind = HostMessage::Kind::kAnswer;
-  message.job = kJob;
-  message.instance = std::string(32, 'b');
-  message.sequence = 7;
-  message.created_unix_ns = kUnixNs;
-  message.proposal = std::string(32, 'c') + "-3";
-  message.train_step = 12;
-  message.verdict = HostMessage::Verdict::kLate;
-  message.ranks = {4, 5, 6};
-  message.world = 8;
-  return message;
-}
-
-TEST(HostMessages, AreReadAsTheyWereWritten) {
-  const HostMessage answer = Answer();
-  const auto read = ParseHostMessageUntrusted(HostMessageText(answer));
-  ASSERT_TRUE(read.ok());
-  EXPECT_EQ(read->id(), std::string(32, 'b') + "-7");
-  EXPECT_EQ(read->proposal, answer.proposal);
-  EXPECT_EQ(read->verdict, answer.verdict);
-  EXPECT_EQ(read->ranks, answer.ranks);
-  EXPECT_EQ(HostMessageText(*read), HostMessageText(answer));
-  HostMessage commit = Answer();
-  commit.kind = HostMessage::Kind::kCommit;
-  commit.agreed = {std::string(32, 'b'), std::string(32, 'd')};
-  EXPECT_EQ(ParseHostMessageUntrusted(HostMessageText(commit))->agreed, commit.agreed);
-}
-
-TEST(HostMessages, ThatLuffDoesNotWriteAreRefused) {
-  const std::string text = HostMessageText(Answer());
-  const auto with = [&](const std::string& from, const std::string& to) {
-    std::string changed = text;
-    changed.replace(changed.find(from), from.size(), to);
-    return ParseHostMessageUntrusted(changed).status();
-  };
-  EXPECT_EQ(with("\"version\":0", "\"version\":1").code(), StatusCode::kUnsupportedVersion);
-  EXPECT_EQ(with("[4,5,6]", "[4,5,-6]").code(), StatusCode::kCorruption);
-  EXPECT_EQ(with("[4,5,6]", "[4.5]").code(), StatusCode::kCorruption);
-  EXPECT_EQ(with("\"late\"", "\"maybe\"").code(), StatusCode::kCorruption);
-  EXPECT_EQ(with("\"answer\"", "\"order\"").code(), StatusCode::kCorruption);
-  EXPECT_EQ(with(std::string(32, 'b'), "../../etc").code(), StatusCode::kCorruption);
-  EXPECT_EQ(with("\"sequence\":7", "\"sequence\":1e99").code(), StatusCode::kCorruption);
-  std::string many = "[4";
-  for (std::size_t i = 0; i < kMaxHostRanks; ++i) many += ",1";
-  EXPECT_EQ(with("[4,5,6]", many + "]").code(), StatusCode::kCorruption);
-  EXPECT_EQ(ParseHostMessageUntrusted(std::string(100'000, '[')).status().code(), StatusCode::kCorruption);
-  EXPECT_EQ(ParseHostMessageUntrusted("null").status().code(), StatusCode::kCorruption);
-}
-
-// ---- The folder ----
-
-using HostFolder = testing::RunFolderTest;
-
-void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
-
-TEST_F(HostFolder, PassesMessagesOnInTheOrderOfTheLog) {
-  FolderPost post(run_);
-  EXPECT_FALSE(post.reaches());
-  EXPECT_TRUE(post.Take().empty());
-  post.Look();
-  ASSERT_TRUE(post.Send(1, "one").ok());
-  ASSERT_TRUE(post.Send(2, "two").ok());
-  EXPECT_TRUE(std::filesystem::exists(run_ + "/hosts/out/000001.json"));
-  std::filesystem::rename(run_ + "/hosts/out/000001.json", run_ + "/hosts/out/000001.sent");  // the upload
-  EXPECT_FALSE(post.TakeBack(1));
-  EXPECT_TRUE(post.TakeBack(2));
-  EXPECT_FALSE(post.TakeBack(2));
-  Write(run_ + "/hosts/in/000008.json", "eight");
-  EXPECT_TRUE(post.Take().empty());  // where the log began is not known
-  Write(run_ + "/hosts/begun", "6");
-  EXPECT_TRUE(post.reaches());
-  EXPECT_TRUE(post.Take().empty());  // seven comes first
-  Write(run_ + "/hosts/in/000007.json", std::string(100'000, 'x'));
-  EXPECT_EQ(post.Take(), (std::vector<std::string>{"", "eight"}));  // too large to be a message
-  EXPECT_TRUE(std::filesystem::is_empty(run_ + "/hosts/in"));
-}
-
-TEST_F(HostFolder, HasNothingOfAnEarlierSupervisor) {
-  {
-    FolderPost post(run_);
-    post.Look();
-    ASSERT_TRUE(post.Send(1, "one").ok());
-    Write(run_ + "/hosts/begun", "6");
-    Write(run_ + "/hosts/in/000007.json", "seven");
-  }
-  FolderPost post(run_);
-  post.Look();
-  EXPECT_FALSE(post.reaches());
-  EXPECT_TRUE(std::filesystem::is_empty(run_ + "/hosts/out"));
-  Write(run_ + "/hosts/begun", "many");
-  EXPECT_FALSE(post.reaches());
-}
-
-TEST_F(HostFolder, IsNotMadeBeforeThereIsARun) {
-  std::filesystem::remove(run_ + "/run.json");
-  FolderPost post(run_);
-  post.Look();
-  EXPECT_FALSE(std::filesystem::exists(run_ + "/hosts"));
-  EXPECT_FALSE(post.Send(1, "one").ok());
 }
 
 }  // namespace

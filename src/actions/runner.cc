@@ -24,7 +24,8 @@ constexpr double kGraceS = 5;  // a notifier that exceeds its own limit by this 
 
 constexpr const char* kNotAllHere =
     "the job has ranks on other hosts, and nobody speaks to these for this run, so a stop would leave them "
-    "waiting; end it by its launcher, or remove the folder 'hosts' of the run if all its ranks are here";
+    "waiting; end it by its launcher, or remove the folder 'hosts' of the run if all its ranks are "
+    "here (a second training of such a job cannot be stopped)";
 constexpr const char* kOnlyAStop = "the job has ranks on other hosts, and only a stop reaches these";
 
 double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }

@@ -13,6 +13,7 @@
 #include "base/python_child.h"
 #include "cli/config_bucket.h"
 #include "cli/terminal.h"
+#include "keys/host_seal.h"
 #include "luff/base/env.h"
 
 namespace luff::cli {
@@ -22,8 +23,10 @@ std::string Again(const std::string& run, const LiveOutput& output) {
   if (output.format == kOtlp)
     return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
   if (output.format == kSync)
-    return fmt::format("`luff sync {} {}{}` uploads what is missing", Escaped(run), Escaped(output.directory),
-                       output.config.empty() ? "" : " --config " + Escaped(output.config));
+    return fmt::format("`luff sync {} {}{}{}` uploads what is missing", Escaped(run),
+                       Escaped(output.directory),
+                       output.config.empty() ? "" : " --config " + Escaped(output.config),
+                       output.job.empty() ? "" : " --job '" + Escaped(output.job) + "'");
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
 }
@@ -85,7 +88,7 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
       }
       process.argv = std::move(command).value();
       if (output.keep_local) process.argv.push_back(fmt::format("--keep-local={}", *output.keep_local));
-      if (!output.hosts_job.empty()) process.argv.push_back("--job=" + output.hosts_job);
+      if (!output.job.empty()) process.argv.push_back("--job=" + keys::JobIdOf(output.job));
       process.argv.insert(process.argv.end(),
                           {"--until-closed", "--config=" + output.config, "--", run, output.directory});
       process.environment = ThisCommand();
@@ -116,6 +119,11 @@ bool LiveOutputs::living() const noexcept {
   return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.pid > 0; });
 }
 
+bool LiveOutputs::uploading() const noexcept {
+  return std::any_of(children_.begin(), children_.end(),
+                     [](const Child& child) { return child.pid > 0 && child.output.format == kSync; });
+}
+
 std::int64_t LiveOutputs::cpu_ns() const noexcept {
   std::int64_t sum = 0;
   for (const Child& child : children_) {
@@ -133,10 +141,12 @@ std::string LiveOutputs::Ended(pid_t pid, const ExitState& state) {
     if (child.pid != pid) continue;
     child.pid = -1;
     if (state.code == 0) return "";
+    const bool silent = child.to >= 0 && !child.output.job.empty();
     return fmt::format(
-        "luff: the {} output has ended ({}); {}\n", child.output.format,
+        "luff: the {} output has ended ({}); {}{}\n", child.output.format,
         state.signal != 0 ? fmt::format("signal {}", state.signal) : fmt::format("exit code {}", state.code),
-        Again(run_, child.output));
+        Again(run_, child.output),
+        silent ? "; until then this host and the others cannot agree upon a stop" : "");
   }
   return "";
 }

@@ -19,8 +19,7 @@ struct LiveOutput {
   Variables environment = {};  // what its process is told, of [bucket]
   std::string config = {};     // the file that says so, for the command that goes on; "" if none
   std::optional<std::uint64_t> keep_local = {};  // of kSync: bytes of values that stay here; nothing: all
-  std::string hosts_job =
-      {};  // of kSync: id of the job whose hosts talk to each other by the bucket; "" if none
+  std::string job = {};  // of kSync: name of the job whose hosts talk to each other by the bucket; "" if none
 };
 /// Not files, but metrics that are pushed while the job runs.
 inline constexpr const char* kOtlp = "otlp";
@@ -44,6 +43,8 @@ class LiveOutputs {
   [[nodiscard]] std::vector<std::string> Start(const std::string& run, const std::vector<LiveOutput>& wanted);
   [[nodiscard]] bool Owns(pid_t pid) const noexcept;
   [[nodiscard]] bool living() const noexcept;
+  /// Whether an upload is alive.
+  [[nodiscard]] bool uploading() const noexcept;
   /// CPU time of those that are alive, in nanoseconds: one that hangs needs none.
   [[nodiscard]] std::int64_t cpu_ns() const noexcept;
   /// Takes the end of a child. Returns a message if the output failed, or "".

@@ -387,7 +387,7 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   if (!wanted.sync.empty()) {
     options.outputs.push_back({kSync, wanted.sync, file.bucket.environment,
                                file.bucket.environment.empty() ? "" : Absolute(wanted.config),
-                               wanted.keep_local, options.hosts_job});
+                               wanted.keep_local, wanted.job});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
   } else if (wanted.keep_local) {
     return InvalidArgument("--keep-local removes what was uploaded; it needs --sync URL");

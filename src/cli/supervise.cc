@@ -226,9 +226,10 @@ class Supervisor final : public Job {
     bool left = false;
     for (std::size_t i = 0; i < watches_.size(); ++i) {
       if (!watches_[i]->ended() || verdicts_.contains(i)) continue;
-      if (watches_[i]->Finish(interrupted_, !exit_ || waiting_) && !left) {
+      const std::optional<ExitState> exit = watches_.size() > 1 ? std::nullopt : exit_;
+      if (watches_[i]->Finish(interrupted_, !exit_ || waiting_, exit) && !left) {
         ClearStatus();
-        verdicts_[i] = watches_[i]->Conclude(watches_.size() > 1 ? std::nullopt : exit_);
+        verdicts_[i] = watches_[i]->Conclude(exit);
       } else {
         left = true;
       }

@@ -10,12 +10,13 @@
 #include "cli/config_file.h"
 #include "cli/reading.h"
 #include "cli/verbs.h"
+#include "keys/host_seal.h"
 
 namespace luff::cli {
 namespace {
 
 struct SyncOptions {
-  std::string run, url, config;
+  std::string run, url, config, job;
   double flush_s = 2, drain_s = 120, max_mbps = 0;
   int host = 0;
   std::optional<std::uint64_t> keep_local;
@@ -37,6 +38,8 @@ void AddSync(CLI::App& app) {
   verb->add_option("--host", options->host, "Number of this host, where several upload one run")
       ->capture_default_str();
   verb->add_option("--config", options->config, "luff.toml, whose [bucket] says how the upload is encrypted");
+  verb->add_option("--job", options->job,
+                   "Of a run whose `luff run --job NAME` has lost its upload: the hosts talk again");
   verb->add_option("--keep-local", options->keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->footer(
       "Prints the URL of the run, which every verb that reads a run takes. Follows a run that is being "
@@ -58,6 +61,7 @@ void AddSync(CLI::App& app) {
       for (const auto& [name, value] : bucket.environment) setenv(name.c_str(), value.c_str(), 1);
       words.push_back("--config=" + options->config);
     }
+    if (!options->job.empty()) words.push_back("--job=" + keys::JobIdOf(options->job));
     if (options->keep_local) words.push_back(fmt::format("--keep-local={}", *options->keep_local));
     words.insert(words.end(), {"--", options->run, options->url});
     BecomePython("sync", std::move(words), "runs are uploaded by Luff's Python package");

@@ -170,6 +170,10 @@ bool WasStopped(const Ending& ending, const query::Trial& trial) {
   return ending.runner.coordinator().stop_decided() && left_by_stop;
 }
 
+HowEnded HowItWent(const Ending& ending, const query::Trial& trial) {
+  return {WasStopped(ending, trial), Failure(ending, trial.outcome())};
+}
+
 }  // namespace
 
 std::string TellAside(const std::string& run) {
@@ -214,6 +218,17 @@ std::string HowItEnded(const ExitState& exit) {
                           : fmt::format("failed with exit code {}", exit.code);
 }
 
+std::optional<HowEnded> RecordOutcome(const Ending& ending) {
+  const auto opened = query::Trial::Open(ending.place.path());
+  if (!opened.ok() || ending.place.state() == RunPlace::State::kReplaced) return std::nullopt;
+  const Result<bool> news = opened.value()->Refresh();
+  static_cast<void>(news);
+  HowEnded how = HowItWent(ending, *opened.value());
+  if (how.failure == kStillAtWork || ending.options.ended) return std::nullopt;
+  WriteOutcome(ending, how.stopped, how.failure);
+  return how;
+}
+
 Verdict Conclude(const Ending& ending) {
   const std::vector<rules::Finding>& findings = ending.findings;
   const bool stop_found = std::ranges::any_of(
@@ -227,9 +242,10 @@ Verdict Conclude(const Ending& ending) {
   query::Trial& trial = *opened.value();
   const Result<bool> news = trial.Refresh();
   static_cast<void>(news);
-  const bool stopped = WasStopped(ending, trial);
-  const std::string failure = Failure(ending, trial.outcome());
-  if (failure != kStillAtWork && !ending.options.ended) WriteOutcome(ending, stopped, failure);
+  const HowEnded how = ending.recorded ? *ending.recorded : HowItWent(ending, trial);
+  const auto& [stopped, failure] = how;
+  if (!ending.recorded && failure != kStillAtWork && !ending.options.ended)
+    WriteOutcome(ending, stopped, failure);
   const bool lost = TellLostSteps(trial);
   const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
   const bool damaged = TellDamage(ending, trial, steps);

@@ -15,6 +15,12 @@
 /// The end of `luff run`: records the outcome in the run and prints the verdict.
 namespace luff::cli {
 
+/// How the training ended.
+struct HowEnded {
+  bool stopped = false;
+  std::string failure;  // "" if it completed or was stopped
+};
+
 /// What the supervisor knows after the job has ended.
 struct Ending {
   const SuperviseOptions& options;
@@ -27,6 +33,7 @@ struct Ending {
   std::int64_t train_step = -1;            // how far the job was seen to get
   bool rules_failed = false;               // the rule worker did not see the whole run
   bool signalled = false;                  // the job was sent a signal because it would not leave
+  std::optional<HowEnded> recorded = {};   // what `RecordOutcome` has returned
 };
 
 /// Reports processes that Luff should have watched but could not, from their notes in the run's directory.
@@ -47,7 +54,10 @@ struct Verdict {
   bool stop_found = false;  // a finding has severity stop
 };
 
-/// Writes the outcome into the run and prints the verdict.
+/// Writes the outcome into the run. nullopt if there is none yet, or no run.
+[[nodiscard]] std::optional<HowEnded> RecordOutcome(const Ending& ending);
+
+/// Writes the outcome into the run, unless that is done, and prints the verdict.
 [[nodiscard]] Verdict Conclude(const Ending& ending);
 
 /// "failed with exit code 1", "was ended by signal 9 (Killed)".

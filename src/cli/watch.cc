@@ -277,7 +277,7 @@ void Watch::End() {
   Enter(Phase::kJudging);
 }
 
-bool Watch::Finish(bool interrupted, bool job_lives) {
+bool Watch::Finish(bool interrupted, bool job_lives, const std::optional<ExitState>& exit) {
   if (phase_ == Phase::kDone) return true;
   Tag();
   ReadFindings();
@@ -298,6 +298,7 @@ bool Watch::Finish(bool interrupted, bool job_lives) {
   if (phase_ == Phase::kDelivering) {
     if (job_lives) entered_ns_ = job_.Now();
     if (!Delivered(interrupted)) return false;
+    if (outputs_.uploading()) recorded_ = RecordOutcome(EndingOf(exit));
     outputs_.RunEnded();
     Enter(Phase::kWriting);
   }
@@ -347,10 +348,23 @@ bool Watch::Written(bool interrupted) {
   return false;
 }
 
-Verdict Watch::Conclude(const std::optional<ExitState>& exit) {
+Ending Watch::EndingOf(const std::optional<ExitState>& exit) {
   place_->Look(train_step());
-  const Verdict verdict = cli::Conclude({options_, exit, runner_, findings_, rules_.failed_rules(), *place_,
-                                         rules_.coverage(), train_step(), rules_.failed(), signalled_});
+  return {options_,
+          exit,
+          runner_,
+          findings_,
+          rules_.failed_rules(),
+          *place_,
+          rules_.coverage(),
+          train_step(),
+          rules_.failed(),
+          signalled_,
+          recorded_};
+}
+
+Verdict Watch::Conclude(const std::optional<ExitState>& exit) {
+  const Verdict verdict = cli::Conclude(EndingOf(exit));
   // A job may go on with many other trainings.
   place_.reset();
   options_.lock.reset();

@@ -72,9 +72,10 @@ class Watch {
   void End();
   /// Goes on with what is left to do after `End`. `interrupted`: within bounds no more. `job_lives`:
   /// deliveries have the time that they always have. True when all is done.
-  [[nodiscard]] bool Finish(bool interrupted, bool job_lives);
-  /// Writes the outcome into the run and prints the verdict. `exit`: how the command ended; nullopt if it has
-  /// started several trainings, whose workers say how each of them ended.
+  /// `exit`: how the command ended; nullopt if it has started several trainings, whose workers say how each
+  /// of them ended. An upload has the outcome before it ends.
+  [[nodiscard]] bool Finish(bool interrupted, bool job_lives, const std::optional<ExitState>& exit);
+  /// Writes the outcome into the run, unless that is done, and prints the verdict.
   [[nodiscard]] Verdict Conclude(const std::optional<ExitState>& exit);
 
   [[nodiscard]] bool ended() const noexcept { return phase_ != Phase::kWatching; }
@@ -102,11 +103,14 @@ class Watch {
   void Enter(Phase phase);
   bool Delivered(bool interrupted);
   bool Written(bool interrupted);
+  /// What is known of the end, now.
+  [[nodiscard]] Ending EndingOf(const std::optional<ExitState>& exit);
 
   Job& job_;
   SuperviseOptions options_;
   const std::string findings_path_;
   std::optional<RunPlace> place_;  // until the verdict
+  std::optional<HowEnded> recorded_;
   actions::Runner runner_;
   LiveOutputs outputs_;
   MachineSampler sampler_;

@@ -113,7 +113,7 @@ int WatchToTheEnd(const SuperviseOptions& options, pid_t while_pid) {
     watch.Look(true);
   }
   watch.End();
-  while (!watch.Finish(g_leave != 0, false)) {
+  while (!watch.Finish(g_leave != 0, false, std::nullopt)) {
     Turn(&watch, 100);
     watch.Look(false);
   }

@@ -35,7 +35,8 @@ void ClearHostFolder(const std::string& run_path) {
   Env& env = Env::Real();
   const std::string folder = run_path + "/hosts";
   if (!env.Exists(folder)) return;
-  static_cast<void>(env.Remove(folder + "/begun"));
+  for (const char* name : {"/begun", "/begun~", "/heard", "/heard~"})
+    static_cast<void>(env.Remove(folder + name));
   for (const char* below : {"/in", "/out"}) {
     const auto names = env.List(folder + below);
     if (!names.ok()) continue;

@@ -126,6 +126,7 @@ class Coordinator {
                    std::span<const query::WorkerInfo> workers, Acks acks);
   void DecideForHosts(std::int64_t now_ns, std::uint32_t world);
   Signal HostsCommitted(std::int64_t now_ns);
+  Signal CommittedLate(std::int64_t now_ns);
   void HostsAborted(const std::string& why, bool late);
   void GiveUp(const std::string& why);
   Signal Doubt(std::int64_t now_ns, std::int64_t furthest, std::span<const query::WorkerInfo> workers);

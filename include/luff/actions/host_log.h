@@ -91,8 +91,14 @@ class HostLog {
   /// Returns its sequence.
   [[nodiscard]] Result<std::uint64_t> Send(HostMessage message);
   [[nodiscard]] bool TakeBack(std::uint64_t sequence) { return post_->TakeBack(sequence); }
-  /// This host has no part in the open proposal any more: it has taken its answer back.
-  void Forget(const std::string& why);
+  /// This host has no part in the open proposal any more. `consented`: its answer was sent, so a commit may
+  /// count it.
+  void Forget(const std::string& why, bool consented = false);
+  /// A proposal that was forgotten and that the others have carried out with this host's consent, once.
+  [[nodiscard]] std::optional<HostMessage> TakeLateCommit() { return std::exchange(late_commit_, {}); }
+  /// Behind the open proposal there is something that counts for nothing. In its place there may have been a
+  /// decision that other hosts have read, so none behind it counts here, but an abort of who has proposed.
+  [[nodiscard]] bool unsure() const noexcept { return unsure_; }
   /// Messages that count for nothing since the last call: how many, and why the last one.
   [[nodiscard]] std::pair<std::size_t, std::string> TakeRefused();
 
@@ -105,6 +111,9 @@ class HostLog {
   };
   void Hear(const std::string& object, std::int64_t unix_ns);
   void Decide(Decision decision, std::string why, bool late);
+  void HearOfForgotten(const HostMessage& message);
+  [[nodiscard]] bool KnowsOf(const std::string& proposal) const;
+  void Doubt() noexcept { unsure_ = forgotten_unsure_ = true; }
   void Refuse(std::string why);
 
   const std::string job_, instance_;
@@ -117,7 +126,9 @@ class HostLog {
   std::map<std::string, HostMessage> answers_;  // to the open proposal, by instance
   std::deque<Decided> decided_;                 // the newest
   std::map<std::string, std::uint64_t> heard_;  // by instance: the last sequence
-  bool unsure_ = false;                         // something that cannot be read stands behind our answer
+  bool unsure_ = false;
+  std::optional<HostMessage> forgotten_, late_commit_;  // proposals
+  bool forgotten_unsure_ = false;                       // as unsure_, of forgotten_
   std::size_t refused_ = 0;
   std::string refused_why_;
 };

@@ -86,11 +86,13 @@ class Hosts:
             self._ask_at = time.monotonic() + _LOOK_S  # the run has no supervisor yet
             return
         if self._last < 0:
-            last = self._end_of_log()
-            self._write("begun", b"%d" % last)
+            last = self._heard()
+            if last < 0:
+                last = self._end_of_log()
+                self._write("begun", b"%d" % last)
             self._last = last
         if self._fetch_all():  # while this fails, the supervisor may take back what it has to say
-            for name in own[:MOST_AT_ONCE]:
+            for name in self._own()[:MOST_AT_ONCE] if own else ():
                 self._put(name)
                 self._talk_until = time.monotonic() + _TALK_S
         now = time.monotonic()
@@ -103,6 +105,23 @@ class Hosts:
         except OSError:
             return []
         return sorted(name for name in names if _OWN.fullmatch(name))
+
+    def _heard(self) -> int:
+        """The last number that an earlier upload of this supervisor has passed on; -1 if there was none.
+
+        A supervisor that begins removes `begun`.
+        """
+        if not os.path.exists(os.path.join(self._folder, "begun")):
+            return -1
+        names = (_NAME.fullmatch(name) for name in os.listdir(os.path.join(self._folder, "in")))
+        heard = [int(name[1]) for name in names if name is not None]
+        for name in ("begun", "heard"):
+            try:
+                with open(os.path.join(self._folder, name), "rb") as file:
+                    heard.append(int(file.read(16)))
+            except (OSError, ValueError):
+                continue
+        return max(heard, default=-1)
 
     def _end_of_log(self) -> int:
         """The last number that is taken. What was said before belongs to a host that asked then."""
@@ -137,10 +156,19 @@ class Hosts:
             self._tell(f"a message between the job's hosts cannot be read: {error}")
             found = None
         data = found[0] if found else b""
-        self._write(f"in/{self._last + 1:06d}.json", data)
-        self._last += 1
+        # One whose put an earlier upload, or the client, did not see through; it is not put twice.
+        for name in (name for name in self._own() if name.endswith(".sent")):
+            path = os.path.join(self._folder, "out", name)
+            if self._read(path) == data:
+                os.unlink(path)
+        self._pass_on(data)
         self._talk_until = time.monotonic() + _TALK_S
         return data
+
+    def _pass_on(self, data: bytes) -> None:
+        self._write(f"in/{self._last + 1:06d}.json", data)
+        self._write("heard", b"%d" % (self._last + 1))
+        self._last += 1
 
     def _put(self, name: str) -> None:
         """Puts one message under the next number that is free. Raises Unreachable if it is not known to be there."""
@@ -151,8 +179,7 @@ class Hosts:
                 os.rename(path, sent)  # from now on the supervisor cannot take it back
             except FileNotFoundError:
                 return  # it has
-        with open(os.open(sent, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
-            data = file.read(MAX_MESSAGE)
+        data = self._read(sent)
         for _ in range(_ATTEMPTS):
             if self._last >= MAX_NUMBER:
                 break
@@ -162,16 +189,18 @@ class Hosts:
                 # Another host's; or its own: a client repeats a put whose answer was lost, and reports a conflict.
                 try:
                     if self._fetch() == data:
-                        break
+                        return
                 except Absent:  # a 409 that wrote nothing
                     pass
                 continue
-            self._write(f"in/{self._last + 1:06d}.json", data)
-            self._last += 1
-            break
-        else:
-            raise Unreachable(f"every number that was tried is taken: {self._store.url}/jobs/{self._job}/")
-        os.unlink(sent)
+            os.unlink(sent)
+            self._pass_on(data)
+            return
+        raise Unreachable(f"every number that was tried is taken: {self._store.url}/jobs/{self._job}/")
+
+    def _read(self, path: str) -> bytes:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
+            return file.read(MAX_MESSAGE)
 
     def _write(self, name: str, data: bytes) -> None:
         path = os.path.join(self._folder, name)

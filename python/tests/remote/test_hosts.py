@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from luff._verbs import sync
@@ -154,6 +156,30 @@ def test_a_message_that_was_begun_is_put_when_the_bucket_is_back(two, flaky):
     b.hosts.look()
     assert a.heard() == {"000001": b"begun"}
     assert (b.folder / "begun").read_text() == "1"
+
+
+def test_an_upload_that_is_started_again_goes_on_where_the_first_was(two, flaky):
+    a, b = two
+    b.hosts.look()
+    a.hosts.look()
+    b.says(1, b"one")
+    b.hosts.look()
+    a.hosts.look()
+    (a.folder / "in/000001.json").unlink()  # the supervisor has taken it
+    # The first was killed within a put that was carried out, and another host goes on meanwhile.
+    flaky.put(message_key(JOB_ID, 2), b"own")
+    (a.folder / "out/000001.sent").write_bytes(b"own")
+    b.says(2, b"three")
+    b.hosts.look()
+    a.says(2, b"four")
+    again = Hosts(str(a.folder.parent), flaky, JOB_ID, a.said.append)
+    again.look()
+    b.hosts.look()
+    assert a.heard() == {"000002": b"own", "000003": b"three", "000004": b"four"}
+    assert list(b.heard().values()) == [b"one", b"own", b"three", b"four"]
+    assert a.out() == []
+    assert a.said == []
+    assert (a.folder / "begun").read_text() == "0"
 
 
 def test_what_is_too_large_is_passed_on_as_nothing(two, flaky):
@@ -386,6 +412,10 @@ def test_a_stop_that_is_asked_for_once_stops_both_hosts_after_the_same_step(luff
     assert shown["outcome"] == "stopped"
 
 
+SLOWER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("s3", "rgw", "gs", "az")]
+
+
+@pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
 @pytest.mark.parametrize("hosts", [{"answer_s": 4}], indirect=True)
 def test_with_a_host_whose_supervisor_was_killed_nothing_is_stopped(luff, hosts):
     hosts.processes[1].send_signal(signal.SIGKILL)
@@ -397,3 +427,31 @@ def test_with_a_host_whose_supervisor_was_killed_nothing_is_stopped(luff, hosts)
     steps = hosts.steps(0)
     hosts.wait(lambda: hosts.steps(0) > steps)  # both go on
     assert "commit" not in hosts.phases(0)
+
+
+def upload_of(process, run):
+    """The process of `luff sync` below a supervisor."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue
+        if parent == process.pid and b"--until-closed" in words and os.fsencode(run) in words:
+            return int(entry.name)
+    return None
+
+
+@pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
+def test_an_upload_that_was_killed_is_started_again_by_the_command_that_is_printed(luff, hosts):
+    upload = upload_of(hosts.processes[1], hosts.runs[1])
+    assert upload is not None
+    os.kill(upload, signal.SIGKILL)
+    hosts.wait(lambda: "--job 'two'" in hosts.err(1), "no command")
+    (command,) = (line.split("`")[1] for line in hosts.err(1).splitlines() if "--job 'two'" in line)
+    words = shlex.split(command)
+    assert words[0] == "luff"
+    with subprocess.Popen([luff.executable, *words[1:]], stdout=subprocess.DEVNULL) as again:
+        luff("request", "stop", hosts.urls[0], "--key", hosts.key, "--wait-s", 120)
+        assert [process.wait(120) for process in hosts.processes] == [76, 76], hosts.err(0) + hosts.err(1)
+        assert again.wait(120) == 0

@@ -14,6 +14,7 @@ from threading import Thread
 
 import luff as luff_package
 import pytest
+from conftest import TRAIN
 from luff import errors
 from luff.remote._store import open_store
 
@@ -130,6 +131,21 @@ def test_a_live_run_is_seen_and_its_findings_are_the_same(luff, trained, tmp_pat
     )
     assert result["done"].stdout == alone.stdout  # losses, bit for bit
     assert luff("check", url, "--json", expect=None).stdout == local.stdout
+
+
+def test_the_bucket_has_how_the_command_ended(luff, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(f"{TRAIN}\nsys.exit(3)\n")
+    base, run = f"file://{tmp_path}/bucket", tmp_path / "run"
+    words = (sys.executable, script, 20, 0, 0.1)
+    luff("run", "--rules", "none", "--run", run, "--sync", base, "--", *words, expect=3)
+    (head,) = (tmp_path / "bucket").glob("live/*/*/u0000")
+    here, there = (
+        json.loads(luff("show", place, "--json").stdout) for place in (run, f"{base}/{head.parent.name}")
+    )
+    assert here["outcome"] == "failed"
+    assert "exit code 3" in here["why"]
+    assert (there["outcome"], there["why"]) == (here["outcome"], here["why"])
 
 
 def test_a_stale_copy_loses_no_worker(with_findings, tmp_path, monkeypatch):
