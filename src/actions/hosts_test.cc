@@ -121,7 +121,9 @@ class Host {
     worker.last_train_step = worker.last_global_step = finished - 1;
     if (!coordinator.busy()) coordinator.Observe(now_ms * kMs, finished - 1);
     const std::vector<query::WorkerInfo> workers{worker};
-    if (coordinator.Poll(now_ms * kMs, world_, workers, acks_) != Coordinator::Signal::kNone) killed = true;
+    if (coordinator.busy() &&  // as `Runner::Poll` asks
+        coordinator.Poll(now_ms * kMs, world_, workers, acks_) != Coordinator::Signal::kNone)
+      killed = true;
     for (const ActionNews& one : coordinator.TakeNews()) news.push_back(one);
   }
   /// What the rank does at a step boundary. True if it takes part in the next step.

@@ -91,7 +91,8 @@ class Coordinator {
 
   /// True if an action waits or is under way.
   [[nodiscard]] bool busy() const noexcept {
-    return state_ != State::kIdle || (hosts_ != nullptr && hosts_->open() != nullptr);
+    return state_ != State::kIdle ||
+           (hosts_ != nullptr && (hosts_->open() != nullptr || hosts_->has_late_commit()));
   }
   /// True if a stop was requested here, or all hosts have agreed on one.
   [[nodiscard]] bool stopping() const noexcept { return stopping_; }

@@ -95,6 +95,7 @@ class HostLog {
   /// count it.
   void Forget(const std::string& why, bool consented = false);
   /// A proposal that was forgotten and that the others have carried out with this host's consent, once.
+  [[nodiscard]] bool has_late_commit() const noexcept { return late_commit_.has_value(); }
   [[nodiscard]] std::optional<HostMessage> TakeLateCommit() { return std::exchange(late_commit_, {}); }
   /// Behind the open proposal there is something that counts for nothing. In its place there may have been a
   /// decision that other hosts have read, so none behind it counts here, but an abort of who has proposed.
