@@ -91,7 +91,10 @@ class CallFacts:
             self._first = self._first or _references(given)
         if looped:
             self._state.over = True
-        self._state.look(given, _leaves(new_params), _leaves(states), _leaves(new_states))
+        one = _alike(states, new_states)  # of several, one may rest
+        self._state.look(
+            given, _leaves(new_params), _leaves(states) if one else [], _leaves(new_states) if one else []
+        )
         self._say(hook, "state_dropped", self._state.calls >= CALLS, self._state.over, self._state.calls)
 
     def counted(self, hook: Hook, call: int, before: int, after: int) -> bool:
@@ -124,6 +127,13 @@ def _leaves(tree: Any) -> list[Any]:
     """Returns some arrays of a tree; nothing if one of them may change in place."""
     leaves = [leaf for leaf in jax.tree_util.tree_leaves(tree) if hasattr(leaf, "dtype")][:_LEAVES]
     return leaves if all(isinstance(leaf, jax.Array) for leaf in leaves) else []
+
+
+def _alike(states: Any, new_states: Any) -> bool:
+    """Whether one state was given, and one of the same structure came back."""
+    if not isinstance(states, list) or not isinstance(new_states, list) or len(states) != 1:
+        return False
+    return bool(jax.tree_util.tree_structure(states) == jax.tree_util.tree_structure(new_states))
 
 
 def _references(leaves: list[Any]) -> _References:

@@ -87,8 +87,8 @@ struct Evaluation {
 struct Training {
   std::string prefix;
   std::int64_t folds = 0;
-  bool goes_on = false;   // from rounds that others trained: its rows may be a part of them
-  bool by_labels = true;  // its objective is none of the user's own, and no survival analysis
+  bool goes_on = false;             // from rounds that others trained: its rows may be a part of them
+  bool by_labels = true;            // its objective is none of the user's own, and no survival analysis
   double looked = 0, repeated = 0;  // of `looked` rows of the training, `repeated` come a second time
   std::optional<Labels> labels;
   std::vector<double> means, deviations;
@@ -214,7 +214,8 @@ class DataLeak final : public OnDescriptions {
     finding.what = fmt::format("{:g} of {:g} rows of '{}' that were looked at are rows of the training",
                                one.known, one.looked, one.name);
     finding.why = fmt::format(
-        "all their features and their labels are equal, while of {:g} rows of the training {:g} come a second time there: "
+        "all their features and their labels are equal, while of {:g} rows of the training {:g} come a "
+        "second time there: "
         "what this "
         "evaluation says of them is no measure of generalisation",
         training.looked, training.repeated);
@@ -269,7 +270,8 @@ class TrainValSkew final : public OnDescriptions {
     finding.what = fmt::format("{} of {} features of '{}' are on another scale than in the training", unlike,
                                varying, one.name);
     finding.why = fmt::format(
-        "those of {} have means of 0 and deviations of 1, on the other side deviations are up to {:.3g} times "
+        "those of {} have means of 0 and deviations of 1, on the other side deviations are up to {:.3g} "
+        "times "
         "as large; trees send nearly all these rows to one side of their splits",
         whose, spread);
     finding.remedy =
@@ -279,7 +281,8 @@ class TrainValSkew final : public OnDescriptions {
     finding.causes = {"a scaler that was applied to one side only"};
     finding.evidence = {{"unlike", unlike}, {"features", varying}, {"spread", spread}};
     finding.threshold = fmt::format(
-        "more than half of the features, two at least: standardised on one side, {:g} times on the other (Luff)",
+        "more than half of the features, two at least: standardised on one side, {:g} times on the other "
+        "(Luff)",
         kSpread);
     sink.Report(std::move(finding));
   }

@@ -67,7 +67,8 @@ constexpr Breach kLogitsIntoNll = {"logits_into_nll", "gets raw scores where it 
                                    true};
 constexpr Breach kLogitsIntoShares = {
     "logits_into_categorical", "gets values below 0 where it needs probabilities",
-    "Keras divides each row by its sum and cuts off what is below 0: such scores get no gradient, and the sum "
+    "Keras divides each row by its sum and cuts off what is below 0: such scores get no gradient, and the "
+    "sum "
     "may be next to 0",
     "pass from_logits=True to the loss, or end the model with a softmax", false};
 constexpr Breach kSharesIntoNll = {

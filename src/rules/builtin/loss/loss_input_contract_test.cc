@@ -108,7 +108,7 @@ TEST(LossInputContract, KerasLossOfProbabilities_WantsThem) {
   EXPECT_NE(findings({1.4, -0.2, 0.3})[0].remedy.find("from_logits"), std::string::npos);
   EXPECT_TRUE(findings({0.7, 0.2, 0.1}).empty());
   EXPECT_TRUE(findings({1, 0, 0}).empty());
-  EXPECT_TRUE(findings({7, 2.5, 1}).empty());  // of a softplus: likewise
+  EXPECT_TRUE(findings({7, 2.5, 1}).empty());      // of a softplus: likewise
   EXPECT_TRUE(findings({0.9, 0.8, 0.4}).empty());  // of a sigmoid: Keras makes shares of them
 }
 
