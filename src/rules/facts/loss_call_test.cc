@@ -118,14 +118,6 @@ TEST(LossCall, KerasLossOfProbabilities_ReadsAsALogLikelihood) {
   EXPECT_TRUE(RecognitionOf("SparseCategoricalCrossentropy", loss, halves).by_value);
   const Pair counts = {{2, 3}, {7, 2, 1, 1, 1, 2}, {2}, {0, 2}, DType::kInt64};
   EXPECT_TRUE(RecognitionOf("SparseCategoricalCrossentropy", loss, counts).by_value);
-  // (2, 3) of ids are not one-hot, though there are three classes
-  const Pair steps = {
-      {2, 3, 3},
-      {0.7, 0.2, 0.1, 0.7, 0.2, 0.1, 0.2, 0.7, 0.1, 0.7, 0.2, 0.1, 0.7, 0.2, 0.1, 0.2, 0.7, 0.1},
-      {2, 3},
-      {0, 0, 1, 0, 0, 1},
-      DType::kFloat32};
-  EXPECT_TRUE(RecognitionOf("SparseCategoricalCrossentropy", -std::log(0.7), steps).by_value);
   const Pair mixed = {{1, 3}, {0.7, 0.2, 0.1}, {1, 3}, {0.5, 0.5, 0}, DType::kFloat32};
   EXPECT_FALSE(RecognitionOf("CategoricalCrossentropy", loss, mixed).by_value);
   const Pair scores = {{1, 3}, {3, -2, 1}, {1}, {0}, DType::kInt64};

@@ -128,7 +128,7 @@ TEST(BoostedLossNotDecreasing, StepsFarTooSmallForThePlan) {
   const auto findings = Findings(Story(40, tiny, tiny), "LossNotDecreasing");
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "flat");
-  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
   EXPECT_EQ(findings[0].step, 19);
   // equally slow, but planned for a hundred thousand rounds: it gets there
   const char* long_plan =
