@@ -29,8 +29,6 @@ _NOT_USERS = frozenset(
 )
 _MARK = "__luff__"
 _BOUND = "_luff_bound"
-_SOFTMAXES = 16  # the newest that are remembered
-_MAX_LOSSES = 8
 
 
 class Traced(threading.local):
@@ -43,15 +41,11 @@ class Traced(threading.local):
         self.structure: Any = None  # of the parameters that are updated
         self.loops = 0
         self.looped = False
-        self.draws = False  # from a key that the function was given
-        self.varies = False  # a key by a value that the function was given
-        self.softmaxes: list[weakref.ref[Any]] = []  # results of the newest ones while something was traced
-        self.losses: list[str] = []  # that were given one of them, and were not told of yet
         self.pending: tuple[Any, list[Any], Any] | None = None  # a loss, and weak references to gradients
 
     def reset(self) -> None:
         """Forgets the previous call when a call begins."""
-        self.trains = self.differentiates = self.looped = self.draws = self.varies = False
+        self.trains = self.differentiates = self.looped = False
         self.loops, self.structure = 0, None
 
 
@@ -124,11 +118,6 @@ def _wrap_jax() -> None:
         wrap(jax, name, functools.partial(_noting, has_value=name == "value_and_grad", only_users=True))
     for name in ("scan", "fori_loop", "while_loop"):
         wrap(jax.lax, name, _looping)
-    wrap(jax.nn, "softmax", _softmaxing)
-    for name in ("bernoulli", "normal", "uniform", "truncated_normal"):
-        wrap(jax.random, name, _drawing)
-    for name, place in (("fold_in", 1), ("PRNGKey", 0), ("key", 0)):
-        wrap(jax.random, name, functools.partial(_varying, place=place))
 
 
 def _compiling(original: Method) -> Method:
@@ -161,36 +150,6 @@ def _looping(loop: Method) -> Method:
             traced.loops -= 1
 
     return counting
-
-
-def _softmaxing(softmax: Method) -> Method:
-    def softmaxing(*args: Any, **kwargs: Any) -> Any:
-        result = softmax(*args, **kwargs)
-        if isinstance(result, jax.core.Tracer):
-            traced.softmaxes = [*traced.softmaxes[1 - _SOFTMAXES :], weakref.ref(result)]
-        return result
-
-    return softmaxing
-
-
-def _drawing(draw: Method) -> Method:
-    def drawing(*args: Any, **kwargs: Any) -> Any:
-        if traced.depth:
-            traced.draws = traced.draws or has_tracer(args[:1] or (kwargs.get("key"),))
-        return draw(*args, **kwargs)
-
-    return drawing
-
-
-def _varying(make: Method, place: int) -> Method:
-    """Wraps what makes a key of a number: of the step, say."""
-
-    def varying(*args: Any, **kwargs: Any) -> Any:
-        if traced.depth:
-            traced.varies = traced.varies or has_tracer((*args[place:], *kwargs.values()))
-        return make(*args, **kwargs)
-
-    return varying
 
 
 def _noting(make: Method, has_value: bool, only_users: bool) -> Method:
@@ -246,12 +205,6 @@ def take_gradients() -> tuple[Any, Any]:
     return value, jax.tree_util.tree_unflatten(structure, leaves)
 
 
-def take_losses() -> list[str]:
-    """Returns the losses of scores that were given a softmax, once."""
-    names, traced.losses = traced.losses, []
-    return names
-
-
 # Optax ---------------------------------------------------------------------------------------------------------
 
 
@@ -259,21 +212,6 @@ def take_losses() -> list[str]:
 def _wrap_optax(optax: Any, hook_for: Callable[[], Any]) -> None:
     also = (sys.modules.get("optax._src.update"),)
     wrap(optax, "apply_updates", functools.partial(_applying, hook_for), also=also)
-    for name in ("softmax_cross_entropy", "softmax_cross_entropy_with_integer_labels"):
-        if hasattr(optax, name):
-            make = functools.partial(_scoring, f"optax.{name}")
-            wrap(optax, name, make, also=(sys.modules.get("optax.losses"),))
-
-
-def _scoring(name: str, loss: Method) -> Method:
-    def scoring(*args: Any, **kwargs: Any) -> Any:
-        scores = args[0] if args else kwargs.get("logits")
-        if traced.softmaxes and len(traced.losses) < _MAX_LOSSES:
-            if name not in traced.losses and any(made() is scores for made in traced.softmaxes):
-                traced.losses.append(name)
-        return loss(*args, **kwargs)
-
-    return scoring
 
 
 def _applying(hook_for: Callable[[], Any], original: Method) -> Method:

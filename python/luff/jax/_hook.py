@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from luff._hook import RunOptions, Session
 from luff._registry import Registry
 from luff._xplane import Profiler, TracedStepHook, jax_profiler
 from luff.jax import _auto, _describe
-from luff.jax._auto import take_gradients, take_losses
+from luff.jax._auto import take_gradients
 from luff.jax._find import has_tracer, in_trace
 from luff.jax._flax import nnx_of
 from luff.jax._optimizer import settings_of, state_parts
@@ -232,7 +231,6 @@ class Hook(TracedStepHook):
             return
         self.parameters(parts)
         self.trained(parts)
-        self.losses()
         self._numbers_of_step([("loss", loss)])
         self.gradients(noted if grads is None else grads, GapReason.NOT_SEEN)
         self.steps.updated()
@@ -251,13 +249,6 @@ class Hook(TracedStepHook):
                 self._describe(session, part)
             if session.due_role(_WEIGHT) or session.due_role(_BIAS) or session.due_role(_BUFFER):
                 self._capture(part.leaves, part.values)
-
-    def losses(self) -> None:
-        """Tells of losses that take scores, and were given what a softmax made, when they were traced."""
-        for name in take_losses():
-            event = {"kind": "loss_input", "loss": name, "call": 0, "made_by": "softmax"}
-            if self.session is not None:
-                self.session.event_json(json.dumps(event))
 
     def trained(self, parts: list[Part]) -> None:
         """Remembers that these parameters are trained."""

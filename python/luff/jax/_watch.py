@@ -100,6 +100,7 @@ class Watcher:
         self._results: dict[Any, Outcome] = {}
         self._structure: Any = None  # of the parameters, once an update was traced
         self._facts = CallFacts(self._name)
+        self._looped = False  # it was seen to update in a loop
 
     def __call__(
         self,
@@ -112,6 +113,8 @@ class Watcher:
         hook = None if traced.depth else self._hook_for()
         if hook is None or not hook.live or in_trace():
             return function(*args, **kwargs)
+        if not self._facts.are_of(hook):  # the first call of this run
+            self._facts = CallFacts(self._name, hook)
         if self._kind == _TRAIN:
             hook.boundary()
         traced.reset()
@@ -133,8 +136,6 @@ class Watcher:
                 leave_phase(_COMPUTE)
             if self._auto:
                 self._learn(seen)
-            if traced.draws or traced.varies:
-                self._facts.traced(traced.draws, traced.varies)
             if seen is not None:
                 hook.told("watch", self._after, hook, seen, args, kwargs, result)
             elif self._kind == _GRADIENTS:
@@ -226,13 +227,12 @@ class Watcher:
         updates = self._updates(hook, seen, states)
         if self._read is None and self._facts.looks() and len(seen.call.params) == 1:
             given = at(seen.call.params[0], seen.root)
-            batch = [at(path, seen.root) for path in seen.call.batch]
-            self._facts.look(hook, given, outcome.params, seen.states(), outcome.states, batch)
+            self._looped = self._looped or updates > 1 or traced.looped
+            self._facts.look(hook, given, outcome.params, seen.states(), outcome.states, self._looped)
         if updates > 1 and not outcome.losses:
             outcome.losses = [(name or "loss", v[-1]) for name, v in outcome.series if len(v) == updates][:1]
         if updates > 1 or traced.looped:
             hook.hidden(max(1, updates - 1))
-        hook.losses()
         _numbers(hook, outcome)
         hook.gradients(outcome.grads)
         hook.steps.clock.updates[0] = hook.steps.clock.update_of(0) + max(0, updates - 1)

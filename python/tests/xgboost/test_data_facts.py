@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import luff
 import luff.xgboost
 import numpy as np
@@ -80,14 +82,56 @@ def test_what_is_no_table_of_numbers_is_left_out():
 
 
 def test_rows_are_equal_where_all_values_are():
-    rows = np.random.default_rng(0).normal(size=(500, 3))
+    generator = np.random.default_rng(0)
+    rows, labels = generator.normal(size=(500, 3)), generator.normal(size=500)
     other = rows[:40].copy()
     other[20:, 2] += 1
     other[0, 0] = np.nan
-    own, (facts,) = describe_data(Table(np.concatenate([rows, rows[:5]])), [Table(other)])
+    given = Table(np.concatenate([rows, rows[:5]]), np.concatenate([labels, labels[:5]]))
+    own, (facts,) = describe_data(given, [Table(other, labels[:40])])
     assert facts["known"] == 19
     assert own["repeated"] == 10
-    zeros, (facts,) = describe_data(Table(np.zeros((4, 1))), [Table(-np.zeros((3, 1)))])
+    zeros, (facts,) = describe_data(
+        Table(np.zeros((4, 1)), np.zeros(4)), [Table(-np.zeros((3, 1)), -np.zeros(3))]
+    )
     assert facts["known"] == 3
     assert zeros["repeated"] == 4
     assert _data._short(1 / 3) == 0.3333333
+
+
+def test_equal_rows_with_other_labels_are_other_rows():
+    """The same customers a month later, or the same places a year later."""
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(500, 3))
+    _, (facts,) = describe_data(
+        Table(rows, generator.integers(0, 2, 500)), [Table(rows, generator.integers(0, 2, 500))]
+    )
+    assert facts["looked"] == 500
+    assert facts["known"] == 0
+    _, (facts,) = describe_data(Table(rows), [Table(rows)])  # without labels nothing is said
+    assert "known" not in facts
+
+
+def test_of_many_rows_some_are_compared():
+    generator = np.random.default_rng(0)
+    rows, labels = generator.normal(size=(1 << 18, 2)), generator.normal(size=1 << 18)
+    mixed = Table(np.concatenate([rows[:3000], rows[:3000] + 100]), np.concatenate([labels[:3000]] * 2))
+    own, (facts, *more) = describe_data(Table(rows, labels), [mixed] * 6)
+    assert own["looked"] == 2048
+    assert own["repeated"] == 0
+    assert 1000 < facts["looked"] < 2000
+    assert 0.4 < facts["known"] / facts["looked"] < 0.6
+    assert [bool(one) for one in more] == [True] * 3 + [False] * 2
+
+
+def test_numbers_too_large_for_their_squares(recwarn):
+    rows = np.ones((60, 2))
+    rows[3, 0], rows[:, 1] = np.finfo(np.float64).max, np.arange(60)
+    labels = np.arange(60.0)
+    labels[5] = 1e300
+    own, (other,) = describe_data(Table(rows, labels), [Table(rows, labels)])
+    assert "labels" not in own
+    assert own["columns"]["deviations"][0] is None
+    assert other["known"] == 60
+    json.dumps([own, other], allow_nan=False)
+    assert not recwarn.list

@@ -164,10 +164,11 @@ Terms TermsOf(const LossCall& call, Formula formula, const std::optional<ClassRo
 
 // Makes ids of rows that are 1 at one class and 0 at all others, and of whole numbers that are stored as
 // floats.
-void TargetsToIds(std::size_t classes, SampleValues* target) {
+void TargetsToIds(std::size_t classes, std::size_t rank, SampleValues* target) {
   if (!target->is_float() || target->values.empty() || target->shape.empty()) return;
   std::vector<double> ids;
-  if (target->shape.size() >= 2 && target->shape.back() == static_cast<std::int64_t>(classes)) {
+  if (target->shape.size() == rank && target->shape.back() == static_cast<std::int64_t>(classes)) {
+    if (target->whole_shape.size() != rank) return;
     for (std::size_t row = 0; row + classes <= target->values.size(); row += classes) {
       double id = -1;
       for (std::size_t c = 0; c < classes; ++c) {
@@ -346,8 +347,8 @@ void TakeLogarithms(LossCall* call) {
   const auto classes = static_cast<std::size_t>(std::max<std::int64_t>(call->output.shape.back(), 0));
   std::vector<double>& scores = call->output.values;
   if (classes < 2 || scores.size() % classes != 0) return;
-  TargetsToIds(classes, &call->target);
-  if (!AreShares(scores)) return;
+  TargetsToIds(classes, call->output.shape.size(), &call->target);
+  if (!std::all_of(scores.begin(), scores.end(), [](double v) { return v >= 0; })) return;
   for (std::size_t row = 0; row < scores.size(); row += classes) {
     double sum = 0;
     for (std::size_t c = 0; c < classes; ++c) sum += scores[row + c];

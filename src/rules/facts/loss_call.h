@@ -77,7 +77,7 @@ struct LossCall;
 /// Keras' cross entropies of probabilities ("SparseCategoricalCrossentropy", "CategoricalCrossentropy"). Of
 /// such a call, makes the output logarithms of the shares that Keras makes of each row, and targets that name
 /// a class ids, so that it reads as a negative log-likelihood. Leaves the output alone if a value lies
-/// outside of [0, 1]: it holds no probabilities.
+/// below 0: it holds no shares, of whatever sum.
 [[nodiscard]] bool TakesProbabilities(std::string_view kind) noexcept;
 void TakeLogarithms(LossCall* call);
 /// Gives output and target the same rank where one has a last axis of length 1 more, as Keras does before

@@ -116,6 +116,8 @@ TEST(LossCall, KerasLossOfProbabilities_ReadsAsALogLikelihood) {
   // are
   const Pair halves = {{2, 3}, {0.35, 0.1, 0.05, 0.5, 0.5, 1}, {2}, {0, 2}, DType::kInt64};
   EXPECT_TRUE(RecognitionOf("SparseCategoricalCrossentropy", loss, halves).by_value);
+  const Pair counts = {{2, 3}, {7, 2, 1, 1, 1, 2}, {2}, {0, 2}, DType::kInt64};
+  EXPECT_TRUE(RecognitionOf("SparseCategoricalCrossentropy", loss, counts).by_value);
   const Pair mixed = {{1, 3}, {0.7, 0.2, 0.1}, {1, 3}, {0.5, 0.5, 0}, DType::kFloat32};
   EXPECT_FALSE(RecognitionOf("CategoricalCrossentropy", loss, mixed).by_value);
   const Pair scores = {{1, 3}, {3, -2, 1}, {1}, {0}, DType::kInt64};

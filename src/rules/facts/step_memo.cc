@@ -187,7 +187,7 @@ const LossSettings& StepMemo::SettingsOf(const query::Trial& trial, const std::s
       return it != given.end() && it->is_number() ? it->get<double>() : otherwise;
     };
     settings.label_smoothing = number("label_smoothing", 0);
-    settings.ignore_index = number("ignore_index", -100);
+    settings.ignore_index = number("ignore_class", number("ignore_index", -100));  // Keras, torch
     settings.delta = number("delta", number("beta", 1));
     const auto log_target = given.find("log_target");
     settings.log_target = log_target != given.end() && log_target->is_boolean() && log_target->get<bool>();

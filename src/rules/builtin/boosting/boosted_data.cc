@@ -69,15 +69,26 @@ struct Evaluation {
   [[nodiscard]] bool CallsItselfOther() const {
     const std::string low = Lower(name);
     if (CallsItselfTraining() || (!low.empty() && low.back() >= '0' && low.back() <= '9')) return false;
-    const auto has = [&](const char* part) { return low.find(part) != std::string::npos; };
-    return low.starts_with("val") || has("valid") || has("_val") || has("test") || has("holdout") ||
-           low == "dev";
+    std::string word;
+    for (const char c : low + ' ') {
+      if (c >= 'a' && c <= 'z') {
+        word += c;
+        continue;
+      }
+      if (word == "val" || word == "valid" || word == "validation" || word == "test" || word == "holdout" ||
+          (word == "dev" && word == low))
+        return true;
+      word.clear();
+    }
+    return false;
   }
 };
 
 struct Training {
   std::string prefix;
   std::int64_t folds = 0;
+  bool goes_on = false;             // from rounds that others trained: its rows may be a part of them
+  bool by_labels = true;            // its objective is none of the user's own, and no survival analysis
   double looked = 0, repeated = 0;  // of `looked` rows of the training, `repeated` come a second time
   std::optional<Labels> labels;
   std::vector<double> means, deviations;
@@ -89,6 +100,13 @@ Training TrainingIn(const Json& from) {
   Training training;
   training.prefix = TextMember(from, "prefix");
   training.folds = WholeMember(from, "folds", 0);
+  training.goes_on = WholeMember(from, "rounds_before", 0) > 0;
+  if (from.contains("parameters")) {
+    const std::string objective = Lower(TextMember(from["parameters"], "objective"));
+    training.by_labels = !objective.starts_with("survival:") && !objective.starts_with('<') &&
+                         objective != "custom" && objective != "none" && objective != "null" &&
+                         objective != "na";
+  }
   const Json& data = from.contains("data") ? from["data"] : kNone;
   training.labels = LabelsIn(data);
   training.means = NumbersIn(data, "means");
@@ -196,7 +214,8 @@ class DataLeak final : public OnDescriptions {
     finding.what = fmt::format("{:g} of {:g} rows of '{}' that were looked at are rows of the training",
                                one.known, one.looked, one.name);
     finding.why = fmt::format(
-        "all their features are equal, while of {:g} rows of the training {:g} come a second time there: "
+        "all their features and their labels are equal, while of {:g} rows of the training {:g} come a "
+        "second time there: "
         "what this "
         "evaluation says of them is no measure of generalisation",
         training.looked, training.repeated);
@@ -213,7 +232,7 @@ class DataLeak final : public OnDescriptions {
 
 class TrainValSkew final : public OnDescriptions {
   static constexpr const char* kName = "TrainValSkew";
-  static constexpr double kRows = 50, kShift = 8, kSpread = 8, kShare = 0.5;
+  static constexpr double kRows = 50, kSpread = 8, kShare = 0.5;
   static constexpr double kApart = 10, kAlike = 2, kNear = 0.1;
 
   void Judge(const StepView& view, const Training& training, Sink& sink) override {
@@ -228,38 +247,48 @@ class TrainValSkew final : public OnDescriptions {
     if (training.means.size() != one.means.size() || training.means.size() != training.deviations.size() ||
         one.means.size() != one.deviations.size())
       return;
-    std::size_t varying = 0, unlike = 0;
-    double shift = 0, spread = 1;
+    // Other times, places and groups have other means and deviations. Only a scaling makes one side's exactly
+    // 0 and 1.
+    std::size_t varying = 0, of_training = 0, of_evaluation = 0;
+    double spread = 1;
     for (std::size_t i = 0; i < one.means.size(); ++i) {
       const double deviation = training.deviations[i], other = one.deviations[i];
       if (!(deviation > 0) || !(other > 0)) continue;
       ++varying;
-      const double far = std::abs(one.means[i] - training.means[i]) / deviation;
-      const double ratio = std::max(other / deviation, deviation / other);
-      if (far < kShift && ratio < kSpread) continue;
-      ++unlike;
-      shift = std::max(shift, far);
-      spread = std::max(spread, ratio);
+      if (IsStandard(training.means[i], deviation) && other >= kSpread * deviation) {
+        ++of_training;
+        spread = std::max(spread, other / deviation);
+      } else if (IsStandard(one.means[i], other) && deviation >= kSpread * other) {
+        ++of_evaluation;
+        spread = std::max(spread, deviation / other);
+      }
     }
-    if (unlike < 2 || static_cast<double>(unlike) < kShare * static_cast<double>(varying)) return;
+    const std::size_t unlike = std::max(of_training, of_evaluation);
+    if (unlike < 2 || static_cast<double>(unlike) <= kShare * static_cast<double>(varying)) return;
+    const char* whose = of_training > of_evaluation ? "the training" : "the evaluation";
     Finding finding = Found(view, kName, "skew", training.prefix + one.name);
     finding.what = fmt::format("{} of {} features of '{}' are on another scale than in the training", unlike,
                                varying, one.name);
     finding.why = fmt::format(
-        "means lie up to {:.3g} deviations apart, deviations differ up to {:.3g} times; trees send all these "
-        "rows to "
-        "one side of their splits",
-        shift, spread);
+        "those of {} have means of 0 and deviations of 1, on the other side deviations are up to {:.3g} "
+        "times "
+        "as large; trees send nearly all these rows to one side of their splits",
+        whose, spread);
     finding.remedy =
         "prepare evaluation rows by the same steps, with the mean and the deviation of the training data "
         "(one "
         "pipeline for both)";
-    finding.causes = {"a scaler that was applied to one side only", "columns in another order",
-                      "another unit or encoding"};
-    finding.evidence = {{"unlike", unlike}, {"features", varying}, {"shift", shift}, {"spread", spread}};
+    finding.causes = {"a scaler that was applied to one side only"};
+    finding.evidence = {{"unlike", unlike}, {"features", varying}, {"spread", spread}};
     finding.threshold = fmt::format(
-        "half of the features, two at least: {:g} deviations, or {:g} times (Luff)", kShift, kSpread);
+        "more than half of the features, two at least: standardised on one side, {:g} times on the other "
+        "(Luff)",
+        kSpread);
     sink.Report(std::move(finding));
+  }
+
+  static bool IsStandard(double mean, double deviation) {
+    return std::abs(mean) < kNear && std::abs(deviation - 1) < kNear;
   }
 
   // The labels of one side are a function of those of the other: standardised, logarithms, or in another
@@ -297,7 +326,7 @@ class TrainValSkew final : public OnDescriptions {
     const bool apart =
         plain.low > scaled.most || plain.high < scaled.least || plain.deviation > kApart * scaled.deviation;
     if (!apart) return nullptr;
-    if (std::abs(scaled.mean) < kNear && std::abs(scaled.deviation - 1) < kNear &&
+    if (IsStandard(scaled.mean, scaled.deviation) &&
         (std::abs(plain.mean) > kApart || plain.deviation > kApart))
       return "standardised";
     const auto alike = [](double a, double b) { return a > 0 && b > 0 && a < kAlike * b && b < kAlike * a; };
@@ -319,12 +348,12 @@ class TargetRange final : public OnDescriptions {
   void Judge(const StepView& view, const Training& training, Sink& sink) override {
     if (!training.labels || training.labels->count < kRows || training.labels->least < training.labels->most)
       return;
+    if (training.goes_on || !training.by_labels) return;
     const auto varies = [](const Evaluation& one) {
       return !one.is_training && one.labels && one.labels->count >= 2 && one.labels->least < one.labels->most;
     };
     if (std::none_of(training.evaluations.begin(), training.evaluations.end(), varies)) return;
     Finding finding = Found(view, "TargetRange", "constant", training.prefix + "labels");
-    finding.severity = Severity::kStop;
     finding.what = fmt::format("all {:g} labels of the training are {:g}: a constant", training.labels->count,
                                training.labels->least);
     finding.why =

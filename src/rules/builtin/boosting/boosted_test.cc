@@ -267,10 +267,11 @@ TEST(FeatureImportanceOverweight, TheOriginalKnowsOneTensorForEachFeature) {
 }
 
 // A description of one training and its evaluations; `data` and `evaluations` as the hooks write them.
-FakeTrial Described(const std::string& data, const std::string& evaluations) {
-  const std::string document =
-      R"({"trainings": [{"prefix": "", "rounds_before": 0, "rows": 400, "folds": 0, "data": )" + data +
-      R"(, "evaluations": [)" + evaluations + "]}]}";
+FakeTrial Described(const std::string& data, const std::string& evaluations,
+                    const std::string& more = R"("rounds_before": 0)") {
+  const std::string document = R"({"trainings": [{"prefix": "", )" + more +
+                               R"(, "rows": 400, "folds": 0, "data": )" + data + R"(, "evaluations": [)" +
+                               evaluations + "]}]}";
   return Story(3, Falling, Falling, document.c_str());
 }
 std::string Rows(const std::string& name, int known, const std::string& more = "") {
@@ -310,6 +311,7 @@ TEST(BoostedDataLeak, LookAlikesAreSilent) {
            Rows("validation_0", 400) + ", " + Rows("validation_1", 0),  // beside one that is clean
            Rows("test_of_old", 400) + ", " + Rows("test", 0),           // likewise
            Rows("train_sample", 400),
+           Rows("latest", 400),                                     // a part of a word is no claim
            Rows("eval", 400),                                       // says nothing of other rows
            std::string(R"({"name": "valid", "training": false})"),  // nothing is known
            std::string(R"({"name": 7, "data": {"looked": "many"}}, 3)"),
@@ -330,13 +332,28 @@ TEST(BoostedTrainValSkew, FeaturesThatWereScaledOnOneSide) {
   const auto unlike = [&](const std::string& columns) {
     return Findings(Described(scaled, Rows("valid", 0, ", " + columns)), "TrainValSkew");
   };
-  const auto findings = unlike(Columns("[120, 4, 0.2]", "[30, 0.1, 40]"));
+  const auto findings = unlike(Columns("[120, 4, 0.2]", "[30, 0.1, 40]"));  // two of three
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "skew");
-  EXPECT_TRUE(unlike(Columns("[0.5, -1, 2]", "[1.5, 2, 0.7]")).empty());  // another season
-  EXPECT_TRUE(unlike(Columns("[120, 0, 0]", "[1, 1, 1]")).empty());       // a date
-  EXPECT_TRUE(unlike(Columns("[120, 90]", "[30, 40]")).empty());          // other columns
+  EXPECT_TRUE(unlike(Columns("[0.5, -1, 2]", "[1.5, 2, 0.7]")).empty());      // another season
+  EXPECT_TRUE(unlike(Columns("[120, 0, 0]", "[1, 1, 1]")).empty());           // a date
+  EXPECT_TRUE(unlike(Columns("[0.4, 1, -2]", "[0.1, 0.02, 0.05]")).empty());  // one place, a few days
+  EXPECT_TRUE(unlike(Columns("[0.4, 1, 2]", "[40, 0.9, 1]")).empty());        // a heavy tail
+  EXPECT_TRUE(unlike(Columns("[120, 90]", "[30, 40]")).empty());              // other columns
   EXPECT_TRUE(unlike(Columns("[120, 90, null]", "[30, 40, 2]")).empty());
+}
+
+TEST(BoostedTrainValSkew, WhatNobodyStandardisedIsSilent) {
+  // hours, days, months and years; the last three days are held out
+  const std::string year =
+      R"({"looked": 400, "repeated": 0, )" + Columns("[11.5, 3, 6.5, 2022]", "[6.9, 2, 3.4, 0.8]") + "}";
+  const std::string days = ", " + Columns("[11.5, 4, 12, 2023.9]", "[6.9, 0.8, 0.01, 0.01]");
+  EXPECT_TRUE(Findings(Described(year, Rows("valid", 0, days)), "TrainValSkew").empty());
+  const std::string raw = R"({"looked": 400, "repeated": 0, )" + Columns("[120, 4, 7]", "[30, 9, 40]") + "}";
+  EXPECT_EQ(Findings(Described(raw, Rows("valid", 0, ", " + Columns("[0, 0.01, 0]", "[1, 1, 1.02]"))),
+                     "TrainValSkew")
+                .size(),
+            1U);
 }
 
 TEST(BoostedTrainValSkew, LabelsThatWereScaledOnOneSide) {
@@ -362,8 +379,11 @@ TEST(BoostedTargetRange, LabelsThatAreAllAlike) {
   const auto findings = Findings(Described(constant, Rows("valid", 0, two)), "TargetRange");
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "constant");
-  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_TRUE(Findings(Described(constant, Rows("valid", 0)), "TargetRange").empty());
+  for (const char* more : {R"("rounds_before": 10)", R"("parameters": {"objective": "survival:aft"})",
+                           R"("parameters": {"objective": "custom"})"})
+    EXPECT_TRUE(Findings(Described(constant, Rows("valid", 0, two), more), "TargetRange").empty()) << more;
 }
 
 TEST(BoostedCurves, StateSurvivesACheckpoint) {

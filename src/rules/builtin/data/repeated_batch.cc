@@ -14,7 +14,6 @@
 #include "rules/facts/model_modules.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
-#include "rules/facts/training_call.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -84,7 +83,6 @@ class RepeatedBatch final : public KeptRule {
       return;
     }
     if (info.mode != query::Mode::kTrain) return;
-    for (const TrainingCall& call : TrainingCallsOf(view.index, "same_key")) TellKey(view, call, sink);
     if (modules_.OnStep(view)) facts_ = view.memo.Facts(view);
     rows_ = std::max(rows_, InputRows(view));
     TakeWeights(view);
@@ -131,27 +129,6 @@ class RepeatedBatch final : public KeptRule {
       if (whole.size() >= 2) rows = std::max(rows, whole[0]);
     }
     return rows;
-  }
-
-  static void TellKey(const StepView& view, const TrainingCall& call, Sink& sink) {
-    if (call.over) return sink.Heal("same_key", call.function, view.rows.info.mode_step);
-    Finding finding = FindingAt(kName, "same_key", view, TensorAt{format::kNoId});
-    finding.tensor = call.function;
-    finding.since_step = 0;
-    finding.what = fmt::format("{} draws the same random numbers in each step", call.function);
-    finding.why = fmt::format(
-        "all of its {} calls were given one and the same random key, from which it draws, while batches "
-        "change: a "
-        "mask of dropout, or noise, is then a constant of the training",
-        call.calls);
-    finding.remedy =
-        "split the key before each call, key, sub = jax.random.split(key), and pass sub; or fold the number "
-        "of the "
-        "step into it: jax.random.fold_in(key, step)";
-    finding.causes = {"the key is made once and never split", "the split key is not the one that is passed"};
-    finding.evidence = {{"calls", call.calls}};
-    finding.threshold = fmt::format("a fact of {} calls (Luff)", call.calls);
-    sink.Report(std::move(finding));
   }
 
   // Computes a fingerprint of each model's weights, which is equal for replicas whatever their names.
@@ -301,8 +278,7 @@ class RepeatedBatch final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RepeatedBatch>(kName, kParams);
   spec.aliases = {"DuplicateShard"};
-  spec.version = 2;  // 2: "same_key"
-  spec.summary = "batches that replicas share, one batch again and again, or one key for all random numbers";
+  spec.summary = "batches that replicas share, or one batch again and again";
   return spec;
 }
 

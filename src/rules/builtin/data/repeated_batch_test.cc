@@ -120,34 +120,5 @@ TEST(RepeatedBatch, StuckIterator_IsNamed_RepeatsByDesignAreNot) {
   EXPECT_TRUE(One([](int n) { return n; }, 64, 100, 20).empty());   // closures
 }
 
-std::vector<Finding> OfCalls(const char* rule, const std::vector<std::string>& events) {
-  FakeTrial trial;
-  for (const std::string& event : events) trial.Step().Loss(1).EventJson(event);
-  return testing::FindingsOf(trial, rule, ParameterSet::kLuff);
-}
-
-TEST(RepeatedBatch, OneKeyForAllSteps) {
-  const auto findings = OfCalls(
-      "RepeatedBatch",
-      {R"({"kind": "training_call", "function": "train_step", "fault": "same_key", "calls": 64, "over": false})"});
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].cause, "same_key");
-  EXPECT_EQ(findings[0].tensor, "train_step");
-  EXPECT_TRUE(
-      OfCalls(
-          "RepeatedBatch",
-          {R"({"kind": "training_call", "function": "train_step", "fault": "other", "calls": 64, "over": false})"})
-          .empty());
-  EXPECT_TRUE(
-      OfCalls("RepeatedBatch", {R"({"kind": "training_call", "fault": "same_key", "calls": "many"})", "[3]"})
-          .empty());
-  const auto over = OfCalls(
-      "RepeatedBatch",
-      {R"({"kind": "training_call", "function": "train_step", "fault": "same_key", "calls": 64, "over": false})",
-       R"({"kind": "training_call", "function": "train_step", "fault": "same_key", "calls": 64, "over": true})"});
-  ASSERT_EQ(over.size(), 1U);
-  EXPECT_TRUE(over[0].healed);
-}
-
 }  // namespace
 }  // namespace luff::rules::repeated_batch_test

@@ -67,9 +67,10 @@ constexpr Breach kLogitsIntoNll = {"logits_into_nll", "gets raw scores where it 
                                    "end the model with log_softmax, or use cross entropy, which applies it",
                                    true};
 constexpr Breach kLogitsIntoShares = {
-    "logits_into_categorical", "gets values outside of [0, 1] where it needs probabilities",
-    "Keras cuts them off at 0 and 1 and divides each row by its sum: scores below 0 or above 1 get no "
-    "gradient",
+    "logits_into_categorical", "gets values below 0 where it needs probabilities",
+    "Keras divides each row by its sum and cuts off what is below 0: such scores get no gradient, and the "
+    "sum "
+    "may be next to 0",
     "pass from_logits=True to the loss, or end the model with a softmax", false};
 constexpr Breach kSharesIntoNll = {
     "probabilities_into_nll", "gets probabilities where it needs log-probabilities",
@@ -230,7 +231,6 @@ class LossInputContract final : public KeptRule {
     Signs(view, sink);
     Exchanged(view, sink);
     Ctc(view, sink);
-    Optax(view, sink);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
       // What stands in the place of the output says nothing of it.
@@ -260,7 +260,6 @@ class LossInputContract final : public KeptRule {
     io("signs", signs_, LossReader::kMaxKinds);
     io("exchanged", exchanged_, LossReader::kMaxKinds);
     io("ctc", ctc_, LossReader::kMaxKinds);
-    io("optax", optax_, LossReader::kMaxKinds);
   }
 
  private:
@@ -417,25 +416,6 @@ class LossInputContract final : public KeptRule {
     }
   }
 
-  // Losses of Optax have no samples: what the event `loss_input` tells was seen while a function was traced.
-  void Optax(const StepView& view, Sink& sink) {
-    for (const auto& event : view.index.json_events("loss_input")) {
-      const std::string loss = TextMember(*event, "loss");
-      if (!loss.starts_with("optax.softmax_cross_entropy") || TextMember(*event, "made_by") != "softmax" ||
-          optax_.size() >= LossReader::kMaxKinds || !optax_.insert(loss).second)
-        continue;
-      Finding finding = FindingAt(kName, kSoftmaxFirst.cause, view, TensorAt{format::kNoId});
-      finding.tensor = loss;
-      finding.since_step = 0;
-      finding.what = fmt::format("{} {}", loss, kSoftmaxFirst.what);
-      finding.why = fmt::format("what it is given is the result of a softmax; {}", kSoftmaxFirst.why);
-      finding.remedy = kSoftmaxFirst.remedy;
-      finding.causes = {kSoftmaxFirst.what};
-      finding.threshold = "a fact of the function that was traced (Luff)";
-      sink.Report(std::move(finding));
-    }
-  }
-
   Breach BreachOf(const LossCall& call, const Recognition& found, Kind* kind) const {
     const double tolerance = Tolerance(call.output.dtype);
     std::vector<double> const& values = call.output.values;
@@ -459,9 +439,9 @@ class LossInputContract final : public KeptRule {
         return Limited(call, found.formula, *low, *high, values.size(), kind);
       }
       case Formula::kNll: {
-        if (TakesProbabilities(call.kind)) {  // the values are logarithms unless one lay outside of [0, 1]
-          const bool outside = *low < -kBeyondShares || *high > 1 + kBeyondShares;
-          return outside && *high > 0 ? kLogitsIntoShares : Breach();
+        if (TakesProbabilities(call.kind)) {  // the values are logarithms unless one lay below 0
+          // Positive numbers of any size are right: Keras divides them by their sum.
+          return *low < -kBeyondShares && *high > 0 ? kLogitsIntoShares : Breach();
         }
         const ClassRows rows = RowsOf(call);
         if (rows.rows == 0 || AllSumsAre(rows, true, true, 0, 10 * tolerance)) return {};
@@ -629,7 +609,6 @@ class LossInputContract final : public KeptRule {
   LossInputMakers makers_;
   std::map<std::string, Kind> kinds_;              // by key of the call
   std::map<std::string, Sign> signs_, exchanged_;  // likewise
-  std::set<std::string> optax_;                    // losses that were told of
   std::map<std::string, Broken> ctc_;              // by place of the call and word of the event
 };
 
@@ -639,7 +618,7 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
   // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets;
-  // 8: Keras' losses of probabilities, Optax', "arguments_exchanged", "bounded_scores", dropped numbers
+  // 8: Keras' losses of probabilities, "arguments_exchanged", "bounded_scores", dropped numbers
   spec.version = 8;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";

@@ -12,7 +12,6 @@
 #include "rules/facts/stale_answers.h"
 #include "rules/facts/standing_target.h"
 #include "rules/facts/step_memo.h"
-#include "rules/facts/training_call.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -111,8 +110,6 @@ class Luff final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     if (first_step_ < 0) first_step_ = info.mode_step;
     TakeEvents(view);
-    for (const TrainingCall& call : TrainingCallsOf(view.index, "params_dropped"))
-      TellDropped(view, call, sink);
     for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting)) {
       if (tensor.name.ends_with(".lr") && entry.value == 0) lr_zero_[tensor.name] = info.mode_step;
     }
@@ -265,28 +262,6 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  static void TellDropped(const StepView& view, const TrainingCall& call, Sink& sink) {
-    if (call.over) return sink.Heal("dropped", call.function, view.rows.info.mode_step);
-    Finding finding = FindingAt(kName, "dropped", view, TensorAt{format::kNoId});
-    finding.severity = Severity::kStop;
-    finding.tensor = call.function;
-    finding.since_step = 0;
-    finding.what =
-        fmt::format("the new parameters that {} returns are dropped: nothing is learnt", call.function);
-    finding.why = fmt::format(
-        "all of its {} calls were given the same parameters, the very same arrays, and what it returned in "
-        "their "
-        "place was gone before the call after the next; arrays of JAX do not change in place",
-        call.calls);
-    finding.remedy = fmt::format("give each call what the last one returned: params, ... = {}(params, ...)",
-                                 call.function);
-    finding.causes = {"the result has another name than the argument of the next call",
-                      "the result is not used"};
-    finding.evidence = {{"calls", call.calls}};
-    finding.threshold = fmt::format("a fact of {} calls (Luff)", call.calls);
-    sink.Report(std::move(finding));
-  }
-
   void TellStale(const query::Trial& trial, const StaleAnswers::Found& found, Sink& sink) {
     stale_open_ = true;
     Finding finding = FindingAt(kName, "evaluated", trial, format::kNoId, 0, found.at.Info());
@@ -352,7 +327,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 5;  // 3: cause "evaluated"; 4: "target"; 5: "dropped"
+  spec.version = 4;  // 3: cause "evaluated"; 4: "target"
   spec.summary =
       "weights that ought to be trained and do not change, and evaluations or targets of such a model";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

@@ -216,34 +216,5 @@ TEST(UnchangedTensor, TargetsThatFollow_AndOtherModelsThatStand_AreSilent) {
   EXPECT_TRUE(Learn({.optimizer = "\"Adam\""}).empty());
 }
 
-std::vector<Finding> OfCalls(const char* rule, const std::vector<std::string>& events) {
-  FakeTrial trial;
-  for (const std::string& event : events) trial.Step().Loss(1).EventJson(event);
-  return testing::FindingsOf(trial, rule, ParameterSet::kLuff);
-}
-
-TEST(UnchangedTensor, ParametersThatAFunctionReturns_AndTheLoopDrops) {
-  const auto findings = OfCalls(
-      "UnchangedTensor",
-      {R"({"kind": "training_call", "function": "train_step", "fault": "params_dropped", "calls": 64, "over": false})"});
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].cause, "dropped");
-  EXPECT_EQ(findings[0].tensor, "train_step");
-  EXPECT_TRUE(
-      OfCalls(
-          "UnchangedTensor",
-          {R"({"kind": "training_call", "function": "train_step", "fault": "other", "calls": 64, "over": false})"})
-          .empty());
-  EXPECT_TRUE(OfCalls("UnchangedTensor",
-                      {R"({"kind": "training_call", "fault": "params_dropped", "calls": "many"})", "[3]"})
-                  .empty());
-  const auto over = OfCalls(
-      "UnchangedTensor",
-      {R"({"kind": "training_call", "function": "train_step", "fault": "params_dropped", "calls": 64, "over": false})",
-       R"({"kind": "training_call", "function": "train_step", "fault": "params_dropped", "calls": 64, "over": true})"});
-  ASSERT_EQ(over.size(), 1U);
-  EXPECT_TRUE(over[0].healed);
-}
-
 }  // namespace
 }  // namespace luff::rules::unchanged_tensor_test
