@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -266,6 +267,23 @@ TEST(WeightUpdateRatio, NoUpdateChangesABit_IsToldAsZero) {
       << findings[0].what;
   EXPECT_NE(findings[0].why.find("every update is lost in rounding"), std::string::npos);
   EXPECT_EQ(findings[0].what.find("inf"), std::string::npos);
+}
+
+// Weights that rest while the loss has fallen to `left` of what it was.
+FakeTrial Resting(double left) {
+  FakeTrial trial;
+  for (int step = 0; step < 200; ++step) {
+    trial.Step().Loss(std::max(0.1 * std::pow(0.9, step), 0.1 * left));
+    trial.Tensor("gradient/Net_a.weight", Role::kGradient, {1});
+    const double moved = step < 96 ? 1e-3 : 1e-8;
+    if (step % 8 == 0 && step > 0) trial.Difference("Net_a.weight", moved * 10, moved * 8, 1, 1);
+  }
+  return trial;
+}
+
+TEST(WeightUpdateRatio, WeightsThatRestBecauseNothingIsLeftToLearn_AreSilent) {
+  EXPECT_EQ(FindingsOf(Resting(0.3), "WeightUpdateRatio").at(0).cause, "small");
+  EXPECT_TRUE(FindingsOf(Resting(1e-4), "WeightUpdateRatio").empty());
 }
 
 TEST(WeightUpdateRatio, NoWeightMoves_Warns_OrdinaryUpdatesAreSilent) {

@@ -268,6 +268,16 @@ class Luff final : public KeptRule {
     return false;
   }
 
+  // Of each loss less than kLeft of its start is left: updates are small because nothing is left to learn.
+  [[nodiscard]] bool NothingIsLeft() const {
+    const auto& losses = tracker_.series();
+    return !losses.empty() && std::all_of(losses.begin(), losses.end(), [](const auto& loss) {
+      const LossSeries& series = loss.second;
+      return series.has_levels() && series.recent() >= 0 && series.recent() < kLeft * series.start();
+    });
+  }
+  static constexpr double kLeft = 0.01;
+
   // Weights that began at zero outgrow what they were at any rate, as under a warm-up: nothing is lost unless
   // the loss has become worse.
   void Overwritten(const StepView& view, const WeightMove& move, bool from_zero, Sink& sink) {
@@ -366,7 +376,7 @@ class Luff final : public KeptRule {
       small_since_step_ = info.mode_step;
     }
     const std::int64_t patience = std::max(limits_.updates, info.update / 50);
-    if (info.update - small_since_update_ < patience) return;
+    if (info.update - small_since_update_ < patience || NothingIsLeft()) return;
     if (open_small_.empty()) open_small_ = lead;
     Finding finding;
     finding.page = PageOf(kName);
