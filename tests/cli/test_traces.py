@@ -382,6 +382,7 @@ def test_memory_that_each_step_takes_ends_a_trace(luff: Command, tmp_path: Path)
     code = """if i == 5:
         from luff import _tracer
         _tracer.resident_memory = lambda: 1 + (hook._tracer._done * 100 << 20)
+        _tracer._available = lambda: 1 << 50
         assert luff.trace(9) == ''"""
     train(tmp_path, code)
     (one,) = traces(luff, tmp_path / "run")

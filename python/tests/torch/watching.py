@@ -34,7 +34,9 @@ def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
     if roles == "traced":
         from luff import _tracer
 
-        _tracer._MOST_TRACES = 1000
+        # However much memory and time this machine has left.
+        _tracer._MOST_TRACES, _tracer._MOST_BYTES = 1000, 1 << 40
+        _tracer._LEAST_MEMORY, _tracer._LEAST_SHARE = 0, 0.0
     os.environ["LUFF_SESSION"] = json.dumps({"run": run or "/nowhere", "config": config})
     import luff.torch
     from luff import _base_hook
