@@ -456,50 +456,28 @@ std::vector<Finding> OfCalls(const char* rule, const std::vector<std::string>& e
   return testing::FindingsOf(trial, rule, ParameterSet::kLuff);
 }
 
-TEST(OptimizerStateReset, AStateThatTheLoopDrops) {
-  const auto findings = OfCalls(
-      "OptimizerStateReset",
-      {R"({"kind": "training_call", "function": "train_step", "fault": "state_dropped", "calls": 64, "over": false})"});
+// A call with this fault is told with this cause, once, and is healed when the fault is over.
+void ExpectFaultOfCalls(const std::string& fault, const char* cause) {
+  const auto call = [](const std::string& what, const char* over) {
+    return R"({"kind": "training_call", "function": "train_step", "fault": ")" + what +
+           R"(", "calls": 64, "over": )" + over + "}";
+  };
+  const auto findings = OfCalls("OptimizerStateReset", {call(fault, "false")});
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].cause, "state_dropped");
+  EXPECT_EQ(findings[0].cause, cause);
   EXPECT_EQ(findings[0].tensor, "train_step");
-  EXPECT_TRUE(
-      OfCalls(
-          "OptimizerStateReset",
-          {R"({"kind": "training_call", "function": "train_step", "fault": "other", "calls": 64, "over": false})"})
-          .empty());
-  EXPECT_TRUE(OfCalls("OptimizerStateReset",
-                      {R"({"kind": "training_call", "fault": "state_dropped", "calls": "many"})", "[3]"})
-                  .empty());
-  const auto over = OfCalls(
-      "OptimizerStateReset",
-      {R"({"kind": "training_call", "function": "train_step", "fault": "state_dropped", "calls": 64, "over": false})",
-       R"({"kind": "training_call", "function": "train_step", "fault": "state_dropped", "calls": 64, "over": true})"});
+  EXPECT_TRUE(OfCalls("OptimizerStateReset", {call("other", "false")}).empty());
+  const std::string broken = R"({"kind": "training_call", "fault": ")" + fault + R"(", "calls": "many"})";
+  EXPECT_TRUE(OfCalls("OptimizerStateReset", {broken, "[3]"}).empty());
+  const auto over = OfCalls("OptimizerStateReset", {call(fault, "false"), call(fault, "true")});
   ASSERT_EQ(over.size(), 1U);
   EXPECT_TRUE(over[0].healed);
 }
 
+TEST(OptimizerStateReset, AStateThatTheLoopDrops) { ExpectFaultOfCalls("state_dropped", "state_dropped"); }
+
 TEST(OptimizerStateReset, AStateThatAFunctionMakesInEachCall) {
-  const auto findings = OfCalls(
-      "OptimizerStateReset",
-      {R"({"kind": "training_call", "function": "train_step", "fault": "state_anew", "calls": 64, "over": false})"});
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].cause, "made_anew");
-  EXPECT_EQ(findings[0].tensor, "train_step");
-  EXPECT_TRUE(
-      OfCalls(
-          "OptimizerStateReset",
-          {R"({"kind": "training_call", "function": "train_step", "fault": "other", "calls": 64, "over": false})"})
-          .empty());
-  EXPECT_TRUE(OfCalls("OptimizerStateReset",
-                      {R"({"kind": "training_call", "fault": "state_anew", "calls": "many"})", "[3]"})
-                  .empty());
-  const auto over = OfCalls(
-      "OptimizerStateReset",
-      {R"({"kind": "training_call", "function": "train_step", "fault": "state_anew", "calls": 64, "over": false})",
-       R"({"kind": "training_call", "function": "train_step", "fault": "state_anew", "calls": 64, "over": true})"});
-  ASSERT_EQ(over.size(), 1U);
-  EXPECT_TRUE(over[0].healed);
+  ExpectFaultOfCalls("state_anew", "made_anew");
 }
 
 }  // namespace
