@@ -339,10 +339,7 @@ TEST_F(Hosts, TheSameIsEndedAtOnceWhenTheBucketComesBack) {
   Begin(2);
   RunFor(5);
   hosts[0]->Ask("a");
-  while (bucket.log.empty() || std::ranges::count_if(bucket.log, [](const auto& object) {
-                                 return object.find("\"accepted\"") != std::string::npos;
-                               }) < 2)
-    Tick();
+  UntilBothConsent();
   hosts[1]->post->up = false;
   RunFor(40);
   EXPECT_TRUE(hosts[0]->stopped);

@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from luff._hook import Session
 from luff.torch.replay._replay import Replay
 
-__all__ = ["ASK_AT", "Asked"]
+__all__ = ["ASK_AT", "Asked", "AskedOfCalls", "reordered"]
 
 ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer initialized to zero shows nothing at first
 _LARGEST = 2 << 30  # largest process in bytes: memory written while the child lives is copied
@@ -88,6 +90,44 @@ class Asked:
         self._ended = [replay for replay in self._ended if not replay.collected()]
         if not (self._waiting or self._ended) and self.open:
             self._opened.remove(self)
+
+
+class AskedOfCalls(Asked):
+    """Children that are asked about the calls of models in one TRAIN step."""
+
+    def __init__(self, kind: str, opened: list[Asked] | None = None) -> None:
+        super().__init__(kind, opened)
+        self._step = -1
+        self._calls: list[Any] = []
+
+    def begins(self, step: int) -> None:
+        """Called when a TRAIN step begins; steps are counted from the first of the process."""
+        self._step = step if step in ASK_AT and not self.asked else -1
+        self._calls.clear()
+
+    @property
+    def due(self) -> bool:
+        """Whether calls of models are looked at."""
+        return self._step >= 0
+
+    def _take(self) -> tuple[int, list[Any]]:
+        """Returns the step and its calls, which are forgotten."""
+        taken = self._step, self._calls.copy()
+        self._step = -1
+        self._calls.clear()
+        return taken
+
+
+def reordered(value: Any, order: Any, axis_of: Callable[[Any], int | None]) -> Any:
+    """Returns arguments with the given samples, in this order. `axis_of`: a tensor's axis of samples, if it has one."""
+    if isinstance(value, torch.Tensor):
+        axis = axis_of(value)
+        return value if axis is None else value.index_select(axis, order)
+    if type(value) in (list, tuple):
+        return type(value)(reordered(item, order, axis_of) for item in value)
+    if type(value) is dict:
+        return {key: reordered(item, order, axis_of) for key, item in value.items()}
+    return value
 
 
 def _is_finite(answer: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ import torch
 from luff.torch.capture._graphs import operation_of
 from luff.torch.capture._memory import is_readable
 from luff.torch.capture._modules import tensors_in
-from luff.torch.evidence._asked import ASK_AT, Asked
+from luff.torch.evidence._asked import Asked, AskedOfCalls, reordered
 from luff.torch.evidence._loss_rows import VIEWS, base_shape
 
 __all__ = ["Mixing", "evaluate", "is_moved"]
@@ -31,25 +31,17 @@ _AXES = 4  # of an argument, among which the batch is looked for
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
-class Mixing(Asked):
+class Mixing(AskedOfCalls):
     """Looks for reshapes that mix samples, under the hook's lock and guard."""
 
     def __init__(self, opened: list[Asked] | None = None) -> None:
         super().__init__("mixing", opened)
-        self._step = -1
-        self._calls: list[Call] = []
         self._rows = 0  # of the loss's target
 
     def begins(self, step: int) -> None:
         """Called when a TRAIN step begins; steps are counted from the first of the process."""
-        self._step = step if step in ASK_AT and not self.asked else -1
-        self._calls.clear()
+        AskedOfCalls.begins(self, step)
         self._rows = 0
-
-    @property
-    def due(self) -> bool:
-        """Whether the graph of the next backward pass is examined."""
-        return self._step >= 0
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remembers a model's call."""
@@ -128,18 +120,6 @@ def _first_moved(nodes: Iterable[Any], rows: int) -> tuple[list[int], list[int]]
     return found
 
 
-def _exchanged(value: Any, order: Any, rows: int) -> Any:
-    """Returns arguments whose samples are in another order."""
-    if isinstance(value, torch.Tensor):
-        axis = _axis_of(value, rows)
-        return value if axis is None else value.index_select(axis, order)
-    if type(value) in (list, tuple):
-        return type(value)(_exchanged(item, order, rows) for item in value)
-    if type(value) is dict:
-        return {key: _exchanged(item, order, rows) for key, item in value.items()}
-    return value
-
-
 def _answer(result: Any, rows: int) -> Any:
     """Returns the first result with one place for each sample, the samples first; None if there is none."""
     if hasattr(result, "logits"):
@@ -169,7 +149,11 @@ def _compared(model: Any, args: Any, kwargs: Any, rows: int) -> dict[str, Any] |
     model.eval()
 
     def outputs(order: list[int] | None) -> Any:
-        given = [args, kwargs] if order is None else _exchanged([args, kwargs], torch.tensor(order), rows)
+        given = (
+            [args, kwargs]
+            if order is None
+            else reordered([args, kwargs], torch.tensor(order), lambda one: _axis_of(one, rows))
+        )
         with torch.no_grad():
             return _answer(model(*given[0], **given[1]), rows)
 

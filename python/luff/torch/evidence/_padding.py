@@ -21,7 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from luff._hook import Session
 from luff.torch.capture._memory import INTEGERS, address_of, array_view, is_readable
 from luff.torch.capture._modules import tensors_in
-from luff.torch.evidence._asked import ASK_AT, Asked
+from luff.torch.evidence._asked import Asked, AskedOfCalls
 from luff.torch.evidence._padded_attention import turned_masks
 
 __all__ = ["Padding", "evaluate", "lengths_of"]
@@ -45,24 +45,12 @@ class _Question(NamedTuple):
     lengths: list[int]
 
 
-class Padding(Asked):
+class Padding(AskedOfCalls):
     """Looks for padded rows of ids, under the hook's lock and guard."""
 
     def __init__(self, opened: list[Asked] | None = None) -> None:
         super().__init__("padding", opened)
-        self._step = -1
-        self._calls: list[Call] = []
         self._turned = ""  # the event, as JSON
-
-    def begins(self, step: int) -> None:
-        """Called when a TRAIN step begins; steps are counted from the first of the process."""
-        self._step = step if step in ASK_AT and not self.asked else -1
-        self._calls.clear()
-
-    @property
-    def due(self) -> bool:
-        """Whether calls of models are looked at."""
-        return self._step >= 0
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remembers a model's call with rows of ids."""
@@ -76,9 +64,7 @@ class Padding(Asked):
 
     def backward_begins(self, nodes: Iterable[Any] = ()) -> None:
         """Starts the child: the step is one of training. `nodes` are those of its graph, if they can be read."""
-        step, calls = self._step, self._calls.copy()
-        self._step = -1
-        self._calls.clear()
+        step, calls = self._take()
         asked = []
         for reference, args, kwargs, ids in calls:
             model = reference()

@@ -14,7 +14,7 @@ import torch
 
 from luff.torch.capture._memory import is_readable
 from luff.torch.capture._modules import tensors_in
-from luff.torch.evidence._asked import ASK_AT, Asked
+from luff.torch.evidence._asked import Asked, AskedOfCalls, reordered
 
 __all__ = ["Places", "evaluate"]
 
@@ -41,23 +41,11 @@ class _Question(NamedTuple):
     rows: int
 
 
-class Places(Asked):
+class Places(AskedOfCalls):
     """Looks for calls of models that can be asked, under the hook's lock and guard."""
 
     def __init__(self, opened: list[Asked] | None = None) -> None:
         super().__init__("places", opened)
-        self._step = -1
-        self._calls: list[Call] = []
-
-    def begins(self, step: int) -> None:
-        """Called when a TRAIN step begins; steps are counted from the first of the process."""
-        self._step = step if step in ASK_AT and not self.asked else -1
-        self._calls.clear()
-
-    @property
-    def due(self) -> bool:
-        """Whether calls of models are looked at."""
-        return self._step >= 0
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remembers a model's call with gradients."""
@@ -66,9 +54,7 @@ class Places(Asked):
 
     def backward_begins(self) -> None:
         """Starts the child: the step is one of training."""
-        step, calls = self._step, self._calls.copy()
-        self._step = -1
-        self._calls.clear()
+        step, calls = self._take()
         questions = [question for call in calls if (question := _question(*call)) is not None]
         if questions:
             self.ask(step, partial(evaluate, questions), [question.model for question in questions])
@@ -201,14 +187,7 @@ def _ignores_order(plain: Any, question: _Question, small: float) -> bool:
 
 
 def _ordered(value: Any, order: Any, rows: int) -> Any:
-    """Returns arguments with the given samples, in this order."""
-    if isinstance(value, torch.Tensor):
-        return value.index_select(0, order) if _has_rows(value, rows) else value
-    if type(value) in (list, tuple):
-        return type(value)(_ordered(item, order, rows) for item in value)
-    if type(value) is dict:
-        return {key: _ordered(item, order, rows) for key, item in value.items()}
-    return value
+    return reordered(value, order, lambda one: 0 if _has_rows(one, rows) else None)
 
 
 def _first(result: Any, rows: int) -> Any:
