@@ -101,8 +101,7 @@ class SampleMixing final : public KeptRule {
       finding.what = "the model's outputs for a sample depend on the other samples of the batch";
       finding.why = fmt::format(
           "with other tokens in the other rows, outputs of the first row change by {:.2g} of their spread, "
-          "in "
-          "evaluation mode too",
+          "in evaluation mode too",
           across);
       finding.remedy = "set batch_first=True where inputs are (batch, time, features), or transpose them";
       finding.causes = {"batch_first=True is missing", "a transposition that is missing or doubled",
@@ -130,15 +129,13 @@ class SampleMixing final : public KeptRule {
           fmt::format("a reshape from ({}) to ({}) mixes the samples of the batch", before, behind);
       finding.why = fmt::format(
           "the {:g} samples lie along another axis behind it, and a reshape moves no axes: each row then "
-          "holds "
-          "values of several samples; with the other samples in another order, the model's output for the "
-          "first "
-          "one changes by {:.2g} of the outputs' spread, in evaluation mode too",
+          "holds values of several samples; with the other samples in another order, the model's output for "
+          "the first one changes by {:.2g} of the outputs' spread, in evaluation mode too",
           rows, across);
       finding.remedy =
           "transpose or permute before the reshape, so that the batch comes first: h.transpose(0, "
-          "1).reshape(N, "
-          "-1) for the last states of an RNN, whose shape is (layers, N, width) with batch_first=True too";
+          "1).reshape(N, -1) for the last states of an RNN, whose shape is (layers, N, width) with "
+          "batch_first=True too";
       finding.causes = {"a reshape or view in the place of transpose or permute",
                         "states of an RNN taken as if the batch were their first axis"};
       finding.evidence = {{"change", across}, {"itself", NumberIn(*answer, "itself")}, {"rows", rows}};
@@ -175,16 +172,12 @@ class SampleMixing final : public KeptRule {
     finding.what = "the model's answer for a row depends on how far its batch pads it";
     finding.why = fmt::format(
         "batches are as long as their longest row; asked for {:g} rows alone, without their padding, the "
-        "model's "
-        "answers change by {:.2g} times the outputs' spread (median), in evaluation mode too: padding is "
-        "part "
-        "of a "
-        "mean, or what a recurrent network read last",
+        "model's answers change by {:.2g} times the outputs' spread (median), in evaluation mode too: "
+        "padding is part of a mean, or what a recurrent network read last",
         padded_[1], padded_[0]);
     finding.remedy =
-        "leave padding out: (h * mask).sum(1) / mask.sum(1) for a mean, pack_padded_sequence or the state at "
-        "the "
-        "last real place for an RNN, a key_padding_mask for attention";
+        "leave padding out: (h * mask).sum(1) / mask.sum(1) for a mean, pack_padded_sequence or the state "
+        "at the last real place for an RNN, a key_padding_mask for attention";
     finding.causes = {"a mean over all places, padding included",
                       "out[:, -1] or the last state of an RNN that has read the padding"};
     finding.evidence = {{"change", padded_[0]}, {"rows", padded_[1]}, {"least", padded_[2]}};
@@ -206,22 +199,18 @@ class SampleMixing final : public KeptRule {
       finding.what = "the model's answer for a sample depends on the sample's place in the batch";
       finding.why = fmt::format(
           "given one sample in all {:g} places, it gives {:g} answers, {:.2g} of the outputs' spread apart, "
-          "in "
-          "evaluation mode; the other samples do not matter to it: positions are counted along the batch, "
-          "and "
-          "the places of a sequence are not told apart",
+          "in evaluation mode; the other samples do not matter to it: positions are counted along the "
+          "batch, and the places of a sequence are not told apart",
           rows, answers, placed);
       finding.remedy =
-          "add positions along the axis of the sequence: with inputs of (batch, length, width), "
-          "pe[:, :x.size(1)] "
-          "where pe has the shape (1, length, width), or embeddings of arange(x.size(1))";
+          "add positions along the axis of the sequence: with inputs of (batch, length, width), pe[:, "
+          ":x.size(1)] where pe has the shape (1, length, width), or embeddings of arange(x.size(1))";
       finding.causes = {"a positional encoding for (length, batch, width) in a model with batch_first=True",
                         "pe[:x.size(0)] in the place of pe[:, :x.size(1)]"};
       finding.evidence = {{"apart", placed}, {"answers", answers}, {"rows", rows}};
       finding.threshold = fmt::format(
           "more than {:g} of the outputs' spread, and more answers than half of the places, asked of the "
-          "model "
-          "itself (Luff)",
+          "model itself (Luff)",
           kPlaced);
       sink.Report(std::move(finding));
     }
@@ -280,9 +269,8 @@ class SampleMixing final : public KeptRule {
       finding.since_step = 0;
       finding.what = fmt::format("{} runs over the samples of the batch", name);
       finding.why = fmt::format(
-          "its input has the shape ({}) and batch_first is {}, so axis {} of size {} is time for it; but the "
-          "target "
-          "has {} rows: that axis holds the samples, and each output depends on other samples",
+          "its input has the shape ({}) and batch_first is {}, so axis {} of size {} is time for it; but "
+          "the target has {} rows: that axis holds the samples, and each output depends on other samples",
           fmt::join(shape.value().shape, ", "), *batch_first != 0, *batch_first != 0 ? 1 : 0, time,
           target[0]);
       finding.remedy = *batch_first != 0 ? "give inputs as (batch, time, features), or set batch_first=False"
@@ -332,9 +320,8 @@ class SampleMixing final : public KeptRule {
     finding.what = fmt::format("the outputs that {} gets add up to 1 over the samples instead of the classes",
                                call.kind);
     finding.why = fmt::format(
-        "each of the {} columns of the {} x {} outputs is a {} over the batch: what a sample gets depends on "
-        "the "
-        "others in its batch",
+        "each of the {} columns of the {} x {} outputs is a {} over the batch: what a sample gets depends "
+        "on the others in its batch",
         columns, rows, columns, logarithms ? "log-softmax" : "softmax");
     finding.remedy = "use dim=-1 (or dim=1) in the softmax";
     finding.causes = {"dim=0 in softmax or log_softmax", "outputs were transposed"};
