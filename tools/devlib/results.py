@@ -14,12 +14,25 @@ class Tally:
     failures: list = dataclasses.field(default_factory=list)  # "name: what"
     skips: list = dataclasses.field(default_factory=list)  # ("name", "reason")
     cases: list = dataclasses.field(default_factory=list)  # (seconds, "name")
+    wavering: list = dataclasses.field(default_factory=list)  # "name: what", failed once and passed alone
 
     def add(self, other):
         self.passed += other.passed
         self.failures += other.failures
         self.skips += other.skips
         self.cases += other.cases
+        self.wavering += other.wavering
+
+    def try_again(self, second):
+        """Takes failures that passed when they ran alone for passed ones, and keeps their names."""
+        failed = {what.split(": ", 1)[0] for what in second.failures}
+        ran = {name for _, name in second.cases}
+        for failure in list(self.failures):
+            name = failure.split(": ", 1)[0]
+            if name in ran and name not in failed:
+                self.failures.remove(failure)
+                self.wavering.append(failure)
+                self.passed += 1
 
     def line(self):
         return f"{self.passed} passed, {len(self.failures)} failed, {len(self.skips)} skipped"
@@ -81,11 +94,13 @@ def read_ctest(junit, xml_folder, stage):
 
 
 def show(tally, limit=40):
-    """Shows failures first, then skips by reason."""
+    """Shows failures first, then what passed on its second try, then skips by reason."""
     for failure in tally.failures[:limit]:
         say(f"  FAILED {failure}")
     if len(tally.failures) > limit:
         say(f"  ... and {len(tally.failures) - limit} more failures")
+    for failure in tally.wavering:
+        say(f"  PASSED ON ITS SECOND TRY, mend it: {failure}")
     reasons = {}
     for name, reason in tally.skips:
         reasons.setdefault(reason, []).append(name)
