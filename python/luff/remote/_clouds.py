@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from luff.remote._errors import NotUntilMended
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,8 +30,7 @@ _EXPIRED = (
     "with new ones)"
 )
 _SKEWED = "the clock of this machine is more than 15 minutes off, so the store refuses it; set it"
-#: Refusals that may pass while the job runs, and what to do.
-PASSING = {
+_PASSING = {  # while the job runs; and what to do
     "ExpiredToken": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,
     "RequestTimeTooSkewed": _SKEWED,
@@ -54,6 +55,14 @@ _CREDENTIALS = {
     "Invalid Access Key": "AZURE_STORAGE_ACCOUNT_KEY (base64)",
     "SAS key": "AZURE_STORAGE_SAS_TOKEN",
 }
+
+
+def passing(answer: str, where: str) -> NotUntilMended | None:
+    """What to say of a refusal that may pass while the job runs. `answer`: in lower case."""
+    for sign, remedy in _PASSING.items():
+        if f"<code>{sign}</code>".lower() in answer:
+            return NotUntilMended(f"{remedy}: {where}")
+    return None
 
 
 def configuration(url: str) -> tuple[dict[str, Any], bool]:

@@ -61,6 +61,35 @@ def test_what_a_store_refuses_is_said_with_the_remedy(s3, proxy, status, code, s
         assert "canary-secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("code", ["RequestTimeTooSkewed", "ExpiredToken"])
+def test_what_somebody_has_to_mend_is_said_at_once(luff, run, s3, proxy, code):
+    """By each verb, also those that wait for a bucket that is away. A job's upload goes on to try."""
+    proxy.instead = lambda *_: (403, code)
+    says = "clock of this machine" if code == "RequestTimeTooSkewed" else "credentials have expired"
+    asked = []
+
+    def ask():
+        asked.append(open_store(s3).get("luff.json", 99))
+
+    with pytest.raises(Unreachable, match=says):
+        _spool.with_retries(lambda: asked.append(1) or ask(), 60)
+    assert asked == [1]
+    for words in (["runs", s3], ["show", f"{s3}/{run.run_id}"], ["watch", s3]):
+        assert says in luff(*words, expect=None).stderr  # within the time that a command may take
+    run.append("w0000/m-000001.lfm", b"rows")
+    words = [sys.executable, "-I", START, "sync", "--until-closed", run.path, s3]
+    upload = subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert says in upload.stderr.readline()
+        proxy.instead = None  # mended
+        assert "the bucket answers again" in upload.stderr.readline()
+        assert upload.communicate("", timeout=200)[1].count("luff: sync: this run is") == 1
+        assert upload.returncode == 0
+    finally:
+        upload.kill()
+        upload.communicate()
+
+
 @pytest.mark.thorough
 def test_credentials_that_expire_while_the_job_trains_are_said_once_and_the_next_upload_goes_on(
     luff, trained, s3, proxy, tmp_path, monkeypatch
