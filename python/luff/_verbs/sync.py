@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from luff.remote._run_store import RunStore
 
 OK, WRONG_USAGE, FENCED, REFUSED, INCOMPLETE = 0, 2, 4, 5, 6
-AGAIN = (
-    7  # told to end while its run goes on: whoever keeps it begins it again. As all codes but those above do
-)
+# Told to end while its run goes on: who keeps it begins it again, as after any code that is not above.
+AGAIN = 7
 _NOT_BEGUN_S = 0.25  # how often a run that has not begun is looked for
 _LONGEST_PAUSE_S = 60.0
 _HASTE_S = 25.0  # after SIGTERM: containers are killed 30 s later

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import signal
@@ -126,10 +125,8 @@ def test_an_uploader_that_was_stopped_past_a_takeover_writes_nothing_more(run, t
     try:
         head = tmp_path / "bucket/live" / run.run_id[0] / run.run_id / "u0000"
         wait_for(head.exists)
-        with (tmp_path / "bucket/.luff-lock").open("r+") as lock:  # it is in no put when it stops
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            os.kill(first.pid, signal.SIGSTOP)
-            wait_for(lambda: Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        os.kill(first.pid, signal.SIGSTOP)  # perhaps in a put
+        wait_for(lambda: Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         second = Uploader(str(run.path), open_store(base))
         second.begin()
         run.append("w0000/m-000001.lfm", b" of the next one")
