@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _AZURITE = "http://127.0.0.1:10000"  # where obstore looks for an emulator of Azure unless it is told
 _NO_GENERATION = "1"  # one that no object has: they count microseconds
 
+_NO_KEY = "the key by which the store is to encrypt {}; mend sse_kms_key_id of [bucket], or AWS_SSE_KMS_KEY_ID, or the key"
+
 #: What a server says for good: asking again changes nothing.
 FINAL = {
     "NoSuchBucket": "there is no such bucket; make it, or mend the URL",
@@ -23,6 +25,9 @@ FINAL = {
     "incorrectly configured region": "the bucket lies in another region; set AWS_REGION to it",  # as obstore says it
     "AuthorizationHeaderMalformed": "the bucket lies in another region; set AWS_REGION to it",
     "IllegalLocationConstraint": "the bucket lies in another region; set AWS_REGION to it",
+    "KMS.NotFoundException": _NO_KEY.format("does not exist"),
+    "KMS.DisabledException": _NO_KEY.format("is disabled"),
+    "KMS.KMSInvalidStateException": _NO_KEY.format("is to be deleted, or cannot be used now"),
 }
 
 _EXPIRED = (

@@ -45,6 +45,8 @@ def wait_for(what, seconds=120):
         (403, "AccessDenied", "no right to do this", Refused),
         (403, "InvalidAccessKeyId", "no right|not known to the store", Refused),
         (404, "NoSuchBucket", "there is no such bucket", Refused),
+        (400, "KMS.NotFoundException", "the key .* does not exist; mend sse_kms_key_id", Refused),
+        (400, "KMS.DisabledException", "the key .* is disabled", Refused),
     ],
 )
 def test_what_a_store_refuses_is_said_with_the_remedy(s3, proxy, status, code, says, kind):
