@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 _AZURITE = "http://127.0.0.1:10000"  # where obstore looks for an emulator of Azure unless it is told
 _NO_GENERATION = "1"  # one that no object has: they count microseconds
 
-_NO_KEY = "the key by which the store is to encrypt {}; mend sse_kms_key_id of [bucket], or AWS_SSE_KMS_KEY_ID, or the key"
+_NO_KEY = (
+    "the key by which the store is to encrypt {}; mend sse_kms_key_id of [bucket], AWS_SSE_KMS_KEY_ID, or it"
+)
 
 #: What a server says for good: asking again changes nothing.
 FINAL = {
