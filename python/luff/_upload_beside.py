@@ -43,7 +43,8 @@ def take_upload(config: dict[str, Any]) -> str:
 def upload_beside(run: str, url: str) -> None:
     """Starts `luff sync` in the background, as a process that is not our child. It ends after the run.
 
-    What it says goes to ``sync/log`` in the run.
+    One that is killed before is begun again by the process that has started it, within bounds. What they say goes to
+    ``sync/log`` in the run.
 
     Raises
     ------
@@ -52,12 +53,10 @@ def upload_beside(run: str, url: str) -> None:
     """
     if getattr(sys, "frozen", False) or not sys.executable:  # that would start the application once more
         raise InvalidArgumentError("upload= needs a Python of its own; `luff run --sync` uploads without")
-    folder = os.path.join(run, "sync")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    verbs = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_verbs")
-    words = [sys.executable, "-I", os.path.join(verbs, "_detach.py"), os.path.join(folder, "log")]
+    os.makedirs(os.path.join(run, "sync"), mode=0o700, exist_ok=True)
+    detach = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_verbs", "_detach.py")
     done = subprocess.run(
-        [*words, "sync", "--", run, url],
+        [sys.executable, "-I", detach, run, url],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
     if done.returncode != 0:

@@ -19,6 +19,8 @@
 namespace luff::cli {
 namespace {
 
+constexpr std::size_t kOwnerDigits = 16;
+
 std::string Again(const std::string& run, const LiveOutput& output) {
   if (output.format == kOtlp)
     return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
@@ -29,6 +31,12 @@ std::string Again(const std::string& run, const LiveOutput& output) {
                        output.job.empty() ? "" : " --job '" + Escaped(output.job) + "'");
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
+}
+
+/// What else an upload that is away keeps from happening.
+std::string_view Silence(const LiveOutput& output, bool job_lives) {
+  if (!job_lives || output.job.empty()) return "";
+  return "; until then this host and the others cannot agree upon a stop";
 }
 
 // The upload asks this very command for the card of the run.
@@ -67,45 +75,82 @@ Status CheckLiveOutput(const LiveOutput& output, bool resume) {
                             " names a directory that is not empty; give another one: " + output.directory);
 }
 
-std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::vector<LiveOutput>& wanted) {
+Status LiveOutputs::Launch(Child* child, std::int64_t now_ns) {
+  const LiveOutput& output = child->output;
+  ProcessOptions process;
+  process.argv = {"/proc/self/exe", "export", "--to", output.format,   "--follow",
+                  "--until-closed", "--",     run_,   output.directory};
+  if (output.format == kOtlp)
+    process.argv = {"/proc/self/exe", "metrics", "--otlp", "--beside-job", "--", run_};
+  if (output.format == kSync) {
+    LUFF_ASSIGN_OR_RETURN(process.argv, PythonCommand("sync"));
+    if (output.keep_local) process.argv.push_back(fmt::format("--keep-local={}", *output.keep_local));
+    if (!output.job.empty()) process.argv.push_back("--job=" + keys::JobIdOf(output.job));
+    process.argv.push_back("--owner=" + child->owner);
+    if (child->ends.ends > 0) process.argv.emplace_back("--again");
+    process.argv.insert(process.argv.end(),
+                        {"--until-closed", "--config=" + output.config, "--", run_, output.directory});
+    process.environment = ThisCommand();
+    process.environment.insert(process.environment.end(), output.environment.begin(),
+                               output.environment.end());
+  }
+  int to[2];
+  if (pipe2(to, O_CLOEXEC) != 0) return Status(StatusCode::kIo, "no pipe can be made");
+  process.new_session = true;  // Ctrl-C is meant for the training
+  process.stdin_fd = to[0];
+  const Result<pid_t> started = StartProcess(process);
+  close(to[0]);
+  if (!started.ok()) {
+    close(to[1]);
+    return started.status();
+  }
+  if (child->to >= 0) close(child->to);  // of the one before
+  child->pid = *started;
+  child->to = to[1];
+  child->begun_ns = now_ns;
+  return Status::Ok();
+}
+
+std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::vector<LiveOutput>& wanted,
+                                            std::int64_t now_ns) {
   std::vector<std::string> sayings;
   run_ = run;
   for (const LiveOutput& output : wanted) {
-    int to[2];
-    if (pipe2(to, O_CLOEXEC) != 0) continue;
-    ProcessOptions process;
-    process.argv = {"/proc/self/exe", "export", "--to", output.format,   "--follow",
-                    "--until-closed", "--",     run,    output.directory};
-    if (output.format == kOtlp)
-      process.argv = {"/proc/self/exe", "metrics", "--otlp", "--beside-job", "--", run};
+    Child child;
+    child.output = output;
     if (output.format == kSync) {
-      auto command = PythonCommand("sync");
-      if (!command.ok()) {
-        close(to[0]);
-        close(to[1]);
-        sayings.push_back(fmt::format("luff: the run is not uploaded: {}\n", command.status().message()));
-        continue;
-      }
-      process.argv = std::move(command).value();
-      if (output.keep_local) process.argv.push_back(fmt::format("--keep-local={}", *output.keep_local));
-      if (!output.job.empty()) process.argv.push_back("--job=" + keys::JobIdOf(output.job));
-      process.argv.insert(process.argv.end(),
-                          {"--until-closed", "--config=" + output.config, "--", run, output.directory});
-      process.environment = ThisCommand();
-      process.environment.insert(process.environment.end(), output.environment.begin(),
-                                 output.environment.end());
+      ForgetUploadEnds(run);
+      child.owner = keys::NewInstance().substr(0, kOwnerDigits);
+      child.ends.url = output.directory;
     }
-    process.new_session = true;  // Ctrl-C is meant for the training
-    process.stdin_fd = to[0];
-    const Result<pid_t> started = StartProcess(process);
-    close(to[0]);
-    if (!started.ok()) {
-      close(to[1]);
+    if (const Status started = Launch(&child, now_ns); started.ok()) {
+      children_.push_back(std::move(child));
+    } else {
       sayings.push_back(fmt::format("luff: the {} output cannot be started: {}; {}\n", output.format,
-                                    started.status().message(), Again(run, output)));
-      continue;
+                                    started.message(), Again(run, output)));
     }
-    children_.push_back({output, *started, to[1]});
+  }
+  return sayings;
+}
+
+// A directory with anything in it, but a run, is one that a training refuses to record into.
+void LiveOutputs::Note(Child* child) {
+  if (child->noted || !Env::Real().Exists(run_ + "/run.json")) return;
+  child->noted = true;
+  static_cast<void>(WriteUploadEnds(run_, child->ends));  // of a full disk others tell
+}
+
+std::vector<std::string> LiveOutputs::Look(std::int64_t now_ns) {
+  std::vector<std::string> sayings;
+  for (Child& child : children_) {
+    Note(&child);
+    if (!child.again_ns || now_ns < *child.again_ns) continue;
+    child.again_ns.reset();
+    const Status started = Launch(&child, now_ns);
+    if (started.ok()) continue;
+    child.begun_ns = now_ns;
+    if (std::string said = TryLater(&child, std::string(started.message()), now_ns); !said.empty())
+      sayings.push_back(std::move(said));
   }
   return sayings;
 }
@@ -120,8 +165,9 @@ bool LiveOutputs::living() const noexcept {
 }
 
 bool LiveOutputs::uploading() const noexcept {
-  return std::any_of(children_.begin(), children_.end(),
-                     [](const Child& child) { return child.pid > 0 && child.output.format == kSync; });
+  return std::any_of(children_.begin(), children_.end(), [](const Child& child) {
+    return child.output.format == kSync && (child.pid > 0 || child.again_ns);
+  });
 }
 
 std::int64_t LiveOutputs::cpu_ns() const noexcept {
@@ -136,19 +182,35 @@ std::int64_t LiveOutputs::cpu_ns() const noexcept {
   return sum;
 }
 
-std::string LiveOutputs::Ended(pid_t pid, const ExitState& state) {
+std::string LiveOutputs::Ended(pid_t pid, const ExitState& state, std::int64_t now_ns) {
   for (Child& child : children_) {
     if (child.pid != pid) continue;
     child.pid = -1;
+    if (child.output.format == kSync && child.to >= 0 && MayBeginAgain(state))
+      return TryLater(&child, EndText(state), now_ns);
     if (state.code == 0) return "";
-    const bool silent = child.to >= 0 && !child.output.job.empty();
-    return fmt::format(
-        "luff: the {} output has ended ({}); {}{}\n", child.output.format,
-        state.signal != 0 ? fmt::format("signal {}", state.signal) : fmt::format("exit code {}", state.code),
-        Again(run_, child.output),
-        silent ? "; until then this host and the others cannot agree upon a stop" : "");
+    return fmt::format("luff: the {} output has ended ({}); {}{}\n", child.output.format, EndText(state),
+                       Again(run_, child.output), Silence(child.output, child.to >= 0));
   }
   return "";
+}
+
+std::string LiveOutputs::TryLater(Child* child, const std::string& how, std::int64_t now_ns) {
+  const auto pause = child->tries.After(now_ns - child->begun_ns);
+  if (pause) child->again_ns = now_ns + *pause;
+  ++child->ends.ends;
+  child->ends.last = how;
+  child->ends.unix_ns = Env::Real().NowUnixNs();
+  child->ends.again = pause.has_value();
+  child->noted = false;
+  Note(child);
+  if (!pause)
+    return fmt::format(
+        "luff: the {} output has ended {} times, the last time so: {}; it is not begun again: {}{}\n",
+        child->output.format, child->ends.ends, how, Again(run_, child->output),
+        Silence(child->output, true));
+  if (!child->tries.first()) return "";
+  return fmt::format("luff: the {} output has ended ({}) and is begun again\n", child->output.format, how);
 }
 
 void LiveOutputs::Close(bool uploads) noexcept {
@@ -161,7 +223,19 @@ void LiveOutputs::Close(bool uploads) noexcept {
 
 void LiveOutputs::JobEnded() noexcept { Close(false); }
 
-void LiveOutputs::RunEnded() noexcept { Close(true); }
+std::vector<std::string> LiveOutputs::RunEnded(std::int64_t now_ns) {
+  for (Child& child : children_)
+    if (child.again_ns) child.again_ns = now_ns;
+  std::vector<std::string> sayings = Look(now_ns);
+  for (Child& child : children_) {
+    if (!child.again_ns) continue;
+    child.again_ns.reset();
+    sayings.push_back(fmt::format("luff: the {} output is not complete; {}\n", child.output.format,
+                                  Again(run_, child.output)));
+  }
+  Close(true);
+  return sayings;
+}
 
 std::vector<std::string> LiveOutputs::Kill() {
   std::vector<std::string> sayings;

@@ -13,6 +13,7 @@
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/upload_cost.h"
+#include "cli/upload_ends.h"
 #include "cli/verbs.h"
 #include "keys/gate.h"
 #include "luff/actions/marks.h"
@@ -154,6 +155,9 @@ Json Describe(const query::Trial& trial, const std::optional<BucketPrices>& pric
   json["run"] = trial.path();
   if (const std::string bucket = trial.MirrorNote(); !bucket.empty()) json["bucket"] = bucket;
   for (const Upload& upload : UploadsOf(trial.path())) json["uploads"].push_back(ToJson(upload, prices));
+  if (const auto ends = ReadUploadEnds(trial.path()))
+    json["upload_ends"] = {
+        {"ends", ends->ends}, {"last", ends->last}, {"unix_ns", ends->unix_ns}, {"again", ends->again}};
   json["outcome"] = outcome.state;
   json["why"] = outcome.why;
   json["created_unix_ns"] = trial.created_unix_ns();
@@ -265,6 +269,12 @@ void PrintUploads(const query::Trial& trial, const std::optional<BucketPrices>& 
   for (const Upload& upload : UploadsOf(trial.path()))
     fmt::print("  upload    {}{}\n", copy ? std::string() : Escaped(upload.url) + ": ",
                UploadText(upload, prices));
+  if (const auto ends = ReadUploadEnds(trial.path()))
+    fmt::print("  upload    ended before the run {}, the last time {} ({}){}\n",
+               Plural(ends->ends, "time", "times"), TimeText(ends->unix_ns), Escaped(ends->last),
+               ends->again ? ", and was begun again"
+                           : fmt::format("; `luff sync {} {}` uploads what is missing", Escaped(trial.path()),
+                                         Escaped(ends->url)));
 }
 
 /// Whose signatures the job obeys.

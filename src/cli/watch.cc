@@ -102,7 +102,7 @@ void Watch::TakeEarlierFindings() {
 }
 
 void Watch::Start() {
-  for (const std::string& line : outputs_.Start(options_.run, options_.outputs)) job_.Say(line);
+  for (const std::string& line : outputs_.Start(options_.run, options_.outputs, job_.Now())) job_.Say(line);
   rules_.Start(options_.choices, options_.set);
   if (options_.sample) sampler_.Start(options_.run);
   if (options_.resume && !options_.ended) runner_.Begin(job_.Now());
@@ -126,6 +126,7 @@ void Watch::Look(bool job_lives) {
   Tag();
   ReadFindings();
   if (job_lives) Act();
+  for (const std::string& line : outputs_.Look(job_.Now())) job_.Say(line);
   place_->Look(train_step());
 }
 
@@ -143,7 +144,7 @@ void Watch::ChildEnded(pid_t pid, const ExitState& state) {
   if (pid == rules_.pid()) rules_.Ended(state, job_.Now());
   runner_.deliveries().Ended(pid, state);
   sampler_.Ended(pid, state);
-  if (const std::string said = outputs_.Ended(pid, state); !said.empty()) job_.Say(said);
+  if (const std::string said = outputs_.Ended(pid, state, job_.Now()); !said.empty()) job_.Say(said);
 }
 
 void Watch::ReadFindings() {
@@ -299,7 +300,7 @@ bool Watch::Finish(bool interrupted, bool job_lives, const std::optional<ExitSta
     if (job_lives) entered_ns_ = job_.Now();
     if (!Delivered(interrupted)) return false;
     if (outputs_.uploading()) recorded_ = RecordOutcome(EndingOf(exit));
-    outputs_.RunEnded();
+    for (const std::string& line : outputs_.RunEnded(job_.Now())) job_.Say(line);
     Enter(Phase::kWriting);
   }
   if (phase_ == Phase::kWriting) {

@@ -17,7 +17,7 @@ constexpr char kFolder[] = "sync", kName[] = "uploaded.json";
 Result<Uploaded> ParseUploadedUntrusted(std::string_view text, std::uint32_t worker) {
   const nlohmann::json json = TryParseJson(text, {.bytes = kMaxBytes, .depth = 4});
   if (!json.is_object() || TextMember(json, "format") != "luff-uploaded" ||
-      WholeMember(json, "version", -1) != 0)
+      WholeMember(json, "version", -1) != 1)
     return Corruption("this does not say what was uploaded");
   Uploaded uploaded;
   uploaded.url = TextMember(json, "url");

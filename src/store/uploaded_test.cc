@@ -57,7 +57,7 @@ class UploadedRun : public ::testing::Test {
     for (const auto& [file, bytes] : files)
       list += (list.empty() ? "[0," : ",[0,") + std::to_string(file) + "," + std::to_string(bytes) + "]";
     std::ofstream(run + "/sync/uploaded.json")
-        << R"({"format":"luff-uploaded","version":0,"url":"s3://b/team/ID","unix_ns":)" +
+        << R"({"format":"luff-uploaded","version":1,"url":"s3://b/team/ID","unix_ns":)" +
                std::to_string(Env::Real().NowUnixNs() - seconds_ago * kSecond) + R"(,"keep_bytes":)" +
                std::to_string(keep) + R"(,"payload":[)" + list + "]}";
   }
@@ -186,9 +186,9 @@ TEST_F(UploadedRun, NothingIsRemovedBecauseOfWhatDoesNotCount) {
   Say({}, 0);
   stays("nothing is there");
   for (const char* text :
-       {"", "{", "[]", R"({"format":"luff-uploaded","version":1,"keep_bytes":0,"payload":[]})",
-        R"({"format":"luff-uploaded","version":0,"keep_bytes":-1,"payload":[[0,1,77]]})",
-        R"({"format":"luff-uploaded","version":0,"keep_bytes":0,"payload":[[0,1]]})"}) {
+       {"", "{", "[]", R"({"format":"luff-uploaded","version":2,"keep_bytes":0,"payload":[]})",
+        R"({"format":"luff-uploaded","version":1,"keep_bytes":-1,"payload":[[0,1,77]]})",
+        R"({"format":"luff-uploaded","version":1,"keep_bytes":0,"payload":[[0,1]]})"}) {
     std::ofstream(run + "/sync/uploaded.json") << text;
     stays(text);
     EXPECT_FALSE(ParseUploadedUntrusted(text, 0).ok());

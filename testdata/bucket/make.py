@@ -1,7 +1,7 @@
 """Writes golden buckets anew: make.py [STATE ...], with luff on PYTHONPATH. Without a state, the twins alone.
 
 `live` is a bucket whose run is being uploaded (everything in the tail of the head), `ended` one whose run has ended
-(everything in parts, as an earlier Luff left it), `sealed` one whose segments have footers and an index, `judged` one
+(values in parts, rows in the tail of the head), `sealed` one whose segments have footers and an index, `judged` one
 whose ended run was judged by two processes. The twins are what the heads say, and for `judged` what was committed.
 """
 
@@ -23,7 +23,7 @@ from luff.remote._judged_card import judged_card_key
 from luff.remote._store import FolderStore
 from luff.remote._uploader import Uploader
 
-HERE = Path(__file__).parent / "v0"
+HERE = Path(__file__).parent / "v1"
 RUN = Path(__file__).parents[1] / "format" / "v1" / "run"
 STATES = ("live", "ended", "sealed", "judged")
 FIRST, SECOND = "a" * 32, "b" * 32  # who judges
@@ -113,7 +113,7 @@ def judge(store: FolderStore, run_id: str, sequence: int) -> None:
         (folder / "findings.jsonl").write_text("".join(f"{line}\n" for line in LINES[0]))
         put_checkpoint(store, run_id, copy, second.knows, 0)
     card = {
-        "format": "luff-judged-card", "version": 0, "run_id": run_id,
+        "format": "luff-judged-card", "version": 1, "run_id": run_id,
         "findings": {"count": 1, "rules": ["NonFinite"]},
     }  # fmt: skip
     store.put(judged_card_key(run_id), json.dumps(card).encode())

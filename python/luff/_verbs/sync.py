@@ -6,6 +6,7 @@ import argparse
 import os
 import queue
 import random
+import re
 import shlex
 import signal
 import sys
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from luff.remote._run_store import RunStore
 
 OK, WRONG_USAGE, FENCED, REFUSED, INCOMPLETE = 0, 2, 4, 5, 6
+# Told to end while its run goes on: who keeps it begins it again, as after any code that is not above.
+AGAIN = 7
 _NOT_BEGUN_S = 0.25  # how often a run that has not begun is looked for
 _LONGEST_PAUSE_S = 60.0
 _HASTE_S = 25.0  # after SIGTERM: containers are killed 30 s later
@@ -57,10 +60,13 @@ class Sync:
         self._keep_local: int | None = arguments.keep_local
         self._config: str = arguments.config
         self._job: str = arguments.job
+        self._owner: str = arguments.owner
+        self._again: bool = arguments.again
         self._parent = os.getppid()
         self._closed = threading.Event()  # the job has ended, or we are to end
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._hasty = False
+        self._input_ended = False
         self._told = ""
         self._failures = 0
         self._cost_at = time.monotonic()
@@ -71,9 +77,13 @@ class Sync:
         signal.signal(signal.SIGINT, self._on_signal)
         if self._beside_job:
             threading.Thread(target=self._wait_for_end_of_input, daemon=True).start()
+            os.nice(10)
+        if self._beside_job or self._owner:
             _be_modest()
+        if not self._owner:
+            self._forget_ends()
         if not self._wait_for_run():
-            return OK
+            return AGAIN if self._is_early() else OK
         # The run may lose its own copy of what is there.
         store = open_store(self._url, durable=self._keep_local is not None)
         _, run_id = read_run_json(self._run)
@@ -90,6 +100,8 @@ class Sync:
             interval_s=self._flush_s,
             max_bytes_per_s=self._rate,
             keep_local=self._keep_local,
+            owner=self._owner,
+            again=self._again,
         )
         # Of several hosts that have their own workers each, the first tells of the run.
         cards = Cards(self._run, uploader.put_card) if self._host == 0 else None
@@ -112,6 +124,11 @@ class Sync:
                     self._after_flush(uploader, cards)
                     requests.look()
                 self._pause(requests)
+            if self._is_early():  # the head goes on to say that more comes
+                self._end_within(_HASTE_S, AGAIN)
+                self._retried(uploader.flush, once=True)
+                uploader.write_cost()
+                return AGAIN
             done = self._finish(uploader, cards)
             if done == OK and elsewhere:  # --keep-local has removed them once they were there
                 _say(f"values of this run that were removed from this host are in {elsewhere} alone")
@@ -141,9 +158,7 @@ class Sync:
         self._closed.set()
         seconds = self._rest_s()
         end = time.monotonic() + seconds
-        watchdog = threading.Timer(seconds + _GRACE_S, os._exit, [INCOMPLETE])  # whatever hangs
-        watchdog.daemon = True
-        watchdog.start()
+        watchdog = self._end_within(seconds + _GRACE_S, INCOMPLETE)
         done = rows = False
         while not done and time.monotonic() < end:
             try:
@@ -162,7 +177,29 @@ class Sync:
         watchdog.cancel()
         return OK if done else self._incomplete()
 
+    def _end_within(self, seconds: float, code: int) -> threading.Timer:
+        """Ends this process after so long, whatever hangs."""
+        watchdog = threading.Timer(seconds, os._exit, [code])
+        watchdog.daemon = True
+        watchdog.start()
+        return watchdog
+
+    def _is_early(self) -> bool:
+        """True if we were told to end, but the run goes on, and who keeps us begins us again."""
+        if not self._owner or not self._hasty:
+            return False
+        return not self._input_ended if self._beside_job else any_writes(self._run)
+
+    def _forget_ends(self) -> None:
+        """What the run says of an upload that was given up: somebody uploads it by hand now."""
+        try:
+            os.unlink(os.path.join(self._run, "sync", "ends.json"))
+        except OSError:
+            pass
+
     def _incomplete(self) -> int:
+        if self._is_early():
+            return AGAIN
         words = ["luff", "sync", self._run, self._url]
         words += ["--host", str(self._host)] if self._host else []
         words += ["--config", self._config] if self._config else []
@@ -228,6 +265,7 @@ class Sync:
                 pass
         except OSError:
             pass
+        self._input_ended = True
         self._closed.set()
 
     def _on_signal(self, _number: int, _frame: object) -> None:
@@ -247,9 +285,8 @@ class Sync:
 
 
 def _be_modest() -> None:
-    """Takes the processor and the memory last."""
+    """Where memory is short, this process is killed and not the training. It is begun again."""
     try:
-        os.nice(10)
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
     except OSError:
@@ -280,6 +317,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", default="", help=argparse.SUPPRESS)  # what the command that goes on names
     parser.add_argument("--job", default="", help=argparse.SUPPRESS)  # of `luff run --job`
+    # Of who begins it again when it has ended before the run: known by 16 hexadecimal digits; not for the first time.
+    parser.add_argument("--owner", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--again", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--until-closed", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--try", dest="only_try", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -297,6 +337,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return WRONG_USAGE
     if arguments.job and not is_job(arguments.job):
         _say("--job has 32 hexadecimal digits")
+        return WRONG_USAGE
+    if arguments.owner and not re.fullmatch("[0-9a-f]{16}", arguments.owner):
+        _say("--owner has 16 hexadecimal digits")
         return WRONG_USAGE
     if not 0 <= arguments.host <= 9999:
         _say("--host is a number from 0 to 9999")
@@ -326,7 +369,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return REFUSED
     except BucketError as error:
         _say(str(error))
-        return INCOMPLETE
+        return AGAIN if arguments.owner else INCOMPLETE
 
 
 if __name__ == "__main__":

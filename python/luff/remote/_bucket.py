@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from luff.remote._errors import Conflict, Refused
-from luff.remote._head import VERSION
+from luff.remote._files import VERSION, is_version, other_version
 
 if TYPE_CHECKING:
     from luff.remote._store import Store
@@ -46,16 +46,12 @@ def _puts_new(store: Store, text: bytes) -> bool:
 
 
 def check_bucket_untrusted(data: bytes, url: str) -> None:
-    """Checks luff.json of a bucket. Refused if it is of another format or a later version."""
+    """Checks luff.json of a bucket. Refused if it is of another format or version."""
     try:
         text = json.loads(data)
     except (ValueError, RecursionError):
         text = None
     if not isinstance(text, dict) or text.get("format") != "luff-bucket":
         raise Refused(f"luff.json says that no Luff writes here; give another prefix: {url}/luff.json")
-    if text.get("version") != VERSION:
-        found = str(text.get("version"))[:20]
-        raise Refused(
-            f"found version {found} of the bucket format, this Luff has {VERSION}; use the Luff that made the "
-            f"bucket, or another prefix: {url}/luff.json"
-        )
+    if not is_version(text.get("version")):
+        raise Refused(f"{other_version(text.get('version'))}: {url}/luff.json")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from luff.remote._store import Store
 
-FORMAT, VERSION = "luff-checkpoint", 0
+FORMAT = "luff-checkpoint"
 MAX_CHECKPOINT = 64 << 20  # unpacked
 MAX_PACKED = 16 << 20
 _FOLDER = os.path.join("rules", _files.EVALUATOR)
@@ -55,7 +55,7 @@ def put_checkpoint(store: Store, run_id: str, copy: str, knows: Callable[[str], 
     whole = json.dumps(
         {
             "format": FORMAT,
-            "version": VERSION,
+            "version": _files.VERSION,
             "run_id": run_id,
             "checkpoint": checkpoint.decode(errors="replace"),
             "findings": text,
@@ -74,7 +74,11 @@ def get_checkpoint(store: Store, run_id: str) -> tuple[str, str]:
         text = json.loads(unpack_bounded(found[0] if found else b"", MAX_CHECKPOINT, "the checkpoint"))
     except (Absent, Refused, BadObject, ValueError, RecursionError):
         return "", ""
-    if not isinstance(text, dict) or text.get("format") != FORMAT or text.get("version") != VERSION:
+    if (
+        not isinstance(text, dict)
+        or text.get("format") != FORMAT
+        or not _files.is_version(text.get("version"))
+    ):
         return "", ""
     checkpoint, findings = text.get("checkpoint"), text.get("findings")
     if not isinstance(checkpoint, str) or not isinstance(findings, str) or text.get("run_id") != run_id:

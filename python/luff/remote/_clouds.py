@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from luff.remote._errors import NotUntilMended
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _AZURITE = "http://127.0.0.1:10000"  # where obstore looks for an emulator of Azure unless it is told
 _NO_GENERATION = "1"  # one that no object has: they count microseconds
+
+_NO_KEY = (
+    "the key by which the store is to encrypt {}; mend sse_kms_key_id of [bucket], AWS_SSE_KMS_KEY_ID, or it"
+)
 
 #: What a server says for good: asking again changes nothing.
 FINAL = {
@@ -21,6 +27,9 @@ FINAL = {
     "incorrectly configured region": "the bucket lies in another region; set AWS_REGION to it",  # as obstore says it
     "AuthorizationHeaderMalformed": "the bucket lies in another region; set AWS_REGION to it",
     "IllegalLocationConstraint": "the bucket lies in another region; set AWS_REGION to it",
+    "KMS.NotFoundException": _NO_KEY.format("does not exist"),
+    "KMS.DisabledException": _NO_KEY.format("is disabled"),
+    "KMS.KMSInvalidStateException": _NO_KEY.format("is to be deleted, or cannot be used now"),
 }
 
 _EXPIRED = (
@@ -28,8 +37,7 @@ _EXPIRED = (
     "with new ones)"
 )
 _SKEWED = "the clock of this machine is more than 15 minutes off, so the store refuses it; set it"
-#: Refusals that may pass while the job runs, and what to do.
-PASSING = {
+_PASSING = {  # while the job runs; and what to do
     "ExpiredToken": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,
     "RequestTimeTooSkewed": _SKEWED,
@@ -54,6 +62,14 @@ _CREDENTIALS = {
     "Invalid Access Key": "AZURE_STORAGE_ACCOUNT_KEY (base64)",
     "SAS key": "AZURE_STORAGE_SAS_TOKEN",
 }
+
+
+def passing(answer: str, where: str) -> NotUntilMended | None:
+    """What to say of a refusal that may pass while the job runs. `answer`: in lower case."""
+    for sign, remedy in _PASSING.items():
+        if f"<code>{sign}</code>".lower() in answer:
+            return NotUntilMended(f"{remedy}: {where}")
+    return None
 
 
 def configuration(url: str) -> tuple[dict[str, Any], bool]:

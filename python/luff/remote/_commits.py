@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from luff.remote._store import Store
 
-FORMAT, VERSION = "luff-commit", 0
+FORMAT = "luff-commit"
 MAX_COMMIT = 4 << 20
 MAX_NUMBER = 10_000
 MAX_LINES = 10_000
@@ -57,7 +57,7 @@ def pack_commit(run_id: str, commit: Commit) -> bytes:
     return json.dumps(
         {
             "format": FORMAT,
-            "version": VERSION,
+            "version": _files.VERSION,
             "run_id": run_id,
             "number": commit.number,
             "instance": commit.instance,
@@ -77,8 +77,8 @@ def parse_commit_untrusted(data: bytes, run_id: str, number: int) -> Commit:
         text = None
     if not isinstance(text, dict) or text.get("format") != FORMAT:
         raise BadObject("the object is no commit of Luff")
-    if text.get("version") != VERSION:
-        raise BadObject(f"found version {str(text.get('version'))[:20]} of a commit, this Luff has {VERSION}")
+    if not _files.is_version(text.get("version")):
+        raise BadObject(_files.other_version(text.get("version")))
     if text.get("run_id") != run_id or text.get("number") != number:
         raise BadObject("the commit is of another run, or has another number")
     instance, steps, lines = text.get("instance"), text.get("steps"), text.get("lines")

@@ -27,6 +27,10 @@ class Unreachable(BucketError):
     """It may work later: the network, a stall, an overloaded server, an answer that makes no sense."""
 
 
+class NotUntilMended(Unreachable):
+    """It works once something outside was mended: a clock, credentials. Asking again at once changes nothing."""
+
+
 class Replaced(Unreachable):
     """An object was there, and another one is in its place: who reads the head again finds it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+VERSION = 1  # of the bucket format: of every object that has one, but requests and messages between hosts
 WINDOW = 8 << 20  # no part crosses a multiple of this
 MAX_WORKER = 0xFFFFFFFE
 MAX_SEQUENCE = (1 << 24) - 1
@@ -20,6 +21,9 @@ CARDS = "cards/"
 EVALUATOR = "luff"
 JUDGED = "judged"
 MAX_CARD = 8192  # bytes
+
+_WORD = re.compile(r"[a-z_]{1,32}")  # of a name, of a later version, too
+_MOST_IN_NAME = 8
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _INDEX = re.compile(r"[0-9a-f]{16}")
@@ -113,6 +117,37 @@ def numbered_of(kind: str, name: str) -> File | None:
 def numbered_folders() -> list[tuple[str, str]]:
     """Pairs of kind and folder."""
     return [(kind, folder) for kind, (folder, _) in _NUMBERED.items()]
+
+
+def is_later_kind(name: object) -> bool:
+    """True for the name of a file of a kind that a later Luff may have added: a word that is not known here."""
+    known = ("w", "h", *_NUMBERED, *_TEXTS)
+    if not isinstance(name, list) or not name or not isinstance(name[0], str) or name[0] in known:
+        return False
+    return len(name) <= _MOST_IN_NAME and all(
+        _whole(part, MAX_BYTES) or (isinstance(part, str) and _WORD.fullmatch(part) is not None)
+        for part in name
+    )
+
+
+def is_version(found: object) -> bool:
+    """True for the version of the bucket format that this Luff reads and writes."""
+    return type(found) is int and found == VERSION
+
+
+def other_version(found: object) -> str:
+    """What to say of an object of another version of the bucket format."""
+    if type(found) is not int or found < 0:
+        return "found an object of a bucket that does not tell its version"
+    if found < VERSION:
+        return (
+            f"found version {found} of the bucket format, which no released Luff has written; upload the run again "
+            "with this one, below another prefix"
+        )
+    return (
+        f"found version {str(found)[:20]} of the bucket format, this Luff reads {VERSION}; a later Luff has written "
+        "it: install that one (pip install --upgrade luff)"
+    )
 
 
 def is_run_id(text: str) -> bool:

@@ -16,14 +16,17 @@ from luff.remote._files import (
     MAX_BYTES,
     MAX_FOOTER,
     MAX_UPLOADER,
+    VERSION,
     WINDOW,
     File,
     is_index,
+    is_later_kind,
     is_run_id,
+    is_version,
+    other_version,
     parse_file_untrusted,
 )
 
-VERSION = 0
 MAGIC = b"LUFFHEAD"
 MAX_PACKED = 1 << 20  # bytes of the manifest in the object
 MAX_TAIL = 2 << 20  # unpacked
@@ -173,30 +176,27 @@ def parse_head_untrusted(data: bytes) -> tuple[Manifest, dict[File, bytes]]:
         raise BadObject("the head is larger than any that Luff writes")
     body = unpack_bounded(data[tail_bytes : tail_bytes + manifest_bytes], MAX_MANIFEST, "the manifest")
     tail = unpack_bounded(data[:tail_bytes], MAX_TAIL, "the tail") if tail_bytes else b""
-    manifest = _parse_manifest(body)
+    manifest, order = _parse_manifest(body)
     tails, at = {}, 0
-    for file, entry in manifest.files.items():
-        if entry.tail:
-            tails[file] = tail[at : at + entry.tail]
-            at += entry.tail
+    for known, size in order:
+        if known is not None:
+            tails[known] = tail[at : at + size]
+        at += size
     if at != len(tail):
         raise BadObject(f"the manifest describes {at} bytes of tail, the head has {len(tail)}")
     return manifest, tails
 
 
-def _parse_manifest(body: bytes) -> Manifest:
+def _parse_manifest(body: bytes) -> tuple[Manifest, list[tuple[File | None, int]]]:
+    """Also returns whose bytes the tail has, and how many: None for a file of a kind that is not known here."""
     try:
         text = json.loads(body)
     except (ValueError, RecursionError):
         raise BadObject("the manifest is no JSON") from None
     if not isinstance(text, dict):
         raise BadObject("the manifest is no object")
-    version = text.get("version")
-    if version != VERSION:
-        raise BadObject(
-            f"found version {str(version)[:20]} of the bucket format, this Luff reads {VERSION}; upload the run again, "
-            "or install the Luff that wrote it"
-        )
+    if not is_version(text.get("version")):
+        raise BadObject(other_version(text.get("version")))
 
     def whole(name: str, most: int) -> int:
         value = text.get(name)
@@ -220,7 +220,7 @@ def _parse_manifest(body: bytes) -> Manifest:
         pruned=text.get("pruned") is True,
         behind=text.get("behind") is True,
         requests=whole("requests", 1 << 60),
-        puts=whole("puts", 1 << 60) if "puts" in text else 0,
+        puts=whole("puts", 1 << 60),
         sent=whole("sent", 1 << 62),
         run=text["run"] if isinstance(text.get("run"), str) else "",
     )
@@ -231,24 +231,30 @@ def _parse_manifest(body: bytes) -> Manifest:
     if not isinstance(files, list) or len(files) > MAX_FILES:
         raise BadObject(f"the manifest has no list of at most {MAX_FILES} files")
     parts_left = MAX_BYTES // WINDOW * 2
+    order: list[tuple[File | None, int]] = []
     tail_left = MAX_TAIL
     for one in files:
         if not isinstance(one, dict):
             raise BadObject("an entry of the manifest is no object")
+        file = None
         try:
             file = parse_file_untrusted(one.get("f"))
         except ValueError as error:
-            raise BadObject(f"the manifest has {error}") from None
+            if not is_later_kind(one.get("f")):
+                raise BadObject(f"the manifest has {error}") from None
         if file in manifest.files:
             raise BadObject(f"the manifest names {file.path} twice")
         entry, parts_left = _parse_entry(one, parts_left)
-        if "s" in one:
+        if "s" in one and file is not None:
             _parse_sealed(one["s"], file, entry, indexes)
         tail_left -= entry.tail
         if tail_left < 0:
             raise BadObject("the manifest describes a tail that is larger than any that Luff writes")
-        manifest.files[file] = entry
-    return manifest
+        if entry.tail:
+            order.append((file, entry.tail))
+        if file is not None:
+            manifest.files[file] = entry
+    return manifest, order
 
 
 def _parse_entry(one: dict[str, Any], parts_left: int) -> tuple[Entry, int]:

@@ -14,7 +14,7 @@ from luff.remote import _files
 if TYPE_CHECKING:
     from luff.remote._store import Store
 
-FORMAT, VERSION = "luff-judged-card", 0
+FORMAT = "luff-judged-card"
 ENDING = ".judged"
 MAX_JUDGED = 4096
 _MOST_S = 60.0
@@ -42,10 +42,14 @@ def put_judged_card(store: Store, run_id: str, copy: str, luff: str, sealed: boo
         told = {"count": findings["count"]} if sealed else findings
     except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError):
         return
-    text = json.dumps({"format": FORMAT, "version": VERSION, "run_id": run_id, "findings": told}).encode()
+    text = json.dumps(
+        {"format": FORMAT, "version": _files.VERSION, "run_id": run_id, "findings": told}
+    ).encode()
     if len(text) > MAX_JUDGED:
         told = {"count": findings["count"]}
-        text = json.dumps({"format": FORMAT, "version": VERSION, "run_id": run_id, "findings": told}).encode()
+        text = json.dumps(
+            {"format": FORMAT, "version": _files.VERSION, "run_id": run_id, "findings": told}
+        ).encode()
     store.put(judged_card_key(run_id), text)
 
 
@@ -54,7 +58,7 @@ def with_judged(card: bytes, judged: bytes, run_id: str) -> bytes:
     try:
         whole: Any = json.loads(card)
         told: Any = json.loads(judged)
-        good = told["format"] == FORMAT and told["version"] == VERSION and told["run_id"] == run_id
+        good = told["format"] == FORMAT and _files.is_version(told["version"]) and told["run_id"] == run_id
         findings, count = told["findings"], told["findings"]["count"]
         known = whole.get("findings") or {}
         if not good or type(count) is not int or count < 0 or known.get("count"):

@@ -19,6 +19,7 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable
+from luff.remote._files import VERSION, is_version, other_version
 from luff.remote._seal import KEY_BYTES, check_cryptography
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _CHECK_BYTES = 16
 _COMMAND_S = 30
 _X25519 = re.compile(r"x25519:([A-Za-z0-9+/]{43}=)")
 _FORMAT = "luff-run-key"
-_FILE_FORMAT = "luff-bucket-key"
+_FILE_FORMAT, _FILE_VERSION = "luff-bucket-key", 1
 
 
 class Recipient(NamedTuple):
@@ -99,7 +100,7 @@ def new_key_file(path: str) -> str:
     public = base64.b64encode(secret.public_key().public_bytes_raw()).decode()
     text = {
         "format": _FILE_FORMAT,
-        "version": 0,
+        "version": _FILE_VERSION,
         "public": f"x25519:{public}",
         "secret": base64.b64encode(secret.private_bytes_raw()).decode(),
     }
@@ -136,7 +137,7 @@ def read_key_file(path: str) -> Identity:
     except OSError as error:
         raise Refused(f"the key cannot be read ({error.strerror}): {path}") from None
     text = _object_untrusted(data)
-    if text.get("format") != _FILE_FORMAT or text.get("version") != 0:
+    if text.get("format") != _FILE_FORMAT or text.get("version") != _FILE_VERSION:
         raise Refused(f"found no key that `luff keys new FILE --encryption` makes: {path}")
     secret = _bytes_untrusted(text.get("secret"))
     if len(secret) != KEY_BYTES:
@@ -221,7 +222,7 @@ def _is_there(store: Store, place: str) -> bool:
 
 
 def _object(run_id: str, text: dict[str, str]) -> bytes:
-    return json.dumps({"format": _FORMAT, "version": 0, "run_id": run_id, **text}).encode()
+    return json.dumps({"format": _FORMAT, "version": VERSION, "run_id": run_id, **text}).encode()
 
 
 def _check_of(run_id: str, key: bytes) -> bytes:
@@ -264,8 +265,10 @@ def get_key(store: Store, run_id: str, owned: list[Identity]) -> bytes | None:
 def _open_untrusted(data: bytes, run_id: str, one: Identity) -> bytes | None:
     text = _object_untrusted(data)
     kind = "x25519" if one.public else "command"
-    if [text.get(name) for name in ("format", "version", "run_id", "kind")] != [_FORMAT, 0, run_id, kind]:
+    if [text.get(name) for name in ("format", "run_id", "kind")] != [_FORMAT, run_id, kind]:
         return None
+    if not is_version(text.get("version")):
+        raise Refused(other_version(text.get("version")))
     wrapped = _bytes_untrusted(text.get("wrapped"))
     if not 0 < len(wrapped) <= _MAX_WRAPPED:
         return None
@@ -299,9 +302,9 @@ def _wrapping_key(run_id: str, shared: bytes, ephemeral: bytes, public: bytes) -
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    key: bytes = HKDF(SHA256(), KEY_BYTES, ephemeral + public, f"{_FORMAT} 0 {run_id}".encode()).derive(
-        shared
-    )
+    key: bytes = HKDF(
+        SHA256(), KEY_BYTES, ephemeral + public, f"{_FORMAT} {VERSION} {run_id}".encode()
+    ).derive(shared)
     return key
 
 

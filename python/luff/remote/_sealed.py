@@ -14,8 +14,8 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from luff.remote import _files
-from luff.remote._files import MAX_FOOTER, File, parse_file_untrusted
-from luff.remote._head import VERSION, BadObject, unpack_bounded
+from luff.remote._files import MAX_FOOTER, VERSION, File, is_version, other_version, parse_file_untrusted
+from luff.remote._head import BadObject, unpack_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,8 +129,10 @@ def parse_index_untrusted(packed: bytes, run_id: str) -> dict[File, Indexed]:
         header = json.loads(data[4 : 4 + size])
     except (ValueError, RecursionError):
         header = None
-    if not isinstance(header, dict) or header.get("version") != VERSION or header.get("run_id") != run_id:
-        raise BadObject("the index is of another run or version")
+    if not isinstance(header, dict) or header.get("run_id") != run_id:
+        raise BadObject("the index is of another run")
+    if not is_version(header.get("version")):
+        raise BadObject(other_version(header.get("version")))
     files = header.get("files")
     if not isinstance(files, list) or len(files) > INDEXED:
         raise BadObject(f"the index has no list of at most {INDEXED} files")

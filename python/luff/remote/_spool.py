@@ -18,7 +18,7 @@ from luff.remote import _files, _head, _sealed
 from luff.remote._cache import Cache, Gone, Later
 from luff.remote._commits import Findings
 from luff.remote._disk import boot_id, write_at, write_whole
-from luff.remote._errors import Absent, BucketError, Refused, Replaced, Unreachable, of_disk
+from luff.remote._errors import Absent, BucketError, NotUntilMended, Refused, Replaced, Unreachable, of_disk
 from luff.remote._files import File
 from luff.remote._head import BadObject, Entry
 from luff.remote._heads import Heads, Host
@@ -460,7 +460,7 @@ class Spool:
         text = json.dumps(
             {
                 "format": "luff-mirror",
-                "version": 0,
+                "version": 1,
                 "url": self.url,
                 "socket": self._socket,
                 "ended": self.over or (bool(workers) and all(map(self._is_gone, self.heads.hosts.values()))),
@@ -638,13 +638,13 @@ def _libc() -> Any:
 
 
 def with_retries(what: Callable[[], None], seconds: float) -> None:
-    """Calls until it succeeds or fails for good, for at most so long."""
+    """Calls until it succeeds, fails for good or until something is mended, for at most so long."""
     end, pause = time.monotonic() + seconds, 0.5
     while True:
         try:
             return what()
-        except Unreachable:
-            if time.monotonic() + pause > end:
+        except Unreachable as error:
+            if isinstance(error, NotUntilMended) or time.monotonic() + pause > end:
                 raise
             time.sleep(pause)
             pause = min(pause * 2, 8.0)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import secrets
 import stat
 import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from luff.remote import _clouds
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable, WrongUrl
 from luff.remote._files import is_run_id
+from luff.remote._folder_lock import FolderLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,9 +32,9 @@ MAX_LISTED = 1_000_000
 _REQUEST_S, _CONNECT_S, _RETRY_S, _RETRIES = 30, 10, 20, 2
 _PAGE = 1000  # objects that a store tells with one request
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_LOCK = ".luff-lock"
 _ATTEMPTS = 5
 _NO_ETAG = '"0123456789abcdef0123456789abcdef"'  # that no object has
+Put = TypeVar("Put")
 _MAX_DEPTH = 8  # of folders below a prefix; Luff makes three
 
 
@@ -101,7 +103,7 @@ class Store(ABC):
 
 
 class FolderStore(Store):
-    """A folder as a bucket. Objects are files; conditional puts hold a lock of the folder.
+    """A folder as a bucket. Objects are files; conditional puts hold a lock of the folder (`_folder_lock`).
 
     Others may have put anything there. So no link below the folder is followed: a key is opened name by name.
     A `durable` one has what was put on its disk before a put returns, and what was put before the first one, too.
@@ -113,6 +115,7 @@ class FolderStore(Store):
         self._durable = durable
         self._settling = threading.Lock()
         self._settled = not durable
+        self._lock = FolderLock(self._unlink)
 
     @contextmanager
     def _folder(self, names: list[str], make: bool = False) -> Iterator[int]:
@@ -240,70 +243,75 @@ class FolderStore(Store):
             raise Refused(f"an object is shorter than its name says: {self.url}/{key}")
         return data
 
-    def _write(self, folder: int, name: str, data: bytes) -> str:
+    def _write_aside(self, folder: int, name: str, data: bytes) -> tuple[str, str]:
+        """Writes an object beside its place, under a name that nothing has. Returns that, and the etag."""
         self._settle(folder)
-        temporary = f"{name}.{os.getpid()}-{threading.get_ident()}~"
+        aside = f"{name}.{secrets.token_hex(8)}~"
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
         try:
-            os.unlink(temporary, dir_fd=folder)
-        except FileNotFoundError:
-            pass
-        try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
                 file.flush()  # the etag is of the whole file
                 etag = self._etag(os.fstat(fd))
                 self._keep(fd)
-            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            self._keep(folder)
         except OSError:
-            try:
-                os.unlink(temporary, dir_fd=folder)
-            except OSError:
-                pass
+            self._drop(folder, aside)
             raise
-        return etag
+        return aside, etag
+
+    @staticmethod
+    def _drop(folder: int, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=folder)
+        except OSError:
+            pass
+
+    def _write(self, folder: int, name: str, data: bytes) -> None:
+        aside, _ = self._write_aside(folder, name, data)
+        self._publish(folder, aside, name)
+
+    def _publish(self, folder: int, aside: str, name: str) -> None:
+        try:
+            os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            self._drop(folder, aside)
+            raise
 
     def _conditional(self, key: str, data: bytes, allowed: Callable[[str], bool]) -> str:
         def write(folder: int, name: str) -> str:
+            aside, etag = self._write_aside(folder, name, data)
             try:
-                now = self._etag(os.stat(name, dir_fd=folder, follow_symlinks=False))
-            except FileNotFoundError:
-                now = ""
-            if not allowed(now):
-                raise Conflict(f"the object has changed: {self.url}/{key}")
-            return self._write(folder, name, data)
+                with self._folder([]) as root, self._lock.held(root, key[: -len(name)] + aside):
+                    try:
+                        now = self._etag(os.stat(name, dir_fd=folder, follow_symlinks=False))
+                    except FileNotFoundError:
+                        now = ""
+                    if not allowed(now):
+                        raise Conflict(f"the object has changed: {self.url}/{key}")
+                    self._publish(folder, aside, name)
+            except BaseException:
+                self._drop(folder, aside)
+                raise
+            return etag
 
-        with self._locked():
-            etag = self._making(key, write)
+        etag = self._making(key, write)
         self._count(sent=len(data), puts=1)
         return etag
 
-    def _making(self, key: str, write: Callable[[int, str], str]) -> str:
-        """Writes an object into its folder, which is made; somebody who prunes may remove it just then."""
+    def _making(self, key: str, write: Callable[[int, str], Put]) -> Put:
+        """Writes an object into its folder, which is made; somebody who prunes may remove it just then.
+
+        Or one that waited for the lock has removed what was to become the object, since we had the lock for too long.
+        """
         for _ in range(_ATTEMPTS):
             try:
                 with self._place(key, make=True) as (folder, name):
-                    return write(folder, name)
+                    put = write(folder, name)
+                    self._keep(folder)
+                    return put
             except Absent:
                 continue
-        raise Unreachable(f"the folder is removed again and again: {self.url}/{key}")
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Holds the lock of conditional puts, which others hold for one rename."""
-        import fcntl
-
-        with self._place(_LOCK, make=True) as (folder, name):
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            lock = os.open(name, flags, 0o666, dir_fd=folder)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        except OSError as error:  # of the lock: a put tells its own
-            raise self._told(error, _LOCK) from None
-        finally:
-            os.close(lock)
+        raise Unreachable(f"what is put is removed again and again: {self.url}/{key}")
 
     def put(self, key: str, data: bytes) -> None:
         self._making(key, lambda folder, name: self._write(folder, name, data))
@@ -317,11 +325,7 @@ class FolderStore(Store):
 
     def delete(self, key: str) -> None:
         self._count()
-        try:
-            with self._place(key) as (folder, name):
-                os.unlink(name, dir_fd=folder)  # of a link, the link
-        except Absent:
-            pass
+        self._unlink(key)
 
     def delete_all(self, keys: list[str]) -> None:
         folders = set()
@@ -335,6 +339,13 @@ class FolderStore(Store):
                         os.rmdir(names[length - 1], dir_fd=above)
                 except (OSError, Refused):
                     break
+
+    def _unlink(self, key: str) -> None:
+        try:
+            with self._place(key) as (folder, name):
+                os.unlink(name, dir_fd=folder)  # of a link, the link
+        except Absent:
+            pass
 
     def _listed(self, folder: int) -> list[os.DirEntry[str]]:
         """Entries of an open folder, which stays open while they are asked for more than their names."""
@@ -427,9 +438,8 @@ class RemoteStore(Store):
         if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
             return Refused(f"there is no such bucket; make it, or mend the URL: {self.url}")
         lowered = str(error).lower()
-        for sign, remedy in _clouds.PASSING.items():
-            if f"<code>{sign}</code>".lower() in lowered:
-                return Unreachable(f"{remedy}: {where}")
+        if passing := _clouds.passing(lowered, where):
+            return passing
         if isinstance(error, (FileNotFoundError, kinds.NotFoundError)):
             return Absent(f"there is no such object: {where}")
         if isinstance(error, (kinds.AlreadyExistsError, kinds.PreconditionError)):

@@ -34,6 +34,7 @@ MAX_TAIL = 256 << 10  # bytes of all tails together; beyond it the longest becom
 MAX_PAYLOAD_TAIL = 3 << 19
 _MEASURED = 64 << 10  # bytes of a put that tells how fast the store is
 HEARTBEAT_S = 30.0
+_ANOTHER_S, _ANOTHER_LOOK_S = 45.0, 1.0  # an uploader that has put no head for so long is dead
 _MAX_RUN_IN_HEAD = 16 << 10
 _AT_ONCE = 4  # windows in flight
 _MOST_TOLD = 10_000  # files, the oldest ones
@@ -64,6 +65,8 @@ class Uploader:
         interval_s: float = 2.0,
         max_bytes_per_s: float = 0.0,
         keep_local: int | None = None,
+        owner: str = "",
+        again: bool = False,
     ) -> None:
         self._run = os.path.abspath(run)
         self._store = store
@@ -87,6 +90,9 @@ class Uploader:
             ([], 0),
         )  # the writer: when, what
         self._indexes = Indexes()
+        # Who begins this upload again when it has ended: 16 digits, with which its instances begin; "" if nobody does.
+        self._owner = owner
+        self._again = again
 
     @property
     def behind(self) -> bool:
@@ -96,7 +102,11 @@ class Uploader:
     # ---- Begin ----
 
     def begin(self) -> None:
-        """Checks the bucket, and takes the run over from whoever uploaded it before."""
+        """Checks the bucket, and takes the run over from whoever uploaded it before.
+
+        One that is begun again takes it over from its own earlier ones, or from one that is dead: Fenced if somebody
+        else has begun to upload the run meanwhile.
+        """
         check_bucket(self._store)
         try:
             self._store.put_new(_files.run_key(self.run_id), self._run_json)
@@ -114,8 +124,10 @@ class Uploader:
                 self._manifest, tails = manifest, list(by_file.values())
                 self._manifest.pruned = False  # values go up again
                 self._earlier = manifest.requests, manifest.puts, manifest.sent
+                if self._again and not manifest.instance.startswith(self._owner):
+                    self._leave_to_another(manifest)
             self._manifest.run = _text(self._run_json)
-            self._manifest.instance = secrets.token_hex(16)
+            self._manifest.instance = self._owner + secrets.token_hex((32 - len(self._owner)) // 2)
             self._manifest.interval_ms = round(self._interval_s * 1000)
             try:
                 self._put_head("live", tails)  # whoever uploads it beside us learns of it now
@@ -124,6 +136,20 @@ class Uploader:
                 continue  # that one was faster once more
             return
         raise Unreachable(f"another uploader is faster again and again: {self._store.url}/{self._head_key}")
+
+    def _leave_to_another(self, theirs: Manifest) -> None:
+        """Fenced if another uploader still puts heads. By what it does: no two hosts' clocks are compared."""
+        end = time.monotonic() + _ANOTHER_S
+        while theirs.state != "ended" and time.monotonic() < end:
+            time.sleep(_ANOTHER_LOOK_S)
+            found = self._read_head()
+            if found is None:
+                return
+            if (found[0].instance, found[0].sequence) != (theirs.instance, theirs.sequence):
+                raise Fenced(
+                    f"another uploader has taken the run over at {self._store.url}/{self._head_key}; this one is not "
+                    "begun again"
+                )
 
     def _read_run_json(self) -> bytes:
         try:  # refused if ours is not encrypted as it is
@@ -216,7 +242,7 @@ class Uploader:
             "uploaded.json",
             {
                 "format": "luff-uploaded",
-                "version": 0,
+                "version": 1,
                 "url": f"{self._store.url}/{self.run_id}",
                 "unix_ns": time.time_ns(),
                 "keep_bytes": self._keep_local,
@@ -237,7 +263,7 @@ class Uploader:
         self._count()
         text = {
             "format": "luff-sync",
-            "version": 0,
+            "version": 1,
             "url": f"{self._store.url}/{self.run_id}",
             "unix_ns": time.time_ns(),
             "requests": self._manifest.requests,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import signal
@@ -46,6 +45,8 @@ def wait_for(what, seconds=120):
         (403, "AccessDenied", "no right to do this", Refused),
         (403, "InvalidAccessKeyId", "no right|not known to the store", Refused),
         (404, "NoSuchBucket", "there is no such bucket", Refused),
+        (400, "KMS.NotFoundException", "the key .* does not exist; mend sse_kms_key_id", Refused),
+        (400, "KMS.DisabledException", "the key .* is disabled", Refused),
     ],
 )
 def test_what_a_store_refuses_is_said_with_the_remedy(s3, proxy, status, code, says, kind):
@@ -59,6 +60,35 @@ def test_what_a_store_refuses_is_said_with_the_remedy(s3, proxy, status, code, s
         with pytest.raises(kind, match=says) as refused:
             ask(open_store(s3))
         assert "canary-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("code", ["RequestTimeTooSkewed", "ExpiredToken"])
+def test_what_somebody_has_to_mend_is_said_at_once(luff, run, s3, proxy, code):
+    """By each verb, also those that wait for a bucket that is away. A job's upload goes on to try."""
+    proxy.instead = lambda *_: (403, code)
+    says = "clock of this machine" if code == "RequestTimeTooSkewed" else "credentials have expired"
+    asked = []
+
+    def ask():
+        asked.append(open_store(s3).get("luff.json", 99))
+
+    with pytest.raises(Unreachable, match=says):
+        _spool.with_retries(lambda: asked.append(1) or ask(), 60)
+    assert asked == [1]
+    for words in (["runs", s3], ["show", f"{s3}/{run.run_id}"], ["watch", s3]):
+        assert says in luff(*words, expect=None).stderr  # within the time that a command may take
+    run.append("w0000/m-000001.lfm", b"rows")
+    words = [sys.executable, "-I", START, "sync", "--until-closed", run.path, s3]
+    upload = subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert says in upload.stderr.readline()
+        proxy.instead = None  # mended
+        assert "the bucket answers again" in upload.stderr.readline()
+        assert upload.communicate("", timeout=200)[1].count("luff: sync: this run is") == 1
+        assert upload.returncode == 0
+    finally:
+        upload.kill()
+        upload.communicate()
 
 
 @pytest.mark.thorough
@@ -97,10 +127,8 @@ def test_an_uploader_that_was_stopped_past_a_takeover_writes_nothing_more(run, t
     try:
         head = tmp_path / "bucket/live" / run.run_id[0] / run.run_id / "u0000"
         wait_for(head.exists)
-        with (tmp_path / "bucket/.luff-lock").open("r+") as lock:  # it is in no put when it stops
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            os.kill(first.pid, signal.SIGSTOP)
-            wait_for(lambda: Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        os.kill(first.pid, signal.SIGSTOP)  # perhaps in a put
+        wait_for(lambda: Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         second = Uploader(str(run.path), open_store(base))
         second.begin()
         run.append("w0000/m-000001.lfm", b" of the next one")

@@ -26,7 +26,7 @@ from luff.remote._spool import Spool
 from luff.remote._store import FolderStore
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
-GOLDEN = TESTDATA / "bucket" / "v0"
+GOLDEN = TESTDATA / "bucket" / "v1"
 RUN = TESTDATA / "format" / "v1" / "run"
 STATES = ("live", "ended", "sealed", "judged")
 
@@ -51,8 +51,8 @@ def packed(manifest, tail=b""):
 
 def plain(**changes):
     manifest = {
-        "version": 0, "run_id": "0" * 32, "uploader": 0, "instance": "1" * 32, "sequence": 1, "host_unix_ns": 5,
-        "state": "live", "interval_ms": 2000, "behind": False, "requests": 1, "sent": 2, "files": [],
+        "version": 1, "run_id": "0" * 32, "uploader": 0, "instance": "1" * 32, "sequence": 1, "host_unix_ns": 5,
+        "state": "live", "interval_ms": 2000, "behind": False, "requests": 1, "puts": 1, "sent": 2, "files": [],
     }  # fmt: skip
     return manifest | changes
 
@@ -173,7 +173,21 @@ def test_a_wrong_name_is_refused(name):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"version": 1}, "version 1 of the bucket format"),
+        (
+            {"version": 0},
+            "version 0 of the bucket format, which no released Luff has written; upload the run again",
+        ),
+        (
+            {"version": 2},
+            "version 2 of the bucket format, this Luff reads 1; a later Luff has written it: install",
+        ),
+        ({"version": "1"}, "does not tell its version"),
+        ({"version": True}, "does not tell its version"),
+        ({"puts": None}, "puts"),
+        ({"files": [{"f": ["../x", 1]}]}, "no file of a run"),
+        ({"files": [{"f": ["notes", [1]]}]}, "no file of a run"),
+        ({"files": [{"f": ["notes", 1], "t": 5}]}, "5 bytes of tail"),
+        ({"files": [{"f": ["notes", 1], "p": [[9 << 20, 1]]}]}, "parts"),
         ({"run_id": "../../etc"}, "run_id"),
         ({"instance": "x"}, "instance"),
         ({"state": "dead"}, "state"),
@@ -198,6 +212,18 @@ def test_a_manifest_that_luff_does_not_write_is_refused(changes, says):
 
 def test_the_plain_manifest_is_good():
     assert parse_head_untrusted(packed(plain()))[0].run_id == "0" * 32
+
+
+def test_what_a_later_luff_may_add_is_passed_over():
+    """Members, and kinds of files, also in the middle of the tail; the rest is read as it is."""
+    files = [
+        {"f": ["findings"], "t": 3, "colour": "blue"},
+        {"f": ["notes", 7, "de"], "t": 4, "p": [[10, 2]], "s": [1, 2, 3]},
+        {"f": ["w", 0, "m", 1, 0], "t": 2},
+    ]
+    manifest, tails = parse_head_untrusted(packed(plain(files=files, later={"a": 1}), b"abcNOTEde"))
+    assert [file.path for file in manifest.files] == ["rules/luff/findings.jsonl", "w0000/m-000001.lfm"]
+    assert list(tails.values()) == [b"abc", b"de"]
 
 
 def test_bombs_are_given_up_at_the_limit():

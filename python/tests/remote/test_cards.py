@@ -315,7 +315,7 @@ def test_what_a_judge_found_is_listed_where_the_host_has_found_nothing(luff, sto
         "first": {"rule": "NonFinite", "severity": "stop", "what": "w"},
     }
     for run_id in (one, other):
-        said = {"format": "luff-judged-card", "version": 0, "run_id": run_id, "findings": found}
+        said = {"format": "luff-judged-card", "version": 1, "run_id": run_id, "findings": found}
         store.put(f"cards/{run_id}.judged", json.dumps(said).encode())
     cards = {card["run_id"]: card for card in cards_of(luff, base)}
     assert cards[one]["verdict"] == "findings"

@@ -266,7 +266,8 @@ def test_what_a_commit_must_not_be():
     assert parse_commit_untrusted(earlier, RUN, 3).rules == ""
     text = json.loads(good)
     for change in (
-        {"version": 1}, {"run_id": "f" * 32}, {"number": 4}, {"instance": "x"}, {"steps": -1}, {"steps": True},
+        {"version": 0}, {"version": 2}, {"run_id": "f" * 32}, {"number": 4}, {"instance": "x"}, {"steps": -1},
+        {"steps": True},
         {"lines": ['{"what": "' + "é" * 600_000 + '"}']},
         {"lines": ["no finding"]}, {"lines": ['{"a": 1}\n{"b": 2}']}, {"lines": [3]}, {"lines": {}},
         {"heads": [[0]]}, {"heads": [[0, -1]]}, {"heads": [[10_000, 1]]}, {"heads": 3}, {"format": "else"},

@@ -255,11 +255,11 @@ def test_keys_are_whole_and_readable_by_their_owner_only(tmp_path):
     with pytest.raises(Refused, match="chmod 600"):
         read_key_file(str(path))
     path.chmod(0o600)
-    for text in ("", "[]", "{}", '{"format": "luff-key"}', '{"format": "luff-bucket-key", "version": 1}'):
+    for text in ("", "[]", "{}", '{"format": "luff-key"}', '{"format": "luff-bucket-key", "version": 2}'):
         path.write_text(text)
         with pytest.raises(Refused, match="found no key"):
             read_key_file(str(path))
-    path.write_text('{"format": "luff-bucket-key", "version": 0, "secret": "AAAA"}')
+    path.write_text('{"format": "luff-bucket-key", "version": 1, "secret": "AAAA"}')
     with pytest.raises(Refused, match="damaged"):
         read_key_file(str(path))
     os.mkfifo(tmp_path / "pipe")
@@ -301,10 +301,14 @@ def test_a_wrapped_key_that_was_changed_or_moved_opens_nothing(tmp_path, with_ke
     for member in ("wrapped", "ephemeral"):
         for value in ("", "AAAA", 3, None, base64.b64encode(bytes(32)).decode(), "!" * 9000):
             wrong.append(json.dumps({**good, member: value}).encode())
-    wrong += [json.dumps({**good, "version": 1}).encode(), json.dumps({**good, "kind": "command"}).encode()]
+    wrong += [json.dumps({**good, "kind": "command"}).encode()]
     for data in wrong:
         store.put(f"keys/{run_id}/{name}", data)
         assert get_key(store, run_id, identities()) is None, data[:80]
+    for version in (0, 2):
+        store.put(f"keys/{run_id}/{name}", json.dumps({**good, "version": version}).encode())
+        with pytest.raises(Refused, match=f"version {version} of the bucket format"):
+            get_key(store, run_id, identities())
     store.put(f"keys/{run_id}/{name}", b" " * (1 << 20))  # not read
     assert get_key(store, run_id, identities()) is None
 

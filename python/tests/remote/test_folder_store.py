@@ -125,22 +125,25 @@ def test_a_folder_that_is_deeper_than_any_of_luff_is_refused(store, tmp_path):
 
 
 def test_a_planted_temporary_file_leads_nowhere(store, home, tmp_path, monkeypatch):
-    monkeypatch.setattr("luff.remote._store.threading.get_ident", lambda: 7)
-    os.symlink(home / "thesis", tmp_path / f"bucket/runs/a/new.{os.getpid()}-7~")
-    store.put("runs/a/new", b"mine")
+    monkeypatch.setattr("luff.remote._store.secrets.token_hex", lambda size: "0" * 2 * size)
+    os.symlink(home / "thesis", tmp_path / "bucket/runs/a/new.0000000000000000~")
+    with pytest.raises(Unreachable, match="File exists"):
+        store.put("runs/a/new", b"mine")
     assert untouched(home)
+    monkeypatch.undo()  # nobody knows the next name before it is there
+    store.put("runs/a/new", b"mine")
     assert store.get("runs/a/new", 99)[0] == b"mine"
 
 
 def test_a_folder_that_is_removed_just_then_is_made_once_more(store, tmp_path, monkeypatch):
-    removed, real = [], store._write
+    removed, real = [], store._write_aside
 
     def write(folder, name, data):
         if not removed:
             removed.append(os.rmdir(tmp_path / "bucket/live/a"))  # by somebody who prunes
         return real(folder, name, data)
 
-    monkeypatch.setattr(store, "_write", write)
+    monkeypatch.setattr(store, "_write_aside", write)
     store.put("live/a/one", b"one")
     removed.clear()
     store.delete("live/a/one")

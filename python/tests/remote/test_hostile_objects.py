@@ -21,7 +21,7 @@ from luff.remote._errors import BucketError
 from luff.remote._head import BadObject, parse_head_untrusted
 from luff.remote._judged_card import with_judged
 
-GOLDEN = Path(__file__).parents[3] / "testdata" / "bucket" / "v0"
+GOLDEN = Path(__file__).parents[3] / "testdata" / "bucket" / "v1"
 RUN_ID = "01080f161d242b323940474e555c636a"
 SOME = range(1500)
 MANY = range(1500, 60_000)

@@ -253,7 +253,7 @@ def test_another_host_begins_where_the_bucket_says(beside, job, store):
 
 def test_a_checkpoint_that_takes_for_found_what_nobody_has_committed_is_not_used(beside, job, store):
     run, _ = job()
-    forged = {"format": "luff-checkpoint", "version": 0, "run_id": run.run_id}
+    forged = {"format": "luff-checkpoint", "version": 1, "run_id": run.run_id}
     forged |= {"checkpoint": "{}", "findings": LINE + "\n"}
     store.put(f"rules/luff/{run.run_id}/checkpoint", zlib.compress(json.dumps(forged).encode()))
     assert get_checkpoint(store, run.run_id) == ("{}", LINE + "\n")

@@ -487,8 +487,8 @@ def test_of_two_hosts_the_one_that_made_the_run_tells_of_it(golden, store, tmp_p
 def test_a_manifest_whose_segment_cannot_be_is_refused(wrong):
     files = [{"f": ["w", 0, "m", 1, 0], "p": [[8000, 1]], "s": wrong}]
     text = {
-        "version": 0, "run_id": "0" * 32, "uploader": 0, "instance": "1" * 32, "sequence": 1, "host_unix_ns": 5,
-        "state": "live", "interval_ms": 2000, "behind": False, "requests": 1, "sent": 2, "files": files,
+        "version": 1, "run_id": "0" * 32, "uploader": 0, "instance": "1" * 32, "sequence": 1, "host_unix_ns": 5,
+        "state": "live", "interval_ms": 2000, "behind": False, "requests": 1, "puts": 1, "sent": 2, "files": files,
         "indexes": ["0" * 16],
     }  # fmt: skip
     body = zlib.compress(json.dumps(text).encode())

@@ -204,7 +204,7 @@ def test_a_hundred_kills_lose_nothing_and_say_nothing_twice(luff, bench):
 
 def test_a_bucket_that_was_judged_is_left_as_it_is(luff, tmp_path):
     """The golden one: nothing is found twice or written; that its rules were others is said."""
-    shutil.copytree(Path(__file__).parents[3] / "testdata/bucket/v0/judged", tmp_path / "bucket")
+    shutil.copytree(Path(__file__).parents[3] / "testdata/bucket/v1/judged", tmp_path / "bucket")
     base, folder = f"file://{tmp_path}/bucket", tmp_path / "bucket"
 
     def objects():

@@ -1,0 +1,350 @@
+"""An upload that ends before its run does is begun again: under `luff run`, and beside a training without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import luff as package
+import pytest
+from bucket_copies import copy_of
+from conftest import TRAIN
+from luff._upload_beside import upload_beside
+from luff.remote import _uploader
+from luff.remote._head import parse_head_untrusted
+from luff.remote._store import open_store
+from luff.remote._uploader import Fenced, Uploader
+
+OWNER, OTHER = "a" * 16, "b" * 16
+PACKAGE = Path(package.__file__).parent
+
+
+def wait_for(what):
+    end = time.monotonic() + 200
+    while not (found := what()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return found
+
+
+def head_in(bucket):
+    """The manifest of the only run in a folder that is a bucket; None if there is none yet."""
+    for path in bucket.glob("live/*/*/u0000"):
+        return parse_head_untrusted(path.read_bytes())[0]
+    return None
+
+
+def uploads_of(run):
+    """Process ids of the uploads of a run, without what keeps them."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+            ended = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            continue
+        if b"sync" in words and os.fsencode(run) in words and not ended:
+            found.append(int(pid))
+    return found
+
+
+@pytest.fixture
+def job(luff, tmp_path, monkeypatch):
+    """Starts a training under `luff run --sync`. It goes on until the file `enough` is there."""
+    monkeypatch.setenv("LUFF_UPLOAD_PAUSE_S", "0")
+    script = tmp_path / "train.py"
+    script.write_text(
+        TRAIN.replace(
+            "    time.sleep(pause)\n",
+            "    time.sleep(pause)\n    import os\n    if os.path.exists('enough'): break\n",
+        )
+    )
+    jobs = []
+
+    def start(*options, environment=None):
+        words = [
+            luff.executable,
+            "run",
+            "--rules",
+            "none",
+            "--run",
+            tmp_path / "run",
+            "--sync",
+            f"file://{tmp_path}/bucket",
+        ]
+        words += [*options, "--", sys.executable, script, 1_000_000, 0.01, 0.1]
+        job = subprocess.Popen(
+            list(map(str, words)), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **(environment or {})},
+        )  # fmt: skip
+        jobs.append(job)
+        return job
+
+    yield start
+    for job in jobs:
+        job.kill()
+        job.communicate()
+    for pid in uploads_of(tmp_path / "run"):
+        os.kill(pid, signal.SIGKILL)
+
+
+def ended(job, tmp_path):
+    """What a job has said, once it was let go."""
+    (tmp_path / "enough").touch()
+    said = job.communicate(timeout=300)[1]
+    assert job.returncode == 0, said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("number", "times"), [(signal.SIGKILL, 1), pytest.param(signal.SIGTERM, 2, marks=pytest.mark.thorough)]
+)
+def test_an_upload_that_is_killed_is_begun_again_and_the_run_is_whole(luff, job, tmp_path, number, times):
+    running, run, instances = job(), tmp_path / "run", []
+    for _ in range(times):
+        manifest = wait_for(lambda: (m := head_in(tmp_path / "bucket")) and m.instance not in instances and m)
+        assert manifest.state == "live"
+        instances.append(manifest.instance)
+        (pid,) = uploads_of(run)
+        os.kill(pid, number)
+        wait_for(lambda pid=pid: uploads_of(run) not in ([], [pid]))
+    wait_for(lambda: head_in(tmp_path / "bucket").instance not in instances)
+    said = ended(running, tmp_path)
+    assert len({instance[:16] for instance in instances}) == 1  # they know each other
+    how = f"signal {number}" if number == signal.SIGKILL else "exit code 7"
+    assert said.count(f"luff: the sync output has ended ({how}) and is begun again") == 1
+    assert "uploads what is missing" not in said
+    assert head_in(tmp_path / "bucket").state == "ended"
+    url = f"file://{tmp_path}/bucket/{head_in(tmp_path / 'bucket').run_id}"
+    with package.open_trial(run) as here, package.open_trial(url) as there:
+        assert there.steps() == here.steps()
+    assert luff("verify", url).returncode == 0
+    word = "2 times" if times == 2 else "1 time"
+    assert f"ended before the run {word}, the last time" in luff("show", run).stdout
+    told = json.loads(luff("show", run, "--json").stdout)["upload_ends"]
+    assert (told["ends"], told["last"], told["again"]) == (times, how, True)
+
+
+def test_one_that_was_killed_before_there_was_a_run_is_begun_again(luff, job, tmp_path):
+    """What is said of it must not make the directory one that a training refuses."""
+    running = job()
+    (pid,) = wait_for(lambda: uploads_of(tmp_path / "run"))
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: head_in(tmp_path / "bucket"))
+    ended(running, tmp_path)
+    assert head_in(tmp_path / "bucket").state == "ended"
+    assert "ended before the run 1 time" in luff("show", tmp_path / "run").stdout
+
+
+@pytest.mark.thorough  # its rules: src/cli/upload_ends_test.cc
+def test_one_that_ends_at_once_again_and_again_is_given_up(luff, job, tmp_path):
+    """A wrong installation: the check before the job finds nothing, and no upload lives."""
+    broken = tmp_path / "broken"
+    shutil.copytree(PACKAGE / "_bootstrap", broken / "luff/_bootstrap")
+    for name in os.listdir(PACKAGE):
+        if name not in ("_bootstrap", "remote"):
+            os.symlink((PACKAGE / name).resolve(), broken / "luff" / name)
+    shutil.copytree(PACKAGE / "remote", broken / "luff/remote")
+    with (broken / "luff/remote/_live.py").open("a") as file:
+        file.write(
+            "\nimport sys\nif '--try' not in sys.argv:\n    raise RuntimeError('a wrong installation')\n"
+        )
+    running = job(environment={"LUFF_BOOTSTRAP": str(broken / "luff/_bootstrap")})
+    note = tmp_path / "run/sync/ends.json"
+    wait_for(lambda: note.exists() and not json.loads(note.read_text())["again"])
+    said = ended(running, tmp_path)  # the training has not noticed
+    by_hand = f"`luff sync {tmp_path}/run file://{tmp_path}/bucket` uploads what is missing"
+    assert said.count("luff: the sync output has ended") == 2, said
+    assert (
+        f"the sync output has ended 9 times, the last time so: exit code 1; it is not begun again: {by_hand}"
+        in said
+    )
+    assert not (tmp_path / "bucket").exists()
+    assert "ended before the run 9 times, the last time" in luff("show", tmp_path / "run").stdout
+    assert by_hand in luff("show", tmp_path / "run").stdout
+    luff("sync", tmp_path / "run", f"file://{tmp_path}/bucket")
+    assert "before the run" not in luff("show", tmp_path / "run").stdout
+    assert head_in(tmp_path / "bucket").state == "ended"
+
+
+@pytest.mark.thorough
+def test_what_was_taken_over_is_not_begun_again(job, tmp_path):
+    running = job()
+    wait_for(lambda: head_in(tmp_path / "bucket"))
+    (pid,) = uploads_of(tmp_path / "run")
+    other = Uploader(str(tmp_path / "run"), open_store(f"file://{tmp_path}/bucket"))
+    other.begin()
+    wait_for(lambda: pid not in uploads_of(tmp_path / "run"))
+    said = ended(running, tmp_path)
+    assert "has taken the run over" in said
+    assert "luff: the sync output has ended (exit code 4); `luff sync " in said
+    assert not uploads_of(tmp_path / "run")
+    assert head_in(tmp_path / "bucket").state == "live"  # that of the other one
+
+
+# ---- The rules between uploads of one owner ----
+
+
+def begun(run, base, **options):
+    uploader = Uploader(str(run.path), open_store(base), **options)
+    uploader.begin()
+    return uploader
+
+
+def test_one_that_is_begun_again_goes_on_at_once(run, base, tmp_path, monkeypatch):
+    monkeypatch.setattr(_uploader.time, "sleep", lambda _: pytest.fail("it has waited"))
+    run.append("w0000/m-000001.lfm", b"rows")
+    begun(run, base, owner=OWNER).flush()
+    run.append("w0000/m-000001.lfm", b"more")
+    again = begun(run, base, owner=OWNER, again=True)
+    again.flush("ended")
+    assert copy_of(open_store(base), run, tmp_path / "copy")[1] == run.files()
+
+
+def test_one_that_is_begun_again_leaves_the_run_to_who_uploads_it_now(run, base, monkeypatch):
+    begun(run, base, owner=OWNER)
+    other = begun(run, base, owner=OTHER)  # took it over while nobody was there
+    monkeypatch.setattr(
+        _uploader.time, "sleep", lambda _: (run.append("aside.jsonl", b"{}\n"), other.flush())
+    )
+    with pytest.raises(Fenced, match="not begun again"):
+        begun(run, base, owner=OWNER, again=True)
+    other.flush()  # it has not noticed
+
+
+@pytest.mark.parametrize("state", ["live", "ended"])
+def test_one_that_is_begun_again_takes_the_run_from_a_dead_one(run, base, monkeypatch, state):
+    """That of an earlier job, if it was killed before it had put a head itself."""
+    begun(run, base, owner=OTHER).flush(state)
+    clock, waited = [time.monotonic()], []
+    monkeypatch.setattr(_uploader.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(
+        _uploader.time, "sleep", lambda s: (waited.append(s), clock.__setitem__(0, clock[0] + s))
+    )
+    begun(run, base, owner=OWNER, again=True)
+    assert (sum(waited) > _uploader.HEARTBEAT_S) is (state == "live")
+    assert sum(waited) < 60
+
+
+# ---- Beside a training without `luff run` ----
+
+
+@pytest.fixture
+def live_run(run, monkeypatch):
+    """A run that this process writes, as uploads see it."""
+    import struct
+
+    from luff.remote._live import _namespace, boot_id
+
+    monkeypatch.setenv("LUFF_UPLOAD_PAUSE_S", "0")
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    page = bytearray(192)
+    boot = boot_id()
+    struct.pack_into(
+        "<8sIIQQQQQ",
+        page,
+        0,
+        b"LUFFLIVE",
+        2,
+        0,
+        0,
+        int(boot[:16], 16),
+        int(boot[16:], 16),
+        os.getpid(),
+        started,
+    )
+    struct.pack_into("<I", page, 76, _namespace())
+    run.append("w0000/live", bytes(page))
+    run.append("w0000/m-000001.lfm", b"rows")
+    yield run
+    for pid in uploads_of(run.path):
+        os.kill(pid, signal.SIGKILL)
+
+
+def let_go(run):
+    """The training has ended."""
+    page = run.path / "w0000/live"
+    page.write_bytes(page.read_bytes()[:176] + b"\3" + page.read_bytes()[177:])
+
+
+def kept(run):
+    """Process ids of what keeps uploads of a run."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.endswith(b"_detach.py") for word in words) and os.fsencode(run.path) in words:
+            found.append(int(pid))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_beside_a_training_an_upload_that_is_killed_is_begun_again(luff, live_run, tmp_path, number):
+    bucket = tmp_path / "bucket"
+    upload_beside(str(live_run.path), f"file://{bucket}")
+    before = wait_for(lambda: head_in(bucket)).instance
+    (pid,) = uploads_of(live_run.path)
+    os.kill(pid, number)
+    after = wait_for(lambda: (m := head_in(bucket)) and m.instance != before and m)
+    assert (after.instance[:16], after.state) == (before[:16], "live")
+    assert len(uploads_of(live_run.path)) == 1
+    live_run.append("w0000/m-000001.lfm", b"the last")
+    let_go(live_run)
+    wait_for(lambda: head_in(bucket).state == "ended")
+    wait_for(lambda: not kept(live_run))
+    assert not uploads_of(live_run.path)
+    log = (live_run.path / "sync/log").read_text()
+    assert log.count("is begun again") == 1
+    files = copy_of(open_store(f"file://{bucket}"), live_run, tmp_path / "copy")[1]
+    assert files["w0000/m-000001.lfm"] == b"rowsthe last"
+
+
+def test_beside_a_training_that_ignores_its_children_uploads_are_kept_too(live_run, tmp_path):
+    """What a process ignores, its children ignore; then nobody could wait for them."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        words = [
+            sys.executable,
+            "-I",
+            PACKAGE / "_verbs/_detach.py",
+            live_run.path,
+            f"file://{tmp_path}/bucket",
+        ]
+        subprocess.Popen(list(map(str, words))).wait()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    first = wait_for(lambda: head_in(tmp_path / "bucket")).instance
+    (pid,) = uploads_of(live_run.path)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: head_in(tmp_path / "bucket").instance != first)
+    let_go(live_run)
+    wait_for(lambda: not kept(live_run))
+    assert head_in(tmp_path / "bucket").state == "ended"
+
+
+def test_beside_a_training_one_that_always_fails_is_given_up(live_run, tmp_path):
+    shutil.rmtree(live_run.path / "w0000")
+    (live_run.path / "sync").mkdir()
+    verbs = tmp_path / "verbs"
+    verbs.mkdir()
+    shutil.copy(PACKAGE / "_verbs/_detach.py", verbs)
+    (verbs / "_start.py").write_text("raise RuntimeError('a wrong installation')\n")
+    words = [sys.executable, "-I", verbs / "_detach.py", live_run.path, f"file://{tmp_path}/bucket"]
+    subprocess.run(list(map(str, words)), check=True)
+    wait_for(lambda: not kept(live_run))
+    told = json.loads((live_run.path / "sync/ends.json").read_text())
+    assert (told["ends"], told["last"], told["again"]) == (9, "exit code 1", False)
+    log = (live_run.path / "sync/log").read_text().splitlines()
+    assert [line for line in log if line.startswith("luff: sync:")] == [
+        "luff: sync: ended (exit code 1) and is begun again",
+        f"luff: sync: ended 9 times, the last time so: exit code 1; it is not begun again: `luff sync {live_run.path} "
+        f"file://{tmp_path}/bucket` goes on",
+    ]
