@@ -180,6 +180,7 @@ class Judge:
                 self._begin_work()
                 self._tell_idle()
                 self._tell_news()
+                self._turns.go_on()
 
     def _tell_traffic(self) -> None:
         """What the bucket was asked for since the last time."""

@@ -40,6 +40,12 @@ class Turns:
             self._waiting.append(task)
             self._see_to_it()
 
+    def go_on(self) -> None:
+        """Begins a thread if something waits and there was none to be had; call it now and then."""
+        with self._lock:
+            if self._waiting:
+                self._see_to_it()
+
     @property
     def waiting(self) -> bool:
         """Whether something is not begun yet."""
@@ -64,7 +70,7 @@ class Turns:
             self._threads += 1
             try:
                 threading.Thread(target=self._run, name="luff-turn", daemon=True).start()
-            except RuntimeError:  # the machine has no more threads: those that are there do it
+            except RuntimeError:  # the machine has no more threads: those that are there do it, or `go_on`
                 self._threads -= 1
                 self._watched = False
 

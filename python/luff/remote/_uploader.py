@@ -33,8 +33,8 @@ MAX_TAIL = 256 << 10  # bytes of all tails together; beyond it the longest becom
 # twice as long.
 MAX_PAYLOAD_TAIL = 3 << 19
 # A tail of rows that is as long, and began so long ago, becomes a part: it would travel with each head, and is fetched
-# with each. Who follows the run has it, so nobody fetches that part but who comes later.
-MIN_SETTLED_TAIL, SETTLE_S = 32 << 10, 20.0
+# with each. Who follows the run has it, so nobody fetches that part but who comes later. A window has 128 at most.
+MIN_SETTLED_TAIL, SETTLE_S = 64 << 10, 20.0
 _MEASURED = 64 << 10  # bytes of a put that tells how fast the store is
 HEARTBEAT_S = 30.0
 _MAX_RUN_IN_HEAD = 16 << 10

@@ -14,7 +14,7 @@ def test_a_long_tail_becomes_a_part_that_who_follows_need_not_fetch(run, store, 
     draw, name = random.Random(3), "w0000/m-000001.lfm"
     uploader = Uploader(str(run.path), store)
     uploader.begin()
-    run.append(name, draw.randbytes(40_000))
+    run.append(name, draw.randbytes(70_000))
     uploader.flush()
     spool, _ = copy_of(store, run, tmp_path / "copy")
     (entry,) = spool.heads.hosts[0].manifest.files.values()
@@ -29,14 +29,14 @@ def test_a_long_tail_becomes_a_part_that_who_follows_need_not_fetch(run, store, 
     spool.refresh()
     assert store.requests == before + 1  # the head
     (entry,) = spool.heads.hosts[0].manifest.files.values()
-    assert (entry.ends, entry.tail) == ([40_004], 9)
+    assert (entry.ends, entry.tail) == ([70_004], 9)
     assert contents(spool) == run.files()
     run.append(name, draw.randbytes(20_000))
     uploader.flush()
     run.append(name, b"the tail is short")
     uploader.flush()
     (entry,) = parse_head_untrusted(store.get(uploader._head_key, 1 << 22)[0])[0].files.values()
-    assert entry.ends == [40_004]
+    assert entry.ends == [70_004]
     assert copy_of(store, run, tmp_path / "later")[1] == run.files()
     uploader.flush("ended")
     uploader.end()

@@ -109,6 +109,21 @@ def test_after_the_end_nothing_begins_and_threads_leave(turns):
     assert done == []
 
 
+def test_what_no_thread_could_be_had_for_is_done_later(turns, monkeypatch):
+    def fail(_):
+        raise RuntimeError("can't start new thread")
+
+    one, done = turns(2), threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        one.add(done.set)
+        one.go_on()
+    assert one.waiting
+    one.go_on()
+    assert done.wait(LONG_S)
+    one.go_on()
+
+
 def test_many_hands_add_and_nothing_is_lost(turns):
     one, done = turns(3), threading.Semaphore(0)
 
