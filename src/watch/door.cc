@@ -27,6 +27,14 @@ std::uint64_t Counted(const nlohmann::json& json, const char* name) {
       std::clamp<std::int64_t>(WholeMember(json, name, 0), 0, std::int64_t{1} << 48));
 }
 
+void AddTexts(const nlohmann::json& json, const char* name, std::vector<std::string>* to) {
+  const auto texts = json.find(name);
+  if (texts == json.end() || !texts->is_array()) return;
+  for (const nlohmann::json& one : *texts) {
+    if (one.is_string()) to->push_back(one.get<std::string>());
+  }
+}
+
 std::string DoorLine(const nlohmann::json& json) { return AsciiJsonText(json); }
 
 }  // namespace
@@ -46,12 +54,8 @@ Told ParseToldUntrusted(const std::string& line) {
     told.asked = {Counted(*asked, "gets"), Counted(*asked, "puts"), Counted(*asked, "sent"),
                   Counted(*asked, "received")};
   }
-  const auto lines = json.find("lines");
-  if (lines != json.end() && lines->is_array()) {
-    for (const nlohmann::json& one : *lines) {
-      if (one.is_string()) told.lines.push_back(one.get<std::string>());
-    }
-  }
+  AddTexts(json, "lines", &told.lines);
+  AddTexts(json, "news", &told.news);
   return told;
 }
 

@@ -25,6 +25,7 @@ struct Told {
   bool again = false;              // what was asked of the job has not reached it: it is asked once more
   std::optional<bool> open;        // the copy is there, and is to be judged; false: no more
   std::optional<bool> idle;        // whether no run of the bucket is live or waits to be judged
+  std::vector<std::string> news;   // ids of runs whose copies have changed: they are to be looked at now
   Traffic asked;                   // what the bucket was asked for since the last word of it
   std::string say;                 // for people
 };

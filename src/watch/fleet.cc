@@ -24,7 +24,8 @@ namespace {
 
 constexpr std::int64_t kMs = 1'000'000, kSecond = 1000 * kMs;
 constexpr std::int64_t kLookNs = 500 * kMs, kIdleLookNs = 2 * kSecond;  // between looks at a run
-constexpr std::int64_t kPollNs = kSecond, kBusyPollNs = 20 * kMs;       // between looks at its requests
+constexpr std::int64_t kCopyLookNs = 5 * kSecond;  // at a copy, of which the door tells when it changes
+constexpr std::int64_t kPollNs = kSecond, kBusyPollNs = 20 * kMs;  // between looks at its requests
 constexpr std::int64_t kScanNs = kSecond;
 constexpr std::int64_t kLongestTurnNs =
     kSecond / 2;                         // whoever waits for a signal or an answer waits for this
@@ -290,7 +291,8 @@ void Fleet::JudgeFast(std::int64_t now) {
     const WatchedRun::Turn turn =
         run->Judge(bulk ? kBulk * kTurnSteps : kTurnSteps, bulk ? kBulk * kTurnNs : kTurnNs, &numbers_);
     run->idle_ns = turn.steps > 0 ? 0 : std::min(kIdleLookNs, run->idle_ns + kLookNs / 2);
-    run->next_look_ns = turn.more ? 0 : now + (turn.soon ? kBusyPollNs : kLookNs + run->idle_ns);
+    const std::int64_t pause = options_.door != nullptr ? kCopyLookNs : kLookNs + run->idle_ns;
+    run->next_look_ns = turn.more ? 0 : now + (turn.soon ? kBusyPollNs : pause);
     MoveLanes(run, turn);
   }
 }
@@ -371,12 +373,16 @@ int Fleet::Turn() {
   std::vector<std::string> over;
   std::int64_t next = next_scan_ns_;
   for (auto& [path, run] : runs_) {
-    Hear(run.get());
+    if (run->has_events()) Hear(run.get());
     if (run->busy() || now >= run->next_poll_ns) {
       run->Poll();
       run->next_poll_ns = now + (run->busy() || run->wanted() ? kBusyPollNs : kPollNs);
       Hear(run.get());
     }
+    next = std::min(next, run->next_poll_ns);
+    if (!run->slow) next = std::min(next, run->next_look_ns);
+    if (!run->at_end()) continue;
+    Hear(run.get());  // its last words
     if (const Status failure = run->failure(); !failure.ok()) {
       if (told_failed_.insert(path).second)
         voice_.say(fmt::format("luff: {} is judged no further: {}", run->name(), failure.message()));
@@ -384,8 +390,6 @@ int Fleet::Turn() {
     } else if (run->over() && IsTold(run->run_id())) {
       over.push_back(path);
     }
-    next = std::min(next, run->next_poll_ns);
-    if (!run->slow) next = std::min(next, run->next_look_ns);
   }
   for (const std::string& path : over) Close(path);
   TalkToDoor();
@@ -395,7 +399,9 @@ int Fleet::Turn() {
 }
 
 void Fleet::AddTo(std::vector<pollfd>* fds) const {
-  for (const auto& [path, run] : runs_) run->AddTo(fds);
+  for (const auto& [path, run] : runs_) {
+    if (run->busy()) run->AddTo(fds);
+  }
 }
 
 void Fleet::ChildEnded(pid_t pid, const ExitState& state) {
@@ -405,7 +411,9 @@ void Fleet::ChildEnded(pid_t pid, const ExitState& state) {
 }
 
 void Fleet::ReapChildren() {
-  for (const auto& [path, run] : runs_) run->ReapChildren();
+  for (const auto& [path, run] : runs_) {
+    if (run->busy()) run->ReapChildren();
+  }
 }
 
 void Fleet::Leave(double seconds) {

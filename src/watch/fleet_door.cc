@@ -35,6 +35,10 @@ void Fleet::HearDoor() {
     if (!told.say.empty()) voice_.say("luff: " + told.say);
     if (told.idle) door_idle_ = *told.idle;
     numbers_.AskedBucket(told.asked);
+    for (const std::string& id : told.news) {
+      const auto at = runs_.find(options_.base + "/" + id);
+      if (at != runs_.end()) at->second->next_look_ns = at->second->idle_ns = 0;
+    }
     if (told.run_id.empty()) continue;
     if (told.open.value_or(false)) copies_.insert(told.run_id);
     if (told.open && !*told.open) Drop(told.run_id);
@@ -43,7 +47,10 @@ void Fleet::HearDoor() {
   if (!options_.door->BegunAnew()) return;
   door_idle_ = false;
   for (auto& [id, offered] : offered_) offered.sent = 0;
-  for (auto& [path, run] : runs_) run->ForgetAsked();
+  for (auto& [path, run] : runs_) {
+    run->ForgetAsked();
+    run->next_look_ns = 0;  // what the process before had to tell may be lost
+  }
 }
 
 void Fleet::Drop(const std::string& run_id) {

@@ -343,6 +343,7 @@ class Copy {
   }
 
   [[nodiscard]] std::string Path() const { return runs_.Path(id); }
+  [[nodiscard]] Training& training() { return *training_; }  // of one that lives
 
   std::string id;
   std::shared_ptr<Double> door = std::make_shared<Double>();
@@ -502,6 +503,18 @@ TEST(Bucket, ADoorThatWasBegunAnewIsAskedAgain) {
   EXPECT_EQ(copy.door->Lines(), asked);
 }
 
+TEST(Bucket, ACopyIsLookedAtInTheTurnThatItsNewsComesIn) {
+  Copy copy(true);
+  copy.Begin();
+  copy.TurnUntil([&] { return !copy.door->asked.empty(); });
+  for (int i = 0; i < 5; ++i) copy.training().Step(1.0);
+  Told told;
+  told.news = {"another", copy.id, ""};
+  copy.door->tells.push_back(told);
+  copy.Turn(1);
+  EXPECT_THAT(copy.fleet->numbers().Prometheus(), HasSubstr("luff_watch_steps_total 35\n"));
+}
+
 TEST(Bucket, WhatADoorTellsIsNotTrusted) {
   EXPECT_EQ(ParseToldUntrusted("").run_id, "");
   EXPECT_EQ(ParseToldUntrusted("[[[[[[[[[[]]]]]]]]]]").run_id, "");
@@ -512,6 +525,8 @@ TEST(Bucket, WhatADoorTellsIsNotTrusted) {
   EXPECT_EQ(ParseToldUntrusted(R"({"asked":{"gets":-5,"puts":"x"}})").asked.gets, 0U);
   EXPECT_EQ(ParseToldUntrusted(R"({"asked":{"received":9223372036854775807}})").asked.received, 1ULL << 48);
   EXPECT_FALSE(ParseToldUntrusted(R"({"run":"a"})").idle.has_value());
+  EXPECT_THAT(ParseToldUntrusted(R"({"news":["a",1,null,"b"]})").news, ElementsAre("a", "b"));
+  EXPECT_THAT(ParseToldUntrusted(R"({"news":{"a":"b"}})").news, IsEmpty());
   Copy copy;
   copy.Begin();
   copy.Tell({"no finding", "{}", R"({"run":1})"}, 1, true);

@@ -107,7 +107,7 @@ WatchedRun::Turn WatchedRun::Judge(std::size_t limit, std::int64_t budget_ns, Nu
   if (!lock.owns_lock() || finished_ || !failure_.ok()) return turn;
   const std::int64_t begun = Now();
   if (const auto news = trial_->Refresh(); !news.ok() && news.status().code() == StatusCode::kNotFound) {
-    failure_ = news.status();  // the directory was removed
+    Fail(news.status());  // the directory was removed
     return turn;
   }
   const auto oldest = [&] {
@@ -118,7 +118,7 @@ WatchedRun::Turn WatchedRun::Judge(std::size_t limit, std::int64_t budget_ns, Nu
     const std::int64_t published = oldest();
     const auto done = evaluator_->Advance(*trial_, std::min(kChunk, limit - turn.steps));
     if (!done.ok()) {
-      failure_ = done.status();
+      Fail(done.status());
       break;
     }
     if (*done == 0) {
@@ -158,21 +158,29 @@ bool WatchedRun::HasEnded() {
 void WatchedRun::NoteFound(rules::Finding finding, std::string event) {
   if (ask_ && stop_on_finding_ && finding.severity == rules::Severity::kStop) proven_[finding.id] = finding;
   events_.push_back({std::move(finding), std::move(event)});
+  has_events_ = true;
+}
+
+void WatchedRun::Fail(const Status& why) {
+  failure_ = why;
+  at_end_ = true;
 }
 
 void WatchedRun::Finish() {
   if (const Status done = evaluator_->Finish(*trial_); !done.ok()) {
-    failure_ = done;
+    Fail(done);
     return;
   }
-  finished_ = true;
+  finished_ = at_end_ = true;
 }
 
 // ---- The main thread ----
 
 std::vector<Event> WatchedRun::TakeEvents() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() ? std::exchange(events_, {}) : std::vector<Event>();
+  if (!lock.owns_lock()) return {};
+  has_events_ = false;
+  return std::exchange(events_, {});
 }
 
 std::int64_t WatchedRun::TrainStep() const {

@@ -71,6 +71,8 @@ class WatchedRun {
   // ---- The main thread ----
 
   [[nodiscard]] std::vector<Event> TakeEvents();
+  /// Whether there are any to take.
+  [[nodiscard]] bool has_events() const { return has_events_.load(); }
   /// Passes an event on to the actions.
   void Act(const Event& event, bool worse);
   /// Asks for a stop that was decided before, if the event is one and this object has not asked for it.
@@ -80,7 +82,8 @@ class WatchedRun {
   void ForgetAsked();
   /// Findings of before that stand.
   void Resume(std::vector<rules::Finding> open);
-  /// Carries out what was decided and asked. Call it every second, and every 20 ms while busy().
+  /// Carries out what was decided and asked. Call it every second, and every 20 ms while busy(). Unless it is
+  /// busy, no delivery is under way.
   void Poll();
   [[nodiscard]] bool busy() const { return busy_.load(); }
   /// A stop is to be asked for in a bucket, and was not yet.
@@ -94,6 +97,8 @@ class WatchedRun {
   void ReapChildren() { runner_.deliveries().Reap(); }
   /// Everything that was found was taken, and nothing is being delivered.
   [[nodiscard]] bool settled();
+  /// It is judged to its end, or cannot be judged any further: over() or failure() tells, perhaps later.
+  [[nodiscard]] bool at_end() const { return at_end_.load(); }
   /// The run has ended, all its steps are judged, and it is settled.
   [[nodiscard]] bool over();
   /// It cannot be judged any further: why. What was found may still be on its way.
@@ -120,6 +125,7 @@ class WatchedRun {
   WatchedRun(std::string path, std::string name, const RunSettings& settings, bool commands);
   /// Whether the training has ended, and all that it wrote was read.
   bool HasEnded();
+  void Fail(const Status& why);
   void Finish();
   void NoteFound(rules::Finding finding, std::string event);
   void WriteOutcome();
@@ -150,7 +156,7 @@ class WatchedRun {
   std::int64_t dead_since_ns_ = -1;
   bool finished_ = false, ended_told_ = false, stop_asked_ = false;
   bool concluding_ = false;  // rules in other processes draw their last conclusions
-  std::atomic<bool> busy_ = false, wanted_ = false, asking_ = false;
+  std::atomic<bool> busy_ = false, wanted_ = false, asking_ = false, has_events_ = false, at_end_ = false;
   std::atomic<std::int64_t> oldest_unix_ns_ = 0;
 };
 

@@ -7,6 +7,7 @@ bucket can lead out of a folder.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 VERSION = 1  # of the bucket format: of every object that has one, but requests and messages between hosts
@@ -61,18 +62,23 @@ class File(NamedTuple):
     @property
     def path(self) -> str:
         """Relative to the run directory."""
-        if self.is_stream:
-            merged = f"-{self.generation}" if self.generation else ""
-            return f"{self.kind}{self.folder:04d}/{self.stream}-{self.sequence:06d}{merged}.lf{self.stream}"
-        if self.kind in _NUMBERED:
-            folder, digits = _NUMBERED[self.kind]
-            return f"{folder}/{self.sequence:0{digits}d}.json"
-        return _TEXTS[self.kind]
+        return _path_of(self)
 
     def as_json(self) -> list[Any]:
         if self.is_stream:
             return [self.kind, self.folder, self.stream, self.sequence, self.generation]
         return [self.kind, self.sequence] if self.kind in _NUMBERED else [self.kind]
+
+
+@lru_cache(maxsize=1 << 14)  # looks at live runs ask for the same ones every other second
+def _path_of(file: File) -> str:
+    if file.is_stream:
+        merged = f"-{file.generation}" if file.generation else ""
+        return f"{file.kind}{file.folder:04d}/{file.stream}-{file.sequence:06d}{merged}.lf{file.stream}"
+    if file.kind in _NUMBERED:
+        folder, digits = _NUMBERED[file.kind]
+        return f"{folder}/{file.sequence:0{digits}d}.json"
+    return _TEXTS[file.kind]
 
 
 def _whole(value: object, most: int) -> bool:

@@ -7,15 +7,12 @@ docs/spec/bucket-format.md, section 14.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import re
-import secrets
 import shutil
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from luff.remote import _files, _judged_run
@@ -25,33 +22,36 @@ from luff.remote._commits import Commit, Ledger
 from luff.remote._copies import Copies
 from luff.remote._disk import write_whole
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, of_disk
+from luff.remote._judge_folder import hold_judge, read_instance
 from luff.remote._judged_card import put_judged_card
 from luff.remote._judged_run import JudgedRun
+from luff.remote._live_heads import MAX_HEADS, RunHeads, list_heads
 from luff.remote._requests import put_request
 from luff.remote._run_store import RunStore
 from luff.remote._spool import Spool, with_retries
 from luff.remote._store import normal_url, open_store
+from luff.remote._turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 BEGAN = f"judges/{_files.EVALUATOR}"
-_MAX_HEADS = 200_000
 _START_S = 60.0  # for a bucket that is away when we begin
-_LOCK_S = 15.0  # for the process before, which is being ended
+_SERVE_S = 15.0  # until copies are served
 _LOOK_S, _LONGEST_LOOK_S = 1.0, 10.0
 _LOOK_SHARE = 20  # a look takes at most a 20th of the time
-# Looks at runs take a tenth of a core, but for a look at each every 3 s: what was flushed is judged within 5 s.
-_CORE_SHARE, _LONGEST_PACE_S = 0.1, 3.0
+# Looks at runs take a fifth of a core, but for a look at each every 3 s.
+_CORE_SHARE, _LONGEST_PACE_S = 0.2, 3.0
+_CHECK_S = 0.25  # between two checks of whose turn it is, for what comes with time
+_NEWS_S = 0.05  # changed copies are told together
 _LONGEST_PAUSE_S = 60.0
 _CARD_S = 60.0  # between two cards of a run
 _SAVE_S = 300.0  # between two checkpoints of a run in the bucket
 _SETTLED_S = 30.0  # a run that ended without a word has not changed for so long when it is judged to its end
 _REQUEST_S = 540.0  # a signature counts for ten minutes
 _TOLD_BYTES = 256 << 10  # of lines at once
-_AT_ONCE = 8
-_HEAD = re.compile(r"([0-9a-f])/([0-9a-f]{32})/u[0-9]{4}")
+_AT_ONCE = 32  # more than it takes to look at 250 runs a second in a bucket that answers within 0.1 s
 
 
 class _More(Exception):
@@ -92,9 +92,10 @@ class Judge:
         self._root = os.path.join(state, "copies")
         self._runs: dict[str, JudgedRun] = {}
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="luff-judge")
+        self._turns = Turns(_AT_ONCE)
         self._leaving = threading.Event()
-        self._wake = threading.Event()
+        self._news: list[str] = []  # ids of runs whose copies have changed, not told yet
+        self._news_at = 0.0  # monotonic: when news were told last
         self._began_unix_ns = 0
         self._said = ""
         self._idle: bool | None = None
@@ -110,8 +111,8 @@ class Judge:
         """Checks the bucket, and begins to serve copies. Raises a BucketError."""
         try:
             os.makedirs(self._root, mode=0o700, exist_ok=True)
-            self._hold_lock()
-            self._instance = self._read_instance()
+            self._held = hold_judge(self._root, self.state)
+            self._instance = read_instance(self._root)
             if os.path.lexists(os.path.join(self._root, "socket")):
                 os.unlink(os.path.join(self._root, "socket"))  # of one that was killed
         except OSError as error:
@@ -122,38 +123,11 @@ class Judge:
         os.makedirs(self.base, mode=0o700, exist_ok=True)
         self._copies.serving = threading.Thread(target=self._copies.run, daemon=True)
         self._copies.serving.start()
-        end = time.monotonic() + _LOCK_S
+        end = time.monotonic() + _SERVE_S
         while not os.path.exists(os.path.join(self._root, "socket")):
             if time.monotonic() > end:
                 raise Refused(f"the copies cannot be served: {self._root}")
             time.sleep(0.01)
-
-    def _hold_lock(self) -> None:
-        self._held = os.open(os.path.join(self._root, "judge"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        end = time.monotonic() + _LOCK_S
-        while True:
-            try:
-                return fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise Refused(
-                        "another luff watch judges these runs; give shards (--shard 0/2), or another --state: "
-                        + self.state
-                    ) from None
-                time.sleep(0.05)
-
-    def _read_instance(self) -> str:
-        """Whose commits are ours: the same after a restart with the same state."""
-        path = os.path.join(self._root, "instance")
-        try:
-            with open(path) as file:
-                text = file.read(64).strip()
-        except FileNotFoundError:
-            text = ""
-        if re.fullmatch(r"[0-9a-f]{32}", text) is None:
-            text = secrets.token_hex(16)
-            write_whole(path, text.encode())
-        return text
 
     def _check_bucket(self) -> None:
         """Notes when runs of this bucket were judged first; the second put tells a store without conditions."""
@@ -175,7 +149,7 @@ class Judge:
                 f"the store takes conditional puts and does not obey them, so findings would be said twice: {self.url}"
             )
         begin, name = BEGAN.rsplit("/", 1)
-        times = [o.modified_unix_ns for o in self._store.objects(f"{begin}/", _MAX_HEADS) if o.name == name]
+        times = [o.modified_unix_ns for o in self._store.objects(f"{begin}/", MAX_HEADS) if o.name == name]
         if not times:
             raise Unreachable(f"the store does not list what was put: {self.url}/{BEGAN}")
         self._began_unix_ns = times[0]
@@ -202,11 +176,11 @@ class Judge:
             took = time.monotonic() - begun
             pause = min(_LONGEST_LOOK_S, max(_LOOK_S, _LOOK_SHARE * took))
             end = time.monotonic() + pause
-            while not self._leaving.is_set() and time.monotonic() < end:
-                if self._wake.wait(min(0.25, pause)):
-                    self._wake.clear()
+            while (left := end - time.monotonic()) > 0 and not self._leaving.wait(min(_CHECK_S, left)):
                 self._begin_work()
                 self._tell_idle()
+                self._tell_news()
+                self._turns.go_on()
 
     def _tell_traffic(self) -> None:
         """What the bucket was asked for since the last time."""
@@ -226,37 +200,26 @@ class Judge:
     def _is_ours(self, run_id: str) -> bool:
         return int(run_id[0], 16) % self._shards == self._shard
 
-    def _list(self) -> dict[str, tuple[int, list[tuple[str, str]]]]:
-        """Heads by run: when the newest was put, names and etags."""
+    def _list(self) -> dict[str, RunHeads]:
         digits = [d for d in "0123456789abcdef" if self._is_ours(d)] if self._shards > 1 else [""]
-        found: dict[str, tuple[int, list[tuple[str, str]]]] = {}
-        for digit in digits:
-            prefix = f"{digit}/" if digit else ""
-            objects = self._store.objects(f"live/{prefix}", _MAX_HEADS)
-            if len(objects) >= _MAX_HEADS and not self._many:
-                self._many = True
-                self._send(
-                    {
-                        "say": f"more than {_MAX_HEADS} objects lie below live/, the rest is not judged; "
-                        "luff prune removes old runs, and --shard parts them"
-                    }
-                )
-            for one in objects:
-                match = _HEAD.fullmatch(prefix + one.name)
-                if match is None or match[1] != match[2][0]:
-                    continue
-                newest, heads = found.setdefault(match[2], (0, []))
-                heads.append((match[0][-5:], one.etag))
-                found[match[2]] = max(newest, one.modified_unix_ns), heads
+        found, many = list_heads(self._store, digits)
+        if many and not self._many:
+            self._many = True
+            self._send(
+                {
+                    "say": f"more than {MAX_HEADS} objects lie below live/, the rest is not judged; "
+                    "luff prune removes old runs, and --shard parts them"
+                }
+            )
         return found
 
-    def _take_list(self, listed: dict[str, tuple[int, list[tuple[str, str]]]]) -> None:
+    def _take_list(self, listed: dict[str, RunHeads]) -> None:
         with self._lock:
-            for run_id, (modified, heads) in listed.items():
+            for run_id, one in listed.items():
                 run = self._runs.get(run_id)
                 if run is None:
                     run = self._runs[run_id] = JudgedRun(run_id)
-                run.heads, run.modified_unix_ns = tuple(sorted(heads)), modified
+                run.modified_unix_ns, run.heads = one
             for run_id in [r for r in self._runs if r not in listed]:
                 run = self._runs[run_id]
                 run.heads = ()
@@ -269,6 +232,7 @@ class Judge:
         return min(_LONGEST_PACE_S, live * self._look_cpu_s / _CORE_SHARE)
 
     def _begin_work(self) -> None:
+        """Begins what is due of all runs."""
         now = time.monotonic()
         with self._lock:
             live = sum(run.state == "open" for run in self._runs.values())
@@ -276,9 +240,17 @@ class Judge:
             due = [run for run in self._runs.values() if run.is_due(now, self._pace_s)]
             for run in due:
                 run.busy = True
-        # After a restart the live ones come first.
-        for run in sorted(due, key=lambda run: -run.modified_unix_ns):
-            self._pool.submit(self._work, run)
+        # After a restart the live ones come first; else who was looked at longest ago.
+        for run in sorted(due, key=lambda run: (run.looked_at, -run.modified_unix_ns)):
+            self._turns.add(partial(self._work, run))
+
+    def _begin_one(self, run: JudgedRun) -> None:
+        """Begins what is due of one run: the others are not looked through for it."""
+        with self._lock:
+            if not run.is_due(time.monotonic(), self._pace_s):
+                return
+            run.busy = True
+        self._turns.add(partial(self._work, run))
 
     def _work(self, run: JudgedRun) -> None:
         problem, run.refused = "", False
@@ -327,7 +299,17 @@ class Judge:
                 self._look_cpu_s += (time.thread_time() - cpu - self._look_cpu_s) / 100
             run.retry_at = time.monotonic() + run.pause
             run.busy = False
-        self._wake.set()
+        self._tell_news()
+        self._begin_one(run)  # what was asked for meanwhile
+
+    def _tell_news(self) -> None:
+        """Tells whose copies have changed, of several runs at once, so that they are judged now."""
+        with self._lock:
+            now = time.monotonic()
+            if not self._news or (now - self._news_at < _NEWS_S and self._turns.waiting):
+                return
+            news, self._news, self._news_at = self._news, [], now
+        self._send({"news": news})
 
     def _tell_idle(self) -> None:
         with self._lock:
@@ -441,7 +423,9 @@ class Judge:
     def _refresh(self, run: JudgedRun, spool: Spool) -> None:
         self._know_heads(run, spool)
         try:
-            spool.refresh()
+            if spool.refresh():
+                with self._lock:
+                    self._news.append(run.run_id)
         except Refused:
             if run.heads:
                 raise
@@ -612,8 +596,7 @@ class Judge:
             if run is None:
                 run = self._runs[run_id] = JudgedRun(run_id)
             run.queue.append(asked)
-        self._wake.set()
-        self._begin_work()
+        self._begin_one(run)
 
     def leave(self, seconds: float) -> None:
         """Does what was asked for, and saves checkpoints, for at most so long."""
@@ -627,16 +610,19 @@ class Judge:
             time.sleep(0.02)
         with self._lock:
             runs = [run for run in self._runs.values() if run.state == "open" and not run.busy]
-        saving = [self._pool.submit(self._save_quietly, run) for run in runs]
-        for one in saving:
-            try:
-                one.result(max(0.0, end - time.monotonic()))
-            except TimeoutError:
+        saved = threading.Semaphore(0)
+        for run in runs:
+            self._turns.add(partial(self._save_quietly, run, saved))
+        for _ in runs:
+            if not saved.acquire(timeout=max(0.0, end - time.monotonic())):
                 break
+        self._turns.end()
         self._copies.end(max(0.0, end - time.monotonic()))
 
-    def _save_quietly(self, run: JudgedRun) -> None:
+    def _save_quietly(self, run: JudgedRun, saved: threading.Semaphore) -> None:
         try:
             self._save(run, 0.0)
         except (BucketError, OSError):
             pass  # an older checkpoint: the next judge looks at some steps again
+        finally:
+            saved.release()

@@ -22,8 +22,8 @@ from luff.remote._errors import Absent, BucketError, NotUntilMended, Refused, Re
 from luff.remote._files import File
 from luff.remote._head import BadObject, Entry
 from luff.remote._heads import Heads, Host
+from luff.remote._mirror_note import MirrorNote
 from luff.remote._rows import Rows
-from luff.remote._uploader import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,9 +36,8 @@ MAX_ASKED = 64 << 20
 _READ_AHEAD = 8  # blocks, for who reads one after the other
 _AT_ONCE = 8  # parts of metadata in memory
 _MOST_INDEXES = 4  # in memory
-# A head that has not changed for so long, while the bucket answers, has no uploader any more.
-SILENT_S = 5 * HEARTBEAT_S
 GONE_S = 900.0  # and its workers have ended, for who judges
+_CHECK_S = 30.0  # between two looks for files that somebody removed, in a copy that rules judge
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 
 
@@ -61,7 +60,6 @@ class Spool:
         self.url = url  # of the run
         self._store = store
         self._run_id = run_id
-        self._socket = socket
         self._cache = cache
         self._pool = pool
         self._lock = threading.RLock()
@@ -78,7 +76,9 @@ class Spool:
         self._have: dict[File, dict[int, int]] = {}  # payload: bytes on disk by block
         self._last: dict[File, int] = {}  # block that was asked for last
         self._problem = ""
-        self._written = ""  # mirror.json
+        self._note = MirrorNote(folder, url, socket, keeps_time=not judged_here)
+        self._in: dict[File, tuple[int, Entry]] = {}  # what is on disk as it is in the bucket
+        self._checked_at = 0.0  # monotonic: when that was looked after on disk
         self._taken_in = False
         self._judged_here = judged_here
         self._findings: Findings | None = None  # of who judges the run in the bucket
@@ -110,7 +110,7 @@ class Spool:
         try:
             self.heads.read()
         finally:
-            self._untaken = self._untaken or self.heads.take_news()
+            self._untaken = self.heads.take_news() or self._untaken
         if self.heads.judged and self._findings is None and not self._judged_here:
             self._findings = Findings(self._store, self._run_id)
 
@@ -128,16 +128,20 @@ class Spool:
         with self._lock:
             if whole and not self._whole:
                 self._whole = self._untaken = True
+                self._in = {}
             self._update()
             if self._whole and not os.path.exists(self._marker):
                 write_whole(self._marker, b"")
 
-    def refresh(self) -> None:
-        """Takes in what is new. A failure is told to the readers, who keep what there is."""
+    def refresh(self) -> bool:
+        """Takes in what is new; True if the copy has changed. A failure is told to the readers, who keep what there
+        is.
+        """
         with self._lock:
             try:
-                self._update()
+                changed = self._update()
                 self._problem = ""
+                return changed
             except BucketError as error:
                 self._problem = str(error)
                 if self.begun:  # else the directory was removed, and is not there yet again
@@ -147,7 +151,8 @@ class Spool:
     def _forget_all(self) -> None:
         """The directory was removed: the copy is made again."""
         self._files, self._lengths, self._rewrites = {}, {}, {}
-        self._have, self._last, self._written = {}, {}, ""
+        self._have, self._last, self._in = {}, {}, {}
+        self._note.forget()
         self._rows, self._begun = Rows(self.folder), False
         self.heads = Heads(self._store, self.url, self._run_id)
         self._findings = None
@@ -168,18 +173,20 @@ class Spool:
         write_whole(os.path.join(self.folder, "run.json"), text)
         self._begun = True
 
-    def _update(self) -> None:
+    def _update(self) -> bool:
+        """Returns whether the copy has changed."""
         if self.begun and not os.path.exists(os.path.join(self.folder, "run.json")):
             self._forget_all()
         self._read_heads()
         if not self.begun:
             self._begin()
             self._untaken = True
+        changed = self._untaken
         if self._untaken:
             self._take_in()
             self._untaken = False
         self._take_findings()
-        self._tell()
+        return self._tell() or changed
 
     def _take_findings(self) -> None:
         """What others have found, of a run that is judged in the bucket and not on its host.
@@ -203,12 +210,17 @@ class Spool:
                 if not (self._judged_here and file.kind in ("findings", "actions")):
                     files.setdefault(file, (uploader, entry))
         self._files = files
+        known, self._in = self._in, {}
+        now = time.monotonic()
+        if not self._judged_here or now - self._checked_at > _CHECK_S:
+            known, self._checked_at = {}, now
+        news = [(file, *of) for file, of in files.items() if known.get(file) != of]
         # Payload first, so that a row that is seen has its file.
-        for file, (_, entry) in files.items():
+        for file, _, entry in news:
             if file.is_payload:
                 self._stretch(file, entry.bytes)
         indexes: dict[str, dict[File, _sealed.Indexed]] = {}
-        for file, (uploader, entry) in files.items():
+        for file, uploader, entry in news:
             if file.is_payload or self._is_whole(file, entry):
                 continue
             if entry.sealed and not self._whole and file.kind == "w":
@@ -224,6 +236,7 @@ class Spool:
                 os.unlink(os.path.join(self.folder, file.path))
             except OSError:
                 pass
+        self._in = files if self._judged_here else {}
 
     def _is_whole(self, file: File, entry: Entry) -> bool:
         """True for metadata of which all is on disk."""
@@ -357,8 +370,12 @@ class Spool:
 
     def _open(self, file: File) -> int:
         path = os.path.join(self.folder, file.path)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        return os.open(path, flags, 0o600)
 
     def _stretch(self, file: File, length: int) -> None:
         try:
@@ -447,38 +464,11 @@ class Spool:
             return False
         return time.monotonic() - host.changed_at > GONE_S
 
-    def _tell(self) -> None:
-        """Writes mirror.json, which readers look at."""
-        now = time.monotonic()
-        workers = {}
-        for file, (uploader, _) in self._files.items():
-            if file.kind == "w":
-                manifest = self.heads.hosts[uploader].manifest
-                ended = manifest.state == "ended" or self._is_gone(self.heads.hosts[uploader])
-                workers[file.folder] = [file.folder, manifest.host_unix_ns, ended]
-        newest = max(self.heads.hosts.values(), key=lambda host: host.manifest.host_unix_ns, default=Host())
-        text = json.dumps(
-            {
-                "format": "luff-mirror",
-                "version": 1,
-                "url": self.url,
-                "socket": self._socket,
-                "ended": self.over or (bool(workers) and all(map(self._is_gone, self.heads.hosts.values()))),
-                "behind": any(host.manifest.behind for host in self.heads.hosts.values()),
-                "silent": not self.over
-                and all(now - host.changed_at > SILENT_S for host in self.heads.hosts.values()),
-                "draining": any(host.manifest.state == "draining" for host in self.heads.hosts.values()),
-                "host_unix_ns": newest.manifest.host_unix_ns,
-                "requests": sum(host.manifest.requests for host in self.heads.hosts.values()),
-                "puts": sum(host.manifest.puts for host in self.heads.hosts.values()),
-                "sent": sum(host.manifest.sent for host in self.heads.hosts.values()),
-                "problem": self._problem or self._judged_problem,
-                "workers": sorted(workers.values()),
-            }
-        )
-        if text != self._written:
-            write_whole(os.path.join(self.folder, "mirror.json"), text.encode())
-            self._written = text
+    def _tell(self) -> bool:
+        """Writes mirror.json, which readers look at. Returns whether it says something new."""
+        hosts = self.heads.hosts
+        gone = {uploader: self._is_gone(host) for uploader, host in hosts.items()}
+        return self._note.tell(hosts, self._files, gone, self._problem or self._judged_problem)
 
     # ---- Payload on demand ----
 

@@ -221,19 +221,22 @@ class FolderStore(Store):
         return f"{info.st_ino:x}-{info.st_mtime_ns:x}-{info.st_size:x}"
 
     def get(self, key: str, most: int, unless: str = "") -> tuple[bytes, str] | None:
-        self._count()
-        with self._place(key) as place, self._open(*place, key) as file:
-            info = os.fstat(file.fileno())
-            etag = self._etag(info)
-            if unless and etag == unless:
-                return None
-            if info.st_size > most:
-                raise TooLarge(
-                    f"an object has {info.st_size} bytes, Luff writes at most {most}: {self.url}/{key}"
-                )
-            data = file.read(most)
-        self._count(received=len(data), requests=0)
-        return data, etag
+        received = 0
+        try:
+            with self._place(key) as place, self._open(*place, key) as file:
+                info = os.fstat(file.fileno())
+                etag = self._etag(info)
+                if unless and etag == unless:
+                    return None
+                if info.st_size > most:
+                    raise TooLarge(
+                        f"an object has {info.st_size} bytes, Luff writes at most {most}: {self.url}/{key}"
+                    )
+                data = file.read(min(most, info.st_size))  # `most` would be reserved
+                received = len(data)
+            return data, etag
+        finally:
+            self._count(received=received)
 
     def get_range(self, key: str, begin: int, end: int, size: int | None = None) -> bytes:  # noqa: ARG002
         with self._place(key) as place, self._open(*place, key) as file:

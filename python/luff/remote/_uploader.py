@@ -32,6 +32,9 @@ MAX_TAIL = 256 << 10  # bytes of all tails together; beyond it the longest becom
 # Payload that is new may travel in one head, beside these, and becomes a part with the next: half as many parts, each
 # twice as long.
 MAX_PAYLOAD_TAIL = 3 << 19
+# A tail of rows that is as long, and began so long ago, becomes a part: it would travel with each head, and is fetched
+# with each. Who follows the run has it, so nobody fetches that part but who comes later. A window has 128 at most.
+MIN_SETTLED_TAIL, SETTLE_S = 64 << 10, 20.0
 _MEASURED = 64 << 10  # bytes of a put that tells how fast the store is
 HEARTBEAT_S = 30.0
 _ANOTHER_S, _ANOTHER_LOOK_S = 45.0, 1.0  # an uploader that has put no head for so long is dead
@@ -93,6 +96,7 @@ class Uploader:
         # Who begins this upload again when it has ended: 16 digits, with which its instances begin; "" if nobody does.
         self._owner = owner
         self._again = again
+        self._tail_since: dict[File, float] = {}  # monotonic: of rows
 
     @property
     def behind(self) -> bool:
@@ -194,6 +198,8 @@ class Uploader:
         self._send_windows(growing, float("inf"))
         self._drop_merged(metadata)
         lengths = {**growing, **payload}
+        if state == "live":
+            self._settle_tails(growing)
         tails = self._tails(lengths, deadline, state == "ended")
         behind = behind or any(self._manifest.files[f].bytes < length for f, length in payload.items())
         changed = changed or behind != self._manifest.behind or state != self._put_state
@@ -545,6 +551,22 @@ class Uploader:
     def _measure_speed(self, size: int, begun: float) -> None:
         if size >= _MEASURED:
             self._bytes_per_s = size / max(time.monotonic() - begun, 1e-6)
+
+    def _settle_tails(self, lengths: dict[File, int]) -> None:
+        """Makes parts of what long tails of rows had at the last head, so that the next ones begin behind it."""
+        now = time.monotonic()
+        since: dict[File, float] = {}
+        for file, length in lengths.items():
+            entry = self._manifest.files[file]
+            if not file.is_stream or not entry.tail:
+                continue
+            since[file] = self._tail_since.get(file, now)
+            begin, end = entry.in_parts, entry.in_parts + entry.tail
+            long = entry.tail >= MIN_SETTLED_TAIL and now - since[file] >= SETTLE_S
+            if long and length > end and self._put_part(file, begin, end):
+                self._add_part(file, end)
+                since[file] = now
+        self._tail_since = since
 
     def _tails(self, lengths: dict[File, int], deadline: float, ended: bool) -> list[bytes]:
         """Decides what of each file travels in the head, makes parts of the rest, and returns the tails."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -13,16 +14,20 @@ import struct
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import luff
 import pytest
 from bucket_copies import contents, copy_of
 from luff import errors
+from luff.remote import _mirror_note, _spool
+from luff.remote._cache import Cache
 from luff.remote._client import ask, connect, fetcher_root, open_run
 from luff.remote._errors import Unreachable
 from luff.remote._fetcher import Fetcher
 from luff.remote._files import stream_of
+from luff.remote._spool import Spool
 from luff.remote._store import open_store
 from luff.remote._uploader import Uploader
 
@@ -91,6 +96,46 @@ def test_a_run_whose_bucket_hangs_holds_up_no_other_that_needs_room(run, tmp_pat
     cache.evict()
     assert not cache.holds(spool, file, 0)
     assert Path(spool.folder, file.path).read_bytes() == bytes(len(payload))
+
+
+def test_of_a_copy_that_rules_judge_only_what_changed_is_written(run, store, tmp_path, monkeypatch):
+    run.append("w0000/m-000001.lfm", b"rows")
+    run.append("w0000/d-000001.lfd", b"values")
+    uploader = Uploader(run, store)
+    uploader.begin()
+    uploader.flush()
+    spool = Spool(
+        str(tmp_path / "copy"), f"{store.url}/{run.run_id}", store, run.run_id, "/socket",
+        Cache(1 << 20), ThreadPoolExecutor(2), judged_here=True,
+    )  # fmt: skip
+    spool.open()
+    mirror, rows = tmp_path / "copy/mirror.json", tmp_path / "copy/w0000/m-000001.lfm"
+
+    def flushed(state="live"):
+        run.append("w0000/m-000001.lfm", b", more")
+        uploader.flush(state)
+        before = mirror.stat().st_ino
+        assert spool.refresh()
+        assert rows.read_bytes() == (run.path / "w0000/m-000001.lfm").read_bytes()
+        return mirror.stat().st_ino != before
+
+    monkeypatch.setattr(_mirror_note, "_TELL_NS", 1 << 60)
+    assert not spool.refresh()
+    assert not flushed()  # but for times and counts it says the same
+    monkeypatch.setattr(_mirror_note, "_TELL_NS", 1)
+    assert flushed()
+    monkeypatch.setattr(_mirror_note, "_TELL_NS", 1 << 60)
+    run.append("w0001/m-000001.lfm", b"of another worker")
+    assert flushed()
+    spool._note._times = [
+        spool.heads.hosts[0].manifest.host_unix_ns + (1 << 61)
+    ]  # of a clock that was set back since
+    assert flushed()
+    rows.unlink()
+    monkeypatch.setattr(_spool, "_CHECK_S", 0.0)
+    assert not flushed()  # what somebody removed comes back
+    assert flushed("ended")
+    assert json.loads(mirror.read_text())["ended"]
 
 
 def test_a_copy_that_cannot_be_written_is_explained(run, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Run
-from luff.remote import _commits, _judge, _judged_run, _spool
+from luff.remote import _commits, _judge, _judge_folder, _judged_run, _spool
 from luff.remote._checkpoint import get_checkpoint
 from luff.remote._commits import Ledger, read_commit
 from luff.remote._errors import Refused, Unreachable
@@ -105,6 +105,7 @@ def test_a_live_run_is_copied_followed_committed_and_left(beside, job, store):
     run.append("w0000/m-000001.lfm", b", more")
     uploader.flush()
     wait_for(lambda: rows.read_bytes() == b"rows of the run, more")
+    wait_for(lambda: {"news": [run.run_id]} in one.told)
     one.ask(run, do="commit", lines=[LINE])
     wait_for(lambda: one.of(run, act=True))
     assert one.of(run, act=True) == [{"run": run.run_id, "lines": [LINE], "number": 1, "act": True}]
@@ -211,7 +212,9 @@ def test_looks_at_many_runs_take_a_share_of_a_core_and_few_are_looked_at_at_once
     for run in runs:
         run.state, run.heads, run.looked_at = "open", (("u0000", "new"),), 100.0
 
-    judge._look_cpu_s = 0.001
+    judge._look_cpu_s = 0.0004  # as measured: runs that upload every 2 s are looked at as often
+    assert judge._pace_of(500) == pytest.approx(1.0)
+    judge._look_cpu_s = 0.002
     assert runs[0].is_due(100.2, judge._pace_of(10))
     pace = judge._pace_of(500)
     assert pace == _judge._LONGEST_PACE_S  # what was flushed is judged in time
@@ -432,7 +435,7 @@ def test_a_shard_has_its_runs_and_two_with_one_state_are_refused(beside, job, ba
         digit = int(run.run_id[0], 16) % 2
         wait_for(parts[digit].copy(run).exists)
         assert not parts[1 - digit].copy(run).exists()
-    monkeypatch.setattr(_judge, "_LOCK_S", 0.1)
+    monkeypatch.setattr(_judge_folder, "_LOCK_S", 0.1)
     with pytest.raises(Refused, match="another luff watch"):
         Judge(base, str(tmp_path / "part0"), (0, 2), False, print).start()
 
