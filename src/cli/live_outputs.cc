@@ -23,10 +23,11 @@ std::string Again(const std::string& run, const LiveOutput& output) {
   if (output.format == kOtlp)
     return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
   if (output.format == kSync)
-    return fmt::format("`luff sync {} {}{}{}` uploads what is missing", Escaped(run),
+    return fmt::format("`luff sync {} {}{}{}{}` uploads what is missing", Escaped(run),
                        Escaped(output.directory),
                        output.config.empty() ? "" : " --config " + Escaped(output.config),
-                       output.job.empty() ? "" : " --job '" + Escaped(output.job) + "'");
+                       output.job.empty() ? "" : " --job '" + Escaped(output.job) + "'",
+                       output.training > 1 ? fmt::format(" --training {}", output.training) : "");
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
 }
@@ -88,7 +89,7 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
       }
       process.argv = std::move(command).value();
       if (output.keep_local) process.argv.push_back(fmt::format("--keep-local={}", *output.keep_local));
-      if (!output.job.empty()) process.argv.push_back("--job=" + keys::JobIdOf(output.job));
+      if (!output.job.empty()) process.argv.push_back("--job=" + keys::JobIdOf(output.job, output.training));
       process.argv.insert(process.argv.end(),
                           {"--until-closed", "--config=" + output.config, "--", run, output.directory});
       process.environment = ThisCommand();
@@ -146,7 +147,7 @@ std::string LiveOutputs::Ended(pid_t pid, const ExitState& state) {
         "luff: the {} output has ended ({}); {}{}\n", child.output.format,
         state.signal != 0 ? fmt::format("signal {}", state.signal) : fmt::format("exit code {}", state.code),
         Again(run_, child.output),
-        silent ? "; until then this host and the others cannot agree upon a stop" : "");
+        silent ? "; until then this host and the others cannot agree upon anything" : "");
   }
   return "";
 }
