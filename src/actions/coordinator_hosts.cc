@@ -32,6 +32,7 @@ ActionRequest RequestOf(const HostMessage& proposal) {
                         .cause = proposal.cause};
   if (proposal.action == "stop") return request;
   auto body = proposal.body.empty() ? nlohmann::json::object() : TryParseJson(proposal.body);
+  body.erase("request");  // one of the other host's log
   body["action"] = request.id;
   body["name"] = "another host";
   request.body = JsonText(body);

@@ -306,8 +306,10 @@ Result<std::uint64_t> HostLog::Send(HostMessage message) {
   message.instance = instance_;
   message.sequence = sent_ + 1;
   message.created_unix_ns = unix_ns_;
-  if (!says_why_ && message.kind == HostMessage::Kind::kPropose)
-    message.reason = "why stands on the host that has asked, since the run is encrypted", message.cause = "";
+  if (!says_why_ && message.kind == HostMessage::Kind::kPropose) {
+    message.reason = "why stands on the host that has asked, since the run is encrypted";
+    message.cause.clear();
+  }
   // What is no UTF-8 takes three bytes for one.
   if (message.reason.size() > kMaxMessageText / 3 - 1) {
     std::size_t end = kMaxMessageText / 3 - 1;

@@ -154,13 +154,13 @@ TEST_F(HostFolder, KeepsNoMoreThanAnyProposalHas) {
   FolderPost post(run_);
   post.Look();
   Write(run_ + "/hosts/begun", "0");
-  for (int number = 1; number <= 4'200; ++number)
+  for (int number = 1; number <= 1'600; ++number)
     Write(run_ + "/hosts/in/" + fmt::format("{:06d}", number) + ".json", "x");
   std::size_t taken = 0;
-  while (taken < 4'200) taken += post.Take().size();
+  while (taken < 1'600) taken += post.Take().size();
   std::size_t kept = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(run_ + "/hosts/kept")) ++kept;
-  EXPECT_LT(kept, 4'097U);
+  EXPECT_LT(kept, 1'501U);
 }
 
 TEST_F(HostFolder, HasNothingOfAnEarlierSupervisor) {

@@ -33,7 +33,7 @@ bool FolderPost::TakeBack(std::uint64_t sequence) { return store::TakeBackHostMe
 
 std::vector<std::string> FolderPost::Take() {
   // Not as many come of one proposal; who goes on without the first of them is of no use, and ends.
-  constexpr std::uint64_t kMostKept = 4'096;
+  constexpr std::uint64_t kMostKept = 1'500;
   std::vector<std::string> messages;
   while (reaches() && messages.size() < kAtOnce) {
     auto message = store::TakeHostMessage(run_, next_);

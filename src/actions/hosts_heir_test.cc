@@ -2,7 +2,7 @@
 #include <string>
 #include <utility>
 
-#include "actions/hosts_simulation.h"
+#include "actions/hosts_testing.h"
 #include "base/format.h"
 
 namespace luff::actions::hosts_test {

@@ -28,8 +28,7 @@ constexpr double kGraceS = 5;  // a notifier that exceeds its own limit by this 
 constexpr const char* kNotAllHere =
     "the job has ranks on other hosts, and nobody speaks to these for this run, so a stop would leave them "
     "waiting, and a correction would part them; end it by its launcher, or remove the folder 'hosts' of the "
-    "run if all its ranks are "
-    "here";
+    "run if all its ranks are here";
 
 double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -486,9 +485,11 @@ void Runner::HearCoordinator() {
       case What::kCommitted:
         line.event = "committed";
         committed_.insert(line.id);
-        if (news.request.elsewhere && !stop && !news.request.finding.empty() &&
-            elsewhere_.size() < kMostElsewhere)
-          elsewhere_[{line.kind, news.request.cause}] = news.train_step;
+        if (news.request.elsewhere && !stop && !news.request.finding.empty()) {
+          const std::pair key{line.kind, news.request.cause};
+          if (elsewhere_.size() < kMostElsewhere || elsewhere_.contains(key))
+            elsewhere_[key] = news.train_step;
+        }
         if (news.request.elsewhere && stop) {
           stop_finding_ = {};
           stop_asked_ = "on another host of the job: " + news.request.reason;

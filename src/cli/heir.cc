@@ -85,17 +85,16 @@ Heir::Heir(std::string run, std::string job, std::string instance, actions::Stop
       instance_(std::move(instance)),
       stop_(stop) {}
 
-void Heir::Follow(const std::optional<actions::Coordinator::Bequest>& bequest) {
-  if (!bequest) return Dismiss();
-  if (bequest->followed == followed_) return;  // also if it has died meanwhile
+Status Heir::Follow(const std::optional<actions::Coordinator::Bequest>& bequest) {
+  if (bequest && bequest->followed == followed_) return Status::Ok();  // also if it has died meanwhile
   Dismiss();
-  Start(*bequest);
+  return bequest ? Start(*bequest) : Status::Ok();
 }
 
-void Heir::Start(const actions::Coordinator::Bequest& bequest) {
+Status Heir::Start(const actions::Coordinator::Bequest& bequest) {
   followed_ = bequest.followed;
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return;  // then there is none: the window is as wide as our life is long
+  if (pipe2(ends, O_CLOEXEC) != 0) return IoError("no pipe can be made");
   const OwnedFd read_end(ends[0]);
   pipe_ = OwnedFd(ends[1]);
   const OwnedFd nowhere(open("/dev/null", O_WRONLY | O_CLOEXEC));
@@ -106,10 +105,9 @@ void Heir::Start(const actions::Coordinator::Bequest& bequest) {
   process.stdin_fd = read_end.get();
   process.stdout_fd = nowhere.get();
   const Result<pid_t> started = StartProcess(process);
-  if (started.ok())
-    living_.push_back(*started);
-  else
-    pipe_ = OwnedFd();
+  if (!started.ok()) return pipe_ = OwnedFd(), started.status();
+  living_.push_back(*started);
+  return Status::Ok();
 }
 
 void Heir::Dismiss() noexcept {

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/owned_fd.h"
 #include "luff/actions/coordinator.h"
 #include "luff/base/process.h"
+#include "luff/base/status.h"
 
 namespace luff::cli {
 
@@ -19,8 +21,9 @@ class Heir {
  public:
   /// `job`, `instance`: as the messages of this host have them.
   Heir(std::string run, std::string job, std::string instance, actions::StopSettings stop);
-  /// Starts and ends it as the bequest wants. Call it after each turn of the coordinator.
-  void Follow(const std::optional<actions::Coordinator::Bequest>& bequest);
+  /// Starts and ends it as the bequest wants. Call it after each turn of the coordinator. Errors: kIo,
+  /// kResourceExhausted, once for each bequest, if there is none.
+  [[nodiscard]] Status Follow(const std::optional<actions::Coordinator::Bequest>& bequest);
   [[nodiscard]] bool Owns(pid_t pid) const noexcept;
   /// Takes the end of the process.
   void Ended(pid_t pid) noexcept;
@@ -29,7 +32,7 @@ class Heir {
   Heir& operator=(const Heir&) = delete;
 
  private:
-  void Start(const actions::Coordinator::Bequest& bequest);
+  Status Start(const actions::Coordinator::Bequest& bequest);
   void Dismiss() noexcept;
 
   const std::string run_, job_, instance_;

@@ -23,11 +23,11 @@ std::string Again(const std::string& run, const LiveOutput& output) {
   if (output.format == kOtlp)
     return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
   if (output.format == kSync)
-    return fmt::format("`luff sync {} {}{}{}{}` uploads what is missing", Escaped(run),
-                       Escaped(output.directory),
-                       output.config.empty() ? "" : " --config " + Escaped(output.config),
-                       output.job.empty() ? "" : " --job '" + Escaped(output.job) + "'",
-                       output.training > 1 ? fmt::format(" --training {}", output.training) : "");
+    return fmt::format(
+        "`luff sync {} {}{}{}{}` uploads what is missing", Escaped(run), Escaped(output.directory),
+        output.config.empty() ? "" : " --config " + Escaped(output.config),
+        output.job.empty() ? "" : " --job '" + Escaped(output.job) + "'",
+        output.job.empty() || output.training == 1 ? "" : fmt::format(" --training {}", output.training));
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
 }

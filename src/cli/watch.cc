@@ -230,7 +230,10 @@ void Watch::Act() {
     world = trial_->world_size();
   }
   const auto signal = runner_.Poll(job_.Now(), train_step(), world, workers, acks);
-  if (heir_) heir_->Follow(runner_.coordinator().bequest());
+  if (heir_) {
+    if (const Status has = heir_->Follow(ended() ? std::nullopt : runner_.coordinator().bequest()); !has.ok())
+      job_.Say(fmt::format("luff: if this process dies now, nobody obeys in its place: {}\n", has.message()));
+  }
   for (const std::string& line : runner_.TakeSayings()) job_.Say(line);
   if (signal == actions::Coordinator::Signal::kNone) return;
   job_.Say(fmt::format("luff: {}\n", runner_.coordinator().remark()));

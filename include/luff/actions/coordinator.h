@@ -57,6 +57,7 @@ struct ActionRequest {
 
 /// The outcome of a request.
 struct ActionNews {
+  /// kElsewhere: another host does it, for the same cause.
   enum class What : std::uint8_t {
     kProposed,
     kCommitted,
@@ -69,8 +70,7 @@ struct ActionNews {
   What what = What::kProposed;
   ActionRequest request;
   std::int64_t train_step = -1;
-  std::string
-      detail;  // kAborted, kRefused, kFailed: why; kElsewhere: another host does it for the same cause
+  std::string detail;  // kAborted, kRefused, kFailed: why
 };
 
 /// Makes decisions. Never waits, and never touches a process or a clock itself. Handles one proposal at a

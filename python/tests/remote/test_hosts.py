@@ -293,10 +293,9 @@ dist.init_process_group("gloo")
 if os.environ["RANK"] not in os.environ.get("UNWILLING", ""):
     luff.corrections.accept(lower_lr=True)
 if os.environ.get("TRAININGS") == "2":  # another one comes first
-    torch.manual_seed(1)
     first = DistributedDataParallel(nn.Linear(4, 3))
     other = torch.optim.SGD(first.parameters(), lr=0.05)
-    for step in range(3):
+    for step in range(150):
         other.zero_grad()
         nn.functional.cross_entropy(first(torch.randn(8, 4)), torch.randint(0, 3, (8,))).backward()
         other.step()
@@ -324,13 +323,15 @@ class TwoHosts:
 
     def __init__(self, luff, tmp_path, url, answer_s=50, wait_s=60, **variables):
         self.luff, self.base = luff, url
+        self.training = int(variables.get("TRAININGS", 1))
         self.key, hosts_key = tmp_path / "boss.key", tmp_path / "hosts.key"
         self.config = tmp_path / "luff.toml"
         lines = luff("keys", "new", self.key, "--id", "boss", "--may", "stop,lower_lr,capture").stdout
         lines += luff("keys", "new", hosts_key, "--id", "hosts", "--may", "host").stdout
         patience = f"[stop]\nanswer_s = 60\nhosts_answer_s = {answer_s}\nhosts_wait_s = {wait_s}\n"
         self.config.write_text(f'{patience}[control]\nhost_key = "hosts.key"\n{lines}')
-        self.job = hashlib.blake2b(b"luff-job-v1\ntwo", digest_size=16).hexdigest()
+        name = b"luff-job-v1\ntwo" + (b"\n%d" % self.training if self.training > 1 else b"")
+        self.job = hashlib.blake2b(name, digest_size=16).hexdigest()
         (tmp_path / "rank.py").write_text(RANK)
         self.logs = [tmp_path / f"stderr{rank}" for rank in range(2)]
         self.outs = [tmp_path / f"stdout{rank}" for rank in range(2)]
@@ -352,11 +353,16 @@ class TwoHosts:
 
     def begin(self):
         """Waits until both train, and the bucket tells whose requests count."""
-        self.wait(lambda: all("this run is" in self.err(rank) for rank in range(2)), "no URL")
+        if self.training > 1:
+            told = f"training {self.training} of the job has a run of its own: "
+            self.wait(lambda: all(told in self.err(rank) for rank in range(2)), "no other training")
+            self.runs = [Path(self.err(rank).split(told)[1].splitlines()[0]) for rank in range(2)]
         self.wait(lambda: all((run / "hosts/begun").exists() for run in self.runs), "no log of the hosts")
-        self.urls = [
-            next(w for w in self.err(rank).split() if w.startswith(self.base + "/")) for rank in range(2)
-        ]
+        ids = [json.loads((run / "run.json").read_text())["run_id"] for run in self.runs]
+        self.urls = [f"{self.base}/{run_id}" for run_id in ids]
+        self.wait(
+            lambda: all(f"this run is {self.urls[rank]} " in self.err(rank) for rank in range(2)), "no URL"
+        )
         self.wait(lambda: all(self.steps(rank) > 3 for rank in range(2)), "no steps")
         check = ("keys", "check", "--run", self.urls[0], "--json")
         self.wait(lambda: json.loads(self.luff(*check).stdout)["known"], "no keys in the bucket")
@@ -429,6 +435,7 @@ def test_a_stop_that_is_asked_for_once_stops_both_hosts_after_the_same_step(luff
 SLOWER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("s3", "rgw", "gs", "az")]
 
 
+@pytest.mark.thorough  # `actions_test` has it, too
 @pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
 @pytest.mark.parametrize("hosts", [{"answer_s": 4}], indirect=True)
 def test_with_a_host_whose_supervisor_was_killed_nothing_is_stopped(luff, hosts):
@@ -522,21 +529,25 @@ def rates(hosts, rank):
 
 
 @pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
-def test_a_rate_is_lowered_and_more_is_recorded_on_both_hosts_after_the_same_step(luff, hosts):
-    done = luff("request", "lower_lr", hosts.urls[0], "--factor", 0.5, "--key", hosts.key, "--json", "--wait-s", 120)
+@pytest.mark.parametrize("hosts", [{"TRAININGS": "2"}], indirect=True)
+def test_a_second_training_is_corrected_and_recorded_on_both_hosts_after_the_same_step(luff, hosts):
+    done = luff(
+        "request", "lower_lr", hosts.urls[0], "--factor", 0.5, "--key", hosts.key, "--json", "--wait-s", 120
+    )
     step = json.loads(done.stdout)["train_step"]
     hosts.wait(lambda: all(0.025 in rates(hosts, rank) for rank in range(2)))
     assert rates(hosts, 0) == rates(hosts, 1) == {0.05: 0, 0.025: step}
     (asked,) = [r for r in hosts.records(1) if r["kind"] == "lower_lr" and r["phase"] == "propose"]
     assert asked["body"]["factor"] == 0.5
-    done = luff("request", "capture", hosts.urls[1], "--include", "weight", "--for-steps", 5, "--key", hosts.key, "--json",
-                "--wait-s", 120)  # fmt: skip
+    more = ("--include", "weight", "--for-steps", 5)
+    done = luff("request", "capture", hosts.urls[1], *more, "--key", hosts.key, "--json", "--wait-s", 120)
     step = json.loads(done.stdout)["train_step"]
     for rank in range(2):
         (asked,) = [r for r in hosts.records(rank) if r["kind"] == "capture" and r["phase"] == "commit"]
         assert asked["train_step"] == step
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
 @pytest.mark.parametrize("hosts", [{"UNWILLING": "1"}], indirect=True)
 def test_a_rate_that_one_host_cannot_lower_is_lowered_on_none(luff, hosts):
