@@ -40,15 +40,16 @@ bool Coordinator::Request(ActionRequest request) {
   if (stopping_) return false;
   if (request.kind == "stop") {
     stopping_ = true;
-    waiting_.clear();               // actions that are not proposed yet are pointless now
-    if (state_ == State::kHosts) {  // another host wants one, too
+    waiting_.clear();  // actions that are not proposed yet are pointless now
+    if (state_ == State::kHosts && current_.kind == "stop") {  // another host wants one, too
       current_ = std::move(request);
       own_ = true;
       proposals_ = 0;
       if (proposal_ != 0) Tell(ActionNews::What::kProposed);
       return true;
     }
-    if (state_ == State::kWanted) state_ = State::kIdle;
+    const bool unsaid = state_ == State::kHosts && followed_.empty() && offer_ == 0;
+    if (state_ == State::kWanted || unsaid) state_ = State::kIdle;
   } else {
     const auto same = [&](const ActionRequest& other) { return other.id == request.id; };
     if (waiting_.size() >= kMaxWaiting || std::any_of(waiting_.begin(), waiting_.end(), same) ||
@@ -91,7 +92,7 @@ Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
   switch (state_) {
     case State::kIdle: return Signal::kNone;
     case State::kWanted:
-      if (hosts_ != nullptr && current_.kind == "stop") {
+      if (hosts_ != nullptr) {
         own_ = true;
         wanted_ns_ = -1;
         state_ = State::kHosts;
@@ -131,7 +132,7 @@ Coordinator::Answers Coordinator::Count(std::uint32_t world, std::span<const que
                                         Acks acks, std::string* why) {
   const bool stop = current_.kind == "stop";
   Answers answers = Answers::kAll;
-  if (!stop && workers.size() < world) {
+  if (!stop && state_ != State::kHosts && workers.size() < world) {
     answers = Answers::kOpen;
     *why = fmt::format("only {} of {} ranks are watched", workers.size(), world);
   }
@@ -242,7 +243,9 @@ void Coordinator::CarryingOut(std::int64_t now_ns, std::span<const query::Worker
       default: break;  // the worker ended before the proposal
     }
   }
-  const double patience = stopping_ ? std::min(settings_.answer_s, settings_.leave_s) : settings_.leave_s;
+  const bool others_wait = hosts_ != nullptr && hosts_->open() != nullptr;
+  const double patience =
+      stopping_ || others_wait ? std::min(settings_.answer_s, settings_.leave_s) : settings_.leave_s;
   const bool over = Seconds(committed_ns_, now_ns) >= patience;
   const bool waits = std::any_of(workers.begin(), workers.end(), [&](const query::WorkerInfo& worker) {
     return Lives(worker) && std::find(silent.begin(), silent.end(), worker.worker) != silent.end();

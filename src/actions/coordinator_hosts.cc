@@ -1,10 +1,15 @@
-// A stop that the supervisors of several hosts agree upon. Each of them does the same: it proposes to its own
-// workers what stands open in the hosts' log, answers there once all of them have, and obeys the first
-// decision there. Who has proposed decides commit, when every rank has consented; anybody decides abort.
+// What the supervisors of several hosts agree upon: a stop, or another action. Each of them does the same: it
+// proposes to its own workers what stands open in the hosts' log, answers there once all of them have, and
+// obeys the first decision there. Who has proposed decides commit, when every rank has consented; anybody
+// decides abort.
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
+#include "base/json.h"
 #include "luff/actions/coordinator.h"
+#include "luff/actions/requests.h"
 #include "luff/rules/finding.h"
 
 namespace luff::actions {
@@ -14,13 +19,39 @@ constexpr double kLongerS = 3;  // than who has proposed, waits who decides abor
 constexpr double kSettleS = 1, kGoesOnS = 60;
 constexpr const char* kNoBucket = "the bucket does not answer, so the other hosts cannot be asked";
 
+/// True for what changes no results: ranks that do it and ranks that do not go on together.
+bool IsHarmless(const std::string& kind) { return kind == "capture" || kind == "trace"; }
+
 ActionRequest RequestOf(const HostMessage& proposal) {
-  return {.kind = "stop",
-          .id = rules::FindingId("hosts", proposal.id(), "", 0),
-          .reason = proposal.reason,
-          .finding = proposal.finding,
-          .body = "",
-          .elsewhere = true};
+  ActionRequest request{.kind = proposal.action,
+                        .id = rules::FindingId("hosts", proposal.id(), "", 0),
+                        .reason = proposal.reason,
+                        .finding = proposal.finding,
+                        .body = "",
+                        .elsewhere = true,
+                        .cause = proposal.cause};
+  if (proposal.action == "stop") return request;
+  auto body = proposal.body.empty() ? nlohmann::json::object() : TryParseJson(proposal.body);
+  body.erase("request");  // one of the other host's log
+  body["action"] = request.id;
+  body["name"] = "another host";
+  request.body = JsonText(body);
+  return request;
+}
+
+/// What other hosts have to know of the body of a proposal.
+std::string BodyFor(const ActionRequest& request) {
+  auto body = TryParseJson(request.body);
+  if (request.kind == "stop" || !body.is_object()) return "";
+  for (const char* own : {"action", "name", "request"}) body.erase(own);
+  return body.empty() ? "" : JsonText(body);
+}
+
+Status CheckBodyOf(const ActionRequest& request) {
+  Asked asked;
+  asked.action = request.kind;
+  asked.arguments = request.body;
+  return CheckRequest(asked);
 }
 
 double Since(std::int64_t from_ns, std::int64_t to_ns) { return static_cast<double>(to_ns - from_ns) / 1e9; }
@@ -28,17 +59,30 @@ double Since(std::int64_t from_ns, std::int64_t to_ns) { return static_cast<doub
 }  // namespace
 
 void Coordinator::Follow(const HostMessage& proposal, std::int64_t now_ns) {
-  if (state_ == State::kWanted && current_.kind != "stop") waiting_.push_front(std::move(current_));
-  if (state_ != State::kHosts) own_ = state_ == State::kWanted && current_.kind == "stop";
+  const bool ours = proposal.instance == hosts_->instance();
+  const bool offered = ours && offer_ == proposal.sequence;
+  const bool wanted = state_ == State::kWanted || (state_ == State::kHosts && own_);
+  // One stop is as good as another.
+  own_ = wanted &&
+         ((offered && current_.id == offered_) || (current_.kind == "stop" && proposal.action == "stop"));
   if (!own_) {
-    current_ = RequestOf(proposal);
-    proposals_ = 0;
+    if (wanted) waiting_.push_front(std::move(current_));
+    const auto at = std::ranges::find(waiting_, offered ? offered_ : "", &ActionRequest::id);
+    own_ = offered && at != waiting_.end();
+    if (own_) {
+      current_ = std::move(*at);
+      waiting_.erase(at);
+    } else {
+      current_ = RequestOf(proposal);
+    }
+    proposals_ = own_ ? 1 : 0;
   }
+  hosts_->Hold(true);
   state_ = State::kHosts;
   followed_ = proposal.id();
   followed_ns_ = now_ns;
   proposed_step_ = proposal.train_step;
-  if (proposal.instance == hosts_->instance()) offer_ = 0;  // it has arrived
+  if (ours) offer_ = 0;  // it has arrived
   proposal_ = answer_ = decision_ = 0;
   agreed_ = commits_ = false;
   covered_ns_ = unwritten_ns_ = doubt_since_ns_ = doubt_ns_ = doubt_step_ = -1;
@@ -54,6 +98,9 @@ void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_liv
     const std::string id = fmt::format("{}-{}", hosts_->instance(), offer_);
     if (hosts_->DecisionOf(id, &why, &late) != HostLog::Decision::kOpen) {
       offer_ = 0;  // another host's came first, and is decided
+    } else if (stopping_ && current_.kind != "stop" && hosts_->TakeBack(offer_)) {
+      offer_ = 0;
+      return GiveUp("the job is being stopped");
     } else if (overdue && hosts_->TakeBack(offer_)) {
       offer_ = 0;
       return GiveUp(kNoBucket);
@@ -69,12 +116,21 @@ void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_liv
   }
   HostMessage proposal;
   proposal.kind = HostMessage::Kind::kPropose;
+  proposal.action = current_.kind;
+  proposal.cause = current_.cause;
+  proposal.body = BodyFor(current_);
+  if (!hosts_->says_why() && IsHarmless(current_.kind))
+    return GiveUp("the run is encrypted, and what to record would stand in the bucket for all to read");
+  if (proposal.body.size() > kMaxHostBody)
+    return GiveUp(fmt::format(
+        "what is asked for has more than {} bytes, which no message to the other hosts holds", kMaxHostBody));
   proposal.train_step = StepAhead(std::max(furthest, reached_), settings_.hosts_lead_s);
   proposal.reason = current_.reason;
   proposal.finding = current_.finding;
   const auto sent = hosts_->Send(std::move(proposal));
   if (sent.ok()) {
     offer_ = *sent;
+    offered_ = current_.id;
     wanted_ns_ = now_ns;
     ++proposals_;
   } else if (overdue) {
@@ -82,17 +138,81 @@ void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_liv
   }
 }
 
-Coordinator::Signal Coordinator::CommittedLate(std::int64_t now_ns) {
-  const std::optional<HostMessage> proposal = hosts_->TakeLateCommit();
-  if (!proposal || state_ > State::kHosts) return Signal::kNone;
-  current_ = RequestOf(*proposal);
-  proposed_step_ = proposal->train_step;
+std::optional<Coordinator::Bequest> Coordinator::bequest() const {
+  if (state_ != State::kHosts || followed_.empty() || proposal_ == 0 || (answer_ != 0 && !agreed_)) return {};
+  return Bequest{followed_, proposal_};
+}
+
+void Coordinator::Inherit(const Bequest& bequest, const store::ControlRecord& asked, std::int64_t now_ns) {
+  const auto body = TryParseJson(asked.body);
+  current_ = {.kind = asked.kind,
+              .id = body.is_object() ? TextMember(body, "action") : "",
+              .reason = asked.reason,
+              .finding = asked.finding,
+              .body = asked.body,
+              .elsewhere = true};
+  state_ = State::kHosts;
+  own_ = false;
+  inherited_ = true;
+  followed_ = bequest.followed;
+  followed_ns_ = now_ns;
+  proposal_ = bequest.proposal;
+  proposed_step_ = asked.train_step;
+  answer_ = decision_ = 1;  // neither is given here
+  hosts_->Hold(true);
+}
+
+void Coordinator::Unfollow() {
+  followed_.clear();
+  inherited_ = false;
+  hosts_->Hold(false);
+}
+
+Coordinator::Signal Coordinator::Apart(std::int64_t now_ns, const std::string& why) {
+  const std::string what =
+      fmt::format("all hosts of the job have agreed upon {}{} after step {}, and {}",
+                  current_.kind == "stop" ? "a " : "", current_.kind, proposed_step_, why);
+  if (IsHarmless(current_.kind)) return End(ActionNews::What::kFailed, what), Signal::kNone;
+  if (current_.kind != "stop") {
+    // From now on ranks train on different terms. That is worth nothing, and nobody would see it.
+    Tell(ActionNews::What::kFailed, what);
+    current_ = {.kind = "stop",
+                .id = rules::FindingId("hosts", current_.id, "apart", 0),
+                .reason = what,
+                .finding = current_.finding,
+                .body = "",
+                .elsewhere = true};
+  }
   stopping_ = true;
   waiting_.clear();
-  followed_.clear();
-  return Terminate(now_ns, fmt::format("all hosts of the job have agreed to stop after step {}, and this was "
-                                       "known here only after the ranks here had gone on",
-                                       proposed_step_));
+  return Terminate(now_ns, what);
+}
+
+Coordinator::Signal Coordinator::CommittedLate(std::int64_t now_ns) {
+  const std::optional<HostMessage> proposal = hosts_->TakeLateCommit();
+  const bool leaves = state_ == State::kCommitted && current_.kind == "stop";
+  if (!proposal || leaves || state_ >= State::kTerminating) return Signal::kNone;
+  constexpr const char* kLate = "this was known here only after the ranks here had gone on";
+  if (IsHarmless(proposal->action)) {
+    news_.push_back({ActionNews::What::kFailed, RequestOf(*proposal), proposal->train_step, kLate});
+    return Signal::kNone;
+  }
+  current_ = RequestOf(*proposal);
+  proposed_step_ = proposal->train_step;
+  Unfollow();
+  return Apart(now_ns, kLate);
+}
+
+/// Another host has asked for the same about the same: what is asked for here is done with.
+void Coordinator::Withdraw() {
+  const auto same = [&](const ActionRequest& other) {
+    return other.kind == current_.kind && !other.cause.empty() && !current_.finding.empty() &&
+           (current_.cause.empty() || other.cause == current_.cause);
+  };
+  for (const ActionRequest& request : waiting_) {
+    if (same(request)) news_.push_back({ActionNews::What::kElsewhere, request, proposed_step_, ""});
+  }
+  std::erase_if(waiting_, same);
 }
 
 Coordinator::Signal Coordinator::AcrossHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest,
@@ -123,9 +243,12 @@ void Coordinator::AnswerHosts(std::int64_t now_ns, std::uint32_t world, std::int
   answer.train_step = furthest + 1;
   answer.world = world;
   answer.verdict = HostMessage::Verdict::kLate;
-  if (proposal_ == 0 && furthest + 1 < proposed_step_) {
+  if (const Status good = CheckBodyOf(current_); !own_ && !good.ok()) {
+    answer.verdict = HostMessage::Verdict::kRefused;
+    answer.reason = fmt::format("a host cannot do it: {}", good.message());
+  } else if (proposal_ == 0 && furthest + 1 < proposed_step_) {
     store::ControlRecord record;
-    record.kind = "stop";
+    record.kind = current_.kind;
     record.phase = "propose";
     record.train_step = proposed_step_;
     record.deadline_s = settings_.hosts_wait_s;
@@ -157,8 +280,11 @@ void Coordinator::AnswerHosts(std::int64_t now_ns, std::uint32_t world, std::int
         answer.verdict = HostMessage::Verdict::kRefused;
         answer.reason = why;
         break;
-      case Answers::kLate:
-      case Answers::kRefused: break;
+      case Answers::kRefused:
+        answer.verdict = HostMessage::Verdict::kRefused;
+        answer.reason = why;
+        break;
+      case Answers::kLate: break;
     }
   }
   if (answer.verdict == HostMessage::Verdict::kAccepted && answer.ranks.size() >= world) {
@@ -225,20 +351,20 @@ Coordinator::Signal Coordinator::HostsCommitted(std::int64_t now_ns) {
     if (unwritten_ns_ < 0) unwritten_ns_ = now_ns;
     if (Since(unwritten_ns_, now_ns) < settings_.answer_s) return Signal::kNone;
   }
-  stopping_ = true;
-  waiting_.clear();
-  followed_.clear();
-  if (counts.ok() && counts->phase == "commit") {
+  Unfollow();
+  if (!counts.ok()) return Apart(now_ns, "this could not be written into the run");
+  if (counts->phase != "commit") return Apart(now_ns, "a worker here had gone on before this was known here");
+  if (current_.kind == "stop") {
+    stopping_ = true;
+    waiting_.clear();
     Committed(now_ns);
     // The step may lie far ahead: call-backs have their time from there on.
     committed_ns_ += static_cast<std::int64_t>(settings_.hosts_wait_s * 1e9);
-    return Signal::kNone;
+  } else {
+    if (current_.elsewhere) Withdraw();
+    Committed(now_ns);
   }
-  // The other hosts stop: their ranks will answer no more.
-  return Terminate(
-      now_ns, fmt::format("all hosts of the job have agreed to stop after step {}, and {}", proposed_step_,
-                          counts.ok() ? "a worker here had gone on before this was known here"
-                                      : "this could not be written into the run"));
+  return Signal::kNone;
 }
 
 void Coordinator::HostsAborted(const std::string& why, bool late) {
@@ -246,18 +372,21 @@ void Coordinator::HostsAborted(const std::string& why, bool late) {
   // themselves.
   if (proposal_ != 0) static_cast<void>(Decide("abort"));
   const bool ours = followed_.starts_with(hosts_->instance());
-  followed_.clear();
+  Unfollow();
   wanted_ns_ = -1;
   if (!own_) return End(late ? ActionNews::What::kAborted : ActionNews::What::kRefused, why);
   Tell(ActionNews::What::kAborted, why);
   proposal_ = 0;
-  if (ours && (!late || proposals_ >= settings_.proposals)) GiveUp(why);
+  const bool enough = proposals_ >= settings_.proposals || (stopping_ && current_.kind != "stop");
+  if (ours && (!late || enough)) GiveUp(why);
 }
 
 void Coordinator::GiveUp(const std::string& why) {
-  stopping_ = false;
+  const bool stop = current_.kind == "stop";
+  if (stop) stopping_ = false;
   wanted_ns_ = -1;
-  End(ActionNews::What::kRefused, why + "; no host stops");
+  End(ActionNews::What::kRefused,
+      hosts_->doubts() ? why : fmt::format("{}; no host {}", why, stop ? "stops" : "does it"));
 }
 
 Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthest,
@@ -274,7 +403,9 @@ Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthes
     abort.reason = kNoBucket;
     static_cast<void>(hosts_->Send(std::move(abort)));  // else the others find it by their own time
   }
-  if (!agreed_ || own_commit || hosts_->TakeBack(answer_)) {
+  const bool unheard = inherited_ ? hosts_->TakeBack(answer_) && !hosts_->consented()
+                                  : !agreed_ || own_commit || hosts_->TakeBack(answer_);
+  if (unheard) {
     hosts_->Forget(kNoBucket);
     return Signal::kNone;  // the next turn finds the abort
   }
@@ -284,6 +415,11 @@ Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthes
   for (const query::WorkerInfo& worker : workers) step = std::max(step, worker.last_global_step);
   if (furthest + 1 < proposed_step_) return Signal::kNone;
   if (doubt_since_ns_ < 0) doubt_since_ns_ = now_ns;
+  if (current_.kind != "stop") {  // others do not leave by it, so steps tell nothing
+    if (Since(doubt_since_ns_, now_ns) >= settings_.hosts_wait_s)
+      hosts_->Forget("what the other hosts have decided cannot be read", true);
+    return Signal::kNone;
+  }
   if (doubt_ns_ < 0 || step > doubt_step_) {
     // Some steps can be finished without the others, where gradients are accumulated; not for a minute.
     const bool goes_on = doubt_ns_ >= 0 && furthest >= proposed_step_ + 1 &&

@@ -12,13 +12,14 @@
 #include "base/hex_id.h"
 #include "base/json.h"
 #include "base/json_number.h"
+#include "luff/actions/requests.h"
 
 namespace luff::actions {
 namespace {
 
 using Said = nlohmann::json;
-constexpr std::size_t kMaxMessageBytes = 64 << 10, kMessageDepth = 8, kMaxMessageText = 4096,
-                      kMaxProposalId = 64, kMostDecided = 64;
+constexpr std::size_t kMaxMessageBytes = 64 << 10, kMessageDepth = 16, kMaxMessageText = 4096,
+                      kMaxProposalId = 64, kMaxCause = 256, kMostDecided = 64;
 constexpr std::int64_t kMostApartNs = 600'000'000'000;  // of two clocks, and of a proposal from now
 constexpr std::array<std::string_view, 4> kMessageKinds = {"propose", "answer", "commit", "abort"};
 constexpr std::array<std::string_view, 3> kVerdicts = {"accepted", "late", "refused"};
@@ -61,7 +62,9 @@ std::string HostMessageText(const HostMessage& message) {
   if (message.kind != HostMessage::Kind::kPropose) json["proposal"] = message.proposal;
   switch (message.kind) {
     case HostMessage::Kind::kPropose:
-      json["action"] = "stop";
+      json["action"] = message.action;
+      if (!message.body.empty()) json["body"] = TryParseJson(message.body);
+      if (!message.cause.empty()) json["cause"] = message.cause;
       json["train_step"] = message.train_step;
       json["finding"] = message.finding;
       break;
@@ -110,8 +113,19 @@ Result<HostMessage> ParseHostMessageUntrusted(std::string_view text) {
         message.train_step = WholeNumber<std::int64_t>(json, "train_step", -1);
         message.finding = BoundedText(json, "finding", kMaxMessageText);
         if (message.train_step < 0) return Corruption("a proposal of a host has no 'train_step'");
-        if (TextMember(json, "action") != "stop")
-          return Corruption("a proposal of a host is no stop, and this Luff knows nothing else");
+        message.action = TextMember(json, "action");
+        if (std::ranges::find(kRequestable, message.action) == std::end(kRequestable))
+          return Corruption(
+              "a proposal of a host is nothing that this Luff knows; give all hosts of the job the same "
+              "Luff");
+        message.cause = BoundedText(json, "cause", kMaxCause);
+        if (const auto body = json.find("body"); body != json.end()) {
+          if (!body->is_object()) return Corruption("the 'body' of a proposal of a host is no JSON object");
+          message.body = JsonText(*body);
+          if (message.body.size() > kMaxHostBody)
+            return Corruption(
+                fmt::format("the 'body' of a proposal of a host has more than {} bytes", kMaxHostBody));
+        }
         break;
       case HostMessage::Kind::kAnswer:
         message.verdict =
@@ -151,6 +165,12 @@ void HostLog::Look(std::int64_t unix_ns) {
   unix_ns_ = unix_ns;
   post_->Look();
   for (const std::string& object : post_->Take()) Hear(object, unix_ns);
+  if (!open_ && !held_) post_->Release();
+}
+
+bool HostLog::consented() const {
+  const auto own = answers_.find(instance_);
+  return own != answers_.end() && own->second.verdict == HostMessage::Verdict::kAccepted;
 }
 
 void HostLog::Hear(const std::string& object, std::int64_t unix_ns) {
@@ -191,9 +211,7 @@ void HostLog::Hear(const std::string& object, std::int64_t unix_ns) {
   } else if (message.instance != open_->instance) {
     return Refuse("a commit is not by the host that has proposed it");
   } else if (!unsure_) {
-    const auto own = answers_.find(instance_);
-    const bool ours = own != answers_.end() && own->second.verdict == HostMessage::Verdict::kAccepted &&
-                      std::ranges::find(message.agreed, instance_) != message.agreed.end();
+    const bool ours = consented() && std::ranges::find(message.agreed, instance_) != message.agreed.end();
     Decide(ours ? Decision::kCommit : Decision::kAbort,
            ours ? message.reason
                 : "the hosts have agreed without this one: does another job have the same name?",
@@ -288,8 +306,10 @@ Result<std::uint64_t> HostLog::Send(HostMessage message) {
   message.instance = instance_;
   message.sequence = sent_ + 1;
   message.created_unix_ns = unix_ns_;
-  if (!says_why_ && message.kind == HostMessage::Kind::kPropose)
+  if (!says_why_ && message.kind == HostMessage::Kind::kPropose) {
     message.reason = "why stands on the host that has asked, since the run is encrypted";
+    message.cause.clear();
+  }
   // What is no UTF-8 takes three bytes for one.
   if (message.reason.size() > kMaxMessageText / 3 - 1) {
     std::size_t end = kMaxMessageText / 3 - 1;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "actions/testing.h"
+#include "base/format.h"
 #include "luff/actions/host_log.h"
 #include "luff/actions/host_post.h"
 
@@ -44,6 +45,33 @@ TEST(HostMessages, AreReadAsTheyWereWritten) {
   commit.kind = HostMessage::Kind::kCommit;
   commit.agreed = {std::string(32, 'b'), std::string(32, 'd')};
   EXPECT_EQ(ParseHostMessageUntrusted(HostMessageText(commit))->agreed, commit.agreed);
+}
+
+TEST(HostMessages, HaveWhatTheActionNeeds) {
+  HostMessage propose;
+  propose.job = kJob;
+  propose.instance = std::string(32, 'b');
+  propose.sequence = 1;
+  propose.train_step = 40;
+  propose.action = "capture";
+  propose.cause = "LossSpike/up";
+  propose.body = R"({"collections":[{"include":["w"],"name":"x"}],"for_steps":5})";
+  const std::string text = HostMessageText(propose);
+  const auto read = ParseHostMessageUntrusted(text);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->action, "capture");
+  EXPECT_EQ(read->cause, propose.cause);
+  EXPECT_EQ(read->body, propose.body);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return std::string(ParseHostMessageUntrusted(changed).status().message());
+  };
+  EXPECT_NE(with("\"capture\"", "\"mark\"").find("give all hosts of the job the same Luff"),
+            std::string::npos);
+  EXPECT_NE(with(propose.body, "[1]").find("no JSON object"), std::string::npos);
+  EXPECT_NE(with("\"w\"", "\"" + std::string(kMaxHostBody, 'w') + "\"").find("more than"), std::string::npos);
+  EXPECT_NE(with("LossSpike", std::string(300, 'x')).find("'cause' has more than"), std::string::npos);
 }
 
 TEST(HostMessages, ThatLuffDoesNotWriteAreRefused) {
@@ -93,6 +121,46 @@ TEST_F(HostFolder, PassesMessagesOnInTheOrderOfTheLog) {
   Write(run_ + "/hosts/in/000007.json", std::string(100'000, 'x'));
   EXPECT_EQ(post.Take(), (std::vector<std::string>{"", "eight"}));  // too large to be a message
   EXPECT_TRUE(std::filesystem::is_empty(run_ + "/hosts/in"));
+}
+
+TEST_F(HostFolder, KeepsWhatIsNotCarriedOutForAnHeir) {
+  FolderPost post(run_);
+  post.Look();
+  Write(run_ + "/hosts/begun", "6");
+  Write(run_ + "/hosts/in/000007.json", "seven");
+  Write(run_ + "/hosts/in/000008.json", "eight");
+  EXPECT_EQ(post.Take().size(), 2U);
+  post.Release();
+  Write(run_ + "/hosts/in/000009.json", "nine");
+  Write(run_ + "/hosts/in/000010.json", std::string(100'000, 'x'));
+  EXPECT_EQ(post.Take().size(), 2U);
+  ASSERT_TRUE(post.Send(1, "one").ok());
+  ASSERT_TRUE(post.Send(2, "two").ok());
+  Write(run_ + "/hosts/in/000011.json", "eleven");
+
+  InheritedPost heir(run_);
+  EXPECT_EQ(heir.Take(), (std::vector<std::string>{"nine", "", "eleven"}));
+  EXPECT_FALSE(heir.Send(3, "three").ok());
+  std::filesystem::rename(run_ + "/hosts/out/000001.json", run_ + "/hosts/out/000001.sent");
+  EXPECT_FALSE(heir.TakeBack(0));  // one is on its way
+  EXPECT_FALSE(std::filesystem::exists(run_ + "/hosts/out/000002.json"));
+  std::filesystem::remove(run_ + "/hosts/out/000001.sent");
+  EXPECT_TRUE(heir.TakeBack(0));
+  Write(run_ + "/hosts/in/000012.json", "twelve");
+  EXPECT_EQ(heir.Take(), std::vector<std::string>{"twelve"});
+}
+
+TEST_F(HostFolder, KeepsNoMoreThanAnyProposalHas) {
+  FolderPost post(run_);
+  post.Look();
+  Write(run_ + "/hosts/begun", "0");
+  for (int number = 1; number <= 1'600; ++number)
+    Write(run_ + "/hosts/in/" + fmt::format("{:06d}", number) + ".json", "x");
+  std::size_t taken = 0;
+  while (taken < 1'600) taken += post.Take().size();
+  std::size_t kept = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(run_ + "/hosts/kept")) ++kept;
+  EXPECT_LT(kept, 1'501U);
 }
 
 TEST_F(HostFolder, HasNothingOfAnEarlierSupervisor) {

@@ -6,6 +6,11 @@
 #include "luff/store/host_folder.h"
 
 namespace luff::actions {
+namespace {
+
+constexpr std::size_t kAtOnce = 64;  // messages that are taken
+
+}  // namespace
 
 FolderPost::FolderPost(std::string run) : run_(std::move(run)) { store::ClearHostFolder(run_); }
 
@@ -27,11 +32,38 @@ Status FolderPost::Send(std::uint64_t sequence, const std::string& object) {
 bool FolderPost::TakeBack(std::uint64_t sequence) { return store::TakeBackHostMessage(run_, sequence); }
 
 std::vector<std::string> FolderPost::Take() {
-  constexpr std::size_t kAtOnce = 64;
+  // Not as many come of one proposal; who goes on without the first of them is of no use, and ends.
+  constexpr std::uint64_t kMostKept = 1'500;
   std::vector<std::string> messages;
   while (reaches() && messages.size() < kAtOnce) {
     auto message = store::TakeHostMessage(run_, next_);
     if (!message.ok()) break;  // none is there, or not now
+    messages.push_back(*std::move(message));
+    if (kept_ == 0) kept_ = next_;
+    ++next_;
+  }
+  if (kept_ != 0 && next_ - kept_ > kMostKept) Release();
+  return messages;
+}
+
+void FolderPost::Release() {
+  for (; kept_ != 0 && kept_ < next_; ++kept_) store::DropHostMessage(run_, kept_);
+  kept_ = 0;
+}
+
+Status InheritedPost::Send(std::uint64_t, const std::string&) {
+  return FailedPrecondition("the supervisor has died");
+}
+
+bool InheritedPost::TakeBack(std::uint64_t) { return store::TakeBackAllHostMessages(run_); }
+
+std::vector<std::string> InheritedPost::Take() {
+  std::vector<std::string> messages;
+  if (next_ == 0) next_ = store::FirstKeptHostMessage(run_);
+  while (next_ != 0 && messages.size() < kAtOnce) {
+    auto message = store::ReadKeptHostMessage(run_, next_);
+    if (!message.ok()) message = store::TakeHostMessage(run_, next_);
+    if (!message.ok()) break;
     messages.push_back(*std::move(message));
     ++next_;
   }

@@ -1,242 +1,11 @@
-// A stop that several hosts agree upon: in a simulation of their log, supervisors and ranks, where links
-// break, puts are repeated and supervisors die.
-#include <algorithm>
-#include <map>
-#include <memory>
-#include <optional>
-#include <random>
+// A stop that several hosts agree upon, by simulation.
 #include <string>
 #include <utility>
-#include <vector>
 
-#include <gtest/gtest.h>
-
-#include "luff/actions/coordinator.h"
-#include "luff/actions/host_log.h"
+#include "actions/hosts_testing.h"
 
 namespace luff::actions::hosts_test {
 namespace {
-
-constexpr std::int64_t kMs = 1'000'000, kTickMs = 100;
-constexpr std::int64_t kUnixNs = 1'800'000'000'000'000'000;
-const std::string kJob(32, 'a');
-
-/// "Signs" by a word in front.
-class WordSeal final : public HostSeal {
- public:
-  Result<std::string> Seal(const std::string& text) override { return "signed:" + text; }
-  Result<std::string> Open(std::string_view object, std::int64_t) override {
-    if (!object.starts_with("signed:")) return FailedPrecondition("it is not signed");
-    return std::string(object.substr(7));
-  }
-};
-
-std::string NewInstance() {
-  static int number = 0;
-  const std::string digits = std::to_string(++number);
-  return std::string(32 - digits.size(), '0') + digits;
-}
-
-/// The bucket.
-struct Bucket {
-  std::vector<std::string> log;
-  std::mt19937 random{1};
-  bool faults = false;
-  bool Happens(unsigned of_a_hundred) { return faults && random() % 100 < of_a_hundred; }
-};
-
-/// A host's upload: `Turn` is one look of it.
-class SimPost final : public HostPost {
- public:
-  explicit SimPost(Bucket* bucket) : bucket_(bucket), read_(bucket->log.size()) {}
-  void Turn() {
-    if (!up || bucket_->Happens(40)) return;
-    // One that was taken may stand in the log later, or twice.
-    for (const std::string& object : std::exchange(limbo_, {})) bucket_->log.push_back(object);
-    if (!out_.empty()) {
-      const std::string object = out_.begin()->second;
-      out_.erase(out_.begin());
-      if (bucket_->Happens(20)) {
-        limbo_.push_back(object);
-      } else {
-        bucket_->log.push_back(object);
-        if (bucket_->Happens(10)) bucket_->log.push_back(object);
-      }
-    }
-    fetched_ = bucket_->log.size();
-  }
-  bool reaches() override { return true; }
-  Status Send(std::uint64_t sequence, const std::string& object) override {
-    out_[sequence] = object;
-    return Status::Ok();
-  }
-  bool TakeBack(std::uint64_t sequence) override { return out_.erase(sequence) == 1; }
-  std::vector<std::string> Take() override {
-    std::vector<std::string> taken;
-    while (read_ < std::min(fetched_, bucket_->log.size())) taken.push_back(bucket_->log[read_++]);
-    return taken;
-  }
-  bool up = true;
-
- private:
-  Bucket* bucket_;
-  std::size_t read_, fetched_ = 0;
-  std::map<std::uint64_t, std::string> out_;
-  std::vector<std::string> limbo_;
-};
-
-StopSettings Settings() {
-  StopSettings settings;
-  settings.hosts_doubt_s = 60;
-  return settings;
-}
-
-/// A host with its run, its supervisor, and one rank that obeys the run's log as the worker's side of
-/// docs/spec/control.md does.
-class Host {
- public:
-  Host(Bucket* bucket, std::uint32_t rank, std::uint32_t world)
-      : rank_(rank),
-        world_(world),
-        post(new SimPost(bucket)),
-        log(std::make_shared<HostLog>(kJob, NewInstance(), std::unique_ptr<HostPost>(post),
-                                      std::make_unique<WordSeal>())),
-        coordinator(Settings(),
-                    {[this](const auto& record) { return Write(record); },
-                     [this](const auto& record) { return Decide(record); }},
-                    log) {}
-  Host(const Host&) = delete;
-  Host& operator=(const Host&) = delete;
-
-  void Ask(const std::string& id) { coordinator.Request({"stop", id, "asked by somebody", "", ""}); }
-  /// What the supervisor does.
-  void Supervise(std::int64_t now_ms) {
-    post->Turn();
-    if (dead) return;
-    log->Look(kUnixNs + now_ms * kMs);
-    query::WorkerInfo worker;
-    worker.worker = rank_;
-    worker.alive = !stopped && !killed;
-    worker.ended = !worker.alive;
-    worker.last_train_step = worker.last_global_step = finished - 1;
-    if (!coordinator.busy()) coordinator.Observe(now_ms * kMs, finished - 1);
-    const std::vector<query::WorkerInfo> workers{worker};
-    if (coordinator.busy() &&  // as `Runner::Poll` asks
-        coordinator.Poll(now_ms * kMs, world_, workers, acks_) != Coordinator::Signal::kNone)
-      killed = true;
-    for (const ActionNews& one : coordinator.TakeNews()) news.push_back(one);
-  }
-  /// What the rank does at a step boundary. True if it takes part in the next step.
-  bool Boundary(std::int64_t now_ms) {
-    for (; heard_ < records_.size(); ++heard_) Hear(records_[heard_]);
-    if (stopped || killed) return false;
-    if (!open_ || finished < open_->train_step) return true;
-    if (waits_since_ms_ < 0) waits_since_ms_ = now_ms;
-    if (!decision_ && static_cast<double>(now_ms - waits_since_ms_) >= open_->deadline_s * 1000) {
-      store::ControlRecord abort;
-      abort.phase = "abort";
-      abort.proposal = open_->number;
-      decision_ = Decide(abort)->phase;
-    }
-    if (!decision_) return false;
-    stopped = *decision_ == "commit";
-    open_.reset();
-    return !stopped;
-  }
-  bool Said(ActionNews::What what) const {
-    return std::ranges::any_of(news, [&](const ActionNews& one) { return one.what == what; });
-  }
-
-  std::int64_t finished = 0;
-  bool stopped = false, killed = false, dead = false;
-  std::vector<ActionNews> news;
-
- private:
-  Result<std::uint64_t> Write(const store::ControlRecord& record) {
-    records_.push_back(record);
-    return records_.back().number = records_.size();
-  }
-  Result<store::ControlRecord> Decide(const store::ControlRecord& record) {
-    for (const auto& other : records_) {
-      if (other.proposal == record.proposal) return other;
-    }
-    static_cast<void>(Write(record));
-    return records_.back();
-  }
-  void Hear(const store::ControlRecord& record) {
-    if (record.phase == "propose") {
-      format::AckRow ack{};
-      ack.control = record.number;
-      ack.verdict = open_ || finished >= record.train_step ? 2 : 1;
-      if (ack.verdict == 1) {
-        open_ = record;
-        decision_.reset();
-        waits_since_ms_ = -1;
-      }
-      acks_.emplace_back(rank_, ack);
-    } else if (open_ && record.proposal == open_->number && !decision_) {
-      decision_ = record.phase;
-      if (record.phase == "abort" && finished < open_->train_step) open_.reset();
-    }
-  }
-
-  const std::uint32_t rank_, world_;
-  std::vector<store::ControlRecord> records_;
-  std::size_t heard_ = 0;
-  std::optional<store::ControlRecord> open_;
-  std::optional<std::string> decision_;
-  std::int64_t waits_since_ms_ = -1;
-  std::vector<std::pair<std::uint32_t, format::AckRow>> acks_;
-
- public:
-  SimPost* post;
-  std::shared_ptr<HostLog> log;
-  Coordinator coordinator;
-};
-
-class Hosts : public ::testing::Test {
- protected:
-  void Begin(std::uint32_t world) {
-    for (std::uint32_t rank = 0; rank < world; ++rank)
-      hosts.push_back(std::make_unique<Host>(&bucket, rank, world));
-  }
-  /// Ranks take every step together: who does not take part holds all of them up.
-  void Tick() {
-    now_ms += kTickMs;
-    for (const auto& host : hosts) host->Supervise(now_ms);
-    bool all = true;
-    for (const auto& host : hosts) all = host->Boundary(now_ms) && all;
-    if (!all || hold) return;
-    for (const auto& host : hosts) ++host->finished;
-  }
-  void RunFor(std::int64_t seconds) {
-    for (const std::int64_t end = now_ms + seconds * 1000; now_ms < end;) Tick();
-  }
-  /// Until the consents of both hosts stand in the log.
-  void UntilBothConsent() {
-    while (std::ranges::count_if(bucket.log, [](const auto& object) {
-             return object.find("\"accepted\"") != std::string::npos;
-           }) < 2)
-      Tick();
-  }
-  /// Every host stopped, after the same step.
-  bool AllStopped() const {
-    return std::ranges::all_of(
-        hosts, [&](const auto& host) { return host->stopped && host->finished == hosts[0]->finished; });
-  }
-  std::size_t Stopped() const {
-    return static_cast<std::size_t>(
-        std::ranges::count_if(hosts, [](const auto& host) { return host->stopped; }));
-  }
-  bool AnyKilled() const {
-    return std::ranges::any_of(hosts, [](const auto& host) { return host->killed; });
-  }
-
-  Bucket bucket;
-  std::vector<std::unique_ptr<Host>> hosts;
-  std::int64_t now_ms = 0;
-  bool hold = false;  // no step ends
-};
 
 TEST_F(Hosts, AStopThatOneIsAskedForStopsAllAfterTheSameStepWithinSeconds) {
   Begin(3);
@@ -557,8 +326,7 @@ TEST_F(Hosts, ALongReasonIsCutBetweenTwoCharacters) {
   EXPECT_EQ(bytes % 3, 0U);
 }
 
-/// Whatever fails: who still has a supervisor is never left alone with ranks that wait for ranks that have
-/// stopped.
+/// Whatever fails: no host is left alone with ranks that wait for ranks that have stopped.
 TEST_F(Hosts, WhateverFailsNoneIsLeftWaitingForOthersThatHaveStopped) {
   int stops = 0, refusals = 0, ended = 0;
   for (unsigned seed = 1; seed <= 150; ++seed) {
@@ -589,7 +357,7 @@ TEST_F(Hosts, WhateverFailsNoneIsLeftWaitingForOthersThatHaveStopped) {
       EXPECT_EQ(host->finished, step) << seed;  // all that stop do so after the same step
     }
     for (const auto& host : hosts) {
-      if (any && !host->stopped && !host->dead) {
+      if (any && !host->stopped) {
         EXPECT_TRUE(host->killed) << seed << ": left waiting";
       }
     }

@@ -1,6 +1,7 @@
 #include "luff/actions/runner.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <utility>
 
@@ -19,14 +20,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr const char* kOnFinding = "--on-finding";
+constexpr std::size_t kMostElsewhere = 1024;
+constexpr const char* kElsewhere = "another host of the job has asked for it, for the same cause";
 constexpr std::int64_t kOldNs = 60'000'000'000;  // of a request that nobody was there to answer
 constexpr double kGraceS = 5;  // a notifier that exceeds its own limit by this much is ended
 
 constexpr const char* kNotAllHere =
     "the job has ranks on other hosts, and nobody speaks to these for this run, so a stop would leave them "
-    "waiting; end it by its launcher, or remove the folder 'hosts' of the run if all its ranks are "
-    "here (a second training of such a job cannot be stopped)";
-constexpr const char* kOnlyAStop = "the job has ranks on other hosts, and only a stop reaches these";
+    "waiting, and a correction would part them; end it by its launcher, or remove the folder 'hosts' of the "
+    "run if all its ranks are here";
 
 double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -232,16 +234,20 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
     Deliver(spec, id, document);
     return;
   }
+  if (DoneElsewhere(decision)) {
+    begun_.erase(id);
+    begun.event = "silenced";
+    begun.detail = kElsewhere;
+    return Write(std::move(begun));
+  }
   Write(begun);
-  const bool elsewhere = not_all_here_ || options_.hosts != nullptr;
-  if (stop ? not_all_here_ : elsewhere) {
-    const char* const why = stop ? kNotAllHere : kOnlyAStop;
+  if (not_all_here_) {
     begun.event = "refused";
-    begun.detail = why;
+    begun.detail = kNotAllHere;
     Write(std::move(begun));
     begun_.erase(id);
-    return sayings_.push_back(
-        fmt::format("luff: {} ('{}') was not carried out: {}\n", KindName(spec.kind), spec.name, why));
+    return sayings_.push_back(fmt::format("luff: {} ('{}') was not carried out: {}\n", KindName(spec.kind),
+                                          spec.name, kNotAllHere));
   }
   if (stop) stop_finding_ = decision.finding;
   Json body;
@@ -256,8 +262,19 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
     body["finding"] = decision.finding.id;
     body["rule"] = decision.finding.rule;
   }
-  (void)coordinator_.Request(
-      {std::string(KindName(spec.kind)), id, Because(decision.finding), decision.finding.id, Dump(body)});
+  (void)coordinator_.Request({std::string(KindName(spec.kind)), id, Because(decision.finding),
+                              decision.finding.id, Dump(body), false, CauseOf(decision.finding)});
+}
+
+bool Runner::DoneElsewhere(const Decision& decision) const {
+  const std::string kind(KindName(decision.spec->kind));
+  const rules::Finding& finding = decision.finding;
+  const std::int64_t step = finding.mode == "TRAIN" ? finding.step : finding.update;
+  // A host that may not say why says no cause.
+  return std::ranges::any_of(std::array{CauseOf(finding), std::string()}, [&](const std::string& cause) {
+    const auto done = elsewhere_.find({kind, cause});
+    return done != elsewhere_.end() && step < done->second;
+  });
 }
 
 void Runner::TellKeys(const std::vector<store::ControlRecord>& records) {
@@ -354,8 +371,7 @@ void Runner::Take(const Heard& heard) {
     return refuse("it was asked more than a minute before anybody could answer");
   if (ended_) return refuse("the job has ended");
   if (coordinator_.stopping()) return refuse("the job is being stopped already");
-  if (not_all_here_ && asked.action == "stop") return refuse(kNotAllHere);
-  if (options_.hosts != nullptr && asked.action != "stop") return refuse(kOnlyAStop);
+  if (not_all_here_) return refuse(kNotAllHere);
   Json body = asked.arguments.empty() ? Json::object() : TryParseOrderedJson(asked.arguments);
   body["action"] = id;
   body["name"] = line.action;
@@ -469,7 +485,12 @@ void Runner::HearCoordinator() {
       case What::kCommitted:
         line.event = "committed";
         committed_.insert(line.id);
-        if (news.request.elsewhere) {
+        if (news.request.elsewhere && !stop && !news.request.finding.empty()) {
+          const std::pair key{line.kind, news.request.cause};
+          if (elsewhere_.size() < kMostElsewhere || elsewhere_.contains(key))
+            elsewhere_[key] = news.train_step;
+        }
+        if (news.request.elsewhere && stop) {
           stop_finding_ = {};
           stop_asked_ = "on another host of the job: " + news.request.reason;
         }
@@ -490,7 +511,12 @@ void Runner::HearCoordinator() {
         line.event = "failed";
         Reply(line.id, Asked::State::kFailed, news.train_step, news.detail);
         if (!stop) sayings_.push_back(fmt::format("luff: {} failed: {}\n", name, news.detail));
-        if (news.request.elsewhere) stop_asked_ = "on another host of the job: " + news.request.reason;
+        if (news.request.elsewhere && stop)
+          stop_asked_ = "on another host of the job: " + news.request.reason;
+        break;
+      case What::kElsewhere:
+        line.event = "silenced";
+        line.detail = kElsewhere;
         break;
     }
     Write(line);

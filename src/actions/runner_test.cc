@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "actions/hosts_testing.h"
 #include "actions/testing.h"
 #include "luff/base/env.h"
 
@@ -346,6 +347,82 @@ TEST_F(RunnerTest, OnFindingStopsForAConsequenceTooAndOnce) {
   runner.OnFinding(finding, "update", true, 21, 0);
   EXPECT_TRUE(runner.coordinator().stopping());
   EXPECT_EQ(runner.stop_finding().id, "f1");
+}
+
+/// A log in which everything stands at once.
+class EchoPost final : public HostPost {
+ public:
+  bool reaches() override { return true; }
+  Status Send(std::uint64_t, const std::string& object) override {
+    log.push_back(object);
+    return Status::Ok();
+  }
+  bool TakeBack(std::uint64_t) override { return false; }
+  std::vector<std::string> Take() override { return std::exchange(log, {}); }
+  std::vector<std::string> log;
+};
+
+TEST_F(RunnerTest, WhatAnotherHostHasCorrectedIsNotCorrectedAgain) {
+  auto* post = new EchoPost;
+  RunnerOptions options = Options({Spec(ActionKind::kLowerLr)});
+  options.hosts =
+      std::make_shared<HostLog>(hosts_test::kJob, std::string(32, 'b'), std::unique_ptr<HostPost>(post),
+                                std::make_unique<hosts_test::WordSeal>());
+  Runner runner(std::move(options));
+  runner.Begin(0);
+  HostMessage message;
+  message.job = hosts_test::kJob;
+  message.instance = std::string(32, 'f');
+  message.created_unix_ns = Env::Real().NowUnixNs();
+  const auto says = [&] {
+    ++message.sequence;
+    post->log.push_back("signed:" + HostMessageText(message));
+  };
+  message.train_step = 30;
+  message.action = "lower_lr";
+  message.body = R"({"factor":0.5})";
+  message.finding = "f9";
+  message.cause = "LossSpike/spike";
+  says();
+  const std::string proposal = message.id();
+  message.kind = HostMessage::Kind::kAnswer;
+  message.proposal = proposal;
+  message.ranks = {1};
+  message.world = 2;
+  says();
+  const auto obey = [&](std::uint32_t verdict) {
+    std::vector<query::WorkerInfo> workers(1);
+    workers[0].alive = true;
+    workers[0].last_train_step = 20;
+    std::vector<std::pair<std::uint32_t, format::AckRow>> acks(1);
+    acks[0].second.control = 1;
+    acks[0].second.verdict = verdict;
+    for (int i = 0; i < 3; ++i) static_cast<void>(runner.Poll((now_ms_ += 10) * kMs, 20, 2, workers, acks));
+  };
+  obey(1);
+  runner.OnFinding(MakeFinding("before"), "new", false, 20, 0);  // while the hosts agree
+  message.kind = HostMessage::Kind::kCommit;
+  message.agreed = {std::string(32, 'b'), message.instance};
+  says();
+  obey(1);
+  obey(3);
+  rules::Finding finding = MakeFinding("late");
+  finding.step = 29;
+  runner.OnFinding(finding, "new", false, 31, 0);
+  obey(3);
+  const auto records = Log();
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0].kind, "lower_lr");
+  EXPECT_EQ(nlohmann::json::parse(records[0].body)["factor"], 0.5);
+  EXPECT_EQ(records[1].phase, "commit");
+  EXPECT_EQ(Events(), (std::vector<std::string>{"begun", "proposed", "begun", "silenced", "committed",
+                                                "carried_out", "silenced"}));
+  EXPECT_FALSE(runner.coordinator().busy());
+  finding.id = "after";
+  finding.step = 30;  // it did not help
+  runner.OnFinding(finding, "new", false, 31, 0);
+  obey(3);
+  EXPECT_TRUE(runner.coordinator().busy());
 }
 
 }  // namespace

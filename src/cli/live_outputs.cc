@@ -25,10 +25,11 @@ std::string Again(const std::string& run, const LiveOutput& output) {
   if (output.format == kOtlp)
     return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
   if (output.format == kSync)
-    return fmt::format("`luff sync {} {}{}{}` uploads what is missing", Escaped(run),
-                       Escaped(output.directory),
-                       output.config.empty() ? "" : " --config " + Escaped(output.config),
-                       output.job.empty() ? "" : " --job '" + Escaped(output.job) + "'");
+    return fmt::format(
+        "`luff sync {} {}{}{}{}` uploads what is missing", Escaped(run), Escaped(output.directory),
+        output.config.empty() ? "" : " --config " + Escaped(output.config),
+        output.job.empty() ? "" : " --job '" + Escaped(output.job) + "'",
+        output.job.empty() || output.training == 1 ? "" : fmt::format(" --training {}", output.training));
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
 }
@@ -36,7 +37,7 @@ std::string Again(const std::string& run, const LiveOutput& output) {
 /// What else an upload that is away keeps from happening.
 std::string_view Silence(const LiveOutput& output, bool job_lives) {
   if (!job_lives || output.job.empty()) return "";
-  return "; until then this host and the others cannot agree upon a stop";
+  return "; until then this host and the others cannot agree upon anything";
 }
 
 // The upload asks this very command for the card of the run.
@@ -85,7 +86,7 @@ Status LiveOutputs::Launch(Child* child, std::int64_t now_ns) {
   if (output.format == kSync) {
     LUFF_ASSIGN_OR_RETURN(process.argv, PythonCommand("sync"));
     if (output.keep_local) process.argv.push_back(fmt::format("--keep-local={}", *output.keep_local));
-    if (!output.job.empty()) process.argv.push_back("--job=" + keys::JobIdOf(output.job));
+    if (!output.job.empty()) process.argv.push_back("--job=" + keys::JobIdOf(output.job, output.training));
     process.argv.push_back("--owner=" + child->owner);
     if (child->ends.ends > 0) process.argv.emplace_back("--again");
     process.argv.insert(process.argv.end(),

@@ -21,6 +21,7 @@ struct LiveOutput {
   std::string config = {};     // the file that says so, for the command that goes on; "" if none
   std::optional<std::uint64_t> keep_local = {};  // of kSync: bytes of values that stay here; nothing: all
   std::string job = {};  // of kSync: name of the job whose hosts talk to each other by the bucket; "" if none
+  std::size_t training = 1;  // of the job
 };
 /// Not files, but metrics that are pushed while the job runs.
 inline constexpr const char* kOtlp = "otlp";

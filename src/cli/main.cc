@@ -93,6 +93,7 @@ int main(int argc, char** argv) {
     AddRuleChild(app);
     AddSample(app);
     AddCard(app);
+    AddHeir(app);
     app.parse(argc, argv);
   } catch (const Exit& exit) {
     std::fflush(stdout);

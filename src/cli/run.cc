@@ -269,7 +269,7 @@ Status CheckTogether(const RunOptions& wanted) {
   return server::CheckAddress(ListenAtOrExit(wanted.metrics, "--metrics")).WithContext("--metrics");
 }
 
-/// The hosts with which a stop is agreed upon: those that are given the same --job.
+/// The hosts with which actions are agreed upon: those that are given the same --job.
 Status ReadHosts(const RunOptions& wanted, const FileConfig& file, SuperviseOptions* options) {
   constexpr std::size_t kMaxName = 1000;
   if (wanted.job.empty()) return Status::Ok();
@@ -289,7 +289,7 @@ Status ReadHosts(const RunOptions& wanted, const FileConfig& file, SuperviseOpti
   options->host_key = std::make_shared<const keys::SecretKey>(*std::move(key));
   LUFF_RETURN_IF_ERROR(
       keys::KeySeal::Check(*options->host_key, file.keys, Env::Real().NowUnixNs() / 1'000'000'000));
-  options->hosts_job = keys::JobIdOf(wanted.job);
+  options->hosts_job = wanted.job;
   return Status::Ok();
 }
 

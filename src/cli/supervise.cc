@@ -187,9 +187,11 @@ class Supervisor final : public Job {
         continue;
       }
       Say(fmt::format("luff: training {} of the job has a run of its own: {}\n", own.training, own.run));
-      for (LiveOutput& output : own.outputs)
+      for (LiveOutput& output : own.outputs) {
+        output.training = own.training;
         if (output.format != kOtlp && output.format != kSync)
           output.directory += fmt::format("-{}", own.training);
+      }
       std::erase_if(own.outputs, [this](const LiveOutput& output) {
         if (output.format == kSync) return false;  // one place for all trainings
         const Status usable = CheckLiveOutput(output, options_.resume);

@@ -32,7 +32,7 @@ struct SuperviseOptions {
   std::vector<actions::ActionSpec> actions;
   std::vector<keys::PublicKey> keys;  // whose signatures count
   bool keys_of_run = false;           // those that the run names count, if it names some
-  std::string hosts_job;              // id of the job that has ranks on other hosts, too; "" if it has none
+  std::string hosts_job;              // name of the job that has ranks on other hosts, too; "" if it has none
   std::shared_ptr<const keys::SecretKey> host_key;  // by which these know each other
   std::vector<LiveOutput> outputs;
   std::vector<std::string> tags;  // of the run of each training

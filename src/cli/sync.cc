@@ -19,6 +19,7 @@ struct SyncOptions {
   std::string run, url, config, job;
   double flush_s = 2, drain_s = 120, max_mbps = 0;
   int host = 0;
+  std::size_t training = 1;
   std::optional<std::uint64_t> keep_local;
 };
 
@@ -40,6 +41,9 @@ void AddSync(CLI::App& app) {
   verb->add_option("--config", options->config, "luff.toml, whose [bucket] says how the upload is encrypted");
   verb->add_option("--job", options->job,
                    "Of a run whose `luff run --job NAME` has lost its upload: the hosts talk again");
+  verb->add_option("--training", options->training,
+                   "With --job: which of the job's trainings the run is, from 1")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1'000'000}));
   verb->add_option("--keep-local", options->keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->footer(
       "Prints the URL of the run, which every verb that reads a run takes. Follows a run that is being "
@@ -61,7 +65,7 @@ void AddSync(CLI::App& app) {
       for (const auto& [name, value] : bucket.environment) setenv(name.c_str(), value.c_str(), 1);
       words.push_back("--config=" + options->config);
     }
-    if (!options->job.empty()) words.push_back("--job=" + keys::JobIdOf(options->job));
+    if (!options->job.empty()) words.push_back("--job=" + keys::JobIdOf(options->job, options->training));
     if (options->keep_local) words.push_back(fmt::format("--keep-local={}", *options->keep_local));
     words.insert(words.end(), {"--", options->run, options->url});
     BecomePython("sync", std::move(words), "runs are uploaded by Luff's Python package");

@@ -23,6 +23,7 @@ void AddRuleChild(CLI::App& app);
 void AddSample(CLI::App& app);
 void AddWatch(CLI::App& app);
 void AddCard(CLI::App& app);
+void AddHeir(CLI::App& app);
 void AddCheck(CLI::App& app);
 void AddCompare(CLI::App& app);
 void AddRequest(CLI::App& app);

@@ -29,16 +29,17 @@ constexpr std::int64_t kDeliveryQuietNs = 2'000 * kNsPerMs, kDeliveryNs = 30'000
 constexpr std::int64_t kDeliveryGraceNs = 6'000 * kNsPerMs;  // for those that were cancelled
 constexpr std::int64_t kLookForEndNs = 2'000 * kNsPerMs, kRestartNs = 60'000 * kNsPerMs;
 
-/// The other hosts of the job; null if it has none. Only the job's first training has ranks elsewhere.
+/// The other hosts of the job; null if it has none. The n-th training of each host belongs together.
 std::shared_ptr<actions::HostLog> HostsOf(const SuperviseOptions& options) {
   // Of a job that goes on without others. Who only watches a run leaves the folder, which tells that it has
   // some.
   if (options.hosts_job.empty() && !options.keys_of_run) store::RemoveHostFolder(options.run);
-  if (options.hosts_job.empty() || options.training != 1) return nullptr;
+  if (options.hosts_job.empty()) return nullptr;
   const bool sealed = std::ranges::any_of(
       options.outputs, [](const LiveOutput& one) { return one.format == kSync && !one.environment.empty(); });
   return std::make_shared<actions::HostLog>(
-      options.hosts_job, keys::NewInstance(), std::make_unique<actions::FolderPost>(options.run),
+      keys::JobIdOf(options.hosts_job, options.training), keys::NewInstance(),
+      std::make_unique<actions::FolderPost>(options.run),
       std::make_unique<keys::KeySeal>(options.host_key, options.keys), !sealed);
 }
 
@@ -57,12 +58,16 @@ Watch::Watch(Job& job, SuperviseOptions options)
       options_(std::move(options)),
       findings_path_(options_.run + "/rules/" + kEvaluator + "/findings.jsonl"),
       place_(std::in_place, options_.run),
+      hosts_(HostsOf(options_)),
       runner_({options_.run, options_.job, options_.actions, options_.stop_on_finding, options_.stop,
                options_.notifier, true,
                options_.keys_of_run ? keys::GateOfRun(options_.run) : keys::GateOf(options_.keys),
-               !options_.keys_of_run, HostsOf(options_), !options_.hosts_job.empty()}),
+               !options_.keys_of_run, hosts_, !options_.hosts_job.empty()}),
       rules_(options_.run, [&job](const std::string& text) { job.Say(text); }),
       teller_(StderrHasColour(), StderrIsTerminal() ? TerminalWidth() : 100) {
+  if (hosts_)
+    heir_.emplace(options_.run, keys::JobIdOf(options_.hosts_job, options_.training), hosts_->instance(),
+                  options_.stop);
   TakeEarlierFindings();
 }
 
@@ -137,13 +142,15 @@ void Watch::AddTo(std::vector<pollfd>* fds) {
 }
 
 bool Watch::Owns(pid_t pid) const noexcept {
-  return pid == rules_.pid() || runner_.deliveries().Owns(pid) || outputs_.Owns(pid) || sampler_.Owns(pid);
+  return pid == rules_.pid() || runner_.deliveries().Owns(pid) || outputs_.Owns(pid) || sampler_.Owns(pid) ||
+         (heir_ && heir_->Owns(pid));
 }
 
 void Watch::ChildEnded(pid_t pid, const ExitState& state) {
   if (pid == rules_.pid()) rules_.Ended(state, job_.Now());
   runner_.deliveries().Ended(pid, state);
   sampler_.Ended(pid, state);
+  if (heir_) heir_->Ended(pid);
   if (const std::string said = outputs_.Ended(pid, state, job_.Now()); !said.empty()) job_.Say(said);
 }
 
@@ -224,6 +231,10 @@ void Watch::Act() {
     world = trial_->world_size();
   }
   const auto signal = runner_.Poll(job_.Now(), train_step(), world, workers, acks);
+  if (heir_) {
+    if (const Status has = heir_->Follow(ended() ? std::nullopt : runner_.coordinator().bequest()); !has.ok())
+      job_.Say(fmt::format("luff: if this process dies now, nobody obeys in its place: {}\n", has.message()));
+  }
   for (const std::string& line : runner_.TakeSayings()) job_.Say(line);
   if (signal == actions::Coordinator::Signal::kNone) return;
   job_.Say(fmt::format("luff: {}\n", runner_.coordinator().remark()));

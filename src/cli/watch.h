@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/heir.h"
 #include "cli/live_outputs.h"
 #include "cli/machine_sampler.h"
 #include "cli/progress.h"
@@ -111,8 +112,10 @@ class Watch {
   const std::string findings_path_;
   std::optional<RunPlace> place_;  // until the verdict
   std::optional<HowEnded> recorded_;
+  std::shared_ptr<actions::HostLog> hosts_;  // the other hosts of the job; null if it has none
   actions::Runner runner_;
   LiveOutputs outputs_;
+  std::optional<Heir> heir_;  // of a job with other hosts
   MachineSampler sampler_;
   bool rules_told_ = false;  // that the training has ended
   RuleWorker rules_;

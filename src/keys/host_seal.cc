@@ -24,8 +24,9 @@ std::string Hex(const std::array<unsigned char, N>& bytes) {
 
 }  // namespace
 
-std::string JobIdOf(std::string_view name) {
-  const std::string text = "luff-job-v1\n" + std::string(name);
+std::string JobIdOf(std::string_view name, std::size_t training) {
+  std::string text = "luff-job-v1\n" + std::string(name);
+  if (training > 1) text += fmt::format("\n{}", training);
   std::array<unsigned char, 16> id{};
   crypto_generichash(id.data(), id.size(), reinterpret_cast<const unsigned char*>(text.data()), text.size(),
                      nullptr, 0);

@@ -12,8 +12,9 @@
 
 namespace luff::keys {
 
-/// The id of a job in its bucket: 32 hexadecimal digits made of its name.
-[[nodiscard]] std::string JobIdOf(std::string_view name);
+/// The id of a job in its bucket: 32 hexadecimal digits made of its name, and of the number of the training
+/// from the second one on, if it starts several.
+[[nodiscard]] std::string JobIdOf(std::string_view name, std::size_t training = 1);
 /// 32 hexadecimal digits, random.
 [[nodiscard]] std::string NewInstance();
 

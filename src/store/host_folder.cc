@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 
@@ -24,10 +25,30 @@ Result<OwnedFolder> OpenHosts(const std::string& run_path) {
   return run.Below("hosts");
 }
 
+/// The number in a name that NameOf() makes; 0: it is none.
+std::uint64_t NumberOf(const std::string& name) {
+  std::uint64_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [at, error] = std::from_chars(name.data(), end, number);
+  return error == std::errc() && number <= kMaxNumber && name == NameOf(number) ? number : 0;
+}
+
+Result<std::string> ReadMessage(const std::string& run_path, const char* below, std::uint64_t number) {
+  LUFF_ASSIGN_OR_RETURN(const OwnedFolder hosts, OpenHosts(run_path));
+  LUFF_ASSIGN_OR_RETURN(const OwnedFolder folder, hosts.Below(below));
+  auto text = folder.Read(NameOf(number), kMaxMessageBytes);
+  const StatusCode code = text.ok() ? StatusCode::kOk : text.status().code();
+  const bool never = code == StatusCode::kOutOfRange || code == StatusCode::kCorruption ||
+                     code == StatusCode::kFailedPrecondition;
+  // Another failure may be the decision's: it is read later, never left out.
+  return never ? Result<std::string>(std::string()) : std::move(text);
+}
+
 }  // namespace
 
 Status MakeHostFolder(const std::string& run_path) {
   LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(run_path + "/hosts/in"));
+  LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(run_path + "/hosts/kept"));
   return Env::Real().MakeDirectories(run_path + "/hosts/out");
 }
 
@@ -37,7 +58,7 @@ void ClearHostFolder(const std::string& run_path) {
   if (!env.Exists(folder)) return;
   for (const char* name : {"/begun", "/begun~", "/heard", "/heard~"})
     static_cast<void>(env.Remove(folder + name));
-  for (const char* below : {"/in", "/out"}) {
+  for (const char* below : {"/in", "/kept", "/out"}) {
     const auto names = env.List(folder + below);
     if (!names.ok()) continue;
     for (const std::string& name : *names) static_cast<void>(env.Remove(folder + below + "/" + name));
@@ -46,7 +67,7 @@ void ClearHostFolder(const std::string& run_path) {
 
 void RemoveHostFolder(const std::string& run_path) {
   ClearHostFolder(run_path);
-  for (const char* folder : {"/hosts/in", "/hosts/out", "/hosts"})
+  for (const char* folder : {"/hosts/in", "/hosts/kept", "/hosts/out", "/hosts"})
     static_cast<void>(rmdir((run_path + folder).c_str()));
 }
 
@@ -63,17 +84,36 @@ std::optional<std::uint64_t> HostLogBegun(const std::string& run_path) {
   return number;
 }
 
+std::uint64_t FirstKeptHostMessage(const std::string& run_path) {
+  std::uint64_t first = 0;
+  for (const char* below : {"/hosts/kept", "/hosts/in"}) {
+    const auto names = Env::Real().List(run_path + below);
+    if (!names.ok()) continue;
+    for (const std::string& name : *names) {
+      const std::uint64_t number = NumberOf(name);
+      if (number != 0 && (first == 0 || number < first)) first = number;
+    }
+  }
+  return first;
+}
+
+Result<std::string> ReadKeptHostMessage(const std::string& run_path, std::uint64_t number) {
+  return ReadMessage(run_path, "kept", number);
+}
+
 Result<std::string> TakeHostMessage(const std::string& run_path, std::uint64_t number) {
-  LUFF_ASSIGN_OR_RETURN(const OwnedFolder hosts, OpenHosts(run_path));
-  LUFF_ASSIGN_OR_RETURN(const OwnedFolder folder, hosts.Below("in"));
-  auto text = folder.Read(NameOf(number), kMaxMessageBytes);
-  const StatusCode code = text.ok() ? StatusCode::kOk : text.status().code();
-  const bool never = code == StatusCode::kOutOfRange || code == StatusCode::kCorruption ||
-                     code == StatusCode::kFailedPrecondition;
-  if (!text.ok() && !never) return text;  // it may be the decision: it is read later, never left out
-  const Status removed = Env::Real().Remove(run_path + "/hosts/in/" + NameOf(number));
-  static_cast<void>(removed);  // its number is not asked for again
-  return text.ok() ? std::move(text) : Result<std::string>(std::string());
+  LUFF_ASSIGN_OR_RETURN(std::string text, ReadMessage(run_path, "in", number));
+  const std::string name = NameOf(number), from = run_path + "/hosts/in/" + name;
+  if (!Env::Real().Rename(from, run_path + "/hosts/kept/" + name).ok()) {
+    const Status removed = Env::Real().Remove(from);
+    static_cast<void>(removed);  // its number is not asked for again
+  }
+  return text;
+}
+
+void DropHostMessage(const std::string& run_path, std::uint64_t number) {
+  const Status removed = Env::Real().Remove(run_path + "/hosts/kept/" + NameOf(number));
+  static_cast<void>(removed);
 }
 
 Status GiveHostMessage(const std::string& run_path, std::uint64_t sequence, const std::string& object) {
@@ -87,6 +127,17 @@ Status GiveHostMessage(const std::string& run_path, std::uint64_t sequence, cons
 bool TakeBackHostMessage(const std::string& run_path, std::uint64_t sequence) {
   // The upload renames a file before it begins to put it, so of the two one succeeds.
   return Env::Real().Remove(run_path + "/hosts/out/" + NameOf(sequence)).ok();
+}
+
+bool TakeBackAllHostMessages(const std::string& run_path) {
+  const auto names = Env::Real().List(run_path + "/hosts/out");
+  if (!names.ok()) return false;
+  for (const std::string& name : *names) {
+    if (const std::uint64_t number = NumberOf(name); number != 0)
+      static_cast<void>(TakeBackHostMessage(run_path, number));
+  }
+  const auto left = Env::Real().List(run_path + "/hosts/out");
+  return left.ok() && std::ranges::none_of(*left, [](const auto& name) { return name.ends_with(".sent"); });
 }
 
 }  // namespace luff::store

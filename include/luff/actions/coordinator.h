@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,8 +14,8 @@
 #include "luff/query/trial.h"
 #include "luff/store/control.h"
 
-/// Actions that all workers of a job carry out at the same step: the stop, and corrections. Contract:
-/// docs/spec/control.md.
+/// Actions that all workers of a job carry out at the same step: the stop, corrections, captures and traces.
+/// Contract: docs/spec/control.md.
 namespace luff::actions {
 
 /// Deadlines in seconds.
@@ -45,17 +46,27 @@ struct ControlLog {
 
 /// What all workers should do.
 struct ActionRequest {
-  std::string kind = "stop";  // "stop", "capture", "lower_lr", "skip_batch", "rollback"
+  std::string kind = "stop";  // one of kRequestable
   std::string id;             // of the action; goes into the proposal
   std::string reason;         // for people
   std::string finding;        // id, or ""
   std::string body;           // JSON object text of the proposal, or ""
   bool elsewhere = false;     // another host of the job wants it
+  std::string cause = {};     // "RULE/CAUSE" of the finding, or ""
 };
 
 /// The outcome of a request.
 struct ActionNews {
-  enum class What : std::uint8_t { kProposed, kCommitted, kAborted, kCarriedOut, kRefused, kFailed };
+  /// kElsewhere: another host does it, for the same cause.
+  enum class What : std::uint8_t {
+    kProposed,
+    kCommitted,
+    kAborted,
+    kCarriedOut,
+    kRefused,
+    kFailed,
+    kElsewhere
+  };
   What what = What::kProposed;
   ActionRequest request;
   std::int64_t train_step = -1;
@@ -70,7 +81,8 @@ class Coordinator {
   enum class Signal : std::uint8_t { kNone, kTerminate, kKill };
   using Acks = std::span<const std::pair<std::uint32_t, format::AckRow>>;
 
-  /// `hosts`: the other hosts of the job, with which a stop is agreed upon; null: all ranks are in this run.
+  /// `hosts`: the other hosts of the job, with which actions are agreed upon; null: all ranks are in this
+  /// run.
   Coordinator(const StopSettings& settings, ControlLog log, std::shared_ptr<HostLog> hosts = nullptr)
       : settings_(settings),
         log_(std::move(log)),
@@ -86,6 +98,17 @@ class Coordinator {
   /// Reports how far the fastest worker is, even while there is no request: its rate determines how far ahead
   /// a proposal lies.
   void Observe(std::int64_t now_ns, std::int64_t furthest);
+  /// What another process has to know to obey, in place of this one, what the hosts decide: their open
+  /// proposal, and the number of the record by which the workers here were asked.
+  struct Bequest {
+    std::string followed;
+    std::uint64_t proposal = 0;
+  };
+  /// Nothing where no decision is awaited. It is told before this host can consent.
+  [[nodiscard]] std::optional<Bequest> bequest() const;
+  /// Goes on in place of a coordinator that has died. `asked`: the record of the bequest. Says nothing to the
+  /// other hosts.
+  void Inherit(const Bequest& bequest, const store::ControlRecord& asked, std::int64_t now_ns);
   /// What happened since the last call.
   [[nodiscard]] std::vector<ActionNews> TakeNews() { return std::exchange(news_, {}); }
 
@@ -118,7 +141,7 @@ class Coordinator {
   Signal Leaving(std::int64_t now_ns, std::int64_t furthest, bool any_live, bool any);
   void CarryingOut(std::int64_t now_ns, std::span<const query::WorkerInfo> workers, Acks acks);
   Result<store::ControlRecord> Decide(const char* phase);
-  // A stop that all hosts of the job agree upon: coordinator_hosts.cc.
+  // What all hosts of the job agree upon: coordinator_hosts.cc.
   void Follow(const HostMessage& proposal, std::int64_t now_ns);
   void Offer(std::int64_t now_ns, std::int64_t furthest, bool any_live);
   Signal AcrossHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest, bool any_live,
@@ -128,6 +151,9 @@ class Coordinator {
   void DecideForHosts(std::int64_t now_ns, std::uint32_t world);
   Signal HostsCommitted(std::int64_t now_ns);
   Signal CommittedLate(std::int64_t now_ns);
+  Signal Apart(std::int64_t now_ns, const std::string& why);
+  void Unfollow();
+  void Withdraw();
   void HostsAborted(const std::string& why, bool late);
   void GiveUp(const std::string& why);
   Signal Doubt(std::int64_t now_ns, std::int64_t furthest, std::span<const query::WorkerInfo> workers);
@@ -158,11 +184,13 @@ class Coordinator {
   std::string followed_;  // the hosts' proposal that is under way; "": none
   std::int64_t followed_ns_ = 0;
   std::uint64_t offer_ = 0;                  // the message with our own proposal; 0: none is on its way
+  std::string offered_;                      // id of the request that it is about
   std::int64_t wanted_ns_ = -1;              // since when there is something to offer
   std::int64_t reached_ = -1;                // TRAIN steps that are finished on some host
   std::uint64_t answer_ = 0, decision_ = 0;  // messages about followed_ that were sent; 0: none yet
   bool commits_ = false;                     // the decision that was sent
   bool agreed_ = false;                      // the answer was yes
+  bool inherited_ = false;                   // it may have been: the supervisor that gave it has died
   std::int64_t covered_ns_ = -1;             // since when every rank stands in an answer
   std::int64_t unwritten_ns_ = -1, doubt_since_ns_ = -1, doubt_ns_ = -1, doubt_step_ = -1;
 };

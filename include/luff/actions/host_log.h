@@ -17,6 +17,7 @@ namespace luff::actions {
 
 inline constexpr std::size_t kMaxHostRanks = 4096;  // of one host
 inline constexpr std::size_t kMaxHosts = 1024;
+inline constexpr std::size_t kMaxHostBody = 24 << 10;  // bytes of HostMessage::body
 
 /// One message. Members that its kind does not have are empty.
 struct HostMessage {
@@ -30,6 +31,9 @@ struct HostMessage {
   std::string proposal;                  // id() of a proposal; "" in a proposal
   std::int64_t train_step = -1;          // propose: the step; answer: how many TRAIN steps are finished here
   std::string reason, finding;           // for people; propose: of the finding, or ""
+  std::string action = "stop";           // propose: one of kRequestable
+  std::string body;                      // propose: JSON object text with what the action needs, or ""
+  std::string cause;                     // propose: "RULE/CAUSE" of the finding, or ""
   Verdict verdict = Verdict::kAccepted;  // answer; abort: kLate if a later step may do
   std::vector<std::uint32_t> ranks;      // answer: of the host
   std::uint32_t world = 0;               // answer: ranks of the job
@@ -62,8 +66,11 @@ class HostPost {
   [[nodiscard]] virtual Status Send(std::uint64_t sequence, const std::string& object) = 0;
   /// True if it was not sent, and never will be.
   [[nodiscard]] virtual bool TakeBack(std::uint64_t sequence) = 0;
-  /// What stands in the log next, own messages, too, each once.
+  /// What stands in the log next, own messages, too, each once. It is kept for who goes on in this
+  /// supervisor's place if it dies.
   [[nodiscard]] virtual std::vector<std::string> Take() = 0;
+  /// What was taken is needed no more.
+  virtual void Release() {}
 };
 
 /// The log as this host knows it: at most one proposal is open; the first decision about it counts.
@@ -78,12 +85,17 @@ class HostLog {
 
   /// Reads what is new.
   void Look(std::int64_t unix_ns);
+  /// `held`: a decision is not carried out yet, so that another process may have to read it again.
+  void Hold(bool held) noexcept { held_ = held; }
   [[nodiscard]] bool reaches() { return post_->reaches(); }
   [[nodiscard]] const std::string& instance() const noexcept { return instance_; }
+  [[nodiscard]] bool says_why() const noexcept { return says_why_; }
   /// The proposal that has no decision; null if there is none.
   [[nodiscard]] const HostMessage* open() const noexcept { return open_ ? &*open_ : nullptr; }
   /// What became of a proposal. A commit that does not count this host's consent is an abort here.
   [[nodiscard]] Decision DecisionOf(const std::string& proposal, std::string* why, bool* late) const;
+  /// This host's consent to the open proposal stands in the log.
+  [[nodiscard]] bool consented() const;
   /// What the hosts say of the open proposal. `why`: what is missing, for people. `reached`: the most TRAIN
   /// steps that are finished anywhere.
   [[nodiscard]] Answers Count(std::uint32_t world, std::string* why, std::int64_t* reached) const;
@@ -94,6 +106,8 @@ class HostLog {
   /// This host has no part in the open proposal any more. `consented`: its answer was sent, so a commit may
   /// count it.
   void Forget(const std::string& why, bool consented = false);
+  /// A proposal was forgotten that the others may have carried out with this host's consent.
+  [[nodiscard]] bool doubts() const noexcept { return forgotten_.has_value(); }
   /// A proposal that was forgotten and that the others have carried out with this host's consent, once.
   [[nodiscard]] bool has_late_commit() const noexcept { return late_commit_.has_value(); }
   [[nodiscard]] std::optional<HostMessage> TakeLateCommit() { return std::exchange(late_commit_, {}); }
@@ -127,7 +141,7 @@ class HostLog {
   std::map<std::string, HostMessage> answers_;  // to the open proposal, by instance
   std::deque<Decided> decided_;                 // the newest
   std::map<std::string, std::uint64_t> heard_;  // by instance: the last sequence
-  bool unsure_ = false;
+  bool unsure_ = false, held_ = false;
   std::optional<HostMessage> forgotten_, late_commit_;  // proposals
   bool forgotten_unsure_ = false;                       // as unsure_, of forgotten_
   std::size_t refused_ = 0;

@@ -78,6 +78,8 @@ class Runner {
   void HearOthers(std::int64_t now_ns);
   /// Reads what the other hosts say, and tells of what counts for nothing.
   void HearHosts(std::int64_t now_ns);
+  /// All hosts of the job have done that for the same cause, after what was found.
+  [[nodiscard]] bool DoneElsewhere(const Decision& decision) const;
   /// The line of the audit behind an action's news; null if there is none.
   const AuditLine* BegunOf(const ActionNews& news);
   /// Answers the request behind an action, if there is one that has no answer.
@@ -98,6 +100,9 @@ class Runner {
   std::set<std::string> committed_;         // ids of actions with a committed proposal
   std::map<std::string, AuditLine> begun_;  // by id: what is under way
   std::set<std::string> limit_said_;
+  // What other hosts have asked for because of a finding: kind and cause, TRAIN steps after which it was
+  // done.
+  std::map<std::pair<std::string, std::string>, std::int64_t> elsewhere_;
   std::vector<std::string> sayings_;
   std::vector<rules::Finding> resumed_;
   bool trains_ = false;
@@ -110,7 +115,7 @@ class Runner {
   std::map<std::string, std::uint64_t> asked_;  // by id of the action: the request behind it
   std::string stop_asked_;
   bool ended_ = false, audit_failed_ = false;
-  bool not_all_here_ = false;  // the job has ranks on other hosts, and we speak to none: no stop
+  bool not_all_here_ = false;  // the job has ranks on other hosts, and we speak to none: nothing reaches all
 };
 
 }  // namespace luff::actions

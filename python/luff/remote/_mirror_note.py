@@ -68,7 +68,7 @@ class MirrorNote:
         text = json.dumps(
             {
                 "format": "luff-mirror",
-                "version": 0,
+                "version": 1,
                 "url": self._url,
                 "socket": self._socket,
                 "ended": over or (bool(workers) and all(gone.values())),

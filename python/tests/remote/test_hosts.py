@@ -288,13 +288,25 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import luff.corrections
 dist.init_process_group("gloo")
+if os.environ["RANK"] not in os.environ.get("UNWILLING", ""):
+    luff.corrections.accept(lower_lr=True)
+if os.environ.get("TRAININGS") == "2":  # another one comes first
+    first = DistributedDataParallel(nn.Linear(4, 3))
+    other = torch.optim.SGD(first.parameters(), lr=0.05)
+    for step in range(150):
+        other.zero_grad()
+        nn.functional.cross_entropy(first(torch.randn(8, 4)), torch.randint(0, 3, (8,))).backward()
+        other.step()
+    del first, other
 torch.manual_seed(0)
 model = DistributedDataParallel(nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for step in range(100_000):
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(torch.randn(8, 4)), torch.randint(0, 2, (8,))).backward()
+    print(step, optimizer.param_groups[0]["lr"], flush=True)  # by which the update is made
     optimizer.step()
     time.sleep(0.01)
 """
@@ -309,17 +321,20 @@ def free_port():
 class TwoHosts:
     """One job of two ranks, each below its own `luff run` with a folder of its own."""
 
-    def __init__(self, luff, tmp_path, url, answer_s=50):
+    def __init__(self, luff, tmp_path, url, answer_s=50, wait_s=60, **variables):
         self.luff, self.base = luff, url
+        self.training = int(variables.get("TRAININGS", 1))
         self.key, hosts_key = tmp_path / "boss.key", tmp_path / "hosts.key"
         self.config = tmp_path / "luff.toml"
-        lines = luff("keys", "new", self.key, "--id", "boss", "--may", "stop").stdout
+        lines = luff("keys", "new", self.key, "--id", "boss", "--may", "stop,lower_lr,capture").stdout
         lines += luff("keys", "new", hosts_key, "--id", "hosts", "--may", "host").stdout
-        patience = f"[stop]\nanswer_s = 60\nhosts_answer_s = {answer_s}\nhosts_wait_s = 60\n"
+        patience = f"[stop]\nanswer_s = 60\nhosts_answer_s = {answer_s}\nhosts_wait_s = {wait_s}\n"
         self.config.write_text(f'{patience}[control]\nhost_key = "hosts.key"\n{lines}')
-        self.job = hashlib.blake2b(b"luff-job-v1\ntwo", digest_size=16).hexdigest()
+        name = b"luff-job-v1\ntwo" + (b"\n%d" % self.training if self.training > 1 else b"")
+        self.job = hashlib.blake2b(name, digest_size=16).hexdigest()
         (tmp_path / "rank.py").write_text(RANK)
         self.logs = [tmp_path / f"stderr{rank}" for rank in range(2)]
+        self.outs = [tmp_path / f"stdout{rank}" for rank in range(2)]
         self.pids = [tmp_path / f"pid{rank}" for rank in range(2)]
         self.runs = [tmp_path / f"host{rank}" / "run" for rank in range(2)]
         port = free_port()
@@ -327,22 +342,27 @@ class TwoHosts:
         for rank in range(2):
             environment = os.environ | {
                 "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
+                "OMP_NUM_THREADS": "1", **variables,
             }  # fmt: skip
-            with self.logs[rank].open("w") as log:
+            with self.logs[rank].open("w") as log, self.outs[rank].open("w") as out:
                 self.processes.append(subprocess.Popen(
                     [luff.executable, "run", "--run", self.runs[rank], "--rules", "none", "--config", self.config,
                      "--sync", url, "--job", "two", "--", sys.executable, tmp_path / "rank.py", self.pids[rank]],
-                    stdout=subprocess.DEVNULL, stderr=log, env=environment,
+                    stdout=out, stderr=log, env=environment,
                 ))  # fmt: skip
 
     def begin(self):
         """Waits until both train, and the bucket tells whose requests count."""
-        self.wait(lambda: all("this run is" in self.err(rank) for rank in range(2)), "no URL")
+        if self.training > 1:
+            told = f"training {self.training} of the job has a run of its own: "
+            self.wait(lambda: all(told in self.err(rank) for rank in range(2)), "no other training")
+            self.runs = [Path(self.err(rank).split(told)[1].splitlines()[0]) for rank in range(2)]
         self.wait(lambda: all((run / "hosts/begun").exists() for run in self.runs), "no log of the hosts")
-        self.urls = [
-            next(w for w in self.err(rank).split() if w.startswith(self.base + "/")) for rank in range(2)
-        ]
+        ids = [json.loads((run / "run.json").read_text())["run_id"] for run in self.runs]
+        self.urls = [f"{self.base}/{run_id}" for run_id in ids]
+        self.wait(
+            lambda: all(f"this run is {self.urls[rank]} " in self.err(rank) for rank in range(2)), "no URL"
+        )
         self.wait(lambda: all(self.steps(rank) > 3 for rank in range(2)), "no steps")
         check = ("keys", "check", "--run", self.urls[0], "--json")
         self.wait(lambda: json.loads(self.luff(*check).stdout)["known"], "no keys in the bucket")
@@ -415,6 +435,7 @@ def test_a_stop_that_is_asked_for_once_stops_both_hosts_after_the_same_step(luff
 SLOWER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("s3", "rgw", "gs", "az")]
 
 
+@pytest.mark.thorough  # `actions_test` has it, too
 @pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
 @pytest.mark.parametrize("hosts", [{"answer_s": 4}], indirect=True)
 def test_with_a_host_whose_supervisor_was_killed_nothing_is_stopped(luff, hosts):
@@ -455,3 +476,84 @@ def test_an_upload_that_was_killed_is_started_again_by_the_command_that_is_print
         luff("request", "stop", hosts.urls[0], "--key", hosts.key, "--wait-s", 120)
         assert [process.wait(120) for process in hosts.processes] == [76, 76], hosts.err(0) + hosts.err(1)
         assert again.wait(120) == 0
+
+
+# ---- A supervisor that dies while the others wait for its consent, or it for theirs ----
+
+
+def messages(hosts):
+    """What the hosts have said in the folder that is their bucket, in the order of the log."""
+    folder = Path(hosts.base.removeprefix("file://")) / "jobs" / hosts.job
+    objects = (json.loads(path.read_text())["signed"] for path in sorted(folder.glob("*.json")))
+    return [json.loads(text) for text in objects]
+
+
+def lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("base", ["file"], indirect=True)
+@pytest.mark.parametrize("who", [1, pytest.param(0, marks=pytest.mark.thorough)])
+def test_a_supervisor_that_is_killed_after_its_consent_leaves_no_rank_waiting(luff, hosts, who):
+    asking = [luff.executable, "request", "stop", hosts.urls[0], "--key", hosts.key, "--no-wait"]
+    subprocess.run(list(map(str, asking)), check=True, stdout=subprocess.DEVNULL)
+    hosts.wait(lambda: sum(m.get("verdict") == "accepted" for m in messages(hosts)) == 2)
+    hosts.processes[who].send_signal(signal.SIGKILL)  # the commit comes a second later
+    hosts.processes[who].wait(60)
+    pids = [int(path.read_text()) for path in hosts.pids]
+    decided = ("commit", "abort")
+    hosts.wait(lambda: any(m["kind"] in decided for m in messages(hosts)))
+    if any(m["kind"] == "commit" for m in messages(hosts)):
+        hosts.wait(lambda: not any(lives(pid) for pid in pids), "a rank waits for one that has left")
+        assert [hosts.phases(rank)[-1] for rank in range(2)] == ["commit", "commit"]
+        assert hosts.steps(0) == hosts.steps(1)
+    else:  # it was the one that decides
+        steps = hosts.steps(1 - who)
+        hosts.wait(lambda: hosts.steps(1 - who) > steps)
+        assert "commit" not in hosts.phases(0) + hosts.phases(1)
+
+
+# ---- Corrections, captures ----
+
+
+def rates(hosts, rank):
+    """The first step of each rate."""
+    first = {}
+    for line in hosts.outs[rank].read_text().splitlines():
+        step, rate = line.split()
+        first.setdefault(float(rate), int(step))
+    return first
+
+
+@pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
+@pytest.mark.parametrize("hosts", [{"TRAININGS": "2"}], indirect=True)
+def test_a_second_training_is_corrected_and_recorded_on_both_hosts_after_the_same_step(luff, hosts):
+    done = luff(
+        "request", "lower_lr", hosts.urls[0], "--factor", 0.5, "--key", hosts.key, "--json", "--wait-s", 120
+    )
+    step = json.loads(done.stdout)["train_step"]
+    hosts.wait(lambda: all(0.025 in rates(hosts, rank) for rank in range(2)))
+    assert rates(hosts, 0) == rates(hosts, 1) == {0.05: 0, 0.025: step}
+    (asked,) = [r for r in hosts.records(1) if r["kind"] == "lower_lr" and r["phase"] == "propose"]
+    assert asked["body"]["factor"] == 0.5
+    more = ("--include", "weight", "--for-steps", 5)
+    done = luff("request", "capture", hosts.urls[1], *more, "--key", hosts.key, "--json", "--wait-s", 120)
+    step = json.loads(done.stdout)["train_step"]
+    for rank in range(2):
+        (asked,) = [r for r in hosts.records(rank) if r["kind"] == "capture" and r["phase"] == "commit"]
+        assert asked["train_step"] == step
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
+@pytest.mark.parametrize("hosts", [{"UNWILLING": "1"}], indirect=True)
+def test_a_rate_that_one_host_cannot_lower_is_lowered_on_none(luff, hosts):
+    done = luff("request", "lower_lr", hosts.urls[0], "--factor", 0.5, "--key", hosts.key, "--json", "--wait-s", 120,
+                expect=1)  # fmt: skip
+    assert "has not opted in to lower_lr; no host does it" in json.loads(done.stdout)["why"]
+    seen = [hosts.steps(rank) for rank in range(2)]
+    hosts.wait(lambda: all(hosts.steps(rank) > seen[rank] for rank in range(2)))
+    assert rates(hosts, 0) == rates(hosts, 1) == {0.05: 0}
