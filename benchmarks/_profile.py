@@ -1,7 +1,6 @@
 """The cost of profiling: `./dev bench profile [--only sampler,level0,...] [--models mlp,gpt] [--json FILE]`.
 
-sampler: CPU time and memory of `luff _sample` beside psutil, which reads the same of the machine and of a process with
-its children at the same pace, in the same run. Shares of a core are those at two samples a second.
+sampler: `_profile_sampler`.
 
 level0: one model trains with `profile` on and off, in blocks of steps that alternate in one process with one torch
 thread. A block with it runs between two without and is compared with their mean. CPU time of the process, and the
@@ -29,19 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import _profile_place
+import _profile_sampler
 import _profile_size
 import _profile_trace
 from _gates import Measured, finish, gate, luff_command, measured, say
 
 PARTS = ("sampler", "disk", "large", "place", "level0", "level1", "trace")
-SAMPLES_A_SECOND = 2
-# Children stand for workers of a loader: they sleep most of the time.
-_CHILD = "import time\nwhile True: time.sleep(0.05)"
-
-
-def _cpu_of(pid: int) -> float:
-    """Returns the CPU time of a process: from schedstat, in nanoseconds, where ticks would be too coarse."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
 
 
 def _samples(run: Path) -> dict[str, Any]:
@@ -50,98 +42,6 @@ def _samples(run: Path) -> dict[str, Any]:
         [luff_command(), "profile", str(run), "--json"], capture_output=True, text=True, check=True
     )
     return json.loads(done.stdout)["machines"][0]  # type: ignore[no-any-return]
-
-
-def _psutil_sample(process: Any) -> None:
-    """Reads with psutil what the sampler reads."""
-    import psutil
-
-    psutil.cpu_times(percpu=True)
-    psutil.cpu_stats()
-    psutil.virtual_memory()
-    psutil.swap_memory()
-    psutil.disk_io_counters(perdisk=True)
-    psutil.net_io_counters(pernic=True)
-    for one in (process, *process.children(recursive=True)):
-        with one.oneshot():
-            one.cpu_times()
-            one.memory_info()
-            one.num_threads()
-            one.status()
-            one.io_counters()
-
-
-def sampler(pairs: int = 8, ticks: int = 20) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Measures the sampler beside psutil."""
-    import luff.numpy
-    import numpy as np
-    import psutil
-
-    folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
-    children = [subprocess.Popen([sys.executable, "-c", _CHILD]) for _ in range(4)]
-    hz = 10
-    ours: list[float] = []
-    theirs: list[float] = []
-    ratios: list[float] = []
-    try:
-        run = folder / "run"
-        hook = luff.numpy.attach({"w": np.ones(4, np.float32)}, run=str(run), profile="off")
-        with hook.step() as step:
-            step.loss(1.0)
-        hook.flush(10.0)
-        process = subprocess.Popen(
-            [
-                luff_command(),
-                "_sample",
-                "--hz",
-                str(hz),
-                "--ticks",
-                str(ticks * (pairs + 2) * 3),
-                "--",
-                str(run),
-            ],
-            stdin=subprocess.DEVNULL,
-        )
-        me = psutil.Process()
-        _psutil_sample(me)
-        time.sleep(2)  # what is done once: opening files, definitions
-        for _ in range(pairs):
-            # Both at the same pace: what is read in a loop is in the processor's caches.
-            before, began, spent = _cpu_of(process.pid), time.monotonic(), 0.0
-            for _ in range(ticks):
-                time.sleep(1 / hz)
-                spent -= time.thread_time()
-                _psutil_sample(me)
-                spent += time.thread_time()
-            passed = (time.monotonic() - began) * hz
-            ours.append((_cpu_of(process.pid) - before) / passed)
-            theirs.append(spent / ticks)
-            ratios.append(theirs[-1] / ours[-1])
-        process.terminate()
-        process.wait(30)
-        hook.close()
-        machine = _samples(run)
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-    share = measured([SAMPLES_A_SECOND * one for one in ours])
-    dearer = measured(ratios)
-    memory = float(machine["sampler"]["rss"])
-    print(
-        f"sampler: {1e6 * share.median / SAMPLES_A_SECOND:.0f} us a sample, {100 * share.median:.3f} % of a core; "
-        f"psutil {1e6 * measured(theirs).median:.0f} us, {dearer.median:.0f} times as much; {memory / 1e6:.1f} MB"
-    )
-    at_least = Measured(1 / dearer.median, 1 / dearer.high, 1 / dearer.low)
-    gates = [
-        gate("sampler: share of a core", share, 0.002),
-        gate("sampler: its time over psutil's", at_least, 1 / 20),
-        gate("sampler: memory in MB", Measured(memory / 1e6, memory / 1e6, memory / 1e6), 20),
-    ]
-    result = {"part": "sampler", "us": [1e6 * one for one in ours], "psutil_us": [1e6 * one for one in theirs],
-              "rss": memory}  # fmt: skip
-    return [result], gates
 
 
 def _blocks(
@@ -254,7 +154,7 @@ def main() -> int:
         gates.extend(measured_part[1])
 
     if "sampler" in chosen:
-        add(sampler())
+        add(_profile_sampler.sampler())
     if "disk" in chosen:
         add(_profile_size.disk(15))
     if "large" in chosen:

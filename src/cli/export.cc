@@ -1,5 +1,6 @@
 #include "cli/export.h"
 
+#include <malloc.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -54,6 +55,15 @@ bool StdinClosed() {
 bool IsTrace(std::string_view format) { return format == "perfetto" || format == "chrome"; }
 bool IsOneFile(std::string_view format) { return format == "safetensors" || IsTrace(format); }
 
+/// Makes blocks from 128 KiB on go back to the system when they are freed. By itself glibc raises that limit
+/// to the size of what is freed, and what is read of one segment after the other then leaves holes between
+/// small blocks that stay.
+void GiveLargeBlocksBack() {
+#ifdef __GLIBC__
+  (void)mallopt(M_MMAP_THRESHOLD, 128 << 10);
+#endif
+}
+
 class Export {
  public:
   explicit Export(const ExportOptions& options)
@@ -62,8 +72,10 @@ class Export {
         told_(StderrIsTerminal() && !options.until_closed) {}
 
   Status Run() {
+    // A trace needs all steps once: the run is read in one pass, without a table of them.
+    if (IsTrace(options_.to) && Env::Real().Exists(options_.run + "/run.json")) return Trace();
     LUFF_RETURN_IF_ERROR(OpenTrial());
-    if (IsTrace(options_.to)) return Trace();
+    if (IsTrace(options_.to)) return NoPhases(trial_->path());  // smdebug's
     choice_.regex = options_.regex;
     choice_.collection = options_.collection;
     choice_.worker = options_.worker;
@@ -159,8 +171,10 @@ class Export {
       LUFF_ASSIGN_OR_RETURN(choice.mode, query::ParseMode(options_.mode));
     }
     const auto format = options_.to == "chrome" ? MakeChromeTrace() : MakePerfettoTrace();
+    GiveLargeBlocksBack();
+    LUFF_ASSIGN_OR_RETURN(const auto run, query::RunStream::Open(options_.run));
     LUFF_ASSIGN_OR_RETURN(const auto written,
-                          ExportTrace(*trial_, choice, format.get(), out_,
+                          ExportTrace(*run, choice, format.get(), out_,
                                       options_.force ? Existing::kReplace : Existing::kRefuse));
     for (const std::string& remark : written.remarks) fmt::print(stderr, "luff: {}\n", Escaped(remark));
     fmt::print(

@@ -14,9 +14,9 @@ namespace {
 /// Times are microseconds since 1970, with the nanoseconds as decimals.
 class ChromeTrace final : public TraceFormat {
  public:
-  void Begin(const query::Trial& trial, std::string* to) override {
+  void Begin(const std::string& run, std::string* to) override {
     json_ = fmt::format(R"({{"displayTimeUnit":"ms","otherData":{{"run":{}}},"traceEvents":[)",
-                        JsonText(Json(ValidUtf8(trial.path()))));
+                        JsonText(Json(ValidUtf8(run))));
     Pass(0, to);
   }
 

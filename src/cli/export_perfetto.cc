@@ -82,7 +82,7 @@ std::int32_t Pid(std::uint32_t worker) { return static_cast<std::int32_t>(worker
 
 class PerfettoTrace final : public TraceFormat {
  public:
-  void Begin(const query::Trial&, std::string*) override {}
+  void Begin(const std::string&, std::string*) override {}
 
   void Rank(std::uint32_t worker, std::string* to) override {
     sequence_ = worker + 1;

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "base/format.h"
-#include "luff/query/run_pieces.h"
 #include "luff/query/samples.h"
 #include "luff/rules/kept_findings.h"
 
@@ -105,18 +106,18 @@ Result<std::uint64_t> DrawSamples(const std::string& run, TraceFormat* format, S
 }
 
 /// Draws the operators of the steps that were traced and chosen. A trace that cannot be read is a remark.
-Status DrawTraces(const query::Trial& trial, const TraceChoice& choice, TraceFormat* format,
+Status DrawTraces(const query::RunStream& run, const TraceChoice& choice, TraceFormat* format,
                   StepDrawer* drawer, TraceWritten* written) {
   if (choice.mode != query::Mode::kGlobal && choice.mode != query::Mode::kTrain) return Status::Ok();
   for (const std::uint32_t worker : drawer->ranks()) {
     std::uint32_t tracks = 0;
-    for (const profile::TraceFile& trace : profile::TracesOf(trial, worker)) {
+    for (const profile::TraceFile& trace : profile::ParseTracesUntrusted(run.Document(worker, "traces"))) {
       const std::int64_t last = trace.first_step + std::max<std::int64_t>(trace.steps, 1) - 1;
       if (trace.file.empty() || trace.first_step > choice.to || last < choice.from) continue;
       const std::uint32_t first = tracks;
       Status status;
       const Status read =
-          profile::VisitTrace(trial.path(), worker, trace, [&](const profile::TraceEvent& event) {
+          profile::VisitTrace(run.path(), worker, trace, [&](const profile::TraceEvent& event) {
             if (!status.ok()) return;
             if (first + event.track == tracks) {
               format->Track(
@@ -140,29 +141,40 @@ Status DrawTraces(const query::Trial& trial, const TraceChoice& choice, TraceFor
 
 }  // namespace
 
-Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& choice, TraceFormat* format,
+Status NoPhases(const std::string& run) {
+  return NotFound("the run has no phases of these steps; `luff profile RUN` says why: " + run);
+}
+
+Result<TraceWritten> ExportTrace(const query::RunStream& run, const TraceChoice& choice, TraceFormat* format,
                                  const std::string& out, Existing existing) {
   LUFF_ASSIGN_OR_RETURN(const auto file, OutputFile::Create(out, existing));
+  std::vector<rules::Finding> findings = rules::FindingsOfRun(run.path()).findings;
+  if (choice.worker)
+    std::erase_if(findings, [&](const rules::Finding& one) { return one.worker != *choice.worker; });
+  std::map<std::int64_t, std::optional<std::int64_t>> seen_at;  // of findings: by global step, Unix time
+  for (const rules::Finding& finding : findings) seen_at.try_emplace(finding.global_step);
   StepDrawer drawer(choice, format, file.get());
-  format->Begin(trial, drawer.text());
-  LUFF_RETURN_IF_ERROR(query::VisitPhases(
-      trial,
-      [&](const query::StepInfo& info, const query::StepPhases& phases) { drawer.Draw(info, phases); }));
+  format->Begin(run.path(), drawer.text());
+  LUFF_RETURN_IF_ERROR(run.Visit(
+      [&](const query::StepInfo& info, const query::StepPhases& phases) { drawer.Draw(info, phases); },
+      [&](const query::StepInfo& info, std::uint32_t) {
+        if (seen_at.empty()) return;
+        const auto at = seen_at.find(info.global_step);
+        if (at != seen_at.end() && !at->second) at->second = info.wall_unix_ns;
+      }));
   LUFF_RETURN_IF_ERROR(drawer.status());
-  if (drawer.steps() == 0) {
-    return NotFound("the run has no phases of these steps; `luff profile RUN` says why: " + trial.path());
-  }
+  if (drawer.steps() == 0) return NoPhases(run.path());
   TraceWritten written;
   written.steps = drawer.steps();
-  for (const rules::Finding& finding : rules::FindingsOfRun(trial.path()).findings) {
-    const auto step = trial.FindStep(finding.global_step, query::Mode::kGlobal);
-    if (!step.ok() || (choice.worker && finding.worker != *choice.worker)) continue;
-    format->Finding(finding, step->wall_unix_ns, drawer.text());
+  for (const rules::Finding& finding : findings) {
+    const auto& at = seen_at[finding.global_step];
+    if (!at) continue;
+    format->Finding(finding, *at, drawer.text());
     ++written.findings;
     LUFF_RETURN_IF_ERROR(drawer.Write(kWriteAt));
   }
-  LUFF_RETURN_IF_ERROR(DrawTraces(trial, choice, format, &drawer, &written));
-  LUFF_ASSIGN_OR_RETURN(written.series, DrawSamples(trial.path(), format, &drawer));
+  LUFF_RETURN_IF_ERROR(DrawTraces(run, choice, format, &drawer, &written));
+  LUFF_ASSIGN_OR_RETURN(written.series, DrawSamples(run.path(), format, &drawer));
   format->End(drawer.text());
   LUFF_RETURN_IF_ERROR(drawer.Write(0));
   written.bytes = file->bytes();

@@ -9,12 +9,12 @@
 #include "base/output_file.h"
 #include "luff/profile/kineto_trace.h"
 #include "luff/profile/timeline.h"
+#include "luff/query/run_stream.h"
 #include "luff/query/trial.h"
 #include "luff/rules/finding.h"
 
 /// Writes where the time of a run went as a trace, for Perfetto and Chrome, with the operators of the steps
-/// that were traced. One step, one series of samples, or one of these traces is held in memory, beside what
-/// the trial holds of all steps.
+/// that were traced. One segment of the run, one series of samples, or one of these traces is held in memory.
 namespace luff::cli {
 
 /// Which part of a run to draw.
@@ -29,7 +29,7 @@ struct TraceChoice {
 class TraceFormat {
  public:
   virtual ~TraceFormat() = default;
-  virtual void Begin(const query::Trial& trial, std::string* to) = 0;
+  virtual void Begin(const std::string& run, std::string* to) = 0;
   virtual void Rank(std::uint32_t worker, std::string* to) = 0;
   virtual void Step(std::uint32_t worker, const query::StepInfo& info, const query::StepPhases& phases,
                     const profile::PlacedStep& placed, std::string* to) = 0;
@@ -55,8 +55,10 @@ struct TraceWritten {
   std::uint64_t steps = 0, findings = 0, series = 0, traces = 0, bytes = 0;
   std::vector<std::string> remarks;  // traces that cannot be read, and why
 };
-/// Errors: kNotFound if the run has no phases of what was chosen; those of reading and writing.
-[[nodiscard]] Result<TraceWritten> ExportTrace(const query::Trial& trial, const TraceChoice& choice,
+/// What is said where a run has nothing to draw.
+[[nodiscard]] Status NoPhases(const std::string& run);
+/// Errors: NoPhases() if the run has no phases of what was chosen; those of reading and writing.
+[[nodiscard]] Result<TraceWritten> ExportTrace(const query::RunStream& run, const TraceChoice& choice,
                                                TraceFormat* format, const std::string& out,
                                                Existing existing);
 

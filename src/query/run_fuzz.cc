@@ -13,6 +13,7 @@
 
 #include "base/testdata.h"
 #include "luff/query/capture_cost.h"
+#include "luff/query/run_stream.h"
 #include "luff/store/control.h"
 #include "luff/store/verify.h"
 #include "query/testing/ask.h"
@@ -123,6 +124,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   query::OpenOptions options;
   options.use_live_page = size % 2 == 0;
   query::testing::AskEverything(world.run.string(), options);
+  if (const auto stream = query::RunStream::Open(world.run.string()); stream.ok()) {
+    (void)(*stream)->Visit([](const auto&, const auto&) {}, [](const auto&, auto) {}).ok();
+    (void)(*stream)->Document(0, "traces");
+  }
   (void)store::VerifyRun(world.run.string(), {1 << 20}).ok();
   std::vector<std::string> problems;
   (void)store::ReadControl(world.run.string(), 0, &problems).ok();

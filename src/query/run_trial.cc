@@ -8,6 +8,7 @@
 #include "luff/base/env.h"
 #include "luff/store/control.h"
 #include "luff/store/mirror.h"
+#include "query/run_state.h"
 #include "query/smdebug_trial.h"
 
 namespace luff::query {
@@ -36,18 +37,6 @@ std::string Joined(const std::string& first, const std::string& second) {
   return first + (first.empty() || second.empty() ? "" : "; ") + second;
 }
 constexpr double kLongestSilenceS = 1e6;  // longer silences make no difference
-
-/// Computes in double, because times in files may be any numbers and their difference may overflow.
-double SecondsBetween(std::int64_t from_ns, std::int64_t to_ns) noexcept {
-  return (static_cast<double>(to_ns) - static_cast<double>(from_ns)) * 1e-9;
-}
-
-/// Orders the steps of a run.
-struct StepKey {
-  std::uint32_t epoch = 0;
-  std::int64_t global_step = 0;
-  friend auto operator<=>(const StepKey&, const StepKey&) = default;
-};
 
 StepKey KeyAt(const store::WorkerReader::StepPlace& place) noexcept {
   const auto& steps = place.segment->steps();
@@ -296,15 +285,7 @@ bool RunTrial::MergeSteps() {
       const std::uint64_t ordinal = columns.ordinal[head->index];
       if (n == kNoStep ||
           worker->OrdinalOf(n) != kNoOrdinal) {  // new, or the worker records the same step again
-        const format::StepMark mark = columns.mark(head->index);
-        StepInfo info;
-        info.global_step = mark.global_step;
-        info.mode_step = mark.mode_step;
-        info.update = mark.update;
-        info.mode = static_cast<Mode>(mark.mode);
-        info.wall_unix_ns = mark.wall_unix_ns;
-        info.duration_ns = mark.duration_ns;
-        n = steps_.Append(info, lowest->epoch);
+        n = steps_.Append(InfoOf(columns.mark(head->index)), lowest->epoch);
       }
       worker->Place(n, ordinal);
       worker->taken = ordinal + 1;

@@ -5,6 +5,7 @@
 
 #include "luff/base/work_bound.h"
 #include "luff/query/run_pieces.h"
+#include "query/frames_of.h"
 #include "query/run_trial.h"
 
 namespace luff::query {
@@ -12,27 +13,6 @@ namespace {
 
 using format::Form;
 using format::FrameKind;
-
-/// A phase that is not known counts as other.
-StepPhases PhasesOf(std::uint32_t worker, std::int64_t ended_unix_ns, const format::PhasesView& view) {
-  StepPhases phases{.worker = worker, .head = view.head, .ended_unix_ns = ended_unix_ns, .waits = {}};
-  for (const format::PhaseRow& row : view.rows) {
-    const std::size_t phase = row.phase < format::kPhaseCount ? row.phase : 0;
-    if (row.clock == 1 && phases.has_device()) {
-      phases.device_ns[phase] = std::max<std::int64_t>(phases.device_ns[phase], 0) + row.duration_ns;
-      phases.idle_steps = std::min(phases.idle_steps + row.count, view.head.steps);
-    }
-    if (row.clock != 0) continue;
-    // A phase may have several rows, e.g. one for each of its subjects.
-    const bool first = phases.ns[phase] == 0 && phases.begins[phase] == 0;
-    phases.starts_ns[phase] = first ? row.start_ns : std::max(phases.starts_ns[phase], row.start_ns);
-    phases.ns[phase] += row.duration_ns;
-    phases.begins[phase] += row.count;
-    if (row.phase == static_cast<std::uint8_t>(format::Phase::kDataWait))
-      phases.waits.push_back({format::WaitSubject::Of(row.subject), row.count, row.duration_ns});
-  }
-  return phases;
-}
 
 std::string FormNames(std::uint16_t bits) {
   std::string text;
@@ -102,6 +82,26 @@ Result<bool> ReadEntries(const auto& rows, std::uint64_t ordinal, FrameKind kind
 }
 
 }  // namespace
+
+StepPhases PhasesOf(std::uint32_t worker, std::int64_t ended_unix_ns, const format::PhasesView& view) {
+  StepPhases phases{.worker = worker, .head = view.head, .ended_unix_ns = ended_unix_ns, .waits = {}};
+  for (const format::PhaseRow& row : view.rows) {
+    const std::size_t phase = row.phase < format::kPhaseCount ? row.phase : 0;
+    if (row.clock == 1 && phases.has_device()) {
+      phases.device_ns[phase] = std::max<std::int64_t>(phases.device_ns[phase], 0) + row.duration_ns;
+      phases.idle_steps = std::min(phases.idle_steps + row.count, view.head.steps);
+    }
+    if (row.clock != 0) continue;
+    // A phase may have several rows, e.g. one for each of its subjects.
+    const bool first = phases.ns[phase] == 0 && phases.begins[phase] == 0;
+    phases.starts_ns[phase] = first ? row.start_ns : std::max(phases.starts_ns[phase], row.start_ns);
+    phases.ns[phase] += row.duration_ns;
+    phases.begins[phase] += row.count;
+    if (row.phase == static_cast<std::uint8_t>(format::Phase::kDataWait))
+      phases.waits.push_back({format::WaitSubject::Of(row.subject), row.count, row.duration_ns});
+  }
+  return phases;
+}
 
 Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
   LUFF_RETURN_IF_ERROR(BeginRows(n, out));
@@ -317,16 +317,16 @@ Status RunTrial::EachFrame(format::FrameKind kind, const Use& use) const {
   std::vector<std::byte> scratch;
   for (const auto& worker : workers_) {
     for (const auto& segment : worker->reader->segments()) {
-      if ((segment->frame_kinds() >> static_cast<unsigned>(kind) & 1U) == 0) continue;
-      LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
-      LUFF_ASSIGN_OR_RETURN(const auto frames, segment->Frames(store::Again::kNo));
-      for (const format::FrameEntry& entry : frames) {
-        if (static_cast<FrameKind>(entry.kind) != kind) continue;
-        const std::uint32_t n = worker->StepOf(entry.ordinal);
-        if (n == kNoStep || steps_.superseded(n)) continue;
-        LUFF_ASSIGN_OR_RETURN(const auto body, segment->ReadFrame(entry, &scratch));
-        LUFF_RETURN_IF_ERROR(use(*worker->reader, *segment, entry.ordinal, n, body));
-      }
+      std::uint32_t n = kNoStep;
+      LUFF_RETURN_IF_ERROR(EachFrameOf(
+          *segment, kind, &scratch,
+          [&](std::uint64_t ordinal) {
+            n = worker->StepOf(ordinal);
+            return n != kNoStep && !steps_.superseded(n);
+          },
+          [&](std::uint64_t ordinal, std::span<const std::byte> body) -> Status {
+            return use(*worker->reader, *segment, ordinal, n, body);
+          }));
     }
   }
   return Status::Ok();

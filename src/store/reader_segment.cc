@@ -183,6 +183,32 @@ std::optional<SegmentReader::PublishedRows> SegmentReader::PublishedAt(std::uint
 
 void SegmentReader::ForgetLastRows() noexcept { last_.reset(); }
 
+void SegmentReader::Rest() noexcept {
+  if (!footer_) return;
+  rests_ = true;
+  footer_->ForgetSteps();
+  footer_bytes_.clear();
+  last_.reset();
+  by_ordinal_ = {};
+  sorted_ = false;
+}
+
+Status SegmentReader::Wake() {
+  if (!rests_) return Status::Ok();
+  const auto bytes = file_->Reopen();
+  if (bytes.status().code() == StatusCode::kNotFound)
+    return NotFound("the segment was removed, or merged meanwhile: " + path_);
+  LUFF_RETURN_IF_ERROR(bytes.status());
+  if (const Status status = ReadFooterOnce(*bytes); !status.ok()) {
+    // It was sealed: a footer that is gone is damage.
+    return Located(status.code() == StatusCode::kNotFound
+                       ? Corruption("the footer of a sealed segment is gone")
+                       : status);
+  }
+  rests_ = false;
+  return Status::Ok();
+}
+
 /// Returns the bytes of a section of the footer, from the cache if they were read recently. `key` identifies
 /// the section within this segment.
 Result<SegmentReader::Section> SegmentReader::ReadSection(const format::FooterSection& section,

@@ -205,6 +205,7 @@ Result<bool> WorkerReader::ScanFolder() {
     }
     if (!(*opened)->damage().ok())
       Problem("footer is not used: " + std::string((*opened)->damage().message()));
+    if (options_.rest) (*opened)->Rest();
     fresh.push_back(opened->get());
     if (known) {
       *at = std::move(opened).value();
@@ -216,7 +217,12 @@ Result<bool> WorkerReader::ScanFolder() {
   }
   // Newest first: its footer has all definitions of its epoch.
   for (auto at = fresh.rbegin(); at != fresh.rend(); ++at) TakeDefs(**at);
-  for (SegmentReader* segment : fresh) TakeInSegment(*segment, true);
+  for (SegmentReader* segment : fresh) {
+    if (const Status status = segment->Wake(); !status.ok())
+      Problem("segment is unreadable, its steps are lost: " + std::string(status.message()));
+    TakeInSegment(*segment, true);
+    if (options_.rest) segment->Rest();
+  }
   return news;
 }
 

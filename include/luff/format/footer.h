@@ -119,6 +119,8 @@ class FooterDirectory {
   /// Offset of the footer's frame in the file; rows lie before it.
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] const StepColumns& steps() const noexcept { return steps_; }
+  /// From now on steps() is empty; the rest of the footer needs no bytes of it.
+  void ForgetSteps() noexcept { steps_ = {}; }
 
   /// Sections of one tensor; those of definitions and frames are in head().
   [[nodiscard]] static FooterSection SummarySection(const TensorEntry& entry) noexcept;

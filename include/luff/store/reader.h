@@ -110,6 +110,11 @@ class SegmentReader {
   [[nodiscard]] std::optional<PublishedRows> PublishedAt(std::uint32_t index) const noexcept;
   /// The rows that were kept of the last step: later steps have been read.
   void ForgetLastRows() noexcept;
+  /// Gives back what a sealed segment holds in memory for each of its steps. Until Wake(), steps() is empty.
+  void Rest() noexcept;
+  /// Reads it again, after Rest(). Errors: as Open(), and kNotFound if the segment was removed or merged
+  /// meanwhile.
+  [[nodiscard]] Status Wake();
   /// Rows of a slot, ascending by step. Errors: kCorruption naming the file, kNotFound (it was removed),
   /// kResourceExhausted.
   [[nodiscard]] Result<Held<format::SummaryBlock>> Summaries(std::size_t slot,
@@ -183,6 +188,7 @@ class SegmentReader {
   std::unique_ptr<const LastRows> last_;  // sealed since its last step was read
   Status damage_;
   std::shared_ptr<SegmentHoles> holes_;  // null: the file has none
+  bool rests_ = false;
 };
 
 /// Reads the rows of sealed segments tensor by tensor, in large pieces and past the cache: for those
@@ -216,6 +222,10 @@ struct ReaderOptions {
   bool use_live_page = true;
   /// Set where the run is a copy of one in a bucket: payload and rows are asked for before they are read.
   std::shared_ptr<Mirror> mirror;
+  /// Segments that are sealed when they are found rest (SegmentReader::Rest), so that memory does not grow
+  /// with the number of steps: for who looks at one segment after the other. Whatever asks for steps by their
+  /// ordinal finds none of theirs.
+  bool rest = false;
 };
 
 /// What is known about the writing process.

@@ -10,11 +10,14 @@ namespace luff::profile {
 namespace {
 
 constexpr std::size_t kMostFiles = 32;  // of frequencies, zones, packages and ports each
+// The file of all disks also counts loop and other devices, which takes as long as five files of one disk.
+constexpr std::size_t kFewDisks = 4;
 
 }  // namespace
 
 MachineSource::MachineSource(const std::string& root)
-    : stat_(root + "/proc/stat"),
+    : root_(root),
+      stat_(root + "/proc/stat"),
       meminfo_(root + "/proc/meminfo"),
       vmstat_(root + "/proc/vmstat"),
       diskstats_(root + "/proc/diskstats"),
@@ -44,6 +47,28 @@ void MachineSource::Cores(Board* board) {
   board->Set("cpu.context_switches", SeriesUnit::kNumber, SeriesKind::kCounter, times.context_switches);
 }
 
+/// Which disks there are is asked once in kSlow ticks.
+std::vector<DiskCounts> MachineSource::Disks(std::uint64_t tick) {
+  std::vector<DiskCounts> found;
+  for (Disk& disk : disks_) {
+    if (tick % kSlow == 0) break;
+    auto counts = ParseDiskUntrusted(disk.name, disk.stat.Read());
+    one_by_one_ = counts.has_value();
+    if (!one_by_one_) break;
+    found.push_back(std::move(*counts));
+  }
+  if (!found.empty() && one_by_one_) return found;
+  found = ParseDiskstatsUntrusted(diskstats_.Read());
+  if (!one_by_one_ || found.size() > kFewDisks) {
+    disks_.clear();
+  } else if (!std::ranges::equal(disks_, found, {}, &Disk::name, &DiskCounts::name)) {
+    disks_.clear();
+    for (const DiskCounts& disk : found)
+      disks_.push_back({disk.name, KernelFile(root_ + "/sys/class/block/" + disk.name + "/stat")});
+  }
+  return found;
+}
+
 void MachineSource::Sample(std::uint64_t tick, Board* board) {
   constexpr auto kBytes = SeriesUnit::kBytes;
   constexpr auto kNumber = SeriesUnit::kNumber;
@@ -57,7 +82,7 @@ void MachineSource::Sample(std::uint64_t tick, Board* board) {
   if (memory.swap_total && memory.swap_free && *memory.swap_total > 0)
     board->Set("memory.swap_used", kBytes, kGauge, *memory.swap_total - *memory.swap_free);
   if (tick % kCounters != 0) return;
-  for (const DiskCounts& disk : ParseDiskstatsUntrusted(diskstats_.Read())) {
+  for (const DiskCounts& disk : Disks(tick)) {
     const std::string name = "disk." + disk.name;
     board->Set(name + ".read", kBytes, kCounter, disk.read_bytes);
     board->Set(name + ".written", kBytes, kCounter, disk.write_bytes);

@@ -17,10 +17,18 @@ class MachineSource final : public Source {
   [[nodiscard]] Counted started() const noexcept { return started_; }
 
  private:
+  struct Disk {
+    std::string name;
+    KernelFile stat;  // of this one only
+  };
   void Cores(Board* board);
+  [[nodiscard]] std::vector<DiskCounts> Disks(std::uint64_t tick);
+  const std::string root_;
   KernelFile stat_, meminfo_, vmstat_, diskstats_, net_, snmp_;
   const std::int64_t tick_ns_, page_bytes_;
   std::vector<std::uint32_t> busy_;  // series of each core
+  std::vector<Disk> disks_;          // those that are read one by one
+  bool one_by_one_ = true;
   Counted started_;
 };
 

@@ -137,6 +137,28 @@ TEST(MachineSourceTest, ReadsWhatIsThereAndSaysWhatIsNot) {
   EXPECT_EQ(StateOf(source, "paging"), SourceState::kAbsent);
 }
 
+TEST(MachineSourceTest, AFewDisksAreReadOneByOneBetweenTwoLooksAtAll) {
+  Tree tree;
+  const auto line = [](int sectors) { return "1 0 " + std::to_string(sectors) + " 4 5 6 7 8 0 9\n"; };
+  tree.Put("/proc/diskstats", "7 0 loop0 " + line(1) + "254 0 vda " + line(2));
+  tree.Put("/sys/class/block/vda/stat", " " + line(3));
+  MachineSource source(tree.root());
+  const auto read_at = [&](std::uint64_t tick) {
+    Board board;
+    source.Sample(tick, &board);
+    return Newest(&board)["disk.vda.read"];
+  };
+  EXPECT_EQ(read_at(0), 2 * 512);
+  EXPECT_EQ(read_at(2), 3 * 512);
+  tree.Put("/proc/diskstats", "254 0 vda " + line(5) + "254 16 vdb " + line(6));
+  EXPECT_EQ(read_at(4), 3 * 512);
+  EXPECT_EQ(read_at(10), 5 * 512) << "which disks there are is asked again";
+  EXPECT_EQ(read_at(12), 5 * 512) << "the new one has no file: all are read together again";
+  Board board;
+  source.Sample(14, &board);
+  EXPECT_EQ(Newest(&board)["disk.vdb.read"], 6 * 512);
+}
+
 TEST(MachineSourceTest, APipeInThePlaceOfAFileHoldsNobodyUp) {
   const Tree tree;
   fs::create_directories(tree.root() + "/proc");

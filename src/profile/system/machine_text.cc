@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "profile/system/text.h"
 
@@ -120,13 +121,18 @@ std::vector<DiskCounts> ParseDiskstatsUntrusted(std::string_view text) {
     (void)TakeWord(&line);  // minor
     const std::string_view name = TakeWord(&line);
     if (!IsPlainName(name) || !IsWholeDisk(name)) continue;
-    std::array<Counted, 10> n;  // reads merged sectors ms writes merged sectors ms inflight busy_ms
-    for (Counted& one : n) one = TakeNumber(&line);
-    const Counted read = Scaled(n[2], kSector), written = Scaled(n[6], kSector), busy = Scaled(n[9], kMs);
-    if (!n[0] || !read || !n[4] || !written || !busy) continue;
-    disks.push_back({std::string(name), *n[0], *read, *n[4], *written, *busy});
+    if (auto disk = ParseDiskUntrusted(name, line)) disks.push_back(std::move(*disk));
   }
   return disks;
+}
+
+std::optional<DiskCounts> ParseDiskUntrusted(std::string_view name, std::string_view text) {
+  std::string_view line = TakeLine(&text);
+  std::array<Counted, 10> n;  // reads merged sectors ms writes merged sectors ms inflight busy_ms
+  for (Counted& one : n) one = TakeNumber(&line);
+  const Counted read = Scaled(n[2], kSector), written = Scaled(n[6], kSector), busy = Scaled(n[9], kMs);
+  if (!n[0] || !read || !n[4] || !written || !busy) return std::nullopt;
+  return DiskCounts{std::string(name), *n[0], *read, *n[4], *written, *busy};
 }
 
 std::vector<NetCounts> ParseNetDevUntrusted(std::string_view text) {

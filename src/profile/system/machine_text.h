@@ -48,6 +48,8 @@ struct DiskCounts {
   std::int64_t reads = 0, read_bytes = 0, writes = 0, write_bytes = 0, busy_ns = 0;
 };
 [[nodiscard]] std::vector<DiskCounts> ParseDiskstatsUntrusted(std::string_view text);
+/// The same numbers of one disk, as /sys/class/block/NAME/stat has them.
+[[nodiscard]] std::optional<DiskCounts> ParseDiskUntrusted(std::string_view name, std::string_view text);
 
 /// A network interface of /proc/net/dev, in bytes; the loopback is left out.
 struct NetCounts {

@@ -30,6 +30,7 @@ void Parse(unsigned kind, std::string_view text) {
     case 3: Check(ParsePressureUntrusted(text).some); break;
     case 4:
       for (const DiskCounts& disk : ParseDiskstatsUntrusted(text)) Check(disk.read_bytes);
+      if (const auto disk = ParseDiskUntrusted("sda", text)) Check(disk->read_bytes);
       break;
     case 5:
       for (const NetCounts& net : ParseNetDevUntrusted(text)) Check(net.received);
