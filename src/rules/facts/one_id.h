@@ -9,8 +9,8 @@
 
 namespace luff::rules {
 
-/// Embedding tables that are asked for one id and no other, while the model gets ids that nothing looks up and that
-/// such a table has a row for each of. Bounded.
+/// Embedding tables that are asked for one id and no other, while the model gets ids that nothing looks up
+/// and that such a table has a row for each of. Bounded.
 class OneId {
  public:
   static constexpr std::size_t kMostColumns = 64, kMostTables = 64;
@@ -31,7 +31,7 @@ class OneId {
  private:
   struct Table {
     double id = 0, rows = 0, asked = 0;
-    bool one = true;    // the same id each time
+    bool one = true;     // the same id each time
     bool given = false;  // the model got this id as a constant argument, or column of one
     void VisitFields(Fields& io) {
       io("id", id);

@@ -89,7 +89,7 @@ class Losses:
             return
         if output.numel() != 1:
             if is_loss(module):
-                self._unreduced(type(module).__name__, (), args, kwargs, output)
+                self._unreduced(type(module).__name__, (), args, kwargs, output, module)
             return
         kind = type(module).__name__
         training = output.requires_grad
@@ -169,7 +169,13 @@ class Losses:
             self._wait(kind, output)
 
     def _unreduced(
-        self, kind: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self,
+        kind: str,
+        names: tuple[str, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+        module: Any = None,
     ) -> None:
         """Samples a loss with a value for each sample; its reduced value comes from the graph."""
         step = self._context.step
@@ -178,6 +184,9 @@ class Losses:
                 self._made_by(step, kind, args, kwargs, names)
                 if step.samples:
                     self._written.unreduced(step, kind, step.sampled_losses.get(kind, 0), output)
+                    recorder = self._context.recorder
+                    if recorder is not None and kind not in recorder.losses:
+                        recorder.loss(kind, module, given=plain_settings(kwargs))
             self._samples.loss(step, kind, args, kwargs, names)
 
     def _made_by(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from luff._codes import Role
+from luff._codes import Mode, Role
 from luff._rows import MAX_CALLS, WHOLE_BYTES, rows_that_fit
 from luff.torch.capture._device import record_number
 from luff.torch.capture._graphs import operation_of
@@ -27,11 +27,12 @@ from luff.torch.evidence._step import Step, StepContext
 
 __all__ = ["WrittenLosses"]
 
+_TRAIN = int(Mode.TRAIN)
 _SAMPLE, _OTHER = int(Role.SAMPLE), int(Role.OTHER)
 _DEPTH = 8  # nodes that are followed from a part of a loss, and from an error to the model
 _ELEMENTS = 1 << 20  # of a difference that is read
 _CALLED = 64  # losses of a step
-_MISSES = 16  # roots without a written error after which what models return is not copied any more
+_MISSES = 16  # steps without a written error after which what models return is copied at powers of two only
 _KEEP = MOVES - {"Select", "Slice"}  # keep all elements, and their order
 _REDUCE = frozenset(("Mean", "Sum", "Sqrt"))
 _BITS = {8: 53, 4: 24, 2: 11}  # of a number's significand, by its size
@@ -82,7 +83,8 @@ class WrittenLosses:
     def model_returned(self, step: Step, tensors: list[Any]) -> None:
         """Called with the tensors that the outermost call of a model has returned in training."""
         self._enter(step)
-        if self._misses >= _MISSES:
+        count = self._context.clock.mode_steps[_TRAIN]
+        if self._misses >= _MISSES and count & (count - 1):
             return
         for tensor in tensors:
             if len(self._outputs) >= MAX_CALLS or not is_readable(tensor) or tensor.grad_fn is None:
@@ -136,6 +138,7 @@ class WrittenLosses:
     def _enter(self, step: Step) -> None:
         if self._step is None or self._step() is not step:
             self._step = weakref.ref(step)
+            self._misses += 1 if self._outputs else 0  # which no root has asked for
             self._outputs, self._unreduced, self._called = [], [], set()
 
     # Losses that a script reduces ------------------------------------------------------------------------------

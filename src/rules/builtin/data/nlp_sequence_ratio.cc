@@ -260,7 +260,8 @@ class Luff final : public KeptRule {
       finding.since_step = 0;
       finding.what = fmt::format("{} counts the places of padding (id {:g}), and no others", call.kind, *id);
       finding.why = fmt::format(
-          "the values of the loss are masked: of each captured batch those that count stand where the model's "
+          "the values of the loss are masked: of each captured batch those that count stand where the "
+          "model's "
           "input is padding, as padding_idx={:g} of its table says, and all that hold anything else are left "
           "out; their targets are all the same",
           *id);
@@ -273,8 +274,8 @@ class Luff final : public KeptRule {
     }
   }
 
-  // The id of padding if only places count at which the model's input is it, and all of these have one target:
-  // gaps that are to be filled have many.
+  // The id of padding if only places count at which the model's input is it, and all of these have one
+  // target: gaps that are to be filled have many.
   static std::optional<double> OnlyOf(const StepView& view, const LossCall& call,
                                       const std::set<double>& ids) {
     for (const ModelInput& input : ModelInputsOf(view)) {

@@ -147,7 +147,8 @@ struct Decoder {
   bool other_target = false;  // targets beside padding differ
   bool marked = true;         // rows end with an id that marks it
   int shift = 0;              // 1: targets are the next ids
-  // The script multiplies the values of the loss by 0 where the input is padding (1), or where it is anything else (2).
+  // The script multiplies the values of the loss by 0 where the input is padding (1), or where it is anything
+  // else (2).
   int masked = 0;
 };
 

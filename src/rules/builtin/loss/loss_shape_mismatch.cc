@@ -128,8 +128,9 @@ class LossShapeMismatch final : public KeptRule {
             "flatten both in one order: transpose the output back before its reshape, or the target too";
         finding.causes = {"axes of batch and time exchanged before the reshape of one of the two"};
       } else if (how == "axes") {
-        finding.what = fmt::format("{} gets scores of ({}) that were reshaped, not transposed, for targets of ({})",
-                                   name, output, target);
+        finding.what =
+            fmt::format("{} gets scores of ({}) that were reshaped, not transposed, for targets of ({})",
+                        name, output, target);
         finding.why =
             "the classes are the last axis of what the model returns, and the loss takes the second one for "
             "them: a reshape leaves the memory in its order and does not exchange axes, so the scores of a "

@@ -96,7 +96,8 @@ class DeadEmbeddingRows final : public KeptRule {
         "numbers "
         "below 1, or a constant in their place",
         found->table);
-    finding.causes = {"an integer division or a cast that makes each id 0", "a constant in the place of the ids"};
+    finding.causes = {"an integer division or a cast that makes each id 0",
+                      "a constant in the place of the ids"};
     finding.evidence = {{"rows", found->rows}, {"id", found->id}, {"largest_id", found->largest}};
     finding.threshold = fmt::format("a fact of all captured rows, {:g} for each row of the table (Luff)",
                                     limits_.tokens_per_row);

@@ -141,15 +141,15 @@ std::vector<Finding> OfTimes(const Times& story) {
     return R"({"path": ")" + name + R"(", "name": ")" + name +
            R"(", "type": "Embedding", "settings": {"num_embeddings": )" + std::to_string(rows) + "}}";
   };
-  trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [)" + table("time", story.rows) + ", " +
-                                 table("all", 500) + "]}]}");
+  trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [)" + table("time", story.rows) +
+                                 ", " + table("all", 500) + "]}]}");
   trial.Define("time_input_0", Role::kInput, "Embedding");
   trial.Define("all_input_0", Role::kInput, "Embedding");
   std::mt19937 noise(9);
   for (int step = 0; step < 12; ++step) {
     std::vector<double> steps;
     std::vector<double> inputs(128, 0.5);
-    for (int i = 0; i < 64; ++i) steps.push_back(i < 2 ? 39 * i : noise() % 40U);
+    for (int i = 0; i < 64; ++i) steps.push_back(i < 2 ? 39.0 * i : static_cast<double>(noise() % 40U));
     const std::vector<double> none(64, 0);
     trial.Step().Loss(1).Sample("sample/Net_input_0", {64, 2}, inputs);
     trial.Sample("sample/Net_input_1", {64}, steps, DType::kInt64);
@@ -174,7 +174,7 @@ TEST(DeadEmbeddingRows, ATimeThatIsAlwaysZeroInsideTheModel_IsNamed) {
 
 TEST(DeadEmbeddingRows, TimesThatAreLookedUp_AConstantClass_AndATableOfAnotherSize_AreSilent) {
   EXPECT_TRUE(OfTimes({.lost = false}).empty());
-  EXPECT_TRUE(OfTimes({.rows = 1000}).empty());  // not made for these steps
+  EXPECT_TRUE(OfTimes({.rows = 1000}).empty());     // not made for these steps
   EXPECT_TRUE(OfTimes({.classes = true}).empty());  // one class of a table that knows more
   EXPECT_TRUE(OfTimes({.sequence = true}).empty());
 }
