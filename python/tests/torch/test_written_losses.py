@@ -264,6 +264,21 @@ def test_a_large_result_is_kept_in_its_first_rows(watched):
     np.testing.assert_allclose(kept, y[:32].numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_second_phase_is_looked_at_again(watched):
+    _, session = watched(ROLES)
+    model = nn.Linear(4, 3)
+    for written in (False, True):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(40):
+            optimizer.zero_grad()
+            output, y = model(torch.randn(ROWS, 4)), torch.randn(ROWS, 3)
+            (((output - y) ** 2).mean() if written else F.mse_loss(output, y.clone())).backward()
+            optimizer.step()
+    found = ["MSELoss_part_0" in step.scalars for step in session.train()]
+    assert not any(found[:40])
+    assert sum(found[42:]) == 38
+
+
 def test_the_graph_is_let_go_and_the_training_is_as_it_was(watched):
     def weights(of_watched):
         if of_watched:

@@ -31,8 +31,7 @@ void TokenStats::Add(const SampleValues& ids) {
     top_ = most->first;
     met_ = at_end_ = has_next_ = same_next_ = 0;
   }
-  if (ids.shape.size() < 2) return;  // one id a row, or rows without borders: nothing has an end
-  const auto width = static_cast<std::size_t>(ids.shape.back());
+  const std::size_t width = ids.shape.empty() ? 1 : static_cast<std::size_t>(ids.shape.back());
   if (width < 2) return;
   const double top = static_cast<double>(top_);
   for (std::size_t row = 0; row + width <= ids.values.size(); row += width) {

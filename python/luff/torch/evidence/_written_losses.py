@@ -79,11 +79,14 @@ class WrittenLosses:
         self._unreduced: list[_Unreduced] = []
         self._called: set[int] = set()  # sequence numbers of nodes that losses of the user's own have made
         self._misses = 0
+        self._begun = 0  # step before which optimizers or weights last changed
 
     def model_returned(self, step: Step, tensors: list[Any]) -> None:
         """Called with the tensors that the outermost call of a model has returned in training."""
         self._enter(step)
-        count = self._context.clock.mode_steps[_TRAIN]
+        count, begun = self._context.clock.mode_steps[_TRAIN], self._context.looked_from
+        if begun != self._begun:  # other optimizers or weights: another phase, whose loss may be another
+            self._begun, self._misses = begun, 0
         if self._misses >= _MISSES and count & (count - 1):
             return
         for tensor in tensors:

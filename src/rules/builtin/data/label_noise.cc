@@ -31,7 +31,6 @@ namespace {
 constexpr const char* kName = "LabelNoise";
 constexpr std::size_t kMaxClasses = 1000;
 constexpr std::size_t kMaxRows = 1 << 14;
-constexpr std::size_t kMaxLevels = 8;  // distinct values in a row that cannot repeat by chance
 constexpr double kStillLearning = 0.03;
 constexpr std::size_t kMaxLosses = 16;
 constexpr double kDrowned =
@@ -172,7 +171,7 @@ class LabelNoise final : public KeptRule {
         if (found == seen_.end() && seen_.size() >= kMaxRows) continue;
         const bool fresh = found == seen_.end();
         Row& row = fresh ? seen_[hashes[i]] : found->second;
-        if (!fresh && IsUnlikely(&sample->values[i * shape.width], shape.width)) {
+        if (!fresh && CannotRepeat(&sample->values[i * shape.width], shape.width)) {
           again_ += 1;
           if (row.label != rows->labels[i]) other_ += 1;
         }
@@ -320,13 +319,6 @@ class LabelNoise final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // True if the row has so many distinct values that it cannot repeat by chance.
-  static bool IsUnlikely(const double* row, std::size_t width) {
-    std::set<double> levels;
-    for (std::size_t i = 0; i < width && levels.size() < kMaxLevels; ++i) levels.insert(row[i]);
-    return levels.size() >= kMaxLevels;
-  }
-
   void Evaluation(const StepView& view) {
     if (several_tasks_) return;
     const std::optional<LabelledRows> rows = RowsIn(view);
@@ -427,7 +419,9 @@ class LabelNoise final : public KeptRule {
       if (!train || dependence.rows() >= kEnoughRows) continue;
       for (const ModelInput& input : ModelInputsOf(view)) {
         const auto sample = LoadSample(view, *input.entry);
-        if (sample != nullptr) dependence.Add(*sample, call.target, fresh, seed);
+        if (sample == nullptr) continue;
+        const auto once = WithoutRepeats(*sample, call.target);
+        dependence.Add(once ? once->first : *sample, once ? once->second : call.target, fresh, seed);
       }
     }
   }

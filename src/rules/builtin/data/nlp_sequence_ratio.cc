@@ -217,7 +217,7 @@ class Luff final : public KeptRule {
                           known.by_value && known.weights != Weights::kSome &&
                           found.target != call.settings.ignore_index;
       const double share = static_cast<double>(found.places) / static_cast<double>(call.target.values.size());
-      if (!counts || share < kCounted) {
+      if (!counts || share < kCounted || (!call.counted.empty() && OnlyOf(view, call, ids))) {
         counted = 0;
         continue;
       }
