@@ -519,6 +519,8 @@ def test_wrapped_dropout_draws_as_before_and_can_be_scripted(watched, functional
         (lambda o, y: (o.transpose(0, 1).reshape(-1, 3), y.t().reshape(-1)), []),
         (lambda o, y: (o.permute(0, 2, 1).reshape(-1, 3), y.reshape(-1)), ["classes"]),
         (lambda o, y: (o.permute(0, 2, 1), y), []),
+        (lambda o, y: (o.reshape(8, 3, 5), y), ["axes"]),
+        (lambda o, y: (o.reshape(8, 15).reshape(8, 5, 3).reshape(8, 3, 5), y), []),
         (lambda o, y: (o[:, 0], y[:, 0]), []),
     ],
 )

@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "rules/facts/sample.h"
 
@@ -288,6 +289,44 @@ void Dependence::VisitFields(Fields& io) {
   io("products", products_, kColumns * kTargets);
   io("correlated", correlated_);
   for (std::size_t way = 0; way < kWays; ++way) io(kNames[way], ways_[way]);
+}
+
+bool CannotRepeat(const double* row, std::size_t width) {
+  constexpr std::size_t kLevels = 8;
+  std::set<double> levels;
+  for (std::size_t i = 0; i < width && levels.size() < kLevels; ++i) levels.insert(row[i]);
+  return levels.size() >= kLevels;
+}
+
+std::optional<std::pair<SampleValues, SampleValues>> WithoutRepeats(const SampleValues& sample,
+                                                                    const SampleValues& target) {
+  const Rows shape = RowsOf(sample);
+  const std::size_t count = shape.count;
+  if (count < 2 || target.shape.empty() || static_cast<std::size_t>(target.shape[0]) != count)
+    return std::nullopt;
+  const std::vector<std::uint64_t> hashes = RowHashes(sample);
+  std::set<std::uint64_t> met;
+  std::vector<std::size_t> kept;
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool fresh = met.insert(hashes[i]).second;
+    if (fresh || !CannotRepeat(&sample.values[i * shape.width], shape.width)) kept.push_back(i);
+  }
+  if (kept.size() == count) return std::nullopt;
+  const auto take = [&](const SampleValues& from) {
+    SampleValues to;
+    to.tensor = from.tensor;
+    to.dtype = from.dtype;
+    to.shape = from.shape;
+    to.shape[0] = static_cast<std::int64_t>(kept.size());
+    to.whole_shape = to.shape;
+    const std::size_t each = from.values.size() / count;
+    for (const std::size_t row : kept) {
+      const auto at = from.values.begin() + static_cast<std::ptrdiff_t>(row * each);
+      to.values.insert(to.values.end(), at, at + static_cast<std::ptrdiff_t>(each));
+    }
+    return to;
+  };
+  return std::pair{take(sample), take(target)};
 }
 
 }  // namespace luff::rules

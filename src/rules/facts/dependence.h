@@ -2,6 +2,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "rules/facts/loss_call.h"
@@ -62,5 +64,15 @@ class Dependence {
   double correlated_ = 0;  // rows in these sums
   double rows_ = 0;
 };
+
+/// True if a row has so many distinct values that an equal one is the same row, not one that is alike by
+/// chance.
+[[nodiscard]] bool CannotRepeat(const double* row, std::size_t width);
+
+/// Inputs and targets without rows that came a second time in one batch, as where they are drawn with
+/// replacement: these have the target of the first, whatever targets depend on. Nothing if there are none, or
+/// targets have another number of rows.
+[[nodiscard]] std::optional<std::pair<SampleValues, SampleValues>> WithoutRepeats(const SampleValues& sample,
+                                                                                  const SampleValues& target);
 
 }  // namespace luff::rules

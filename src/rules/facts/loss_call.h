@@ -96,6 +96,9 @@ struct LossCall {
   std::optional<double> value;
   LossSettings settings;
   SampleValues output, target;
+  /// Whether each target counts, where the training multiplies the loss's values by zeros and ones or chooses
+  /// among them; empty: all do. Ids that do not are settings.ignore_index in `target`.
+  std::vector<bool> counted;
   /// What this call alone reveals about its formula; LossReader::Recognise sets it.
   mutable std::shared_ptr<const Recognition> recognition;
   [[nodiscard]] bool whole() const noexcept { return output.whole() && target.whole(); }

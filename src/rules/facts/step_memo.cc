@@ -51,20 +51,19 @@ bool ToDoubles(const query::Value& value, std::vector<double>* to) {
   }
 }
 
-// "sample/WHOSE_input_INDEX"
+// "sample/WHOSE_input_INDEX", or _weight_
 struct SampleName {
   std::string whose;  // kind of a loss, or a model
   std::size_t index = 0;
 };
 
-std::optional<SampleName> ParseName(std::string_view name) {
+std::optional<SampleName> ParseName(std::string_view name, std::string_view what = "_input_") {
   constexpr std::string_view kPrefix = "sample/";
-  constexpr std::string_view kInput = "_input_";
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
-  const std::size_t at = name.rfind(kInput);
+  const std::size_t at = name.rfind(what);
   if (at == std::string_view::npos || at == 0) return std::nullopt;
-  const std::string_view digits = name.substr(at + kInput.size());
+  const std::string_view digits = name.substr(at + what.size());
   SampleName parsed;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parsed.index);
   if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
@@ -86,6 +85,20 @@ std::optional<SampleValues> Read(const StepView& view, const query::Trial::Summa
   const auto shape = view.trial.Shape(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
   if (shape.ok() && !shape.value().global_shape.empty()) sample.whole_shape = shape.value().global_shape;
   return sample;
+}
+
+// Leaves out of a call the targets that do not count. False if the call cannot be read without them.
+bool LeaveOut(const SampleValues& weights, LossCall* call) {
+  std::vector<double>& targets = call->target.values;
+  if (weights.values.size() < targets.size()) return false;
+  std::vector<bool> counted(targets.size());
+  for (std::size_t i = 0; i < targets.size(); ++i) counted[i] = weights.values[i] != 0;
+  if (std::all_of(counted.begin(), counted.end(), [](bool c) { return c; })) return true;
+  if (call->target.is_float()) return false;  // numbers have no value that says so
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    if (!counted[i]) targets[i] = call->settings.ignore_index;
+  call->counted = std::move(counted);
+  return true;
 }
 
 }  // namespace
@@ -200,9 +213,14 @@ const std::vector<LossCall>& StepMemo::LossCalls(const StepView& view) {
   std::map<std::tuple<std::uint32_t, std::string, std::size_t>,
            std::pair<const query::Trial::SummaryEntry*, const query::Trial::SummaryEntry*>>
       pairs;
+  std::map<std::tuple<std::uint32_t, std::string, std::size_t>, const query::Trial::SummaryEntry*> weights;
   for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) {
     const std::optional<SampleName> name = ParseName(tensor.name);
-    if (!name) continue;
+    if (!name) {
+      if (const auto weight = ParseName(tensor.name, "_weight_"))
+        weights[{entry.worker, weight->whose, weight->index}] = &entry;
+      continue;
+    }
     auto& pair = pairs[{entry.worker, name->whose, name->index / 2}];
     (name->index % 2 == 0 ? pair.first : pair.second) = &entry;
   }
@@ -226,6 +244,11 @@ const std::vector<LossCall>& StepMemo::LossCalls(const StepView& view) {
     call.target = *target;
     if (call.output.shape.size() != call.target.shape.size() && SharedFacts(view)->keras()) AlignRanks(&call);
     TakeLogarithms(&call);
+    if (view.trial.TensorNamed(fmt::format("sample/{}_weight_{}", kind, index))) {
+      const auto weight = weights.find(key);
+      const auto kept = weight == weights.end() ? nullptr : Sample(view, *weight->second);
+      if (kept == nullptr || !LeaveOut(*kept, &call)) continue;  // what counts is not known
+    }
     for (const auto& [scalar, tensor] : view.index.scalars(Role::kLoss)) {
       if (loss == scalar.tensor && scalar.worker == worker) call.value = scalar.value;
     }

@@ -31,6 +31,7 @@ from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
 from luff.torch.evidence._statistics import Statistics
 from luff.torch.evidence._step import Step, StepContext
+from luff.torch.evidence._written_losses import WrittenLosses
 
 __all__ = ["Evidence"]
 
@@ -57,9 +58,10 @@ class Evidence:
         self.mixing = Mixing(self._opened)
         self.padding = Padding(self._opened)
         self.places = Places(self._opened)
-        self.answers = Answers(context)
+        written = WrittenLosses(context)
+        self.answers = Answers(context, written)
         self.samples = Samples(context, self.causal, self.mixing, self.answers)
-        self.losses = Losses(context, self.samples, self.nonfinite)
+        self.losses = Losses(context, self.samples, self.nonfinite, written)
         self.accumulated = Accumulated()
         self.attention = Attention(context)
         self._graph_values = GraphValues()

@@ -45,7 +45,9 @@ def _order(output: Any, target: Any) -> tuple[str, list[int], list[int]] | None:
     """Returns what is wrong with the order of the flattened rows, with both shapes before; None where nothing is known
     to be.
     """
-    if output.dim() not in (1, 2) or target.dim() > output.dim() or output.numel() < 2:
+    if output.dim() > 2:
+        return _axes_read_otherwise(output, target)
+    if not output.dim() or target.dim() > output.dim() or output.numel() < 2:
         return None
     before = _shape_before(output)
     if before is None or len(before) <= output.dim():
@@ -71,6 +73,25 @@ def _classes_cut(before: list[int], base: list[int], width: int) -> tuple[str, l
     without = before[:at] + before[at + 1 :]
     told = len(base) > 1 and _axes(without) == _axes(base)
     return ("classes", before, base) if told or before[-1] % width else None
+
+
+def _axes_read_otherwise(output: Any, target: Any) -> tuple[str, list[int], list[int]] | None:
+    """Looks at scores of (N, C, places) whose memory is that of (N, places, C): a reshape exchanges no axes."""
+    shape = list(output.shape)
+    places = [shape[0], *shape[2:]]
+    if target.dtype.is_floating_point or list(target.shape) != places or min(shape[1:]) < 2:
+        return None
+    before = [*places, shape[1]]
+    if before == shape or _shape_before(output) != before:
+        return None
+    node = output.grad_fn
+    for _ in range(2 * _NODES):
+        if operation_of(node) in VIEWS and list(node._saved_self_sym_sizes)[-1] != shape[1]:
+            return None  # rows that were cut into scores by a reshape: the layer behind it is free to learn any order
+        if operation_of(node) not in VIEWS | _COPIES:
+            return "axes", before, places
+        node = node.next_functions[0][0]
+    return None
 
 
 class LossRows(WaitingEvents):

@@ -29,6 +29,7 @@ from luff.torch.evidence._loss_rows import LossRows
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._samples import Samples, of_loss
 from luff.torch.evidence._step import FunctionLoss, Step, StepContext
+from luff.torch.evidence._written_losses import WrittenLosses
 
 __all__ = ["Losses"]
 
@@ -50,8 +51,11 @@ _SQUARED_ERROR = "squared error"  # name of those that a script computes itself
 class Losses:
     """Records losses, under the hook's lock and guard."""
 
-    def __init__(self, context: StepContext, samples: Samples, nonfinite: NonFinite) -> None:
+    def __init__(
+        self, context: StepContext, samples: Samples, nonfinite: NonFinite, written: WrittenLosses
+    ) -> None:
         self._context = context
+        self._written = written
         self._samples = samples
         self._nonfinite = nonfinite
         self.inputs = LossInputs()
@@ -85,7 +89,7 @@ class Losses:
             return
         if output.numel() != 1:
             if is_loss(module):
-                self._unreduced(type(module).__name__, (), args, kwargs, output)
+                self._unreduced(type(module).__name__, (), args, kwargs, output, module)
             return
         kind = type(module).__name__
         training = output.requires_grad
@@ -111,6 +115,8 @@ class Losses:
             if output.grad_fn is not None and is_loss(module) and len(step.loss_nodes) < _MAX_LOSSES:
                 step.loss_nodes[output.grad_fn._sequence_nr()] = kind
             self._made_by(step, kind, args, kwargs, module=module)
+            if step.samples:
+                self._written.called(step, output)
         self._record_loss(step, kind, scalar_of(output), output)
         self._loss_inputs(step, kind, args, kwargs)
         self._samples.loss(step, kind, args, kwargs)
@@ -163,13 +169,24 @@ class Losses:
             self._wait(kind, output)
 
     def _unreduced(
-        self, kind: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self,
+        kind: str,
+        names: tuple[str, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+        module: Any = None,
     ) -> None:
         """Samples a loss with a value for each sample; its reduced value comes from the graph."""
         step = self._context.step
         if step is not None and (step.mode != _TRAIN or output.requires_grad):
             if output.requires_grad:
                 self._made_by(step, kind, args, kwargs, names)
+                if step.samples:
+                    self._written.unreduced(step, kind, step.sampled_losses.get(kind, 0), output)
+                    recorder = self._context.recorder
+                    if recorder is not None and kind not in recorder.losses:
+                        recorder.loss(kind, module, given=plain_settings(kwargs))
             self._samples.loss(step, kind, args, kwargs, names)
 
     def _made_by(
@@ -332,6 +349,8 @@ class Losses:
         if kind and node.base is not None:
             step.known_functions.add(node.base._sequence_nr())
         else:
+            if step.samples and self.readable(step):
+                self._written.root(step, root)
             self._parts(step, root)
         self._record_loss(step, kind or "loss", value, root)
         modules, recorder = self._context.modules, self._context.recorder

@@ -31,12 +31,12 @@ namespace {
 constexpr const char* kName = "LabelNoise";
 constexpr std::size_t kMaxClasses = 1000;
 constexpr std::size_t kMaxRows = 1 << 14;
-constexpr std::size_t kMaxLevels = 8;  // distinct values in a row that cannot repeat by chance
 constexpr double kStillLearning = 0.03;
 constexpr std::size_t kMaxLosses = 16;
 constexpr double kDrowned =
     10;  // deviation of inputs beside that of the noise: it is a hundredth of their variance
 constexpr double kEnoughRows = 8192;  // later ones add little
+constexpr double kComeAgain = 256;    // rows that were drawn again, all with the same class
 constexpr double kHardlyThere = 0.6;  // of a dropout: what is left of a model tells little
 
 struct Limits {
@@ -154,9 +154,12 @@ class LabelNoise final : public KeptRule {
     if (!rows) return;
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto sample = LoadSample(view, *input.entry);
-      if (!sample || !sample->whole() || RowsOf(*sample).count != rows->labels.size()) continue;
+      if (!sample || sample->whole_shape.empty() ||
+          static_cast<std::size_t>(sample->whole_shape[0]) != rows->labels.size())
+        continue;
+      const Rows shape = RowsOf(*sample);  // of a large batch the first ones
       const std::vector<std::uint64_t> hashes = RowHashes(*sample);
-      const Rows shape = RowsOf(*sample);
+      if (hashes.size() > rows->labels.size()) continue;
       // A batch that comes at once with other labels has several tasks.
       several_tasks_ = several_tasks_ || (hashes == batch_ && rows->labels != batch_labels_);
       if (hashes.size() > kMaxRows) return;
@@ -168,7 +171,7 @@ class LabelNoise final : public KeptRule {
         if (found == seen_.end() && seen_.size() >= kMaxRows) continue;
         const bool fresh = found == seen_.end();
         Row& row = fresh ? seen_[hashes[i]] : found->second;
-        if (!fresh && IsUnlikely(&sample->values[i * shape.width], shape.width)) {
+        if (!fresh && CannotRepeat(&sample->values[i * shape.width], shape.width)) {
           again_ += 1;
           if (row.label != rows->labels[i]) other_ += 1;
         }
@@ -316,13 +319,6 @@ class LabelNoise final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // True if the row has so many distinct values that it cannot repeat by chance.
-  static bool IsUnlikely(const double* row, std::size_t width) {
-    std::set<double> levels;
-    for (std::size_t i = 0; i < width && levels.size() < kMaxLevels; ++i) levels.insert(row[i]);
-    return levels.size() >= kMaxLevels;
-  }
-
   void Evaluation(const StepView& view) {
     if (several_tasks_) return;
     const std::optional<LabelledRows> rows = RowsIn(view);
@@ -423,14 +419,21 @@ class LabelNoise final : public KeptRule {
       if (!train || dependence.rows() >= kEnoughRows) continue;
       for (const ModelInput& input : ModelInputsOf(view)) {
         const auto sample = LoadSample(view, *input.entry);
-        if (sample != nullptr) dependence.Add(*sample, call.target, fresh, seed);
+        if (sample == nullptr) continue;
+        const auto once = WithoutRepeats(*sample, call.target);
+        dependence.Add(once ? once->first : *sample, once ? once->second : call.target, fresh, seed);
       }
     }
   }
 
   void Unrelated(const StepView& view, Sink& sink) {
-    if (passes_.count() < limits_.passes || passes_.drawn_at_random()) return;
+    if (passes_.count() < limits_.passes) return;
+    // Rows that are drawn at random may be made by the training, or be asked for something else each time, as
+    // in tasks of a few rows; not classes of rows that come again with the same one.
+    const bool drawn = passes_.drawn_at_random();
+    if (drawn && (again_ < kComeAgain || other_ > 0 || dependences_.size() != 1)) return;
     for (const auto& [name, dependence] : dependences_) {
+      if (drawn && numbers_.contains(name)) continue;
       // A model that is asked before most updates may make their targets: a value that is learnt from its own
       // estimate depends on what was done, which is no input. Classes are no such values.
       if (2 * asked_steps_ > steps_ && numbers_.contains(name)) continue;
@@ -616,7 +619,7 @@ class LabelNoise final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
-  spec.version = 11;  // targets of other rows
+  spec.version = 12;  // 11: targets of other rows; 12: rows drawn with replacement, large rows
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -27,6 +27,7 @@ struct Story {
   std::string module = "Linear";
   bool asked = false;    // a model is asked before each update, as for targets that it makes
   bool numbers = false;  // targets are numbers, and no classes
+  bool drawn = false;    // rows are drawn at random, in no passes
 };
 
 std::vector<Finding> Told(const Story& story) {
@@ -101,6 +102,8 @@ std::vector<Finding> Told(const Story& story) {
   for (; epoch < 8; ++epoch) {
     std::shuffle(order.begin(), order.end(), random);
     for (int at = 0; at < kRows; at += kBatch) {
+      for (int& row : order)
+        if (story.drawn) row = static_cast<int>(random() % kRows);
       if (story.asked) trial.Step(query::Mode::kEval).Sample("sample/Target_input_0", {1, 1}, {0.5});
       step({order.begin() + at, order.begin() + at + kBatch}, true);
     }
@@ -147,6 +150,17 @@ TEST(LabelNoise, TargetsThatHaveNothingToDoWithInputs_AreTold) {
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .asked = true}).size(), 1U);
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .numbers = true}).size(), 1U);
   EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .asked = true, .numbers = true}).empty());
+}
+
+TEST(LabelNoise, UnrelatedClassesOfRowsThatAreDrawnAgain_AreTold_NumbersAndClassesThatChangeAreNot) {
+  const auto findings = Told({.flipped = 0, .unrelated = true, .drawn = true});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "unrelated");
+  EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .numbers = true, .drawn = true}).empty());
+  EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .hint = 1, .drawn = true}).empty());
+  EXPECT_TRUE(Told({.flipped = 0, .drawn = true}).empty());
+  for (const Finding& finding : Told({.drawn_anew = true, .unrelated = true, .drawn = true}))  // other tasks
+    EXPECT_NE(finding.cause, "unrelated");
 }
 
 TEST(LabelNoise, OneValueThatTellsALittle_IsEnoughToBeSilent) {

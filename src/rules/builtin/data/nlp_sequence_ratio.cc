@@ -112,10 +112,12 @@ class Luff final : public KeptRule {
     if (padded) Losses(view, sink);
     modules_.OnStep(view);
     Counted(view, sink);
+    OnlyPadding(view, sink);
   }
   void VisitFields(Fields& io) override {
     io("told", told_);
     io("counted", counted_, LossReader::kMaxKinds);
+    io("turned", turned_, LossReader::kMaxKinds);
     io("tables", tables_);
     io("reader", reader_);
   }
@@ -215,7 +217,7 @@ class Luff final : public KeptRule {
                           known.by_value && known.weights != Weights::kSome &&
                           found.target != call.settings.ignore_index;
       const double share = static_cast<double>(found.places) / static_cast<double>(call.target.values.size());
-      if (!counts || share < kCounted) {
+      if (!counts || share < kCounted || (!call.counted.empty() && OnlyOf(view, call, ids))) {
         counted = 0;
         continue;
       }
@@ -240,6 +242,62 @@ class Luff final : public KeptRule {
                                       100 * kCounted, kSamples);
       sink.Report(std::move(finding));
     }
+  }
+
+  // Reports a loss that the script multiplies by zeros and ones, or chooses from, so that padding of the
+  // model's own input counts and nothing else does.
+  void OnlyPadding(const StepView& view, Sink& sink) {
+    const std::set<double> ids = PaddingIds();
+    if (ids.empty()) return;
+    for (const LossCall& call : reader_.Read(view)) {
+      if (call.counted.empty()) continue;
+      if (!turned_.contains(call.key) && turned_.size() >= LossReader::kMaxKinds) continue;
+      std::int64_t& turned = turned_[call.key];
+      const std::optional<double> id = OnlyOf(view, call, ids);
+      turned = id ? turned + 1 : 0;
+      if (turned < kSamples || !told_.insert("mask " + call.kind).second) continue;
+      Finding finding = FindingAt(kName, "only_padding", view, TensorAt{call.loss, call.worker});
+      finding.since_step = 0;
+      finding.what = fmt::format("{} counts the places of padding (id {:g}), and no others", call.kind, *id);
+      finding.why = fmt::format(
+          "the values of the loss are masked: of each captured batch those that count stand where the "
+          "model's "
+          "input is padding, as padding_idx={:g} of its table says, and all that hold anything else are left "
+          "out; their targets are all the same",
+          *id);
+      finding.remedy = fmt::format("turn the mask round: 1 where the input is not {:g}, 0 where it is", *id);
+      finding.causes = {"== in the place of != where the mask is made",
+                        "a mask that is true where something is hidden, used as one of what counts"};
+      finding.evidence = {{"id", *id}, {"steps", static_cast<double>(turned)}};
+      finding.threshold = fmt::format("a fact of {} captured steps in a row (Luff)", kSamples);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  // The id of padding if only places count at which the model's input is it, and all of these have one
+  // target: gaps that are to be filled have many.
+  static std::optional<double> OnlyOf(const StepView& view, const LossCall& call,
+                                      const std::set<double>& ids) {
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      if (!IsIds(input.entry->dtype) || input.entry->worker != call.worker) continue;
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr || !sample->whole() || sample->values.size() != call.counted.size()) continue;
+      for (const double id : ids) {
+        bool only = true;
+        std::set<double> targets;
+        std::set<double> others;
+        for (std::size_t i = 0; i < call.counted.size() && only; ++i) {
+          only = !call.counted[i] || sample->values[i] == id;
+          if (call.counted[i]) {
+            targets.insert(call.target.values[i]);
+          } else if (sample->values[i] != id) {
+            others.insert(sample->values[i]);
+          }
+        }
+        if (only && targets.size() == 1 && others.size() > 1) return id;
+      }
+    }
+    return std::nullopt;
   }
 
   // The ids that tables of the models take for padding.
@@ -331,6 +389,7 @@ class Luff final : public KeptRule {
   LossReader reader_;
   std::set<std::string> told_;
   std::map<std::string, std::int64_t> counted_;  // captured steps in a row that count much padding, by call
+  std::map<std::string, std::int64_t> turned_;   // and that count nothing else
   Tables tables_;
   ModelModules modules_;  // read from the run, not saved
 };
@@ -362,7 +421,7 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new Luff(limits));
   });
   spec.aliases = {"PaddingDominates"};
-  spec.version = 2;  // 2: padding beside which a loss counts
+  spec.version = 3;  // 2: padding beside which a loss counts; 3: a loss that counts nothing else
   spec.summary = "sequences that consist mostly of one token";
   spec.needs = [](const Parameters& all) {
     std::vector<Need> needs = SampleNeeds();

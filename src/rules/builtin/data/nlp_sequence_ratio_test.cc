@@ -147,6 +147,9 @@ struct Decoder {
   bool other_target = false;  // targets beside padding differ
   bool marked = true;         // rows end with an id that marks it
   int shift = 0;              // 1: targets are the next ids
+  // The script multiplies the values of the loss by 0 where the input is padding (1), or where it is anything
+  // else (2).
+  int masked = 0;
 };
 
 // 32 rows of 12 ids, of a table of 14, that a model is to repeat; rows end in zeros.
@@ -186,7 +189,7 @@ std::vector<Finding> Told(const Decoder& story) {
           scores.push_back(0.1 * ((i + 3 * c) % 7));
           sum += std::exp(scores.back());
         }
-        if (targets.back() == story.ignored) continue;
+        if (targets.back() == story.ignored || (story.masked != 0 && pad == (story.masked == 1))) continue;
         loss += std::log(sum) - scores[scores.size() - 14 + static_cast<std::size_t>(targets.back())];
         ++counted;
       }
@@ -194,8 +197,15 @@ std::vector<Finding> Told(const Decoder& story) {
     trial.Step()
         .Sample("sample/Net_input_0", {32, 12}, ids, DType::kInt64)
         .Sample("sample/CrossEntropyLoss_input_0", {384, 14}, scores)
-        .Sample("sample/CrossEntropyLoss_input_1", {384}, targets, DType::kInt64)
-        .Loss(loss / counted);
+        .Sample("sample/CrossEntropyLoss_input_1", {384}, targets, DType::kInt64);
+    if (story.masked == 0) {
+      trial.Loss(loss / counted);
+      continue;
+    }
+    std::vector<double> weights;
+    for (const double id : ids) weights.push_back((id == 0) == (story.masked == 2) ? 1 : 0);
+    trial.Sample("sample/CrossEntropyLoss_weight_0", {384}, weights, DType::kUInt8);
+    trial.Scalar("CrossEntropyLoss_part_0", Role::kOther, loss / counted);
   }
   return Luff(trial);
 }
@@ -219,6 +229,15 @@ TEST(NLPSequenceRatio, PaddingThatIsIgnored_Little_NoPaddingAtAll_AndOtherTarget
   EXPECT_TRUE(Told({.marked = false}).empty());
   EXPECT_TRUE(Told({.marked = false, .shift = 1}).empty());
   EXPECT_EQ(Told({.shift = 1}).size(), 1U);
+  EXPECT_TRUE(Told({.masked = 1}).empty());
+}
+
+TEST(NLPSequenceRatio, AMaskTheWrongWayRound_IsNamed_GapsThatAreToBeFilledAreNot) {
+  const auto findings = Told({.masked = 2});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "only_padding");
+  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_TRUE(Told({.other_target = true, .masked = 2}).empty());
 }
 
 }  // namespace

@@ -101,9 +101,9 @@ class LossShapeMismatch final : public KeptRule {
       const std::string key = KeyOfCall(kind->get<std::string>(), static_cast<std::size_t>(number));
       const std::string how = crossed->get<std::string>();
       const bool known = crossed_.contains(key);
-      if (how != "rows" && how != "classes") {
+      if (CauseOf(how) == nullptr) {
         if (!known) continue;
-        sink.Heal(crossed_[key] == "rows" ? "rows_crossed" : "classes_cut", key, view.rows.info.mode_step);
+        if (const char* cause = CauseOf(crossed_[key])) sink.Heal(cause, key, view.rows.info.mode_step);
         crossed_.erase(key);
         continue;
       }
@@ -112,8 +112,7 @@ class LossShapeMismatch final : public KeptRule {
       const std::string name = kind->get<std::string>();
       const std::string output = ShapeIn(*event, "output");
       const std::string target = ShapeIn(*event, "target");
-      Finding finding =
-          FindingAt(kName, how == "rows" ? "rows_crossed" : "classes_cut", view, TensorAt{format::kNoId});
+      Finding finding = FindingAt(kName, CauseOf(how), view, TensorAt{format::kNoId});
       finding.tensor = key;
       finding.severity = Severity::kStop;
       finding.since_step = view.rows.info.mode_step;
@@ -128,6 +127,17 @@ class LossShapeMismatch final : public KeptRule {
         finding.remedy =
             "flatten both in one order: transpose the output back before its reshape, or the target too";
         finding.causes = {"axes of batch and time exchanged before the reshape of one of the two"};
+      } else if (how == "axes") {
+        finding.what =
+            fmt::format("{} gets scores of ({}) that were reshaped, not transposed, for targets of ({})",
+                        name, output, target);
+        finding.why =
+            "the classes are the last axis of what the model returns, and the loss takes the second one for "
+            "them: a reshape leaves the memory in its order and does not exchange axes, so the scores of a "
+            "place "
+            "are pieces of the scores of several";
+        finding.remedy = "move the classes with transpose(1, -1) or permute in the place of reshape or view";
+        finding.causes = {"reshape or view where transpose or permute was meant"};
       } else {
         finding.what = fmt::format(
             "{} gets rows of scores that are cut across the axis of classes: an output of ({}) is flattened",
@@ -144,6 +154,13 @@ class LossShapeMismatch final : public KeptRule {
       finding.threshold = "a fact of the graph (Luff)";
       sink.Report(std::move(finding));
     }
+  }
+
+  // The cause for what an event says of a call; null for none.
+  static const char* CauseOf(const std::string& how) {
+    if (how == "rows") return "rows_crossed";
+    if (how == "classes") return "classes_cut";
+    return how == "axes" ? "axes_reshaped" : nullptr;
   }
 
   static std::string ShapeIn(const nlohmann::json& event, const char* key) {
@@ -172,14 +189,14 @@ class LossShapeMismatch final : public KeptRule {
   LossReader reader_;
   std::map<std::string, Kind> kinds_;
   static constexpr std::size_t kMostCalls = 64;
-  std::map<std::string, std::string> crossed_;  // by key of the call: "rows" or "classes"
+  std::map<std::string, std::string> crossed_;  // by key of the call: "rows", "classes" or "axes"
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossShapeMismatch>(kName, kParams);
-  spec.version = 2;  // 2: causes "rows_crossed" and "classes_cut"
+  spec.version = 3;  // 2: causes "rows_crossed" and "classes_cut"; 3: "axes_reshaped"
   spec.summary =
       "output and target of a loss that broadcast to something larger, or whose rows do not belong together";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -64,6 +64,8 @@ TEST(LossShapeMismatch, RowsFlattenedInAnotherOrder_Stop) {
   EXPECT_EQ(findings[0].severity, Severity::kStop);
   EXPECT_NE(findings[0].what.find("(5, 6, 4) and a target of (6, 5)"), std::string::npos) << findings[0].what;
   EXPECT_EQ(Flattened({"classes"})[0].cause, "classes_cut");
+  EXPECT_EQ(Flattened({"axes"})[0].cause, "axes_reshaped");
+  EXPECT_TRUE(Flattened({"axes", "-", ""}).back().healed);
   EXPECT_TRUE(Flattened({"rows", "-", ""}).back().healed);
 }
 
