@@ -19,7 +19,8 @@ from luff.remote import _hosts
 from luff.remote._errors import Conflict, Refused, Unreachable
 from luff.remote._hosts import Hosts, message_key
 from luff.remote._requests import put_request
-from luff.remote._store import FolderStore
+from luff.remote._store import FolderStore, open_store
+from luff.remote._uploader import Uploader
 
 JOB_ID = "0123456789abcdef" * 2
 
@@ -464,10 +465,19 @@ def upload_of(process, run):
 
 
 @pytest.mark.parametrize("base", ["file", *SLOWER], indirect=True)
-def test_an_upload_that_was_killed_is_started_again_by_the_command_that_is_printed(luff, hosts):
+def test_an_upload_that_was_killed_is_begun_again_and_the_hosts_agree(luff, hosts):
     upload = upload_of(hosts.processes[1], hosts.runs[1])
     assert upload is not None
     os.kill(upload, signal.SIGKILL)
+    hosts.wait(lambda: upload_of(hosts.processes[1], hosts.runs[1]) not in (None, upload), "no other upload")
+    luff("request", "stop", hosts.urls[0], "--key", hosts.key, "--wait-s", 120)
+    assert [process.wait(120) for process in hosts.processes] == [76, 76], hosts.err(0) + hosts.err(1)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("base", ["file"], indirect=True)
+def test_an_upload_that_was_taken_over_is_started_again_by_the_command_that_is_printed(luff, hosts):
+    Uploader(str(hosts.runs[1]), open_store(hosts.urls[1].rpartition("/")[0])).begin()
     hosts.wait(lambda: "--job 'two'" in hosts.err(1), "no command")
     (command,) = (line.split("`")[1] for line in hosts.err(1).splitlines() if "--job 'two'" in line)
     words = shlex.split(command)
