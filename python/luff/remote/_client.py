@@ -22,6 +22,7 @@ from luff.remote._store import SCHEMES, check_installed, normal_url, open_store,
 
 _CONNECT_S = 10.0
 _START_S = 20.0
+_ENDED_S = (0.1, 0.5)  # pauses before a fetcher that has just ended is started anew
 _ANSWER_S = 600.0  # the metadata of a large run takes its time
 # What decides which data the fetcher may see, and where. Readers share a fetcher and its copies only if all are equal.
 _OF_STORES = (
@@ -61,6 +62,10 @@ def _environment() -> dict[str, str]:
     if files := found.get(KEY_FILES):
         found[KEY_FILES] = ":".join(os.path.abspath(path) for path in files.split(":") if path)
     return found
+
+
+class _Ended(Unreachable):
+    """The fetcher ended while it was asked."""
 
 
 def fetcher_root() -> str:
@@ -135,8 +140,10 @@ def ask(connection: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
         with connection.makefile("rb") as answers:
             line = answers.readline(1 << 20)
         answer = json.loads(line)
+    except TimeoutError:
+        raise Unreachable("the process that fetches runs does not answer; try again") from None
     except (OSError, ValueError):
-        raise Unreachable("the process that fetches runs has ended; try again") from None
+        raise _Ended("the process that fetches runs has ended; try again") from None
     if not isinstance(answer, dict) or answer.get("ok") is not True:
         text = str(answer.get("error", "")) if isinstance(answer, dict) else ""
         raise Refused(text) if answer.get("final") else Unreachable(text)
@@ -183,13 +190,20 @@ def open_run(url: str, whole: bool = True) -> str:
     check_installed(url)
     url = whole_url(url)
     root = fetcher_root()
-    try:
-        connection = _connect_or_start(root)
-    except OSError as error:
-        raise of_disk(error, root) from None
-    with connection:
-        rows = "all" if whole else "asked"
-        return str(ask(connection, {"op": "open", "url": url, "rows": rows})["path"])
+    request = {"op": "open", "url": url, "rows": "all" if whole else "asked"}
+    pauses = list(_ENDED_S)
+    while True:
+        try:
+            connection = _connect_or_start(root)
+        except OSError as error:
+            raise of_disk(error, root) from None
+        with connection:
+            try:
+                return str(ask(connection, request)["path"])
+            except _Ended:  # as it does when nobody has been there for a while
+                if not pauses:
+                    raise
+        time.sleep(pauses.pop(0))
 
 
 def spool_of(url: str) -> str:

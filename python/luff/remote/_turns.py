@@ -37,8 +37,9 @@ class Turns:
     def add(self, task: Callable[[], None]) -> None:
         """Adds something to do, which tells by itself what goes wrong. Nothing more is done after `end`."""
         with self._lock:
-            self._waiting.append(task)
-            self._see_to_it()
+            if not self._ended:
+                self._waiting.append(task)
+                self._see_to_it()
 
     def go_on(self) -> None:
         """Begins a thread if something waits and there was none to be had; call it now and then."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import stat
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from luff.remote._files import WINDOW, File
 from luff.remote._head import BadObject, Entry, Manifest
 from luff.remote._index import Indexes
 from luff.remote._limiter import Limiter
-from luff.remote._run_folder import MAX_RUN_JSON, open_regular, read_run_json
+from luff.remote._run_folder import MAX_RUN_JSON, lengths_of, open_regular, read_run_json
 
 if TYPE_CHECKING:
     from luff.remote._store import Store
@@ -316,37 +315,7 @@ class Uploader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _lengths(self, payload: bool) -> dict[File, int]:
-        """Files of the run and their lengths now. Ascending by folder and sequence."""
-        found: dict[File, int] = {}
-        try:
-            names = sorted(os.listdir(self._run))
-        except OSError as error:
-            raise Refused(f"the run directory is gone ({error.strerror}): {self._run}") from None
-        for folder in names:
-            if folder[:1] in ("w", "h") and folder[1:].isdigit():
-                self._measure(found, (_files.stream_of(folder, name) for name in self._list(folder)), payload)
-        if not payload:
-            self._measure(found, _files.text_files(), payload)
-            for kind, folder in _files.numbered_folders():
-                self._measure(found, (_files.numbered_of(kind, name) for name in self._list(folder)), payload)
-        return found
-
-    def _list(self, folder: str) -> list[str]:
-        try:
-            return sorted(os.listdir(os.path.join(self._run, folder)))
-        except OSError:
-            return []
-
-    def _measure(self, found: dict[File, int], files: object, payload: bool) -> None:
-        for file in files:  # type: ignore[attr-defined]
-            if file is None or file.is_payload != payload:
-                continue
-            try:
-                info = os.lstat(os.path.join(self._run, file.path))
-            except OSError:
-                continue
-            if stat.S_ISREG(info.st_mode):
-                found[file] = min(info.st_size, _files.MAX_BYTES)
+        return lengths_of(self._run, payload)
 
     def _notice_gone(self, metadata: dict[File, int], payload: dict[File, int]) -> bool:
         """Files that are gone or shorter. Returns True if the manifest says something new."""

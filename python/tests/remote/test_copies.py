@@ -149,6 +149,26 @@ def test_a_copy_that_cannot_be_written_is_explained(run, tmp_path):
         open_run(f"{base}/{run.run_id}")
 
 
+def test_a_fetcher_that_ends_while_it_is_asked_is_started_anew(run, tmp_path, monkeypatch):
+    base = f"file://{tmp_path}/bucket"
+    uploader = Uploader(run, open_store(base))
+    uploader.begin()
+    uploader.flush("ended")
+    dying = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    monkeypatch.chdir(fetcher_root())  # a socket's own path is short
+    dying.bind("socket")
+    dying.listen()
+
+    def end():
+        dying.accept()[0].close()
+        dying.close()
+
+    ends = threading.Thread(target=end)
+    ends.start()
+    assert Path(open_run(f"{base}/{run.run_id}"), "run.json").exists()
+    ends.join()
+
+
 def test_a_fetcher_that_cannot_be_started_is_explained(tmp_path, monkeypatch):
     """As where the disk is full, or there are no more descriptors."""
     url = f"file://{tmp_path}/bucket/{secrets.token_hex(16)}"
