@@ -2,7 +2,7 @@
 
 In each interval three take turns within each half second, so that none finds in the processor's caches what another
 one has just read: the sampler itself; psutil; and bare reads of the sampler's files, which do nothing with what they
-read. What those take is the kernel's share, which whoever wants these figures pays.
+read. What those take beyond as many reads of /dev/null is the kernel's work, which whoever wants these figures pays.
 
 psutil gets the same figures as the sampler, as often (`Source::kCounters`, `kSlow`): of cores, memory, the process and
 its children at each sample; disks, network, the process's input and output, and who its children are once a second;
@@ -67,15 +67,18 @@ def _files(pid: int) -> dict[str, int]:
 
 
 class _Bare:
-    """Reads the sampler's files."""
+    """Reads the sampler's files, or nothing as often."""
 
-    def __init__(self, files: dict[str, int]) -> None:
-        self._open = [(os.open(path, os.O_RDONLY), every) for path, every in files.items()]
+    def __init__(self, files: dict[str, int], nothing: bool = False) -> None:
+        self._open = [
+            (os.open(os.devnull if nothing else path, os.O_RDONLY), every) for path, every in files.items()
+        ]
+        self._into = [bytearray(16384)]
 
     def __call__(self, tick: int) -> None:
         for file, every in self._open:
             if tick % every == 0:
-                os.pread(file, 16384, 0)
+                os.preadv(file, self._into, 0)
 
     def close(self) -> None:
         for file, _ in self._open:
@@ -152,6 +155,7 @@ def sampler(pairs: int = 8, ticks: int = 10) -> tuple[list[dict[str, Any]], list
         "psutil and files": [],
         "psutil, all": [],
         "reads": [],
+        "calls": [],
     }
     process = None
     try:
@@ -164,12 +168,13 @@ def sampler(pairs: int = 8, ticks: int = 10) -> tuple[list[dict[str, Any]], list
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
         time.sleep(12)  # what is done once: opening files, definitions, the first look at everything
         files = _files(process.pid)
-        bare = _Bare(files)
+        bare, calls = _Bare(files), _Bare(files, nothing=True)
         others: dict[str, Callable[[int], None]] = {
             "psutil": _Psutil({}),
             "reads": bare,
             "psutil and files": _Psutil(_without_call(files)),
             "psutil, all": _Psutil({}, always=True),
+            "calls": calls,
         }
         for sample in others.values():
             sample(0)
@@ -188,6 +193,7 @@ def sampler(pairs: int = 8, ticks: int = 10) -> tuple[list[dict[str, Any]], list
                 spent[name].append(seconds / ticks)
         memory = _memory_of(process.pid)
         bare.close()
+        calls.close()
         hook.close()
     finally:
         for one in (process, *children):
@@ -196,26 +202,26 @@ def sampler(pairs: int = 8, ticks: int = 10) -> tuple[list[dict[str, Any]], list
                 one.wait()
         shutil.rmtree(folder, ignore_errors=True)
     share = measured([HZ * one for one in spent["luff"]])
-    times = {
-        name: measured([theirs / ours for theirs, ours in zip(values, spent["luff"], strict=True)])
-        for name, values in spent.items()
-        if name != "luff"
-    }
+    kernel = [reads - calls for reads, calls in zip(spent["reads"], spent["calls"], strict=True)]
     bound = measured(
-        [theirs / kernel for theirs, kernel in zip(spent["psutil"], spent["reads"], strict=True)]
+        [theirs / least for theirs, least in zip(spent["psutil and files"], kernel, strict=True)]
     )
     print(
         f"sampler: {1e6 * share.median / HZ:.0f} us a sample, {100 * share.median:.3f} % of a core, "
-        f"{memory / 1e6:.1f} MB; bare reads of its {len(files)} files {1e6 * measured(spent['reads']).median:.0f} us"
+        f"{memory / 1e6:.1f} MB; bare reads of its {len(files)} files {1e6 * measured(spent['reads']).median:.0f} us, "
+        f"without their calls {1e6 * measured(kernel).median:.0f}"
     )
+    times = {}
     for name in ("psutil", "psutil and files", "psutil, all"):
-        one = times[name]
+        ratios = [theirs / ours for theirs, ours in zip(spent[name], spent["luff"], strict=True)]
+        one = times[name] = measured(ratios)
         print(
             f"  {name}: {1e6 * measured(spent[name]).median:.0f} us, {one.median:.1f} times as much "
             f"[{one.low:.1f}, {one.high:.1f}]"
         )
     print(
-        f"  psutil over the bare reads, which no sampler of these files can exceed: {bound.median:.1f} times"
+        "  psutil and files over the kernel's work on the sampler's files, which no sampler of them can exceed: "
+        f"{bound.median:.1f} times [{bound.low:.1f}, {bound.high:.1f}]"
     )
     same = times["psutil and files"]
     gates = [
