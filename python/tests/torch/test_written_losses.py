@@ -179,13 +179,17 @@ def test_a_likelihood_that_is_written_out(watched, loss_of):
         np.testing.assert_array_equal(step.values["sample/NLLLoss_input_1"], y.numpy())
         scores = step.values["sample/NLLLoss_input_0"].astype(np.float64)
         np.testing.assert_allclose(np.exp(scores).sum(1), 1, rtol=1e-5)
-        assert step.scalars["NLLLoss_part_0"] == pytest.approx(-scores[range(ROWS), y.numpy()].mean(), rel=1e-5)
+        assert step.scalars["NLLLoss_part_0"] == pytest.approx(
+            -scores[range(ROWS), y.numpy()].mean(), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize(
     "loss_of",
     [
-        lambda o, y: (-F.log_softmax(o, 1).gather(1, y[:, None]).squeeze(1) * torch.rand(ROWS)).mean(),  # returns
+        lambda o, y: (
+            -F.log_softmax(o, 1).gather(1, y[:, None]).squeeze(1) * torch.rand(ROWS)
+        ).mean(),  # returns
         lambda o, y: F.log_softmax(o, 1).gather(1, y[:, None]).mean(),
         lambda o, y: -F.log_softmax(o, 0).gather(1, y[:, None]).mean(),
         lambda o, y: -F.log_softmax(o, 1)[:, 0].mean(),

@@ -340,9 +340,7 @@ def _past(node: Any) -> tuple[Any, int, bool] | None:
     return *edges[0], first if name == "Sub" else not first
 
 
-def _pair(
-    source: tuple[Any, int, bool] | None, difference: Array, outputs: list[_Output]
-) -> _Pair | None:
+def _pair(source: tuple[Any, int, bool] | None, difference: Array, outputs: list[_Output]) -> _Pair | None:
     """Returns what a model has returned and what was taken from it; None if that cannot be worked out."""
     if source is None:
         return None
