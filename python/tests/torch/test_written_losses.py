@@ -103,6 +103,15 @@ def test_whole_numbers_come_back_as_such(watched):
         np.testing.assert_array_equal(step.values["sample/MSELoss_input_1"], y.numpy())
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e38, 1e-45])
+def test_numbers_at_the_end_of_their_range_are_no_error_and_no_warning(watched, value):
+    with np.errstate(all="raise"):
+        targets = lambda: torch.tensor([0.0, 1.0, value]).repeat(ROWS, 1)  # noqa: E731
+        for step, y in trained(watched, nn.Linear(4, 3), lambda o, y: ((o - y) ** 2).mean(), targets):
+            np.testing.assert_array_equal(step.values["sample/MSELoss_input_1"].shape, y.shape)
+
+
 def test_a_broadcast_shows_the_shapes_that_were_given(watched):
     loss_of = lambda o, y: ((o - y) ** 2).mean()  # noqa: E731
     for step, y in trained(watched, nn.Linear(4, 1), loss_of, numbers(ROWS)):
@@ -179,13 +188,17 @@ def test_a_likelihood_that_is_written_out(watched, loss_of):
         np.testing.assert_array_equal(step.values["sample/NLLLoss_input_1"], y.numpy())
         scores = step.values["sample/NLLLoss_input_0"].astype(np.float64)
         np.testing.assert_allclose(np.exp(scores).sum(1), 1, rtol=1e-5)
-        assert step.scalars["NLLLoss_part_0"] == pytest.approx(-scores[range(ROWS), y.numpy()].mean(), rel=1e-5)
+        assert step.scalars["NLLLoss_part_0"] == pytest.approx(
+            -scores[range(ROWS), y.numpy()].mean(), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize(
     "loss_of",
     [
-        lambda o, y: (-F.log_softmax(o, 1).gather(1, y[:, None]).squeeze(1) * torch.rand(ROWS)).mean(),  # returns
+        lambda o, y: (
+            -F.log_softmax(o, 1).gather(1, y[:, None]).squeeze(1) * torch.rand(ROWS)
+        ).mean(),  # returns
         lambda o, y: F.log_softmax(o, 1).gather(1, y[:, None]).mean(),
         lambda o, y: -F.log_softmax(o, 0).gather(1, y[:, None]).mean(),
         lambda o, y: -F.log_softmax(o, 1)[:, 0].mean(),

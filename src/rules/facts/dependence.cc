@@ -298,18 +298,20 @@ bool CannotRepeat(const double* row, std::size_t width) {
   return levels.size() >= kLevels;
 }
 
-std::optional<std::pair<SampleValues, SampleValues>> WithoutRepeats(const SampleValues& sample,
-                                                                    const SampleValues& target) {
+std::optional<std::pair<SampleValues, SampleValues>> TellingRows(const SampleValues& sample,
+                                                                 const SampleValues& target, double ignored) {
   const Rows shape = RowsOf(sample);
   const std::size_t count = shape.count;
   if (count < 2 || target.shape.empty() || static_cast<std::size_t>(target.shape[0]) != count)
     return std::nullopt;
   const std::vector<std::uint64_t> hashes = RowHashes(sample);
+  const bool ids = !target.is_float() && target.values.size() == count;
   std::set<std::uint64_t> met;
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < count; ++i) {
     const bool fresh = met.insert(hashes[i]).second;
-    if (fresh || !CannotRepeat(&sample.values[i * shape.width], shape.width)) kept.push_back(i);
+    const bool labelled = !ids || target.values[i] != ignored;
+    if (labelled && (fresh || !CannotRepeat(&sample.values[i * shape.width], shape.width))) kept.push_back(i);
   }
   if (kept.size() == count) return std::nullopt;
   const auto take = [&](const SampleValues& from) {

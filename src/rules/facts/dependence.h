@@ -69,10 +69,12 @@ class Dependence {
 /// chance.
 [[nodiscard]] bool CannotRepeat(const double* row, std::size_t width);
 
-/// Inputs and targets without rows that came a second time in one batch, as where they are drawn with
-/// replacement: these have the target of the first, whatever targets depend on. Nothing if there are none, or
-/// targets have another number of rows.
-[[nodiscard]] std::optional<std::pair<SampleValues, SampleValues>> WithoutRepeats(const SampleValues& sample,
-                                                                                  const SampleValues& target);
+/// Inputs and targets without rows that tell nothing of a dependence: those that came a second time in one
+/// batch, as where they are drawn with replacement (they have the target of the first, whatever targets
+/// depend on), and those whose only target is `ignored` by the loss, which says what is labelled. Nothing if
+/// there are none, or targets have another number of rows.
+[[nodiscard]] std::optional<std::pair<SampleValues, SampleValues>> TellingRows(const SampleValues& sample,
+                                                                               const SampleValues& target,
+                                                                               double ignored);
 
 }  // namespace luff::rules

@@ -124,18 +124,24 @@ class WrittenLosses:
             return
         called = self._called | step.loss_nodes.keys()
         found = False
-        for node, weight in parts(root, called):
-            try:
-                part = _behind(node, called, unreduced)
-                if part is None:
+        with np.errstate(all="ignore"):  # numbers that are not finite say nothing to the user
+            for node, weight in parts(root, called):
+                try:
+                    part = _behind(node, called, unreduced)
+                    if part is None:
+                        continue
+                    known = unreduced.pop(part.node._sequence_nr(), None)
+                    if known is not None:
+                        self._reduced(known, part.weights)
+                    else:
+                        found |= self._written(step, part, weight, outputs)
+                except (
+                    RuntimeError,
+                    AttributeError,
+                    IndexError,
+                    ValueError,
+                ):  # changed in place since, or freed
                     continue
-                known = unreduced.pop(part.node._sequence_nr(), None)
-                if known is not None:
-                    self._reduced(known, part.weights)
-                else:
-                    found |= self._written(step, part, weight, outputs)
-            except (RuntimeError, AttributeError, IndexError, ValueError):  # changed in place since, or freed
-                continue
         self._misses = 0 if found else self._misses + 1
 
     def _enter(self, step: Step) -> None:
@@ -176,7 +182,7 @@ class WrittenLosses:
         difference = array_of(part.node._saved_self)
         if difference is None or not 0 < difference.size <= _ELEMENTS:
             return False
-        pair = _pair(_past(part.node.next_functions[0][0]), difference, outputs)
+        pair = _pair(_source(part.node.next_functions[0][0]), difference, outputs)
         if pair is None:
             return False
         distances = np.abs(difference.astype(np.float64)) ** _ERRORS[kind]
@@ -328,7 +334,7 @@ def _likelihood(node: Any, name: str) -> _Pair | None:
     )
 
 
-def _past(node: Any) -> tuple[Any, int, bool] | None:
+def _source(node: Any) -> tuple[Any, int, bool] | None:
     """Returns where the part of a difference that has a gradient comes from, and whether it is what is taken from."""
     name = operation_of(node)
     if name not in ("Sub", "Rsub") or getattr(node, "_saved_alpha", 1) != 1:
@@ -340,9 +346,7 @@ def _past(node: Any) -> tuple[Any, int, bool] | None:
     return *edges[0], first if name == "Sub" else not first
 
 
-def _pair(
-    source: tuple[Any, int, bool] | None, difference: Array, outputs: list[_Output]
-) -> _Pair | None:
+def _pair(source: tuple[Any, int, bool] | None, difference: Array, outputs: list[_Output]) -> _Pair | None:
     """Returns what a model has returned and what was taken from it; None if that cannot be worked out."""
     if source is None:
         return None
@@ -422,7 +426,8 @@ def _less(output: Array, difference: Array, minuend: bool) -> Array:
     """
     given = difference.astype(np.float64)
     target = output.astype(np.float64) - given if minuend else output.astype(np.float64) + given
-    grid = np.ldexp(1.0, np.frexp(given)[1] + 1 - _BITS.get(difference.itemsize, 24))
-    with np.errstate(invalid="ignore"):
-        rounded: Array = np.where(given == 0, target, np.rint(target / grid) * grid)
+    grid = np.ldexp(
+        (given != 0).astype(np.float64), np.frexp(given)[1] + 1 - _BITS.get(difference.itemsize, 24)
+    )
+    rounded: Array = np.where(grid > 0, np.rint(target / grid) * grid, target)
     return rounded

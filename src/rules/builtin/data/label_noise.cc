@@ -149,6 +149,21 @@ class LabelNoise final : public KeptRule {
     return std::nullopt;
   }
 
+  // Whether labels are 0 0 0 1 1 1 2 2 2 or 0 1 2 0 1 2, three classes at least.
+  static bool CountsClasses(const std::vector<std::int64_t>& labels) {
+    const std::size_t classes =
+        labels.empty() ? 0 : static_cast<std::size_t>(std::max<std::int64_t>(labels.back(), 0)) + 1;
+    if (classes < 3 || labels.size() % classes != 0) return false;
+    const std::size_t each = labels.size() / classes;
+    bool blocks = true;
+    bool rounds = true;
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      blocks = blocks && labels[i] == static_cast<std::int64_t>(i / each);
+      rounds = rounds && labels[i] == static_cast<std::int64_t>(i % classes);
+    }
+    return blocks || rounds;
+  }
+
   void Training(const StepView& view, Sink& sink) {
     const std::optional<LabelledRows> rows = RowsIn(view);
     if (!rows) return;
@@ -160,8 +175,10 @@ class LabelNoise final : public KeptRule {
       const Rows shape = RowsOf(*sample);  // of a large batch the first ones
       const std::vector<std::uint64_t> hashes = RowHashes(*sample);
       if (hashes.size() > rows->labels.size()) continue;
-      // A batch that comes at once with other labels has several tasks.
-      several_tasks_ = several_tasks_ || (hashes == batch_ && rows->labels != batch_labels_);
+      // A batch that comes at once with other labels has several tasks. In tasks of a few rows of each class
+      // labels count the classes of the batch, whichever these are.
+      several_tasks_ = several_tasks_ || (hashes == batch_ && rows->labels != batch_labels_) ||
+                       (hashes != batch_ && rows->labels == batch_labels_ && CountsClasses(rows->labels));
       if (hashes.size() > kMaxRows) return;
       batch_ = hashes;
       batch_labels_ = rows->labels;
@@ -415,13 +432,16 @@ class LabelNoise final : public KeptRule {
       Dependence& dependence = dependences_[name];
       if (call.target.is_float()) numbers_.insert(name);
       const bool fresh = passes_.count() <= 1;
-      if (!train || fresh) dependence.AddAnswers(call.output, call.target, seed);
+      if (!train || fresh) {
+        const auto some = TellingRows(call.output, call.target, call.settings.ignore_index);
+        dependence.AddAnswers(some ? some->first : call.output, some ? some->second : call.target, seed);
+      }
       if (!train || dependence.rows() >= kEnoughRows) continue;
       for (const ModelInput& input : ModelInputsOf(view)) {
         const auto sample = LoadSample(view, *input.entry);
         if (sample == nullptr) continue;
-        const auto once = WithoutRepeats(*sample, call.target);
-        dependence.Add(once ? once->first : *sample, once ? once->second : call.target, fresh, seed);
+        const auto some = TellingRows(*sample, call.target, call.settings.ignore_index);
+        dependence.Add(some ? some->first : *sample, some ? some->second : call.target, fresh, seed);
       }
     }
   }

@@ -25,9 +25,11 @@ struct Story {
       false;        // labels have nothing to do with inputs; they are learnt by heart in the third pass
   double hint = 0;  // added to one input, times the label: all that an input of noise tells
   std::string module = "Linear";
-  bool asked = false;    // a model is asked before each update, as for targets that it makes
-  bool numbers = false;  // targets are numbers, and no classes
-  bool drawn = false;    // rows are drawn at random, in no passes
+  bool asked = false;     // a model is asked before each update, as for targets that it makes
+  bool numbers = false;   // targets are numbers, and no classes
+  bool drawn = false;     // rows are drawn at random, in no passes
+  bool episodes = false;  // labels count the classes of a batch, whichever they are
+  double unknown = 0;     // share of the rows whose target the loss ignores
 };
 
 std::vector<Finding> Told(const Story& story) {
@@ -69,7 +71,9 @@ std::vector<Finding> Told(const Story& story) {
       if (train && story.drawn_anew) other = uniform(random) < story.flipped;
       if (train && !story.drawn_anew && !story.random_errors) other = flipped[static_cast<std::size_t>(row)];
       if (!train && story.flipped_there_too) other = uniform(random) < story.flipped;
-      const int label = other ? (truth + 1) % kClasses : truth;
+      int label = other ? (truth + 1) % kClasses : truth;
+      if (story.episodes) label = static_cast<int>(labels.size()) / (kBatch / kClasses);
+      if (row % 100 < 100 * story.unknown) label = -100;
       int answer = truth;
       if (train && story.random_errors && uniform(random) < story.flipped) answer = (truth + 2) % kClasses;
       if (!train && uniform(random) < story.eval_wrong) answer = (truth + 2) % kClasses;
@@ -79,11 +83,13 @@ std::vector<Finding> Told(const Story& story) {
         scores.push_back(c == answer ? 2 : 0);
         sum += std::exp(scores.back());
       }
-      loss += (std::log(sum) - (label == answer ? 2 : 0)) / static_cast<double>(rows.size());
       labels.push_back(label);
+      if (label >= 0) loss += std::log(sum) - (label == answer ? 2 : 0);
       answers.push_back(answer);
       squares += (answer - label) * (answer - label) / static_cast<double>(rows.size());
     }
+    loss /= static_cast<double>(rows.size() -
+                                static_cast<std::size_t>(std::count(labels.begin(), labels.end(), -100)));
     const auto n = static_cast<std::int64_t>(rows.size());
     trial.Step(train ? query::Mode::kTrain : query::Mode::kEval)
         .Sample("sample/Net_input_0", {n, kWidth}, inputs);
@@ -161,6 +167,12 @@ TEST(LabelNoise, UnrelatedClassesOfRowsThatAreDrawnAgain_AreTold_NumbersAndClass
   EXPECT_TRUE(Told({.flipped = 0, .drawn = true}).empty());
   for (const Finding& finding : Told({.drawn_anew = true, .unrelated = true, .drawn = true}))  // other tasks
     EXPECT_NE(finding.cause, "unrelated");
+}
+
+TEST(LabelNoise, TasksOfAFewRowsOfEachClass_AndRowsThatAreNotLabelled_AreSilent) {
+  EXPECT_TRUE(Told({.flipped = 0, .drawn = true, .episodes = true}).empty());
+  // Which rows are labelled has nothing to do with the inputs.
+  EXPECT_TRUE(Told({.flipped = 0, .unrelated = true, .hint = 1, .unknown = 0.9}).empty());
 }
 
 TEST(LabelNoise, OneValueThatTellsALittle_IsEnoughToBeSilent) {
