@@ -270,7 +270,7 @@ void PrintUploads(const query::Trial& trial, const std::optional<BucketPrices>& 
     fmt::print("  upload    {}{}\n", copy ? std::string() : Escaped(upload.url) + ": ",
                UploadText(upload, prices));
   if (const auto ends = ReadUploadEnds(trial.path()))
-    fmt::print("  upload    ended before the run {}, the last time {} ({}){}\n",
+    fmt::print("  upload    ended too early {}, the last time {} ({}){}\n",
                Plural(ends->ends, "time", "times"), TimeText(ends->unix_ns), Escaped(ends->last),
                ends->again ? ", and was begun again"
                            : fmt::format("; `luff sync {} {}` uploads what is missing", Escaped(trial.path()),

@@ -126,7 +126,7 @@ def test_an_upload_that_is_killed_is_begun_again_and_the_run_is_whole(luff, job,
         assert there.steps() == here.steps()
     assert luff("verify", url).returncode == 0
     word = "2 times" if times == 2 else "1 time"
-    assert f"ended before the run {word}, the last time" in luff("show", run).stdout
+    assert f"ended too early {word}, the last time" in luff("show", run).stdout
     told = json.loads(luff("show", run, "--json").stdout)["upload_ends"]
     assert (told["ends"], told["last"], told["again"]) == (times, how, True)
 
@@ -139,7 +139,7 @@ def test_one_that_was_killed_before_there_was_a_run_is_begun_again(luff, job, tm
     wait_for(lambda: head_in(tmp_path / "bucket"))
     ended(running, tmp_path)
     assert head_in(tmp_path / "bucket").state == "ended"
-    assert "ended before the run 1 time" in luff("show", tmp_path / "run").stdout
+    assert "ended too early 1 time" in luff("show", tmp_path / "run").stdout
 
 
 @pytest.mark.thorough  # its rules: src/cli/upload_ends_test.cc
@@ -166,10 +166,10 @@ def test_one_that_ends_at_once_again_and_again_is_given_up(luff, job, tmp_path):
         in said
     )
     assert not (tmp_path / "bucket").exists()
-    assert "ended before the run 9 times, the last time" in luff("show", tmp_path / "run").stdout
+    assert "ended too early 9 times, the last time" in luff("show", tmp_path / "run").stdout
     assert by_hand in luff("show", tmp_path / "run").stdout
     luff("sync", tmp_path / "run", f"file://{tmp_path}/bucket")
-    assert "before the run" not in luff("show", tmp_path / "run").stdout
+    assert "too early" not in luff("show", tmp_path / "run").stdout
     assert head_in(tmp_path / "bucket").state == "ended"
 
 
