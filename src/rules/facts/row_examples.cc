@@ -21,12 +21,17 @@ constexpr std::size_t kAllColumns = 96;
 static_assert(kAllColumns <= LineFit::kMostWidth);
 constexpr std::size_t kMostNumbers = 4, kMostFlags = 16;  // targets of a row
 constexpr std::size_t kMostPlaces = 4096;                 // of a row of tokens
+constexpr std::size_t kMostRows = 4096;                   // of a call
 constexpr double kMostIds = 1 << 24;
 constexpr double kLargestNumber = 1e30;
 constexpr std::uint64_t kSpread = 0x9E3779B97F4A7C15;
 constexpr std::uint64_t kExampleBits = (1ULL << 52) - 1;
 
 using Inputs = std::vector<std::pair<const ModelInput*, std::shared_ptr<const SampleValues>>>;
+
+std::size_t BucketOf(double id, std::size_t buckets) {
+  return static_cast<std::size_t>(std::fmod(std::abs(id), static_cast<double>(buckets)));
+}
 
 std::uint64_t Spread(std::uint64_t number) { return (number * kSpread) >> 32; }
 
@@ -93,11 +98,10 @@ bool Columns(const Layout& layout, const double* row, std::size_t width, double*
     case Layout::How::kAsIs: std::copy(row, row + width, columns); break;
     case Layout::How::kEachId:
       for (std::size_t j = 0; j < layout.width / kIdBuckets; ++j)
-        columns[j * kIdBuckets + static_cast<std::size_t>(std::abs(row[j])) % kIdBuckets] = 1;
+        columns[j * kIdBuckets + BucketOf(row[j], kIdBuckets)] = 1;
       break;
     case Layout::How::kCountIds:
-      for (std::size_t j = 0; j < width; ++j)
-        columns[static_cast<std::size_t>(std::abs(row[j])) % kNumberColumns] += 1;
+      for (std::size_t j = 0; j < width; ++j) columns[BucketOf(row[j], kNumberColumns)] += 1;
       break;
     case Layout::How::kSigns:
       for (std::size_t j = 0; j < width; ++j) {
@@ -179,7 +183,7 @@ std::optional<RowExamples> OfTokens(const ClassRows& classes, const LossCall& ca
     RowExamples examples;
     examples.kind = RowExamples::Kind::kTokens;
     examples.width = examples.count = static_cast<std::size_t>(own[1]);
-    examples.rows = std::min(RowsOf(*sample).count, classes.rows / examples.width);
+    examples.rows = std::min({RowsOf(*sample).count, classes.rows / examples.width, kMostRows});
     examples.inputs = fmt::format("{}#{}:ids ", input->model, input->index);
     if (examples.rows == 0) return std::nullopt;
     examples.columns.assign(
@@ -216,6 +220,7 @@ std::optional<RowExamples> RowExamplesOf(const StepView& view, const LossCall& c
   examples.formula = known.formula;
   const auto aligned = [&] {
     std::erase_if(inputs, [&](const auto& input) { return input.second->whole_shape[0] != shape[0]; });
+    examples.rows = std::min(examples.rows, kMostRows);
     for (const auto& [input, sample] : inputs) examples.rows = std::min(examples.rows, RowsOf(*sample).count);
     return !inputs.empty() && examples.rows > 0;
   };
