@@ -280,13 +280,15 @@ class WorseThanSimple final : public KeptRule {
     }
     if (!evaluated || late.model_explains() < limits_.half) return Verdict::kNone;
     const PairedLosses& told = evaluation.by_training;
+    const PairedLosses& own = evaluation.by_itself;
     if (told.known(evaluation.distinct) >= kNothing) return Verdict::kNone;
+    // The first rows of a call are kept. Where nearly all of them are of one class they say nothing of the
+    // others.
+    if (loss.trained.of_classes() && own.constant < kVaries * own.rows) return Verdict::kNone;
     if (Explains(told, evaluation.distinct))
       return Behind(told, evaluation.distinct) ? Verdict::kPath : Verdict::kNone;
-    // Numbers drift: their level is another where the evaluation is of a later time. Of one class for nearly
-    // all rows nobody can say what its inputs tell.
-    const PairedLosses& own = evaluation.by_itself;
-    if (!loss.trained.of_classes() || own.constant < kVaries * own.rows) return Verdict::kNone;
+    // Numbers drift: their level is another where the evaluation is of a later time.
+    if (!loss.trained.of_classes()) return Verdict::kNone;
     if (Explains(own, evaluation.distinct)) {
       const bool carries = told.simple_explains() >= limits_.half * own.simple_explains();
       return !carries && Behind(own, evaluation.distinct) ? Verdict::kData : Verdict::kNone;
