@@ -200,6 +200,7 @@ constexpr Look kLooks[] = {
     {"VanishingGradient", Bit(kGradients)},
     {"WeightUpdateRatio", Bit(kWeightChanges)},
     {"WorkersRestart", Bit(kWaits)},
+    {"WorseThanSimple", Both(kInputs, kLossCalls)},
 };
 
 const Look* LookOf(std::string_view rule) noexcept {

@@ -62,6 +62,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"TensorVariance", 2, kBoth, kNone},
     {"UnchangedTensor", 2, kStands, kNone},
     {"Underfit", 2, kStands, kNone},
+    {"WorseThanSimple", 2, kStands, kNone},
 });
 
 // Findings of rules above that say less than the others of their rule: they explain no failure to learn.
@@ -137,6 +138,22 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"UnchangedTensor", "evaluated", "Overfit", ""},
     {"UnchangedTensor", "evaluated", "Overtraining", ""},
     {"UnchangedTensor", "evaluated", "Underfit", ""},
+    // That something simple does better says that something is wrong; these say what, or as much.
+    {"CausalLeak", "", "WorseThanSimple", "model"},
+    {"ClassImbalance", "", "WorseThanSimple", "model"},
+    {"ClipSaturated", "", "WorseThanSimple", "model"},
+    {"Confusion", "", "WorseThanSimple", "evaluation_data"},
+    {"ConstantOutput", "", "WorseThanSimple", ""},
+    {"LabelNoise", "", "WorseThanSimple", ""},
+    {"LossNotDecreasing", "", "WorseThanSimple", "model"},
+    {"ModeMismatch", "", "WorseThanSimple", ""},
+    {"NoBetterThanConstant", "", "WorseThanSimple", ""},
+    {"OptimizerStateReset", "", "WorseThanSimple", "model"},
+    {"Overfit", "", "WorseThanSimple", "evaluation"},
+    {"RunningStatistics", "", "WorseThanSimple", "evaluation"},
+    {"TrainValSkew", "", "WorseThanSimple", ""},
+    {"Underfit", "", "WorseThanSimple", ""},
+    {"UnchangedTensor", "", "WorseThanSimple", ""},
     // Updates that outgrow the weights make the loss diverge, if they began first.
     {"WeightUpdateRatio", "", "ExplodingTensor", "divergence"},
     // Decay cannot move weights by more than their size: a rate that does also decays too fast.

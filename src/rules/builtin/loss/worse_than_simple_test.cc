@@ -1,0 +1,322 @@
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "rules/engine/grouping.h"
+#include "rules/testing/loss_stories.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules::worse_than_simple_test {
+namespace {
+
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial, const char* rules = "WorseThanSimple") {
+  return testing::FindingsOf(trial, rules, ParameterSet::kLuff);
+}
+
+std::string CauseOf(const FakeTrial& trial) {
+  const std::vector<Finding> findings = FindingsOf(trial);
+  if (findings.empty()) return "";
+  return findings.size() == 1 && !findings[0].healed ? findings[0].cause : "several";
+}
+
+constexpr const char* kDropout =
+    R"({"models": [{"name": "Net", "modules": [{"path": "", "type": "Net"},
+        {"path": "drop", "type": "Dropout", "p": 0.5}]}]})";
+
+// Rows of eight numbers, three classes that a line tells. A model answers a share of them rightly, and the
+// others with a class at random.
+struct Telling {
+  int steps = 240;
+  std::size_t rows = 1024;  // of the training, in batches of 32
+  double knows = 0.05,
+         by_the_end = -1;  // share that the model answers in training, at first and at the end (-1: the same)
+  double evaluated = -1;   // the same in evaluations, each 60 steps of 192 rows; -1: there are none
+  bool unrelated = false;  // targets have nothing to do with inputs, nor are answers better than chance
+  bool turned = false;     // inputs of evaluations are the negative of those of the training
+  bool shuffled = false;   // targets of evaluations are shuffled
+  bool dummies = false;    // they are all 0
+  double factor = 1;       // of the loss: weights of classes
+  bool twice = false;      // the same answers are compared with targets of other rows, too
+  bool adversaries = false;  // two optimizers take turns
+  const char* document = "";
+  int warm_up = 0;            // steps over which the rate rises
+  bool leaves_class = false;  // the second half of the training has nothing of class 2
+  int learns_at = -1;         // from this step on all answers are right
+};
+
+FakeTrial Classes(const Telling& telling) {
+  FakeTrial trial;
+  if (*telling.document != '\0') trial.SetDocument("model", telling.document);
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> uniform(0, 1);
+  std::vector<double> weights(24);
+  for (double& weight : weights) weight = normal(random);
+  struct Row {
+    std::vector<double> x;
+    double id;
+  };
+  const auto draw = [&] {
+    Row row{std::vector<double>(8), 0};
+    std::vector<double> scores(3);
+    for (std::size_t j = 0; j < 8; ++j) {
+      row.x[j] = normal(random);
+      for (std::size_t c = 0; c < 3; ++c) scores[c] += weights[8 * c + j] * row.x[j];
+    }
+    row.id = static_cast<double>(std::max_element(scores.begin(), scores.end()) - scores.begin());
+    if (telling.unrelated) row.id = static_cast<double>(random() % 3);
+    return row;
+  };
+  const auto tell = [&](const std::vector<Row>& rows, double knows, bool train) {
+    testing::Batch batch;
+    std::vector<double> inputs;
+    for (const Row& row : rows) {
+      for (const double x : row.x) inputs.push_back(!train && telling.turned ? -x : x);
+      batch.ids.push_back(!train && telling.dummies ? 0 : row.id);
+      const auto answer =
+          uniform(random) < knows ? static_cast<std::size_t>(row.id) : static_cast<std::size_t>(random() % 3);
+      for (std::size_t c = 0; c < 3; ++c) batch.scores.push_back(c == answer ? 3 + 0.1 * normal(random) : 0);
+    }
+    if (!train && telling.shuffled) std::shuffle(batch.ids.begin(), batch.ids.end(), random);
+    testing::TellClasses(&trial, batch, 3, train ? query::Mode::kTrain : query::Mode::kEval, telling.factor);
+    const auto count = static_cast<std::int64_t>(rows.size());
+    trial.Sample("sample/Net_input_0", {count, 8}, inputs);
+    if (telling.twice) {
+      std::vector<double> others(batch.ids.rbegin(), batch.ids.rend());
+      trial.Loss(1, "CrossEntropyLoss_output_1")
+          .Sample("sample/CrossEntropyLoss_input_2", {count, 3}, batch.scores)
+          .Sample("sample/CrossEntropyLoss_input_3", {count}, others, DType::kInt64);
+    }
+  };
+  std::vector<Row> all;
+  for (std::size_t i = 0; i < telling.rows; ++i) all.push_back(draw());
+  std::vector<Row> others;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(others),
+               [](const Row& row) { return row.id != 2; });
+  std::vector<Row> held;
+  for (int i = 0; i < 320; ++i) held.push_back(draw());
+  for (int step = 0; step < telling.steps; ++step) {
+    const double done = static_cast<double>(step) / telling.steps;
+    const double end = telling.by_the_end < 0 ? telling.knows : telling.by_the_end;
+    std::vector<Row> batch;
+    const std::vector<Row>& from = telling.leaves_class && 2 * step >= telling.steps ? others : all;
+    for (std::size_t i = 0; i < 32; ++i)
+      batch.push_back(from[(static_cast<std::size_t>(step) * 32 + i) % from.size()]);
+    const bool learnt = telling.learns_at >= 0 && step >= telling.learns_at;
+    tell(batch, learnt ? 1 : telling.knows + done * (end - telling.knows), true);
+    if (telling.warm_up > 0)
+      trial.Scalar("optimizer/SGD.group0.lr", format::Role::kOptimizerSetting,
+                   0.1 * std::min(1.0, static_cast<double>(step + 1) / telling.warm_up));
+    trial.Event(format::EventKind::kOptimizerStep,
+                telling.adversaries ? static_cast<std::uint32_t>(step % 2) : 0);
+    if (telling.evaluated >= 0 && step % 60 == 59) tell(held, telling.evaluated, false);
+  }
+  return trial;
+}
+
+TEST(WorseThanSimple, AModelThatExplainsLessThanHalfOfALine_IsTold) {
+  const auto findings = FindingsOf(Classes({}));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "model");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
+  EXPECT_EQ(findings[0].step, 239);  // at the end
+  EXPECT_GT(findings[0].evidence[2].value, 0.7);
+  EXPECT_EQ(CauseOf(Classes({.evaluated = 0.05})), "model");
+}
+
+TEST(WorseThanSimple, AModelThatDoesAsWellOrNearlySo_IsSilent) {
+  for (const double knows : {0.6, 0.8, 1.0}) EXPECT_EQ(CauseOf(Classes({.knows = knows})), "") << knows;
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.9, .evaluated = 0.6})), "");  // it overfits a little
+}
+
+TEST(WorseThanSimple, OneThatStillLearnsFastEnough_IsSilent) {
+  EXPECT_EQ(CauseOf(Classes({.knows = 0, .by_the_end = 0.46})), "");
+  EXPECT_EQ(CauseOf(Classes({.knows = 0, .by_the_end = 0.03})), "model");
+}
+
+TEST(WorseThanSimple, FewStepsOrRows_AreSilent) {
+  EXPECT_EQ(CauseOf(Classes({.steps = 100})), "");
+  EXPECT_EQ(CauseOf(Classes({.rows = 64})), "");  // they come again and again
+}
+
+TEST(WorseThanSimple, WhatALineCannotTell_IsSilent) {
+  EXPECT_EQ(CauseOf(Classes({.evaluated = 0, .unrelated = true})), "");
+}
+
+TEST(WorseThanSimple, DropoutAnswersWorseInTraining_SoEvaluationsDecide) {
+  EXPECT_EQ(CauseOf(Classes({.document = kDropout})), "");
+  EXPECT_EQ(CauseOf(Classes({.evaluated = 0.9, .document = kDropout})), "");
+  EXPECT_EQ(CauseOf(Classes({.evaluated = 0.05, .document = kDropout})), "model");
+}
+
+TEST(WorseThanSimple, WeightedAndMixedTargetsAndAdversaries_AreSilent) {
+  EXPECT_EQ(CauseOf(Classes({.factor = 3})), "");
+  EXPECT_EQ(CauseOf(Classes({.twice = true})), "");
+  EXPECT_EQ(CauseOf(Classes({.adversaries = true})), "");
+}
+
+TEST(WorseThanSimple, EvaluationsThatTheLineDoesWellIn_AreAskedInTheWrongWay) {
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.95, .evaluated = 0})), "evaluation");
+}
+
+TEST(WorseThanSimple, EvaluationsThatOnlyALineOfTheirOwnTells_HaveOtherData) {
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.95, .evaluated = 0, .turned = true})), "evaluation_data");
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.95, .evaluated = 0.4, .turned = true})),
+            "");  // it carries over in part
+}
+
+TEST(WorseThanSimple, EvaluationsThatNothingTells_HaveOtherLabels) {
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.95, .evaluated = 0, .shuffled = true})), "evaluation_labels");
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.95, .evaluated = 0, .dummies = true})), "");  // they have none
+}
+
+TEST(WorseThanSimple, ALongTrainingIsToldOnTheWay_AndHealsOnceItLearns) {
+  const auto whole = FindingsOf(Classes({.steps = 4100, .learns_at = 2100}));
+  ASSERT_EQ(whole.size(), 1U);
+  EXPECT_EQ(whole[0].step, 2047);
+  EXPECT_TRUE(whole[0].healed);
+}
+
+// As where a part of a model is trained in a second stage.
+TEST(WorseThanSimple, OneLookOnTheWayIsNotEnough) {
+  EXPECT_EQ(CauseOf(Classes({.steps = 2050, .learns_at = 1100})), "");
+}
+
+TEST(WorseThanSimple, AWarmUpThatHasNotEnded_IsSilent) {
+  EXPECT_EQ(CauseOf(Classes({.warm_up = 1000})), "");
+  EXPECT_EQ(CauseOf(Classes({.warm_up = 100})), "model");
+}
+
+TEST(WorseThanSimple, ClassesThatTheTrainingHadLongBefore_MayBeForgotten) {
+  EXPECT_EQ(CauseOf(Classes({.knows = 0.95, .evaluated = 0, .leaves_class = true})), "");
+}
+
+TEST(WorseThanSimple, ItFollowsFromAFaultThatExplainsIt) {
+  Finding cause;
+  cause.id = "1";
+  cause.rule = "NoGradient";
+  cause.cause = "no_gradient";
+  cause.global_step = 3;
+  const std::vector<Finding> findings = FindingsOf(Classes({}));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(LeaderOf(findings[0], std::vector<Finding>{cause}), "1");
+}
+
+// Regressions
+
+struct Numbers {
+  double knows = 0.05;  // share of the deviation of the target that the answer follows
+  double drifts = 0;    // level of the targets in evaluations, in deviations
+  double evaluated = -1;
+  std::size_t targets = 1, columns = 6;
+  bool asked = false;  // the model is asked before each step, and nothing is measured
+  const char* kind = "MSELoss";
+};
+
+FakeTrial Regression(const Numbers& telling) {
+  FakeTrial trial;
+  std::mt19937 random(6);
+  std::normal_distribution<double> normal;
+  const auto tell = [&](int rows, double knows, double level, query::Mode mode) {
+    std::vector<double> inputs;
+    std::vector<double> targets;
+    std::vector<double> answers;
+    double loss = 0;
+    for (int i = 0; i < rows; ++i) {
+      std::vector<double> x(telling.columns);
+      for (double& value : x) value = normal(random);
+      for (std::size_t t = 0; t < telling.targets; ++t) {
+        const double y = 40 * (x[t % x.size()] - x[(t + 1) % x.size()]) + 4 * normal(random);
+        targets.push_back(200 + y + 56 * level);
+        answers.push_back(200 + knows * y);
+        const double d = answers.back() - targets.back();
+        loss += std::string(telling.kind) == "L1Loss" ? std::abs(d) : d * d;
+      }
+      inputs.insert(inputs.end(), x.begin(), x.end());
+    }
+    const std::string kind = telling.kind;
+    std::vector<std::int64_t> shape = {rows};
+    if (telling.targets > 1) shape.push_back(static_cast<std::int64_t>(telling.targets));
+    trial.Step(mode)
+        .Loss(loss / static_cast<double>(targets.size()), kind + "_output_0")
+        .Sample("sample/" + kind + "_input_0", shape, answers)
+        .Sample("sample/" + kind + "_input_1", shape, targets)
+        .Sample("sample/Net_input_0", {rows, static_cast<std::int64_t>(telling.columns)}, inputs);
+  };
+  for (int step = 0; step < 200; ++step) {
+    if (telling.asked) trial.Step(query::Mode::kEval).Sample("sample/Net_input_0", {1, 1}, {0.0});
+    tell(32, telling.knows, 0, query::Mode::kTrain);
+    if (telling.evaluated >= 0 && step % 50 == 49)
+      tell(320, telling.evaluated, telling.drifts, query::Mode::kEval);
+  }
+  return trial;
+}
+
+TEST(WorseThanSimple, NumbersAreJudgedInTheirOwnLoss) {
+  EXPECT_EQ(CauseOf(Regression({})), "model");
+  EXPECT_EQ(CauseOf(Regression({.kind = "L1Loss"})), "model");
+  EXPECT_EQ(CauseOf(Regression({.targets = 3})), "model");
+  EXPECT_EQ(CauseOf(Regression({.knows = 0.5})), "");
+  EXPECT_EQ(CauseOf(Regression({.knows = 0.95})), "");
+}
+
+TEST(WorseThanSimple, NumbersThatDrift_AreSilent) {
+  EXPECT_EQ(CauseOf(Regression({.knows = 0.95, .drifts = 3, .evaluated = 0.95})), "");
+}
+
+TEST(WorseThanSimple, WhatRestoresItsInputOrMakesItsTargets_IsSilent) {
+  EXPECT_EQ(CauseOf(Regression({.targets = 3, .columns = 3})), "");
+  EXPECT_EQ(CauseOf(Regression({.asked = true})), "");
+}
+
+// Tokens
+
+// Texts of eight ids, each of which mostly follows from the one before.
+FakeTrial Tokens(double knows, bool copies, bool flat) {
+  FakeTrial trial;
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  for (int step = 0; step < 200; ++step) {
+    std::vector<double> ids;
+    testing::Batch batch;
+    for (int row = 0; row < 8; ++row) {
+      std::size_t id = random() % 8;
+      for (int place = 0; place < 12; ++place) {
+        const std::size_t next = uniform(random) < 0.7 ? (3 * id + 1) % 8 : random() % 8;
+        ids.push_back(static_cast<double>(id));
+        batch.ids.push_back(static_cast<double>(copies ? id : next));
+        const auto answer =
+            uniform(random) < knows ? static_cast<std::size_t>(batch.ids.back()) : random() % 8;
+        for (std::size_t c = 0; c < 8; ++c) batch.scores.push_back(c == answer ? 2 : 0);
+        id = next;
+      }
+    }
+    const double loss = testing::CrossEntropy(batch.scores, batch.ids, 8);
+    trial.Step()
+        .Loss(loss)
+        .Sample("sample/CrossEntropyLoss_input_0", {96, 8}, batch.scores)
+        .Sample("sample/CrossEntropyLoss_input_1",
+                flat ? std::vector<std::int64_t>{96} : std::vector<std::int64_t>{8, 12}, batch.ids,
+                DType::kInt64)
+        .Sample("sample/Net_input_0", {8, 12}, ids, DType::kInt64);
+  }
+  return trial;
+}
+
+TEST(WorseThanSimple, ModelsOfTokensAreComparedWithWhatFollowsEachId) {
+  EXPECT_EQ(CauseOf(Tokens(0.05, false, true)), "model");
+  EXPECT_EQ(CauseOf(Tokens(0.05, false, false)), "model");
+  EXPECT_EQ(CauseOf(Tokens(0.6, false, true)), "");
+  EXPECT_EQ(CauseOf(Tokens(0.05, true, true)), "");  // what restores its input
+}
+
+}  // namespace
+}  // namespace luff::rules::worse_than_simple_test
