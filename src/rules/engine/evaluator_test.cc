@@ -262,20 +262,20 @@ TEST_F(EvaluatorTest, Coverage_SaysWhatRulesHadNothingToLookAt) {
   EXPECT_EQ(Summarize(again->coverage()).judged, 3U);
 }
 
-std::string CollectionsFor(const std::string& rules) {
+std::string CollectionsText(const std::string& rules) {
   const auto choices = ParseChoices(rules, ParameterSet::kLuff).value();
   return nlohmann::json::parse(CaptureConfigFor(choices).value())["collections"].dump();
 }
 
 TEST_F(EvaluatorTest, Coverage_SaysWhatTheRunWasNotToRecord) {
-  trial_.SetDocument("collections", CollectionsFor("none"));
+  trial_.SetDocument("collections", CollectionsText("none"));
   auto evaluator = Open("NonFinite,LossInputContract,TrainValSkew,Swapping");
   ASSERT_TRUE(evaluator->Advance(trial_, 1000).ok());
   const CoverageSummary coverage = Summarize(evaluator->coverage());
   EXPECT_THAT(coverage.lacks.at(kNotRecorded), ::testing::ElementsAre("LossInputContract", "TrainValSkew"));
   EXPECT_EQ(coverage.lacks.size(), 2U);  // no need of Swapping's is a tensor
   EXPECT_THAT(NotRecordedText(coverage), ::testing::StartsWith("recorded without what 2 rules look at"));
-  trial_.SetDocument("collections", CollectionsFor("later"));  // a capture was begun meanwhile
+  trial_.SetDocument("collections", CollectionsText("later"));  // a capture was begun meanwhile
   ASSERT_TRUE(evaluator->Finish(trial_).ok());
   const CoverageSummary now = Summarize(evaluator->coverage());
   EXPECT_FALSE(now.lacks.contains(kNotRecorded));
@@ -285,9 +285,9 @@ TEST_F(EvaluatorTest, Coverage_SaysWhatTheRunWasNotToRecord) {
 
 TEST(Recorded, HoldsWhatACaptureConfigurationWasMadeFor) {
   Recorded all;
-  all.ReadUntrusted(CollectionsFor("all"));
+  all.ReadUntrusted(CollectionsText("all"));
   Recorded nothing;
-  nothing.ReadUntrusted(CollectionsFor("none"));
+  nothing.ReadUntrusted(CollectionsText("none"));
   std::size_t lacking = 0;
   for (const RuleSpec& spec : BuiltinRules()) {
     for (const ParameterSet set : {ParameterSet::kLuff, ParameterSet::kOriginal}) {
