@@ -347,7 +347,7 @@ def judged(base: str, folder: Path, programs: int) -> dict[str, float]:
         return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
 
     def train(program: str) -> None:
-        words = [luff, "run", "--rules", "none", "--run", folder / program, "--sync", base, "--"]
+        words = [luff, "run", "--rules", "later", "--run", folder / program, "--sync", base, "--"]
         quiet([*words, sys.executable, "-m", "faultbench.run", program, "--seed", "0"]).wait()
         print(f"{program} has trained", flush=True)
 

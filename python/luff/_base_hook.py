@@ -35,7 +35,7 @@ from luff._merged_config import merge_configs
 from luff._next_training import MAX_RUNS, NextTraining
 from luff._phases import listen, unlisten
 from luff._plain import plain, shown
-from luff._rules_beside import needs_of, open_when_judged, take_rules, watch_beside
+from luff._rules_beside import judges_later, needs_of, open_when_judged, take_rules, watch_beside
 from luff._run_place import new_run, warn_of_another_place
 from luff._step_writer import StepWriter
 from luff._upload_beside import take_upload, upload_beside
@@ -626,6 +626,7 @@ def choose_run(
     path = new_run() if run is None else os.path.abspath(os.fspath(run))
     if rules:
         config = (merge or merge_configs)(needs_of(rules), config)
+        rules = "" if judges_later(rules) else rules
     return RunOptions(
         path, resume, False, config, rules=rules, on_finding=on_finding, upload=upload, unnamed=run is None
     )

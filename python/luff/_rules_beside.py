@@ -14,7 +14,7 @@ from luff._bounded import parse_json
 from luff._hook import RunOptions, Session, open_session
 from luff.errors import AlreadyExistsError, InvalidArgumentError, LuffError, NotFoundError
 
-__all__ = ["luff_command", "needs_of", "open_when_judged", "take_rules", "watch_beside"]
+__all__ = ["judges_later", "luff_command", "needs_of", "open_when_judged", "take_rules", "watch_beside"]
 
 _TIMEOUT_S = 30
 _LET_GO_S = 20.0  # how long rules may hold a run after its training
@@ -53,7 +53,17 @@ def take_rules(config: dict[str, Any]) -> tuple[str, str]:
         raise InvalidArgumentError(f"rules is {rules!r}; expected True, or rules as for `luff run --rules`")
     if on_finding == "stop" and not rules:
         raise InvalidArgumentError("on_finding='stop' without rules=: nothing would find anything")
+    if on_finding == "stop" and judges_later(rules):
+        raise InvalidArgumentError(
+            "on_finding='stop' with rules='later': no rule is judged here that could stop the job; "
+            "give `luff watch` --on-finding stop"
+        )
     return rules, on_finding
+
+
+def judges_later(rules: str) -> bool:
+    """Whether rules as text are to be recorded for, and judged later or elsewhere."""
+    return "later" in rules.split(",")
 
 
 def needs_of(rules: str) -> dict[str, Any]:

@@ -259,7 +259,7 @@ void ReadFindings(const std::string& run, Card* card) {
   if (card->outcome == "stopped") {  // by a finding, or by a person
     const auto stop = std::ranges::find(kept.findings, StoppedBy(run), &rules::Finding::id);
     lead = {};
-    if (stop != kept.findings.end()) lead = {&*stop, stop->severity == rules::Severity::kStop, 0, 0};
+    if (stop != kept.findings.end()) lead = {&*stop, stop->severity == rules::Severity::kStop, 0, 0, 0};
   } else if (lead.finding != nullptr && lead.finding->healed) {
     lead = {};
   }

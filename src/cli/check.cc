@@ -143,9 +143,13 @@ int Check(const CheckOptions& wanted) {
     if (const Status status = evaluator.Finish(trial); !status.ok()) return PrintError(status), 1;
     tell();
   }
+  bool stands = false;  // what has healed does not
   bool stop = false;
-  for (const rules::Finding& finding : evaluator.findings())
+  for (const rules::Finding& finding : evaluator.findings()) {
+    if (finding.healed) continue;
+    stands = true;
     stop = stop || finding.severity == rules::Severity::kStop;
+  }
   const std::vector<std::string> damage = DamageOf(trial);
   const bool empty = trial.step_count() == 0;
   if (!damage.empty())
@@ -162,12 +166,14 @@ int Check(const CheckOptions& wanted) {
   if (!wanted.json) {
     const rules::CoverageSummary coverage = rules::Summarize(evaluator.coverage());
     if (const std::string lacks = LacksText(coverage); !lacks.empty()) fmt::print("luff: {}\n", lacks);
-    const char* verdict = stop                            ? "stop"
-                          : !evaluator.findings().empty() ? "warn"
-                          : empty                         ? "nothing recorded"
-                          : !damage.empty()               ? "damaged"
-                          : !partly.empty()               ? "done"
-                                                          : "ok";
+    if (const std::string lacks = rules::NotRecordedText(coverage); !lacks.empty() && !empty)
+      fmt::print("luff: {}\n", lacks);
+    const char* verdict = stop                                         ? "stop"
+                          : stands                                     ? "warn"
+                          : empty                                      ? "nothing recorded"
+                          : !damage.empty()                            ? "damaged"
+                          : !partly.empty() || options.choices.empty() ? "done"
+                                                                       : "ok";
     fmt::print("luff: {}: {}, {}, {}{}{}\n", verdict,
                Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), JudgedText(coverage),
                FindingsInShort(evaluator.findings()), NotJudgedText(partly),
@@ -178,7 +184,7 @@ int Check(const CheckOptions& wanted) {
     }
   }
   const bool failed = empty || !damage.empty() || !partly.empty() || evaluator.unreadable_steps() > 0;
-  return stop ? kExitStopFindings : evaluator.findings().empty() && !failed ? kExitOk : kExitFindings;
+  return stop ? kExitStopFindings : !stands && !failed ? kExitOk : kExitFindings;
 }
 
 }  // namespace

@@ -139,7 +139,8 @@ class Reader : private ConfigPlace {
     if (list == nullptr || !list->is_array_of_tables())
       return Wrong(*wanted,
                    "'rule_expression' is no list of tables; write [[rule_expression]] and its keys below");
-    if (names->empty()) names->emplace_back("all");
+    if (std::ranges::all_of(*names, [](const std::string& name) { return name == "later"; }))
+      names->emplace_back("all");
     std::erase(*names, "none");
     for (const toml::node& node : *list) {
       std::string text = "expression";

@@ -25,6 +25,7 @@ std::string LacksText(const rules::CoverageSummary& coverage) {
   std::vector<std::pair<std::size_t, std::string>> reasons;
   std::size_t all = 0;
   for (const auto& [what, names] : coverage.lacks) {
+    if (what == rules::kNotRecorded) continue;  // told by rules::NotRecordedText
     reasons.emplace_back(names.size(), what);
     all += names.size();
   }

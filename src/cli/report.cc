@@ -81,7 +81,7 @@ std::string NameOf(const rules::Finding& finding) {
 std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
   if (findings.empty()) return "no findings";
   const rules::Lead lead = rules::LeadOf(findings);
-  const std::uint64_t followers = findings.size() - lead.leaders;
+  const std::uint64_t followers = lead.followers;
   std::string count = Plural(lead.leaders, "finding", "findings");
   if (followers > 0) count += fmt::format(" and {} that follow{}", followers, followers == 1 ? "s" : "");
   if (lead.healed > 0)

@@ -135,6 +135,20 @@ TEST(FindingsInShort, WhatFollowsCountsWithItsLeader) {
             "1 finding and 1 that follows: STOP InitialLoss (loss, since step 0)");
 }
 
+TEST(FindingsInShort, WhatHasHealedMakesItsLeaderNoGraver) {
+  rules::Finding leader = Seen("loss", 0, rules::Severity::kWarn, "InputScale");
+  leader.id = "1";
+  rules::Finding follower = Seen("b", 9, rules::Severity::kStop, "ConstantOutput");
+  follower.id = "2";
+  follower.leader = "1";
+  follower.healed = true;
+  EXPECT_EQ(FindingsInShort({leader, follower}), "1 finding: WARN InputScale (loss, since step 0)");
+  follower.healed = false;
+  leader.healed = true;
+  EXPECT_EQ(FindingsInShort({leader, follower}),
+            "2 findings, 1 healed: first STOP ConstantOutput (b, since step 9)");
+}
+
 TEST(FindingsInShort, NamesTheStepOfTheBestModel) {
   rules::Finding past = Seen("loss", 65, rules::Severity::kWarn, "Overfit");
   past.evidence = {{"best_step", past.since_step}};

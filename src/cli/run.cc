@@ -328,8 +328,19 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
   SuperviseOptions options;
   const std::string set = !wanted.set_text.empty() ? wanted.set_text : file.parameters.value_or("luff");
   LUFF_ASSIGN_OR_RETURN(options.set, rules::ParseParameterSet(set));
-  const std::string rules_text = !wanted.rules_text.empty() ? wanted.rules_text : file.rules.value_or("");
-  LUFF_ASSIGN_OR_RETURN(options.choices, rules::ParseChoices(rules_text, options.set));
+  std::string rules_text = !wanted.rules_text.empty() ? wanted.rules_text : file.rules.value_or("");
+  const bool later = rules::TakeLater(&rules_text);
+  LUFF_ASSIGN_OR_RETURN(const auto recorded_for, rules::ParseChoices(rules_text, options.set));
+  if (later && (!wanted.stop_on.empty() || wanted.on_finding == "stop")) {
+    return InvalidArgument(
+        fmt::format("{} with --rules later: no rule is judged here that could stop the job; give `luff "
+                    "watch` --on-finding stop",
+                    wanted.stop_on.empty() ? "--on-finding stop" : "--stop-on"));
+  }
+  if (later)
+    options.recorded_for = recorded_for.size();
+  else
+    options.choices = recorded_for;
   const std::string on_finding =
       !wanted.on_finding.empty() ? wanted.on_finding : file.on_finding.value_or("warn");
   if (on_finding != "warn" && on_finding != "stop") {
@@ -357,7 +368,7 @@ Result<SuperviseOptions> Prepare(RunOptions wanted, AtTheEnd* end) {
     if (const Status good = catalog::CheckTag(tag); !good.ok()) return good.WithContext("--tag");
   }
   LUFF_ASSIGN_OR_RETURN(const std::string config,
-                        rules::CaptureConfigFor(options.choices, options.capture_json));
+                        rules::CaptureConfigFor(recorded_for, options.capture_json));
   if (const auto tried = capture::ParseConfigUntrusted(config); !tried.ok())
     return tried.status().WithContext("the rules' needs and [capture] together");
   options.sample = capture::ParseConfigUntrusted(config)->profile != capture::Profile::kOff;
@@ -424,8 +435,10 @@ void AddRun(CLI::App& app) {
   verb->add_option("--trial", wanted.trial, "What the trial is called; default: the script's name");
   verb->add_option("--param", wanted.params, "NAME=VALUE, what tells the trial from others; may be repeated")
       ->allow_extra_args(false);
-  verb->add_option("--rules", wanted.rules_text,
-                   "NAME[:parameter=value...],... or none; default: all (`luff rules`)");
+  verb->add_option(
+      "--rules", wanted.rules_text,
+      "NAME[:parameter=value...],... or none; default: all (`luff rules`); later: record what they "
+      "look at, judge nothing here (`luff check`, `luff watch`)");
   verb->add_option("--parameters", wanted.set_text, "Parameter set: luff (default) or original");
   verb->add_option("--on-finding", wanted.on_finding,
                    "warn (default), or stop: a finding of severity stop ends the job");

@@ -371,6 +371,7 @@ class Supervisor final : public Job {
     std::vector<std::string> parts;
     for (const auto& [kind, what] : {std::pair{Verdict::Kind::kOk, "ok"},
                                      {Verdict::Kind::kNotOk, "not ok"},
+                                     {Verdict::Kind::kUnjudged, "not judged"},
                                      {Verdict::Kind::kStopped, "stopped"},
                                      {Verdict::Kind::kFailed, "failed"},
                                      {Verdict::Kind::kNothing, "without a recorded step"}}) {

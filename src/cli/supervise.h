@@ -19,8 +19,9 @@ struct SuperviseOptions {
   std::string job;  // its name for people
   std::string run;  // absolute; an empty directory, or a run when resume is set
   bool resume = false;
-  bool ended = false;  // before it was watched: how it ended is not ours to say
-  std::vector<rules::Choice> choices;
+  bool ended = false;                  // before it was watched: how it ended is not ours to say
+  std::vector<rules::Choice> choices;  // of the rules that judge here
+  std::size_t recorded_for = 0;        // rules that judge later or elsewhere (--rules later)
   rules::ParameterSet set = rules::ParameterSet::kLuff;
   bool stop_on_finding = false;
   bool sample = false;        // measure the machine meanwhile

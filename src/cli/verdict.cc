@@ -170,6 +170,19 @@ bool WasStopped(const Ending& ending, const query::Trial& trial) {
   return ending.runner.coordinator().stop_decided() && left_by_stop;
 }
 
+// Rules that did not judge the whole run: those that failed, and the user's own whose data never came. Of a
+// rule that is built in, it is no mistake of anybody that a model has no embeddings.
+std::set<std::string> NotJudged(const Ending& ending) {
+  std::set<std::string> names = ending.failed_rules;
+  for (const auto& [what, lacking] : ending.coverage.lacks) {
+    for (const rules::Choice& choice : ending.options.choices) {
+      if (!choice.spec->source.empty() && std::ranges::find(lacking, choice.spec->name) != lacking.end())
+        names.insert(choice.spec->name);
+    }
+  }
+  return names;
+}
+
 HowEnded HowItWent(const Ending& ending, const query::Trial& trial) {
   return {WasStopped(ending, trial), Failure(ending, trial.outcome())};
 }
@@ -231,8 +244,9 @@ std::optional<HowEnded> RecordOutcome(const Ending& ending) {
 
 Verdict Conclude(const Ending& ending) {
   const std::vector<rules::Finding>& findings = ending.findings;
-  const bool stop_found = std::ranges::any_of(
-      findings, [](const rules::Finding& finding) { return finding.severity == rules::Severity::kStop; });
+  const bool stop_found = std::ranges::any_of(findings, [](const rules::Finding& finding) {
+    return !finding.healed && finding.severity == rules::Severity::kStop;
+  });
   // Later trainings of a job leave their notes in its first run, too: they are told at its end.
   const bool later = !ending.exit && ending.options.training == 1;
   const std::string aside = later ? "" : TellAside(ending.place.path());
@@ -256,15 +270,23 @@ Verdict Conclude(const Ending& ending) {
   const bool first = ending.options.training == 1;  // those of the job's others lack much the same
   if (const std::string lacks = LacksText(ending.coverage); first && !lacks.empty() && steps > 0)
     fmt::print(stderr, "luff: {} (`luff show` names them)\n", lacks);
+  if (const std::string lacks = rules::NotRecordedText(ending.coverage); first && !lacks.empty() && steps > 0)
+    fmt::print(stderr, "luff: {} (`luff show` names them)\n", lacks);
   TellTime(findings);
   const std::string run = Escaped(ending.place.path());
-  const std::string judged = ending.coverage.rules > 0
+  const bool nobody = ending.options.choices.empty();  // judges it here
+  const std::string judged = nobody ? ending.options.recorded_for > 0
+                                          ? fmt::format("recorded for {}, not judged yet (`luff check`)",
+                                                        Plural(ending.options.recorded_for, "rule", "rules"))
+                                          : "no rules"
+                             : ending.coverage.rules > 0
                                  ? JudgedText(ending.coverage)
                                  : Plural(ending.options.choices.size(), "rule", "rules");
   const std::string watched = fmt::format("{}, {}", Plural(steps, "step", "steps"), judged);
-  const std::string seen = fmt::format("{}, {}", watched, FindingsInShort(findings));
+  const std::string seen =
+      nobody && findings.empty() ? watched : fmt::format("{}, {}", watched, FindingsInShort(findings));
   std::string partly = ending.rules_failed ? " (rules did not see all of it)" : "";
-  partly += NotJudgedText(ending.failed_rules);
+  partly += NotJudgedText(NotJudged(ending));
   if (stopped) {
     const std::string others =
         findings.size() > 1 ? fmt::format(", {} in all", Plural(findings.size(), "finding", "findings")) : "";
@@ -281,9 +303,12 @@ Verdict Conclude(const Ending& ending) {
     fmt::print(stderr, "luff: {} after {}{} — run: {}\n", Escaped(failure), seen, partly, run);
     return {Verdict::Kind::kFailed, stop_found};
   }
-  const bool ok = findings.empty() && !damaged && !lost && steps > 0 && partly.empty();
+  const bool stands =
+      std::ranges::any_of(findings, [](const rules::Finding& finding) { return !finding.healed; });
+  const bool well = !stands && !damaged && !lost && steps > 0 && partly.empty();
+  const bool ok = well && !nobody;
   fmt::print(stderr, "luff: {}: {}{} — run: {}\n", ok ? "ok" : "done", seen, partly, run);
-  return {ok ? Verdict::Kind::kOk : Verdict::Kind::kNotOk, stop_found};
+  return {ok ? Verdict::Kind::kOk : well ? Verdict::Kind::kUnjudged : Verdict::Kind::kNotOk, stop_found};
 }
 
 }  // namespace luff::cli

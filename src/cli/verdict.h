@@ -46,8 +46,9 @@ void RemoveUnusedRun(const SuperviseOptions& options);
 struct Verdict {
   enum class Kind : std::uint8_t {
     kOk,
-    kNotOk,    // it completed, with findings, damage or losses
-    kStopped,  // by a finding
+    kNotOk,     // it completed, with findings, damage or losses
+    kUnjudged,  // it completed, and no rule was to judge it here
+    kStopped,   // by a finding
     kFailed,
     kNothing,  // no run
   } kind = Kind::kNothing;

@@ -63,7 +63,8 @@ void Turn(Watch* watch, int wait_ms) {
 int ExitCodeOf(const Verdict& verdict, bool ended) {
   if (ended && verdict.stop_found) return kExitStopFindings;
   switch (verdict.kind) {
-    case Verdict::Kind::kOk: return kExitOk;
+    case Verdict::Kind::kOk:
+    case Verdict::Kind::kUnjudged: return kExitOk;
     case Verdict::Kind::kStopped: return kExitStopFindings;
     case Verdict::Kind::kNothing: return kExitUsage;
     default: return kExitFindings;

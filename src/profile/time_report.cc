@@ -65,6 +65,22 @@ double WithoutCore(const query::Trial& trial, const PhaseTable& table) {
   return 0;
 }
 
+/// What takes so much of the run that it shows without a rule: evaluations, or the script's own work in no
+/// phase.
+std::string PlainText(const PhaseTable& table) {
+  constexpr double kPlainShare = 0.5;
+  const double all = table.wall_s + table.other_s;
+  if (all > 0 && table.other_s >= kPlainShare * all)
+    return fmt::format("evaluations take {:.0f} % of the run", 100 * table.other_s / all);
+  for (const PhaseLine& line : table.lines) {
+    if (line.phase == format::Phase::kOther && line.share >= kPlainShare)
+      return fmt::format(
+          "{:.0f} % of a step lie in no phase (other): the script's own work, as making batches",
+          100 * line.share);
+  }
+  return "";
+}
+
 TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table) {
   TimeVerdict verdict;
   if (steps_.empty()) {
@@ -74,10 +90,12 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
   verdict.means = steps_.Take();
   const Means& means = verdict.means;
   if (!IsLong(means)) {
-    verdict.text = "nothing found that would make it faster";
+    const std::string plain = PlainText(table);
+    verdict.text = plain.empty() ? "nothing found that would make it faster"
+                                 : "nothing that a rule is sure of: " + plain;
     if (means.wait_s > 0)
-      verdict.text +=
-          fmt::format(": waiting for data takes {:.1f} % of a step", 100 * means.wait_s / means.step_s);
+      verdict.text += fmt::format("{} waiting for data takes {:.1f} % of a step", plain.empty() ? ":" : ";",
+                                  100 * means.wait_s / means.step_s);
     // A large share of very short steps: what it costs to ask a loader at all.
     if (means.wait_s >= kLeastShare * means.step_s)
       verdict.text += fmt::format(", which is {} and too short to judge", TimeText(means.wait_s));

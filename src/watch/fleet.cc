@@ -262,6 +262,12 @@ void Fleet::Say(WatchedRun* run, const Event& event) {
 void Fleet::Hear(WatchedRun* run) {
   for (const Event& event : run->TakeEvents()) static_cast<void>(Tell(run, event));
   for (const std::string& line : run->TakeSayings()) voice_.say(line);
+  // All jobs of a base are begun alike: the first stands for the others.
+  if (told_not_recorded_) return;
+  const std::string lacks = run->TakeNotRecorded();
+  told_not_recorded_ = !lacks.empty();
+  if (told_not_recorded_)
+    voice_.say(fmt::format("luff: {} was {} (told of the first such run alone)", run->name(), lacks));
 }
 
 void Fleet::MoveLanes(WatchedRun* run, const WatchedRun::Turn& turn) {

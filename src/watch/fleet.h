@@ -127,7 +127,7 @@ class Fleet {
   std::size_t failed_ = 0, slow_ = 0;
   std::uint64_t turn_ = 0;
   std::int64_t next_scan_ns_ = 0, behind_since_ns_ = -1, next_numbers_ns_ = 0;
-  bool behind_ = false, said_fails_ = false, door_idle_ = false;
+  bool behind_ = false, said_fails_ = false, door_idle_ = false, told_not_recorded_ = false;
   std::mutex lane_mutex_;
   std::vector<std::shared_ptr<WatchedRun>> lane_;  // of the slow lane
   std::jthread slow_thread_;

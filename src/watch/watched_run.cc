@@ -311,6 +311,15 @@ std::vector<std::string> WatchedRun::TakeSayings() {
   return all;
 }
 
+std::string WatchedRun::TakeNotRecorded() {
+  constexpr std::size_t kSteps = 100;  // by then, rules have what they ever have
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || not_recorded_told_ || evaluator_->steps_done() == 0) return "";
+  if (!finished_ && evaluator_->steps_done() < kSteps) return "";
+  not_recorded_told_ = true;
+  return rules::NotRecordedText(rules::Summarize(evaluator_->coverage()));
+}
+
 // As `luff run` writes it, so that everybody can tell which finding stopped the job.
 void WatchedRun::WriteOutcome() {
   const rules::Finding& finding = runner_.stop_finding();

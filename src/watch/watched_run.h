@@ -92,6 +92,8 @@ class WatchedRun {
   /// first.
   [[nodiscard]] bool wanted() const { return wanted_.load(); }
   [[nodiscard]] std::vector<std::string> TakeSayings();
+  /// What rules look at and the run was not to record, in words, once when it shows; "" else.
+  [[nodiscard]] std::string TakeNotRecorded();
   void AddTo(std::vector<pollfd>* fds) const { runner_.deliveries().AddTo(fds); }
   bool ChildEnded(pid_t pid, const ExitState& state) { return runner_.deliveries().Ended(pid, state); }
   void ReapChildren() { runner_.deliveries().Reap(); }
@@ -155,6 +157,7 @@ class WatchedRun {
   Status failure_;
   std::int64_t dead_since_ns_ = -1;
   bool finished_ = false, ended_told_ = false, stop_asked_ = false;
+  bool not_recorded_told_ = false;
   bool concluding_ = false;  // rules in other processes draw their last conclusions
   std::atomic<bool> busy_ = false, wanted_ = false, asking_ = false, has_events_ = false, at_end_ = false;
   std::atomic<std::int64_t> oldest_unix_ns_ = 0;

@@ -233,6 +233,22 @@ def test_process_that_never_attaches_is_noticed(luff: Luff) -> None:
     assert not run.exists()
 
 
+def test_a_job_is_recorded_for_rules_that_judge_it_later(luff: Luff) -> None:
+    job = luff.run(
+        "steps.py", "--rules", "later", arguments=("--steps", "40", "--nan-at", "30", "--interval", "0")
+    )
+    assert job.code == 0 and job.findings == [], job.stderr
+    assert re.search(
+        r"luff: done: 40 steps, recorded for \d+ rules, not judged yet \(`luff check`\) — run", job.stderr
+    )
+    code, out, _ = luff("check", str(job.run))
+    assert code == 3 and "STOP NonFinite" in out and "recorded without" not in out
+    code, _, err = luff(
+        "run", "--rules", "later", "--on-finding", "stop", "--run", str(luff.tmp / "x"), "--", "true"
+    )
+    assert code == 2 and "no rule is judged here" in err
+
+
 def test_existing_run_is_refused_and_resumed(luff: Luff) -> None:
     first = luff.run("steps.py", arguments=("--steps", "40", "--nan-at", "30"))
     again = luff.run("steps.py", arguments=("--steps", "10"))

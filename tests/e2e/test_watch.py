@@ -77,12 +77,23 @@ def test_a_finding_alone_stops_nothing(luff: Luff) -> None:
     assert "NonFinite" in done.stderr
 
 
+def test_what_later_records_is_judged_later(luff: Luff) -> None:
+    """`attach` alone records too little for most rules, and the verdict says so."""
+    for options, lacks in (("rules='later'", False), ("", True)):
+        done = train(luff, options, run=f"run{lacks}")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")  # nothing runs beside it
+        code, out, err = luff("check", str(luff.tmp / f"run{lacks}"))
+        assert code == 0, err
+        assert ("recorded without what" in out and "--rules later" in out) == lacks, out
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ("rules='DeadRelo'", "nearest: DeadRelu"),
         ("rules=3", "rules is 3; expected True, or rules as for `luff run --rules`"),
         ("on_finding='stop'", "on_finding='stop' without rules="),
+        ("rules='later', on_finding='stop'", "no rule is judged here that could stop the job"),
         ("rules=True, on_finding='halt'", "on_finding is 'halt'; expected 'warn' or 'stop'"),
     ],
 )

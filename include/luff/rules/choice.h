@@ -17,12 +17,16 @@ struct Choice {
 };
 
 /// Parses "NAME[:param=value…],NAME…". "" and "all" select all built-in rules ("all" may be combined with
-/// other names), "none" selects none. FILE.py:NAME, FILE.so:NAME and entry points select the user's own
-/// rules, which a child process describes; in their values "%2C", "%3A" and "%25" stand for ',', ':' and '%'.
-/// A value may contain ':' (a new parameter begins only at ":word="); lists inside a value are separated by
+/// other names), "none" selects none. The word "later" among them says who judges, not what: it is passed
+/// over (TakeLater). FILE.py:NAME, FILE.so:NAME and entry points select the user's own rules, which a child
+/// process describes; in their values "%2C", "%3A" and "%25" stand for ',', ':' and '%'. A value may contain
+/// ':' (a new parameter begins only at ":word="); lists inside a value are separated by
 /// ';'. Errors: kNotFound for an unknown rule and kInvalidArgument for a bad parameter, both with the nearest
 /// names; kInvalidArgument for a rule named twice.
 [[nodiscard]] Result<std::vector<Choice>> ParseChoices(std::string_view text, ParameterSet set);
+/// Removes the word "later" from such a text: the rules are judged later or elsewhere, and what they look at
+/// is recorded. False, and nothing removed, without it.
+[[nodiscard]] bool TakeLater(std::string* text);
 /// Returns text that ParseChoices turns into the same choices, given the same set.
 [[nodiscard]] std::string ChoicesToText(std::span<const Choice> choices);
 /// "luff" or "original". Errors: kInvalidArgument.

@@ -9,6 +9,9 @@
 /// Which rules found what they need in a run, and what the others lacked.
 namespace luff::rules {
 
+/// What a rule lacks whose data were not to be recorded: the run was recorded for other rules, or for none.
+inline constexpr const char* kNotRecorded = "data that the run was not to record";
+
 struct RuleCoverage {
   std::string rule;
   bool aside = false;  // it failed: it was set aside, or judged no step
@@ -25,6 +28,10 @@ struct CoverageSummary {
 [[nodiscard]] CoverageSummary Summarize(const std::vector<RuleCoverage>& coverage);
 /// Reads coverage from a checkpoint (rules/NAME/checkpoint.json). Errors: kCorruption.
 [[nodiscard]] Result<std::vector<RuleCoverage>> ParseCoverageUntrusted(std::string_view checkpoint);
+
+/// How many rules looked in vain for data that the run was not to record, and how to have them, as text for
+/// people: "recorded without what 59 rules look at; record with ..."; "" if there are none.
+[[nodiscard]] std::string NotRecordedText(const CoverageSummary& coverage);
 
 /// The coverage of the rules of `luff run`; nothing if it was not stored.
 [[nodiscard]] std::vector<RuleCoverage> CoverageOfRun(const std::string& run);

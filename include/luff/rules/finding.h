@@ -68,10 +68,11 @@ struct Lead {
   const Finding* finding = nullptr;
   bool stops = false;                     // it, or what follows from it
   std::uint64_t leaders = 0, healed = 0;  // findings that follow from no other, and those of them that healed
+  std::uint64_t followers = 0;            // findings that follow from another, and stand
 };
-/// A finding that follows from another counts with its leader, which is as grave as the gravest of them. One
-/// that stands comes before all that have healed, then what stops, then NaN that stops (nothing else matters
-/// until it is gone), then the earliest. Null without findings.
+/// A finding that follows from another counts with its leader, which is as grave as the gravest of them that
+/// stands. One that stands comes before all that have healed, then what stops, then NaN that stops (nothing
+/// else matters until it is gone), then the earliest. Null without findings.
 [[nodiscard]] Lead LeadOf(std::span<const Finding> findings);
 
 /// One JSON object on one line. `event` is "new", "update" or "healed".

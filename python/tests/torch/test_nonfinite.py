@@ -297,6 +297,19 @@ def learning_rate_that_explodes():
     train(nn.Linear(4, 1), lambda model, x, step: model(x).mean() * 10, lr=1e38)
 
 
+@program("optimizer", "", "or the script itself has made it", marked=False)
+def weights_that_the_script_writes_between_steps():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+
+    def batch(step):
+        if step == 3:
+            with torch.no_grad():
+                model[1].weight[0, 0] = math.nan
+        return data(step)
+
+    train(model, lambda model, x, step: model(x).pow(2).mean(), batch=batch)
+
+
 class Root(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -391,6 +404,15 @@ def test_producer_is_named(watched, name):
 def line_text(event):
     with open(event["file"], encoding="utf-8") as file:
         return file.read().splitlines()[event["line"] - 1]
+
+
+def test_near_a_model_without_modules_its_parameter_is_named(watched):
+    """What lies behind `after` is never empty."""
+    hook, session = watched()
+    train(nn.Linear(4, 1), lambda model, x, step: (model(x) - x.sum()).pow(2).mean(), steps=12, lr=1e6)
+    hook.close()
+    modules = [event.get("module", "") for event in session.json_events if event["kind"] == "nonfinite"]
+    assert "after Linear_bias" in modules, modules
 
 
 def test_healthy_training_costs_and_says_nothing(watched):

@@ -60,7 +60,29 @@ std::string_view ParameterSetName(ParameterSet set) noexcept {
   return set == ParameterSet::kLuff ? "luff" : "original";
 }
 
-Result<std::vector<Choice>> ParseChoices(std::string_view text, ParameterSet set) {
+bool TakeLater(std::string* text) {
+  constexpr std::string_view kLater = "later";
+  bool found = false;
+  std::string left;
+  for (std::size_t from = 0; from <= text->size();) {
+    const std::size_t cut = std::min(text->find(',', from), text->size());
+    const std::string_view one = std::string_view(*text).substr(from, cut - from);
+    from = cut + 1;
+    if (one == kLater) {
+      found = true;
+      continue;
+    }
+    if (!left.empty()) left += ',';
+    left += one;
+  }
+  if (found) *text = std::move(left);
+  return found;
+}
+
+Result<std::vector<Choice>> ParseChoices(std::string_view given, ParameterSet set) {
+  std::string judged(given);
+  (void)TakeLater(&judged);
+  std::string_view text = judged;
   std::vector<Choice> choices;
   if (text == "none") return choices;
   if (text.empty()) text = "all";

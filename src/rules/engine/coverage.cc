@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bounded_read.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "rules/engine/state_check.h"
 
@@ -24,6 +25,16 @@ CoverageSummary Summarize(const std::vector<RuleCoverage>& coverage) {
     }
   }
   return summary;
+}
+
+std::string NotRecordedText(const CoverageSummary& coverage) {
+  const auto at = coverage.lacks.find(kNotRecorded);
+  if (at == coverage.lacks.end() || at->second.empty()) return "";
+  const std::string which = at->second.size() == 1 ? at->second.front() + " looks at"
+                                                   : fmt::format("{} rules look at", at->second.size());
+  return fmt::format(
+      "recorded without what {}; record with `luff run --rules later` or attach(..., rules=\"later\")",
+      which);
 }
 
 Result<std::vector<RuleCoverage>> ParseCoverageUntrusted(std::string_view checkpoint) {

@@ -13,6 +13,7 @@
 #include "luff/base/env.h"
 #include "rules/engine/evidence.h"
 #include "rules/engine/grouping.h"
+#include "rules/engine/recorded.h"
 #include "rules/engine/state_check.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/abstains.h"
@@ -101,6 +102,7 @@ class EvaluatorImpl final : public Evaluator {
       TakeInTold();
     }
     LUFF_RETURN_IF_ERROR(error_);
+    if (done > 0) LookAtCollections(trial);
     const std::int64_t now = env_.NowMonotonicNs();
     if (last_checkpoint_ns_ == 0) last_checkpoint_ns_ = now;
     if (position_ >= checkpoint_position_ + static_cast<std::size_t>(options_.checkpoint_steps) ||
@@ -124,6 +126,7 @@ class EvaluatorImpl final : public Evaluator {
   }
 
   Status Finish(const query::Trial& trial) override {
+    LookAtCollections(trial);
     for (Running& running : running_) Ask(running, [&](Rule& rule, Sink& sink) { rule.OnEnd(trial, sink); });
     TakeInTold();
     LUFF_RETURN_IF_ERROR(error_);
@@ -241,6 +244,13 @@ class EvaluatorImpl final : public Evaluator {
     std::vector<Told>* told_;
     Running* by_;
   };
+
+  void LookAtCollections(const query::Trial& trial) {
+    std::string document = trial.Document("collections");
+    if (document == collections_) return;
+    collections_ = std::move(document);
+    recorded_.ReadUntrusted(collections_);
+  }
 
   /// True while the values of steps are on their way (a run in a bucket), for at most kHoldForValuesNs: rules
   /// that read values would judge without them.
@@ -413,6 +423,10 @@ class EvaluatorImpl final : public Evaluator {
       covered.aside = abstained.failed;
       covered.lacks = abstained.lacks;
     }
+    // Own rules say themselves what they lack.
+    if (!covered.lacks.empty() && running.choice->spec->source.empty() &&
+        !recorded_.Holds(running.choice->spec->needs(running.choice->parameters)))
+      covered.lacks = kNotRecorded;
     return covered;
   }
 
@@ -547,6 +561,8 @@ class EvaluatorImpl final : public Evaluator {
   query::Trial::StepRows rows_;
   StepMemo memo_;
   StepIndex index_;
+  Recorded recorded_;
+  std::string collections_;  // the document that it has read
   Evidence evidence_;
   std::size_t position_ = 0, checkpoint_position_ = 0, unreadable_ = 0;
   std::int64_t held_since_ns_ = 0;  // monotonic; 0: not held

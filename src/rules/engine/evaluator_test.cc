@@ -17,6 +17,7 @@
 #include "base/format.h"
 #include "luff/format/collections.h"
 #include "rules/engine/evidence.h"
+#include "rules/engine/recorded.h"
 #include "rules/kit/ends_later.h"
 #include "rules/kit/select.h"
 #include "rules/testing/fake_trial.h"
@@ -261,6 +262,86 @@ TEST_F(EvaluatorTest, Coverage_SaysWhatRulesHadNothingToLookAt) {
   EXPECT_EQ(Summarize(again->coverage()).judged, 3U);
 }
 
+std::string CollectionsText(const std::string& rules) {
+  const auto choices = ParseChoices(rules, ParameterSet::kLuff).value();
+  return nlohmann::json::parse(CaptureConfigFor(choices).value())["collections"].dump();
+}
+
+TEST_F(EvaluatorTest, Coverage_SaysWhatTheRunWasNotToRecord) {
+  trial_.SetDocument("collections", CollectionsText("none"));
+  auto evaluator = Open("NonFinite,LossInputContract,TrainValSkew,Swapping");
+  ASSERT_TRUE(evaluator->Advance(trial_, 1000).ok());
+  const CoverageSummary coverage = Summarize(evaluator->coverage());
+  EXPECT_THAT(coverage.lacks.at(kNotRecorded), ::testing::ElementsAre("LossInputContract", "TrainValSkew"));
+  EXPECT_EQ(coverage.lacks.size(), 2U);  // no need of Swapping's is a tensor
+  EXPECT_THAT(NotRecordedText(coverage), ::testing::StartsWith("recorded without what 2 rules look at"));
+  trial_.SetDocument("collections", CollectionsText("later"));  // a capture was begun meanwhile
+  ASSERT_TRUE(evaluator->Finish(trial_).ok());
+  const CoverageSummary now = Summarize(evaluator->coverage());
+  EXPECT_FALSE(now.lacks.contains(kNotRecorded));
+  EXPECT_THAT(now.lacks, ::testing::Contains(::testing::Key("calls of a loss")));
+  EXPECT_EQ(NotRecordedText(now), "");
+}
+
+TEST(Recorded, HoldsWhatACaptureConfigurationWasMadeFor) {
+  Recorded all;
+  all.ReadUntrusted(CollectionsText("all"));
+  Recorded nothing;
+  nothing.ReadUntrusted(CollectionsText("none"));
+  std::size_t lacking = 0;
+  for (const RuleSpec& spec : BuiltinRules()) {
+    for (const ParameterSet set : {ParameterSet::kLuff, ParameterSet::kOriginal}) {
+      const Choice choice = ParseChoices(spec.name, set).value().front();
+      const std::vector<Need> needs = spec.needs(choice.parameters);
+      Recorded alone;
+      alone.ReadUntrusted(
+          nlohmann::json::parse(CaptureConfigFor({&choice, 1}).value())["collections"].dump());
+      EXPECT_TRUE(alone.Holds(needs)) << spec.name;
+      if (set != ParameterSet::kLuff) continue;
+      EXPECT_TRUE(all.Holds(needs)) << spec.name;
+      lacking += nothing.Holds(needs) ? 0 : 1;
+      if (needs.empty()) {
+        EXPECT_TRUE(nothing.Holds(needs)) << spec.name;
+      }
+    }
+  }
+  EXPECT_GE(lacking, 30U);
+}
+
+TEST(Recorded, OfTheBeginAlone_AndMuchTooRarely_IsNotRecorded) {
+  Need need;
+  need.roles = {Role::kInput};
+  need.forms = static_cast<std::uint32_t>(format::Form::kRaw);
+  need.save_interval = 4;
+  const auto holds = [&](const std::string& save, const std::string& forms = R"(["raw"])") {
+    Recorded recorded;
+    recorded.ReadUntrusted(R"([{"name": "inputs", "roles": ["input"], "forms": )" + forms +
+                           R"(, "save": {"TRAIN": )" + save + "}}]");
+    return recorded.Holds({&need, 1});
+  };
+  EXPECT_TRUE(holds(R"({"save_interval": 4, "end_step": null})"));
+  EXPECT_TRUE(holds(R"({"save_interval": 40, "end_step": 1000})"));
+  EXPECT_FALSE(holds(R"({"save_interval": 1, "end_step": 1})"));
+  EXPECT_FALSE(holds(R"({"save_interval": 500, "end_step": null})"));
+  EXPECT_FALSE(holds(R"({"save_interval": 4})", R"(["summary"])"));
+}
+
+TEST(Recorded, OfWhatIsNoListOfCollections_NothingIsKnown) {
+  Need need;
+  need.collection = "samples";
+  for (const char* text : {"", "{}", "[]", "[", "3", R"({"collections": {}})"}) {
+    Recorded recorded;
+    recorded.ReadUntrusted(text);
+    EXPECT_TRUE(recorded.Holds({&need, 1})) << text;
+  }
+  for (const char* text :
+       {"[3]", R"([{"name": 3, "roles": {}, "save": [], "forms": [null]}])", R"([{"save": {"TRAIN": 3}}])"}) {
+    Recorded recorded;
+    recorded.ReadUntrusted(text);
+    EXPECT_FALSE(recorded.Holds({&need, 1})) << text;
+  }
+}
+
 TEST_F(EvaluatorTest, Coverage_KnowsEveryBuiltInRule) {
   for (const RuleSpec& spec : BuiltinRules()) EXPECT_TRUE(Evidence::Knows(spec.name)) << spec.name;
 }
@@ -412,6 +493,27 @@ TEST(Choices, NearestNamesInErrors) {
   EXPECT_FALSE(ParseChoices("DeadRelu:window=x", ParameterSet::kLuff).ok());
   EXPECT_FALSE(ParseChoices("DeadRelu,DeadRelu", ParameterSet::kLuff).ok());
   EXPECT_TRUE(ParseChoices("none", ParameterSet::kLuff).value().empty());
+}
+
+TEST(Choices, LaterSaysWhoJudges_NotWhat) {
+  const auto names = [](const std::string& text) {
+    std::string all;
+    for (const Choice& choice : ParseChoices(text, ParameterSet::kLuff).value())
+      all += (all.empty() ? "" : ",") + choice.spec->name;
+    return all;
+  };
+  EXPECT_EQ(names("later"), names("all"));
+  EXPECT_EQ(names("later,DeadRelu"), "DeadRelu");
+  EXPECT_EQ(names("none,later"), "");
+  for (const auto& [given, left] :
+       {std::pair("later", ""), std::pair("DeadRelu:window=3,later,Overfit", "DeadRelu:window=3,Overfit")}) {
+    std::string text = given;
+    EXPECT_TRUE(TakeLater(&text));
+    EXPECT_EQ(text, left);
+  }
+  std::string text = "DeadRelu,Later,sooner";
+  EXPECT_FALSE(TakeLater(&text));
+  EXPECT_EQ(text, "DeadRelu,Later,sooner");
 }
 
 TEST(Choices, TextGivesTheSameChoices) {

@@ -155,19 +155,26 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
 Lead LeadOf(std::span<const Finding> findings) {
   std::unordered_map<std::string_view, const Finding*> by_id;
   for (const Finding& finding : findings) by_id.try_emplace(finding.id, &finding);
-  const auto rank = [](const Finding& of, bool stops) {
-    return std::tuple(of.healed, !stops, !(stops && of.rule == "NonFinite"), of.since_step);
+  const auto rank = [](const Finding& of, bool healed, bool stops) {
+    return std::tuple(healed, !stops, !(stops && of.rule == "NonFinite"), of.since_step);
   };
   Lead lead;
+  bool healed = false;  // what makes it the lead has
   for (const Finding& finding : findings) {
     const auto at = finding.leader.empty() ? by_id.end() : by_id.find(finding.leader);
-    const Finding* leader = at == by_id.end() ? &finding : at->second;
+    // What outlasts its leader stands on its own.
+    const bool alone = at == by_id.end() || (at->second->healed && !finding.healed);
+    const Finding* leader = alone ? &finding : at->second;
     const bool stops = finding.severity == Severity::kStop;
     lead.leaders += leader == &finding ? 1 : 0;
     lead.healed += leader == &finding && finding.healed ? 1 : 0;
-    if (lead.finding != nullptr && rank(*leader, stops) >= rank(*lead.finding, lead.stops)) continue;
+    lead.followers += leader != &finding && !finding.healed ? 1 : 0;
+    if (lead.finding != nullptr &&
+        rank(*leader, finding.healed, stops) >= rank(*lead.finding, healed, lead.stops))
+      continue;
     lead.finding = leader;
     lead.stops = stops;
+    healed = finding.healed;
   }
   return lead;
 }

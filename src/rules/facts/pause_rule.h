@@ -60,6 +60,7 @@ class PauseRule : public KeptRule {
   /// What is known when a finding is made.
   struct Spent {
     double seconds = 0, run_s = 0, longest_s = 0;
+    double queued_s = 0;                // waits for a core, in none of the others
     std::int64_t times = 0, steps = 0;  // TRAIN steps
     [[nodiscard]] double share() const noexcept { return run_s > 0 ? seconds / run_s : 0; }
     [[nodiscard]] double each_s() const noexcept {

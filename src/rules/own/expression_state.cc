@@ -288,40 +288,51 @@ ExpressionState::Verdict ExpressionState::Evaluate() const {
 }
 
 std::string ExpressionState::Missing(const query::Trial& trial) const {
+  constexpr std::size_t kMost = 5;
+  std::vector<std::string> all;  // each name that is wrong, not only the first
   for (const Node& node : expression_.nodes()) {
     if (node.op != Op::kLeaf) continue;
-    const Leaf& leaf = expression_.leaves()[static_cast<std::size_t>(node.leaf)];
-    const LeafState& state = leaves_[static_cast<std::size_t>(node.leaf)];
-    const std::string text = expression_.text().substr(node.begin, node.end - node.begin);
-    if (state.series.empty()) {
-      if (state.too_large) {
-        return fmt::format("{} has many elements and is no number; name a statistic, e.g. {}.l2", text, text);
-      }
-      if (leaf.kind == Leaf::Kind::kLoss) return fmt::format("{}: no loss was recorded", text);
-      if (leaf.kind == Leaf::Kind::kGroup)
-        return fmt::format("{}: nothing was recorded of such tensors", text);
-      if (trial.TensorNamed(leaf.name)) {
-        return fmt::format(
-            "{}: the tensor is in the run, its summary or number is not; record it with a "
-            "collection whose forms hold \"summary\"",
-            text);
-      }
-      std::vector<std::string> known;
-      for (std::size_t id = 0; id < trial.tensor_count(); ++id)
-        known.push_back(trial.tensor(static_cast<query::TensorId>(id)).name);
-      return fmt::format("there is no tensor \"{}\"{}", leaf.name, NearestText(leaf.name, known));
-    }
-    if (node.fold == Fold::kNone) continue;
-    std::size_t most = 0;
-    std::uint64_t seen = 0;
-    for (const auto& [key, series] : state.series) {
-      most = std::max(most, series.kept.size());
-      seen = std::max(seen, series.seen);
-    }
-    const std::size_t wanted = node.fold == Fold::kLast ? node.n + 1 : node.n;
-    if (most < wanted) return fmt::format("{} needs {} values, {} came", text, wanted, seen);
+    std::string one = MissingOf(node, trial);
+    if (!one.empty() && std::find(all.begin(), all.end(), one) == all.end()) all.push_back(std::move(one));
   }
-  return "its values never came at the same step";
+  if (all.empty()) return "its values never came at the same step";
+  const std::size_t more = all.size() > kMost ? all.size() - kMost : 0;
+  all.resize(all.size() - more);
+  std::string text = fmt::format("{}", fmt::join(all, "; "));
+  return more == 0 ? text : fmt::format("{}; and {} more", text, more);
+}
+
+std::string ExpressionState::MissingOf(const Node& node, const query::Trial& trial) const {
+  const Leaf& leaf = expression_.leaves()[static_cast<std::size_t>(node.leaf)];
+  const LeafState& state = leaves_[static_cast<std::size_t>(node.leaf)];
+  const std::string text = expression_.text().substr(node.begin, node.end - node.begin);
+  if (state.series.empty()) {
+    if (state.too_large) {
+      return fmt::format("{} has many elements and is no number; name a statistic, e.g. {}.l2", text, text);
+    }
+    if (leaf.kind == Leaf::Kind::kLoss) return fmt::format("{}: no loss was recorded", text);
+    if (leaf.kind == Leaf::Kind::kGroup) return fmt::format("{}: nothing was recorded of such tensors", text);
+    if (trial.TensorNamed(leaf.name)) {
+      return fmt::format(
+          "{}: the tensor is in the run, its summary or number is not; record it with a "
+          "collection whose forms hold \"summary\"",
+          text);
+    }
+    std::vector<std::string> known;
+    for (std::size_t id = 0; id < trial.tensor_count(); ++id)
+      known.push_back(trial.tensor(static_cast<query::TensorId>(id)).name);
+    return fmt::format("there is no tensor \"{}\"{}", leaf.name, NearestText(leaf.name, known));
+  }
+  if (node.fold == Fold::kNone) return {};
+  std::size_t most = 0;
+  std::uint64_t seen = 0;
+  for (const auto& [key, series] : state.series) {
+    most = std::max(most, series.kept.size());
+    seen = std::max(seen, series.seen);
+  }
+  const std::size_t wanted = node.fold == Fold::kLast ? node.n + 1 : node.n;
+  if (most < wanted) return fmt::format("{} needs {} values, {} came", text, wanted, seen);
+  return {};
 }
 
 void ExpressionState::Series::VisitFields(Fields& io) {

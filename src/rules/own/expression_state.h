@@ -43,6 +43,7 @@ class ExpressionState {
   void VisitFields(Fields& io);
 
  private:
+  [[nodiscard]] std::string MissingOf(const Node& node, const query::Trial& trial) const;  // "" if nothing
   struct Series {
     std::optional<double> now;  // of this step
     std::deque<double> kept;

@@ -143,6 +143,8 @@ TEST(Expression, WhatIsMissingIsNotZero) {
   EXPECT_THAT(note_of("los < 1"),
               HasSubstr("there is no tensor \"los\"; nearest: CrossEntropyLoss_output_0"));
   EXPECT_THAT(note_of("not nothing > 1"), HasSubstr("there is no tensor"));
+  EXPECT_THAT(note_of("nothing > 1 and \"none.weight\".l2 < 3 and nothing < 9"),
+              HasSubstr("there is no tensor \"nothing\"; there is no tensor \"none.weight\""));
   EXPECT_THAT(note_of("\"gradient/fc.weight\" < 100"), HasSubstr("has many elements and is no number"));
   EXPECT_THAT(note_of("any('^no$').l2 < 1"), HasSubstr("nothing was recorded of such tensors"));
   // Unknown and false is false; unknown or true is true.

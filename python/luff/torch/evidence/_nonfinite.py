@@ -164,8 +164,8 @@ class NonFinite:
                         continue  # infinities may be a mask
                     name = (names.parameter(tensor) if kind == "parameter" else None) or path
                     reason = f"{kind} {name} {'holds NaN' if nan else 'is infinite'}"
-                    if optimized:
-                        reason += ": an update has made it"
+                    if optimized:  # whoever wrote it: what lies between two forward passes is not seen
+                        reason += ": an update or the script itself has made it"
                     elif not updated:
                         reason += " before the first update"
                     return Producer(
@@ -305,7 +305,10 @@ class _Walk:
         return False
 
     def _module(self, node: Any) -> str:
-        """Returns the module of the nearest parameter towards the leaves; "" if there is none."""
+        """Returns the module of the nearest parameter towards the leaves; "" if there is none.
+
+        Of a model without modules, the parameter.
+        """
         queue, seen, position = [node], {node}, 0
         while position < len(queue) and position < 64:
             one = queue[position]
@@ -317,7 +320,7 @@ class _Walk:
                 name = None if variable is None or self.names is None else self.names.parameter(variable)
                 if name is not None:
                     module = str(name).rpartition(".")[0]
-                    return module if one is node else f"after {module}"
+                    return module if one is node else f"after {module or name}"
                 seen.add(following)
                 queue.append(following)
         return ""

@@ -13,6 +13,7 @@
 #include "rules/facts/collected_rows.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/correlations.h"
+#include "rules/facts/distinct_rows.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/features.h"
 #include "rules/facts/id_effects.h"
@@ -84,6 +85,7 @@ class TrainValSkew final : public KeptRule {
       const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
       if (sample == nullptr) continue;
       Input& one = inputs_[view.trial.tensor(input.entry->tensor).name];
+      (*train ? one.seen : one.evaluated_seen).Add(*sample);
       (*train ? one.training : one.evaluation).Add(*sample);
       (*train ? one.together : one.evaluated_together).Add(*sample);
       // A channel of an image is one feature; lost are single places.
@@ -117,6 +119,7 @@ class TrainValSkew final : public KeptRule {
     Features training, evaluation;
     Features places, evaluated_places;  // the same of images, each place a feature
     Correlations together, evaluated_together;
+    DistinctRows seen, evaluated_seen;
     void VisitFields(Fields& io) {
       io("training", training);
       io("evaluation", evaluation);
@@ -124,6 +127,14 @@ class TrainValSkew final : public KeptRule {
       io("evaluated_places", evaluated_places);
       io("together", together);
       io("evaluated_together", evaluated_together);
+      io("seen", seen);
+      io("evaluated_seen", evaluated_seen);
+    }
+    // Different rows in sums of the training, and of evaluations: of few that come at every step, sums grow
+    // and evidence does not.
+    [[nodiscard]] std::int64_t Trained(const auto& sums) const { return std::min(sums.rows(), seen.count()); }
+    [[nodiscard]] std::int64_t Evaluated(const auto& sums) const {
+      return std::min(sums.rows(), evaluated_seen.count());
     }
   };
 
@@ -279,13 +290,14 @@ class TrainValSkew final : public KeptRule {
       if (!turns_.alternate() && steps_ >= kSteps) {
         Compare(trial, name, input, sink);
         const bool image = input.places.rows() > 0;
-        Absent(trial, name, image ? input.places : input.training,
+        Absent(trial, name, input, image ? input.places : input.training,
                image ? input.evaluated_places : input.evaluation, sink);
         Mixed(trial, name, input, sink);
       }
       input.evaluation.Clear();
       input.evaluated_together.Clear();
       input.evaluated_places.Clear();
+      input.evaluated_seen.Clear();
     }
   }
 
@@ -297,7 +309,9 @@ class TrainValSkew final : public KeptRule {
     for (const auto& [name, input] : inputs_) {
       const Features& t = input.training;
       const Features& e = input.evaluation;
-      if (t.kind() != e.kind() || t.rows() < 4 * limits_.rows || e.rows() < 4 * limits_.rows) return false;
+      if (t.kind() != e.kind() || input.Trained(t) < 4 * limits_.rows ||
+          input.Evaluated(e) < 4 * limits_.rows)
+        return false;
       for (std::size_t i = 0; i < t.size(); ++i) {
         if (e.count(i) == 0 || (!t.varies(i) && !e.varies(i))) continue;
         ++judged;
@@ -343,7 +357,7 @@ class TrainValSkew final : public KeptRule {
     const Features& e = input.evaluation;
     // With few features, each must be known well.
     const std::int64_t rows = t.size() < 4 ? 4 * limits_.rows : limits_.rows;
-    if (t.kind() != e.kind() || t.rows() < rows || e.rows() < rows) return;
+    if (t.kind() != e.kind() || input.Trained(t) < rows || input.Evaluated(e) < rows) return;
     std::size_t judged = 0;
     std::size_t unlike = 0;
     double worst_shift = 0;
@@ -380,8 +394,8 @@ class TrainValSkew final : public KeptRule {
     finding.evidence = {{"unlike_share", share},
                         {"largest_shift", worst_shift},
                         {"spread_ratio", worst_spread},
-                        {"training_rows", t.rows()},
-                        {"evaluation_rows", e.rows()}};
+                        {"training_rows", input.Trained(t)},
+                        {"evaluation_rows", input.Evaluated(e)}};
     finding.threshold = fmt::format(
         "{:g} % of the features with means {:g} deviations apart or deviations {:g} times as large or small "
         "(Luff)",
@@ -391,10 +405,10 @@ class TrainValSkew final : public KeptRule {
 
   // Reports features that are constant in training. Among kAbsentRows rows, even a flag that is set in one
   // row of twenty would have shown.
-  void Absent(const query::Trial& trial, const std::string& name, const Features& training,
-              const Features& evaluation, Sink& sink) {
-    if (training.kind() != evaluation.kind() || training.rows() < kAbsentRows ||
-        evaluation.rows() < limits_.rows)
+  void Absent(const query::Trial& trial, const std::string& name, const Input& input,
+              const Features& training, const Features& evaluation, Sink& sink) {
+    if (training.kind() != evaluation.kind() || input.Trained(training) < kAbsentRows ||
+        input.Evaluated(evaluation) < limits_.rows)
       return;
     std::size_t absent = 0;
     std::size_t all = 0;
@@ -409,14 +423,14 @@ class TrainValSkew final : public KeptRule {
     Finding finding = FindingOn("absent", name, trial);
     finding.what =
         fmt::format("{} of the {} {} of {} have one value in all training rows and vary in evaluations",
-                    absent, all, &training == &inputs_[name].places ? "places" : "features", name);
+                    absent, all, &training == &input.places ? "places" : "features", name);
     finding.why =
         "what these features say cannot be learnt, and the model was never shown what evaluations give it";
     finding.remedy =
         "prepare training inputs by the same steps as those of evaluations; look for columns that were lost";
     finding.causes = {"columns lost or overwritten in the training data",
                       "another preparation or column order", "training data of one source only"};
-    finding.evidence = {{"absent", absent}, {"features", all}, {"training_rows", training.rows()}};
+    finding.evidence = {{"absent", absent}, {"features", all}, {"training_rows", input.Trained(training)}};
     finding.threshold = fmt::format("{:g} % of the features, and two at least, after {} rows (Luff)",
                                     100 * limits_.absent, kAbsentRows);
     sink.Report(std::move(finding));
@@ -427,9 +441,12 @@ class TrainValSkew final : public KeptRule {
   void Mixed(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
     const Correlations& t = input.together;
     const Correlations& e = input.evaluated_together;
-    if (t.kind() != e.kind() || t.rows() < kAbsentRows || e.rows() < limits_.rows) return;
-    const double error =
-        std::sqrt(1 / std::max(t.independent() - 3, 1.0) + 1 / std::max(e.independent() - 3, 1.0));
+    if (t.kind() != e.kind() || input.Trained(t) < kAbsentRows || input.Evaluated(e) < limits_.rows) return;
+    const auto variance = [](const Correlations& sums, std::int64_t rows) {
+      const double fresh = static_cast<double>(rows) / static_cast<double>(sums.rows());
+      return 1 / std::max(sums.independent() * fresh - 3, 1.0);
+    };
+    const double error = std::sqrt(variance(t, input.Trained(t)) + variance(e, input.Evaluated(e)));
     std::size_t strong = 0;
     std::size_t lost = 0;
     double training = 0;
@@ -470,8 +487,8 @@ class TrainValSkew final : public KeptRule {
                         {"strong", strong},
                         {"training_correlation", training},
                         {"evaluation_correlation", evaluation},
-                        {"training_rows", t.rows()},
-                        {"evaluation_rows", e.rows()}};
+                        {"training_rows", input.Trained(t)},
+                        {"evaluation_rows", input.Evaluated(e)}};
     finding.threshold = fmt::format(
         "half of the pairs that are correlated by {:g} on one side, by at most {:g} of that on the other "
         "(Luff)",
@@ -530,8 +547,8 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<TrainValSkew>(limits), BoostedTrainValSkew()));
   });
-  spec.version = 8;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of
-                     // boosting, places, ids
+  spec.version = 9;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of
+                     // boosting, places, ids; 9: rows that come again count once
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -171,6 +171,44 @@ TEST(TrainValSkew, RowsAsTheyAre_Noise_FewRows_AndOtherSamples_AreSilent) {
   }
 }
 
+// Rows of independent values, `different` of them, which come again in turn; evaluations have new ones. The
+// last feature is a flag of one row in twelve, and rows lie around 3.
+FakeTrial SeenAgain(std::size_t different, unsigned seed, std::size_t batch) {
+  FakeTrial trial;
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal(3, 1);
+  constexpr std::size_t kWidth = 16;
+  const auto row_of = [&](std::size_t number) {
+    std::vector<double> row(kWidth);
+    for (double& value : row) value = normal(random);
+    row.back() = number % 12 == 11 ? 1 : 0;
+    return row;
+  };
+  std::vector<std::vector<double>> rows;
+  for (std::size_t i = 0; i < different; ++i) rows.push_back(row_of(i));
+  std::size_t next = 0;
+  for (int step = 0; step < 80; ++step) {
+    const bool train = step % 20 < 17;
+    std::vector<double> values;
+    for (std::size_t i = 0; i < batch; ++i) {
+      const std::vector<double> row = train ? rows[next++ % different] : row_of(i);
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    trial.Step(train ? Mode::kTrain : Mode::kEval)
+        .Sample("sample/Net_input_0", {static_cast<std::int64_t>(batch), static_cast<std::int64_t>(kWidth)},
+                values);
+  }
+  return trial;
+}
+
+// What goes together in them by chance does so each time they are seen.
+TEST(TrainValSkew, FewRowsThatComeAgainAtEveryStep_CountOnce) {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    for (const std::size_t different : {5U, 10U, 20U, 40U})
+      EXPECT_TRUE(Findings(SeenAgain(different, seed, 40)).empty()) << different << " " << seed;
+  }
+}
+
 struct TargetSide {
   double shift = 0, scale = 1;  // of evaluations' targets
   double outputs_shift = 0, outputs_scale = 1;

@@ -224,7 +224,9 @@ class Luff final : public KeptRule {
       }
       return MedianOfLast(values, kBlock);
     };
-    top_gradient_ = std::max(top_gradient_, middle(0, false));
+    // Of the single steps, each of which has been here once: where norms jump about, medians hide the
+    // highest.
+    for (std::size_t i = 0; i < kBlock; ++i) top_gradient_ = std::max(top_gradient_, pairs_[i].first);
     const double a = middle(1, false);
     const double b = middle(2, false);
     const double c = middle(3, false);
@@ -235,7 +237,10 @@ class Luff final : public KeptRule {
       return MedianOfLast(values, kBlock / 2);
     };
     const bool still = half(3 * kBlock + kBlock / 2) > half(3 * kBlock);
-    const bool grows = a > 0 && b > 2 * a && c > 2 * b && c > 4 * top_gradient_ && still;
+    // No step falls back to where it began.
+    const bool steady = std::all_of(pairs_.begin() + 3 * kBlock, pairs_.end(),
+                                    [&](const auto& pair) { return pair.first > a; });
+    const bool grows = a > 0 && b > 2 * a && c > 2 * b && c > 4 * top_gradient_ && still && steady;
     if (!grows || middle(3, true) < middle(1, true)) {
       if (warned_ && c < 2 * top_gradient_) {
         sink.Heal("gradient_growth", "", view.rows.info.mode_step);
@@ -343,7 +348,7 @@ class Luff final : public KeptRule {
   std::map<std::string, Series> series_;
   double norm_ = 0;                               // of all weights, when last recorded
   std::vector<std::pair<double, double>> pairs_;  // norm of all gradients and loss, of the last steps
-  double top_gradient_ = 0;
+  double top_gradient_ = 0;                       // highest norm of a step before the last three blocks
   bool warned_ = false;
   Phases phases_;
 };
@@ -356,7 +361,7 @@ RuleSpec Spec() {
     if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), limits.only_nan));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.version = 2;
+  spec.version = 3;  // 3: growth over the highest step of before
   spec.aliases = {"LossDivergence"};
   spec.summary =
       "a loss that leaves its level by orders, alone or together with the weights (original: NaN, infinity)";

@@ -75,6 +75,20 @@ TEST(ExplodingTensor, LossThatFallsWithoutBound_IsAForecast_ThenItStops) {
   EXPECT_FALSE(later[0].forecast);
 }
 
+// As of outputs that saturate: norms of single steps jump by orders, and what medians do is no growth.
+TEST(ExplodingTensor, GradientsThatJumpAbout_DoNotGrow) {
+  for (const bool high_before : {true, false}) {
+    FakeTrial trial;
+    for (int step = 0; step < 60; ++step) {
+      double gradient = step < 36 ? 1e-8 : std::exp((step - 60) / 4.0);
+      if (high_before && step % 9 == 4 && step < 36) gradient = 100;
+      if (!high_before && step % 4 == 1) gradient = 1e-11;
+      trial.Step().Loss(1 + 0.001 * step).Tensor("gradient/w", Role::kGradient, {gradient});
+    }
+    EXPECT_TRUE(FindingsOf(trial).empty()) << high_before;
+  }
+}
+
 TEST(ExplodingTensor, GradientsThatDoubleAgainAndAgain_AreAForecast_UnlessTheLossFalls) {
   FakeTrial rising;
   FakeTrial falling;  // leaves a plateau

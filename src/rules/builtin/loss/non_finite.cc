@@ -315,7 +315,9 @@ class NonFinite final : public KeptRule {
     if (phase == "forward") return "arose inside the model, in the forward pass";
     if (phase == "loss") return "arose where the loss is computed";
     if (phase == "backward") return "arose in the backward pass: the loss is finite, its derivative is not";
-    if (phase == "optimizer") return "arose in the optimizer: an update has made weights not finite";
+    if (phase == "optimizer")
+      return "arose after the forward pass of the step before: in an update, or where the script writes "
+             "weights itself";
     return "arose in the phase " + phase;
   }
 
@@ -324,8 +326,9 @@ class NonFinite final : public KeptRule {
     if (!producer_.reason.empty() && !producer_.op.empty() &&
         producer_.reason.find(producer_.op) == std::string::npos)
       text += fmt::format(" ({})", producer_.op);
-    if (producer_.module.starts_with("after ")) {
-      text += ", " + producer_.module;
+    constexpr std::string_view kAfter = "after ";
+    if (producer_.module.starts_with(kAfter)) {
+      if (producer_.module.size() > kAfter.size()) text += ", " + producer_.module;
     } else if (!producer_.module.empty()) {
       text += " in " + producer_.module;
     }
@@ -371,8 +374,13 @@ class NonFinite final : public KeptRule {
       return;
     }
     if (phase == "optimizer") {
-      finding->causes = {"learning rate too high", "gradients that explode", "an update of the step before"};
-      finding->remedy = "go back to a checkpoint before that step; lower the learning rate or clip gradients";
+      finding->causes = {"learning rate too high", "gradients that explode",
+                         "weights that the script itself writes between two steps (an average, a copy, a new "
+                         "initialisation)"};
+      finding->remedy =
+          "go back to a checkpoint before that step; if gradients were finite and small until then, look for "
+          "what "
+          "writes weights between two steps; else lower the learning rate or clip gradients";
       return;
     }
     if (&lead == &skips_) {
