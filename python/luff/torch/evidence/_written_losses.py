@@ -36,7 +36,6 @@ _MISSES = 16  # steps without a written error after which what models return is 
 _KEEP = MOVES - {"Select", "Slice"}  # keep all elements, and their order
 _REDUCE = frozenset(("Mean", "Sum", "Sqrt"))
 _BITS = {8: 53, 4: 24, 2: 11}  # of a number's significand, by its size
-_ERRORS = {"MSELoss": 2.0, "L1Loss": 1.0}  # powers of the distance
 
 
 @dataclass(slots=True)
@@ -185,8 +184,9 @@ class WrittenLosses:
         pair = _pair(_source(part.node.next_functions[0][0]), difference, outputs)
         if pair is None:
             return False
-        distances = np.abs(difference.astype(np.float64)) ** _ERRORS[kind]
-        return self._call(step, kind, pair, float(distances.mean()))
+        if kind == "MSELoss":
+            return self._call(step, kind, pair, float(np.square(difference, dtype=np.float64).mean()))
+        return self._call(step, kind, pair, float(np.abs(difference).mean(dtype=np.float64)))
 
     def _call(self, step: Step, kind: str, pair: _Pair, value: float | None = None) -> bool:
         """Records a call of a loss: its two samples, and its value, by default that of `pair`."""
