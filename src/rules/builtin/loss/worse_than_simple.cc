@@ -153,6 +153,7 @@ class WorseThanSimple final : public KeptRule {
   // Another phase has another model or other data. What was told stands.
   void Restart(std::int64_t step) {
     losses_.clear();
+    turns_ = {};
     first_step_ = step;
     asked_steps_ = 0;
     risen_to_ = 0;

@@ -48,6 +48,7 @@ struct Telling {
   const char* document = "";
   int warm_up = 0;            // steps over which the rate rises
   bool leaves_class = false;  // the second half of the training has nothing of class 2
+  int phase_at = 1 << 30;     // from this step on another optimizer updates
   int learns_at = -1;         // from this step on all answers are right
 };
 
@@ -114,8 +115,9 @@ FakeTrial Classes(const Telling& telling) {
     if (telling.warm_up > 0)
       trial.Scalar("optimizer/SGD.group0.lr", format::Role::kOptimizerSetting,
                    0.1 * std::min(1.0, static_cast<double>(step + 1) / telling.warm_up));
-    trial.Event(format::EventKind::kOptimizerStep,
-                telling.adversaries ? static_cast<std::uint32_t>(step % 2) : 0);
+    trial.Event(format::EventKind::kOptimizerStep, telling.adversaries ? static_cast<std::uint32_t>(step % 2)
+                                                   : step >= telling.phase_at ? 1U
+                                                                              : 0U);
     if (telling.evaluated >= 0 && step % 60 == 59) tell(held, telling.evaluated, false);
   }
   return trial;
@@ -183,6 +185,13 @@ TEST(WorseThanSimple, ALongTrainingIsToldOnTheWay_AndHealsOnceItLearns) {
   ASSERT_EQ(whole.size(), 1U);
   EXPECT_EQ(whole[0].step, 2047);
   EXPECT_TRUE(whole[0].healed);
+}
+
+TEST(WorseThanSimple, ASecondPhaseIsJudgedByItself) {
+  const auto findings = FindingsOf(Classes({.steps = 300, .phase_at = 100}));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].since_step, 100);
+  EXPECT_EQ(CauseOf(Classes({.steps = 200, .phase_at = 100})), "");  // too short
 }
 
 // As where a part of a model is trained in a second stage.
