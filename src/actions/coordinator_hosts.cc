@@ -101,10 +101,8 @@ void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_liv
     } else if (stopping_ && current_.kind != "stop" && hosts_->TakeBack(offer_)) {
       offer_ = 0;
       return GiveUp("the job is being stopped");
-    } else if (overdue && hosts_->TakeBack(offer_)) {
-      offer_ = 0;
-      return GiveUp(kNoBucket);
-    } else if (Since(wanted_ns_, now_ns) >= settings_.hosts_answer_s + 2 * kLongerS) {
+    } else if ((overdue && hosts_->TakeBack(offer_)) ||
+               Since(wanted_ns_, now_ns) >= settings_.hosts_answer_s + 2 * kLongerS) {
       offer_ = 0;  // if it arrives yet, it is given up then
       return GiveUp(kNoBucket);
     }
