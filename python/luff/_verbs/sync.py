@@ -19,7 +19,7 @@ from luff.remote._hosts import Hosts, is_job
 from luff.remote._live import any_writes
 from luff.remote._requests import Requests
 from luff.remote._run_folder import read_run_json
-from luff.remote._store import check_installed, normal_url, open_store
+from luff.remote._store import check_installed, check_place, normal_url, open_store
 from luff.remote._upload_key import check_encryption, uploading
 from luff.remote._uploader import Fenced, Uploader
 
@@ -310,6 +310,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return WRONG_USAGE
     try:
         if arguments.only_try:  # before a job begins: what can be known without asking the network
+            check_place(arguments.url)
             open_store(arguments.url)
             return OK
         if not arguments.until_closed:

@@ -133,7 +133,14 @@ class FolderStore(Store):
         missing = self._root
         while self._durable and not os.path.isdir(missing):
             missing = os.path.dirname(missing)
-        os.makedirs(self._root, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(self._root, mode=0o700, exist_ok=True)
+        except OSError as error:
+            check_place(self.url)
+            # A file system that makes no folders, as /proc, says that there is none.
+            if isinstance(error, FileNotFoundError) and os.path.isdir(os.path.dirname(self._root)):
+                raise Refused(f"no folder can be made there; give another place: {self.url}") from None
+            raise
         made = self._root
         while self._durable and made != missing:
             made = os.path.dirname(made)
@@ -627,6 +634,25 @@ def open_store(url: str, durable: bool = False) -> Store:
     if url.startswith("file:"):
         return FolderStore(url, unquote(urlsplit(url).path), durable)
     return RemoteStore(url)
+
+
+def check_place(url: str) -> None:
+    """Refused if the URL is of a folder that can never be: something else has its name, or that of one above it."""
+    if not url.startswith("file:"):
+        return
+    place = unquote(urlsplit(url).path)
+    while not os.path.lexists(place) and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    if os.path.exists(place) and not os.path.isdir(place):  # a link that leads nowhere may be mounted later
+        raise Refused(f"found a file where a folder is expected, {place}; name another folder: {url}")
+
+
+def check_there(url: str) -> None:
+    """Refused if the URL is of a folder that is not there. Who only reads makes none."""
+    place = unquote(urlsplit(url).path)
+    if url.startswith("file:") and not os.path.isdir(place):
+        check_place(url)
+        raise Refused(f"there is no such folder: {place}")
 
 
 def check_installed(url: str) -> None:

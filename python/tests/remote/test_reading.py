@@ -16,6 +16,7 @@ import luff as luff_package
 import pytest
 from conftest import TRAIN
 from luff import errors
+from luff.remote._client import whole_url
 from luff.remote._store import open_store
 
 
@@ -211,10 +212,29 @@ def test_an_abbreviated_id_is_enough_and_a_bucket_names_its_runs(luff, in_bucket
     assert "one of its 1 runs: " + run_id in done.stderr
 
 
+def test_the_newest_run_and_any_number_of_first_digits_name_one(in_bucket):
+    _, url = in_bucket
+    base, _, run_id = url.rpartition("/")
+    assert whole_url(f"{base}/@1") == whole_url(f"{base}/{run_id[:1]}") == url
+    assert luff_package.open_trial(f"{base}/@1").path == luff_package.open_trial(url).path
+    other = "f" if run_id[0] != "f" else "0"
+    for name, says in (
+        ("@2", "there is no run @2, the oldest one is @1"),
+        ("@0", "there is no run @0"),
+        (other, f"no run begins with {other}; there are {run_id}"),
+    ):
+        with pytest.raises(errors.InvalidArgumentError, match=says):
+            luff_package.open_trial(f"{base}/{name}")
+
+
 def test_a_run_that_is_not_there_is_explained(luff, in_bucket):
     _, url = in_bucket
     done = luff("show", url[:-32] + "f" * 32, expect=2)
     assert "there is no such run in the bucket" in done.stderr
+    card = json.dumps({"run_id": "f" * 32, "pruned": "all"}).encode()
+    open_store(url[:-33]).put(f"cards/{'f' * 32}", card)
+    done = luff("show", url[:-32] + "f" * 32, expect=2)
+    assert "the run was pruned from the bucket, only its card is left" in done.stderr
 
 
 def test_damaged_objects_are_named_and_give_no_wrong_value(luff, with_findings, tmp_path):
