@@ -47,6 +47,7 @@ STOP, ACT = 2, 3  # what Session.at_step_boundary returns
 MAX_BESIDE = 9999  # runs of one name
 MAX_ERRORS = 1000  # a hook gives up after more errors than this
 _CLOSE_S = 2.0  # deadline for closing a run that the user did not close
+_ARGUMENTS = ("run", "resume", "on_stop", "correct", "collections")  # of all hooks
 SCHEDULE = ("save_interval", "start_step", "end_step", "save_steps")
 #: Default save interval of statistics for hooks that are attached by hand and whose framework defines the steps. At
 #: 50, their cost no longer shows in a dense network of 16 ms a step. smdebug saves every 500th step by default.
@@ -543,13 +544,17 @@ def _named(settings: dict[str, Any], place: str) -> dict[str, Any]:
     return settings
 
 
-def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[str, Any]:
+def make_config(
+    collections: Collections, options: Mapping[str, Any], arguments: Iterable[str] = ()
+) -> dict[str, Any]:
     """Makes the capture configuration from a hook's arguments.
 
     Parameters
     ----------
     collections
         Names (raw values and summaries of the collection's tensors), or settings by name.
+    arguments
+        Names of the hook's arguments beyond those that all hooks have: an unknown option may be one of them, misspelt.
     options
         ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all other settings of docs/capture.md.
         Numbers may be NumPy's, `save` may be a `luff.config.SaveConfig`, and a single text may stand for a list of
@@ -562,7 +567,7 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
         expected.
     """
     if options:
-        _check_names(options)
+        _check_names(options, arguments)
     config: dict[str, Any] = {}
     if collections is not None:
         config["collections"] = listed(collections, forms=["raw", "summary"])
@@ -573,7 +578,7 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
     return plain(config, "")  # type: ignore[no-any-return]
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
+def _check_names(options: Mapping[str, Any], arguments: Iterable[str]) -> None:
     from luff.config import CaptureOptions
 
     known = CaptureOptions.__annotations__
@@ -581,8 +586,9 @@ def _check_names(options: Mapping[str, Any]) -> None:
     if unknown is not None:
         from luff._nearest import hint
 
+        names = [*arguments, *_ARGUMENTS, *known]
         raise InvalidArgumentError(
-            f"unknown option {unknown!r}{hint(unknown, known)}; expected one of collections, {', '.join(known)}"
+            f"unknown option {unknown!r}{hint(unknown, names)}; expected one of {', '.join(names)}"
         )
 
 
