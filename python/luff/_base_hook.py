@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from luff import corrections, stop
+from luff import _after_stop, corrections, stop
 from luff._codes import NO_ID, EndReason, GapReason, Mode
 from luff._hook import (
     Guard,
@@ -339,6 +339,7 @@ class BaseHook:
         session = self._open_session(rank)
         self.opened_s = time.monotonic()
         stop.watch(self)
+        _after_stop.forget(session.run_path, session.worker)
         session.accept_actions(self._corrections().kinds())
         corrections.listen(self._accept_corrections)
         if point is not None:
@@ -439,6 +440,8 @@ class BaseHook:
             except Exception as error:
                 self.guard.note("on_stop", error)
         self.close(int(EndReason.STOPPED))
+        if self.trial is None:  # else the process is to go on
+            _after_stop.begin(session.run_path, session.worker)
         return str(reason)
 
     def _correct(self, session: Session) -> None:
