@@ -14,6 +14,7 @@
 #include "cli/verbs.h"
 #include "luff/query/trial.h"
 #include "luff/rules/evaluator.h"
+#include "luff/store/mirror.h"
 #include "luff/store/verify.h"
 #include "rules/own/own_spec.h"
 
@@ -148,6 +149,11 @@ int Check(const CheckOptions& wanted) {
     stop = stop || finding.severity == rules::Severity::kStop;
   const std::vector<std::string> damage = DamageOf(trial);
   const bool empty = trial.step_count() == 0;
+  const bool pruned = trial.MirrorNote().find(store::kPrunedNote) != std::string::npos;
+  if (pruned)
+    fmt::print(wanted.json ? stderr : stdout,
+               "luff: the values of this run were pruned from the bucket: what rules look for in them cannot "
+               "be found any more\n");
   if (!damage.empty())
     fmt::print(wanted.json ? stderr : stdout, "luff: the run is damaged: {}{} (`luff verify` says all)\n",
                Escaped(damage.front()),
@@ -166,7 +172,7 @@ int Check(const CheckOptions& wanted) {
                           : !evaluator.findings().empty() ? "warn"
                           : empty                         ? "nothing recorded"
                           : !damage.empty()               ? "damaged"
-                          : !partly.empty()               ? "done"
+                          : !partly.empty() || pruned     ? "done"
                                                           : "ok";
     fmt::print("luff: {}: {}, {}, {}{}{}\n", verdict,
                Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), JudgedText(coverage),
@@ -177,7 +183,8 @@ int Check(const CheckOptions& wanted) {
                  Plural(evaluator.unreadable_steps(), "step", "steps"));
     }
   }
-  const bool failed = empty || !damage.empty() || !partly.empty() || evaluator.unreadable_steps() > 0;
+  const bool failed =
+      empty || pruned || !damage.empty() || !partly.empty() || evaluator.unreadable_steps() > 0;
   return stop ? kExitStopFindings : evaluator.findings().empty() && !failed ? kExitOk : kExitFindings;
 }
 

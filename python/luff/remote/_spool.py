@@ -465,6 +465,7 @@ class Spool:
                 "socket": self._socket,
                 "ended": self.over or (bool(workers) and all(map(self._is_gone, self.heads.hosts.values()))),
                 "behind": any(host.manifest.behind for host in self.heads.hosts.values()),
+                "pruned": self.heads.pruned,
                 "silent": not self.over
                 and all(now - host.changed_at > SILENT_S for host in self.heads.hosts.values()),
                 "draining": any(host.manifest.state == "draining" for host in self.heads.hosts.values()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,10 @@ import pytest
 from conftest import TRAIN
 from luff import errors
 from luff.remote._client import whole_url
+from luff.remote._prune import prune
 from luff.remote._store import open_store
+
+DAY_NS = 86400 * 10**9
 
 
 def url_of(base, run):
@@ -225,6 +229,20 @@ def test_the_newest_run_and_any_number_of_first_digits_name_one(in_bucket):
     ):
         with pytest.raises(errors.InvalidArgumentError, match=says):
             luff_package.open_trial(f"{base}/{name}")
+
+
+def test_a_run_whose_values_were_pruned_is_not_called_good(luff, in_bucket):
+    _, url = in_bucket
+    base = url[:-33]
+    list(prune(open_store(base), "metadata", -DAY_NS, dry_run=False))
+    done = luff("check", url, "--rules", "DeadEmbeddingRows", expect=1)
+    assert "the values of this run were pruned from the bucket" in done.stdout
+    assert "luff: done: " in done.stdout
+    assert "its values were pruned from the bucket" in luff("show", url).stdout
+    said = luff("verify", url).stdout
+    absent = int(re.search(r"(\d+) are not here", said)[1])
+    report = json.loads(luff("verify", url, "--json").stdout)
+    assert 0 < absent == report["absent"] <= report["rows"]
 
 
 def test_a_run_that_is_not_there_is_explained(luff, in_bucket):
