@@ -90,9 +90,10 @@ Coordinator::Signal Coordinator::CommittedLate(std::int64_t now_ns) {
   stopping_ = true;
   waiting_.clear();
   followed_.clear();
-  return Terminate(now_ns, fmt::format("all hosts of the job have agreed to stop after step {}, and this was "
-                                       "known here only after the ranks here had gone on",
-                                       proposed_step_));
+  return Terminate(now_ns,
+                   fmt::format("all hosts of the job have agreed to stop after {} TRAIN steps, and this "
+                               "was known here only after the ranks here had gone on",
+                               proposed_step_));
 }
 
 Coordinator::Signal Coordinator::AcrossHosts(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest,
@@ -236,9 +237,10 @@ Coordinator::Signal Coordinator::HostsCommitted(std::int64_t now_ns) {
   }
   // The other hosts stop: their ranks will answer no more.
   return Terminate(
-      now_ns, fmt::format("all hosts of the job have agreed to stop after step {}, and {}", proposed_step_,
-                          counts.ok() ? "a worker here had gone on before this was known here"
-                                      : "this could not be written into the run"));
+      now_ns,
+      fmt::format("all hosts of the job have agreed to stop after {} TRAIN steps, and {}", proposed_step_,
+                  counts.ok() ? "a worker here had gone on before this was known here"
+                              : "this could not be written into the run"));
 }
 
 void Coordinator::HostsAborted(const std::string& why, bool late) {
@@ -297,8 +299,8 @@ Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthes
   stopping_ = true;
   return Terminate(
       now_ns,
-      fmt::format("all ranks here had consented to stop after step {}, what the other hosts have decided "
-                  "cannot be read, and no step was finished for {:g} s: they have stopped",
+      fmt::format("all ranks here had consented to stop after {} TRAIN steps, what the other hosts have "
+                  "decided cannot be read, and no step was finished for {:g} s: they have stopped",
                   proposed_step_, settings_.hosts_doubt_s));
 }
 

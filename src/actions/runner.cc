@@ -479,7 +479,7 @@ void Runner::HearCoordinator() {
       case What::kCarriedOut:
         line.event = "carried_out";
         Reply(line.id, Asked::State::kDone, news.train_step, "");
-        sayings_.push_back(fmt::format("luff: {} carried out after step {}\n", name, news.train_step));
+        sayings_.push_back(fmt::format("luff: {} carried out after {} TRAIN steps\n", name, news.train_step));
         break;
       case What::kRefused:
         line.event = "refused";
