@@ -202,6 +202,8 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
     case Decision::What::kSilenced: Write(LineOf(decision, id, "silenced")); return;
     case Decision::What::kLimited:
       Write(LineOf(decision, id, "limited"));
+      // Who leaves need not hear that it would not be stopped once more.
+      if (spec.kind == ActionKind::kStop && coordinator_.stopping()) return;
       if (limit_said_.insert(spec.name).second)
         sayings_.push_back(
             fmt::format("luff: action '{}' does no more for now: {}\n", spec.name, decision.detail));
