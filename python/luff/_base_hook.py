@@ -33,6 +33,7 @@ from luff._hook import (
 )
 from luff._merged_config import merge_configs
 from luff._next_training import MAX_RUNS, NextTraining
+from luff._option_names import check_names
 from luff._phases import listen, unlisten
 from luff._plain import plain, shown
 from luff._rules_beside import needs_of, open_when_judged, take_rules, watch_beside
@@ -47,7 +48,6 @@ STOP, ACT = 2, 3  # what Session.at_step_boundary returns
 MAX_BESIDE = 9999  # runs of one name
 MAX_ERRORS = 1000  # a hook gives up after more errors than this
 _CLOSE_S = 2.0  # deadline for closing a run that the user did not close
-_ARGUMENTS = ("run", "resume", "on_stop", "correct", "collections")  # of all hooks
 SCHEDULE = ("save_interval", "start_step", "end_step", "save_steps")
 #: Default save interval of statistics for hooks that are attached by hand and whose framework defines the steps. At
 #: 50, their cost no longer shows in a dense network of 16 ms a step. smdebug saves every 500th step by default.
@@ -570,7 +570,7 @@ def make_config(
         expected.
     """
     if options:
-        _check_names(options, arguments)
+        check_names(options, arguments)
     config: dict[str, Any] = {}
     if collections is not None:
         config["collections"] = listed(collections, forms=["raw", "summary"])
@@ -579,20 +579,6 @@ def make_config(
         config["save"] = save
     config.update({key: value for key, value in options.items() if key not in save})
     return plain(config, "")  # type: ignore[no-any-return]
-
-
-def _check_names(options: Mapping[str, Any], arguments: Iterable[str]) -> None:
-    from luff.config import CaptureOptions
-
-    known = CaptureOptions.__annotations__
-    unknown = next((key for key in options if key not in known), None)
-    if unknown is not None:
-        from luff._nearest import hint
-
-        names = [*arguments, *_ARGUMENTS, *known]
-        raise InvalidArgumentError(
-            f"unknown option {unknown!r}{hint(unknown, names)}; expected one of {', '.join(names)}"
-        )
 
 
 def thinned(collections: Collections, options: Mapping[str, Any]) -> Collections:

@@ -15,10 +15,11 @@ from luff.remote._bucket import is_begun
 from luff.remote._errors import Absent, BucketError, Refused
 from luff.remote._files import CARDS, MAX_CARD, card_key, is_run_id
 from luff.remote._judged_card import ENDING, MAX_JUDGED, judged_card_key, with_judged
+from luff.remote._places import check_there
 from luff.remote._recipients import CommandFailed, identities
 from luff.remote._run_store import identity_text, open_card, public_card
 from luff.remote._seal import check_cryptography
-from luff.remote._store import Listed, Store, check_installed, check_there, normal_url, open_store
+from luff.remote._store import Listed, Store, check_installed, normal_url, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,9 +17,10 @@ from luff.remote._card import Cards
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._hosts import Hosts, is_job
 from luff.remote._live import any_writes
+from luff.remote._places import check_place
 from luff.remote._requests import Requests
 from luff.remote._run_folder import read_run_json
-from luff.remote._store import check_installed, check_place, normal_url, open_store
+from luff.remote._store import check_installed, normal_url, open_store
 from luff.remote._upload_key import check_encryption, uploading
 from luff.remote._uploader import Fenced, Uploader
 

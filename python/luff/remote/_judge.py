@@ -27,10 +27,11 @@ from luff.remote._disk import write_whole
 from luff.remote._errors import BucketError, Conflict, Refused, Unreachable, of_disk
 from luff.remote._judged_card import put_judged_card
 from luff.remote._judged_run import JudgedRun
+from luff.remote._places import check_there
 from luff.remote._requests import put_request
 from luff.remote._run_store import RunStore
 from luff.remote._spool import Spool, with_retries
-from luff.remote._store import check_there, normal_url, open_store
+from luff.remote._store import normal_url, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from luff.remote import _clouds
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable, WrongUrl
 from luff.remote._files import is_run_id
+from luff.remote._places import check_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -634,25 +635,6 @@ def open_store(url: str, durable: bool = False) -> Store:
     if url.startswith("file:"):
         return FolderStore(url, unquote(urlsplit(url).path), durable)
     return RemoteStore(url)
-
-
-def check_place(url: str) -> None:
-    """Refused if the URL is of a folder that can never be: something else has its name, or that of one above it."""
-    if not url.startswith("file:"):
-        return
-    place = unquote(urlsplit(url).path)
-    while not os.path.lexists(place) and place != os.path.dirname(place):
-        place = os.path.dirname(place)
-    if os.path.exists(place) and not os.path.isdir(place):  # a link that leads nowhere may be mounted later
-        raise Refused(f"found a file where a folder is expected, {place}; name another folder: {url}")
-
-
-def check_there(url: str) -> None:
-    """Refused if the URL is of a folder that is not there. Who only reads makes none."""
-    place = unquote(urlsplit(url).path)
-    if url.startswith("file:") and not os.path.isdir(place):
-        check_place(url)
-        raise Refused(f"there is no such folder: {place}")
 
 
 def check_installed(url: str) -> None:

@@ -7,7 +7,8 @@ import os
 
 import pytest
 from luff.remote._errors import Conflict, Refused, Unreachable
-from luff.remote._store import check_place, open_store
+from luff.remote._places import check_place
+from luff.remote._store import open_store
 
 
 @pytest.fixture
