@@ -25,3 +25,12 @@ def check_there(url: str) -> None:
     if url.startswith("file:") and not os.path.isdir(place):
         check_place(url)
         raise Refused(f"there is no such folder: {place}")
+
+
+def refuse_for_good(url: str, error: OSError) -> None:
+    """After a folder could not be made: Refused if it will never be."""
+    check_place(url)
+    above = os.path.dirname(unquote(urlsplit(url).path))
+    # A file system that makes no folders, as /proc, says that there is none.
+    if isinstance(error, FileNotFoundError) and os.path.isdir(above):
+        raise Refused(f"no folder can be made there; give another place: {url}") from None

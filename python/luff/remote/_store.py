@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from luff.remote import _clouds
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable, WrongUrl
 from luff.remote._files import is_run_id
-from luff.remote._places import check_place
+from luff.remote._places import refuse_for_good
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,10 +137,7 @@ class FolderStore(Store):
         try:
             os.makedirs(self._root, mode=0o700, exist_ok=True)
         except OSError as error:
-            check_place(self.url)
-            # A file system that makes no folders, as /proc, says that there is none.
-            if isinstance(error, FileNotFoundError) and os.path.isdir(os.path.dirname(self._root)):
-                raise Refused(f"no folder can be made there; give another place: {self.url}") from None
+            refuse_for_good(self.url, error)
             raise
         made = self._root
         while self._durable and made != missing:
