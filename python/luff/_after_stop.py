@@ -16,6 +16,7 @@ __all__ = ["begin", "forget", "update", "write"]
 
 _FILE = "after_stop"
 _PAUSE_S, _MOMENT_S = 0.25, 0.5
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TELLING = 2  # updates: one may be of the step that was stopped
 
 
@@ -55,7 +56,7 @@ class _Counter:
         if updates < _TELLING or updates == self._written:
             return
         try:  # numbers grow, so what a reader meets is an old one, a new one, or nothing that it understands
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            file = os.open(self._path, _FLAGS, 0o600)
             try:
                 os.write(file, f"{updates}\n".encode())
             finally:

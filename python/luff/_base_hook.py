@@ -441,7 +441,7 @@ class BaseHook:
                 self.guard.note("on_stop", error)
         self.close(int(EndReason.STOPPED))
         if self.trial is None:  # else the process is to go on
-            _after_stop.begin(session.run_path, session.worker)
+            self.guarded("stop", lambda: _after_stop.begin(session.run_path, session.worker))
         return str(reason)
 
     def _correct(self, session: Session) -> None:
