@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from luff import corrections, stop
+from luff import _after_stop, corrections, stop
 from luff._codes import NO_ID, EndReason, GapReason, Mode
 from luff._hook import (
     Guard,
@@ -33,6 +33,7 @@ from luff._hook import (
 )
 from luff._merged_config import merge_configs
 from luff._next_training import MAX_RUNS, NextTraining
+from luff._option_names import check_names
 from luff._phases import listen, unlisten
 from luff._plain import plain, shown
 from luff._rules_beside import judges_later, needs_of, open_when_judged, take_rules, watch_beside
@@ -338,6 +339,7 @@ class BaseHook:
         session = self._open_session(rank)
         self.opened_s = time.monotonic()
         stop.watch(self)
+        _after_stop.forget(session.run_path, session.worker)
         session.accept_actions(self._corrections().kinds())
         corrections.listen(self._accept_corrections)
         if point is not None:
@@ -438,6 +440,8 @@ class BaseHook:
             except Exception as error:
                 self.guard.note("on_stop", error)
         self.close(int(EndReason.STOPPED))
+        if self.trial is None:  # else the process is to go on
+            self.guarded("stop", lambda: _after_stop.begin(session.run_path, session.worker))
         return str(reason)
 
     def _correct(self, session: Session) -> None:
@@ -543,13 +547,17 @@ def _named(settings: dict[str, Any], place: str) -> dict[str, Any]:
     return settings
 
 
-def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[str, Any]:
+def make_config(
+    collections: Collections, options: Mapping[str, Any], arguments: Iterable[str] = ()
+) -> dict[str, Any]:
     """Makes the capture configuration from a hook's arguments.
 
     Parameters
     ----------
     collections
         Names (raw values and summaries of the collection's tensors), or settings by name.
+    arguments
+        Names of the hook's arguments beyond those that all hooks have: an unknown option may be one of them, misspelt.
     options
         ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all other settings of docs/capture.md.
         Numbers may be NumPy's, `save` may be a `luff.config.SaveConfig`, and a single text may stand for a list of
@@ -562,7 +570,7 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
         expected.
     """
     if options:
-        _check_names(options)
+        check_names(options, arguments)
     config: dict[str, Any] = {}
     if collections is not None:
         config["collections"] = listed(collections, forms=["raw", "summary"])
@@ -571,19 +579,6 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
         config["save"] = save
     config.update({key: value for key, value in options.items() if key not in save})
     return plain(config, "")  # type: ignore[no-any-return]
-
-
-def _check_names(options: Mapping[str, Any]) -> None:
-    from luff.config import CaptureOptions
-
-    known = CaptureOptions.__annotations__
-    unknown = next((key for key in options if key not in known), None)
-    if unknown is not None:
-        from luff._nearest import hint
-
-        raise InvalidArgumentError(
-            f"unknown option {unknown!r}{hint(unknown, known)}; expected one of collections, {', '.join(known)}"
-        )
 
 
 def thinned(collections: Collections, options: Mapping[str, Any]) -> Collections:

@@ -49,8 +49,12 @@ def take_rules(config: dict[str, Any]) -> tuple[str, str]:
         raise InvalidArgumentError(f"on_finding is {on_finding!r}; expected 'warn' or 'stop'")
     if isinstance(rules, bool):
         rules = "all" if rules else ""
+    if isinstance(rules, (list, tuple)) and all(isinstance(rule, str) for rule in rules):
+        rules = ",".join(rules)
     if not isinstance(rules, str):
-        raise InvalidArgumentError(f"rules is {rules!r}; expected True, or rules as for `luff run --rules`")
+        raise InvalidArgumentError(
+            f"rules is {rules!r}; expected True, a list of rules, or a text as for `luff run --rules`"
+        )
     if on_finding == "stop" and not rules:
         raise InvalidArgumentError("on_finding='stop' without rules=: nothing would find anything")
     if on_finding == "stop" and judges_later(rules):

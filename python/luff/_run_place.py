@@ -24,7 +24,8 @@ def new_run() -> str:
 
 def warn_of_another_place(wanted: str, taken: str) -> None:
     """Warns that a run is not where it was to be."""
-    warn(f"{wanted} holds a run already; this one is recorded into {taken}")
+    why = "holds a run already" if os.path.isdir(wanted) else "is no directory"
+    warn(f"{wanted} {why}; this one is recorded into {taken}")
 
 
 def warn(text: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
+from luff import _after_stop
 from luff._codes import EndReason
 from luff.errors import InvalidArgumentError, StopTraining
 
@@ -105,12 +106,14 @@ def watch(hook: Closable) -> None:
 def forget() -> None:
     """Drops what the parent watched, in a forked child."""
     global _last, _reason
+    _after_stop.forget()
     _watched.clear()
     _reason, _last = EndReason.COMPLETED, None
 
 
 def _close_all(reason: EndReason, timeout_s: float = _CLOSE_DEADLINE_S) -> None:
     """Closes all hooks within one common deadline, and a moment for each."""
+    _after_stop.write()
     until = time.monotonic() + timeout_s
     for hook in list(_watched):
         try:

@@ -7,6 +7,7 @@ import json
 import pytest
 from luff._base_hook import make_config
 from luff._codes import Mode
+from luff._rules_beside import take_rules
 from luff.config import Collection, ReductionConfig, SaveConfig, SaveConfigMode, describe, to_json
 from luff.errors import InvalidArgumentError
 
@@ -88,6 +89,23 @@ def test_an_unknown_option_of_attach_is_told_with_the_nearest() -> None:
         InvalidArgumentError, match=r"unknown option 'rulez'; nearest: 'rules'.*; expected .*on_finding"
     ):
         make_config(None, {"rulez": True})
+
+
+def test_a_misspelt_argument_is_told_with_the_nearest() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"unknown option 'optimzer'; nearest: 'optimizer'.*; expected .*run"
+    ):
+        make_config(None, {"optimzer": 1}, ("optimizer", "loss_fn"))
+    with pytest.raises(InvalidArgumentError, match=r"unknown option 'resum'; nearest: 'resume'"):
+        make_config(None, {"resum": True})
+
+
+def test_rules_may_be_a_list() -> None:
+    assert take_rules({"rules": ["Overfit", "NonFinite"]}) == ("Overfit,NonFinite", "warn")
+    assert take_rules({"rules": "Overfit,NonFinite"}) == ("Overfit,NonFinite", "warn")
+    assert take_rules({"rules": []}) == ("", "warn")
+    with pytest.raises(InvalidArgumentError, match="expected True, a list of rules, or a text"):
+        take_rules({"rules": ["Overfit", 3]})
 
 
 def test_a_collection_is_its_json_form() -> None:

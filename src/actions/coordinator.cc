@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "luff/store/after_stop.h"
 
 namespace luff::actions {
 namespace {
@@ -13,6 +14,7 @@ constexpr double kNs = 1e9;
 constexpr double kLeastWindowS =
     0.05;  // steps are published in batches, so a shorter window does not show their rate
 constexpr std::size_t kMaxWaiting = 64;
+constexpr std::uint64_t kTelling = 2;  // updates after the stop: one may be of the step that was stopped
 constexpr std::uint32_t kAccepted = 1, kTooLate = 2, kCarriedOut = 3, kRefused = 4, kFailed = 5, kAlone = 6;
 
 double Seconds(std::int64_t from_ns, std::int64_t to_ns) {
@@ -33,7 +35,8 @@ std::uint32_t VerdictOf(std::uint32_t worker, std::uint64_t proposal, Coordinato
 
 ControlLog LogOf(const std::string& run_path) {
   return {[run_path](const store::ControlRecord& record) { return store::WriteControl(run_path, record); },
-          [run_path](const store::ControlRecord& record) { return store::DecideControl(run_path, record); }};
+          [run_path](const store::ControlRecord& record) { return store::DecideControl(run_path, record); },
+          [run_path](std::uint32_t worker) { return store::UpdatesAfterStop(run_path, worker); }};
 }
 
 bool Coordinator::Request(ActionRequest request) {
@@ -107,7 +110,8 @@ Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
     case State::kCommitted:
       if (current_.kind == "stop") {
         const bool elsewhere = !workers.empty() && std::ranges::all_of(workers, &query::WorkerInfo::goes_on);
-        return elsewhere ? Signal::kNone : Leaving(now_ns, furthest, any_live, !workers.empty());
+        return elsewhere ? Signal::kNone
+                         : Leaving(now_ns, furthest, AfterStop(workers), any_live, !workers.empty());
       }
       CarryingOut(now_ns, workers, acks);
       return Signal::kNone;
@@ -214,14 +218,29 @@ void Coordinator::Committed(std::int64_t now_ns) {
   Tell(ActionNews::What::kCommitted);
 }
 
-Coordinator::Signal Coordinator::Leaving(std::int64_t now_ns, std::int64_t furthest, bool any_live,
-                                         bool any) {
-  if (!any_live && any && Seconds(committed_ns_, now_ns) < settings_.leave_s) return Signal::kNone;
-  if (furthest > committed_step_ + 1 && swallowed_ns_ == 0) swallowed_ns_ = now_ns;
-  if (swallowed_ns_ != 0 && Seconds(swallowed_ns_, now_ns) >= settings_.swallow_s) {
-    return Terminate(
-        now_ns, fmt::format("the script went on beyond step {}: it swallowed StopTraining", committed_step_));
+std::uint64_t Coordinator::AfterStop(std::span<const query::WorkerInfo> workers) const {
+  std::uint64_t updates = 0;
+  for (const query::WorkerInfo& worker : workers) {
+    if (worker.reason == format::EndReason::kStopped && !worker.goes_on && log_.after_stop)
+      updates = std::max(updates, log_.after_stop(worker.worker));
   }
+  return updates;
+}
+
+Coordinator::Signal Coordinator::Leaving(std::int64_t now_ns, std::int64_t furthest, std::uint64_t after_stop,
+                                         bool any_live, bool any) {
+  // A worker that obeys has ended: of what it trains then, its process only tells how much. A script that
+  // writes its last checkpoint and leaves trains nothing: once the time is over, there must be more than at
+  // its beginning.
+  const bool goes_on = furthest > committed_step_ + 1 || (after_stop >= kTelling && after_stop > after_stop_);
+  if (goes_on && swallowed_ns_ == 0) {
+    swallowed_ns_ = now_ns;
+    after_stop_ = after_stop;
+  } else if (goes_on && Seconds(swallowed_ns_, now_ns) >= settings_.swallow_s) {
+    return Terminate(now_ns, fmt::format("the script went on after {} TRAIN steps: it swallowed StopTraining",
+                                         committed_step_));
+  }
+  if (!any_live && any && Seconds(committed_ns_, now_ns) < settings_.leave_s) return Signal::kNone;
   if (Seconds(committed_ns_, now_ns) >= settings_.leave_s) {
     return Terminate(
         now_ns, fmt::format("the job had not left {:g} s after the stop was decided", settings_.leave_s));

@@ -168,7 +168,7 @@ void Coordinator::Unfollow() {
 
 Coordinator::Signal Coordinator::Apart(std::int64_t now_ns, const std::string& why) {
   const std::string what =
-      fmt::format("all hosts of the job have agreed upon {}{} after step {}, and {}",
+      fmt::format("all hosts of the job have agreed upon {}{} after {} TRAIN steps, and {}",
                   current_.kind == "stop" ? "a " : "", current_.kind, proposed_step_, why);
   if (IsHarmless(current_.kind)) return End(ActionNews::What::kFailed, what), Signal::kNone;
   if (current_.kind != "stop") {
@@ -431,8 +431,8 @@ Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthes
   stopping_ = true;
   return Terminate(
       now_ns,
-      fmt::format("all ranks here had consented to stop after step {}, what the other hosts have decided "
-                  "cannot be read, and no step was finished for {:g} s: they have stopped",
+      fmt::format("all ranks here had consented to stop after {} TRAIN steps, what the other hosts have "
+                  "decided cannot be read, and no step was finished for {:g} s: they have stopped",
                   proposed_step_, settings_.hosts_doubt_s));
 }
 

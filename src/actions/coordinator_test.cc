@@ -58,6 +58,7 @@ class CoordinatorTest : public ::testing::Test {
     gone = Worker(0, 7);
     gone.ended = true;
     gone.alive = false;
+    gone.reason = format::EndReason::kStopped;
   }
   void Lower(const std::string& id) {
     coordinator.Request({"lower_lr", id, "because", "id", R"({"factor":0.5})"});
@@ -80,9 +81,11 @@ class CoordinatorTest : public ::testing::Test {
   std::vector<store::ControlRecord> records;
   StopSettings settings;
   query::WorkerInfo gone;
+  std::uint64_t updates = 0;  // after the stop
   Coordinator coordinator{settings,
                           {[this](const store::ControlRecord& record) { return Write(record); },
-                           [this](const store::ControlRecord& record) { return Decide(record); }}};
+                           [this](const store::ControlRecord& record) { return Decide(record); },
+                           [this](std::uint32_t) { return updates; }}};
 };
 
 TEST_F(CoordinatorTest, NothingIsWrittenBeforeItIsWanted) {
@@ -148,6 +151,28 @@ TEST_F(CoordinatorTest, ScriptThatGoesOnBeyondTheStep_IsTerminated) {
   EXPECT_EQ(PollAt(100, {Worker(0, beyond)}, {Ack(0, 1, 3)}), Signal::kNone);
   EXPECT_EQ(PollAt(3200, {Worker(0, beyond + 9)}, {Ack(0, 1, 3)}), Signal::kTerminate);
   EXPECT_NE(coordinator.remark().find("swallowed"), std::string::npos);
+}
+
+TEST_F(CoordinatorTest, ScriptThatTrainsAfterItsWorkerHasEnded_IsTerminated) {
+  StopAndEnd();
+  updates = 2;
+  EXPECT_EQ(PollAt(100, {gone}), Signal::kNone);
+  updates = 900;
+  EXPECT_EQ(PollAt(3000, {gone}), Signal::kNone);
+  EXPECT_EQ(PollAt(3200, {gone}), Signal::kTerminate);
+  EXPECT_NE(coordinator.remark().find("swallowed"), std::string::npos);
+}
+
+TEST_F(CoordinatorTest, ScriptThatTrainsNoMore_HasItsTimeToLeave) {
+  StopAndEnd();
+  updates = 1;  // of the step that was stopped
+  EXPECT_EQ(PollAt(100, {gone}), Signal::kNone);
+  EXPECT_EQ(PollAt(30'000, {gone}), Signal::kNone);
+  updates = 5;
+  EXPECT_EQ(PollAt(30'100, {gone}), Signal::kNone);
+  EXPECT_EQ(PollAt(59'000, {gone}), Signal::kNone);  // none since then
+  EXPECT_EQ(PollAt(61'000, {gone}), Signal::kTerminate);
+  EXPECT_NE(coordinator.remark().find("had not left"), std::string::npos);
 }
 
 TEST_F(CoordinatorTest, AProcessThatStaysAfterItsEnd_IsTerminated) {

@@ -42,7 +42,7 @@ Result<store::ControlRecord> RecordOf(const std::string& run, std::uint64_t numb
 std::string Told(const ActionNews& news) {
   switch (news.what) {
     case ActionNews::What::kCommitted:
-      return fmt::format("it carries out {} after step {}, as all hosts of the job have agreed",
+      return fmt::format("it carries out {} after {} TRAIN steps, as all hosts of the job have agreed",
                          news.request.kind, news.train_step);
     case ActionNews::What::kAborted:
     case ActionNews::What::kRefused:

@@ -204,6 +204,8 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
     case Decision::What::kSilenced: Write(LineOf(decision, id, "silenced")); return;
     case Decision::What::kLimited:
       Write(LineOf(decision, id, "limited"));
+      // Who leaves need not hear that it would not be stopped once more.
+      if (spec.kind == ActionKind::kStop && coordinator_.stopping()) return;
       if (limit_said_.insert(spec.name).second)
         sayings_.push_back(
             fmt::format("luff: action '{}' does no more for now: {}\n", spec.name, decision.detail));
@@ -500,7 +502,7 @@ void Runner::HearCoordinator() {
       case What::kCarriedOut:
         line.event = "carried_out";
         Reply(line.id, Asked::State::kDone, news.train_step, "");
-        sayings_.push_back(fmt::format("luff: {} carried out after step {}\n", name, news.train_step));
+        sayings_.push_back(fmt::format("luff: {} carried out after {} TRAIN steps\n", name, news.train_step));
         break;
       case What::kRefused:
         line.event = "refused";

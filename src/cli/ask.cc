@@ -77,7 +77,7 @@ std::string Told(const Asked& asked) {
     case Asked::State::kAsked: return "asked; waiting for whoever watches the job";
     case Asked::State::kProposed:
       return fmt::format("proposed to all ranks, for after {} TRAIN steps", asked.train_step);
-    case Asked::State::kCommitted: return fmt::format("all agreed on step {}", asked.train_step);
+    case Asked::State::kCommitted: return fmt::format("all agreed on {} TRAIN steps", asked.train_step);
     case Asked::State::kDone: {
       std::string text = asked.action == "stop"      ? "done: the job leaves"
                          : asked.action == "capture" ? "done: it is recorded from now on"

@@ -14,6 +14,7 @@
 #include "cli/verbs.h"
 #include "luff/query/trial.h"
 #include "luff/rules/evaluator.h"
+#include "luff/store/mirror.h"
 #include "luff/store/verify.h"
 #include "rules/own/own_spec.h"
 
@@ -152,6 +153,11 @@ int Check(const CheckOptions& wanted) {
   }
   const std::vector<std::string> damage = DamageOf(trial);
   const bool empty = trial.step_count() == 0;
+  const bool pruned = trial.MirrorNote().find(store::kPrunedNote) != std::string::npos;
+  if (pruned)
+    fmt::print(wanted.json ? stderr : stdout,
+               "luff: the values of this run were pruned from the bucket: what rules look for in them cannot "
+               "be found any more\n");
   if (!damage.empty())
     fmt::print(wanted.json ? stderr : stdout, "luff: the run is damaged: {}{} (`luff verify` says all)\n",
                Escaped(damage.front()),
@@ -168,12 +174,12 @@ int Check(const CheckOptions& wanted) {
     if (const std::string lacks = LacksText(coverage); !lacks.empty()) fmt::print("luff: {}\n", lacks);
     if (const std::string lacks = rules::NotRecordedText(coverage); !lacks.empty() && !empty)
       fmt::print("luff: {}\n", lacks);
-    const char* verdict = stop                                         ? "stop"
-                          : stands                                     ? "warn"
-                          : empty                                      ? "nothing recorded"
-                          : !damage.empty()                            ? "damaged"
-                          : !partly.empty() || options.choices.empty() ? "done"
-                                                                       : "ok";
+    const char* verdict = stop                                                   ? "stop"
+                          : stands                                               ? "warn"
+                          : empty                                                ? "nothing recorded"
+                          : !damage.empty()                                      ? "damaged"
+                          : !partly.empty() || pruned || options.choices.empty() ? "done"
+                                                                                 : "ok";
     fmt::print("luff: {}: {}, {}, {}{}{}\n", verdict,
                Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), JudgedText(coverage),
                FindingsInShort(evaluator.findings()), NotJudgedText(partly),
@@ -183,7 +189,8 @@ int Check(const CheckOptions& wanted) {
                  Plural(evaluator.unreadable_steps(), "step", "steps"));
     }
   }
-  const bool failed = empty || !damage.empty() || !partly.empty() || evaluator.unreadable_steps() > 0;
+  const bool failed =
+      empty || pruned || !damage.empty() || !partly.empty() || evaluator.unreadable_steps() > 0;
   return stop ? kExitStopFindings : !stands && !failed ? kExitOk : kExitFindings;
 }
 

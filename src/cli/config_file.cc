@@ -117,7 +117,9 @@ class Reader : private ConfigPlace {
     const toml::node* parameters = file.get("rule");
     if (parameters == nullptr) return Status::Ok();
     if (!parameters->is_table())
-      return Wrong(*parameters, "'rule' is no table; write [rule.NAME] and its parameters below");
+      return Wrong(*parameters,
+                   "'rule' is no table; write [rule.NAME] and its parameters below, or, to choose rules, "
+                   "rules = [\"NAME\"]");
     for (const auto& [rule, node] : *parameters->as_table()) {
       LUFF_ASSIGN_OR_RETURN(const std::string text, RuleText(rule, node));
       bool found = false;

@@ -35,6 +35,23 @@ std::optional<toml::source_region> PlaceOfKey(const toml::node& node, std::strin
   return found;
 }
 
+// NOLINTNEXTLINE(misc-no-recursion): as deep as the parser lets a file be
+std::optional<toml::source_region> PlaceOfText(const toml::node& node, std::string_view wanted) {
+  std::optional<toml::source_region> found;
+  if (const toml::table* table = node.as_table(); table != nullptr) {
+    for (const auto& [key, value] : *table) {
+      if (!found) found = PlaceOfText(value, wanted);
+    }
+  } else if (const toml::array* list = node.as_array(); list != nullptr) {
+    for (const toml::node& one : *list) {
+      if (!found) found = PlaceOfText(one, wanted);
+    }
+  } else if (node.is_string() && node.value<std::string>() == wanted) {
+    found = node.source();
+  }
+  return found;
+}
+
 /// The one of a list of collections that a message names, by its place or its quoted name; null if it names
 /// none.
 const toml::node* NamedTable(const toml::node& node, std::string_view message,
@@ -58,6 +75,9 @@ Status ConfigPlace::AtWhatItNames(const Status& status, const toml::node& node) 
   const toml::node& inside = named != nullptr ? *named : node;
   for (const std::string_view word : words) {
     if (const auto found = PlaceOfKey(inside, word)) return At(status, *found);
+  }
+  if (!words.empty()) {
+    if (const auto found = PlaceOfText(inside, words.front())) return At(status, *found);
   }
   return At(status, inside.source());
 }

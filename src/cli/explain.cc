@@ -84,6 +84,22 @@ void Print(const query::Trial& trial, const rules::Finding& finding, const std::
   line("id", Escaped(finding.id));
 }
 
+/// The other findings that a rule's name means, too.
+void PrintOthers(const std::vector<const rules::Finding*>& meant) {
+  constexpr std::size_t kShown = 10;
+  if (meant.size() < 2) return;
+  std::string others;
+  for (std::size_t i = 1; i < std::min(meant.size(), kShown + 1); ++i)
+    others += fmt::format("{}{}{}{}, since {}", i == 1 ? "" : "; ", Escaped(meant[i]->id),
+                          meant[i]->tensor.empty() ? "" : " ", Escaped(meant[i]->tensor),
+                          StepText(meant[i]->mode, meant[i]->since_step));
+  if (meant.size() > kShown + 1) others += fmt::format("; and {} more", meant.size() - kShown - 1);
+  fmt::print("luff:   {:<8}{}\n", "others",
+             Wrapped(fmt::format("{} of {}, by their ids: {}", meant.size() - 1, Escaped(meant.front()->rule),
+                                 others),
+                     16, TerminalWidth()));
+}
+
 /// In groups; the finding that a verdict names comes first.
 std::vector<const rules::Finding*> LeadFirst(const std::vector<rules::Finding>& findings) {
   std::vector<const rules::Finding*> ordered = rules::InGroups(findings);
@@ -128,7 +144,9 @@ std::string FindingOrExit(ExplainOptions* options) {
   std::string name = options->second.empty() ? options->first : options->second;
   if (!options->second.empty()) options->run = options->first;
   if (options->run.empty()) options->run = "@1";
-  if (alone && !name.empty()) {
+  if (alone && name.find('/') != std::string::npos) {  // no finding is called so
+    options->run = std::exchange(name, "");
+  } else if (alone && !name.empty()) {
     const auto newest = catalog::FindRun("@1");
     const bool is_finding =
         newest.ok() && !FindingsMeantBy(name, rules::FindingsOfRun(*newest).findings).empty();
@@ -152,6 +170,7 @@ void Explain(ExplainOptions* options) {
     PrintJson(ParseJson(rules::ToJson(*meant.front(), "state")));
   } else {
     Print(*trial, *meant.front(), findings);
+    PrintOthers(meant);
   }
 }
 

@@ -48,7 +48,7 @@ std::string StateText(const KeptAction& action) {
   text = Escaped(text);
   if (action.train_step >= 0) {
     const bool past = action.state == "carried_out" || action.state == "committed";
-    text += fmt::format("{} step {}", past ? " after" : ", at", action.train_step);
+    text += fmt::format("{} after {} TRAIN steps", past ? "" : ", meant to be", action.train_step);
   }
   if (action.attempts > 1) text += fmt::format(", {} attempts", action.attempts);
   if (!action.detail.empty()) text += ": " + Escaped(action.detail);

@@ -110,10 +110,14 @@ void Print(const query::Trial& trial, const profile::TimeReport& report,
   for (const profile::LoaderUse& use : report.loaders) {
     // Each pass over a loader asks once more than it has batches.
     const std::string type = use.loader.type.empty() ? "loader" : Escaped(use.loader.type);
-    fmt::print("  {} with {}: asked {}, the batch was there {}\n",
-               use.loaders == 1
-                   ? fmt::format("{} {}", type, use.loader.number)
-                   : fmt::format("{} of type {}", Plural(use.loaders, "loader", "loaders"), type),
+    const std::string name =
+        use.loaders == 1 ? fmt::format("{} {}", type, use.loader.number)
+                         : fmt::format("{} of type {}", Plural(use.loaders, "loader", "loaders"), type);
+    if (use.loader.workers == 0) {  // nothing is there before it is asked for
+      fmt::print("  {} without workers: asked {}\n", name, Plural(use.batches, "time", "times"));
+      continue;
+    }
+    fmt::print("  {} with {}: asked {}, the batch was there {}\n", name,
                Plural(static_cast<std::uint64_t>(use.loader.workers), "worker", "workers"),
                Plural(use.batches, "time", "times"), Plural(use.ready, "time", "times"));
   }

@@ -61,7 +61,20 @@ std::string VerdictText(const catalog::Entry& run) {
   return fmt::format("{}: {}", text, more);
 }
 
-std::string LossText(const std::optional<double>& loss) { return loss ? fmt::format("{:.4g}", *loss) : "-"; }
+// Of a loss that is no number, the index has nothing: its card does. `member`: last or min.
+std::string LossText(const catalog::Entry& run, const std::optional<double>& loss, const char* member) {
+  if (loss) return fmt::format("{:.4g}", *loss);
+  const nlohmann::json card = TryParseJson(run.card);
+  const std::string name = card.is_object() ? TextMember(card, "loss") : std::string();
+  if (name.empty() || !card.contains("scalars") || !card["scalars"].is_array()) return "-";
+  for (const nlohmann::json& one : card["scalars"]) {
+    if (!one.is_object() || TextMember(one, "name") != name || TextMember(one, "mode") != "TRAIN") continue;
+    const std::string value = TextMember(one, member);
+    if (value == "NaN") return "nan";
+    if (value == "Infinity" || value == "-Infinity") return value[0] == '-' ? "-inf" : "inf";
+  }
+  return "-";
+}
 
 // "  (lr 0.1; baseline, sweep)": the name that people gave it, and tags; "" where nothing is said of it.
 std::string LabelText(const catalog::Entry& run) {
@@ -123,7 +136,7 @@ void PrintTable(const catalog::Answer& answer, bool bucket) {
     const std::string more = bucket ? SilenceText(run) + PrunedText(run) : std::string();
     fmt::print("{:>6}  {:<{}}  {:<16}  {:>7}  {:>8}  {:>9}  {:>9}  {}\n", fmt::format("@{}", run.age),
                names.of[i], names.width, WhenText(run.begun_unix_ns), TookText(run.took_s), run.steps,
-               LossText(run.loss), LossText(run.best_loss),
+               LossText(run, run.loss, "last"), LossText(run, run.best_loss, "min"),
                Escaped(VerdictText(run) + more + LabelText(run)));
   }
 }

@@ -22,6 +22,7 @@
 #include "luff/rules/coverage.h"
 #include "luff/rules/finding.h"
 #include "luff/rules/kept_findings.h"
+#include "luff/store/after_stop.h"
 
 namespace luff::cli {
 namespace {
@@ -60,6 +61,7 @@ std::vector<GapGroup> Grouped(const std::vector<query::GapInfo>& gaps) {
 
 std::string GapText(const GapGroup& gap) {
   std::string text = Escaped(gap.reason);
+  if (gap.reason == store::kTrainedAfterStop) return text + ": " + Plural(gap.count, "update", "updates");
   if (gap.whole_steps) {
     text += ": " + Plural(gap.count, "step", "steps");
     return text + (gap.first_step == gap.last_step
@@ -295,7 +297,8 @@ void Print(const query::Trial& trial, const Json& json, const std::optional<Buck
   // Of a copy: its URL, and what keeps it from being as far as the job. A URL may hold a semicolon.
   std::string note = trial.MirrorNote();
   std::size_t end = note.size();
-  for (const char* begins : {"; its upload is ", "; nobody uploads ", "; shown as it was "})
+  for (const char* begins :
+       {"; its values were ", "; its upload is ", "; nobody uploads ", "; shown as it was "})
     end = std::min(end, note.find(begins));
   const std::string url = note.substr(0, end);
   note.erase(0, std::min(url.size() + 2, note.size()));

@@ -20,6 +20,7 @@
 #include "cli/verbs.h"
 #include "luff/base/env.h"
 #include "luff/query/trial.h"
+#include "luff/store/after_stop.h"
 #include "luff/store/control.h"
 #include "luff/store/trainings.h"
 
@@ -37,6 +38,13 @@ void Tell(const std::string& text) {
 // Reports whole steps missing from the run, which "no findings" does not cover. True if there are any.
 bool TellLostSteps(const query::Trial& trial) {
   bool lost = false;
+  std::uint64_t after_stop = 0;
+  for (const query::GapInfo& gap : trial.Gaps()) {
+    if (gap.reason == store::kTrainedAfterStop) after_stop = std::max(after_stop, gap.count);
+  }
+  if (after_stop > 0)
+    Tell(fmt::format("{} after the stop {} not in the run: the script swallowed StopTraining",
+                     Plural(after_stop, "update", "updates"), after_stop == 1 ? "is" : "are"));
   for (const query::GapInfo& gap : trial.Gaps()) {
     if (!IsOfWholeSteps(gap)) continue;
     lost = true;
@@ -143,7 +151,9 @@ bool TellDamage(const Ending& ending, const query::Trial& trial, std::uint64_t s
     Tell(fmt::format("the run is damaged: {}{} (`luff verify` says all)", Escaped(problems.front()),
                      problems.size() > 1 ? fmt::format(", and {} more", problems.size() - 1) : ""));
   const std::vector<query::GapInfo> gaps = trial.Gaps();
-  const bool told = std::any_of(gaps.begin(), gaps.end(), [](const auto& gap) { return gap.count > 0; });
+  const bool told = std::any_of(gaps.begin(), gaps.end(), [](const auto& gap) {
+    return gap.count > 0 && gap.reason != store::kTrainedAfterStop;
+  });
   const bool shorter = !told && static_cast<std::int64_t>(steps) < ending.train_step;
   if (shorter)
     Tell(fmt::format("the run was truncated while the job ran: it had come to step {}, {} left in it",
@@ -159,7 +169,9 @@ void TellTime(const std::vector<rules::Finding>& findings) {
     if (!finding.saving || finding.healed || !finding.leader.empty()) continue;
     if (most == nullptr || finding.saving->seconds_a_step > most->saving->seconds_a_step) most = &finding;
   }
-  if (most != nullptr) Tell(Escaped(most->what));
+  if (most != nullptr)
+    Tell(fmt::format("{} (at step {}; `luff profile` tells of the whole run)", Escaped(most->what),
+                     most->step));
 }
 
 // True if the job left because it was asked to.

@@ -71,14 +71,16 @@ void Verify(const VerifyVerbOptions& options) {
                {"footers", report.footers},
                {"chunks", report.chunks},
                {"rows", report.rows},
+               {"absent", report.absent},
                {"damage_count", report.damage_count},
                {"damage", DamageJson(report.damage)},
                {"notes", report.notes}});
   } else {
     PrintDamage(report);
-    fmt::print("{}: {} files, {}, {} frames, {} footers, {} chunks, {} values checked\n", Verdict(report),
+    fmt::print("{}: {} files, {}, {} frames, {} footers, {} chunks, {} values checked{}\n", Verdict(report),
                report.files, SizeText(report.bytes), report.frames, report.footers, report.chunks,
-               report.rows);
+               report.rows - report.absent,
+               report.absent == 0 ? std::string() : fmt::format(", {} are not here", report.absent));
   }
   ExitWith(report.damage_count == 0 ? kExitOk : 1);
 }

@@ -100,6 +100,7 @@ Status OpenDoor(const WatchBaseOptions& wanted, watch::FleetOptions* options) {
   if (!wanted.state.empty())
     command->push_back("--state=" + std::filesystem::absolute(wanted.state).lexically_normal().string());
   if (wanted.earlier) command->emplace_back("--earlier");
+  if (wanted.drain) command->emplace_back("--drain");
   if (options->runs.stop_on_finding) command->emplace_back("--stops");
   for (const std::string& text : RuleTexts(options->runs.choices)) command->push_back("--rule=" + text);
   command->emplace_back("--");

@@ -315,6 +315,7 @@ std::string RunTrial::MirrorNote() const {
   if (run_->mirror() == nullptr) return {};
   const store::Mirror::State& state = run_->mirror()->Look();
   std::string note = state.url;
+  if (state.pruned) note += std::string("; ") + store::kPrunedNote;
   if (state.behind) note += "; its upload is behind with values";
   if (state.silent)
     note += "; nobody uploads it any more, although it has not ended: what is shown may be old";

@@ -5,6 +5,7 @@
 
 #include "luff/base/work_bound.h"
 #include "luff/query/run_pieces.h"
+#include "luff/store/after_stop.h"
 #include "query/frames_of.h"
 #include "query/run_trial.h"
 
@@ -281,6 +282,17 @@ std::vector<GapInfo> RunTrial::Gaps() const {
                            : std::max(info.first_step, steps_.global_steps()[steps_.size() - 1]);
       result.push_back(std::move(info));
     }
+  }
+  for (const WorkerInfo& worker : workers()) {
+    if (worker.reason != format::EndReason::kStopped) continue;
+    GapInfo info;
+    info.worker = worker.worker;
+    info.reason = store::kTrainedAfterStop;
+    info.count = store::UpdatesAfterStop(run_->path(), worker.worker);
+    if (info.count == 0) continue;
+    const std::int64_t last = worker.last_global_step;
+    info.first_step = info.last_step = last == std::numeric_limits<std::int64_t>::max() ? last : last + 1;
+    result.push_back(std::move(info));
   }
   return result;
 }

@@ -57,6 +57,7 @@ void Mirror::Parse(const std::string& text) {
   state_.problem = TextMember(json, "problem");
   state_.ended = FlagMember(json, "ended");
   state_.behind = FlagMember(json, "behind");
+  state_.pruned = FlagMember(json, "pruned");
   state_.silent = FlagMember(json, "silent");
   state_.host_unix_ns = WholeMember(json, "host_unix_ns", 0);
   state_.requests = static_cast<std::uint64_t>(std::max<std::int64_t>(0, WholeMember(json, "requests", 0)));

@@ -486,6 +486,7 @@ class Verifier {
         }
       }
     }
+    report_->absent += not_here + uploaded + retired;
     if (not_here > 0)
       Note(segment.path() + ": " + std::to_string(not_here) + " values are not in the bucket, or not yet");
     if (uploaded > 0)

@@ -1,6 +1,7 @@
 #include "store/run_file.h"
 
 #include <exception>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/bounded_read.h"
@@ -82,6 +83,9 @@ Result<RunInfo> ReadRunFile(Env& env, const std::string& run_path) {
   if (!text.ok()) {
     if (text.status().code() != StatusCode::kNotFound) return text.status();
     if (!env.Exists(run_path)) return NotFound("no such directory: " + run_path);
+    std::error_code error;
+    if (!std::filesystem::is_directory(run_path, error))
+      return FailedPrecondition("found a file, expected the directory of a run: " + run_path);
     return FailedPrecondition("found a directory without run.json, expected a run: " + run_path);
   }
   auto info = ParseRunFileUntrusted(*text);

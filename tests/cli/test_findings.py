@@ -131,6 +131,22 @@ def test_explain_lists_first_what_the_verdict_names(
     assert [int(one["id"]) for one in as_json] == numbers
 
 
+def test_explain_of_a_rule_names_its_other_findings(
+    luff: Command, judged: Path, ids: list[dict[str, object]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(judged, run)
+    written = [
+        ids[0] | {"id": f"{n:016x}", "rule": "LossUp", "since_step": n, "leader": ""} for n in (1, 2, 3)
+    ]
+    (run / "rules" / "luff" / "findings.jsonl").write_text("".join(json.dumps(one) + "\n" for one in written))
+    told = " ".join(luff("explain", run, "LossUp").out.split())
+    assert f"id {1:016x}" in told
+    assert f"2 of LossUp, by their ids: {2:016x}" in told
+    assert f"{3:016x}" in told
+    assert "others" not in luff("explain", run, f"{2:016x}").out
+
+
 def test_explain_names_what_there_is(luff: Command, judged: Path, ids: list[dict[str, object]]) -> None:
     wrong = luff("explain", "NoSuchRule", "--run", judged)
     assert wrong.code == 2

@@ -36,6 +36,8 @@ WEIGHT = "Sequential_0.weight"
         (["plot", "{run}", "accuracy"], ["no tensor"]),
         (["show", "{tmp}"], ["without run.json", "{tmp}"]),
         (["verify", "{tmp}"], ["without run.json", "{tmp}"]),
+        (["show", "{run}/run.json"], ["found a file, expected the directory of a run"]),
+        (["explain", "{tmp}/nothing"], ["no such directory", "{tmp}/nothing"]),
         (["show", "{tmp}/nothing"], ["no such directory", "{tmp}/nothing"]),
         (["stop", "s3://bucket/0"], ["on its own host", "luff request stop s3://bucket/0 --key FILE"]),
         (["trace", "s3://bucket/0"], ["luff request trace s3://bucket/0 --key FILE"]),

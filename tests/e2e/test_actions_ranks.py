@@ -88,7 +88,7 @@ def test_both_ranks_lower_their_rate_after_the_same_step(luff: Luff, tmp_path: P
     [commit] = [record for record in job.control() if record["phase"] == "commit"]
     assert commit["kind"] == "lower_lr"
     assert commit["train_step"] == int(step)
-    assert f"carried out after step {step}" in err
+    assert f"carried out after {step} TRAIN steps" in err
     assert job.events()[0] == "begun"
     code, _, err = luff("verify", str(job.run))
     assert code == 0, err

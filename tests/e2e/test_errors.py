@@ -75,6 +75,8 @@ def test_command_line_with_a_mistake(luff: Luff, arguments: tuple[str, ...], par
         ("[rule.DeadRelu]\nwindow = 'soon'\n", 2, ["'window'", "'soon'"]),
         ("parameters = 'orignal'\n", 1, ["orignal", "original"]),
         ("[capture]\nsave_intervall = 3\n", 2, ["save_intervall", '"save_interval"']),
+        ("[capture]\n\nprofile = 'of'\n", 3, ['unknown profile "of"', 'did you mean "off"']),
+        ("rule = ['all']\n", 1, ["'rule' is no table", 'rules = ["NAME"]']),
         ("[capture.save.TRIAN]\nsave_interval = 3\n", 1, ["TRIAN", "mode", '"TRAIN"']),
         ("[[capture.collections]]\nname = 'a'\ninclude = ['(b']\n", 3, ["'(b'", "collection", "compile"]),
         (

@@ -41,6 +41,7 @@ def test_a_night_of_runs(luff: Luff) -> None:
     assert [line.split()[0] for line in listed] == ["@1", "@2", "@3", "@4"]
     assert "stopped: NonFinite (" in listed[0]
     assert "since step 12" in listed[0]
+    assert listed[0].split()[7] == "nan"
     assert "failed: " in listed[1]
     assert listed[2].endswith("ok  (night)")
 

@@ -47,7 +47,8 @@ def test_the_dearest_cause_is_the_last_sentence_but_one(luff: Luff) -> None:
     said = " ".join(" ".join(lines[-4:]).split())
     assert re.search(
         r"luff: the step waits \d\d % of the time for data \(\d+ ms of \d+ ms\): DataLoader has 0 workers; "
-        r"(luff: )?num_workers=\d+ would save about [\d.]+ m?s of [\d.]+ s luff: done",
+        r"(luff: )?num_workers=\d+ would save about [\d.]+ m?s of [\d.]+ s "
+        r"\(at step \d+; `luff profile` tells of the whole run\) luff: done",
         said,
     ), lines
     assert "1 finding" in lines[-1]

@@ -35,11 +35,14 @@ struct StopSettings {
   double hosts_doubt_s = 300.0;  // no decision can be read, and no step is finished for so long; then SIGTERM
 };
 
-/// The two operations on a run's control records. Both may fail and be called again.
+/// The two operations on a run's control records, which may fail and be called again, and what workers say
+/// after a stop.
 struct ControlLog {
   std::function<Result<std::uint64_t>(const store::ControlRecord&)> write;  // returns its number
   std::function<Result<store::ControlRecord>(const store::ControlRecord&)>
       decide;  // returns the decision that counts
+  std::function<std::uint64_t(std::uint32_t worker)> after_stop =
+      {};  // updates made since it ended as stopped; null: nobody knows
 };
 /// Uses the control records of a run.
 [[nodiscard]] ControlLog LogOf(const std::string& run_path);
@@ -138,7 +141,9 @@ class Coordinator {
   void Propose(std::int64_t now_ns, std::int64_t furthest);
   Signal Proposed(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest,
                   std::span<const query::WorkerInfo> workers, Acks acks);
-  Signal Leaving(std::int64_t now_ns, std::int64_t furthest, bool any_live, bool any);
+  Signal Leaving(std::int64_t now_ns, std::int64_t furthest, std::uint64_t after_stop, bool any_live,
+                 bool any);
+  [[nodiscard]] std::uint64_t AfterStop(std::span<const query::WorkerInfo> workers) const;
   void CarryingOut(std::int64_t now_ns, std::span<const query::WorkerInfo> workers, Acks acks);
   Result<store::ControlRecord> Decide(const char* phase);
   // What all hosts of the job agree upon: coordinator_hosts.cc.
@@ -179,6 +184,7 @@ class Coordinator {
   std::uint64_t proposal_ = 0;
   std::int64_t proposed_step_ = -1, proposed_ns_ = 0;
   std::int64_t committed_step_ = -1, committed_ns_ = 0, swallowed_ns_ = 0, terminated_ns_ = 0;
+  std::uint64_t after_stop_ = 0;  // updates after the stop, when it was seen that there are some
   // Of kHosts.
   bool own_ = false;      // current_ was requested here; else another host wants it
   std::string followed_;  // the hosts' proposal that is under way; "": none

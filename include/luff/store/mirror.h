@@ -16,6 +16,9 @@ class LineSocket;
 
 namespace luff::store {
 
+/// What a copy is said to lack.
+inline constexpr const char* kPrunedNote = "its values were pruned from the bucket";
+
 /// A run directory that a fetcher fills from a bucket (docs/spec/bucket-format.md, 6): its payload and its
 /// sealed segments of workers have holes, which the fetcher fills when asked; all else is whole.
 /// `mirror.json` in the directory says so.
@@ -35,6 +38,7 @@ class Mirror {
     std::string problem;                         // why nothing new was fetched; "" if all is well
     bool ended = false;                          // nothing more will come
     bool behind = false;                         // rows are here whose payload is not in the bucket yet
+    bool pruned = false;                         // its values were removed from the bucket
     bool silent = false;                         // nobody uploads any more, although it has not ended
     std::int64_t host_unix_ns = 0;               // when it was written, by the clock of the training's host
     std::uint64_t requests = 0, sent_bytes = 0;  // of the upload so far

@@ -16,6 +16,7 @@ struct Damage {
 
 struct VerifyReport {
   std::uint64_t files = 0, frames = 0, footers = 0, chunks = 0, rows = 0, bytes = 0;
+  std::uint64_t absent = 0;  // of `rows`: their values are not here, and were not checked
   std::uint64_t damage_count = 0;
   std::vector<Damage> damage;  // the first 1,000
   std::vector<std::string>

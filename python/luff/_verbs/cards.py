@@ -11,9 +11,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from luff.remote._bucket import is_begun
 from luff.remote._errors import Absent, BucketError, Refused
 from luff.remote._files import CARDS, MAX_CARD, card_key, is_run_id
 from luff.remote._judged_card import ENDING, MAX_JUDGED, judged_card_key, with_judged
+from luff.remote._places import check_there
 from luff.remote._recipients import CommandFailed, identities
 from luff.remote._run_store import identity_text, open_card, public_card
 from luff.remote._seal import check_cryptography
@@ -97,6 +99,7 @@ def look(store: Store, known: dict[str, int]) -> None:
     """Prints the runs of a bucket. Raises a BucketError."""
     if identities():  # a mistake in what names them is one of all cards
         check_cryptography()
+    check_there(store.url)
     listed = store.objects(CARDS, 2 * MAX_RUNS)  # of a run that is judged in its bucket there are two
     judged = {card.name.removesuffix(ENDING): card for card in listed if card.name.endswith(ENDING)}
     cards = [card for card in listed if not card.name.endswith(ENDING)][:MAX_RUNS]
@@ -133,6 +136,8 @@ def _tell_runs_without_cards(store: Store) -> None:
         _write(
             f"! {runs} run{'s' * (runs != 1)} without a card; `luff sync` with this Luff writes it: {store.url}"
         )
+    elif not is_begun(store):
+        _write(f"! no Luff has written there yet; is the URL right? {store.url}")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""``judge [--state DIR] [--shard I/N] [--earlier] [--stops] [--rule TEXT]… URL``: asks a bucket for ``luff watch URL``.
+"""``judge [--state DIR] [--shard I/N] [--earlier] [--stops] [--drain] [--rule TEXT]… URL``: serves ``luff watch URL``.
 
 Not for people.
 
@@ -51,6 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--earlier", action="store_true")
     parser.add_argument("--stops", action="store_true")
+    parser.add_argument("--drain", action="store_true")
     parser.add_argument("--rule", action="append", default=[], help="one that judges, with its parameters")
     arguments = parser.parse_args(words)
     # A signal to the whole group, as service managers send it, is the parent's: we end when it lets us.
@@ -76,8 +77,9 @@ def main(words: Sequence[str] | None = None) -> int:
         shard = (int(number), int(of))
         rules = hashlib.sha256("\n".join(arguments.rule).encode(errors="replace")).hexdigest()[:16]
         judge = Judge(
-            url, state, shard, arguments.earlier, tell, stops=arguments.stops, luff=_luff(), rules=rules
-        )
+            url, state, shard, arguments.earlier, tell,
+            stops=arguments.stops, drain=arguments.drain, luff=_luff(), rules=rules,
+        )  # fmt: skip
         judge.start()
     except BucketError as error:
         tell({"error": str(error)})

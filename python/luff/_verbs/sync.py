@@ -18,6 +18,7 @@ from luff.remote._card import Cards
 from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl
 from luff.remote._hosts import Hosts, is_job
 from luff.remote._live import any_writes
+from luff.remote._places import check_place
 from luff.remote._requests import Requests
 from luff.remote._run_folder import read_run_json
 from luff.remote._store import check_installed, normal_url, open_store
@@ -353,6 +354,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return WRONG_USAGE
     try:
         if arguments.only_try:  # before a job begins: what can be known without asking the network
+            check_place(arguments.url)
             open_store(arguments.url)
             return OK
         if not arguments.until_closed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from luff.remote._errors import Conflict, Refused
+from luff.remote._errors import Absent, Conflict, Refused
 from luff.remote._files import VERSION, is_version, other_version
 
 if TYPE_CHECKING:
@@ -34,6 +34,16 @@ def check_bucket(store: Store) -> None:
     except Conflict:
         return
     raise Refused(nothing)
+
+
+def is_begun(store: Store) -> bool:
+    """False if no Luff has written there yet. Raises what `check_bucket_untrusted` does."""
+    try:
+        found = store.get("luff.json", 4096)
+    except Absent:
+        return False
+    check_bucket_untrusted(found[0] if found else b"", store.url)
+    return True
 
 
 def _puts_new(store: Store, text: bytes) -> bool:

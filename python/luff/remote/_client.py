@@ -15,7 +15,8 @@ import time
 from typing import Any
 
 from luff import errors
-from luff.remote._errors import BucketError, Refused, Unreachable, WrongUrl, of_disk
+from luff._rules_beside import luff_command
+from luff.remote._errors import Absent, BucketError, Refused, Unreachable, WrongUrl, of_disk
 from luff.remote._files import is_run_id
 from luff.remote._recipients import KEY_FILES
 from luff.remote._store import SCHEMES, check_installed, normal_url, open_store, split_run
@@ -151,7 +152,9 @@ def ask(connection: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def whole_url(url: str) -> str:
-    """The URL of a run whose id may be abbreviated. WrongUrl names the runs that there are."""
+    """The URL of a run whose id may be abbreviated, or counted from the newest one (``@1``). WrongUrl names the runs
+    that there are.
+    """
     try:
         split_run(url)
     except WrongUrl:
@@ -159,26 +162,58 @@ def whole_url(url: str) -> str:
     else:
         return url
     base, _, begin = url.rpartition("/")
-    if re.fullmatch(r"[0-9a-f]{4,31}", begin) and not base.endswith("/"):
-        found = _runs_of(base, begin)
+    if "://" in base and re.fullmatch(r"@[0-9]{1,8}", begin):
+        return _counted_url(base, int(begin[1:]))
+    begins = re.fullmatch(r"[0-9a-f]{1,31}", begin) is not None and not base.endswith("/")
+    others: list[str] = []  # runs, if it is a bucket that `begin` follows
+    if begins:
+        others = _runs_above(base)
+        found = [name for name in others if name.startswith(begin)]
         if len(found) == 1:
             return f"{base}/{found[0]}"
         if found:
             raise WrongUrl(f"several runs begin with {begin}: {', '.join(found[:3])}: {base}")
     known = _runs_of(url)
+    if others and not known:
+        raise WrongUrl(f"no run begins with {begin}; there are {_some(others)}: {base}")
     if not known:
         raise WrongUrl(
             f"found {url}, expected BASE/ID, the URL of a bucket and the id of a run; it has no runs"
         )
-    some = ", ".join(known[:3]) + (", …" if len(known) > 3 else "")
     raise WrongUrl(
-        f"found {url}, expected BASE/ID, the URL of a bucket and the id of one of its {len(known)} runs: {some}"
+        f"found {url}, expected BASE/ID, the URL of a bucket and the id of one of its {len(known)} runs: {_some(known)}"
     )
 
 
-def _runs_of(base: str, begin: str = "") -> list[str]:
-    names = open_store(base).children("runs/")
-    return [name for name in names if is_run_id(name) and name.startswith(begin)]
+def _some(runs: list[str]) -> str:
+    return ", ".join(runs[:3]) + (", …" if len(runs) > 3 else "")
+
+
+def _runs_of(base: str) -> list[str]:
+    return [name for name in open_store(base).children("runs/") if is_run_id(name)]
+
+
+def _runs_above(base: str) -> list[str]:
+    """As `_runs_of`, of a prefix that we may have no right to list: the URL was of the bucket below it, then."""
+    try:
+        return _runs_of(base)
+    except (Refused, Absent):
+        return []
+
+
+def _counted_url(base: str, number: int) -> str:
+    """The run that `luff runs BASE` numbers so."""
+    command = [luff_command(), "runs", base, "--json", "--limit", str(max(number, 1))]
+    asked = subprocess.run(command, capture_output=True, check=False, env=_environment())
+    if asked.returncode != 0:
+        said = asked.stderr.decode(errors="replace").strip().removeprefix("luff: ")
+        raise Unreachable(said or f"the runs cannot be listed: {base}")
+    runs = [json.loads(line)["run_id"] for line in asked.stdout.splitlines()]
+    if not runs:
+        raise WrongUrl(f"there is no run with a card: {base}")
+    if not 1 <= number <= len(runs):
+        raise WrongUrl(f"there is no run @{number}, the oldest one is @{len(runs)}: {base}")
+    return f"{base}/{runs[number - 1]}"
 
 
 def open_run(url: str, whole: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from luff.remote._errors import Absent, Refused
 from luff.remote._files import File
 from luff.remote._head import BadObject, Manifest
 from luff.remote._run_folder import MAX_RUN_JSON
+from luff.remote._run_store import public_card
 
 if TYPE_CHECKING:
     from luff.remote._store import Store
@@ -117,8 +119,21 @@ class Heads:
         try:
             found = self._store.get(_files.run_key(self._run_id), MAX_RUN_JSON)
         except Absent:
+            if self._is_pruned():
+                raise Refused(
+                    f"the run was pruned from the bucket, only its card is left (`luff runs`): {self._url}"
+                ) from None
             raise Refused(f"there is no such run in the bucket: {self._url}") from None
         return found[0] if found else b""
+
+    def _is_pruned(self) -> bool:
+        """True if the run has left nothing but a card that says so."""
+        try:
+            found = self._store.get(_files.card_key(self._run_id), _files.MAX_CARD)
+            card = json.loads(public_card(found[0])) if found else None
+        except (Absent, Refused, ValueError, RecursionError):
+            return False
+        return isinstance(card, dict) and card.get("pruned") == "all"
 
     def _list_uploaders(self) -> list[int]:
         for prefix in (f"live/{self._run_id[0]}/{self._run_id}/", f"runs/{self._run_id}/"):

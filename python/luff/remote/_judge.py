@@ -16,16 +16,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from luff.remote import _files, _judged_run
-from luff.remote._bucket import check_bucket_untrusted
+from luff.remote._bucket import is_begun
 from luff.remote._checkpoint import get_checkpoint, put_checkpoint, seed
 from luff.remote._commits import Commit, Ledger
 from luff.remote._copies import Copies
 from luff.remote._disk import write_whole
-from luff.remote._errors import Absent, BucketError, Conflict, Refused, Unreachable, of_disk
+from luff.remote._errors import BucketError, Conflict, Refused, Unreachable, of_disk
 from luff.remote._judge_folder import hold_judge, read_instance
 from luff.remote._judged_card import put_judged_card
 from luff.remote._judged_run import JudgedRun
 from luff.remote._live_heads import MAX_HEADS, RunHeads, list_heads
+from luff.remote._places import check_there
 from luff.remote._requests import put_request
 from luff.remote._run_store import RunStore
 from luff.remote._spool import Spool, with_retries
@@ -73,10 +74,13 @@ class Judge:
         tell: Callable[[dict[str, Any]], None],
         *,
         stops: bool = False,
+        drain: bool = False,
         luff: str = "",
         rules: str = "",
     ) -> None:
         """`stops`: jobs are asked to stop with our signature, so nothing that others say was found is taken over.
+
+        `drain`: the command leaves when nothing is left, so a folder that is not there is refused.
 
         `luff`: the command, for cards. `rules`: 16 hexadecimal digits that tell our rules and parameters from others.
         """
@@ -85,6 +89,8 @@ class Judge:
         self._shard, self._shards = shard
         self._earlier = earlier
         self._stops = stops
+        self._drain = drain
+        self._begun = True  # a Luff has written there
         self._luff = luff
         self._rules = rules
         self._send = tell
@@ -131,11 +137,9 @@ class Judge:
 
     def _check_bucket(self) -> None:
         """Notes when runs of this bucket were judged first; the second put tells a store without conditions."""
-        try:
-            found = self._store.get("luff.json", 4096)
-            check_bucket_untrusted(found[0] if found else b"", self._store.url)
-        except Absent:
-            pass  # the first job will make it
+        if self._drain:  # without it the first job may come later
+            check_there(self.url)
+        self._begun = is_begun(self._store)
         try:
             self._store.put_new(BEGAN, b"{}")
         except Conflict:
@@ -158,6 +162,8 @@ class Judge:
 
     def follow(self) -> None:
         """Looks for what is new until `leave`. Never raises."""
+        if not self._begun:
+            self._send({"say": f"no Luff has written there yet; is the URL right? {self.url}"})
         while not self._leaving.is_set():
             begun = time.monotonic()
             try:

@@ -55,8 +55,8 @@ class MirrorNote:
         now = time.monotonic()
         silent = not over and all(now - host.changed_at > SILENT_S for host in hosts.values())
         times = [m.host_unix_ns for m in manifests.values()]
-        states = [(gone[u], m.state, m.behind) for u, m in manifests.items()]
-        told = (problem, silent, len(files), states)
+        states = [(gone[u], m.state, m.behind, m.pruned) for u, m in manifests.items()]
+        told = (problem, silent, {file.folder for file in files if file.kind == "w"}, states)
         if not self._keeps_time and told == self._told and not self._are_old(times):
             return False
         workers = {}
@@ -73,6 +73,7 @@ class MirrorNote:
                 "socket": self._socket,
                 "ended": over or (bool(workers) and all(gone.values())),
                 "behind": any(m.behind for m in manifests.values()),
+                "pruned": any(m.pruned for m in manifests.values()),
                 "silent": silent,
                 "draining": any(m.state == "draining" for m in manifests.values()),
                 "host_unix_ns": max(times, default=0),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 MAX_ASKED = 64 << 20
+_PRUNED = "pruned from the bucket"
 _READ_AHEAD = 8  # blocks, for who reads one after the other
 _AT_ONCE = 8  # parts of metadata in memory
 _MOST_INDEXES = 4  # in memory
@@ -323,9 +324,7 @@ class Spool:
         """A metadata segment that somebody has seen in the copy."""
         _, entry = self._files.get(file, (0, None))
         if entry is None:
-            if self.heads.pruned:
-                raise Gone("pruned from the bucket")
-            raise Gone("merged with others meanwhile; refresh the trial")
+            raise Gone(_PRUNED if self.heads.pruned else "merged with others meanwhile; refresh the trial")
         return entry
 
     def _fill(self, file: File, begin: int, end: int) -> None:
@@ -503,7 +502,7 @@ class Spool:
 
     def _not_there(self, entry: Entry | None) -> None:
         if self.heads.pruned:
-            raise Gone("pruned from the bucket")
+            raise Gone(_PRUNED)
         if (entry is not None and entry.lost) or self.over:
             raise Gone("deleted on the training host before it was uploaded")
         raise Later("not uploaded yet")

@@ -21,6 +21,7 @@ from luff.remote import _clouds
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable, WrongUrl
 from luff.remote._files import is_run_id
 from luff.remote._folder_lock import FolderLock
+from luff.remote._places import refuse_for_good
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,7 +137,11 @@ class FolderStore(Store):
         missing = self._root
         while self._durable and not os.path.isdir(missing):
             missing = os.path.dirname(missing)
-        os.makedirs(self._root, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(self._root, mode=0o700, exist_ok=True)
+        except OSError as error:
+            refuse_for_good(self.url, error)
+            raise
         made = self._root
         while self._durable and made != missing:
             made = os.path.dirname(made)

@@ -82,7 +82,7 @@ def attach(
     """
     if not isinstance(model, _torch.nn.Module):
         raise InvalidArgumentError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
-    config = make_config(collections, options)
+    config = make_config(collections, options, ("optimizer", "loss_fn"))
     chosen = choose_run(run, resume, config)
     _wraps.install()
     hook = Hook(chosen, model, on_stop, correct)

@@ -67,6 +67,15 @@ def test_resume_goes_on_and_other_mistakes_stay_errors(tmp_path: Path) -> None:
     assert not (tmp_path / "mine-2").exists()
 
 
+def test_what_a_name_is_taken_by_is_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("data")
+    with pytest.warns(
+        UserWarning, match=r"train\.py is no directory; this one is recorded into .*train\.py-2"
+    ):
+        attach(tmp_path / "train.py").close()
+    assert (tmp_path / "train.py").read_text() == "data"
+
+
 def test_ranks_need_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LUFF_HOME", str(tmp_path))
     monkeypatch.setenv("RANK", "1")

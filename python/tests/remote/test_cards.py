@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from luff.remote import _card
@@ -122,11 +123,23 @@ def test_hostile_cards_are_named_and_change_nothing_else(luff, store, base):
 
 
 def test_a_bucket_without_cards_says_why(luff, run, base):
-    assert luff("runs", base).stdout == f"no runs: {base}\n"
+    if base.startswith("file://"):
+        Path(base[7:]).mkdir()
+    done = luff("runs", base)
+    assert done.stdout == f"no runs: {base}\n"
+    assert f"no Luff has written there yet; is the URL right? {base}" in done.stderr
     store = open_store(base)
     store.put(f"runs/{run.run_id}/run.json", b"{}")
     done = luff("runs", base)
     assert f"1 run without a card; `luff sync` with this Luff writes it: {base}" in done.stderr
+
+
+def test_a_folder_that_is_not_there_is_no_empty_bucket(luff, tmp_path):
+    there = tmp_path / "misspelt"
+    assert f"there is no such folder: {there}" in luff("runs", f"file://{there}", expect=2).stderr
+    done = luff("watch", f"file://{there}", "--drain", "--state", tmp_path / "state", expect=2)
+    assert f"there is no such folder: {there}" in done.stderr
+    assert not there.exists()
 
 
 def test_what_was_known_is_shown_while_the_bucket_is_away(luff, s3, monkeypatch):

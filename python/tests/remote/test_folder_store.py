@@ -7,6 +7,7 @@ import os
 
 import pytest
 from luff.remote._errors import Conflict, Refused, Unreachable
+from luff.remote._places import check_place
 from luff.remote._store import open_store
 
 
@@ -63,6 +64,23 @@ def test_a_durable_one_that_cannot_keep_says_so(store, tmp_path, monkeypatch):
     with pytest.raises(Unreachable, match="No space left"):
         durable.put("runs/a/w0000/part", b"new")
     assert store.get("runs/a/w0000/part", 99)[0] == b"part"
+
+
+def test_a_folder_that_can_never_be_is_refused_and_one_that_may_come_is_not(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("data")
+    for url in (f"file://{file}", f"file://{file}/team/x"):
+        with pytest.raises(Refused, match=f"found a file where a folder is expected, {file}"):
+            check_place(url)
+        with pytest.raises(Refused, match="found a file where a folder is expected"):
+            open_store(url).put_new("luff.json", b"{}")
+    with pytest.raises(Refused, match="no folder can be made there"):
+        open_store("file:///proc/luff").put_new("luff.json", b"{}")
+    check_place(f"file://{tmp_path}/not/yet")
+    (tmp_path / "mounted-later").symlink_to(tmp_path / "away")
+    check_place(f"file://{tmp_path}/mounted-later/team")
+    assert file.read_text() == "data"
+    assert not (tmp_path / "not").exists()
 
 
 def untouched(home):

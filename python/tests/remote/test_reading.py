@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,11 @@ import luff as luff_package
 import pytest
 from conftest import TRAIN
 from luff import errors
+from luff.remote._client import whole_url
+from luff.remote._prune import prune
 from luff.remote._store import open_store
+
+DAY_NS = 86400 * 10**9
 
 
 def url_of(base, run):
@@ -211,10 +216,43 @@ def test_an_abbreviated_id_is_enough_and_a_bucket_names_its_runs(luff, in_bucket
     assert "one of its 1 runs: " + run_id in done.stderr
 
 
+def test_the_newest_run_and_any_number_of_first_digits_name_one(in_bucket):
+    _, url = in_bucket
+    base, _, run_id = url.rpartition("/")
+    assert whole_url(f"{base}/@1") == whole_url(f"{base}/{run_id[:1]}") == url
+    assert luff_package.open_trial(f"{base}/@1").path == luff_package.open_trial(url).path
+    other = "f" if run_id[0] != "f" else "0"
+    for name, says in (
+        ("@2", "there is no run @2, the oldest one is @1"),
+        ("@0", "there is no run @0"),
+        (other, f"no run begins with {other}; there are {run_id}"),
+    ):
+        with pytest.raises(errors.InvalidArgumentError, match=says):
+            luff_package.open_trial(f"{base}/{name}")
+
+
+def test_a_run_whose_values_were_pruned_is_not_called_good(luff, in_bucket):
+    _, url = in_bucket
+    base = url[:-33]
+    list(prune(open_store(base), "metadata", -DAY_NS, dry_run=False))
+    done = luff("check", url, "--rules", "DeadEmbeddingRows", expect=1)
+    assert "the values of this run were pruned from the bucket" in done.stdout
+    assert "luff: done: " in done.stdout
+    assert "its values were pruned from the bucket" in luff("show", url).stdout
+    said = luff("verify", url).stdout
+    absent = int(re.search(r"(\d+) are not here", said)[1])
+    report = json.loads(luff("verify", url, "--json").stdout)
+    assert 0 < absent == report["absent"] <= report["rows"]
+
+
 def test_a_run_that_is_not_there_is_explained(luff, in_bucket):
     _, url = in_bucket
     done = luff("show", url[:-32] + "f" * 32, expect=2)
     assert "there is no such run in the bucket" in done.stderr
+    card = json.dumps({"run_id": "f" * 32, "pruned": "all"}).encode()
+    open_store(url[:-33]).put(f"cards/{'f' * 32}", card)
+    done = luff("show", url[:-32] + "f" * 32, expect=2)
+    assert "the run was pruned from the bucket, only its card is left" in done.stderr
 
 
 def test_damaged_objects_are_named_and_give_no_wrong_value(luff, with_findings, tmp_path):

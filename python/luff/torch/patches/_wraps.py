@@ -16,6 +16,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from luff import _after_stop
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Phase
 from luff._core import enter_phase, forget_phases, leave_phase
@@ -349,9 +350,11 @@ def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
         return
     leave_phase(_OPTIMIZER)
     if not hooks:
+        _after_stop.update()
         return
     hook = hooks.of_optimizer(optimizer)
     if not _listens(hook):
+        _after_stop.update()
         return
     local.updates += 1
     machine, in_backward = hook.machine, _current_graph_task() != -1
