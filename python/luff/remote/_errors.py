@@ -19,6 +19,10 @@ class Refused(BucketError):
     """It will not work later either: no right, no such bucket, a store without conditional puts."""
 
 
+class Strange(Refused):
+    """Something is in the way that Luff never makes there: a link, a folder where files are, a file where folders are."""
+
+
 class TooLarge(Refused):
     """An object has more bytes than Luff writes into one. It was not read."""
 

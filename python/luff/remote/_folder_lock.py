@@ -23,7 +23,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from luff.remote._errors import Refused, Unreachable
+from luff.remote._errors import Refused, Strange, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +33,7 @@ PATIENCE_S = 5.0
 _MOST_S = 60.0  # behind others that are alive
 _PAUSE_S = (0.0005, 0.01)
 _MAX_RECORD = 4096
+_MAX_NAME = 255  # bytes, on all file systems of Linux
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ASIDE = re.compile(
     r"(?:[^/\0\n]+/){0,8}[^/\0\n]+\.[0-9a-f]{16}~"
@@ -64,8 +65,9 @@ class FolderLock:
             os.close(fd)
 
     def _take(self, root: int, aside: str) -> int:
-        end = time.monotonic() + _MOST_S
-        while time.monotonic() < end:
+        end, late = time.monotonic() + _MOST_S, False
+        while not late:
+            late = time.monotonic() >= end  # perhaps stopped meanwhile ourselves: once more
             number, fd = self._open(root)
             kept = False
             try:
@@ -131,11 +133,14 @@ class FolderLock:
             except FileNotFoundError:
                 continue
             try:
-                aside = os.pread(fd, _MAX_RECORD, 0).split(b"\n")[0].decode(errors="replace")
+                aside = _aside_in(fd)
             finally:
                 os.close(fd)
-            if _ASIDE.fullmatch(aside) and not {".", ".."} & set(aside.split("/")):
-                self._remove(aside)
+            if aside:
+                try:
+                    self._remove(aside)
+                except Strange:  # a stranger wrote it, and nobody renames it
+                    pass
             try:
                 os.unlink(_name(before), dir_fd=root)
             except FileNotFoundError:
@@ -154,6 +159,17 @@ def _numbers(root: int) -> list[int]:
         elif name.startswith(LOCK + "-") and re.fullmatch("[1-9][0-9]{0,8}", name[len(LOCK) + 1 :]):
             found.append(int(name[len(LOCK) + 1 :]))
     return found
+
+
+def _aside_in(fd: int) -> str:
+    """The file that an open lock names; "" if it names none that a put can have."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return ""
+    aside = os.pread(fd, _MAX_RECORD, 0).split(b"\n")[0].decode(errors="replace")
+    names = aside.split("/")
+    if not _ASIDE.fullmatch(aside) or any(n in (".", "..") or len(os.fsencode(n)) > _MAX_NAME for n in names):
+        return ""
+    return aside
 
 
 def _make(root: int, number: int) -> None:

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from luff.remote import _clouds
-from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable, WrongUrl
+from luff.remote._errors import (
+    Absent,
+    BucketError,
+    Conflict,
+    Refused,
+    Strange,
+    TooLarge,
+    Unreachable,
+    WrongUrl,
+)
 from luff.remote._files import is_run_id
 from luff.remote._folder_lock import FolderLock
 from luff.remote._places import refuse_for_good
@@ -186,7 +195,7 @@ class FolderStore(Store):
         try:
             return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         except NotADirectoryError:  # also of a link
-            raise Refused(f"a link or a file where the bucket has folders: {self.url}/{key}") from None
+            raise Strange(f"a link or a file where the bucket has folders: {self.url}/{key}") from None
 
     @contextmanager
     def _place(self, key: str, make: bool = False) -> Iterator[tuple[int, str]]:
@@ -210,9 +219,9 @@ class FolderStore(Store):
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return Absent(f"there is no such object: {self.url}/{key}")
         if error.errno == errno.ELOOP:
-            return Refused(f"a link in the bucket; Luff makes none: {self.url}/{key}")
+            return Strange(f"a link in the bucket; Luff makes none: {self.url}/{key}")
         if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket, a folder
-            return Refused(f"an object of the bucket is no file: {self.url}/{key}")
+            return Strange(f"an object of the bucket is no file: {self.url}/{key}")
         where = self._root if error.filename == self._root else f"{self.url}/{key}"
         text = f"{error.strerror}: {where}"
         if isinstance(error, PermissionError):
