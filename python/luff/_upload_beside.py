@@ -54,6 +54,13 @@ def upload_beside(run: str, url: str) -> None:
     if getattr(sys, "frozen", False) or not sys.executable:  # that would start the application once more
         raise InvalidArgumentError("upload= needs a Python of its own; `luff run --sync` uploads without")
     os.makedirs(os.path.join(run, "sync"), mode=0o700, exist_ok=True)
+    from luff.remote._errors import BucketError
+    from luff.remote._upload_key import note_recipients
+
+    try:
+        note_recipients(run)  # first: the command that goes on by hand has another environment
+    except BucketError:
+        pass  # the upload says it, and ends
     detach = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_verbs", "_detach.py")
     done = subprocess.run(
         [sys.executable, "-I", detach, run, url],

@@ -15,7 +15,8 @@ import signal
 import sys
 import time
 
-_FINAL = (0, 2, 4, 5, 6)  # exit codes of an upload after which there is nothing to begin again
+_DONE, _FENCED = 0, 4
+_FINAL = (_DONE, 2, _FENCED, 5, 6)  # exit codes of an upload after which there is nothing to begin again
 _PAUSES = (1, 2, 5, 15, 60, 120, 300, 300)  # seconds, one for each end in a row
 _SETTLED_S = 600.0  # one that has lived for so long ends the row
 
@@ -26,6 +27,8 @@ def _go_on_alone(log: str) -> None:
     os.setsid()
     os.nice(10)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored ones are inherited, and nobody could wait then
+    # Told to all processes of a job, it is meant for the upload: who keeps that ends with it, and must outlive it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:
@@ -64,14 +67,14 @@ def _first_pause_s() -> float:
     return seconds if 0 <= seconds <= 60 else 1.0
 
 
-def _ended(words: list[str]) -> tuple[bool, str]:
-    """Runs an upload. Returns whether that is its end, and how it ended."""
+def _ended(words: list[str]) -> tuple[int | None, str]:
+    """Runs an upload. Returns its exit code if that is its end, and how it ended."""
     try:
-        child = os.posix_spawn(sys.executable, words, os.environ)
+        child = os.posix_spawn(sys.executable, words, os.environ, setsigdef=[signal.SIGTERM])
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except OSError as error:
-        return False, error.strerror or "it did not start"
-    return code in _FINAL, f"signal {-code}" if code < 0 else f"exit code {code}"
+        return None, error.strerror or "it did not start"
+    return code if code in _FINAL else None, f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _keep(run: str, url: str) -> None:
@@ -85,8 +88,13 @@ def _keep(run: str, url: str) -> None:
     ends, in_row = 0, 0
     while True:
         begun = time.monotonic()
-        over, how = _ended([*words, *(["--again"] if ends else []), "--", run, url])
-        if over:
+        code, how = _ended([*words, *(["--again"] if ends else []), "--", run, url])
+        if code is not None:
+            if ends and code not in (
+                _DONE,
+                _FENCED,
+            ):  # of those that have uploaded the run by now nothing is said
+                _note(folder, url=url, ends=ends + 1, last=how, again=False)
             return
         if time.monotonic() - begun >= _SETTLED_S:
             in_row = 0

@@ -26,7 +26,7 @@ from luff.remote._upload_key import check_encryption, uploading
 from luff.remote._uploader import Fenced, Uploader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from luff.remote._run_store import RunStore
 
@@ -67,6 +67,7 @@ class Sync:
         self._closed = threading.Event()  # the job has ended, or we are to end
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._hasty = False
+        self._told_at = 0.0  # monotonic, when we were told to end
         self._input_ended = False
         self._told = ""
         self._failures = 0
@@ -126,10 +127,12 @@ class Sync:
                     requests.look()
                 self._pause(requests)
             if self._is_early():  # the head goes on to say that more comes
-                self._end_within(_HASTE_S, AGAIN)
+                watchdog = self._end_within(_HASTE_S, lambda: AGAIN if self._is_early() else INCOMPLETE)
                 self._retried(uploader.flush, once=True)
                 uploader.write_cost()
-                return AGAIN
+                if self._is_early():
+                    return AGAIN
+                watchdog.cancel()  # the run has ended meanwhile: nobody begins us again
             done = self._finish(uploader, cards)
             if done == OK and elsewhere:  # --keep-local has removed them once they were there
                 _say(f"values of this run that were removed from this host are in {elsewhere} alone")
@@ -159,7 +162,7 @@ class Sync:
         self._closed.set()
         seconds = self._rest_s()
         end = time.monotonic() + seconds
-        watchdog = self._end_within(seconds + _GRACE_S, INCOMPLETE)
+        watchdog = self._end_within(seconds + _GRACE_S, lambda: INCOMPLETE)
         done = rows = False
         while not done and time.monotonic() < end:
             try:
@@ -178,16 +181,16 @@ class Sync:
         watchdog.cancel()
         return OK if done else self._incomplete()
 
-    def _end_within(self, seconds: float, code: int) -> threading.Timer:
+    def _end_within(self, seconds: float, code: Callable[[], int]) -> threading.Timer:
         """Ends this process after so long, whatever hangs."""
-        watchdog = threading.Timer(seconds, os._exit, [code])
+        watchdog = threading.Timer(seconds, lambda: os._exit(code()))
         watchdog.daemon = True
         watchdog.start()
         return watchdog
 
     def _is_early(self) -> bool:
         """True if we were told to end, but the run goes on, and who keeps us begins us again."""
-        if not self._owner or not self._hasty:
+        if not self._owner or not self._hasty or os.getppid() != self._parent:  # who keeps us is dead
             return False
         return not self._input_ended if self._beside_job else any_writes(self._run)
 
@@ -237,7 +240,9 @@ class Sync:
 
     def _rest_s(self) -> float:
         """Seconds for what is left once the job is over."""
-        return min(self._drain_s, _HASTE_S) if self._hasty else self._drain_s
+        if not self._hasty:
+            return self._drain_s
+        return min(self._drain_s, max(1.0, self._told_at + _HASTE_S - time.monotonic()))
 
     def _over(self) -> bool:
         """True once nothing more will be written, or we are to end."""
@@ -275,6 +280,7 @@ class Sync:
 
     def _wait_for_signal(self) -> None:
         self._signals.get()
+        self._told_at = time.monotonic()
         self._hasty = True
         self._closed.set()
 

@@ -51,7 +51,7 @@ def uploading(store: Store, run: str, run_id: str) -> RunStore:
     Encrypted if LUFF_BUCKET_ENCRYPT_TO names recipients, or an upload of this directory was. Raises a BucketError.
     """
     # First: where the bucket does not answer, nothing else tells the next upload to encrypt.
-    _note_recipients(run)
+    note_recipients(run)
     recipients = _recipients(run)
     path = _path(run, "key")
     key = _read_key(path)
@@ -107,7 +107,8 @@ def _path(run: str, name: str) -> str:
     return os.path.join(run, "sync", name)
 
 
-def _note_recipients(run: str) -> None:
+def note_recipients(run: str) -> None:
+    """Keeps in the run who can read it in a bucket, if LUFF_BUCKET_ENCRYPT_TO says so. Refused if it cannot be kept."""
     if text := _wanted():
         parse_recipients(text)
         path = _path(run, "encrypt_to")
