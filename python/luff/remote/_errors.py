@@ -20,7 +20,7 @@ class Refused(BucketError):
 
 
 class Strange(Refused):
-    """Something is in the way that Luff never makes there: a link, a folder where files are, a file where folders are."""
+    """Something is in the way that Luff never makes there: a link, a folder for a file, a file for a folder."""
 
 
 class TooLarge(Refused):
