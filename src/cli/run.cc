@@ -466,10 +466,10 @@ void AddRun(CLI::App& app) {
   verb->add_option("--sync", wanted.sync,
                    "Upload the run into a bucket while it trains: s3://BUCKET/PREFIX, gs://..., az://... or "
                    "file:///FOLDER (`luff sync`)");
-  verb->add_option(
-      "--job", wanted.job,
-      "The job that this host is one of, the same on each and no other job's: a stop is agreed upon "
-      "through the bucket of --sync");
+  verb->add_option("--job", wanted.job,
+                   "The job that this host is one of, the same on each and no other job's: stops, "
+                   "corrections, captures and "
+                   "traces are agreed upon through the bucket of --sync");
   verb->add_option("--keep-local", wanted.keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);
