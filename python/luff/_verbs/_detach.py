@@ -25,6 +25,8 @@ def _go_on_alone(log: str) -> None:
         os._exit(0)
     os.setsid()
     os.nice(10)
+    # A scheduler tells all processes of a job to end. The upload is told, too, and we end after it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored ones are inherited, and nobody could wait then
     nothing = os.open(os.devnull, os.O_RDWR)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
@@ -67,7 +69,7 @@ def _first_pause_s() -> float:
 def _ended(words: list[str]) -> tuple[bool, str]:
     """Runs an upload. Returns whether that is its end, and how it ended."""
     try:
-        child = os.posix_spawn(sys.executable, words, os.environ)
+        child = os.posix_spawn(sys.executable, words, os.environ, setsigdef=[signal.SIGTERM])
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except OSError as error:
         return False, error.strerror or "it did not start"
