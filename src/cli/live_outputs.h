@@ -75,6 +75,7 @@ class LiveOutputs {
     std::optional<std::int64_t> again_ns;  // when it is begun again
     UploadEnds ends;
     bool noted = true;  // the run says so
+    bool rest = false;  // one was begun after the run, for what is missing
   };
   void Close(bool uploads) noexcept;
   /// Starts the process of an output. Errors: those of PythonCommand and StartProcess; kIo.
