@@ -41,7 +41,7 @@ def head_in(bucket):
 
 
 def uploads_of(run):
-    """Process ids of the uploads of a run, without what keeps them, and what they start: it shows their words at first."""
+    """Process ids of the uploads of a run, without what keeps them or what they start: that shows their words at first."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
