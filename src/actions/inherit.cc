@@ -67,7 +67,8 @@ Status Inherit(const Inheritance& inheritance, std::unique_ptr<HostSeal> seal,
   Env& env = Env::Real();
   const std::int64_t begin_ns = env.NowMonotonicNs();
   coordinator.Inherit(inheritance.bequest, asked, begin_ns);
-  bool found = false;
+  bool found = false, late = false;
+  std::string why;
   while (true) {
     const Result<bool> news = trial->Refresh();
     static_cast<void>(news);  // what cannot be read now is read later
@@ -75,7 +76,9 @@ Status Inherit(const Inheritance& inheritance, std::unique_ptr<HostSeal> seal,
     if (std::ranges::none_of(workers, [](const auto& one) { return one.alive && !one.ended; }))
       return Status::Ok();
     hosts->Look(env.NowUnixNs());
-    found = found || hosts->open() != nullptr;
+    // Proposal and decision may be read at once.
+    found = found || hosts->open() != nullptr ||
+            hosts->DecisionOf(inheritance.bequest.followed, &why, &late) != HostLog::Decision::kOpen;
     const std::int64_t now_ns = env.NowMonotonicNs();
     const auto asks = coordinator.Poll(now_ns, trial->world_size(), workers, trial->Acks());
     for (const ActionNews& one : coordinator.TakeNews()) {
