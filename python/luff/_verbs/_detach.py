@@ -66,14 +66,14 @@ def _first_pause_s() -> float:
     return seconds if 0 <= seconds <= 60 else 1.0
 
 
-def _ended(words: list[str]) -> tuple[bool, str]:
-    """Runs an upload. Returns whether that is its end, and how it ended."""
+def _ended(words: list[str]) -> tuple[int, str]:
+    """Runs an upload. Returns its exit code, below 0 where it has none, and how it ended."""
     try:
         child = os.posix_spawn(sys.executable, words, os.environ, setsigdef=[signal.SIGTERM])
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except OSError as error:
-        return False, error.strerror or "it did not start"
-    return code in _FINAL, f"signal {-code}" if code < 0 else f"exit code {code}"
+        return -1, error.strerror or "it did not start"
+    return code, f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _keep(run: str, url: str) -> None:
@@ -87,8 +87,10 @@ def _keep(run: str, url: str) -> None:
     ends, in_row = 0, 0
     while True:
         begun = time.monotonic()
-        over, how = _ended([*words, *(["--again"] if ends else []), "--", run, url])
-        if over:
+        code, how = _ended([*words, *(["--again"] if ends else []), "--", run, url])
+        if code in _FINAL:
+            if code != 0 and ends:
+                _note(folder, url=url, ends=ends, last=how, again=False)
             return
         if time.monotonic() - begun >= _SETTLED_S:
             in_row = 0

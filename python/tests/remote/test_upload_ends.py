@@ -41,7 +41,7 @@ def head_in(bucket):
 
 
 def uploads_of(run):
-    """Process ids of the uploads of a run, without what keeps them or what they start: that shows their words at first."""
+    """Process ids of a run's uploads, without what keeps them or what they start (it shows their words at first)."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -87,6 +87,7 @@ def job(luff, tmp_path, monkeypatch):
         return job
 
     yield start
+    (tmp_path / "enough").touch()  # the training outlives its supervisor
     for job in jobs:
         job.kill()
         job.communicate()
@@ -263,8 +264,10 @@ def live_run(run, monkeypatch):
     run.append("w0000/live", bytes(page))
     run.append("w0000/m-000001.lfm", b"rows")
     yield run
-    for pid in uploads_of(run.path):
-        os.kill(pid, signal.SIGKILL)
+    let_go(run)
+    for pids in (kept(run), uploads_of(run.path)):  # who keeps one begins it again
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
 
 
 def let_go(run):
