@@ -203,7 +203,8 @@ std::string LiveOutputs::Ended(pid_t pid, const ExitState& state, std::int64_t n
       Close(true);
       if (begun) return "";
     }
-    if (state.code == 0) return "";
+    if (state.code == 0 && state.signal == 0) return "";
+    IsOver(&child, EndText(state));
     return fmt::format("luff: the {} output has ended ({}); {}{}\n", child.output.format, EndText(state),
                        Again(run_, child.output), Silence(child.output, child.to >= 0));
   }
@@ -228,6 +229,15 @@ std::string LiveOutputs::TryLater(Child* child, const std::string& how, std::int
   return fmt::format("luff: the {} output has ended ({}) and is begun again\n", child->output.format, how);
 }
 
+void LiveOutputs::IsOver(Child* child, const std::string& how) {
+  if (child->output.format != kSync || child->ends.ends == 0) return;
+  child->ends.last = how;
+  child->ends.unix_ns = Env::Real().NowUnixNs();
+  child->ends.again = false;
+  child->noted = false;
+  Note(child);
+}
+
 void LiveOutputs::Close(bool uploads) noexcept {
   for (Child& child : children_) {
     if ((child.output.format == kSync) != uploads) continue;
@@ -245,6 +255,7 @@ std::vector<std::string> LiveOutputs::RunEnded(std::int64_t now_ns) {
   for (Child& child : children_) {
     if (!child.again_ns) continue;
     child.again_ns.reset();
+    IsOver(&child, child.ends.last);
     sayings.push_back(fmt::format("luff: the {} output is not complete; {}\n", child.output.format,
                                   Again(run_, child.output)));
   }
@@ -254,9 +265,10 @@ std::vector<std::string> LiveOutputs::RunEnded(std::int64_t now_ns) {
 
 std::vector<std::string> LiveOutputs::Kill() {
   std::vector<std::string> sayings;
-  for (const Child& child : children_) {
+  for (Child& child : children_) {
     if (child.pid <= 0) continue;
     kill(child.pid, SIGKILL);
+    IsOver(&child, fmt::format("signal {}", SIGKILL));
     sayings.push_back(fmt::format("luff: the {} output is not complete; {}\n", child.output.format,
                                   Again(run_, child.output)));
   }

@@ -84,6 +84,8 @@ class LiveOutputs {
   void Note(Child* child);
   /// After an upload has ended, or could not be begun again. Returns what to say of it, or "".
   [[nodiscard]] std::string TryLater(Child* child, const std::string& how, std::int64_t now_ns);
+  /// Of an upload that had ended before, and does not go on: the run says what is left to do.
+  void IsOver(Child* child, const std::string& how);
   std::vector<Child> children_;
   std::string run_;
 };

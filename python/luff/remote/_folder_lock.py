@@ -24,7 +24,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from luff.remote._errors import Refused, Unreachable
+from luff.remote._errors import NoFolder, Refused, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,7 +141,7 @@ class FolderLock:
             try:
                 if aside:
                     self._remove(aside)
-            except Refused:
+            except NoFolder:
                 pass  # no folder leads there, so no holder renames it
             try:
                 os.unlink(_name(before), dir_fd=root)
