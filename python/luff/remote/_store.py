@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from luff.remote import _clouds
-from luff.remote._errors import Absent, BucketError, Conflict, NoFolder, Refused, TooLarge, Unreachable, WrongUrl
+from luff.remote._errors import (
+    Absent,
+    BucketError,
+    Conflict,
+    NoFolder,
+    Refused,
+    TooLarge,
+    Unreachable,
+    WrongUrl,
+)
 from luff.remote._files import is_run_id
 from luff.remote._folder_lock import FolderLock
 from luff.remote._places import refuse_for_good
