@@ -402,8 +402,14 @@ Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthes
     abort.reason = kNoBucket;
     static_cast<void>(hosts_->Send(std::move(abort)));  // else the others find it by their own time
   }
-  const bool unheard = inherited_ ? hosts_->TakeBack(answer_) && !hosts_->consented()
-                                  : !agreed_ || own_commit || hosts_->TakeBack(answer_);
+  bool unheard = false;
+  if (inherited_) {
+    unheard = hosts_->TakeBack(answer_);
+    if (unheard) hosts_->LookAgain();  // it may have been put since the last look
+    unheard = unheard && !hosts_->consented();
+  } else {
+    unheard = !agreed_ || own_commit || hosts_->TakeBack(answer_);
+  }
   if (unheard) {
     hosts_->Forget(kNoBucket);
     return Signal::kNone;  // the next turn finds the abort

@@ -151,6 +151,7 @@ void AddHeir(CLI::App& app) {
   verb->add_option("RUN", *run, "Run directory")->required();
   verb->add_option("--will", *text, "What the supervisor leaves")->required();
   verb->callback([run, text] {
+    signal(SIGPIPE, SIG_IGN);  // who has read what we say may have died with the supervisor
     const actions::Inheritance will = ValueOrExit(ReadWill(*run, *text));
     if (!Dies()) ExitWith(kExitOk);
     const auto say = [&](const std::string& line) {

@@ -279,6 +279,8 @@ Status ReadHosts(const RunOptions& wanted, const FileConfig& file, SuperviseOpti
         "other; write "
         "host_key = \"FILE\" below [control] of --config (`luff keys new hosts.key --may host`)");
   }
+  if (wanted.job.find('\n') != std::string::npos)  // what parts the job of a second training
+    return InvalidArgument("--job has a line feed; a name is one line");
   if (wanted.job.size() > kMaxName)
     return InvalidArgument(
         fmt::format("--job has {} bytes, expected at most {}", wanted.job.size(), kMaxName));

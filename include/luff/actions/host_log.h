@@ -98,6 +98,7 @@ class HostLog {
 
   /// Reads what is new.
   void Look(std::int64_t unix_ns);
+  void LookAgain() { Look(unix_ns_); }
   /// `held`: a decision is not carried out yet, so that another process may have to read it again.
   void Hold(bool held) noexcept { held_ = held; }
   [[nodiscard]] bool reaches() { return post_->reaches(); }

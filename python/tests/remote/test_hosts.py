@@ -269,6 +269,7 @@ def test_what_is_missing_is_said_before_the_job_begins(luff, tmp_path):
     assert 'write host_key = "FILE" below [control]' in luff("run", *job, expect=2).stderr
     config.write_text(f'[control]\nhost_key = "hosts.key"\n{lines}')
     assert "give --sync URL, too" in luff("run", *job, expect=2).stderr
+    assert "a name is one line" in luff("run", "--job", "two\n2", *job[2:], expect=2).stderr
     config.write_text(f'[control]\nhost_key = "hosts.key"\n{lines}'.replace('"host"', '"stop"'))
     assert 'may = ["host"]' in luff("run", "--sync", url, *job, expect=2).stderr
     config.write_text(f'[control]\nhost_key = "none.key"\n{lines}')
