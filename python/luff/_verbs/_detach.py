@@ -25,6 +25,8 @@ def _go_on_alone(log: str) -> None:
         os._exit(0)
     os.setsid()
     os.nice(10)
+    # A scheduler tells all processes of a job to end. The upload is told, too, and we end after it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored ones are inherited, and nobody could wait then
     nothing = os.open(os.devnull, os.O_RDWR)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
@@ -64,14 +66,14 @@ def _first_pause_s() -> float:
     return seconds if 0 <= seconds <= 60 else 1.0
 
 
-def _ended(words: list[str]) -> tuple[bool, str]:
-    """Runs an upload. Returns whether that is its end, and how it ended."""
+def _ended(words: list[str]) -> tuple[int, str]:
+    """Runs an upload. Returns its exit code, below 0 where it has none, and how it ended."""
     try:
-        child = os.posix_spawn(sys.executable, words, os.environ)
+        child = os.posix_spawn(sys.executable, words, os.environ, setsigdef=[signal.SIGTERM])
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except OSError as error:
-        return False, error.strerror or "it did not start"
-    return code in _FINAL, f"signal {-code}" if code < 0 else f"exit code {code}"
+        return -1, error.strerror or "it did not start"
+    return code, f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _keep(run: str, url: str) -> None:
@@ -85,8 +87,10 @@ def _keep(run: str, url: str) -> None:
     ends, in_row = 0, 0
     while True:
         begun = time.monotonic()
-        over, how = _ended([*words, *(["--again"] if ends else []), "--", run, url])
-        if over:
+        code, how = _ended([*words, *(["--again"] if ends else []), "--", run, url])
+        if code in _FINAL:
+            if code != 0 and ends:
+                _note(folder, url=url, ends=ends, last=how, again=False)
             return
         if time.monotonic() - begun >= _SETTLED_S:
             in_row = 0
