@@ -115,7 +115,7 @@ void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_liv
   HostMessage proposal;
   proposal.kind = HostMessage::Kind::kPropose;
   proposal.action = current_.kind;
-  proposal.cause = current_.cause;
+  if (current_.kind != "stop") proposal.cause = current_.cause;  // of stops one is enough for all causes
   proposal.body = BodyFor(current_);
   if (!hosts_->says_why() && IsHarmless(current_.kind))
     return GiveUp("the run is encrypted, and what to record would stand in the bucket for all to read");
@@ -138,7 +138,7 @@ void Coordinator::Offer(std::int64_t now_ns, std::int64_t furthest, bool any_liv
 
 std::optional<Coordinator::Bequest> Coordinator::bequest() const {
   if (state_ != State::kHosts || followed_.empty() || proposal_ == 0 || (answer_ != 0 && !agreed_)) return {};
-  return Bequest{followed_, proposal_};
+  return Bequest{followed_, proposal_, hosts_->past()};
 }
 
 void Coordinator::Inherit(const Bequest& bequest, const store::ControlRecord& asked, std::int64_t now_ns) {
@@ -158,6 +158,7 @@ void Coordinator::Inherit(const Bequest& bequest, const store::ControlRecord& as
   proposed_step_ = asked.train_step;
   answer_ = decision_ = 1;  // neither is given here
   hosts_->Hold(true);
+  if (bequest.past) hosts_->Recall(*bequest.past);
 }
 
 void Coordinator::Unfollow() {
@@ -204,8 +205,8 @@ Coordinator::Signal Coordinator::CommittedLate(std::int64_t now_ns) {
 /// Another host has asked for the same about the same: what is asked for here is done with.
 void Coordinator::Withdraw() {
   const auto same = [&](const ActionRequest& other) {
-    return other.kind == current_.kind && !other.cause.empty() && !current_.finding.empty() &&
-           (current_.cause.empty() || other.cause == current_.cause);
+    return other.kind == current_.kind && !current_.cause.empty() && !current_.finding.empty() &&
+           hosts_->CauseKey(other.cause) == current_.cause;
   };
   for (const ActionRequest& request : waiting_) {
     if (same(request)) news_.push_back({ActionNews::What::kElsewhere, request, proposed_step_, ""});
@@ -401,8 +402,14 @@ Coordinator::Signal Coordinator::Doubt(std::int64_t now_ns, std::int64_t furthes
     abort.reason = kNoBucket;
     static_cast<void>(hosts_->Send(std::move(abort)));  // else the others find it by their own time
   }
-  const bool unheard = inherited_ ? hosts_->TakeBack(answer_) && !hosts_->consented()
-                                  : !agreed_ || own_commit || hosts_->TakeBack(answer_);
+  bool unheard = false;
+  if (inherited_) {
+    unheard = hosts_->TakeBack(answer_);
+    if (unheard) hosts_->LookAgain();  // it may have been put since the last look
+    unheard = unheard && !hosts_->consented();
+  } else {
+    unheard = !agreed_ || own_commit || hosts_->TakeBack(answer_);
+  }
   if (unheard) {
     hosts_->Forget(kNoBucket);
     return Signal::kNone;  // the next turn finds the abort

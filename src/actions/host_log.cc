@@ -19,7 +19,7 @@ namespace {
 
 using Said = nlohmann::json;
 constexpr std::size_t kMaxMessageBytes = 64 << 10, kMessageDepth = 16, kMaxMessageText = 4096,
-                      kMaxProposalId = 64, kMaxCause = 256, kMostDecided = 64;
+                      kMaxProposalId = 64, kMostDecided = 64;
 constexpr std::int64_t kMostApartNs = 600'000'000'000;  // of two clocks, and of a proposal from now
 constexpr std::array<std::string_view, 4> kMessageKinds = {"propose", "answer", "commit", "abort"};
 constexpr std::array<std::string_view, 3> kVerdicts = {"accepted", "late", "refused"};
@@ -118,7 +118,9 @@ Result<HostMessage> ParseHostMessageUntrusted(std::string_view text) {
           return Corruption(
               "a proposal of a host is nothing that this Luff knows; give all hosts of the job the same "
               "Luff");
-        message.cause = BoundedText(json, "cause", kMaxCause);
+        message.cause = TextMember(json, "cause");
+        if (!message.cause.empty() && !IsHexId(message.cause))
+          return Corruption("the 'cause' of a proposal of a host is no 32 hexadecimal digits");
         if (const auto body = json.find("body"); body != json.end()) {
           if (!body->is_object()) return Corruption("the 'body' of a proposal of a host is no JSON object");
           message.body = JsonText(*body);
@@ -161,6 +163,11 @@ HostLog::HostLog(std::string job, std::string instance, std::unique_ptr<HostPost
       seal_(std::move(seal)),
       says_why_(says_why) {}
 
+void HostLog::Recall(const Past& past) {
+  heard_ = past.heard;
+  for (const std::string& one : past.decided) decided_.push_back({one, Decision::kAbort, "", false});
+}
+
 void HostLog::Look(std::int64_t unix_ns) {
   unix_ns_ = unix_ns;
   post_->Look();
@@ -194,6 +201,10 @@ void HostLog::Hear(const std::string& object, std::int64_t unix_ns) {
     if (open_) {  // the first one counts, for all hosts
       decided_.push_back({message.id(), Decision::kAbort, "another host's proposal came first", true});
     } else {
+      Past past{heard_, {}};
+      past.heard[message.instance] = message.sequence - 1;
+      for (const Decided& one : decided_) past.decided.push_back(one.proposal);
+      past_ = std::make_shared<const Past>(std::move(past));
       open_ = std::move(message);
       answers_.clear();
       unsure_ = false;
@@ -306,9 +317,9 @@ Result<std::uint64_t> HostLog::Send(HostMessage message) {
   message.instance = instance_;
   message.sequence = sent_ + 1;
   message.created_unix_ns = unix_ns_;
-  if (!says_why_ && message.kind == HostMessage::Kind::kPropose) {
-    message.reason = "why stands on the host that has asked, since the run is encrypted";
-    message.cause.clear();
+  if (message.kind == HostMessage::Kind::kPropose) {
+    if (!says_why_) message.reason = "why stands on the host that has asked, since the run is encrypted";
+    message.cause = CauseKey(message.cause);
   }
   // What is no UTF-8 takes three bytes for one.
   if (message.reason.size() > kMaxMessageText / 3 - 1) {

@@ -64,6 +64,35 @@ TEST_F(Hosts, OneCauseThatTwoHostsSeeIsCorrectedOnce) {
   EXPECT_EQ(hosts[0]->Said(ActionNews::What::kElsewhere), !hosts[1]->Said(ActionNews::What::kElsewhere));
 }
 
+TEST_F(Hosts, TwoCausesOfAnEncryptedRunAreTwo) {
+  for (const bool same : {true, false}) {
+    hosts.clear();
+    bucket = Bucket();
+    encrypted = true;
+    now_ms = 0;
+    Begin(2);
+    RunFor(5);
+    hosts[0]->AskFor("lower_lr", "a", R"({"action":"a","factor":0.5})", "LossSpike/up");
+    hosts[1]->AskFor("lower_lr", "b", R"({"action":"b","factor":0.5})",
+                     same ? "LossSpike/up" : "DeadUnits/x");
+    RunFor(90);
+    for (const auto& host : hosts) EXPECT_EQ(host->done.size(), same ? 1U : 2U);
+    for (const std::string& object : bucket.log) EXPECT_EQ(object.find("LossSpike"), std::string::npos);
+  }
+}
+
+/// Own rules name causes as they like.
+TEST_F(Hosts, ACauseOfAnyLengthHoldsNothingUp) {
+  Begin(2);
+  RunFor(5);
+  hosts[0]->AskFor("lower_lr", "a", R"({"action":"a","factor":0.5})", std::string(5'000, 'x'));
+  RunFor(20);
+  for (const auto& host : hosts) EXPECT_EQ(host->done.size(), 1U);
+  hosts[0]->AskFor("stop", "b", "", "Own/" + std::string(5'000, 'x'));
+  RunFor(20);
+  EXPECT_TRUE(AllStopped());
+}
+
 TEST_F(Hosts, TwoThatAskForDifferentThingsGetBoth) {
   Begin(2);
   RunFor(5);

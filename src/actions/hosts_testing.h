@@ -14,6 +14,7 @@
 
 #include "luff/actions/coordinator.h"
 #include "luff/actions/host_log.h"
+#include "luff/rules/finding.h"
 
 /// Several hosts without a common file system: a simulation of their log, their supervisors and ranks, in
 /// which links break, puts are repeated and supervisors die.
@@ -30,6 +31,10 @@ class WordSeal final : public HostSeal {
   Result<std::string> Open(std::string_view object, std::int64_t) override {
     if (!object.starts_with("signed:")) return FailedPrecondition("it is not signed");
     return std::string(object.substr(7));
+  }
+  std::string KeyedHash(const std::string& text) const override {
+    const std::string half = rules::FindingId(text, "", "", 0);
+    return half + half;
   }
 };
 
@@ -127,12 +132,12 @@ struct Death {
 /// side of docs/spec/control.md does.
 class Host {
  public:
-  Host(Bucket* bucket, std::uint32_t rank, std::uint32_t world)
+  Host(Bucket* bucket, std::uint32_t rank, std::uint32_t world, bool encrypted = false)
       : rank_(rank),
         world_(world),
         post(new SimPost(bucket)),
         log(std::make_shared<HostLog>(kJob, NewInstance(), std::unique_ptr<HostPost>(post),
-                                      std::make_unique<WordSeal>())),
+                                      std::make_unique<WordSeal>(), !encrypted)),
         coordinator(Settings(), Log(), log) {
     post->on_send = [this](bool after) { return Dies(Death::At::kSend, after); };
   }
@@ -281,7 +286,7 @@ class Hosts : public ::testing::Test {
  protected:
   void Begin(std::uint32_t world) {
     for (std::uint32_t rank = 0; rank < world; ++rank)
-      hosts.push_back(std::make_unique<Host>(&bucket, rank, world));
+      hosts.push_back(std::make_unique<Host>(&bucket, rank, world, encrypted));
   }
   /// Ranks take every step together: who does not take part holds all of them up.
   void Tick() {
@@ -319,6 +324,7 @@ class Hosts : public ::testing::Test {
   std::vector<std::unique_ptr<Host>> hosts;
   std::int64_t now_ms = 0;
   bool hold = false;  // no step ends
+  bool encrypted = false;
 };
 
 }  // namespace luff::actions::hosts_test

@@ -67,24 +67,30 @@ Status Inherit(const Inheritance& inheritance, std::unique_ptr<HostSeal> seal,
   Env& env = Env::Real();
   const std::int64_t begin_ns = env.NowMonotonicNs();
   coordinator.Inherit(inheritance.bequest, asked, begin_ns);
-  bool found = false;
+  bool found = false, late = false;
+  std::string why;
   while (true) {
     const Result<bool> news = trial->Refresh();
     static_cast<void>(news);  // what cannot be read now is read later
     const auto workers = trial->workers();
-    if (std::ranges::none_of(workers, [](const auto& one) { return one.alive && !one.ended; }))
+    // The process of a rank that has obeyed may live on, and is ended as its supervisor would.
+    if (std::ranges::none_of(workers, [&](const auto& one) {
+          return (one.alive && !one.ended) || (coordinator.stopping() && one.pid != 0);
+        }))
       return Status::Ok();
     hosts->Look(env.NowUnixNs());
-    found = found || hosts->open() != nullptr;
+    // Proposal and decision may be read at once.
+    found = found || hosts->open() != nullptr ||
+            hosts->DecisionOf(inheritance.bequest.followed, &why, &late) != HostLog::Decision::kOpen;
     const std::int64_t now_ns = env.NowMonotonicNs();
     const auto asks = coordinator.Poll(now_ns, trial->world_size(), workers, trial->Acks());
-    for (const ActionNews& one : coordinator.TakeNews()) {
-      if (const std::string told = Told(one); !told.empty()) say(told);
-    }
     if (asks != Coordinator::Signal::kNone) {
       for (const query::WorkerInfo& worker : workers) {
         if (worker.pid != 0) signal(worker.pid, asks == Coordinator::Signal::kKill ? SIGKILL : SIGTERM);
       }
+    }
+    for (const ActionNews& one : coordinator.TakeNews()) {
+      if (const std::string told = Told(one); !told.empty()) say(told);
     }
     const bool idle = coordinator.state() == Coordinator::State::kIdle;
     if (idle && !hosts->doubts() && !hosts->has_late_commit()) return Status::Ok();

@@ -1,7 +1,6 @@
 #include "luff/actions/runner.h"
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <utility>
 
@@ -236,7 +235,7 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
     Deliver(spec, id, document);
     return;
   }
-  if (DoneElsewhere(decision)) {
+  if (DoneElsewhere(decision, train_step)) {
     begun_.erase(id);
     begun.event = "silenced";
     begun.detail = kElsewhere;
@@ -268,15 +267,14 @@ void Runner::Carry(const Decision& decision, std::int64_t train_step) {
                               decision.finding.id, Dump(body), false, CauseOf(decision.finding)});
 }
 
-bool Runner::DoneElsewhere(const Decision& decision) const {
-  const std::string kind(KindName(decision.spec->kind));
+bool Runner::DoneElsewhere(const Decision& decision, std::int64_t train_step) const {
+  if (elsewhere_.empty()) return false;
   const rules::Finding& finding = decision.finding;
-  const std::int64_t step = finding.mode == "TRAIN" ? finding.step : finding.update;
-  // A host that may not say why says no cause.
-  return std::ranges::any_of(std::array{CauseOf(finding), std::string()}, [&](const std::string& cause) {
-    const auto done = elsewhere_.find({kind, cause});
-    return done != elsewhere_.end() && step < done->second;
-  });
+  const auto done = elsewhere_.find(
+      {std::string(KindName(decision.spec->kind)), options_.hosts->CauseKey(CauseOf(finding))});
+  // Steps of another mode, and updates, are no TRAIN steps.
+  const std::int64_t step = finding.mode == "TRAIN" ? finding.step : train_step;
+  return done != elsewhere_.end() && step < done->second;
 }
 
 void Runner::TellKeys(const std::vector<store::ControlRecord>& records) {
@@ -487,7 +485,7 @@ void Runner::HearCoordinator() {
       case What::kCommitted:
         line.event = "committed";
         committed_.insert(line.id);
-        if (news.request.elsewhere && !stop && !news.request.finding.empty()) {
+        if (news.request.elsewhere && !stop && !news.request.finding.empty() && !news.request.cause.empty()) {
           const std::pair key{line.kind, news.request.cause};
           if (elsewhere_.size() < kMostElsewhere || elsewhere_.contains(key))
             elsewhere_[key] = news.train_step;

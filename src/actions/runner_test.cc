@@ -382,7 +382,7 @@ TEST_F(RunnerTest, WhatAnotherHostHasCorrectedIsNotCorrectedAgain) {
   message.action = "lower_lr";
   message.body = R"({"factor":0.5})";
   message.finding = "f9";
-  message.cause = "LossSpike/spike";
+  message.cause = hosts_test::WordSeal().KeyedHash("LossSpike/spike");
   says();
   const std::string proposal = message.id();
   message.kind = HostMessage::Kind::kAnswer;
@@ -423,6 +423,17 @@ TEST_F(RunnerTest, WhatAnotherHostHasCorrectedIsNotCorrectedAgain) {
   runner.OnFinding(finding, "new", false, 31, 0);
   obey(3);
   EXPECT_TRUE(runner.coordinator().busy());
+  // Of another mode, the step of the finding and its updates are no TRAIN steps.
+  finding.mode = "EVAL";
+  finding.id = "eval before";
+  finding.step = 99;
+  finding.update = 4;
+  runner.OnFinding(finding, "new", false, 29, 0);
+  EXPECT_EQ(Events().back(), "silenced");
+  finding.id = "eval after";
+  finding.step = 3;
+  runner.OnFinding(finding, "new", false, 31, 0);
+  EXPECT_EQ(Events().back(), "begun");
 }
 
 }  // namespace

@@ -20,7 +20,6 @@
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
-#include "keys/gate.h"
 #include "keys/host_seal.h"
 #include "luff/actions/inherit.h"
 
@@ -41,11 +40,16 @@ constexpr std::array<NamedSetting, 7> kInherited = {
      {"hosts_wait_s", &actions::StopSettings::hosts_wait_s},
      {"hosts_doubt_s", &actions::StopSettings::hosts_doubt_s}}};
 
-std::string WillOf(const actions::Inheritance& inheritance) {
+std::string WillOf(const actions::Inheritance& inheritance, const std::string& keys) {
   Json will{{"job", inheritance.job},
             {"instance", inheritance.instance},
             {"followed", inheritance.bequest.followed},
-            {"proposal", inheritance.bequest.proposal}};
+            {"proposal", inheritance.bequest.proposal},
+            {"keys", keys}};
+  if (const auto& past = inheritance.bequest.past) {
+    will["heard"] = past->heard;
+    will["decided"] = past->decided;
+  }
   for (const auto& [name, member] : kInherited) will[name] = inheritance.stop.*member;
   return JsonText(will);
 }
@@ -60,12 +64,27 @@ Result<actions::Inheritance> ReadWill(std::string run, const std::string& text) 
   inheritance.bequest.followed = TextMember(will, "followed");
   inheritance.bequest.proposal =
       static_cast<std::uint64_t>(std::max<std::int64_t>(0, WholeMember(will, "proposal", 0)));
+  actions::HostLog::Past past;
+  if (const auto heard = will.find("heard"); heard != will.end() && heard->is_object()) {
+    for (const auto& [instance, sequence] : heard->items())
+      past.heard[instance] = sequence.is_number_unsigned() ? sequence.get<std::uint64_t>() : 0;
+  }
+  if (const auto decided = will.find("decided"); decided != will.end() && decided->is_array()) {
+    for (const auto& one : *decided) past.decided.push_back(one.is_string() ? one.get<std::string>() : "");
+  }
+  inheritance.bequest.past = std::make_shared<const actions::HostLog::Past>(std::move(past));
   for (const auto& [name, member] : kInherited) {
     const auto at = will.find(name);
     if (at != will.end() && at->is_number()) inheritance.stop.*member = at->get<double>();
   }
   if (inheritance.bequest.proposal == 0) return InvalidArgument("the will of a supervisor names no proposal");
   return inheritance;
+}
+
+/// Whose messages count. The log of the run has them, too, but one record that cannot be read hides them.
+std::vector<keys::PublicKey> KeysOf(const std::string& will) {
+  auto keys = keys::ParseKeysUntrusted(TextMember(TryParseJson(will), "keys"));
+  return keys.ok() ? *std::move(keys) : std::vector<keys::PublicKey>();
 }
 
 /// True if the supervisor has died; false if it has said that nobody is needed.
@@ -79,10 +98,12 @@ bool Dies() {
 
 }  // namespace
 
-Heir::Heir(std::string run, std::string job, std::string instance, actions::StopSettings stop)
+Heir::Heir(std::string run, std::string job, std::string instance, actions::StopSettings stop,
+           const std::vector<keys::PublicKey>& keys)
     : run_(std::move(run)),
       job_(std::move(job)),
       instance_(std::move(instance)),
+      keys_(keys::KeysText(keys)),
       stop_(stop) {}
 
 Status Heir::Follow(const std::optional<actions::Coordinator::Bequest>& bequest) {
@@ -99,8 +120,8 @@ Status Heir::Start(const actions::Coordinator::Bequest& bequest) {
   pipe_ = OwnedFd(ends[1]);
   const OwnedFd nowhere(open("/dev/null", O_WRONLY | O_CLOEXEC));
   ProcessOptions process;
-  process.argv = {"/proc/self/exe", "_heir", "--will=" + WillOf({run_, job_, instance_, bequest, stop_}),
-                  "--", run_};
+  process.argv = {"/proc/self/exe", "_heir",
+                  "--will=" + WillOf({run_, job_, instance_, bequest, stop_}, keys_), "--", run_};
   process.new_session = true;  // what ends our group or terminal does not end it
   process.stdin_fd = read_end.get();
   process.stdout_fd = nowhere.get();
@@ -130,6 +151,7 @@ void AddHeir(CLI::App& app) {
   verb->add_option("RUN", *run, "Run directory")->required();
   verb->add_option("--will", *text, "What the supervisor leaves")->required();
   verb->callback([run, text] {
+    signal(SIGPIPE, SIG_IGN);  // who has read what we say may have died with the supervisor
     const actions::Inheritance will = ValueOrExit(ReadWill(*run, *text));
     if (!Dies()) ExitWith(kExitOk);
     const auto say = [&](const std::string& line) {
@@ -137,7 +159,7 @@ void AddHeir(CLI::App& app) {
                  EscapedLines(fmt::format("luff: the supervisor of {} has died; {}\n", *run, line)));
     };
     const Status status = actions::Inherit(
-        will, std::make_unique<keys::KeySeal>(nullptr, keys::KeysOfRun(*run)),
+        will, std::make_unique<keys::KeySeal>(nullptr, KeysOf(*text)),
         [](std::uint64_t pid, int number) { kill(static_cast<pid_t>(pid), number); }, say);
     if (status.code() == StatusCode::kAlreadyExists) ExitWith(kExitOk);  // somebody supervises the run
     if (!status.ok()) say(std::string(status.message()));

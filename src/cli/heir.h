@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/owned_fd.h"
+#include "keys/public_key.h"
 #include "luff/actions/coordinator.h"
 #include "luff/base/process.h"
 #include "luff/base/status.h"
@@ -19,8 +20,9 @@ namespace luff::cli {
 /// only we hold: it is told when it is not needed any more, and acts if it ends without a word.
 class Heir {
  public:
-  /// `job`, `instance`: as the messages of this host have them.
-  Heir(std::string run, std::string job, std::string instance, actions::StopSettings stop);
+  /// `job`, `instance`: as the messages of this host have them. `keys`: of the job.
+  Heir(std::string run, std::string job, std::string instance, actions::StopSettings stop,
+       const std::vector<keys::PublicKey>& keys);
   /// Starts and ends it as the bequest wants. Call it after each turn of the coordinator. Errors: kIo,
   /// kResourceExhausted, once for each bequest, if there is none.
   [[nodiscard]] Status Follow(const std::optional<actions::Coordinator::Bequest>& bequest);
@@ -35,7 +37,7 @@ class Heir {
   Status Start(const actions::Coordinator::Bequest& bequest);
   void Dismiss() noexcept;
 
-  const std::string run_, job_, instance_;
+  const std::string run_, job_, instance_, keys_;
   const actions::StopSettings stop_;
   std::string followed_;       // what it was started for
   std::vector<pid_t> living_;  // the one that is needed, and those that were told to leave

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "base/format.h"
 #include "base/python_child.h"
@@ -21,15 +22,20 @@ namespace {
 
 constexpr std::size_t kOwnerDigits = 16;
 
+UploadEnds EndsOf(const LiveOutput& output) {
+  UploadEnds ends;
+  ends.url = output.directory;
+  ends.config = output.config;
+  ends.job = output.job;
+  ends.training = static_cast<std::int64_t>(output.training);
+  return ends;
+}
+
 std::string Again(const std::string& run, const LiveOutput& output) {
   if (output.format == kOtlp)
     return fmt::format("`luff metrics {} --otlp` pushes the last values", Escaped(run));
   if (output.format == kSync)
-    return fmt::format(
-        "`luff sync {} {}{}{}{}` uploads what is missing", Escaped(run), Escaped(output.directory),
-        output.config.empty() ? "" : " --config " + Escaped(output.config),
-        output.job.empty() ? "" : " --job '" + Escaped(output.job) + "'",
-        output.job.empty() || output.training == 1 ? "" : fmt::format(" --training {}", output.training));
+    return fmt::format("`{}` uploads what is missing", UploadByHand(run, EndsOf(output)));
   return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
                      Escaped(output.directory));
 }
@@ -122,7 +128,7 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
     if (output.format == kSync) {
       ForgetUploadEnds(run);
       child.owner = keys::NewInstance().substr(0, kOwnerDigits);
-      child.ends.url = output.directory;
+      child.ends = EndsOf(output);
     }
     if (const Status started = Launch(&child, now_ns); started.ok()) {
       children_.push_back(std::move(child));
@@ -189,7 +195,16 @@ std::string LiveOutputs::Ended(pid_t pid, const ExitState& state, std::int64_t n
     child.pid = -1;
     if (child.output.format == kSync && child.to >= 0 && MayBeginAgain(state))
       return TryLater(&child, EndText(state), now_ns);
-    if (state.code == 0) return "";
+    // It was told to end while the run went on, and has not noticed that the run has ended meanwhile.
+    if (child.output.format == kSync && state.signal == 0 && state.code == kUploadToldToEnd &&
+        !std::exchange(child.rest, true)) {
+      ++child.ends.ends;  // so that it knows of those before
+      const bool begun = Launch(&child, now_ns).ok();
+      Close(true);
+      if (begun) return "";
+    }
+    if (state.code == 0 && state.signal == 0) return "";
+    IsOver(&child, EndText(state));
     return fmt::format("luff: the {} output has ended ({}); {}{}\n", child.output.format, EndText(state),
                        Again(run_, child.output), Silence(child.output, child.to >= 0));
   }
@@ -214,6 +229,15 @@ std::string LiveOutputs::TryLater(Child* child, const std::string& how, std::int
   return fmt::format("luff: the {} output has ended ({}) and is begun again\n", child->output.format, how);
 }
 
+void LiveOutputs::IsOver(Child* child, const std::string& how) {
+  if (child->output.format != kSync || child->ends.ends == 0) return;
+  child->ends.last = how;
+  child->ends.unix_ns = Env::Real().NowUnixNs();
+  child->ends.again = false;
+  child->noted = false;
+  Note(child);
+}
+
 void LiveOutputs::Close(bool uploads) noexcept {
   for (Child& child : children_) {
     if ((child.output.format == kSync) != uploads) continue;
@@ -231,6 +255,7 @@ std::vector<std::string> LiveOutputs::RunEnded(std::int64_t now_ns) {
   for (Child& child : children_) {
     if (!child.again_ns) continue;
     child.again_ns.reset();
+    IsOver(&child, child.ends.last);
     sayings.push_back(fmt::format("luff: the {} output is not complete; {}\n", child.output.format,
                                   Again(run_, child.output)));
   }
@@ -240,9 +265,10 @@ std::vector<std::string> LiveOutputs::RunEnded(std::int64_t now_ns) {
 
 std::vector<std::string> LiveOutputs::Kill() {
   std::vector<std::string> sayings;
-  for (const Child& child : children_) {
+  for (Child& child : children_) {
     if (child.pid <= 0) continue;
     kill(child.pid, SIGKILL);
+    IsOver(&child, fmt::format("signal {}", SIGKILL));
     sayings.push_back(fmt::format("luff: the {} output is not complete; {}\n", child.output.format,
                                   Again(run_, child.output)));
   }

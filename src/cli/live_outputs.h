@@ -75,6 +75,7 @@ class LiveOutputs {
     std::optional<std::int64_t> again_ns;  // when it is begun again
     UploadEnds ends;
     bool noted = true;  // the run says so
+    bool rest = false;  // one was begun after the run, for what is missing
   };
   void Close(bool uploads) noexcept;
   /// Starts the process of an output. Errors: those of PythonCommand and StartProcess; kIo.
@@ -83,6 +84,8 @@ class LiveOutputs {
   void Note(Child* child);
   /// After an upload has ended, or could not be begun again. Returns what to say of it, or "".
   [[nodiscard]] std::string TryLater(Child* child, const std::string& how, std::int64_t now_ns);
+  /// Of an upload that had ended before, and does not go on: the run says what is left to do.
+  void IsOver(Child* child, const std::string& how);
   std::vector<Child> children_;
   std::string run_;
 };

@@ -279,6 +279,8 @@ Status ReadHosts(const RunOptions& wanted, const FileConfig& file, SuperviseOpti
         "other; write "
         "host_key = \"FILE\" below [control] of --config (`luff keys new hosts.key --may host`)");
   }
+  if (wanted.job.find('\n') != std::string::npos)  // what parts the job of a second training
+    return InvalidArgument("--job has a line feed; a name is one line");
   if (wanted.job.size() > kMaxName)
     return InvalidArgument(
         fmt::format("--job has {} bytes, expected at most {}", wanted.job.size(), kMaxName));
@@ -466,10 +468,10 @@ void AddRun(CLI::App& app) {
   verb->add_option("--sync", wanted.sync,
                    "Upload the run into a bucket while it trains: s3://BUCKET/PREFIX, gs://..., az://... or "
                    "file:///FOLDER (`luff sync`)");
-  verb->add_option(
-      "--job", wanted.job,
-      "The job that this host is one of, the same on each and no other job's: a stop is agreed upon "
-      "through the bucket of --sync");
+  verb->add_option("--job", wanted.job,
+                   "The job that this host is one of, the same on each and no other job's: stops, "
+                   "corrections, captures and "
+                   "traces are agreed upon through the bucket of --sync");
   verb->add_option("--keep-local", wanted.keep_local, kKeepLocalHelp)->transform(SizeValue(true));
   verb->add_option("--tag", wanted.tags, "A word to find the run by (luff runs --tag); may be repeated")
       ->allow_extra_args(false);

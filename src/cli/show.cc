@@ -274,9 +274,9 @@ void PrintUploads(const query::Trial& trial, const std::optional<BucketPrices>& 
   if (const auto ends = ReadUploadEnds(trial.path()))
     fmt::print("  upload    ended too early {}, the last time {} ({}){}\n",
                Plural(ends->ends, "time", "times"), TimeText(ends->unix_ns), Escaped(ends->last),
-               ends->again ? ", and was begun again"
-                           : fmt::format("; `luff sync {} {}` uploads what is missing", Escaped(trial.path()),
-                                         Escaped(ends->url)));
+               ends->again
+                   ? ", and was begun again"
+                   : fmt::format("; `{}` uploads what is missing", UploadByHand(trial.path(), *ends)));
 }
 
 /// Whose signatures the job obeys.

@@ -11,6 +11,7 @@
 #include "base/bounded_read.h"
 #include "base/format.h"
 #include "base/json.h"
+#include "base/text_escape.h"
 #include "luff/base/env.h"
 #include "luff/rules/rule.h"
 
@@ -53,9 +54,10 @@ std::string EndText(const ExitState& state) {
 
 Status WriteUploadEnds(const std::string& run, const UploadEnds& ends) {
   LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(run + "/sync"));
-  const nlohmann::json json = {{"format", kEndsFormat}, {"version", 1},      {"url", ends.url},
-                               {"ends", ends.ends},     {"last", ends.last}, {"unix_ns", ends.unix_ns},
-                               {"again", ends.again}};
+  const nlohmann::json json = {{"format", kEndsFormat},    {"version", 1},          {"url", ends.url},
+                               {"ends", ends.ends},        {"last", ends.last},     {"unix_ns", ends.unix_ns},
+                               {"again", ends.again},      {"config", ends.config}, {"job", ends.job},
+                               {"training", ends.training}};
   return WriteWholeFile(Env::Real(), EndsPathOf(run), AsciiJsonText(json) + "\n");
 }
 
@@ -66,8 +68,18 @@ std::optional<UploadEnds> ReadUploadEnds(const std::string& run) {
   if (!json.is_object() || TextMember(json, "format") != kEndsFormat) return {};
   const std::int64_t ends = WholeMember(json, "ends", 0);
   if (WholeMember(json, "version", -1) != 1 || ends <= 0) return {};
-  return UploadEnds{TextMember(json, "url"), static_cast<std::uint64_t>(ends), TextMember(json, "last"),
-                    WholeMember(json, "unix_ns", 0), FlagMember(json, "again")};
+  return UploadEnds{TextMember(json, "url"),   static_cast<std::uint64_t>(ends),
+                    TextMember(json, "last"),  WholeMember(json, "unix_ns", 0),
+                    FlagMember(json, "again"), TextMember(json, "config"),
+                    TextMember(json, "job"),   WholeMember(json, "training", 1)};
+}
+
+std::string UploadByHand(const std::string& run, const UploadEnds& ends) {
+  return fmt::format(
+      "luff sync {} {}{}{}{}", Escaped(run), Escaped(ends.url),
+      ends.config.empty() ? "" : " --config " + Escaped(ends.config),
+      ends.job.empty() ? "" : " --job '" + Escaped(ends.job) + "'",
+      ends.job.empty() || ends.training == 1 ? "" : fmt::format(" --training {}", ends.training));
 }
 
 void ForgetUploadEnds(const std::string& run) noexcept { unlink(EndsPathOf(run).c_str()); }

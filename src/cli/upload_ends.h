@@ -12,6 +12,8 @@
 /// (docs/buckets.md).
 namespace luff::cli {
 
+inline constexpr int kUploadToldToEnd = 7;  // exit code of an upload whose run goes on
+
 /// True if an upload that ended so may be begun again: it was killed, has failed in a way that nobody
 /// foresaw, or was told to end (exit code 7). Not if it has done all, its call was wrong, another one uploads
 /// the run now, the bucket refused it, or it had no time for the rest: docs/buckets.md has the exit codes.
@@ -43,7 +45,13 @@ struct UploadEnds {
   std::string last;          // "signal 9", "exit code 1"
   std::int64_t unix_ns = 0;  // of the last
   bool again = false;        // it was begun again, or will be
+  // What the command that goes on has to say, too: without it the copy might not be encrypted.
+  std::string config, job;    // luff.toml; of the hosts of a job; or ""
+  std::int64_t training = 1;  // of the job
 };
+
+/// `luff sync RUN URL ...`, which uploads what is missing. What moves a cursor is shown, not sent.
+[[nodiscard]] std::string UploadByHand(const std::string& run, const UploadEnds& ends);
 
 /// "signal 9" or "exit code 1".
 [[nodiscard]] std::string EndText(const ExitState& state);

@@ -58,6 +58,11 @@ TEST(UploadEnds, AreReadAsTheyWereWritten_AndForgotten) {
   EXPECT_EQ(read->last, "exit code 1");
   EXPECT_EQ(read->unix_ns, 18);
   EXPECT_FALSE(read->again);
+  EXPECT_EQ(UploadByHand("runs/1", *read), "luff sync runs/1 s3://bucket/\"team\"");
+  ASSERT_TRUE(
+      WriteUploadEnds(folder.path(), {"s3://bucket", 9, "", 0, false, "a/luff.toml", "big job", 2}).ok());
+  EXPECT_EQ(UploadByHand("runs/1", *ReadUploadEnds(folder.path())),
+            "luff sync runs/1 s3://bucket --config a/luff.toml --job 'big job' --training 2");
   ForgetUploadEnds(folder.path());
   EXPECT_FALSE(ReadUploadEnds(folder.path()));
 }

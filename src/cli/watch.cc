@@ -67,7 +67,7 @@ Watch::Watch(Job& job, SuperviseOptions options)
       teller_(StderrHasColour(), StderrIsTerminal() ? TerminalWidth() : 100) {
   if (hosts_)
     heir_.emplace(options_.run, keys::JobIdOf(options_.hosts_job, options_.training), hosts_->instance(),
-                  options_.stop);
+                  options_.stop, options_.keys);
   TakeEarlierFindings();
 }
 

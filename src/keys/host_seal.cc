@@ -12,6 +12,7 @@ namespace luff::keys {
 namespace {
 
 constexpr std::string_view kHostDomain = "luff-host-v1\n";  // so that no signature of a request counts here
+constexpr std::string_view kHashDomain = "luff-host-hash-v1\n";
 constexpr std::string_view kHostRight = "host";
 constexpr std::int64_t kNsOfSecond = 1'000'000'000;
 
@@ -85,6 +86,16 @@ Result<std::string> KeySeal::Open(std::string_view object, std::int64_t now_unix
   if (key->expired(now_unix_ns / kNsOfSecond))
     return FailedPrecondition(fmt::format("key '{}' has expired on {}", named, TimeOf(key->expires_unix_s)));
   return std::move(record->signed_text);
+}
+
+std::string KeySeal::KeyedHash(const std::string& text) const {
+  if (!key_) return "";
+  // Ed25519 signs the same text by the same bytes, which only the key's holders can make.
+  const std::string signature = key_->Sign(std::string(kHashDomain) + text);
+  std::array<unsigned char, 16> hash{};
+  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(signature.data()),
+                     signature.size(), nullptr, 0);
+  return Hex(hash);
 }
 
 }  // namespace luff::keys

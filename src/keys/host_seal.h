@@ -30,6 +30,7 @@ class KeySeal final : public actions::HostSeal {
                                     std::int64_t now_unix_s);
   [[nodiscard]] Result<std::string> Seal(const std::string& text) override;
   [[nodiscard]] Result<std::string> Open(std::string_view object, std::int64_t now_unix_ns) override;
+  [[nodiscard]] std::string KeyedHash(const std::string& text) const override;
 
  private:
   const std::shared_ptr<const SecretKey> key_;

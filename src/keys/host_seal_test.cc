@@ -49,6 +49,16 @@ TEST_F(HostSeals, WhatAHostSignsTheOthersOpen) {
   }
 }
 
+TEST_F(HostSeals, OnlyWhoHasTheKeyCanTellWhatAHashIsOf) {
+  const auto key = Key("hosts"), stranger = Key("hosts");
+  const std::string hash = KeySeal(key, {}).KeyedHash("LossSpike/up");
+  EXPECT_EQ(hash.size(), 32U);
+  EXPECT_EQ(KeySeal(key, {}).KeyedHash("LossSpike/up"), hash);
+  EXPECT_NE(KeySeal(key, {}).KeyedHash("LossSpike/down"), hash);
+  EXPECT_NE(KeySeal(stranger, {}).KeyedHash("LossSpike/up"), hash);
+  EXPECT_EQ(KeySeal(nullptr, {}).KeyedHash("LossSpike/up"), "");
+}
+
 TEST_F(HostSeals, NobodyElseSpeaksForAHost) {
   const auto key = Key("hosts"), stranger = Key("hosts"), boss = Key("boss");
   KeySeal seal(key, {PublicOf(*key, {"host"}), PublicOf(*boss, {"stop"})});

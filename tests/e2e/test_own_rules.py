@@ -363,7 +363,7 @@ when = '"no such tensor".l2 > 1'
 """,
     )
     code, found, err = check(luff, run, "--config", path)
-    assert code == 3, err
+    assert code == 1, err  # the finding has healed; a condition did not judge
     (finding,) = found
     assert (finding["rule"], finding["step"], finding["since_step"]) == ("Jumps", 41, 40)
     assert finding["what"] == "the loss has jumped"
@@ -443,7 +443,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_rule_of_a_shared_library_finds_in_a_run(luff: Luff, library: str, run: str) -> None:
     code, found, err = check(luff, run, "--rules", f"{library}:LossAbove:limit=3")
-    assert code == 1, err
+    assert code == 0, err  # it has healed
     (finding,) = found
     assert (finding["rule"], finding["step"], finding["since_step"]) == ("LossAbove", 42, 40)
     assert finding["tensor"] == "MSELoss_output_0"

@@ -55,7 +55,7 @@ struct ActionRequest {
   std::string finding;        // id, or ""
   std::string body;           // JSON object text of the proposal, or ""
   bool elsewhere = false;     // another host of the job wants it
-  std::string cause = {};     // "RULE/CAUSE" of the finding, or ""
+  std::string cause = {};     // "RULE/CAUSE" of the finding, or ""; if `elsewhere`: HostLog::CauseKey of it
 };
 
 /// The outcome of a request.
@@ -102,10 +102,11 @@ class Coordinator {
   /// a proposal lies.
   void Observe(std::int64_t now_ns, std::int64_t furthest);
   /// What another process has to know to obey, in place of this one, what the hosts decide: their open
-  /// proposal, and the number of the record by which the workers here were asked.
+  /// proposal, the number of the record by which the workers here were asked, and what was heard before.
   struct Bequest {
     std::string followed;
     std::uint64_t proposal = 0;
+    std::shared_ptr<const HostLog::Past> past = {};
   };
   /// Nothing where no decision is awaited. It is told before this host can consent.
   [[nodiscard]] std::optional<Bequest> bequest() const;

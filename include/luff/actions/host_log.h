@@ -33,7 +33,7 @@ struct HostMessage {
   std::string reason, finding;           // for people; propose: of the finding, or ""
   std::string action = "stop";           // propose: one of kRequestable
   std::string body;                      // propose: JSON object text with what the action needs, or ""
-  std::string cause;                     // propose: "RULE/CAUSE" of the finding, or ""
+  std::string cause;                     // propose: CauseKey of the finding's "RULE/CAUSE", or ""
   Verdict verdict = Verdict::kAccepted;  // answer; abort: kLate if a later step may do
   std::vector<std::uint32_t> ranks;      // answer: of the host
   std::uint32_t world = 0;               // answer: ranks of the job
@@ -52,6 +52,9 @@ class HostSeal {
   [[nodiscard]] virtual Result<std::string> Seal(const std::string& text) = 0;
   /// Returns the text. Errors: kFailedPrecondition, with cause and remedy.
   [[nodiscard]] virtual Result<std::string> Open(std::string_view object, std::int64_t now_unix_ns) = 0;
+  /// 32 hexadecimal digits, the same on all hosts of the job, by which nobody else can tell `text`; "" where
+  /// nothing can be sealed.
+  [[nodiscard]] virtual std::string KeyedHash(const std::string& text) const = 0;
 };
 
 /// Carries sealed messages to and from the log.
@@ -83,13 +86,29 @@ class HostLog {
   HostLog(std::string job, std::string instance, std::unique_ptr<HostPost> post,
           std::unique_ptr<HostSeal> seal, bool says_why = true);
 
+  /// What it had heard before the open proposal: messages behind it are judged by that.
+  struct Past {
+    std::map<std::string, std::uint64_t> heard;  // by instance: the last sequence
+    std::vector<std::string> decided;            // proposals
+  };
+  /// Of the open proposal, or the last one; null if there was none.
+  [[nodiscard]] std::shared_ptr<const Past> past() const noexcept { return past_; }
+  /// Judges as the log that the past is of does, from its open proposal on. Call it first.
+  void Recall(const Past& past);
+
   /// Reads what is new.
   void Look(std::int64_t unix_ns);
+  void LookAgain() { Look(unix_ns_); }
   /// `held`: a decision is not carried out yet, so that another process may have to read it again.
   void Hold(bool held) noexcept { held_ = held; }
   [[nodiscard]] bool reaches() { return post_->reaches(); }
   [[nodiscard]] const std::string& instance() const noexcept { return instance_; }
   [[nodiscard]] bool says_why() const noexcept { return says_why_; }
+  /// What a proposal says of a cause: hosts can compare it, and who reads the bucket learns nothing. "" of
+  /// "".
+  [[nodiscard]] std::string CauseKey(const std::string& cause) const {
+    return cause.empty() ? "" : seal_->KeyedHash(cause);
+  }
   /// The proposal that has no decision; null if there is none.
   [[nodiscard]] const HostMessage* open() const noexcept { return open_ ? &*open_ : nullptr; }
   /// What became of a proposal. A commit that does not count this host's consent is an abort here.
@@ -99,7 +118,8 @@ class HostLog {
   /// What the hosts say of the open proposal. `why`: what is missing, for people. `reached`: the most TRAIN
   /// steps that are finished anywhere.
   [[nodiscard]] Answers Count(std::uint32_t world, std::string* why, std::int64_t* reached) const;
-  /// Sends a message; fills in job, instance, sequence and time, and of a commit whose answers it counts.
+  /// Sends a message; fills in job, instance, sequence and time, and of a commit whose answers it counts. The
+  /// `cause` that is given is "RULE/CAUSE".
   /// Returns its sequence.
   [[nodiscard]] Result<std::uint64_t> Send(HostMessage message);
   [[nodiscard]] bool TakeBack(std::uint64_t sequence) { return post_->TakeBack(sequence); }
@@ -141,6 +161,7 @@ class HostLog {
   std::map<std::string, HostMessage> answers_;  // to the open proposal, by instance
   std::deque<Decided> decided_;                 // the newest
   std::map<std::string, std::uint64_t> heard_;  // by instance: the last sequence
+  std::shared_ptr<const Past> past_;
   bool unsure_ = false, held_ = false;
   std::optional<HostMessage> forgotten_, late_commit_;  // proposals
   bool forgotten_unsure_ = false;                       // as unsure_, of forgotten_

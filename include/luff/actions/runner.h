@@ -78,8 +78,9 @@ class Runner {
   void HearOthers(std::int64_t now_ns);
   /// Reads what the other hosts say, and tells of what counts for nothing.
   void HearHosts(std::int64_t now_ns);
-  /// All hosts of the job have done that for the same cause, after what was found.
-  [[nodiscard]] bool DoneElsewhere(const Decision& decision) const;
+  /// All hosts of the job have done that for the same cause, after what was found. `train_step`: up to which
+  /// was judged.
+  [[nodiscard]] bool DoneElsewhere(const Decision& decision, std::int64_t train_step) const;
   /// The line of the audit behind an action's news; null if there is none.
   const AuditLine* BegunOf(const ActionNews& news);
   /// Answers the request behind an action, if there is one that has no answer.
@@ -100,8 +101,8 @@ class Runner {
   std::set<std::string> committed_;         // ids of actions with a committed proposal
   std::map<std::string, AuditLine> begun_;  // by id: what is under way
   std::set<std::string> limit_said_;
-  // What other hosts have asked for because of a finding: kind and cause, TRAIN steps after which it was
-  // done.
+  // What other hosts have asked for because of a finding: kind and HostLog::CauseKey, TRAIN steps after which
+  // it was done.
   std::map<std::pair<std::string, std::string>, std::int64_t> elsewhere_;
   std::vector<std::string> sayings_;
   std::vector<rules::Finding> resumed_;

@@ -26,6 +26,8 @@ def _go_on_alone(log: str) -> None:
         os._exit(0)
     os.setsid()
     os.nice(10)
+    # A scheduler tells all processes of a job to end. The upload is told, too, and we end after it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored ones are inherited, and nobody could wait then
     # Told to all processes of a job, it is meant for the upload: who keeps that ends with it, and must outlive it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -67,14 +69,14 @@ def _first_pause_s() -> float:
     return seconds if 0 <= seconds <= 60 else 1.0
 
 
-def _ended(words: list[str]) -> tuple[int | None, str]:
-    """Runs an upload. Returns its exit code if that is its end, and how it ended."""
+def _ended(words: list[str]) -> tuple[int, str]:
+    """Runs an upload. Returns its exit code, below 0 where it has none, and how it ended."""
     try:
         child = os.posix_spawn(sys.executable, words, os.environ, setsigdef=[signal.SIGTERM])
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except OSError as error:
-        return None, error.strerror or "it did not start"
-    return code if code in _FINAL else None, f"signal {-code}" if code < 0 else f"exit code {code}"
+        return -1, error.strerror or "it did not start"
+    return code, f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _keep(run: str, url: str) -> None:
@@ -89,12 +91,9 @@ def _keep(run: str, url: str) -> None:
     while True:
         begun = time.monotonic()
         code, how = _ended([*words, *(["--again"] if ends else []), "--", run, url])
-        if code is not None:
-            if ends and code not in (
-                _DONE,
-                _FENCED,
-            ):  # of those that have uploaded the run by now nothing is said
-                _note(folder, url=url, ends=ends + 1, last=how, again=False)
+        if code in _FINAL:
+            if code != 0 and ends:
+                _note(folder, url=url, ends=ends, last=how, again=False)
             return
         if time.monotonic() - begun >= _SETTLED_S:
             in_row = 0

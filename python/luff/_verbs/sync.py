@@ -127,12 +127,12 @@ class Sync:
                     requests.look()
                 self._pause(requests)
             if self._is_early():  # the head goes on to say that more comes
-                watchdog = self._end_within(_HASTE_S, lambda: AGAIN if self._is_early() else INCOMPLETE)
+                watchdog = self._end_within(_HASTE_S, AGAIN)
                 self._retried(uploader.flush, once=True)
-                uploader.write_cost()
+                watchdog.cancel()
                 if self._is_early():
-                    return AGAIN
-                watchdog.cancel()  # the run has ended meanwhile: nobody begins us again
+                    uploader.write_cost()
+                    return AGAIN  # else the run has ended meanwhile: nobody begins us again
             done = self._finish(uploader, cards)
             if done == OK and elsewhere:  # --keep-local has removed them once they were there
                 _say(f"values of this run that were removed from this host are in {elsewhere} alone")
@@ -183,7 +183,9 @@ class Sync:
 
     def _end_within(self, seconds: float, code: Callable[[], int]) -> threading.Timer:
         """Ends this process after so long, whatever hangs."""
-        watchdog = threading.Timer(seconds, lambda: os._exit(code()))
+        watchdog = threading.Timer(
+            seconds, lambda: os._exit(code if code != AGAIN or self._is_early() else INCOMPLETE)
+        )
         watchdog.daemon = True
         watchdog.start()
         return watchdog
@@ -192,7 +194,9 @@ class Sync:
         """True if we were told to end, but the run goes on, and who keeps us begins us again."""
         if not self._owner or not self._hasty or os.getppid() != self._parent:  # who keeps us is dead
             return False
-        return not self._input_ended if self._beside_job else any_writes(self._run)
+        if self._beside_job:
+            return not self._input_ended
+        return os.getppid() == self._parent and any_writes(self._run)  # else who keeps us is dead
 
     def _forget_ends(self) -> None:
         """What the run says of an upload that was given up: somebody uploads it by hand now."""

@@ -131,6 +131,11 @@ def broken_variable(url: str) -> str:
     return ""
 
 
+def short(error: BaseException) -> str:
+    """What obstore says for people; behind it come the insides of its errors."""
+    return " ".join(str(error).split()).split(" Debug source:")[0][:300]
+
+
 def unusable(url: str, reason: str) -> str:
     """Why nothing can be asked of a URL, before anything was."""
     if "Account must be specified" in reason:

@@ -19,8 +19,8 @@ class Refused(BucketError):
     """It will not work later either: no right, no such bucket, a store without conditional puts."""
 
 
-class Strange(Refused):
-    """Something is in the way that Luff never makes there: a link, a folder for a file, a file for a folder."""
+class NoFolder(Refused):
+    """A link or a file stands where a folder would lead to an object."""
 
 
 class TooLarge(Refused):

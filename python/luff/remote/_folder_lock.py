@@ -14,6 +14,7 @@ that was only slow begins its put again: a lock that is taken too early costs ti
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
@@ -23,7 +24,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from luff.remote._errors import Refused, Strange, Unreachable
+from luff.remote._errors import NoFolder, Refused, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ PATIENCE_S = 5.0
 _MOST_S = 60.0  # behind others that are alive
 _PAUSE_S = (0.0005, 0.01)
 _MAX_RECORD = 4096
-_MAX_NAME = 255  # bytes, on all file systems of Linux
+_MAX_NAME = 255  # bytes, of Linux's file systems
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ASIDE = re.compile(
     r"(?:[^/\0\n]+/){0,8}[^/\0\n]+\.[0-9a-f]{16}~"
@@ -132,19 +133,34 @@ class FolderLock:
                 fd = os.open(_name(before), _FLAGS, dir_fd=root)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                aside = ""  # a link, which no holder made
+            else:
+                aside = _aside_of(fd)
             try:
-                aside = _aside_in(fd)
-            finally:
-                os.close(fd)
-            if aside:
-                try:
+                if aside:
                     self._remove(aside)
-                except Strange:  # a stranger wrote it, and nobody renames it
-                    pass
+            except NoFolder:
+                pass  # no folder leads there, so no holder renames it
             try:
                 os.unlink(_name(before), dir_fd=root)
             except FileNotFoundError:
                 pass
+
+
+def _aside_of(fd: int) -> str:
+    """What a lock names, and closes it; "" if a holder would not have named it. A stranger may have written it."""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        aside = os.pread(fd, _MAX_RECORD, 0).split(b"\n")[0].decode(errors="replace")
+    finally:
+        os.close(fd)
+    words = aside.split("/")
+    usable = _ASIDE.fullmatch(aside) and not {".", ".."} & set(words)
+    return aside if usable and all(len(os.fsencode(word)) <= _MAX_NAME for word in words) else ""
 
 
 def _name(number: int) -> str:

@@ -253,6 +253,8 @@ class Judge:
     def _begin_one(self, run: JudgedRun) -> None:
         """Begins what is due of one run: the others are not looked through for it."""
         with self._lock:
+            if self._runs.get(run.run_id) is not run:  # it was over, and is no more in the list
+                return
             if not run.is_due(time.monotonic(), self._pace_s):
                 return
             run.busy = True

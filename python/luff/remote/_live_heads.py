@@ -26,7 +26,8 @@ def list_heads(store: Store, digits: Iterable[str]) -> tuple[dict[str, RunHeads]
 
     Also returns whether there were more than `MAX_HEADS` below one of them, of which the rest is missing.
     """
-    found: dict[str, RunHeads] = {}
+    found: dict[str, list[tuple[str, str]]] = {}
+    newest: dict[str, int] = {}
     many = False
     for digit in digits:
         prefix = f"{digit}/" if digit else ""
@@ -36,11 +37,7 @@ def list_heads(store: Store, digits: Iterable[str]) -> tuple[dict[str, RunHeads]
             match = _HEAD.fullmatch(prefix + one.name)
             if match is None:
                 continue
-            before = found.get(match[2])
-            head = (match[3], one.etag)
-            if before is None:
-                found[match[2]] = RunHeads(one.modified_unix_ns, (head,))
-            else:
-                heads = tuple(sorted((*before.heads, head)))
-                found[match[2]] = RunHeads(max(before.modified_unix_ns, one.modified_unix_ns), heads)
-    return found, many
+            run_id = match[2]
+            found.setdefault(run_id, []).append((match[3], one.etag))
+            newest[run_id] = max(newest.get(run_id, one.modified_unix_ns), one.modified_unix_ns)
+    return {run_id: RunHeads(newest[run_id], tuple(sorted(heads))) for run_id, heads in found.items()}, many

@@ -22,8 +22,8 @@ from luff.remote._errors import (
     Absent,
     BucketError,
     Conflict,
+    NoFolder,
     Refused,
-    Strange,
     TooLarge,
     Unreachable,
     WrongUrl,
@@ -195,7 +195,7 @@ class FolderStore(Store):
         try:
             return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         except NotADirectoryError:  # also of a link
-            raise Strange(f"a link or a file where the bucket has folders: {self.url}/{key}") from None
+            raise NoFolder(f"a link or a file where the bucket has folders: {self.url}/{key}") from None
 
     @contextmanager
     def _place(self, key: str, make: bool = False) -> Iterator[tuple[int, str]]:
@@ -443,7 +443,7 @@ class RemoteStore(Store):
                 retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)},
             )
         except Exception as error:
-            reason = _short(error)
+            reason = _clouds.short(error)
             if bad := _clouds.bad_credentials(url, reason):
                 raise Refused(bad) from None
             raise WrongUrl(_clouds.unusable(url, reason)) from None
@@ -451,7 +451,7 @@ class RemoteStore(Store):
     def _told(self, error: Exception, key: str) -> BucketError:
         kinds = self._exceptions
         where = f"{self.url}/{key}"
-        text = _short(error)
+        text = _clouds.short(error)
         if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
             return Refused(f"there is no such bucket; make it, or mend the URL: {self.url}")
         lowered = str(error).lower()
@@ -603,11 +603,6 @@ class RemoteStore(Store):
             if len(page) < _PAGE:
                 break
         return found[:most]
-
-
-def _short(error: BaseException) -> str:
-    """What obstore says for people; behind it come the insides of its errors."""
-    return " ".join(str(error).split()).split(" Debug source:")[0][:300]
 
 
 def split_run(url: str) -> tuple[str, str]:

@@ -43,11 +43,13 @@ _MOST_TOLD = 10_000  # files, the oldest ones
 _MAX_NOTE = 4 << 20
 _TELL_AGAIN_S = 60.0
 _ATTEMPTS = 5
-# A window of more parts than this is put again as one, so that readers ask for fewer. Payload comes in parts of 1 MiB
-# or more unless it is slow; metadata is fetched whole, so its parts may be small.
+# A window of more parts than this is put again as one, before its head, so that readers ask for fewer. Payload comes in
+# parts of 1 MiB or more unless it is slow; metadata is fetched whole, so its parts may be small: as settled tails are.
 _MOST_PARTS_PAYLOAD = 8
-_MOST_PARTS_METADATA = 64
+_MOST_PARTS_METADATA = WINDOW // MIN_SETTLED_TAIL
 _SUPERSEDED_S = 60.0
+# Of these with one flush, and more as long as half of an interval lasts: the next head waits for them.
+_MOST_REMOVED = 8
 _WRITE_ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -187,6 +189,7 @@ class Uploader:
         metadata, payload = self._lengths(payload=False), self._lengths(payload=True)
         changed = self._notice_gone(metadata, payload)
         before = {file: entry.bytes for file, entry in self._manifest.files.items()}
+        in_parts = {file: entry.in_parts for file, entry in self._manifest.files.items()}
         behind = self._send_windows(payload, deadline)
         growing, sealed = self._find_sealed(metadata)
         if state == "ended":
@@ -198,7 +201,7 @@ class Uploader:
         self._drop_merged(metadata)
         lengths = {**growing, **payload}
         if state == "live":
-            self._settle_tails(growing)
+            self._settle_tails(growing, in_parts)
         tails = self._tails(lengths, deadline, state == "ended")
         behind = behind or any(self._manifest.files[f].bytes < length for f, length in payload.items())
         changed = changed or behind != self._manifest.behind or state != self._put_state
@@ -479,9 +482,12 @@ class Uploader:
 
     def _remove_superseded(self, everything: bool = False) -> None:
         """Deletes parts that no manifest of the last minute names. A refusal is no error: a janitor may do it."""
-        now = time.monotonic()
+        now, removed = time.monotonic(), 0
         while self._superseded and (everything or now - self._superseded[0][0] > _SUPERSEDED_S):
+            if not everything and removed >= _MOST_REMOVED and time.monotonic() > now + self._interval_s / 2:
+                return
             _, key = self._superseded.pop(0)
+            removed += 1
             try:
                 self._store.delete(key)
             except (Refused, Unreachable, Absent, Conflict):
@@ -521,13 +527,16 @@ class Uploader:
         if size >= _MEASURED:
             self._bytes_per_s = size / max(time.monotonic() - begun, 1e-6)
 
-    def _settle_tails(self, lengths: dict[File, int]) -> None:
-        """Makes parts of what long tails of rows had at the last head, so that the next ones begin behind it."""
+    def _settle_tails(self, lengths: dict[File, int], in_parts: dict[File, int]) -> None:
+        """Makes parts of what long tails of rows had at the last head, so that the next ones begin behind it.
+
+        `in_parts`: of each file, at that head. A window that is full now has taken its tail in.
+        """
         now = time.monotonic()
         since: dict[File, float] = {}
         for file, length in lengths.items():
             entry = self._manifest.files[file]
-            if not file.is_stream or not entry.tail:
+            if not file.is_stream or not entry.tail or entry.in_parts != in_parts.get(file):
                 continue
             since[file] = self._tail_since.get(file, now)
             begin, end = entry.in_parts, entry.in_parts + entry.tail

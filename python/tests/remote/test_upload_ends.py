@@ -42,10 +42,7 @@ def head_in(bucket):
 
 
 def uploads_of(run):
-    """Process ids of the uploads of a run, without what keeps them, and what they start.
-
-    A child has its parent's words until it has become another program.
-    """
+    """Process ids of a run's uploads, without what keeps them or what they start (it shows their words at first)."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -91,7 +88,7 @@ def job(luff, tmp_path, monkeypatch):
         return job
 
     yield start
-    (tmp_path / "enough").touch()  # the training outlives a job that is killed
+    (tmp_path / "enough").touch()  # the training outlives its supervisor
     for job in jobs:
         job.kill()
         job.communicate()
@@ -268,12 +265,10 @@ def live_run(run, monkeypatch):
     run.append("w0000/live", bytes(page))
     run.append("w0000/m-000001.lfm", b"rows")
     yield run
-    if (run.path / "w0000").exists():
-        let_go(run)
-    for pid in kept(run):  # they would begin uploads again
-        os.kill(pid, signal.SIGKILL)
-    for pid in uploads_of(run.path):
-        os.kill(pid, signal.SIGKILL)
+    let_go(run)
+    for pids in (kept(run), uploads_of(run.path)):  # who keeps one begins it again
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
 
 
 def let_go(run):
@@ -301,6 +296,9 @@ def test_beside_a_training_an_upload_that_is_killed_is_begun_again(luff, live_ru
     upload_beside(str(live_run.path), f"file://{bucket}")
     before = wait_for(lambda: head_in(bucket)).instance
     (pid,) = uploads_of(live_run.path)
+    if number == signal.SIGTERM:  # a scheduler tells all
+        wait_for(lambda: kept(live_run))
+        os.kill(kept(live_run)[0], number)
     os.kill(pid, number)
     after = wait_for(lambda: (m := head_in(bucket)) and m.instance != before and m)
     assert (after.instance[:16], after.state) == (before[:16], "live")

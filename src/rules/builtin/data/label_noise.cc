@@ -36,7 +36,6 @@ constexpr std::size_t kMaxLosses = 16;
 constexpr double kDrowned =
     10;  // deviation of inputs beside that of the noise: it is a hundredth of their variance
 constexpr double kEnoughRows = 8192;  // later ones add little
-constexpr double kComeAgain = 256;    // rows that were drawn again, all with the same class
 constexpr double kHardlyThere = 0.6;  // of a dropout: what is left of a model tells little
 
 struct Limits {
@@ -447,13 +446,10 @@ class LabelNoise final : public KeptRule {
   }
 
   void Unrelated(const StepView& view, Sink& sink) {
-    if (passes_.count() < limits_.passes) return;
-    // Rows that are drawn at random may be made by the training, or be asked for something else each time, as
-    // in tasks of a few rows; not classes of rows that come again with the same one.
-    const bool drawn = passes_.drawn_at_random();
-    if (drawn && (again_ < kComeAgain || other_ > 0 || dependences_.size() != 1)) return;
+    // Rows that are drawn at random may be made by the training, or be asked for something else each time.
+    // That classes come again the same does not help: parities and sums tell neighbours nothing.
+    if (passes_.count() < limits_.passes || passes_.drawn_at_random()) return;
     for (const auto& [name, dependence] : dependences_) {
-      if (drawn && numbers_.contains(name)) continue;
       // A model that is asked before most updates may make their targets: a value that is learnt from its own
       // estimate depends on what was done, which is no input. Classes are no such values.
       if (2 * asked_steps_ > steps_ && numbers_.contains(name)) continue;

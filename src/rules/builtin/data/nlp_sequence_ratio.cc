@@ -40,6 +40,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::table_rows, "table_rows", "32", "smaller tables are left alone (Luff)"},
 };
 constexpr std::int64_t kSamples = 3;  // of a table before it is judged (Luff)
+constexpr std::int64_t kTurned = 16;  // captured steps: a script may also mask by turns (Luff)
 constexpr double kCounted = 0.25;     // of the targets: padding that the loss counts (Luff)
 constexpr double kNearlyAll = 0.9;    // of the padded rows, which end with the same id
 
@@ -254,8 +255,10 @@ class Luff final : public KeptRule {
       if (!turned_.contains(call.key) && turned_.size() >= LossReader::kMaxKinds) continue;
       std::int64_t& turned = turned_[call.key];
       const std::optional<double> id = OnlyOf(view, call, ids);
+      if (!id && turned >= kTurned)
+        sink.Heal("only_padding", view.trial.tensor(call.loss).name, view.rows.info.mode_step);
       turned = id ? turned + 1 : 0;
-      if (turned < kSamples || !told_.insert("mask " + call.kind).second) continue;
+      if (turned < kTurned || !told_.insert("mask " + call.kind).second) continue;
       Finding finding = FindingAt(kName, "only_padding", view, TensorAt{call.loss, call.worker});
       finding.since_step = 0;
       finding.what = fmt::format("{} counts the places of padding (id {:g}), and no others", call.kind, *id);
@@ -269,7 +272,7 @@ class Luff final : public KeptRule {
       finding.causes = {"== in the place of != where the mask is made",
                         "a mask that is true where something is hidden, used as one of what counts"};
       finding.evidence = {{"id", *id}, {"steps", static_cast<double>(turned)}};
-      finding.threshold = fmt::format("a fact of {} captured steps in a row (Luff)", kSamples);
+      finding.threshold = fmt::format("a fact of {} captured steps in a row (Luff)", kTurned);
       sink.Report(std::move(finding));
     }
   }

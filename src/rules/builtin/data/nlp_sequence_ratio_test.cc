@@ -149,7 +149,9 @@ struct Decoder {
   int shift = 0;              // 1: targets are the next ids
   // The script multiplies the values of the loss by 0 where the input is padding (1), or where it is anything
   // else (2).
-  int masked = 0;
+  int masked = 0;           // by weights: 1: padding is left out; 2: all but padding
+  bool by_turns = false;    // 2 in each other step only
+  int turned_until = 1000;  // 2 until this step, then 1
 };
 
 // 32 rows of 12 ids, of a table of 14, that a model is to repeat; rows end in zeros.
@@ -163,7 +165,9 @@ std::vector<Finding> Told(const Decoder& story) {
           R"(}}]}], "losses": [{"type": "CrossEntropyLoss", "settings": {"ignore_index": )" +
           std::to_string(story.ignored) + "}}]}");
   std::mt19937 noise(4);
-  for (int step = 0; step < 6; ++step) {
+  for (int step = 0; step < (story.masked == 0 ? 6 : 24); ++step) {
+    const bool turned = story.masked == 2 && (!story.by_turns || step % 2 == 0) && step < story.turned_until;
+    const bool as_meant = story.masked != 0 && !turned;
     std::vector<double> ids;
     std::vector<double> targets;
     std::vector<double> scores;
@@ -189,7 +193,7 @@ std::vector<Finding> Told(const Decoder& story) {
           scores.push_back(0.1 * ((i + 3 * c) % 7));
           sum += std::exp(scores.back());
         }
-        if (targets.back() == story.ignored || (story.masked != 0 && pad == (story.masked == 1))) continue;
+        if (targets.back() == story.ignored || (turned && !pad) || (as_meant && pad)) continue;
         loss += std::log(sum) - scores[scores.size() - 14 + static_cast<std::size_t>(targets.back())];
         ++counted;
       }
@@ -203,7 +207,7 @@ std::vector<Finding> Told(const Decoder& story) {
       continue;
     }
     std::vector<double> weights;
-    for (const double id : ids) weights.push_back((id == 0) == (story.masked == 2) ? 1 : 0);
+    for (const double id : ids) weights.push_back((id == 0) == turned ? 1 : 0);
     trial.Sample("sample/CrossEntropyLoss_weight_0", {384}, weights, DType::kUInt8);
     trial.Scalar("CrossEntropyLoss_part_0", Role::kOther, loss / counted);
   }
@@ -236,8 +240,11 @@ TEST(NLPSequenceRatio, AMaskTheWrongWayRound_IsNamed_GapsThatAreToBeFilledAreNot
   const auto findings = Told({.masked = 2});
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "only_padding");
-  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_EQ(findings[0].step, 15);
+  EXPECT_FALSE(findings[0].healed);
   EXPECT_TRUE(Told({.other_target = true, .masked = 2}).empty());
+  EXPECT_TRUE(Told({.masked = 2, .by_turns = true}).empty());  // the ends of rows have steps of their own
+  EXPECT_TRUE(Told({.masked = 2, .turned_until = 18}).at(0).healed);
 }
 
 }  // namespace

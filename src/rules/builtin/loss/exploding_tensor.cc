@@ -240,7 +240,8 @@ class Luff final : public KeptRule {
     // No step falls back to where it began.
     const bool steady = std::all_of(pairs_.begin() + 3 * kBlock, pairs_.end(),
                                     [&](const auto& pair) { return pair.first > a; });
-    const bool grows = a > 0 && b > 2 * a && c > 2 * b && c > 4 * top_gradient_ && still && steady;
+    const bool grows = a > 0 && b > 2 * a && c > 2 * b && b > top_gradient_ && c > 4 * top_gradient_ &&
+                       still && steady;  // what returns from next to nothing is no pace
     if (!grows || middle(3, true) < middle(1, true)) {
       if (warned_ && c < 2 * top_gradient_) {
         sink.Heal("gradient_growth", "", view.rows.info.mode_step);

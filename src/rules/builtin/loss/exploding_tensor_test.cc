@@ -75,6 +75,16 @@ TEST(ExplodingTensor, LossThatFallsWithoutBound_IsAForecast_ThenItStops) {
   EXPECT_FALSE(later[0].forecast);
 }
 
+// Outputs saturate, and one batch brings the gradients back: no pace that goes on.
+TEST(ExplodingTensor, GradientsThatReturnFromNextToNothing_DoNotGrow) {
+  FakeTrial trial;
+  for (int step = 0; step < 200; ++step) {
+    const double gradient = step < 4 ? 1 : step < 160 ? 1e-10 * (1 + step / 60) : step < 166 ? 3e-9 : 6;
+    trial.Step().Loss(1 + 0.001 * step).Tensor("gradient/w", Role::kGradient, {gradient});
+  }
+  EXPECT_TRUE(FindingsOf(trial).empty());
+}
+
 // As of outputs that saturate: norms of single steps jump by orders, and what medians do is no growth.
 TEST(ExplodingTensor, GradientsThatJumpAbout_DoNotGrow) {
   for (const bool high_before : {true, false}) {

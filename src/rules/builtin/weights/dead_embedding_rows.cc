@@ -5,7 +5,6 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
-#include "rules/facts/one_id.h"
 #include "rules/facts/table_columns.h"
 #include "rules/facts/token_stats.h"
 #include "rules/kit/kept_rule.h"
@@ -37,9 +36,7 @@ class DeadEmbeddingRows final : public KeptRule {
     if (view.rows.info.mode != query::Mode::kTrain) return;
     const std::vector<Tables::Batch> batches = tables_.OnStep(view, 1);
     columns_.Add(view, batches);
-    one_.Add(view, batches);
     if (!batches.empty()) OtherColumn(view, sink);
-    if (!batches.empty()) OneRow(view, sink);
     for (const Tables::Batch& batch : batches) {
       if (told_.contains(batch.input.module) || *batch.input.table_rows < limits_.table_rows) continue;
       TokenStats* stats = tables_.StatsOf(batch);
@@ -52,7 +49,6 @@ class DeadEmbeddingRows final : public KeptRule {
     io("told", told_);
     io("tables", tables_);
     io("columns", columns_);
-    io("one", one_);
   }
 
  private:
@@ -73,32 +69,6 @@ class DeadEmbeddingRows final : public KeptRule {
         "give {} its own column of the input: the index of the column is another one", wrong->table);
     finding.causes = {"a constant in the place of the loop's index", "the same argument for two tables"};
     finding.evidence = {{"rows", wrong->rows}, {"largest_id", wrong->largest}};
-    finding.threshold = fmt::format("a fact of all captured rows, {:g} for each row of the table (Luff)",
-                                    limits_.tokens_per_row);
-    sink.Report(std::move(finding));
-  }
-
-  // Reports a table that is asked for one id, while ids that it has a row for each of reach no table.
-  void OneRow(const StepView& view, Sink& sink) {
-    const std::optional<OneId::Found> found = one_.Find(limits_.tokens_per_row);
-    if (!found || !told_.insert("one\n" + found->table).second) return;
-    Finding finding = FindingAt(kName, "one_id", view, TensorAt{format::kNoId});
-    finding.since_step = 0;
-    finding.what = fmt::format("{} is always asked for row {:g}, none of its other {:.0f} rows is ever used",
-                               found->table, found->id, found->rows - 1);
-    finding.why = fmt::format(
-        "the model gets ids that vary, up to {:g}, as {}: as many as this table has rows, and no table looks "
-        "them up. "
-        "What they say (a time step, a category) is lost: the model does not know it",
-        found->largest, found->column);
-    finding.remedy = fmt::format(
-        "look at what the model does to these ids before {} looks them up: an integer division, a cast of "
-        "numbers "
-        "below 1, or a constant in their place",
-        found->table);
-    finding.causes = {"an integer division or a cast that makes each id 0",
-                      "a constant in the place of the ids"};
-    finding.evidence = {{"rows", found->rows}, {"id", found->id}, {"largest_id", found->largest}};
     finding.threshold = fmt::format("a fact of all captured rows, {:g} for each row of the table (Luff)",
                                     limits_.tokens_per_row);
     sink.Report(std::move(finding));
@@ -140,14 +110,13 @@ class DeadEmbeddingRows final : public KeptRule {
   std::set<std::string> told_;
   Tables tables_;
   TableColumns columns_;
-  OneId one_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<DeadEmbeddingRows>(kName, kParams);
-  spec.version = 3;  // 2: "other_column"; 3: "one_id"
+  spec.version = 2;  // 2: "other_column"
   spec.summary =
       "an embedding table whose rows are hardly used: one id takes their place, or other ids are looked up";
   spec.needs = [](const Parameters&) {

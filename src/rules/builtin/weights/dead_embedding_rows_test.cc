@@ -128,56 +128,5 @@ TEST(DeadEmbeddingRows, ColumnsThatAreReadOtherwise_TwoTablesForOne_AndRoomToGro
   EXPECT_TRUE(OfColumns({.tables = {30}, .reads = {0}}).empty());  // nothing is looked up twice
 }
 
-struct Times {
-  bool lost = true;       // the table gets 0 in the place of the step
-  int rows = 40;          // of the table; the steps are 0 to 39
-  bool classes = false;   // the model gets a constant class, too, which the table is asked for
-  bool sequence = false;  // another table looks up steps and more
-};
-
-std::vector<Finding> OfTimes(const Times& story) {
-  FakeTrial trial;
-  const auto table = [](const std::string& name, int rows) {
-    return R"({"path": ")" + name + R"(", "name": ")" + name +
-           R"(", "type": "Embedding", "settings": {"num_embeddings": )" + std::to_string(rows) + "}}";
-  };
-  trial.SetDocument("model", R"({"models": [{"name": "Net", "modules": [)" + table("time", story.rows) +
-                                 ", " + table("all", 500) + "]}]}");
-  trial.Define("time_input_0", Role::kInput, "Embedding");
-  trial.Define("all_input_0", Role::kInput, "Embedding");
-  std::mt19937 noise(9);
-  for (int step = 0; step < 12; ++step) {
-    std::vector<double> steps;
-    std::vector<double> inputs(128, 0.5);
-    for (int i = 0; i < 64; ++i) steps.push_back(i < 2 ? 39.0 * i : static_cast<double>(noise() % 40U));
-    const std::vector<double> none(64, 0);
-    trial.Step().Loss(1).Sample("sample/Net_input_0", {64, 2}, inputs);
-    trial.Sample("sample/Net_input_1", {64}, steps, DType::kInt64);
-    if (story.classes) trial.Sample("sample/Net_input_2", {64}, none, DType::kInt64);
-    trial.Sample("time_input_0", {64}, story.lost ? none : steps, DType::kInt64);
-    if (story.sequence) {
-      std::vector<double> both = steps;
-      both.insert(both.end(), steps.begin(), steps.end());
-      trial.Sample("all_input_0", {128}, both, DType::kInt64);
-    }
-  }
-  return testing::FindingsOf(trial, "DeadEmbeddingRows", ParameterSet::kLuff);
-}
-
-TEST(DeadEmbeddingRows, ATimeThatIsAlwaysZeroInsideTheModel_IsNamed) {
-  const auto findings = OfTimes({});
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].cause, "one_id");
-  EXPECT_EQ(findings[0].step, 6);  // 400 ids
-  EXPECT_NE(findings[0].what.find("time"), std::string::npos);
-}
-
-TEST(DeadEmbeddingRows, TimesThatAreLookedUp_AConstantClass_AndATableOfAnotherSize_AreSilent) {
-  EXPECT_TRUE(OfTimes({.lost = false}).empty());
-  EXPECT_TRUE(OfTimes({.rows = 1000}).empty());     // not made for these steps
-  EXPECT_TRUE(OfTimes({.classes = true}).empty());  // one class of a table that knows more
-  EXPECT_TRUE(OfTimes({.sequence = true}).empty());
-}
-
 }  // namespace
 }  // namespace luff::rules::dead_embedding_rows_test
