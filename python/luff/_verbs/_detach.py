@@ -15,8 +15,7 @@ import signal
 import sys
 import time
 
-_DONE, _FENCED = 0, 4
-_FINAL = (_DONE, 2, _FENCED, 5, 6)  # exit codes of an upload after which there is nothing to begin again
+_FINAL = (0, 2, 4, 5, 6)  # exit codes of an upload after which there is nothing to begin again
 _PAUSES = (1, 2, 5, 15, 60, 120, 300, 300)  # seconds, one for each end in a row
 _SETTLED_S = 600.0  # one that has lived for so long ends the row
 
@@ -29,8 +28,6 @@ def _go_on_alone(log: str) -> None:
     # A scheduler tells all processes of a job to end. The upload is told, too, and we end after it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored ones are inherited, and nobody could wait then
-    # Told to all processes of a job, it is meant for the upload: who keeps that ends with it, and must outlive it.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:

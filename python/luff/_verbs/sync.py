@@ -26,7 +26,7 @@ from luff.remote._upload_key import check_encryption, uploading
 from luff.remote._uploader import Fenced, Uploader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from luff.remote._run_store import RunStore
 
@@ -67,7 +67,6 @@ class Sync:
         self._closed = threading.Event()  # the job has ended, or we are to end
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._hasty = False
-        self._told_at = 0.0  # monotonic, when we were told to end
         self._input_ended = False
         self._told = ""
         self._failures = 0
@@ -162,7 +161,7 @@ class Sync:
         self._closed.set()
         seconds = self._rest_s()
         end = time.monotonic() + seconds
-        watchdog = self._end_within(seconds + _GRACE_S, lambda: INCOMPLETE)
+        watchdog = self._end_within(seconds + _GRACE_S, INCOMPLETE)
         done = rows = False
         while not done and time.monotonic() < end:
             try:
@@ -181,7 +180,7 @@ class Sync:
         watchdog.cancel()
         return OK if done else self._incomplete()
 
-    def _end_within(self, seconds: float, code: Callable[[], int]) -> threading.Timer:
+    def _end_within(self, seconds: float, code: int) -> threading.Timer:
         """Ends this process after so long, whatever hangs."""
         watchdog = threading.Timer(
             seconds, lambda: os._exit(code if code != AGAIN or self._is_early() else INCOMPLETE)
@@ -192,7 +191,7 @@ class Sync:
 
     def _is_early(self) -> bool:
         """True if we were told to end, but the run goes on, and who keeps us begins us again."""
-        if not self._owner or not self._hasty or os.getppid() != self._parent:  # who keeps us is dead
+        if not self._owner or not self._hasty:
             return False
         if self._beside_job:
             return not self._input_ended
@@ -244,9 +243,7 @@ class Sync:
 
     def _rest_s(self) -> float:
         """Seconds for what is left once the job is over."""
-        if not self._hasty:
-            return self._drain_s
-        return min(self._drain_s, max(1.0, self._told_at + _HASTE_S - time.monotonic()))
+        return min(self._drain_s, _HASTE_S) if self._hasty else self._drain_s
 
     def _over(self) -> bool:
         """True once nothing more will be written, or we are to end."""
@@ -284,7 +281,6 @@ class Sync:
 
     def _wait_for_signal(self) -> None:
         self._signals.get()
-        self._told_at = time.monotonic()
         self._hasty = True
         self._closed.set()
 

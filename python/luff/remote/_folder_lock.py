@@ -66,9 +66,8 @@ class FolderLock:
             os.close(fd)
 
     def _take(self, root: int, aside: str) -> int:
-        end, late = time.monotonic() + _MOST_S, False
-        while not late:
-            late = time.monotonic() >= end  # perhaps stopped meanwhile ourselves: once more
+        end = time.monotonic() + _MOST_S
+        while time.monotonic() < end:
             number, fd = self._open(root)
             kept = False
             try:
@@ -175,17 +174,6 @@ def _numbers(root: int) -> list[int]:
         elif name.startswith(LOCK + "-") and re.fullmatch("[1-9][0-9]{0,8}", name[len(LOCK) + 1 :]):
             found.append(int(name[len(LOCK) + 1 :]))
     return found
-
-
-def _aside_in(fd: int) -> str:
-    """The file that an open lock names; "" if it names none that a put can have."""
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        return ""
-    aside = os.pread(fd, _MAX_RECORD, 0).split(b"\n")[0].decode(errors="replace")
-    names = aside.split("/")
-    if not _ASIDE.fullmatch(aside) or any(n in (".", "..") or len(os.fsencode(n)) > _MAX_NAME for n in names):
-        return ""
-    return aside
 
 
 def _make(root: int, number: int) -> None:

@@ -219,9 +219,9 @@ class FolderStore(Store):
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return Absent(f"there is no such object: {self.url}/{key}")
         if error.errno == errno.ELOOP:
-            return Strange(f"a link in the bucket; Luff makes none: {self.url}/{key}")
+            return Refused(f"a link in the bucket; Luff makes none: {self.url}/{key}")
         if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket, a folder
-            return Strange(f"an object of the bucket is no file: {self.url}/{key}")
+            return Refused(f"an object of the bucket is no file: {self.url}/{key}")
         where = self._root if error.filename == self._root else f"{self.url}/{key}"
         text = f"{error.strerror}: {where}"
         if isinstance(error, PermissionError):
