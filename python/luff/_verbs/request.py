@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from luff.remote._client import whole_url
 from luff.remote._errors import BucketError
+from luff.remote._files import split_run
 from luff.remote._requests import MAX_REQUEST, put_request
-from luff.remote._store import check_installed, normal_url, open_store, split_run
+from luff.remote._store import check_installed, normal_url, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,9 @@ from typing import Any
 from luff import errors
 from luff._rules_beside import luff_command
 from luff.remote._errors import Absent, BucketError, Refused, Unreachable, WrongUrl, of_disk
-from luff.remote._files import is_run_id
+from luff.remote._files import is_run_id, split_run
 from luff.remote._recipients import KEY_FILES
-from luff.remote._store import SCHEMES, check_installed, normal_url, open_store, split_run
+from luff.remote._store import SCHEMES, check_installed, normal_url, open_store
 
 _CONNECT_S = 10.0
 _START_S = 20.0

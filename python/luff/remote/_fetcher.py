@@ -19,10 +19,10 @@ from typing import Any
 
 from luff.remote._cache import Cache, Gone, Later
 from luff.remote._errors import BucketError, Refused, Unreachable, of_disk
-from luff.remote._files import File, parse_file_untrusted
+from luff.remote._files import File, parse_file_untrusted, split_run
 from luff.remote._run_store import reading
 from luff.remote._spool import Spool, with_retries
-from luff.remote._store import Store, normal_url, open_store, split_run
+from luff.remote._store import Store, normal_url, open_store
 
 _LOOK_S = 1.0
 _LOOK_ENDED_S = 30.0

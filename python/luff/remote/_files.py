@@ -10,6 +10,8 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from luff.remote._errors import WrongUrl
+
 VERSION = 1  # of the bucket format: of every object that has one, but requests and messages between hosts
 WINDOW = 8 << 20  # no part crosses a multiple of this
 MAX_WORKER = 0xFFFFFFFE
@@ -154,6 +156,16 @@ def other_version(found: object) -> str:
         f"found version {str(found)[:20]} of the bucket format, this Luff reads {VERSION}; a later Luff has written "
         "it: install that one (pip install --upgrade luff)"
     )
+
+
+def split_run(url: str) -> tuple[str, str]:
+    """Splits the URL of a run, BASE/ID. WrongUrl if it is none."""
+    base, _, run_id = url.rstrip("/").rpartition("/")
+    if not is_run_id(run_id) or "://" not in base:
+        raise WrongUrl(
+            f"found {url}, expected BASE/ID: the URL of a bucket, and the run's id of 32 hexadecimal digits"
+        )
+    return base, run_id
 
 
 def is_run_id(text: str) -> bool:

@@ -28,7 +28,6 @@ from luff.remote._errors import (
     Unreachable,
     WrongUrl,
 )
-from luff.remote._files import is_run_id
 from luff.remote._folder_lock import FolderLock
 from luff.remote._places import refuse_for_good
 
@@ -603,16 +602,6 @@ class RemoteStore(Store):
             if len(page) < _PAGE:
                 break
         return found[:most]
-
-
-def split_run(url: str) -> tuple[str, str]:
-    """Splits the URL of a run, BASE/ID. WrongUrl if it is none."""
-    base, _, run_id = url.rstrip("/").rpartition("/")
-    if not is_run_id(run_id) or "://" not in base:
-        raise WrongUrl(
-            f"found {url}, expected BASE/ID: the URL of a bucket, and the run's id of 32 hexadecimal digits"
-        )
-    return base, run_id
 
 
 def normal_url(url: str) -> str:
