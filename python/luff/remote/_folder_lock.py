@@ -66,8 +66,9 @@ class FolderLock:
             os.close(fd)
 
     def _take(self, root: int, aside: str) -> int:
-        end = time.monotonic() + _MOST_S
-        while time.monotonic() < end:
+        end, late = time.monotonic() + _MOST_S, False
+        while not late:
+            late = time.monotonic() >= end  # perhaps stopped meanwhile ourselves: once more
             number, fd = self._open(root)
             kept = False
             try:

@@ -210,6 +210,22 @@ def test_what_a_stranger_wrote_into_the_lock_removes_nothing(base, tmp_path):
     assert outside.read_text() == "years"
 
 
+def test_who_was_stopped_for_longer_than_it_waits_tries_once_more(base, monkeypatch):
+    store = open_store(base)
+    store.put_new("runs/a", b"an object")
+    clock, real = [0.0], _folder_lock._is_newest
+    monkeypatch.setattr(_folder_lock.time, "monotonic", lambda: clock[0])
+
+    def stopped(*arguments):
+        if clock[0] == 0.0:
+            clock[0] = 1000.0
+            return False  # another one has made a newer lock meanwhile
+        return real(*arguments)
+
+    monkeypatch.setattr(_folder_lock, "_is_newest", stopped)
+    store.put_new("runs/b", b"new")
+
+
 def test_a_lock_that_is_no_file_is_refused(base, tmp_path):
     store = open_store(base)
     store.put("runs/a", b"an object")
