@@ -15,7 +15,8 @@ import signal
 import sys
 import time
 
-_FINAL = (0, 2, 4, 5, 6)  # exit codes of an upload after which there is nothing to begin again
+_DONE, _FENCED = 0, 4  # with these the run is uploaded, by whom ever
+_FINAL = (_DONE, 2, _FENCED, 5, 6)  # exit codes of an upload after which there is nothing to begin again
 _PAUSES = (1, 2, 5, 15, 60, 120, 300, 300)  # seconds, one for each end in a row
 _SETTLED_S = 600.0  # one that has lived for so long ends the row
 
@@ -89,7 +90,7 @@ def _keep(run: str, url: str) -> None:
         begun = time.monotonic()
         code, how = _ended([*words, *(["--again"] if ends else []), "--", run, url])
         if code in _FINAL:
-            if code != 0 and ends:
+            if code not in (_DONE, _FENCED) and ends:  # the others say what is missing
                 _note(folder, url=url, ends=ends, last=how, again=False)
             return
         if time.monotonic() - begun >= _SETTLED_S:

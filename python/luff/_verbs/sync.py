@@ -67,6 +67,7 @@ class Sync:
         self._closed = threading.Event()  # the job has ended, or we are to end
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._hasty = False
+        self._told_at = 0.0  # monotonic, when we were told to end
         self._input_ended = False
         self._told = ""
         self._failures = 0
@@ -243,7 +244,9 @@ class Sync:
 
     def _rest_s(self) -> float:
         """Seconds for what is left once the job is over."""
-        return min(self._drain_s, _HASTE_S) if self._hasty else self._drain_s
+        if not self._hasty:
+            return self._drain_s
+        return min(self._drain_s, max(1.0, self._told_at + _HASTE_S - time.monotonic()))
 
     def _over(self) -> bool:
         """True once nothing more will be written, or we are to end."""
@@ -281,6 +284,7 @@ class Sync:
 
     def _wait_for_signal(self) -> None:
         self._signals.get()
+        self._told_at = time.monotonic()
         self._hasty = True
         self._closed.set()
 

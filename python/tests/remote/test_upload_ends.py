@@ -16,7 +16,8 @@ import pytest
 from bucket_copies import copy_of
 from conftest import TRAIN
 from luff._upload_beside import upload_beside
-from luff.remote import _uploader
+from luff._verbs import sync
+from luff.remote import _upload_key, _uploader
 from luff.remote._head import parse_head_untrusted
 from luff.remote._store import open_store
 from luff.remote._uploader import Fenced, Uploader
@@ -264,7 +265,8 @@ def live_run(run, monkeypatch):
     run.append("w0000/live", bytes(page))
     run.append("w0000/m-000001.lfm", b"rows")
     yield run
-    let_go(run)
+    if (run.path / "w0000").exists():
+        let_go(run)
     for pids in (kept(run), uploads_of(run.path)):  # who keeps one begins it again
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -313,6 +315,49 @@ def test_beside_a_training_an_upload_that_is_killed_is_begun_again(luff, live_ru
     assert files["w0000/m-000001.lfm"] == b"rowsthe last"
 
 
+@pytest.fixture
+def told_to_end(live_run, tmp_path, monkeypatch):
+    """Exit code and head of an upload that is told to end while its training lives.
+
+    `meanwhile` is called with it, and with what lets the training go, before its last flush.
+    """
+    monkeypatch.setattr(sync.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sync, "_be_modest", lambda: None)
+    real, told = Uploader.flush, []
+
+    def upload(meanwhile):
+        words = ["--owner", OWNER, "--flush", "0.1", str(live_run.path), f"file://{tmp_path}/bucket"]
+        one = sync.Sync(sync._parser().parse_args(words))
+
+        def flush(*given, **named):
+            if told == [1]:
+                meanwhile(one, lambda: let_go(live_run))
+            done = real(*given, **named)
+            if not told:
+                one._signals.put(None)
+                wait_for(one._closed.is_set)
+            told.append(1)
+            return done
+
+        monkeypatch.setattr(Uploader, "flush", flush)
+        return one.run(), head_in(tmp_path / "bucket").state
+
+    return upload
+
+
+def test_one_that_is_told_to_end_leaves_the_run_to_the_next(told_to_end):
+    assert told_to_end(lambda *_: None) == (sync.AGAIN, "live")
+
+
+def test_one_that_is_told_to_end_just_before_its_run_does_uploads_the_rest(told_to_end):
+    """A signal to all of a job: nobody begins it again once the training has ended."""
+    assert told_to_end(lambda _, let_go: let_go()) == (sync.OK, "ended")
+
+
+def test_one_that_is_told_to_end_and_whose_keeper_is_dead_uploads_the_rest(told_to_end):
+    assert told_to_end(lambda upload, _: setattr(upload, "_parent", -1)) == (sync.OK, "ended")
+
+
 def test_beside_a_training_that_ignores_its_children_uploads_are_kept_too(live_run, tmp_path):
     """What a process ignores, its children ignore; then nobody could wait for them."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -336,17 +381,57 @@ def test_beside_a_training_that_ignores_its_children_uploads_are_kept_too(live_r
     assert head_in(tmp_path / "bucket").state == "ended"
 
 
-def test_beside_a_training_one_that_always_fails_is_given_up(live_run, tmp_path):
+@pytest.fixture
+def kept_with(live_run, tmp_path):
+    """Keeps uploads by a program that stands for `luff sync`, until they are over. Returns what the run says of it."""
     shutil.rmtree(live_run.path / "w0000")
     (live_run.path / "sync").mkdir()
     verbs = tmp_path / "verbs"
     verbs.mkdir()
     shutil.copy(PACKAGE / "_verbs/_detach.py", verbs)
-    (verbs / "_start.py").write_text("raise RuntimeError('a wrong installation')\n")
-    words = [sys.executable, "-I", verbs / "_detach.py", live_run.path, f"file://{tmp_path}/bucket"]
-    subprocess.run(list(map(str, words)), check=True)
-    wait_for(lambda: not kept(live_run))
-    told = json.loads((live_run.path / "sync/ends.json").read_text())
+
+    def keep(program):
+        (verbs / "_start.py").write_text(program)
+        words = [sys.executable, "-I", verbs / "_detach.py", live_run.path, f"file://{tmp_path}/bucket"]
+        subprocess.run(list(map(str, words)), check=True)
+        wait_for(lambda: not kept(live_run))
+        return json.loads((live_run.path / "sync/ends.json").read_text())
+
+    return keep
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(0, (1, "exit code 1", True)), (4, (1, "exit code 1", True)), (5, (1, "exit code 5", False))],
+)
+def test_beside_a_training_one_that_is_begun_again_and_ends_for_good_says_so(kept_with, code, told):
+    found = kept_with(f"import sys\nsys.exit({code} if '--again' in sys.argv else 1)\n")
+    assert (found["ends"], found["last"], found["again"]) == told
+
+
+def test_what_keeps_an_upload_does_not_hide_signals_from_it(kept_with):
+    program = "import os, signal, sys\n'--again' in sys.argv and sys.exit(0)\nos.kill(os.getpid(), signal.SIGTERM)\n"
+    assert kept_with(program)["last"] == "signal 15"
+
+
+def test_beside_a_training_who_can_read_the_run_is_noted_before_its_upload_begins(run, monkeypatch):
+    """By hand it goes on, perhaps without the environment of the training: never in the clear."""
+    monkeypatch.setenv("LUFF_BUCKET_ENCRYPT_TO", "key:a-recipient")
+    monkeypatch.setattr(_upload_key, "parse_recipients", lambda _: [])
+    begun = []
+    monkeypatch.setattr(
+        subprocess,
+        "run",
+        lambda *_, **__: (
+            begun.append((run.path / "sync/encrypt_to").read_text()) or subprocess.CompletedProcess([], 0)
+        ),
+    )
+    upload_beside(str(run.path), "file:///bucket")
+    assert begun == ["key:a-recipient"]
+
+
+def test_beside_a_training_one_that_always_fails_is_given_up(live_run, kept_with, tmp_path):
+    told = kept_with("raise RuntimeError('a wrong installation')\n")
     assert (told["ends"], told["last"], told["again"]) == (9, "exit code 1", False)
     log = (live_run.path / "sync/log").read_text().splitlines()
     assert [line for line in log if line.startswith("luff: sync:")] == [
