@@ -204,7 +204,7 @@ std::string LiveOutputs::Ended(pid_t pid, const ExitState& state, std::int64_t n
       if (begun) return "";
     }
     if (state.code == 0 && state.signal == 0) return "";
-    IsOver(&child, EndText(state));
+    if (state.code != kUploadTakenOver) IsOver(&child, EndText(state));
     return fmt::format("luff: the {} output has ended ({}); {}{}\n", child.output.format, EndText(state),
                        Again(run_, child.output), Silence(child.output, child.to >= 0));
   }

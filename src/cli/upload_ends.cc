@@ -19,7 +19,7 @@ namespace luff::cli {
 namespace {
 
 // Those of `luff sync` after which there is nothing to begin again (python/luff/_verbs/sync.py).
-constexpr std::array<int, 5> kFinalCodes = {0, 2, 4, 5, 6};
+constexpr std::array<int, 5> kFinalCodes = {0, 2, kUploadTakenOver, 5, 6};
 // In first pauses. Together about thirteen minutes: longer than most shortages of memory.
 constexpr std::array<std::int64_t, 8> kUploadPauses = {1, 2, 5, 15, 60, 120, 300, 300};
 constexpr std::int64_t kSecondNs = 1'000'000'000, kSettledNs = 600 * kSecondNs;

@@ -12,7 +12,8 @@
 /// (docs/buckets.md).
 namespace luff::cli {
 
-inline constexpr int kUploadToldToEnd = 7;  // exit code of an upload whose run goes on
+// Exit codes of an upload: another one uploads the run now; it was told to end, and the run goes on.
+inline constexpr int kUploadTakenOver = 4, kUploadToldToEnd = 7;
 
 /// True if an upload that ended so may be begun again: it was killed, has failed in a way that nobody
 /// foresaw, or was told to end (exit code 7). Not if it has done all, its call was wrong, another one uploads
