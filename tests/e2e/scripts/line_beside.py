@@ -1,6 +1,6 @@
 """Trains a small classifier of rows that a line tells apart; the argument says what is wrong.
 
-held_back: gradients are clipped to next to nothing. mirrored: evaluations get inputs of the other sign. right: neither.
+held_back: gradients are clipped to next to nothing. mirrored: evaluations get inputs of the other sign.
 """
 
 import sys
