@@ -150,6 +150,7 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"NoBetterThanConstant", "", "WorseThanSimple", ""},
     {"OptimizerStateReset", "", "WorseThanSimple", "model"},
     {"Overfit", "", "WorseThanSimple", "evaluation"},
+    {"Overfit", "", "WorseThanSimple", "evaluation_data"},
     {"RunningStatistics", "", "WorseThanSimple", "evaluation"},
     {"TrainValSkew", "", "WorseThanSimple", ""},
     {"Underfit", "", "WorseThanSimple", ""},

@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "rules/facts/line_fit.h"
+#include "rules/facts/own_targets.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
 
@@ -258,6 +259,7 @@ std::optional<RowExamples> RowExamplesOf(const StepView& view, const LossCall& c
       examples.answers.push_back(scores ? 1 / (1 + std::exp(-std::clamp(answer, -500.0, 500.0))) : answer);
     }
   }
+  std::erase_if(inputs, [&](const auto& input) { return HoldsTargets(*input.second, examples); });
   if (!TakeColumns(inputs, &examples)) return std::nullopt;
   return examples;
 }

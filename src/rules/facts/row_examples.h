@@ -37,7 +37,9 @@ struct RowExamples {
 /// of squares and stretches, of longer rows sums with signs; of ids, whether it is each of 16, and in rows of
 /// many, how often. Returns nothing for weighted losses, targets of many numbers, what restores its input
 /// (targets of the shape of an input; ids most of which are those of the input), partners in a batch, values
-/// that are not finite, and where no input has a row for each target.
+/// that are not finite, and where no input has a row for each target. An input is left out that is the
+/// targets, or of which they are another name or measure (one column of it, or the whole): the model got its
+/// labels.
 [[nodiscard]] std::optional<RowExamples> RowExamplesOf(const StepView& view, const LossCall& call,
                                                        const Recognition& known);
 

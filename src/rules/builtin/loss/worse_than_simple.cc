@@ -2,6 +2,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ namespace {
 
 constexpr const char* kName = "WorseThanSimple";
 constexpr std::size_t kMostLosses = 4;
+constexpr std::size_t kMostCalls = 8;  // more than losses: a loss that is not judged shows
 constexpr std::size_t kBlocks = 64;
 constexpr double kLeft = 0.1;    // share of rows whose class the training has left
 constexpr double kNothing = 2;   // standard errors: less is no better than the constant answer
@@ -35,7 +37,7 @@ struct Limits {
   double explains, half, z;
 };
 constexpr Param<Limits> kParams[] = {
-    {&Limits::steps, "steps", "128", "TRAIN steps before anything is said (Luff)", AtLeast(8)},
+    {&Limits::steps, "steps", "512", "TRAIN steps before anything is said (Luff)", AtLeast(8)},
     {&Limits::rows, "rows", "128", "different rows on a side (Luff)", AtLeast(16)},
     {&Limits::explains, "explains", "0.25",
      "share of the constant's loss that what is simple explains (Luff)", Between(0, 1)},
@@ -122,6 +124,7 @@ class WorseThanSimple final : public KeptRule {
     io("phases", phases_);
     io("first_step", first_step_);
     io("last", last_);
+    io("calls", calls_, kMostCalls);
     io("asked_steps", asked_steps_);
     io("asked", asked_);
     io("dropout", dropout_);
@@ -153,6 +156,7 @@ class WorseThanSimple final : public KeptRule {
   // Another phase has another model or other data. What was told stands.
   void Restart(std::int64_t step) {
     losses_.clear();
+    calls_.clear();
     turns_ = {};
     first_step_ = step;
     asked_steps_ = 0;
@@ -182,7 +186,9 @@ class WorseThanSimple final : public KeptRule {
       asked_ = asked_ || (view.index.losses().empty() && calls.empty());
     }
     for (const LossCall& call : calls) {
-      if (call.worker != calls.front().worker || IsMixed(call, calls)) continue;
+      if (call.worker != calls.front().worker) continue;
+      if (train && calls_.size() < kMostCalls) calls_.insert(call.key);
+      if (IsMixed(call, calls)) continue;
       const Recognition known = reader_.Recognise(call);
       const auto at = losses_.find(call.key);
       if (at == losses_.end() && (!train || losses_.size() >= kMostLosses)) continue;
@@ -275,6 +281,7 @@ class WorseThanSimple final : public KeptRule {
       if (!evaluated && dropout_) return Verdict::kNone;  // in training it answers under it
       if (evaluated && evaluation.by_training.model_explains() >= limits_.half * late.simple_explains())
         return Verdict::kNone;
+      if (!AllAreBehind(steps)) return Verdict::kNone;
       if (loss.trained.of_classes() || 2 * asked_steps_ <= static_cast<std::int64_t>(steps))
         return CatchesUp(loss, late, steps) ? Verdict::kNone : Verdict::kModel;
       return Verdict::kNone;  // it may make the targets itself
@@ -296,6 +303,16 @@ class WorseThanSimple final : public KeptRule {
     }
     const bool none = std::max(told.gain(evaluation.distinct), own.gain(evaluation.distinct)) < kNothing;
     return none && std::min(own.rows, evaluation.distinct) >= 2 * least ? Verdict::kLabels : Verdict::kNone;
+  }
+
+  // Where another loss of the training does well, or cannot be judged, this one may be meant to fail: a head
+  // that is to find nothing (adversarial), or that sees little of the inputs (an early exit).
+  [[nodiscard]] bool AllAreBehind(double steps) const {
+    return std::all_of(calls_.begin(), calls_.end(), [&](const std::string& key) {
+      const auto loss = losses_.find(key);
+      return loss != losses_.end() &&
+             Behind(loss->second.course.Between(0.75 * steps, HUGE_VAL), loss->second.trained.distinct());
+    });
   }
 
   // As fast as in its last quarter, the model would explain as much after as many steps again.
@@ -414,6 +431,7 @@ class WorseThanSimple final : public KeptRule {
   double risen_to_ = 0;                 // the largest sum of the learning rates
   std::int64_t risen_at_ = 0;           // and the step that reached it
   std::map<std::string, Loss> losses_;  // by key
+  std::set<std::string> calls_;         // keys of the losses of TRAIN steps, judged or not
 };
 
 }  // namespace
