@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "luff/base/env.h"
 #include "luff/store/mirror.h"
@@ -70,7 +72,7 @@ class RunStream::State {
     return Status::Ok();
   }
 
-  Status Visit(const PhasesVisitor& phases, const StepVisitor& step) const {
+  Status Visit(const PhasesVisitor& phases, const StepVisitor& step) {
     if (none_) return Status::Ok();
     for (const Worker& worker : workers_) {
       for (const Segment& segment : worker.segments)
@@ -87,6 +89,12 @@ class RunStream::State {
     std::uint32_t first_epoch = 0, last_epoch = 0;
     std::int64_t least = 0, most = 0;  // of its global steps
   };
+  struct Number {
+    std::int64_t global_step = 0;
+    std::uint32_t epoch = 0;
+  };
+  // Numbers of steps that are kept (16 bytes each), and what one segment of them counts beside: 8 MiB.
+  static constexpr std::size_t kMostNumbers = std::size_t{1} << 19U, kNumbersOfKept = 8;
   struct Worker {
     const store::WorkerReader* reader = nullptr;
     std::vector<Segment> segments;  // that have steps
@@ -124,7 +132,7 @@ class RunStream::State {
 
   /// Marks the steps of a segment that were recorded again later: by a resumed run, or by the worker itself.
   Status MarkRecordedAgain(const Worker& worker, const Segment& segment,
-                           std::vector<std::uint8_t>* left_out) const {
+                           std::vector<std::uint8_t>* left_out) {
     const format::StepColumns& steps = segment.reader->steps();
     std::vector<std::uint32_t> order(steps.size());  // by global step; of equal ones the later one last
     std::iota(order.begin(), order.end(), 0U);
@@ -134,9 +142,11 @@ class RunStream::State {
       if (number(order[at - 1]) == number(order[at]) && IsComplete(steps, order[at]))
         (*left_out)[order[at - 1]] = 1;
     }
+    auto left = std::ranges::count(*left_out, std::uint8_t{0});
     for (const Worker& other : workers_) {
       const bool own = &other == &worker;
       for (const Segment& later : other.segments) {
+        if (left == 0) return Status::Ok();
         if (later.reader == segment.reader || later.least > segment.most || later.most < segment.least)
           continue;
         const auto teller = teller_.find(later.last_epoch);
@@ -145,13 +155,13 @@ class RunStream::State {
                                      teller->second == other.reader->worker();
         if (!tells) continue;
         LUFF_RETURN_IF_ERROR(WorkBound::GoOn());
-        const Awake awake(later.reader);
-        LUFF_RETURN_IF_ERROR(awake.status());
-        const format::StepColumns& again = later.reader->steps();
-        for (std::size_t i = 0; i < again.size(); ++i) {
-          if (!IsComplete(again, i)) continue;
-          for (const std::uint32_t at : std::ranges::equal_range(order, again.global_step[i], {}, number)) {
-            if (own || steps.epoch[at] < again.epoch[i]) (*left_out)[at] = 1;
+        LUFF_ASSIGN_OR_RETURN(const auto numbers, NumbersOf(later));
+        auto from = std::ranges::lower_bound(*numbers, segment.least, {}, &Number::global_step);
+        for (; from != numbers->end() && from->global_step <= segment.most; ++from) {
+          for (const std::uint32_t at : std::ranges::equal_range(order, from->global_step, {}, number)) {
+            if ((*left_out)[at] != 0 || (!own && steps.epoch[at] >= from->epoch)) continue;
+            (*left_out)[at] = 1;
+            --left;
           }
         }
       }
@@ -159,8 +169,34 @@ class RunStream::State {
     return Status::Ok();
   }
 
+  /// The complete steps of a segment, each number once, ascending. Those that were asked for are kept, up to
+  /// a bound: many short segments of one step must not be read once for each pair of them.
+  Result<std::shared_ptr<const std::vector<Number>>> NumbersOf(const Segment& segment) {
+    const auto known = numbers_.find(segment.reader);
+    if (known != numbers_.end()) return known->second;
+    const Awake awake(segment.reader);
+    LUFF_RETURN_IF_ERROR(awake.status());
+    const format::StepColumns& steps = segment.reader->steps();
+    auto numbers = std::make_shared<std::vector<Number>>();
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (IsComplete(steps, i)) numbers->push_back({steps.global_step[i], steps.epoch[i]});
+    }
+    // Of a number the latest epoch comes first, and stays.
+    std::ranges::sort(*numbers, [](const Number& a, const Number& b) {
+      return std::pair(a.global_step, b.epoch) < std::pair(b.global_step, a.epoch);
+    });
+    const auto again = std::ranges::unique(*numbers, {}, &Number::global_step);
+    numbers->erase(again.begin(), again.end());
+    if (numbers->size() + kNumbersOfKept <= kMostNumbers - kept_numbers_) {
+      numbers->shrink_to_fit();
+      kept_numbers_ += numbers->size() + kNumbersOfKept;
+      numbers_.emplace(segment.reader, numbers);
+    }
+    return std::shared_ptr<const std::vector<Number>>(std::move(numbers));
+  }
+
   Status VisitSegment(const Worker& worker, const Segment& segment, const PhasesVisitor& phases,
-                      const StepVisitor& step) const {
+                      const StepVisitor& step) {
     SegmentReader* const reader = segment.reader;
     const Awake awake(reader);
     LUFF_RETURN_IF_ERROR(awake.status());
@@ -190,8 +226,10 @@ class RunStream::State {
   std::unique_ptr<store::RunReader> run_;
   std::vector<Worker> workers_;
   std::map<std::uint32_t, std::uint32_t> teller_;  // by epoch: the first worker that has steps of it
-  std::optional<StepKey> frontier_;                // the step that every worker that still writes has passed
-  bool none_ = false;                              // of the steps is complete yet
+  std::map<const SegmentReader*, std::shared_ptr<const std::vector<Number>>> numbers_;  // by NumbersOf()
+  std::size_t kept_numbers_ = 0;
+  std::optional<StepKey> frontier_;  // the step that every worker that still writes has passed
+  bool none_ = false;                // of the steps is complete yet
 };
 
 RunStream::RunStream(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -6,6 +6,7 @@
 
 #include <tuple>
 
+#include "luff/base/env.h"
 #include "query/testing.h"
 
 namespace luff::query::run_stream_test {
@@ -101,6 +102,19 @@ TEST(RunStreamTest, StepsThatAResumedRunTakesAgainAreThereOnce) {
   EXPECT_THAT(seen.steps, SizeIs(400));
 }
 
+TEST(RunStreamTest, ManyLivesThatTakeOneStepAgainShowItOnce) {
+  TempRun run;
+  for (std::int64_t life = 0; life < 20; ++life) {
+    Writing w(run.path(), 0, 1, life > 0, true, kSmall);
+    Steps(&w, 0, 1, 1'000 * life);
+    Steps(&w, 10'000 - 10 * life, 10'001 - 10 * life, 1'000 * life);  // their ranges overlap, no more
+    w.Close(format::EndReason::kSignal);
+  }
+  const Streamed seen = OfStream(run);
+  EXPECT_EQ(seen.phases, OfTrial(run));
+  EXPECT_THAT(seen.phases, SizeIs(21));
+}
+
 TEST(RunStreamTest, OfTwoWorkersEachHasItsSteps) {
   TempRun run;
   Writing a(run.path(), 0, 2, false, true, kSmall), b(run.path(), 1, 2, false, true, kSmall);
@@ -129,6 +143,11 @@ TEST(RunStreamTest, AWorkerThatIsNotResumedLosesTheStepsThatOthersTakeAgain) {
 
 TEST(RunStreamTest, WhatNotAllWorkersHavePassedIsNotThereYet) {
   TempRun run;
+  store::RunInfo info;  // which begins in an hour: however long the test takes, nobody is late
+  info.world_size = 2;
+  info.run_id = {7};
+  info.created_unix_ns = Env::Real().NowUnixNs() + 3'600'000'000'000;
+  ASSERT_TRUE(store::CreateRun(run.path(), info, true, false).ok());
   Writing a(run.path(), 0, 2, false, true, kSmall), b(run.path(), 1, 2, false, true, kSmall);
   Steps(&a, 0, 120, 1'000);
   EXPECT_THAT(OfStream(run).steps, IsEmpty()) << "the other one has not begun";
@@ -173,10 +192,27 @@ TEST(RunStreamTest, ASegmentThatVanishesIsAnError) {
   w.Close();
   const auto stream = RunStream::Open(run.path());
   ASSERT_TRUE(stream.ok());
+  // Cut off first: a file that is open is read on although it was removed.
+  std::filesystem::resize_file(run.path() + "/w0000/m-000001.lfm", 0);
   std::filesystem::remove(run.path() + "/w0000/m-000001.lfm");
   const Status status = (*stream)->Visit([](const auto&, const auto&) {}, [](const auto&, auto) {});
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("m-000001.lfm"));
+}
+
+TEST(RunStreamTest, ASegmentThatIsRemovedMeanwhileIsReadOn) {
+  TempRun run;
+  Writing w(run.path(), 0, 1, false, true, kSmall);
+  Steps(&w, 0, 500, 1000);
+  w.Close();
+  const auto stream = RunStream::Open(run.path());
+  ASSERT_TRUE(stream.ok());
+  std::filesystem::remove(run.path() + "/w0000/m-000001.lfm");
+  std::size_t steps = 0;
+  const Status status =
+      (*stream)->Visit([](const auto&, const auto&) {}, [&](const auto&, auto) { ++steps; });
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_EQ(steps, 500U);
 }
 
 TEST(RunStreamTest, ADirectoryThatIsNoRunIsRefused) {

@@ -75,6 +75,7 @@ Status SegmentReader::TrySeal() {
   if (status.ok()) {
     if (tail_ != nullptr) last_ = LastRowsOf(tail_.get(), footer_->steps());
     tail_.reset();
+    sealed_bytes_ = file_bytes;
   } else if (status.code() == StatusCode::kCorruption) {
     damage_ = Located(status);
   } else if (status.code() != StatusCode::kNotFound) {
@@ -195,15 +196,12 @@ void SegmentReader::Rest() noexcept {
 
 Status SegmentReader::Wake() {
   if (!rests_) return Status::Ok();
-  const auto bytes = file_->Reopen();
-  if (bytes.status().code() == StatusCode::kNotFound)
-    return NotFound("the segment was removed, or merged meanwhile: " + path_);
-  LUFF_RETURN_IF_ERROR(bytes.status());
-  if (const Status status = ReadFooterOnce(*bytes); !status.ok()) {
-    // It was sealed: a footer that is gone is damage.
-    return Located(status.code() == StatusCode::kNotFound
-                       ? Corruption("the footer of a sealed segment is gone")
-                       : status);
+  // A file that is open is read on, also after it was removed: what was sealed does not grow.
+  if (const Status status = ReadFooterOnce(sealed_bytes_); !status.ok()) {
+    if (status.code() != StatusCode::kNotFound) return Located(status);
+    if (const auto bytes = file_->Reopen(); bytes.status().code() == StatusCode::kNotFound)
+      return NotFound("the segment was removed, or merged meanwhile: " + path_);
+    return Corruption("the footer of a sealed segment is gone: " + path_);
   }
   rests_ = false;
   return Status::Ok();

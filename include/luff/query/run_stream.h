@@ -11,8 +11,8 @@
 namespace luff::query {
 
 /// A run as it is now, read once from its first step to its last, for who writes all of it elsewhere. It
-/// holds one segment at a time, and of each other one some 20 KB, so that its memory does not grow with the
-/// number of steps as a Trial's does, whose steps can be looked up. **Thread-compatible.**
+/// holds one segment at a time, and of each other one some 20 KB, but no table of the steps as a Trial, whose
+/// steps can be looked up. **Thread-compatible.**
 class RunStream {
  public:
   /// Errors: as Trial::Open. A directory of smdebug's is kFailedPrecondition: it has no phases.

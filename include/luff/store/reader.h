@@ -189,6 +189,7 @@ class SegmentReader {
   Status damage_;
   std::shared_ptr<SegmentHoles> holes_;  // null: the file has none
   bool rests_ = false;
+  std::uint64_t sealed_bytes_ = 0;  // length of the file when it was found sealed
 };
 
 /// Reads the rows of sealed segments tensor by tensor, in large pieces and past the cache: for those

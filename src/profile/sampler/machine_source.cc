@@ -13,6 +13,12 @@ constexpr std::size_t kMostFiles = 32;  // of frequencies, zones, packages and p
 // The file of all disks also counts loop and other devices, which takes as long as five files of one disk.
 constexpr std::size_t kFewDisks = 4;
 
+/// True if no count of `a` is above that of `b`.
+bool IsWithin(const DiskCounts& a, const DiskCounts& b) noexcept {
+  return a.name == b.name && a.reads <= b.reads && a.read_bytes <= b.read_bytes && a.writes <= b.writes &&
+         a.write_bytes <= b.write_bytes && a.busy_ns <= b.busy_ns;
+}
+
 }  // namespace
 
 MachineSource::MachineSource(const std::string& root)
@@ -47,26 +53,43 @@ void MachineSource::Cores(Board* board) {
   board->Set("cpu.context_switches", SeriesUnit::kNumber, SeriesKind::kCounter, times.context_switches);
 }
 
-/// Which disks there are is asked once in kSlow ticks.
-std::vector<DiskCounts> MachineSource::Disks(std::uint64_t tick) {
+/// Of the disks in disks_; empty if one of them does not tell.
+std::vector<DiskCounts> MachineSource::OneByOne() {
   std::vector<DiskCounts> found;
   for (Disk& disk : disks_) {
-    if (tick % kSlow == 0) break;
     auto counts = ParseDiskUntrusted(disk.name, disk.stat.Read());
-    one_by_one_ = counts.has_value();
-    if (!one_by_one_) break;
+    if (!counts) return {};
     found.push_back(std::move(*counts));
   }
-  if (!found.empty() && one_by_one_) return found;
-  found = ParseDiskstatsUntrusted(diskstats_.Read());
-  if (!one_by_one_ || found.size() > kFewDisks) {
+  return found;
+}
+
+/// Once in kSlow ticks the file of all disks says which there are. Their counts come from the files of single
+/// ones where these say the same. Elsewhere, as in a container that sees only its own counts in the file of
+/// all, one series must not have both.
+std::vector<DiskCounts> MachineSource::Disks(std::uint64_t tick) {
+  if (tick % kSlow != 0 && !disks_.empty()) {
+    if (auto found = OneByOne(); !found.empty()) return found;
     disks_.clear();
-  } else if (!std::ranges::equal(disks_, found, {}, &Disk::name, &DiskCounts::name)) {
+  }
+  auto before = ParseDiskstatsUntrusted(diskstats_.Read());
+  if (tick % kSlow != 0) return before;
+  if (before.size() > kFewDisks) {
     disks_.clear();
-    for (const DiskCounts& disk : found)
+    return before;
+  }
+  if (!std::ranges::equal(disks_, before, {}, &Disk::name, &DiskCounts::name)) {
+    disks_.clear();
+    for (const DiskCounts& disk : before)
       disks_.push_back({disk.name, KernelFile(root_ + "/sys/class/block/" + disk.name + "/stat")});
   }
-  return found;
+  auto found = OneByOne();
+  const bool same = std::ranges::equal(before, found, IsWithin) &&
+                    (std::ranges::equal(found, before, IsWithin) ||
+                     std::ranges::equal(found, ParseDiskstatsUntrusted(diskstats_.Read()), IsWithin));
+  if (same) return found;
+  disks_.clear();
+  return before;
 }
 
 void MachineSource::Sample(std::uint64_t tick, Board* board) {

@@ -22,13 +22,13 @@ class MachineSource final : public Source {
     KernelFile stat;  // of this one only
   };
   void Cores(Board* board);
+  [[nodiscard]] std::vector<DiskCounts> OneByOne();
   [[nodiscard]] std::vector<DiskCounts> Disks(std::uint64_t tick);
   const std::string root_;
   KernelFile stat_, meminfo_, vmstat_, diskstats_, net_, snmp_;
   const std::int64_t tick_ns_, page_bytes_;
   std::vector<std::uint32_t> busy_;  // series of each core
-  std::vector<Disk> disks_;          // those that are read one by one
-  bool one_by_one_ = true;
+  std::vector<Disk> disks_;          // those that are read one by one, until the next look at all
   Counted started_;
 };
 

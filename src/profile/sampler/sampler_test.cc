@@ -141,22 +141,44 @@ TEST(MachineSourceTest, AFewDisksAreReadOneByOneBetweenTwoLooksAtAll) {
   Tree tree;
   const auto line = [](int sectors) { return "1 0 " + std::to_string(sectors) + " 4 5 6 7 8 0 9\n"; };
   tree.Put("/proc/diskstats", "7 0 loop0 " + line(1) + "254 0 vda " + line(2));
-  tree.Put("/sys/class/block/vda/stat", " " + line(3));
+  tree.Put("/sys/class/block/vda/stat", " " + line(2));
   MachineSource source(tree.root());
-  const auto read_at = [&](std::uint64_t tick) {
+  const auto read_at = [&](std::uint64_t tick, const char* name = "disk.vda.read") {
     Board board;
     source.Sample(tick, &board);
-    return Newest(&board)["disk.vda.read"];
+    return Newest(&board)[name];
   };
   EXPECT_EQ(read_at(0), 2 * 512);
+  tree.Put("/sys/class/block/vda/stat", " " + line(3));
   EXPECT_EQ(read_at(2), 3 * 512);
   tree.Put("/proc/diskstats", "254 0 vda " + line(5) + "254 16 vdb " + line(6));
-  EXPECT_EQ(read_at(4), 3 * 512);
-  EXPECT_EQ(read_at(10), 5 * 512) << "which disks there are is asked again";
-  EXPECT_EQ(read_at(12), 5 * 512) << "the new one has no file: all are read together again";
+  tree.Put("/sys/class/block/vda/stat", " " + line(5));
+  EXPECT_EQ(read_at(4, "disk.vdb.read"), std::nullopt);
+  EXPECT_EQ(read_at(10, "disk.vdb.read"), 6 * 512) << "which disks there are is asked again";
+  tree.Put("/proc/diskstats", "254 0 vda " + line(7) + "254 16 vdb " + line(8));
+  EXPECT_EQ(read_at(12), 7 * 512) << "the new one has no file: all are read together";
+  tree.Put("/proc/diskstats", "254 0 vda " + line(7));
+  tree.Put("/sys/class/block/vda/stat", " " + line(7));
+  EXPECT_EQ(read_at(20), 7 * 512);
+  tree.Put("/sys/class/block/vda/stat", " " + line(9));
+  EXPECT_EQ(read_at(22), 9 * 512) << "it is gone: one by one again";
+}
+
+TEST(MachineSourceTest, CountsOfAContainerAndOfItsHostAreNotMixed) {
+  Tree tree;
+  const auto line = [](int sectors) { return "1 0 " + std::to_string(sectors) + " 4 5 6 7 8 0 9\n"; };
+  tree.Put("/proc/diskstats", "254 0 vda " + line(2));
+  tree.Put("/sys/class/block/vda/stat", " " + line(900'000));
+  MachineSource source(tree.root());
+  for (std::uint64_t tick = 0; tick < 30; tick += 2) {
+    Board board;
+    source.Sample(tick, &board);
+    EXPECT_EQ(Newest(&board)["disk.vda.read"], 2 * 512) << tick;
+  }
+  tree.Put("/sys/class/block/vda/stat", " " + line(1));
   Board board;
-  source.Sample(14, &board);
-  EXPECT_EQ(Newest(&board)["disk.vdb.read"], 6 * 512);
+  source.Sample(30, &board);
+  EXPECT_EQ(Newest(&board)["disk.vda.read"], 2 * 512);
 }
 
 TEST(MachineSourceTest, APipeInThePlaceOfAFileHoldsNobodyUp) {
