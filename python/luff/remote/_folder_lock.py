@@ -141,7 +141,8 @@ class FolderLock:
             try:
                 if aside:
                     self._remove(aside)
-            except Refused as error:  # no folder leads there: no holder renames it. No right is another thing.
+            except Refused as error:
+                # No folder leads there, so no holder renames it. No right is another thing.
                 if not isinstance(error.__context__, NotADirectoryError):
                     raise
             try:
