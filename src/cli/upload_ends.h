@@ -47,8 +47,8 @@ struct UploadEnds {
   std::int64_t unix_ns = 0;  // of the last
   bool again = false;        // it was begun again, or will be
   // What the command that goes on has to say, too: without it the copy might not be encrypted.
-  std::string config, job;    // luff.toml; of the hosts of a job; or ""
-  std::int64_t training = 1;  // of the job
+  std::string config = {}, job = {};  // luff.toml; of the hosts of a job; or ""
+  std::int64_t training = 1;          // of the job
 };
 
 /// `luff sync RUN URL ...`, which uploads what is missing. What moves a cursor is shown, not sent.

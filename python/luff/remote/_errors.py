@@ -19,10 +19,6 @@ class Refused(BucketError):
     """It will not work later either: no right, no such bucket, a store without conditional puts."""
 
 
-class NoFolder(Refused):
-    """A link or a file stands where a folder would lead to an object."""
-
-
 class TooLarge(Refused):
     """An object has more bytes than Luff writes into one. It was not read."""
 

@@ -24,7 +24,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from luff.remote._errors import NoFolder, Refused, Unreachable
+from luff.remote._errors import Refused, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,8 +142,10 @@ class FolderLock:
             try:
                 if aside:
                     self._remove(aside)
-            except NoFolder:
-                pass  # no folder leads there, so no holder renames it
+            except Refused as error:
+                # No folder leads there, so no holder renames it. No right is another thing.
+                if not isinstance(error.__context__, NotADirectoryError):
+                    raise
             try:
                 os.unlink(_name(before), dir_fd=root)
             except FileNotFoundError:

@@ -18,16 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from luff.remote import _clouds
-from luff.remote._errors import (
-    Absent,
-    BucketError,
-    Conflict,
-    NoFolder,
-    Refused,
-    TooLarge,
-    Unreachable,
-    WrongUrl,
-)
+from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable, WrongUrl
 from luff.remote._folder_lock import FolderLock
 from luff.remote._places import refuse_for_good
 
@@ -194,7 +185,7 @@ class FolderStore(Store):
         try:
             return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         except NotADirectoryError:  # also of a link
-            raise NoFolder(f"a link or a file where the bucket has folders: {self.url}/{key}") from None
+            raise Refused(f"a link or a file where the bucket has folders: {self.url}/{key}") from None
 
     @contextmanager
     def _place(self, key: str, make: bool = False) -> Iterator[tuple[int, str]]:

@@ -265,7 +265,7 @@ def live_run(run, monkeypatch):
     run.append("w0000/live", bytes(page))
     run.append("w0000/m-000001.lfm", b"rows")
     yield run
-    if (run.path / "w0000").exists():
+    if (run.path / "w0000/live").exists():
         let_go(run)
     for pids in (kept(run), uploads_of(run.path)):  # who keeps one begins it again
         for pid in pids:
