@@ -439,13 +439,13 @@ class BaseHook:
                     callback()
             except Exception as error:
                 self.guard.note("on_stop", error)
-        trains = self.guarded("stop", self.trained)
+        trains = self.guarded("stop", self.tells_training)
         self.close(int(EndReason.STOPPED))
         if self.trial is None and trains is not None:  # a trial's process is to go on
             self.guarded("stop", lambda: _after_stop.begin(session.run_path, session.worker, trains))
         return str(reason)
 
-    def trained(self) -> Callable[[Any], bool] | None:
+    def tells_training(self) -> Callable[[Any], bool] | None:
         """Returns a function that tells whether an optimizer updates what the run watched; None if that isn't known."""
         return None
 

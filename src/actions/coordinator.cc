@@ -15,8 +15,8 @@ constexpr double kLeastWindowS =
     0.05;  // steps are published in batches, so a shorter window does not show their rate
 constexpr std::size_t kMaxWaiting = 64;
 constexpr std::uint64_t kTelling = 2;  // updates after the stop: one may be of the step that was stopped
-// How often, and how far apart, their number must grow once the time is over: each worker writes it every 0.25 s,
-// so what was trained before may be seen a little later.
+// How often, and how far apart, their number must grow once the time is over: each worker writes it every
+// 0.25 s, so what was trained before may be seen a little later.
 constexpr int kGrowths = 3;
 constexpr double kGrowthS = 0.5;
 constexpr std::uint32_t kAccepted = 1, kTooLate = 2, kCarriedOut = 3, kRefused = 4, kFailed = 5, kAlone = 6;
@@ -233,9 +233,9 @@ std::uint64_t Coordinator::AfterStop(std::span<const query::WorkerInfo> workers)
 
 Coordinator::Signal Coordinator::Leaving(std::int64_t now_ns, std::int64_t furthest, std::uint64_t after_stop,
                                          bool any_live, bool any) {
-  // A worker that obeys has ended: of what it trains then, its process only tells how much. A script that ends
-  // its epoch, writes its last checkpoint and leaves trains no more by then: the number must grow once the time
-  // is over.
+  // A worker that obeys has ended: of what it trains then, its process only tells how much. A script that
+  // ends its epoch, writes its last checkpoint and leaves trains no more by then: the number must grow once
+  // the time is over.
   const bool beyond = furthest > committed_step_ + 1;
   if (swallowed_ns_ == 0) {
     if (beyond || after_stop >= kTelling) swallowed_ns_ = now_ns;
@@ -246,8 +246,9 @@ Coordinator::Signal Coordinator::Leaving(std::int64_t now_ns, std::int64_t furth
       ++growths_;
     }
     if (beyond || growths_ >= kGrowths) {
-      return Terminate(now_ns, fmt::format("the script went on after {} TRAIN steps: it swallowed StopTraining",
-                                           committed_step_));
+      return Terminate(
+          now_ns,
+          fmt::format("the script went on after {} TRAIN steps: it swallowed StopTraining", committed_step_));
     }
   }
   if (!any_live && any && Seconds(committed_ns_, now_ns) < settings_.leave_s) return Signal::kNone;
