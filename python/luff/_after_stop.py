@@ -11,6 +11,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 __all__ = ["begin", "forget", "update", "write"]
 
@@ -23,13 +25,16 @@ _TELLING = 2  # updates: one may be of the step that was stopped
 class _Counter:
     """The updates of this process from now on, in the folder of the worker that was stopped."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, trains: Callable[[Any], bool]) -> None:
+        self._trains = trains
         self._path = os.path.join(folder, _FILE)
         self._next = itertools.count(1)  # updates come from several threads
         self._updates = self._written = 0
         self._writing = threading.Lock()  # the end of the process may write while the thread does
 
-    def add(self) -> None:
+    def add(self, optimizer: Any) -> None:
+        if not self._trains(optimizer):
+            return
         self._updates = number = next(self._next)
         if number == _TELLING:
             try:
@@ -69,18 +74,26 @@ class _Counter:
 _counter: _Counter | None = None
 
 
-def begin(run: str, worker: int) -> None:
-    """Counts from now on, after the stop of a worker. In an interactive session people go on by themselves."""
+def begin(run: str, worker: int, trains: Callable[[Any], bool]) -> None:
+    """Counts from now on, after the stop of a worker. In an interactive session people go on by themselves.
+
+    `trains` tells whether an optimizer updates what the run watched: who fits something else to what was trained (a
+    temperature, a probe) has not swallowed the stop.
+    """
     global _counter
     if not hasattr(sys, "ps1"):
-        _counter = _Counter(os.path.join(run, f"w{worker:04d}"))
+        _counter = _Counter(os.path.join(run, f"w{worker:04d}"), trains)
 
 
-def update() -> None:
-    """Called after an update that no hook records."""
+def update(optimizer: Any) -> None:
+    """Called after an update that no hook records; never raises."""
     counter = _counter
-    if counter is not None:
-        counter.add()
+    if counter is None:
+        return
+    try:
+        counter.add(optimizer)
+    except Exception:  # an optimizer whose parameters cannot be told: the deadline for leaving holds
+        pass
 
 
 def write() -> None:

@@ -439,10 +439,15 @@ class BaseHook:
                     callback()
             except Exception as error:
                 self.guard.note("on_stop", error)
+        trains = self.guarded("stop", self.tells_training)
         self.close(int(EndReason.STOPPED))
-        if self.trial is None:  # else the process is to go on
-            self.guarded("stop", lambda: _after_stop.begin(session.run_path, session.worker))
+        if self.trial is None and trains is not None:  # a trial's process is to go on
+            self.guarded("stop", lambda: _after_stop.begin(session.run_path, session.worker, trains))
         return str(reason)
+
+    def tells_training(self) -> Callable[[Any], bool] | None:
+        """Returns a function that tells whether an optimizer updates what the run watched; None if that isn't known."""
+        return None
 
     def _correct(self, session: Session) -> None:
         """Carries out a correction. Counts its error, and reports to the supervisor whether it was done."""

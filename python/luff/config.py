@@ -73,7 +73,7 @@ class CaptureOptions(TypedDict, total=False):
     profile: str
     stalled_after_s: float
     accelerators: bool
-    rules: bool | str | Iterable[str]
+    rules: bool | str | list[str] | tuple[str, ...]
     on_finding: str
     upload: str
 

@@ -15,6 +15,10 @@ constexpr double kLeastWindowS =
     0.05;  // steps are published in batches, so a shorter window does not show their rate
 constexpr std::size_t kMaxWaiting = 64;
 constexpr std::uint64_t kTelling = 2;  // updates after the stop: one may be of the step that was stopped
+// How often, and how far apart, their number must grow once the time is over: each worker writes it every
+// 0.25 s, so what was trained before may be seen a little later.
+constexpr int kGrowths = 3;
+constexpr double kGrowthS = 0.5;
 constexpr std::uint32_t kAccepted = 1, kTooLate = 2, kCarriedOut = 3, kRefused = 4, kFailed = 5, kAlone = 6;
 
 double Seconds(std::int64_t from_ns, std::int64_t to_ns) {
@@ -230,15 +234,22 @@ std::uint64_t Coordinator::AfterStop(std::span<const query::WorkerInfo> workers)
 Coordinator::Signal Coordinator::Leaving(std::int64_t now_ns, std::int64_t furthest, std::uint64_t after_stop,
                                          bool any_live, bool any) {
   // A worker that obeys has ended: of what it trains then, its process only tells how much. A script that
-  // writes its last checkpoint and leaves trains nothing: once the time is over, there must be more than at
-  // its beginning.
-  const bool goes_on = furthest > committed_step_ + 1 || (after_stop >= kTelling && after_stop > after_stop_);
-  if (goes_on && swallowed_ns_ == 0) {
-    swallowed_ns_ = now_ns;
-    after_stop_ = after_stop;
-  } else if (goes_on && Seconds(swallowed_ns_, now_ns) >= settings_.swallow_s) {
-    return Terminate(now_ns, fmt::format("the script went on after {} TRAIN steps: it swallowed StopTraining",
-                                         committed_step_));
+  // ends its epoch, writes its last checkpoint and leaves trains no more by then: the number must grow once
+  // the time is over.
+  const bool beyond = furthest > committed_step_ + 1;
+  if (swallowed_ns_ == 0) {
+    if (beyond || after_stop >= kTelling) swallowed_ns_ = now_ns;
+  } else if (Seconds(swallowed_ns_, now_ns) >= settings_.swallow_s) {
+    if (after_stop > after_stop_ && (growths_ < 0 || Seconds(grown_ns_, now_ns) >= kGrowthS)) {
+      after_stop_ = after_stop;
+      grown_ns_ = now_ns;
+      ++growths_;
+    }
+    if (beyond || growths_ >= kGrowths) {
+      return Terminate(
+          now_ns,
+          fmt::format("the script went on after {} TRAIN steps: it swallowed StopTraining", committed_step_));
+    }
   }
   if (!any_live && any && Seconds(committed_ns_, now_ns) < settings_.leave_s) return Signal::kNone;
   if (Seconds(committed_ns_, now_ns) >= settings_.leave_s) {

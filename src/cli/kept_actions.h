@@ -26,7 +26,7 @@ struct KeptActions {
 
 [[nodiscard]] KeptActions ActionsOfRun(const std::string& run);
 
-/// The outcome for people: "done", "dry run", "carried out after step 31", "failed: HTTP 404".
+/// The outcome for people: "done", "dry run", "carried out after 31 TRAIN steps", "failed: HTTP 404".
 [[nodiscard]] std::string StateText(const KeptAction& action);
 
 }  // namespace luff::cli

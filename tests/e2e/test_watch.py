@@ -91,7 +91,7 @@ def test_what_later_records_is_judged_later(luff: Luff) -> None:
     ("options", "said"),
     [
         ("rules='DeadRelo'", "nearest: DeadRelu"),
-        ("rules=3", "rules is 3; expected True, or rules as for `luff run --rules`"),
+        ("rules=3", "rules is 3; expected True, a list of rules, or a text as for `luff run --rules`"),
         ("on_finding='stop'", "on_finding='stop' without rules="),
         ("rules='later', on_finding='stop'", "no rule is judged here that could stop the job"),
         ("rules=True, on_finding='halt'", "on_finding is 'halt'; expected 'warn' or 'stop'"),

@@ -185,7 +185,10 @@ class Coordinator {
   std::uint64_t proposal_ = 0;
   std::int64_t proposed_step_ = -1, proposed_ns_ = 0;
   std::int64_t committed_step_ = -1, committed_ns_ = 0, swallowed_ns_ = 0, terminated_ns_ = 0;
-  std::uint64_t after_stop_ = 0;  // updates after the stop, when it was seen that there are some
+  std::uint64_t after_stop_ =
+      0;  // updates after the stop, when the time for swallowing it was over; then the latest
+  std::int64_t grown_ns_ = 0;  // when that was taken
+  int growths_ = -1;           // how often there were more then; -1: it was not taken
   // Of kHosts.
   bool own_ = false;      // current_ was requested here; else another host wants it
   std::string followed_;  // the hosts' proposal that is under way; "": none

@@ -31,6 +31,15 @@ def refuse_for_good(url: str, error: OSError) -> None:
     """After a folder could not be made: Refused if it will never be."""
     check_place(url)
     above = os.path.dirname(unquote(urlsplit(url).path))
-    # A file system that makes no folders, as /proc, says that there is none.
-    if isinstance(error, FileNotFoundError) and os.path.isdir(above):
+    # /proc says that there is none. So does an automounter while its server is away, which may come back.
+    if isinstance(error, FileNotFoundError) and _of_the_kernel(above):
         raise Refused(f"no folder can be made there; give another place: {url}") from None
+
+
+def _of_the_kernel(folder: str) -> bool:
+    """Returns whether a folder is one of /proc or /sys, in which no one makes folders."""
+    try:
+        device = os.stat(folder).st_dev
+        return any(os.path.ismount(root) and os.stat(root).st_dev == device for root in ("/proc", "/sys"))
+    except OSError:
+        return False

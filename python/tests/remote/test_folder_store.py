@@ -66,7 +66,12 @@ def test_a_durable_one_that_cannot_keep_says_so(store, tmp_path, monkeypatch):
     assert store.get("runs/a/w0000/part", 99)[0] == b"part"
 
 
-def test_a_folder_that_can_never_be_is_refused_and_one_that_may_come_is_not(tmp_path):
+def _away(place, **_how):
+    """An automounter answers so while its server is away."""
+    raise FileNotFoundError(errno.ENOENT, "No such file or directory", place)
+
+
+def test_a_folder_that_can_never_be_is_refused_and_one_that_may_come_is_not(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("data")
     for url in (f"file://{file}", f"file://{file}/team/x"):
@@ -76,6 +81,10 @@ def test_a_folder_that_can_never_be_is_refused_and_one_that_may_come_is_not(tmp_
             open_store(url).put_new("luff.json", b"{}")
     with pytest.raises(Refused, match="no folder can be made there"):
         open_store("file:///proc/luff").put_new("luff.json", b"{}")
+    with monkeypatch.context() as automounter:
+        automounter.setattr(os, "makedirs", _away)
+        with pytest.raises(Unreachable):
+            open_store(f"file://{tmp_path}/not-mounted").put_new("luff.json", b"{}")
     check_place(f"file://{tmp_path}/not/yet")
     (tmp_path / "mounted-later").symlink_to(tmp_path / "away")
     check_place(f"file://{tmp_path}/mounted-later/team")

@@ -85,6 +85,21 @@ class Hook(TracedHook):
             known = self._owned[optimizer] = any(p in self._parameters for p in parameters_of(optimizer))
         return known
 
+    def tells_training(self) -> Callable[[Any], bool] | None:
+        """Returns whether an optimizer holds a parameter of the hook's models, or of an optimizer that updated in the
+        run. Keeps none of them alive.
+        """
+        held: Identities[None] = Identities()
+        recorder = self.machine.recorder
+        pairs = recorder.living() if recorder is not None else []
+        for parameters in (
+            self.parameters(),
+            *(parameters_of(o) for record, o in pairs if record.settled is not None),
+        ):
+            for parameter in parameters:
+                held[parameter] = None
+        return lambda optimizer: any(parameter in held for parameter in parameters_of(optimizer))
+
     def watch(self, model: Any) -> None:
         """Watches another model, or what was added to a model since."""
         if not self.live:

@@ -350,11 +350,11 @@ def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
         return
     leave_phase(_OPTIMIZER)
     if not hooks:
-        _after_stop.update()
+        _after_stop.update(optimizer)
         return
     hook = hooks.of_optimizer(optimizer)
     if not _listens(hook):
-        _after_stop.update()
+        _after_stop.update(optimizer)
         return
     local.updates += 1
     machine, in_backward = hook.machine, _current_graph_task() != -1
