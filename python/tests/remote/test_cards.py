@@ -163,6 +163,7 @@ def test_a_live_run_is_listed_while_it_trains(luff, tmp_path):
     from conftest import TRAIN
 
     base = f"file://{tmp_path}/bucket"
+    (tmp_path / "bucket").mkdir()  # one that is not there is an error
     script = tmp_path / "live.py"
     script.write_text(TRAIN)
     job_words = [sys.executable, script, 100_000, 0.02, 0.1]
@@ -170,16 +171,19 @@ def test_a_live_run_is_listed_while_it_trains(luff, tmp_path):
     with subprocess.Popen(
         [luff.executable, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as job:
-        assert job.stderr is not None
-        end = time.monotonic() + 60
-        found: list[dict[str, object]] = []
-        while not found and time.monotonic() < end:
-            found = cards_of(luff, base)
-            time.sleep(0.2)
-        assert found[0]["verdict"] == "running"
-        assert "running" in luff("runs", base).stdout
-        luff("stop", tmp_path / "live")
-        job.communicate(timeout=120)
+        try:
+            assert job.stderr is not None
+            end = time.monotonic() + 60
+            found: list[dict[str, object]] = []
+            while not found and time.monotonic() < end:
+                found = cards_of(luff, base)
+                time.sleep(0.2)
+            assert found[0]["verdict"] == "running"
+            assert "running" in luff("runs", base).stdout
+            luff("stop", tmp_path / "live")
+            job.communicate(timeout=120)
+        finally:
+            job.kill()
     (card,) = cards_of(luff, base)
     assert card["verdict"] == "stopped"
 

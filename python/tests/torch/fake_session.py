@@ -73,6 +73,7 @@ class FakeSession:
         self.timed = 0  # steps with times of modules
         self.traces: list[bool] = []
         self.reads_accelerators = True
+        self.run_path, self.worker = "", 0
         self.device_calls: list[tuple[str, int, int]] = []  # method, device, stream
         self.reads: dict[int, list[Any]] = {}  # questions until it has come, bytes
         self.late = 0  # such questions
