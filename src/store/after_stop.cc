@@ -3,14 +3,14 @@
 #include <charconv>
 
 #include "base/bounded_read.h"
-#include "base/format.h"
+#include "store/paths.h"
 
 namespace luff::store {
 
 std::uint64_t UpdatesAfterStop(const std::string& run, std::uint32_t worker) {
   constexpr std::uint64_t kMostBytes = 32;
   constexpr std::size_t kInWorker = 2;  // names below the run
-  const auto text = ReadRegular(fmt::format("{}/w{:04}/after_stop", run, worker), kMostBytes, kInWorker);
+  const auto text = ReadRegular(WorkerDirectory(run, worker) + "/after_stop", kMostBytes, kInWorker);
   return text.ok() ? ParseUpdatesUntrusted(*text) : 0;
 }
 
