@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import luff as package
 import pytest
@@ -199,8 +200,13 @@ def begun(run, base, **options):
     return uploader
 
 
+def set_time(monkeypatch, **changed):
+    """Changes functions of `time` for the uploader alone: other threads, as those of the server, wait as ever."""
+    monkeypatch.setattr(_uploader, "time", SimpleNamespace(**{**vars(time), **changed}))
+
+
 def test_one_that_is_begun_again_goes_on_at_once(run, base, tmp_path, monkeypatch):
-    monkeypatch.setattr(_uploader.time, "sleep", lambda _: pytest.fail("it has waited"))
+    set_time(monkeypatch, sleep=lambda _: pytest.fail("it has waited"))
     run.append("w0000/m-000001.lfm", b"rows")
     begun(run, base, owner=OWNER).flush()
     run.append("w0000/m-000001.lfm", b"more")
@@ -212,9 +218,7 @@ def test_one_that_is_begun_again_goes_on_at_once(run, base, tmp_path, monkeypatc
 def test_one_that_is_begun_again_leaves_the_run_to_who_uploads_it_now(run, base, monkeypatch):
     begun(run, base, owner=OWNER)
     other = begun(run, base, owner=OTHER)  # took it over while nobody was there
-    monkeypatch.setattr(
-        _uploader.time, "sleep", lambda _: (run.append("aside.jsonl", b"{}\n"), other.flush())
-    )
+    set_time(monkeypatch, sleep=lambda _: (run.append("aside.jsonl", b"{}\n"), other.flush()))
     with pytest.raises(Fenced, match="not begun again"):
         begun(run, base, owner=OWNER, again=True)
     other.flush()  # it has not noticed
@@ -225,9 +229,10 @@ def test_one_that_is_begun_again_takes_the_run_from_a_dead_one(run, base, monkey
     """That of an earlier job, if it was killed before it had put a head itself."""
     begun(run, base, owner=OTHER).flush(state)
     clock, waited = [time.monotonic()], []
-    monkeypatch.setattr(_uploader.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(
-        _uploader.time, "sleep", lambda s: (waited.append(s), clock.__setitem__(0, clock[0] + s))
+    set_time(
+        monkeypatch,
+        monotonic=lambda: clock[0],
+        sleep=lambda s: (waited.append(s), clock.__setitem__(0, clock[0] + s)),
     )
     begun(run, base, owner=OWNER, again=True)
     assert (sum(waited) > _uploader.HEARTBEAT_S) is (state == "live")
