@@ -89,15 +89,15 @@ TEST(LineFit, SumsOfOtherWidths_AreNoState) {
   EXPECT_FALSE(Fields::LoadUntrusted(state, [&](Fields& io) { hostile.VisitFields(io); }).ok());
 }
 
-TEST(DistinctRows, CountsDifferentHashesOnce) {
+TEST(HashCount, CountsDifferentHashesOnce) {
   std::mt19937_64 random(3);
   std::vector<std::uint64_t> hashes(500);
   for (std::uint64_t& hash : hashes) hash = random() >> 12U;
-  DistinctRows rows;
+  HashCount rows;
   for (int pass = 0; pass < 4; ++pass)
     for (const std::uint64_t hash : hashes) rows.Add(hash);
   EXPECT_NEAR(rows.count(), 500, 40);
-  EXPECT_EQ(DistinctRows().count(), 0);
+  EXPECT_EQ(HashCount().count(), 0);
 }
 
 TEST(PairedLosses, RowsThatComeAgainAreNoFurtherEvidence) {

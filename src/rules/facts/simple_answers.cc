@@ -11,7 +11,7 @@ constexpr double kMostLoss = 1e3;  // of a row: beyond it precision does not mat
 constexpr std::uint64_t kMostTarget = 1 << 24;
 constexpr std::size_t kMostInputNames = 4096;
 
-// Halves are told by a bit that the places of DistinctRows do not use.
+// Halves are told by a bit that the places of HashCount do not use.
 std::size_t HalfOf(std::uint64_t hash) { return (hash >> 40U) & 1U; }
 
 double ErrorOf(Formula formula, double difference, double delta) {
@@ -65,11 +65,11 @@ void PairedLosses::VisitFields(Fields& io) {
   io("known_squares", known_squares);
 }
 
-void DistinctRows::Add(std::uint64_t hash) {
+void HashCount::Add(std::uint64_t hash) {
   bits_[(hash >> 5U) % kWords] |= std::uint32_t{1} << (hash & 31U);
 }
 
-double DistinctRows::count() const {
+double HashCount::count() const {
   double empty = 0;
   for (const std::uint32_t word : bits_) empty += 32 - std::popcount(word);
   constexpr double kAll = kWords * 32;

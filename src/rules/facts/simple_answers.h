@@ -44,7 +44,7 @@ struct PairedLosses {
 };
 
 /// How many different hashes were seen, up to a few thousand: linear counting (Whang et al. 1990).
-class DistinctRows {
+class HashCount {
  public:
   void Add(std::uint64_t hash);
   [[nodiscard]] double count() const;
@@ -107,7 +107,7 @@ class SimpleAnswers {
   Formula formula_ = Formula::kUnknown;
   std::string inputs_;
   std::uint64_t width_ = 0, count_ = 0, classes_ = 0;
-  DistinctRows distinct_;
+  HashCount distinct_;
   LineFit line_;
   IdTable table_;
 };
