@@ -65,9 +65,7 @@ void PairedLosses::VisitFields(Fields& io) {
   io("known_squares", known_squares);
 }
 
-void HashCount::Add(std::uint64_t hash) {
-  bits_[(hash >> 5U) % kWords] |= std::uint32_t{1} << (hash & 31U);
-}
+void HashCount::Add(std::uint64_t hash) { bits_[(hash >> 5U) % kWords] |= std::uint32_t{1} << (hash & 31U); }
 
 double HashCount::count() const {
   double empty = 0;
