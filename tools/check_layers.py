@@ -1,4 +1,5 @@
-"""Checks that every include and import points downwards. The tables below define the architecture.
+"""Checks that every include and import points downwards, and that no two headers define a class of one name in one
+namespace: the linker would take either. The tables below define the architecture.
 
 usage: check_layers.py [ROOT]; prints one line for each violation and exits with 1.
 """
@@ -250,6 +251,18 @@ def _may_borrow(name, rooms):
     return any(room in users for room in rooms)
 
 
+def one_name_violations():
+    """Yields classes that two headers define in the same namespace."""
+    defined = {}
+    for header in sorted([*(ROOT / "src").rglob("*.h"), *(ROOT / "include").rglob("*.h")]):
+        text = header.read_text()
+        space = re.search(r"^namespace ([\w:]+) \{", text, re.M)
+        for name in re.findall(r"^(?:class|struct) (\w+)[^;\n]*\{", text, re.M):
+            first = defined.setdefault((space and space[1], name), header)
+            if first != header:
+                yield f"{header.relative_to(ROOT)}: {name} is defined in {first.relative_to(ROOT)}, too"
+
+
 def python_violations():
     package = ROOT / "python" / "luff"
     at_import = {}  # module -> our modules that its import imports
@@ -351,7 +364,7 @@ def _names(node, module, *, is_package):
 
 
 def main():
-    violations = [*cpp_violations(), *python_violations()]
+    violations = [*cpp_violations(), *one_name_violations(), *python_violations()]
     for line in violations:
         print(line)
     return 1 if violations else 0
