@@ -49,6 +49,22 @@ TEST(LossNotDecreasing, LossThatDoublesAndStays_Stops) {
   EXPECT_EQ(findings[0].cause, "rising");
 }
 
+// Before each update a target network is asked about the next states: errors grow with the values that are learnt.
+TEST(LossNotDecreasing, ValuesThatAreLearntFromTheirOwnEstimates_AreSilentAndClassesOfATeacherAreNot) {
+  const auto told = [](const char* loss, bool asked) {
+    FakeTrial trial;
+    for (int step = 0; step < 300; ++step) {
+      if (asked) trial.Step(query::Mode::kEval).Sample("sample/Target_input_0", {1, 1}, {0.5});
+      trial.Step().Loss(step < 60 ? 1.0 - 0.005 * step : 3.0, loss);
+    }
+    return FindingsOf(trial, "LossNotDecreasing").size();
+  };
+  EXPECT_EQ(told("MSELoss_output_0", true), 0U);
+  EXPECT_EQ(told("loss_0", true), 0U);
+  EXPECT_EQ(told("MSELoss_output_0", false), 1U);
+  EXPECT_EQ(told("CrossEntropyLoss_output_0", true), 1U);
+}
+
 TEST(LossNotDecreasing, PolicyLossAroundZeroAndAdversaries_AreSilent) {
   FakeTrial policy;
   FakeTrial adversaries;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/asked_first.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/dependence.h"
 #include "rules/facts/exchanged_tokens.h"
@@ -67,8 +68,7 @@ class LabelNoise final : public KeptRule {
     const std::optional<bool> train = IsTraining(view.rows.info, last_);
     if (!train) return;
     if (*train) {
-      ++steps_;
-      asked_steps_ += std::exchange(asked_, false) ? 1 : 0;
+      asked_first_.OnTrainStep();
       modules_.OnStep(view);
       if (eval_rows_ > 0) Judge(sink);
       if (last_.mode_step >= 0) Foreign(sink);
@@ -76,7 +76,7 @@ class LabelNoise final : public KeptRule {
       Training(view, sink);
       passes_.OnTrainStep(view);
     } else {
-      asked_ = asked_ || (view.index.losses().empty() && LossReader::Read(view).empty());
+      asked_first_.OnPass(!view.index.losses().empty() || !LossReader::Read(view).empty());
       Evaluation(view);
     }
     Compare(view, *train);
@@ -97,9 +97,7 @@ class LabelNoise final : public KeptRule {
     io("best", best_);
     io("in_a_row", in_a_row_);
     io("told", told_);
-    io("steps", steps_);
-    io("asked_steps", asked_steps_);
-    io("asked", asked_);
+    io("asked_first", asked_first_);
     io("noise", noise_);
     io("level", level_);
     io("exchanged", exchanged_);
@@ -450,9 +448,9 @@ class LabelNoise final : public KeptRule {
     // That classes come again the same does not help: parities and sums tell neighbours nothing.
     if (passes_.count() < limits_.passes || passes_.drawn_at_random()) return;
     for (const auto& [name, dependence] : dependences_) {
-      // A model that is asked before most updates may make their targets: a value that is learnt from its own
-      // estimate depends on what was done, which is no input. Classes are no such values.
-      if (2 * asked_steps_ > steps_ && numbers_.contains(name)) continue;
+      // What is learnt from its own estimate depends on what was done, which is no input. Classes are no such
+      // values.
+      if (asked_first_.mostly() && numbers_.contains(name)) continue;
       if (dependence.rows() < static_cast<double>(limits_.unrelated_rows) ||
           dependence.z() > limits_.unrelated || !told_.insert("unrelated\n" + name).second)
         continue;
@@ -619,9 +617,7 @@ class LabelNoise final : public KeptRule {
   double eval_rows_ = 0, eval_wrong_ = 0, best_ = 0, again_ = 0, other_ = 0;
   std::int64_t in_a_row_ = 0;
   std::set<std::string> told_;
-  std::int64_t steps_ = 0,
-               asked_steps_ = 0;  // TRAIN steps; those with a pass that measures nothing before them
-  bool asked_ = false;
+  AskedFirst asked_first_;
   NoiseTarget noise_;
   NoiseLevel level_;
   MaskTurns trained_masks_, evaluated_masks_;
@@ -635,7 +631,7 @@ class LabelNoise final : public KeptRule {
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   // 6: noise that was drawn anew; 7: that is drowned; 8: data that are; 10: own targets, hidden times
-  spec.version = 12;  // 11: targets of other rows; 12: rows drawn with replacement, large rows
+  spec.version = 13;  // 12: rows drawn with replacement, large rows; 13: its memory has another form
   spec.summary = "labels of the training that contradict each other, the inputs, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

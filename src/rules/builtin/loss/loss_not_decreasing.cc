@@ -10,6 +10,7 @@
 
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
+#include "rules/facts/asked_first.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_tracker.h"
@@ -141,7 +142,11 @@ class Luff final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
-    if (info.mode != query::Mode::kTrain) return;
+    if (info.mode != query::Mode::kTrain) {
+      asked_first_.OnPass(!view.index.losses().empty());
+      return;
+    }
+    asked_first_.OnTrainStep();
     for (const query::EventAt& event : view.index.events(format::EventKind::kOptimizerStep)) {
       if (event.row.subject < 64) optimizers_ |= std::uint64_t{1} << event.row.subject;
     }
@@ -158,6 +163,7 @@ class Luff final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("losses", tracker_);
     io("optimizers", optimizers_);
+    io("asked_first", asked_first_);
     io("above_since", above_since_);
     io("open", open_);
     io("maximised", maximised_, kMaxKind);
@@ -311,9 +317,13 @@ class Luff final : public KeptRule {
 
   [[nodiscard]] bool Several() const noexcept { return (optimizers_ & (optimizers_ - 1)) != 0; }
 
-  // False for losses that do not measure progress: those of adversaries, and those that take both signs.
-  bool Judgeable(const LossSeries& series) const {
-    return !Several() && !series.takes_both_signs() && series.has_levels();
+  // False for losses that do not measure progress: those of adversaries, those that take both signs, and
+  // errors of values that are learnt from their own estimates, which grow with them. Losses of classes are no
+  // such errors.
+  bool Judgeable(const std::string& loss, const LossSeries& series) const {
+    if (Several() || series.takes_both_signs() || !series.has_levels()) return false;
+    const Formula formula = FormulaOfKind(loss.substr(0, loss.find("_output_")));
+    return !asked_first_.mostly() || !(formula == Formula::kUnknown || IsRegression(formula));
   }
 
   void Judge(const StepView& view, const LossValue& loss, Sink& sink) {
@@ -321,7 +331,7 @@ class Luff final : public KeptRule {
     const auto& all = tracker_.series();
     const auto found =
         std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.first == name; });
-    if (found == all.end() || !Judgeable(found->second)) return;
+    if (found == all.end() || !Judgeable(name, found->second)) return;
     const LossSeries& series = found->second;
     const std::int64_t step = view.rows.info.mode_step;
 
@@ -398,6 +408,7 @@ class Luff final : public KeptRule {
 
   const Limits limits_;
   LossTracker tracker_;
+  AskedFirst asked_first_;
   std::uint64_t optimizers_ = 0;  // bit per optimizer that has stepped
   std::map<std::string, std::int64_t> above_since_;
   std::map<std::string, std::string> open_;  // loss, cause; "" for what concerns no curve
@@ -425,7 +436,7 @@ RuleSpec Spec() {
     }
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
-  spec.version = 5;  // 5: "constant"
+  spec.version = 6;  // 5: "constant"; 6: values that are learnt from their own estimates
   spec.summary =
       "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
