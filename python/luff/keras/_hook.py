@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import weakref
@@ -18,6 +19,7 @@ from luff._registry import Registry
 from luff._xplane import Profiler, TracedStepHook, jax_profiler, tensorflow_profiler
 from luff.keras._backends import make_values
 from luff.keras._describe import Document
+from luff.keras._makers import loss_inputs
 from luff.keras._held import HeldSteps
 from luff.keras._names import Names
 from luff.keras._values import ARRAYS, Values
@@ -93,6 +95,9 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self.loops: Loops | None = None
         self._document = Document()
         self._described = -1  # number of optimizers in the document
+        self._traced: weakref.WeakSet[Any] = (
+            weakref.WeakSet()
+        )  # models of which it is told what their losses get
         self._trained: Any = None  # weak reference to the model that it is a call-back of
         self._training: Any = None  # weak reference to the model of the open step
         keras.callbacks.Callback.__init__(self)
@@ -139,6 +144,7 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
     def _forget(self) -> None:
         self.values, self.loops, self._training = None, None, None
         self._document, self._described = Document(), -1
+        self._traced = weakref.WeakSet()
 
     @property
     def _model(self) -> Any:
@@ -249,6 +255,10 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
                 session.gap(0xFFFFFFFF, _NOT_SEEN, 0, hidden)
             if len(values.optimizers) != self._described:
                 self._describe()
+            if self.steps.mode == _TRAIN and model is not None and model not in self._traced:
+                self._traced.add(model)
+                for event in loss_inputs(model):
+                    session.event_json(json.dumps(event))
         finally:
             self.steps.end()
 

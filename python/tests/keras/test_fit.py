@@ -282,3 +282,46 @@ def test_the_description_has_what_rules_read(tmp_path, data):
         assert "norm.moving_mean" in [buffer["path"] for buffer in document["models"][0]["buffers"]]
         assert document["losses"][0]["type"] == "CrossEntropyLoss"
         assert document["optimizers"][0]["type"] == "Adam"
+
+
+def _ends_in(*layers, loss="sparse_categorical_crossentropy"):
+    from luff.keras._makers import loss_inputs
+
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), *layers])
+    model.compile("sgd", loss)
+    model.fit(np.ones((4, 4), np.float32), np.zeros(4), verbose=0)
+    return loss_inputs(model)
+
+
+def test_the_graph_of_a_compiled_model_tells_what_its_loss_gets():
+    layers = keras.layers
+    told = {"kind": "loss_input", "loss": "SparseCategoricalCrossentropy", "call": 0}
+    assert _ends_in() == []
+    assert _ends_in(layers.Dense(2, activation="softmax")) == [told | {"made_by": "softmax"}]
+    assert _ends_in(layers.Dropout(0.5), layers.Softmax()) == [
+        told | {"made_by": "softmax", "behind": "dropout"}
+    ]
+    assert _ends_in(layers.Dropout(0.0), layers.Activation("softmax")) == [told | {"made_by": "softmax"}]
+    assert _ends_in(layers.ReLU(), layers.Reshape((3,))) == [told | {"made_by": "relu"}]
+    assert _ends_in(layers.Dense(2, "relu"), layers.Activation("softmax")) == [
+        told | {"made_by": "softmax", "behind": "relu"}
+    ]
+    assert _ends_in(layers.Dense(1, "relu"), loss="mse")[0]["loss"] == "MSELoss"
+
+
+def test_of_a_model_with_its_own_call_nothing_is_told():
+    from luff.keras._makers import loss_inputs
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.last = keras.layers.Dense(2, "softmax")
+
+        def call(self, x):
+            return self.last(x)
+
+    model = Own()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(np.ones((4, 4), np.float32), np.zeros(4), verbose=0)
+    assert loss_inputs(model) == []
+    assert loss_inputs(keras.Sequential([keras.layers.Dense(1)])) == []  # neither built nor compiled

@@ -13,12 +13,13 @@ keras.utils.set_random_seed(0)
 x, y = load_digits(return_X_y=True)
 x = (x / 16).astype("float32")
 hidden = keras.layers.Dense(64, activation="relu"{HIDDEN})
-model = keras.Sequential([keras.Input((64,)), hidden, keras.layers.Dropout(0.2), keras.layers.Dense(10)])
+model = keras.Sequential([keras.Input((64,)), hidden, keras.layers.Dropout(0.2), keras.layers.Dense(10{LAST})])
 model.compile({OPTIMIZER}, keras.losses.{LOSS})
 model.fit(x[:1500], y[:1500], batch_size=32, epochs={EPOCHS}, validation_data=(x[1500:], y[1500:]), verbose=0)
 """
 HEALTHY = {
     "{HIDDEN}": "",
+    "{LAST}": "",
     "{OPTIMIZER}": "'adam'",
     "{LOSS}": "SparseCategoricalCrossentropy(from_logits=True)",
     "{EPOCHS}": "8",
@@ -53,6 +54,17 @@ FAULTS = {
     ),
 }
 MORE_FAULTS = {
+    "a ReLU in place of the softmax": (
+        {"LAST": ", activation='relu'", "LOSS": "SparseCategoricalCrossentropy()"},
+        "LossInputContract",
+    ),
+    "dropout behind the last layer": (
+        {
+            "LAST": "), keras.layers.Dropout(0.5), keras.layers.Softmax(",
+            "LOSS": "SparseCategoricalCrossentropy()",
+        },
+        "LossInputContract",
+    ),
     "a model that learns nothing": (
         {"OPTIMIZER": "keras.optimizers.SGD(1e-9)", "EPOCHS": "20"},
         "WeightUpdateRatio",

@@ -72,6 +72,11 @@ constexpr Breach kLogitsIntoShares = {
     "sum "
     "may be next to 0",
     "pass from_logits=True to the loss, or end the model with a softmax", false};
+constexpr Breach kReluIntoShares = {
+    "relu_into_probabilities", "gets what a ReLU has made where it needs probabilities",
+    "a class that the ReLU has silenced has probability 0 and gets no gradient, and what is larger than 1 is no "
+    "probability",
+    "end the model with a softmax (one unit: a sigmoid) in place of the ReLU", false};
 constexpr Breach kSharesIntoNll = {
     "probabilities_into_nll", "gets probabilities where it needs log-probabilities",
     "the logarithm is missing: the loss only reaches -1 and weighs mistakes wrongly",
@@ -441,7 +446,8 @@ class LossInputContract final : public KeptRule {
       case Formula::kNll: {
         if (TakesProbabilities(call.kind)) {  // the values are logarithms unless one lay below 0
           // Positive numbers of any size are right: Keras divides them by their sum.
-          return *low < -kBeyondShares && *high > 0 ? kLogitsIntoShares : Breach();
+          if (*low < -kBeyondShares && *high > 0) return kLogitsIntoShares;
+          return makers_.Of(call) == "relu" ? kReluIntoShares : Breach();
         }
         const ClassRows rows = RowsOf(call);
         if (rows.rows == 0 || AllSumsAre(rows, true, true, 0, 10 * tolerance)) return {};
@@ -458,6 +464,7 @@ class LossInputContract final : public KeptRule {
         if (*low == 1 && *high == 1 && !call.output.shape.empty() && call.output.shape.back() == 1 &&
             TailOf(modules_).type == "Softmax")
           return kSoftmaxOfOne;
+        if (named && makers_.Of(call) == "relu") return kReluIntoShares;
         return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
       case Formula::kKlDivergence:
         if (!named) return {};
@@ -489,6 +496,7 @@ class LossInputContract final : public KeptRule {
     if (formula == Formula::kUnknown || (of_scores && maker != "log_softmax") ||
         (maker != "softmax" && maker != "sigmoid" && maker != "log_softmax") || !NamesAnswers(call))
       return {};
+    if (behind == "dropout") return kDropped;
     if (behind == "softmax" || behind == "sigmoid") return kSquashedTwice;
     return IsActivation(behind) && (of_shares || of_scores) ? kLimitedFirst : Breach();
   }
@@ -618,8 +626,9 @@ RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
   // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets;
-  // 8: Keras' losses of probabilities, "arguments_exchanged", "bounded_scores", dropped numbers
-  spec.version = 8;
+  // 8: Keras' losses of probabilities, "arguments_exchanged", "bounded_scores", dropped numbers;
+  // 9: "relu_into_probabilities", and what Keras' graph says
+  spec.version = 9;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

@@ -285,6 +285,28 @@ TEST(LossInputContract, TwoInARow_AreAFactOfTheGraph) {
   EXPECT_EQ(cause("exp", "softmax"), "");
 }
 
+TEST(LossInputContract, WhatKerasGraphSaysOfProbabilities_IsAFact) {
+  const auto told = [](const std::string& maker, const std::string& behind, const std::vector<double>& row) {
+    FakeTrial trial;
+    for (int step = 0; step < 6; ++step) {
+      std::vector<double> scores = row;
+      scores.insert(scores.end(), row.begin(), row.end());
+      trial.Step()
+          .Loss(0.4, "CategoricalCrossentropy_output_0")
+          .Sample("sample/CategoricalCrossentropy_input_0", {2, 3}, scores)
+          .Sample("sample/CategoricalCrossentropy_input_1", {2, 3}, {1, 0, 0, 0, 0, 1});
+      if (step == 0) trial.EventJson(MadeBy(maker, 0, behind, "CategoricalCrossentropy"));
+    }
+    const auto findings = FindingsOf(trial);
+    return findings.empty() ? std::string() : findings[0].cause;
+  };
+  EXPECT_EQ(told("relu", "", {2.5, 0, 0.4}), "relu_into_probabilities");
+  EXPECT_EQ(told("softplus", "", {2.5, 0.1, 0.4}), "");  // positive numbers are right
+  EXPECT_EQ(told("softmax", "", {0.7, 0.2, 0.1}), "");
+  EXPECT_EQ(told("softmax", "dropout", {0.7, 0.2, 0.1}), "dropout_before_scores");
+  EXPECT_EQ(told("softmax", "relu", {0.7, 0.2, 0.1}), "activation_before_scores");
+}
+
 TEST(LossInputContract, WhatTheGraphSays_IsAFact) {
   const auto plain = [](auto*) {};
   for (const std::string operation : {"relu", "tanh", "gelu"}) {
