@@ -19,8 +19,8 @@ from luff._registry import Registry
 from luff._xplane import Profiler, TracedStepHook, jax_profiler, tensorflow_profiler
 from luff.keras._backends import make_values
 from luff.keras._describe import Document
-from luff.keras._makers import loss_inputs
 from luff.keras._held import HeldSteps
+from luff.keras._makers import loss_inputs
 from luff.keras._names import Names
 from luff.keras._values import ARRAYS, Values
 
