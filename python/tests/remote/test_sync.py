@@ -13,6 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import azure_server
 import gcs_server
@@ -71,6 +72,7 @@ def test_small_parts_of_a_full_window_become_one(run, tmp_path, monkeypatch):
     monkeypatch.setattr(_uploader, "_SUPERSEDED_S", 0.0)
     uploader = Uploader(str(run.path), store)
     uploader.begin()
+    monkeypatch.setattr(_uploader, "MAX_PAYLOAD_TAIL", 0)
     for _ in range(40):
         run.append("w0000/d-000001.lfd", secrets.token_bytes(300_000))
         uploader.flush()
@@ -136,13 +138,23 @@ def keys_put(store, monkeypatch):
     return keys
 
 
+def clock_of_uploader(monkeypatch):
+    """A clock for the uploader alone, in seconds, which stands unless it is set."""
+    clock = [time.monotonic()]
+    changed = {"monotonic": lambda: clock[0]}
+    monkeypatch.setattr(_uploader, "time", SimpleNamespace(**{**vars(time), **changed}))
+    return clock
+
+
 def test_new_payload_travels_in_one_head_and_then_as_a_part(run, tmp_path, monkeypatch):
     """Half as many parts as flushes, each byte put at most twice, and each flush shows all."""
     store = open_store(f"file://{tmp_path}/bucket")
     uploader, draw = Uploader(run, store), random.Random(3)
     uploader.begin()
     spool, keys = None, keys_put(store, monkeypatch)
+    clock = clock_of_uploader(monkeypatch)
     for _ in range(20):
+        clock[0] += 2.0
         run.append("w0000/d-000001.lfd", draw.randbytes(1_000_000))
         run.append("w0000/m-000001.lfm", draw.randbytes(100_000))
         uploader.flush()
@@ -168,7 +180,9 @@ def test_a_slow_network_gets_payload_in_parts(run, tmp_path, monkeypatch):
     uploader = Uploader(run, store)
     uploader.begin()
     keys = keys_put(store, monkeypatch)
+    clock = clock_of_uploader(monkeypatch)
     for _ in range(4):
+        clock[0] += 2.0
         uploader._bytes_per_s = 0.5e6
         run.append("w0000/d-000001.lfd", secrets.token_bytes(600_000))
         uploader.flush()
