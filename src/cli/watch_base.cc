@@ -161,6 +161,13 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
   return options;
 }
 
+/// A bucket that does not answer is no wrong usage: who keeps this process is to start it again.
+int CodeOf(const Status& status) {
+  const bool away =
+      status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
+  return away ? kExitFailed : kExitUsage;
+}
+
 void Reap(watch::Fleet* fleet) {
   fleet->ReapChildren();
   // What others have left to us.
@@ -184,7 +191,7 @@ int WatchBase(const WatchBaseOptions& wanted) {
                InvalidArgument("--metrics-unencrypted is about --metrics; give --metrics ADDRESS:PORT, too")),
            kExitUsage;
   auto options = OptionsOf(wanted);
-  if (!options.ok()) return PrintError(options.status()), kExitUsage;
+  if (!options.ok()) return PrintError(options.status()), CodeOf(options.status());
   server::ListenAt at;
   std::string token;
   if (!wanted.metrics.empty()) {  // before anything is written
