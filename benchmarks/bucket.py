@@ -255,11 +255,12 @@ def pin(cores: set[int], all_threads: bool) -> None:
 
 
 def training(base: str, pairs: int, folder: Path) -> dict[str, float]:
-    """Steps with an upload that runs, in turns with steps while it is stopped (SIGSTOP), in blocks of 2.5 s.
+    """Steps with an upload that runs, in turns with steps while it is stopped (SIGSTOP), an eighth of a second each.
 
-    A block with the upload is compared with the mean of those before and after it, so a machine that grows faster or
-    slower moves nothing. The upload has what was recorded in two blocks to put in one, so it costs more here than in a
-    job. Pairs are added until the interval of the median is on one side of the gate, at most `pairs`.
+    A pair is ten turns of each, in the order of running, stopped, stopped, running, so a machine that grows faster or
+    slower within seconds moves nothing. An upload each 2 s falls into the half of a pair in which it runs, and puts what
+    was recorded in both, so steps have twice as much of it beside them as in a job. Pairs are added until the interval
+    of the median is on one side of the gate, at most `pairs`.
 
     Returns
     -------
@@ -273,22 +274,21 @@ def training(base: str, pairs: int, folder: Path) -> dict[str, float]:
 
     torch.set_num_threads(1)
     keep_memory()
-    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
+    model = nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     hook = luff.torch.attach(model, optimizer=optimizer, run=folder / "trained")
-    x, y = torch.randn(256, 256), torch.randint(0, 10, (256,))
+    x, y = torch.randn(512, 256), torch.randint(0, 10, (512,))  # 60 steps/s on one core: 90 KB/s are recorded
 
-    def block(seconds: float) -> tuple[float, float]:
-        """Seconds a step, CPU seconds a step."""
+    def block(seconds: float) -> tuple[float, float, int]:
+        """Seconds, CPU seconds, and steps."""
         steps, begun, cpu = 0, time.perf_counter(), time.process_time()
         while (now := time.perf_counter()) - begun < seconds:
-            for _ in range(10):
-                loss = nn.functional.cross_entropy(model(x), y)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-            steps += 10
-        return (now - begun) / steps, (time.process_time() - cpu) / steps
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps += 1
+        return now - begun, time.process_time() - cpu, steps
 
     def measure(what: str, limit: float, on_one: bool) -> tuple[Measured, int]:
         sync = start_sync(folder / "trained", base, {min(everything)} if on_one else everything)
@@ -297,17 +297,18 @@ def training(base: str, pairs: int, folder: Path) -> dict[str, float]:
             ratios: list[float] = []
             used = over = 0.0
             children = children_s(sync.pid)
-            sync.send_signal(signal.SIGSTOP)
-            before = block(2.5)
             while len(ratios) < pairs:
-                cpu, begun = process_s(sync.pid), time.monotonic()
-                sync.send_signal(signal.SIGCONT)
-                beside = block(2.5)
-                sync.send_signal(signal.SIGSTOP)
-                used, over = used + process_s(sync.pid) - cpu, over + time.monotonic() - begun
-                after = block(2.5)
-                ratios.append(2 * beside[on_one] / (before[on_one] + after[on_one]))
-                before = after
+                spent = {True: (0.0, 0), False: (0.0, 0)}  # whether the upload runs: seconds, steps
+                cpu = process_s(sync.pid)
+                for turn in range(20):
+                    runs = turn % 4 in (0, 3)
+                    sync.send_signal(signal.SIGCONT if runs else signal.SIGSTOP)
+                    *times, steps = block(0.125)
+                    spent[runs] = (spent[runs][0] + times[on_one], spent[runs][1] + steps)
+                    over += times[0]
+                used += process_s(sync.pid) - cpu
+                beside, alone = (spent[runs][0] / spent[runs][1] for runs in (True, False))
+                ratios.append(beside / alone)
                 share = (used + children_s(sync.pid) - children) / over if on_one else 0.0
                 found = interval([ratio * (1 + share) for ratio in ratios])
                 if len(ratios) % 20 == 0:

@@ -42,8 +42,8 @@ _START_S = 60.0  # for a bucket that is away when we begin
 _SERVE_S = 15.0  # until copies are served
 _LOOK_S, _LONGEST_LOOK_S = 1.0, 10.0
 _LOOK_SHARE = 20  # a look takes at most a 20th of the time
-# Looks at runs take a fifth of a core, but for a look at each every 3 s.
-_CORE_SHARE, _LONGEST_PACE_S = 0.2, 3.0
+# Looks at runs take half of a core, but for a look at each every 3 s.
+_CORE_SHARE, _LONGEST_PACE_S = 0.5, 3.0
 _CHECK_S = 0.25  # between two checks of whose turn it is, for what comes with time
 _NEWS_S = 0.05  # changed copies are told together
 _LONGEST_PAUSE_S = 60.0

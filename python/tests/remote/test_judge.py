@@ -212,9 +212,9 @@ def test_looks_at_many_runs_take_a_share_of_a_core_and_few_are_looked_at_at_once
     for run in runs:
         run.state, run.heads, run.looked_at = "open", (("u0000", "new"),), 100.0
 
-    judge._look_cpu_s = 0.0004  # as measured: runs that upload every 2 s are looked at as often
+    judge._look_cpu_s = 0.001  # runs of 150 parameters: those that upload every 2 s are looked at as often
     assert judge._pace_of(500) == pytest.approx(1.0)
-    judge._look_cpu_s = 0.002
+    judge._look_cpu_s = 0.004
     assert runs[0].is_due(100.2, judge._pace_of(10))
     pace = judge._pace_of(500)
     assert pace == _judge._LONGEST_PACE_S  # what was flushed is judged in time
