@@ -117,6 +117,8 @@ def upload(
             spool.open()
         except BucketError:
             continue
+        if not segment.exists():  # the first head has nothing yet
+            continue
         if not flushing_at:  # what begins an upload is once in a job
             begun_with, flushing_at = sum(r[0] == "PUT" for r in proxy.requests), time.monotonic()
         now, length = time.monotonic(), segment.stat().st_size
