@@ -6,9 +6,9 @@ one core with the upload (CPU time of both counts) and with a core to spare.
 
     ./dev bench bucket [--only PART,…] [--seconds N] [--pairs N] [--programs N] [--json FILE]
 
-Parts: upload; fast: the same with more values than travel in heads; values, rows, training; findings: those of programs
-of the fault bench that are recorded under `--rules later`, judged live from the bucket, after their end from the bucket,
-and beside the training, are compared byte by byte.
+Parts: upload; fast: the same with more values than travel in heads; values, rows, training; findings: those of
+programs of the fault bench that are recorded under `--rules later`, judged live from the bucket, after their end from
+the bucket, and beside the training, are compared byte by byte.
 
 Exit code: 0 if every gate holds, 1 if not.
 """

@@ -37,7 +37,7 @@ def _get(asked: Any, end: float) -> Any:
 
 
 class Watch:
-    """The processes that judge the runs of a directory or bucket; `start` makes it. They go on when this object is gone."""
+    """The processes that judge the runs of a directory or bucket; `start` makes it. They go on without this object."""
 
     def __init__(self, base: str, actors: list[Any]) -> None:
         self.base = base

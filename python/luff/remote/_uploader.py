@@ -7,13 +7,12 @@ manifest says so (`behind`).
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from luff.remote import _files, _head, _sealed
 from luff.remote._bucket import check_bucket
@@ -24,6 +23,7 @@ from luff.remote._index import Indexes
 from luff.remote._limiter import Limiter
 from luff.remote._pace import Pace
 from luff.remote._run_folder import MAX_RUN_JSON, lengths_of, open_regular, read_run_json
+from luff.remote._upload_notes import write_note
 from luff.remote._windows import parts_of_window, windows_to_join
 
 if TYPE_CHECKING:
@@ -42,18 +42,16 @@ _ANOTHER_S, _ANOTHER_LOOK_S = 45.0, 1.0  # an uploader that has put no head for 
 _MAX_RUN_IN_HEAD = 16 << 10
 _AT_ONCE = 4  # windows in flight
 _MOST_TOLD = 10_000  # files, the oldest ones
-_MAX_NOTE = 4 << 20
 _TELL_AGAIN_S = 60.0
 _ATTEMPTS = 5
 # A window of more parts than this is put again as one, before its head, so that readers ask for fewer. That puts each
-# byte once more, so it is for slow payload, and what grows fast is put in parts that are not shorter. Metadata is fetched
-# whole, so its parts may be small: as settled tails are.
+# byte once more, so it is for slow payload, and what grows fast is put in parts that are not shorter. Metadata is
+# fetched whole, so its parts may be small: as settled tails are.
 _MOST_PARTS_PAYLOAD = 16
 _MOST_PARTS_METADATA = WINDOW // MIN_SETTLED_TAIL
 _SUPERSEDED_S = 60.0
 # Of these with one flush, and more as long as half of an interval lasts: the next head waits for them.
 _MOST_REMOVED = 8
-_WRITE_ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Fenced(Exception):
@@ -253,7 +251,8 @@ class Uploader:
         when, told = self._told
         if (there, gone) == told and time.monotonic() - when < _TELL_AGAIN_S:
             return
-        self._write_note(
+        write_note(
+            self._run,
             "uploaded.json",
             {
                 "format": "luff-uploaded",
@@ -285,37 +284,11 @@ class Uploader:
             "puts": self._manifest.puts,
             "sent": self._manifest.sent,
         }
-        self._write_note(f"u{self._manifest.uploader:04d}.json", text)
-
-    def _write_note(self, name: str, text: dict[str, Any]) -> None:
-        folder = os.path.join(self._run, "sync")
-        path = os.path.join(folder, name)
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            with open(os.open(f"{path}~", _WRITE_ANEW, 0o600), "w") as file:
-                json.dump(text, file)
-            os.replace(f"{path}~", path)
-        except OSError:
-            pass
+        write_note(self._run, f"u{self._manifest.uploader:04d}.json", text)
 
     def put_card(self, card: bytes) -> None:
         """Puts the card of the run, for lists of runs. It belongs to whoever puts the head."""
         self._put(_files.card_key(self.run_id), card)
-
-    def values_elsewhere(self) -> str:
-        """URL of the run in another bucket that has values which are on this host no more; "" if there are none."""
-        try:
-            with open(open_regular(os.path.join(self._run, "sync", "uploaded.json")), "rb") as file:
-                told = json.loads(file.read(_MAX_NOTE))
-            url = str(told["url"])
-            files = [File("w", int(worker), "d", int(number)) for worker, number, _ in told["payload"]]
-            gone = int(told.get("gone", 0)) > 0
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return ""
-        if url == f"{self._store.url}/{self.run_id}":
-            return ""
-        gone = gone or any(not os.path.lexists(os.path.join(self._run, f.path)) for f in files)
-        return url if gone else ""
 
     def end(self) -> None:
         """After a flush as `ended`: keeps the last head, also where heads are removed."""

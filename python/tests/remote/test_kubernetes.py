@@ -173,7 +173,9 @@ def test_the_pod_that_watches_has_its_shard_and_leaves_in_time(luff, tmp_path):
 
 def test_pods_that_watch_the_bucket_judge_its_jobs_and_stop_them_with_their_key(luff, script, tmp_path):
     (tmp_path / "train.py").write_text(
-        TRAIN.replace("range(40)", "range(6000)").replace("1 / (i + 1)", "float('nan') if i > 20 else 1 / (i + 1)")
+        TRAIN.replace("range(40)", "range(6000)").replace(
+            "1 / (i + 1)", "float('nan') if i > 20 else 1 / (i + 1)"
+        )
     )
     (tmp_path / "etc/key").mkdir(parents=True)
     lines = luff("keys", "new", tmp_path / "etc/key/stop.key", "--id", "watch", "--may", "stop").stdout
@@ -183,7 +185,11 @@ def test_pods_that_watch_the_bucket_judge_its_jobs_and_stop_them_with_their_key(
     watches = []
     for number in range(2):
         (home := tmp_path / f"home-{number}").mkdir()
-        given = {"HOSTNAME": f"luff-watch-bucket-{number}", "HOME": str(home), "LUFF_CACHE": str(home / "cache")}
+        given = {
+            "HOSTNAME": f"luff-watch-bucket-{number}",
+            "HOME": str(home),
+            "LUFF_CACHE": str(home / "cache"),
+        }
         watches.append(start(luff, tmp_path, container, **given))
         assert "judging the runs" in watches[-1].stderr.readline()
         assert (home / "stop.key").stat().st_mode & 0o077 == 0

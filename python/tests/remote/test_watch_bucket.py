@@ -251,7 +251,9 @@ def test_what_stands_in_the_way_is_said(luff, bench, tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(0.0, 1), (60.0, 2)])
-def test_a_bucket_that_does_not_answer_at_first_is_no_wrong_usage(luff, s3, tmp_path, monkeypatch, seconds, code):
+def test_a_bucket_that_does_not_answer_at_first_is_no_wrong_usage(
+    luff, s3, tmp_path, monkeypatch, seconds, code
+):
     """Who keeps the process is to start it again, but not where the bucket has refused."""
     if code == 1:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
@@ -261,7 +263,7 @@ def test_a_bucket_that_does_not_answer_at_first_is_no_wrong_usage(luff, s3, tmp_
     python.write_text(
         f"#!/bin/sh\nwhile [ \"$1\" != judge ]; do shift; done; shift\nexec '{sys.executable}' -c '\n"
         f"import sys\nfrom luff.remote import _judge\n_judge._START_S = {seconds}\n"
-        "from luff._verbs import judge\nsys.exit(judge.main(sys.argv[1:]))\n' \"$@\"\n"
+        'from luff._verbs import judge\nsys.exit(judge.main(sys.argv[1:]))\n\' "$@"\n'
     )
     python.chmod(0o755)
     monkeypatch.setenv("LUFF_PYTHON", str(python))

@@ -1,4 +1,4 @@
-"""Actors of Ray that judge the runs of a directory or bucket: started again when they die, and no finding is said twice."""
+"""Actors of Ray that judge the runs of a directory or bucket are started again, and say no finding twice."""
 
 from __future__ import annotations
 
@@ -319,7 +319,8 @@ BUCKET = """
     base = f"file://{os.getcwd()}/bucket"
 
     def upload(name):
-        words = [luff_command(), "run", "--rules", "later", "--sync", base, "--run", name, "--", sys.executable, "job.py", name]
+        words = [luff_command(), "run", "--rules", "later", "--sync", base, "--run", name, "--"]
+        words += [sys.executable, "job.py", name]
         subprocess.run(words, check=True, env=os.environ | {"LUFF_PYTHON": sys.executable})
 
     def said():
