@@ -99,7 +99,7 @@ class TrialRun:
                 _active[:] = [self]
         self._thread = threading.get_ident()
         self.run = self.reason = self.rule = ""  # of an earlier block, if it is used again
-        self.stopped = False
+        self.watched = self.stopped = False
         if other is not None:
             if other._thread == self._thread:
                 raise FailedPreconditionError(
