@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -169,6 +170,34 @@ def test_the_pod_that_watches_has_its_shard_and_leaves_in_time(luff, tmp_path):
     _, err = watch.communicate(timeout=30)
     assert watch.returncode == 0, err
     assert (tmp_path / "runs/.luff-watch/1-of-2/findings.jsonl").exists()
+
+
+def test_a_container_that_is_started_again_copies_its_key_again():
+    """/tmp outlives it, with a copy that not even its user may write."""
+    # Root may write it.
+    user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    command = containers(named("StatefulSet", "luff-watch-bucket"))["watch"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / "key").mkdir()
+        (folder / "key/stop.key").write_text("first")
+        (folder / "luff").write_text('#!/bin/sh\nwhile [ "$1" != --key ]; do shift; done\ncat "$2"\n')
+        (folder / "luff").chmod(0o755)
+        words = [w.replace("/etc/luff", name) for w in [*command["command"], *command["args"]]]
+        given = {
+            "PATH": f"{name}:{os.environ['PATH']}",
+            "HOME": name,
+            "HOSTNAME": "watch-0",
+            "LUFF_SHARDS": "2",
+        }
+        for key in ("first", "second"):
+            (folder / "key/stop.key").unlink()
+            (folder / "key/stop.key").write_text(key)
+            (folder / "key/stop.key").chmod(0o444)
+            done = subprocess.run(words, env=given, capture_output=True, text=True, **user)
+            assert (done.returncode, done.stdout) == (0, key), done.stderr
+            assert (folder / "stop.key").stat().st_mode & 0o777 == 0o400
 
 
 def test_pods_that_watch_the_bucket_judge_its_jobs_and_stop_them_with_their_key(luff, script, tmp_path):
