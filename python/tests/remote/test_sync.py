@@ -13,12 +13,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import azure_server
 import gcs_server
 import pytest
-from bucket_copies import contents, copy_of
+from bucket_copies import clock_of_uploader, contents, copy_of
 from luff.remote import _uploader
 from luff.remote._cache import Cache, Gone, Later
 from luff.remote._errors import Conflict, Refused, Unreachable
@@ -136,14 +135,6 @@ def keys_put(store, monkeypatch):
     for name in ("put", "put_if"):
         monkeypatch.setattr(store, name, noting(getattr(store, name)))
     return keys
-
-
-def clock_of_uploader(monkeypatch):
-    """A clock for the uploader alone, in seconds, which stands unless it is set."""
-    clock = [time.monotonic()]
-    changed = {"monotonic": lambda: clock[0]}
-    monkeypatch.setattr(_uploader, "time", SimpleNamespace(**{**vars(time), **changed}))
-    return clock
 
 
 def test_new_payload_travels_in_one_head_and_then_as_a_part(run, tmp_path, monkeypatch):

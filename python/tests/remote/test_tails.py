@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
-from types import SimpleNamespace
+import threading
 
 import pytest
-from bucket_copies import contents, copy_of
+from bucket_copies import clock_of_uploader, contents, copy_of
 from luff.remote import _heads, _uploader, _windows
 from luff.remote._files import WINDOW, File
 from luff.remote._head import parse_head_untrusted
@@ -98,10 +97,12 @@ class Counted(FolderStore):
     """Counts bytes of payload that are put, in parts and in heads."""
 
     payload = parts = 0
+    lock = threading.Lock()  # whole windows are put by several threads
 
     def put(self, key, data):
         if ".lfd/" in key:
-            self.payload, self.parts = self.payload + len(data), self.parts + 1
+            with self.lock:
+                self.payload, self.parts = self.payload + len(data), self.parts + 1
         super().put(key, data)
 
     def put_if(self, key, data, etag):
@@ -113,10 +114,7 @@ class Counted(FolderStore):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The uploader's clock alone, in seconds, which stands unless it is set."""
-    now = [0.0]
-    monkeypatch.setattr(_uploader, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: now[0]}))
-    return now
+    return clock_of_uploader(monkeypatch)
 
 
 @pytest.mark.parametrize(
