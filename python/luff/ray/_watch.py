@@ -188,7 +188,7 @@ def start(
 def _place(base: str | os.PathLike[str]) -> str:
     """The directory or URL, in one way of writing it."""
     place = os.fspath(base)
-    if isinstance(place, str) and "://" in place:
+    if isinstance(place, str) and "://" in place and not os.path.isabs(place):
         from luff.remote._errors import BucketError
         from luff.remote._store import normal_url
 

@@ -187,6 +187,7 @@ def test_a_place_has_one_name():
     from luff.ray._watch import _place
 
     assert _place("/shared//runs/") == "/shared/runs"
+    assert _place("/shared/a://b") == "/shared/a:/b"  # begins as no URL does
     assert _place("s3://bucket/team/") == _place("s3://bucket/team") == "s3://bucket/team"
     assert _place("file:///shared/bucket/") == "file:///shared/bucket"
 
