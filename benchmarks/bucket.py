@@ -131,15 +131,14 @@ def upload(
     puts = [r for r in proxy.requests if r[0] == "PUT"]
     rate = (len(puts) - begun_with) / (time.monotonic() - flushing_at) * 60
 
-    def payload_put() -> int:
-        return in_heads["payload"] + sum(r[2] for r in proxy.requests if r[0] == "PUT" and ".lfd/" in r[1])
-
-    rest = sum(r[2] for r in puts) - payload_put()
+    payload = in_heads["payload"] + sum(r[2] for r in puts if ".lfd/" in r[1])
+    rest = sum(r[2] for r in puts) - payload
     assert sync.stdin is not None
     sync.stdin.close()
     sync.wait(120)
     proxy.saw = None
-    payload = payload_put()  # all of it is there
+    # All of it is there.
+    payload = in_heads["payload"] + sum(r[2] for r in proxy.requests if r[0] == "PUT" and ".lfd/" in r[1])
     lags.sort()
     return {
         "cpu_share": cpu / took,
