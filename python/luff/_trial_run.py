@@ -99,12 +99,13 @@ class TrialRun:
                 _active[:] = [self]
         self._thread = threading.get_ident()
         self.run = self.reason = self.rule = ""  # of an earlier block, if it is used again
-        self.watched = self.stopped = False
+        self.stopped = False
         if other is not None:
             if other._thread == self._thread:
                 raise FailedPreconditionError(
                     f"the trial {other.name!r} is under way in this thread; end it before {self.name!r} begins"
                 )
+            self.watched = False
             self._keep_out(other)
             return self
         try:
