@@ -105,6 +105,7 @@ class TrialRun:
                 raise FailedPreconditionError(
                     f"the trial {other.name!r} is under way in this thread; end it before {self.name!r} begins"
                 )
+            self.watched = False
             self._keep_out(other)
             return self
         try:

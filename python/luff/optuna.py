@@ -26,8 +26,11 @@ def watch(objective: Callable[[optuna.Trial], Any], *, sweep: str = "", **option
     """Returns an objective that Luff watches; it calls the given one.
 
     The trial's user attributes are ``luff.run``, the directory of its run, and, if it was stopped, ``luff.rule`` and
-    ``luff.finding``, the finding in words. With ``n_jobs`` above 1 Optuna uses threads, of which one at a time is
-    watched; to have all trials watched, start several processes on one study.
+    ``luff.finding``, the finding in words.
+
+    With ``n_jobs`` above 1 Optuna uses threads, of which one at a time is watched. A trial that begins while another
+    one is under way is not, so nothing stops it if it is bad: it warns, and its user attribute ``luff.watched`` is
+    False. To have all trials watched, start several processes on one study.
 
     Parameters
     ----------
@@ -66,6 +69,8 @@ def watch(objective: Callable[[optuna.Trial], Any], *, sweep: str = "", **option
                 except optuna.TrialPruned as error:  # by the study's pruner: the training has ended well
                     pruned = error
         finally:
+            if not one.watched:
+                trial.set_user_attr("luff.watched", False)
             if one.run:
                 trial.set_user_attr("luff.run", one.run)
             if one.stopped:

@@ -15,6 +15,7 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFindings = 1;      // luff check: findings, none of severity stop; damage
 inline constexpr int kExitUsage = 2;         // wrong usage, or the named path is not a run
 inline constexpr int kExitStopFindings = 3;  // luff check: a finding of severity stop
+inline constexpr int kExitAgain = 6;         // the bucket did not answer: the same command may work later
 inline constexpr int kExitStopped = 76;      // luff run: stopped by a finding
 
 void AddRun(CLI::App& app);

@@ -147,10 +147,7 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
     LUFF_ASSIGN_OR_RETURN(options.runs.notifier, FindNotifier());
   }
   LUFF_RETURN_IF_ERROR(ParseShard(wanted.shard, &options));
-  if (wanted.bucket) {
-    LUFF_RETURN_IF_ERROR(OpenDoor(wanted, &options));
-    return options;
-  }
+  if (wanted.bucket) return options;  // the door says where copies and state are
   options.base = std::filesystem::absolute(wanted.base).lexically_normal().string();
   while (options.base.size() > 1 && options.base.back() == '/') options.base.pop_back();
   const std::string part =
@@ -159,6 +156,13 @@ Result<watch::FleetOptions> OptionsOf(const WatchBaseOptions& wanted) {
                                        : std::filesystem::absolute(wanted.state).lexically_normal().string();
   options.earlier = wanted.earlier;
   return options;
+}
+
+/// A bucket that does not answer is no wrong usage: who keeps this process is to start it again.
+int CodeOfDoor(const Status& status) {
+  const bool away =
+      status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
+  return away ? kExitAgain : kExitUsage;
 }
 
 void Reap(watch::Fleet* fleet) {
@@ -185,6 +189,10 @@ int WatchBase(const WatchBaseOptions& wanted) {
            kExitUsage;
   auto options = OptionsOf(wanted);
   if (!options.ok()) return PrintError(options.status()), kExitUsage;
+  if (wanted.bucket) {
+    if (const Status opened = OpenDoor(wanted, &*options); !opened.ok())
+      return PrintError(opened), CodeOfDoor(opened);
+  }
   server::ListenAt at;
   std::string token;
   if (!wanted.metrics.empty()) {  // before anything is written

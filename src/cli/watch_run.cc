@@ -191,7 +191,8 @@ void AddWatch(CLI::App& app) {
       "that\n"
       "has ended, what rules have not seen is judged, its outcome stays as it is, and 3 means a finding of "
       "severity\n"
-      "stop, as of luff check.");
+      "stop, as of luff check. Of a directory or a bucket: 0; 2 wrong usage, or the bucket refused;\n"
+      "6 it did not answer when this began: run it again.");
   verb->add_option("--config", base->config, "DIR: configuration file, for its rules, [stop] and actions");
   verb->add_option(
       "--shard", base->shard,

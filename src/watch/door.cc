@@ -73,7 +73,8 @@ Result<std::unique_ptr<BucketDoor>> BucketDoor::Open(std::vector<std::string> ar
     for (const std::string& line : lines) {
       const nlohmann::json json = TryParseJson(line, {.bytes = rules::OwnChild::kMaxLine, .depth = 4});
       if (const std::string error = TextMember(json, "error"); !error.empty())
-        return Status(StatusCode::kFailedPrecondition, error);
+        return Status(FlagMember(json, "away") ? StatusCode::kUnavailable : StatusCode::kFailedPrecondition,
+                      error);
       if (json.is_object() && json.contains("base")) {
         door->base_ = TextMember(json, "base");
         door->state_ = TextMember(json, "state");

@@ -84,11 +84,14 @@ def test_tasks_of_an_array_are_trials_and_go_on_when_they_are_queued_again(luff:
         assert len(trial.steps()) == 20
 
 
-def test_a_task_that_watches_leaves_when_slurm_says_so(luff: Luff) -> None:
+@pytest.mark.parametrize("bucket", [False, True])
+def test_a_task_that_watches_leaves_when_slurm_says_so(luff: Luff, bucket: bool) -> None:
     (luff.tmp / "runs").mkdir()
+    place = f"file://{luff.tmp}/bucket" if bucket else str(luff.tmp / "runs")
     watch = job(
-        luff, "watch.sbatch", "--rules", "NonFinite", SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_TASK_COUNT="2"
-    )
+        luff, "watch.sbatch", "--rules", "NonFinite", SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_TASK_COUNT="2",
+        LUFF_RUNS=place, LUFF_CACHE=str(luff.tmp / "cache"), LUFF_PYTHON=sys.executable,
+    )  # fmt: skip
     assert watch.stderr is not None
     assert "judging the runs" in watch.stderr.readline()
     begun = time.monotonic()
@@ -96,4 +99,5 @@ def test_a_task_that_watches_leaves_when_slurm_says_so(luff: Luff) -> None:
     _, err = watch.communicate(timeout=30)
     assert watch.returncode == 0, err
     assert time.monotonic() - begun < 10
-    assert (luff.tmp / "runs/.luff-watch/1-of-2/findings.jsonl").exists()
+    assert bucket or (luff.tmp / "runs/.luff-watch/1-of-2/findings.jsonl").exists()
+    assert not bucket or (luff.tmp / "bucket/judges/luff").exists()

@@ -247,6 +247,15 @@ def test_mistakes_have_sentences(luff: Luff, base: Path, words: list[str], messa
     assert list(base.iterdir()) == []
 
 
+def test_a_rule_that_does_not_say_what_it_is_is_wrong_usage(luff: Luff, base: Path) -> None:
+    """Who keeps the process must not start it again for ever, as where a bucket does not answer."""
+    (luff.tmp / "own.py").write_text("import time\ntime.sleep(120)\n")
+    done = luff.start("watch", str(base), "--rules", f"{luff.tmp}/own.py:Slow:limit_start_s=1")
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == 2, err
+    assert "did not say what it is within 1 s" in err
+
+
 def test_options_of_a_directory_are_refused_for_a_run(luff: Luff, base: Path) -> None:
     assert train(luff, base / "run", steps=3).wait(60) == 0
     done = luff.start("watch", str(base / "run"), "--drain")

@@ -18,7 +18,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from luff.remote._client import cache_root
-from luff.remote._errors import BucketError
+from luff.remote._errors import BucketError, NotUntilMended, Unreachable
 from luff.remote._judge import Judge
 from luff.remote._store import check_installed, normal_url
 
@@ -82,7 +82,8 @@ def main(words: Sequence[str] | None = None) -> int:
         )  # fmt: skip
         judge.start()
     except BucketError as error:
-        tell({"error": str(error)})
+        away = isinstance(error, Unreachable) and not isinstance(error, NotUntilMended)
+        tell({"error": str(error), "away": away})
         return 1
     tell({"base": judge.base, "state": judge.state})
     threading.Thread(target=judge.follow, daemon=True).start()

@@ -23,6 +23,7 @@ from luff.remote._requests import Requests
 from luff.remote._run_folder import read_run_json
 from luff.remote._store import check_installed, normal_url, open_store
 from luff.remote._upload_key import check_encryption, uploading
+from luff.remote._upload_notes import values_elsewhere
 from luff.remote._uploader import Fenced, Uploader
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Sync:
         try:
             if not self._retried(uploader.begin):
                 return self._incomplete()
-            elsewhere = uploader.values_elsewhere()
+            elsewhere = values_elsewhere(self._run, f"{store.url}/{uploader.run_id}")
             uploader.write_cost()
             url = f"{store.url}/{uploader.run_id}"
             how = "encrypted" if own[0].sealed else "not encrypted"

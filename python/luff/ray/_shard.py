@@ -130,7 +130,7 @@ class Shard:
                         break
                     self._child = subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                        errors="backslashreplace",
+                        errors="backslashreplace", env={"LUFF_PYTHON": sys.executable, **os.environ},
                     )  # fmt: skip
                     self._starts += 1
                 code, taken = self._follow(self._child)

@@ -37,7 +37,7 @@ def _get(asked: Any, end: float) -> Any:
 
 
 class Watch:
-    """The processes that judge the runs of a directory; `start` makes it. They go on when this object is gone."""
+    """The processes that judge the runs of a directory or bucket; `start` makes it. They go on without this object."""
 
     def __init__(self, base: str, actors: list[Any]) -> None:
         self.base = base
@@ -105,22 +105,24 @@ def start(
     num_cpus: float = 1.0,
     resources: Mapping[str, float] | None = None,
 ) -> Watch:
-    """Judges all runs of a directory by actors of Ray, each of which keeps a ``luff watch`` on its shard of the runs.
+    """Judges all runs of a directory or bucket by actors of Ray, each of which keeps a ``luff watch`` on its shard.
 
     ::
 
         ray.init(address="auto")
-        watch = luff.ray.start("/shared/runs", shards=2, options=["--on-finding", "stop"])
+        watch = luff.ray.start("s3://bucket/team", shards=2)
         print(watch.report())
 
     The actors are detached: they go on when the job that started them ends, until `Watch.stop`. One that dies, or whose
     node is lost, is started again; it goes on where it was, and says no finding twice. Called once more for the same
-    directory and number of shards, it finds the actors that are there; `options` then are those of the first call.
+    runs and number of shards, it finds the actors that are there; `options` then are those of the first call.
 
     Parameters
     ----------
     base
-        Directory of the runs, absolute, which all nodes see (docs/watch.md).
+        Directory of the runs, absolute, which all nodes see, or the URL of a bucket (docs/watch.md): ``s3://``,
+        ``gs://``, ``az://``, ``file://``. Credentials are those of the actors' nodes, or of
+        ``ray.init(runtime_env={"env_vars": ...})``.
     shards
         Number of processes, 1 to 16.
     options
@@ -131,24 +133,21 @@ def start(
     Raises
     ------
     InvalidArgumentError
-        If an argument is not what it may be, or ``luff watch`` does not take the options.
+        If an argument is not what it may be, or ``luff watch`` does not take it: an option, a bucket that is not there
+        or may not be used.
     FailedPreconditionError
         If Ray was not initialized.
     UnavailableError
-        If the actors have not begun after 120 s: the cluster has no room, or another process watches the directory.
+        If the actors have not begun after 120 s: the cluster has no room, another process watches the directory, or
+        the bucket does not answer.
     """
-    place = os.fspath(base)
-    if not isinstance(place, str) or not os.path.isabs(place):
-        raise InvalidArgumentError(
-            f"base is {shown(base)}; expected the absolute path of a directory that all nodes see"
-        )
+    place = _place(base)
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= _MOST_SHARDS:
         raise InvalidArgumentError(f"shards is {shown(shards)}; expected a number from 1 to {_MOST_SHARDS}")
     if isinstance(options, str) or not all(isinstance(word, str) for word in options):
         raise InvalidArgumentError(f"options is {shown(options)}; expected words, as a list of texts")
     if not ray.is_initialized():
         raise FailedPreconditionError('Ray was not initialized; call ray.init(address="auto") first')
-    place = os.path.normpath(place)
     names = f"luff-watch-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
     common: dict[str, Any] = {
         "namespace": _NAMESPACE,
@@ -184,6 +183,25 @@ def start(
             ray.kill(actor)
         raise
     return Watch(place, actors)
+
+
+def _place(base: str | os.PathLike[str]) -> str:
+    """The directory or URL, in one way of writing it."""
+    place = os.fspath(base)
+    if isinstance(place, str) and "://" in place and not os.path.isabs(place):
+        from luff.remote._errors import BucketError
+        from luff.remote._store import normal_url
+
+        try:
+            return normal_url(place)
+        except BucketError as error:
+            raise InvalidArgumentError(f"base: {error}") from None
+    if not isinstance(place, str) or not os.path.isabs(place):
+        raise InvalidArgumentError(
+            f"base is {shown(base)}; expected the absolute path of a directory that all nodes see, or the URL of a "
+            "bucket"
+        )
+    return os.path.normpath(place)
 
 
 def _make_or_find(named: Any, name: str, *arguments: Any) -> tuple[Any, bool]:

@@ -7,13 +7,12 @@ manifest says so (`behind`).
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from luff.remote import _files, _head, _sealed
 from luff.remote._bucket import check_bucket
@@ -22,14 +21,17 @@ from luff.remote._files import WINDOW, File
 from luff.remote._head import BadObject, Entry, Manifest
 from luff.remote._index import Indexes
 from luff.remote._limiter import Limiter
+from luff.remote._pace import Pace
 from luff.remote._run_folder import MAX_RUN_JSON, lengths_of, open_regular, read_run_json
+from luff.remote._upload_notes import write_note
+from luff.remote._windows import parts_of_window, windows_to_join
 
 if TYPE_CHECKING:
     from luff.remote._store import Store
 
 MAX_TAIL = 256 << 10  # bytes of all tails together; beyond it the longest become parts
 # Payload that is new may travel in one head, beside these, and becomes a part with the next: half as many parts, each
-# twice as long.
+# twice as long, but each byte is put one and a half times. So payload that grows fast is none of that.
 MAX_PAYLOAD_TAIL = 3 << 19
 # A tail of rows that is as long, and began so long ago, becomes a part: it would travel with each head, and is fetched
 # with each. Who follows the run has it, so nobody fetches that part but who comes later. A window has 128 at most.
@@ -40,17 +42,16 @@ _ANOTHER_S, _ANOTHER_LOOK_S = 45.0, 1.0  # an uploader that has put no head for 
 _MAX_RUN_IN_HEAD = 16 << 10
 _AT_ONCE = 4  # windows in flight
 _MOST_TOLD = 10_000  # files, the oldest ones
-_MAX_NOTE = 4 << 20
 _TELL_AGAIN_S = 60.0
 _ATTEMPTS = 5
-# A window of more parts than this is put again as one, before its head, so that readers ask for fewer. Payload comes in
-# parts of 1 MiB or more unless it is slow; metadata is fetched whole, so its parts may be small: as settled tails are.
-_MOST_PARTS_PAYLOAD = 8
+# A window of more parts than this is put again as one, before its head, so that readers ask for fewer. That puts each
+# byte once more, so it is for slow payload, and what grows fast is put in parts that are not shorter. Metadata is
+# fetched whole, so its parts may be small: as settled tails are.
+_MOST_PARTS_PAYLOAD = 16
 _MOST_PARTS_METADATA = WINDOW // MIN_SETTLED_TAIL
 _SUPERSEDED_S = 60.0
 # Of these with one flush, and more as long as half of an interval lasts: the next head waits for them.
 _MOST_REMOVED = 8
-_WRITE_ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Fenced(Exception):
@@ -98,6 +99,7 @@ class Uploader:
         self._owner = owner
         self._again = again
         self._tail_since: dict[File, float] = {}  # monotonic: of rows
+        self._pace = Pace()
 
     @property
     def behind(self) -> bool:
@@ -187,6 +189,7 @@ class Uploader:
         deadline = float("-inf") if rows_only else time.monotonic() + self._interval_s
         before_failure, self._unput = self._unput, True
         metadata, payload = self._lengths(payload=False), self._lengths(payload=True)
+        self._pace.look(payload, time.monotonic())
         changed = self._notice_gone(metadata, payload)
         before = {file: entry.bytes for file, entry in self._manifest.files.items()}
         in_parts = {file: entry.in_parts for file, entry in self._manifest.files.items()}
@@ -222,6 +225,8 @@ class Uploader:
             deadline = time.monotonic() + self._interval_s
             self._send_sealed(sealed, deadline)
             self._join_parts(everything=False, deadline=deadline)
+        if state == "live" and not behind:
+            self._shorten_manifest(time.monotonic() + self._interval_s / 2)
         return True
 
     @property
@@ -246,7 +251,8 @@ class Uploader:
         when, told = self._told
         if (there, gone) == told and time.monotonic() - when < _TELL_AGAIN_S:
             return
-        self._write_note(
+        write_note(
+            self._run,
             "uploaded.json",
             {
                 "format": "luff-uploaded",
@@ -278,37 +284,11 @@ class Uploader:
             "puts": self._manifest.puts,
             "sent": self._manifest.sent,
         }
-        self._write_note(f"u{self._manifest.uploader:04d}.json", text)
-
-    def _write_note(self, name: str, text: dict[str, Any]) -> None:
-        folder = os.path.join(self._run, "sync")
-        path = os.path.join(folder, name)
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            with open(os.open(f"{path}~", _WRITE_ANEW, 0o600), "w") as file:
-                json.dump(text, file)
-            os.replace(f"{path}~", path)
-        except OSError:
-            pass
+        write_note(self._run, f"u{self._manifest.uploader:04d}.json", text)
 
     def put_card(self, card: bytes) -> None:
         """Puts the card of the run, for lists of runs. It belongs to whoever puts the head."""
         self._put(_files.card_key(self.run_id), card)
-
-    def values_elsewhere(self) -> str:
-        """URL of the run in another bucket that has values which are on this host no more; "" if there are none."""
-        try:
-            with open(open_regular(os.path.join(self._run, "sync", "uploaded.json")), "rb") as file:
-                told = json.loads(file.read(_MAX_NOTE))
-            url = str(told["url"])
-            files = [File("w", int(worker), "d", int(number)) for worker, number, _ in told["payload"]]
-            gone = int(told.get("gone", 0)) > 0
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return ""
-        if url == f"{self._store.url}/{self.run_id}":
-            return ""
-        gone = gone or any(not os.path.lexists(os.path.join(self._run, f.path)) for f in files)
-        return url if gone else ""
 
     def end(self) -> None:
         """After a flush as `ended`: keeps the last head, also where heads are removed."""
@@ -463,15 +443,28 @@ class Uploader:
     def _add_part(self, file: File, end: int) -> None:
         entry = self._manifest.files[file]
         entry.ends.append(end)
-        if end % WINDOW:
-            return
-        first = len(entry.ends)  # of the window's parts
-        while first > 0 and (entry.ends[first - 2] if first > 1 else 0) >= end - WINDOW:
-            first -= 1
         most = _MOST_PARTS_PAYLOAD if file.is_payload else _MOST_PARTS_METADATA
-        if len(entry.ends) - first > most and self._put_part(file, end - WINDOW, end):
-            self._supersede(file, first, len(entry.ends))
-            entry.ends[first:] = [end]
+        if not end % WINDOW and len(parts_of_window(entry, end - WINDOW)) > most:
+            self._join_window(file, end - WINDOW)
+
+    def _join_window(self, file: File, begin: int) -> bool:
+        """Puts a full window as one part. Returns False if its bytes are not on this host any more."""
+        if not self._put_part(file, begin, begin + WINDOW):
+            return False
+        entry = self._manifest.files[file]
+        parts = parts_of_window(entry, begin)
+        self._supersede(file, parts.start, parts.stop)
+        entry.ends[parts.start : parts.stop] = [begin + WINDOW]
+        return True
+
+    def _shorten_manifest(self, deadline: float) -> None:
+        """Joins windows of payload if there are too many parts: the oldest that can be, and always one."""
+        for file, begin in windows_to_join(self._manifest.files):
+            if not self._join_window(file, begin):
+                continue
+            self._unput = True
+            if time.monotonic() > deadline:
+                return
 
     def _supersede(self, file: File, first: int, last: int) -> None:
         entry, now = self._manifest.files[file], time.monotonic()
@@ -565,7 +558,8 @@ class Uploader:
             if together <= MAX_TAIL and not (ended and file.is_payload):
                 break
             new = file.is_payload and not was[file] and not ended and time.monotonic() <= deadline
-            if new and once + rest[file] <= self._most_at_once():
+            fast = self._pace.is_fast(file) and rest[file] >= WINDOW // _MOST_PARTS_PAYLOAD
+            if new and not fast and once + rest[file] <= self._most_at_once():
                 once += rest[file]
                 together -= rest[file]
                 continue

@@ -1,10 +1,13 @@
-"""Copies of runs in buckets, for tests."""
+"""Copies of runs in buckets, and the time of who uploads them, for tests."""
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
+from luff.remote import _uploader
 from luff.remote._cache import Cache
 from luff.remote._files import stream_of
 from luff.remote._spool import Spool
@@ -31,3 +34,15 @@ def contents(spool):
                 spool.need(file, begin, min(32 << 20, size - begin))
         found[name] = path.read_bytes()
     return found
+
+
+def set_time(monkeypatch, **changed):
+    """Changes functions of `time` for the uploader alone: other threads, as those of a server, wait as ever."""
+    monkeypatch.setattr(_uploader, "time", SimpleNamespace(**{**vars(time), **changed}))
+
+
+def clock_of_uploader(monkeypatch):
+    """Its clock alone, in seconds from 0, which stands unless it is set."""
+    clock = [0.0]
+    set_time(monkeypatch, monotonic=lambda: clock[0])
+    return clock

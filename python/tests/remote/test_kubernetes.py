@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ OWN_KINDS = ("Kustomization",)  # of kustomize
 def objects():
     return [
         (path.name, one)
-        for path in sorted(RECIPES.glob("*.yaml"))
+        for path in sorted(RECIPES.rglob("*.yaml"))
         for one in yaml.safe_load_all(path.read_text())
         if one["kind"] not in OWN_KINDS
     ]
@@ -57,14 +58,15 @@ def test_each_object_is_valid(version):
 
 
 def test_kustomize_names_files_that_are_there():
-    text = yaml.safe_load((RECIPES / "kustomization.yaml").read_text())
-    assert all((RECIPES / name).is_file() for name in text["resources"])
-    assert text["images"][0]["name"] == containers(named("StatefulSet", "luff-watch"))["watch"]["image"]
+    for folder, name in ((RECIPES, "luff-watch"), (RECIPES / "bucket", "luff-watch-bucket")):
+        text = yaml.safe_load((folder / "kustomization.yaml").read_text())
+        assert all((folder / resource).is_file() for resource in text["resources"])
+        assert text["images"][0]["name"] == containers(named("StatefulSet", name))["watch"]["image"]
 
 
 def test_pods_run_as_a_user_with_no_more_rights_than_needed():
     pods = [one for _, one in objects() if "template" in one.get("spec", {})]
-    assert len(pods) == 3
+    assert len(pods) == 5
     for one in pods:
         pod = one["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"]
@@ -76,8 +78,9 @@ def test_pods_run_as_a_user_with_no_more_rights_than_needed():
             assert {mount["name"] for mount in container["volumeMounts"]} <= mounted
 
 
-def test_as_many_shards_as_pods():
-    watch = named("StatefulSet", "luff-watch")
+@pytest.mark.parametrize("name", ["luff-watch", "luff-watch-bucket"])
+def test_as_many_shards_as_pods(name):
+    watch = named("StatefulSet", name)
     environment = {e["name"]: e["value"] for e in containers(watch)["watch"]["env"]}
     assert int(environment["LUFF_SHARDS"]) == watch["spec"]["replicas"]
 
@@ -93,7 +96,7 @@ def start(luff, tmp_path, container, **variables):
     given = {e["name"]: e["value"] for e in container.get("env", [])} | variables
     given["PATH"] = f"{folder}:{os.environ['PATH']}"
     replaced = {
-        "/run/luff": str(tmp_path / "pod"), "/runs": str(tmp_path / "runs"),
+        "/run/luff": str(tmp_path / "pod"), "/runs": str(tmp_path / "runs"), "/etc/luff": str(tmp_path / "etc"),
         "s3://bucket/team": f"file://{tmp_path}/bucket",
     }  # fmt: skip
     words = [*container["command"], *container.get("args", [])]
@@ -167,3 +170,67 @@ def test_the_pod_that_watches_has_its_shard_and_leaves_in_time(luff, tmp_path):
     _, err = watch.communicate(timeout=30)
     assert watch.returncode == 0, err
     assert (tmp_path / "runs/.luff-watch/1-of-2/findings.jsonl").exists()
+
+
+def test_a_container_that_is_started_again_copies_its_key_again():
+    """/tmp outlives it, with a copy that not even its user may write."""
+    # Root may write it.
+    user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    command = containers(named("StatefulSet", "luff-watch-bucket"))["watch"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / "key").mkdir()
+        (folder / "key/stop.key").write_text("first")
+        (folder / "luff").write_text('#!/bin/sh\nwhile [ "$1" != --key ]; do shift; done\ncat "$2"\n')
+        (folder / "luff").chmod(0o755)
+        words = [w.replace("/etc/luff", name) for w in [*command["command"], *command["args"]]]
+        given = {
+            "PATH": f"{name}:{os.environ['PATH']}",
+            "HOME": name,
+            "HOSTNAME": "watch-0",
+            "LUFF_SHARDS": "2",
+        }
+        for key in ("first", "second"):
+            (folder / "key/stop.key").unlink()
+            (folder / "key/stop.key").write_text(key)
+            (folder / "key/stop.key").chmod(0o444)
+            done = subprocess.run(words, env=given, capture_output=True, text=True, **user)
+            assert (done.returncode, done.stdout) == (0, key), done.stderr
+            assert (folder / "stop.key").stat().st_mode & 0o777 == 0o400
+
+
+def test_pods_that_watch_the_bucket_judge_its_jobs_and_stop_them_with_their_key(luff, script, tmp_path):
+    (tmp_path / "train.py").write_text(
+        TRAIN.replace("range(40)", "range(6000)").replace(
+            "1 / (i + 1)", "float('nan') if i > 20 else 1 / (i + 1)"
+        )
+    )
+    (tmp_path / "etc/key").mkdir(parents=True)
+    lines = luff("keys", "new", tmp_path / "etc/key/stop.key", "--id", "watch", "--may", "stop").stdout
+    (tmp_path / "etc/key/stop.key").chmod(0o444)  # as in the volume of a secret
+    (tmp_path / "etc/luff.toml").write_text(lines)
+    container = containers(named("StatefulSet", "luff-watch-bucket"))["watch"]
+    watches = []
+    for number in range(2):
+        (home := tmp_path / f"home-{number}").mkdir()
+        given = {
+            "HOSTNAME": f"luff-watch-bucket-{number}",
+            "HOME": str(home),
+            "LUFF_CACHE": str(home / "cache"),
+        }
+        watches.append(start(luff, tmp_path, container, **given))
+        assert "judging the runs" in watches[-1].stderr.readline()
+        assert (home / "stop.key").stat().st_mode & 0o077 == 0
+    job = start(luff, tmp_path, containers(named("Job", "train-watched"))["train"])
+    _, err = job.communicate(timeout=170)
+    said = []
+    for watch in watches:
+        watch.send_signal(signal.SIGTERM)
+        said.append(watch.communicate(timeout=30)[1])
+        assert watch.returncode == 0, said
+    assert job.returncode == 76, (err, said)
+    assert sum("NonFinite" in one for one in said) == 1, said  # one of the shards
+    (run,) = open_store(f"file://{tmp_path}/bucket").children("runs/")
+    shown = luff("show", f"file://{tmp_path}/bucket/{run}", "--json", expect=None).stdout
+    assert "NonFinite" in shown

@@ -17,7 +17,7 @@ from pathlib import Path
 import azure_server
 import gcs_server
 import pytest
-from bucket_copies import contents, copy_of
+from bucket_copies import clock_of_uploader, contents, copy_of
 from luff.remote import _uploader
 from luff.remote._cache import Cache, Gone, Later
 from luff.remote._errors import Conflict, Refused, Unreachable
@@ -71,6 +71,7 @@ def test_small_parts_of_a_full_window_become_one(run, tmp_path, monkeypatch):
     monkeypatch.setattr(_uploader, "_SUPERSEDED_S", 0.0)
     uploader = Uploader(str(run.path), store)
     uploader.begin()
+    monkeypatch.setattr(_uploader, "MAX_PAYLOAD_TAIL", 0)
     for _ in range(40):
         run.append("w0000/d-000001.lfd", secrets.token_bytes(300_000))
         uploader.flush()
@@ -142,7 +143,9 @@ def test_new_payload_travels_in_one_head_and_then_as_a_part(run, tmp_path, monke
     uploader, draw = Uploader(run, store), random.Random(3)
     uploader.begin()
     spool, keys = None, keys_put(store, monkeypatch)
+    clock = clock_of_uploader(monkeypatch)
     for _ in range(20):
+        clock[0] += 2.0
         run.append("w0000/d-000001.lfd", draw.randbytes(1_000_000))
         run.append("w0000/m-000001.lfm", draw.randbytes(100_000))
         uploader.flush()
@@ -168,7 +171,9 @@ def test_a_slow_network_gets_payload_in_parts(run, tmp_path, monkeypatch):
     uploader = Uploader(run, store)
     uploader.begin()
     keys = keys_put(store, monkeypatch)
+    clock = clock_of_uploader(monkeypatch)
     for _ in range(4):
+        clock[0] += 2.0
         uploader._bytes_per_s = 0.5e6
         run.append("w0000/d-000001.lfd", secrets.token_bytes(600_000))
         uploader.flush()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 
-from bucket_copies import contents, copy_of
-from luff.remote import _heads, _uploader
-from luff.remote._files import WINDOW
+import pytest
+from bucket_copies import clock_of_uploader, contents, copy_of
+from luff.remote import _heads, _uploader, _windows
+from luff.remote._files import WINDOW, File
 from luff.remote._head import parse_head_untrusted
+from luff.remote._store import FolderStore
 from luff.remote._uploader import Uploader
 
 
@@ -88,3 +91,102 @@ def test_many_parts_that_no_head_names_hold_up_no_head(run, store):
     run.append("w0000/m-000001.lfm", b"rows")
     uploader.flush("ended")
     assert not uploader._superseded
+
+
+class Counted(FolderStore):
+    """Counts bytes of payload that are put, in parts and in heads."""
+
+    payload = parts = 0
+    lock = threading.Lock()  # whole windows are put by several threads
+
+    def put(self, key, data):
+        if ".lfd/" in key:
+            with self.lock:
+                self.payload, self.parts = self.payload + len(data), self.parts + 1
+        super().put(key, data)
+
+    def put_if(self, key, data, etag):
+        if key.startswith("live/"):
+            _, tails = parse_head_untrusted(data)
+            self.payload += sum(len(tail) for file, tail in tails.items() if file.is_payload)
+        return super().put_if(key, data, etag)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return clock_of_uploader(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("rate", "lump_s", "most"),
+    [
+        (0.15e6, 0.1, 2.1),
+        (0.3e6, 0.1, 2.1),
+        (0.5e6, 0.1, 2.1),
+        (0.53e6, 0.1, 1.1),
+        (0.6e6, 0.1, 1.1),
+        (0.6e6, 1.3, 1.1),
+        (1e6, 0.7, 1.1),
+        (3e6, 0.1, 1.1),
+        (9e6, 0.1, 1.1),
+    ],
+)
+def test_bytes_put_for_a_byte_of_payload(run, tmp_path, clock, rate, lump_s, most):
+    """At rates above 0.5 MiB/s no byte travels twice, however the steps fall; below, parts are fewer than flushes."""
+    store, draw = Counted(f"file://{tmp_path}/bucket", str(tmp_path / "bucket")), random.Random(6)
+    uploader, written, flushes, lump = Uploader(str(run.path), store), 0, 0, bytes(round(rate * lump_s))
+    uploader.begin()
+    end = 30e6 / rate if rate > 1e6 else 60.0
+    next_lump, next_flush = 0.0, 1.0
+    while next_flush < end:
+        while next_lump < next_flush:
+            run.append("w0000/d-000001.lfd", lump)
+            run.append("w0000/m-000001.lfm", draw.randbytes(round(50e3 * lump_s)))
+            written, next_lump = written + len(lump), next_lump + lump_s
+        clock[0] = next_flush
+        uploader.flush()
+        flushes, next_flush = flushes + 1, next_flush + 2.0 * draw.uniform(0.9, 1.1)
+    assert store.payload < most * written
+    if rate <= 0.5e6:
+        assert store.parts < 0.7 * flushes
+    uploader.close()
+
+
+def test_a_long_run_has_few_parts_in_its_head(run, store, tmp_path, monkeypatch):
+    """Readers refuse a head that has too many, so beyond a number full windows are put together, the oldest first."""
+    monkeypatch.setattr(_windows, "MOST_PARTS", 12)
+    monkeypatch.setattr(_uploader, "MAX_PAYLOAD_TAIL", 0)
+    draw, spool, most, merged = random.Random(7), None, 0, []
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    for i in range(24):
+        run.append(f"w0000/d-00000{1 + i // 12}.lfd", draw.randbytes(2 << 20))
+        run.append("w0000/m-000001.lfm", b"row")
+        uploader.flush()
+        if spool is None:
+            spool, _ = copy_of(store, run, tmp_path / "copy")
+        spool.refresh()
+        most = max(most, sum(len(e.ends) for f, e in uploader._manifest.files.items() if f.is_payload))
+        merged.append(len(uploader._manifest.files[File("w", 0, "d", 1)].ends))
+    assert most <= 13
+    assert merged[11] == 12 and merged[-1] == 3  # three windows
+    assert contents(spool) == run.files()
+    uploader.flush("ended")
+    uploader.end()
+    assert copy_of(store, run, tmp_path / "later")[1] == run.files()
+
+
+def test_windows_that_are_not_here_any_more_are_left_as_they_are(run, store, monkeypatch):
+    monkeypatch.setattr(_windows, "MOST_PARTS", 2)
+    monkeypatch.setattr(_uploader, "MAX_PAYLOAD_TAIL", 0)
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    for _ in range(4):
+        run.append("w0000/d-000001.lfd", bytes(1 << 20))
+        uploader.flush()
+    (run.path / "w0000/d-000001.lfd").unlink()
+    for _ in range(5):
+        run.append("w0000/d-000002.lfd", bytes(2 << 20))
+        uploader.flush()
+    ends = [entry.ends for entry in uploader._manifest.files.values()]
+    assert ends == [[n << 20 for n in range(1, 5)], [WINDOW, WINDOW + (2 << 20)]]

@@ -10,11 +10,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import luff as package
 import pytest
-from bucket_copies import copy_of
+from bucket_copies import copy_of, set_time
 from conftest import TRAIN
 from luff._upload_beside import upload_beside
 from luff._verbs import sync
@@ -198,11 +197,6 @@ def begun(run, base, **options):
     uploader = Uploader(str(run.path), open_store(base), **options)
     uploader.begin()
     return uploader
-
-
-def set_time(monkeypatch, **changed):
-    """Changes functions of `time` for the uploader alone: other threads, as those of the server, wait as ever."""
-    monkeypatch.setattr(_uploader, "time", SimpleNamespace(**{**vars(time), **changed}))
 
 
 def test_one_that_is_begun_again_goes_on_at_once(run, base, tmp_path, monkeypatch):

@@ -248,3 +248,25 @@ def test_what_stands_in_the_way_is_said(luff, bench, tmp_path):
         folder.mkdir()
         (folder / "luff.json").write_text("{}")
         assert "another prefix" in luff("watch", f"file://{folder}", expect=2).stderr
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(0.0, 6), (60.0, 2)])
+def test_a_bucket_that_does_not_answer_at_first_is_no_wrong_usage(
+    luff, s3, tmp_path, monkeypatch, seconds, code
+):
+    """Who keeps the process is to start it again, but not where the bucket has refused."""
+    if code == 6:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    else:
+        s3 = "s3://luff-no-such-bucket/team"
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\nwhile [ \"$1\" != judge ]; do shift; done; shift\nexec '{sys.executable}' -c '\n"
+        f"import sys\nfrom luff.remote import _judge\n_judge._START_S = {seconds}\n"
+        'from luff._verbs import judge\nsys.exit(judge.main(sys.argv[1:]))\n\' "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv("LUFF_PYTHON", str(python))
+    done = luff("watch", s3, "--state", tmp_path / "state", expect=None)
+    assert done.returncode == code, done.stderr
+    assert s3.split("/")[2] in done.stderr

@@ -109,7 +109,9 @@ RESUMED = """
     )
     study.optimize(luff.optuna.watch(objective, rules="NonFinite") if WATCHED else objective, n_trials=4, n_jobs=JOBS)
     for trial in study.trials:
-        print(trial.number, trial.state.name, trial.params["lr"], trial.value, trial.user_attrs.get("luff.rule"))
+        attributes = trial.user_attrs
+        named = trial.params["lr"], trial.value, attributes.get("luff.rule"), attributes.get("luff.watched", True)
+        print(trial.number, trial.state.name, *named, "luff.run" in attributes)
 """
 
 
@@ -159,12 +161,14 @@ def test_in_threads_the_study_ends_and_healthy_trials_have_their_values(tmp_path
         folder.mkdir()
         done = run_script(folder, "study.py", RESUMED, how, "second", 2, LUFF_HOME=tmp_path / "home")
         assert done.returncode == 0, done.stderr
-        rows[how] = {row[0]: row for row in map(str.split, done.stdout.splitlines()) if len(row) == 5}
+        rows[how] = {row[0]: row for row in map(str.split, done.stdout.splitlines()) if len(row) == 7}
     assert sorted(rows["watched"]) == list("0123")
-    assert rows["watched"]["1"][1] in (
-        "PRUNED",
-        "FAIL",
-    )  # FAIL: another thread's trial was under way, so it was not watched
+    assert {row[5] for row in rows["bare"].values()} == {"True"}  # says nothing where Luff is not
+    unwatched = {number for number, row in rows["watched"].items() if row[5] == "False"}
+    assert unwatched  # each of them began while another thread's was under way, and the study says so
+    assert all((row[6] == "True") is (number not in unwatched) for number, row in rows["watched"].items())
+    ends = ("FAIL",) if "1" in unwatched else ("PRUNED", "FAIL")
+    assert rows["watched"]["1"][1] in ends
     for number in "023":
         assert rows["bare"][number][1] == "COMPLETE"
         assert rows["watched"][number][1:4] == rows["bare"][number][1:4]

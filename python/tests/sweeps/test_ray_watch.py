@@ -1,14 +1,17 @@
-"""Actors of Ray that judge the runs of a directory: started again when they die, and no finding is said twice."""
+"""Actors of Ray that judge the runs of a directory or bucket are started again, and say no finding twice."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 
 import pytest
-from sweep_scripts import run_script
+from sweep_scripts import luff_command, run_script
 
 pytest.importorskip("ray")
 
@@ -51,6 +54,55 @@ def test_a_shard_is_started_again_and_leaves_when_it_is_told(runs):
     shard.stop()
     assert not alive(again["pid"])
     assert (runs / ".luff-watch/1-of-2/findings.jsonl").exists()
+
+
+def committed(bucket, run):
+    """Findings that stand in the bucket, of a run directory."""
+    from luff.remote._commits import read_commit
+    from luff.remote._store import open_store
+
+    run_id = json.loads((run / "run.json").read_text())["run_id"]
+    lines, number = [], 1
+    while (commit := read_commit(open_store(bucket), run_id, number)) is not None:
+        lines += [json.loads(line) for line in commit.lines]
+        number += 1
+    return lines
+
+
+def test_a_shard_judges_a_bucket(tmp_path, monkeypatch):
+    """Started again, it goes on there, and commits no finding twice."""
+    from luff.ray._shard import Shard
+
+    monkeypatch.setenv("LUFF_CACHE", str(tmp_path / "cache"))
+    bucket = f"file://{tmp_path}/bucket"
+    shard = Shard(bucket, 0, 1, ["--rules", "NonFinite"])
+    assert shard.wait_until_judging(120), shard.report()
+    monkeypatch.setenv("LUFF_PYTHON", sys.executable)
+    (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
+    for name in ("one", "two"):
+        words = [luff_command(), "run", "--rules", "later", "--sync", bucket, "--run", name, "--"]
+        subprocess.run([*words, sys.executable, "job.py", name], cwd=tmp_path, check=True, timeout=120)
+        wait_for(lambda name=name: committed(bucket, tmp_path / name))
+        told = wait_for(lambda: (told := shard.report())["ready"] and told)
+        os.kill(told["pid"], signal.SIGKILL)
+    wait_for(lambda: shard.report()["starts"] == 3 and shard.report()["ready"])
+    shard.stop()
+    for name in ("one", "two"):
+        lines = committed(bucket, tmp_path / name)
+        assert [line["rule"] for line in lines if line["event"] == "new"] == ["NonFinite"] * len(
+            {line["id"] for line in lines}
+        )
+
+
+def test_a_bucket_that_is_none_ends_it_for_good(tmp_path, monkeypatch):
+    from luff.ray._shard import Shard
+
+    monkeypatch.setenv("LUFF_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "file").write_text("")
+    shard = Shard(f"file://{tmp_path}/file", 0, 1)
+    assert not shard.wait_until_judging(60)
+    assert "exit code 2" in shard.report()["problem"]
+    shard.stop()
 
 
 def test_a_shard_waits_for_the_one_before_it(runs):
@@ -107,6 +159,10 @@ def test_a_lag_is_the_end_of_a_bucket():
     ("base", "options", "said"),
     [
         ("runs", {}, "absolute path"),
+        ("s3://", {}, "base: .*expected s3://BUCKET"),
+        ("https://bucket/team", {}, "base: .*expected one of .*s3://"),
+        ("file://folder", {}, "an absolute path"),
+        ("s3://bucket/team?x=1", {}, "no user, password, query"),
         ("/runs", {"shards": 0}, "from 1 to 16"),
         ("/runs", {"shards": True}, "from 1 to 16"),
         ("/runs", {"options": "--rules"}, "as a list of texts"),
@@ -119,11 +175,21 @@ def test_wrong_arguments_are_named(base, options, said):
         luff.ray.start(base, **options)
 
 
-def test_without_ray_it_says_what_to_call():
+@pytest.mark.parametrize("base", ["/runs", "s3://bucket/team"])
+def test_without_ray_it_says_what_to_call(base):
     import luff.ray
 
     with pytest.raises(luff.errors.FailedPreconditionError, match=r"ray\.init"):
-        luff.ray.start("/runs")
+        luff.ray.start(base)
+
+
+def test_a_place_has_one_name():
+    from luff.ray._watch import _place
+
+    assert _place("/shared//runs/") == "/shared/runs"
+    assert _place("/shared/a://b") == "/shared/a:/b"  # begins as no URL does
+    assert _place("s3://bucket/team/") == _place("s3://bucket/team") == "s3://bucket/team"
+    assert _place("file:///shared/bucket/") == "file:///shared/bucket"
 
 
 JOB = """
@@ -246,6 +312,52 @@ NO_ROOM = """
     print("done")
 """
 
+BUCKET = """
+    from luff._rules_beside import luff_command
+    from luff.remote._commits import read_commit
+    from luff.remote._store import open_store
+
+    base = f"file://{os.getcwd()}/bucket"
+
+    def upload(name):
+        words = [luff_command(), "run", "--rules", "later", "--sync", base, "--run", name, "--"]
+        words += [sys.executable, "job.py", name]
+        subprocess.run(words, check=True, env=os.environ | {"LUFF_PYTHON": sys.executable})
+
+    def said():
+        store, lines = open_store(base), []
+        for run in store.children("runs/"):
+            number = 1
+            while (commit := read_commit(store, run, number)) is not None:
+                lines += [{"run": run, **json.loads(line)} for line in commit.lines]
+                number += 1
+        return lines
+
+    def runs_named():
+        return {line["run"] for line in said() if line["rule"] == "NonFinite"}
+
+    ray.init(
+        num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False, logging_level="ERROR"
+    )
+    watch = luff.ray.start(base, 2, options=["--rules", "NonFinite"], num_cpus=0.5)
+    for number in range(2):
+        upload(f"before-{number}")
+    wait(lambda: len(runs_named()) == 2)
+    wait(lambda: all(told["ready"] for told in watch.report()))
+    first = watch.report()
+    again = luff.ray.start(base + "/", 2, num_cpus=0.5)  # finds those that are there
+    assert [told["pid"] for told in again.report()] == [told["pid"] for told in first]
+    for told in first:  # the actors die, with what they keep
+        os.kill(int(open(f"/proc/{told['pid']}/stat").read().split()[3]), signal.SIGKILL)
+    for number in range(2):
+        upload(f"after-{number}")
+    wait(lambda: len(runs_named()) == 4)
+    wait(lambda: all(told["ready"] for told in watch.report()))
+    stopped = watch.stop()
+    print(json.dumps({"said": said(), "pids": [told["pid"] for told in stopped if told["pid"]]}))
+    ray.shutdown()
+"""
+
 TWO_NODES = """
     from ray.cluster_utils import Cluster
     small = {"object_store_memory": 80 << 20, "include_dashboard": False}
@@ -271,8 +383,6 @@ TWO_NODES = """
 
 @pytest.mark.thorough
 def test_actors_that_find_no_room_are_waited_for_once_and_leave(tmp_path, runs):
-    import textwrap
-
     script = textwrap.dedent(CLUSTER) + textwrap.dedent(NO_ROOM)
     done = run_script(tmp_path, "cluster.py", script, timeout=300, LUFF_HOME=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -280,10 +390,8 @@ def test_actors_that_find_no_room_are_waited_for_once_and_leave(tmp_path, runs):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("script", [ONE_NODE, TWO_NODES])
+@pytest.mark.parametrize("script", [ONE_NODE, BUCKET, TWO_NODES])
 def test_actors_that_die_go_on_and_say_nothing_twice(tmp_path, runs, script):
-    import textwrap
-
     (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
     done = run_script(
         tmp_path,
@@ -291,6 +399,7 @@ def test_actors_that_die_go_on_and_say_nothing_twice(tmp_path, runs, script):
         textwrap.dedent(CLUSTER) + textwrap.dedent(script),
         timeout=500,
         LUFF_HOME=tmp_path,
+        LUFF_CACHE=tmp_path / "cache",
     )
     assert done.returncode == 0, done.stderr
     (told,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"said"'))

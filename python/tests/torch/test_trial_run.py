@@ -184,6 +184,40 @@ def test_a_trial_of_another_thread_is_not_mixed_in():
     assert steps_of(first.run) == 8
 
 
+def test_a_trial_that_is_used_again_beside_another_one_leaves_that_alone():
+    again = luff.trial_run("again", rules=False, on_finding="warn")
+    with again:
+        train()
+    watched = []
+
+    def other():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with again:
+                watched.append(again.watched)
+
+    with luff.trial_run("first", rules=False, on_finding="warn") as first:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        train()
+    assert watched == [False]
+    assert steps_of(first.run) == 8
+
+
+def test_a_trial_inside_itself_is_an_error_and_the_outer_block_ends_as_ever():
+    trial = luff.trial_run("twice", rules=False, on_finding="warn")
+    with trial:
+        with pytest.raises(FailedPreconditionError, match="'twice' is under way"):
+            with trial:
+                pass
+        train()
+    assert steps_of(trial.run) == 8
+    with luff.trial_run("next", rules=False, on_finding="warn") as following:
+        train()
+    assert following.watched
+
+
 def test_an_attached_model_is_recorded_into_the_trial(tmp_path):
     with luff.trial_run("t0", run=tmp_path / "here", rules=False, on_finding="warn") as trial:
         model = torch.nn.Linear(2, 1)
