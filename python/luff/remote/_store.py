@@ -94,8 +94,11 @@ class Store(ABC):
     def delete_all(self, keys: list[str]) -> None:
         """Removes objects, a thousand with each request where the store can. None need be there."""
 
-    def clean(self, prefix: str, older_s: float) -> None:
-        """Removes what puts of processes that died have left below a prefix that ends with "/". Never raises."""
+    def clean(self, prefix: str, older_s: float) -> None:  # noqa: B027
+        """Removes what puts of processes that died have left below a prefix that ends with "/". Never raises.
+
+        A store of objects has no such thing.
+        """
 
     @abstractmethod
     def children(self, prefix: str) -> list[str]:

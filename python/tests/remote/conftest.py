@@ -257,7 +257,9 @@ class Proxy:
         self.lose = None  # called with method and path: True if the answer is to be lost
         self.refuse = None  # called with the headers of a request: True if its condition is not to hold
         self.instead = None  # called with method and path: a status and a code of S3 for an answer, or None
-        self.silent = None  # called with method and path: True if nothing is answered, and the request stays here
+        self.silent = (
+            None  # called with method and path: True if the request stays here and nothing is answered
+        )
         self.speak = threading.Event()  # requests that stayed here go on to the server, which answers nobody
         host = endpoint.split("//", 1)[1]
 

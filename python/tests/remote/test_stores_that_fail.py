@@ -386,7 +386,11 @@ def make_older(folder, seconds):
 def test_what_a_killed_upload_left_in_a_folder_goes_with_the_next_one(run, tmp_path):
     base, bucket = f"file://{tmp_path}/bucket", tmp_path / "bucket"
     run.append("w0000/m-000001.lfm", b"rows")
-    keys = [f"runs/{run.run_id}/w0000/d-000001.lfd/0-800000", head_key(run.run_id, 0), f"keys/{run.run_id}/check"]
+    keys = [
+        f"runs/{run.run_id}/w0000/d-000001.lfd/0-800000",
+        head_key(run.run_id, 0),
+        f"keys/{run.run_id}/check",
+    ]
     for key, how in zip(keys, ("put", "put_new", "put_new"), strict=True):
         die_in(base, key, how)
     die_in(base, f"runs/{'0' * 32}/w0000/d-000001.lfd/0-800000")
