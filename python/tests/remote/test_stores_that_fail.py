@@ -12,16 +12,18 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from bucket_copies import contents, copy_of
 from conftest import Run
 from luff.remote import _store
-from luff.remote._cache import Gone
+from luff.remote._cache import Cache, Gone
 from luff.remote._errors import Conflict, Refused, Unreachable
 from luff.remote._files import File, head_key
 from luff.remote._put_once import put_once, put_unless_there
 from luff.remote._run_store import reading
+from luff.remote._spool import GONE_S, Spool
 from luff.remote._store import FolderStore, open_store
 from luff.remote._upload_key import uploading
 from luff.remote._uploader import Uploader
@@ -232,6 +234,51 @@ def test_a_head_that_somebody_put_back_is_refused_and_replaced(run, store, tmp_p
     assert json.loads((tmp_path / "copy/mirror.json").read_text())["problem"] == ""
 
 
+class Away(FolderStore):
+    """A folder that is away now and then."""
+
+    away = False
+
+    def get(self, key, most, unless=""):
+        if self.away:
+            raise Unreachable("no network")
+        return super().get(key, most, unless)
+
+
+def test_a_bucket_that_was_away_for_long_ends_no_worker_and_its_problem_is_told_no_more(run, tmp_path):
+    """For who judges: the upload had the same bucket, and may need a minute to notice."""
+    store = Away(f"file://{tmp_path}/bucket", str(tmp_path / "bucket"))
+    uploader = Uploader(str(run.path), store)
+    uploader.begin()
+    run.append("w0000/m-000001.lfm", b"rows")
+    uploader.flush()
+
+    def told():
+        mirror = json.loads((tmp_path / "copy/mirror.json").read_text())
+        return mirror["ended"], mirror["problem"]
+
+    def pass_long():
+        for host in spool.heads.hosts.values():
+            host.changed_at -= 2 * GONE_S
+
+    with ThreadPoolExecutor(2) as pool:
+        where = str(tmp_path / "copy"), f"{store.url}/{run.run_id}"
+        spool = Spool(*where, store, run.run_id, "/socket", Cache(1 << 30), pool, judged_here=True)
+        spool.open()
+        store.away = True
+        with pytest.raises(Unreachable):
+            spool.refresh()
+        assert told() == (False, "no network")
+        pass_long()
+        store.away = False
+        for _ in range(2):
+            spool.refresh()
+            assert told() == (False, "")
+        pass_long()  # now its machine is gone
+        spool.refresh()
+        assert told() == (True, "")
+
+
 # ---- Retention that is faster than the upload ----
 
 
@@ -259,11 +306,6 @@ class Shrinking:
 
     def check(self, store, folder, pieces=1 << 20):
         """What the bucket has is what was written, as far as it goes; returns how many bytes of values it has."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        from luff.remote._cache import Cache
-        from luff.remote._spool import Spool
-
         with ThreadPoolExecutor(2) as pool:
             url = f"{store.url}/{self.run.run_id}"
             spool = Spool(str(folder), url, store, self.run.run_id, "/socket", Cache(1 << 30), pool)
