@@ -1,6 +1,7 @@
 """Jobs of a real Slurm, of one node on loopback: ranks, a stop, scancel, signals, a job that is queued again.
 
-The daemons are of Debian's packages (`system-packages.txt`), run from a folder of the test, and want to be root.
+The daemons are of Debian's packages (slurmctld, slurmd, slurm-client), run from a folder of the test, and want to be
+root. Without them these tests are skipped.
 """
 
 from __future__ import annotations

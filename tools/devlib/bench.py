@@ -98,6 +98,11 @@ def bench_main(args):
                 setup.environment(name)
             except Failed as failure:
                 say(f"  {name} skipped: {str(failure).splitlines()[0]}")
+    if args.name == "scale" and (not args.rest or "stop" in args.rest):
+        try:
+            env["LUFF_BENCH_REMOTE"] = str(setup.environment("remote"))
+        except Failed as failure:
+            say(f"  moto skipped: {str(failure).splitlines()[0]}")
     if args.name in PROGRAMS:
         folder = build.build("dev", PROGRAMS[args.name])
         env["LUFF_BENCH_PROGRAMS"] = str(folder / "benchmarks" / "cpp")

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from luff.remote._errors import Absent, Conflict, Refused
 from luff.remote._files import VERSION, is_version, other_version
+from luff.remote._put_once import put_once
 
 if TYPE_CHECKING:
     from luff.remote._store import Store
+
+_MAX_TEXT = 4096
 
 
 def bucket_text() -> bytes:
@@ -23,12 +26,11 @@ def check_bucket(store: Store) -> None:
     nothing = (
         f"the store takes conditional puts and does not obey them, so two uploaders would mix: {store.url}"
     )
-    if _puts_new(store, text):
-        if _puts_new(store, text):
-            raise Refused(nothing)
-    else:
-        found = store.get("luff.json", 4096)
-        check_bucket_untrusted(found[0] if found else b"", store.url)
+    there = put_once(store, "luff.json", text, _MAX_TEXT)
+    if there is not None:
+        check_bucket_untrusted(there, store.url)
+    elif _puts_new(store, text):
+        raise Refused(nothing)
     try:
         store.put_if("luff.json", text, '"0123456789abcdef0123456789abcdef"')
     except Conflict:
@@ -39,7 +41,7 @@ def check_bucket(store: Store) -> None:
 def is_begun(store: Store) -> bool:
     """False if no Luff has written there yet. Raises what `check_bucket_untrusted` does."""
     try:
-        found = store.get("luff.json", 4096)
+        found = store.get("luff.json", _MAX_TEXT)
     except Absent:
         return False
     check_bucket_untrusted(found[0] if found else b"", store.url)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from luff.remote import _files
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._head import BadObject
+from luff.remote._put_once import put_unless_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -308,18 +309,12 @@ class Ledger:
         """Before the first commit: readers, who look at the heads, see that there are some."""
         if self._marked:
             return
-        try:
-            self._store.put_new(_files.judged_key(self._run_id), b"{}")
-        except Conflict:
-            pass
+        put_unless_there(self._store, _files.judged_key(self._run_id), b"{}")
         self._marked = True
 
     def done(self, number: int) -> None:
         """What a commit asks for was carried out."""
-        try:
-            self._store.put_new(f"{commit_key(self._run_id, number)}.done", b"{}")
-        except Conflict:
-            pass
+        put_unless_there(self._store, f"{commit_key(self._run_id, number)}.done", b"{}")
         self.open.pop(number, None)
 
     def take_over(self) -> list[Commit]:

@@ -177,12 +177,28 @@ def is_index(text: str) -> bool:
     return _INDEX.fullmatch(text) is not None
 
 
+def live_prefix(run_id: str) -> str:
+    """Where heads of a run lie."""
+    return f"live/{run_id[0]}/{run_id}/"
+
+
+def run_prefix(run_id: str) -> str:
+    """Where everything else that is uploaded of a run lies, but for its card."""
+    return f"runs/{run_id}/"
+
+
 def head_key(run_id: str, uploader: int) -> str:
-    return f"live/{run_id[0]}/{run_id}/u{uploader:04d}"
+    return f"{live_prefix(run_id)}u{uploader:04d}"
+
+
+def prefixes(run_id: str) -> tuple[str, ...]:
+    """Where everything of a run lies but for its cards."""
+    others = (commits_prefix(run_id), f"requests/{run_id}/", f"keys/{run_id}/")
+    return (live_prefix(run_id), run_prefix(run_id), *others)
 
 
 def end_key(run_id: str, uploader: int) -> str:
-    return f"runs/{run_id}/u{uploader:04d}/end"
+    return f"{run_prefix(run_id)}u{uploader:04d}/end"
 
 
 def card_key(run_id: str) -> str:

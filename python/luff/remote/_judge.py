@@ -27,6 +27,7 @@ from luff.remote._judged_card import put_judged_card
 from luff.remote._judged_run import JudgedRun
 from luff.remote._live_heads import MAX_HEADS, RunHeads, list_heads
 from luff.remote._places import check_there
+from luff.remote._put_once import put_unless_there
 from luff.remote._requests import put_request
 from luff.remote._run_store import RunStore
 from luff.remote._spool import Spool, with_retries
@@ -140,10 +141,7 @@ class Judge:
         if self._drain:  # without it the first job may come later
             check_there(self.url)
         self._begun = is_begun(self._store)
-        try:
-            self._store.put_new(BEGAN, b"{}")
-        except Conflict:
-            pass
+        put_unless_there(self._store, BEGAN, b"{}")
         try:
             self._store.put_new(BEGAN, b"{}")
         except Conflict:

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from luff.remote import _files, _head
+from luff.remote._asides import clean_run
 from luff.remote._bucket import check_bucket_untrusted
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._files import CARDS, JUDGED, MAX_CARD, is_run_id
@@ -30,6 +31,7 @@ MAX_OBJECTS = 1_000_000  # of a run at once; a second pass removes the rest
 _MAX_RUNS = 1_000_000
 _PRUNING = "pruning/"
 _PASSES = 100
+_OLD_S = 3600.0  # of a card that was never put
 _AT_ONCE = 1000  # objects that go before the heads are looked at again
 
 
@@ -71,6 +73,8 @@ def prune(store: Store, keep: str, older_ns: int, dry_run: bool) -> Iterator[Pru
         raise Refused(f"Luff has uploaded nothing there: {store.url}") from None
     check_bucket_untrusted(found[0] if found else b"", store.url)
     before = (time.time_ns() if dry_run else _bucket_time(store)) - older_ns
+    if not dry_run:
+        store.clean(CARDS, _OLD_S)
     begun = {o.name: o.modified_unix_ns for o in store.objects(_PRUNING, _MAX_RUNS) if is_run_id(o.name)}
     for run_id, modified in sorted((begun | dict(old_runs(store, before))).items()):
         one = _Run(store, run_id, keep, before)
@@ -108,8 +112,8 @@ class _Run:
         self._keep = keep
         self._before = before_unix_ns
         self._instance = secrets.token_hex(16)  # an uploader that comes back learns of it
-        self._live = f"live/{run_id[0]}/{run_id}/"
-        self._below = f"runs/{run_id}/"
+        self._live = _files.live_prefix(run_id)
+        self._below = _files.run_prefix(run_id)
 
     def prune(self, modified: int, begun: bool, dry_run: bool) -> Pruned | None:
         begun = begun and self._goes_on()
@@ -130,6 +134,7 @@ class _Run:
         )
         if dry_run:
             return told if told.objects else None
+        clean_run(self._bucket, self._run_id)  # else its folders stay
         if told.objects:
             self._remove(heads, doomed)
         if told.objects or begun:

@@ -18,8 +18,9 @@ import stat
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable
+from luff.remote._errors import Absent, BucketError, Refused, TooLarge, Unreachable
 from luff.remote._files import VERSION, is_version, other_version
+from luff.remote._put_once import put_once, put_unless_there
 from luff.remote._seal import KEY_BYTES, check_cryptography
 
 if TYPE_CHECKING:
@@ -186,10 +187,7 @@ def wrap_key(store: Store, run_id: str, key: bytes, recipients: list[Recipient])
 def put_wrapped(store: Store, wrapped: dict[str, bytes]) -> None:
     """Puts what `wrap_key` has made, after `put_check`: so what is there already wraps the same key."""
     for place, data in wrapped.items():
-        try:
-            store.put_new(place, data)
-        except Conflict:  # of another host
-            continue
+        put_unless_there(store, place, data)  # another host may have
 
 
 def put_check(store: Store, run_id: str, key: bytes) -> None:
@@ -200,15 +198,14 @@ def put_check(store: Store, run_id: str, key: bytes) -> None:
     place = key_prefix(run_id) + "check"
     check = _text(_check_of(run_id, key))
     try:
-        store.put_new(place, _object(run_id, {"kind": "check", "check": check}))
-    except Conflict:  # also of an upload before this one, or of a put whose answer was lost
-        try:
-            found = store.get(place, MAX_OBJECT)
-        except TooLarge:
-            found = None
-        text = _object_untrusted(found[0]) if found else {}
-        if (text.get("run_id"), text.get("check")) != (run_id, check):
-            raise OtherKey(f"the run is encrypted with another key: {store.url}/{place}") from None
+        there = put_once(store, place, _object(run_id, {"kind": "check", "check": check}), MAX_OBJECT)
+    except TooLarge:  # no upload has put it
+        there = b""
+    if there is None:
+        return
+    text = _object_untrusted(there) if there else {}
+    if (text.get("run_id"), text.get("check")) != (run_id, check):
+        raise OtherKey(f"the run is encrypted with another key: {store.url}/{place}")
 
 
 def _is_there(store: Store, place: str) -> bool:

@@ -140,9 +140,7 @@ class Spool:
         """
         with self._lock:
             try:
-                changed = self._update()
-                self._problem = ""
-                return changed
+                return self._update()
             except BucketError as error:
                 self._problem = str(error)
                 if self.begun:  # else the directory was removed, and is not there yet again
@@ -187,6 +185,10 @@ class Spool:
             self._take_in()
             self._untaken = False
         self._take_findings()
+        if self._problem:  # as long as it stood, nobody could see a sign of life
+            self._problem = ""
+            for host in self.heads.hosts.values():
+                host.changed_at = time.monotonic()
         return self._tell() or changed
 
     def _take_findings(self) -> None:

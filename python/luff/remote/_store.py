@@ -9,15 +9,16 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-import secrets
 import stat
 import threading
+import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from luff.remote import _clouds
+from luff.remote._asides import drop_aside, remove_asides, write_aside
 from luff.remote._errors import Absent, BucketError, Conflict, Refused, TooLarge, Unreachable, WrongUrl
 from luff.remote._folder_lock import FolderLock
 from luff.remote._places import refuse_for_good
@@ -92,6 +93,12 @@ class Store(ABC):
     @abstractmethod
     def delete_all(self, keys: list[str]) -> None:
         """Removes objects, a thousand with each request where the store can. None need be there."""
+
+    def clean(self, prefix: str, older_s: float) -> None:  # noqa: B027
+        """Removes what puts of processes that died have left below a prefix that ends with "/". Never raises.
+
+        A store of objects has no such thing.
+        """
 
     @abstractmethod
     def children(self, prefix: str) -> list[str]:
@@ -253,25 +260,8 @@ class FolderStore(Store):
     def _write_aside(self, folder: int, name: str, data: bytes) -> tuple[str, str]:
         """Writes an object beside its place, under a name that nothing has. Returns that, and the etag."""
         self._settle(folder)
-        aside = f"{name}.{secrets.token_hex(8)}~"
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()  # the etag is of the whole file
-                etag = self._etag(os.fstat(fd))
-                self._keep(fd)
-        except OSError:
-            self._drop(folder, aside)
-            raise
-        return aside, etag
-
-    @staticmethod
-    def _drop(folder: int, name: str) -> None:
-        try:
-            os.unlink(name, dir_fd=folder)
-        except OSError:
-            pass
+        aside, info = write_aside(folder, name, data, self._keep)
+        return aside, self._etag(info)
 
     def _write(self, folder: int, name: str, data: bytes) -> None:
         aside, _ = self._write_aside(folder, name, data)
@@ -281,7 +271,7 @@ class FolderStore(Store):
         try:
             os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
-            self._drop(folder, aside)
+            drop_aside(folder, aside)
             raise
 
     def _conditional(self, key: str, data: bytes, allowed: Callable[[str], bool]) -> str:
@@ -297,7 +287,7 @@ class FolderStore(Store):
                         raise Conflict(f"the object has changed: {self.url}/{key}")
                     self._publish(folder, aside, name)
             except BaseException:
-                self._drop(folder, aside)
+                drop_aside(folder, aside)
                 raise
             return etag
 
@@ -352,6 +342,13 @@ class FolderStore(Store):
             with self._place(key) as (folder, name):
                 os.unlink(name, dir_fd=folder)  # of a link, the link
         except Absent:
+            pass
+
+    def clean(self, prefix: str, older_s: float) -> None:
+        try:
+            with self._place(prefix) as (folder, _):
+                remove_asides(folder, time.time_ns() - round(older_s * 1e9))
+        except BucketError:  # there is nothing, or it is not ours to remove
             pass
 
     def _listed(self, folder: int) -> list[os.DirEntry[str]]:
@@ -513,7 +510,10 @@ class RemoteStore(Store):
         return _clouds.tag_of(self.url, done) if done else ""
 
     def put(self, key: str, data: bytes) -> None:
-        self._put(key, data, "overwrite")
+        try:
+            self._put(key, data, "overwrite")
+        except Conflict:  # a 409: without a condition nothing stands against it for long
+            raise Unreachable(f"the store is busy with the object: {self.url}/{key}") from None
 
     def put_new(self, key: str, data: bytes) -> str:
         return self._put(key, data, "create")
@@ -586,8 +586,7 @@ class RemoteStore(Store):
             if not page:
                 break
             for one in page:
-                time, name = one["last_modified"], one["path"]
-                unix_ns = round(time.timestamp() * 1e9)
+                name, unix_ns = one["path"], round(one["last_modified"].timestamp() * 1e9)
                 etag = one.get("e_tag") or f"{unix_ns}-{one['size']}"
                 found.append(Listed(name[name.find(prefix) + len(prefix) :], etag, one["size"], unix_ns))
             if len(page) < _PAGE:

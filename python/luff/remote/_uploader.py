@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from luff.remote import _files, _head, _sealed
+from luff.remote._asides import QUIET_S, clean_run
 from luff.remote._bucket import check_bucket
 from luff.remote._errors import Absent, Conflict, Refused, Unreachable
 from luff.remote._files import WINDOW, File
@@ -22,6 +23,7 @@ from luff.remote._head import BadObject, Entry, Manifest
 from luff.remote._index import Indexes
 from luff.remote._limiter import Limiter
 from luff.remote._pace import Pace
+from luff.remote._put_once import put_once
 from luff.remote._run_folder import MAX_RUN_JSON, lengths_of, open_regular, read_run_json
 from luff.remote._upload_notes import write_note
 from luff.remote._windows import parts_of_window, windows_to_join
@@ -115,10 +117,9 @@ class Uploader:
         else has begun to upload the run meanwhile.
         """
         check_bucket(self._store)
-        try:
-            self._store.put_new(_files.run_key(self.run_id), self._run_json)
-        except Conflict:  # of several hosts the first makes the run, and says whether it is encrypted
-            self._run_json = self._read_run_json()
+        # Of several hosts the first makes the run, and says whether it is encrypted: refused if ours is not as it is.
+        there = put_once(self._store, _files.run_key(self.run_id), self._run_json, MAX_RUN_JSON)
+        self._run_json = self._run_json if there is None else there
         for _ in range(_ATTEMPTS):
             found = self._read_head()
             tails: list[bytes] = []
@@ -141,6 +142,7 @@ class Uploader:
             except Fenced:
                 self._etag = ""
                 continue  # that one was faster once more
+            clean_run(self._store, self.run_id, 0.0 if self._again else QUIET_S)
             return
         raise Unreachable(f"another uploader is faster again and again: {self._store.url}/{self._head_key}")
 
@@ -157,13 +159,6 @@ class Uploader:
                     f"another uploader has taken the run over at {self._store.url}/{self._head_key}; this one is not "
                     "begun again"
                 )
-
-    def _read_run_json(self) -> bytes:
-        try:  # refused if ours is not encrypted as it is
-            found = self._store.get(_files.run_key(self.run_id), MAX_RUN_JSON)
-        except Absent:
-            found = None
-        return found[0] if found else b""
 
     def _read_head(self) -> tuple[Manifest, dict[File, bytes], str] | None:
         try:
@@ -293,6 +288,7 @@ class Uploader:
     def end(self) -> None:
         """After a flush as `ended`: keeps the last head, also where heads are removed."""
         self._put(_files.end_key(self.run_id, self._manifest.uploader), self._last_head)
+        clean_run(self._store, self.run_id)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

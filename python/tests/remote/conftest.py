@@ -257,6 +257,10 @@ class Proxy:
         self.lose = None  # called with method and path: True if the answer is to be lost
         self.refuse = None  # called with the headers of a request: True if its condition is not to hold
         self.instead = None  # called with method and path: a status and a code of S3 for an answer, or None
+        self.silent = (
+            None  # called with method and path: True if the request stays here and nothing is answered
+        )
+        self.speak = threading.Event()  # requests that stayed here go on to the server, which answers nobody
         host = endpoint.split("//", 1)[1]
 
         class Handler(BaseHTTPRequestHandler):
@@ -279,6 +283,9 @@ class Proxy:
                     if self.command != "HEAD":
                         self.wfile.write(text)
                     return
+                silent = proxy.silent is not None and proxy.silent(self.command, self.path)
+                if silent:
+                    proxy.speak.wait(120)
                 upstream = http.client.HTTPConnection(host, timeout=60)
                 headers = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
                 upstream.request(self.command, self.path, body, headers)
@@ -288,7 +295,7 @@ class Proxy:
                 proxy.requests.append((self.command, self.path, len(body), len(data)))
                 if proxy.saw is not None:
                     proxy.saw(self.command, self.path, body)
-                if proxy.lose is not None and proxy.lose(self.command, self.path):
+                if silent or (proxy.lose is not None and proxy.lose(self.command, self.path)):
                     self.close_connection = True
                     self.connection.close()
                     return
@@ -317,6 +324,7 @@ class Proxy:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
+        self.speak.set()
         self._server.shutdown()
         self._server.server_close()
 

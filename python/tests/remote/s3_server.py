@@ -24,9 +24,9 @@ server.serve_forever()
 
 
 @contextmanager
-def serve_s3():
-    """A server for a block, as its address."""
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
+def serve_s3(python=sys.executable):
+    """A server for a block, as its address. `python`: one that has moto."""
+    with subprocess.Popen([python, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
         try:
             yield f"http://127.0.0.1:{int(server.stdout.readline())}"
         finally:

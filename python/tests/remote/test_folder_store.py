@@ -152,7 +152,7 @@ def test_a_folder_that_is_deeper_than_any_of_luff_is_refused(store, tmp_path):
 
 
 def test_a_planted_temporary_file_leads_nowhere(store, home, tmp_path, monkeypatch):
-    monkeypatch.setattr("luff.remote._store.secrets.token_hex", lambda size: "0" * 2 * size)
+    monkeypatch.setattr("luff.remote._asides.secrets.token_hex", lambda size: "0" * 2 * size)
     os.symlink(home / "thesis", tmp_path / "bucket/runs/a/new.0000000000000000~")
     with pytest.raises(Unreachable, match="File exists"):
         store.put("runs/a/new", b"mine")

@@ -462,8 +462,9 @@ def test_a_bucket_that_is_away_is_asked_again(beside, job, monkeypatch):
     wait_for(lambda: open_store(one.judge.url).children(f"requests/{run.run_id}/") == ["000001.json"])
 
 
-def test_of_puts_whose_answers_are_lost_each_counts_once(proxy, s3, tmp_path):
-    """The client repeats them, and reports that the object is there."""
+@pytest.mark.parametrize("fails", ["answers", "puts"])
+def test_of_puts_whose_answers_are_lost_or_that_wrote_nothing_each_counts_once(proxy, s3, tmp_path, fails):
+    """The client repeats the ones, and reports that the object is there, as of the others, which a store refuses so."""
     lost = set()
 
     def lose(method, path):
@@ -472,7 +473,10 @@ def test_of_puts_whose_answers_are_lost_each_counts_once(proxy, s3, tmp_path):
         )
         return mine and path not in lost and not lost.add(path)
 
-    proxy.lose = lose
+    if fails == "answers":
+        proxy.lose = lose
+    else:
+        proxy.instead = lambda *of: (409, "ConditionalRequestConflict") if lose(*of) else None
     run = Run(tmp_path / "job")
     run.append("w0000/m-000001.lfm", b"rows")
     uploader = Uploader(str(run.path), open_store(s3))

@@ -114,6 +114,21 @@ def test_what_has_changed_lately_stays(tmp_path):
     assert len(store.children("runs/")) == 2
 
 
+def test_what_killed_uploads_left_goes_with_their_run(tmp_path):
+    """Names that no list shows, and that would keep the folders."""
+    bucket = tmp_path / "bucket"
+    store = open_store(f"file://{bucket}")
+    run, _ = upload(store, tmp_path / "run")
+    for place in (f"runs/{run.run_id}/w0000/d-000001.lfd", f"live/{run.run_id[0]}/{run.run_id}", "cards"):
+        (bucket / place / f"half.{'0' * 16}~").write_text("of a put")
+    age(bucket)
+    list(prune(store, "nothing", 30 * DAY_NS, dry_run=True))
+    assert len(list(bucket.rglob("*~"))) == 3
+    list(prune(store, "nothing", 30 * DAY_NS, dry_run=False))
+    assert not list(bucket.rglob("*~"))
+    assert not (bucket / "runs" / run.run_id).exists()
+
+
 class Dying(FolderStore):
     """A folder of which the pruner is cut off before its Nth request."""
 
