@@ -13,7 +13,8 @@
 /// and reports say.
 namespace luff::profile {
 
-/// What to say first.
+/// What to say first. How much is waited for data is what the table says; what mending it would save comes from
+/// `means`: without the first 20 steps, first batches of epochs, the longest steps, and time without a core.
 struct TimeVerdict {
   std::string text;                 // one sentence
   std::optional<InputCause> cause;  // none: waits for data are no trouble, or there is too little to judge
@@ -50,6 +51,6 @@ struct Machines {
   std::vector<std::string> not_seen;  // what was not measured, and why, as sentences
 };
 /// In a span of time. A run without samples has no machines, and says why.
-[[nodiscard]] Machines MachinesOf(const std::string& run, const query::TimeSpan& span = {});
+[[nodiscard]] Machines MachinesOf(const query::Trial& trial, const query::TimeSpan& span = {});
 
 }  // namespace luff::profile
