@@ -74,7 +74,9 @@ void Print(const query::Trial& trial, const profile::TimeReport& report,
     fmt::print("{}\n", Wrapped(Escaped(report.verdict.text), 0, 100));
   const auto traced = profile::TracesByFinding(trial);
   for (const rules::Finding& finding : findings) {
-    fmt::print("{}\n", Wrapped(fmt::format("{}: {}", finding.rule, Escaped(finding.what)), 2, 100));
+    fmt::print("{}\n", Wrapped(fmt::format("{}, since {} step {}: {}", finding.rule, Escaped(finding.mode),
+                                           finding.since_step, Escaped(finding.what)),
+                               2, 100));
     fmt::print("    {}\n", Wrapped(Escaped(finding.remedy), 4, 100));
     if (const auto files = traced.find(finding.id); files != traced.end()) PrintTraced(files->second, 4);
   }
