@@ -1,5 +1,5 @@
 #pragma once
-#include "luff/profile/stacks.h"
+#include "luff/profile/stack_report.h"
 
 /// What `luff profile` shows of stacks.
 namespace luff::cli {

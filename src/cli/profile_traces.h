@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "luff/profile/kineto_trace.h"
+#include "luff/profile/trace_report.h"
 
 /// What `luff profile` shows of traces.
 namespace luff::cli {

@@ -236,10 +236,10 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   return cause;
 }
 
-std::string WaitText(double wait_s, double of_s, const std::optional<Loader>& loader) {
-  std::string text =
-      fmt::format("the step waits {:.0f} % of the time for data ({} of {})",
-                  100 * wait_s / std::max(of_s, 1e-12), TimeText(wait_s), TimeText(of_s));
+std::string WaitText(const Means& means, const std::optional<Loader>& loader) {
+  std::string text = fmt::format("the step waits {:.0f} % of the time for data ({} of {})",
+                                 100 * means.wait_s / std::max(means.step_s, 1e-12), TimeText(means.wait_s),
+                                 TimeText(means.step_s));
   if (!loader) return text;
   return text + fmt::format(": {} has {} worker{}", loader->type.empty() ? "the loader" : loader->type,
                             loader->workers, loader->workers == 1 ? "" : "s");

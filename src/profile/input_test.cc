@@ -93,7 +93,7 @@ TEST(Input, TheLoaderThatTrainsIsChosen) {
 }
 
 TEST(Input, TextsNameNumbers) {
-  EXPECT_EQ(WaitText(0.046, 0.073, Loader{"DataLoader", "Photos", 0}),
+  EXPECT_EQ(WaitText(Of(50, Phases(46, 27)), Loader{"DataLoader", "Photos", 0}),
             "the step waits 63 % of the time for data (46 ms of 73 ms): DataLoader has 0 workers");
   EXPECT_EQ(TimeText(0.0000123), "12 us");
   EXPECT_EQ(TimeText(0.00123), "1.2 ms");

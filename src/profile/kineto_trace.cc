@@ -144,7 +144,6 @@ void AddDevices(const std::vector<Event>& all, const Names& names, TraceSummary*
   out->kernels = kernels.Sorted(names);
   for (auto& [number, copy] : copies) out->copies.push_back(std::move(copy));
   std::ranges::stable_sort(out->copies, std::greater(), &TraceSummary::Copy::seconds);
-  if (out->copies.size() > kMostShown) out->copies.resize(kMostShown);
   if (tasks.empty()) return;
   out->device_busy_s = Union(&tasks) * kMicro;
   double until = tasks.front().begin;
@@ -225,10 +224,9 @@ std::map<std::string, std::vector<std::string>> TracesByFinding(const query::Tri
 
 namespace {
 
-Result<std::string> ReadTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace,
-                              std::uint64_t most_bytes) {
+Result<std::string> ReadTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace) {
   // The last three names lie in the run, which others may have made.
-  return ReadRegular(fmt::format("{}/w{:04}/{}", run, worker, trace.file), most_bytes, 3);
+  return ReadRegular(fmt::format("{}/w{:04}/{}", run, worker, trace.file), kMaxTraceBytes, 3);
 }
 
 std::string_view WordOf(Category category) noexcept {
@@ -247,9 +245,8 @@ std::string_view WordOf(Category category) noexcept {
 
 }  // namespace
 
-Result<TraceSummary> SummariseTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace,
-                                    std::uint64_t most_bytes) {
-  LUFF_ASSIGN_OR_RETURN(const std::string text, ReadTrace(run, worker, trace, most_bytes));
+Result<TraceSummary> SummariseTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace) {
+  LUFF_ASSIGN_OR_RETURN(const std::string text, ReadTrace(run, worker, trace));
   return SummariseTraceUntrusted(text);
 }
 
@@ -294,7 +291,7 @@ Status VisitTraceUntrusted(std::string_view bytes, const TraceVisitor& use) {
 
 Status VisitTrace(const std::string& run, std::uint32_t worker, const TraceFile& trace,
                   const TraceVisitor& use) {
-  LUFF_ASSIGN_OR_RETURN(const std::string text, ReadTrace(run, worker, trace, kMaxTraceBytes));
+  LUFF_ASSIGN_OR_RETURN(const std::string text, ReadTrace(run, worker, trace));
   return VisitTraceUntrusted(text, use);
 }
 

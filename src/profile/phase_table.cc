@@ -122,12 +122,6 @@ std::string SkewOf(const std::vector<RankTimes>& ranks) {
   return text;
 }
 
-ThreadShares ThreadSharesOf(const PhaseTable& table) noexcept {
-  if (table.timed_s <= 0) return {};
-  const double cpu = std::min(1.0, table.cpu_s / table.timed_s);
-  return {cpu, std::min(1 - cpu, table.run_queue_s / table.timed_s)};
-}
-
 std::string DeviceText(const PhaseTable& table) {
   if (table.device_steps == 0) return "";
   const double idle = static_cast<double>(table.idle_steps) / static_cast<double>(table.device_steps);

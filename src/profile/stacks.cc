@@ -7,7 +7,6 @@
 
 #include "base/format.h"
 #include "base/json.h"
-#include "luff/profile/input.h"
 #include "luff/query/run_pieces.h"
 
 namespace luff::profile {
@@ -225,20 +224,6 @@ std::string CulpritsOf(const query::Trial& trial, const std::vector<Stall>& stal
   return text;
 }
 
-std::string StallText(const Stall& stall, bool several) {
-  const std::string who = several ? fmt::format("rank {}", stall.worker) : "the training";
-  const std::string stand = StandOf(stall), time = TimeText(stall.seconds);
-  const bool begin = stall.after_step < 0;
-  if (stall.last) {  // a report, an upload: no hang
-    return fmt::format("{} ended at least {} after {}{}{}", who, time,
-                       begin ? "its begin" : fmt::format("global step {}, its last", stall.after_step),
-                       stand.empty() ? "" : "; it was in ", stand);
-  }
-  return fmt::format("{} {} still for at least {} {}{}{}", who, stall.over ? "once stood" : "stands", time,
-                     begin ? "from its begin" : fmt::format("after global step {}", stall.after_step),
-                     stand.empty() ? "" : ": in ", stand);
-}
-
 std::vector<LineTime> ParseLinesUntrusted(std::string_view json) {
   std::vector<LineTime> out;
   const Json parsed = TryParseJson(json, kLimits);
@@ -270,16 +255,6 @@ std::vector<LineTime> ParseLinesUntrusted(std::string_view json) {
 
 std::vector<LineTime> LinesOf(const query::Trial& trial, std::uint32_t worker) {
   return ParseLinesUntrusted(query::DocumentOf(trial, worker, "lines"));
-}
-
-StackReport StackReportOf(const query::Trial& trial, std::uint32_t worker) {
-  StackReport report;
-  report.stalls = StallsOf(trial);
-  report.culprits = CulpritsOf(trial, report.stalls);
-  std::ranges::stable_partition(report.stalls, [](const Stall& stall) { return !stall.over; });
-  report.several = trial.workers().size() > 1;
-  report.lines = LinesOf(trial, worker);
-  return report;
 }
 
 }  // namespace luff::profile

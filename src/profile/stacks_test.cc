@@ -84,46 +84,6 @@ TEST(Stacks, WhatATrainingDoesAfterItsLastStepIsNoStand) {
   EXPECT_EQ(stall_of(0, EndReason::kCompleted), std::pair(true, true));
 }
 
-TEST(Stacks, AStallIsOneSentence) {
-  Stall stall = *ParseStallUntrusted(Document(Thread(R"("state":"S","call":"futex","on":"")", kOwn)));
-  const std::string stand = "train.py:31 train, which waits for a lock or another thread (futex)";
-  EXPECT_EQ(StallText(stall, false),
-            "the training stands still for at least 31.5 s after global step 7: in " + stand);
-  stall.worker = 3;
-  stall.over = true;
-  EXPECT_EQ(StallText(stall, true),
-            "rank 3 once stood still for at least 31.5 s after global step 7: in " + stand);
-  stall.last = true;
-  EXPECT_EQ(StallText(stall, false),
-            "the training ended at least 31.5 s after global step 7, its last; it was in " + stand);
-  EXPECT_EQ(StallText(Stall{.seconds = 40}, false),
-            "the training stands still for at least 40.0 s from its begin");
-}
-
-TEST(Stacks, WhoStandsStillComesFirst) {
-  testing::Written run;
-  const auto train = [&](int steps) {
-    for (int i = 0; i < steps; ++i) run.Step(format::Mode::kTrain, {{format::Phase::kOther, 1}});
-  };
-  for (const std::uint32_t worker : {0, 1}) {
-    if (worker == 1) run.Worker(1);
-    train(8);
-    run.Document("stall", Document(Thread(R"("state":"R","call":"")", kOwn)));
-    run.Document("lines", R"({"lines":[{"phase":"other","file":"/a.py","line":)" + std::to_string(worker) +
-                              R"(,"function":"f","inside":"","count":1}]})");
-    if (worker == 0) train(1);
-  }
-  const auto trial = run.Read(EndReason::kSignal);
-  const StackReport report = StackReportOf(*trial, 1);
-  EXPECT_TRUE(report.several);
-  ASSERT_EQ(report.stalls.size(), 2U);
-  EXPECT_EQ(report.stalls[0].worker, 1U);
-  EXPECT_FALSE(report.stalls[0].over);
-  EXPECT_TRUE(report.stalls[1].over);
-  ASSERT_EQ(report.lines.size(), 1U);
-  EXPECT_EQ(report.lines[0].at.line, 1);
-}
-
 TEST(Stacks, SharesAreThoseOfAPhase) {
   const auto lines = ParseLinesUntrusted(
       R"({"samples":8,"lines":[{"phase":"other","file":"/a.py","line":1,"function":"f","inside":"g","count":3},)"

@@ -129,7 +129,10 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
   verdict.cause =
       CauseOf(verdict.means, waits_, trial.Document("loaders"), trial.Document("environment"));
   const InputCause& cause = *verdict.cause;
-  const std::string waits = WaitText(WaitsIn(table).total_s, table.wall_s, cause.loader);
+  Means waited;  // of all steps of the table together
+  waited.step_s = table.wall_s;
+  waited.wait_s = WaitsIn(table).total_s;
+  const std::string waits = WaitText(waited, cause.loader);
   if (cause.estimate.saving_s <= 0) {
     verdict.text = waits + "; more workers would not help, cheaper samples would";
     return verdict;
@@ -192,6 +195,12 @@ Result<TimeReport> TimeReportOf(const query::Trial& trial, const Scope& scope) {
   of_worker.worker = report.table.worker;
   LUFF_ASSIGN_OR_RETURN(report.modules, ModulesOf(trial, of_worker));
   return report;
+}
+
+ThreadShares ThreadSharesOf(const PhaseTable& table) noexcept {
+  if (table.timed_s <= 0) return {};
+  const double cpu = std::min(1.0, table.cpu_s / table.timed_s);
+  return {cpu, std::min(1 - cpu, table.run_queue_s / table.timed_s)};
 }
 
 std::string WhyNoSteps(const query::Trial& trial, const PhaseTable& table) {
@@ -264,11 +273,12 @@ Machines MachinesOf(const query::Trial& trial, const query::TimeSpan& span) {
     if (use->lives > 1)
       machines.not_seen.push_back(
           fmt::format("parts of the time of {}: its sampler was started {} times", name, use->lives));
-    use->unsampled_s = Unsampled(trial, span, host);
-    if (use->unsampled_s > 0)
+    const double unsampled_s = Unsampled(trial, span, host);
+    if (unsampled_s > 0)
       machines.not_seen.push_back(fmt::format(
           "the last {} of {}: its sampler has ended before the training, and was not started again",
-          TimeText(use->unsampled_s), name));
+          TimeText(unsampled_s), name));
+    machines.unsampled_s.push_back(unsampled_s);
     machines.all.push_back(std::move(use).value());
   }
   return machines;

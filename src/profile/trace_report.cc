@@ -1,4 +1,7 @@
-#include "luff/profile/kineto_trace.h"
+#include "luff/profile/trace_report.h"
+
+#include "base/bounded_read.h"
+#include "base/format.h"
 
 namespace luff::profile {
 
@@ -16,6 +19,14 @@ TraceReport TraceReportOf(const query::Trial& trial, std::uint32_t worker, const
   else
     report.problem = summary.status().ToString();
   return report;
+}
+
+Result<TraceSummary> SummariseTraceOfAtMost(std::uint64_t most_bytes, const std::string& run,
+                                            std::uint32_t worker, const TraceFile& trace) {
+  // The last three names lie in the run, which others may have made.
+  LUFF_ASSIGN_OR_RETURN(const std::string bytes,
+                        ReadRegular(fmt::format("{}/w{:04}/{}", run, worker, trace.file), most_bytes, 3));
+  return SummariseTraceUntrusted(bytes);
 }
 
 }  // namespace luff::profile

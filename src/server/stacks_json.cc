@@ -10,7 +10,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostLines = 100;
 
-Json Maybe(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+Json TextOrNull(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 Json Frames(const profile::StackThread& thread) {
   Json frames = Json::array();
@@ -54,10 +54,10 @@ void AddStacks(const profile::StackReport& report, std::size_t most, Json* json)
                       {"text", profile::StallText(stall, report.several)},
                       {"stands", profile::StandOf(stall)},
                       {"waits", profile::WaitOf(stall)},
-                      {"no_stack", Maybe(stall.no_stack)},
+                      {"no_stack", TextOrNull(stall.no_stack)},
                       {"threads", Threads(stall.threads)},
                       {"processes", Threads(stall.processes)},
-                      {"others", Maybe(report.culprits)}});
+                      {"others", TextOrNull(report.culprits)}});
   }
   (*json)["stalls_left_out"] = report.stalls.size() - told;
   Json& lines = (*json)["lines"] = Json::array();

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "luff/profile/stacks.h"
+#include "luff/profile/stack_report.h"
 
 /// Where processes stand, as JSON: members `stalls`, `stalls_left_out` and `lines` of `luff profile --json` and
 /// of the route runs/RUN/profile.

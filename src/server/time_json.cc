@@ -62,7 +62,7 @@ Json Gpus(const profile::MachineUse& use) {
   return all;
 }
 
-Json Machine(const profile::MachineUse& use, double price_per_hour) {
+Json Machine(const profile::MachineUse& use, double unsampled_s, double price_per_hour) {
   Json one{{"host", use.host}, {"name", use.name}, {"seconds", use.seconds}, {"cores", use.cores}};
   one["cores_of_machine"] = Maybe(use.all_cores);
   one["cores_limit"] = Maybe(use.limit_cores);
@@ -93,7 +93,7 @@ Json Machine(const profile::MachineUse& use, double price_per_hour) {
                     {"rss", Maybe(use.sampler_rss)},
                     {"lives", use.lives},
                     {"ended", use.ended},
-                    {"not_sampled", use.unsampled_s}};
+                    {"not_sampled", unsampled_s}};
   return one;
 }
 
@@ -222,8 +222,9 @@ Json DescribeTime(const ToldTime& told, const TimeOptions& options) {
                                      {"why", profile::WhyNoSteps(told.trial, table)},
                                      {"not_seen", Json::array()}};
   json["machines"] = Json::array();
-  for (const profile::MachineUse& use : told.machines.all)
-    json["machines"].push_back(Machine(use, options.price_per_hour));
+  for (std::size_t i = 0; i < told.machines.all.size(); ++i)
+    json["machines"].push_back(
+        Machine(told.machines.all[i], told.machines.unsampled_s[i], options.price_per_hour));
   for (const std::string& line : told.machines.not_seen) json["not_seen"].push_back(line);
   AddStacks(told.stacks, options.most_stalls, &json);
   json["traces"] = DescribeTraces(told.traces, options.run);

@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "luff/profile/kineto_trace.h"
-#include "luff/profile/stacks.h"
+#include "luff/profile/stack_report.h"
 #include "luff/profile/time_report.h"
+#include "luff/profile/trace_report.h"
 #include "luff/rules/finding.h"
 
 /// Where the time of a run went, as JSON: `luff profile --json`, and the route runs/RUN/profile.
@@ -26,7 +26,7 @@ struct ToldTime {
 struct TimeOptions {
   double price_per_hour = 0;           // of a machine, in any currency; 0: not known
   std::size_t most_stalls = SIZE_MAX;  // that are told
-  std::string run;                     // what stands before paths within the run
+  std::string run = {};                // what stands before paths within the run
 };
 [[nodiscard]] nlohmann::ordered_json DescribeTime(const ToldTime& told, const TimeOptions& options);
 

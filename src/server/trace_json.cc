@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostRows = 50;
 
-Json Maybe(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+Json ToldOrNull(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 Json Times(const std::vector<profile::OperatorTime>& times) {
   Json all = Json::array();
@@ -56,10 +56,10 @@ Json DescribeTraces(const profile::TraceReport& report, const std::string& run) 
                    {"steps", file.steps},
                    {"bytes", file.bytes},
                    {"cost", file.cost_s},
-                   {"file", Maybe(path)},
-                   {"refused", Maybe(file.refused)},
-                   {"finding", Maybe(file.finding)},
-                   {"rule", Maybe(file.rule)}});
+                   {"file", ToldOrNull(path)},
+                   {"refused", ToldOrNull(file.refused)},
+                   {"finding", ToldOrNull(file.finding)},
+                   {"rule", ToldOrNull(file.rule)}});
     if (!report.last || file.file != report.last->file) continue;
     if (report.summary)
       all.back()["summary"] = Summary(*report.summary);

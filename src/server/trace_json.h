@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "luff/profile/kineto_trace.h"
+#include "luff/profile/trace_report.h"
 
 /// The traces of a worker, as JSON: the member `traces` of `luff profile --json` and of the route
 /// runs/RUN/profile.

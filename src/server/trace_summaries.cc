@@ -24,7 +24,7 @@ Result<profile::TraceSummary> TraceSummaries::Of(const std::string& run, std::ui
     return OutOfRange(fmt::format("a trace of {} MB is read by `luff profile` and reports only",
                                   trace.bytes / 1'000'000));
   const WorkBound unbounded(nullptr);  // it is kept for all who ask later
-  auto summary = profile::SummariseTrace(run, worker, trace, most_bytes_);
+  auto summary = profile::SummariseTraceOfAtMost(most_bytes_, run, worker, trace);
   if (!summary.ok()) summary = WithoutPath(summary.status(), run);
   // A copy of a run may get its file later.
   if (!summary.ok() && summary.status().code() == StatusCode::kNotFound) return summary;

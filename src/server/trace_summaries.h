@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "luff/profile/kineto_trace.h"
+#include "luff/profile/trace_report.h"
 
 /// What the traces of one run say in short, read once: a page asks again and again.
 namespace luff::server {

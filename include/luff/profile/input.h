@@ -109,7 +109,7 @@ struct Estimate {
 /// Why a training waits for its data, and what to do.
 struct InputCause {
   std::string cause;  // "no_workers", "workers_too_few", "slow_worker", "own_loop"
-  std::string what;   // what would help, as the begin of "… would save"
+  std::string what;   // what would help: "num_workers=4"
   std::string remedy;
   std::vector<std::string> causes;  // likeliest first
   std::optional<Loader> loader;
@@ -119,8 +119,8 @@ struct InputCause {
 [[nodiscard]] InputCause CauseOf(const Means& means, const Waits& waits, std::string_view loaders_json,
                                  std::string_view environment_json);
 
-/// "the step waits 63 % of the time for data (46 ms of 73 ms): DataLoader has 0 workers".
-[[nodiscard]] std::string WaitText(double wait_s, double of_s, const std::optional<Loader>& loader);
+/// "the step waits 63 % of the time for data (46 of 73 ms): DataLoader has 0 workers".
+[[nodiscard]] std::string WaitText(const Means& means, const std::optional<Loader>& loader);
 /// "46 ms", "1.2 s", "43 min".
 [[nodiscard]] std::string TimeText(double seconds);
 

@@ -47,7 +47,7 @@ struct TraceSummary {
     std::uint64_t calls = 0, bytes = 0;
     double seconds = 0;
   };
-  std::vector<Copy> copies;  // the longest first
+  std::vector<Copy> copies;
   std::vector<OperatorTime> kernels;
   double device_span_s = 0, device_busy_s = 0;
   /// Idle times of devices between two of their tasks: the later one was not launched yet; it was launched
@@ -59,25 +59,9 @@ inline constexpr std::uint64_t kMaxTraceBytes = 256ULL << 20;
 
 /// Errors: kCorruption (no trace: what was expected, and where), kOutOfRange (more than 4 million events).
 [[nodiscard]] Result<TraceSummary> SummariseTraceUntrusted(std::string_view json);
-/// Reads a trace of a run. Further errors: those of reading, and kOutOfRange for a file of more than
-/// `most_bytes`.
+/// Reads a trace of a run. Further errors: those of reading.
 [[nodiscard]] Result<TraceSummary> SummariseTrace(const std::string& run, std::uint32_t worker,
-                                                  const TraceFile& trace,
-                                                  std::uint64_t most_bytes = kMaxTraceBytes);
-
-/// What is told of the traces of one worker: all that were asked for, and the last one that was made in
-/// short.
-struct TraceReport {
-  std::uint32_t worker = 0;
-  std::vector<TraceFile> files;
-  std::optional<TraceFile> last;        // of those that were made
-  std::optional<TraceSummary> summary;  // of the last one
-  std::string problem;                  // why there is none
-};
-using Summarise = std::function<Result<TraceSummary>(const TraceFile&)>;
-/// `summarise`: by default SummariseTrace.
-[[nodiscard]] TraceReport TraceReportOf(const query::Trial& trial, std::uint32_t worker,
-                                        const Summarise& summarise = {});
+                                                  const TraceFile& trace);
 
 /// One event of a trace, for programs that draw it. Texts are borrowed for the call.
 struct TraceEvent {

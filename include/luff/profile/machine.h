@@ -65,7 +65,6 @@ struct MachineUse {
   std::optional<double> sampler_cores, sampler_rss;
   std::uint32_t lives = 1;                          // of its sampler
   bool ended = false;                               // its sampler came to its end
-  double unsampled_s = 0;                           // for which the run went on after it had died
   [[nodiscard]] double job_cores() const noexcept;  // of all ranks and their children
 };
 

@@ -66,14 +66,6 @@ struct PhaseTable {
   std::int64_t begin_unix_ns = 0, end_unix_ns = 0;  // of its TRAIN steps, by the worker's clock
 };
 
-/// Of the time for which they are known, the shares in which the training thread ran and waited for a core;
-/// it slept in the rest. What the kernel counts begins and ends between steps, so a thread that never sleeps
-/// can seem to run longer than its steps took: that is cut off. 0 and 0 where nothing is known.
-struct ThreadShares {
-  double cpu = 0, queue = 0;
-};
-[[nodiscard]] ThreadShares ThreadSharesOf(const PhaseTable& table) noexcept;
-
 /// What the times of the device say, as a sentence; "" where they are not known.
 [[nodiscard]] std::string DeviceText(const PhaseTable& table);
 

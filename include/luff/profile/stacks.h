@@ -54,10 +54,6 @@ struct Stall {
 /// Whom the workers in collective operations wait for, and what those do; "" if none is known.
 [[nodiscard]] std::string CulpritsOf(const query::Trial& trial, const std::vector<Stall>& stalls);
 
-/// All of it as a sentence: "the training stands still for at least 2.0 min after global step 411: in …".
-/// `several`: there are other workers, so its rank is named.
-[[nodiscard]] std::string StallText(const Stall& stall, bool several);
-
 /// A line of the training in which long waits were spent.
 struct LineTime {
   format::Phase phase = format::Phase::kOther;
@@ -69,14 +65,5 @@ struct LineTime {
 /// The dearest first. `worker`'s; empty if there are none.
 [[nodiscard]] std::vector<LineTime> LinesOf(const query::Trial& trial, std::uint32_t worker);
 [[nodiscard]] std::vector<LineTime> ParseLinesUntrusted(std::string_view json);
-
-/// What is told of a run's stacks.
-struct StackReport {
-  std::vector<Stall> stalls;    // those that stand still first, then those that went on; each ascending by worker
-  std::string culprits;         // CulpritsOf
-  bool several = false;         // workers
-  std::vector<LineTime> lines;  // of one worker
-};
-[[nodiscard]] StackReport StackReportOf(const query::Trial& trial, std::uint32_t worker);
 
 }  // namespace luff::profile

@@ -45,9 +45,18 @@ struct TimeReport {
 /// What phases and modules of a run do not tell, as sentences.
 [[nodiscard]] std::vector<std::string> NotSeen(const query::Trial& trial, const TimeReport& report);
 
+/// Of the time for which they are known, the shares in which the training thread ran and waited for a core;
+/// it slept in the rest. What the kernel counts begins and ends between steps, so a thread that never sleeps
+/// can seem to run longer than its steps took: that is cut off. 0 and 0 where nothing is known.
+struct ThreadShares {
+  double cpu = 0, queue = 0;
+};
+[[nodiscard]] ThreadShares ThreadSharesOf(const PhaseTable& table) noexcept;
+
 /// The machines of a run.
 struct Machines {
   std::vector<MachineUse> all;
+  std::vector<double> unsampled_s;  // of each: for how long the run went on after its sampler had died
   std::vector<std::string> not_seen;  // what was not measured, and why, as sentences
 };
 /// In a span of time. A run without samples has no machines, and says why.

@@ -233,7 +233,7 @@ class InputBound final : public KeptRule {
         FindingAt(kName, cause.cause.c_str(), trial, format::kNoId, worker_.number(), window.Info());
     finding.since_step = since_;
     finding.what =
-        fmt::format("{}; {} would save about {} of {}", WaitText(means.wait_s, means.step_s, cause.loader),
+        fmt::format("{}; {} would save about {} of {}", WaitText(means, cause.loader),
                     cause.what, TimeText(waited_s_), TimeText(window.run_s));
     finding.why =
         "the model computes nothing meanwhile; with workers, the next batches are made while it computes";
