@@ -117,7 +117,9 @@ def _make(run: Path, steps: int) -> None:
 
 
 def large(steps: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Measures `luff profile` and the export to Perfetto of a run of so many steps, and of one of a quarter of them."""
+    """Measures `luff profile` and the export to Perfetto of a run of so many steps, and of one of a quarter of them; of
+    the former its report, too.
+    """
     folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
     results: list[dict[str, Any]] = []
     gates: list[dict[str, Any]] = []
@@ -149,6 +151,13 @@ def large(steps: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                 if size == steps:
                     gates.append(gate(f"luff {name}: s", _exact(cpu_s), cpu_limit))
                     gates.append(gate(f"luff {name}: MB", _exact(megabytes), memory_limit))
+            if size == steps:
+                file = folder / "report.html"
+                cpu_s, _, _ = _measured([luff_command(), "report", str(run), "-o", str(file)])
+                megabytes = file.stat().st_size / 1e6
+                print(f"luff report, {size} steps: {megabytes:.2f} MB, {cpu_s:.2f} s of CPU time")
+                results.append({"part": "large", "what": "report", "steps": size, "cpu_s": cpu_s, "mb": megabytes})
+                gates.append(gate("luff report: MB", _exact(megabytes), 3))
             shutil.rmtree(run)
         small, whole = memory["export to perfetto"]
         print(

@@ -152,12 +152,15 @@ class Browser:
 
 
 def main(link: str, *pictures: str) -> None:
-    """Draws pages: FILE=WHAT, where WHAT is added to the link. A picture is taken when all has been read."""
+    """Draws pages: FILE=WHAT, where WHAT is added to the link; with `@ID` behind it, from the element of this id on.
+    A picture is taken when all has been read.
+    """
     with tempfile.TemporaryDirectory() as profile:
         browser = Browser(Path(profile))
         browser.resize(1280, 760)
         for picture in pictures:
             file, _, what = picture.partition("=")
+            what, _, element = what.partition("@")
             browser.resize(1280, 760)
             browser.open("about:blank")
             browser.open(link + what)
@@ -167,6 +170,8 @@ def main(link: str, *pictures: str) -> None:
             # No taller than what is on it.
             bottom = browser.evaluate("document.querySelector('main').getBoundingClientRect().bottom")
             browser.resize(1280, min(760, max(300, int(bottom))))
+            if element:
+                browser.evaluate(f"document.getElementById({json.dumps(element)}).closest('section').scrollIntoView()")
             time.sleep(1)
             browser.screenshot(Path(file))
         browser.close()

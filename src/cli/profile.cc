@@ -59,17 +59,24 @@ void PrintModules(const profile::ModuleTable& table) {
              table.modules > kMost ? "of " + Plural(table.modules, "module", "modules") + "; " : "");
 }
 
+void PrintNotSeen(const std::vector<std::string>& lines) {
+  if (!lines.empty()) fmt::print("\n  not seen\n");
+  for (const std::string& line : lines) fmt::print("    {}\n", Wrapped(Escaped(line), 4, 100));
+}
+
 void Print(const query::Trial& trial, const profile::TimeReport& report,
            const std::vector<rules::Finding>& findings, const profile::Machines& machines,
-           double price_per_hour, const StacksView& stacks, const TracesView& traces) {
+           double price_per_hour, const profile::StackReport& stacks, const profile::TraceReport& traces) {
   const profile::PhaseTable& table = report.table;
-  stacks.PrintStalls();
+  PrintStalls(stacks);
   // Where a rule has found something and waits are no trouble, the rule has the first word.
   if (findings.empty() || report.verdict.cause)
     fmt::print("{}\n", Wrapped(Escaped(report.verdict.text), 0, 100));
   const auto traced = profile::TracesByFinding(trial);
   for (const rules::Finding& finding : findings) {
-    fmt::print("{}\n", Wrapped(fmt::format("{}: {}", finding.rule, Escaped(finding.what)), 2, 100));
+    fmt::print("{}\n", Wrapped(fmt::format("{}, since {} step {}: {}", finding.rule, Escaped(finding.mode),
+                                           finding.since_step, Escaped(finding.what)),
+                               2, 100));
     fmt::print("    {}\n", Wrapped(Escaped(finding.remedy), 4, 100));
     if (const auto files = traced.find(finding.id); files != traced.end()) PrintTraced(files->second, 4);
   }
@@ -98,10 +105,7 @@ void Print(const query::Trial& trial, const profile::TimeReport& report,
     fmt::print("  between them: {} of evaluation, {}\n", Plural(table.other_steps, "step", "steps"),
                TimeText(table.other_s));
   if (table.timed_s > 0) {
-    // What the kernel counts begins and ends between steps, so a thread that never sleeps can seem to run
-    // longer.
-    const double cpu = std::min(1.0, table.cpu_s / table.timed_s);
-    const double queue = std::min(1 - cpu, table.run_queue_s / table.timed_s);
+    const auto [cpu, queue] = profile::ThreadSharesOf(table);
     fmt::print(
         "  the training thread ran {:.0f} % of the time, waited {:.0f} % for a core, and slept {:.0f} %\n",
         100 * cpu, 100 * queue, 100 * (1 - cpu - queue));
@@ -121,18 +125,17 @@ void Print(const query::Trial& trial, const profile::TimeReport& report,
                Plural(static_cast<std::uint64_t>(use.loader.workers), "worker", "workers"),
                Plural(use.batches, "time", "times"), Plural(use.ready, "time", "times"));
   }
-  stacks.PrintLines();
+  PrintLines(stacks);
   PrintRanks(table.ranks);
   if (table.workers.size() > 1)
     fmt::print("  this is worker {} of {} that recorded phases; --rank names another\n", table.worker,
                table.workers.size());
   PrintModules(report.modules);
-  traces.Print();
+  PrintTraces(traces, trial.path());
   PrintMachines(machines, price_per_hour);
-  fmt::print("\n  not seen\n");
-  for (const auto& lines : {profile::NotSeen(trial, report), machines.not_seen}) {
-    for (const std::string& line : lines) fmt::print("    {}\n", Wrapped(Escaped(line), 4, 100));
-  }
+  std::vector<std::string> not_seen = profile::NotSeen(trial, report);
+  not_seen.insert(not_seen.end(), machines.not_seen.begin(), machines.not_seen.end());
+  PrintNotSeen(not_seen);
 }
 
 void Show(const ProfileOptions& options) {
@@ -143,23 +146,22 @@ void Show(const ProfileOptions& options) {
   scope.to = range.to;
   const auto trial = OpenOrExit(options);
   const profile::TimeReport report = ValueOrExit(profile::TimeReportOf(*trial, scope));
-  const profile::Machines machines = profile::MachinesOf(options.run);
+  const profile::Machines machines = profile::MachinesOf(*trial);
   const std::vector<rules::Finding> findings =
       rules::TimeFindings(rules::FindingsOfRun(options.run).findings, !report.verdict.cause);
   const bool none = report.table.steps == 0;
-  const StacksView stacks(*trial, none ? options.worker.value_or(0) : report.table.worker);
-  const TracesView traces(*trial, none ? options.worker.value_or(0) : report.table.worker);
+  const std::uint32_t worker = none ? options.worker.value_or(0) : report.table.worker;
+  const profile::StackReport stacks = profile::StackReportOf(*trial, worker);
+  const profile::TraceReport traces = profile::TraceReportOf(*trial, worker);
   if (options.json) {
-    Json json = server::DescribeTime(*trial, report, findings, machines, options.price_per_hour);
-    json["stalls"] = stacks.Stalls();
-    json["lines"] = stacks.Lines();
-    json["traces"] = traces.Described();
-    PrintJson(std::move(json));
+    PrintJson(server::DescribeTime({*trial, report, findings, machines, stacks, traces},
+                                   {.price_per_hour = options.price_per_hour, .run = trial->path() + "/"}));
   } else if (none) {
-    stacks.PrintStalls();
+    PrintStalls(stacks);
     fmt::print("{}\n", profile::WhyNoSteps(*trial, report.table));
-    traces.Print();
+    PrintTraces(traces, trial->path());
     PrintMachines(machines, options.price_per_hour);
+    PrintNotSeen(machines.not_seen);
   } else {
     Print(*trial, report, findings, machines, options.price_per_hour, stacks, traces);
   }

@@ -16,7 +16,7 @@ using profile::BytesText;
 using profile::OperatorTime;
 using profile::TimeText;
 
-constexpr std::size_t kMostRows = 8, kMostJsonRows = 50;
+constexpr std::size_t kMostRows = 8;
 
 void PrintTimes(const char* what, const std::vector<OperatorTime>& times, double whole_s) {
   if (times.empty()) return;
@@ -32,16 +32,6 @@ void PrintTimes(const char* what, const std::vector<OperatorTime>& times, double
   }
 }
 
-Json TimesJson(const std::vector<OperatorTime>& times) {
-  Json all = Json::array();
-  for (std::size_t i = 0; i < std::min(times.size(), kMostJsonRows); ++i)
-    all.push_back({{"name", times[i].name},
-                   {"calls", times[i].calls},
-                   {"self", times[i].self_s},
-                   {"total", times[i].total_s}});
-  return all;
-}
-
 std::string StepsText(const profile::TraceFile& file) {
   if (file.steps == 0) return fmt::format("a part of TRAIN step {}", file.first_step);  // it ended early
   return file.steps == 1
@@ -51,32 +41,19 @@ std::string StepsText(const profile::TraceFile& file) {
 
 }  // namespace
 
-TracesView::TracesView(const query::Trial& trial, std::uint32_t worker)
-    : folder_(fmt::format("{}/w{:04}/", trial.path(), worker)),
-      files_(profile::TracesOf(trial, worker)) {
-  for (const profile::TraceFile& file : files_) {
-    if (!file.file.empty()) last_ = file;
+void PrintTraces(const profile::TraceReport& report, const std::string& run) {
+  if (report.last) {
+    const profile::TraceFile& last = *report.last;
+    fmt::print("\n  trace of {} ({}{}{}; writing it took {})\n", StepsText(last),
+               report.summary ? Plural(report.summary->events, "event", "events") + ", " : "",
+               BytesText(static_cast<double>(last.bytes)), report.problem.empty() ? "" : ", cannot be read",
+               TimeText(last.cost_s));
+    fmt::print("    {}/w{:04}/{}\n", Escaped(run), report.worker, Escaped(last.file));
+    if (!last.rule.empty()) fmt::print("    asked for by an action, because of {}\n", Escaped(last.rule));
   }
-  if (!last_) return;
-  auto summary = profile::SummariseTrace(trial.path(), worker, *last_);
-  if (summary.ok())
-    summary_ = std::move(*summary);
-  else
-    problem_ = summary.status().ToString();
-}
-
-void TracesView::Print() const {
-  if (last_) {
-    fmt::print("\n  trace of {} ({}{}{}; writing it took {})\n", StepsText(*last_),
-               summary_ ? Plural(summary_->events, "event", "events") + ", " : "",
-               BytesText(static_cast<double>(last_->bytes)), problem_.empty() ? "" : ", cannot be read",
-               TimeText(last_->cost_s));
-    fmt::print("    {}{}\n", Escaped(folder_), Escaped(last_->file));
-    if (!last_->rule.empty()) fmt::print("    asked for by an action, because of {}\n", Escaped(last_->rule));
-  }
-  if (!problem_.empty()) fmt::print("    {}\n", Wrapped(Escaped(problem_), 4, 100));
-  if (summary_) {
-    const profile::TraceSummary& all = *summary_;
+  if (!report.problem.empty()) fmt::print("    {}\n", Wrapped(Escaped(report.problem), 4, 100));
+  if (report.summary) {
+    const profile::TraceSummary& all = *report.summary;
     if (all.span_s > 0)
       fmt::print("    the thread that trains: {} of {} in operators, {:.0f} % in Python and the rest\n",
                  TimeText(all.operators_s), TimeText(all.span_s), 100 * (1 - all.operators_s / all.span_s));
@@ -94,45 +71,10 @@ void TracesView::Print() const {
                  BytesText(static_cast<double>(all.copies[i].bytes)),
                  Plural(all.copies[i].calls, "call", "calls"), TimeText(all.copies[i].seconds));
   }
-  for (const profile::TraceFile& file : files_) {
+  for (const profile::TraceFile& file : report.files) {
     if (!file.refused.empty())
       fmt::print("  no trace at TRAIN step {}: {}\n", file.first_step, Escaped(file.refused));
   }
-}
-
-Json TracesView::Described() const {
-  Json all = Json::array();
-  for (const profile::TraceFile& file : files_) {
-    Json one{
-        {"first_step", file.first_step}, {"steps", file.steps}, {"bytes", file.bytes}, {"cost", file.cost_s}};
-    one["file"] = file.file.empty() ? Json(nullptr) : Json(folder_ + file.file);
-    one["refused"] = file.refused.empty() ? Json(nullptr) : Json(file.refused);
-    one["finding"] = file.finding.empty() ? Json(nullptr) : Json(file.finding);
-    one["rule"] = file.rule.empty() ? Json(nullptr) : Json(file.rule);
-    if (last_ && file.file == last_->file && summary_) {
-      const profile::TraceSummary& summary = *summary_;
-      Json copies = Json::array();
-      for (const profile::TraceSummary::Copy& copy : summary.copies)
-        copies.push_back(
-            {{"kind", copy.kind}, {"calls", copy.calls}, {"bytes", copy.bytes}, {"seconds", copy.seconds}});
-      one["summary"] = {{"events", summary.events},
-                        {"span", summary.span_s},
-                        {"in_operators", summary.operators_s},
-                        {"operators", TimesJson(summary.operators)},
-                        {"functions", TimesJson(summary.functions)},
-                        {"kernels", TimesJson(summary.kernels)},
-                        {"syncs", TimesJson(summary.syncs)},
-                        {"copies", std::move(copies)},
-                        {"device",
-                         {{"span", summary.device_span_s},
-                          {"busy", summary.device_busy_s},
-                          {"idle_host", summary.idle_host_s},
-                          {"idle_kernel", summary.idle_kernel_s},
-                          {"idle_unknown", summary.idle_unknown_s}}}};
-    }
-    all.push_back(std::move(one));
-  }
-  return all;
 }
 
 void PrintTraced(const std::vector<std::string>& files, std::size_t indent) {

@@ -180,8 +180,7 @@ InputCause OfOwnLoop(const Means& means, std::string_view environment_json) {
   InputCause cause;
   cause.cause = "own_loop";
   cause.estimate = EstimatePrefetch(means);
-  cause.what = WaitText(means, std::nullopt);
-  cause.what += "; a batch that is made in a thread meanwhile";
+  cause.what = "a batch that is made in a thread meanwhile";
   const bool keras = environment_json.find("\"keras\"") != std::string_view::npos;
   cause.remedy =
       keras ? "end the tf.data pipeline with .prefetch(tf.data.AUTOTUNE); a PyDataset takes workers=4 "
@@ -203,7 +202,6 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   const Loader& loader = *cause.loader;
   const std::string type = loader.type.empty() ? "the DataLoader" : loader.type;
   cause.causes = {"too few workers", "samples that are dear to make, or slow to read"};
-  cause.what = WaitText(means, cause.loader);
   const Waits::Slowest slowest = waits.SlowestOf(waits.loader());
   if (loader.workers >= 2 && slowest.share >= kOfOneWorker &&
       slowest.ready >= kReadyOfOthers * static_cast<double>(loader.workers - 1)) {
@@ -217,8 +215,8 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
                       fmt::format("the waits of a step, {}: the other workers have batches ready meanwhile",
                                   TimeText(means.wait_s))};
     cause.what = fmt::format(
-        "{}; {:.0f} % of it for worker {}, while {:.0f} batches of the others are ready; as fast as they, it",
-        cause.what, 100 * slowest.share, slowest.worker, slowest.ready);
+        "{:.0f} % of it for worker {}, while {:.0f} batches of the others are ready; as fast as they, it",
+        100 * slowest.share, slowest.worker, slowest.ready);
     cause.remedy = fmt::format(
         "look at what worker {} of {} reads (torch.utils.data.get_worker_info().id): its shard of the data "
         "is larger "
@@ -231,7 +229,7 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   cause.cause = loader.workers == 0 ? "no_workers" : "workers_too_few";
   if (loader.workers == 0) cause.causes[0] = "samples are made in the training's own thread";
   cause.estimate = EstimateWorkers(means, loader.workers, CoresOf(environment_json));
-  cause.what += fmt::format("; num_workers={}", cause.estimate.workers);
+  cause.what = fmt::format("num_workers={}", cause.estimate.workers);
   cause.remedy = fmt::format(
       "pass num_workers={} to {}; if that is not enough, make a sample cheaper: store it decoded, or nearer",
       cause.estimate.workers, type);

@@ -11,6 +11,7 @@ namespace {
 constexpr std::int64_t kFirst = 20;  // steps that no verdict counts, as in InputBound
 constexpr double kLeastShare = 0.1, kLeastWaitS = 2e-3;
 constexpr double kReadyS = 2e-4;
+constexpr double kManifestShare = 0.1;  // of the time without a core that is worth a word
 
 /// What is collected beside the table.
 class Collector {
@@ -50,13 +51,19 @@ class Collector {
   double judged_ = 0;
 };
 
+/// Waits for data in the table: what the first line says of them is what the table says.
+PhaseLine WaitsIn(const PhaseTable& table) {
+  const auto at = std::ranges::find(table.lines, format::Phase::kDataWait, &PhaseLine::phase);
+  return at == table.lines.end() ? PhaseLine{.phase = format::Phase::kDataWait} : *at;
+}
+
 bool IsLong(const Means& means) noexcept {
   return means.wait_s >= kLeastShare * means.step_s && means.wait_s >= kLeastWaitS;
 }
 
 /// Processes below the table's worker that could have run and had no core, in the mean; 0 if it is not known.
 double WithoutCore(const query::Trial& trial, const PhaseTable& table) {
-  const Machines machines = MachinesOf(trial.path(), {table.begin_unix_ns, table.end_unix_ns});
+  const Machines machines = MachinesOf(trial, {table.begin_unix_ns, table.end_unix_ns});
   for (const MachineUse& use : machines.all) {
     for (const RankUse& rank : use.ranks) {
       if (rank.worker == table.worker) return rank.children_run_queue.value_or(0);
@@ -81,6 +88,24 @@ std::string PlainText(const PhaseTable& table) {
   return "";
 }
 
+/// Where nothing is to be mended: what plainly takes long, and what is waited for data.
+std::string NothingText(const PhaseTable& table, const Means& means) {
+  const std::string plain = PlainText(table);
+  std::string text = plain.empty() ? "nothing found that would make it faster"
+                                   : "nothing that a rule is sure of: " + plain;
+  const PhaseLine waits = WaitsIn(table);
+  if (waits.total_s <= 0) return text;
+  text += fmt::format("{} waiting for data takes {:.1f} % of the time", plain.empty() ? ":" : ";",
+                      100 * waits.share);
+  const double usual = means.step_s > 0 ? means.wait_s / means.step_s : 0;
+  if (usual >= kLeastShare)  // of very short steps: what it costs to ask a loader at all
+    text += fmt::format(", which is {} a step and too short to judge",
+                        TimeText(waits.total_s / static_cast<double>(table.steps)));
+  else if (waits.share >= kLeastShare && usual < waits.share / 2)
+    text += fmt::format(", most of it in the first {} steps, for first batches, or in few long steps", kFirst);
+  return text;
+}
+
 TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table) {
   TimeVerdict verdict;
   if (steps_.empty()) {
@@ -88,36 +113,39 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
     return verdict;
   }
   verdict.means = steps_.Take();
-  const Means& means = verdict.means;
+  const Means means = verdict.means;
   if (!IsLong(means)) {
-    const std::string plain = PlainText(table);
-    verdict.text = plain.empty() ? "nothing found that would make it faster"
-                                 : "nothing that a rule is sure of: " + plain;
-    if (means.wait_s > 0)
-      verdict.text += fmt::format("{} waiting for data takes {:.1f} % of a step", plain.empty() ? ":" : ";",
-                                  100 * means.wait_s / means.step_s);
-    // A large share of very short steps: what it costs to ask a loader at all.
-    if (means.wait_s >= kLeastShare * means.step_s)
-      verdict.text += fmt::format(", which is {} and too short to judge", TimeText(means.wait_s));
+    verdict.text = NothingText(table, means);
     return verdict;
   }
   // More workers would not help those that have no core.
   if (const auto loader = WaitedLoader(waits_, trial.Document("loaders")); loader && loader->workers > 0) {
     verdict.means = WithCoresForWorkers(means, loader, WithoutCore(trial, table));
   }
-  if (!IsLong(means)) {
+  if (!IsLong(verdict.means)) {
     verdict.text = "nothing found that would make it faster: the loader's workers lack cores";
     return verdict;
   }
-  verdict.cause = CauseOf(means, waits_, trial.Document("loaders"), trial.Document("environment"));
+  verdict.cause =
+      CauseOf(verdict.means, waits_, trial.Document("loaders"), trial.Document("environment"));
   const InputCause& cause = *verdict.cause;
+  Means waited;  // of all steps of the table together
+  waited.step_s = table.wall_s;
+  waited.wait_s = WaitsIn(table).total_s;
+  const std::string waits = WaitText(waited, cause.loader);
   if (cause.estimate.saving_s <= 0) {
-    verdict.text = WaitText(means, cause.loader) + "; more workers would not help, cheaper samples would";
+    verdict.text = waits + "; more workers would not help, cheaper samples would";
     return verdict;
   }
   verdict.saving_s = cause.estimate.saving_s * judged_;
-  verdict.text = fmt::format("{} would save about {} of {}", cause.what, TimeText(verdict.saving_s),
-                             TimeText(table.wall_s + table.other_s));
+  verdict.text = fmt::format("{}; {} would save about {} of {}", waits, cause.what,
+                             TimeText(verdict.saving_s), TimeText(table.wall_s + table.other_s));
+  // Why it is less than the wait.
+  if (const double queue = ThreadSharesOf(table).queue; queue >= kManifestShare)
+    verdict.text +=
+        fmt::format(", not counting the {:.0f} % of the time in which its thread had no core", 100 * queue);
+  else if (verdict.means.step_s < (1 - kManifestShare) * means.step_s)
+    verdict.text += ", not counting the time in which the loader's workers had no core";
   return verdict;
 }
 
@@ -169,6 +197,12 @@ Result<TimeReport> TimeReportOf(const query::Trial& trial, const Scope& scope) {
   return report;
 }
 
+ThreadShares ThreadSharesOf(const PhaseTable& table) noexcept {
+  if (table.timed_s <= 0) return {};
+  const double cpu = std::min(1.0, table.cpu_s / table.timed_s);
+  return {cpu, std::min(1 - cpu, table.run_queue_s / table.timed_s)};
+}
+
 std::string WhyNoSteps(const query::Trial& trial, const PhaseTable& table) {
   if (table.traced_steps != 0)
     return "operators were traced in all of these steps, which count for nothing else";
@@ -200,9 +234,26 @@ std::vector<std::string> NotSeen(const query::Trial& trial, const TimeReport& re
   return lines;
 }
 
-Machines MachinesOf(const std::string& run, const query::TimeSpan& span) {
+namespace {
+
+/// A sampler writes every five seconds; what is later than this does not come any more.
+constexpr double kSamplesLateS = 15;
+
+/// How long TRAIN and other steps went on after the last sample of a machine whose sampler has not ended with
+/// its job, within the span; 0 where its samples may still come.
+double Unsampled(const query::Trial& trial, const query::TimeSpan& span, const query::HostSamples& host) {
+  const std::size_t steps = trial.step_count();
+  if (host.ended() || steps == 0 || host.last_unix_ns() <= 0) return 0;
+  const std::int64_t last = std::min(trial.step_at(steps - 1).wall_unix_ns, span.to_unix_ns);
+  const double seconds = (static_cast<double>(last) - static_cast<double>(host.last_unix_ns())) * 1e-9;
+  return seconds > kSamplesLateS ? seconds : 0;
+}
+
+}  // namespace
+
+Machines MachinesOf(const query::Trial& trial, const query::TimeSpan& span) {
   Machines machines;
-  const auto samples = query::Samples::Open(run);
+  const auto samples = query::Samples::Open(trial.path());
   if (!samples.ok() || (*samples)->hosts().empty()) {
     machines.not_seen.emplace_back(
         "the machine: no sampler has measured it (`luff run` and attach() start one, unless profile is off)");
@@ -218,9 +269,16 @@ Machines MachinesOf(const std::string& run, const query::TimeSpan& span) {
       if (std::ranges::find(machines.not_seen, line) == machines.not_seen.end())
         machines.not_seen.push_back(std::move(line));
     }
+    const std::string name = use->name.empty() ? fmt::format("machine {}", use->host) : use->name;
     if (use->lives > 1)
       machines.not_seen.push_back(
-          fmt::format("parts of the time of {}: its sampler was started {} times", use->name, use->lives));
+          fmt::format("parts of the time of {}: its sampler was started {} times", name, use->lives));
+    const double unsampled_s = Unsampled(trial, span, host);
+    if (unsampled_s > 0)
+      machines.not_seen.push_back(fmt::format(
+          "the last {} of {}: its sampler has ended before the training, and was not started again",
+          TimeText(unsampled_s), name));
+    machines.unsampled_s.push_back(unsampled_s);
     machines.all.push_back(std::move(use).value());
   }
   return machines;

@@ -11,6 +11,7 @@
 #include "server/heat_map.h"
 #include "server/overview_cache.h"
 #include "server/run_list.h"
+#include "server/trace_summaries.h"
 
 /// Runs that are open. Each is used by one thread at a time, since a trial fills caches.
 namespace luff::server {
@@ -29,6 +30,8 @@ class OpenRun {
   OpenRun(const OpenRun&) = delete;
   OpenRun& operator=(const OpenRun&) = delete;
   [[nodiscard]] query::Trial& trial() noexcept { return *trial_; }
+
+  [[nodiscard]] TraceSummaries& traces() noexcept { return traces_; }
 
   /// The heat map of a statistic, as far as the overview has been read.
   [[nodiscard]] HeatMap& Heat(const NamedStatistic& statistic, query::Mode mode);
@@ -57,6 +60,7 @@ class OpenRun {
   const std::string id_;
   const OverviewCache* const cache_;
   std::list<Kept> kept_;  // one for each mode that was asked for
+  TraceSummaries traces_;
 };
 
 /// **Thread-safe.**

@@ -17,6 +17,7 @@ namespace luff::server {
 namespace {
 
 constexpr std::size_t kMostHosts = 8;  // in one answer
+constexpr std::size_t kMostStalls = 16;
 
 Result<std::optional<std::uint32_t>> WorkerIn(const Request& request) {
   if (request.Parameter("worker").empty()) return std::optional<std::uint32_t>();
@@ -65,10 +66,17 @@ Result<Response> ProfileRoute(const ListedRun& listed, OpenRun& run, const Reque
   query::TimeSpan span;
   const bool part = !request.Parameter("from").empty() || !request.Parameter("to").empty();
   if (part && report.table.steps > 0) span = {report.table.begin_unix_ns, report.table.end_unix_ns};
-  const profile::Machines machines = profile::MachinesOf(listed.path, span);
+  const profile::Machines machines = profile::MachinesOf(run.trial(), span);
   const auto findings =
       rules::TimeFindings(rules::FindingsOfRun(listed.path).findings, !report.verdict.cause);
-  nlohmann::ordered_json json = DescribeTime(run.trial(), report, findings, machines, 0);
+  const std::uint32_t worker = report.table.steps > 0 ? report.table.worker : scope.worker.value_or(0);
+  const profile::StackReport stacks = profile::StackReportOf(run.trial(), worker);
+  const profile::TraceReport traces =
+      profile::TraceReportOf(run.trial(), worker, [&](const profile::TraceFile& trace) {
+        return run.traces().Of(run.trial().path(), worker, trace);
+      });
+  nlohmann::ordered_json json = DescribeTime({run.trial(), report, findings, machines, stacks, traces},
+                                             {.most_stalls = kMostStalls});
   NameNonFinite(&json);
   return Response{.body = JsonText(json)};
 }

@@ -536,6 +536,7 @@ Result<std::string> MakeReport(const std::string& run, std::string_view page, co
   LUFF_ASSIGN_OR_RETURN(auto trial, query::Trial::Open(path));
   LUFF_ASSIGN_OR_RETURN(const ListedRun listed, DescribeRun(path));
   OpenRun open(std::move(trial));
+  open.traces().AllowBytes(profile::kMaxTraceBytes);
   const std::size_t limit = options.max_bytes - page.size();
   LUFF_ASSIGN_OR_RETURN(const std::string blocks, Filling(listed, open, options, limit).Fill(limit));
   std::string file;

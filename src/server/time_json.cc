@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "server/stacks_json.h"
+#include "server/trace_json.h"
+
 namespace luff::server {
 namespace {
 
@@ -59,7 +62,7 @@ Json Gpus(const profile::MachineUse& use) {
   return all;
 }
 
-Json Machine(const profile::MachineUse& use, double price_per_hour) {
+Json Machine(const profile::MachineUse& use, double unsampled_s, double price_per_hour) {
   Json one{{"host", use.host}, {"name", use.name}, {"seconds", use.seconds}, {"cores", use.cores}};
   one["cores_of_machine"] = Maybe(use.all_cores);
   one["cores_limit"] = Maybe(use.limit_cores);
@@ -89,7 +92,8 @@ Json Machine(const profile::MachineUse& use, double price_per_hour) {
   one["sampler"] = {{"cores", Maybe(use.sampler_cores)},
                     {"rss", Maybe(use.sampler_rss)},
                     {"lives", use.lives},
-                    {"ended", use.ended}};
+                    {"ended", use.ended},
+                    {"not_sampled", unsampled_s}};
   return one;
 }
 
@@ -148,18 +152,10 @@ Json RankTimes(const profile::RankTimes& rank) {
   return json;
 }
 
-}  // namespace
-
-Json DescribeTime(const query::Trial& trial, const profile::TimeReport& report,
-                  const std::vector<rules::Finding>& findings, const profile::Machines& machines,
-                  double price_per_hour) {
+/// What a run with TRAIN steps that have phases says of them.
+Json Phases(const query::Trial& trial, const profile::TimeReport& report,
+            const std::vector<rules::Finding>& findings) {
   const profile::PhaseTable& table = report.table;
-  Json described = Json::array();
-  for (const profile::MachineUse& use : machines.all) described.push_back(Machine(use, price_per_hour));
-  if (table.steps == 0) {
-    const std::string why = profile::WhyNoSteps(trial, table);
-    return {{"steps", 0}, {"why", why}, {"machines", std::move(described)}, {"not_seen", machines.not_seen}};
-  }
   Json json{{"worker", table.worker}, {"workers", table.workers}, {"verdict", report.verdict.text}};
   json["steps"] = table.steps;
   json["seconds"] = table.wall_s;
@@ -213,10 +209,25 @@ Json DescribeTime(const query::Trial& trial, const profile::TimeReport& report,
                                 {"cause", finding.cause},
                                 {"what", finding.what},
                                 {"remedy", finding.remedy}});
-  json["machines"] = std::move(described);
-  std::vector<std::string> not_seen = profile::NotSeen(trial, report);
-  not_seen.insert(not_seen.end(), machines.not_seen.begin(), machines.not_seen.end());
-  json["not_seen"] = not_seen;
+  json["not_seen"] = profile::NotSeen(trial, report);
+  return json;
+}
+
+}  // namespace
+
+Json DescribeTime(const ToldTime& told, const TimeOptions& options) {
+  const profile::PhaseTable& table = told.report.table;
+  Json json = table.steps > 0 ? Phases(told.trial, told.report, told.findings)
+                              : Json{{"steps", 0},
+                                     {"why", profile::WhyNoSteps(told.trial, table)},
+                                     {"not_seen", Json::array()}};
+  json["machines"] = Json::array();
+  for (std::size_t i = 0; i < told.machines.all.size(); ++i)
+    json["machines"].push_back(
+        Machine(told.machines.all[i], told.machines.unsampled_s[i], options.price_per_hour));
+  for (const std::string& line : told.machines.not_seen) json["not_seen"].push_back(line);
+  AddStacks(told.stacks, options.most_stalls, &json);
+  json["traces"] = DescribeTraces(told.traces, options.run);
   return json;
 }
 

@@ -93,7 +93,9 @@ def test_luff_run_measures_the_machine_and_says_so(luff: Luff) -> None:
     (machine,) = _profile(luff, run)["machines"]
     assert machine["name"] == os.uname().nodename
     assert machine["seconds"] > 1
-    assert machine["sampler"] | {"cores": 0, "rss": 0} == {"cores": 0, "rss": 0, "lives": 1, "ended": True}
+    assert machine["sampler"] | {"cores": 0, "rss": 0} == {
+        "cores": 0, "rss": 0, "lives": 1, "ended": True, "not_sampled": 0,
+    }  # fmt: skip
     assert machine["sampler"]["rss"] < 20e6
     (rank,) = machine["ranks"]
     assert rank["worker"] == 0
@@ -141,6 +143,31 @@ def test_a_killed_sampler_is_started_once_more(luff: Luff) -> None:
     assert "_sample" not in err.replace(str(luff.tmp), "")
     (machine,) = _profile(luff, run)["machines"] or [{"sampler": {"lives": 2, "ended": False}}]
     assert machine["sampler"]["lives"] == 2
+
+
+@pytest.mark.thorough  # it takes 20 s until samples are late for good
+def test_a_sampler_that_died_for_good_is_told(luff: Luff) -> None:
+    run = luff.tmp / "run"
+    job = luff.start("run", "--run", str(run), "--", sys.executable, _script(luff, 180))
+    first = _wait(lambda: _hosts(run) and _samplers(run), "a sampler")[0]
+    _wait(lambda: list(_hosts(run)[0].glob("m-*.lfm")), "its first segment")
+    os.kill(first, signal.SIGKILL)
+    second = _wait(lambda: [pid for pid in _samplers(run) if pid != first], "another one")[0]
+    os.kill(second, signal.SIGKILL)
+
+    def told() -> str:
+        code, out, err = luff("profile", str(run))
+        assert code == 0, err
+        return " ".join(out.split())
+
+    said = "its sampler has ended before the training, and was not started again"
+    _wait(lambda: said in told(), "what is not measured")
+    (luff.tmp / "enough").touch()
+    out, err = job.communicate(timeout=120)
+    assert job.returncode == 0, out + err
+    assert said in told()
+    (machine,) = _profile(luff, run)["machines"]
+    assert machine["sampler"]["not_sampled"] > 15 and not machine["sampler"]["ended"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

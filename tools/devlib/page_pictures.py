@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
+import time
 import urllib.parse
 import urllib.request
 
-from devlib.term import ROOT, VENV, say
+from devlib.term import ROOT, VENV, Failed, say
 
 FOLDER = ROOT / "docs" / "images"
-#: Name of the picture: its run ("" for the list), and what the address says of the view. TENSOR:name is its number.
+#: Name of the picture: its run ("" for the list), and what the address says of the view. TENSOR:name is its number;
+#: @ID: the picture begins with the section of this id.
 PAGES = {
     "verdict": ("diverged", ""),
     "findings": ("diverged", "view=findings"),
@@ -25,6 +28,8 @@ PAGES = {
     "log": ("healthy", "view=log&step=200"),
     "ranks": ("ranks", "view=ranks"),
     "time": ("slow", "view=profile&step=60"),
+    "operators": ("traced", "view=profile@long-lines"),
+    "stands": ("stands", "view=profile"),
     "actions": ("ranks", "view=actions"),
     "runs": ("", ""),
     "compare": ("", "view=compare&runs=healthy,fault"),
@@ -95,6 +100,51 @@ for epoch in range(2):
         if step % 50 == 49:
             torch.save(model.state_dict(), "model.pt")
 """
+#: Traces three of its steps, and draws pictures in each one.
+TRACED = """
+import time
+import luff, torch
+
+def log_images():
+    time.sleep(0.03)
+
+torch.manual_seed(0)
+layers = [torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 32, 3), torch.nn.BatchNorm2d(32)]
+model = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(25088, 10))
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(200):
+    if step == 60:
+        luff.trace(3)
+    optimizer.zero_grad()
+    labels = torch.arange(16) % 10
+    torch.nn.functional.cross_entropy(model(torch.randn(16, 3, 32, 32)), labels).backward()
+    optimizer.step()
+    log_images()
+"""
+#: Its loader's worker waits for a file that nobody writes.
+STANDS = """
+import os, sys
+import torch, luff.torch
+from torch.utils.data import DataLoader, Dataset
+
+class Clips(Dataset):
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, i):
+        if i == 640:
+            os.mkfifo("clip-640.bin")
+            open("clip-640.bin", "rb").read()
+        return torch.randn(16), torch.randn(1)
+
+model = torch.nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+luff.torch.attach(model, run=sys.argv[1], stalled_after_s=4)
+for x, y in DataLoader(Clips(), batch_size=16, num_workers=2):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
 
 
 def draw(home, environment):
@@ -125,6 +175,9 @@ def draw(home, environment):
     ask("run", "--run", runs / "diverged", "--", python, "diverged.py")
     (home / "slow.py").write_text(SLOW)
     ask("run", "--run", runs / "slow", "--", python, "slow.py")
+    (home / "traced.py").write_text(TRACED)
+    ask("run", "--run", runs / "traced", "--", python, "traced.py")
+    _stand(luff, home, runs / "stands", environment)
     (home / "rank.py").write_text(RANK)
     ranks = [
         subprocess.Popen(
@@ -153,6 +206,27 @@ def draw(home, environment):
     _shoot(luff, runs, environment)
 
 
+def _stand(luff, home, run, environment):
+    """Leaves a run whose training has stood still."""
+    (home / "clips.py").write_text(STANDS)
+    job = subprocess.Popen(
+        [VENV / "bin" / "python", "clips.py", run], cwd=home, env=environment, start_new_session=True
+    )
+    try:
+        for _ in range(300):
+            time.sleep(0.2)
+            told = subprocess.run(
+                [luff, "profile", run, "--json"], env=environment, check=False, capture_output=True, text=True
+            )
+            stalls = json.loads(told.stdout)["stalls"] if told.returncode == 0 else []
+            if any("DataLoader" in stall["waits"] and stall["looks"] > 1 for stall in stalls):
+                return
+        raise Failed("the training for page-stands.webp does not stand still")
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+
+
 def _shoot(luff, runs, environment):
     server = subprocess.Popen(
         [luff, "serve", runs], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
@@ -174,7 +248,7 @@ def _shoot(luff, runs, environment):
                 tensors = {one["name"]: one["id"] for one in get(f"runs/{ids[run]}/tensors")["tensors"]}
                 for tensor in sorted(tensors, key=len, reverse=True):
                     view = view.replace(f"TENSOR:{tensor}", str(tensors[tensor]))
-                where = f"/run/{ids[run]}?{urllib.parse.quote(view, safe='=&,')}"
+                where = f"/run/{ids[run]}?{urllib.parse.quote(view, safe='=&,@')}"
             else:
                 where = "/?" + view.replace("healthy", ids["healthy"]).replace("fault", ids["fault"])
             files.append(f"{FOLDER / f'page-{name}'}.webp={where}")

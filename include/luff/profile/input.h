@@ -109,7 +109,7 @@ struct Estimate {
 /// Why a training waits for its data, and what to do.
 struct InputCause {
   std::string cause;  // "no_workers", "workers_too_few", "slow_worker", "own_loop"
-  std::string what;   // WaitText, and what would help
+  std::string what;   // what would help: "num_workers=4"
   std::string remedy;
   std::vector<std::string> causes;  // likeliest first
   std::optional<Loader> loader;

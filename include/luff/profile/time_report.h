@@ -13,7 +13,8 @@
 /// and reports say.
 namespace luff::profile {
 
-/// What to say first.
+/// What to say first. How much is waited for data is what the table says; what mending it would save comes from
+/// `means`: without the first 20 steps, first batches of epochs, the longest steps, and time without a core.
 struct TimeVerdict {
   std::string text;                 // one sentence
   std::optional<InputCause> cause;  // none: waits for data are no trouble, or there is too little to judge
@@ -44,12 +45,21 @@ struct TimeReport {
 /// What phases and modules of a run do not tell, as sentences.
 [[nodiscard]] std::vector<std::string> NotSeen(const query::Trial& trial, const TimeReport& report);
 
+/// Of the time for which they are known, the shares in which the training thread ran and waited for a core;
+/// it slept in the rest. What the kernel counts begins and ends between steps, so a thread that never sleeps
+/// can seem to run longer than its steps took: that is cut off. 0 and 0 where nothing is known.
+struct ThreadShares {
+  double cpu = 0, queue = 0;
+};
+[[nodiscard]] ThreadShares ThreadSharesOf(const PhaseTable& table) noexcept;
+
 /// The machines of a run.
 struct Machines {
   std::vector<MachineUse> all;
+  std::vector<double> unsampled_s;  // of each: for how long the run went on after its sampler had died
   std::vector<std::string> not_seen;  // what was not measured, and why, as sentences
 };
 /// In a span of time. A run without samples has no machines, and says why.
-[[nodiscard]] Machines MachinesOf(const std::string& run, const query::TimeSpan& span = {});
+[[nodiscard]] Machines MachinesOf(const query::Trial& trial, const query::TimeSpan& span = {});
 
 }  // namespace luff::profile

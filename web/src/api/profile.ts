@@ -41,6 +41,81 @@ export interface ModuleLine {
   backward: Maybe;
   backward_own: Maybe;
 }
+export interface StackFrame {
+  function: string;
+  file: string;
+  /** -1: not known. */
+  line: number;
+  /** The training's own code. */
+  own: boolean;
+}
+/** A thread, or the first thread of a process that the training has started; "" is what is not known. */
+export interface StackThread {
+  thread: number;
+  process?: number;
+  name: string;
+  state: string;
+  call: string;
+  place: string;
+  on: string;
+  trains: boolean;
+  gil: boolean;
+  /** The innermost first. */
+  frames: StackFrame[];
+}
+/** A worker without progress. */
+export interface Stall {
+  worker: number;
+  text: string;
+  looks: number;
+  same: number;
+  phase: string;
+  over: boolean;
+  no_stack: string | null;
+  /** Which ranks are waited for. */
+  others: string | null;
+  threads: StackThread[];
+  processes: StackThread[];
+}
+/** A line in which long waits were spent; `share`: of the samples in this phase. */
+export interface LineTime {
+  phase: string;
+  file: string;
+  line: number;
+  function: string;
+  inside: string;
+  samples: number;
+  share: number;
+}
+export interface OperatorTime {
+  name: string;
+  calls: number;
+  self: number;
+  total: number;
+}
+export interface TraceSummary {
+  events: number;
+  span: number;
+  in_operators: number;
+  operators: OperatorTime[];
+  functions: OperatorTime[];
+  kernels: OperatorTime[];
+  syncs: OperatorTime[];
+  copies: { kind: string; calls: number; bytes: number; seconds: number }[];
+  device: { span: number; busy: number; idle_host: number; idle_kernel: number; idle_unknown: number };
+}
+export interface Trace {
+  first_step: number;
+  steps: number;
+  bytes: number;
+  cost: number;
+  file: string | null;
+  refused: string | null;
+  rule: string | null;
+  /** Of the last one that was made; `unread`: why there is none. */
+  summary?: TraceSummary;
+  unread?: string;
+}
 export interface ProfileAnswer {
   /** 0: no phases, and then there is only `why` and the machines. */
   steps: number;
@@ -64,6 +139,10 @@ export interface ProfileAnswer {
   ranks?: RankTimes[];
   skew?: string;
   findings?: { id: string; rule: string }[];
+  stalls: Stall[];
+  stalls_left_out: number;
+  lines: LineTime[];
+  traces: Trace[];
   machines: Machine[];
   not_seen: string[];
 }
