@@ -112,7 +112,9 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
   verdict.cause = CauseOf(means, waits_, trial.Document("loaders"), trial.Document("environment"));
   const InputCause& cause = *verdict.cause;
   if (cause.estimate.saving_s <= 0) {
-    verdict.text = WaitText(means, cause.loader) + "; more workers would not help, cheaper samples would";
+    verdict.text = WaitText(means, cause.loader) + "; " +
+                   (cause.cause == "pipeline" ? cause.remedy
+                                              : "more workers would not help, cheaper samples would");
     return verdict;
   }
   verdict.saving_s = cause.estimate.saving_s * judged_;

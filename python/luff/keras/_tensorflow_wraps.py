@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
+from luff._codes import Phase
+from luff._core import enter_phase, leave_phase
 from luff._patch import once, wrap
 from luff.keras._hook import Callback, hooks
+from luff.keras._inputs import PIPELINE
 from luff.keras._tensorflow_graphs import calls, in_xla, pristine
 
 if TYPE_CHECKING:
     from luff.keras._loops import Loops
 
 __all__ = ["install"]
+
+_DATA_WAIT = int(Phase.DATA_WAIT)
 
 
 class _Local(threading.local):
@@ -36,6 +42,8 @@ def install() -> None:
     wrap(TFOptimizer, "_distributed_tf_update_step", _update)
     wrap(Function, "__call__", _function)
     wrap(Function, "get_concrete_function", _concrete)
+    wrap(OwnedIterator, "__next__", _next)
+    wrap(OwnedIterator, "get_next", _get_next)
     wrap(tf.GradientTape, "__enter__", _enter)
     wrap(tf.GradientTape, "gradient", _gradient)
 
@@ -119,6 +127,46 @@ def _called(original: Any, self: Any, arguments: Any, named: Any) -> Any:
         hook.told("end", loops.returned, self)
         hook.boundary()
     return result
+
+
+def _next(original: Any) -> Any:
+    """Times the wait for a batch that a loop asks for."""
+
+    def waiting(self: Any) -> Any:
+        if not hooks:
+            return original(self)
+        hook = hooks.current()
+        if hook is not None and not hook.input:
+            hook.input = PIPELINE
+        enter_phase(_DATA_WAIT)
+        try:
+            return original(self)
+        finally:
+            leave_phase(_DATA_WAIT)
+
+    return waiting
+
+
+def _get_next(original: Any) -> Any:
+    """Notes how long a step waits for its batch: `fit` takes it within its compiled function."""
+    eager = _next(original)
+
+    def get_next(self: Any) -> Any:
+        if not hooks or tf.executing_eagerly():
+            return eager(self)
+        hook = hooks.training()
+        values = None if hook is None or not hook.steps.mode or not hook.here() else hook.values
+        if hook is None or values is None:
+            return original(self)
+        began = hook.while_live("wait", values.wait_begins)
+        if began is None:
+            return original(self)
+        with tf.control_dependencies([began]):
+            batch = original(self)
+        hook.while_live("wait", values.wait_ends, began, batch)
+        return batch
+
+    return get_next
 
 
 def _concrete(original: Any) -> Any:

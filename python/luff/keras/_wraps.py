@@ -10,7 +10,7 @@ import keras
 
 from luff._codes import Mode, Phase
 from luff._core import enter_phase, leave_phase
-from luff._patch import Method, once, wrap
+from luff._patch import Method, once, unseen, wrap
 from luff._phases import during
 from luff.keras._hook import Callback, hooks
 from luff.keras._values import Values
@@ -42,6 +42,8 @@ def install() -> None:
         wrap(lists, f"on_{name}_batch_end", functools.partial(_batch_end, mode))
         wrap(keras.Model, f"{name}_on_batch", functools.partial(_on_batch, mode))
     wrap(lists, "on_epoch_end", _epoch_end)
+    if keras.backend.backend() != "torch":
+        wrap(keras.Model, "fit", _fit)
     for name in ("save", "save_weights"):
         wrap(keras.Model, name, during(Phase.CHECKPOINT, hooks))
     wrap(keras.metrics.Mean, "update_state", _mean, inner=True)
@@ -101,6 +103,16 @@ def _batch_end(mode: int, original: Method) -> Method:
         return result
 
     return end
+
+
+def _fit(original: Method) -> Method:
+    def fit(self: Any, *arguments: Any, **named: Any) -> Any:
+        hook = (hooks.of_model(self) or hooks.last()) if hooks else None
+        if hook is not None:
+            hook.while_live("input", hook.takes, arguments[0] if arguments else named.get("x"))
+        return original(self, *arguments, **named)
+
+    return fit
 
 
 def _epoch_end(original: Method) -> Method:
@@ -206,3 +218,6 @@ def _called(
 def _arrays(values: Any) -> list[Any]:
     found = [value for value in keras.tree.flatten(values) if hasattr(value, "shape")]
     return [value for value in found if not isinstance(value, keras.KerasTensor)]
+
+
+unseen(globals())
