@@ -87,7 +87,7 @@ def test_the_line_of_a_real_hang(version: str, kind: str, probe: Probes, tmp_pat
     wanted = [(kind, number[f"{kind} hangs here"]), ("inside", number["return [one()"]),
               ("<module>", number["Größe().inside"])]  # fmt: skip
     words = [python, str(script), str(library), kind, str(tmp_path / "fifo")]
-    job = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    job = subprocess.Popen(words, stdout=subprocess.PIPE, encoding="utf-8")
     try:
         looks = []
         for _ in range(300):  # ten a second: a busy machine may take its time until it hangs
