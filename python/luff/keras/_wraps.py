@@ -10,9 +10,10 @@ import keras
 
 from luff._codes import Mode, Phase
 from luff._core import enter_phase, leave_phase
-from luff._patch import Method, once, unseen, wrap
+from luff._patch import Method, once, wrap
 from luff._phases import during
 from luff.keras._hook import Callback, hooks
+from luff.keras._inputs import telling_fit
 from luff.keras._values import Values
 
 __all__ = ["install"]
@@ -43,7 +44,7 @@ def install() -> None:
         wrap(keras.Model, f"{name}_on_batch", functools.partial(_on_batch, mode))
     wrap(lists, "on_epoch_end", _epoch_end)
     if keras.backend.backend() != "torch":
-        wrap(keras.Model, "fit", _fit)
+        wrap(keras.Model, "fit", telling_fit(hooks))
     for name in ("save", "save_weights"):
         wrap(keras.Model, name, during(Phase.CHECKPOINT, hooks))
     wrap(keras.metrics.Mean, "update_state", _mean, inner=True)
@@ -103,16 +104,6 @@ def _batch_end(mode: int, original: Method) -> Method:
         return result
 
     return end
-
-
-def _fit(original: Method) -> Method:
-    def fit(self: Any, *arguments: Any, **named: Any) -> Any:
-        hook = (hooks.of_model(self) or hooks.last()) if hooks else None
-        if hook is not None:
-            hook.while_live("input", hook.takes, arguments[0] if arguments else named.get("x"))
-        return original(self, *arguments, **named)
-
-    return fit
 
 
 def _epoch_end(original: Method) -> Method:
@@ -218,6 +209,3 @@ def _called(
 def _arrays(values: Any) -> list[Any]:
     found = [value for value in keras.tree.flatten(values) if hasattr(value, "shape")]
     return [value for value in found if not isinstance(value, keras.KerasTensor)]
-
-
-unseen(globals())
