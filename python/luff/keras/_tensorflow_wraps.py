@@ -42,8 +42,8 @@ def install() -> None:
     wrap(TFOptimizer, "_distributed_tf_update_step", _update)
     wrap(Function, "__call__", _function)
     wrap(Function, "get_concrete_function", _concrete)
-    wrap(OwnedIterator, "__next__", _next)
-    wrap(OwnedIterator, "get_next", _get_next)
+    for name in ("__next__", "get_next"):
+        wrap(OwnedIterator, name, _taking)
     wrap(tf.GradientTape, "__enter__", _enter)
     wrap(tf.GradientTape, "gradient", _gradient)
 
@@ -129,44 +129,38 @@ def _called(original: Any, self: Any, arguments: Any, named: Any) -> Any:
     return result
 
 
-def _next(original: Any) -> Any:
-    """Times the wait for a batch that a loop asks for."""
+def _taking(original: Any) -> Any:
+    """Times the wait for a batch: of a loop that asks for it, and of a step in whose graph `fit` takes it."""
 
-    def waiting(self: Any) -> Any:
+    def take(self: Any) -> Any:
         if not hooks:
             return original(self)
-        hook = hooks.current()
-        if hook is not None and not hook.input:
-            hook.input = PIPELINE
-        enter_phase(_DATA_WAIT)
-        try:
-            return original(self)
-        finally:
-            leave_phase(_DATA_WAIT)
+        return _waited(original, self) if tf.executing_eagerly() else _noted(original, self)
 
-    return waiting
+    return take
 
 
-def _get_next(original: Any) -> Any:
-    """Notes how long a step waits for its batch: `fit` takes it within its compiled function."""
-    eager = _next(original)
+def _waited(original: Any, iterator: Any) -> Any:
+    hook = hooks.current()
+    if hook is not None and not hook.input:
+        hook.input = PIPELINE
+    enter_phase(_DATA_WAIT)
+    try:
+        return original(iterator)
+    finally:
+        leave_phase(_DATA_WAIT)
 
-    def get_next(self: Any) -> Any:
-        if not hooks or tf.executing_eagerly():
-            return eager(self)
-        hook = hooks.training()
-        values = None if hook is None or not hook.steps.mode or not hook.here() else hook.values
-        if hook is None or values is None:
-            return original(self)
-        began = hook.while_live("wait", values.wait_begins)
-        if began is None:
-            return original(self)
-        with tf.control_dependencies([began]):
-            batch = original(self)
-        hook.while_live("wait", values.wait_ends, began, batch)
-        return batch
 
-    return get_next
+def _noted(original: Any, iterator: Any) -> Any:
+    hook = hooks.training()
+    values = None if hook is None or not hook.steps.mode or not hook.here() else hook.values
+    began = None if hook is None or values is None else hook.while_live("wait", values.wait_begins)
+    if hook is None or values is None or began is None:
+        return original(iterator)
+    with tf.control_dependencies([began]):
+        batch = original(iterator)
+    hook.while_live("wait", values.wait_ends, began, batch)
+    return batch
 
 
 def _concrete(original: Any) -> Any:
