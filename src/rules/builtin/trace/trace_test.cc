@@ -249,8 +249,8 @@ TEST(LaunchBound, IsSilentWhereTheStepWaitsForData) {
     }
   }
   FakeTrial trial;
-  const Traced traced = std::move(Traced().With(trace));
-  traced.Goes(&trial, 0);
+  Traced traced;
+  traced.With(trace).Goes(&trial, 0);
   trial.SetDocument("environment", R"({"cores":16})");
   for (int i = 0; i < 300; ++i) {
     trial.Step()
