@@ -9,7 +9,7 @@ sampler's share of a core for the block's wall time, count together.
 level1: the same with `profile` "full" and "basic", where every step is timed. When a training runs, one step in 67
 is, so the gate is on the mean over 67.
 
-trace: `_profile_trace`; place: `_profile_place`; disk and large: `_profile_size`.
+trace, and instructions (steps after traces under callgrind): `_profile_trace`; place: `_profile_place`; disk and large: `_profile_size`.
 
 Exit code: 0 if all gates hold, 1 if one does not.
 """
@@ -33,7 +33,7 @@ import _profile_size
 import _profile_trace
 from _gates import Measured, finish, gate, luff_command, measured, say
 
-PARTS = ("sampler", "disk", "large", "place", "level0", "level1", "trace")
+PARTS = ("sampler", "disk", "large", "place", "level0", "level1", "trace", "instructions")
 
 
 def _samples(run: Path) -> dict[str, Any]:
@@ -171,6 +171,11 @@ def main() -> int:
             add(([one], [held_one]))
     for model in args.models.split(",") if "trace" in chosen else ():
         add(_profile_trace.trace(model, args.pairs, args.steps))
+    if "instructions" in chosen and shutil.which("valgrind") is None:
+        print("instructions skipped: valgrind is not installed")
+        chosen.remove("instructions")
+    for model in args.models.split(",") if "instructions" in chosen else ():
+        add(_profile_trace.instructions(model))
     return finish(results, gates, args.json)
 
 

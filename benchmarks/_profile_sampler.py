@@ -4,8 +4,8 @@ In each interval three take turns within each half second, so that none finds in
 one has just read: the sampler itself; psutil; and bare reads of the sampler's files, which do nothing with what they
 read. What those take beyond as many reads of /dev/null is the kernel's work, which whoever wants these figures pays.
 
-psutil gets the same figures as the sampler, as often (`Source::kCounters`, `kSlow`): of cores, memory, the process and
-its children at each sample; disks, network, the process's input and output, and who its children are once a second;
+psutil gets the same figures as the sampler, as often (`Source::kCounters`, `kSlow`): of cores, the process and its
+children at each sample; memory, disks, network, the process's input and output, and who its children are once a second;
 swap, temperatures and frequencies every five seconds. Its documented calls are used, a process's within `oneshot()`.
 Figures that psutil has no call for (pressure, control groups, run queues) it would have to read from the same files
 with Python; a second peer does. Of a third, all of psutil's calls are made at each sample, as monitors usually do.
@@ -44,7 +44,7 @@ def _memory_of(pid: int) -> float:
 def _every(path: str) -> int:
     """Returns how many samples lie between two in which the sampler reads a file."""
     name = path.rsplit("/", 1)[-1]
-    if path in ("/proc/stat", "/proc/meminfo") or (name == "stat" and path.startswith("/proc/")):
+    if path == "/proc/stat" or (name == "stat" and path.startswith("/proc/")):
         return 1
     if (
         name in ("vmstat", "snmp", "statm", "children")
@@ -111,8 +111,8 @@ class _Psutil:
         psutil = self._psutil
         psutil.cpu_times(percpu=True)
         psutil.cpu_stats()
-        psutil.virtual_memory()
         if counters:
+            psutil.virtual_memory()
             psutil.disk_io_counters(perdisk=True)
             psutil.net_io_counters(pernic=True)
             self._children = self._me.children(recursive=True)

@@ -133,7 +133,7 @@ FRAMEWORKS = {
         "compat/smdebug/tensorflow/",
         "compat/smdebug/core/utils.py",
     ],
-    "jax": ["_xplane.py", "jax/", "keras/"],
+    "jax": ["_jax_compiles.py", "_xplane.py", "jax/", "keras/"],
     "flax": ["jax/"],
     "optax": ["jax/"],
     "mxnet": ["mxnet/", "compat/smdebug/mxnet/"],

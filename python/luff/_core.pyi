@@ -279,6 +279,11 @@ class Session:
         Operators are traced from now on, or until the end of the step in progress.
         """
 
+    def waited(self, ns: int) -> None:
+        """
+        The step in progress began its phase `compute` with a wait for data of so many ns.
+        """
+
     def mark_step_end(self) -> None:
         """
         A step has ended now, and a later `end_step` with a time hands it over: keep where its time went.

@@ -16,7 +16,7 @@ from luff._core import collecting, enter_phase, leave_phase
 from luff._patch import Method, unseen
 from luff.errors import InvalidArgumentError
 
-__all__ = ["during", "listen", "phase", "unlisten", "wait"]
+__all__ = ["during", "listen", "phase", "unlisten", "wait", "waiting"]
 
 T = TypeVar("T")
 _DATA_WAIT, _DATA_START = int(Phase.DATA_WAIT), int(Phase.DATA_START)
@@ -110,6 +110,11 @@ class _Waiting(Iterator[T]):
             return next(self._batches)
         finally:
             leave_phase(_DATA_WAIT)
+
+
+def waiting(batches: Iterable[T]) -> Iterator[T]:
+    """Returns an iterator over batches, of which each `next` counts as ``data_wait``."""
+    return _Waiting(iter(batches))
 
 
 def during(what: Phase, watched: Any) -> Callable[[Method], Method]:

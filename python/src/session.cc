@@ -373,6 +373,9 @@ void InitSession(nb::module_& m) {
           "traced", [](const PySession& s, bool begins) { s.get().Traced(begins); }, nb::arg("begins"),
           "Operators are traced from now on, or until the end of the step in progress.")
       .def(
+          "waited", [](const PySession& s, std::int64_t ns) { s.get().Waited(ns); }, nb::arg("ns"),
+          "The step in progress began its phase `compute` with a wait for data of so many ns.")
+      .def(
           "mark_step_end", [](const PySession& s) { s.get().MarkStepEnd(); },
           "A step has ended now, and a later `end_step` with a time hands it over: keep where its time went.")
       .def(

@@ -144,7 +144,7 @@ std::size_t Innermost(const PhaseClock& clock, Phase phase) noexcept {
 void AddWait(std::size_t first, const format::PhaseRow& row, store::StepPhases* to) noexcept {
   for (std::size_t i = first; i < to->head.rows; ++i) {
     format::PhaseRow& other = to->rows[i];
-    if (other.subject != row.subject) continue;
+    if (other.phase != row.phase || other.subject != row.subject) continue;
     other.duration_ns += row.duration_ns;
     other.count = static_cast<std::uint16_t>(std::min(other.count + row.count, 0xFFFF));
     other.start_ns = std::max(other.start_ns, row.start_ns);
@@ -219,6 +219,17 @@ void ForgetPhases() noexcept {
   clock->sums.at_ns = clock->at_begin.at_ns = now;
   clock->board = TakeBoard(clock->thread);
   clock->Tell(now);
+}
+
+void BeganWithWait(Phase phase, std::int64_t ns, store::StepPhases* step) noexcept {
+  if (ns <= 0 || step->head.rows == step->rows.size()) return;
+  const std::span<format::PhaseRow> rows = std::span(step->rows).first(step->head.rows);
+  const auto from = std::ranges::find(rows, static_cast<std::uint8_t>(phase), &format::PhaseRow::phase);
+  if (from == rows.end()) return;
+  const std::int64_t took = std::min(ns, from->duration_ns), begun = from->start_ns;
+  from->duration_ns -= took;
+  if (begun >= 0) from->start_ns += took;
+  AddWait(0, {static_cast<std::uint8_t>(Phase::kDataWait), 0, 1, format::kNoId, begun, took}, step);
 }
 
 std::optional<ThreadNow> NowOf(std::int32_t thread) noexcept {

@@ -38,6 +38,10 @@ struct ThreadNow {
 void EnterLuff(std::int64_t now_ns) noexcept;
 void LeaveLuff(std::int64_t now_ns) noexcept;
 
+/// A step's first call of `phase` began with a wait for data, which only its end told: takes the time off the
+/// phase. At most what the phase has.
+void BeganWithWait(format::Phase phase, std::int64_t ns, store::StepPhases* step) noexcept;
+
 /// The steps of one session, on the thread that trains. Its calls come from one thread at a time.
 class PhaseSteps {
  public:

@@ -76,6 +76,35 @@ TEST(Phases, ThoseInsideOthersCountOnce_AndAllAddUp) {
   });
 }
 
+TEST(Phases, AWaitThatIsToldAfterwardsIsTakenOffThePhaseItWasPartOf) {
+  InThread([] {
+    PhaseSteps steps;
+    EnterPhase(Phase::kCompute);
+    Wait(4);
+    LeavePhase(Phase::kCompute);
+    store::StepPhases phases;
+    steps.EndStep(&phases);
+    const format::PhaseRow compute = *RowOf(phases, Phase::kCompute);
+    BeganWithWait(Phase::kForward, 1'000'000, &phases);  // the step has none
+    BeganWithWait(Phase::kCompute, 0, &phases);
+    EXPECT_EQ(RowOf(phases, Phase::kDataWait), nullptr);
+    BeganWithWait(Phase::kCompute, 3'000'000, &phases);
+    EXPECT_EQ(Sum(phases), phases.head.wall_ns);
+    ASSERT_NE(RowOf(phases, Phase::kDataWait), nullptr);
+    EXPECT_EQ(RowOf(phases, Phase::kDataWait)->duration_ns, 3'000'000);
+    EXPECT_EQ(RowOf(phases, Phase::kDataWait)->start_ns, compute.start_ns);
+    EXPECT_EQ(RowOf(phases, Phase::kCompute)->duration_ns, compute.duration_ns - 3'000'000);
+    EXPECT_EQ(RowOf(phases, Phase::kCompute)->start_ns, compute.start_ns + 3'000'000);
+    BeganWithWait(Phase::kCompute, std::int64_t{1} << 62U, &phases);  // more than there is
+    EXPECT_EQ(Sum(phases), phases.head.wall_ns);
+    EXPECT_EQ(RowOf(phases, Phase::kCompute)->duration_ns, 0);
+    EXPECT_EQ(RowOf(phases, Phase::kDataWait)->count, 2);
+    phases.head.rows = 0;  // nothing is recorded
+    BeganWithWait(Phase::kCompute, 1, &phases);
+    EXPECT_EQ(phases.head.rows, 0U);
+  });
+}
+
 TEST(Phases, GarbageThatIsCollectedBeforeBelongsToNoStep) {
   InThread([] {
     EnterPhase(Phase::kGc);

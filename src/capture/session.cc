@@ -257,6 +257,7 @@ void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept 
   last_open_.store(mode_step, std::memory_order_relaxed);
   in_step_ = true;
   phases_.BeginOnce();
+  waited_ns_ = 0;
   step_begin_ns_.store(Env::Real().NowMonotonicNs(), std::memory_order_relaxed);
   capture_ns_.store(0, std::memory_order_relaxed);
   const Plan& plan = core_->plans.now();
@@ -462,6 +463,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
         work->ended = marked_.front().end;
         marked_.pop_front();
       }
+      BeganWithWait(format::Phase::kCompute, waited_ns_, &work->batch.phases);
       AddMarks(&work->batch);
     }
     // A device tells a little later; on the mean of many steps it is the same.

@@ -61,6 +61,7 @@ class SessionImpl final : public Session {
   [[nodiscard]] std::uint64_t Hash(const std::byte* data, std::size_t bytes) const noexcept override;
   void ModuleTimes(const ModuleTimer& timer) noexcept override;
   void Traced(bool begins) noexcept override;
+  void Waited(std::int64_t ns) noexcept override { waited_ns_ = ns; }
   void MarkStepEnd() noexcept override;
   void EndStep(const StepEnd& step) noexcept override;
   [[nodiscard]] std::uint64_t nonfinite_summaries() const noexcept override {
@@ -165,6 +166,7 @@ class SessionImpl final : public Session {
     PhasesEnd end;
   };
   std::deque<Marked> marked_;  // steps that have ended and are not handed over yet
+  std::int64_t waited_ns_ = 0;   // of the step in progress, told by Waited
   std::uint64_t planned_due_ = 0;
   format::Mode planned_mode_ = format::Mode::kGlobal;
   std::int64_t allowed_step_ = -1;  // the last step with raw values, and the governor's decision

@@ -183,13 +183,40 @@ InputCause OfOwnLoop(const Means& means, std::string_view environment_json) {
   cause.what = "a batch that is made in a thread meanwhile";
   const bool keras = environment_json.find("\"keras\"") != std::string_view::npos;
   cause.remedy =
-      keras ? "end the tf.data pipeline with .prefetch(tf.data.AUTOTUNE); a PyDataset takes workers=4 "
-              "and use_multiprocessing=True"
+      keras ? "a keras.utils.PyDataset with workers=4 and use_multiprocessing=True makes batches meanwhile; "
+              "so does a tf.data pipeline that ends with .prefetch(tf.data.AUTOTUNE)"
             : "make the next batch in a thread or a process while the model computes; or make a sample "
               "cheaper: store it decoded, or nearer";
   cause.causes = {"batches are made in the training's own thread",
                   "samples that are dear to make, or slow to read"};
   return cause;
+}
+
+/// TensorFlow makes batches of a pipeline ahead, and maps that it may in parallel: what is left to gain is
+/// not known.
+InputCause OfPipeline(const Means& means) {
+  InputCause cause;
+  cause.cause = "pipeline";
+  cause.what = WaitText(means, std::nullopt);
+  cause.remedy =
+      "a pipeline of tf.data is faster with num_parallel_calls=tf.data.AUTOTUNE in map and interleave, "
+      "with cache(), or with cheaper samples";
+  cause.causes = {"samples that are dear to make, or slow to read", "functions that run one at a time"};
+  return cause;
+}
+
+/// What Keras' `fit` takes batches from.
+bool IsOfKeras(const Loader& loader) { return loader.type == "PyDataset" || loader.type == "generator"; }
+
+std::string WorkersRemedy(const Loader& loader, const std::string& type, std::int64_t workers) {
+  constexpr const char* kCheaper =
+      "if that is not enough, make a sample cheaper: store it decoded, or nearer";
+  if (!IsOfKeras(loader)) return fmt::format("pass num_workers={} to {}; {}", workers, type, kCheaper);
+  if (loader.type == "PyDataset")
+    return fmt::format("pass workers={} and use_multiprocessing=True to super().__init__() of {}; {}",
+                       workers, loader.dataset, kCheaper);
+  return fmt::format("make {} a keras.utils.PyDataset with workers={} and use_multiprocessing=True; {}",
+                     loader.dataset, workers, kCheaper);
 }
 
 }  // namespace
@@ -200,6 +227,7 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   cause.loader = WaitedLoader(waits, loaders_json);
   if (!cause.loader) return OfOwnLoop(means, environment_json);
   const Loader& loader = *cause.loader;
+  if (loader.type == "tf.data") return OfPipeline(means);
   const std::string type = loader.type.empty() ? "the DataLoader" : loader.type;
   cause.causes = {"too few workers", "samples that are dear to make, or slow to read"};
   const Waits::Slowest slowest = waits.SlowestOf(waits.loader());
@@ -229,10 +257,16 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   cause.cause = loader.workers == 0 ? "no_workers" : "workers_too_few";
   if (loader.workers == 0) cause.causes[0] = "samples are made in the training's own thread";
   cause.estimate = EstimateWorkers(means, loader.workers, CoresOf(environment_json));
+<<<<<<< HEAD
   cause.what = fmt::format("num_workers={}", cause.estimate.workers);
   cause.remedy = fmt::format(
       "pass num_workers={} to {}; if that is not enough, make a sample cheaper: store it decoded, or nearer",
       cause.estimate.workers, type);
+=======
+  cause.what +=
+      fmt::format("; {}={}", IsOfKeras(loader) ? "workers" : "num_workers", cause.estimate.workers);
+  cause.remedy = WorkersRemedy(loader, type, cause.estimate.workers);
+>>>>>>> m20b
   return cause;
 }
 

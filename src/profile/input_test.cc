@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/format.h"
+
 namespace luff::profile {
 namespace {
 
@@ -128,6 +130,31 @@ TEST(Input, ALoopWithoutALoaderMakesItsNextBatchMeanwhile) {
   const InputCause cause = CauseOf(Of(50, Phases(24, 28)), Waits(), "", R"({"keras":"3.0","cores":4})");
   EXPECT_EQ(cause.cause, "own_loop");
   EXPECT_NE(cause.remedy.find("tf.data"), std::string::npos);
+}
+
+TEST(Input, OfKeras_TheArgumentsAreThoseOfItsClasses) {
+  const auto cause = [](const char* type, const char* dataset, int workers) {
+    const std::string loaders =
+        fmt::format(R"({{"loaders":[{{"number":0,"type":"{}","dataset":"{}","num_workers":{},"trains":true}}]}})",
+                    type, dataset, workers);
+    return CauseOf(Of(50, Phases(20, 10)), Waits(), loaders, R"({"keras":"3.0","cores":4})");
+  };
+  const InputCause here = cause("PyDataset", "Clips", 0);
+  EXPECT_EQ(here.cause, "no_workers");
+  EXPECT_NE(here.what.find("PyDataset has 0 workers; workers=3"), std::string::npos) << here.what;
+  EXPECT_NE(here.remedy.find("workers=3 and use_multiprocessing=True to super().__init__() of Clips"),
+            std::string::npos)
+      << here.remedy;
+  // One batch is made ahead already: two at a time halve the step, and no more is claimed.
+  const InputCause ahead = cause("generator", "rows", 1);
+  EXPECT_EQ(ahead.cause, "workers_too_few");
+  EXPECT_NEAR(ahead.estimate.work_s, 0.03, 1e-9);
+  EXPECT_NE(ahead.remedy.find("make rows a keras.utils.PyDataset"), std::string::npos) << ahead.remedy;
+  // What would help a pipeline is not known: no saving, so no finding.
+  const InputCause pipeline = cause("tf.data", "", 1);
+  EXPECT_EQ(pipeline.cause, "pipeline");
+  EXPECT_EQ(pipeline.estimate.saving_s, 0);
+  EXPECT_NE(pipeline.remedy.find("num_parallel_calls"), std::string::npos);
 }
 
 TEST(Input, TheLoaderThatIsWaitedForIsNamed) {

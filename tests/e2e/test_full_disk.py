@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import luff as library
@@ -61,6 +62,7 @@ def test_training_goes_on_when_the_disk_is_full(luff: Luff, small_disk: Path, tm
     assert full, shown["gaps"]
     assert max(gap["last_step"] for gap in full) == 1499  # everything that is missing is reported
     assert not (run / "w0000" / "reserve").exists()
+    _host_is_readable(luff, run)
     trial = library.open_trial(run)
     name = trial.tensors(regex=r"^dense\.weight$")[0]
     steps = trial.tensor(name).steps()
@@ -68,3 +70,69 @@ def test_training_goes_on_when_the_disk_is_full(luff: Luff, small_disk: Path, tm
     first = trial.tensor(name).value(steps[0])
     assert first.shape == (8, 64)
     assert np.isfinite(first).all()
+
+
+def _host_is_readable(luff: Luff, run: Path) -> None:
+    """The folder of the sampler, which met the same disk, holds what was written, and nothing else."""
+    code, out, err = luff("verify", str(run))
+    assert code == 0, out + err
+    assert not list(run.glob("h[0-9]*/reserve"))
+    code, out, err = luff("profile", str(run), "--json")
+    assert code == 0, err
+    for machine in json.loads(out)["machines"]:
+        assert machine["seconds"] >= 0
+        assert machine["sampler"]["lives"] == 1
+
+
+def test_a_sampler_that_finds_the_disk_full_waits_for_room(luff: Luff, small_disk: Path) -> None:
+    """What the disk refuses waits in memory, or is a gap; what is written later is read."""
+    run = small_disk / "run"
+    script = (
+        "import os, sys, time, numpy, luff.numpy\n"
+        f"hook = luff.numpy.attach({{'w': numpy.ones(4)}}, run={str(run)!r}, profile='off')\n"
+        "with hook.step() as step: step.loss(1.0)\n"
+        "hook.flush(10.0)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+        "hook.close()\n"
+    )
+    job = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        sampler = luff.start("_sample", str(run), "--hz", "10", "--ticks", "60")
+        _until(lambda: len(_seconds(luff, run)) == 1)
+        before = _seconds(luff, run)[0]
+        (small_disk / "filler").write_bytes(b"")
+        with (small_disk / "filler").open("wb", buffering=0) as filler:
+            try:
+                while filler.write(b"x" * 4096):
+                    pass
+            except OSError:
+                pass  # the disk is full
+        time.sleep(2)  # two blocks of samples find no room
+        (small_disk / "filler").unlink()
+        out, err = sampler.communicate(timeout=60)
+        assert sampler.returncode == 0, out + err
+        assert out + err == ""
+    finally:
+        job.communicate("", timeout=60)
+    assert job.returncode == 0
+    _host_is_readable(luff, run)
+    assert _seconds(luff, run)[0] > before + 1
+
+
+def _seconds(luff: Luff, run: Path) -> list[float]:
+    """Returns how long each machine was measured."""
+    code, out, err = luff("profile", str(run), "--json")
+    assert code == 0, err
+    return [machine["seconds"] for machine in json.loads(out)["machines"]]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import luff as library
 import pytest
 
 from .conftest import Luff, processes_with
@@ -236,3 +238,97 @@ def test_a_run_that_is_removed_ends_it(luff: Luff) -> None:
     finally:
         job.kill()
         job.communicate(timeout=60)
+
+
+def _plain_run(luff: Luff, name: str = "run") -> tuple[Path, subprocess.Popen[str]]:
+    """Returns a run that no sampler watches yet, and the training that writes it."""
+    run = luff.tmp / name
+    job = _attached(luff, _script(luff, 600, f'run={str(run)!r}, profile="off"'))
+    _wait(lambda: list(run.glob("w*/m-*.lfm")), "the run")
+    return run, job
+
+
+def test_energy_is_told_in_kilowatt_hours_and_its_price_where_it_is_known(luff: Luff) -> None:
+    package = luff.tmp / "root" / "sys" / "class" / "powercap" / "intel-rapl:0"
+    package.mkdir(parents=True)
+    (package / "max_energy_range_uj").write_text("10000000000000\n")
+    (package / "energy_uj").write_text("100\n")
+    proc = luff.tmp / "root" / "proc"
+    proc.mkdir()
+    (proc / "stat").write_text("cpu  100 0 50 1000 0 0 0 0\ncpu0 100 0 50 1000 0 0 0 0\n")
+    run, job = _plain_run(luff)
+    try:
+        words = ["_sample", str(run), "--hz", "10", "--root", str(luff.tmp / "root"), "--ticks", "40"]
+        sampler = luff.start(*words)
+        _wait(lambda: _profile(luff, run)["machines"], "its first samples")
+        (package / "energy_uj").write_text(f"{1_500_000 * 3_600_000 + 100}\n")
+        out, err = sampler.communicate(timeout=60)
+        assert sampler.returncode == 0, out + err
+    finally:
+        job.kill()
+        job.communicate(timeout=60)
+    (machine,) = _profile(luff, run)["machines"]
+    assert machine["energy_kwh"] == {"processors": pytest.approx(1.5), "gpus": None}
+    code, out, err = luff("profile", str(run), "--price-per-hour", "3600")
+    assert code == 0, err
+    assert "energy" in out and "processors 1.5 kWh" in out, out
+    assert f"{machine['seconds']:.2f} at 3600 an hour" in out, out
+    assert "cost" not in luff("profile", str(run))[1]  # nobody has said what an hour costs
+
+
+def _samples(run: Path) -> list[float]:
+    """Returns the times of the samples that can be read."""
+    with library.open_trial(run) as trial:
+        hosts = [host for host in trial.profile().hosts if "cpu.busy" in host.units]
+        times: list[float] = hosts[0].columns("cpu.busy")["unix_s"].tolist() if hosts else []
+    return times
+
+
+@pytest.mark.thorough
+def test_what_a_killed_sampler_has_left_can_be_read(luff: Luff) -> None:
+    """Of 60 kills, at random instants and while it writes, none makes the folder unreadable, or takes samples away."""
+    chance = random.Random(20)
+    run, job = _plain_run(luff)
+    written: list[float] = []
+    grew = 0
+    try:
+        for number in range(60):
+            sampler = luff.start("_sample", str(run), "--hz", "10")
+            if number % 2:
+                for _ in range(chance.randint(1, 6)):  # opening the folder changes it several times
+                    _until_it_writes(run, chance.uniform(0, 0.0005))
+            else:
+                time.sleep(chance.uniform(0, 2.3))  # it writes after a second, and after two
+            sampler.kill()
+            sampler.communicate(timeout=60)
+            code, out, err = luff("verify", str(run))
+            assert code == 0, f"kill {number}: {out}{err}"
+            now = _samples(run)
+            assert now[: len(written)] == written, number
+            assert all(a < b for a, b in zip(now, now[1:], strict=False)), number
+            grew += len(now) > len(written)
+            written = now
+    finally:
+        job.kill()
+        job.communicate(timeout=60)
+    assert grew >= 10
+    (machine,) = _profile(luff, run)["machines"]
+    assert machine["sampler"]["lives"] >= 10 and not machine["sampler"]["ended"]
+
+
+def _until_it_writes(run: Path, more_s: float) -> None:
+    """Waits until a file of the sampler's folder changes, and a little more."""
+
+    def state() -> list[tuple[str, int, int]]:
+        found = []
+        for path in run.glob("h[0-9]*/*"):
+            try:
+                found.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))
+            except OSError:  # it has been renamed or removed meanwhile
+                continue
+        return sorted(found)
+
+    before, end = state(), time.monotonic() + 1.5
+    while state() == before and time.monotonic() < end:
+        pass
+    time.sleep(more_s)

@@ -220,6 +220,8 @@ class Session {
   /// From now on operators are traced for Luff; false: no more from the end of the step in progress on. Such
   /// steps are marked, since they are slower than others.
   virtual void Traced(bool begins) noexcept = 0;
+  /// The step in progress began its phase `compute` with a wait for data of so many ns.
+  virtual void Waited(std::int64_t ns) noexcept = 0;
   /// The next EndStep with a time is of a step that has ended now, on this thread: keeps where its time went.
   /// Steps that end so are handed over in their order.
   virtual void MarkStepEnd() noexcept = 0;

@@ -11,7 +11,7 @@
 /// How much of the time a training waits for its data, and what more workers would save.
 namespace luff::profile {
 
-/// A DataLoader, as the document "loaders" describes it.
+/// A DataLoader, or what Keras takes batches from, as the document "loaders" describes it.
 struct Loader {
   std::string type, dataset;  // classes
   std::int64_t workers = 0;
@@ -108,8 +108,13 @@ struct Estimate {
 
 /// Why a training waits for its data, and what to do.
 struct InputCause {
+<<<<<<< HEAD
   std::string cause;  // "no_workers", "workers_too_few", "slow_worker", "own_loop"
   std::string what;   // what would help: "num_workers=4"
+=======
+  std::string cause;  // "no_workers", "workers_too_few", "slow_worker", "own_loop", "pipeline"
+  std::string what;   // WaitText, and what would help
+>>>>>>> m20b
   std::string remedy;
   std::vector<std::string> causes;  // likeliest first
   std::optional<Loader> loader;

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from luff import corrections
+from luff import _jax_compiles, corrections
 from luff._base_hook import BaseHook, mode_of
 from luff._codes import GapReason, Mode, Role
 from luff._hook import RunOptions, Session
@@ -379,6 +379,7 @@ class Hooks(Registry[Hook]):
 
 def _install() -> None:
     _auto.install(hooks.watching)
+    _jax_compiles.listen(hooks)
 
 
 hooks = Hooks(Hook, _install)

@@ -6,9 +6,11 @@ import functools
 from typing import Any
 
 import keras
-from keras.src.backend.jax.trainer import JAXTrainer
+from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 
+from luff import _jax_compiles
 from luff._patch import once, wrap
+from luff._phases import waiting
 from luff.keras._hook import Callback, hooks
 from luff.keras._jax_values import KEY, JaxValues, Step
 
@@ -18,6 +20,8 @@ __all__ = ["install"]
 @once
 def install() -> None:
     """Installs the wrappers, once."""
+    _jax_compiles.listen(hooks)
+    wrap(JAXEpochIterator, "_get_iterator", _batches)
     wrap(JAXTrainer, "make_train_function", functools.partial(_make, "train"))
     wrap(JAXTrainer, "make_test_function", functools.partial(_make, "test"))
     wrap(keras.optimizers.Optimizer, "_backend_update_step", _update)
@@ -27,6 +31,14 @@ def install() -> None:
 def _values(hook: Callback | None) -> JaxValues | None:
     values = hook.values if hook is not None and hook.steps.mode and hook.here() else None
     return values if isinstance(values, JaxValues) else None
+
+
+def _batches(original: Any) -> Any:
+    def get_iterator(self: Any) -> Any:
+        batches = original(self)
+        return waiting(batches) if hooks else batches
+
+    return get_iterator
 
 
 def _make(kind: str, original: Any) -> Any:

@@ -59,6 +59,7 @@ class Loops:
         if hook.steps.begin_waiting(_TRAIN, holder, function) is None:
             return
         hook.forget_training()
+        hook.tell_input()
         self.open, self._worked = True, False
         self._function = None if function is None else weakref.ref(function)
         kept: Kept | None = None if function is None else kept_of(function, _TRAIN)

@@ -23,7 +23,7 @@ from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.keras._table import Spec, Table, tell_missing
 from luff.keras._tensorflow_graphs import aside, can_be_kept, graph_key, local, may_keep, may_tell_time
-from luff.keras._tensorflow_keepers import Flag, Keeper
+from luff.keras._tensorflow_keepers import Flag, Keeper, WaitClock
 from luff.keras._tensorflow_ring import Ring, Row
 
 __all__ = [
@@ -134,6 +134,8 @@ class Kept:
         self._refused: dict[str, tuple[Spec, int]] = {}  # values that are not kept, and why
         self._flags: dict[int, Flag] = {}  # by role
         self._rings: list[tuple[Ring, _Reader]] = []
+        self._wait_clock: WaitClock | None = None
+        self._waited_s = self._told_s = 0.0  # what it held when it was last read, and when a step was told
         self._traced: list[tuple[int, Spec, Any]] = []  # numbers kept by the graph being traced
         self._loose = False  # whether some numbers are in no ring
         self._alike = 0  # number of consecutive steps with one update, noted in the same ring
@@ -196,7 +198,28 @@ class Kept:
             ring = Ring(optimizer, specs)
             self._rings.append((ring, _Reader([ring.variable])))
             self._plan, self._alike = None, 0
-        ring.write([tensor for _, tensor in here])
+        with aside():
+            waited = self._clock().variable.read_value()
+        ring.write([tensor for _, tensor in here], waited)
+
+    def wait_begins(self) -> Any:
+        """Makes the graph being traced read the clock before it takes a batch; returns the time, or None."""
+        return self._clock().begin() if may_keep() and may_tell_time() else None
+
+    def wait_ends(self, began: Any, batch: Any) -> None:
+        """Makes it note how long that has taken."""
+        self._clock().end(began, batch)
+
+    def _clock(self) -> WaitClock:
+        if self._wait_clock is None:
+            self._wait_clock = WaitClock()
+        return self._wait_clock
+
+    def waited_ns(self, row: Row | None = None) -> int:
+        """Returns how long the step has waited for its batch: until this row, else until values were captured."""
+        waited = self._waited_s if row is None else row.waited_s
+        took, self._told_s = waited - self._told_s, waited
+        return max(int(took * 1e9), 0)
 
     def waits(self, loss: str | None = None) -> bool:
         """Whether all numbers of a step, including the loss of this name, are in one
@@ -313,7 +336,10 @@ class Kept:
                 done.append((ring.optimizer(), count, count))
                 updated.add(id(ring.optimizer()))
                 record_row(arrays, ring, rows[-1])
+                self._waited_s = rows[-1].waited_s
                 known.update(spec.name for spec in ring.specs)
+        if self._wait_clock is not None and not done:
+            self._waited_s = float(array_of(self._wait_clock.variable.read_value()))
         alike = len(done) == 1 and done[0][1] == 1 and not self._loose
         self._alike = self._alike + 1 if alike else min(self._alike, 0)
         if self._loose or len(done) < len(self._rings) or not self._rings:

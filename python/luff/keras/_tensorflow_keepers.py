@@ -14,7 +14,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from luff.keras._table import Spec
 from luff.keras._tensorflow_graphs import aside
 
-__all__ = ["Flag", "Keeper"]
+__all__ = ["Flag", "Keeper", "WaitClock"]
 
 _NOTHING = (0,) * 7  # shape of a variable that no graph has assigned yet
 _nothing: dict[Any, Any] = {}  # by dtype
@@ -88,3 +88,22 @@ class Flag:
             self._due = due
             # calling `assign` would take longer
             tf.raw_ops.AssignVariableOp(resource=self.variable.handle, value=self._values[due])
+
+
+class WaitClock:
+    """For how long a graph has waited for its batches, in seconds, since its first one."""
+
+    def __init__(self) -> None:
+        with tf.init_scope(), aside():
+            self.variable = ResourceVariable(0.0, trainable=False, dtype=tf.float64, name="luff_waited")
+
+    def begin(self) -> Any:
+        """Makes the graph being traced read the clock. What follows must not begin before it has."""
+        with aside():
+            return tf.timestamp()
+
+    def end(self, began: Any, batch: Any) -> None:
+        """Makes it add the time from there until the batch is there."""
+        parts = [part for part in tf.nest.flatten(batch, expand_composites=True) if tf.is_tensor(part)]
+        with aside(), tf.control_dependencies(parts):
+            self.variable.assign_add(tf.timestamp() - began, read_value=False)

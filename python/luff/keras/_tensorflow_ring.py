@@ -21,13 +21,14 @@ from luff.keras._tensorflow_graphs import aside
 __all__ = ["ROWS", "Ring", "Row"]
 
 ROWS = 128
-_NUMBER, _TIME, _VALUES = 0, 1, 2  # columns; times are in seconds since 1970
+_NUMBER, _TIME, _WAITED, _VALUES = 0, 1, 2, 3  # columns; times are in seconds since 1970
 
 
 class Row(NamedTuple):
     """What was noted of one update."""
 
     time_ns: float  # since 1970, precise to the microsecond
+    waited_s: float  # what the `WaitClock` held then
     values: list[float]
 
 
@@ -51,11 +52,11 @@ class Ring:
             self.variable = ResourceVariable(empty, trainable=False, name="luff_rows")
         self._seen = 0
 
-    def write(self, values: list[Any]) -> None:
-        """Makes the graph being traced write a row, with one value for each spec."""
+    def write(self, values: list[Any], waited: Any) -> None:
+        """Makes the graph being traced write a row, with the time it has waited and one value for each spec."""
         with aside():
             number = self._count.assign_add(1, read_value=True)
-            row = [tf.cast(number, tf.float64), tf.timestamp(), *map(_one_number, values)]
+            row = [tf.cast(number, tf.float64), tf.timestamp(), waited, *map(_one_number, values)]
             tf.raw_ops.ResourceScatterUpdate(
                 resource=self.variable.handle, indices=(number - 1) % ROWS, updates=tf.stack(row)
             )
@@ -83,7 +84,9 @@ class Ring:
         rows = rows[rows[:, _NUMBER].argsort()]
         newest = int(rows[-1, _NUMBER])
         count, self._seen = newest - self._seen, newest
-        return count, [Row(float(row[_TIME]) * 1e9, row[_VALUES:].tolist()) for row in rows]
+        return count, [
+            Row(float(row[_TIME]) * 1e9, float(row[_WAITED]), row[_VALUES:].tolist()) for row in rows
+        ]
 
 
 def _one_number(value: Any) -> Any:

@@ -85,6 +85,7 @@ class TensorFlowValues(Values):
             self.hook.steps.updated(self._updater)
         if row is not None and row.time_ns >= held.began_ns - _TOLERANCE_NS:
             record_row(self.arrays, ring, row)
+            self.session.waited(holder.waited_ns(row))
         else:
             holder.surprised()
             self.session.gap(_NO_ID, _NOT_SEEN, 0, 1)
@@ -124,7 +125,20 @@ class TensorFlowValues(Values):
             return ()
         self.compiled = kept.compiled
         self.has_loss = self.has_loss or any(kept.has(name) for name in self.total_name.values())
-        return kept.capture(self.arrays)
+        done = kept.capture(self.arrays)
+        self.session.waited(kept.waited_ns())
+        return done
+
+    def wait_begins(self) -> Any:
+        """Makes the graph of a TRAIN step read the clock before it asks for its batch."""
+        if self._now is None or self.hook.steps.mode != _TRAIN or in_xla() or self.replicas() != 1:
+            return None
+        return self._now.wait_begins()
+
+    def wait_ends(self, began: Any, batch: Any) -> None:
+        """Makes it note for how long it has waited."""
+        if self._now is not None:
+            self._now.wait_ends(began, batch)
 
     def rest(self) -> None:
         """Makes graphs keep no more arrays, since the run has ended."""

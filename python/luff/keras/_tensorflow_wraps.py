@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
+from luff._codes import Phase
+from luff._core import enter_phase, leave_phase
 from luff._patch import once, wrap
 from luff.keras._hook import Callback, hooks
+from luff.keras._inputs import PIPELINE
 from luff.keras._tensorflow_graphs import calls, in_xla, pristine
 
 if TYPE_CHECKING:
     from luff.keras._loops import Loops
 
 __all__ = ["install"]
+
+_DATA_WAIT = int(Phase.DATA_WAIT)
 
 
 class _Local(threading.local):
@@ -36,6 +42,8 @@ def install() -> None:
     wrap(TFOptimizer, "_distributed_tf_update_step", _update)
     wrap(Function, "__call__", _function)
     wrap(Function, "get_concrete_function", _concrete)
+    for name in ("__next__", "get_next"):
+        wrap(OwnedIterator, name, _taking)
     wrap(tf.GradientTape, "__enter__", _enter)
     wrap(tf.GradientTape, "gradient", _gradient)
 
@@ -119,6 +127,40 @@ def _called(original: Any, self: Any, arguments: Any, named: Any) -> Any:
         hook.told("end", loops.returned, self)
         hook.boundary()
     return result
+
+
+def _taking(original: Any) -> Any:
+    """Times the wait for a batch: of a loop that asks for it, and of a step in whose graph `fit` takes it."""
+
+    def take(self: Any) -> Any:
+        if not hooks:
+            return original(self)
+        return _waited(original, self) if tf.executing_eagerly() else _noted(original, self)
+
+    return take
+
+
+def _waited(original: Any, iterator: Any) -> Any:
+    hook = hooks.current()
+    if hook is not None and not hook.input:
+        hook.input = PIPELINE
+    enter_phase(_DATA_WAIT)
+    try:
+        return original(iterator)
+    finally:
+        leave_phase(_DATA_WAIT)
+
+
+def _noted(original: Any, iterator: Any) -> Any:
+    hook = hooks.training()
+    values = None if hook is None or not hook.steps.mode or not hook.here() else hook.values
+    began = None if hook is None or values is None else hook.while_live("wait", values.wait_begins)
+    if hook is None or values is None or began is None:
+        return original(iterator)
+    with tf.control_dependencies([began]):
+        batch = original(iterator)
+    hook.while_live("wait", values.wait_ends, began, batch)
+    return batch
 
 
 def _concrete(original: Any) -> Any:

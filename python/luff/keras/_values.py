@@ -99,6 +99,13 @@ class Values:
         """Returns what buffers the numbers of the model's next step, if everything it records may wait; else None."""
         return None
 
+    def wait_begins(self) -> Any:
+        """Makes the graph of a TRAIN step note when it asks for its batch; returns that time, or None."""
+        return None
+
+    def wait_ends(self, began: Any, batch: Any) -> None:
+        """Makes it note when the batch is there."""
+
     def due(self) -> bool:
         """Whether arrays of the open step are due."""
         return any(map(self.session.due_role, ARRAYS))

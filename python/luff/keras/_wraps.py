@@ -13,6 +13,7 @@ from luff._core import enter_phase, leave_phase
 from luff._patch import Method, once, wrap
 from luff._phases import during
 from luff.keras._hook import Callback, hooks
+from luff.keras._inputs import telling_fit
 from luff.keras._values import Values
 
 __all__ = ["install"]
@@ -42,6 +43,8 @@ def install() -> None:
         wrap(lists, f"on_{name}_batch_end", functools.partial(_batch_end, mode))
         wrap(keras.Model, f"{name}_on_batch", functools.partial(_on_batch, mode))
     wrap(lists, "on_epoch_end", _epoch_end)
+    if keras.backend.backend() != "torch":
+        wrap(keras.Model, "fit", telling_fit(hooks))
     for name in ("save", "save_weights"):
         wrap(keras.Model, name, during(Phase.CHECKPOINT, hooks))
     wrap(keras.metrics.Mean, "update_state", _mean, inner=True)

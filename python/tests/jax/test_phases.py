@@ -26,3 +26,31 @@ def test_compiled_steps_and_waits(start_luff, phases_of):
     shown, lines = phases_of()
     assert lines["compute"]["steps"] == shown["steps"] == 20
     assert lines["data_wait"]["steps"] >= 19
+
+
+def test_compilations_are_told(luff_run, phases_of):
+    """Of a function that is compiled for each length, and once for a rate that changes."""
+    script = """
+    import jax, jax.numpy as jnp, optax
+    def loss_fn(params, x): return jnp.mean((x @ params["w"]) ** 2)
+    params = {"w": jnp.ones((8, 1))}
+    optimizer = optax.sgd(0.1)
+    state = optimizer.init(params)
+    @jax.jit
+    def step(params, state, x):
+        loss, grads = jax.value_and_grad(loss_fn)(params, x)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, loss
+    data = {n: jnp.ones((n, 8)) for n in range(1, 121)}
+    for n in range(1, 121):
+        params, state, loss = step(params, state, data[n if n > 60 else 1])
+        float(loss)
+    """
+    _, trial = luff_run(script, "--rules", "Recompiles:seconds=0.01:share=0.01")
+    shown, lines = phases_of()
+    assert shown["steps"] == 120
+    assert 61 <= lines["compile"]["steps"] < 120
+    assert lines["compile"]["seconds"] > lines["compute"]["seconds"]
+    found = [finding for finding in trial.findings() if finding["rule"] == "Recompiles"]
+    assert len(found) == 1
+    assert "JAX_EXPLAIN_CACHE_MISSES" in found[0]["remedy"]

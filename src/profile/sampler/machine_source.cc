@@ -98,13 +98,13 @@ void MachineSource::Sample(std::uint64_t tick, Board* board) {
   constexpr auto kCounter = SeriesKind::kCounter;
   constexpr auto kGauge = SeriesKind::kGauge;
   Cores(board);
+  if (tick % kCounters != 0) return;
   const MemoryInfo memory = ParseMeminfoUntrusted(meminfo_.Read());
   board->Set("memory.total", kBytes, kGauge, memory.total);
   board->Set("memory.available", kBytes, kGauge, memory.available);
   board->Set("memory.cached", kBytes, kGauge, memory.cached);
   if (memory.swap_total && memory.swap_free && *memory.swap_total > 0)
     board->Set("memory.swap_used", kBytes, kGauge, *memory.swap_total - *memory.swap_free);
-  if (tick % kCounters != 0) return;
   for (const DiskCounts& disk : Disks(tick)) {
     const std::string name = "disk." + disk.name;
     board->Set(name + ".read", kBytes, kCounter, disk.read_bytes);

@@ -212,6 +212,26 @@ TEST(SlowSourceTest, EnergyGoesOnWhereItsCounterBeginsAgain) {
   EXPECT_FALSE(newest["temperature"]);  // once in ten
 }
 
+TEST(SlowSourceTest, TrafficOfRdmaPortsIsInBytes) {
+  const Tree tree;
+  const std::string port = "/sys/class/infiniband/mlx5_0/ports/1/counters/";
+  tree.Put(port + "port_rcv_data", "100\n");
+  tree.Put(port + "port_xmit_data", "7\n");
+  tree.Put("/sys/class/infiniband/mlx5_0/ports/2/counters/port_rcv_data", "rubbish\n");
+  tree.Put("/sys/class/infiniband/hfi1_0/ports/1/counters/port_xmit_data", "9223372036854775807\n");
+  Board board;
+  SlowSource source(tree.root());
+  source.Sample(0, &board);
+  const Newest newest(&board);
+  EXPECT_EQ(newest["rdma.mlx5_0_1.received"], 400);  // counted in words of four bytes
+  EXPECT_EQ(newest["rdma.mlx5_0_1.sent"], 28);
+  EXPECT_FALSE(newest["rdma.mlx5_0_2.received"]);
+  EXPECT_FALSE(newest["rdma.mlx5_0_2.sent"]);
+  EXPECT_FALSE(newest["rdma.hfi1_0_1.sent"]);  // more than fits
+  source.Sample(1, &board);
+  EXPECT_FALSE(Newest(&board)["rdma.mlx5_0_1.received"]);  // once in ten
+}
+
 TEST(CgroupSourceTest, ALimitAboveTheGroupCounts) {
   const Tree tree;
   tree.Put("/proc/self/cgroup", "0::/pod/box\n");

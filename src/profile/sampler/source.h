@@ -25,7 +25,7 @@ class Source {
   /// `tick` counts from 0. What changes slowly is read once in kSlow ticks.
   virtual void Sample(std::uint64_t tick, Board* board) = 0;
   virtual void Report(std::vector<SourceReport>* reports) const = 0;
-  /// Counters of which nothing is lost between two readings are read every second.
+  /// Counters, of which nothing is lost between two readings, and memory are read every second.
   static constexpr std::uint64_t kSlow = 10, kCounters = 2;
 };
 

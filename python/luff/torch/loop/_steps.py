@@ -272,22 +272,17 @@ class Steps(StepContext):
                 self.writer.guard.report(session)
             self.evidence.publish(step, session)
             self.writer.update = step.update if step.update >= 0 else self.clock.latest_update()
-            tracing = Profilers.tracing
-            began_traced = self._others_trace
-            self._others_trace = tracing is not None and tracing is not self.tracing and tracing.is_here()
-            own = self.tracing is not None and self.tracing.active
-            if (began_traced or self._others_trace) and not own:
-                session.traced(True)  # of this step some was, by another training's trace
-                session.traced(False)
+            if Profilers.tracing is not None or self._others_trace:
+                self._tell_others_trace(session)
             if self.borders is not None:
                 self.borders.ends()
             self.writer.end()
         if step.mode == _TRAIN:
-            tracing = Profilers.tracing
-            if tracing is not None and tracing is not self.tracing:
-                tracing.other_step_ended()
-            elif tracing is not None and not tracing.step_ended():
-                self.tracing = None
+            if (tracing := Profilers.tracing) is not None:
+                if tracing is not self.tracing:
+                    tracing.other_step_ended()
+                elif not tracing.step_ended():
+                    self.tracing = None
             self.saved_hooks = False
             self._late = self._late and session is None
             while self.losses.waiting and session is not None:
@@ -297,6 +292,15 @@ class Steps(StepContext):
         elif self.suspended is not None:
             self._resume()
         return self.step
+
+    def _tell_others_trace(self, session: Session) -> None:
+        """Says that a part of the step was traced by another training's trace."""
+        tracing, began_traced = Profilers.tracing, self._others_trace
+        self._others_trace = tracing is not None and tracing is not self.tracing and tracing.is_here()
+        own = self.tracing is not None and self.tracing.active
+        if (began_traced or self._others_trace) and not own:
+            session.traced(True)
+            session.traced(False)
 
     def _look_for_unseen_update(self, step: Step, session: Session, recorder: Recorder) -> None:
         """Detects weights that change without an update: from now on they are read when a backward pass returns."""

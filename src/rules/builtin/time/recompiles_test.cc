@@ -5,7 +5,10 @@
 namespace luff::rules::recompiles_test {
 namespace {
 
+using testing::FakeTrial;
+using testing::FindingsOf;
 using testing::PausesOf;
+using testing::RunOf;
 constexpr format::Phase kCompile = format::Phase::kCompile;
 
 TEST(Recompiles, GraphsThatAreCompiledAgainAndAgain) {
@@ -15,6 +18,15 @@ TEST(Recompiles, GraphsThatAreCompiledAgainAndAgain) {
             std::string::npos)
       << findings[0].what;
   EXPECT_NE(findings[0].remedy.find("mark_dynamic"), std::string::npos);
+}
+
+TEST(Recompiles, OfJax_TheRemedyIsItsOwn) {
+  FakeTrial trial = RunOf({.phase = kCompile, .pause_ms = 1000});
+  trial.SetDocument("environment", R"({"framework":"jax","jax":"0.10.2"})");
+  const auto findings = FindingsOf(trial, "Recompiles", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].remedy.find("static_argnums"), std::string::npos) << findings[0].remedy;
+  EXPECT_EQ(findings[0].remedy.find("torch"), std::string::npos);
 }
 
 TEST(Recompiles, CompilingAtTheBegin_IsExpected) {

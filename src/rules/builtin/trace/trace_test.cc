@@ -239,6 +239,29 @@ TEST(LaunchBound, SmallKernelsThatAreLaunchedLate) {
   EXPECT_TRUE(Told(late).empty());
 }
 
+TEST(LaunchBound, IsSilentWhereTheStepWaitsForData) {
+  // 20 ms without a launch, in which the host waits for a batch; then small kernels, one after the other.
+  Trace trace;
+  for (int step = 0; step < 3; ++step) {
+    for (int i = 0; i < 10; ++i) {
+      const double begin = 60'000 * step + 20'000 + 50 * i;
+      trace.Task("kernel", "add", begin, begin + 6, 6);
+    }
+  }
+  FakeTrial trial;
+  Traced traced;
+  traced.With(trace).Goes(&trial, 0);
+  trial.SetDocument("environment", R"({"cores":16})");
+  for (int i = 0; i < 300; ++i) {
+    trial.Step()
+        .Phases({{format::Phase::kDataWait, 20}, {format::Phase::kForward, 40}}, 60, 0)
+        .Wait({}, 20);
+  }
+  const auto findings = testing::FindingsOf(trial, "InputBound,LaunchBound", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].rule, "InputBound");
+}
+
 TEST(TraceRules, StepsAtWhichTheDeviceWasIdleAreEvidence) {
   const auto findings = Traced().With(Reading()).Told(kAll, 200, true);
   ASSERT_EQ(findings.size(), 1U);
