@@ -89,7 +89,10 @@ bool SlowProgress::Creeping(const StepView& view, Sink& sink) {
       passes_.count() < static_cast<double>(limits_.passes))
     return false;
   over_ = true;
-  if (rising_ || rates_.empty() || gained_ <= 0) return false;
+  if (rising_ || rates_.empty() || gained_ <= 0 || collected_.collects()) return false;
+  const auto& optimizers = view.memo.Facts(view).optimizers();
+  if (std::any_of(optimizers.begin(), optimizers.end(), [](const auto& one) { return one.type == "RAdam"; }))
+    return false;
   Finding finding = Begin(view, "creeping");
   finding.tensor = lead_;
   finding.what = fmt::format(
@@ -224,6 +227,7 @@ bool SlowProgress::Faint(const StepView& view, const OptimizerFacts& optimizer, 
 
 void SlowProgress::VisitFields(Fields& io) {
   io("passes", passes_);
+  io("collected", collected_);
   io("gradients", gradients_, kMaxWeights);
   io("rates", rates_, kMaxOptimizers);
   io("rising", rising_);

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "rules/facts/collected_rows.h"
 #include "rules/facts/passes.h"
 #include "rules/kit/fields.h"
 #include "rules/kit/select.h"
@@ -17,7 +18,9 @@ struct OptimizerFacts;
 /// Creeping: to first order, all updates together can have lowered the loss by at most the sum of
 /// |gradient| |change| over the weights. Reported if after `passes` passes over the data this sum is below
 /// `gained` of the loss and no weight has moved by a hundredth of its size. The second condition is needed
-/// because Adam's steps do not depend on the scale of the loss.
+/// because Adam's steps do not depend on the scale of the loss. Silent while the rate rises (RAdam's first
+/// thousand updates are a warm-up that its rate does not show), and where a training collects its own rows, as
+/// a policy does: a few passes over those of one round say nothing of the rest.
 ///
 /// Damped: the eps of an Adam-like optimizer is so far above its gradients that it practically divides by eps
 /// alone, and the learning rate was not raised to compensate.
@@ -33,6 +36,10 @@ class SlowProgress {
   };
 
   explicit SlowProgress(const Limits& limits) : limits_(limits) {}
+  /// Call at each step of any mode, before OnStep.
+  void SeeStep(const StepView& view) {
+    if (!over_) collected_.OnStep(view);
+  }
   /// `loss`: the newest, NaN if there is none or several. Returns true when something was reported at this
   /// step.
   bool OnStep(const StepView& view, double loss, Sink& sink);
@@ -50,6 +57,7 @@ class SlowProgress {
 
   const Limits limits_;
   Passes passes_;
+  CollectedRows collected_;
   std::map<std::string, double> gradients_;   // norms at the last capture of the weights, by weight
   std::map<std::string, double> rates_;       // the newest learning rates
   bool rising_ = false;                       // one of them ever rose, or was not above 0

@@ -161,14 +161,19 @@ TEST(WeightUpdateRatio, WarmUp_AScheduler_LargeGradients_AndMovingWeights_AreSil
   EXPECT_TRUE(FindingsOf(First(0.01, 3e-5, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());
 }
 
-// Four batches of 16 rows, again and again. Each update moves the weight by `change`.
-FakeTrial Passing(double change, double rate_growth = 0, bool fresh_rows = false) {
+// Four batches of 32 rows, again and again. Each update moves the weight by `change`.
+FakeTrial Passing(double change, double rate_growth = 0, bool fresh_rows = false, bool collected = false) {
   FakeTrial trial;
+  const auto rows = [](int batch) {
+    std::vector<double> values;
+    for (int i = 0; i < 64; ++i) values.push_back(batch * 1000.0 + i);
+    return values;
+  };
+  for (int pass = 0; collected && pass < 4; ++pass)
+    trial.Step(query::Mode::kEval).Sample("sample/Net_input_0", {32, 2}, rows(pass));
   for (int step = 0; step < 48; ++step) {
     trial.Step().Loss(1.0);
-    std::vector<double> rows;
-    for (int i = 0; i < 32; ++i) rows.push_back((fresh_rows ? step : step % 4) * 1000.0 + i);
-    trial.Sample("sample/Net_input_0", {16, 2}, rows);
+    trial.Sample("sample/Net_input_0", {32, 2}, rows(fresh_rows ? step : step % 4));
     trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 1e-4 * (1 + rate_growth * step));
     trial.Tensor("gradient/a.weight", Role::kGradient, {1.0}).Tensor("a.weight", Role::kWeight, {1});
     if (step > 0) trial.Difference("a.weight", change, change, 1, 1);
@@ -185,6 +190,15 @@ TEST(WeightUpdateRatio, TwoPassesThatCannotHaveGainedAnything_Warn) {
   EXPECT_TRUE(FindingsOf(Passing(3e-5, 0.1), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // warm-up
   EXPECT_TRUE(
       FindingsOf(Passing(3e-5, 0, true), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // one pass
+  // A policy collects rows, learns them for a few updates, and collects others.
+  EXPECT_TRUE(
+      FindingsOf(Passing(3e-5, 0, false, true), "WeightUpdateRatio", ParameterSet::kLuff).empty());
+  for (const std::string type : {"RAdam", "Adam"}) {  // the first warms up by itself
+    FakeTrial trial = Passing(3e-5);
+    trial.SetDocument("model", R"({"models": [], "optimizers": [{"number": 0, "name": "One", "type": ")" + type +
+                                   R"(", "groups": []}]})");
+    EXPECT_EQ(FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff).size(), type == "Adam" ? 1U : 0U);
+  }
 }
 
 std::vector<Finding> WithEps(const std::string& type, const std::string& eps, const std::string& lr,

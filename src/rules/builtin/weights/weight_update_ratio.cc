@@ -109,6 +109,7 @@ class Luff final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
+    slow_.SeeStep(view);
     if (info.mode != query::Mode::kTrain) return;
     tracker_.OnStep(view);
     FollowLoss(view.index.losses());
@@ -433,7 +434,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 10;  // 9: weights that began at zero outgrow what they were; 10: Passes by samples
+  spec.version = 11;  // 10: Passes by samples; 11: rows that the training collects, RAdam's warm-up
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
