@@ -128,10 +128,10 @@ def test_the_answer_has_them_as_the_command(server: Server, root: Path, traced: 
     told, command = server.get(f"/api/v1/runs/{traced}/profile"), said(root / "traced")
     assert told["lines"] == command["lines"]
     assert told["lines"][0]["function"] == "log_images"
-    made, refused = told["traces"]
+    refused, made = told["traces"]  # as they were told: the trace was still being made
     assert (made["first_step"], made["steps"]) == (7, 3)
-    assert f"{root}/traced/{made['file']}" == command["traces"][0]["file"]
-    assert made["summary"] == command["traces"][0]["summary"]
+    assert f"{root}/traced/{made['file']}" == command["traces"][1]["file"]
+    assert made["summary"] == command["traces"][1]["summary"]
     assert {one["name"] for one in made["summary"]["operators"]} >= {"aten::addmm", "aten::linear"}
     assert refused["refused"] and refused["file"] is None
     assert told["stalls"] == command["stalls"] == []
@@ -140,7 +140,7 @@ def test_the_answer_has_them_as_the_command(server: Server, root: Path, traced: 
 def test_the_view_has_operators_and_lines(browser: Browser, traced: str) -> None:
     go(browser, traced, "view=profile")
     says(
-        browser, "Lines of long waits", "log_images", "Operators, in a trace of TRAIN steps 7 to 9", "aten::addmm",
+        browser, "Lines of long waits", "log_images", "Trace of TRAIN steps 7 to 9", "aten::addmm",
         "The thread that trains was in operators for", "No trace at TRAIN step 7: ", "w0000/traces/",
     )  # fmt: skip
     browser.evaluate("document.getElementById('traces').scrollIntoView()")
@@ -163,10 +163,10 @@ def test_a_file_has_them_too(browser: Browser, server: Server, root: Path) -> No
     )
     skip_without_page(done.stderr)
     assert done.returncode == 0, done.stderr
-    assert Report(out.read_text()).json("profile")["traces"][0]["summary"]["events"] > 10
+    assert Report(out.read_text()).json("profile")["traces"][1]["summary"]["events"] > 10
     browser.open("about:blank")
     browser.open(f"{out.as_uri()}#/?view=profile")
-    says(browser, "Lines of long waits", "Operators, in a trace of TRAIN steps 7 to 9", "aten::addmm")
+    says(browser, "Lines of long waits", "Trace of TRAIN steps 7 to 9", "aten::addmm")
     assert browser.evaluate("window.problems") == []
     browser.open("about:blank")
     browser.open(server.base)
