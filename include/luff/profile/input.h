@@ -108,13 +108,8 @@ struct Estimate {
 
 /// Why a training waits for its data, and what to do.
 struct InputCause {
-<<<<<<< HEAD
-  std::string cause;  // "no_workers", "workers_too_few", "slow_worker", "own_loop"
-  std::string what;   // what would help: "num_workers=4"
-=======
   std::string cause;  // "no_workers", "workers_too_few", "slow_worker", "own_loop", "pipeline"
-  std::string what;   // WaitText, and what would help
->>>>>>> m20b
+  std::string what;   // what would help: "num_workers=4"
   std::string remedy;
   std::vector<std::string> causes;  // likeliest first
   std::optional<Loader> loader;
