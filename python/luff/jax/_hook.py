@@ -379,7 +379,7 @@ class Hooks(Registry[Hook]):
 
 def _install() -> None:
     _auto.install(hooks.watching)
-    _jax_compiles.listen(hooks)
 
 
 hooks = Hooks(Hook, _install)
+_jax_compiles.listen(hooks)

@@ -49,7 +49,8 @@ TEST(LossNotDecreasing, LossThatDoublesAndStays_Stops) {
   EXPECT_EQ(findings[0].cause, "rising");
 }
 
-// Before each update a target network is asked about the next states: errors grow with the values that are learnt.
+// Before each update a target network is asked about the next states: errors grow with the values that are
+// learnt.
 TEST(LossNotDecreasing, ValuesThatAreLearntFromTheirOwnEstimates_AreSilentAndClassesOfATeacherAreNot) {
   const auto told = [](const char* loss, bool asked) {
     FakeTrial trial;
@@ -161,6 +162,25 @@ TEST(UnchangedTensor, GradientsThatChangeNothing_AreTold_OtherCausesAreOtherRule
   EXPECT_TRUE(FindingsOf(Unchanged(Gradient::kZero), "UnchangedTensor").empty());          // NoGradient
   EXPECT_TRUE(FindingsOf(Unchanged(Gradient::kNone), "UnchangedTensor").empty());          // NoGradient
   EXPECT_TRUE(FindingsOf(Unchanged(Gradient::kNormal, true), "UnchangedTensor").empty());  // StepSkipped
+}
+
+// A weight that has moved, until its gradient is `left` of what it was: then not one bit of it changes.
+TEST(UnchangedTensor, WeightsThatHaveReachedTheirMinimum_AreSilent) {
+  const auto told = [](double left) {
+    FakeTrial trial;
+    trial.SetDocument("model", kModel);
+    for (int step = 0; step < 128; ++step) {
+      const bool moves = step <= 48;
+      trial.Step(query::Mode::kTrain, -1, step).Loss(0.1).Event(EventKind::kOptimizerStep);
+      trial.Tensor("gradient/Net_a.weight", Role::kGradient, {moves ? 1.0 : left});
+      trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, 0.01);
+      if (step % 8 == 0 && step > 0)
+        trial.Difference("Net_a.weight", moves ? 0.1 : 0, moves ? 0.1 : 0, 1, moves);
+    }
+    return FindingsOf(trial, "UnchangedTensor").size();
+  };
+  EXPECT_EQ(told(1e-6), 0U);  // full batches of a small regression come so far
+  EXPECT_EQ(told(0.1), 1U);   // a rate that rounds away
 }
 
 TEST(UnchangedTensor, FrozenWeightsAndALearningRateOfZero_AreSilent) {

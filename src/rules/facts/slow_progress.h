@@ -19,8 +19,8 @@ struct OptimizerFacts;
 /// |gradient| |change| over the weights. Reported if after `passes` passes over the data this sum is below
 /// `gained` of the loss and no weight has moved by a hundredth of its size. The second condition is needed
 /// because Adam's steps do not depend on the scale of the loss. Silent while the rate rises (RAdam's first
-/// thousand updates are a warm-up that its rate does not show), and where a training collects its own rows, as
-/// a policy does: a few passes over those of one round say nothing of the rest.
+/// thousand updates are a warm-up that its rate does not show), and where a training collects its own rows,
+/// as a policy does: a few passes over those of one round say nothing of the rest.
 ///
 /// Damped: the eps of an Adam-like optimizer is so far above its gradients that it practically divides by eps
 /// alone, and the learning rate was not raised to compensate.

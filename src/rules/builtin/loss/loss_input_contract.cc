@@ -74,7 +74,8 @@ constexpr Breach kLogitsIntoShares = {
     "pass from_logits=True to the loss, or end the model with a softmax", false};
 constexpr Breach kReluIntoShares = {
     "relu_into_probabilities", "gets what a ReLU has made where it needs probabilities",
-    "a class that the ReLU has silenced has probability 0 and gets no gradient, and what is larger than 1 is no "
+    "a class that the ReLU has silenced has probability 0 and gets no gradient, and what is larger than 1 is "
+    "no "
     "probability",
     "end the model with a softmax (one unit: a sigmoid) in place of the ReLU", false};
 constexpr Breach kSharesIntoNll = {

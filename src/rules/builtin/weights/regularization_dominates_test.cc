@@ -191,12 +191,11 @@ TEST(WeightUpdateRatio, TwoPassesThatCannotHaveGainedAnything_Warn) {
   EXPECT_TRUE(
       FindingsOf(Passing(3e-5, 0, true), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // one pass
   // A policy collects rows, learns them for a few updates, and collects others.
-  EXPECT_TRUE(
-      FindingsOf(Passing(3e-5, 0, false, true), "WeightUpdateRatio", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(Passing(3e-5, 0, false, true), "WeightUpdateRatio", ParameterSet::kLuff).empty());
   for (const std::string type : {"RAdam", "Adam"}) {  // the first warms up by itself
     FakeTrial trial = Passing(3e-5);
-    trial.SetDocument("model", R"({"models": [], "optimizers": [{"number": 0, "name": "One", "type": ")" + type +
-                                   R"(", "groups": []}]})");
+    trial.SetDocument("model", R"({"models": [], "optimizers": [{"number": 0, "name": "One", "type": ")" +
+                                   type + R"(", "groups": []}]})");
     EXPECT_EQ(FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff).size(), type == "Adam" ? 1U : 0U);
   }
 }

@@ -116,6 +116,8 @@ class Luff final : public KeptRule {
     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
       Gradient& gradient = gradients_[ParameterOfGradient(tensor.name)];
       ++gradient.rows;
+      gradient.newest = entry.summary.l2();
+      if (std::isfinite(gradient.newest)) gradient.largest = std::max(gradient.largest, gradient.newest);
       if (entry.summary.abs_sum > 0) {
         ++gradient.nonzero;
         gradient.last_nonzero = info.mode_step;
@@ -168,7 +170,10 @@ class Luff final : public KeptRule {
   };
   struct Gradient {
     std::int64_t rows = 0, nonzero = 0, last_nonzero = -1;
+    double newest = 0, largest = 0;  // norms
     void VisitFields(Fields& io) {
+      io("newest", newest);
+      io("largest", largest);
       io("rows", rows);
       io("nonzero", nonzero);
       io("last_nonzero", last_nonzero);
@@ -182,6 +187,7 @@ class Luff final : public KeptRule {
     }
   }
 
+  static constexpr double kRested = 1e-4;  // of the largest gradient: what float32 leaves of a minimum
   struct Group {
     std::vector<std::string> names;
     std::int64_t since = 0;
@@ -233,6 +239,8 @@ class Luff final : public KeptRule {
     if (zero != lr_zero_.end() && zero->second > since) return false;
     const auto found = gradients_.find(name);
     if (found == gradients_.end()) return false;
+    // It has learnt all that its rows tell, to the last bit: full batches of a small model come so far.
+    if (weight.changed >= 0 && found->second.newest <= kRested * found->second.largest) return false;
     return (found->second.nonzero - weight.gradient_nonzero) * 10 >= updates * 9;  // else it is resting
   }
 
@@ -327,7 +335,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 4;  // 3: cause "evaluated"; 4: "target"
+  spec.version = 5;  // 4: "target"; 5: weights that have reached their minimum
   spec.summary =
       "weights that ought to be trained and do not change, and evaluations or targets of such a model";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
