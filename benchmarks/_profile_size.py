@@ -156,7 +156,9 @@ def large(steps: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                 cpu_s, _, _ = _measured([luff_command(), "report", str(run), "-o", str(file)])
                 megabytes = file.stat().st_size / 1e6
                 print(f"luff report, {size} steps: {megabytes:.2f} MB, {cpu_s:.2f} s of CPU time")
-                results.append({"part": "large", "what": "report", "steps": size, "cpu_s": cpu_s, "mb": megabytes})
+                results.append(
+                    {"part": "large", "what": "report", "steps": size, "cpu_s": cpu_s, "mb": megabytes}
+                )
                 gates.append(gate("luff report: MB", _exact(megabytes), 3))
             shutil.rmtree(run)
         small, whole = memory["export to perfetto"]

@@ -171,7 +171,9 @@ def main(link: str, *pictures: str) -> None:
             bottom = browser.evaluate("document.querySelector('main').getBoundingClientRect().bottom")
             browser.resize(1280, min(760, max(300, int(bottom))))
             if element:
-                browser.evaluate(f"document.getElementById({json.dumps(element)}).closest('section').scrollIntoView()")
+                browser.evaluate(
+                    f"document.getElementById({json.dumps(element)}).closest('section').scrollIntoView()"
+                )
             time.sleep(1)
             browser.screenshot(Path(file))
         browser.close()

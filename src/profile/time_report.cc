@@ -91,8 +91,8 @@ std::string PlainText(const PhaseTable& table) {
 /// Where nothing is to be mended: what plainly takes long, and what is waited for data.
 std::string NothingText(const PhaseTable& table, const Means& means) {
   const std::string plain = PlainText(table);
-  std::string text = plain.empty() ? "nothing found that would make it faster"
-                                   : "nothing that a rule is sure of: " + plain;
+  std::string text =
+      plain.empty() ? "nothing found that would make it faster" : "nothing that a rule is sure of: " + plain;
   const PhaseLine waits = WaitsIn(table);
   if (waits.total_s <= 0) return text;
   text += fmt::format("{} waiting for data takes {:.1f} % of the time", plain.empty() ? ":" : ";",
@@ -102,7 +102,8 @@ std::string NothingText(const PhaseTable& table, const Means& means) {
     text += fmt::format(", which is {} a step and too short to judge",
                         TimeText(waits.total_s / static_cast<double>(table.steps)));
   else if (waits.share >= kLeastShare && usual < waits.share / 2)
-    text += fmt::format(", most of it in the first {} steps, for first batches, or in few long steps", kFirst);
+    text +=
+        fmt::format(", most of it in the first {} steps, for first batches, or in few long steps", kFirst);
   return text;
 }
 
@@ -126,8 +127,7 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
     verdict.text = "nothing found that would make it faster: the loader's workers lack cores";
     return verdict;
   }
-  verdict.cause =
-      CauseOf(verdict.means, waits_, trial.Document("loaders"), trial.Document("environment"));
+  verdict.cause = CauseOf(verdict.means, waits_, trial.Document("loaders"), trial.Document("environment"));
   const InputCause& cause = *verdict.cause;
   Means waited;  // of all steps of the table together
   waited.step_s = table.wall_s;

@@ -199,5 +199,9 @@ def test_a_training_that_stands_still_says_where(browser: Browser, server: Serve
         job.kill()
         job.wait()
     out = root / "hangs.html"
-    subprocess.run([executable(), "report", str(root / "hangs"), "-o", str(out)], check=True, capture_output=True)
-    assert Report(out.read_text()).json("profile")["stalls"][0]["text"].startswith("the training stands still")
+    subprocess.run(
+        [executable(), "report", str(root / "hangs"), "-o", str(out)], check=True, capture_output=True
+    )
+    assert (
+        Report(out.read_text()).json("profile")["stalls"][0]["text"].startswith("the training stands still")
+    )
