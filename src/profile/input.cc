@@ -194,10 +194,10 @@ InputCause OfOwnLoop(const Means& means, std::string_view environment_json) {
 
 /// TensorFlow makes batches of a pipeline ahead, and maps that it may in parallel: what is left to gain is
 /// not known.
-InputCause OfPipeline(const Means& means) {
+InputCause OfPipeline() {
   InputCause cause;
   cause.cause = "pipeline";
-  cause.what = WaitText(means, std::nullopt);
+  cause.what = "a faster pipeline";
   cause.remedy =
       "a pipeline of tf.data is faster with num_parallel_calls=tf.data.AUTOTUNE in map and interleave, "
       "with cache(), or with cheaper samples";
@@ -227,7 +227,7 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   cause.loader = WaitedLoader(waits, loaders_json);
   if (!cause.loader) return OfOwnLoop(means, environment_json);
   const Loader& loader = *cause.loader;
-  if (loader.type == "tf.data") return OfPipeline(means);
+  if (loader.type == "tf.data") return OfPipeline();
   const std::string type = loader.type.empty() ? "the DataLoader" : loader.type;
   cause.causes = {"too few workers", "samples that are dear to make, or slow to read"};
   const Waits::Slowest slowest = waits.SlowestOf(waits.loader());
@@ -257,16 +257,9 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   cause.cause = loader.workers == 0 ? "no_workers" : "workers_too_few";
   if (loader.workers == 0) cause.causes[0] = "samples are made in the training's own thread";
   cause.estimate = EstimateWorkers(means, loader.workers, CoresOf(environment_json));
-<<<<<<< HEAD
-  cause.what = fmt::format("num_workers={}", cause.estimate.workers);
-  cause.remedy = fmt::format(
-      "pass num_workers={} to {}; if that is not enough, make a sample cheaper: store it decoded, or nearer",
-      cause.estimate.workers, type);
-=======
-  cause.what +=
-      fmt::format("; {}={}", IsOfKeras(loader) ? "workers" : "num_workers", cause.estimate.workers);
+  cause.what =
+      fmt::format("{}={}", IsOfKeras(loader) ? "workers" : "num_workers", cause.estimate.workers);
   cause.remedy = WorkersRemedy(loader, type, cause.estimate.workers);
->>>>>>> m20b
   return cause;
 }
 

@@ -20,11 +20,8 @@ from luff._xplane import Profiler, TracedStepHook, jax_profiler, tensorflow_prof
 from luff.keras._backends import make_values
 from luff.keras._describe import Document
 from luff.keras._held import HeldSteps
-<<<<<<< HEAD
-from luff.keras._makers import loss_inputs
-=======
 from luff.keras._inputs import NOTHING, described
->>>>>>> m20b
+from luff.keras._makers import loss_inputs
 from luff.keras._names import Names
 from luff.keras._values import ARRAYS, Values
 
@@ -150,11 +147,8 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
     def _forget(self) -> None:
         self.values, self.loops, self._training = None, None, None
         self._document, self._described = Document(), -1
-<<<<<<< HEAD
         self._traced = weakref.WeakSet()
-=======
         self._input_told = ""
->>>>>>> m20b
 
     @property
     def _model(self) -> Any:
