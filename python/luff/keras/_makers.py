@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from luff.keras._kinds import loss_kind, losses_of, output_kind
+from luff.keras._kinds import loss_kind, output_kind
 
 __all__ = ["loss_inputs"]
 
@@ -24,16 +24,13 @@ _MOST = 64  # layers that are followed from an output
 
 
 def loss_inputs(model: Any) -> list[dict[str, Any]]:
-    """Returns an event for each loss of a model whose graph is known, in the order of its outputs.
+    """Returns an event for each loss of a model whose graph is known, in the order of its losses.
 
     A model with a `call` of its own has no such graph, nor has one whose last part is a model: nothing is returned.
     """
-    outputs = getattr(model, "outputs", None) or []
-    losses = losses_of(model)
-    if len(outputs) != len(losses):
-        return []
-    events, calls = [], {}
-    for output, loss in zip(outputs, losses, strict=True):
+    events: list[dict[str, Any]] = []
+    calls: dict[str, int] = {}
+    for loss, output in _judged(model):
         kind = loss_kind(loss)
         call = calls[kind] = calls.get(kind, -1) + 1
         made_by, behind = _makers(output)
@@ -43,10 +40,36 @@ def loss_inputs(model: Any) -> list[dict[str, Any]]:
     return events
 
 
+def _judged(model: Any) -> list[tuple[Any, Any]]:
+    """Returns the losses of a model, each with the output that it gets; none if that is not known of one.
+
+    A dictionary of outputs has another order in `model.outputs` than its losses have.
+    """
+    outputs = getattr(model, "outputs", None) or []
+    compiled = getattr(model, "_compile_loss", None)
+    flat = [item for item in getattr(compiled, "_flat_losses", None) or [] if getattr(item, "loss", None)]
+    if len(outputs) != len(flat):
+        return []
+    if len(outputs) == 1:
+        return [(flat[0].loss, outputs[0])]
+    pairs = []
+    for item in flat:
+        output = getattr(model, "_outputs_struct", None)
+        for key in getattr(item, "path", ()):
+            try:
+                output = output[key]
+            except (KeyError, IndexError, TypeError):
+                return []
+        if not any(output is one for one in outputs):
+            return []
+        pairs.append((item.loss, output))
+    return pairs
+
+
 def _makers(tensor: Any) -> tuple[str, str]:
     """Returns what made a tensor, and what made that one's input; "" for what does not limit values."""
     layer, tensor = _layer_of(tensor)
-    made_by = _WORDS.get(output_kind(layer), "") if layer is not None else ""
+    made_by = _word(layer)
     if not made_by or type(layer).__name__ not in ("Activation", "Softmax", "ReLU"):
         return made_by, ""  # a layer with weights of its own before its activation
     before, _ = _layer_of(tensor)
@@ -54,7 +77,14 @@ def _makers(tensor: Any) -> tuple[str, str]:
         return made_by, ""
     if "Dropout" in type(before).__name__:
         return made_by, "dropout" if getattr(before, "rate", 0) else ""
-    return made_by, _WORDS.get(output_kind(before), "")
+    return made_by, _word(before)
+
+
+def _word(layer: Any) -> str:
+    """Returns what a layer does with values last; "" if it does not limit them, as a ReLU with a slope below 0."""
+    if layer is None or getattr(layer, "negative_slope", None):
+        return ""
+    return _WORDS.get(output_kind(layer), "")
 
 
 def _layer_of(tensor: Any) -> tuple[Any, Any]:

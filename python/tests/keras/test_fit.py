@@ -309,6 +309,22 @@ def test_the_graph_of_a_compiled_model_tells_what_its_loss_gets():
     assert _ends_in(layers.Dense(1, "relu"), loss="mse")[0]["loss"] == "MSELoss"
 
 
+def test_losses_of_a_dictionary_of_outputs_are_told_of_their_own():
+    from luff.keras._makers import loss_inputs
+
+    layers = keras.layers
+    inputs = layers.Input((4,))
+    outputs = {"z": layers.Dense(1, "sigmoid")(inputs), "a": layers.Dense(1, "relu")(inputs)}
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", {"z": "binary_crossentropy", "a": "mse"})
+    model.fit(np.ones((4, 4)), {"z": np.zeros((4, 1)), "a": np.zeros((4, 1))}, verbose=0)
+    assert {event["loss"]: event["made_by"] for event in loss_inputs(model)} == {
+        "BCELoss": "sigmoid",
+        "MSELoss": "relu",
+    }
+    assert _ends_in(layers.ReLU(negative_slope=0.2)) == []  # leaky: it silences nothing
+
+
 def test_of_a_model_with_its_own_call_nothing_is_told():
     from luff.keras._makers import loss_inputs
 

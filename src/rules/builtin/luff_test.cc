@@ -66,6 +66,26 @@ TEST(LossNotDecreasing, ValuesThatAreLearntFromTheirOwnEstimates_AreSilentAndCla
   EXPECT_EQ(told("CrossEntropyLoss_output_0", true), 1U);
 }
 
+// A test set that a script measures by hand after each update, and an encoder that stands still, make no targets.
+TEST(LossNotDecreasing, ATestByHandAndAFrozenEncoder_HideNothing) {
+  const auto told = [](const std::string& model, std::int64_t width, bool same) {
+    FakeTrial trial;
+    for (int step = 0; step < 300; ++step) {
+      std::vector<double> rows;
+      for (std::int64_t i = 0; i < 8 * width; ++i)
+        rows.push_back((same ? 0 : step * 1000.0) + static_cast<double>(i));
+      trial.Step(query::Mode::kEval).Sample("sample/" + model + "_input_0", {8, width}, rows);
+      trial.Step().Loss(step < 60 ? 1.0 - 0.005 * step : 3.0, "MSELoss_output_0");
+      trial.Sample("sample/Net_input_0", {8, 2}, std::vector<double>(16, step));
+    }
+    return FindingsOf(trial, "LossNotDecreasing").size();
+  };
+  EXPECT_EQ(told("Net", 2, true), 1U);       // the test set
+  EXPECT_EQ(told("Encoder", 5, false), 1U);  // what it makes of them is trained on
+  EXPECT_EQ(told("Target", 2, false), 0U);
+  EXPECT_EQ(told("Net", 5, false), 0U);
+}
+
 TEST(LossNotDecreasing, PolicyLossAroundZeroAndAdversaries_AreSilent) {
   FakeTrial policy;
   FakeTrial adversaries;

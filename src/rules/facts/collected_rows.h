@@ -12,7 +12,8 @@ namespace luff::rules {
 
 /// **Thread-compatible.** Tells whether a training makes its own data: passes without gradients, of which
 /// nothing is compared with a label, over rows that the training then learns, as a policy collects them.
-/// Their distribution follows the model. A teacher's pass over the batch that is learnt next is a single one.
+/// Their distribution follows the model. A teacher's pass over the batch that is learnt next is a single one,
+/// and rows that were learnt before they were asked about are data whose accuracy a script measures by hand.
 class CollectedRows {
  public:
   /// Call at each step.
@@ -21,6 +22,10 @@ class CollectedRows {
     if (collects_ || view.rows.info.superseded) return;
     if (mode == query::Mode::kTrain) {
       between_ = true;
+      if (trained_.size() < kMaxRows)
+        ForRows(view, [this](std::uint64_t hash) {
+          if (trained_.size() < kMaxRows) trained_.insert(hash);
+        });
       if (passes_ < kPasses || labelled_ || rows_.empty() || rows_.size() >= kMaxRows) return;
       ForRows(view, [this](std::uint64_t hash) {
         ++seen_;
@@ -37,7 +42,7 @@ class CollectedRows {
       labelled_ = labelled_ || !view.index.losses().empty() || !LossReader::Read(view).empty();
       if (labelled_) return;
       ForRows(view, [this](std::uint64_t hash) {
-        if (rows_.size() < kMaxRows) rows_.insert(hash);
+        if (rows_.size() < kMaxRows && !trained_.contains(hash)) rows_.insert(hash);
       });
     }
   }
@@ -46,6 +51,7 @@ class CollectedRows {
 
   void VisitFields(Fields& io) {
     io("rows", rows_, kMaxRows);
+    io("trained", trained_, kMaxRows);
     io("passes", passes_);
     io("seen", seen_);
     io("met", met_);
@@ -67,7 +73,8 @@ class CollectedRows {
     }
   }
 
-  std::unordered_set<std::uint64_t> rows_;  // of the last passes without gradients
+  std::unordered_set<std::uint64_t> rows_;     // of the last passes without gradients
+  std::unordered_set<std::uint64_t> trained_;  // that the training has had
   std::int64_t passes_ = 0, seen_ = 0, met_ = 0;
   bool between_ = true;  // training steps came since these passes
   bool labelled_ = false, collects_ = false;

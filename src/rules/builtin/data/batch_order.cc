@@ -298,7 +298,7 @@ class BatchOrder final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<BatchOrder>(kName, kParams);
-  spec.version = 2;  // 2: windows
+  spec.version = 3;  // 2: windows; 3: learnt rows are not collected
   spec.summary = "training data that come sorted by their targets";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

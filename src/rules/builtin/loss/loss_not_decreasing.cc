@@ -143,10 +143,10 @@ class Luff final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) {
-      asked_first_.OnPass(!view.index.losses().empty());
+      asked_first_.OnPass(view, !view.index.losses().empty());
       return;
     }
-    asked_first_.OnTrainStep();
+    asked_first_.OnTrainStep(view);
     for (const query::EventAt& event : view.index.events(format::EventKind::kOptimizerStep)) {
       if (event.row.subject < 64) optimizers_ |= std::uint64_t{1} << event.row.subject;
     }
@@ -436,7 +436,7 @@ RuleSpec Spec() {
     }
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
-  spec.version = 6;  // 5: "constant"; 6: values that are learnt from their own estimates
+  spec.version = 7;  // 5: "constant"; 6: values learnt from their own estimates; 7: tests by hand are none
   spec.summary =
       "a loss that rises and stays up, does not fall in a long time, never changes, or is maximised";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {

@@ -434,7 +434,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 11;  // 10: Passes by samples; 11: rows that the training collects, RAdam's warm-up
+  spec.version = 12;  // 11: rows that the training collects, RAdam's warm-up; 12: less of both
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
