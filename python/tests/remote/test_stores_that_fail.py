@@ -258,6 +258,7 @@ def test_a_bucket_that_was_away_for_long_ends_no_worker_and_its_problem_is_told_
         return mirror["ended"], mirror["problem"]
 
     def pass_long():
+        spool._problem_at -= 2 * GONE_S
         for host in spool.heads.hosts.values():
             host.changed_at -= 2 * GONE_S
 
@@ -275,6 +276,10 @@ def test_a_bucket_that_was_away_for_long_ends_no_worker_and_its_problem_is_told_
             spool.refresh()
             assert told() == (False, "")
         pass_long()  # now its machine is gone
+        store.away = True  # and a request that fails now and then keeps it no longer
+        with pytest.raises(Unreachable):
+            spool.refresh()
+        store.away = False
         spool.refresh()
         assert told() == (True, "")
 
