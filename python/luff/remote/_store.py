@@ -512,8 +512,11 @@ class RemoteStore(Store):
     def put(self, key: str, data: bytes) -> None:
         try:
             self._put(key, data, "overwrite")
-        except Conflict:  # a 409: without a condition nothing stands against it for long
-            raise Unreachable(f"the store is busy with the object: {self.url}/{key}") from None
+        except Conflict:  # a 409; for good only where something but our condition stands against it
+            raise Unreachable(
+                "the store refuses to replace an object, as while another put of it is under way; if it goes on, see "
+                f"whether the bucket locks or retains objects: {self.url}/{key}"
+            ) from None
 
     def put_new(self, key: str, data: bytes) -> str:
         return self._put(key, data, "create")

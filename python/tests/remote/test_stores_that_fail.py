@@ -175,6 +175,14 @@ def test_throttling_and_refusals_that_wrote_nothing_lose_nothing(
     assert open_store(s3).get(f"runs/{run.run_id}/run.json", 1 << 20)[0]
 
 
+def test_a_store_that_replaces_no_object_says_where_to_look(s3, proxy):
+    """It may be passing, so the upload tries again; it may be for good, so it is not called busy."""
+    store = open_store(s3)
+    proxy.instead = lambda method, _: (409, "BlobImmutableDueToPolicy") if method == "PUT" else None
+    with pytest.raises(Unreachable, match="see whether the bucket locks or retains objects"):
+        store.put("cards/a", b"")
+
+
 class Refusing(FolderStore):
     """Refuses the first puts of new objects, and writes nothing."""
 
