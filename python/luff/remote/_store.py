@@ -94,8 +94,10 @@ class Store(ABC):
     def delete_all(self, keys: list[str]) -> None:
         """Removes objects, a thousand with each request where the store can. None need be there."""
 
-    def clean(self, prefix: str, older_s: float) -> None:  # noqa: B027
+    def clean(self, prefix: str, older_s: float, within_s: float) -> None:  # noqa: B027
         """Removes what puts of processes that died have left below a prefix that ends with "/". Never raises.
+
+        `within_s`: what it has not come to then stays.
 
         A store of objects has no such thing.
         """
@@ -344,10 +346,11 @@ class FolderStore(Store):
         except Absent:
             pass
 
-    def clean(self, prefix: str, older_s: float) -> None:
+    def clean(self, prefix: str, older_s: float, within_s: float) -> None:
+        end = time.monotonic() + within_s
         try:
             with self._place(prefix) as (folder, _):
-                remove_asides(folder, time.time_ns() - round(older_s * 1e9))
+                remove_asides(folder, time.time_ns() - round(older_s * 1e9), end)
         except BucketError:  # there is nothing, or it is not ours to remove
             pass
 
