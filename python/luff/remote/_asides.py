@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import time
 from typing import TYPE_CHECKING
 
 from luff.remote import _files
@@ -22,6 +23,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MAX_DEPTH = 8
 QUIET_S = 5.0  # hosts of one run begin at once: what is written just now is likely to be another one's
+WITHIN_S = 2.0  # a run may have a folder for each of 100,000 files: a job's end waits for no look at them all
 
 
 def write_aside(
@@ -52,37 +54,46 @@ def drop_aside(folder: int, aside: str) -> None:
         pass
 
 
-def remove_asides(folder: int, before_unix_ns: int, depth: int = _MAX_DEPTH) -> None:
-    """Removes those in an open folder, and below it, into which nobody has written since then.
+def remove_asides(folder: int, before_unix_ns: int, end: float, depth: int = _MAX_DEPTH) -> None:
+    """Removes those in an open folder, and below it, into which nobody has written since then. Until `end` (monotonic).
 
     Follows no link. What cannot be looked at or removed stays.
     """
     try:
         with os.scandir(folder) as entries:
-            found = [e for e in entries if e.name.endswith("~") or e.is_dir(follow_symlinks=False)]
+            for entry in entries:  # one after the other: there may be many
+                if time.monotonic() > end:
+                    return
+                _remove_one(folder, entry, before_unix_ns, end, depth)
     except OSError:
         return
-    for entry in found:
-        try:
-            if entry.is_dir(follow_symlinks=False):
-                if depth > 0:
-                    _remove_below(folder, entry.name, before_unix_ns, depth - 1)
-            elif _ASIDE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                if os.stat(entry.name, dir_fd=folder, follow_symlinks=False).st_mtime_ns <= before_unix_ns:
-                    os.unlink(entry.name, dir_fd=folder)
-        except OSError:
-            continue
 
 
-def _remove_below(folder: int, name: str, before_unix_ns: int, depth: int) -> None:
+def _remove_one(folder: int, entry: os.DirEntry[str], before_unix_ns: int, end: float, depth: int) -> None:
+    try:
+        if entry.is_dir(follow_symlinks=False):
+            if depth > 0:
+                _remove_below(folder, entry.name, before_unix_ns, end, depth - 1)
+        elif _ASIDE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            if os.stat(entry.name, dir_fd=folder, follow_symlinks=False).st_mtime_ns <= before_unix_ns:
+                os.unlink(entry.name, dir_fd=folder)
+    except OSError:
+        pass
+
+
+def _remove_below(folder: int, name: str, before_unix_ns: int, end: float, depth: int) -> None:
     inner = os.open(name, _FOLDER, dir_fd=folder)
     try:
-        remove_asides(inner, before_unix_ns, depth)
+        remove_asides(inner, before_unix_ns, end, depth)
     finally:
         os.close(inner)
 
 
-def clean_run(store: Store, run_id: str, older_s: float = QUIET_S) -> None:
-    """Removes what died with who put something of this run, if nobody has written to it for so long. Never raises."""
+def clean_run(store: Store, run_id: str, older_s: float = QUIET_S, within_s: float = WITHIN_S) -> None:
+    """Removes what died with who put something of this run, if nobody has written to it for so long. Never raises.
+
+    `within_s`: what it has not come to then stays for the next one, or for who prunes.
+    """
+    end = time.monotonic() + within_s
     for prefix in _files.prefixes(run_id):
-        store.clean(prefix, older_s)
+        store.clean(prefix, older_s, end - time.monotonic())

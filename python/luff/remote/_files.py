@@ -192,9 +192,9 @@ def head_key(run_id: str, uploader: int) -> str:
 
 
 def prefixes(run_id: str) -> tuple[str, ...]:
-    """Where everything of a run lies but for its cards."""
+    """Where everything of a run lies but for its cards. The largest is the last."""
     others = (commits_prefix(run_id), f"requests/{run_id}/", f"keys/{run_id}/")
-    return (live_prefix(run_id), run_prefix(run_id), *others)
+    return (live_prefix(run_id), *others, run_prefix(run_id))
 
 
 def end_key(run_id: str, uploader: int) -> str:

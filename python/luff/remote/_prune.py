@@ -74,7 +74,7 @@ def prune(store: Store, keep: str, older_ns: int, dry_run: bool) -> Iterator[Pru
     check_bucket_untrusted(found[0] if found else b"", store.url)
     before = (time.time_ns() if dry_run else _bucket_time(store)) - older_ns
     if not dry_run:
-        store.clean(CARDS, _OLD_S)
+        store.clean(CARDS, _OLD_S, float("inf"))
     begun = {o.name: o.modified_unix_ns for o in store.objects(_PRUNING, _MAX_RUNS) if is_run_id(o.name)}
     for run_id, modified in sorted((begun | dict(old_runs(store, before))).items()):
         one = _Run(store, run_id, keep, before)
@@ -134,7 +134,7 @@ class _Run:
         )
         if dry_run:
             return told if told.objects else None
-        clean_run(self._bucket, self._run_id)  # else its folders stay
+        clean_run(self._bucket, self._run_id, within_s=float("inf"))  # else its folders stay
         if told.objects:
             self._remove(heads, doomed)
         if told.objects or begun:

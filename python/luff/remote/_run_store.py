@@ -199,8 +199,8 @@ class RunStore(Store):
     def delete_all(self, keys: list[str]) -> None:
         self._inner.delete_all(keys)
 
-    def clean(self, prefix: str, older_s: float) -> None:
-        self._inner.clean(prefix, older_s)
+    def clean(self, prefix: str, older_s: float, within_s: float) -> None:
+        self._inner.clean(prefix, older_s, within_s)
 
     def children(self, prefix: str) -> list[str]:
         return self._inner.children(prefix)

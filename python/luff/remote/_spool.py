@@ -76,7 +76,7 @@ class Spool:
         self._rewrites: dict[File, int] = {}
         self._have: dict[File, dict[int, int]] = {}  # payload: bytes on disk by block
         self._last: dict[File, int] = {}  # block that was asked for last
-        self._problem = ""
+        self._problem, self._problem_at = "", 0.0  # monotonic: since when there is one
         self._note = MirrorNote(folder, url, socket, keeps_time=not judged_here)
         self._in: dict[File, tuple[int, Entry]] = {}  # what is on disk as it is in the bucket
         self._checked_at = 0.0  # monotonic: when that was looked after on disk
@@ -142,6 +142,8 @@ class Spool:
             try:
                 return self._update()
             except BucketError as error:
+                if not self._problem:
+                    self._problem_at = time.monotonic()
                 self._problem = str(error)
                 if self.begun:  # else the directory was removed, and is not there yet again
                     self._tell()
@@ -185,10 +187,10 @@ class Spool:
             self._take_in()
             self._untaken = False
         self._take_findings()
-        if self._problem:  # as long as it stood, nobody could see a sign of life
-            self._problem = ""
+        if self._problem:  # as long as it stood, nobody could see a sign of life; before that, one could
+            self._problem, now = "", time.monotonic()
             for host in self.heads.hosts.values():
-                host.changed_at = time.monotonic()
+                host.changed_at = min(now, host.changed_at + now - self._problem_at)
         return self._tell() or changed
 
     def _take_findings(self) -> None:

@@ -94,8 +94,10 @@ class Store(ABC):
     def delete_all(self, keys: list[str]) -> None:
         """Removes objects, a thousand with each request where the store can. None need be there."""
 
-    def clean(self, prefix: str, older_s: float) -> None:  # noqa: B027
+    def clean(self, prefix: str, older_s: float, within_s: float) -> None:  # noqa: B027
         """Removes what puts of processes that died have left below a prefix that ends with "/". Never raises.
+
+        `within_s`: what it has not come to then stays.
 
         A store of objects has no such thing.
         """
@@ -344,10 +346,11 @@ class FolderStore(Store):
         except Absent:
             pass
 
-    def clean(self, prefix: str, older_s: float) -> None:
+    def clean(self, prefix: str, older_s: float, within_s: float) -> None:
+        end = time.monotonic() + within_s
         try:
             with self._place(prefix) as (folder, _):
-                remove_asides(folder, time.time_ns() - round(older_s * 1e9))
+                remove_asides(folder, time.time_ns() - round(older_s * 1e9), end)
         except BucketError:  # there is nothing, or it is not ours to remove
             pass
 
@@ -512,8 +515,11 @@ class RemoteStore(Store):
     def put(self, key: str, data: bytes) -> None:
         try:
             self._put(key, data, "overwrite")
-        except Conflict:  # a 409: without a condition nothing stands against it for long
-            raise Unreachable(f"the store is busy with the object: {self.url}/{key}") from None
+        except Conflict:  # a 409; for good only where something but our condition stands against it
+            raise Unreachable(
+                "the store refuses to replace an object, as while another put of it is under way; if it goes on, see "
+                f"whether the bucket locks or retains objects: {self.url}/{key}"
+            ) from None
 
     def put_new(self, key: str, data: bytes) -> str:
         return self._put(key, data, "create")

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from bucket_copies import contents, copy_of
 from conftest import Run
-from luff.remote import _store
+from luff.remote import _asides, _store
 from luff.remote._cache import Cache, Gone
 from luff.remote._errors import Conflict, Refused, Unreachable
 from luff.remote._files import File, head_key
@@ -175,6 +175,14 @@ def test_throttling_and_refusals_that_wrote_nothing_lose_nothing(
     assert open_store(s3).get(f"runs/{run.run_id}/run.json", 1 << 20)[0]
 
 
+def test_a_store_that_replaces_no_object_says_where_to_look(s3, proxy):
+    """It may be passing, so the upload tries again; it may be for good, so it is not called busy."""
+    store = open_store(s3)
+    proxy.instead = lambda method, _: (409, "BlobImmutableDueToPolicy") if method == "PUT" else None
+    with pytest.raises(Unreachable, match="see whether the bucket locks or retains objects"):
+        store.put("cards/a", b"")
+
+
 class Refusing(FolderStore):
     """Refuses the first puts of new objects, and writes nothing."""
 
@@ -258,6 +266,7 @@ def test_a_bucket_that_was_away_for_long_ends_no_worker_and_its_problem_is_told_
         return mirror["ended"], mirror["problem"]
 
     def pass_long():
+        spool._problem_at -= 2 * GONE_S
         for host in spool.heads.hosts.values():
             host.changed_at -= 2 * GONE_S
 
@@ -275,6 +284,10 @@ def test_a_bucket_that_was_away_for_long_ends_no_worker_and_its_problem_is_told_
             spool.refresh()
             assert told() == (False, "")
         pass_long()  # now its machine is gone
+        store.away = True  # and a request that fails now and then keeps it no longer
+        with pytest.raises(Unreachable):
+            spool.refresh()
+        store.away = False
         spool.refresh()
         assert told() == (True, "")
 
@@ -466,7 +479,7 @@ def test_a_put_whose_file_was_taken_for_a_dead_one_s_begins_again(run, tmp_path,
 
     def publish(folder, aside, name):
         if len(times) < 2:
-            other.clean(f"runs/{run.run_id}/", 0.0)
+            other.clean(f"runs/{run.run_id}/", 0.0, 60)
         times.append(aside)
         real(folder, aside, name)
 
@@ -497,13 +510,13 @@ def test_cleaning_follows_no_link_and_takes_what_puts_have_written_alone(run, tm
         (below / odd).write_text("no put")
     (below / "w0000" / name).write_text("half")
     before = set(os.listdir(below))
-    store.clean(f"runs/{run.run_id}/", 0.0)
+    store.clean(f"runs/{run.run_id}/", 0.0, 60)
     assert set(os.listdir(below)) == before
     assert os.listdir(below / "w0000") == []
     assert (home / name).read_text() == "years"
-    store.clean("runs/nobody/", 0.0)
+    store.clean("runs/nobody/", 0.0, 60)
     (tmp_path / "bucket" / "live").symlink_to(home)
-    store.clean("live/", 0.0)
+    store.clean("live/", 0.0, 60)
     assert (home / name).read_text() == "years"
 
 
@@ -511,5 +524,35 @@ def test_the_store_of_one_run_cleans_too(run, tmp_path):
     base = f"file://{tmp_path}/bucket"
     store = uploading(open_store(base), str(run.path), run.run_id)
     die_in(base, f"runs/{run.run_id}/w0000/m-000001.lfm/0-10")
-    store.clean(f"runs/{run.run_id}/", 0.0)
+    store.clean(f"runs/{run.run_id}/", 0.0, 60)
     assert asides(tmp_path / "bucket") == []
+
+
+def test_an_end_waits_for_no_look_at_all_folders_of_a_large_run(run, tmp_path, monkeypatch):
+    """On a file system where each takes long. Small places come first, and who prunes has the time."""
+    base, bucket = f"file://{tmp_path}/bucket", tmp_path / "bucket"
+    for i in range(200):
+        folder = bucket / "runs" / run.run_id / "w0000" / f"d-{i:06d}.lfd"
+        folder.mkdir(parents=True)
+        (folder / f"0-10.{'0' * 16}~").write_text("half")
+    die_in(base, f"keys/{run.run_id}/check")
+    make_older(bucket, 60)
+    real = _asides._remove_below
+
+    def slow(*of):
+        time.sleep(0.05)
+        real(*of)
+
+    monkeypatch.setattr(_asides, "_remove_below", slow)
+    run.append("w0000/m-000001.lfm", b"rows")
+    uploader = Uploader(str(run.path), open_store(base))
+    uploader.begin()
+    uploader.flush("ended")
+    uploader.end()
+    uploader.close()
+    left = asides(bucket)
+    assert 0 < len(left) < 200
+    assert not any(name.startswith("keys/") for name in left)
+    monkeypatch.setattr(_asides, "_remove_below", real)
+    _asides.clean_run(open_store(base), run.run_id, within_s=float("inf"))
+    assert asides(bucket) == []
