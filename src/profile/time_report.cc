@@ -99,8 +99,7 @@ std::string NothingText(const PhaseTable& table, const Means& means) {
                       100 * waits.share);
   const double usual = means.step_s > 0 ? means.wait_s / means.step_s : 0;
   if (usual >= kLeastShare)  // of very short steps: what it costs to ask a loader at all
-    text += fmt::format(", which is {} a step and too short to judge",
-                        TimeText(waits.total_s / static_cast<double>(table.steps)));
+    text += fmt::format(", in a usual step {}, which is too short to judge", TimeText(means.wait_s));
   else if (waits.share >= kLeastShare && usual < waits.share / 2)
     text +=
         fmt::format(", most of it in the first {} steps, for first batches, or in few long steps", kFirst);

@@ -16,8 +16,8 @@ namespace {
 
 using format::Mode;
 using format::Phase;
-using ::testing::Contains;
 using luff::profile::testing::Written;
+using ::testing::Contains;
 
 constexpr const char* kNoWorkers =
     R"({"loaders":[{"number":0,"type":"DataLoader","num_workers":0,"trains":true}]})";
@@ -59,15 +59,17 @@ TEST(TimeReport, ASavingSaysThatItLeavesOutTimeWithoutACore) {
 }
 
 TEST(TimeReport, WaitsOfTheBeginAreToldAsSuch) {
-  EXPECT_EQ(FirstLine([](Written* run) {
-              Steps(run, 20, 100, 10);
-              Steps(run, 100, 1, 19);
-            }),
-            "nothing found that would make it faster: waiting for data takes 50.0 % of the time, most of it in "
-            "the first 20 steps, for first batches, or in few long steps");
-  EXPECT_EQ(FirstLine([](Written* run) { Steps(run, 120, 1, 4); }),
-            "nothing found that would make it faster: waiting for data takes 20.0 % of the time, which is 1.0 "
-            "ms a step and too short to judge");
+  EXPECT_EQ(
+      FirstLine([](Written* run) {
+        Steps(run, 20, 100, 10);
+        Steps(run, 100, 1, 19);
+      }),
+      "nothing found that would make it faster: waiting for data takes 50.0 % of the time, most of it in "
+      "the first 20 steps, for first batches, or in few long steps");
+  EXPECT_EQ(
+      FirstLine([](Written* run) { Steps(run, 120, 1, 4); }),
+      "nothing found that would make it faster: waiting for data takes 20.0 % of the time, in a usual step "
+      "1.0 ms, which is too short to judge");
   EXPECT_EQ(FirstLine([](Written* run) { Steps(run, 120, 1, 19); }),
             "nothing found that would make it faster: waiting for data takes 5.0 % of the time");
 }
@@ -106,9 +108,10 @@ std::vector<std::string> NotSeenOf(std::int64_t sampled_s, bool ends, const quer
 }
 
 TEST(TimeReport, ASamplerThatDiedIsTold) {
-  EXPECT_THAT(NotSeenOf(40, false),
-              Contains("the last 60.0 s of node: its sampler has ended before the training, and was not started "
-                       "again"));
+  EXPECT_THAT(
+      NotSeenOf(40, false),
+      Contains("the last 60.0 s of node: its sampler has ended before the training, and was not started "
+               "again"));
   EXPECT_THAT(NotSeenOf(90, false), ::testing::IsEmpty());  // they may be late
   EXPECT_THAT(NotSeenOf(40, true), ::testing::IsEmpty());   // the job's part on this host has ended
   EXPECT_THAT(NotSeenOf(40, false, {.to_unix_ns = Written::kBegin + 30'000'000'000}), ::testing::IsEmpty());

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { LineTime, StackThread } from "../api/profile";
-import { countText, dearestLines, kernelText, placeText, threadText, tracedText } from "./stacks";
+import { countText, dearestLines, kernelText, placeText, shortPath, threadText, tracedText } from "./stacks";
 
 const thread = (more: Partial<StackThread>): StackThread => ({ thread: 7, name: "", state: "S", call: "", place: "", on: "", trains: false, gil: false, frames: [], ...more });
 const line = (phase: string, number: number, samples: number, share: number): LineTime => ({ phase, file: "/a/train.py", line: number, function: "f", inside: "", samples, share });
@@ -15,6 +15,8 @@ test("a thread is told by the training's own frame, and by what the kernel says"
   expect(threadText(thread({}))).toBe("thread 7");
   expect([thread({ state: "R" }), thread({ state: "D", on: "/data" }), thread({ state: "t" }), thread({ place: "do_wait" })].map(kernelText)).toEqual(["runs", "waits for a disk or a network file system: /data", "is stopped", "waits in the kernel (do_wait)"]);
   expect(placeText("train.py", -1)).toBe("train.py:?");
+  const paths = ["/opt/env/lib/python3.11/site-packages/torch/nn/modules/module.py", "/usr/lib/python3.13/threading.py", "/jobs/train.py"];
+  expect(paths.map(shortPath)).toEqual(["torch/nn/modules/module.py", "threading.py", "/jobs/train.py"]);
 });
 
 test("of each phase the lines that were met most, where it was looked at often enough", () => {

@@ -4,6 +4,9 @@ import { plural } from "./format";
 /** "train.py:31". */
 export const placeText = (file: string, line: number): string => `${file.slice(file.lastIndexOf("/") + 1)}:${line < 0 ? "?" : line}`;
 
+/** Of a file of a library, its name within it. */
+export const shortPath = (file: string): string => file.replace(/^.*\/(?:site|dist)-packages\//, "").replace(/^\/.*\/lib\/python3\.\d+\//, "");
+
 /** The frame that tells most: the training's own innermost one. */
 export const told = (frames: readonly StackFrame[]): StackFrame | undefined => frames.find((frame) => frame.own) ?? frames[0];
 
