@@ -193,15 +193,16 @@ InputCause OfOwnLoop(const Means& means, std::string_view environment_json) {
   return cause;
 }
 
-/// TensorFlow makes batches of a pipeline ahead, and maps that it may in parallel: what is left to gain is
-/// not known.
-InputCause OfPipeline(const Means& means) {
+/// TensorFlow makes batches of a pipeline ahead, and maps that it may in parallel, and so may other things
+/// that Keras takes batches from: what is left to gain is not known.
+InputCause OfPipeline(const Means& means, const Loader& loader) {
   InputCause cause;
   cause.cause = "pipeline";
   cause.what = WaitText(means, std::nullopt);
-  cause.remedy =
-      "a pipeline of tf.data is faster with num_parallel_calls=tf.data.AUTOTUNE in map and interleave, "
-      "with cache(), or with cheaper samples";
+  cause.remedy = loader.type == "tf.data"
+                     ? "a pipeline of tf.data is faster with num_parallel_calls=tf.data.AUTOTUNE in map and "
+                       "interleave, with cache(), or with cheaper samples"
+                     : "cheaper samples, or batches that are made meanwhile, would help";
   cause.causes = {"samples that are dear to make, or slow to read", "functions that run one at a time"};
   return cause;
 }
@@ -228,7 +229,7 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   cause.loader = WaitedLoader(waits, loaders_json);
   if (!cause.loader) return OfOwnLoop(means, environment_json);
   const Loader& loader = *cause.loader;
-  if (loader.type == "tf.data") return OfPipeline(means);
+  if (loader.type == "tf.data" || loader.type == "other") return OfPipeline(means, loader);
   const std::string type = loader.type.empty() ? "the DataLoader" : loader.type;
   cause.causes = {"too few workers", "samples that are dear to make, or slow to read"};
   cause.what = WaitText(means, cause.loader);

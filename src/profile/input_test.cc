@@ -155,6 +155,9 @@ TEST(Input, OfKeras_TheArgumentsAreThoseOfItsClasses) {
   EXPECT_EQ(pipeline.cause, "pipeline");
   EXPECT_EQ(pipeline.estimate.saving_s, 0);
   EXPECT_NE(pipeline.remedy.find("num_parallel_calls"), std::string::npos);
+  const InputCause other = cause("other", "", 0);
+  EXPECT_EQ(other.estimate.saving_s, 0);
+  EXPECT_EQ(other.remedy.find("tf.data"), std::string::npos) << other.remedy;
 }
 
 TEST(Input, TheLoaderThatIsWaitedForIsNamed) {
