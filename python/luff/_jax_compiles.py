@@ -16,7 +16,8 @@ __all__ = ["listen"]
 
 _COMPILE = int(Phase.COMPILE)
 _EVENTS = frozenset(
-    f"/jax/core/compile/{what}_duration" for what in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
+    f"/jax/core/compile/{what}_duration"
+    for what in ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
 )
 _watched: list[Any] = []  # registries of hooks
 

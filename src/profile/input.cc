@@ -192,15 +192,16 @@ InputCause OfOwnLoop(const Means& means, std::string_view environment_json) {
   return cause;
 }
 
-/// TensorFlow makes batches of a pipeline ahead, and maps that it may in parallel: what is left to gain is
-/// not known.
-InputCause OfPipeline() {
+/// TensorFlow makes batches of a pipeline ahead, and maps that it may in parallel, and so may other things
+/// that Keras takes batches from: what is left to gain is not known.
+InputCause OfPipeline(const Loader& loader) {
   InputCause cause;
   cause.cause = "pipeline";
   cause.what = "a faster pipeline";
-  cause.remedy =
-      "a pipeline of tf.data is faster with num_parallel_calls=tf.data.AUTOTUNE in map and interleave, "
-      "with cache(), or with cheaper samples";
+  cause.remedy = loader.type == "tf.data"
+                     ? "a pipeline of tf.data is faster with num_parallel_calls=tf.data.AUTOTUNE in map and "
+                       "interleave, with cache(), or with cheaper samples"
+                     : "cheaper samples, or batches that are made meanwhile, would help";
   cause.causes = {"samples that are dear to make, or slow to read", "functions that run one at a time"};
   return cause;
 }
@@ -227,7 +228,7 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   cause.loader = WaitedLoader(waits, loaders_json);
   if (!cause.loader) return OfOwnLoop(means, environment_json);
   const Loader& loader = *cause.loader;
-  if (loader.type == "tf.data") return OfPipeline();
+  if (loader.type == "tf.data" || loader.type == "other") return OfPipeline(loader);
   const std::string type = loader.type.empty() ? "the DataLoader" : loader.type;
   cause.causes = {"too few workers", "samples that are dear to make, or slow to read"};
   const Waits::Slowest slowest = waits.SlowestOf(waits.loader());
@@ -257,8 +258,7 @@ InputCause CauseOf(const Means& means, const Waits& waits, std::string_view load
   cause.cause = loader.workers == 0 ? "no_workers" : "workers_too_few";
   if (loader.workers == 0) cause.causes[0] = "samples are made in the training's own thread";
   cause.estimate = EstimateWorkers(means, loader.workers, CoresOf(environment_json));
-  cause.what =
-      fmt::format("{}={}", IsOfKeras(loader) ? "workers" : "num_workers", cause.estimate.workers);
+  cause.what = fmt::format("{}={}", IsOfKeras(loader) ? "workers" : "num_workers", cause.estimate.workers);
   cause.remedy = WorkersRemedy(loader, type, cause.estimate.workers);
   return cause;
 }

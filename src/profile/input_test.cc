@@ -134,9 +134,9 @@ TEST(Input, ALoopWithoutALoaderMakesItsNextBatchMeanwhile) {
 
 TEST(Input, OfKeras_TheArgumentsAreThoseOfItsClasses) {
   const auto cause = [](const char* type, const char* dataset, int workers) {
-    const std::string loaders =
-        fmt::format(R"({{"loaders":[{{"number":0,"type":"{}","dataset":"{}","num_workers":{},"trains":true}}]}})",
-                    type, dataset, workers);
+    const std::string loaders = fmt::format(
+        R"({{"loaders":[{{"number":0,"type":"{}","dataset":"{}","num_workers":{},"trains":true}}]}})", type,
+        dataset, workers);
     return CauseOf(Of(50, Phases(20, 10)), Waits(), loaders, R"({"keras":"3.0","cores":4})");
   };
   const InputCause here = cause("PyDataset", "Clips", 0);
@@ -155,6 +155,9 @@ TEST(Input, OfKeras_TheArgumentsAreThoseOfItsClasses) {
   EXPECT_EQ(pipeline.cause, "pipeline");
   EXPECT_EQ(pipeline.estimate.saving_s, 0);
   EXPECT_NE(pipeline.remedy.find("num_parallel_calls"), std::string::npos);
+  const InputCause other = cause("other", "", 0);
+  EXPECT_EQ(other.estimate.saving_s, 0);
+  EXPECT_EQ(other.remedy.find("tf.data"), std::string::npos) << other.remedy;
 }
 
 TEST(Input, TheLoaderThatIsWaitedForIsNamed) {

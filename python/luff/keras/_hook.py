@@ -20,7 +20,7 @@ from luff._xplane import Profiler, TracedStepHook, jax_profiler, tensorflow_prof
 from luff.keras._backends import make_values
 from luff.keras._describe import Document
 from luff.keras._held import HeldSteps
-from luff.keras._inputs import NOTHING, described
+from luff.keras._inputs import NOTHING, taken_by
 from luff.keras._makers import loss_inputs
 from luff.keras._names import Names
 from luff.keras._values import ARRAYS, Values
@@ -101,7 +101,7 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
         )  # models of which it is told what their losses get
         self._trained: Any = None  # weak reference to the model that it is a call-back of
         self._training: Any = None  # weak reference to the model of the open step
-        self.input = ""  # document of what batches are taken from, if it is known
+        self.input = ""  # document of what loops take batches from, if it is known
         self._input_told = ""
         keras.callbacks.Callback.__init__(self)
         if _options is None:
@@ -199,15 +199,12 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
         """Ends a batch. `logs` are Keras' results, `batches` is the number of batches run since `begin_batch`."""
         self.told("end", self._end_batch, model, logs, batches)
 
-    def takes(self, x: Any) -> None:
-        """Notes what `fit` takes its batches from."""
-        self.input = described(x)
-
-    def tell_input(self) -> None:
-        """Records it, from the step that begins on."""
-        if self.input != self._input_told and self.session is not None:
-            self._input_told = self.input
-            self.session.set_document("loaders", self.input or NOTHING)
+    def tell_input(self, of_fit: str = "") -> None:
+        """Records what batches are taken from, from the step that begins on."""
+        found = of_fit or self.input
+        if found != self._input_told and self.session is not None:
+            self._input_told = found
+            self.session.set_document("loaders", found or NOTHING)
 
     def end_epoch(self, logs: Any) -> None:
         """Ends an epoch: its losses and metrics are recorded in the next step, or in the last one."""
@@ -248,7 +245,8 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
         if self.steps.begin_waiting(mode, holder, model) is None or self.values is None:
             return
         self._training = weakref.ref(model)
-        self.tell_input()
+        if mode == _TRAIN:
+            self.tell_input(taken_by(model))
         if self.steps.may_wait and self.values.due():
             self.steps.record_now()
         self.values.before(model, self.steps.mode)

@@ -145,6 +145,7 @@ class Kept:
         self._values = _Reader([])
         self._roles: set[int] = set()
         self._arrays: Arrays | None = None
+        self._session: Session | None = None
         self._table: Table | None = None
         self._order: tuple[list[Keeper], list[Keeper]] = ([], [])
         self._missing: list[tuple[int, int]] = []  # numbers of the refused tensors, and why
@@ -257,6 +258,12 @@ class Kept:
 
     def begin(self, session: Session) -> None:
         """Begins a step whose graphs keep their values here."""
+        if self._session is not session:
+            self._session = session
+            if self._wait_clock is not None:  # it goes on in trainings that nobody watches
+                with tf.init_scope():
+                    waited = self._wait_clock.variable.read_value()
+                self._waited_s = self._told_s = float(array_of(waited))
         for role, flag in self._flags.items():
             flag.set(bool(session.due_role(role)))
 

@@ -85,6 +85,54 @@ def test_what_helps_a_pipeline_is_not_claimed(luff_findings, phases_of):
     assert "num_parallel_calls" in shown["verdict"]
 
 
+OF_FIT = """
+import warnings
+import keras, numpy as np
+import luff, luff.keras
+class Rows(keras.utils.PyDataset):
+    def __init__(self):
+        pass  # Keras warns of it
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return x, y
+x, y = np.ones((4, 8), "float32"), np.ones((4, 1), "float32")
+def model_of():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+def kinds(run):
+    with luff.open_trial(run) as trial:
+        return [one["type"] for one in trial.document("loaders")["loaders"]]
+warnings.simplefilter("error")
+first = luff.keras.Callback(run="first")
+model = model_of()
+model.fit(x, y, verbose=0, callbacks=[first])
+model.evaluate(x, y, verbose=0)
+second = luff.keras.Callback(run="second")
+rows = Rows()
+other = model_of()
+try:
+    other.fit(rows, verbose=0, callbacks=[second])
+    raise SystemExit("Keras' warning was lost")
+except UserWarning as told:
+    assert "super" in str(told)
+other.fit(rows, verbose=0, callbacks=[second])
+first.flush(10.0), second.flush(10.0)
+print(kinds("first"), kinds("second"))
+other.train_on_batch(x, y)
+second.flush(10.0)
+print(kinds("second"))
+"""
+
+
+@pytest.mark.parametrize(("backend", "arrays"), [("tensorflow", "tf.data"), ("jax", "other")])
+def test_each_run_is_told_what_its_own_fit_takes(script, backend, arrays):
+    """Also while an earlier hook lives; Keras' own warnings stay, and outside of `fit` nothing is said."""
+    said = script(OF_FIT, KERAS_BACKEND=backend).stdout.splitlines()
+    assert said[-2:] == [f"['{arrays}'] ['PyDataset']", "[]"]
+
+
 def test_a_loop_over_a_pipeline_waits_for_it(luff_run, phases_of):
     script = """
         import keras, numpy as np, tensorflow as tf, time

@@ -66,7 +66,8 @@ TEST(LossNotDecreasing, ValuesThatAreLearntFromTheirOwnEstimates_AreSilentAndCla
   EXPECT_EQ(told("CrossEntropyLoss_output_0", true), 1U);
 }
 
-// A test set that a script measures by hand after each update, and an encoder that stands still, make no targets.
+// A test set that a script measures by hand after each update, and an encoder that stands still, make no
+// targets.
 TEST(LossNotDecreasing, ATestByHandAndAFrozenEncoder_HideNothing) {
   const auto told = [](const std::string& model, std::int64_t width, bool same) {
     FakeTrial trial;

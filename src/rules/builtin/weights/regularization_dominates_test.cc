@@ -196,8 +196,8 @@ TEST(WeightUpdateRatio, TwoPassesThatCannotHaveGainedAnything_Warn) {
   // A policy collects rows, learns them for a few updates, and collects others.
   EXPECT_TRUE(FindingsOf(Passing(3e-5, 0, false, true), "WeightUpdateRatio", ParameterSet::kLuff).empty());
   // A script counts by hand, after each pass, what is right of what was learnt.
-  EXPECT_EQ(
-      FindingsOf(Passing(3e-5, 0, false, false, true), "WeightUpdateRatio", ParameterSet::kLuff).size(), 1U);
+  EXPECT_EQ(FindingsOf(Passing(3e-5, 0, false, false, true), "WeightUpdateRatio", ParameterSet::kLuff).size(),
+            1U);
   const auto with = [](const std::string& type, double change) {
     FakeTrial trial = Passing(change);
     trial.SetDocument("model", R"({"models": [], "optimizers": [{"number": 0, "name": "One", "type": ")" +
