@@ -9,7 +9,8 @@ sampler's share of a core for the block's wall time, count together.
 level1: the same with `profile` "full" and "basic", where every step is timed. When a training runs, one step in 67
 is, so the gate is on the mean over 67.
 
-trace, and instructions (steps after traces under callgrind): `_profile_trace`; place: `_profile_place`; disk and large: `_profile_size`.
+trace, and instructions (steps after traces under callgrind): `_profile_trace`; place: `_profile_place`;
+disk and large: `_profile_size`.
 
 Exit code: 0 if all gates hold, 1 if one does not.
 """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
+
 from luff.keras._kinds import loss_kind, output_kind
 
 __all__ = ["loss_inputs"]
@@ -20,6 +22,7 @@ _WORDS = {
     "SiLU": "silu",
     "Softplus": "softplus",
 }
+_OF_SCORES = ("CrossEntropyLoss", "BCEWithLogitsLoss")
 _MOST = 64  # layers that are followed from an output
 
 
@@ -34,6 +37,8 @@ def loss_inputs(model: Any) -> list[dict[str, Any]]:
         kind = loss_kind(loss)
         call = calls[kind] = calls.get(kind, -1) + 1
         made_by, behind = _makers(output)
+        if made_by in ("softmax", "sigmoid") and kind in _OF_SCORES and keras.backend.backend() == "tensorflow":
+            continue  # Keras takes what was before it, and warns
         if made_by:
             event = {"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by}
             events.append(event | ({"behind": behind} if behind else {}))
