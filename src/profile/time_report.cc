@@ -244,9 +244,11 @@ constexpr double kSamplesLateS = 15;
 /// its job, within the span; 0 where its samples may still come.
 double Unsampled(const query::Trial& trial, const query::TimeSpan& span, const query::HostSamples& host) {
   const std::size_t steps = trial.step_count();
-  if (host.ended() || steps == 0 || host.last_unix_ns() <= 0) return 0;
+  if (host.ended() || steps == 0) return 0;
+  // One that died within its first seconds has left no sample.
+  const std::int64_t since = host.last_unix_ns() > 0 ? host.last_unix_ns() : trial.step_at(0).wall_unix_ns;
   const std::int64_t last = std::min(trial.step_at(steps - 1).wall_unix_ns, span.to_unix_ns);
-  const double seconds = (static_cast<double>(last) - static_cast<double>(host.last_unix_ns())) * 1e-9;
+  const double seconds = (static_cast<double>(last) - static_cast<double>(since)) * 1e-9;
   return seconds > kSamplesLateS ? seconds : 0;
 }
 

@@ -94,7 +94,7 @@ std::vector<std::string> NotSeenOf(std::int64_t sampled_s, bool ends, const quer
     block.mono_ns.push_back(i * 1'000'000'000);
     block.series[0].values.push_back(i * 500'000'000);
   }
-  batch.samples = {block};
+  if (sampled_s >= 0) batch.samples = {block};
   EXPECT_TRUE(sampler->PublishLoose(batch).ok());
   if (ends) {
     EXPECT_TRUE(sampler->Close(format::EndReason::kCompleted).ok());
@@ -111,6 +111,10 @@ TEST(TimeReport, ASamplerThatDiedIsTold) {
   EXPECT_THAT(
       NotSeenOf(40, false),
       Contains("the last 60.0 s of node: its sampler has ended before the training, and was not started "
+               "again"));
+  EXPECT_THAT(
+      NotSeenOf(-1, false),  // before it has written its first samples
+      Contains("the last 99.0 s of node: its sampler has ended before the training, and was not started "
                "again"));
   EXPECT_THAT(NotSeenOf(90, false), ::testing::IsEmpty());  // they may be late
   EXPECT_THAT(NotSeenOf(40, true), ::testing::IsEmpty());   // the job's part on this host has ended
