@@ -165,8 +165,8 @@ class SessionImpl final : public Session {
     store::StepPhases phases;
     PhasesEnd end;
   };
-  std::deque<Marked> marked_;  // steps that have ended and are not handed over yet
-  std::int64_t waited_ns_ = 0;   // of the step in progress, told by Waited
+  std::deque<Marked> marked_;   // steps that have ended and are not handed over yet
+  std::int64_t waited_ns_ = 0;  // of the step in progress, told by Waited
   std::uint64_t planned_due_ = 0;
   format::Mode planned_mode_ = format::Mode::kGlobal;
   std::int64_t allowed_step_ = -1;  // the last step with raw values, and the governor's decision

@@ -33,8 +33,7 @@ TEST(StackReport, AStallIsOneSentence) {
             "the training ended at least 31.5 s after global step 7, its last; it was in " + stand);
   Stall early;
   early.seconds = 40;
-  EXPECT_EQ(StallText(early, false),
-            "the training stands still for at least 40.0 s from its begin");
+  EXPECT_EQ(StallText(early, false), "the training stands still for at least 40.0 s from its begin");
 }
 
 TEST(StackReport, WhoStandsStillComesFirst) {

@@ -133,9 +133,9 @@ TimeVerdict Collector::Judge(const query::Trial& trial, const PhaseTable& table)
   waited.wait_s = WaitsIn(table).total_s;
   const std::string waits = WaitText(waited, cause.loader);
   if (cause.estimate.saving_s <= 0) {
-    verdict.text = waits + "; " +
-                   (cause.cause == "pipeline" ? cause.remedy
-                                              : "more workers would not help, cheaper samples would");
+    verdict.text =
+        waits + "; " +
+        (cause.cause == "pipeline" ? cause.remedy : "more workers would not help, cheaper samples would");
     return verdict;
   }
   verdict.saving_s = cause.estimate.saving_s * judged_;

@@ -71,12 +71,11 @@ Result<Response> ProfileRoute(const ListedRun& listed, OpenRun& run, const Reque
       rules::TimeFindings(rules::FindingsOfRun(listed.path).findings, !report.verdict.cause);
   const std::uint32_t worker = report.table.steps > 0 ? report.table.worker : scope.worker.value_or(0);
   const profile::StackReport stacks = profile::StackReportOf(run.trial(), worker);
-  const profile::TraceReport traces =
-      profile::TraceReportOf(run.trial(), worker, [&](const profile::TraceFile& trace) {
-        return run.traces().Of(run.trial().path(), worker, trace);
-      });
-  nlohmann::ordered_json json = DescribeTime({run.trial(), report, findings, machines, stacks, traces},
-                                             {.most_stalls = kMostStalls});
+  const profile::TraceReport traces = profile::TraceReportOf(
+      run.trial(), worker,
+      [&](const profile::TraceFile& trace) { return run.traces().Of(run.trial().path(), worker, trace); });
+  nlohmann::ordered_json json =
+      DescribeTime({run.trial(), report, findings, machines, stacks, traces}, {.most_stalls = kMostStalls});
   NameNonFinite(&json);
   return Response{.body = JsonText(json)};
 }

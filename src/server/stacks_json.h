@@ -5,8 +5,8 @@
 
 #include "luff/profile/stack_report.h"
 
-/// Where processes stand, as JSON: members `stalls`, `stalls_left_out` and `lines` of `luff profile --json` and
-/// of the route runs/RUN/profile.
+/// Where processes stand, as JSON: members `stalls`, `stalls_left_out` and `lines` of `luff profile --json`
+/// and of the route runs/RUN/profile.
 namespace luff::server {
 
 /// Adds the members to `json`; `most`: stalls that are told, with the stacks of all threads.

@@ -217,10 +217,10 @@ Json Phases(const query::Trial& trial, const profile::TimeReport& report,
 
 Json DescribeTime(const ToldTime& told, const TimeOptions& options) {
   const profile::PhaseTable& table = told.report.table;
-  Json json = table.steps > 0 ? Phases(told.trial, told.report, told.findings)
-                              : Json{{"steps", 0},
-                                     {"why", profile::WhyNoSteps(told.trial, table)},
-                                     {"not_seen", Json::array()}};
+  Json json =
+      table.steps > 0
+          ? Phases(told.trial, told.report, told.findings)
+          : Json{{"steps", 0}, {"why", profile::WhyNoSteps(told.trial, table)}, {"not_seen", Json::array()}};
   json["machines"] = Json::array();
   for (std::size_t i = 0; i < told.machines.all.size(); ++i)
     json["machines"].push_back(

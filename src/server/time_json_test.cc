@@ -112,9 +112,10 @@ TEST(TimeJson, HasWhereWorkersStandAndTheLinesOfLongWaits_AlsoWithoutPhases) {
     const Json told = served.Ask();
     EXPECT_EQ(told["steps"], phases ? 10 : 0);
     ASSERT_EQ(told["stalls"].size(), 1U);
-    EXPECT_EQ(told["stalls"][0]["text"],
-              "the training stands still for at least 31.5 s after global step 9: in train.py:31 train, which "
-              "waits for a lock or another thread (futex)");
+    EXPECT_EQ(
+        told["stalls"][0]["text"],
+        "the training stands still for at least 31.5 s after global step 9: in train.py:31 train, which "
+        "waits for a lock or another thread (futex)");
     EXPECT_EQ(told["stalls"][0]["threads"][0]["frames"][0]["own"], true);
     EXPECT_EQ(told["stalls_left_out"], 0);
     EXPECT_EQ(told["lines"].size(), 100U);

@@ -9,7 +9,8 @@
 /// runs/RUN/profile.
 namespace luff::server {
 
-/// `run`: what stands before the worker's folder in the paths of files: the run's path and a slash, or nothing.
+/// `run`: what stands before the worker's folder in the paths of files: the run's path and a slash, or
+/// nothing.
 [[nodiscard]] nlohmann::ordered_json DescribeTraces(const profile::TraceReport& report,
                                                     const std::string& run);
 

@@ -21,8 +21,8 @@ Result<profile::TraceSummary> TraceSummaries::Of(const std::string& run, std::ui
   if (const auto known = known_.find(worker); known != known_.end() && known->second.file == trace.file)
     return known->second.summary;
   if (trace.bytes > most_bytes_)
-    return OutOfRange(fmt::format("a trace of {} MB is read by `luff profile` and reports only",
-                                  trace.bytes / 1'000'000));
+    return OutOfRange(
+        fmt::format("a trace of {} MB is read by `luff profile` and reports only", trace.bytes / 1'000'000));
   const WorkBound unbounded(nullptr);  // it is kept for all who ask later
   auto summary = profile::SummariseTraceOfAtMost(most_bytes_, run, worker, trace);
   if (!summary.ok()) summary = WithoutPath(summary.status(), run);

@@ -11,7 +11,8 @@ namespace luff::server {
 /// **Thread-compatible.**
 class TraceSummaries {
  public:
-  /// Of a file of more bytes a server says only that it is there: to read it takes seconds, and as much memory.
+  /// Of a file of more bytes a server says only that it is there: to read it takes seconds, and as much
+  /// memory.
   static constexpr std::uint64_t kServedBytes = 64ULL << 20;
 
   void AllowBytes(std::uint64_t most) noexcept { most_bytes_ = most; }

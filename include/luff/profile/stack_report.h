@@ -13,9 +13,10 @@ namespace luff::profile {
 [[nodiscard]] std::string StallText(const Stall& stall, bool several);
 
 struct StackReport {
-  std::vector<Stall> stalls;    // those that stand still first, then those that went on; each ascending by worker
-  std::string culprits;         // CulpritsOf
-  bool several = false;         // workers
+  std::vector<Stall>
+      stalls;            // those that stand still first, then those that went on; each ascending by worker
+  std::string culprits;  // CulpritsOf
+  bool several = false;  // workers
   std::vector<LineTime> lines;  // of one worker
 };
 [[nodiscard]] StackReport StackReportOf(const query::Trial& trial, std::uint32_t worker);

@@ -13,8 +13,9 @@
 /// and reports say.
 namespace luff::profile {
 
-/// What to say first. How much is waited for data is what the table says; what mending it would save comes from
-/// `means`: without the first 20 steps, first batches of epochs, the longest steps, and time without a core.
+/// What to say first. How much is waited for data is what the table says; what mending it would save comes
+/// from `means`: without the first 20 steps, first batches of epochs, the longest steps, and time without a
+/// core.
 struct TimeVerdict {
   std::string text;                 // one sentence
   std::optional<InputCause> cause;  // none: waits for data are no trouble, or there is too little to judge
@@ -56,7 +57,7 @@ struct ThreadShares {
 /// The machines of a run.
 struct Machines {
   std::vector<MachineUse> all;
-  std::vector<double> unsampled_s;  // of each: for how long the run went on after its sampler had died
+  std::vector<double> unsampled_s;    // of each: for how long the run went on after its sampler had died
   std::vector<std::string> not_seen;  // what was not measured, and why, as sentences
 };
 /// In a span of time. A run without samples has no machines, and says why.

@@ -37,7 +37,11 @@ def loss_inputs(model: Any) -> list[dict[str, Any]]:
         kind = loss_kind(loss)
         call = calls[kind] = calls.get(kind, -1) + 1
         made_by, behind = _makers(output)
-        if made_by in ("softmax", "sigmoid") and kind in _OF_SCORES and keras.backend.backend() == "tensorflow":
+        if (
+            made_by in ("softmax", "sigmoid")
+            and kind in _OF_SCORES
+            and keras.backend.backend() == "tensorflow"
+        ):
             continue  # Keras takes what was before it, and warns
         if made_by:
             event = {"kind": "loss_input", "loss": kind, "call": call, "made_by": made_by}

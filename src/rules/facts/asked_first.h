@@ -27,8 +27,8 @@ class AskedFirst {
     ++steps_;
     with_ += std::exchange(asked_, false) ? 1 : 0;
     for (const ModelInput& input : ModelInputsOf(view)) {
-      const auto sample = models_.size() < kMost && widths_.size() < kMost ? LoadSample(view, *input.entry)
-                                                                           : nullptr;
+      const auto sample =
+          models_.size() < kMost && widths_.size() < kMost ? LoadSample(view, *input.entry) : nullptr;
       if (sample == nullptr) continue;
       models_.insert(input.model);
       widths_.insert(static_cast<std::int64_t>(RowsOf(*sample).width));
@@ -72,8 +72,8 @@ class AskedFirst {
 
   std::int64_t steps_ = 0, with_ = 0;
   bool asked_ = false;
-  std::set<std::string> models_;    // that are trained
-  std::set<std::int64_t> widths_;   // of rows that they get
+  std::set<std::string> models_;               // that are trained
+  std::set<std::int64_t> widths_;              // of rows that they get
   std::unordered_set<std::uint64_t> batches_;  // that were asked about
 };
 

@@ -20,7 +20,7 @@ constexpr std::int64_t kGradientLooks = 32;  // steps with gradients after which
 constexpr std::int64_t kLeastMeasured = 8;   // captures before the sum is judged
 constexpr double kBegun = 1e-6;              // squared norm of a weight beside the heaviest one
 constexpr double kMoved = 0.01;              // of a weight's size, by all updates
-constexpr double kFirstOfRAdam = 0.02;      // of its rate, in the first update that it warms up
+constexpr double kFirstOfRAdam = 0.02;       // of its rate, in the first update that it warms up
 constexpr double kFaintRate = 1e-5;          // rate times factor of the loss, for optimizers without eps
 constexpr double kUsualRate = 0.01;  // lr / eps, the rate of the equivalent gradient descent, if not raised
 

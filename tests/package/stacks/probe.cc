@@ -40,7 +40,8 @@ extern "C" __attribute__((visibility("default"))) void watch(int fd) {
   LuffDescribeInterpreter(&layout);
   std::thread([layout, fd] {
     for (;;) {
-      const std::string text = (layout.version == 0 ? std::string(layout.why) + "\n" : Look(layout)) + "end\n";
+      const std::string text =
+          (layout.version == 0 ? std::string(layout.why) + "\n" : Look(layout)) + "end\n";
       if (write(fd, text.data(), text.size()) != static_cast<ssize_t>(text.size())) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }

@@ -547,8 +547,9 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<TrainValSkew>(limits), BoostedTrainValSkew()));
   });
-  spec.version = 10;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of
-                     // boosting, places, ids; 9: rows that come again count once; 10: learnt rows are not collected
+  spec.version =
+      10;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of
+           // boosting, places, ids; 9: rows that come again count once; 10: learnt rows are not collected
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

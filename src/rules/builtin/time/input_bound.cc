@@ -232,9 +232,8 @@ class InputBound final : public KeptRule {
     Finding finding =
         FindingAt(kName, cause.cause.c_str(), trial, format::kNoId, worker_.number(), window.Info());
     finding.since_step = since_;
-    finding.what =
-        fmt::format("{}; {} would save about {} of {}", WaitText(means, cause.loader),
-                    cause.what, TimeText(waited_s_), TimeText(window.run_s));
+    finding.what = fmt::format("{}; {} would save about {} of {}", WaitText(means, cause.loader), cause.what,
+                               TimeText(waited_s_), TimeText(window.run_s));
     finding.why =
         "the model computes nothing meanwhile; with workers, the next batches are made while it computes";
     finding.remedy = cause.remedy;

@@ -253,9 +253,7 @@ TEST(LaunchBound, IsSilentWhereTheStepWaitsForData) {
   traced.With(trace).Goes(&trial, 0);
   trial.SetDocument("environment", R"({"cores":16})");
   for (int i = 0; i < 300; ++i) {
-    trial.Step()
-        .Phases({{format::Phase::kDataWait, 20}, {format::Phase::kForward, 40}}, 60, 0)
-        .Wait({}, 20);
+    trial.Step().Phases({{format::Phase::kDataWait, 20}, {format::Phase::kForward, 40}}, 60, 0).Wait({}, 20);
   }
   const auto findings = testing::FindingsOf(trial, "InputBound,LaunchBound", ParameterSet::kLuff);
   ASSERT_EQ(findings.size(), 1U);
