@@ -110,7 +110,9 @@ std::vector<Finding> Told(const Story& story) {
     for (int at = 0; at < kRows; at += kBatch) {
       for (int& row : order)
         if (story.drawn) row = static_cast<int>(random() % kRows);
-      if (story.asked) trial.Step(query::Mode::kEval).Sample("sample/Target_input_0", {1, 1}, {0.5});
+      if (story.asked)
+        trial.Step(query::Mode::kEval)
+            .Sample("sample/Target_input_0", {1, kWidth}, std::vector<double>(kWidth, 0.5));
       step({order.begin() + at, order.begin() + at + kBatch}, true);
     }
     if (epoch % 2 == 1) step({order.begin(), order.begin() + 200}, false);
@@ -151,7 +153,7 @@ TEST(LabelNoise, TargetsThatHaveNothingToDoWithInputs_AreTold) {
   EXPECT_EQ(findings[0].cause, "unrelated");
   EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
   EXPECT_LT(findings[0].evidence[1].value, 3);  // standard errors
-  // Before each update a frozen part of the model is asked, or one that makes the targets, if they are
+  // Before each update another model is asked about rows of this width: it may make the targets, if they are
   // numbers.
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .asked = true}).size(), 1U);
   EXPECT_EQ(Told({.flipped = 0, .unrelated = true, .numbers = true}).size(), 1U);
