@@ -232,7 +232,9 @@ def instructions(model: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
             traces = len(list(Path(folder).glob("run/w0000/traces/*.json")))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        found = max(map(int, re.findall(r"Collected : (\d+)", done.stderr)), default=0)  # others started count 0
+        found = max(
+            map(int, re.findall(r"Collected : (\d+)", done.stderr)), default=0
+        )  # others started count 0
         if done.returncode != 0 or not found:
             raise SystemExit(f"callgrind gave no count: {done.stderr[-500:]}")
         assert traces == (_UNDER_CALLGRIND // 4 if kind == "trace" else 0), (kind, traces, done.stderr)

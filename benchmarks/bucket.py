@@ -260,8 +260,8 @@ def training(base: str, pairs: int, folder: Path) -> dict[str, float]:
 
     A pair is ten turns of each, in the order of running, stopped, stopped, running, so a machine that grows faster or
     slower within seconds moves nothing. An upload each 2 s falls into the half of a pair in which it runs, and puts
-    what was recorded in both, so steps have twice as much of it beside them as in a job. Pairs are added until the interval
-    of the median is on one side of the gate, at most `pairs`.
+    what was recorded in both, so steps have twice as much of it beside them as in a job. Pairs are added until the
+    interval of the median is on one side of the gate, at most `pairs`.
 
     Returns
     -------

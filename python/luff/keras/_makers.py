@@ -63,7 +63,7 @@ def _judged(model: Any) -> list[tuple[Any, Any]]:
         return [(flat[0].loss, outputs[0])]
     pairs = []
     for item in flat:
-        output = getattr(model, "_outputs_struct", None)
+        output: Any = getattr(model, "_outputs_struct", None)
         for key in getattr(item, "path", ()):
             try:
                 output = output[key]
