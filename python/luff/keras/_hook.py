@@ -16,6 +16,7 @@ from luff._base_hook import Collections, choose_run, make_config, thinned
 from luff._codes import GapReason, Mode
 from luff._hook import RunOptions, Session, run_from_environment
 from luff._registry import Registry
+from luff._weak import Identities
 from luff._xplane import Profiler, TracedStepHook, jax_profiler, tensorflow_profiler
 from luff.keras._backends import make_values
 from luff.keras._describe import Document
@@ -96,9 +97,7 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self.loops: Loops | None = None
         self._document = Document()
         self._described = -1  # number of optimizers in the document
-        self._traced: weakref.WeakSet[Any] = (
-            weakref.WeakSet()
-        )  # models of which it is told what their losses get
+        self._traced: Identities[bool] = Identities()  # models of which it is told what their losses get
         self._trained: Any = None  # weak reference to the model that it is a call-back of
         self._training: Any = None  # weak reference to the model of the open step
         self.input = ""  # document of what loops take batches from, if it is known
@@ -147,7 +146,7 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
     def _forget(self) -> None:
         self.values, self.loops, self._training = None, None, None
         self._document, self._described = Document(), -1
-        self._traced = weakref.WeakSet()
+        self._traced = Identities()
         self._input_told = ""
 
     @property
@@ -269,7 +268,7 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
             if len(values.optimizers) != self._described:
                 self._describe()
             if self.steps.mode == _TRAIN and model is not None and model not in self._traced:
-                self._traced.add(model)
+                self._traced[model] = True
                 for event in loss_inputs(model):
                     session.event_json(json.dumps(event))
         finally:
