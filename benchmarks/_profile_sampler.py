@@ -211,10 +211,9 @@ def sampler(pairs: int = 8, ticks: int = 10) -> tuple[list[dict[str, Any]], list
         f"{memory / 1e6:.1f} MB; bare reads of its {len(files)} files {1e6 * measured(spent['reads']).median:.0f} us, "
         f"without their calls {1e6 * measured(kernel).median:.0f}"
     )
-    times = {}
-    for name in ("psutil", "psutil and files", "psutil, all"):
+    for name in ("psutil", "psutil and files", "psutil, all"):  # no gate: ADR 0079
         ratios = [theirs / ours for theirs, ours in zip(spent[name], spent["luff"], strict=True)]
-        one = times[name] = measured(ratios)
+        one = measured(ratios)
         print(
             f"  {name}: {1e6 * measured(spent[name]).median:.0f} us, {one.median:.1f} times as much "
             f"[{one.low:.1f}, {one.high:.1f}]"
@@ -223,12 +222,8 @@ def sampler(pairs: int = 8, ticks: int = 10) -> tuple[list[dict[str, Any]], list
         "  psutil and files over the kernel's work on the sampler's files, which no sampler of them can exceed: "
         f"{bound.median:.1f} times [{bound.low:.1f}, {bound.high:.1f}]"
     )
-    same = times["psutil and files"]
     gates = [
         gate("sampler: share of a core", share, 0.002),
-        gate(
-            "sampler: its time over psutil's", Measured(1 / same.median, 1 / same.high, 1 / same.low), 1 / 20
-        ),
         gate("sampler: memory in MB", Measured(memory / 1e6, memory / 1e6, memory / 1e6), 20),
     ]
     print(f"  {', '.join(say(one['ok']) for one in gates)}")

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "catalog/labels.h"
+#include "luff/rules/finding.h"
 #include "luff/store/control.h"
 #include "query/testing.h"
 
@@ -161,6 +162,33 @@ TEST(ReadCard, PartsOfAResumedJobAreOneWorker) {
     writing.Close();
   }
   EXPECT_EQ(Read(run.path()).workers, 1U);
+}
+
+TEST(ReadCard, NamesTheFindingThatStoppedAJobWhoseOutcomeIsNotWrittenYet) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1);
+  w.Step();
+  w.Close(format::EndReason::kStopped);
+  const std::string folder = run.path() + "/rules/luff";
+  std::filesystem::create_directories(folder);
+  for (const char* rule : {"LossSpike", "WeightUpdateRatio"}) {
+    rules::Finding finding;
+    finding.id = finding.rule = rule;
+    finding.severity = rules::Severity::kStop;
+    std::ofstream(folder + "/findings.jsonl", std::ios::app) << rules::ToJson(finding, "new") << "\n";
+  }
+  store::ControlRecord proposal;
+  proposal.kind = "stop";
+  proposal.phase = "propose";
+  proposal.finding = "WeightUpdateRatio";
+  store::ControlRecord commit = proposal;
+  commit.phase = "commit";
+  commit.proposal = store::WriteControl(run.path(), proposal).value();
+  EXPECT_EQ(Read(run.path()).headline.rule, "");  // asked for only
+  ASSERT_TRUE(store::DecideControl(run.path(), commit).ok());
+  const Card card = Read(run.path());
+  EXPECT_EQ(card.verdict, "stopped");
+  EXPECT_EQ(card.headline.rule, "WeightUpdateRatio");
 }
 
 TEST(ReadCard, SaysThatARunIsEmptyOrDamaged) {
