@@ -96,6 +96,32 @@ def test_outputs_that_are_gone_by_the_first_backward_pass(watched):
     np.testing.assert_array_equal(step.values["sample/CrossEntropyLoss_input_1"], array(y))
 
 
+@pytest.mark.parametrize("scale", [1, 4])
+def test_a_likelihood_of_a_log_softmax_has_one_name(watched, functional, scale):
+    """In the graph it is a cross entropy."""
+    _, session = watched(ROLES)
+    model = nn.Sequential(cases.net(0.0), nn.LogSoftmax(dim=1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen, evaluated = [], []
+    for x, y in cases.batches(4):
+        model.train()
+        output = model(x)
+        seen.append((array(output), array(y)))
+        optimizer.zero_grad()
+        (F.nll_loss(output, y) / scale).backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            output = model(x)
+            evaluated.append((array(output), array(y)))
+            F.nll_loss(output, y)
+    model(x)
+    for steps, values in ((session.train(), seen), (session.eval(), evaluated)):
+        for step, arrays in zip(steps, values, strict=False):
+            same(step, "NLLLoss", arrays)
+            assert [name for name in step.scalars if "oss" in name] == ["NLLLoss_output_0"]
+
+
 def test_functional_losses_in_training_and_evaluation(watched, functional):
     _, session = watched(ROLES)
     model = cases.net(0.0)

@@ -331,7 +331,11 @@ class Losses:
             )
         ):
             return
-        kind = node.kind or self._of_function(step, root, node.base)
+        # A call that was seen gives the name, under which its arguments and its values in evaluations are kept, too:
+        # `nll_loss` of a log softmax is a cross entropy in the graph.
+        kind = self._of_function(step, root, node.base) or node.kind
+        if node.kind:
+            node.kind = kind
         if kind:
             step.graph_losses[kind] = step.graph_losses.get(kind, 0) + 1
             if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
@@ -478,12 +482,10 @@ class Losses:
 
     @staticmethod
     def _of_function(step: Step, root: Any, base: Any) -> str:
-        """Returns the kind of the functional loss that made a root, if its call was seen
-        and its value still exists.
-        """
+        """Returns the kind of the functional loss that made a root, if its call was seen."""
+        nodes = {node._sequence_nr() for node in (root.grad_fn, base) if node is not None}
         for loss in step.function_losses:
-            output = loss.output()
-            if output is not None and (output is root or (base is not None and output.grad_fn is base)):
+            if loss.node in nodes:
                 return loss.kind
         return ""
 
