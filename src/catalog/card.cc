@@ -235,8 +235,8 @@ void ReadSteps(const query::Trial& trial, Card* card) {
   card->took_s = std::max(0.0, static_cast<double>(last.wall_unix_ns - card->begun_unix_ns) * 1e-9);
 }
 
-// The id of the finding that stopped the job; "" if a person did, or if nobody wrote it down. Whoever asks as soon
-// as the workers have left finds the stop that they carried out, and no outcome yet.
+// The id of the finding that stopped the job; "" if a person did, or if nobody wrote it down. Whoever asks as
+// soon as the workers have left finds the stop that they carried out, and no outcome yet.
 std::string StoppedBy(const std::string& run) {
   const auto records = store::ReadControl(run, 0, nullptr);
   if (!records.ok()) return {};

@@ -175,12 +175,30 @@ def classes(*shape):
     return lambda: torch.randint(0, 3, shape)
 
 
+def hot(y):
+    return F.one_hot(y, 3).float()
+
+
+def by_hand(scores):
+    powers = scores.exp()
+    return powers / powers.sum(1, keepdim=True)
+
+
 @pytest.mark.parametrize(
     "loss_of",
     [
         lambda o, y: -F.log_softmax(o, 1).gather(1, y[:, None]).mean(),
         lambda o, y: -torch.log_softmax(o, -1)[torch.arange(ROWS), y].mean(),
         lambda o, y: -(F.log_softmax(o, dim=1)[range(ROWS), y]).sum() / ROWS,
+        lambda o, y: -(hot(y) * F.log_softmax(o, 1)).sum(1).mean(),
+        lambda o, y: (-hot(y) * F.log_softmax(o, 1)).sum() / ROWS,
+        lambda o, y: -torch.sum(F.log_softmax(o, 1) * hot(y), dim=1).mean(),
+        lambda o, y: -(hot(y) * torch.log(F.softmax(o, 1) + 1e-9)).sum(1).mean(),
+        lambda o, y: -(hot(y) * torch.log(by_hand(o))).sum(1).mean(),
+        lambda o, y: -torch.log(F.softmax(o, 1)[range(ROWS), y]).mean(),
+        lambda o, y: -torch.log(F.softmax(o, 1).gather(1, y[:, None]).clamp(min=1e-9)).mean(),
+        lambda o, y: -by_hand(o)[range(ROWS), y].log().sum(),
+        lambda o, y: -by_hand(o).log().gather(1, y[:, None]).mean(),
     ],
 )
 def test_a_likelihood_that_is_written_out(watched, loss_of):
@@ -202,11 +220,80 @@ def test_a_likelihood_that_is_written_out(watched, loss_of):
         lambda o, y: F.log_softmax(o, 1).gather(1, y[:, None]).mean(),
         lambda o, y: -F.log_softmax(o, 0).gather(1, y[:, None]).mean(),
         lambda o, y: -F.log_softmax(o, 1)[:, 0].mean(),
+        lambda o, y: (hot(y) * F.log_softmax(o, 1)).sum(1).mean(),
+        lambda o, y: -(hot(y) * 0.9 * F.log_softmax(o, 1)).sum(1).mean(),
+        lambda o, y: -((hot(y) * F.log_softmax(o, 1)).sum(1) * torch.rand(ROWS)).mean(),  # returns
+        lambda o, y: -(F.softmax(o, 1) * F.log_softmax(o, 1)).sum(1).mean(),  # an entropy
+        lambda o, y: -(hot(y) * o).sum(1).mean(),
+        lambda o, y: -torch.log(torch.sigmoid(o)[range(ROWS), y]).mean(),
+        lambda o, y: -torch.log(torch.sigmoid(o)).mean(),  # of a GAN
     ],
 )
 def test_what_is_no_likelihood_of_targets(watched, loss_of):
     for step, _ in trained(watched, nn.Linear(4, 3), loss_of, classes(ROWS)):
         assert "sample/NLLLoss_input_1" not in step.values
+
+
+ONES = lambda: torch.randint(0, 2, (ROWS, 3)).float()  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "kind"),
+    [
+        (lambda p, y, o: -(y * p.log() + (1 - y) * (1 - p).log()).mean(), "BCELoss"),
+        (
+            lambda p, y, o: (-y * torch.log(p + 1e-7) - (1 - y) * torch.log(1 - p + 1e-7)).sum(1).mean(),
+            "BCELoss",
+        ),
+        (
+            lambda p, y, o: -(y * p.log() + (1 - y) * (1 - p).log()).mean() + 1e-3 * o.square().sum(),
+            "BCELoss",
+        ),
+        (lambda p, y, o: -(y * F.logsigmoid(o) + (1 - y) * F.logsigmoid(-o)).mean(), "BCEWithLogitsLoss"),
+    ],
+)
+def test_a_likelihood_of_two_classes_that_is_written_out(watched, loss_of, kind):
+    of_scores = lambda o, y: loss_of(torch.sigmoid(o), y, o)  # noqa: E731
+    for step, y in trained(watched, nn.Linear(4, 3), of_scores, ONES):
+        np.testing.assert_array_equal(step.values[f"sample/{kind}_input_1"], y.numpy())
+        given = torch.tensor(step.values[f"sample/{kind}_input_0"])
+        same = F.binary_cross_entropy if kind == "BCELoss" else F.binary_cross_entropy_with_logits
+        assert step.scalars[f"{kind}_part_0"] == pytest.approx(same(given, y).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda p, y: -(y * p.log() + y * (1 - p).log()).mean(),
+        lambda p, y: -(y * p.log() + (1 - y) * (0.5 * p).log()).mean(),
+        lambda p, y: -(y * p.log() - (1 - y) * (1 - p).log()).mean(),
+    ],
+)
+def test_what_is_no_likelihood_of_two_classes(watched, loss_of):
+    of_scores = lambda o, y: loss_of(torch.sigmoid(o), y)  # noqa: E731
+    for step, _ in trained(watched, nn.Linear(4, 3), of_scores, ONES):
+        assert not any("BCE" in name for name in step.values)
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "told"),
+    [
+        (lambda o, y: (torch.logsumexp(o, 1) - o.gather(1, y[:, None]).squeeze(1)).mean(), True),
+        (lambda o, y: -(o[range(ROWS), y] - o.logsumexp(-1)).sum(), True),
+        (lambda o, y: (torch.logsumexp(2 * o, 1) - o.gather(1, y[:, None]).squeeze(1)).mean(), False),
+        (lambda o, y: torch.logsumexp(o, 0).mean() - o.gather(1, y[:, None]).mean(), False),
+        (lambda o, y: (o.logsumexp(1) - o.gather(1, y[:, None])[:, 0]).mean() + o.square().mean(), False),
+    ],
+)
+def test_a_log_sum_less_a_score(watched, loss_of, told):
+    for step, y in trained(watched, nn.Linear(4, 3), loss_of, classes(ROWS)):
+        assert ("sample/CrossEntropyLoss_input_1" in step.values) == told
+        if told:
+            np.testing.assert_array_equal(step.values["sample/CrossEntropyLoss_input_1"], y.numpy())
+            scores = torch.tensor(step.values["sample/CrossEntropyLoss_input_0"])
+            assert step.scalars["CrossEntropyLoss_part_0"] == pytest.approx(
+                F.cross_entropy(scores, y).item(), rel=1e-4
+            )
 
 
 MASK = torch.tensor([1, 1, 0, 1, 0, 0], dtype=torch.bool)

@@ -24,6 +24,7 @@ from luff.torch.capture._memory import Array, array_of, copy_of_rows, is_readabl
 from luff.torch.evidence._loss_graph import constant_factor, is_square, parts
 from luff.torch.evidence._loss_terms import MOVES, axis_of, constant_of, read
 from luff.torch.evidence._step import Step, StepContext
+from luff.torch.evidence._written_likelihoods import Half, Pair, half_of, joined, likelihood_of
 
 __all__ = ["WrittenLosses"]
 
@@ -34,6 +35,7 @@ _ELEMENTS = 1 << 20  # of a difference that is read
 _CALLED = 64  # losses of a step
 _MISSES = 16  # steps without a written error after which what models return is copied at powers of two only
 _KEEP = MOVES - {"Select", "Slice"}  # keep all elements, and their order
+_LIKELIHOODS = frozenset(("Gather", "Index", "Log", "LogSigmoid", "LogSoftmax", "Logsumexp"))
 _REDUCE = frozenset(("Mean", "Sum", "Sqrt"))
 _BITS = {8: 53, 4: 24, 2: 11}  # of a number's significand, by its size
 
@@ -123,8 +125,10 @@ class WrittenLosses:
             return
         called = self._called | step.loss_nodes.keys()
         found = False
+        halves: list[Half] = []
         with np.errstate(all="ignore"):  # numbers that are not finite say nothing to the user
-            for node, weight in parts(root, called):
+            summed = parts(root, called)
+            for node, weight in summed:
                 try:
                     part = _behind(node, called, unreduced)
                     if part is None:
@@ -133,7 +137,7 @@ class WrittenLosses:
                     if known is not None:
                         self._reduced(known, part.weights)
                     else:
-                        found |= self._written(step, part, weight, outputs)
+                        found |= self._written(step, part, weight, outputs, halves)
                 except (
                     RuntimeError,
                     AttributeError,
@@ -141,6 +145,8 @@ class WrittenLosses:
                     ValueError,
                 ):  # changed in place since, or freed
                     continue
+            if (whole := joined(halves, len(summed))) is not None:
+                found |= self._call(step, *whole)
         self._misses = 0 if found else self._misses + 1
 
     def _enter(self, step: Step) -> None:
@@ -167,12 +173,22 @@ class WrittenLosses:
 
     # Losses that a script writes -------------------------------------------------------------------------------
 
-    def _written(self, step: Step, part: _Part, weight: float, outputs: list[_Output]) -> bool:
-        """Records a part of a root if it is a loss with targets. Whether it is."""
+    def _written(
+        self, step: Step, part: _Part, weight: float, outputs: list[_Output], halves: list[Half]
+    ) -> bool:
+        """Records a part of a root if it is a loss with targets, and keeps half of one. Whether it is."""
         name = operation_of(part.node)
-        if name in ("Gather", "Index"):
-            pair = _likelihood(part.node, name) if weight < 0 and part.weights is None else None
-            return pair is not None and self._call(step, "NLLLoss", pair)
+        if name in _LIKELIHOODS:
+            weights = part.weights
+            if weights is not None and (weights <= 0).all():
+                weights, weight = -weights, -weight
+            pair = likelihood_of(part.node, weights) if weight < 0 else None
+            if pair is not None:
+                return self._call(step, "NLLLoss", pair)
+            half = half_of(part.node, weights, weight)
+            if half is not None:
+                halves.append(half)
+            return False
         kind = "MSELoss" if is_square(part.node) else "L1Loss" if name == "Abs" else ""
         if not kind or (part.weights is not None and not (part.weights > 0).all()):
             return False
@@ -188,7 +204,7 @@ class WrittenLosses:
             return self._call(step, kind, pair, float(np.square(difference, dtype=np.float64).mean()))
         return self._call(step, kind, pair, float(np.abs(difference).mean(dtype=np.float64)))
 
-    def _call(self, step: Step, kind: str, pair: _Pair, value: float | None = None) -> bool:
+    def _call(self, step: Step, kind: str, pair: Pair, value: float | None = None) -> bool:
         """Records a call of a loss: its two samples, and its value, by default that of `pair`."""
         call = step.sampled_losses.get(kind, 0)
         step.sampled_losses[kind] = call + 1
@@ -219,19 +235,6 @@ class WrittenLosses:
         if session is not None and recorder is not None and math.isfinite(value):
             number = recorder.number(f"{kind}_part_{call}", _OTHER, "", kind)
             record_number(session, recorder.layouts, number, value)
-
-
-@dataclass(slots=True)
-class _Pair:
-    """The memory of the first rows of an output and its targets."""
-
-    dtype: Any
-    shape: tuple[int, ...]  # of the whole output
-    output: Array
-    target_dtype: Any
-    target_shape: tuple[int, ...]
-    target: Array
-    value: float = 0.0
 
 
 def _edge(node: Any, place: int) -> tuple[int, str, int]:
@@ -299,41 +302,6 @@ def _weights(node: Any, name: str) -> tuple[Array | None, Any]:
     return (None if weights is None else np.broadcast_to(weights, shape)), inner
 
 
-def _likelihood(node: Any, name: str) -> _Pair | None:
-    """Returns log-probabilities and the classes that were chosen among them; None if it is anything else."""
-    source = node.next_functions[0][0]
-    if operation_of(source) != "LogSoftmax":
-        return None
-    scores = source._saved_result
-    if axis_of(source._saved_dim, scores.dim()) != scores.dim() - 1 or not is_readable(scores):
-        return None
-    if name == "Gather":
-        index = node._saved_index
-        if axis_of(node._saved_dim, index.dim()) != index.dim() - 1 or index.shape[-1] != 1:
-            return None
-        classes = read(index)
-        classes = None if classes is None else classes[..., 0]
-    else:
-        indices = [read(index) for index in node._saved_indices]
-        rows, classes = indices if len(indices) == 2 else (None, None)
-        if rows is None or rows.ndim != 1 or not np.array_equal(rows, np.arange(len(rows))):
-            return None
-    if classes is None or not classes.size or classes.shape != tuple(scores.shape[:-1]):
-        return None
-    array = array_of(scores)
-    if array is None or classes.min() < 0:
-        return None
-    value = -float(np.take_along_axis(array, classes[..., None].astype(np.int64), -1).mean(dtype=np.float64))
-    rows_kept = rows_that_fit(scores.shape, scores.nbytes)
-    words = copy_of_rows(scores, rows_kept)
-    if words is None or not rows_kept:
-        return None
-    classes = classes.astype(np.int64)
-    return _Pair(
-        scores.dtype, tuple(scores.shape), words, torch.int64, classes.shape, classes[:rows_kept], value
-    )
-
-
 def _source(node: Any) -> tuple[Any, int, bool] | None:
     """Returns where the part of a difference that has a gradient comes from, and whether it is what is taken from."""
     name = operation_of(node)
@@ -346,7 +314,7 @@ def _source(node: Any) -> tuple[Any, int, bool] | None:
     return *edges[0], first if name == "Sub" else not first
 
 
-def _pair(source: tuple[Any, int, bool] | None, difference: Array, outputs: list[_Output]) -> _Pair | None:
+def _pair(source: tuple[Any, int, bool] | None, difference: Array, outputs: list[_Output]) -> Pair | None:
     """Returns what a model has returned and what was taken from it; None if that cannot be worked out."""
     if source is None:
         return None
@@ -370,7 +338,7 @@ def _pair(source: tuple[Any, int, bool] | None, difference: Array, outputs: list
         return None  # a number says nothing of the inputs
     dtype = {8: torch.float64, 4: torch.float32}.get(difference.itemsize, torch.float32)
     target = np.ascontiguousarray(target, np.float64 if dtype is torch.float64 else np.float32)
-    return _Pair(known.dtype, shape, words, dtype, target_shape, target)
+    return Pair(known.dtype, shape, words, dtype, target_shape, target)
 
 
 def _moved(output: _Output, moved: list[Any], shape: tuple[int, ...]) -> Array | None:
