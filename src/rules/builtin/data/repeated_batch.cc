@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "luff/profile/input.h"
 #include "luff/tensor/hash.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/model_modules.h"
@@ -26,6 +27,7 @@ using format::EventKind;
 using format::Role;
 constexpr const char* kName = "RepeatedBatch";
 constexpr std::size_t kMaxReplicas = 64;
+constexpr double kNearly = 0.9;  // the first steps may be another loader's
 constexpr std::uint64_t kStateBits = (1ULL << 52) - 1;
 
 struct Limits {
@@ -85,6 +87,9 @@ class RepeatedBatch final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     if (modules_.OnStep(view)) facts_ = view.memo.Facts(view);
     rows_ = std::max(rows_, InputRows(view));
+    for (const query::StepPhases& phases : view.rows.phases)
+      started_ +=
+          static_cast<std::int64_t>(phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)]);
     TakeWeights(view);
     TakeBatches(view, sink);
     evaluated_ = std::max(evaluated_, evaluating_);
@@ -103,6 +108,7 @@ class RepeatedBatch final : public KeptRule {
     io("rows", rows_);
     io("evaluating", evaluating_);
     io("evaluated", evaluated_);
+    io("started", started_);
   }
 
  private:
@@ -191,7 +197,16 @@ class RepeatedBatch final : public KeptRule {
     // their number is a power of two, as batch sizes are.
     const bool single = replica.different == 0 && replica.times >= limits_.single && rows_ >= 4 &&
                         (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_;
-    if (!stuck && !single) return;
+    // It never had another batch, and a loader that has more of them was started for nearly every one.
+    std::int64_t batches = 0;
+    const bool may_begin_again =
+        !stuck && !single && replica.different == 0 && replica.times >= limits_.single &&
+        static_cast<double>(started_) >= kNearly * static_cast<double>(replica.times);
+    if (may_begin_again) {
+      const auto loader = profile::TrainingLoader(view.trial.Document("loaders"));
+      batches = loader ? loader->batches : 0;
+    }
+    if (!stuck && !single && batches < 2) return;
     told_ = true;
     Finding finding = FindingAt(kName, "same", view, TensorAt{format::kNoId, replica.worker});
     finding.tensor = replica.model;
@@ -200,8 +215,13 @@ class RepeatedBatch final : public KeptRule {
         fmt::format("{} was trained with one and the same batch in {} updates", replica.model, replica.times);
     finding.why = stuck ? fmt::format("{} others came before it: what hands out batches does not go on",
                                       replica.different)
-                        : fmt::format("it has {} rows, an evaluation has {}: the other data are never used",
-                                      rows_, evaluated_);
+                  : batches > 1
+                      ? fmt::format(
+                            "its loader has {} batches, was started {} times, and gives its first one "
+                            "each time: the other data are never used",
+                            batches, started_)
+                      : fmt::format("it has {} rows, an evaluation has {}: the other data are never used",
+                                    rows_, evaluated_);
     finding.remedy = "make the iterator once, outside the loop, and take the next batch from it";
     finding.causes = {"next(iter(loader)) in the loop", "an index that is not advanced",
                       "a test with one batch that was left in"};
@@ -271,6 +291,7 @@ class RepeatedBatch final : public KeptRule {
   std::vector<Replica> replicas_;
   bool told_ = false;
   std::int64_t rows_ = 0, evaluating_ = 0, evaluated_ = 0;
+  std::int64_t started_ = 0;  // loaders, in TRAIN steps of all workers
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "rules/testing/recorder.h"
@@ -112,6 +113,32 @@ TEST(RepeatedBatch, FirstBatchAgainAndAgain_IsNamed_WholeDataSetIsNot) {
   EXPECT_EQ(findings[0].step, 63);
   EXPECT_TRUE(One([](int) { return 3; }, 512, 90).empty());  // more rows than the evaluation
   EXPECT_TRUE(One([](int) { return 3; }, 90, 90).empty());   // not a usual batch size
+}
+
+// 90 updates with one batch, each of which a loader was started for, or only the first.
+std::vector<Finding> Started(const std::string& loader, bool each) {
+  FakeTrial trial;
+  trial.SetDocument("model", kModels);
+  trial.SetDocument("loaders", loader);
+  for (int n = 0; n < 90; ++n) {
+    trial.Step(Mode::kTrain, -1, n).Event(EventKind::kBatch, 0, 3);
+    if (each || n == 0) trial.Phases({{format::Phase::kDataStart, 1}, {format::Phase::kForward, 1}});
+  }
+  return testing::FindingsOf(trial, "RepeatedBatch", ParameterSet::kLuff);
+}
+
+TEST(RepeatedBatch, LoaderThatIsStartedForEachUpdate_IsNamed_WholeDataSetAndATestWithOneBatchAreNot) {
+  const std::string many =
+      R"({"loaders": [{"number": 0, "samples": 1000, "batch_size": 90, "trains": true}]})";
+  const std::string whole =
+      R"({"loaders": [{"number": 0, "samples": 90, "batch_size": 90, "trains": true}]})";
+  const auto findings = Started(many, true);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "same");
+  EXPECT_THAT(findings[0].why, ::testing::HasSubstr("its loader has 12 batches, was started 64 times"));
+  EXPECT_TRUE(Started(many, false).empty());
+  EXPECT_TRUE(Started(whole, true).empty());
+  EXPECT_TRUE(Started("", true).empty());
 }
 
 TEST(RepeatedBatch, StuckIterator_IsNamed_RepeatsByDesignAreNot) {
