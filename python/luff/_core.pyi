@@ -153,8 +153,10 @@ class Session:
     def set_document(self, name: str, json_text: str) -> None:
         """A JSON document of the run, at most 16 MiB."""
 
-    def begin_step(self, mode: int, mode_step: int) -> None:
-        """Decide what is due in the step that begins."""
+    def begin_step(self, mode: int, mode_step: int) -> int:
+        """
+        Decide what is due in the step that begins. Returns of which roles anything is: bits, 1 << role.
+        """
 
     def due_role(self, role: int) -> int:
         """Form bits due in this step for any tensor of the role; 0: nothing."""

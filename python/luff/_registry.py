@@ -49,6 +49,9 @@ class Registry(Generic[H]):
     ----------
     default
         The hook that watches what no other hook does, or None.
+    heard
+        Whether there are hooks and no thread has muted them: then they are not false. What is called often looks at it
+        first, since it costs no call.
     """
 
     def __init__(self, make: Callable[[RunOptions], H], install: Callable[[], object] = lambda: None) -> None:
@@ -57,8 +60,10 @@ class Registry(Generic[H]):
         self._hooks: tuple[Any, ...] = ()  # weak references, newest first; replaced, never modified
         self._owners: Identities[H] = Identities()
         self._here = _Here()
+        self._mutes = 0  # blocks of threads
         self._lock = threading.RLock()  # never held while a run ends
         self.default: H | None = None
+        self.heard = False
         _all.add(self)
 
     @staticmethod
@@ -110,11 +115,21 @@ class Registry(Generic[H]):
     @contextmanager
     def muted(self) -> Iterator[None]:
         """Disables the hooks in this thread, for a block."""
-        self._here.muted += 1
+        self._mute(1)
         try:
             yield
         finally:
-            self._here.muted -= 1
+            self._mute(-1)
+
+    def _mute(self, more: int) -> None:
+        self._here.muted += more
+        with self._lock:
+            self._mutes += more
+            self._replace(self._hooks)
+
+    def _replace(self, hooks: tuple[Any, ...]) -> None:
+        self._hooks = hooks
+        self.heard = bool(hooks) and not self._mutes
 
     # Adding and removing ----------------------------------------------------------------------------------------
 
@@ -142,7 +157,7 @@ class Registry(Generic[H]):
                 self.default = hook
             hook.registry = self
             if all(one() is not hook for one in self._hooks):
-                self._hooks = (hook.reference, *(one for one in self._hooks if one() is not None))
+                self._replace((hook.reference, *(one for one in self._hooks if one() is not None)))
         for other in replaced:
             other.replaced_by(hook)
         return hook
@@ -174,7 +189,7 @@ class Registry(Generic[H]):
     def discard(self, hook: BaseHook) -> None:
         """Unregisters a hook."""
         with self._lock:
-            self._hooks = tuple(one for one in self._hooks if one() is not None and one() is not hook)
+            self._replace(tuple(one for one in self._hooks if one() is not None and one() is not hook))
             self._owners.forget(hook)
             if self.default is hook:
                 self.default = None
@@ -183,11 +198,14 @@ class Registry(Generic[H]):
         """Drops all hooks, in a forked child that must record nothing."""
         for hook in self.living:
             hook.live = False
-        self._hooks, self._owners, self.default = (), Identities(), None
+        self._replace(())
+        self._owners, self.default = Identities(), None
 
     def forked(self) -> None:
-        """Replaces the lock in a forked child: another thread may have held it."""
+        """Replaces the lock in a forked child: another thread may have held it. Those threads mute nothing here."""
         self._lock = threading.RLock()
+        self._mutes = self._here.muted
+        self._replace(self._hooks)
 
     # For users, as functions of the framework's package --------------------------------------------------------
 

@@ -23,21 +23,29 @@ MAX_WAITING_NS = 200_000_000
 
 
 class Saved:
-    """Numbers and arrays that users have saved and no step has taken yet. Bounded."""
+    """Numbers and arrays that users have saved and no step has taken yet. Bounded.
+
+    Attributes
+    ----------
+    any
+        Whether there are some; each step looks at it.
+    """
 
     def __init__(self) -> None:
         self.scalars: list[tuple[str, float]] = []
         self.arrays: list[tuple[str, Any]] = []
+        self.any = False
         self._bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self.scalars or self.arrays)
+        return self.any
 
     def scalar(self, name: str, value: float) -> bool:
         """Adds a number; returns False if there are too many."""
         if len(self.scalars) >= _MAX_SAVED:
             return False
         self.scalars.append((name, value))
+        self.any = True
         return True
 
     def array(self, name: str, array: Any) -> bool:
@@ -45,6 +53,7 @@ class Saved:
         if len(self.arrays) >= _MAX_SAVED or self._bytes + array.nbytes > _MAX_SAVED_BYTES:
             return False
         self.arrays.append((name, array.copy()))
+        self.any = True
         self._bytes += array.nbytes
         return True
 
@@ -132,10 +141,13 @@ class StepWriter:
             self.write(saved)
         return session
 
-    def begin_as(self, session: Session, mode: int) -> None:
-        """Begins a step of this mode, whatever was set by hand. The caller sets `update` and writes saved values."""
+    def begin_as(self, session: Session, mode: int) -> int:
+        """Begins a step of this mode, whatever was set by hand. The caller sets `update` and writes saved values.
+
+        Returns of which roles anything is due in it: bits, 1 << role.
+        """
         self.mode = mode
-        session.begin_step(mode, self.clock.mode_steps[mode])
+        return session.begin_step(mode, self.clock.mode_steps[mode])
 
     def open(self) -> Session | None:
         """Opens the session and returns it; None if that fails."""

@@ -206,8 +206,10 @@ void InitSession(nb::module_& m) {
           "begin_step",
           [](const PySession& s, std::uint8_t mode, std::int64_t mode_step) {
             s.get().BeginStep(static_cast<format::Mode>(mode), mode_step);
+            return s.get().DueRoles();
           },
-          nb::arg("mode"), nb::arg("mode_step"), "Decide what is due in the step that begins.")
+          nb::arg("mode"), nb::arg("mode_step"),
+          "Decide what is due in the step that begins. Returns of which roles anything is: bits, 1 << role.")
       .def(
           "due_role",
           [](const PySession& s, std::uint8_t role) {

@@ -12,6 +12,7 @@
 #include "capture/session_impl.h"
 #include "luff/base/env.h"
 #include "luff/capture/module_timer.h"
+#include "luff/format/collections.h"
 #include "luff/store/loss.h"
 #include "luff/tensor/hash.h"
 
@@ -286,11 +287,15 @@ void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept 
   if (due == planned_due_ && mode == planned_mode_) return;
   planned_due_ = due;
   planned_mode_ = mode;
+  std::uint32_t roles = 0;
   for (std::size_t r = 0; r < kRoleCount; ++r) {
     const auto role = static_cast<format::Role>(r);
     const std::uint64_t possible = Plan::RoleSavedIn(role, mode) ? due & plan.PossibleFor(role) : 0;
-    role_forms_[r].store(plan.FormsOf(possible), std::memory_order_relaxed);
+    const std::uint32_t forms = plan.FormsOf(possible);
+    role_forms_[r].store(forms, std::memory_order_relaxed);
+    if (forms != 0) roles |= format::RoleBit(role);
   }
+  due_roles_.store(roles, std::memory_order_relaxed);
 }
 
 std::uint32_t SessionImpl::DueForms(format::Role role) const noexcept {

@@ -39,6 +39,9 @@ class SessionImpl final : public Session {
   void SetDocument(std::string_view name, std::string_view json) noexcept override;
   void BeginStep(format::Mode mode, std::int64_t mode_step) noexcept override;
   [[nodiscard]] std::uint32_t DueForms(format::Role role) const noexcept override;
+  [[nodiscard]] std::uint32_t DueRoles() const noexcept override {
+    return due_roles_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] std::uint32_t DueForms(TensorId id) const noexcept override;
   [[nodiscard]] bool WorthReleasing(std::span<const TensorRef> refs) const noexcept override;
   void Capture(std::span<const TensorRef> refs) noexcept override;
@@ -152,6 +155,7 @@ class SessionImpl final : public Session {
 
   // Of the step in progress; the step calls come from one thread at a time.
   std::array<std::atomic<std::uint32_t>, kRoleCount> role_forms_{};
+  std::atomic<std::uint32_t> due_roles_{0};
   std::atomic<std::int64_t> step_begin_ns_{0};
   std::atomic<std::int64_t> capture_ns_{0};
   std::int64_t last_end_ns_ = 0;

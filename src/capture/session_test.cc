@@ -49,6 +49,8 @@ TEST_F(SessionTest, SummariesOfWeightsAndGradientsByDefault) {
   EXPECT_EQ(session_->DueForms(Role::kOutput), 0U);
   EXPECT_EQ(session_->DueForms(output), 0U);
   EXPECT_EQ(session_->DueForms(Role::kWeight), static_cast<std::uint32_t>(Form::kSummary));
+  EXPECT_NE(session_->DueRoles() & format::RoleBit(Role::kWeight), 0U);
+  EXPECT_EQ(session_->DueRoles() & format::RoleBit(Role::kOutput), 0U);
   const TensorRef refs[] = {{weight, layout, Bytes(values), 0, 0}, {output, layout, Bytes(values), 0, 0}};
   session_->Capture(refs);
   session_->Scalar(output, 0.5);
@@ -285,6 +287,7 @@ TEST_F(SessionTest, GradientsAreNotTakenInEvaluation) {
   const TensorId g = session_->DefineTensor("gradient/a.weight", Role::kGradient, "", "");
   session_->BeginStep(Mode::kEval, 0);
   EXPECT_EQ(session_->DueForms(Role::kGradient), 0U);
+  EXPECT_EQ(session_->DueRoles() & format::RoleBit(Role::kGradient), 0U);
   EXPECT_EQ(session_->DueForms(g), 0U);
 }
 

@@ -158,6 +158,8 @@ class Session {
   /// Form bits due in this step for any tensor of the role. 0: nothing is due, and the hook costs one flag
   /// test.
   [[nodiscard]] virtual std::uint32_t DueForms(format::Role role) const noexcept = 0;
+  /// The roles (RoleBit) of which DueForms is not 0.
+  [[nodiscard]] virtual std::uint32_t DueRoles() const noexcept = 0;
   /// Form bits due in this step for one tensor.
   [[nodiscard]] virtual std::uint32_t DueForms(TensorId id) const noexcept = 0;
 

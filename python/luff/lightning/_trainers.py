@@ -59,12 +59,13 @@ def _detouring(original: Method) -> Method:
     """Hides two calls that are not calls of the model: Lightning calls its wrapper (DDP) to call `training_step`."""
 
     def __call__(self: Any, wrapper_module: Any, original_module: Any, *args: Any, **kwargs: Any) -> Any:
-        if local.inside:
+        now = local.now
+        if now.inside:
             return original(self, wrapper_module, original_module, *args, **kwargs)
-        local.through = (wrapper_module, original_module)
+        now.through = (wrapper_module, original_module)
         try:
             return original(self, wrapper_module, original_module, *args, **kwargs)
         finally:
-            local.through = ()
+            now.through = ()
 
     return __call__

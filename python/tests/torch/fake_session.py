@@ -100,10 +100,11 @@ class FakeSession:
     def set_document(self, name: str, json_text: str) -> None:
         self.documents[name] = json.loads(json_text)
 
-    def begin_step(self, mode: int, mode_step: int) -> None:
+    def begin_step(self, mode: int, mode_step: int) -> int:
         if self.open is not None:
             self.misuse.append("begin_step in an open step")
         self.open = FakeStep(mode, mode_step)
+        return sum(1 << role for role in self.roles)
 
     def due_role(self, role: int) -> int:
         if self.open is None:

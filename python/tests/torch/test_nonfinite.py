@@ -419,7 +419,7 @@ def test_healthy_training_costs_and_says_nothing(watched):
     hook, session = watched()
     train(nn.Linear(4, 1), lambda model, x, step: model(x).pow(2).mean())
     assert [event for event in session.json_events if event["kind"] == "nonfinite"] == []
-    assert not hook.machine.evidence.nonfinite
+    assert not hook.machine.evidence.nonfinite.open
 
 
 def test_overflow_that_a_scaler_leaves_out_says_nothing(watched):

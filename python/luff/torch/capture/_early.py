@@ -117,9 +117,11 @@ class EarlyValues:
         else:
             self._dropped += 1
 
-    def capture(self, modules: ModuleCapture, recorder: Recorder) -> None:
-        """Captures what is due in the step that the session has begun, and lets go of everything."""
-        due = modules.begin_step()
+    def capture(self, modules: ModuleCapture, recorder: Recorder, roles: int) -> None:
+        """Captures what is due in the step that the session has begun, and lets go of everything. `roles`: as
+        `ModuleCapture.begin_step` takes them.
+        """
+        due = modules.begin_step(roles)
         for reason in self._hidden:
             modules.hidden(reason)
         modules.places = self._places

@@ -179,9 +179,9 @@ class TimedCapture(ModuleCapture):
         # The methods below instead: as attributes they would keep this alive until Python collects garbage.
         del self.end_step, self.backward_begins, self.backward_left
 
-    def begin_step(self) -> bool:
+    def begin_step(self, roles: int) -> bool:
         """Looks up what is due in the current step, times included; returns whether anything is."""
-        self.captures = super().begin_step()
+        self.captures = super().begin_step(roles)
         self.times = None
         step = self._open_step()
         if step >= FIRST and (step - FIRST) % EVERY == 0:

@@ -29,6 +29,9 @@ _MAX_CALLS = 256  # of one module in one step
 _ROLES = _INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
 _GRADIENT_ROLES = _INPUT_GRADIENT, _OUTPUT_GRADIENT = int(Role.INPUT_GRADIENT), int(Role.OUTPUT_GRADIENT)
 _ATTENTION = int(Role.ATTENTION)
+_LOOKED_AT = sum(
+    1 << role for role in (*_ROLES, *_GRADIENT_ROLES, Role.ATTENTION, Role.LOSS_INPUT, Role.LABEL)
+)
 _SIDES = "input", "output"
 _UNSUPPORTED = int(GapReason.UNSUPPORTED)
 
@@ -107,8 +110,12 @@ class ModuleCapture:
         self.backward_left: Callable[[], None] = self.gradients.backward_ended
         self.end_step: Callable[[bool], None] = self.gradients.end_step
 
-    def begin_step(self) -> bool:
-        """Looks up what is due in the current step; returns whether anything is."""
+    def begin_step(self, roles: int) -> bool:
+        """Looks up what is due in the current step; returns whether anything is. `roles`: those of which anything is,
+        as bits.
+        """
+        if not (roles & _LOOKED_AT or self.captures or self._alive):
+            return False  # as in the step before
         self._step += 1
         self._alive.clear()
         self._next_key = 16

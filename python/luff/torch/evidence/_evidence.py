@@ -36,6 +36,7 @@ from luff.torch.evidence._written_losses import WrittenLosses
 __all__ = ["Evidence"]
 
 _TRAIN, _SETTING = int(Mode.TRAIN), int(Role.OPTIMIZER_SETTING)
+_ATTENTION = 1 << Role.ATTENTION  # as `StepContext.due` has it
 _CLIP_GRAD, _GRADIENT_KEPT = int(EventKind.CLIP_GRAD), int(EventKind.GRADIENT_KEPT)
 _MAX_CLIPS = 8  # in one step
 _WAIT_S = 2.0  # longest wait for children at the end of the run
@@ -75,6 +76,7 @@ class Evidence:
             self.losses.rows,
             self.losses.arguments,
             self.losses.formula,
+            self._graph_values,
             self._graph_values.layers,
         )
         self._waiting = [evidence.waiting for evidence in self._events]
@@ -98,7 +100,7 @@ class Evidence:
                 context.looked_from = clock.mode_steps[_TRAIN]
                 self.losses.formula.phase_begins()
         since = clock.mode_steps[_TRAIN] - context.looked_from
-        if self._reach or not since & (since - 1):
+        if not since & (since - 1) or self._reach.reached is not None:
             self._reach.begins(roots, context.called.models())
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
         if context.step is not None and context.step.samples:
@@ -121,7 +123,7 @@ class Evidence:
         """Called when a backward pass has ended."""
         if self._kept is not None and self._kept.marked:
             self._kept.backward_ended()
-        if self._reach:
+        if self._reach.reached is not None:
             self._reach.ended(self._context.called.models())
         self.accumulated.backward_ended()
 
@@ -166,21 +168,20 @@ class Evidence:
         """Records evidence at the end of a step."""
         if self.loads.waiting:
             self.loads.record(session)
-        self.attention.record(session, step)
+        if self._context.due & _ATTENTION:
+            self.attention.record(session, step)
         if step.mode != _TRAIN:
             self.answers.record(step)
             return
-        if self.nonfinite:
+        if self.nonfinite.open:
             self.nonfinite.publish(session)
-        if self._graph_values:
-            self._graph_values.record(session)
         if self._opened:
             for asked in self._opened.copy():
                 asked.record(session)
         if any(self._waiting):
             for evidence in self._events:
                 evidence.record(session)
-        if self._reach and self._context.recorder is not None:
+        if self._reach.reached is not None and self._context.recorder is not None:
             self._reach.record(session, self._context.names, self._context.recorder.living())
 
     def finish(self, session: Session) -> None:

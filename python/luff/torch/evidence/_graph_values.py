@@ -6,17 +6,16 @@ memory, a few rows of each. Nothing is computed with torch, and nothing is kept.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from luff._hook import Session
 from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import Array, array_of
 from luff.torch.capture._names import Names
+from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._fused import Fused
 from luff.torch.evidence._linear_layers import LinearLayers
 
@@ -49,16 +48,13 @@ _PASSING = frozenset(
 _TURNING = frozenset(("TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0"))
 
 
-class GraphValues:
+class GraphValues(WaitingEvents):
     """Examines the graphs of the process's TRAIN steps, under the hook's lock and guard."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Any] | None = None
+        super().__init__()
         self._worth = False  # whether the last look has found something
         self.layers = LinearLayers()
-
-    def __bool__(self) -> bool:
-        return self._found is not None
 
     def due(self, step: int) -> bool:
         """Returns whether the step (counted from the first of the process) is examined."""
@@ -72,17 +68,10 @@ class GraphValues:
             self.layers.look(nodes, users, names)
         maps, codes, crossed = _look(nodes, users)
         self._worth = bool(maps or codes)
-        if (self._worth or crossed) and self._found is None:
-            self._found = {"kind": "inside", "attention": maps, "codes": codes}
-            if crossed:
-                self._found["crossed"] = crossed
+        if (self._worth or crossed) and not self.waiting:
+            more = {"crossed": crossed} if crossed else {}
+            self.waiting.append({"kind": "inside", "attention": maps, "codes": codes, **more})
         return nodes
-
-    def record(self, session: Session) -> None:
-        """Records the result at the end of the step."""
-        found, self._found = self._found, None
-        if found is not None:
-            session.event_json(json.dumps(found))
 
 
 def _look(

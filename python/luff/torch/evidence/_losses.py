@@ -36,6 +36,7 @@ __all__ = ["Losses"]
 _TRAIN = int(Mode.TRAIN)
 _LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABEL)
 _OTHER = int(Role.OTHER)
+_INPUTS = 1 << _LOSS_INPUT | 1 << _LABEL  # as `StepContext.due` has them
 _FLOAT32, _FLOAT64 = int(DType.FLOAT32), int(DType.FLOAT64)
 _MAX_LOSSES = 64  # of one kind in one step
 _SIGNED = 16  # TRAIN steps in which factors of losses are looked at; later those that are powers of two
@@ -111,7 +112,7 @@ class Losses:
         if training:
             step.plain_loss = not self._context.saving
             step.loss_outputs.append(weakref.ref(output))
-            step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
+            step.module_losses = {**step.module_losses, kind: step.module_losses.get(kind, 0) + 1}
             if output.grad_fn is not None and is_loss(module) and len(step.loss_nodes) < _MAX_LOSSES:
                 step.loss_nodes[output.grad_fn._sequence_nr()] = kind
             self._made_by(step, kind, args, kwargs, module=module)
@@ -160,9 +161,8 @@ class Losses:
                 step.loss_nodes[node._sequence_nr()] = kind
                 given = {} if told else plain_settings(kwargs)
                 value = scalar_of(output)
-                step.function_losses.append(
-                    FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, value, given)
-                )
+                made = FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, value, given)
+                step.function_losses = [*step.function_losses, made]
             self._made_by(step, kind, args, kwargs, names)
             self._samples.loss(step, kind, args, kwargs, names)
         elif self.waiting:
@@ -247,7 +247,7 @@ class Losses:
         if step.begun and (step.decided or self._context.session is not None):
             self.emit(step, kind, index, value, code)
         else:
-            step.pending.append((kind, index, _lasting(value), code))
+            step.pending = [*step.pending, (kind, index, _lasting(value), code)]
 
     def emit(self, step: Step, kind: str, index: int, value: float | DeviceScalar | None, code: int) -> None:
         """Records a loss in the session: as a number, and as a tensor if a collection wants it."""
@@ -337,7 +337,7 @@ class Losses:
         if node.kind:
             node.kind = kind
         if kind:
-            step.graph_losses[kind] = step.graph_losses.get(kind, 0) + 1
+            step.graph_losses = {**step.graph_losses, kind: step.graph_losses.get(kind, 0) + 1}
             if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
                 return  # the call of the module was recorded already
         value, factor = None, node.factor
@@ -351,7 +351,7 @@ class Losses:
         elif node.count and kind:
             self._sums.add(kind)
         if kind and node.base is not None:
-            step.known_functions.add(node.base._sequence_nr())
+            step.known_functions |= {node.base._sequence_nr()}
         else:
             if step.samples and self.readable(step):
                 self._written.root(step, root)
@@ -394,12 +394,12 @@ class Losses:
         """Notes which of a step's losses a root sums up. Not known where it sums up anything else."""
         if step.summed_losses is None:
             return
-        summed = {node._sequence_nr() for node, _ in _loss_graph.parts(root, step.loss_nodes)}
+        summed = frozenset(node._sequence_nr() for node, _ in _loss_graph.parts(root, step.loss_nodes))
         known = self.readable(step) and summed <= step.loss_nodes.keys()
         summed |= step.summed_losses
         step.summed_losses = summed if known and not self._follows(step, root, summed) else None
 
-    def _follows(self, step: Step, root: Any, summed: set[int]) -> bool:
+    def _follows(self, step: Step, root: Any, summed: frozenset[int]) -> bool:
         """Whether a root was computed with what was made before the loss before it, as weights that inner steps have
         changed are: then that loss may have been used by `torch.autograd.grad`. Looked at where the step would be told.
         """
@@ -490,8 +490,7 @@ class Losses:
         return ""
 
     def _inputs_due(self) -> bool:
-        session = self._context.session
-        return session is not None and bool(session.due_role(_LOSS_INPUT) or session.due_role(_LABEL))
+        return bool(self._context.due & _INPUTS)
 
     def _graph_inputs(self, step: Step, node: Any, inputs_due: bool) -> None:
         """Records input and target saved by the graph. For cross entropy these are log-probabilities, NLLLoss's

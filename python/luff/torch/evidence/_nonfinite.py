@@ -71,13 +71,11 @@ class NonFinite:
         self.suspect = False  # a loss of the open step is not finite
         self._waiting: list[tuple[dict[str, Any], Replay | None]] = []
         self._ended: list[Replay] = []  # children that have answered and may still be running
+        self.open = False  # something may be to be recorded
 
     def opened(self, session: Session) -> None:
         """Called when the session is open."""
         self.count = getattr(session, "nonfinite", self.count)
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting or self._ended)
 
     def backward_begins(self, roots: list[Any]) -> None:
         """Examines the graph of a non-finite loss, which still exists when the backward pass begins."""
@@ -101,7 +99,11 @@ class NonFinite:
             replay, reason = self._start(roots[0], False)
             if reason:
                 record["no_replay"] = reason
+        self._wait(record, replay)
+
+    def _wait(self, record: dict[str, Any], replay: Replay | None) -> None:
         self._waiting.append((record, replay))
+        self.open = True
 
     def gradients_taken(self) -> None:
         """Called when gradients that an optimizer is about to use are not finite."""
@@ -112,9 +114,9 @@ class NonFinite:
         replay, reason = self._start(None, True)
         record = {"kind": "nonfinite", "step": step}
         if replay is not None:
-            self._waiting.append((record, replay))
+            self._wait(record, replay)
         elif reason:
-            self._waiting.append(({**record, "from": "graph", "no_replay": reason}, None))
+            self._wait({**record, "from": "graph", "no_replay": reason}, None)
 
     def publish(self, session: Session, until: float = 0.0) -> None:
         """Records what is known so far. `until` is for the end of the run: waits at most until then (monotonic)."""
@@ -135,6 +137,7 @@ class NonFinite:
                 )
         self._waiting = going
         self._ended = [replay for replay in self._ended if not replay.collected()]
+        self.open = bool(self._waiting or self._ended)
 
     def _start(self, root: Any, backward: bool) -> tuple[Replay | None, str]:
         """Starts a child that evaluates the step again, or returns the reason why there is none."""

@@ -25,27 +25,28 @@ _LEAF = "torch::autograd::AccumulateGrad"
 
 
 class Reach:
-    """Follows the backward passes of one step, under the hook's lock and guard."""
+    """Follows the backward passes of one step, under the hook's lock and guard.
+
+    Attributes
+    ----------
+    reached
+        Parameters with a gradient, by their ``id()``; None: the step is not examined.
+    """
 
     def __init__(self) -> None:
-        self._reached: set[int] | None = (
-            None  # ids of parameters with a gradient; None: the step is not examined
-        )
+        self.reached: set[int] | None = None
         self._without: list[Any] = []  # weak references to parameters that have none so far
         self._seen: dict[int, Any] = {}  # leaves outside of models in the last recorded step
         self._now: dict[int, Any] = {}  # the same for this step
         self.spoiled = False  # gradients were used and freed inside the backward pass
 
-    def __bool__(self) -> bool:
-        return self._reached is not None
-
     def begins(self, roots: Iterable[Any], models: Iterable[Any]) -> None:
         """Called when a backward pass begins, in a step that `Evidence` has chosen."""
-        if self._reached is None:
-            self._reached, self._without, self._now, self.spoiled = set(), [], {}, False
+        if self.reached is None:
+            self.reached, self._without, self._now, self.spoiled = set(), [], {}, False
         models = list(models)
         if any(_is_sharded(model) for model in models):
-            self._reached = None
+            self.reached = None
             return
         known = {id(parameter) for model in models for parameter in model.parameters()}
         for leaf in _leaves(roots):
@@ -54,7 +55,7 @@ class Reach:
 
     def ended(self, models: Iterable[Any]) -> None:
         """Called when a backward pass has ended."""
-        reached = self._reached
+        reached = self.reached
         if reached is None:
             return
         without = {}
@@ -72,7 +73,7 @@ class Reach:
         self, session: Session, names: Names, optimizers: Iterable[tuple[OptimizerRecord, Any]]
     ) -> None:
         """Records the result at the end of the step."""
-        reached, self._reached = self._reached, None
+        reached, self.reached = self.reached, None
         if reached is None or self.spoiled:
             return
         without = [p for p in (reference() for reference in self._without) if p is not None]

@@ -89,11 +89,6 @@ class Samples:
         self._made: set[str] = set()  # models that get what a graph has made
         self.early = True  # if False, no collection wants samples: none are kept before the session is open
 
-    def begin(self, step: Step) -> None:
-        """Looks up whether samples are due in the step that has begun in the session."""
-        session = self._context.session
-        step.samples = session is not None and session.due_role(_SAMPLE) != 0
-
     def model(self, step: Step, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Samples the inputs of a model's call."""
         if not step.samples and not self._before(step):
@@ -107,7 +102,7 @@ class Samples:
             if first and used == first and step.mode == _TRAIN and tensor.grad_fn is not None:
                 self._tell_made(module)
             used += 1
-        step.sampled[id(module)] = used
+        step.sampled = {**step.sampled, id(module): used}
 
     def _tell_made(self, module: Any) -> None:
         """Tells once of each model that the first argument of a further call of a step was made by the graph."""
@@ -127,7 +122,7 @@ class Samples:
     ) -> None:
         """Samples the inputs of a loss's call."""
         call = step.sampled_losses.get(kind, 0)
-        step.sampled_losses[kind] = call + 1
+        step.sampled_losses = {**step.sampled_losses, kind: call + 1}
         if call >= MAX_CALLS or (not step.samples and not self._before(step)):
             return
         tensors = of_loss(args, kwargs, names)
@@ -155,7 +150,7 @@ class Samples:
 
     def flush(self, step: Step) -> None:
         """Hands over what was kept before the session was open."""
-        early, step.early = step.early, []
+        early, step.early = step.early, ()
         session, recorder = self._context.session, self._context.recorder
         if not early or not step.samples or session is None or recorder is None:
             return
@@ -258,4 +253,4 @@ class Samples:
         data = ctypes.string_at(address, size) if size else b"\0"
         early = _Early(model, kind, index, tensor.dtype, tensor.shape, tensor.stride(), rows, data)
         early.tensor = Unchanged(tensor) if there else None
-        step.early.append(early)
+        step.early = [*step.early, early]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from luff import _codes as codes
@@ -18,6 +19,7 @@ __all__ = ["MAX_WAITING", "FunctionLoss", "Step", "StepContext"]
 
 MAX_WAITING = 1024  # most evaluation steps that wait for a TRAIN step to be published
 _TRAIN = int(Mode.TRAIN)
+_NONE: Mapping[Any, Any] = {}
 
 
 class FunctionLoss(NamedTuple):
@@ -32,7 +34,7 @@ class FunctionLoss(NamedTuple):
 
 
 class Step:
-    """A step that has begun and is not yet published."""
+    """A step that has begun and is not yet published. What most steps leave empty is replaced, never modified."""
 
     begun = False  # the session has begun it
     captured = False  # the session has values that cannot be captured again
@@ -49,27 +51,26 @@ class Step:
     samples = False  # whether samples are taken
     kept: EarlyValues | None = None  # inputs, outputs and labels from before the session was open
     root: Any = None  # weak reference to the model that an EVAL step called
+    early: Sequence[Any] = ()  # samples taken before the session was open
+    #: Losses before the session was opened.
+    pending: Sequence[tuple[str, int, float | DeviceScalar | None, int]] = ()
+    function_losses: Sequence[FunctionLoss] = ()
+    known_functions: frozenset[int] = frozenset()  # nodes of those that a backward pass has reached
+    # Those that the roots of backward passes sum up, where there are several; None: not known.
+    summed_losses: frozenset[int] | None = frozenset()
+    module_losses: Mapping[str, int] = _NONE
+    graph_losses: Mapping[str, int] = _NONE
+    sampled: Mapping[int, int] = _NONE  # id of a model -> number of its tensors that were sampled
+    sampled_losses: Mapping[str, int] = _NONE  # kind of loss -> number of its calls
 
     def __init__(self, mode: int) -> None:
         self.mode = mode
         self.decided = mode != _TRAIN  # whether a backward pass was seen
         # Subject: a number, or a weak reference to a module. Argument: a number, or a function that returns one.
         self.events: list[tuple[int, Any, Any]] = []
-        self.pending: list[
-            tuple[str, int, float | DeviceScalar | None, int]
-        ] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
-        self.function_losses: list[FunctionLoss] = []
         self.loss_nodes: dict[int, str] = {}  # sequence numbers of nodes that made losses, and their kinds
-        # Those that the roots of backward passes sum up, where there are several; None: not known.
-        self.summed_losses: set[int] | None = set()
-        self.known_functions: set[int] = set()  # nodes of those that a backward pass has reached
-        self.module_losses: dict[str, int] = {}
-        self.graph_losses: dict[str, int] = {}
-        self.sampled: dict[int, int] = {}  # id of a model -> number of its tensors that were sampled
-        self.sampled_losses: dict[str, int] = {}  # kind of loss -> number of its calls
-        self.early: list[Any] = []  # samples taken before the session was open
 
 
 class StepContext:
@@ -81,6 +82,8 @@ class StepContext:
         None until the session is open.
     step
         The open step, or None.
+    due
+        Of which roles anything is due in the step that the session has begun: bits, 1 << role.
     looked_from
         TRAIN steps before the one in which the optimizers or what they train were last found to have changed: what is
         looked at in the first steps is looked at again, at most 32 times.
@@ -96,6 +99,7 @@ class StepContext:
         self.recorder: Recorder | None = None
         self.modules: ModuleCapture | None = None
         self.step: Step | None = None
+        self.due = 0
         self.looked_from = 0
         self.saved_hooks = False
         self.saving = 0

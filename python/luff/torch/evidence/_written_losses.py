@@ -207,7 +207,7 @@ class WrittenLosses:
     def _call(self, step: Step, kind: str, pair: Pair, value: float | None = None) -> bool:
         """Records a call of a loss: its two samples, and its value, by default that of `pair`."""
         call = step.sampled_losses.get(kind, 0)
-        step.sampled_losses[kind] = call + 1
+        step.sampled_losses = {**step.sampled_losses, kind: call + 1}
         if call >= MAX_CALLS:
             return False
         self._sample(f"sample/{kind}_input_{2 * call}", kind, pair.dtype, pair.shape, pair.output)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from luff import _codes as codes
-from luff._codes import EventKind, GapReason, Mode, Phase
+from luff._codes import EventKind, GapReason, Mode, Phase, Role
 from luff._turn import Turn
 from luff._weak import Identities
 from luff.torch.capture._batch import LaterBatch, batch_hash
@@ -48,6 +48,8 @@ _NOT_SEEN = int(GapReason.NOT_SEEN)
 _OTHER_PHASE, _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = (
     int(phase) for phase in (Phase.OTHER, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 )
+# Roles as `Steps.due` has them.
+_ATTENTION, _GRADIENTS, _STATES = 1 << Role.ATTENTION, 1 << Role.GRADIENT, 1 << Role.OPTIMIZER_STATE
 _EARLY_FORWARDS = 256  # most outermost calls of a step whose values are kept
 _EARLY_STEPS = 8  # most steps whose values are kept in vain before a backward pass opens the session
 
@@ -129,9 +131,10 @@ class Machine(Steps):
     ) -> ModuleCapture | EarlyValues | bool | None:
         """Begins an outermost call.
 
-        Returns the capture of the model's modules if anything is due; False if the module is not a model.
+        Returns the capture of the model's modules, or True if nothing of them is due; False if the module is not a
+        model, and None in a thread to which the steps do not belong.
         """
-        if not self.mine(module):
+        if not (self.turn.keeps() or self.mine(module)):
             return None
         root = self.called.root(module)
         if self.called.fresh and self.recorder is not None:
@@ -145,7 +148,7 @@ class Machine(Steps):
             self._enter(root, module)
         step = self.step
         if step is None:
-            return None
+            return True
         step.forwards += 1
         if self.borders is not None:
             self.borders.begins(_FORWARD_PHASE)
@@ -173,15 +176,13 @@ class Machine(Steps):
                 self.evidence.padding.model_called(module, args, kwargs)
                 self.evidence.places.model_called(module, args, kwargs)
         if self.session is None:
-            return self._keep_early(step, module)
-        if not step.begun:
-            return None
+            return self._keep_early(step, module) or True
         modules = self.modules
-        if modules is None:
-            return None
-        due = modules.due if step.forwards > 1 else modules.begin_step()
+        if not step.begun or modules is None:
+            return True
+        due = modules.due if step.forwards > 1 else modules.begin_step(self.due)
         if not due:
-            return None
+            return True
         if self.recorder is not None and self.recorder.stale:
             self.name_now()
         if _is_compiled(module):
@@ -302,9 +303,9 @@ class Machine(Steps):
         its roots have gradients.
         """
         self.evidence.accumulated.weighted = weighted
-        if self.ensure_session() is None:
+        if self.session is None and self.ensure_session() is None:
             return
-        if self._evaluates():
+        if self.writer.forced is not None and self._evaluates():
             if self.step is not None:
                 self._begin(self.step)  # its forward pass may have come before the session
                 self._flush(self.step)
@@ -323,13 +324,14 @@ class Machine(Steps):
 
     def _values_begin(self, roots: list[Any]) -> None:
         """Prepares to capture what a backward pass has in memory, or frees."""
-        if self.modules is not None:
+        if self.modules is not None and self.modules.due:
             self.modules.backward_begins(self.losses.unscaling(roots))
+        if self.due & _ATTENTION:
             self.evidence.attention.backward_begins(roots)
 
     def backward_left(self) -> None:
-        """Called when a backward pass has returned or raised."""
-        if self.modules is not None:
+        """Called when a backward pass has raised."""
+        if self.modules is not None and self.modules.due:
             self.modules.backward_left()
 
     def _evaluates(self) -> bool:
@@ -357,7 +359,7 @@ class Machine(Steps):
                 step = self.step or self.new_train()
                 step.forwards += 1
                 step.events.extend(converted.events[: MAX_EVENTS - len(step.events)])
-                step.early.extend(converted.early)
+                step.early = [*step.early, *converted.early]
                 step.kept = step.kept or converted.kept
                 if step.begun and self.session is not None and converted.captured:
                     self.session.gap(codes.NO_ID, _NOT_SEEN, 0, 1)
@@ -375,7 +377,7 @@ class Machine(Steps):
         session = self.session
         kept, step.kept = step.kept, None
         if kept is not None and step.begun and self.modules is not None and self.recorder is not None:
-            kept.capture(self.modules, self.recorder)
+            kept.capture(self.modules, self.recorder, self.due)
             step.captured = True
         elif session is not None and step.forwards and self.modules is not None and not step.captured:
             first = self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager
@@ -390,8 +392,12 @@ class Machine(Steps):
 
     def backward_ended(self) -> None:
         """Called when a backward pass has returned."""
+        if self.modules is not None and self.modules.due:
+            self.modules.backward_left()
         step = self.step
-        if step is None or self.session is None or self.recorder is None or self._evaluates():
+        if step is None or self.session is None or self.recorder is None:
+            return
+        if self.writer.forced is not None and self._evaluates():
             return
         if self.borders is not None:
             self.borders.begins(_OTHER_PHASE)
@@ -428,7 +434,7 @@ class Machine(Steps):
 
     def update_begins(self, optimizer: Any, has_closure: bool) -> None:
         """Called when an optimizer is about to use its gradients, or to compute them first with a closure."""
-        if self.ensure_session() is None or self.recorder is None:
+        if (self.session is None and self.ensure_session() is None) or self.recorder is None:
             return
         record = self.recorder.optimizer(optimizer)
         if self.next_training is not None and self.next_training.former:
@@ -436,7 +442,9 @@ class Machine(Steps):
         self._first_closure = has_closure
         if has_closure:
             return
-        step = self._train_step()
+        step = self.step
+        if step is None or not step.direct:
+            step = self._train_step()
         groups = optimizer.param_groups
         held = len(groups[0]["params"]) if len(groups) == 1 else sum(len(group["params"]) for group in groups)
         if self.recorder.stale or held != record.held:
@@ -455,6 +463,9 @@ class Machine(Steps):
     def gradients(self, record: OptimizerRecord, optimizer: Any) -> None:
         """Captures the gradients that an optimizer will use."""
         if self.recorder is None or self.step is None:
+            return
+        if not self.due & _GRADIENTS:
+            self.step.captured = True
             return
         nonfinite = self.evidence.nonfinite
         before = nonfinite.count()
@@ -483,8 +494,9 @@ class Machine(Steps):
         if self.session is None or self.recorder is None:
             return
         record = self.recorder.optimizer(optimizer)
-        step = self._train_step()
-        if not step.decided:
+        step = self.step
+        if step is None or not step.direct:
+            step = self._train_step()
             self._decide(step)
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None and read_scalar(found_inf):
@@ -495,7 +507,8 @@ class Machine(Steps):
                 self.losses.updated(step)
             self.evidence.update_ended(record, optimizer, in_backward)
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
-        self.recorder.states()
+        if self.due & _STATES:
+            self.recorder.states()
         step.updated, step.direct = True, False
         if self.borders is not None and self.turn.here():
             self.borders.begins(_OTHER_PHASE)
@@ -537,7 +550,7 @@ class Machine(Steps):
     def optimizer_made(self, optimizer: Any) -> None:
         """Registers a new optimizer, unless it may belong to the process's next training."""
         steps = self.clock.mode_steps[_TRAIN] - self.clock.first_train_step
-        if self.next_training is None or not self.next_training.made(optimizer, self.names, steps):
+        if self.next_training is None or not self.next_training.takes(optimizer, self.names, steps):
             super().optimizer_made(optimizer)
 
     def others_train(self, model: Any) -> list[Any] | None:
@@ -573,7 +586,7 @@ class Machine(Steps):
         self.step = step
         self._begin(step)
         if self.modules is not None:
-            self.modules.begin_step()
+            self.modules.begin_step(self.due)
 
     def end_step(self) -> None:
         """Ends a step of a framework's loop; an evaluation inside it is published first."""

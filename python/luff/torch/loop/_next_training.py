@@ -22,19 +22,22 @@ _MADE = 64  # optimizers that may belong to the next training
 
 
 class NextTraining:
-    """Follows the optimizers that are made, under the hook's lock and guard. True while some may be of the next one."""
+    """Follows the optimizers that are made, under the hook's lock and guard.
+
+    Attributes
+    ----------
+    made
+        Weak references to those that may be of the next one.
+    """
 
     def __init__(self, former: Iterable[Any] = ()) -> None:
-        self._made: list[Any] = []  # weak references
+        self.made: list[Any] = []
         self._as_it_goes = False
         self.former: Identities[None] = Identities()  # optimizers of the process's trainings before this one
         for optimizer in former:
             self.former[optimizer] = None
 
-    def __bool__(self) -> bool:
-        return bool(self._made)
-
-    def made(self, optimizer: Any, names: Names, steps: int) -> bool:
+    def takes(self, optimizer: Any, names: Names, steps: int) -> bool:
         """Takes a new optimizer; returns whether it may belong to another training.
 
         Parameters
@@ -49,7 +52,7 @@ class NextTraining:
         self._as_it_goes = steps < SHORT
         if self._as_it_goes:
             return False
-        self._made = [*(one for one in self._made[1 - _MADE :] if one() is not None), weakref.ref(optimizer)]
+        self.made = [*(one for one in self.made[1 - _MADE :] if one() is not None), weakref.ref(optimizer)]
         return True
 
     def updated(self, optimizer: Any) -> None:
@@ -63,7 +66,7 @@ class NextTraining:
 
         If they do not, they belong to the training that there is.
         """
-        made, self._made = [optimizer for one in self._made if (optimizer := one()) is not None], []
+        made, self.made = [optimizer for one in self.made if (optimizer := one()) is not None], []
         known = {id(parameter) for parameter in model.parameters()}
         trains = any(id(parameter) in known for optimizer in made for parameter in parameters_of(optimizer))
         return made, trains

@@ -31,6 +31,9 @@ __all__ = ["MAX_EVENTS", "Steps"]
 MAX_EVENTS = 256  # of one step while it is undecided
 _TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
 _GRADIENT = int(Role.GRADIENT)
+# Roles as `Steps.due` has them.
+_WEIGHTS = 1 << Role.WEIGHT | 1 << Role.BIAS | 1 << Role.BUFFER
+_SAMPLES = 1 << Role.SAMPLE
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 _OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
@@ -145,11 +148,11 @@ class Steps(StepContext):
         session, writer = self.session, self.writer
         if session is None or step.begun:
             return
-        writer.begin_as(session, step.mode)
+        self.due = due = writer.begin_as(session, step.mode)
         writer.provisional = not step.decided
         step.begun = True
-        self.samples.begin(step)
-        if writer.saved:
+        step.samples = bool(due & _SAMPLES)
+        if writer.saved.any:
             step.captured = True
             writer.write(writer.take_saved())
 
@@ -174,7 +177,7 @@ class Steps(StepContext):
         if step is not None:
             self._begin(step)
             if self.modules is not None:
-                self.modules.begin_step()
+                self.modules.begin_step(self.due)
 
     # Contents ------------------------------------------------------------------------------------------------------
 
@@ -215,13 +218,14 @@ class Steps(StepContext):
         if step.pending:
             for kind_name, index, loss, code in step.pending:
                 self.losses.emit(step, kind_name, index, loss, code)
-            step.pending.clear()
+            step.pending = ()
 
     def _weights(self, step: Step) -> None:
         if step.weights_done or self.recorder is None:
             return
         step.weights_done = True
-        step.captured |= self.recorder.weights() > 0
+        if self.due & _WEIGHTS:
+            step.captured |= self.recorder.weights() > 0
 
     def saved_hooks_entered(self) -> None:
         """Called when saved-tensor hooks come into use."""
@@ -245,7 +249,7 @@ class Steps(StepContext):
         self.step = None
         self.writer.provisional = True  # what users save from now on belongs to the next step
         if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
-            if self.modules is not None:
+            if self.modules is not None and self.modules.due:
                 self.modules.end_step(False)
             self.writer.abandon()
             if step.mode == _TRAIN:
@@ -266,7 +270,7 @@ class Steps(StepContext):
                     self.allocator.look(session, done)
             if step.events or step.pending:
                 self._flush(step)
-            if self.modules is not None:
+            if self.modules is not None and self.modules.due:
                 self.modules.end_step(True)
             if self.writer.guard.unreported:
                 self.writer.guard.report(session)
@@ -313,7 +317,7 @@ class Steps(StepContext):
         self._version = version
 
     def _publish_waiting(self, session: Session, losses: list[tuple[int, Any]]) -> None:
-        self.writer.begin_as(session, _EVAL)
+        self.due = self.writer.begin_as(session, _EVAL)
         for number, value in losses:
             if self.recorder is not None:
                 record_number(session, self.recorder.layouts, number, value)

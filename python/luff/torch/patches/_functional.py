@@ -62,15 +62,15 @@ def _telling(kind: str, original: Method) -> Method:
     names = tuple(inspect.signature(original).parameters)[:3]
 
     def loss(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or local.in_loss or not hooks:
+        if is_compiling() or (not hooks.heard and not hooks) or (now := local.now).in_loss:
             return original(*args, **kwargs)
-        local.in_loss = True
+        now.in_loss = True
         enter_phase(_LOSS)
         try:
             output = original(*args, **kwargs)
         finally:
             leave_phase(_LOSS)
-            local.in_loss = False
+            now.in_loss = False
         hook = hooks.current()
         if hook is not None and hook.live and not hook.asleep and not busy():
             hook.told("loss", hook.machine.losses.function_returned, kind, names, args, kwargs, output)

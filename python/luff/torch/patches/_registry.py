@@ -37,8 +37,8 @@ class Hooks(Registry[Hook]):
 
     def of_module(self, module: Any) -> Hook | None:
         """Returns the hook of a model's call: that of the model itself is preferred to that of a part of it."""
-        attached = self.of(module)
-        if attached is not None:
+        attached = self._owners.get(module)
+        if attached is not None and attached.live:
             return attached
         for hook in self.living:
             if hook.on_all or hook.owns(module):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from luff import _after_stop
@@ -41,14 +41,26 @@ _current_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_
 _tracing_state: Callable[[], Any] = torch._C._get_tracing_state
 
 
+class _Now:
+    """What a thread is doing."""
+
+    __slots__ = ("capture", "entered", "in_loss", "inside", "loading", "scheduling", "through", "updates")
+
+    def __init__(self) -> None:
+        self.inside = 0  # 1: within a model's call; 2: and its modules are captured
+        self.capture: Any = None
+        self.entered: Any = None  # weak reference to the hook that worked last
+        self.scheduling = self.loading = False
+        self.updates = 0  # optimizer steps seen by this thread
+        self.through: tuple[Any, ...] = ()  # modules whose next calls only lead to a framework's own function
+        self.in_loss = False  # a loss is being computed; its inner calls belong to it
+
+
 class _Local(threading.local):
-    inside = 0  # 1: within a model's call; 2: and its modules are captured
-    capture: Any = None
-    scheduling = False
-    loading = False
-    updates = 0  # optimizer steps seen by this thread
-    through: tuple[Any, ...] = ()  # modules whose next calls only lead to a framework's own function
-    in_loss = False  # a loss is being computed; its inner calls belong to it
+    """Looked up at each access: who asks several times asks for `now` once."""
+
+    def __init__(self) -> None:
+        self.now = _Now()
 
 
 local = _Local()
@@ -84,7 +96,7 @@ def busy() -> bool:
 
 
 def _after_fork() -> None:
-    local.__dict__.clear()
+    local.now = _Now()
     forget_phases()
 
 
@@ -106,15 +118,13 @@ def _awake(hook: Hook) -> bool:
 
 
 def _telling_call(original: Method) -> Method:
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return original(self, *args, **kwargs)
-        inside = local.inside
-        if inside == 1:
-            return original(self, *args, **kwargs)
-        if inside:
-            return _inner_call(original, self, args, kwargs)
-        return _outer_call(original, self, args, kwargs)
+    def __call__(*args: Any, **kwargs: Any) -> Any:
+        # Calls within a model's are the many: their arguments are handed on as they came.
+        if is_dynamo_compiling() or (inside := local.now.inside) == 1:
+            return original(*args, **kwargs) if kwargs else original(*args)
+        if is_compiling() or not args:
+            return original(*args, **kwargs)
+        return (_inner_call if inside else _outer_call)(original, args[0], args[1:], kwargs)
 
     return __call__
 
@@ -122,7 +132,7 @@ def _telling_call(original: Method) -> Method:
 def _outer_call(
     original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if not hooks or _tracing_state() is not None:
+    if (not hooks.heard and not hooks) or _tracing_state() is not None:
         return original(module, *args, **kwargs)
     if _current_graph_task() != -1:
         for living in hooks.living:
@@ -131,28 +141,33 @@ def _outer_call(
             if times is not None:
                 times.recomputed(module)
         return original(module, *args, **kwargs)
-    if local.through and local.through[0] is module:
-        local.through = local.through[1:]
+    now = local.now
+    if now.through and now.through[0] is module:
+        now.through = now.through[1:]
         return original(module, *args, **kwargs)
     if "compile_subgraph_reason" in module.__dict__:  # a graph made by a compiler
         return original(module, *args, **kwargs)
     hook = hooks.of_module(module)
     if hook is None:
         return _loss_call(original, module, args, kwargs)
-    if not _listens(hook):
+    if hook.asleep:
         return original(module, *args, **kwargs)
-    if hook.machine.next_training:
-        hook.guarded("training", hook.leave_for, module)
     machine = hook.machine
-    capture = hook.guarded("forward", machine.forward_begins, module, args, kwargs)
-    if capture is False:
+    if machine.next_training is not None and machine.next_training.made:
+        hook.guarded("training", hook.leave_for, module)
+        machine = hook.machine
+    told = hook.guarded("forward", machine.forward_begins, module, args, kwargs)
+    if told is False:
         return _loss_call(original, module, args, kwargs)
-    hooks.enter(hook)
-    trains = machine.turn.here()
+    if now.entered is not hook.reference:
+        now.entered = hook.reference
+        hooks.enter(hook)
+    trains = told is not None
+    capture = None if told is True else told
     if machine.stop >= 2 and trains:
         hook.leave_if_stopped()
-    local.inside = 1 if capture is None else 2
-    local.capture = (hook, capture)
+    now.inside = 1 if capture is None else 2
+    now.capture = (hook, capture)
     if trains:
         machine.calling = module
     try:
@@ -169,8 +184,8 @@ def _outer_call(
         return output
     finally:
         leave_phase(_FORWARD)
-        local.inside = 0
-        local.capture = None
+        now.inside = 0
+        now.capture = None
         if trains:
             machine.calling = None
 
@@ -180,7 +195,7 @@ def _inner_call(
 ) -> Any:
     if _current_graph_task() != -1 or _tracing_state() is not None:
         return original(module, *args, **kwargs)
-    hook, capture = local.capture
+    hook, capture = local.now.capture
     if (times := capture.times) is not None:
         return _timed_call(times, original, module, args, kwargs)
     hook.told("input", capture.before, module, args, kwargs)
@@ -198,7 +213,7 @@ def _timed_call(
     kwargs: dict[str, Any],
 ) -> Any:
     """Calls a module inside a model whose modules are timed; what Luff does beside it counts for none of them."""
-    hook, capture = local.capture
+    hook, capture = local.now.capture
     times.timer.pause()
     try:
         if capture.captures:
@@ -226,13 +241,14 @@ def _loss_call(
     hook = hooks.current()
     if not _listens(hook):
         return original(module, *args, **kwargs)
-    local.inside, local.in_loss = 1, True
+    now = local.now
+    now.inside, now.in_loss = 1, True
     enter_phase(_LOSS)
     try:
         output = original(module, *args, **kwargs)
     finally:
         leave_phase(_LOSS)
-        local.inside, local.in_loss = 0, False
+        now.inside, now.in_loss = 0, False
     hook.told("loss", hook.machine.losses.module_returned, module, args, kwargs, output)
     return output
 
@@ -254,22 +270,26 @@ def _comparing(original: Method) -> Method:
 
 def _telling_backward(original: Method) -> Method:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks or _current_graph_task() != -1:
+        if is_compiling() or (not hooks.heard and not hooks) or _current_graph_task() != -1:
             return original(tensors, *args, **kwargs)
-        roots = list(tensors) if isinstance(tensors, list | tuple) else []
         if isinstance(tensors, torch.Tensor):
             roots = [tensors]
+        else:
+            roots = list(tensors) if isinstance(tensors, list | tuple) else []
         gradients = args[0] if args else kwargs.get("grad_tensors")
-        for hook in (called := [hook for hook in hooks.of_backward() if _awake(hook)]):
+        called = [hook for hook in hooks.of_backward() if not hook.asleep or _awake(hook)]
+        for hook in called:
             hook.told("backward", hook.machine.backward_begins, roots, gradients is not None)
         del roots
         enter_phase(_BACKWARD)
         try:
             result = original(tensors, *args, **kwargs)
-        finally:
+        except BaseException:
             leave_phase(_BACKWARD)
             for hook in called:
                 hook.told("backward left", hook.machine.backward_left)
+            raise
+        leave_phase(_BACKWARD)
         for hook in called:
             hook.told("backward end", hook.machine.backward_ended)
         return result
@@ -314,10 +334,10 @@ def _making_optimizer(original: Method) -> Method:
 
 
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if is_compiling() or not hooks:
+    if is_compiling() or (not hooks.heard and not hooks):
         return None
     hook = hooks.of_optimizer(optimizer)
-    if hook is None or not _awake(hook):
+    if hook is None or (hook.asleep and not _awake(hook)):
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     tell = hook.told if _current_graph_task() == -1 else hook.guarded  # autograd may have a thread of its own
@@ -349,14 +369,11 @@ def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
     if is_compiling():
         return
     leave_phase(_OPTIMIZER)
-    if not hooks:
+    hook = hooks.of_optimizer(optimizer) if hooks.heard or hooks else None
+    if hook is None or hook.asleep:
         _after_stop.update(optimizer)
         return
-    hook = hooks.of_optimizer(optimizer)
-    if not _listens(hook):
-        _after_stop.update(optimizer)
-        return
-    local.updates += 1
+    local.now.updates += 1
     machine, in_backward = hook.machine, _current_graph_task() != -1
     tell = hook.guarded if in_backward else hook.told
     tell("update end", machine.update_ended, optimizer, in_backward)
@@ -366,10 +383,10 @@ def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
 
 def _clearing_optimizer(original: Method) -> Method:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks:
+        if is_compiling() or (not hooks.heard and not hooks):
             return original(self, *args, **kwargs)
         hook = hooks.of_optimizer(self)
-        if _listens(hook):
+        if hook is not None and not hook.asleep:
             hook.told("zero_grad", hook.machine.cleared, self)
         enter_phase(_ZERO_GRAD)
         try:
@@ -406,15 +423,15 @@ def _wrap_schedulers() -> None:
 
 def _scheduler_step(original: Method) -> Method:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks or local.scheduling:
+        if is_compiling() or not hooks or (now := local.now).scheduling:
             return original(self, *args, **kwargs)
-        local.scheduling = True
+        now.scheduling = True
         enter_phase(_SCHEDULER)
         try:
             result = original(self, *args, **kwargs)
         finally:
             leave_phase(_SCHEDULER)
-            local.scheduling = False
+            now.scheduling = False
         if getattr(self, "last_epoch", 1) > 0:  # its first step belongs to its construction
             optimizer = getattr(self, "optimizer", None)
             hook = hooks.default if optimizer is None else hooks.of_optimizer(optimizer)
@@ -457,9 +474,9 @@ def _scaling(original: Method) -> Method:
 
 def _stepping(original: Method) -> Method:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = local.updates
+        before = local.now.updates
         result = original(self, optimizer, *args, **kwargs)
-        if not is_compiling() and hooks and local.updates == before:
+        if not is_compiling() and hooks and local.now.updates == before:
             hook = hooks.of_optimizer(optimizer)
             if _listens(hook):
                 hook.told("skip", hook.machine.update_skipped, optimizer)
@@ -508,13 +525,13 @@ def _clipping(original: Method) -> Method:
 
 def _loading(original: Method) -> Method:
     def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks or local.loading:
+        if is_compiling() or not hooks or (now := local.now).loading:
             return original(self, state_dict, *args, **kwargs)
-        local.loading = True
+        now.loading = True
         try:
             result = original(self, state_dict, *args, **kwargs)
         finally:
-            local.loading = False
+            now.loading = False
         hook = hooks.of_module(self)
         if _listens(hook):
             strict = args[0] if args else kwargs.get("strict", True)
