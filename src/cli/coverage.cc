@@ -36,14 +36,11 @@ std::string LacksText(const rules::CoverageSummary& coverage) {
   std::size_t shown = 0;
   for (std::size_t i = 0; i < reasons.size() && i < kShownReasons; ++i) {
     const auto& [count, what] = reasons[i];
-    text += fmt::format("{} {}{} {}", i == 0 ? "" : ",", count,
-                        i > 0        ? ""
-                        : count == 1 ? " needs"
-                                     : " need",
-                        what);
+    text += fmt::format("{} {} {} {}", i == 0 ? "" : ",", count, count == 1 ? "needs" : "need", what);
     shown += count;
   }
-  if (shown < all) text += fmt::format(", {} other things", all - shown);
+  if (const std::size_t left = all - shown; left > 0)
+    text += fmt::format(", {} {} other things", left, left == 1 ? "needs" : "need");
   return text;
 }
 

@@ -9,8 +9,8 @@ namespace luff::cli {
 
 /// "56 rules" when all of them judged, else "31 of 56 rules judged".
 [[nodiscard]] std::string JudgedText(const rules::CoverageSummary& coverage);
-/// "25 rules had nothing to look at: 12 need boosting rounds, 8 images, 5 other things"; "" if all had, or
-/// the run was not to record it (rules::NotRecordedText).
+/// "25 rules had nothing to look at: 12 need boosting rounds, 8 need images, 5 need other things"; "" if all
+/// had, or the run was not to record it (rules::NotRecordedText).
 [[nodiscard]] std::string LacksText(const rules::CoverageSummary& coverage);
 /// " (Mine, Other did not judge all of it)"; "" if there are none.
 [[nodiscard]] std::string NotJudgedText(const std::set<std::string>& rules);

@@ -36,6 +36,7 @@ namespace luff::cli {
 namespace {
 
 constexpr std::int64_t kGroupGraceNs = 500 * kNsPerMs, kGroupTermNs = 3'000 * kNsPerMs;
+constexpr std::size_t kAnnounced = 3;  // trainings named as they begin; one more says that later ones are not
 
 std::string NewJobId() {
   std::uint64_t id[2] = {static_cast<std::uint64_t>(getpid()),
@@ -186,7 +187,9 @@ class Supervisor final : public Job {
         Say(fmt::format("luff: a training is not watched: {}\n", mine.message()));
         continue;
       }
-      Say(fmt::format("luff: training {} of the job has a run of its own: {}\n", own.training, own.run));
+      if (own.training <= kAnnounced + 1)
+        Say(fmt::format("luff: training {} of the job has a run of its own: {}{}\n", own.training, own.run,
+                        own.training <= kAnnounced ? "" : "; of later ones only the verdict is shown"));
       for (LiveOutput& output : own.outputs) {
         output.training = own.training;
         if (output.format != kOtlp && output.format != kSync)

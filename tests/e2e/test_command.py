@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -272,6 +273,7 @@ def test_the_verdict_says_how_many_rules_judged(luff: Luff) -> None:
     assert f"{judged} of {len(listed)} rules judged" in verdict
     assert 0 < judged < len(listed)
     assert f"luff: {len(listed) - judged} rules had nothing to look at: " in err
+    said = err
     code, out, _ = luff("check", str(run))
     assert code == 0
     assert f"{judged} of {len(listed)} rules judged" in out
@@ -279,6 +281,21 @@ def test_the_verdict_says_how_many_rules_judged(luff: Luff) -> None:
     assert code == 0
     assert "Luff saw no training step" in err
     assert not (luff.tmp / "none").exists()
+    # What each number counts is said, where what is needed begins with a number, too.
+    reasons = next(line for line in said.splitlines() if "nothing to look at: " in line).split(": ", 2)[2]
+    for reason in re.sub(r" \([^)]*\)", "", reasons).split(", "):
+        assert re.match(r"\d+ needs? \S", reason), said
+
+
+def test_a_command_that_fails_before_it_trains_is_told_no_causes(luff: Luff) -> None:
+    """Its own error says why; what hides a training from Luff explains nothing."""
+    code, _, err = luff(
+        "run", "--run", str(luff.tmp / "run"), "--", sys.executable, "-c", "raise KeyError(1)"
+    )
+    assert code == 1
+    told = [line for line in err.splitlines() if line.startswith("luff: ")]
+    assert told[-1] == "luff: nothing was recorded: it ended before Luff saw a training step", err
+    assert "an emptied environment" not in err
 
 
 @pytest.mark.parametrize("name", ["losses", "weights", "gradients"])

@@ -50,6 +50,17 @@ def test_a_sweep_one_after_the_other(luff: Luff) -> None:
     assert processes_with(run) == []
 
 
+def test_of_a_long_sweep_only_the_first_trainings_are_announced(luff: Luff) -> None:
+    code, err = _job(luff, "; ".join([_training("--steps", "5")] * 6))
+    assert code == 0, err
+    run = str(luff.tmp / "run")
+    told = re.findall(r"^luff: training (\d) of the job has a run of its own: (.*)$", err, re.MULTILINE)
+    later = "; of later ones only the verdict is shown"
+    assert told == [("2", f"{run}-2"), ("3", f"{run}-3"), ("4", f"{run}-4{later}")], err
+    assert re.findall(r" — run: (.*)$", err, re.MULTILINE) == [run, *(f"{run}-{n}" for n in range(2, 7))]
+    assert err.splitlines()[-1] == "luff: 6 trainings: 6 ok"
+
+
 def test_a_sweep_at_once_and_a_fault_in_one_of_them(luff: Luff) -> None:
     trainings = [
         _training("--steps", "200", "--sleep", "0.005", *more) for more in ((), ("--nan-at", "40"), ())
