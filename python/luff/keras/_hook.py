@@ -22,7 +22,9 @@ from luff.keras._backends import make_values
 from luff.keras._describe import Document
 from luff.keras._held import HeldSteps
 from luff.keras._inputs import NOTHING, taken_by
+from luff.keras._linear_layers import linear_layers
 from luff.keras._makers import loss_inputs
+from luff.keras._masks import masked_inputs
 from luff.keras._names import Names
 from luff.keras._values import ARRAYS, Values
 
@@ -269,7 +271,7 @@ class Callback(TracedStepHook, keras.callbacks.Callback):  # type: ignore[misc]
                 self._describe()
             if self.steps.mode == _TRAIN and model is not None and model not in self._traced:
                 self._traced[model] = True
-                for event in loss_inputs(model):
+                for event in (*loss_inputs(model), *linear_layers(model, self.names), *masked_inputs(model)):
                     session.event_json(json.dumps(event))
         finally:
             self.steps.end()

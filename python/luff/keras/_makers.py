@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from luff.keras._graphs import layer_of
 from luff.keras._kinds import loss_kind, output_kind
 
 __all__ = ["loss_inputs"]
@@ -23,6 +24,7 @@ _WORDS = {
     "Softplus": "softplus",
 }
 _OF_SCORES = ("CrossEntropyLoss", "BCEWithLogitsLoss")
+_POOLING = ("GlobalAveragePooling", "GlobalMaxPooling", "AveragePooling", "MaxPooling")
 _MOST = 64  # layers that are followed from an output
 
 
@@ -78,15 +80,17 @@ def _judged(model: Any) -> list[tuple[Any, Any]]:
 def _makers(tensor: Any) -> tuple[str, str]:
     """Returns what made a tensor, and what made that one's input; "" for what does not limit values."""
     layer, tensor = _layer_of(tensor)
+    if _pools(layer):
+        return _pooled(tensor), ""
     made_by = _word(layer)
     if not made_by or type(layer).__name__ not in ("Activation", "Softmax", "ReLU"):
         return made_by, ""  # a layer with weights of its own before its activation
-    before, _ = _layer_of(tensor)
+    before, tensor = _layer_of(tensor)
     if before is None:
         return made_by, ""
     if "Dropout" in type(before).__name__:
         return made_by, "dropout" if getattr(before, "rate", 0) else ""
-    return made_by, _word(before)
+    return made_by, _pooled(tensor) if _pools(before) else _word(before)
 
 
 def _word(layer: Any) -> str:
@@ -96,17 +100,20 @@ def _word(layer: Any) -> str:
     return _WORDS.get(output_kind(layer), "")
 
 
+def _pools(layer: Any) -> bool:
+    return type(layer).__name__.startswith(_POOLING)
+
+
+def _pooled(tensor: Any) -> str:
+    """Returns "pooled_relu" if what is pooled over places is what a ReLU gives."""
+    return "pooled_relu" if _word(_layer_of(tensor)[0]) == "relu" else ""
+
+
 def _layer_of(tensor: Any) -> tuple[Any, Any]:
     """Returns the layer that made a tensor, but for those that only move values, and its one input."""
     for _ in range(_MOST):
-        history = getattr(tensor, "_keras_history", None)
-        if history is None:
-            return None, None
-        layer = history.operation
-        inputs = layer._inbound_nodes[history.node_index].input_tensors
-        if len(inputs) != 1:
-            return layer, None
-        if type(layer).__name__ not in _PASSED_OVER:
-            return layer, inputs[0]
-        tensor = inputs[0]
+        layer, inner = layer_of(tensor)
+        if inner is None or type(layer).__name__ not in _PASSED_OVER:
+            return layer, inner
+        tensor = inner
     return None, None

@@ -1,9 +1,11 @@
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/format.h"
@@ -48,6 +50,11 @@ class LossInputMakers {
   [[nodiscard]] std::string Of(const LossCall& call) const {
     const auto found = makers_.find(call.key);
     return found == makers_.end() ? std::string() : found->second;
+  }
+  /// Whether this operation made what some loss gets.
+  [[nodiscard]] bool Any(std::string_view operation) const {
+    return std::any_of(makers_.begin(), makers_.end(),
+                       [&](const auto& one) { return one.second == operation; });
   }
   /// The operation that made what that one got, likewise.
   [[nodiscard]] std::string BehindOf(const LossCall& call) const {

@@ -8,7 +8,9 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/masked_steps.h"
 #include "rules/facts/model_modules.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/token_stats.h"
@@ -114,11 +116,13 @@ class Luff final : public KeptRule {
     modules_.OnStep(view);
     Counted(view, sink);
     OnlyPadding(view, sink);
+    Hidden(view, sink);
   }
   void VisitFields(Fields& io) override {
     io("told", told_);
     io("counted", counted_, LossReader::kMaxKinds);
     io("turned", turned_, LossReader::kMaxKinds);
+    io("masked", masked_, kMaxMasked);
     io("tables", tables_);
     io("reader", reader_);
   }
@@ -277,6 +281,65 @@ class Luff final : public KeptRule {
     }
   }
 
+  // Reports steps that a layer of Keras masks although they hold what the model should see.
+  void Hidden(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("masked_input")) {
+      const auto model = event->find("model");
+      const double place = NumberIn(*event, "input");
+      const double value = NumberIn(*event, "value");
+      if (model == event->end() || !model->is_string() || !(place >= 0 && place < kMaxMasked) ||
+          std::isnan(value))
+        continue;
+      const std::string key = fmt::format("{} {:.0f}", model->get<std::string>(), place);
+      if (masked_.size() < kMaxMasked) masked_.try_emplace(key, value, FlagIn(*event, "ids"));
+    }
+    if (masked_.empty() || view.rows.info.superseded) return;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto known = masked_.find(fmt::format("{} {}", input.model, input.index));
+      if (known == masked_.end() || input.entry->worker != view.index.first_worker()) continue;
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr) continue;
+      MaskedSteps& steps = known->second;
+      steps.Add(*sample);
+      const std::string& name = view.trial.tensor(input.entry->tensor).name;
+      if (steps.fault() == MaskedSteps::Fault::kNone) {
+        if (told_.erase("hidden " + known->first) > 0)
+          sink.Heal("values_masked", name, view.rows.info.mode_step);
+      } else if (told_.insert("hidden " + known->first).second) {
+        TellHidden(view, input, steps, sink);
+      }
+    }
+  }
+
+  static void TellHidden(const StepView& view, const ModelInput& input, const MaskedSteps& steps,
+                         Sink& sink) {
+    const MaskedSteps::Fault fault = steps.fault();
+    Finding finding =
+        FindingAt(kName, "values_masked", view, TensorAt{input.entry->tensor, input.entry->worker});
+    finding.since_step = 0;
+    const std::string layer =
+        steps.ids() ? "Embedding(mask_zero=True)" : fmt::format("Masking(mask_value={:g})", steps.value());
+    finding.what = fault == MaskedSteps::Fault::kAll
+                       ? fmt::format("{} hides every step of {}", layer, finding.tensor)
+                       : fmt::format("{} hides {:.3g} % of the steps of {}, and these are no padding", layer,
+                                     100 * steps.share(), finding.tensor);
+    finding.why =
+        fault == MaskedSteps::Fault::kAll ? "the layers behind it skip all there is: the model sees nothing"
+        : fault == MaskedSteps::Fault::kAlike
+            ? "all steps that the mask leaves hold one and the same value: the model can see how many "
+              "there are, and not where, nor what stands between"
+            : "id 0 stands between others as often as they do: it is one of the ids, and no padding";
+    finding.remedy = steps.ids()
+                         ? "number the ids from 1 and keep 0 for padding, or leave mask_zero out"
+                         : "leave the Masking layer out, or pad with a value that the data do not have and "
+                           "give it as mask_value";
+    finding.causes = {"a mask_value that is a value of the data, too", "sequences that need no mask",
+                      "ids that begin at 0 under mask_zero=True"};
+    finding.evidence = {{"masked_share", steps.share()}, {"rows", steps.rows()}};
+    finding.threshold = fmt::format("a fact of {} rows (Luff)", MaskedSteps::kRows);
+    sink.Report(std::move(finding));
+  }
+
   // The id of padding if only places count at which the model's input is it, and all of these have one
   // target: gaps that are to be filled have many.
   static std::optional<double> OnlyOf(const StepView& view, const LossCall& call,
@@ -393,6 +456,8 @@ class Luff final : public KeptRule {
   std::set<std::string> told_;
   std::map<std::string, std::int64_t> counted_;  // captured steps in a row that count much padding, by call
   std::map<std::string, std::int64_t> turned_;   // and that count nothing else
+  static constexpr std::size_t kMaxMasked = 16;
+  std::map<std::string, MaskedSteps> masked_;  // by model and place of the input
   Tables tables_;
   ModelModules modules_;  // read from the run, not saved
 };
@@ -424,8 +489,9 @@ RuleSpec Spec() {
     return std::unique_ptr<Rule>(new Luff(limits));
   });
   spec.aliases = {"PaddingDominates"};
-  spec.version = 3;  // 2: padding beside which a loss counts; 3: a loss that counts nothing else
-  spec.summary = "sequences that consist mostly of one token";
+  // 2: padding beside which a loss counts; 3: a loss that counts nothing else; 4: steps that Keras masks
+  spec.version = 4;
+  spec.summary = "sequences that consist mostly of one token, or whose values a mask hides";
   spec.needs = [](const Parameters& all) {
     std::vector<Need> needs = SampleNeeds();
     needs.push_back(TableNeed());

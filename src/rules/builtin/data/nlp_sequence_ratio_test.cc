@@ -1,6 +1,9 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -245,6 +248,60 @@ TEST(NLPSequenceRatio, AMaskTheWrongWayRound_IsNamed_GapsThatAreToBeFilledAreNot
   EXPECT_TRUE(Told({.other_target = true, .masked = 2}).empty());
   EXPECT_TRUE(Told({.masked = 2, .by_turns = true}).empty());  // the ends of rows have steps of their own
   EXPECT_TRUE(Told({.masked = 2, .turned_until = 18}).at(0).healed);
+}
+
+// Rows of ten steps that a layer of Keras masks where they hold 0.
+std::vector<Finding> Masked(bool ids, const std::function<double(int row, int step)>& value, int rows = 16,
+                            const std::string& event = "") {
+  FakeTrial trial;
+  for (int step = 0; step < 8; ++step) {
+    std::vector<double> values;
+    for (int row = 0; row < rows; ++row) {
+      for (int at = 0; at < 10; ++at) values.push_back(value(row + 3 * step, at));
+    }
+    std::vector<std::int64_t> shape = {rows, 10};
+    if (!ids) shape.push_back(1);
+    trial.Step().Loss(1);
+    trial.Sample("sample/net_input_0", shape, values, ids ? DType::kInt64 : DType::kFloat32);
+    const std::string told = R"({"kind": "masked_input", "model": "net", "input": 0, "value": 0, "ids": )";
+    if (step == 0) trial.EventJson(event.empty() ? told + (ids ? "true}" : "false}") : event);
+  }
+  return Luff(trial);
+}
+
+TEST(NLPSequenceRatio, StepsThatKerasMasksThoughTheyHoldSomething_AreTold) {
+  const auto ones = [](int row, int at) { return at < row % 10 ? 0.0 : 1.0; };
+  const auto bits = [](int row, int at) { return (row * 7 + at * at * 3) % 5 < 2 ? 0.0 : 1.0; };
+  const auto bases = [](int row, int at) {
+    return static_cast<double>(
+        (static_cast<unsigned>(row) * 2654435761U + static_cast<unsigned>(at) * 2246822519U) >> 20U & 3U);
+  };
+  for (const auto& [ids, value] : {std::pair<bool, std::function<double(int, int)>>{false, ones},
+                                   {false, bits},
+                                   {true, bits},
+                                   {true, bases},
+                                   {false, [](int, int) { return 0.0; }}}) {
+    const auto findings = Masked(ids, value);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "values_masked");
+    EXPECT_EQ(findings[0].severity, Severity::kWarn);
+    EXPECT_NE(findings[0].remedy.find(ids ? "from 1" : "mask_value"), std::string::npos);
+  }
+}
+
+TEST(NLPSequenceRatio, PaddingThatKerasMasks_Gaps_AndFewRows_AreSilent) {
+  const auto padded = [](int row, int at) { return at < row % 10 ? 0.0 : 1.0 + (row + at) % 7; };
+  const auto gaps = [](int row, int at) { return (row + at) % 4 == 0 ? 0.0 : 0.1 * at; };
+  const auto words = [](int row, int at) { return (row + at) % 6 == 0 ? 0.0 : 1.0 + row * 10 + at; };
+  EXPECT_TRUE(Masked(false, padded).empty());
+  EXPECT_TRUE(Masked(true, padded).empty());
+  EXPECT_TRUE(Masked(false, gaps).empty());
+  EXPECT_TRUE(Masked(true, words).empty());  // of a large vocabulary some are dropped
+  EXPECT_TRUE(Masked(true, [](int row, int at) { return (row + at) % 4; }, 7).empty());
+  for (const char* broken :
+       {R"({"kind": "masked_input"})", R"({"kind": "masked_input", "model": 3, "input": -1})",
+        R"({"kind": "masked_input", "model": "net", "input": 0, "value": "a"})"})
+    EXPECT_TRUE(Masked(true, [](int row, int at) { return (row + at) % 4; }, 16, broken).empty());
 }
 
 }  // namespace

@@ -9,11 +9,13 @@
 
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
+#include "rules/builtin/data/class_labels.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/loss_input.h"
 #include "rules/facts/model_tail.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -54,6 +56,12 @@ std::optional<Range> RangeOfOperation(const std::string& name) {
   return std::nullopt;
 }
 
+// Keras' losses of numbers that are to be met and that have no formula here.
+bool IsOfNumbers(const std::string& kind) {
+  return kind == "Poisson" || kind == "LogCosh" || kind == "MeanAbsolutePercentageError" ||
+         kind == "MeanSquaredLogarithmicError";
+}
+
 // Bounds that a function after the last module can set: a sigmoid, a ReLU, an exponential, a tanh.
 struct End {
   double at, side;  // side -1: outputs stay above `at`; 1: below it
@@ -83,9 +91,11 @@ class TargetRange final : public KeptRule {
       }
       const Recognition found = reader_.Recognise(call);
       JudgeShares(view, call, found, &kind, sink);
+      JudgeLabels(view, call, found, &kind, sink);
       JudgeScaledTwice(view, call, found, kind, sink);
       JudgeIgnored(view, call, found, &kind, sink);
       JudgeReach(view, call, found, &kind, sink);
+      JudgeSilenced(view, call, found, &kind, sink);
       JudgeScale(view, call, found, &kind, sink);
       anchor_.Take(view.rows.info);
     }
@@ -138,6 +148,9 @@ class TargetRange final : public KeptRule {
     std::array<Held, kEnds.size()> held;
     std::int64_t first_step = -1, behind = 0;  // consecutive calls whose outputs are far below the targets
     bool began_behind = false;                 // the first of them was
+    ClassLabels labels;
+    std::int64_t positive = 0, silent = 0;  // targets above 0; of them those whose output is exactly 0
+    bool silenced = false;
     void VisitFields(Fields& io) {
       io("columns", columns, kMaxColumns);
       io("rows", rows);
@@ -158,6 +171,10 @@ class TargetRange final : public KeptRule {
       io("first_step", first_step);
       io("behind", behind);
       io("began_behind", began_behind);
+      io("labels", labels);
+      io("positive", positive);
+      io("silent", silent);
+      io("silenced", silenced);
       io("inside", inside);
     }
   };
@@ -294,7 +311,8 @@ class TargetRange final : public KeptRule {
                    Sink& sink) const {
     const std::vector<double>& targets = call.target.values;
     const bool binary = found.formula == Formula::kBceWithLogits || found.formula == Formula::kBce;
-    const bool shares = found.formula == Formula::kCrossEntropy && call.target.is_float();
+    const bool shares = found.formula == Formula::kCrossEntropy && call.target.is_float() &&
+                        targets.size() == call.output.values.size();
     const bool kl = found.formula == Formula::kKlDivergence && !call.settings.log_target;
     // Labels slightly outside of [0, 1] are in use.
     const double margin = binary ? 0.25 : 1e-6;
@@ -316,6 +334,27 @@ class TargetRange final : public KeptRule {
     finding.remedy = kl ? "give probabilities, or set log_target=True" : "map the labels to 0 and 1";
     finding.causes = {"labels -1 and 1, or 1 and 2", "pixels from 0 to 255",
                       "targets that were standardised"};
+    sink.Report(std::move(finding));
+  }
+
+  // Labels of a loss of classes: class_labels.h.
+  void JudgeLabels(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
+                   Sink& sink) const {
+    const bool keras = view.memo.Facts(view).keras();
+    const bool softmax =
+        found.formula == Formula::kCrossEntropy ||  // it applies one itself
+        (makers_.Of(call) == "softmax" && (found.formula != Formula::kUnknown || IsOfNumbers(call.kind)));
+    const std::optional<LabelFault> fault =
+        kind->labels.Add(call, keras, softmax, {limits_.calls, limits_.targets, limits_.share});
+    if (!fault) return;
+    Finding finding = Make(view, call, fault->cause);
+    if (fault->stop) finding.severity = Severity::kStop;
+    finding.what = fault->what;
+    finding.why = fault->why;
+    finding.remedy = fault->remedy;
+    finding.causes = fault->causes;
+    finding.evidence.emplace_back("share", fault->share);
+    finding.threshold = fault->threshold;
     sink.Report(std::move(finding));
   }
 
@@ -343,7 +382,7 @@ class TargetRange final : public KeptRule {
   // Reports targets that the model's last module can never give.
   void JudgeReach(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
                   Sink& sink) const {
-    const bool regression = IsRegression(found.formula);
+    const bool regression = IsRegression(found.formula) || IsOfNumbers(call.kind);
     ModelTail tail = regression ? TailOf(modules_) : ModelTail();
     std::optional<Range> range = RangeOf(tail.type);
     if (const std::string maker = makers_.Of(call); regression && RangeOfOperation(maker)) {
@@ -381,6 +420,46 @@ class TargetRange final : public KeptRule {
     finding.causes = {"targets that are not scaled", "an activation behind the output layer"};
     finding.evidence.emplace_back("share_beyond", share);
     finding.threshold = fmt::format("{:g} % of {} targets (Luff)", 100 * limits_.share, limits_.targets);
+    sink.Report(std::move(finding));
+  }
+
+  // Reports a ReLU at the output that gives 0 for nearly all that should be above it: these get no gradient.
+  void JudgeSilenced(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
+                     Sink& sink) const {
+    const std::vector<double>& outputs = call.output.values;
+    const std::vector<double>& targets = call.target.values;
+    if (!IsRegression(found.formula) || makers_.Of(call) != "relu" || outputs.size() != targets.size() ||
+        view.rows.info.mode_step < kSettle)
+      return;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!(targets[i] > 0)) continue;
+      ++kind->positive;
+      kind->silent += outputs[i] == 0 ? 1 : 0;
+    }
+    if (kind->positive < limits_.targets) return;
+    const double share = static_cast<double>(kind->silent) / static_cast<double>(kind->positive);
+    kind->positive = kind->silent = 0;
+    if (share < kSilenced) {
+      if (kind->silenced) sink.Heal("silenced", view.trial.tensor(call.loss).name, view.rows.info.mode_step);
+      kind->silenced = false;
+      return;
+    }
+    kind->silenced = true;
+    Finding finding = Make(view, call, "silenced");
+    finding.what = fmt::format(
+        "the ReLU at the output gives exactly 0 for {:.0f} % of the targets of {} that are above 0",
+        100 * share, call.kind);
+    finding.why =
+        "where a ReLU gives 0 it passes no gradient back: nothing can be learnt from these rows, and its "
+        "units are dead or about to be";
+    finding.remedy =
+        "leave the ReLU behind the last layer out (of probabilities, take a sigmoid or softmax in its place; "
+        "of "
+        "numbers that are never negative, softplus)";
+    finding.causes = {"a ReLU at the output whose units are dead"};
+    finding.evidence.emplace_back("share_silenced", share);
+    finding.threshold = fmt::format("{:g} % of {} targets above 0, from step {} on (Luff)", 100 * kSilenced,
+                                    limits_.targets, kSettle);
     sink.Report(std::move(finding));
   }
 
@@ -479,6 +558,7 @@ class TargetRange final : public KeptRule {
   // A step of 0.001 in 64 weights behind outputs of about 0.5 moves an output by 0.03: 30,000 steps to 1,000.
   static constexpr double kThousand = 1000, kBehind = 100;
   static constexpr std::int64_t kSettle = 64;
+  static constexpr double kSilenced = 0.9;
   static constexpr std::size_t kMaxColumns = 32;
   static constexpr double kOthers = 10, kOthersShare = 0.1;  // by chance: 0.9 to the number of rows
   const Limits limits_;
@@ -495,7 +575,9 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<TargetRange>(limits), BoostedTargetRange()));
   });
-  spec.version = 7;  // 5: constant columns; 6: "scaled_twice"; 7: of boosting, clamps
+  // 5: constant columns; 6: "scaled_twice"; 7: of boosting, clamps; 8: "cut_labels",
+  // "several_labels", "silenced"
+  spec.version = 8;
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

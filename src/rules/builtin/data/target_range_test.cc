@@ -125,6 +125,41 @@ TEST(TargetRange, TargetsThatTheLastOperationCannotGive_AreTold) {
   EXPECT_TRUE(Bounded(softplus, 3, "softplus", 1).empty());                 // an event of another call
 }
 
+// A regression of counts whose output is 0 where `silent` says so.
+std::vector<Finding> Counts(const std::function<bool(int row, double target)>& silent,
+                            const std::string& made_by = "relu", int steps = 120) {
+  FakeTrial trial;
+  std::mt19937 random(3);
+  std::poisson_distribution<int> count(1.0);
+  int row = 0;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<double> outputs(32);
+    std::vector<double> targets(32);
+    for (std::size_t i = 0; i < 32; ++i) {
+      targets[i] = count(random);
+      outputs[i] = silent(row++, targets[i]) ? 0 : 0.5 + 0.3 * targets[i];
+    }
+    testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
+    if (step == 0)
+      trial.EventJson(R"({"kind": "loss_input", "loss": "MSELoss", "call": 0, "made_by": ")" + made_by +
+                      "\"}");
+  }
+  return FindingsOf(trial);
+}
+
+TEST(TargetRange, AReluAtTheOutputThatSilencesNearlyAll_IsTold_AndHeals) {
+  const auto findings = Counts([](int row, double) { return row % 40 != 0; });
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "silenced");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_FALSE(findings[0].healed);
+  EXPECT_TRUE(Counts([](int row, double) { return row < 32 * 90; }).at(0).healed);
+  EXPECT_TRUE(Counts([](int, double target) { return target == 0; }).empty());  // and this is right
+  EXPECT_TRUE(Counts([](int row, double) { return row % 4 != 0; }).empty());
+  EXPECT_TRUE(Counts([](int row, double) { return row < 32 * 60; }).empty());  // at first
+  EXPECT_TRUE(Counts([](int row, double) { return row % 40 != 0; }, "softplus").empty());
+}
+
 TEST(TargetRange, TargetsThatAClampCutsOff_AreTold) {
   const auto clamp = [](double x) { return std::clamp(x, -2.0, 2.0); };
   const auto findings = Bounded(clamp, 3, "", 0, "[-2, 2]");

@@ -21,6 +21,7 @@
 #include "rules/facts/passes.h"
 #include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
+#include "rules/facts/step_memo.h"
 #include "rules/facts/target_skew.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -81,10 +82,18 @@ class TrainValSkew final : public KeptRule {
     for (const ModelInput& input : ModelInputsOf(view)) {
       // Calls that go on from their own results, as rollouts and solvers of equations do, have no inputs that
       // could be compared: evaluations may go further.
-      if (!IsFloating(input.entry->dtype) || fed_back_.contains(input.model)) continue;
-      const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
+      const bool cast = !IsFloating(input.entry->dtype);
+      if ((cast && !IsCast(view, input)) || fed_back_.contains(input.model)) continue;
+      auto sample = LoadRows(view, input, inputs_, kMaxInputs);
       if (sample == nullptr) continue;
-      Input& one = inputs_[view.trial.tensor(input.entry->tensor).name];
+      if (cast) {
+        auto numbers = std::make_shared<SampleValues>(*sample);
+        numbers->dtype = DType::kFloat32;
+        sample = std::move(numbers);
+      }
+      const std::string& name = view.trial.tensor(input.entry->tensor).name;
+      if (!cast) floats_.insert(name);
+      Input& one = inputs_[name];
       (*train ? one.seen : one.evaluated_seen).Add(*sample);
       (*train ? one.training : one.evaluation).Add(*sample);
       (*train ? one.together : one.evaluated_together).Add(*sample);
@@ -112,6 +121,7 @@ class TrainValSkew final : public KeptRule {
     io("passes", passes_);
     io("collected", collected_);
     io("fed_back", fed_back_, kMaxInputs);
+    io("floats", floats_, kMaxInputs);
   }
 
  private:
@@ -151,6 +161,21 @@ class TrainValSkew final : public KeptRule {
       io("order", order);
     }
   };
+
+  // Whether integers are numbers to a model: Keras' models of layers make floats of what they are given. Ids
+  // are integers on both sides; bytes are pixels, unless a table looks them up.
+  [[nodiscard]] bool IsCast(const StepView& view, const ModelInput& input) const {
+    const ModelFacts& facts = view.memo.Facts(view);
+    if (!facts.keras() || IsComplex(input.entry->dtype)) return false;
+    const auto& types = facts.ModuleTypes(input.model);
+    const auto own = types.find("");
+    if (own == types.end() || (own->second != "Sequential" && own->second != "Functional")) return false;
+    const bool table =
+        std::any_of(types.begin(), types.end(), [](const auto& one) { return one.second == "Embedding"; });
+    if (input.entry->dtype == DType::kUInt8) return !table;
+    const auto known = floats_.find(view.trial.tensor(input.entry->tensor).name);
+    return known != floats_.end() && !table;
+  }
 
   void Arrange(const StepView& view, bool train) {
     const std::vector<LossCall>& calls = LossReader::Read(view);
@@ -391,6 +416,9 @@ class TrainValSkew final : public KeptRule {
         "training data";
     finding.causes = {"the scaler was applied to the training data only",
                       "another preparation or channel order", "validation data from another source"};
+    const double ratio = worst_spread >= 1 ? worst_spread : 1 / std::max(worst_spread, 1e-9);
+    if (ratio > 0.5 * kLevels && ratio < 2 * kLevels)
+      finding.causes.insert(finding.causes.begin(), "one of them was divided by 255, and the other was not");
     finding.evidence = {{"unlike_share", share},
                         {"largest_shift", worst_shift},
                         {"spread_ratio", worst_spread},
@@ -519,6 +547,7 @@ class TrainValSkew final : public KeptRule {
     return 2 * std::min(variance, other_variance) >= larger && 4 * std::pow(mean - other_mean, 2) <= larger;
   }
 
+  static constexpr double kLevels = 255;     // of a pixel
   static constexpr std::int64_t kSteps = 8;  // by then, optimizers of adversaries have taken turns
   static constexpr std::int64_t kAbsentRows = 128;
   static constexpr std::size_t kMaxArranged = 4;  // inputs whose places are compared
@@ -534,6 +563,7 @@ class TrainValSkew final : public KeptRule {
   std::int64_t steps_ = 0;  // TRAIN steps of this phase
   std::set<std::string> open_;
   std::set<std::string> fed_back_;  // models that go on from what the graph has made
+  std::set<std::string> floats_;    // inputs that were floats
   std::map<std::string, Input> inputs_;
   TargetSkew targets_;
   std::map<std::string, Arrangement> arrangements_;
@@ -547,9 +577,10 @@ RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     return std::unique_ptr<Rule>(Together(std::make_unique<TrainValSkew>(limits), BoostedTrainValSkew()));
   });
-  spec.version =
-      10;  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of
-           // boosting, places, ids; 9: rows that come again count once; 10: learnt rows are not collected
+  // 5: targets; 6: silent of data that a policy collects; 7: and of rollouts; 8: of boosting, places, ids; 9:
+  // rows that come again count once; 10: learnt rows are not collected; 11: integers that Keras makes floats
+  // of
+  spec.version = 11;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -56,6 +56,47 @@ TEST(TrainValSkew, OtherScale_IsToldAfterTheFirstEvaluation) {
   }
 }
 
+// Images of 4 x 4 in [0, 1] in training, of 0 to 255 in evaluations.
+std::vector<Finding> Pixels(DType training, DType evaluation, bool scaled, const std::string& document) {
+  FakeTrial trial;
+  trial.SetDocument("model", document);
+  std::mt19937 noise(5);
+  std::uniform_int_distribution<int> pixel(0, 255);
+  for (int step = 0; step < 60; ++step) {
+    const bool train = step % 20 < 18;
+    std::vector<double> values(512);
+    for (double& value : values) value = pixel(noise) / (train || scaled ? 255.0 : 1.0);
+    if (training == DType::kUInt8 && train)
+      for (double& value : values) value = std::round(value);
+    trial.Step(train ? Mode::kTrain : Mode::kEval);
+    trial.Sample("sample/net_input_0", {32, 4, 4, 1}, values, train ? training : evaluation);
+  }
+  return Findings(trial);
+}
+
+TEST(TrainValSkew, IntegersThatKerasMakesFloatsOf_AreCompared) {
+  const auto document = [](const char* framework, const char* type, const char* layer) {
+    return std::string(R"({"framework": ")") + framework + R"(", "models": [{"name": "net", "modules": [
+      {"path": "", "type": ")" +
+           type + R"("}, {"path": "first", "type": ")" + layer + R"("}]}]})";
+  };
+  const std::string keras = document("keras", "Sequential", "Linear");
+  const auto findings = Pixels(DType::kFloat32, DType::kUInt8, false, keras);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "skew");
+  EXPECT_NE(findings[0].causes.at(0).find("255"), std::string::npos);
+  EXPECT_EQ(Pixels(DType::kFloat32, DType::kInt64, false, keras).size(), 1U);
+  EXPECT_EQ(Pixels(DType::kUInt8, DType::kUInt8, false, keras).size(), 1U);
+  EXPECT_TRUE(Pixels(DType::kFloat32, DType::kFloat32, true, keras).empty());
+  EXPECT_TRUE(Pixels(DType::kInt64, DType::kInt64, false, keras).empty());  // ids, for all that is known
+  EXPECT_TRUE(
+      Pixels(DType::kUInt8, DType::kUInt8, false, document("keras", "Functional", "Embedding")).empty());
+  // A model of its own, and torch's, may divide bytes itself.
+  EXPECT_TRUE(Pixels(DType::kFloat32, DType::kUInt8, false, document("keras", "Net", "Linear")).empty());
+  EXPECT_TRUE(
+      Pixels(DType::kFloat32, DType::kUInt8, false, document("torch", "Sequential", "Linear")).empty());
+}
+
 TEST(TrainValSkew, AModelThatGoesOnFromItsOwnResults_IsNotJudged) {
   for (const char* model : {"Net", "Other"}) {
     FakeTrial trial =

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/loss_input.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -37,6 +38,7 @@ class ConstantOutput final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
+    makers_.OnStep(view);
     const std::vector<LossCall>& calls = LossReader::Read(view);
     if (calls.empty()) return;
     std::set<std::pair<std::uint32_t, std::size_t>> varied;  // (worker, rows) of inputs whose rows differ
@@ -83,6 +85,17 @@ class ConstantOutput final : public KeptRule {
       finding.remedy = "find the first layer whose output does not depend on the input";
       finding.causes = {"a layer of dead or saturated units", "weights that have shrunk to 0",
                         "a softmax over one class, or along the wrong axis", "an input that is not used"};
+      const auto& values = output.values;
+      if (makers_.Of(call) == "relu" &&
+          std::all_of(values.begin(), values.end(), [](double v) { return v == 0; })) {
+        finding.why +=
+            "; the model ends in a ReLU, which gives 0 for all of them: its units are dead, and get no "
+            "gradient";
+        finding.remedy =
+            "leave the ReLU behind the last layer out (of probabilities, take a sigmoid or softmax in its "
+            "place)";
+        finding.causes = {"a ReLU at the output whose units are dead"};
+      }
       finding.evidence = {
           {"calls", kind.calls}, {"rows", rows.count}, {"first_value", output.values.front()}};
       finding.threshold = fmt::format("{} calls over {} steps (Luff)", limits_.calls, limits_.steps);
@@ -90,7 +103,10 @@ class ConstantOutput final : public KeptRule {
     }
   }
 
-  void VisitFields(Fields& io) override { io("kinds", kinds_, LossReader::kMaxKinds); }
+  void VisitFields(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("makers", makers_);
+  }
 
  private:
   struct Kind {
@@ -119,6 +135,7 @@ class ConstantOutput final : public KeptRule {
   }
 
   const Limits limits_;
+  LossInputMakers makers_;
   std::map<std::string, Kind> kinds_;
 };
 
@@ -126,7 +143,7 @@ class ConstantOutput final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ConstantOutput>(kName, kParams);
-  spec.version = 2;  // 2: 16 bits
+  spec.version = 3;  // 2: 16 bits; 3: a ReLU at the output
   spec.summary = "a model that gives one answer for all samples while its inputs differ";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -47,6 +47,27 @@ TEST(ConstantOutput, OneAnswerForAllSamples_Stops) {
   EXPECT_FALSE(findings[0].healed);
 }
 
+TEST(ConstantOutput, ADeadReluAtTheOutput_IsNamed) {
+  for (const double value : {0.0, 0.7}) {
+    FakeTrial trial;
+    std::mt19937 random(2);
+    std::normal_distribution<double> normal;
+    for (int step = 0; step < 60; ++step) {
+      std::vector<double> inputs(8);
+      for (double& input : inputs) input = normal(random);
+      const std::vector<double> outputs(8, value);
+      testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, inputs), outputs, inputs);
+      trial.Sample("sample/Net_input_0", {8, 1}, inputs);
+      if (step == 0)
+        trial.EventJson(R"({"kind": "loss_input", "loss": "MSELoss", "call": 0, "made_by": "relu"})");
+    }
+    const auto findings = FindingsOf(trial);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].causes.size() == 1 && findings[0].remedy.find("ReLU") != std::string::npos,
+              value == 0);
+  }
+}
+
 TEST(ConstantOutput, AnOutputLayerThatBeginsWithZeros_IsSilent) {
   EXPECT_TRUE(FindingsOf(Story(30)).empty());
 }

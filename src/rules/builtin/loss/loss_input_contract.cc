@@ -9,6 +9,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "rules/builtin/loss/loss_breaches.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/dropped.h"
 #include "rules/facts/json_event.h"
@@ -38,150 +39,14 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::squashed_values, "squashed_values", "512", "scores in these calls"},
 };
 
-// What is wrong with the input of a loss.
-struct Breach {
-  const char* cause = nullptr;  // null: nothing
-  const char* what = "";
-  const char* why = "";
-  const char* remedy = "";
-  bool stop = false;
-};
-
-constexpr Breach kSoftmaxFirst = {
-    "softmax_before_cross_entropy", "gets probabilities, but applies log-softmax itself",
-    "after a second softmax over numbers between 0 and 1 the loss cannot come near 0 and gradients are small",
-    "remove the softmax from the model: this loss takes raw scores", false};
-constexpr Breach kSigmoidFirst = {
-    "sigmoid_before_logits", "gets outputs of a sigmoid, but applies a sigmoid or softmax itself",
-    "squashed twice, predictions stay near even and gradients are small",
-    "remove the sigmoid from the model, or take the loss for probabilities", false};
-constexpr Breach kBatchAxis = {
-    "softmax_over_batch",
-    "gets outputs that are normalised over the samples of the batch, not over the classes",
-    "the softmax runs along axis 0: the answer for a sample depends on the others in its batch",
-    "give the softmax the axis of the classes (dim=1 or dim=-1)", false};
-constexpr Breach kLogitsIntoNll = {"logits_into_nll", "gets raw scores where it needs log-probabilities",
-                                   "rows are not normalised (the logarithm of the sum of their exponentials "
-                                   "is not 0): the loss falls without "
-                                   "bound",
-                                   "end the model with log_softmax, or use cross entropy, which applies it",
-                                   true};
-constexpr Breach kLogitsIntoShares = {
-    "logits_into_categorical", "gets values below 0 where it needs probabilities",
-    "Keras divides each row by its sum and cuts off what is below 0: such scores get no gradient, and the "
-    "sum "
-    "may be next to 0",
-    "pass from_logits=True to the loss, or end the model with a softmax", false};
-constexpr Breach kReluIntoShares = {
-    "relu_into_probabilities", "gets what a ReLU has made where it needs probabilities",
-    "a class that the ReLU has silenced has probability 0 and gets no gradient, and what is larger than 1 is "
-    "no "
-    "probability",
-    "end the model with a softmax (one unit: a sigmoid) in place of the ReLU", false};
-constexpr Breach kSharesIntoNll = {
-    "probabilities_into_nll", "gets probabilities where it needs log-probabilities",
-    "the logarithm is missing: the loss only reaches -1 and weighs mistakes wrongly",
-    "use log_softmax instead of softmax, or cross entropy on raw scores", false};
-constexpr Breach kSharesIntoKl = {
-    "no_log_probabilities_into_kl", "gets values above 0 where it needs log-probabilities",
-    "a logarithm of a probability is never above 0: the divergence means nothing",
-    "give the logarithm (log_softmax) of the prediction as the first argument", false};
-constexpr Breach kSwappedKl = {
-    "arguments_of_kl_swapped", "gets its arguments in the other order",
-    "the first holds probabilities and the second log-probabilities: the divergence means nothing",
-    "swap them: the log-probabilities of the prediction first, then the probabilities of the target", false};
-constexpr Breach kKlTarget = {
-    "probabilities_as_log_target", "gets probabilities as targets where log_target=True asks for logarithms",
-    "it takes the exponential of each target: the shares of a row then sum to more than 1, and the "
-    "divergence is least somewhere else",
-    "leave out log_target=True, or give the logarithm (log_softmax) of the target", false};
-constexpr Breach kLogitsIntoBce = {"logits_into_bce",
-                                   "gets values outside of [0, 1] where it needs probabilities",
-                                   "the logarithm of such a value is none",
-                                   "apply a sigmoid, or use the loss for raw scores (WithLogits)", true};
-
-constexpr Breach kSoftmaxOfOne = {
-    "softmax_of_one", "gets the softmax of a single score",
-    "it is 1 for every row, whatever the score is, and has no gradient: nothing is learnt",
-    "end the model with a sigmoid in place of the softmax, or with one score for each class", true};
-
-constexpr Breach kActivationFirst = {
-    "activation_before_scores", "gets scores that an activation has limited",
-    "scores need both signs and any size: what the activation cuts off cannot be said, and units that it "
-    "has silenced get no gradient",
-    "leave out the activation behind the last layer: this loss takes raw scores", false};
-
-constexpr Breach kSquashedTwice = {
-    "squashed_twice", "gets what two softmaxes or sigmoids have made, one after the other",
-    "the second works on numbers between 0 and 1: its results stay near even, the loss cannot come near its "
-    "least "
-    "value, and gradients are small",
-    "remove one of the two: the one at the end of the model, or the one before the loss", false};
-
-constexpr Breach kLimitedFirst = {
-    "activation_before_scores",
-    "gets what a softmax or sigmoid has made of numbers that an activation has limited",
-    "scores need both signs and any size: what the activation cuts off cannot be said (of a ReLU: no "
-    "probability "
-    "below even), and units that it has silenced get no gradient",
-    "leave out the activation between the last layer and the softmax or sigmoid", false};
-
-constexpr Breach kSmoothedAway = {"smoothed_away", "smooths its labels away",
-                                  "the target of a row keeps less than half of its weight: the loss asks for "
-                                  "nearly the same score of every class",
-                                  "lower label_smoothing: 0.1 is usual", false};
-constexpr Breach kDropped = {
-    "dropout_before_scores", "gets scores of which dropout has set some to 0",
-    "a score of 0 is an answer, too: which classes get it is drawn anew at each step, and "
-    "the others are scaled up",
-    "put the dropout before the last layer, not behind it", false};
-// What CTC loss is given and cannot learn from, by the word of the event `loss_ctc`.
-constexpr Breach CtcBreach(std::string_view word) {
-  if (word == "scores")
-    return {
-        "logits_into_ctc", "gets raw scores where it needs log-probabilities",
-        "no row at the first step is normalised (the logarithm of the sum of its exponentials is not 0): the "
-        "loss falls without bound as scores grow",
-        "apply log_softmax(dim=-1) over the classes before the loss", true};
-  if (word == "probabilities")
-    return {"probabilities_into_ctc", "gets probabilities where it needs log-probabilities",
-            "the logarithm is missing: the loss weighs mistakes wrongly and cannot come near its least value",
-            "use log_softmax instead of softmax", false};
-  if (word == "blank")
-    return {"blank_in_ctc_targets", "gets targets that hold the blank",
-            "the blank stands for no label, so no answer spells such a target: labels are counted from the "
-            "number "
-            "that is the blank, or the lengths of targets count their padding",
-            "number the labels from 1 if blank is 0 (or give the last class as blank), and give each target "
-            "its own "
-            "length, without padding",
-            false};
-  if (word == "short")
-    return {"too_few_steps_for_ctc", "gets fewer steps than most of the targets need",
-            "each label takes one step, and one more between two that are equal: the loss of these rows is "
-            "infinite, and zero_infinity=True makes it 0, so that nothing is learnt from them",
-            "shorten the sequences less before the loss (smaller strides or pooling), or give input_lengths "
-            "in steps "
-            "of the output",
-            false};
-  return {};
-}
-
-constexpr double kBeyondShares = 1e-3;  // of a probability, by rounding in half precision
-constexpr double kSmoothing = 0.5;      // above it, what is smoothed in outweighs the label
-constexpr Breach kDroppedNumbers = {
-    "dropout_before_scores", "gets predictions of which dropout has set some to 0",
-    "0 is an answer, too: which rows get it is drawn anew at each step, and the others are scaled up",
-    "put the dropout before the last layer, not behind it", false};
-constexpr Breach kBounded = {
-    "bounded_scores", "gets cosines that hardly differ from each other",
-    "cosines lie between -1 and 1, and with the constant that they are multiplied by even the best answer "
-    "leaves most of the loss that an ignorant one has",
-    "divide the cosines by a temperature of 0.05 to 0.5 in the place of multiplying by it, or multiply them "
-    "by 10 or more",
-    false};
-constexpr std::int64_t kStays = 64;  // steps
-constexpr double kLeft = 0.85;       // of the loss of an ignorant answer that the best one leaves
+constexpr const char* kPooled = "pooled_relu";  // of the event `loss_input`
+constexpr double kBeyondShares = 1e-3;          // of a probability, by rounding in half precision
+constexpr double kSmoothing = 0.5;              // above it, what is smoothed in outweighs the label
+constexpr std::int64_t kStays = 64;             // steps
+constexpr std::int64_t kDeadSteps = 64;         // before a class can be dead: a head may begin with zeros
+constexpr std::int64_t kDeadRows = 16;          // of the class itself, in a row
+constexpr std::size_t kMaxClasses = 4096;
+constexpr double kLeft = 0.85;  // of the loss of an ignorant answer that the best one leaves
 
 // Whether scores that are at most `bound` in size leave most of the loss even where they are best: with n
 // classes to choose from ln(1 + (n - 1) exp(-2 bound)) of ln(n). Scores far below are masked, and no choice.
@@ -255,6 +120,7 @@ class LossInputContract final : public KeptRule {
       kind.cause = breach.cause;
       if (kind.hits++ == 0) kind.since = view.rows.info.mode_step;
       if (breach.cause == kBounded.cause && !Stays(makers_.BoundOf(call), view, &kind)) continue;
+      if (breach.what == kDeadClasses.what && view.rows.info.mode_step < kDeadSteps) continue;
       if (kind.hits >= limits_.calls) Tell(view, call, found, breach, kind, sink);
     }
   }
@@ -298,7 +164,9 @@ class LossInputContract final : public KeptRule {
     double low = 1, high = 0;
     double bound = -1;  // of scores, from step `bound_since` on
     std::int64_t bound_since = -1;
+    std::vector<std::int64_t> own_rows;  // of each class, since its score was last not the least
     void VisitFields(Fields& io) {
+      io("own_rows", own_rows, kMaxClasses);
       io("bound", bound);
       io("bound_since", bound_since);
       io("clean", clean);
@@ -429,6 +297,11 @@ class LossInputContract final : public KeptRule {
     if (!finite || values.empty()) return {};
     const bool named = FormulaOfKind(call.kind) != Formula::kUnknown;
     if (const Breach twice = Twice(call, found.formula); twice.cause != nullptr) return twice;
+    const bool classes = found.formula == Formula::kCrossEntropy || TakesProbabilities(call.kind);
+    if (classes && call.output.shape.size() == 2 && call.output.shape[1] == 1) return kOneClass;
+    if (classes && (makers_.Of(call) == kPooled || makers_.BehindOf(call) == kPooled) &&
+        LeavesClassesOut(call, kind))
+      return kDeadClasses;
     const bool two_axes = call.whole() && call.output.shape.size() == 2;
     const auto [low, high] = std::minmax_element(values.begin(), values.end());
     switch (found.formula) {
@@ -448,6 +321,7 @@ class LossInputContract final : public KeptRule {
         if (TakesProbabilities(call.kind)) {  // the values are logarithms unless one lay below 0
           // Positive numbers of any size are right: Keras divides them by their sum.
           if (*low < -kBeyondShares && *high > 0) return kLogitsIntoShares;
+          if (makers_.Of(call) == "sigmoid" && call.output.shape.back() > 1) return kSigmoidIntoShares;
           return makers_.Of(call) == "relu" ? kReluIntoShares : Breach();
         }
         const ClassRows rows = RowsOf(call);
@@ -476,6 +350,28 @@ class LossInputContract final : public KeptRule {
         return OfDivergence(call, *low, *high, tolerance);
       default: return IsRegression(found.formula) && IsDropped(call) ? kDroppedNumbers : Breach();
     }
+  }
+
+  // Takes in the rows of a call. Whether some class has the least score of each row lately, also of many that
+  // are its own: what is pooled from a ReLU is 0 there.
+  static bool LeavesClassesOut(const LossCall& call, Kind* kind) {
+    constexpr double kSame = 1e-5;
+    constexpr double kCut = -15;  // the logarithm of what Keras cuts shares off at is -16.1
+    const std::optional<ClassRows> rows = ClassRowsOf(call);
+    if (!rows || rows->classes < 3 || rows->classes > kMaxClasses) return false;
+    if (kind->own_rows.size() != rows->classes) kind->own_rows.assign(rows->classes, 0);
+    for (std::size_t row = 0; row < rows->rows; ++row) {
+      const double* at = &rows->scores[row * rows->classes];
+      const double low = *std::min_element(at, at + rows->classes);
+      if (TakesProbabilities(call.kind) && low < kCut) continue;
+      for (std::size_t c = 0; c < rows->classes; ++c) {
+        std::int64_t& own = kind->own_rows[c];
+        const bool least = at[c] - low <= kSame * std::max(1.0, std::abs(low));
+        own = !least ? 0 : own + (rows->ids[row] == static_cast<double>(c) ? 1 : 0);
+      }
+    }
+    return std::any_of(kind->own_rows.begin(), kind->own_rows.end(),
+                       [](std::int64_t own) { return own >= kDeadRows; });
   }
 
   // Whether each target names an answer: a class, or a yes or no. Shares of a teacher, or of relevances, may
@@ -628,8 +524,9 @@ RuleSpec Spec() {
   // 2: each call of a step by itself, "activation_before_scores"; 3: "smoothed_away"; 4: "targets_of_zero",
   // more of divergences; 5: "dropout_before_scores"; 6: CTC, "squashed_twice"; 7: no limits of soft targets;
   // 8: Keras' losses of probabilities, "arguments_exchanged", "bounded_scores", dropped numbers;
-  // 9: "relu_into_probabilities", and what Keras' graph says
-  spec.version = 9;
+  // 9: "relu_into_probabilities", and what Keras' graph says; 10: "sigmoid_into_categorical", "one_class",
+  // classes that a pooled ReLU silences
+  spec.version = 10;
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

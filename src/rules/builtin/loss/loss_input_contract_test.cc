@@ -307,6 +307,85 @@ TEST(LossInputContract, WhatKerasGraphSaysOfProbabilities_IsAFact) {
   EXPECT_EQ(told("softmax", "relu", {0.7, 0.2, 0.1}), "activation_before_scores");
 }
 
+TEST(LossInputContract, ASigmoidOfEachClass_IsNoShare_OfKerasCategoricalLosses) {
+  const auto told = [](const std::string& kind, const std::string& maker) {
+    FakeTrial trial;
+    for (int step = 0; step < 6; ++step) {
+      trial.Step()
+          .Loss(0.4, kind + "_output_0")
+          .Sample("sample/" + kind + "_input_0", {2, 3}, {0.9, 0.8, 0.4, 0.3, 0.3, 0.6})
+          .Sample("sample/" + kind + "_input_1", {2, 3}, {1, 0, 0, 0, 0, 1});
+      if (step == 0) trial.EventJson(MadeBy(maker, 0, "", kind));
+    }
+    const auto findings = FindingsOf(trial);
+    return findings.empty() ? std::string() : findings[0].cause;
+  };
+  EXPECT_EQ(told("CategoricalCrossentropy", "sigmoid"), "sigmoid_into_categorical");
+  EXPECT_EQ(told("CategoricalCrossentropy", "softmax"), "");
+  EXPECT_EQ(told("BCELoss", "sigmoid"), "");
+  EXPECT_EQ(told("MSELoss", "sigmoid"), "");
+}
+
+TEST(LossInputContract, ALossOfClassesThatGetsOneColumn_Stops) {
+  const auto told = [](const std::string& kind, std::int64_t columns) {
+    FakeTrial trial;
+    for (int step = 0; step < 6; ++step) {
+      trial.Step()
+          .Loss(0, kind + "_output_0")
+          .Sample("sample/" + kind + "_input_0", {6 / columns, columns}, {0.9, 0.1, 0.4, 0.6, 0.3, 0.7})
+          .Sample("sample/" + kind + "_input_1", {6 / columns, columns}, {1, 0, 0, 1, 0, 1});
+    }
+    return FindingsOf(trial);
+  };
+  for (const char* kind : {"CategoricalCrossentropy", "CrossEntropyLoss"}) {
+    ASSERT_EQ(told(kind, 1).size(), 1U) << kind;
+    EXPECT_EQ(told(kind, 1)[0].cause, "one_class");
+    EXPECT_EQ(told(kind, 1)[0].severity, Severity::kStop);
+  }
+  EXPECT_TRUE(told("CategoricalCrossentropy", 2).empty());
+  EXPECT_TRUE(told("BCELoss", 1).empty());
+}
+
+TEST(LossInputContract, ClassesThatAPooledReluSilences_AreTold_OthersAreNot) {
+  // Of six classes `silent` have a score of 0 in all rows; the others now and then.
+  const auto told = [](int silent, const std::string& behind, bool asked = true, int steps = 100) {
+    FakeTrial trial;
+    std::mt19937 random(7);
+    std::normal_distribution<double> normal;
+    for (int step = 0; step < steps; ++step) {
+      std::vector<double> shares;
+      std::vector<double> ids;
+      for (int row = 0; row < 12; ++row) {
+        std::vector<double> scores(6);
+        double sum = 0;
+        for (int c = 0; c < 6; ++c) {
+          double& score = scores[static_cast<std::size_t>(c)];
+          score = std::exp(c < silent ? 0 : std::max(0.0, normal(random)));
+          sum += score;
+        }
+        for (const double score : scores) shares.push_back(score / sum);
+        ids.push_back(asked ? row % 6 : 5);
+      }
+      trial.Step()
+          .Loss(1.7, "SparseCategoricalCrossentropy_output_0")
+          .Sample("sample/SparseCategoricalCrossentropy_input_0", {12, 6}, shares)
+          .Sample("sample/SparseCategoricalCrossentropy_input_1", {12}, ids, DType::kInt64);
+      if (step == 0) trial.EventJson(MadeBy("softmax", 0, behind, "SparseCategoricalCrossentropy"));
+    }
+    return FindingsOf(trial);
+  };
+  const auto findings = told(2, "pooled_relu");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "activation_before_scores");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].step, 64);
+  EXPECT_EQ(told(1, "pooled_relu").size(), 1U);
+  EXPECT_TRUE(told(0, "pooled_relu").empty());            // as SqueezeNet ends
+  EXPECT_TRUE(told(2, "pooled_relu", false).empty());     // classes that do not come
+  EXPECT_TRUE(told(2, "pooled_relu", true, 60).empty());  // a head that begins with zeros
+  EXPECT_TRUE(told(2, "").empty());
+}
+
 TEST(LossInputContract, WhatTheGraphSays_IsAFact) {
   const auto plain = [](auto*) {};
   for (const std::string operation : {"relu", "tanh", "gelu"}) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,12 +36,23 @@ std::string_view ParentOf(std::string_view path) noexcept {
   return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
 }
 
-// "fc" of "fc12": names that differ in their number only are steps of one chain.
+// "fc" of "fc12", "dense" of "dense_1": names that differ in their number only are steps of one chain.
 std::string_view StemOf(std::string_view path) noexcept {
   const std::size_t dot = path.rfind('.');
   std::string_view name = dot == std::string_view::npos ? path : path.substr(dot + 1);
+  const std::size_t length = name.size();
   while (!name.empty() && name.back() >= '0' && name.back() <= '9') name.remove_suffix(1);
+  if (name.size() < length && name.size() > 1 && name.back() == '_') name.remove_suffix(1);
   return name;
+}
+
+// How many numbers a layer gets and gives.
+struct Width {
+  std::int64_t in = 0, out = 0;
+};
+Width WidthOf(const ParameterFacts& weight, bool keras) {
+  if (weight.shape.size() != 2) return {};
+  return keras ? Width{weight.shape[0], weight.shape[1]} : Width{weight.shape[1], weight.shape[0]};
 }
 
 class MissingActivation final : public KeptRule {
@@ -59,7 +71,7 @@ class MissingActivation final : public KeptRule {
     if (view.index.events(format::EventKind::kOptimizerStep).empty() || ++updates_ < limits_.updates) return;
     const ModelFacts& facts = view.memo.Facts(view);
     const std::vector<Pair> found = Find(facts);
-    if (!found.empty()) Tell(view, found, sink);
+    if (!found.empty()) Tell(view, found, facts.keras(), sink);
   }
 
   void VisitFields(Fields& io) override {
@@ -95,11 +107,12 @@ class MissingActivation final : public KeptRule {
       const ParameterFacts* first = facts.Find(first_name);
       const ParameterFacts* second = facts.Find(second_name);
       if (first == nullptr || second == nullptr || first->model != second->model) continue;
-      if (first->shape.size() != 2 || second->shape.size() != 2 || first->shape[0] != second->shape[1])
-        continue;
+      const Width before = WidthOf(*first, facts.keras());
+      const Width behind = WidthOf(*second, facts.keras());
+      if (before.out != behind.in) continue;
       if (!first->requires_grad || first->optimizer.empty() || second->optimizer.empty()) continue;
-      const std::int64_t inner = first->shape[0];
-      if (inner < 2 || inner < std::min(first->shape[1], second->shape[0])) continue;
+      const std::int64_t inner = before.out;
+      if (inner < 2 || inner < std::min(before.in, behind.out)) continue;
       const std::string one(ParentOf(first->path));
       const std::string other(ParentOf(second->path));
       const auto& types = facts.ModuleTypes(first->model);
@@ -122,7 +135,7 @@ class MissingActivation final : public KeptRule {
     });
   }
 
-  void Tell(const StepView& view, const std::vector<Pair>& found, Sink& sink) {
+  void Tell(const StepView& view, const std::vector<Pair>& found, bool keras, Sink& sink) {
     Finding finding =
         FindingAt(kName, linear_ ? "linear_model" : "linear_pair", view, TensorAt{format::kNoId});
     finding.since_step = 0;
@@ -136,14 +149,16 @@ class MissingActivation final : public KeptRule {
       }
     }
     const auto& [first, second] = found.front();
+    std::set<std::string> layers;
+    for (const auto& [one, other] : pairs_) layers.insert({one, other});
     finding.what = linear_
                        ? fmt::format("the model has {} layers and no activation: it is linear in its input",
-                                     finding.other_tensors.size() + 1)
+                                     layers.size())
                        : fmt::format("no activation stands between {} and {}", first, second);
     finding.why = fmt::format(
-        "the graph of the backward pass shows that {} gets what {} gives and that nothing else does: two "
-        "linear layers in a row can say no more than one",
-        second, first);
+        "the graph{} shows that {} gets what {} gives and that nothing else does: two linear layers in a row "
+        "can say no more than one",
+        keras ? " of the model" : " of the backward pass", second, first);
     finding.remedy =
         fmt::format("apply an activation (ReLU, GELU) to what {} gives, or leave one layer out", first);
     finding.causes = {"an activation that is defined and never called", "an activation that was left out"};

@@ -1,4 +1,5 @@
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -18,9 +19,11 @@ struct Story {
   bool bias = true, linear = false, trained = true;
   std::string type = "Linear";
   int steps = 24, taken_back = -1;
+  bool keras = false;
 };
 
 std::string Layer(const std::string& path, int out, int in, const Story& story) {
+  if (story.keras) std::swap(in, out);
   return fmt::format(
       R"({{"path": "{0}.weight", "name": "Net_{0}.weight", "shape": [{1}, {2}], "requires_grad": {3}, "optimizer": {4}}})",
       path, out, in, story.trained, story.trained ? R"("SGD_0")" : "null");
@@ -34,11 +37,11 @@ std::vector<Finding> Told(const Story& story) {
                        story.inner);
   trial.SetDocument(
       "model",
-      fmt::format(R"({{"models": [{{"name": "Net", "type": "Net", "modules": [{{"path": "", "type": "{}"}},
+      fmt::format(R"({{{}"models": [{{"name": "Net", "type": "Net", "modules": [{{"path": "", "type": "{}"}},
                       {{"path": "{}", "type": "{}"}}, {{"path": "{}", "type": "Linear"}}],
                       "parameters": [{}, {}{}]}}], "optimizers": [{{"number": 0, "name": "SGD_0"}}]}})",
-                  story.parent, story.first, story.type, story.second,
-                  Layer(story.first, story.inner, story.in, story),
+                  story.keras ? R"("framework": "keras", )" : "", story.parent, story.first, story.type,
+                  story.second, Layer(story.first, story.inner, story.in, story),
                   Layer(story.second, story.out, story.inner, story), bias));
   for (int step = 0; step < story.steps; ++step) {
     trial.Step().Loss(2).Event(format::EventKind::kOptimizerStep, 0);
@@ -67,6 +70,13 @@ TEST(MissingActivation, NumberedLayersOfAnyModel_AreTold_AndAModelWithoutAnyActi
   const auto findings = Told({.first = "hidden", .second = "output", .parent = "Net", .linear = true});
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "linear_model");
+}
+
+TEST(MissingActivation, LayersOfKeras_HaveTheirWeightsTheOtherWayRound_AndNamesWithoutANumber) {
+  EXPECT_EQ(Told({.keras = true}).size(), 1U);
+  EXPECT_EQ(Told({.first = "dense", .second = "dense_1", .parent = "Functional", .keras = true}).size(), 1U);
+  EXPECT_TRUE(Told({.first = "code", .second = "dense", .parent = "Functional", .keras = true}).empty());
+  EXPECT_TRUE(Told({.in = 16, .inner = 2, .out = 16, .keras = true}).empty());
 }
 
 TEST(MissingActivation, WhatMayBeMeant_IsSilent) {

@@ -150,13 +150,14 @@ TEST(NoGradient, FactorsThatAreAllZero_AreToldAfterFiveUpdates) {
 }
 
 TEST(NoGradient, EveryGradientIsZeroFromTheStart_Warns_AFirstRewardLaterIsSilent) {
-  const auto story = [](int first_reward) {
+  const auto story = [](int first_reward, const std::string& event = "") {
     FakeTrial trial;
     trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));
     for (int step = 0; step < 100; ++step) {
       const double gradient = step < first_reward ? 0 : 1;
       trial.Step().Loss(0).Event(EventKind::kOptimizerStep, 0);
       if ((step & (step - 1)) == 0) trial.EventJson(kAll);
+      if (step == 0 && !event.empty()) trial.EventJson(event);
       trial.Tensor("Net_enc.weight", Role::kWeight, {1, 2}).Tensor("Net_head.weight", Role::kWeight, {1, 2});
       trial.Tensor("gradient/Net_enc.weight", Role::kGradient, {0, 0});
       trial.Tensor("gradient/Net_head.weight", Role::kGradient, {gradient, 0});
@@ -169,6 +170,11 @@ TEST(NoGradient, EveryGradientIsZeroFromTheStart_Warns_AFirstRewardLaterIsSilent
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
   EXPECT_EQ(findings[0].step, 47);
   EXPECT_TRUE(story(30).empty());
+  EXPECT_EQ(findings[0].remedy.find("ReLU"), std::string::npos);
+  const auto silenced =
+      story(1000, R"({"kind": "loss_input", "loss": "MSELoss", "call": 0, "made_by": "relu"})");
+  ASSERT_EQ(silenced.size(), 1U);
+  EXPECT_NE(silenced[0].remedy.find("ReLU"), std::string::npos);
   const auto beside = FindingsOf(Ran({"head"}, 0), "NoGradient");  // a part that rests has none at all
   ASSERT_EQ(beside.size(), 1U);
   EXPECT_EQ(beside[0].cause, "all_zero");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "rules/facts/loss_input.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -42,6 +43,7 @@ class NoGradient final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
+    makers_.OnStep(view);
     for (const auto& entry : view.rows.forms) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
       if (tensor.role == Role::kOutput && entry.row.form == Bit(Form::kShape) && order_.size() < kMaxModules)
@@ -85,6 +87,7 @@ class NoGradient final : public KeptRule {
     io("reached", reached_);
     io("reaches", reaches_);
     io("open", open_);
+    io("makers", makers_);
   }
 
  private:
@@ -386,6 +389,10 @@ class NoGradient final : public KeptRule {
         "backward()";
     finding.causes = {"a weight of the loss that is zero", "a mask or a filter that leaves no element",
                       "outputs beyond a clamp or a margin", "rewards that are all alike"};
+    if (makers_.Any("relu")) {
+      finding.remedy = "leave the ReLU behind the last layer out; else " + finding.remedy;
+      finding.causes.insert(finding.causes.begin(), "a ReLU at the output whose units are dead");
+    }
     sink.Report(std::move(finding));
   }
 
@@ -428,6 +435,7 @@ class NoGradient final : public KeptRule {
   std::set<std::string> without_, before_;     // names in the newest event, and in the one before
   std::int64_t reached_ = -1, reaches_ = 0;
   std::map<std::string, std::string> open_;  // cause -> tensor
+  LossInputMakers makers_;
 };
 
 }  // namespace
@@ -438,7 +446,8 @@ RuleSpec Spec() {
       return InvalidArgument("'fast', 'front' and 'late' must ascend");
     return std::unique_ptr<Rule>(new NoGradient(limits));
   });
-  spec.version = 4;  // 4: an optimizer of another network is told from a head that begins late
+  // 4: an optimizer of another network is told from a head that begins late; 5: a ReLU at the output
+  spec.version = 5;
   spec.aliases = {"AdapterNotTraining"};
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
