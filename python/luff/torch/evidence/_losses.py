@@ -98,8 +98,10 @@ class Losses:
         step = self._context.step
         if training:
             self._loss_kinds.add(kind)
-            if step is None or step.mode != _TRAIN:
+            if step is None or step.mode != _TRAIN or (step.decided and not step.forwards):
                 step = self._context.step_of_loss()
+        elif step is not None and not step.forwards and self._context.is_over(step):
+            return  # of an evaluation of which nothing else is seen
         elif self.waiting and step is not None and step.mode == _TRAIN:
             self._wait(kind, output)
             return
@@ -136,6 +138,10 @@ class Losses:
             self._unreduced(kind, names, args, kwargs, output)
             return
         step = self._context.step
+        if step is not None and not step.forwards and self._context.is_over(step):
+            if not output.requires_grad:
+                return  # of an evaluation of which nothing else is seen
+            step = self._context.step_of_loss()
         if step is not None and output.requires_grad and step.mode != _TRAIN and not step.may_train:
             # A pass without gradients, as of a target network, came after the model's: it is no evaluation's loss.
             if self._context.session is None:
@@ -179,6 +185,8 @@ class Losses:
     ) -> None:
         """Samples a loss with a value for each sample; its reduced value comes from the graph."""
         step = self._context.step
+        if step is not None and output.requires_grad and not step.forwards and self._context.is_over(step):
+            step = self._context.step_of_loss()
         if step is not None and (step.mode != _TRAIN or output.requires_grad):
             if output.requires_grad:
                 self._made_by(step, kind, args, kwargs, names)

@@ -262,6 +262,8 @@ def _telling_backward(original: Method) -> Method:
         gradients = args[0] if args else kwargs.get("grad_tensors")
         for hook in (called := [hook for hook in hooks.of_backward() if _awake(hook)]):
             hook.told("backward", hook.machine.backward_begins, roots, gradients is not None)
+            if hook.machine.stop >= 2 and hook.machine.turn.here():  # it has ended a step (`Machine.is_over`)
+                hook.leave_if_stopped()
         del roots
         enter_phase(_BACKWARD)
         try:
