@@ -75,6 +75,7 @@ class Evidence:
             self.losses.rows,
             self.losses.arguments,
             self.losses.formula,
+            self.losses.pairs,
             self._graph_values.layers,
         )
         self._waiting = [evidence.waiting for evidence in self._events]

@@ -25,6 +25,7 @@ from luff.torch.evidence._kept_graphs import KeptGraphs
 from luff.torch.evidence._loss_arguments import LossArguments
 from luff.torch.evidence._loss_formula import LossFormula
 from luff.torch.evidence._loss_inputs import LossInputs
+from luff.torch.evidence._loss_pairs import LossPairs
 from luff.torch.evidence._loss_rows import LossRows
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._samples import Samples, of_loss
@@ -62,6 +63,7 @@ class Losses:
         self.rows = LossRows()
         self.arguments = LossArguments()
         self.formula = LossFormula()
+        self.pairs = LossPairs()
         self.kept_graphs = KeptGraphs()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs. None:
         #: it cannot be read so late.
@@ -391,8 +393,10 @@ class Losses:
         parts = _loss_graph.parts(root, step.loss_nodes)
         self._scale(session, root, [abs(weight) for _, weight in parts], count)
         self._sign(session, step, parts)
-        if not self._context.saved_hooks and not self._ascends():
-            self.formula.root(root)
+        if not self._context.saved_hooks:
+            self.pairs.root(root)
+            if not self._ascends():
+                self.formula.root(root)
 
     def _used(self, step: Step, root: Any) -> None:
         """Notes which of a step's losses a root sums up. Not known where it sums up anything else."""
