@@ -31,6 +31,7 @@ from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
 from luff.torch.evidence._statistics import Statistics
 from luff.torch.evidence._step import Step, StepContext
+from luff.torch.evidence._unused_passes import UnusedPasses
 from luff.torch.evidence._written_losses import WrittenLosses
 
 __all__ = ["Evidence"]
@@ -59,7 +60,8 @@ class Evidence:
         self.padding = Padding(self._opened)
         self.places = Places(self._opened)
         written = WrittenLosses(context)
-        self.answers = Answers(context, written)
+        self.passes = UnusedPasses()
+        self.answers = Answers(context, written, self.passes)
         self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite, written)
         self.accumulated = Accumulated()
@@ -76,6 +78,7 @@ class Evidence:
             self.losses.arguments,
             self.losses.formula,
             self.losses.pairs,
+            self.passes,
             self._graph_values.layers,
         )
         self._waiting = [evidence.waiting for evidence in self._events]
@@ -102,6 +105,8 @@ class Evidence:
         if self._reach or not since & (since - 1):
             self._reach.begins(roots, context.called.models())
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
+        if self.passes.on:
+            self.passes.backward_begins(context.step, roots)
         if context.step is not None and context.step.samples:
             step = clock.mode_steps[_TRAIN] - clock.first_train_step
             nodes: list[Any] = []
@@ -173,6 +178,8 @@ class Evidence:
             return
         if self.nonfinite:
             self.nonfinite.publish(session)
+        if self.passes.on and step.samples:
+            self.passes.step_ended(step, self._context.names)
         if self._graph_values:
             self._graph_values.record(session)
         if self._opened:
