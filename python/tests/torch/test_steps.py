@@ -431,3 +431,85 @@ def test_at_most_32_steps_with_unused_losses_are_told(watched):
         last.backward()
         optimizer.step()
     assert len(unused(session)) == 32
+
+
+def by_hand(loss_of, steps=5, evaluate=None):
+    """Trains without a module and without an optimizer, and returns the losses."""
+    w, b = torch.zeros(6, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
+    losses = []
+    for x, _ in cases.batches(steps):
+        loss = loss_of(x @ w + b, x.sum(1, keepdim=True))
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter in (w, b):
+                parameter -= 0.01 * parameter.grad
+                parameter.grad.zero_()
+            if evaluate is not None:
+                evaluate(x @ w + b, x.sum(1, keepdim=True))
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "name"),
+    [
+        (nn.MSELoss(), "MSELoss_output_0"),
+        (lambda o, y: ((o - y) ** 2).mean(), "loss_output_0"),
+        (lambda o, y: F.mse_loss(o, y), "MSELoss_output_0"),
+    ],
+)
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_a_training_of_tensors_alone_has_a_step_for_each_backward_pass(watched, loss_of, name, evaluated):
+    hook, session = watched()
+    losses = by_hand(loss_of, evaluate=loss_of if evaluated else None)
+    hook.close()
+    assert [step.scalars for step in session.train()] == [{name: loss} for loss in losses]
+    assert session.eval() == []
+
+
+def test_backward_passes_that_update_nothing_are_one_step(watched):
+    hook, session = watched()
+    w = torch.ones(6, requires_grad=True)
+    for scale in range(1, 5):
+        nn.MSELoss()(scale * w, torch.zeros(6)).backward()
+        w = torch.ones(6, requires_grad=True)
+    hook.close()
+    assert len(session.train()) == 1
+
+
+@pytest.mark.parametrize("change", ["data", "copy", "count"])
+def test_weights_that_are_changed_by_hand_in_any_way_end_a_step(watched, change):
+    hook, session = watched()
+    w = torch.ones(6, requires_grad=True)
+    for _ in range(4):
+        (w**2).mean().backward()
+        if change == "data":
+            w.data -= 0.1 * w.grad.data
+        elif change == "copy":
+            w.data = w.data - 0.1 * w.grad.data
+        else:
+            with torch.no_grad():
+                w.sub_(0.1 * w.grad)
+    hook.close()
+    assert len(session.train()) == 4
+
+
+def test_several_backward_passes_of_tensors_alone_that_an_optimizer_follows_are_one_step(watched):
+    hook, session = watched()
+    w = torch.zeros(6, 1, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    for x, _ in cases.batches(3):
+        optimizer.zero_grad()
+        (x @ w).mean().backward()
+        (x @ w).square().mean().backward()
+        optimizer.step()
+    hook.close()
+    assert [step.kinds for step in session.train()[1:]] == [[ZERO, BACKWARD, BACKWARD, STEP]] * 2
+
+
+def test_a_training_of_tensors_alone_is_stopped_between_two_steps(watched):
+    hook, session = watched()
+    session.stop_after = 2
+    with pytest.raises(luff.StopTraining):
+        by_hand(nn.MSELoss())
+    assert len(session.train()) == 3

@@ -326,6 +326,27 @@ TEST(WeightUpdateRatio, NoUpdateChangesABit_IsToldAsZero) {
   EXPECT_EQ(findings[0].what.find("inf"), std::string::npos);
 }
 
+// Weights that never move, with a rate of 0, and one that is tiny from a step on.
+FakeTrial WithoutRate(int rises_at) {
+  FakeTrial trial;
+  for (int step = 0; step < 100; ++step) {
+    trial.Step().Loss(2).Tensor("gradient/Net_a.weight", Role::kGradient, {1});
+    trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, step >= rises_at ? 1e-30 : 0);
+    if (step % 8 == 0 && step > 0) trial.Difference("Net_a.weight", 0, 0, 1, 0);
+  }
+  return trial;
+}
+
+TEST(WeightUpdateRatio, ARateOfZero_IsNamed) {
+  const auto zero = FindingsOf(WithoutRate(1000), "WeightUpdateRatio");
+  ASSERT_EQ(zero.size(), 1U);
+  EXPECT_NE(zero[0].what.find("the learning rate is 0"), std::string::npos) << zero[0].what;
+  EXPECT_NE(zero[0].causes.at(0).find("warm-up"), std::string::npos);
+  const auto tiny = FindingsOf(WithoutRate(20), "WeightUpdateRatio");
+  ASSERT_EQ(tiny.size(), 1U);
+  EXPECT_EQ(tiny[0].what.find("the learning rate is 0"), std::string::npos) << tiny[0].what;
+}
+
 // Weights that rest while the loss has fallen to `left` of what it was.
 FakeTrial Resting(double left) {
   FakeTrial trial;

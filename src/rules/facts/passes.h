@@ -17,6 +17,8 @@ class Passes {
   void OnTrainStep(const StepView& view);
   /// Passes begun: 0 before any row is marked, 1 until a marked row comes again.
   [[nodiscard]] double count() const noexcept;
+  /// Some marked rows have come again, not only one or two: the data is finite.
+  [[nodiscard]] bool begun_again() const noexcept { return hits_ >= 8; }
   /// Rows came again while many were still new: the data is drawn at random from a small population, and
   /// there are no passes over a data set. True, too, while too few samples of a later phase say so.
   [[nodiscard]] bool drawn_at_random() const noexcept;

@@ -18,6 +18,11 @@ class FakeTrial final : public query::Trial {
  public:
   // ---- building the trial
 
+  /// How the run has ended: "completed" unless it is told, "stopped" or "failed".
+  FakeTrial& Ends(std::string outcome) {
+    outcome_ = std::move(outcome);
+    return *this;
+  }
   query::TensorId Define(const std::string& name, format::Role role, const std::string& module_type = "",
                          std::vector<std::string> collections = {}) {
     const auto [known, fresh] = ids_.emplace(name, static_cast<query::TensorId>(tensors_.size()));
@@ -368,7 +373,7 @@ class FakeTrial final : public query::Trial {
   [[nodiscard]] std::vector<query::GapInfo> Gaps() const override { return {}; }
   [[nodiscard]] std::vector<query::EventAt> Events(query::Mode) const override { return {}; }
   [[nodiscard]] std::vector<std::pair<std::uint32_t, format::AckRow>> Acks() const override { return {}; }
-  [[nodiscard]] Outcome outcome() const override { return {"completed", ""}; }
+  [[nodiscard]] Outcome outcome() const override { return {outcome_, ""}; }
 
  private:
   static void Replace(std::string* text, const std::string& name, const std::string& fresh) {
@@ -377,6 +382,7 @@ class FakeTrial final : public query::Trial {
       text->replace(at, old.size(), '"' + fresh + '"');
   }
 
+  std::string outcome_ = "completed";
   std::vector<query::TensorInfo> tensors_;
   std::map<std::string, query::TensorId> ids_;
   std::vector<StepRows> steps_;

@@ -24,6 +24,7 @@ from luff._weak import Identities
 from luff.torch.capture._memory import address_of, copy_of_rows, is_readable, numbers_in
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence._step import Step, StepContext
+from luff.torch.evidence._unused_passes import UnusedPasses
 from luff.torch.evidence._written_losses import WrittenLosses
 
 __all__ = ["Answers", "compares"]
@@ -114,9 +115,10 @@ def _same_values(one: Any, other: Any) -> bool:
 class Answers:
     """Under the hook's lock and guard. Keeps the scores of one forward pass at a time, at most 8 x 64 KiB."""
 
-    def __init__(self, context: StepContext, written: WrittenLosses) -> None:
+    def __init__(self, context: StepContext, written: WrittenLosses, passes: UnusedPasses) -> None:
         self._context = context
         self._written = written
+        self._passes = passes
         self._heads: Identities[dict[int, _Head]] = Identities()  # of a model, by place in its result
         #: The model called last in training, and what it returned.
         self._trained: tuple[Any, list[Any]] | None = None
@@ -136,6 +138,8 @@ class Answers:
             if torch.is_grad_enabled():
                 self._trained = weakref.ref(module), [weakref.ref(tensor) for tensor in tensors]
                 self._written.model_returned(step, tensors)
+                if self._passes.on:
+                    self._passes.model_returned(step, module, tensors)
             return
         self._scores = []
         heads = self._heads.get(module) or {}

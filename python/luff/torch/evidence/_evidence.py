@@ -31,6 +31,7 @@ from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
 from luff.torch.evidence._statistics import Statistics
 from luff.torch.evidence._step import Step, StepContext
+from luff.torch.evidence._unused_passes import UnusedPasses
 from luff.torch.evidence._written_losses import WrittenLosses
 
 __all__ = ["Evidence"]
@@ -60,7 +61,8 @@ class Evidence:
         self.padding = Padding(self._opened)
         self.places = Places(self._opened)
         written = WrittenLosses(context)
-        self.answers = Answers(context, written)
+        self.passes = UnusedPasses()
+        self.answers = Answers(context, written, self.passes)
         self.samples = Samples(context, self.causal, self.mixing, self.answers)
         self.losses = Losses(context, self.samples, self.nonfinite, written)
         self.accumulated = Accumulated()
@@ -77,6 +79,8 @@ class Evidence:
             self.losses.arguments,
             self.losses.formula,
             self._graph_values,
+            self.losses.pairs,
+            self.passes,
             self._graph_values.layers,
         )
         self._waiting = [evidence.waiting for evidence in self._events]
@@ -103,6 +107,8 @@ class Evidence:
         if not since & (since - 1) or self._reach.reached is not None:
             self._reach.begins(roots, context.called.models())
         self.accumulated.backward_begins(context.step, roots, self.losses, context.called.models)
+        if self.passes.on:
+            self.passes.backward_begins(context.step, roots)
         if context.step is not None and context.step.samples:
             step = clock.mode_steps[_TRAIN] - clock.first_train_step
             nodes: list[Any] = []
@@ -175,6 +181,8 @@ class Evidence:
             return
         if self.nonfinite.open:
             self.nonfinite.publish(session)
+        if self.passes.on and step.samples:
+            self.passes.step_ended(step, self._context.names)
         if self._opened:
             for asked in self._opened.copy():
                 asked.record(session)

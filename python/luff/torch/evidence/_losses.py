@@ -25,6 +25,7 @@ from luff.torch.evidence._kept_graphs import KeptGraphs
 from luff.torch.evidence._loss_arguments import LossArguments
 from luff.torch.evidence._loss_formula import LossFormula
 from luff.torch.evidence._loss_inputs import LossInputs
+from luff.torch.evidence._loss_pairs import LossPairs
 from luff.torch.evidence._loss_rows import LossRows
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._samples import Samples, of_loss
@@ -63,6 +64,7 @@ class Losses:
         self.rows = LossRows()
         self.arguments = LossArguments()
         self.formula = LossFormula()
+        self.pairs = LossPairs()
         self.kept_graphs = KeptGraphs()
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs. None:
         #: it cannot be read so late.
@@ -99,8 +101,10 @@ class Losses:
         step = self._context.step
         if training:
             self._loss_kinds.add(kind)
-            if step is None or step.mode != _TRAIN:
+            if step is None or step.mode != _TRAIN or (step.decided and not step.forwards):
                 step = self._context.step_of_loss()
+        elif step is not None and not step.forwards and self._context.is_over(step):
+            return  # of an evaluation of which nothing else is seen
         elif self.waiting and step is not None and step.mode == _TRAIN:
             self._wait(kind, output)
             return
@@ -137,6 +141,10 @@ class Losses:
             self._unreduced(kind, names, args, kwargs, output)
             return
         step = self._context.step
+        if step is not None and not step.forwards and self._context.is_over(step):
+            if not output.requires_grad:
+                return  # of an evaluation of which nothing else is seen
+            step = self._context.step_of_loss()
         if step is not None and output.requires_grad and step.mode != _TRAIN and not step.may_train:
             # A pass without gradients, as of a target network, came after the model's: it is no evaluation's loss.
             if self._context.session is None:
@@ -179,6 +187,8 @@ class Losses:
     ) -> None:
         """Samples a loss with a value for each sample; its reduced value comes from the graph."""
         step = self._context.step
+        if step is not None and output.requires_grad and not step.forwards and self._context.is_over(step):
+            step = self._context.step_of_loss()
         if step is not None and (step.mode != _TRAIN or output.requires_grad):
             if output.requires_grad:
                 self._made_by(step, kind, args, kwargs, names)
@@ -387,8 +397,10 @@ class Losses:
         parts = _loss_graph.parts(root, step.loss_nodes)
         self._scale(session, root, [abs(weight) for _, weight in parts], count)
         self._sign(session, step, parts)
-        if not self._context.saved_hooks and not self._ascends():
-            self.formula.root(root)
+        if not self._context.saved_hooks:
+            self.pairs.root(root)
+            if not self._ascends():
+                self.formula.root(root)
 
     def _used(self, step: Step, root: Any) -> None:
         """Notes which of a step's losses a root sums up. Not known where it sums up anything else."""

@@ -111,3 +111,7 @@ class StepContext:
     def step_of_loss(self) -> Step | None:
         """Returns the step that a loss with a gradient belongs to; begins a TRAIN step if none is open."""
         raise NotImplementedError
+
+    def is_over(self, step: Step) -> bool:
+        """Returns whether a step is over by an update that a script without modules and optimizers makes by hand."""
+        raise NotImplementedError

@@ -28,6 +28,7 @@ from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names, is_compiled_model
 from luff.torch.capture._recorder import OptimizerRecord, Recorder
 from luff.torch.evidence._step import MAX_WAITING, Step
+from luff.torch.loop._by_hand import UpdatesByHand
 from luff.torch.loop._corrections import lower_lr
 from luff.torch.loop._loaders import Loaders
 from luff.torch.loop._mode_flags import ModeFlags
@@ -85,6 +86,7 @@ class Machine(Steps):
         self.loaders = Loaders(self.clock)
         self.calling: Any = None  # the model that the training thread is currently calling
         self._mode_flags = ModeFlags()
+        self._updates_by_hand = UpdatesByHand()
         self._trains_in_eval: Identities[bool] = Identities()
         self._last_mode = 0
         self._trained = False  # whether a backward pass was seen
@@ -290,11 +292,30 @@ class Machine(Steps):
     def step_of_loss(self) -> Step | None:
         """Returns the step that a loss with a gradient belongs to; begins a TRAIN step if none is open."""
         step, forced = self.step, self.writer.forced
-        if step is not None and step.mode != _TRAIN and not step.may_train and forced is None:
-            step = self.publish_step(step)
+        if step is not None:
+            evaluates = step.mode != _TRAIN and not step.may_train and forced is None
+            if evaluates or (not step.forwards and self.is_over(step)):
+                step = self.publish_step(step)
         if step is None and not self.by_hand and forced in (None, _TRAIN):
             step = self.new_train()
         return step
+
+    def is_over(self, step: Step) -> bool:
+        """Returns whether a step is over since the script, which calls no module and has no optimizer, has changed by
+        hand what the step's backward pass has reached.
+        """
+        if (
+            step.mode != _TRAIN
+            or not step.decided
+            or step.forwards
+            or self.by_hand
+            or self.held
+            or self._eager
+        ):
+            return False  # with `_eager`, models of others may be called, too
+        if self.recorder is None or self.recorder.count() or self.closure_depth:
+            return False
+        return self._updates_by_hand.look()
 
     # Backward ------------------------------------------------------------------------------------------------------
 
@@ -311,7 +332,11 @@ class Machine(Steps):
                 self._flush(self.step)
                 self._values_begin(roots)
             return
+        if self.step is not None and not self.step.forwards and self.is_over(self.step):
+            self.publish_step(self.step)
         step = self._train_step()
+        if not step.forwards and self.recorder is not None and not self.recorder.count():
+            self._updates_by_hand.remember(roots)
         if self.recorder is not None and self.recorder.stale:
             self.name_now()
         self._decide(step)

@@ -280,6 +280,8 @@ def _telling_backward(original: Method) -> Method:
         called = [hook for hook in hooks.of_backward() if not hook.asleep or _awake(hook)]
         for hook in called:
             hook.told("backward", hook.machine.backward_begins, roots, gradients is not None)
+            if hook.machine.stop >= 2 and hook.machine.turn.here():  # it has ended a step (`Machine.is_over`)
+                hook.leave_if_stopped()
         del roots
         enter_phase(_BACKWARD)
         try:

@@ -2,15 +2,18 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/format.h"
+#include "luff/profile/input.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/passes.h"
 #include "rules/facts/sample.h"
 #include "rules/facts/step_memo.h"
+#include "rules/facts/still_weights.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -29,7 +32,11 @@ constexpr std::size_t kMaxWorkers = 4096, kMaxOptimizers = 1024, kMaxBatches = 6
 constexpr std::int64_t kFew = 3, kCycles = 3;
 constexpr std::int64_t kUnused =
     4;  // updates in a row, from the first one on, that used the last loss of several
-constexpr double kPassesPerUpdate = 0.75;
+constexpr std::int64_t kMostTold = 32, kSampled = 16;  // updates of which the hook tells losses, and passes
+constexpr double kPassesPerUpdate = 0.75, kMostMade = 1e9;
+constexpr double kWithout = 3;  // passes over the data that have begun, two of them without any update
+constexpr std::int64_t kTwice =
+    2;  // as many backward passes as at the end: one batch may be used again and again
 
 struct Limits {
   std::int64_t updates, empty;
@@ -54,6 +61,7 @@ class StepSkipped final : public KeptRule {
     passes_.OnTrainStep(view);
     Unused(view, sink);
     Count(view);
+    still_.OnTrainStep(view);
     // A closure computes and clears gradients many times in one update; its gradients are recorded.
     const auto gradients = view.index.summaries(Role::kGradient);
     const bool used = !gradients.empty();
@@ -91,9 +99,23 @@ class StepSkipped final : public KeptRule {
       }
       if (state.lost >= updates_) Tell(view, event.worker, state, sink);
     }
+    if (none_open_ && still_.moved()) {
+      none_open_ = false;
+      sink.Heal("none", "", info.mode_step);
+    } else if (!none_open_ && passes_.count() >= kWithout && !passes_.drawn_at_random() && StandsStill() &&
+               still_.backwards() >= kTwice * updates_) {
+      TellNone(view.memo.Facts(view), FindingAt(kName, "none", view, TensorAt{format::kNoId}),
+               Severity::kStop, sink);
+    }
   }
 
-  void OnEnd(const query::Trial& trial, Sink& sink) override { NeverStepped(trial, sink); }
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    NeverStepped(trial, sink);
+    // What was cut short may have been on its way to its first update.
+    if (none_open_ || !StandsStill() || trial.outcome().state != "completed") return;
+    TellNone(ModelFacts::Of(trial), FindingAt(kName, "none", trial, format::kNoId, 0, last_.Info()),
+             Severity::kWarn, sink);
+  }
 
   void VisitFields(Fields& io) override {
     io("workers", workers_, kMaxWorkers);
@@ -104,56 +126,139 @@ class StepSkipped final : public KeptRule {
     io("losses_made", losses_made_);
     io("some_used", some_used_);
     io("unused_open", unused_open_);
+    io("of_passes", of_passes_);
+    io("only_passes", only_passes_);
+    io("still", still_);
+    io("none_open", none_open_);
   }
 
  private:
-  // Each update so far used the last of several losses of the same kind, of as many batches: backward() and
-  // step() stand behind the loop over batches. A search along a line computes many losses of one batch, and
-  // an evaluation with gradients comes after the first update.
+  // What the hook says of a step with an update: how many losses, or passes of a model, were made for it.
+  struct Made {
+    std::int64_t count = 0;
+    std::string of;  // kind of the loss, or name of the model
+    bool passes = false;
+  };
+
+  [[nodiscard]] Made MadeIn(const StepView& view) const {
+    Made made;
+    for (const char* kind : {"unused_passes", "unused_losses"}) {  // losses say more
+      if (only_passes_ && std::string_view(kind) == "unused_losses") continue;
+      for (const auto& event : view.index.json_events(kind)) {
+        const double number = NumberIn(*event, "made");
+        if (!(number >= static_cast<double>(kFew) + 1 && number <= kMostMade)) continue;
+        made.passes = std::string_view(kind) == "unused_passes";
+        made.count = static_cast<std::int64_t>(number);
+        const auto name = event->find(made.passes ? "model" : "loss");
+        made.of = name != event->end() && name->is_string() ? name->get<std::string>() : "";
+      }
+    }
+    return made;
+  }
+
+  // Each update so far used the last of several losses of the same kind, or passes of a model, of as many
+  // batches: backward() and step() stand behind the loop over batches. A search along a line computes many
+  // losses of one batch, and an evaluation with gradients comes after the first update.
   void Unused(const StepView& view, Sink& sink) {
     const std::uint32_t worker = view.index.first_worker();
     if (some_used_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
+    const auto forwards = static_cast<std::int64_t>(view.index.events(EventKind::kForward).size());
+    Made made = MadeIn(view);
+    if (unused_open_) {
+      const bool told = of_passes_ ? view.rows.info.mode_step < kSampled : unused_ < kMostTold;
+      unused_ += made.count > 0 ? 1 : 0;
+      if (made.count > 0 || (!told && forwards > kFew)) return;
+      some_used_ = true;
+      unused_open_ = false;
+      sink.Heal("unused", "", view.rows.info.mode_step);
+      return;
+    }
     std::set<std::uint64_t> batches;
     for (const query::EventAt& event : view.index.events(EventKind::kBatch))
       if (event.worker == worker && batches.size() < kMaxBatches) batches.insert(event.row.argument);
-    double made = 0;
-    std::string loss;
-    for (const auto& event : view.index.json_events("unused_losses")) {
-      const double number = NumberIn(*event, "made");
-      if (!(number >= static_cast<double>(kFew) + 1)) continue;
-      made = number;
-      const auto name = event->find("loss");
-      loss = name != event->end() && name->is_string() ? name->get<std::string>() : "loss";
+    // Of the first step, which opened the run, most batches were gone before they could be told apart, and of
+    // passes nothing is known but how many there were.
+    const bool first = unused_ == 0;
+    if (first && made.count == 0) {
+      made.count = forwards;
+      only_passes_ = true;
     }
-    // Of the first step, which opened the run, most batches were gone before they could be told apart.
-    const std::size_t others = unused_ == 0 ? view.index.events(EventKind::kForward).size() : batches.size();
-    if (made == 0 || static_cast<std::int64_t>(others) <= kFew) {
+    const std::int64_t others = first ? forwards : static_cast<std::int64_t>(batches.size());
+    if (made.count <= kFew || others <= kFew) {
       some_used_ = true;
-      if (std::exchange(unused_open_, false)) sink.Heal("unused", "", view.rows.info.mode_step);
       return;
     }
     ++unused_;
-    losses_made_ += static_cast<std::int64_t>(made);
-    if (unused_ < kUnused) return;
+    losses_made_ += made.count;
+    if (unused_ < kUnused || made.of.empty()) return;
+    // Passes whose batches a model makes of its last answers, step by step, may be meant to be cut off.
+    if (made.passes && !IsAPass(view, made.count) && !passes_.begun_again()) return;
     unused_open_ = true;
+    of_passes_ = made.passes;
     Finding finding = FindingAt(kName, "unused", view, TensorAt{format::kNoId, worker});
     finding.since_step = 0;
-    finding.what = fmt::format("only the last batch of each pass is learnt: {} of {} losses were used",
-                               unused_, losses_made_);
+    finding.what = fmt::format("only the last batch of each pass is learnt: {} of {} {} were used", unused_,
+                               losses_made_, made.passes ? "forward passes" : "losses");
     finding.why = fmt::format(
-        "each of the {} updates so far followed the last of several {}, of as many batches; the others were "
+        "each of the {} updates so far followed the last of several {}{}, of as many batches; the others "
+        "were "
         "computed with gradients, and no backward pass used them",
-        unused_, loss);
-    finding.remedy =
-        "call loss.backward() and optimizer.step() inside the loop over batches; or add the losses up and "
-        "call "
-        "backward() on their sum";
+        unused_, made.passes ? "forward passes of " : "", made.of);
+    finding.remedy = fmt::format(
+        "{}call loss.backward() and optimizer.step() inside the loop over batches; or add the losses up and "
+        "call backward() on their sum",
+        made.passes ? "compute the loss, and " : "");
     finding.causes = {"backward() and step() stand outside of the loop over batches",
                       "losses that are meant to be added up, and overwrite each other"};
     finding.evidence = {{"losses", losses_made_}, {"used", unused_}};
     finding.threshold = fmt::format(
-        "a fact of the graph: the first {} updates used one loss each, {} or more were made before it (Luff)",
-        kUnused, kFew);
+        "a fact of the graph: the first {} updates used one {} each, {} or more were made before it (Luff)",
+        kUnused, made.passes ? "pass" : "loss", kFew);
+    sink.Report(std::move(finding));
+  }
+
+  // Whether so many batches are a pass of a loader, of which the last may be left out.
+  static bool IsAPass(const StepView& view, std::int64_t count) {
+    const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
+    return std::any_of(loaders.begin(), loaders.end(), [&](const profile::Loader& loader) {
+      return loader.batches > kFew && count <= loader.batches && count >= loader.batches - 1;
+    });
+  }
+
+  [[nodiscard]] bool StandsStill() const {
+    if (still_.backwards() < updates_) return false;
+    return std::none_of(workers_.begin(), workers_.end(), [](const auto& one) {
+      return one.second.updates > 0 || one.second.open;  // gradients that are cleared are told already
+    });
+  }
+
+  void TellNone(const ModelFacts& facts, Finding finding, Severity severity, Sink& sink) {
+    std::string name;
+    std::int64_t held = 0;
+    for (const auto& [parameter, fact] : facts.parameters()) {
+      if (fact.optimizer.empty() || !fact.requires_grad) continue;
+      ++held;
+      name = fact.optimizer;
+    }
+    if (held == 0) return;
+    none_open_ = true;
+    finding.severity = severity;
+    finding.since_step = 0;
+    finding.what = fmt::format("no optimizer ever stepped: {} backward passes, and no weight has changed",
+                               still_.backwards());
+    finding.why = fmt::format(
+        "{} holds {} parameters and the backward passes give them gradients, but its step() is never called: "
+        "the model is as it was at the first step",
+        name, held);
+    finding.remedy =
+        "call optimizer.step(), and optimizer.zero_grad() after it; where a condition stands before them, as "
+        "for gradients that are accumulated, it must hold within the batches of a pass";
+    finding.causes = {"optimizer.step() is missing, or is named without being called",
+                      "a condition for accumulated gradients that never holds: so many batches never come"};
+    finding.evidence = {{"backward_passes", still_.backwards()}, {"parameters", held}};
+    finding.threshold =
+        fmt::format("{} backward passes and no update, in {} (Luff)", updates_,
+                    severity == Severity::kStop ? "two passes over the data" : "all of the run");
     sink.Report(std::move(finding));
   }
 
@@ -361,7 +466,10 @@ class StepSkipped final : public KeptRule {
   Passes passes_;
   std::int64_t unused_ = 0,
                losses_made_ = 0;  // updates so far that used one loss of several, and these losses
-  bool some_used_ = false, unused_open_ = false;
+  bool some_used_ = false, unused_open_ = false, of_passes_ = false;
+  bool only_passes_ = false;  // of the first step no losses are known
+  StillWeights still_;
+  bool none_open_ = false;
   std::map<std::uint32_t, State> workers_;
   std::map<std::uint32_t, Use> used_;  // by number of the optimizer
   Anchor last_;
@@ -371,7 +479,7 @@ class StepSkipped final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  spec.version = 6;  // 5: losses that no backward pass uses; "never"; 6: Passes by samples
+  spec.version = 7;  // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";

@@ -164,16 +164,16 @@ TEST(StepSkipped, OneUpdateInAPass_IsTold_OneOfSomeBatchesIsSilent) {
 }
 
 // Before each update so many losses were made, of as many batches or of one, from a step on.
-FakeTrial LastOfSeveral(int losses, bool other_batches, int from = 0) {
+FakeTrial LastOfSeveral(int losses, bool other_batches, int from = 0, int steps = 12) {
   FakeTrial trial;
-  for (int step = 0; step < 12; ++step) {
+  for (int step = 0; step < steps; ++step) {
     trial.Step();
     for (int i = 0; i < losses; ++i) {
       trial.Event(EventKind::kForward, 0);
       if (step == 0 && i + 1 < losses) continue;  // not there any more when the run was opened
       trial.Event(EventKind::kBatch, 0, static_cast<std::uint64_t>(other_batches ? 100 * step + i : step));
     }
-    if (step >= from)
+    if (step >= from && step < 32)  // as many as the hook tells
       trial.EventJson(R"({"kind": "unused_losses", "loss": "CrossEntropyLoss", "used": 1, "made": )" +
                       std::to_string(losses) + "}");
     trial.Event(EventKind::kZeroGrad, 0).Event(EventKind::kBackward).Event(EventKind::kOptimizerStep, 0);
@@ -189,9 +189,52 @@ TEST(StepSkipped, OnlyTheLastLossOfAPassIsUsed_IsTold_SearchesAndLateEvaluations
   EXPECT_EQ(findings[0].step, 3);
   EXPECT_EQ(findings[0].since_step, 0);
   EXPECT_NE(findings[0].remedy.find("inside the loop over batches"), std::string::npos);
+  EXPECT_FALSE(FindingsOf(LastOfSeveral(10, true, 0, 50), "StepSkipped").at(0).healed);
   EXPECT_TRUE(FindingsOf(LastOfSeveral(10, false), "StepSkipped").empty());
   EXPECT_TRUE(FindingsOf(LastOfSeveral(10, true, 1), "StepSkipped").empty());
   EXPECT_TRUE(FindingsOf(LastOfSeveral(3, true), "StepSkipped").empty());
+}
+
+// Before each update so many passes were made; `rows_again`: their rows come again in later steps.
+FakeTrial LastPassOfSeveral(int passes, int loader, bool rows_again = false, int from = 1, int until = 12) {
+  FakeTrial trial;
+  trial.SetDocument("loaders",
+                    R"({"loaders": [{"number": 0, "type": "DataLoader", "batch_size": 10, "samples": )" +
+                        std::to_string(10 * loader) + "}]}");
+  for (int step = 0; step < 30; ++step) {
+    const int made = step < until ? passes : 1;
+    std::vector<double> rows;
+    for (int i = 0; i < 8; ++i) rows.push_back(std::sin(1.0 + 8 * (rows_again ? step % 2 : step) + i));
+    trial.Step().Sample("sample/Net_input_0", {4, 2}, rows);
+    for (int i = 0; i < made; ++i) {
+      trial.Event(EventKind::kForward, 0);
+      if (step > 0 || i + 1 == made)
+        trial.Event(EventKind::kBatch, 0, static_cast<std::uint64_t>(100 * step + i));
+    }
+    if (step >= from && step < std::min(until, 16))
+      trial.EventJson(R"({"kind": "unused_passes", "model": "Net", "used": 1, "made": )" +
+                      std::to_string(made) + "}");
+    trial.Event(EventKind::kBackward).Event(EventKind::kOptimizerStep, 0);
+  }
+  return trial;
+}
+
+TEST(StepSkipped, OnlyTheLastForwardPassIsUsed_IsToldWhereTheyAreAPassOverTheData) {
+  const auto findings = FindingsOf(LastPassOfSeveral(10, 10, false, 1, 30), "StepSkipped");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "unused");
+  EXPECT_EQ(findings[0].step, 3);
+  EXPECT_FALSE(findings[0].healed);  // after the last word of the hook, too
+  EXPECT_NE(findings[0].what.find("4 of 40 forward passes"), std::string::npos);
+  EXPECT_EQ(FindingsOf(LastPassOfSeveral(9, 10), "StepSkipped").size(), 1U);  // drop_last
+  EXPECT_EQ(FindingsOf(LastPassOfSeveral(10, 0, true), "StepSkipped").size(), 1U);
+  EXPECT_TRUE(FindingsOf(LastPassOfSeveral(10, 10, false, 1, 20), "StepSkipped").at(0).healed);
+}
+
+TEST(StepSkipped, PassesOfOtherNumbers_FewOnes_AndLateOnesAreSilent) {
+  for (const FakeTrial& trial : {LastPassOfSeveral(10, 40), LastPassOfSeveral(10, 0), LastPassOfSeveral(3, 3),
+                                 LastPassOfSeveral(10, 10, false, 2), LastPassOfSeveral(10, 10, false, 1, 3)})
+    EXPECT_TRUE(FindingsOf(trial, "StepSkipped").empty());
 }
 
 // Two optimizers, of `a` and of `b`: the second steps at each `every`-th step, if at all.
@@ -227,6 +270,65 @@ TEST(StepSkipped, OneOfSeveralOptimizersNeverSteps_IsTold_RareOnesWrappersAndUnt
   EXPECT_TRUE(FindingsOf(TwoOptimizers(0, false), "StepSkipped").empty());
   EXPECT_TRUE(FindingsOf(TwoOptimizers(0, true, "Adam"), "StepSkipped").empty());
   EXPECT_TRUE(FindingsOf(TwoOptimizers(0, true, "Adam_2", 1), "StepSkipped").empty());
+}
+
+// Backward passes of a model that an optimizer holds. `rows`: batches after which the data comes again; 0:
+// never.
+struct Unstepped {
+  int steps = 60, rows = 0, moves_at = -1, step_at = -1;
+  bool training = true, of_input = false, optimizer = true;
+  const char* outcome = "completed";
+};
+FakeTrial WithoutStep(const Unstepped& how) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    std::string(R"({"models": [{"name": "Net", "type": "Net", "modules": [], "parameters": [
+      {"path": "a", "name": "Net_a", "shape": [2], "requires_grad": true, "optimizer": )") +
+                        (how.optimizer ? R"("Adam", "group": 0}]}], "optimizers": [
+      {"number": 0, "name": "Adam", "type": "Adam", "groups": [{"settings": {}, "parameters": 1}], "foreign": 0}]})"
+                                       : R"(null}]}], "optimizers": []})"));
+  for (int step = 0; step < how.steps; ++step) {
+    std::vector<double> rows;
+    const int batch = how.rows > 0 ? step % how.rows : step;
+    for (int i = 0; i < 8; ++i) rows.push_back(std::sin(1.0 + 8 * batch + i));
+    trial.Step()
+        .Sample("sample/Net_input_0", {4, 2}, rows)
+        .Tensor("Net_a", Role::kWeight, {1, how.moves_at >= 0 && step >= how.moves_at ? 3.0 : 2.0})
+        .Event(EventKind::kForward, 0,
+               (how.training ? kTraining | kSomeTrain : kSomeEval) | kGradients | kTold)
+        .Event(EventKind::kBackward);
+    if (step == 2)
+      trial.EventJson(std::string(R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
+          "reached_count": 1, "foreign": [)") +
+                      (how.of_input ? R"({"shape": [4, 2], "optimizer": null})" : "") + "]}");
+    if (step == how.step_at) trial.Event(EventKind::kOptimizerStep, 0);
+  }
+  return trial.Ends(how.outcome);
+}
+
+TEST(StepSkipped, NoUpdateAtAll_IsToldAtTheEnd_AfterTwoPassesAtOnce) {
+  const auto at_end = FindingsOf(WithoutStep({}), "StepSkipped");
+  ASSERT_EQ(at_end.size(), 1U);
+  EXPECT_EQ(at_end[0].cause, "none");
+  EXPECT_EQ(at_end[0].severity, Severity::kWarn);
+  EXPECT_NE(at_end[0].what.find("60 backward passes"), std::string::npos);
+  const auto passes = FindingsOf(WithoutStep({.rows = 15, .outcome = "failed"}), "StepSkipped");
+  ASSERT_EQ(passes.size(), 1U);
+  EXPECT_EQ(passes[0].severity, Severity::kStop);
+  EXPECT_LT(passes[0].step, 50);
+  EXPECT_FALSE(passes[0].healed);
+  const auto late = FindingsOf(WithoutStep({.steps = 120, .rows = 15, .step_at = 80}), "StepSkipped");
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_TRUE(late[0].healed);
+}
+
+TEST(StepSkipped, AccumulationThatWasCutShort_UpdatesByHand_AndGradientsToLookAt_AreSilent) {
+  for (const Unstepped& how :
+       {Unstepped{.outcome = "failed"}, Unstepped{.outcome = "stopped"}, Unstepped{.steps = 23},
+        Unstepped{.rows = 15, .moves_at = 10}, Unstepped{.rows = 15, .training = false},
+        Unstepped{.rows = 15, .of_input = true}, Unstepped{.rows = 15, .optimizer = false},
+        Unstepped{.step_at = 59}, Unstepped{.rows = 40, .outcome = "failed"}})
+    EXPECT_TRUE(FindingsOf(WithoutStep(how), "StepSkipped").empty());
 }
 
 TEST(StepSkipped, UpdatesWithoutAGradient_Stop_ThoseByHandAndOfOtherOptimizersAreSilent) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -37,6 +38,7 @@ class LossShapeMismatch final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
     Flattened(view, sink);
+    Products(view, sink);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
       Kind& kind = kinds_[call.kind];
@@ -78,6 +80,7 @@ class LossShapeMismatch final : public KeptRule {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
     io("crossed", crossed_, kMostCalls);
+    io("paired", paired_);
   }
 
  private:
@@ -156,6 +159,35 @@ class LossShapeMismatch final : public KeptRule {
     }
   }
 
+  // Reports a loss that the script writes itself, in which outputs meet the targets of all samples.
+  void Products(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("loss_pairs")) {
+      const auto paired = event->find("paired");
+      if (paired == event->end() || !paired->is_boolean()) continue;
+      const bool before = std::exchange(paired_, paired->get<bool>());
+      if (before && !paired_) sink.Heal("broadcast", "", view.rows.info.mode_step);
+      if (before || !paired_) continue;
+      const std::string output = ShapeIn(*event, "output");
+      const std::string target = ShapeIn(*event, "target");
+      Finding finding = FindingAt(kName, "broadcast", view, TensorAt{format::kNoId});
+      finding.severity = Severity::kStop;
+      finding.since_step = 0;
+      finding.what = fmt::format(
+          "the loss multiplies values of shape ({}) by others of shape ({}), which have no gradient", output,
+          target);
+      finding.why =
+          "the two broadcast to a product for each pair of samples, and the loss adds all of them up: each "
+          "output meets the targets (labels, weights, returns) of all samples, and the sum stays the same if "
+          "these change places";
+      finding.remedy =
+          "give both one shape before they meet: squeeze(-1), or unsqueeze(-1), or keepdim=True where a norm "
+          "or a distance drops the axis";
+      finding.causes = {"one of the two has lost its axis of length 1, the other has not"};
+      finding.threshold = "a fact of the graph (Luff)";
+      sink.Report(std::move(finding));
+    }
+  }
+
   // The cause for what an event says of a call; null for none.
   static const char* CauseOf(const std::string& how) {
     if (how == "rows") return "rows_crossed";
@@ -188,6 +220,7 @@ class LossShapeMismatch final : public KeptRule {
   const std::int64_t calls_;
   LossReader reader_;
   std::map<std::string, Kind> kinds_;
+  bool paired_ = false;  // outputs meet the targets of all samples in products
   static constexpr std::size_t kMostCalls = 64;
   std::map<std::string, std::string> crossed_;  // by key of the call: "rows", "classes" or "axes"
 };
@@ -196,7 +229,7 @@ class LossShapeMismatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossShapeMismatch>(kName, kParams);
-  spec.version = 3;  // 2: causes "rows_crossed" and "classes_cut"; 3: "axes_reshaped"
+  spec.version = 4;  // 2: causes "rows_crossed" and "classes_cut"; 3: "axes_reshaped"; 4: products
   spec.summary =
       "output and target of a loss that broadcast to something larger, or whose rows do not belong together";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };

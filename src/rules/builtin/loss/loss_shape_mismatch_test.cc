@@ -69,6 +69,28 @@ TEST(LossShapeMismatch, RowsFlattenedInAnotherOrder_Stop) {
   EXPECT_TRUE(Flattened({"rows", "-", ""}).back().healed);
 }
 
+// Steps of which some tell whether values meet the targets of all samples.
+std::vector<Finding> Paired(const std::vector<std::string>& paired) {
+  FakeTrial trial;
+  for (const std::string& how : paired) {
+    trial.Step().Loss(1);
+    if (!how.empty())
+      trial.EventJson(R"({"kind":"loss_pairs","output":[64],"target":[64,1],"paired":)" + how + "}");
+  }
+  return testing::FindingsOf(trial, "LossShapeMismatch", ParameterSet::kLuff);
+}
+
+TEST(LossShapeMismatch, ProductsWithTheTargetsOfAllSamples_Stop) {
+  const auto findings = Paired({"", "true", "", "true"});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "broadcast");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_NE(findings[0].what.find("(64) by others of shape (64, 1)"), std::string::npos) << findings[0].what;
+  EXPECT_FALSE(findings[0].healed);
+  EXPECT_TRUE(Paired({"true", "", "false"}).at(0).healed);
+  EXPECT_TRUE(Paired({"false", "7", R"("true")"}).empty());
+}
+
 TEST(LossShapeMismatch, EventsThatSayNothing_AreSilent) {
   EXPECT_TRUE(Flattened({"", "-"}).empty());
   EXPECT_TRUE(Flattened({"other"}).empty());

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -117,6 +118,8 @@ class Luff final : public KeptRule {
     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
       if (entry.summary.abs_sum > 0) with_gradient_[ParameterOfGradient(tensor.name)] = info.update;
     }
+    for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting))
+      if (tensor.name.ends_with(".lr")) rate_ = std::max(rate_.value_or(0), entry.value);
     WeightMove move;
     WeightMove lasting;  // of weights that did not begin at zero
     double heaviest = 0;
@@ -179,6 +182,7 @@ class Luff final : public KeptRule {
     io("weights", weights_);
     io("gradients", with_gradient_);
     io("small_since_step", small_since_step_);
+    io("rate", rate_);
     io("small_since_update", small_since_update_);
     io("open_small", open_small_);
     io("recent", recent_, kLevel);
@@ -367,6 +371,7 @@ class Luff final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (!all_small) {
       small_since_update_ = -1;
+      rate_.reset();
       if (rests) return;
       if (!open_small_.empty()) sink.Heal("small", open_small_, info.mode_step);
       open_small_.clear();
@@ -403,11 +408,22 @@ class Luff final : public KeptRule {
           "the optimizer steps and gradients are there, but every update is lost in rounding, multiplied by "
           "zero or undone: nothing more is learnt";
     }
+    const bool zero = largest <= 0 && rate_ == 0.0;
+    if (zero) {
+      finding.what += ": the learning rate is 0";
+      finding.why = "the optimizer steps and gradients are there, and each update is multiplied by 0";
+    }
     finding.remedy =
         "raise the learning rate; check that the scheduler is stepped once per epoch if it counts epochs";
-    if (largest <= 0) finding.remedy += "; look for code that sets the weights back after each update";
+    if (largest <= 0 && !zero)
+      finding.remedy += "; look for code that sets the weights back after each update";
     finding.causes = {"learning rate far too low", "schedule that has run out",
                       "scheduler stepped per batch instead of per epoch"};
+    if (zero)
+      finding.causes = {
+          "a warm-up that begins at 0 and never rises: a division of whole numbers, or a count that "
+          "stands still",
+          "schedule that has run out"};
     finding.evidence = {{"largest_relative_update", largest}, {"updates", info.update - small_since_update_}};
     finding.threshold =
         fmt::format("every weight below {:g} per update for {} updates (Luff)", limits_.small, patience);
@@ -419,6 +435,7 @@ class Luff final : public KeptRule {
   std::map<std::string, Weight> weights_;              // by worker and name
   std::map<std::string, std::int64_t> with_gradient_;  // name -> update of its last nonzero gradient
   std::int64_t small_since_step_ = -1, small_since_update_ = -1;
+  std::optional<double> rate_;  // largest learning rate since weights last moved
   std::string open_small_;
   static constexpr std::size_t kLevel = 8;
   std::deque<double> recent_;    // losses
@@ -434,7 +451,8 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 12;  // 11: rows that the training collects, RAdam's warm-up; 12: less of both
+  spec.version =
+      12;  // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
