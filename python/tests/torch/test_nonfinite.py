@@ -379,6 +379,7 @@ def line_inside_a_with_block():
 
     train(Inner(4, 1), loss_of)
 
+
 # Ways of writing a step --------------------------------------------------------------------------------------------
 
 
@@ -426,7 +427,9 @@ def one_of_several_losses_of_one_model():
 def loss_without_a_name():
     def step_of(model, optimizer, x, step):
         optimizer.zero_grad()
-        torch.sqrt(((model(x) - model(x)) ** 2).sum(1) if step == 3 else model(x) ** 2 + 1).mean().backward()  # NaN here
+        torch.sqrt(
+            ((model(x) - model(x)) ** 2).sum(1) if step == 3 else model(x) ** 2 + 1
+        ).mean().backward()  # NaN here
         optimizer.step()
 
     each_step(step_of)

@@ -65,6 +65,13 @@ def of_torch(x):
     return torch.dropout(x, 0.25, True)  # here
 
 
+class Graph(Net):
+    """As graph networks are written: its only dropout is a function's."""
+
+    def forward(self, x):
+        return self.last(F.dropout(torch.relu(self.first(x)), training=self.training))  # here
+
+
 def noise(x):
     return x + torch.randn_like(x)
 
@@ -130,6 +137,14 @@ def test_a_mask_of_training_only_is_told_if_the_model_is_not_switched(watched):
     assert answers(watched, Net(by_hand, always=False)) == []
     (answer,) = answers(watched, Net(by_hand, always=False), evaluates=False)
     assert answer["after_eval"] is False
+
+
+def test_functional_dropout_of_a_model_in_training_mode_is_told(watched):
+    assert answers(watched, Graph(None)) == []
+    (answer,) = answers(watched, Graph(None), evaluates=False, batches=1, rounds=6)
+    assert answer["after_eval"] is False
+    with open(answer["file"], encoding="utf-8") as file:
+        assert "# here" in file.read().splitlines()[answer["line"] - 1]
 
 
 def test_evaluations_of_one_batch_are_asked_about_too(watched):

@@ -16,7 +16,8 @@ const std::vector<Known>& All() {
   static const std::vector<Known> kAll = {
       {{"everything is masked"},
        {{"a mask the wrong way round", "a row of nothing but padding, or an empty sequence"},
-        "turn the mask over if it hides what is to be seen (masked_fill and key_padding_mask hide where it is "
+        "turn the mask over if it hides what is to be seen (masked_fill and key_padding_mask hide where it "
+        "is "
         "true), and leave each row one place that is not masked"}},
       {{"a gradient of zero is multiplied by it"},
        {{"a branch of torch.where that is not taken, or values under a mask: they are computed all the same, "
@@ -46,7 +47,8 @@ const std::vector<Known>& All() {
        {{"a difference that is negative by rounding, or by what the model gives"},
         "clamp(min=0), plus a small number, before the root; take abs() if the sign does not matter"}},
       {{"division by zero"},
-       {{"a sum, count, norm or deviation that is zero: a mask that leaves nothing, values that are all alike"},
+       {{"a sum, count, norm or deviation that is zero: a mask that leaves nothing, values that are all "
+         "alike"},
         "keep the divisor away from zero (count.clamp(min=1), norm.clamp(min=1e-8), "
         "torch.nn.functional.normalize), or leave such batches out"}},
       {{"mean of no element", "mean over no label"},
@@ -72,8 +74,8 @@ const std::vector<Known>& All() {
 
 const NonFiniteRemedy* RemedyOf(std::string_view reason) {
   for (const Known& one : All()) {
-    const bool said =
-        std::ranges::any_of(one.words, [&](std::string_view word) { return reason.find(word) != std::string_view::npos; });
+    const bool said = std::ranges::any_of(
+        one.words, [&](std::string_view word) { return reason.find(word) != std::string_view::npos; });
     if (said) return &one.remedy;
   }
   return nullptr;

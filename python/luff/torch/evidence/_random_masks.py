@@ -8,6 +8,7 @@ weights, holds zeros and one other number, and differs between the two passes. d
 from __future__ import annotations
 
 import hashlib
+import pickle
 import random
 import weakref
 from functools import partial
@@ -29,7 +30,15 @@ _MOST_ELEMENTS = 1 << 24  # of a mask that is read
 _LEAST_ELEMENTS = 16
 _MOST_USES = 1 << 14  # in a pass
 _WEIGHTS, _GIVEN = 1, 2  # what a tensor depends on
-_SHAPES = ("empty", "rand", "ones", "zeros", "full", "new_", "uniform")  # operations that only look at a shape
+_SHAPES = (
+    "empty",
+    "rand",
+    "ones",
+    "zeros",
+    "full",
+    "new_",
+    "uniform",
+)  # operations that only look at a shape
 _NOISE, _SWITCH, _MASK = range(3)  # kinds of uses
 
 
@@ -37,9 +46,7 @@ def _random_state() -> bytes:
     """Returns a digest of the states from which torch, NumPy and Python draw."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(torch.default_generator.get_state().numpy().tobytes())
-    state = np.random.get_state()
-    digest.update(np.asarray(state[1]).tobytes() + repr(state[2:]).encode())
-    digest.update(repr(random.getstate()).encode())
+    digest.update(pickle.dumps((np.random.get_state(legacy=False), random.getstate())))
     return digest.digest()
 
 
@@ -50,7 +57,9 @@ class RandomMasks(Asked):
         super().__init__("random_mask", opened)
         self._looks = _LOOKS
         self._alone = 0
-        self._before: tuple[Any, int, bytes] | None = None  # model, TRAIN steps, random state: of the last pass
+        self._before: tuple[Any, int, bytes] | None = (
+            None  # model, TRAIN steps, random state: of the last pass
+        )
 
     @property
     def due(self) -> bool:
@@ -226,7 +235,9 @@ def _masks(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: Nam
     (first, result), (second, _) = (_pass(model, args, kwargs, names) for _ in range(2))
     if [use.place for use in first] != [use.place for use in second]:
         return []
-    outputs = result if isinstance(result, torch.Tensor | tuple | list) else list(getattr(result, "values", list)())
+    outputs = (
+        result if isinstance(result, torch.Tensor | tuple | list) else list(getattr(result, "values", list)())
+    )
     if any(one.numel() == 1 for one in tensors_of(outputs)):
         return []
     changed = [(one, other) for one, other in zip(first, second, strict=True) if one.digest != other.digest]

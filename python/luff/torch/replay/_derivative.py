@@ -39,7 +39,7 @@ class _Begun:
     @contextmanager
     def watched(self) -> Iterator[None]:
         before = torch.autograd.backward
-        torch.autograd.backward = self.backward  # type: ignore[assignment]
+        torch.autograd.backward = self.backward
         try:
             yield
         finally:
@@ -97,9 +97,7 @@ def of_root(loss: Any) -> dict[str, Any] | None:
         return hook
 
     saved = {node: saved_by(node) for node in nodes}
-    hooks = [
-        node.register_hook(look(node)) for node in nodes if getattr(node, "variable", None) is None
-    ]
+    hooks = [node.register_hook(look(node)) for node in nodes if getattr(node, "variable", None) is None]
     try:
         torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
     except RuntimeError:  # a part of the graph is of before, and used up

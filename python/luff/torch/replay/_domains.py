@@ -248,7 +248,9 @@ def _steepness(op: str, get: Get) -> Reason:
         y, x = get("self"), get("other")
         if y is None or x is None:
             return _UNKNOWN
-        return _at_least_one((y == 0) & (x == 0), "derivative of the angle of the point zero is infinite", get)
+        return _at_least_one(
+            (y == 0) & (x == 0), "derivative of the angle of the point zero is infinite", get
+        )
     for name, where, words in _STEEP.get(op, ()):
         value = get(name)
         if value is not None:

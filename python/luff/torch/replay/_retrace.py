@@ -149,7 +149,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Notes a value that is not finite and was not made in the statement."""
         name = self._names.parameter(tensor)
         array = array_of(tensor)
-        count = 0 if array is None else int((array != array).sum()) or int(array.size - np.isfinite(array).sum())
+        count = (
+            0 if array is None else int((array != array).sum()) or int(array.size - np.isfinite(array).sum())
+        )
         shape = "x".join(str(n) for n in tensor.shape) or "one number"
         told = (
             {"phase": "input", "reason": f"an input of {op.strip('_')} {held} (shape {shape})"}

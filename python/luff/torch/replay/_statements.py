@@ -27,7 +27,7 @@ _RESULT = "__luff_value"
 
 
 def block(tree: Any, line: int) -> tuple[list[tuple[Any, list[Any]]], Any]:
-    """Returns the assignments and backward passes before a line in its function and loop, and the statement at the line.
+    """Returns the assignments and backward passes before a line in its function and loop, and the statement there.
 
     The last one comes first; each has the `with` statements around it.
     """
@@ -98,9 +98,11 @@ def given_to_backward(node: Any) -> list[Any]:
     """Returns the expressions, other than names, whose values a statement gives to a backward pass."""
     given = []
     for part in ast.walk(node):
-        if _calls_backward(part):
+        if isinstance(part, ast.Call) and _calls_backward(part):
             owner = part.func.value if isinstance(part.func, ast.Attribute) else None
-            given += [one for one in (owner, *part.args) if isinstance(one, ast.Call | ast.BinOp | ast.UnaryOp)]
+            given += [
+                one for one in (owner, *part.args) if isinstance(one, ast.Call | ast.BinOp | ast.UnaryOp)
+            ]
     return given
 
 
@@ -122,7 +124,9 @@ def value_of(node: Any, made: set[str]) -> Any:
 def assign(targets: list[Any], value: Any, filename: str, scope: dict[str, Any]) -> None:
     """Assigns a value as a statement does."""
     node: Any = ast.Assign(targets=targets, value=ast.Name(id=_RESULT, ctx=ast.Load()))
-    module = ast.fix_missing_locations(ast.Module(body=[ast.copy_location(node, targets[0])], type_ignores=[]))
+    module = ast.fix_missing_locations(
+        ast.Module(body=[ast.copy_location(node, targets[0])], type_ignores=[])
+    )
     scope[_RESULT] = value
     exec(compile(module, filename, "exec"), scope)  # the user's own statement, run in the child
     del scope[_RESULT]

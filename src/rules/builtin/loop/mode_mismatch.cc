@@ -30,7 +30,7 @@ constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kSomeEval = 1
 std::string TextIn(const nlohmann::json& object, const char* key) {
   const auto at = object.is_object() ? object.find(key) : object.end();
   return object.is_object() && at != object.end() && at->is_string() ? at->get<std::string>().substr(0, 300)
-                                                                    : "";
+                                                                     : "";
 }
 
 struct Limits {
@@ -294,18 +294,19 @@ class ModeMismatch final : public KeptRule {
     dropping_told_ = true;
     Finding finding = FindingAt(kName, "dropout", trial, format::kNoId, 0, last_.Info());
     finding.since_step = 0;
-    finding.what = fmt::format("dropout of {:g} that is written by hand acts in evaluations", masks_.p);
+    finding.what = fmt::format("dropout of {:g} acts in evaluations", masks_.p);
     if (!masks_.module.empty()) finding.what += " in " + masks_.module;
     if (!masks_.place.empty()) finding.what += ", " + masks_.place;
     finding.why =
-        "a pass of an evaluation was made twice with the same arguments, and another part of the values behind "
+        "a pass of an evaluation was made twice with the same arguments, and another part of the values "
+        "behind "
         "weights was made zero each time: what is measured is the net with that part missing";
     if (masks_.after_eval) {
       finding.why += "; model.eval() does not reach it";
       finding.remedy =
           "draw the mask only if self.training, which eval() and train() switch, and call both; or use the "
           "module nn.Dropout";
-      finding.causes = {"dropout that asks a flag of its own that nobody turns off, or none",
+      finding.causes = {"dropout written by hand that asks a flag of its own that nobody turns off, or none",
                         "torch.dropout or torch.nn.functional.dropout with training=True"};
     } else {
       finding.why += "; the model is in training mode there, and in evaluation mode it does not act";

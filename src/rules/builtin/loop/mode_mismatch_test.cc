@@ -137,7 +137,7 @@ TEST(ModeMismatch, MasksThatTheModelDrawsInEvaluations_AreTold) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "dropout");
   EXPECT_EQ(findings[0].severity, Severity::kWarn);
-  EXPECT_NE(findings[0].what.find("dropout of 0.5 that is written by hand"), std::string::npos);
+  EXPECT_NE(findings[0].what.find("dropout of 0.5 acts in evaluations"), std::string::npos);
   EXPECT_NE(findings[0].what.find("net.py:17"), std::string::npos);
   EXPECT_NE(findings[0].remedy.find("self.training"), std::string::npos);
   const auto switched = ToldOfMasks({.after_eval = false});

@@ -227,8 +227,8 @@ class NonFinite final : public KeptRule {
     return bad_weights;
   }
 
-  // An input of a model, or a target whose loss got an output that is finite; "" if there is none with NaN. Not
-  // what else a loss is given: the model has made it.
+  // An input of a model, or a target whose loss got an output that is finite; "" if there is none with NaN.
+  // Not what else a loss is given: the model has made it.
   static std::string InputWithNan(const StepView& view) {
     std::set<std::string> bad;
     for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) {
@@ -349,7 +349,8 @@ class NonFinite final : public KeptRule {
   // Where a phase of docs/rules/non_finite.md is, in a person's words.
   static std::string Arose(const std::string& phase) {
     if (phase == "input")
-      return "was in what the model or its loss is given: the batch, the targets, or what the script makes of "
+      return "was in what the model or its loss is given: the batch, the targets, or what the script makes "
+             "of "
              "them";
     if (phase == "weights") return "was in a parameter or buffer before any update";
     if (phase == "forward") return "arose inside the model, in the forward pass";

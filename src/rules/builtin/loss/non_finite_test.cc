@@ -196,11 +196,12 @@ TEST(NonFinite, WhatIsToBeDone_DependsOnTheOperation) {
     return findings.size() == 1 ? findings[0].remedy : "";
   };
   EXPECT_NE(remedy("backward", "derivative of a power at zero is infinite").find("1e-8"), std::string::npos);
-  EXPECT_NE(remedy("backward",
-                   "derivative of the square root at zero is infinite, and a gradient of zero is multiplied by "
-                   "it: torch.where, a mask or a factor of zero does not keep it out")
-                .find("torch.where(ok, x, 1)"),
-            std::string::npos);
+  EXPECT_NE(
+      remedy("backward",
+             "derivative of the square root at zero is infinite, and a gradient of zero is multiplied by "
+             "it: torch.where, a mask or a factor of zero does not keep it out")
+          .find("torch.where(ok, x, 1)"),
+      std::string::npos);
   EXPECT_NE(remedy("loss", "logarithm of zero").find("log_softmax"), std::string::npos);
   EXPECT_NE(remedy("loss", "division by zero").find("clamp(min=1)"), std::string::npos);
   EXPECT_NE(remedy("loss", "standard deviation of one sample").find("drop_last"), std::string::npos);
