@@ -298,6 +298,16 @@ def test_a_command_that_fails_before_it_trains_is_told_no_causes(luff: Luff) -> 
     assert "an emptied environment" not in err
 
 
+def test_a_script_that_dies_before_its_first_step_is_not_said_to_be_hidden(luff: Luff) -> None:
+    run = luff.tmp / "run"
+    code, _, err = luff("run", "--run", str(run), "--", sys.executable, "-c", "raise SystemExit(3)")
+    assert code == 3
+    said = err.splitlines()
+    assert said[-2].endswith("failed with exit code 3"), err
+    assert said[-1] == "luff: nothing was recorded: it ended before Luff saw a training step"
+    assert not run.exists()
+
+
 @pytest.mark.parametrize("name", ["losses", "weights", "gradients"])
 def test_rules_of_the_original_take_names_of_collections(luff: Luff, name: str) -> None:
     rules = f"LossNotDecreasing:collection_names={name},TensorVariance:collection_names={name}"

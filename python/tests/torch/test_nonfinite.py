@@ -21,13 +21,13 @@ def _patient(monkeypatch):
     monkeypatch.setattr(_isolation, "SECONDS", 60.0)
 
 
-def program(phase, operator="", words="", marked=True):
+def program(phase, operator="", words="", marked=True, programs=PROGRAMS):
     """Declares what the run must report: phase, operator, words of the reason; the line
     is the one marked `NaN here`.
     """
 
     def add(function):
-        PROGRAMS[function.__name__] = (function, phase, operator, words, marked)
+        programs[function.__name__] = (function, phase, operator, words, marked)
         return function
 
     return add
@@ -383,7 +383,12 @@ def line_inside_a_with_block():
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_producer_is_named(watched, name):
-    function, phase, operator, words, marked = PROGRAMS[name]
+    check(watched, PROGRAMS[name])
+
+
+def check(watched, declared):
+    """Runs a program and compares what is told with what it declares."""
+    function, phase, operator, words, marked = declared
     hook, session = watched()
     function()
     hook.close()

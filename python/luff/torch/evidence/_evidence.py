@@ -26,6 +26,7 @@ from luff.torch.evidence._mixing import Mixing
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._padding import Padding
 from luff.torch.evidence._places import Places
+from luff.torch.evidence._random_masks import RandomMasks
 from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
 from luff.torch.evidence._samples import Samples
@@ -60,6 +61,7 @@ class Evidence:
         self.mixing = Mixing(self._opened)
         self.padding = Padding(self._opened)
         self.places = Places(self._opened)
+        self.masks = RandomMasks(self._opened)
         written = WrittenLosses(context)
         self.passes = UnusedPasses()
         self.answers = Answers(context, written, self.passes)
@@ -196,7 +198,7 @@ class Evidence:
         """Waits for the answers of children at the end of the run, for a bounded time that all of them share."""
         until = time.monotonic() + _WAIT_S
         self.nonfinite.publish(session, until)
-        for asked in (self.causal, self.mixing, self.padding, self.places):
+        for asked in (self.causal, self.mixing, self.padding, self.places, self.masks):
             asked.record(session, until)
 
     def forget_calls(self) -> None:

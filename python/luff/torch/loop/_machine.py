@@ -168,6 +168,9 @@ class Machine(Steps):
             self.event(_BATCH, number, value)
         if step.mode == _EVAL and self.session is not None:
             self.evidence.statistics.model_called(module, self.names)
+            if self.evidence.masks.due and not self._mode_flags.trains_in_part:
+                trained = self.clock.mode_steps[_TRAIN]
+                self.evidence.masks.model_called(module, args, kwargs, trained, self.names)
         if step.samples or self.session is None:
             # A pass without gradients within a TRAIN step makes its targets; the model is not trained on its inputs.
             if step.mode != _TRAIN or self.by_hand or torch.is_grad_enabled():

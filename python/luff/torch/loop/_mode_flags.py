@@ -68,6 +68,11 @@ class ModeFlags:
         """Whether the newest call was of a model in evaluation mode, with all of its modules that depend on it."""
         return not self._last & (_TRAINING | _SOME_TRAIN)
 
+    @property
+    def trains_in_part(self) -> bool:
+        """Whether a module that depends on the mode was in training mode at the newest call."""
+        return bool(self._last & _SOME_TRAIN)
+
     def bits(self, model: Any) -> int:
         """Returns the bits for a call, which begins now, of a model or of its wrapper."""
         watched = self._watched.get(id(model))

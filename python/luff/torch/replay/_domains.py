@@ -171,18 +171,108 @@ _REASONS: Mapping[str, Check] = {
     "mean": _mean,
     "mul": _mul,
 }
-_IN_BACKWARD = {
-    "sqrt": ("result", 0.0, "derivative of the square root at zero is infinite"),
-    "log": ("self", 0.0, "derivative of the logarithm at zero is infinite"),
-    "div": ("other", 0.0, "derivative of a division by zero"),
-    "pow": ("self", 0.0, "derivative of a power at zero is infinite"),
-    "acos": ("self", 1.0, "derivative of the arc cosine at one is infinite"),
-    "asin": ("self", 1.0, "derivative of the arc sine at one is infinite"),
-    "atan2": ("self", 0.0, "derivative of the angle of the point zero"),
-    "linalg_vector_norm": ("result", 0.0, "derivative of the norm of zero"),
-    "norm": ("result", 0.0, "derivative of the norm of zero"),
-    "std": ("result", 0.0, "derivative of the standard deviation of equal numbers"),
+
+
+# Derivatives -------------------------------------------------------------------------------------------------------
+
+
+def _zero(x: Any) -> Any:
+    return x == 0
+
+
+def _beyond(limit: float) -> Callable[[Any], Any]:
+    return lambda x: np.abs(x) > limit
+
+
+def _at(limit: float) -> Callable[[Any], Any]:
+    return lambda x: np.abs(x) == limit
+
+
+def _repeated(values: Any) -> Any:
+    """Whether a value comes again, in rows of sorted ones."""
+    alike = np.zeros(values.shape, dtype=bool)
+    alike[..., 1:] = values[..., 1:] == values[..., :-1]
+    return alike
+
+
+_TURNING = "derivative of singular vectors of values that are equal is infinite"
+#: For each operation: a value it has saved, where its derivative is not finite, and the words for it.
+_STEEP: Mapping[str, tuple[tuple[str, Callable[[Any], Any], str], ...]] = {
+    "sqrt": (
+        ("result", _zero, "derivative of the square root at zero is infinite"),
+        ("result", np.isnan, "derivative of the square root of a negative number"),
+    ),
+    "rsqrt": (
+        ("result", np.isinf, "derivative of one over the square root of zero is infinite"),
+        ("result", np.isnan, "derivative of the square root of a negative number"),
+    ),
+    "log": (("self", _zero, "derivative of the logarithm at zero is infinite"),),
+    "log2": (("self", _zero, "derivative of the logarithm at zero is infinite"),),
+    "log10": (("self", _zero, "derivative of the logarithm at zero is infinite"),),
+    "log1p": (("self", lambda x: x == -1, "derivative of the logarithm at zero is infinite"),),
+    "div": (("other", _zero, "derivative of a division by zero"),),
+    "reciprocal": (("result", np.isinf, "derivative of a division by zero"),),
+    "pow": (
+        ("self", _zero, "derivative of a power at zero is infinite"),
+        ("self", lambda x: x < 0, "derivative of a negative number to the power of a fraction"),
+    ),
+    "acos": (
+        ("self", _at(1.0), "derivative of the arc cosine at one is infinite"),
+        ("self", _beyond(1.0), "derivative of the arc cosine of a number beyond 1"),
+    ),
+    "asin": (
+        ("self", _at(1.0), "derivative of the arc sine at one is infinite"),
+        ("self", _beyond(1.0), "derivative of the arc sine of a number beyond 1"),
+    ),
+    "acosh": (("self", _at(1.0), "derivative of the inverse hyperbolic cosine at one is infinite"),),
+    "atanh": (("self", _at(1.0), "derivative of the inverse hyperbolic tangent at one is infinite"),),
+    "erfinv": (("self", _at(1.0), "derivative of the inverse error function at one is infinite"),),
+    "logit": (("self", lambda x: (x == 0) | (x == 1), "derivative of the logit at zero or one is infinite"),),
+    "exp": (("result", np.isinf, "derivative of an exponential that overflows"),),
+    "exp2": (("result", np.isinf, "derivative of an exponential that overflows"),),
+    "expm1": (("result", np.isinf, "derivative of an exponential that overflows"),),
+    "hypot": (("result", _zero, "derivative of the length of the point zero is infinite"),),
+    "linalg_vector_norm": (("result", _zero, "derivative of the norm of zero is infinite"),),
+    "norm": (("result", _zero, "derivative of the norm of zero is infinite"),),
+    "std": (("result", _zero, "derivative of the standard deviation of equal numbers is infinite"),),
+    "linalg_svd": (("S", _repeated, _TURNING),),
+    "linalg_eigh": (("eigenvalues", _repeated, _TURNING), ("L", _repeated, _TURNING)),
 }
+#: Ends the words where the derivative meets a gradient of zero.
+_LEFT_OUT = ", and a gradient of zero is multiplied by it: torch.where, a mask or a factor of zero does not keep it out"
+
+
+def _steepness(op: str, get: Get) -> Reason:
+    """Returns where the derivative of an operation is not finite though its result may be."""
+    if op == "atan2":
+        y, x = get("self"), get("other")
+        if y is None or x is None:
+            return _UNKNOWN
+        return _at_least_one(
+            (y == 0) & (x == 0), "derivative of the angle of the point zero is infinite", get
+        )
+    for name, where, words in _STEEP.get(op, ()):
+        value = get(name)
+        if value is not None:
+            found = _at_least_one(where(np.asarray(value)), words, get)
+            if found[1]:
+                return found
+    return _UNKNOWN
+
+
+def _at_least_one(mask: Any, words: str, get: Get) -> Reason:
+    count = _count(mask)
+    if not count:
+        return _UNKNOWN
+    received = get("received")
+    if received is not None:
+        try:
+            met = received[np.broadcast_to(mask, received.shape)]
+        except ValueError:
+            return words, count
+        if met.size and not met.any():
+            return words + _LEFT_OUT, count
+    return words, count
 
 
 def reason_of(op: str, get: Get, backward: bool = False) -> Reason:
@@ -193,18 +283,15 @@ def reason_of(op: str, get: Get, backward: bool = False) -> Reason:
     op
         Name of the operation, e.g. ``log``.
     get
-        Returns an argument ("self", "other", ...), or the "result": an array, a number, or None.
+        Returns an argument ("self", "other", ...), the "result", or the gradient that a derivative has "received": an
+        array, a number, or None.
     backward
         Whether the operation itself is fine and its derivative is not.
     """
     op = op.rstrip("_") if not op.startswith("_") else op
     with np.errstate(all="ignore"):
         if backward:
-            known = _IN_BACKWARD.get(op)
-            value = None if known is None else get(known[0])
-            if known is None or value is None:
-                return _UNKNOWN
-            return _if_any(np.abs(np.asarray(value)) == known[1], known[2])
+            return _steepness(op, get)
         check = _REASONS.get(op)
         return _UNKNOWN if check is None else check(get)
 

@@ -2,6 +2,8 @@
 #include <map>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/noisy_teacher.h"
@@ -25,6 +27,12 @@ constexpr std::int64_t kMasks = 3;  // times that a batch comes again: its mean 
 constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kSomeEval = 1U << 10,
                         kGradients = 1U << 11, kTold = 1U << 12;
 
+std::string TextIn(const nlohmann::json& object, const char* key) {
+  const auto at = object.is_object() ? object.find(key) : object.end();
+  return object.is_object() && at != object.end() && at->is_string() ? at->get<std::string>().substr(0, 300)
+                                                                     : "";
+}
+
 struct Limits {
   std::int64_t updates, from_start, evaluations, between;
 };
@@ -45,6 +53,7 @@ class ModeMismatch final : public KeptRule {
     if (view.rows.info.superseded) return;
     loaded_ = loaded_ || !view.index.json_events("load_state_dict").empty();
     if (const auto found = teacher_.OnStep(view)) TellTeacher(view, *found, sink);
+    for (const auto& event : view.index.json_events("random_mask")) masks_.Learn(*event);
     if (view.rows.info.mode == query::Mode::kTrain) {
       Train(view, sink);
     } else if (view.rows.info.mode == query::Mode::kEval) {
@@ -53,7 +62,10 @@ class ModeMismatch final : public KeptRule {
   }
 
   // What is evaluated when the training is over is no check before it: one such evaluation is enough.
-  void OnEnd(const query::Trial& trial, Sink& sink) override { JudgeWithoutLoss(trial, 1, sink); }
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    JudgeWithoutLoss(trial, 1, sink);
+    JudgeMasks(trial, sink);
+  }
 
   void VisitFields(Fields& io) override {
     io("models", models_, kMaxModels);
@@ -65,10 +77,37 @@ class ModeMismatch final : public KeptRule {
     io("dropping", dropping_);
     io("dropped_at", dropped_at_);
     io("dropping_told", dropping_told_);
+    io("masks", masks_);
     io("teacher", teacher_);
   }
 
  private:
+  // What a model said that was asked whether masks that it draws act in an evaluation.
+  struct Masks {
+    std::int64_t number = -1;  // of the model; -1: nothing is known
+    double p = 0;
+    bool after_eval = false;  // they act in evaluation mode, too
+    std::string place, module;
+    void Learn(const nlohmann::json& event) {
+      const double whose = NumberIn(event, "number"), share = NumberIn(event, "p");
+      if (!(whose >= 0 && whose < 4294967295.0) || !(share > 0 && share < 1)) return;
+      number = static_cast<std::int64_t>(whose);
+      p = share;
+      after_eval = FlagIn(event, "after_eval");
+      module = TextIn(event, "module");
+      const std::string file = TextIn(event, "file");
+      const double line = NumberIn(event, "line");
+      place = file.empty() || !(line >= 1) ? "" : fmt::format("{}:{:.0f}", file, line);
+    }
+    void VisitFields(Fields& io) {
+      io("number", number);
+      io("p", p);
+      io("after_eval", after_eval);
+      io("place", place);
+      io("module", module);
+    }
+  };
+
   struct Model {
     // Training: updates whose forward passes were all in evaluation mode.
     bool trained = false;           // it was updated in training mode
@@ -81,6 +120,8 @@ class ModeMismatch final : public KeptRule {
     std::int64_t last_eval_at = -1;                   // `steps_` at the newest evaluation
     std::int64_t in_training = 0, in_evaluation = 0;  // its passes, by mode of the model
     std::int64_t repeated = 0;                        // times that a batch came again
+    std::int64_t evaluations = 0;                     // since its first update
+    bool repeats = false;                             // a batch came again in one of them
     bool of_training = false;                         // it looks at a batch that was just trained on
     std::uint64_t batch = 0;                          // 52 bits of the last batch's hash
     std::uint64_t trained_batch = 0;                  // the same, of the newest TRAIN step
@@ -102,6 +143,8 @@ class ModeMismatch final : public KeptRule {
       io("in_training", in_training);
       io("in_evaluation", in_evaluation);
       io("repeated", repeated);
+      io("evaluations", evaluations);
+      io("repeats", repeats);
       io("of_training", of_training);
       io("batch", batch);
       io("trained_batch", trained_batch);
@@ -133,6 +176,7 @@ class ModeMismatch final : public KeptRule {
 
   void Train(const StepView& view, Sink& sink) {
     JudgeWithoutLoss(view.trial, limits_.evaluations, sink);
+    JudgeMasks(view.trial, sink);
     phases_.OnStep(view);
     ++steps_;
     last_.Take(view.rows.info);
@@ -242,6 +286,38 @@ class ModeMismatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Reports masks that a trained model draws in its evaluations. Where batches come again, they are wanted.
+  void JudgeMasks(const query::Trial& trial, Sink& sink) {
+    if (masks_.number < 0 || dropping_told_) return;
+    const auto it = models_.find(static_cast<std::uint32_t>(masks_.number));
+    if (it == models_.end() || it->second.evaluations < limits_.evaluations || it->second.repeats) return;
+    dropping_told_ = true;
+    Finding finding = FindingAt(kName, "dropout", trial, format::kNoId, 0, last_.Info());
+    finding.since_step = 0;
+    finding.what = fmt::format("dropout of {:g} acts in evaluations", masks_.p);
+    if (!masks_.module.empty()) finding.what += " in " + masks_.module;
+    if (!masks_.place.empty()) finding.what += ", " + masks_.place;
+    finding.why =
+        "a pass of an evaluation was made twice with the same arguments, and another part of the values "
+        "behind "
+        "weights was made zero each time: what is measured is the net with that part missing";
+    if (masks_.after_eval) {
+      finding.why += "; model.eval() does not reach it";
+      finding.remedy =
+          "draw the mask only if self.training, which eval() and train() switch, and call both; or use the "
+          "module nn.Dropout";
+      finding.causes = {"dropout written by hand that asks a flag of its own that nobody turns off, or none",
+                        "torch.dropout or torch.nn.functional.dropout with training=True"};
+    } else {
+      finding.why += "; the model is in training mode there, and in evaluation mode it does not act";
+      finding.remedy = "call model.eval() before an evaluation, and model.train() after it";
+      finding.causes = {"model.eval() is missing"};
+    }
+    finding.evidence = {{"evaluations", it->second.evaluations}, {"p", masks_.p}, {"model", masks_.number}};
+    finding.threshold = fmt::format("a fact of one pass, {} evaluations (Luff)", limits_.evaluations);
+    sink.Report(std::move(finding));
+  }
+
   void Evaluate(const StepView& view, Sink& sink) {
     Dropped(view, sink);
     const std::uint32_t worker = view.index.first_worker();
@@ -256,7 +332,10 @@ class ModeMismatch final : public KeptRule {
         if (it == models_.end()) continue;
         Model& seen = it->second;
         const std::uint64_t batch = BatchOf(event);
-        if (batch == seen.batch && seen.last_eval_at == steps_) ++seen.repeated;
+        if (batch == seen.batch && seen.last_eval_at == steps_) {
+          ++seen.repeated;
+          seen.repeats = seen.repeats || seen.repeated >= kMasks;
+        }
         seen.of_training = seen.of_training || batch == seen.trained_batch;
         seen.batch = batch;
         continue;
@@ -313,6 +392,7 @@ class ModeMismatch final : public KeptRule {
     // momentum encoder.
     if (model.last_eval_at >= 0 && steps_ - model.last_eval_at < limits_.between) model.bad_evaluations = 0;
     model.last_eval_at = steps_;
+    ++model.evaluations;
     model.in_training = model.in_evaluation = 0;
     model.counted = model.of_training = false;
     model.repeated = 0;
@@ -387,13 +467,15 @@ class ModeMismatch final : public KeptRule {
   std::int64_t dropping_ = 0,
                dropped_at_ = -1;  // evaluations with functional dropout; `steps_` at the newest
   bool dropping_told_ = false;
+  Masks masks_;
 };
 
 }  // namespace
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
-  spec.version = 7;  // 4: cause "dropout"; 5: models that are made anew; 6: three of them; 7: "teacher"
+  // 4: cause "dropout"; 5: models that are made anew; 6: three of them; 7: "teacher"; 8: dropout by hand
+  spec.version = 8;
   spec.aliases = {"BatchNormStats"};
   spec.summary = "training in evaluation mode, or evaluation in training mode";
   return spec;

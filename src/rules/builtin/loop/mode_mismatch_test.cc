@@ -102,5 +102,55 @@ TEST(ModeMismatch, TeachersThatAreMeantAsTheyAre_AreSilent) {
   EXPECT_TRUE(Told({.teacher = kTold | kTraining | kSomeTrain | kGradients}).empty());  // part of the model
 }
 
+// A model without dropout of torch's, that draws masks itself.
+struct Masked {
+  std::uint32_t number = 1;
+  int evaluations = 3, passes = 2;
+  bool same_batch = false, asked = true, after_eval = true;
+};
+
+std::vector<Finding> ToldOfMasks(const Masked& story) {
+  FakeTrial trial;
+  std::uint64_t batch = 0;
+  for (int step = 0; step < 40; ++step) {
+    trial.Step()
+        .Loss(1)
+        .Event(EventKind::kForward, 1, kTold | kTraining | kGradients)
+        .Event(EventKind::kBatch, 1, ++batch)
+        .Event(EventKind::kOptimizerStep, 0);
+    if (step == 12 && story.asked)
+      trial.EventJson(R"({"kind":"random_mask","step":10,"number":)" + std::to_string(story.number) +
+                      R"(,"p":0.5,"masks":2,"after_eval":)" + (story.after_eval ? "true" : "false") +
+                      R"(,"file":"net.py","line":17})");
+    if (step % 10 != 9 || step / 10 >= story.evaluations) continue;
+    for (int pass = 0; pass < story.passes; ++pass) {
+      trial.Step(query::Mode::kEval)
+          .Event(EventKind::kForward, 1, story.after_eval ? kTold : kTold | kTraining)
+          .Event(EventKind::kBatch, 1, story.same_batch ? 7 : ++batch);
+    }
+  }
+  return testing::FindingsOf(trial, "ModeMismatch", ParameterSet::kLuff);
+}
+
+TEST(ModeMismatch, MasksThatTheModelDrawsInEvaluations_AreTold) {
+  const auto findings = ToldOfMasks({});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "dropout");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].what.find("dropout of 0.5 acts in evaluations"), std::string::npos);
+  EXPECT_NE(findings[0].what.find("net.py:17"), std::string::npos);
+  EXPECT_NE(findings[0].remedy.find("self.training"), std::string::npos);
+  const auto switched = ToldOfMasks({.after_eval = false});
+  ASSERT_EQ(switched.size(), 1U);
+  EXPECT_EQ(switched[0].remedy.find("call model.eval()"), 0U);
+}
+
+TEST(ModeMismatch, MasksThatAreMeant_OrOfAModelThatIsNotTrained_AreSilent) {
+  EXPECT_TRUE(ToldOfMasks({.asked = false}).empty());
+  EXPECT_TRUE(ToldOfMasks({.number = 2}).empty());
+  EXPECT_TRUE(ToldOfMasks({.evaluations = 1}).empty());
+  EXPECT_TRUE(ToldOfMasks({.passes = 5, .same_batch = true}).empty());  // their mean is wanted
+}
+
 }  // namespace
 }  // namespace luff::rules::mode_mismatch_test

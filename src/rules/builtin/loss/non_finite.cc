@@ -9,6 +9,8 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "rules/facts/loss_tracker.h"
+#include "rules/facts/nonfinite_remedy.h"
+#include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -133,6 +135,8 @@ class NonFinite final : public KeptRule {
     io("open", open_tensor_);
     io("born_infinite", born_infinite_, kMaxNames);
     io("bad_input", bad_input_);
+    io("bad_input_step", bad_input_step_);
+    io("loss_known", loss_known_);
     io("first_train", first_train_);
     io("skipped", skipped_);
     io("scale", scale_);
@@ -196,7 +200,11 @@ class NonFinite final : public KeptRule {
     bool weights_seen = false;
     bool gradient_bad = false;
     gradients_seen_ = false;
-    bad_input_.clear();
+    // Of inputs only those count that were bad before anything else was.
+    if (weights_.steps + loss_.steps + gradients_.steps + skips_.steps == 0) {
+      bad_input_ = InputWithNan(view);
+      bad_input_step_ = info.mode_step;
+    }
     for (const auto& entry : view.rows.summaries) {
       const std::uint64_t bad = entry.summary.nan_count + entry.summary.inf_count;
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
@@ -211,8 +219,6 @@ class NonFinite final : public KeptRule {
         if (bad == 0 || gradient_bad) continue;
         Extend(&gradients_, info, tensor.name, entry.worker, entry.summary.nan_count > 0, bad);
         gradient_bad = true;
-      } else if (tensor.role == Role::kSample && entry.summary.nan_count > 0 && bad_input_.empty()) {
-        bad_input_ = tensor.name;
       }
     }
     if (weights_seen && bad_weights.empty()) weights_ = {};
@@ -221,8 +227,40 @@ class NonFinite final : public KeptRule {
     return bad_weights;
   }
 
+  // An input of a model, or a target whose loss got an output that is finite; "" if there is none with NaN.
+  // Not what else a loss is given: the model has made it.
+  static std::string InputWithNan(const StepView& view) {
+    std::set<std::string> bad;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) {
+      if (entry.summary.nan_count > 0) bad.insert(tensor.name);
+    }
+    if (bad.empty()) return {};
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const std::string& name = view.trial.tensor(input.entry->tensor).name;
+      if (bad.contains(name)) return name;
+    }
+    std::set<std::string> all;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) all.insert(tensor.name);
+    for (const std::string& name : bad) {
+      const std::size_t at = name.rfind('_') + 1;
+      const Result<std::int64_t> index = ParseInt(name.substr(at));
+      const std::string output = index.ok() ? fmt::format("{}{}", name.substr(0, at), *index - 1) : "";
+      if (index.ok() && *index % 2 == 1 && all.contains(output) && !bad.contains(output)) return name;
+    }
+    return {};
+  }
+
+  // Whether the first value that was not finite came in with what the model or its loss was given, as far as
+  // the hook has not found where it arose.
+  [[nodiscard]] bool CameIn(const Streak& lead) const {
+    if (bad_input_.empty() || !producer_.phase.empty()) return false;
+    if (&lead == &loss_) return bad_input_step_ == lead.first_step;
+    return !loss_known_ && bad_input_step_ <= lead.first_step;
+  }
+
   bool LookAtLosses(const StepView& view) {
     const std::vector<LossValue>& losses = view.index.losses();
+    loss_known_ = loss_known_ || !losses.empty();
     bool bad = false;
     for (const LossValue& loss : losses) {
       if (std::isfinite(loss.value) || bad) continue;
@@ -310,7 +348,10 @@ class NonFinite final : public KeptRule {
 
   // Where a phase of docs/rules/non_finite.md is, in a person's words.
   static std::string Arose(const std::string& phase) {
-    if (phase == "input") return "came in with the batch or the targets";
+    if (phase == "input")
+      return "was in what the model or its loss is given: the batch, the targets, or what the script makes "
+             "of "
+             "them";
     if (phase == "weights") return "was in a parameter or buffer before any update";
     if (phase == "forward") return "arose inside the model, in the forward pass";
     if (phase == "loss") return "arose where the loss is computed";
@@ -340,8 +381,8 @@ class NonFinite final : public KeptRule {
     std::string why;
     if (!producer_.phase.empty()) {
       why = "the first value that is not finite " + Arose(producer_.phase) + "; ";
-    } else if (!bad_input_.empty()) {
-      why = fmt::format("{} holds NaN, so the data did already; ", bad_input_);
+    } else if (CameIn(lead)) {
+      why = fmt::format("{} held NaN in that step, before anything else did; ", bad_input_);
     }
     if (&lead == &weights_) return why + "every later step computes with them and is lost";
     if (weights_.steps > 0)
@@ -360,19 +401,25 @@ class NonFinite final : public KeptRule {
 
   void Causes(const Streak& lead, Finding* finding) const {
     const std::string& phase = producer_.phase;
-    if (phase == "input" || (phase.empty() && !bad_input_.empty())) {
+    const NonFiniteRemedy* known = RemedyOf(producer_.reason);
+    if (known != nullptr && known->whole) {
+      finding->causes = known->causes;
+      finding->remedy = known->text;
+      return;
+    }
+    if (phase == "input" || CameIn(lead)) {
       finding->causes = {"inputs or targets that hold NaN", "a normalisation that divides by zero"};
       finding->remedy = "look at the batch of that step and at how it was made; drop or mend such samples";
       return;
     }
-    if (producer_.reason.find("everything is masked") != std::string::npos) {
-      finding->causes = {"a mask the wrong way round", "a row of nothing but padding, or an empty sequence"};
-      finding->remedy =
-          "turn the mask over if it hides what is to be seen (masked_fill and key_padding_mask hide where it "
-          "is "
-          "true), and leave each row one place that is not masked";
-      return;
-    }
+    OfPhase(lead, finding);
+    if (known == nullptr) return;
+    finding->causes.insert(finding->causes.begin(), known->causes.begin(), known->causes.end());
+    finding->remedy = known->text + "; " + finding->remedy;
+  }
+
+  void OfPhase(const Streak& lead, Finding* finding) const {
+    const std::string& phase = producer_.phase;
     if (phase == "optimizer") {
       finding->causes = {"learning rate too high", "gradients that explode",
                          "weights that the script itself writes between two steps (an average, a copy, a new "
@@ -423,6 +470,8 @@ class NonFinite final : public KeptRule {
   Producer producer_;
   std::string open_tensor_, bad_input_;
   std::set<std::string> born_infinite_;
+  std::int64_t bad_input_step_ = -1;
+  bool loss_known_ = false;
   bool first_train_ = true;
   bool gradients_seen_ = false;  // at the current step
   double scale_ = 0;             // newest loss scale; 0: none
@@ -434,7 +483,7 @@ class NonFinite final : public KeptRule {
 RuleSpec Spec() {
   // Summaries of weights and gradients, losses and events are always captured.
   RuleSpec spec = SpecOf<NonFinite>(kName, kParams);
-  spec.version = 1;
+  spec.version = 2;  // 2: data are blamed only where they were bad first
   spec.summary = "a loss, gradients or weights that are not finite, and which operation made the first one";
   return spec;
 }

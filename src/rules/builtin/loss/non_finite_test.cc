@@ -163,6 +163,52 @@ TEST(NonFinite, ASoftmaxOfARowInWhichEverythingIsMasked_SpeaksOfTheMask) {
   EXPECT_EQ(findings[0].remedy.find("learning rate"), std::string::npos);
 }
 
+// Of what a model or a loss is given, only what was bad before anything else was is to blame.
+TEST(NonFinite, DataAreBlamedOnlyWhereTheyWereBadFirst) {
+  const auto told = [](const char* name, int from, bool finite_output, double loss) {
+    FakeTrial trial;
+    for (int step = 0; step < 6; ++step) {
+      Updated(trial, step < 3 ? 1 : step == 3 ? loss : kNan, step < 4 ? 1 : kNan, step < 3 ? 1 : kNan);
+      trial.Tensor(name, Role::kSample, {step < from ? 1 : kNan, 2});
+      if (finite_output) trial.Tensor("sample/MSELoss_input_0", Role::kSample, {1, 2});
+    }
+    const auto findings = FindingsOf(trial);
+    EXPECT_EQ(findings.size(), 1U);
+    return findings[0].why.find("held NaN in that step") != std::string::npos &&
+           findings[0].remedy.find("batch of that step and at how it was made") != std::string::npos;
+  };
+  EXPECT_TRUE(told("sample/Net_input_0", 3, false, kNan));
+  EXPECT_TRUE(told("sample/MSELoss_input_1", 3, true, kNan));
+  EXPECT_FALSE(told("sample/MSELoss_input_0", 3, false, kNan));  // the model's answer
+  EXPECT_FALSE(told("sample/Net_input_0", 4, false, kNan));      // made by weights that were lost before
+  EXPECT_FALSE(told("sample/Net_input_0", 4, false, 1));
+  EXPECT_FALSE(told("sample/Net_input_0", 3, false, 1));  // the loss was finite still
+}
+
+TEST(NonFinite, WhatIsToBeDone_DependsOnTheOperation) {
+  const auto remedy = [](const std::string& phase, const std::string& reason) {
+    FakeTrial trial;
+    Updated(trial, 1);
+    Updated(trial, phase == "backward" ? 1 : kNan, 1, kNan);
+    trial.EventJson(R"({"kind":"nonfinite","step":1,"from":"replay","phase":")" + phase +
+                    R"(","operator":"op","reason":")" + reason + R"("})");
+    const auto findings = FindingsOf(trial);
+    return findings.size() == 1 ? findings[0].remedy : "";
+  };
+  EXPECT_NE(remedy("backward", "derivative of a power at zero is infinite").find("1e-8"), std::string::npos);
+  EXPECT_NE(
+      remedy("backward",
+             "derivative of the square root at zero is infinite, and a gradient of zero is multiplied by "
+             "it: torch.where, a mask or a factor of zero does not keep it out")
+          .find("torch.where(ok, x, 1)"),
+      std::string::npos);
+  EXPECT_NE(remedy("loss", "logarithm of zero").find("log_softmax"), std::string::npos);
+  EXPECT_NE(remedy("loss", "division by zero").find("clamp(min=1)"), std::string::npos);
+  EXPECT_NE(remedy("loss", "standard deviation of one sample").find("drop_last"), std::string::npos);
+  EXPECT_NE(remedy("input", "standard deviation of one sample").find("drop_last"), std::string::npos);
+  EXPECT_NE(remedy("backward", "the derivative of bmm is not finite").find("clip"), std::string::npos);
+}
+
 TEST(NonFinite, StepThatCouldNotBeEvaluatedAgain_IsSaid) {
   FakeTrial trial;
   Updated(trial, 1);

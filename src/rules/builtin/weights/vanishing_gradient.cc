@@ -112,8 +112,10 @@ class Luff final : public KeptRule {
       ++history.count;
       if (small && history.since < 0) history.since = info.mode_step;
       if (!small && history.bits == 0) history.since = -1;
+      history.zero = history.zero && one.size == 0;
       history.Follow(one.size / largest);
       if (open_.empty() && history.Rising()) continue;
+      if (history.zero && StateIsZero(view.trial.tensor(one.tensor).name)) continue;
       if (history.count >= limits_.updates && std::popcount(history.bits) >= 30 && small) {
         if (smallest == nullptr || one.size < smallest->size) smallest = &one;
         others.push_back(view.trial.tensor(one.tensor).name);
@@ -168,6 +170,7 @@ class Luff final : public KeptRule {
 
  private:
   struct History {
+    bool zero = true;        // each gradient so far was exactly zero
     std::uint32_t bits = 0;  // the last 32 updates, newest in the lowest bit: 1 = small
     std::int64_t count = 0;
     std::int64_t since = -1;
@@ -187,6 +190,7 @@ class Luff final : public KeptRule {
       return mean_before > 0 && mean > (1 + growth) * mean_before;
     }
     void VisitFields(Fields& io) {
+      io("zero", zero);
       io("bits", bits);
       io("count", count);
       io("since", since);
@@ -199,6 +203,17 @@ class Luff final : public KeptRule {
     query::TensorId tensor;
     double size;
   };
+
+  // Whether a gradient of exact zeros is that of the weights for a state that is always zero, as where
+  // sequences have one step: those for the input get gradients. NoGradient tells of it; nothing vanishes.
+  [[nodiscard]] bool StateIsZero(std::string name) const {
+    constexpr std::string_view kState = "weight_hh";
+    const std::size_t at = name.rfind(kState);
+    if (at == std::string::npos) return false;
+    name.replace(at, kState.size(), "weight_ih");
+    const auto input = histories_.find(name);
+    return input != histories_.end() && !input->second.zero;
+  }
 
   // Returns true once this has been reported, so that it is not reported again under the other cause.
   bool FromTheStart(const StepView& view, const std::vector<Seen>& seen, std::uint32_t worker, Sink& sink) {
@@ -289,7 +304,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always captured
-  spec.version = 3;                                        // 3: gradients that grow wait
+  spec.version = 4;                                        // 3: gradients that grow wait; 4: states of zeros
   spec.summary =
       "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
   return spec;

@@ -63,6 +63,22 @@ TEST(VanishingGradient, AShareThatGrowsWithTheLastLayer_Waits) {
   EXPECT_TRUE(told([](int step) { return 1e-8 * step * step; }).empty());
 }
 
+TEST(VanishingGradient, WeightsForAStateThatIsAlwaysZero_AreLeftToNoGradient) {
+  const auto told = [](double state, double input) {
+    FakeTrial trial;
+    for (int step = 0; step < 96; ++step) {
+      trial.Step().Loss(1.39 + 1e-4 * (step % 3));
+      trial.Tensor("gradient/lstm.weight_ih_l0", Role::kGradient, {input});
+      trial.Tensor("gradient/lstm.weight_hh_l0", Role::kGradient, {step == 3 ? state : 0});
+      trial.Tensor("gradient/head.weight", Role::kGradient, {0.02});
+    }
+    return FindingsOf(trial, "VanishingGradient", ParameterSet::kLuff);
+  };
+  EXPECT_TRUE(told(0, 0.01).empty());
+  EXPECT_EQ(told(1e-9, 0.01).size(), 1U);  // it was in use
+  EXPECT_EQ(told(0, 0).size(), 1U);        // nothing comes back to the layer
+}
+
 TEST(DeadRelu, BornDead_IsKnownAtTheThirdCapture) {
   FakeTrial trial;
   trial.Step();  // outputs are seen from step 1 on
