@@ -65,6 +65,7 @@ def times_itself(difference):
         (lambda o, y: 0.5 * times_itself(o - y).sum(), numbers(ROWS, 3), "MSELoss"),
         (lambda o, y: ((o - y) ** 2).mean().sqrt(), numbers(ROWS, 3), "MSELoss"),
         (lambda o, y: torch.mean(torch.square(torch.sub(o, y))), numbers(ROWS, 3), "MSELoss"),
+        (lambda o, y: torch.norm(o - y), numbers(ROWS, 3), "MSELoss"),
         (lambda o, y: (o - y).abs().mean(), numbers(ROWS, 3), "L1Loss"),
         (lambda o, y: torch.abs(y - o).sum() / len(o), numbers(ROWS, 3), "L1Loss"),
         (lambda o, y: ((o[:, 0] - y) ** 2).mean(), numbers(ROWS), "MSELoss"),

@@ -24,7 +24,6 @@ _ELEMENTS = 1 << 20  # of probabilities that are read
 _SUM = 1e-2  # probabilities to which a small number was added may sum to this much more or less than 1
 _SAME = 1e-3  # the same of a probability and its complement
 _CHOICES = ("Gather", "Index")
-_TWO = 2
 
 
 @dataclass(slots=True)
@@ -108,7 +107,7 @@ def joined(halves: list[Half], parts: int) -> tuple[str, Pair] | None:
             elif (
                 {one.name, other.name} == {"Logsumexp", "Gather"}
                 and one.source is other.source
-                and parts == _TWO
+                and parts == 2
             ):
                 scores, chosen = (one, other) if one.name == "Logsumexp" else (other, one)
                 pair = _pair(None, scores.shape, scores.values, chosen.values, normalised=False)

@@ -189,7 +189,8 @@ class WrittenLosses:
             if half is not None:
                 halves.append(half)
             return False
-        kind = "MSELoss" if is_square(part.node) else "L1Loss" if name == "Abs" else ""
+        squared = is_square(part.node) or _is_root_of_squares(part.node, name)
+        kind = "MSELoss" if squared else "L1Loss" if name == "Abs" else ""
         if not kind or (part.weights is not None and not (part.weights > 0).all()):
             return False
         if kind in step.sampled_losses and kind == "L1Loss":
@@ -235,6 +236,11 @@ class WrittenLosses:
         if session is not None and recorder is not None and math.isfinite(value):
             number = recorder.number(f"{kind}_part_{call}", _OTHER, "", kind)
             record_number(session, recorder.layouts, number, value)
+
+
+def _is_root_of_squares(node: Any, name: str) -> bool:
+    """Whether a node is the Euclidean norm of all elements."""
+    return name == "LinalgVectorNorm" and node._saved_ord == 2 and not node._saved_dim
 
 
 def _edge(node: Any, place: int) -> tuple[int, str, int]:
