@@ -26,7 +26,11 @@ Result<TraceSummary> SummariseTraceOfAtMost(std::uint64_t most_bytes, const std:
   // The last three names lie in the run, which others may have made.
   LUFF_ASSIGN_OR_RETURN(const std::string bytes,
                         ReadRegular(fmt::format("{}/w{:04}/{}", run, worker, trace.file), most_bytes, 3));
-  return SummariseTraceUntrusted(bytes);
+  auto summary = SummariseTraceUntrusted(bytes);
+  if (!summary.ok() && bytes.size() < trace.bytes)
+    return Unavailable(fmt::format("{}: {} of its {} bytes are here: it is being copied, or was cut",
+                                   trace.file, bytes.size(), trace.bytes));
+  return summary;
 }
 
 }  // namespace luff::profile

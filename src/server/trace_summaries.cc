@@ -26,8 +26,10 @@ Result<profile::TraceSummary> TraceSummaries::Of(const std::string& run, std::ui
   const WorkBound unbounded(nullptr);  // it is kept for all who ask later
   auto summary = profile::SummariseTraceOfAtMost(most_bytes_, run, worker, trace);
   if (!summary.ok()) summary = WithoutPath(summary.status(), run);
-  // A copy of a run may get its file later.
-  if (!summary.ok() && summary.status().code() == StatusCode::kNotFound) return summary;
+  // A copy of a run may get its file, or the rest of it, later.
+  if (!summary.ok() && (summary.status().code() == StatusCode::kNotFound ||
+                        summary.status().code() == StatusCode::kUnavailable))
+    return summary;
   if (known_.size() >= kMostKnown) known_.clear();
   known_.insert_or_assign(worker, Known{trace.file, summary});
   return summary;

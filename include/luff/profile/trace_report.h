@@ -23,7 +23,8 @@ using Summarise = std::function<Result<TraceSummary>(const TraceFile&)>;
 [[nodiscard]] TraceReport TraceReportOf(const query::Trial& trial, std::uint32_t worker,
                                         const Summarise& summarise = {});
 
-/// As SummariseTrace. Further errors: kOutOfRange for a file of more than `most_bytes`.
+/// As SummariseTrace. Further errors: kOutOfRange for a file of more than `most_bytes`, kUnavailable for one
+/// that cannot be read and has fewer bytes than it had when it was written.
 [[nodiscard]] Result<TraceSummary> SummariseTraceOfAtMost(std::uint64_t most_bytes, const std::string& run,
                                                           std::uint32_t worker, const TraceFile& trace);
 
