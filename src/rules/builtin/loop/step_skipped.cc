@@ -158,7 +158,8 @@ class StepSkipped final : public KeptRule {
 
   // Each update so far used the last of several losses of the same kind, or passes of a model, of as many
   // batches: backward() and step() stand behind the loop over batches. A search along a line computes many
-  // losses of one batch, and an evaluation with gradients comes after the first update.
+  // losses of one batch, an evaluation with gradients comes after the first update, and whoever chooses one of
+  // several batches by its loss computes that loss again.
   void Unused(const StepView& view, Sink& sink) {
     const std::uint32_t worker = view.index.first_worker();
     if (some_used_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
@@ -174,8 +175,12 @@ class StepSkipped final : public KeptRule {
       return;
     }
     std::set<std::uint64_t> batches;
-    for (const query::EventAt& event : view.index.events(EventKind::kBatch))
-      if (event.worker == worker && batches.size() < kMaxBatches) batches.insert(event.row.argument);
+    bool chosen = false;  // the last one had come before
+    for (const query::EventAt& event : view.index.events(EventKind::kBatch)) {
+      if (event.worker != worker) continue;
+      chosen = batches.contains(event.row.argument);
+      if (batches.size() < kMaxBatches) batches.insert(event.row.argument);
+    }
     // Of the first step, which opened the run, most batches were gone before they could be told apart, and of
     // passes nothing is known but how many there were.
     const bool first = unused_ == 0;
@@ -184,7 +189,7 @@ class StepSkipped final : public KeptRule {
       only_passes_ = true;
     }
     const std::int64_t others = first ? forwards : static_cast<std::int64_t>(batches.size());
-    if (made.count <= kFew || others <= kFew) {
+    if (made.count <= kFew || others <= kFew || chosen) {
       some_used_ = true;
       return;
     }
@@ -479,7 +484,8 @@ class StepSkipped final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  spec.version = 7;  // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"
+  // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: batches that are chosen
+  spec.version = 8;
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";

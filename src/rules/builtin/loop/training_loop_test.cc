@@ -195,6 +195,20 @@ TEST(StepSkipped, OnlyTheLastLossOfAPassIsUsed_IsTold_SearchesAndLateEvaluations
   EXPECT_TRUE(FindingsOf(LastOfSeveral(3, true), "StepSkipped").empty());
 }
 
+TEST(StepSkipped, BatchThatIsChosenByItsLoss_IsSilent) {
+  FakeTrial trial;
+  for (int step = 0; step < 12; ++step) {
+    trial.Step();
+    for (const int batch : {0, 1, 2, 3, 4, step % 5}) {  // the last pass is the one that is used
+      trial.Event(EventKind::kForward, 0);
+      trial.Event(EventKind::kBatch, 0, static_cast<std::uint64_t>(100 * step + batch));
+    }
+    trial.EventJson(R"({"kind": "unused_losses", "loss": "CrossEntropyLoss", "used": 1, "made": 6})");
+    trial.Event(EventKind::kZeroGrad, 0).Event(EventKind::kBackward).Event(EventKind::kOptimizerStep, 0);
+  }
+  EXPECT_TRUE(FindingsOf(trial, "StepSkipped").empty());
+}
+
 // Before each update so many passes were made; `rows_again`: their rows come again in later steps.
 FakeTrial LastPassOfSeveral(int passes, int loader, bool rows_again = false, int from = 1, int until = 12) {
   FakeTrial trial;
