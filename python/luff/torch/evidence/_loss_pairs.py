@@ -113,7 +113,11 @@ def pairs_behind(root: Any) -> tuple[Shape, Shape] | None:
     if not found:
         return None
     products = {node for node in nodes_behind(found, _BEHIND) if _product(node)}
-    return None if any(node in products for node in nodes_behind(others, _BEHIND)) else next(iter(found.values()))
+    return (
+        None
+        if any(node in products for node in nodes_behind(others, _BEHIND))
+        else next(iter(found.values()))
+    )
 
 
 def _of_single(node: Any) -> tuple[Shape, Shape] | None:
