@@ -34,6 +34,7 @@ constexpr std::int64_t kUnused =
     4;  // updates in a row, from the first one on, that used the last loss of several
 constexpr std::int64_t kMostTold = 32, kSampled = 16;  // updates of which the hook tells losses, and passes
 constexpr double kPassesPerUpdate = 0.75, kMostMade = 1e9;
+constexpr std::int64_t kHalf = 2;  // of the updates have a start of a loader: the first came before the run
 constexpr double kWithout = 3;  // passes over the data that have begun, two of them without any update
 constexpr std::int64_t kTwice =
     2;  // as many backward passes as at the end: one batch may be used again and again
@@ -57,6 +58,10 @@ class StepSkipped final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
+    // What is started after an evaluation is told in its step.
+    for (const query::StepPhases& phases : view.rows.phases)
+      if (phases.worker == view.index.first_worker())
+        started_ += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
     if (info.mode != query::Mode::kTrain) return;
     passes_.OnTrainStep(view);
     Unused(view, sink);
@@ -124,6 +129,7 @@ class StepSkipped final : public KeptRule {
     io("passes", passes_);
     io("unused", unused_);
     io("losses_made", losses_made_);
+    io("started", started_);
     io("some_used", some_used_);
     io("unused_open", unused_open_);
     io("of_passes", of_passes_);
@@ -222,8 +228,10 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Whether so many batches are a pass of a loader, of which the last may be left out.
-  static bool IsAPass(const StepView& view, std::int64_t count) {
+  // Whether so many batches are a pass of a loader, of which the last may be left out, and loaders were started
+  // for the updates so far. A model that is unrolled on one batch may be cut off as often by chance.
+  [[nodiscard]] bool IsAPass(const StepView& view, std::int64_t count) const {
+    if (kHalf * started_ < unused_) return false;
     const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
     return std::any_of(loaders.begin(), loaders.end(), [&](const profile::Loader& loader) {
       return loader.batches > kFew && count <= loader.batches && count >= loader.batches - 1;
@@ -471,6 +479,7 @@ class StepSkipped final : public KeptRule {
   Passes passes_;
   std::int64_t unused_ = 0,
                losses_made_ = 0;  // updates so far that used one loss of several, and these losses
+  std::int64_t started_ = 0;  // loaders
   bool some_used_ = false, unused_open_ = false, of_passes_ = false;
   bool only_passes_ = false;  // of the first step no losses are known
   StillWeights still_;
