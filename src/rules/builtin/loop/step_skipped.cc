@@ -35,7 +35,7 @@ constexpr std::int64_t kUnused =
 constexpr std::int64_t kMostTold = 32, kSampled = 16;  // updates of which the hook tells losses, and passes
 constexpr double kPassesPerUpdate = 0.75, kMostMade = 1e9;
 constexpr std::int64_t kHalf = 2;  // of the updates have a start of a loader: the first came before the run
-constexpr double kWithout = 3;  // passes over the data that have begun, two of them without any update
+constexpr double kWithout = 3;     // passes over the data that have begun, two of them without any update
 constexpr std::int64_t kTwice =
     2;  // as many backward passes as at the end: one batch may be used again and again
 
@@ -164,8 +164,8 @@ class StepSkipped final : public KeptRule {
 
   // Each update so far used the last of several losses of the same kind, or passes of a model, of as many
   // batches: backward() and step() stand behind the loop over batches. A search along a line computes many
-  // losses of one batch, an evaluation with gradients comes after the first update, and whoever chooses one of
-  // several batches by its loss computes that loss again.
+  // losses of one batch, an evaluation with gradients comes after the first update, and whoever chooses one
+  // of several batches by its loss computes that loss again.
   void Unused(const StepView& view, Sink& sink) {
     const std::uint32_t worker = view.index.first_worker();
     if (some_used_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
@@ -228,8 +228,8 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Whether so many batches are a pass of a loader, of which the last may be left out, and loaders were started
-  // for the updates so far. A model that is unrolled on one batch may be cut off as often by chance.
+  // Whether so many batches are a pass of a loader, of which the last may be left out, and loaders were
+  // started for the updates so far. A model that is unrolled on one batch may be cut off as often by chance.
   [[nodiscard]] bool IsAPass(const StepView& view, std::int64_t count) const {
     if (kHalf * started_ < unused_) return false;
     const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
@@ -479,7 +479,7 @@ class StepSkipped final : public KeptRule {
   Passes passes_;
   std::int64_t unused_ = 0,
                losses_made_ = 0;  // updates so far that used one loss of several, and these losses
-  std::int64_t started_ = 0;  // loaders
+  std::int64_t started_ = 0;      // loaders
   bool some_used_ = false, unused_open_ = false, of_passes_ = false;
   bool only_passes_ = false;  // of the first step no losses are known
   StillWeights still_;
@@ -493,7 +493,7 @@ class StepSkipped final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: batches that are chosen
+  // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: less of "unused"
   spec.version = 8;
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "

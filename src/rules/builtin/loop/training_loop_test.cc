@@ -209,8 +209,8 @@ TEST(StepSkipped, BatchThatIsChosenByItsLoss_IsSilent) {
   EXPECT_TRUE(FindingsOf(trial, "StepSkipped").empty());
 }
 
-// Before each update so many passes were made; `rows_again`: their rows come again in later steps; a loader was
-// started for each of so many updates.
+// Before each update so many passes were made; `rows_again`: their rows come again in later steps; a loader
+// was started for each of so many updates.
 FakeTrial LastPassOfSeveral(int passes, int loader, bool rows_again = false, int from = 1, int until = 12,
                             int started = 1) {
   FakeTrial trial;
