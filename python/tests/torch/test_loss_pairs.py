@@ -76,6 +76,16 @@ def quantiles(guesses):
     return torch.max(0.9 * error, -0.1 * error).mean()
 
 
+def poisson(rates):
+    """Counts of a grid: each has its own rate, the product of a place's and a time's."""
+    grid = rates * ROW
+    return (torch.exp(grid) - torch.rand(N, N) * grid).mean()
+
+
+def penalised(grid):
+    return F.mse_loss(grid.sum(1), ROW) + 0.1 * grid.square().mean()
+
+
 @pytest.mark.parametrize(
     "loss",
     [
@@ -91,6 +101,9 @@ def quantiles(guesses):
         lambda: torch.relu((outputs(N) * COLUMN) + torch.rand(N, N)).mean(),
         lambda: torch.logsumexp(outputs(N) * COLUMN, 1).mean(),
         lambda: ((outputs(N) * COLUMN).sum(1) ** 2).mean(),
+        lambda: poisson(outputs(N, 1)),
+        lambda: F.poisson_nll_loss(outputs(N, 1) * ROW, torch.rand(N, N)),
+        lambda: penalised(outputs(N, 1) * ROW),
         lambda: (outputs(N, 3) * torch.rand(3)).mean(),
         lambda: (outputs(N, N) * COLUMN).mean(),
         lambda: (outputs(1) * torch.ones(1, 1)).mean(),

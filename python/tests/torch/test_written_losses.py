@@ -276,9 +276,15 @@ def test_what_is_no_likelihood_of_two_classes(watched, loss_of):
         assert not any("BCE" in name for name in step.values)
 
 
+def of_two_heads(scores, y):
+    one, other = torch.stack((scores, -scores)).unbind()
+    return (one.logsumexp(1) - other.gather(1, y[:, None])[:, 0]).mean()
+
+
 @pytest.mark.parametrize(
     ("loss_of", "told"),
     [
+        (of_two_heads, False),
         (lambda o, y: (torch.logsumexp(o, 1) - o.gather(1, y[:, None]).squeeze(1)).mean(), True),
         (lambda o, y: -(o[range(ROWS), y] - o.logsumexp(-1)).sum(), True),
         (lambda o, y: (torch.logsumexp(2 * o, 1) - o.gather(1, y[:, None]).squeeze(1)).mean(), False),

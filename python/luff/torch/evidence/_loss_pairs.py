@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from luff.torch.capture._graphs import operation_of
+from luff.torch.capture._graphs import nodes_behind, operation_of
 from luff.torch.evidence._events import WaitingEvents
 from luff.torch.evidence._loss_graph import constant_factor
 from luff.torch.evidence._loss_terms import MOVES, read
@@ -17,10 +17,9 @@ from luff.torch.evidence._loss_terms import MOVES, read
 __all__ = ["LossPairs", "pairs_behind"]
 
 _NODES = 64  # that are followed from a root
-_ROOTS, _SHARE = (
-    2,
-    3,
-)  # that show it before it is told, and one of so many: an adversary has a root of its own
+_BEHIND = 256  # nodes that are looked at where products were found
+_ROOTS = 2  # that show it before it is told,
+_SHARE = 3  # and one of so many: an adversary has a root of its own
 _OTHERS = 16  # in a row that do not, before it is taken back
 _SUMS = frozenset(("Add", "Sub", "Rsub", "Neg", "Mean", "Sum", "Stack", "Cat")) | (
     MOVES - {"Select", "Slice"}
@@ -92,9 +91,11 @@ def pairs_behind(root: Any) -> tuple[Shape, Shape] | None:
     """Returns the shapes of values with a gradient and of those without, of which a root sums up all products.
 
     Every product (i, j) goes into the sum in the same way, so the sum does not change when the targets change places.
-    None if no product is of that kind.
+    None if no product is of that kind, or one of them goes into the root in another way, too: a grid of values, say.
     """
     queue, seen = deque([] if root is None else [root]), {root}
+    found: dict[Any, tuple[Shape, Shape]] = {}
+    others = []
     while queue:
         node = queue.popleft()
         name = operation_of(node)
@@ -105,9 +106,18 @@ def pairs_behind(root: Any) -> tuple[Shape, Shape] | None:
                     queue.append(behind)
             continue
         pairs = _product(node) or _of_single(node)
-        if pairs is not None:
-            return pairs
-    return None
+        if pairs is None:
+            others.append(node)
+        else:
+            found[node] = pairs
+    if not found:
+        return None
+    products = {node for node in nodes_behind(found, _BEHIND) if _product(node)}
+    return (
+        None
+        if any(node in products for node in nodes_behind(others, _BEHIND))
+        else next(iter(found.values()))
+    )
 
 
 def _of_single(node: Any) -> tuple[Shape, Shape] | None:

@@ -46,7 +46,7 @@ class Half:
     name: str  # "Log", "LogSigmoid", "Logsumexp" or "Gather"
     values: Array  # what it is taken of; of a choice its classes
     weights: Array | None = None
-    source: Any = None  # the node that made the scores
+    source: Any = None  # the node that made the scores, and which of its results they are
     shape: tuple[int, ...] = ()
 
 
@@ -85,11 +85,12 @@ def half_of(node: Any, weights: Array | None, weight: float) -> Half | None:
         scores = node._saved_self
         last = [axis_of(dim, scores.dim()) for dim in node._saved_dim] == [scores.dim() - 1]
         values = array_of(scores) if last and scores.numel() <= _ELEMENTS else None
-        source = node.next_functions[0][0]
-        return None if values is None else Half(name, values, None, source, tuple(scores.shape))
+        return (
+            None if values is None else Half(name, values, None, node.next_functions[0], tuple(scores.shape))
+        )
     if name in _CHOICES and weight < 0:
-        source = node.next_functions[0][0]
-        shape = tuple(source._input_metadata[node.next_functions[0][1]].shape)
+        source = made, place = node.next_functions[0]
+        shape = tuple(made._input_metadata[place].shape)
         classes = _classes(node, name, shape)
         return None if classes is None else Half("Gather", classes, None, source, shape)
     return None
@@ -106,7 +107,7 @@ def joined(halves: list[Half], parts: int) -> tuple[str, Pair] | None:
                 found = _binary(one, other)
             elif (
                 {one.name, other.name} == {"Logsumexp", "Gather"}
-                and one.source is other.source
+                and one.source == other.source
                 and parts == 2
             ):
                 scores, chosen = (one, other) if one.name == "Logsumexp" else (other, one)

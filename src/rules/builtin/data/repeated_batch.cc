@@ -298,6 +298,7 @@ class RepeatedBatch final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<RepeatedBatch>(kName, kParams);
+  spec.version = 2;  // 2: loaders that are started for each update
   spec.aliases = {"DuplicateShard"};
   spec.summary = "batches that replicas share, or one batch again and again";
   return spec;

@@ -34,7 +34,8 @@ constexpr std::int64_t kUnused =
     4;  // updates in a row, from the first one on, that used the last loss of several
 constexpr std::int64_t kMostTold = 32, kSampled = 16;  // updates of which the hook tells losses, and passes
 constexpr double kPassesPerUpdate = 0.75, kMostMade = 1e9;
-constexpr double kWithout = 3;  // passes over the data that have begun, two of them without any update
+constexpr std::int64_t kHalf = 2;  // of the updates have a start of a loader: the first came before the run
+constexpr double kWithout = 3;     // passes over the data that have begun, two of them without any update
 constexpr std::int64_t kTwice =
     2;  // as many backward passes as at the end: one batch may be used again and again
 
@@ -57,6 +58,10 @@ class StepSkipped final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
+    // What is started after an evaluation is told in its step.
+    for (const query::StepPhases& phases : view.rows.phases)
+      if (phases.worker == view.index.first_worker())
+        started_ += phases.begins[static_cast<std::size_t>(format::Phase::kDataStart)];
     if (info.mode != query::Mode::kTrain) return;
     passes_.OnTrainStep(view);
     Unused(view, sink);
@@ -124,6 +129,7 @@ class StepSkipped final : public KeptRule {
     io("passes", passes_);
     io("unused", unused_);
     io("losses_made", losses_made_);
+    io("started", started_);
     io("some_used", some_used_);
     io("unused_open", unused_open_);
     io("of_passes", of_passes_);
@@ -158,7 +164,8 @@ class StepSkipped final : public KeptRule {
 
   // Each update so far used the last of several losses of the same kind, or passes of a model, of as many
   // batches: backward() and step() stand behind the loop over batches. A search along a line computes many
-  // losses of one batch, and an evaluation with gradients comes after the first update.
+  // losses of one batch, an evaluation with gradients comes after the first update, and whoever chooses one
+  // of several batches by its loss computes that loss again.
   void Unused(const StepView& view, Sink& sink) {
     const std::uint32_t worker = view.index.first_worker();
     if (some_used_ || view.index.events(EventKind::kOptimizerStep).empty()) return;
@@ -174,8 +181,12 @@ class StepSkipped final : public KeptRule {
       return;
     }
     std::set<std::uint64_t> batches;
-    for (const query::EventAt& event : view.index.events(EventKind::kBatch))
-      if (event.worker == worker && batches.size() < kMaxBatches) batches.insert(event.row.argument);
+    bool chosen = false;  // the last one had come before
+    for (const query::EventAt& event : view.index.events(EventKind::kBatch)) {
+      if (event.worker != worker) continue;
+      chosen = batches.contains(event.row.argument);
+      if (batches.size() < kMaxBatches) batches.insert(event.row.argument);
+    }
     // Of the first step, which opened the run, most batches were gone before they could be told apart, and of
     // passes nothing is known but how many there were.
     const bool first = unused_ == 0;
@@ -184,7 +195,7 @@ class StepSkipped final : public KeptRule {
       only_passes_ = true;
     }
     const std::int64_t others = first ? forwards : static_cast<std::int64_t>(batches.size());
-    if (made.count <= kFew || others <= kFew) {
+    if (made.count <= kFew || others <= kFew || chosen) {
       some_used_ = true;
       return;
     }
@@ -217,8 +228,10 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Whether so many batches are a pass of a loader, of which the last may be left out.
-  static bool IsAPass(const StepView& view, std::int64_t count) {
+  // Whether so many batches are a pass of a loader, of which the last may be left out, and loaders were
+  // started for the updates so far. A model that is unrolled on one batch may be cut off as often by chance.
+  [[nodiscard]] bool IsAPass(const StepView& view, std::int64_t count) const {
+    if (kHalf * started_ < unused_) return false;
     const auto loaders = profile::LoadersOf(view.trial.Document("loaders"));
     return std::any_of(loaders.begin(), loaders.end(), [&](const profile::Loader& loader) {
       return loader.batches > kFew && count <= loader.batches && count >= loader.batches - 1;
@@ -466,6 +479,7 @@ class StepSkipped final : public KeptRule {
   Passes passes_;
   std::int64_t unused_ = 0,
                losses_made_ = 0;  // updates so far that used one loss of several, and these losses
+  std::int64_t started_ = 0;      // loaders
   bool some_used_ = false, unused_open_ = false, of_passes_ = false;
   bool only_passes_ = false;  // of the first step no losses are known
   StillWeights still_;
@@ -479,7 +493,8 @@ class StepSkipped final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  spec.version = 7;  // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"
+  // 5: losses that no backward pass uses; "never"; 6: Passes by samples; 7: "none"; 8: less of "unused"
+  spec.version = 8;
   spec.summary =
       "gradients or losses are made and thrown away: the update is always left out, or all but once in a "
       "pass";

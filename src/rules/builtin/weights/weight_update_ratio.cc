@@ -451,8 +451,8 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version =
-      12;  // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0
+  // 11: rows that the training collects, RAdam's warm-up; 12: less of both; 13: a rate of 0
+  spec.version = 13;
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
