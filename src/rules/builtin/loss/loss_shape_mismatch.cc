@@ -169,8 +169,8 @@ class LossShapeMismatch final : public KeptRule {
       if (before || !paired_) continue;
       const std::string output = ShapeIn(*event, "output");
       const std::string target = ShapeIn(*event, "target");
+      // No stop: a fixed grid with as many places as there are samples looks the same.
       Finding finding = FindingAt(kName, "broadcast", view, TensorAt{format::kNoId});
-      finding.severity = Severity::kStop;
       finding.since_step = 0;
       finding.what = fmt::format(
           "the loss multiplies values of shape ({}) by others of shape ({}), which have no gradient", output,
