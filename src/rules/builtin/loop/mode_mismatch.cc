@@ -292,8 +292,8 @@ class ModeMismatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Reports masks that a trained model draws in its evaluations. Where batches come again, they are wanted, as
-  // they are in passes that are part of the training: a model that makes its own targets.
+  // Reports masks that a trained model draws in its evaluations. Where batches come again, they are wanted,
+  // as they are in passes that are part of the training: a model that makes its own targets.
   void JudgeMasks(const query::Trial& trial, Sink& sink) {
     if (masks_.number < 0 || dropping_told_) return;
     const auto it = models_.find(static_cast<std::uint32_t>(masks_.number));
