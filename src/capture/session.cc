@@ -146,7 +146,12 @@ bool SessionImpl::Accepts() noexcept {
 void SessionImpl::Sleep() noexcept {
   core_->accepting.store(false);
   core_->step.due.store(0, std::memory_order_relaxed);
+  NoRoleIsDue();
+}
+
+void SessionImpl::NoRoleIsDue() noexcept {
   for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+  due_roles_.store(0, std::memory_order_relaxed);
 }
 
 void SessionImpl::Fail(const char* where) noexcept {
@@ -478,7 +483,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
     core_->time_ns.fetch_add(since, std::memory_order_relaxed);
     last_end_ns_ = now;
     core_->step.due.store(0, std::memory_order_relaxed);
-    for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+    NoRoleIsDue();
     planned_due_ = 0;
     core_->counters.steps.fetch_add(1, std::memory_order_relaxed);
     const bool pushed = core_->queue.Push(work);  // may throw, but before it takes the work

@@ -78,7 +78,7 @@ void SessionImpl::AbandonStep() noexcept {
     // Slices that were already handed over then belong to no step.
     core_->step.number.fetch_add(1, std::memory_order_relaxed);
     core_->step.due.store(0, std::memory_order_relaxed);
-    for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+    NoRoleIsDue();
     planned_due_ = 0;
     modules_.rows.clear();
     in_step_ = false;

@@ -100,6 +100,7 @@ class SessionImpl final : public Session {
   }
   /// Stops accepting; nothing is due any more.
   void Sleep() noexcept;
+  void NoRoleIsDue() noexcept;
   /// Call while handling an exception: ends the recording and records why.
   void Fail(const char* where) noexcept;
   void HandOver(const StepEnd& step) noexcept LUFF_EXCLUDES(mutex_);

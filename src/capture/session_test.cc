@@ -291,6 +291,24 @@ TEST_F(SessionTest, GradientsAreNotTakenInEvaluation) {
   EXPECT_EQ(session_->DueForms(g), 0U);
 }
 
+// A step at which nothing is due says so, whatever was due in the step before it.
+TEST_F(SessionTest, DueRolesAreThoseOfTheStep) {
+  Start(R"({"defaults":false,"collections":[{"name":"weights","save":{"save_interval":4}}]})");
+  for (int step = 0; step < 9; ++step) {
+    session_->BeginStep(Mode::kTrain, step);
+    EXPECT_EQ(session_->DueRoles() != 0, step % 4 == 0) << step;
+    if (step == 4) {  // it begins again, as where an evaluation comes in between
+      session_->AbandonStep();
+      session_->BeginStep(Mode::kTrain, 3);
+      EXPECT_EQ(session_->DueRoles(), 0U);
+      session_->AbandonStep();
+      session_->BeginStep(Mode::kTrain, step);
+      EXPECT_NE(session_->DueRoles(), 0U);
+    }
+    End(step);
+  }
+}
+
 TEST_F(SessionTest, AFullDiskIsAGapAndNothingElse) {
   Start(kRawWeights);
   const TensorId a = session_->DefineTensor("a.weight", Role::kWeight, "", "");

@@ -186,6 +186,43 @@ def test_masks_that_are_learnt_from_are_not_told(watched):
     assert told(session, "random_mask") == []
 
 
+class Reconstructs(nn.Module):
+    """Learns what is behind its masks, and gives them out: the loss is the script's."""
+
+    def __init__(self, gives_out):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 32), nn.Linear(32, 8)
+        self.token = nn.Parameter(torch.zeros(32))
+        self.gives_out = gives_out
+
+    def forward(self, x):
+        mask = (torch.rand(len(x), 1) < 0.5).float()
+        hidden = self.first(x) * (1 - mask) + self.token * mask
+        answer = self.last(torch.relu(hidden))
+        return {"answer": answer, "mask": mask} if self.gives_out else {"answer": answer}
+
+
+@pytest.mark.parametrize("gives_out", [True, False])
+def test_masks_that_a_model_gives_out_are_not_told(watched, gives_out):
+    hook, session = watched()
+    torch.manual_seed(0)
+    model = Reconstructs(gives_out)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        for _ in range(3):
+            x = torch.randn(32, 8)
+            optimizer.zero_grad()
+            F.mse_loss(model(x)["answer"], x).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for x in torch.randn(2, 32, 8):
+                model(x)
+        model.train()
+    hook.close()
+    assert bool(told(session, "random_mask")) is not gives_out
+
+
 def test_the_training_is_the_same(watched):
     def weights():
         torch.manual_seed(3)

@@ -134,6 +134,16 @@ class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._depends[id(one)] = depends
         return result
 
+    def gives_out(self, result: Any) -> bool:
+        """Whether something that depends on neither arguments nor weights comes out, as a mask that a loss needs."""
+        from luff.torch.replay._told import tensors_of
+
+        outputs = result if isinstance(result, torch.Tensor | tuple | list) else _values_of(result)
+        return any(
+            not self._depends.get(id(one), _GIVEN) and one.numel() >= _LEAST_ELEMENTS
+            for one in tensors_of(outputs)
+        )
+
     def _note(self, op: str, args: Any, one: Any, depends: int) -> None:
         from luff.torch.replay._told import place
 
@@ -153,6 +163,10 @@ class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
         told = {**at, "module": module[0]} if module and module[0] else at
         digest = hashlib.blake2b(flat.tobytes(), digest_size=16).digest()
         self.uses.append(_Use((at.get("file"), at.get("line"), op), kind, digest, share, flat.size, told))
+
+
+def _values_of(result: Any) -> list[Any]:
+    return list(getattr(result, "values", list)())
 
 
 def _read(tensor: Any) -> Any:
@@ -184,7 +198,7 @@ def _keeps(op: str, args: Any, mask: Any) -> bool:
     return kind != "masked_fill" and not (kind == "where" and args[0] is mask and _is_zero(args[1]))
 
 
-def _pass(model: Any, args: Any, kwargs: Any, names: Names) -> tuple[list[_Use], Any]:
+def _pass(model: Any, args: Any, kwargs: Any, names: Names) -> tuple[list[_Use], Any, bool]:
     from luff.torch.replay._told import tensors_of
 
     uses = _Uses(model, [*tensors_of(list(args)), *tensors_of(list(kwargs.values()))], names)
@@ -200,7 +214,7 @@ def _pass(model: Any, args: Any, kwargs: Any, names: Names) -> tuple[list[_Use],
     finally:
         enter.remove()
         leave.remove()
-    return uses.uses, result
+    return uses.uses, result, uses.gives_out(result)
 
 
 def evaluate(
@@ -209,7 +223,7 @@ def evaluate(
     """Makes a pass of an evaluation again, twice. Only for a forked child: modes and random states change.
 
     Returns None where nothing random acts, where something else does than masks (a model that draws samples, or noise),
-    and where a loss comes out, whose masks may be what is learnt.
+    and where a loss comes out, whose masks may be what is learnt, or the masks themselves.
     """
     found = _masks(model, args, kwargs, names)
     if not found:
@@ -232,12 +246,10 @@ def _masks(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: Nam
     """Returns the masks that differ between two passes; none if anything else does, too."""
     from luff.torch.replay._told import tensors_of
 
-    (first, result), (second, _) = (_pass(model, args, kwargs, names) for _ in range(2))
-    if [use.place for use in first] != [use.place for use in second]:
+    (first, result, gives_out), (second, _, _) = (_pass(model, args, kwargs, names) for _ in range(2))
+    if gives_out or [use.place for use in first] != [use.place for use in second]:
         return []
-    outputs = (
-        result if isinstance(result, torch.Tensor | tuple | list) else list(getattr(result, "values", list)())
-    )
+    outputs = result if isinstance(result, torch.Tensor | tuple | list) else _values_of(result)
     if any(one.numel() == 1 for one in tensors_of(outputs)):
         return []
     changed = [(one, other) for one, other in zip(first, second, strict=True) if one.digest != other.digest]

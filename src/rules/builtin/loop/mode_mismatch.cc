@@ -121,9 +121,12 @@ class ModeMismatch final : public KeptRule {
     std::int64_t in_training = 0, in_evaluation = 0;  // its passes, by mode of the model
     std::int64_t repeated = 0;                        // times that a batch came again
     std::int64_t evaluations = 0;                     // since its first update
-    bool repeats = false;                             // a batch came again in one of them
+    std::int64_t rounds = 0;                          // times that the evaluation's first batch came again
+    bool repeats = false;                             // batches came again and again in one of them
+    bool often = false;                               // two of them were only a few steps apart
     bool of_training = false;                         // it looks at a batch that was just trained on
     std::uint64_t batch = 0;                          // 52 bits of the last batch's hash
+    std::uint64_t first_batch = 0;                    // the same, of the evaluation's first; 0: none
     std::uint64_t trained_batch = 0;                  // the same, of the newest TRAIN step
     bool ever_in_evaluation = false;                  // some evaluation pass was in evaluation mode
     bool counted = false;                             // this evaluation has been judged
@@ -144,9 +147,12 @@ class ModeMismatch final : public KeptRule {
       io("in_evaluation", in_evaluation);
       io("repeated", repeated);
       io("evaluations", evaluations);
+      io("rounds", rounds);
       io("repeats", repeats);
+      io("often", often);
       io("of_training", of_training);
       io("batch", batch);
+      io("first_batch", first_batch);
       io("trained_batch", trained_batch);
       io("ever_in_evaluation", ever_in_evaluation);
       io("counted", counted);
@@ -286,11 +292,15 @@ class ModeMismatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Reports masks that a trained model draws in its evaluations. Where batches come again, they are wanted.
+  // Reports masks that a trained model draws in its evaluations. Where batches come again, they are wanted,
+  // as they are in passes that are part of the training: a model that makes its own targets.
   void JudgeMasks(const query::Trial& trial, Sink& sink) {
     if (masks_.number < 0 || dropping_told_) return;
     const auto it = models_.find(static_cast<std::uint32_t>(masks_.number));
-    if (it == models_.end() || it->second.evaluations < limits_.evaluations || it->second.repeats) return;
+    if (it == models_.end()) return;
+    const Model& model = it->second;
+    if (model.evaluations < limits_.evaluations || model.repeats || model.often) return;
+    if (!masks_.after_eval && model.of_training) return;  // it is looked at how the training goes
     dropping_told_ = true;
     Finding finding = FindingAt(kName, "dropout", trial, format::kNoId, 0, last_.Info());
     finding.since_step = 0;
@@ -313,7 +323,7 @@ class ModeMismatch final : public KeptRule {
       finding.remedy = "call model.eval() before an evaluation, and model.train() after it";
       finding.causes = {"model.eval() is missing"};
     }
-    finding.evidence = {{"evaluations", it->second.evaluations}, {"p", masks_.p}, {"model", masks_.number}};
+    finding.evidence = {{"evaluations", model.evaluations}, {"p", masks_.p}, {"model", masks_.number}};
     finding.threshold = fmt::format("a fact of one pass, {} evaluations (Luff)", limits_.evaluations);
     sink.Report(std::move(finding));
   }
@@ -332,9 +342,11 @@ class ModeMismatch final : public KeptRule {
         if (it == models_.end()) continue;
         Model& seen = it->second;
         const std::uint64_t batch = BatchOf(event);
-        if (batch == seen.batch && seen.last_eval_at == steps_) {
-          ++seen.repeated;
-          seen.repeats = seen.repeats || seen.repeated >= kMasks;
+        if (seen.last_eval_at == steps_) {
+          if (batch == seen.batch) ++seen.repeated;
+          if (batch == seen.first_batch) ++seen.rounds;
+          if (seen.first_batch == 0) seen.first_batch = batch;
+          seen.repeats = seen.repeats || seen.repeated >= kMasks || seen.rounds >= kMasks;
         }
         seen.of_training = seen.of_training || batch == seen.trained_batch;
         seen.batch = batch;
@@ -390,13 +402,16 @@ class ModeMismatch final : public KeptRule {
     if (model.last_eval_at == steps_) return;
     // An evaluation only a few steps after the last one is part of training: a teacher, an adversary, a
     // momentum encoder.
-    if (model.last_eval_at >= 0 && steps_ - model.last_eval_at < limits_.between) model.bad_evaluations = 0;
+    if (model.last_eval_at >= 0 && steps_ - model.last_eval_at < limits_.between) {
+      model.bad_evaluations = 0;
+      model.often = true;
+    }
     model.last_eval_at = steps_;
     ++model.evaluations;
     model.in_training = model.in_evaluation = 0;
     model.counted = model.of_training = false;
-    model.repeated = 0;
-    model.batch = 0;
+    model.repeated = model.rounds = 0;
+    model.batch = model.first_batch = 0;
   }
 
   static std::uint64_t BatchOf(const query::EventAt& event) noexcept {

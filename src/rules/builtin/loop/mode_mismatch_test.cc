@@ -105,8 +105,8 @@ TEST(ModeMismatch, TeachersThatAreMeantAsTheyAre_AreSilent) {
 // A model without dropout of torch's, that draws masks itself.
 struct Masked {
   std::uint32_t number = 1;
-  int evaluations = 3, passes = 2;
-  bool same_batch = false, asked = true, after_eval = true;
+  int evaluations = 3, passes = 2, every = 10, rounds = 1;
+  bool same_batch = false, asked = true, after_eval = true, trained_batch = false;
 };
 
 std::vector<Finding> ToldOfMasks(const Masked& story) {
@@ -122,11 +122,13 @@ std::vector<Finding> ToldOfMasks(const Masked& story) {
       trial.EventJson(R"({"kind":"random_mask","step":10,"number":)" + std::to_string(story.number) +
                       R"(,"p":0.5,"masks":2,"after_eval":)" + (story.after_eval ? "true" : "false") +
                       R"(,"file":"net.py","line":17})");
-    if (step % 10 != 9 || step / 10 >= story.evaluations) continue;
-    for (int pass = 0; pass < story.passes; ++pass) {
+    if (step % story.every != story.every - 1 || step / story.every >= story.evaluations) continue;
+    for (int pass = 0; pass < story.passes * story.rounds; ++pass) {
+      const std::uint64_t of_loader = 1000 + pass % story.passes;
+      const std::uint64_t next = story.trained_batch ? batch : story.rounds > 1 ? of_loader : ++batch;
       trial.Step(query::Mode::kEval)
           .Event(EventKind::kForward, 1, story.after_eval ? kTold : kTold | kTraining)
-          .Event(EventKind::kBatch, 1, story.same_batch ? 7 : ++batch);
+          .Event(EventKind::kBatch, 1, story.same_batch ? 7 : next);
     }
   }
   return testing::FindingsOf(trial, "ModeMismatch", ParameterSet::kLuff);
@@ -150,6 +152,16 @@ TEST(ModeMismatch, MasksThatAreMeant_OrOfAModelThatIsNotTrained_AreSilent) {
   EXPECT_TRUE(ToldOfMasks({.number = 2}).empty());
   EXPECT_TRUE(ToldOfMasks({.evaluations = 1}).empty());
   EXPECT_TRUE(ToldOfMasks({.passes = 5, .same_batch = true}).empty());  // their mean is wanted
+  EXPECT_TRUE(ToldOfMasks({.rounds = 5}).empty());                      // also where all batches come again
+  EXPECT_EQ(ToldOfMasks({.rounds = 2}).size(), 1U);
+  // Targets that the model makes for itself, before each step or every few steps.
+  for (const bool after_eval : {false, true}) {
+    EXPECT_TRUE(ToldOfMasks({.evaluations = 40, .passes = 1, .every = 1, .after_eval = after_eval}).empty());
+    EXPECT_TRUE(ToldOfMasks({.evaluations = 40, .passes = 1, .every = 4, .after_eval = after_eval}).empty());
+  }
+  // A look at what was just trained on, in training mode.
+  EXPECT_TRUE(ToldOfMasks({.passes = 1, .after_eval = false, .trained_batch = true}).empty());
+  EXPECT_EQ(ToldOfMasks({.passes = 1, .trained_batch = true}).size(), 1U);
 }
 
 }  // namespace
