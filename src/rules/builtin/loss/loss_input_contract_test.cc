@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/format.h"
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
@@ -344,6 +345,39 @@ TEST(LossInputContract, ALossOfClassesThatGetsOneColumn_Stops) {
   }
   EXPECT_TRUE(told("CategoricalCrossentropy", 2).empty());
   EXPECT_TRUE(told("BCELoss", 1).empty());
+}
+
+TEST(LossInputContract, OneColumnBesideOthers_IsSilent) {
+  // Choices from a list that grows shorter: the last one of each list is no choice.
+  FakeTrial list;
+  for (int step = 0; step < 6; ++step) {
+    list.Step();
+    for (std::int64_t left = 3; left > 0; --left) {
+      const std::string name = fmt::format("CrossEntropyLoss_input_{}", 2 * (3 - left));
+      list.Loss(1, fmt::format("CrossEntropyLoss_output_{}", 3 - left))
+          .Sample("sample/" + name, {4, left}, std::vector<double>(static_cast<std::size_t>(4 * left), -0.7))
+          .Sample(fmt::format("sample/CrossEntropyLoss_input_{}", 2 * (3 - left) + 1), {4}, {0, 0, 0, 0},
+                  DType::kInt64);
+    }
+  }
+  EXPECT_TRUE(FindingsOf(list).empty());
+  // As many candidates as there are, and a batch of one pair.
+  const auto told = [](std::int64_t rows, std::int64_t first) {
+    FakeTrial trial;
+    for (int step = 0; step < 8; ++step) {
+      const std::int64_t columns = step == 0 ? first : 1;
+      trial.Step()
+          .Loss(0, "CrossEntropyLoss_output_0")
+          .Sample("sample/CrossEntropyLoss_input_0", {rows, columns},
+                  std::vector<double>(static_cast<std::size_t>(rows * columns), -0.7))
+          .Sample("sample/CrossEntropyLoss_input_1", {rows},
+                  std::vector<double>(static_cast<std::size_t>(rows), 0), DType::kInt64);
+    }
+    return FindingsOf(trial).size();
+  };
+  EXPECT_EQ(told(4, 1), 1U);
+  EXPECT_EQ(told(4, 3), 0U);
+  EXPECT_EQ(told(1, 1), 0U);
 }
 
 TEST(LossInputContract, ClassesThatAPooledReluSilences_AreTold_OthersAreNot) {
