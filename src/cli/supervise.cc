@@ -189,7 +189,7 @@ class Supervisor final : public Job {
       }
       if (own.training <= kAnnounced + 1)
         Say(fmt::format("luff: training {} of the job has a run of its own: {}{}\n", own.training, own.run,
-                        own.training <= kAnnounced ? "" : "; of later ones only the verdict is shown"));
+                        own.training <= kAnnounced ? "" : " (later ones are not announced)"));
       for (LiveOutput& output : own.outputs) {
         output.training = own.training;
         if (output.format != kOtlp && output.format != kSync)

@@ -125,7 +125,8 @@ std::string WhyNoRun(const Ending& ending, const Status& error) {
   if (place.began() || ending.train_step >= 0)
     return fmt::format("the run's files were removed while the job ran; it had come to step {}: {}",
                        ending.train_step, Escaped(place.path()));
-  if (ending.exit && ending.exit->code != 0)  // how it ended is told before
+  // How it ended is told before. One that a signal ended may have trained unseen for long.
+  if (ending.exit && ending.exit->code != 0 && ending.exit->code < 128)
     return "nothing was recorded: it ended before Luff saw a training step";
   return "nothing was recorded: Luff saw no training step. It attaches to Python as PyTorch, Keras, "
          "TensorFlow, JAX, MXNet, XGBoost, LightGBM or scikit-learn begin to train; `python -I`, `-E` or "

@@ -296,6 +296,11 @@ def test_a_command_that_fails_before_it_trains_is_told_no_causes(luff: Luff) -> 
     told = [line for line in err.splitlines() if line.startswith("luff: ")]
     assert told[-1] == "luff: nothing was recorded: it ended before Luff saw a training step", err
     assert "an emptied environment" not in err
+    # What a signal ended may have trained for long, hidden from Luff.
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    code, _, err = luff("run", "--run", str(luff.tmp / "killed"), "--", sys.executable, "-c", killed)
+    assert code == 137
+    assert "an emptied environment" in err
 
 
 def test_a_script_that_dies_before_its_first_step_is_not_said_to_be_hidden(luff: Luff) -> None:

@@ -55,7 +55,7 @@ def test_of_a_long_sweep_only_the_first_trainings_are_announced(luff: Luff) -> N
     assert code == 0, err
     run = str(luff.tmp / "run")
     told = re.findall(r"^luff: training (\d) of the job has a run of its own: (.*)$", err, re.MULTILINE)
-    later = "; of later ones only the verdict is shown"
+    later = " (later ones are not announced)"
     assert told == [("2", f"{run}-2"), ("3", f"{run}-3"), ("4", f"{run}-4{later}")], err
     assert re.findall(r" — run: (.*)$", err, re.MULTILINE) == [run, *(f"{run}-{n}" for n in range(2, 7))]
     assert err.splitlines()[-1] == "luff: 6 trainings: 6 ok"

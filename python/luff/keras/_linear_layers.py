@@ -34,17 +34,17 @@ def linear_layers(model: Any, names: Names) -> list[dict[str, Any]]:
         calls[id(node.operation)] = calls.get(id(node.operation), 0) + 1
         for tensor in node.input_tensors:
             users.setdefault(id(tensor), []).append(node)
-    pairs, dense = [], []
+    pairs = []
     for node in nodes:
         if not _is_dense(node.operation) or calls[id(node.operation)] > 1:
             continue
-        dense.append(node)
         second = _second(node, users)
         if second is not None and calls[id(second)] == 1:
             pairs.append([names.of(layer.kernel).name for layer in (node.operation, second)])
     if not pairs:
         return []
-    linear = all(_is_linear(node.operation) for node in _behind(dense))
+    ends = {id(node) for node in nodes if all(users.get(id(tensor)) == [None] for tensor in node.outputs)}
+    linear = all(_is_linear(node.operation, id(node) in ends) for node in nodes)
     return [{"kind": "linear_layers", "pairs": sorted(pairs)[:_MOST], "linear": linear}]
 
 
@@ -67,18 +67,6 @@ def _second(first: Any, users: dict[int, list[Any]]) -> Any:
     return None
 
 
-def _behind(nodes: list[Any]) -> list[Any]:
-    """Returns what the inputs of nodes depend on."""
-    found: dict[int, Any] = {}
-    waiting = [node for first in nodes for node in first.parent_nodes]
-    while waiting:
-        node = waiting.pop()
-        if id(node) not in found:
-            found[id(node)] = node
-            waiting.extend(node.parent_nodes)
-    return list(found.values())
-
-
 def _is_dense(layer: Any) -> bool:
     """Whether it is Keras' own dense layer, which multiplies by its kernel and does not constrain it."""
     return (
@@ -98,10 +86,13 @@ def _is_no_activation(layer: Any) -> bool:
     return type(layer).__name__ == "Activation" and _bends_nothing(layer)
 
 
-def _is_linear(layer: Any) -> bool:
+def _is_linear(layer: Any, ends: bool) -> bool:
+    """Whether a layer is linear; of one that ends the model, but for its activation."""
     if not type(layer).__module__.startswith("keras."):
         return False
     kind = type(layer).__name__
+    if ends and kind in ("Activation", "Softmax"):
+        return True
     if kind in _WITH_WEIGHTS:
-        return _bends_nothing(layer)
+        return ends or _bends_nothing(layer)
     return kind in _PASSING or kind in _LINEAR or _is_no_activation(layer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from luff.keras._graphs import nodes_of
@@ -37,9 +38,10 @@ def _masked(layer: Any) -> float | None:
     """Returns the value that says that a step is masked; None if the layer masks none."""
     if type(layer).__name__ == "Masking":
         try:
-            return float(layer.mask_value)
+            value = float(layer.mask_value)
         except (TypeError, ValueError):
             return None
+        return value if math.isfinite(value) else None  # NaN equals nothing: it masks no step
     if type(layer).__name__ == "Embedding" and getattr(layer, "mask_zero", False):
         return 0.0
     return None

@@ -75,6 +75,19 @@ def test_a_model_without_any_activation_is_linear():
         inputs=(8, 8, 1),
     )
     assert pairs_of(pooled) == ([("a", "b")], False)
+    grown = sequential(
+        dense(8, "a"),
+        dense(64, "b", activation="relu"),
+        layers.Reshape((8, 8, 1)),
+        layers.Conv2D(1, 3),
+    )
+    assert pairs_of(grown) == ([("a", "b")], False)
+    assert pairs_of(sequential(dense(8, "a"), dense(8, "b"), layers.Lambda(lambda x: x * x))) == (
+        [("a", "b")],
+        False,
+    )
+    assert pairs_of(sequential(dense(8, "a"), dense(3, "b"), layers.Softmax())) == ([("a", "b")], True)
+    assert pairs_of(sequential(dense(8, "a"), dense(3, "b", activation="softmax"))) == ([("a", "b")], True)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +143,8 @@ def test_masks_at_the_inputs_are_told():
 
 
 def test_masks_that_no_layer_heeds_are_not():
+    nothing = layers.Masking(mask_value=float("nan"))
+    assert masked_inputs(sequential(nothing, layers.LSTM(3), inputs=(5, 2))) == []
     assert masked_inputs(sequential(layers.Masking(), layers.Dense(2), inputs=(5, 2))) == []
     assert masked_inputs(sequential(layers.Embedding(9, 3), layers.GRU(4), inputs=(5,))) == []
     behind = sequential(layers.Dense(2), layers.Masking(), layers.LSTM(3), inputs=(5, 2))

@@ -16,13 +16,15 @@ void MaskedSteps::Add(const SampleValues& sample) {
     std::int64_t left = 0;
     for (std::size_t step = 0; step < steps; ++step) {
       const double* at = &sample.values[(row * steps + step) * width];
-      if (std::all_of(at, at + width, [&](double v) { return v == value_; })) {
+      if (std::all_of(at, at + width,
+                      [&](double v) { return static_cast<float>(v) == static_cast<float>(value_); })) {
         ++masked_;
         holes += left > 0 ? 1 : 0;
         continue;
       }
       ++left;
       between += holes;
+      inner_runs_ += holes > 0 ? 1 : 0;
       holes = 0;
       if (first_.empty()) first_.assign(at, at + width);
       alike_ = alike_ && first_.size() == width && std::equal(at, at + width, first_.begin());
@@ -48,7 +50,7 @@ MaskedSteps::Fault MaskedSteps::fault() const {
     return Fault::kNone;
   const double usual = 0.5 / static_cast<double>(seen_.size() + 1);
   const bool often = static_cast<double>(inner_masked_) >= usual * static_cast<double>(inner_);
-  return often ? Fault::kAmong : Fault::kNone;
+  return often && inner_masked_ < kMostInARow * inner_runs_ ? Fault::kAmong : Fault::kNone;
 }
 
 void MaskedSteps::VisitFields(Fields& io) {
@@ -59,6 +61,7 @@ void MaskedSteps::VisitFields(Fields& io) {
   io("masked", masked_);
   io("inner", inner_);
   io("inner_masked", inner_masked_);
+  io("inner_runs", inner_runs_);
   io("holed", holed_);
   io("alike", alike_);
   io("first", first_, kMaxFeatures);

@@ -40,13 +40,15 @@ class MaskedSteps {
  private:
   static constexpr std::size_t kIds = 64;  // with more, ids that are dropped on purpose may be as frequent
   static constexpr std::size_t kMaxFeatures = 4096;
-  static constexpr double kLeast = 0.05;  // of the steps: a mask that hides less is no matter
-  static constexpr double kHoled = 0.5;   // of the rows: gaps are rarer
+  static constexpr double kLeast = 0.05;          // of the steps: a mask that hides less is no matter
+  static constexpr double kHoled = 0.5;           // of the rows: gaps are rarer
+  static constexpr std::int64_t kMostInARow = 2;  // on average: padding between two parts of a row is longer
 
   double value_ = 0;
   bool ids_ = false;
   std::int64_t rows_ = 0, steps_ = 0, masked_ = 0;
   std::int64_t inner_ = 0, inner_masked_ = 0;  // steps between the first and the last that are left
+  std::int64_t inner_runs_ = 0;                // of masked ones there, without one that is left between
   std::int64_t holed_ = 0;                     // rows in which one of these is masked
   bool alike_ = true;                          // all steps that are left hold `first_`
   std::vector<double> first_;

@@ -329,10 +329,11 @@ class Luff final : public KeptRule {
             ? "all steps that the mask leaves hold one and the same value: the model can see how many "
               "there are, and not where, nor what stands between"
             : "id 0 stands between others as often as they do: it is one of the ids, and no padding";
-    finding.remedy = steps.ids()
-                         ? "number the ids from 1 and keep 0 for padding, or leave mask_zero out"
-                         : "leave the Masking layer out, or pad with a value that the data do not have and "
-                           "give it as mask_value";
+    finding.remedy =
+        steps.ids()
+            ? "number the ids from 1 and keep 0 for padding (input_dim grows by one), or leave mask_zero out"
+            : "leave the Masking layer out, or pad with a value that the data do not have and "
+              "give it as mask_value";
     finding.causes = {"a mask_value that is a value of the data, too", "sequences that need no mask",
                       "ids that begin at 0 under mask_zero=True"};
     finding.evidence = {{"masked_share", steps.share()}, {"rows", steps.rows()}};

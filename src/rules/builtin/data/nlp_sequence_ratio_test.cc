@@ -297,6 +297,10 @@ TEST(NLPSequenceRatio, PaddingThatKerasMasks_Gaps_AndFewRows_AreSilent) {
   EXPECT_TRUE(Masked(true, padded).empty());
   EXPECT_TRUE(Masked(false, gaps).empty());
   EXPECT_TRUE(Masked(true, words).empty());  // of a large vocabulary some are dropped
+  // Two parts of a row, each padded to five steps.
+  EXPECT_TRUE(Masked(true, [](int row, int at) {
+                return at % 5 > 1 + row % 2 ? 0.0 : 1.0 + (row + at) % 9;
+              }).empty());
   EXPECT_TRUE(Masked(true, [](int row, int at) { return (row + at) % 4; }, 7).empty());
   for (const char* broken :
        {R"({"kind": "masked_input"})", R"({"kind": "masked_input", "model": 3, "input": -1})",

@@ -149,7 +149,9 @@ class TargetRange final : public KeptRule {
     std::int64_t first_step = -1, behind = 0;  // consecutive calls whose outputs are far below the targets
     bool began_behind = false;                 // the first of them was
     ClassLabels labels;
-    std::int64_t positive = 0, silent = 0;  // targets above 0; of them those whose output is exactly 0
+    // Targets since the last judgement; those that are large; of them those whose output is exactly 0.
+    std::int64_t judged = 0, large = 0, silent = 0;
+    double squares = 0, squared = 0;  // sum and number of squares of targets
     bool silenced = false;
     void VisitFields(Fields& io) {
       io("columns", columns, kMaxColumns);
@@ -172,7 +174,10 @@ class TargetRange final : public KeptRule {
       io("behind", behind);
       io("began_behind", began_behind);
       io("labels", labels);
-      io("positive", positive);
+      io("judged", judged);
+      io("large", large);
+      io("squares", squares);
+      io("squared", squared);
       io("silent", silent);
       io("silenced", silenced);
       io("inside", inside);
@@ -423,7 +428,9 @@ class TargetRange final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Reports a ReLU at the output that gives 0 for nearly all that should be above it: these get no gradient.
+  // Reports a ReLU at the output that gives 0 for nearly all that should be well above it: these get no
+  // gradient. Next to a peak targets are as good as 0, and the answer 0 is right there; it is the best one,
+  // too, of absolute errors, where more than half of the targets are 0.
   void JudgeSilenced(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
                      Sink& sink) const {
     const std::vector<double>& outputs = call.output.values;
@@ -431,14 +438,20 @@ class TargetRange final : public KeptRule {
     if (!IsRegression(found.formula) || makers_.Of(call) != "relu" || outputs.size() != targets.size() ||
         view.rows.info.mode_step < kSettle)
       return;
+    for (const double y : targets) kind->squares += y * y;
+    kind->squared += static_cast<double>(targets.size());
+    const double large = 0.5 * std::sqrt(kind->squares / std::max(kind->squared, 1.0));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (!(targets[i] > 0)) continue;
-      ++kind->positive;
+      ++kind->judged;
+      if (!(targets[i] > large)) continue;
+      ++kind->large;
       kind->silent += outputs[i] == 0 ? 1 : 0;
     }
-    if (kind->positive < limits_.targets) return;
-    const double share = static_cast<double>(kind->silent) / static_cast<double>(kind->positive);
-    kind->positive = kind->silent = 0;
+    if (kind->large < limits_.targets) return;
+    const bool usual = found.formula == Formula::kMse || 2 * kind->large > kind->judged;
+    const double share = static_cast<double>(kind->silent) / static_cast<double>(kind->large);
+    kind->judged = kind->large = kind->silent = 0;
+    if (!usual) return;
     if (share < kSilenced) {
       if (kind->silenced) sink.Heal("silenced", view.trial.tensor(call.loss).name, view.rows.info.mode_step);
       kind->silenced = false;
@@ -447,7 +460,7 @@ class TargetRange final : public KeptRule {
     kind->silenced = true;
     Finding finding = Make(view, call, "silenced");
     finding.what = fmt::format(
-        "the ReLU at the output gives exactly 0 for {:.0f} % of the targets of {} that are above 0",
+        "the ReLU at the output gives exactly 0 for {:.0f} % of the targets of {} that are well above 0",
         100 * share, call.kind);
     finding.why =
         "where a ReLU gives 0 it passes no gradient back: nothing can be learnt from these rows, and its "
@@ -458,8 +471,8 @@ class TargetRange final : public KeptRule {
         "numbers that are never negative, softplus)";
     finding.causes = {"a ReLU at the output whose units are dead"};
     finding.evidence.emplace_back("share_silenced", share);
-    finding.threshold = fmt::format("{:g} % of {} targets above 0, from step {} on (Luff)", 100 * kSilenced,
-                                    limits_.targets, kSettle);
+    finding.threshold = fmt::format("{:g} % of {} targets above half of their size, from step {} on (Luff)",
+                                    100 * kSilenced, limits_.targets, kSettle);
     sink.Report(std::move(finding));
   }
 

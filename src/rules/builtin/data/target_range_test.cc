@@ -147,6 +147,28 @@ std::vector<Finding> Counts(const std::function<bool(int row, double target)>& s
   return FindingsOf(trial);
 }
 
+// A regression whose output ends in a ReLU and is 0 where `silent` says so of the target.
+std::vector<Finding> Silenced(const std::string& kind, const std::function<double(int row)>& target,
+                              const std::function<bool(double)>& silent) {
+  FakeTrial trial;
+  int row = 0;
+  for (int step = 0; step < 320; ++step) {
+    std::vector<double> outputs(32);
+    std::vector<double> targets(32);
+    double loss = 0;
+    for (std::size_t i = 0; i < 32; ++i) {
+      targets[i] = target(row++);
+      outputs[i] = silent(targets[i]) ? 0 : 0.75 * targets[i];
+      const double error = std::abs(outputs[i] - targets[i]);
+      loss += (kind == "L1Loss" ? error : error * error) / 32;
+    }
+    testing::TellPairs(&trial, kind, loss, outputs, targets);
+    if (step == 0)
+      trial.EventJson(R"({"kind": "loss_input", "loss": ")" + kind + R"(", "call": 0, "made_by": "relu"})");
+  }
+  return FindingsOf(trial);
+}
+
 TEST(TargetRange, AReluAtTheOutputThatSilencesNearlyAll_IsTold_AndHeals) {
   const auto findings = Counts([](int row, double) { return row % 40 != 0; });
   ASSERT_EQ(findings.size(), 1U);
@@ -158,6 +180,15 @@ TEST(TargetRange, AReluAtTheOutputThatSilencesNearlyAll_IsTold_AndHeals) {
   EXPECT_TRUE(Counts([](int row, double) { return row % 4 != 0; }).empty());
   EXPECT_TRUE(Counts([](int row, double) { return row < 32 * 60; }).empty());  // at first
   EXPECT_TRUE(Counts([](int row, double) { return row % 40 != 0; }, "softplus").empty());
+  // A ReLU that is right: beside a peak targets are nearly 0, and an absolute error is least at the median.
+  const auto peak = [](double share) {
+    return [share](int row) { return row % 100 < 100 * share ? 1.0 : 1e-6; };
+  };
+  EXPECT_TRUE(Silenced("MSELoss", peak(0.08), [](double y) { return y < 0.5; }).empty());
+  EXPECT_EQ(Silenced("MSELoss", peak(0.2), [](double) { return true; }).size(), 1U);
+  const auto dry = [](int row) { return row % 10 < 4 ? 1.0 : 0.0; };
+  EXPECT_TRUE(Silenced("L1Loss", dry, [](double) { return true; }).empty());
+  EXPECT_EQ(Silenced("MSELoss", dry, [](double) { return true; }).size(), 1U);
 }
 
 TEST(TargetRange, TargetsThatAClampCutsOff_AreTold) {

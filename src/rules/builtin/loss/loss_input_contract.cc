@@ -102,7 +102,9 @@ class LossInputContract final : public KeptRule {
     Signs(view, sink);
     Exchanged(view, sink);
     Ctc(view, sink);
-    for (const LossCall& call : reader_.Read(view)) {
+    const std::vector<LossCall>& calls = reader_.Read(view);
+    one_class_ = std::all_of(calls.begin(), calls.end(), HasOneClass);
+    for (const LossCall& call : calls) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.key)) continue;
       // What stands in the place of the output says nothing of it.
       if (const auto at = exchanged_.find(call.key); at != exchanged_.end() && at->second.since >= 0)
@@ -165,7 +167,9 @@ class LossInputContract final : public KeptRule {
     double bound = -1;  // of scores, from step `bound_since` on
     std::int64_t bound_since = -1;
     std::vector<std::int64_t> own_rows;  // of each class, since its score was last not the least
+    bool several = false;                // a call had more than one column: how many there are varies
     void VisitFields(Fields& io) {
+      io("several", several);
       io("own_rows", own_rows, kMaxClasses);
       io("bound", bound);
       io("bound_since", bound_since);
@@ -298,7 +302,8 @@ class LossInputContract final : public KeptRule {
     const bool named = FormulaOfKind(call.kind) != Formula::kUnknown;
     if (const Breach twice = Twice(call, found.formula); twice.cause != nullptr) return twice;
     const bool classes = found.formula == Formula::kCrossEntropy || TakesProbabilities(call.kind);
-    if (classes && call.output.shape.size() == 2 && call.output.shape[1] == 1) return kOneClass;
+    if (classes && call.output.shape.size() == 2 && call.output.shape[1] > 1) kind->several = true;
+    if (one_class_ && !kind->several) return kOneClass;
     if (classes && (makers_.Of(call) == kPooled || makers_.BehindOf(call) == kPooled) &&
         LeavesClassesOut(call, kind))
       return kDeadClasses;
@@ -350,6 +355,14 @@ class LossInputContract final : public KeptRule {
         return OfDivergence(call, *low, *high, tolerance);
       default: return IsRegression(found.formula) && IsDropped(call) ? kDroppedNumbers : Breach();
     }
+  }
+
+  // Whether a loss of classes gets one column, for more than one row. Where others of the step have more, or
+  // others of the call, it may be right: what is left last of a list, a list of one, one of several heads.
+  static bool HasOneClass(const LossCall& call) {
+    const std::vector<std::int64_t>& shape = call.output.shape;
+    return (FormulaOfKind(call.kind) == Formula::kCrossEntropy || TakesProbabilities(call.kind)) &&
+           shape.size() == 2 && shape[0] > 1 && shape[1] == 1;
   }
 
   // Takes in the rows of a call. Whether some class has the least score of each row lately, also of many that
@@ -496,10 +509,12 @@ class LossInputContract final : public KeptRule {
     finding.since_step = kind.since;
     finding.what = fmt::format("{} {}", call.kind, breach.what);
     const std::string maker = makers_.Of(call);
-    finding.why =
-        fmt::format("the loss is the {}{}{}; {}", FormulaName(found.formula),
-                    found.by_value ? " (its value says so)" : "",
-                    maker.empty() ? std::string() : fmt::format(", of what {} gives", maker), breach.why);
+    finding.why = fmt::format(
+        "the loss is the {}{}{}; {}", FormulaName(found.formula),
+        found.by_value ? " (its value says so)" : "",
+        maker.empty() ? std::string()
+                      : fmt::format(", of what {} gives", maker == kPooled ? "a pooled ReLU" : maker),
+        breach.why);
     finding.remedy = breach.remedy;
     finding.causes = {breach.what};
     finding.evidence = {{"calls", kind.hits}, {"lowest_input", *low}, {"highest_input", *high}};
@@ -512,6 +527,7 @@ class LossInputContract final : public KeptRule {
   LossReader reader_;
   ModelModules modules_;  // read from the run, not saved
   LossInputMakers makers_;
+  bool one_class_ = false;                         // all losses of this step get one column; not saved
   std::map<std::string, Kind> kinds_;              // by key of the call
   std::map<std::string, Sign> signs_, exchanged_;  // likewise
   std::map<std::string, Broken> ctc_;              // by place of the call and word of the event
