@@ -81,7 +81,7 @@ def _host_is_readable(luff: Luff, run: Path) -> None:
     assert code == 0, err
     for machine in json.loads(out)["machines"]:
         assert machine["seconds"] >= 0
-        assert machine["sampler"]["lives"] == 1
+        assert machine["sampler"]["lives"] <= 1  # 0: the disk was full before its first row
 
 
 def test_a_sampler_that_finds_the_disk_full_waits_for_room(luff: Luff, small_disk: Path) -> None:

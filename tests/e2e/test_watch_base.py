@@ -173,7 +173,7 @@ def test_a_rule_in_python_has_one_process_for_all_runs(
     (luff.tmp / "own.py").write_text(_OWN)
     words = ["--rules", f"{luff.tmp}/own.py:Third:limit_step_s=5"]
     names = [f"run{i}" for i in range(4)] + ["bad"]
-    jobs = [train(luff, base / name, steps=150) for name in names]
+    jobs = [train(luff, base / name, steps=600) for name in names]  # they outlast the start of both
     watch = watching(*words)
     time.sleep(1.5)
     watch.send_signal(signal.SIGKILL)

@@ -118,13 +118,14 @@ def _awake(hook: Hook) -> bool:
 
 
 def _telling_call(original: Method) -> Method:
-    def __call__(*args: Any, **kwargs: Any) -> Any:
-        # Calls within a model's are the many: their arguments are handed on as they came.
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # `self` has this name: torch's profiler takes it from the frame of what stands at `Module.__call__`, and
+        # crashes where it is not there. Calls within a model's are the many.
         if is_dynamo_compiling() or (inside := local.now.inside) == 1:
-            return original(*args, **kwargs) if kwargs else original(*args)
-        if is_compiling() or not args:
-            return original(*args, **kwargs)
-        return (_inner_call if inside else _outer_call)(original, args[0], args[1:], kwargs)
+            return original(self, *args, **kwargs) if kwargs else original(self, *args)
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        return (_inner_call if inside else _outer_call)(original, self, args, kwargs)
 
     return __call__
 
