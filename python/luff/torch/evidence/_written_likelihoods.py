@@ -16,7 +16,7 @@ import torch
 from luff._rows import rows_that_fit
 from luff.torch.capture._graphs import operation_of
 from luff.torch.capture._memory import Array, array_of, copy_of_rows, is_readable
-from luff.torch.evidence._loss_terms import axis_of, past, read
+from luff.torch.evidence._loss_terms import axis_of, is_binary, is_hot, past, read
 
 __all__ = ["Half", "Pair", "half_of", "joined", "likelihood_of"]
 
@@ -57,8 +57,7 @@ def likelihood_of(node: Any, weights: Array | None) -> Pair | None:
     """
     name = operation_of(node)
     if weights is not None:
-        hot = _is_one_hot(weights)
-        logs = _logs(node) if hot else None
+        logs = _logs(node) if is_binary(weights) and is_hot(weights) else None
         if logs is None or logs[2].shape != weights.shape:
             return None
         return _pair(*logs, weights.argmax(-1))
@@ -149,15 +148,6 @@ def _binary(one: Half, other: Half) -> tuple[str, Pair] | None:
     kept = np.ascontiguousarray(targets[:rows], np.float32)
     value = float(terms.mean(dtype=np.float64))
     return kind, Pair(torch.float32, given.shape, given[:rows], torch.float32, given.shape, kept, value)
-
-
-def _is_one_hot(weights: Array) -> bool:
-    return bool(
-        weights.ndim >= 2
-        and weights.shape[-1] > 1
-        and ((weights == 0) | (weights == 1)).all()
-        and (weights.sum(axis=-1) == 1).all()
-    )
 
 
 def _logs(node: Any) -> tuple[Any, tuple[int, ...], Array] | None:
