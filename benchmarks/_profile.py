@@ -175,8 +175,8 @@ def main() -> int:
     if "instructions" in chosen and shutil.which("valgrind") is None:
         print("instructions skipped: valgrind is not installed")
         chosen.remove("instructions")
-    for model in args.models.split(",") if "instructions" in chosen else ():
-        add(_profile_trace.instructions(model))
+    if "instructions" in chosen:
+        add(_profile_trace.instructions())
     return finish(results, gates, args.json)
 
 

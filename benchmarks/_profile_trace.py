@@ -8,8 +8,9 @@ counted, too, and compared with those of the same steps of the other process: no
 
 `python _profile_trace.py MODEL RUN` is one of the two: it reads commands, a line each, and answers with JSON.
 
-`instructions` decides without a quiet machine: callgrind counts the instructions of all threads in steps after traces,
-and in the same steps of a process that has made none.
+`instructions` decides without a quiet machine: callgrind counts the instructions of the training's thread in idle steps
+after traces, and in the same steps of a process that has made none. The model is that of `./dev bench idle`: its steps
+are hardly more than what Luff does in them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import statistics
 import subprocess
@@ -33,7 +33,6 @@ _TRACES, _STEPS = 8, 3
 _SHORTEST_BLOCKS = 32  # of each process, before and after the traces
 _RESAMPLES = 4000
 _COUNTED = 32  # steps
-_UNDER_CALLGRIND = 8  # traces are the fourth part of these, steps that are counted as many
 
 
 def _events(file: Path) -> int:
@@ -186,78 +185,24 @@ def trace(model: str, pairs: int, steps: int) -> tuple[list[dict[str, Any]], lis
     return [result], gates
 
 
-def _counted(model: str, run: str, makes_traces: bool) -> None:
-    """Trains under callgrind, which counts in the last steps only."""
-    import torch
-    from workloads import models
+def instructions() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Counts the instructions of steps after traces, and of the same steps of processes that made none."""
+    import idle
 
-    from capture import Luff, Runner
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    runner = Runner(model, lambda w: Luff(run, {}, w))
-    workload = runner.workload
-
-    def steps(count: int) -> None:
-        for _ in range(count):
-            models.step(workload, workload.batch())
-
-    def instrument(state: str) -> None:
-        subprocess.run(
-            ["callgrind_control", "-i", state, str(os.getpid())], check=True, stdout=subprocess.DEVNULL
-        )
-
-    steps(4)
-    for _ in range(_UNDER_CALLGRIND // 4):
-        if makes_traces and (why := runner.system.hook.trace(_STEPS)):
-            raise SystemExit(f"no trace: {why}")
-        steps(_STEPS + 1)
-    steps(4)  # what the first step after a trace does, others do not
-    instrument("on")
-    steps(_UNDER_CALLGRIND)
-    instrument("off")
-    runner.system.close()
-
-
-def instructions(model: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Counts the instructions of steps after traces, and of the same steps without traces before them."""
-    counts = {}
-    for kind in ("steps", "trace", "steps again"):
-        folder = tempfile.mkdtemp(prefix="luff-bench-")
-        tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null"]
-        command = [*tool, sys.executable, __file__, "--counted", model, f"{folder}/run", kind]
-        environment = {**os.environ, "PYTHONHASHSEED": "0", "LUFF_EXECUTABLE": luff_command()}
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            traces = len(list(Path(folder).glob("run/w0000/traces/*.json")))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        found = max(
-            map(int, re.findall(r"Collected : (\d+)", done.stderr)), default=0
-        )  # others started count 0
-        if done.returncode != 0 or not found:
-            raise SystemExit(f"callgrind gave no count: {done.stderr[-500:]}")
-        assert traces == (_UNDER_CALLGRIND // 4 if kind == "trace" else 0), (kind, traces, done.stderr)
-        counts[kind] = found / _UNDER_CALLGRIND
-    # What two processes differ by that have made none: threads of Luff that look once in a while.
-    ratios = sorted(counts["trace"] / counts[kind] for kind in ("steps", "steps again"))
-    control = counts["steps again"] / counts["steps"]
+    kinds = {"before": "attached", "after": "traced", "before, again": "attached"}
+    counts = {name: idle.instructions(kind)[0] for name, kind in kinds.items()}
+    ratios = sorted(counts["after"] / counts[name] for name in ("before", "before, again"))
+    control = counts["before, again"] / counts["before"]
     print(
-        f"instructions of a step after traces, {model}: {counts['trace'] / 1e6:.2f} million, {ratios[0]:.5f} and "
-        f"{ratios[1]:.5f} times those of the same step without; that one in two processes {control:.5f}"
+        f"instructions of the training's thread for a step after {idle.TRACES} traces: {counts['after']:,.0f}, "
+        f"{ratios[0]:.5f} and {ratios[1]:.5f} times those without; these in two processes {control:.5f}"
     )
     held = gate(
-        f"trace: instructions afterwards, {model}",
-        Measured(statistics.fmean(ratios), ratios[0], ratios[1]),
-        1.01,
+        "trace: instructions afterwards", Measured(statistics.fmean(ratios), ratios[0], ratios[1]), 1.01
     )
     print(f"  {say(held['ok'])}")
-    result = {"part": "instructions", "model": model, "counts": counts, "ratios": ratios, "control": control}
-    return [result], [held]
+    return [{"part": "instructions", "counts": counts, "ratios": ratios, "control": control}], [held]
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--counted":
-        _counted(sys.argv[2], sys.argv[3], sys.argv[4] == "trace")
-    else:
-        _train(sys.argv[1], sys.argv[2])
+    _train(sys.argv[1], sys.argv[2])

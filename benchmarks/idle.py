@@ -35,6 +35,7 @@ from capture import WG, Tiny
 BASELINE = Path(__file__).parent / "baselines" / "idle.json"
 STEPS, CALLS = 32, 100  # steps: the hook makes some of its checks at every 16th only
 WARM = 144  # it makes them at each of the first 64
+TRACES, TRACED_STEPS = 4, 3  # of a child that makes traces before its steps are counted
 
 
 def count(region: Callable[[], object]) -> tuple[int, int]:
@@ -68,12 +69,15 @@ def attached(tiny: Tiny, optimizer: torch.optim.Optimizer, folder: str) -> Any:
     return luff.torch.attach(tiny, optimizer, run=f"{folder}/run", collections=never)
 
 
-def counted_child(attach: bool, folder: str) -> None:
-    """Runs in the process that callgrind watches: warm-up steps, then counted ones."""
+def counted_child(kind: str, folder: str) -> None:
+    """Runs in the process that callgrind watches: warm-up steps, then counted ones.
+
+    `kind`: "bare", "attached", or "traced", which makes traces in the last steps that warm up.
+    """
     torch.set_num_threads(1)
     tiny = Tiny()
     optimizer = torch.optim.SGD(tiny.parameters(), lr=0.0)
-    hook = attached(tiny, optimizer, folder) if attach else None
+    hook = attached(tiny, optimizer, folder) if kind != "bare" else None
 
     def steps(count: int) -> None:
         for _ in range(count):
@@ -86,6 +90,11 @@ def counted_child(attach: bool, folder: str) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     steps(WARM)
+    for _ in range(TRACES):
+        if kind == "traced" and (why := hook.trace(TRACED_STEPS)):
+            raise SystemExit(f"no trace: {why}")
+        steps(TRACED_STEPS + 1)
+    steps(16)  # what the first steps after a trace do, others do not
     instrument("on")
     steps(STEPS)
     instrument("off")
@@ -93,13 +102,16 @@ def counted_child(attach: bool, folder: str) -> None:
         hook.close()
 
 
-def instructions(attach: bool) -> tuple[float, float]:
-    """Returns the instructions of one step with ten module calls: of the training's thread, and of all."""
+def instructions(kind: str) -> tuple[float, float]:
+    """Returns the instructions of one step with ten module calls: of the training's thread, and of all.
+
+    `kind`: as `counted_child` takes it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
     tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
     # A file for each process: the hook starts others.
     command = [*tool, f"--callgrind-out-file={folder}/counts.%p", sys.executable, __file__]
-    command += ["--child", str(folder), *(["--attach"] if attach else [])]
+    command += ["--child", str(folder), "--kind", kind]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     try:
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -108,11 +120,13 @@ def instructions(attach: bool) -> tuple[float, float]:
             file.suffix: int(re.findall(r"^totals: (\d+)", file.read_text(), re.MULTILINE)[-1])
             for file in folder.glob(f"counts.{process.pid}-*")
         }
+        traces = len(list(folder.glob("run/w0000/traces/*.json")))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     threads = [count for _, count in sorted(found.items())]  # the first is the one that trains
     if process.returncode != 0 or not threads or not threads[0]:
         raise SystemExit(f"callgrind gave no count: {said[-500:]}")
+    assert traces == (TRACES if kind == "traced" else 0), (kind, traces, said)
     return threads[0] / STEPS, sum(threads) / STEPS
 
 
@@ -159,10 +173,10 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, help="file for results and gates")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--attach", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--kind", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
-        counted_child(arguments.attach, arguments.child)
+        counted_child(arguments.kind, arguments.child)
         return 0
     bare, own = measure(False), measure(True)
     counts: dict[str, float] = {}
@@ -174,7 +188,7 @@ def main() -> int:
     elif shutil.which("valgrind") is None:
         print("instructions skipped: valgrind is not installed")
     else:
-        both = zip(instructions(True), instructions(False), strict=True)
+        both = zip(instructions("attached"), instructions("bare"), strict=True)
         own_thread, all_threads = (round(with_ - without) for with_, without in both)
         counts["step of ten module calls/instructions of its thread"] = own_thread
         counts["step of ten module calls/instructions"] = all_threads

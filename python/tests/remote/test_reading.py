@@ -300,6 +300,7 @@ def test_without_obstore_the_job_does_not_begin(luff, tmp_path):
     assert not (tmp_path / "begun").exists()
 
 
+@pytest.mark.thorough  # its end waits two minutes for the bucket; `test_stores_that_fail.py` has a shorter wait
 def test_a_bucket_that_is_away_does_not_touch_the_training(luff, trained, s3, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("LUFF_RULE_IDLE_S", "5")

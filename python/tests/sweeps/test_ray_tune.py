@@ -18,7 +18,7 @@ STUDY = """
     import torch
     import luff.ray.tune
 
-    def train(config):
+    def train(config, report=tune.report):
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=config["opt"]["lr"])
@@ -33,15 +33,20 @@ STUDY = """
                     time.sleep(0.2)
                 loss.backward()
                 optimizer.step()
-            tune.report({"loss": loss.item(), "epoch": epoch})
+            report({"loss": loss.item(), "epoch": epoch})
 
+    if sys.argv[1] == "bare":
+        for rate in (0.05, 0.1):
+            reports = []
+            train({"opt": {"lr": rate}}, reports.append)
+            print(json.dumps({"lr": rate, "error": "None", **reports[-1]}))
+        sys.exit()
     ray.init(
         num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False, logging_level="ERROR"
     )
-    trainable = train if sys.argv[1] == "bare" else luff.ray.tune.watch(train, rules="NonFinite")
     results = tune.Tuner(
-        trainable,
-        param_space={"opt": {"lr": tune.grid_search([0.05, 0.1] if sys.argv[1] == "bare" else [0.05, 2.0, 0.1])}},
+        luff.ray.tune.watch(train, rules="NonFinite"),
+        param_space={"opt": {"lr": tune.grid_search([0.05, 2.0, 0.1])}},
         tune_config=tune.TuneConfig(max_concurrent_trials=2),
         run_config=tune.RunConfig(
             name="rates", storage_path=os.getcwd(), verbose=0, failure_config=tune.FailureConfig(max_failures=1)
